@@ -1,0 +1,54 @@
+// The operation: out = softmax(score) v with score = softcap(scale * q k^T) + bias + ALiBi, masked. docs/contract.md has the formulas.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "fulmen/status.h"
+#include "fulmen/tensor.h"
+
+namespace fulmen {
+
+enum class Causal : int {
+  none = 0,
+  bottom_right = 1,  // query i attends keys j <= i + seqlen_k - seqlen_q
+  top_left = 2,      // query i attends keys j <= i
+};
+
+// The tensors of one call. An absent tensor has data == nullptr in run() and an all-zero shape in a Problem.
+struct AttentionTensors {
+  Tensor q;             // [batch, seqlen_q, num_heads, head_dim], fp32, fp16 or bf16
+  Tensor k;             // [batch, seqlen_k, num_kv_heads, head_dim], dtype of q; num_heads % num_kv_heads == 0
+  Tensor v;             // [batch, seqlen_k, num_kv_heads, head_dim_v], dtype of q
+  Tensor out;           // [batch, seqlen_q, num_heads, head_dim_v], dtype of q; must not overlap any input
+  Tensor bias;          // optional [batch, num_heads, seqlen_q, seqlen_k], any float dtype; dims of size or stride 0/1 broadcast
+  Tensor keep_mask;     // optional boolean [batch, num_heads, seqlen_q, seqlen_k], true = attend; broadcasts like bias
+  Tensor alibi_slopes;  // optional fp32 [1 or batch, 1, 1, num_heads]: adds -slope * |i + offset - j|
+  Tensor sinks;         // optional fp32 [1, 1, 1, num_heads]: one more logit a head in the softmax's denominator
+  Tensor lse;           // optional fp32 output [batch, num_heads, seqlen_q, 1]: natural log of the softmax's denominator
+};
+
+// Runs task(arg, index) once for every index in [0, count), in any order, on any threads, and returns when all are done.
+struct ParallelFor {
+  void (*run)(void* context, int64_t count, void (*task)(void* arg, int64_t index), void* arg) = nullptr;
+  void* context = nullptr;
+};
+
+struct AttentionOptions {
+  std::optional<float> softmax_scale;  // default 1 / sqrt(head_dim); finite
+  float softcap = 0.0F;                // 0 is off; else score = softcap * tanh(score / softcap); finite, >= 0
+  Causal causal = Causal::none;
+  int64_t window_left = -1;            // keys j >= i + offset - window_left; -1 is unlimited
+  int64_t window_right = -1;           // keys j <= i + offset + window_right; -1 is unlimited
+  std::string kernel;                  // force a candidate by name, e.g. "cpu.prefill.avx2"; empty chooses
+  int num_threads = 0;                 // CPU threads; 0 takes the OpenMP setting of the caller
+  ParallelFor parallel_for;            // a user's own thread pool instead of OpenMP
+  bool verify = false;                 // run the reference beside every call; also FLASH_ATTENTION_VERIFY=1
+};
+
+// One call: checks, plans, allocates the workspace, runs and waits for the result. device is "cpu", "cuda:0", ... (see devices()).
+// Errors: every Status that plan() and Plan::run() give. On error nothing is written.
+Status attention(const AttentionTensors& tensors, const AttentionOptions& options = {}, const std::string& device = "cpu");
+
+}  // namespace fulmen

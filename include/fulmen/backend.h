@@ -1,0 +1,81 @@
+// Backends and kernels: how Fulmen finds what can run a Problem, and how a user adds an implementation at run time.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulmen/attention.h"
+#include "fulmen/plan.h"
+#include "fulmen/problem.h"
+#include "fulmen/status.h"
+
+namespace fulmen {
+
+struct DeviceInfo {
+  std::string name;          // what plan() takes: "cpu", "cuda:0"
+  std::string chip;          // "AMD EPYC 9654", "gfx1100"
+  std::string features;      // instruction sets, memory, ...
+  bool usable = false;
+  std::string reason;        // why not, when not usable, and what to do about it
+};
+
+// "yes", or the reason why not.
+struct Support {
+  bool yes = true;
+  std::string reason;
+  static Support no(std::string why) { return {false, std::move(why)}; }
+};
+
+// A kernel specialised for one Problem. Immutable; run() may be called from many threads at once.
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  virtual const KernelConfig& config() const noexcept = 0;
+  virtual std::size_t workspace_bytes() const noexcept = 0;
+  // Pointers are already checked, the workspace is at least workspace_bytes() and 64-byte aligned.
+  virtual Status run(void* stream, const AttentionTensors& tensors, void* workspace) const = 0;
+};
+
+// One candidate. Stateless, lives as long as the process.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual std::string_view name() const noexcept = 0;  // "<backend>.<family>.<variant>", unique in the process
+  // May it run this problem on this device? Asked often, answers quickly.
+  virtual Support supports(const Problem& problem, const std::string& device) const = 0;
+  // How good it is for a problem it supports: the highest wins; ties go to the one registered first. 0 or less: only when forced.
+  virtual double rank(const Problem& problem) const = 0;
+  // The memory layout it needs, in words for listings; strides are checked by supports().
+  virtual std::string_view layout() const noexcept { return "any strides, contiguous last dim"; }
+  virtual Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const noexcept = 0;  // "cpu"; a device's name is this, or this, ':' and a selector
+  virtual std::vector<DeviceInfo> devices() const = 0;
+  virtual const std::vector<const Kernel*>& kernels() const = 0;
+};
+
+// Adds a backend for the rest of the process. Errors: null; a backend of that name exists; a kernel's name is taken. Thread-safe.
+Status register_backend(std::shared_ptr<const Backend> backend);
+// All backends in order of registration: built-in ones first.
+std::vector<std::shared_ptr<const Backend>> backends();
+// All devices of all backends, the unusable ones with their reason.
+std::vector<DeviceInfo> devices();
+// The name of the device used where none is given: set_default_device(), else $FULMEN_DEVICE, else "cpu".
+std::string default_device();
+Status set_default_device(const std::string& device);
+// For every kernel of the device's backend: its name and whether it supports the problem.
+struct Candidate {
+  std::string kernel;
+  Support support;
+  double rank = 0;
+};
+Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& device = "cpu");
+
+}  // namespace fulmen

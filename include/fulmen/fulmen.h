@@ -1,0 +1,11 @@
+// Everything.
+#pragma once
+
+#include "fulmen/attention.h"
+#include "fulmen/backend.h"
+#include "fulmen/plan.h"
+#include "fulmen/problem.h"
+#include "fulmen/reference.h"
+#include "fulmen/status.h"
+#include "fulmen/tensor.h"
+#include "fulmen/version.h"

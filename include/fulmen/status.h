@@ -1,0 +1,55 @@
+// Status and Result: how every Fulmen call reports success or failure. No exception crosses the library's edge.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace fulmen {
+
+enum class StatusCode : int {
+  ok = 0,
+  invalid_argument = 1,     // an argument is malformed; the message names it, its value and what is accepted
+  unsupported = 2,          // valid, but the named kernel or device cannot do it; the message says why
+  unavailable = 3,          // a device, library or file is not there
+  out_of_memory = 4,        // an allocation failed
+  verification_failed = 5,  // the result broke the tolerance rule; the message names the worst element
+  internal = 6,             // a defect in Fulmen
+};
+
+// Short lower-case name of a code, e.g. "invalid argument".
+const char* to_string(StatusCode code) noexcept;
+
+class [[nodiscard]] Status {
+ public:
+  Status() noexcept = default;
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  bool ok() const noexcept { return code_ == StatusCode::ok; }
+  StatusCode code() const noexcept { return code_; }
+  const std::string& message() const noexcept { return message_; }
+
+ private:
+  StatusCode code_ = StatusCode::ok;
+  std::string message_;
+};
+
+// A value, or the Status that says why there is none.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}             // NOLINT(google-explicit-constructor): reads as `return value;`
+  Result(Status status) : status_(std::move(status)) {}     // NOLINT(google-explicit-constructor): reads as `return Status{...};`
+  bool ok() const noexcept { return value_.has_value(); }
+  const Status& status() const noexcept { return status_; }
+  T& value() & { return *value_; }
+  const T& value() const& { return *value_; }
+  T&& value() && { return std::move(*value_); }
+  T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
+
+ private:
+  Status status_;
+  std::optional<T> value_;
+};
+
+}  // namespace fulmen

@@ -1,0 +1,66 @@
+#include "cpu/threading.h"
+
+#include <algorithm>
+#include <thread>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace fulmen::cpu {
+namespace {
+
+// Threads now inside run_workers, beyond each caller's own. Two callers share the machine instead of each starting a full team.
+std::atomic<int>& extra_threads_in_use() noexcept {
+  static std::atomic<int> in_use{0};
+  return in_use;
+}
+
+// Takes up to wanted extra threads from a budget of limit; the caller gives back what it got.
+int take_extra_threads(int wanted, int limit) noexcept {
+  auto& in_use = extra_threads_in_use();
+  int used = in_use.load(std::memory_order_relaxed);
+  while (true) {
+    const int taken = std::clamp(limit - used, 0, wanted);
+    if (taken == 0 || in_use.compare_exchange_weak(used, used + taken, std::memory_order_relaxed)) return taken;
+  }
+}
+
+}  // namespace
+
+ThreadSettings thread_settings(const AttentionOptions& options) noexcept {
+  ThreadSettings settings{1, options.parallel_for};
+  if (options.num_threads > 0) {
+    settings.num_threads = options.num_threads;
+  } else if (options.parallel_for.run != nullptr) {
+    settings.num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  } else {
+#ifdef _OPENMP
+    settings.num_threads = omp_in_parallel() != 0 ? 1 : std::max(1, omp_get_max_threads());
+#endif
+  }
+  return settings;
+}
+
+void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task)(void* arg, int64_t worker), void* arg) noexcept {
+  const int workers = static_cast<int>(std::min<int64_t>(settings.num_threads, max_useful));
+  if (workers <= 0) return;
+  if (settings.parallel_for.run != nullptr) {
+    settings.parallel_for.run(settings.parallel_for.context, workers, task, arg);
+    return;
+  }
+#ifdef _OPENMP
+  if (workers > 1 && omp_in_parallel() == 0) {
+    const int extra = take_extra_threads(workers - 1, settings.num_threads - 1);
+    if (extra > 0) {
+#pragma omp parallel num_threads(extra + 1)
+      task(arg, omp_get_thread_num());
+      extra_threads_in_use().fetch_sub(extra, std::memory_order_relaxed);
+      return;
+    }
+  }
+#endif
+  task(arg, 0);
+}
+
+}  // namespace fulmen::cpu

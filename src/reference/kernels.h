@@ -1,0 +1,12 @@
+// Baselines as kernels that can be forced by name: "cpu.standard.blas", "cpu.standard.plain", "cpu.reference.double".
+#pragma once
+
+#include <vector>
+
+#include "fulmen/backend.h"
+
+namespace fulmen::reference {
+
+std::vector<const Kernel*> baseline_kernels();
+
+}  // namespace fulmen::reference
