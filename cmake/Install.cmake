@@ -1,0 +1,17 @@
+include(CMakePackageConfigHelpers)
+
+install(TARGETS fulmen EXPORT fulmen-targets)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/fulmen DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/fulmen)
+if(TARGET fulmen_cli)
+  install(TARGETS fulmen_cli)
+endif()
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/fulmen)
+install(EXPORT fulmen-targets NAMESPACE fulmen:: FILE fulmen-config.cmake DESTINATION ${package_dir})
+# Before 1.0 a minor version may change the API.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/fulmen-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/fulmen-config-version.cmake DESTINATION ${package_dir})
+
+configure_file(${PROJECT_SOURCE_DIR}/cmake/fulmen.pc.in ${PROJECT_BINARY_DIR}/fulmen.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/fulmen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,65 @@
+# The one table of instruction sets: architecture, name, compiler flags. A file isa_<name>.cpp is compiled with its line's flags and
+# FULMEN_ISA_<NAME>=1, and left out on other architectures; the rest of the target sees FULMEN_HAVE_ISA_<NAME>=1 for each that is in.
+# To add an instruction set, add a line here and the file.
+set(_avx512 "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512")
+set(_amx "${_avx512} -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8")
+set(FULMEN_INSTRUCTION_SETS
+  "any|scalar|"
+  "x86|avx2|-mavx2 -mfma -mf16c"
+  "x86|avx512|${_avx512}"
+  "x86|avx512_bf16|${_avx512} -mavx512bf16"
+  "x86|avx512_fp16|${_avx512} -mavx512fp16"
+  "x86|amx|${_amx}"
+  "x86|amx_fp16|${_amx} -mamx-fp16"
+  "arm|neon|-march=armv8-a"
+  "arm|neon_fp16|-march=armv8.2-a+fp16"
+  "arm|neon_bf16|-march=armv8.2-a+fp16+bf16")
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(FULMEN_ARCHITECTURE x86)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(FULMEN_ARCHITECTURE arm)
+else()
+  set(FULMEN_ARCHITECTURE other)
+endif()
+
+# The same on every instruction set: kernels contract a*b+c as they are written for, and never look at errno.
+set(FULMEN_KERNEL_FLAGS -O3 -ffp-contract=fast -fno-math-errno)
+
+include(CheckCXXCompilerFlag)
+
+# Adds those isa_*.cpp among the sources that this architecture and compiler can build, and the other sources, to the target.
+function(fulmen_target_sources target)
+  foreach(source ${ARGN})
+    cmake_path(GET source STEM stem)
+    if(NOT stem MATCHES "^isa_(.+)$")
+      target_sources(${target} PRIVATE ${source})
+      continue()
+    endif()
+    set(name ${CMAKE_MATCH_1})
+    string(TOUPPER ${name} upper)
+    set(line ${FULMEN_INSTRUCTION_SETS})
+    list(FILTER line INCLUDE REGEX "^[^|]*\\|${name}\\|")
+    if(NOT line)
+      message(FATAL_ERROR "${source}: no line for \"${name}\" in cmake/InstructionSets.cmake")
+    endif()
+    string(REGEX MATCH "^([^|]*)\\|[^|]*\\|(.*)$" _ "${line}")
+    set(architecture ${CMAKE_MATCH_1})
+    separate_arguments(flags UNIX_COMMAND "${CMAKE_MATCH_2}")
+    if(NOT architecture MATCHES "^(any|${FULMEN_ARCHITECTURE})$")
+      continue()
+    endif()
+    if(flags)
+      list(JOIN flags " " joined)
+      check_cxx_compiler_flag("${joined}" FULMEN_COMPILER_HAS_${upper})
+      if(NOT FULMEN_COMPILER_HAS_${upper})
+        message(STATUS "Instruction set ${name} is left out: the compiler does not know ${joined}")
+        continue()
+      endif()
+    endif()
+    target_sources(${target} PRIVATE ${source})
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${FULMEN_KERNEL_FLAGS} ${flags})
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS FULMEN_ISA_${upper}=1)
+    target_compile_definitions(${target} PRIVATE FULMEN_HAVE_ISA_${upper}=1)
+  endforeach()
+endfunction()
