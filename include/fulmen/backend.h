@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fulmen/attention.h"
+#include "fulmen/export.h"
 #include "fulmen/plan.h"
 #include "fulmen/problem.h"
 #include "fulmen/status.h"
@@ -15,11 +16,11 @@
 namespace fulmen {
 
 struct DeviceInfo {
-  std::string name;          // what plan() takes: "cpu", "cuda:0"
-  std::string chip;          // "AMD EPYC 9654", "gfx1100"
-  std::string features;      // instruction sets, memory, ...
+  std::string name;      // what plan() takes: "cpu", "cuda:0"
+  std::string chip;      // "AMD EPYC 9654", "gfx1100"
+  std::string features;  // instruction sets, memory, ...
   bool usable = false;
-  std::string reason;        // why not, when not usable, and what to do about it
+  std::string reason;  // why not, when not usable, and what to do about it
 };
 
 // "yes", or the reason why not.
@@ -30,7 +31,7 @@ struct Support {
 };
 
 // A kernel specialised for one Problem. Immutable; run() may be called from many threads at once.
-class Runner {
+class FULMEN_API Runner {
  public:
   virtual ~Runner() = default;
   virtual const KernelConfig& config() const noexcept = 0;
@@ -40,7 +41,7 @@ class Runner {
 };
 
 // One candidate. Stateless, lives as long as the process.
-class Kernel {
+class FULMEN_API Kernel {
  public:
   virtual ~Kernel() = default;
   virtual std::string_view name() const noexcept = 0;  // "<backend>.<family>.<variant>", unique in the process
@@ -53,7 +54,7 @@ class Kernel {
   virtual Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const = 0;
 };
 
-class Backend {
+class FULMEN_API Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const noexcept = 0;  // "cpu"; a device's name is this, or this, ':' and a selector
@@ -62,20 +63,20 @@ class Backend {
 };
 
 // Adds a backend for the rest of the process. Errors: null; a backend of that name exists; a kernel's name is taken. Thread-safe.
-Status register_backend(std::shared_ptr<const Backend> backend);
+FULMEN_API Status register_backend(std::shared_ptr<const Backend> backend);
 // All backends in order of registration: built-in ones first.
-std::vector<std::shared_ptr<const Backend>> backends();
+FULMEN_API std::vector<std::shared_ptr<const Backend>> backends();
 // All devices of all backends, the unusable ones with their reason.
-std::vector<DeviceInfo> devices();
+FULMEN_API std::vector<DeviceInfo> devices();
 // The name of the device used where none is given: set_default_device(), else $FULMEN_DEVICE, else "cpu".
-std::string default_device();
-Status set_default_device(const std::string& device);
+FULMEN_API std::string default_device();
+FULMEN_API Status set_default_device(const std::string& device);
 // For every kernel of the device's backend: its name and whether it supports the problem.
 struct Candidate {
   std::string kernel;
   Support support;
   double rank = 0;
 };
-Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& device = "cpu");
+FULMEN_API Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& device = "cpu");
 
 }  // namespace fulmen

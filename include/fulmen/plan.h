@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fulmen/attention.h"
+#include "fulmen/export.h"
 #include "fulmen/problem.h"
 #include "fulmen/status.h"
 
@@ -14,15 +15,15 @@ namespace fulmen {
 
 // The chosen kernel and the numbers it was specialised with. Fields that a kernel does not use are 0.
 struct KernelConfig {
-  std::string kernel;    // "cpu.prefill.avx512"
-  int block_m = 0;       // query rows of a tile
-  int block_n = 0;       // key rows of a tile
-  int num_splits = 0;    // parts a query's keys are divided into
-  int num_threads = 0;   // most CPU threads that a run uses
+  std::string kernel;   // "cpu.prefill.avx512"
+  int block_m = 0;      // query rows of a tile
+  int block_n = 0;      // key rows of a tile
+  int num_splits = 0;   // parts a query's keys are divided into
+  int num_threads = 0;  // most CPU threads that a run uses
 };
-std::string to_string(const KernelConfig& config);
+FULMEN_API std::string to_string(const KernelConfig& config);
 
-class Plan {
+class FULMEN_API Plan {
  public:
   const Problem& problem() const noexcept;
   const KernelConfig& config() const noexcept;
@@ -31,10 +32,10 @@ class Plan {
   std::size_t workspace_bytes() const noexcept;
   // The chosen kernel and its configuration, then a line for each other registered candidate with the reason it was not chosen.
   std::string explain() const;
-  // Computes into tensors.out (and lse). stream: a vendor's stream, ignored on the CPU. tensors: pointers are read, shapes are those
-  // of the Problem (make_problem's tensors). workspace: workspace_bytes() bytes, or null to let a CPU plan use its own per call.
-  // Allocates nothing and synchronises nothing (with a workspace, and verify off). Safe to call from many threads at once, each
-  // with its own workspace. Errors: a required pointer is null; out overlaps an input; workspace too small or misaligned.
+  // Computes into tensors.out (and lse). stream: a vendor's stream, ignored on the CPU. tensors: pointers are read, shapes are
+  // those of the Problem (make_problem's tensors). workspace: workspace_bytes() bytes, or null to let a CPU plan use its own per
+  // call. Allocates nothing and synchronises nothing (with a workspace, and verify off). Safe to call from many threads at once,
+  // each with its own workspace. Errors: a required pointer is null; out overlaps an input; workspace too small or misaligned.
   Status run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const;
 
   struct Impl;
@@ -46,6 +47,6 @@ class Plan {
 
 // Chooses the best kernel for the problem on the device ("cpu", "cuda:0", "emulated:gfx1100"). Errors: unknown device; the forced
 // kernel (options.kernel) does not exist or cannot run this problem, with its reason.
-Result<Plan> plan(const Problem& problem, const std::string& device = "cpu", const AttentionOptions& options = {});
+FULMEN_API Result<Plan> plan(const Problem& problem, const std::string& device = "cpu", const AttentionOptions& options = {});
 
 }  // namespace fulmen

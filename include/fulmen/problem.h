@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fulmen/attention.h"
+#include "fulmen/export.h"
 #include "fulmen/status.h"
 #include "fulmen/tensor.h"
 
@@ -39,16 +40,16 @@ struct Problem {
   bool operator==(const Problem&) const = default;
   int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
   // 4 * head pairs * attended keys * dims / 2: the useful multiply-adds of the two products, counted as 2 flops each.
-  double flops() const noexcept;
+  FULMEN_API double flops() const noexcept;
   // Bytes of q, k, v, bias and keep_mask read once, out and lse written once.
-  double bytes() const noexcept;
+  FULMEN_API double bytes() const noexcept;
 };
 
 // Checks the tensors (not their pointers) against the contract and returns the Problem, or a Status naming the bad argument.
-Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOptions& options);
+FULMEN_API Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOptions& options);
 
 // "bf16 b=64 sq=64 sk=64 h=24/24 d=32 scale=0.1768 bias=bf16 ..."
-std::string to_string(const Problem& problem);
-std::size_t hash_value(const Problem& problem) noexcept;
+FULMEN_API std::string to_string(const Problem& problem);
+FULMEN_API std::size_t hash_value(const Problem& problem) noexcept;
 
 }  // namespace fulmen

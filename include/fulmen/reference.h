@@ -5,13 +5,14 @@
 #include <string>
 
 #include "fulmen/attention.h"
+#include "fulmen/export.h"
 #include "fulmen/problem.h"
 
 namespace fulmen {
 
-// Exact attention in double precision by plain loops, all features. out: [batch, seqlen_q, num_heads, head_dim_v] row-major doubles;
-// lse: [batch, num_heads, seqlen_q] row-major doubles, or null. tensors.out and tensors.lse are ignored.
-void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse);
+// Exact attention in double precision by plain loops, all features. out: [batch, seqlen_q, num_heads, head_dim_v] row-major
+// doubles; lse: [batch, num_heads, seqlen_q] row-major doubles, or null. tensors.out and tensors.lse are ignored.
+FULMEN_API void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse);
 
 struct VerifyReport {
   bool ok = false;
@@ -21,7 +22,8 @@ struct VerifyReport {
   double lse_error = 0;       // max |lse - ref|, 0 without an lse
   std::string message;        // when not ok: the worst element with its index, value, expected value
 };
-// Compares tensors.out (and lse) with the reference under the rule of docs/contract.md. O(seqlen^2) time, O(seqlen_k) memory a thread.
-VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors);
+// Compares tensors.out (and lse) with the reference under the rule of docs/contract.md. O(seqlen^2) time, O(seqlen_k) memory a
+// thread.
+FULMEN_API VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors);
 
 }  // namespace fulmen

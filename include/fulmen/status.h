@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "fulmen/export.h"
+
 namespace fulmen {
 
 enum class StatusCode : int {
@@ -18,7 +20,7 @@ enum class StatusCode : int {
 };
 
 // Short lower-case name of a code, e.g. "invalid argument".
-const char* to_string(StatusCode code) noexcept;
+FULMEN_API const char* to_string(StatusCode code) noexcept;
 
 class [[nodiscard]] Status {
  public:
@@ -37,8 +39,8 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}             // NOLINT(google-explicit-constructor): reads as `return value;`
-  Result(Status status) : status_(std::move(status)) {}     // NOLINT(google-explicit-constructor): reads as `return Status{...};`
+  Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor): reads as `return value;`
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor): reads as `return Status{...};`
   bool ok() const noexcept { return value_.has_value(); }
   const Status& status() const noexcept { return status_; }
   T& value() & { return *value_; }
