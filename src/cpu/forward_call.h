@@ -1,0 +1,94 @@
+// What a CPU kernel's tasks are told: plain data, shared by the code compiled for every instruction set.
+#pragma once
+
+#include <cstdint>
+
+#include "algorithm/key_range.h"
+#include "cpu/tile.h"
+#include "fulmen/attention.h"
+#include "fulmen/problem.h"
+
+namespace fulmen::cpu {
+
+// One call of run(): the plan's constants and the caller's pointers.
+struct ForwardCall {
+  const Problem* problem = nullptr;
+  const AttentionTensors* tensors = nullptr;
+  algorithm::Band band;
+  ScoreScale scale;
+  int block_n = 64;            // key rows of a tile
+  int tiles_per_task = 1;      // query tiles that share each packed key tile
+  bool keys_in_place = false;  // read K where it is instead of packing it
+  int64_t split_keys = 0;      // decode: keys of one split
+  int num_splits = 1;          // decode
+  float* partials = nullptr;   // decode: [batch * kv_heads][num_splits][rows][head_dim_v padded + 2]: output, max, sum of each split
+};
+
+// Rows [row_begin, row_end) of one head, at most tiles_per_task tiles.
+struct TileTask {
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row_begin = 0;
+  int64_t row_end = 0;
+};
+
+// One split of the keys for all query rows that share a KV head.
+struct DecodeTask {
+  int64_t batch = 0;
+  int64_t kv_head = 0;
+  int split = 0;
+};
+
+constexpr int kNumFloatTypes = 3;  // indexed by DType: fp32, fp16, bf16
+
+// An instruction set's kernels. A null entry: this set does not serve that dtype.
+struct IsaTable {
+  const char* name = "";
+  int lanes = 1;
+  int group[kNumFloatTypes] = {1, 1, 1};  // elements of a word of the first product's operands
+  void (*tile_task[kNumFloatTypes])(const ForwardCall&, const TileTask&, float* scratch) = {};
+  void (*decode_task[kNumFloatTypes])(const ForwardCall&, const DecodeTask&, float* scratch) = {};
+  void (*decode_combine[kNumFloatTypes])(const ForwardCall&, int64_t batch, int64_t kv_head) = {};
+};
+
+// Scratch of a tile task, in floats from its start; every part begins on a cache line.
+struct TileScratch {
+  int64_t queries;   // [tiles][words of head_dim][kBlockM]
+  int64_t keys;      // [block_n][key_stride]
+  int64_t values;    // [block_n][value_stride]
+  int64_t scores;    // [block_n][kBlockM]
+  int64_t additive;  // [block_n][kBlockM]
+  int64_t output;    // [tiles][kBlockM][value_stride]
+  int64_t state;     // [tiles] SoftmaxState, then a tile's maxima
+  int64_t total;
+  int64_t query_tile;    // floats of one tile of queries
+  int64_t output_tile;
+  int64_t key_stride;    // floats a key row
+  int64_t value_stride;  // floats a value row: head_dim_v rounded up to whole vectors
+};
+
+FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n, int tiles) {
+  TileScratch s{};
+  const int64_t words = (problem.head_dim + group - 1) / group;
+  s.key_stride = round_up(words, lanes);
+  s.value_stride = round_up(problem.head_dim_v, lanes);
+  s.query_tile = words * kBlockM;
+  s.output_tile = s.value_stride * kBlockM;
+  int64_t at = 0;
+  const auto take = [&at](int64_t floats) {
+    const int64_t here = at;
+    at += round_up(floats, 16);
+    return here;
+  };
+  s.queries = take(s.query_tile * tiles);
+  s.keys = take(s.key_stride * block_n);
+  s.values = take(s.value_stride * block_n);
+  s.scores = take(static_cast<int64_t>(block_n) * kBlockM);
+  s.additive = take(static_cast<int64_t>(block_n) * kBlockM);
+  s.output = take(s.output_tile * tiles);
+  s.state = take(static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * tiles + kBlockM);
+  s.total = at;
+  return s;
+}
+
+}  // namespace fulmen::cpu

@@ -1,0 +1,135 @@
+// The vocabulary of AVX-512 (F, BW, DQ, VL): vectors of 16 floats, 32 registers.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "algorithm/exp2_polynomial.h"
+#include "cpu/storage.h"
+
+namespace fulmen::cpu {
+
+struct Avx512 {
+  using Vec = __m512;
+  static constexpr const char* kName = "avx512";
+  static constexpr int kLanes = 16;
+  static constexpr int kGroup = 1;       // operand elements that share a 32-bit word: one fp32
+  static constexpr int kQkVecs = 4;      // query vectors x key rows of the score product's register block: 16 sums, 5 operands
+  static constexpr int kQkKeys = 4;
+  static constexpr int kPvVecs = 4;      // most output vectors of the second product's register block
+  static constexpr int kPvRows = 4;      // its query rows; 8 where fewer than 3 vectors leave registers free
+  static constexpr int kPvRowsNarrow = 8;
+  static constexpr int kExp2Degree = 5;
+
+  static Vec zero() { return _mm512_setzero_ps(); }
+  static Vec set1(float x) { return _mm512_set1_ps(x); }
+  static Vec load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+  static Vec broadcast(const float* p) { return _mm512_set1_ps(*p); }
+  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+  static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // a NaN in b is kept
+  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }  // a NaN in b is kept
+  static Vec abs(Vec a) { return _mm512_abs_ps(a); }
+  static Vec iota() { return _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
+  // x < y ? a : b, lane by lane; false on NaN.
+  static Vec select_less(Vec x, Vec y, Vec a, Vec b) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a); }
+  // test == -inf ? a : b.
+  static Vec select_minus_infinity(Vec test, Vec a, Vec b) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(test, set1(-__builtin_inff()), _CMP_EQ_OQ), b, a);
+  }
+  static Vec replace_minus_infinity(Vec x, Vec by) { return select_minus_infinity(x, by, x); }
+  static bool all_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ) == 0xFFFF; }
+  static float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
+  static float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
+
+  // 2^x for x <= 127; 0 for x <= -127. x = n + f: adding 1.5 * 2^23 rounds to the integer n, whose bits then go to the exponent.
+  template <int kDegree = kExp2Degree>
+  static Vec exp2(Vec x) {
+    constexpr const float* kC = algorithm::Exp2Polynomial<kDegree>::kCoefficients;
+    const Vec magic = set1(12582912.0F);
+    const Vec clamped = max(set1(-127.0F), x);
+    const Vec shifted = add(clamped, magic);
+    const Vec f = sub(clamped, sub(shifted, magic));
+    Vec p = set1(kC[kDegree]);
+#pragma GCC unroll 8
+    for (int i = kDegree - 1; i >= 0; --i) p = fma(p, f, set1(kC[i]));
+    const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), exponent));
+  }
+
+  // sum + the products of the words' elements.
+  static Vec dot(Vec sum, Vec a, Vec b) { return fma(a, b, sum); }
+
+  // n elements from p as floats, the rest of the lanes 0; reads nothing beyond them.
+  static Vec load_as_float(const float* p) { return load(p); }
+  static Vec load_as_float(const Fp16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static Vec load_as_float(const Bf16* p) {
+    return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static Vec load_as_float(const uint8_t* p) {  // booleans: 0 for false, above 0 for true
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static Vec load_as_float(const float* p, int n) { return _mm512_maskz_loadu_ps(mask(n), p); }
+  static Vec load_as_float(const Fp16* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(n), p)); }
+  static Vec load_as_float(const Bf16* p, int n) { return widen_bf16(_mm256_maskz_loadu_epi16(mask(n), p)); }
+  static Vec load_as_float(const uint8_t* p, int n) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask(n), p)));
+  }
+
+  static void store_from_float(float* p, Vec x, int n) { _mm512_mask_storeu_ps(p, mask(n), x); }
+  static void store_from_float(Fp16* p, Vec x, int n) {
+    _mm256_mask_storeu_epi16(p, mask(n), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static void store_from_float(Bf16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, mask(n), narrow_bf16(x)); }
+
+  // rows[i] lane j <-> rows[j] lane i.
+  static void transpose(Vec (&rows)[16]) {
+    Vec t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      t[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+      t[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512d a = _mm512_castps_pd(t[4 * i]), b = _mm512_castps_pd(t[4 * i + 1]);
+      const __m512d c = _mm512_castps_pd(t[4 * i + 2]), d = _mm512_castps_pd(t[4 * i + 3]);
+      rows[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+      rows[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+      rows[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+      rows[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const Vec low = _mm512_shuffle_f32x4(rows[i], rows[4 + i], 0x44), high = _mm512_shuffle_f32x4(rows[i], rows[4 + i], 0xEE);
+      const Vec low2 = _mm512_shuffle_f32x4(rows[8 + i], rows[12 + i], 0x44);
+      const Vec high2 = _mm512_shuffle_f32x4(rows[8 + i], rows[12 + i], 0xEE);
+      t[i] = _mm512_shuffle_f32x4(low, low2, 0x88);
+      t[4 + i] = _mm512_shuffle_f32x4(low, low2, 0xDD);
+      t[8 + i] = _mm512_shuffle_f32x4(high, high2, 0x88);
+      t[12 + i] = _mm512_shuffle_f32x4(high, high2, 0xDD);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) rows[i] = t[i];
+  }
+
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+  static __mmask16 mask(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
+  static Vec widen_bf16(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+  static __m256i narrow_bf16(Vec x) {  // round to nearest even; a NaN stays one
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i safe = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(safe, 16));
+  }
+};
+
+}  // namespace fulmen::cpu

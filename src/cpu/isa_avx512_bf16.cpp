@@ -1,0 +1,15 @@
+#include "cpu/forward_task.h"
+#include "cpu/isa/avx512_bf16.h"
+#include "cpu/isa_tables.h"
+
+namespace fulmen::cpu {
+
+const IsaTable& table_avx512_bf16() {
+  static constexpr IsaTable kTable{.name = Avx512Bf16::kName,
+                                   .lanes = Avx512Bf16::kLanes,
+                                   .group = {1, 1, 2},
+                                   .tile_task = {nullptr, nullptr, forward_task<Avx512Bf16, Bf16>}};
+  return kTable;
+}
+
+}  // namespace fulmen::cpu

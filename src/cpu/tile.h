@@ -1,0 +1,277 @@
+// The tile algorithm of the CPU kernels, over an instruction set's vocabulary (cpu/isa/*.h): no intrinsics here.
+//
+// Queries lie in SIMD lanes: the score tile is S^T = K Q^T, [keys][block_m], so that a row's max and sum are lane-wise, K is read by
+// broadcast in its natural layout, and only Q is transposed. The second product takes P^T by broadcast and V in its natural layout
+// (16-bit pairs: key rows interleaved), so the output needs no transpose. A "word" is 32 bits: one fp32, or a pair of 16-bit elements.
+#pragma once
+
+#include <cstdint>
+
+#include "algorithm/online_softmax.h"
+
+// Always inlined: a copy compiled for one instruction set must never be linked into code that runs without it.
+#define FULMEN_INLINE inline __attribute__((always_inline))
+
+namespace fulmen::cpu {
+
+constexpr int kBlockM = 64;      // query rows of a tile
+constexpr int kMaxBlockN = 128;  // most key rows of a tile
+
+constexpr __attribute__((always_inline)) int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+// How a raw product becomes a score in base-2 units.
+enum class ScoreKind {
+  plain,     // stays raw; the softmax multiplies by scale * log2(e)
+  additive,  // scale * log2(e) * raw + the additive tile, whose -inf wins over everything (a masked key may hold NaN)
+  softcap,   // softcap * log2(e) * tanh(scale / softcap * raw) + the additive tile
+};
+
+struct ScoreScale {
+  float log2_scale = 1;       // scale * log2(e)
+  float tanh_scale = 0;       // 2 * log2(e) * scale / softcap
+  float log2_softcap = 0;     // softcap * log2(e)
+};
+
+// tanh(y) = 1 - 2 / (1 + 2^(2 y log2(e))), from z = 2 y log2(e); clamped where it is 1 in fp32.
+template <class Isa>
+FULMEN_INLINE typename Isa::Vec tanh_from_log2(typename Isa::Vec z) {
+  const auto limited = Isa::min(Isa::set1(60.0F), Isa::max(Isa::set1(-60.0F), z));
+  return Isa::sub(Isa::set1(1.0F), Isa::div(Isa::set1(2.0F), Isa::add(Isa::set1(1.0F), Isa::template exp2<5>(limited))));
+}
+
+// One register block of S^T: kKeys key rows x kVecs query vectors, written to scores[key][kBlockM]; the running maximum per lane.
+template <class Isa, ScoreKind kKind, int kVecs, int kKeys>
+FULMEN_INLINE void score_block(const float* q,            // [words][kBlockM] transposed queries
+                               const float* k,            // kKeys rows of words, k_stride floats apart
+                               int64_t k_stride, int words, const ScoreScale& scale,
+                               const float* additive,     // [kKeys][kBlockM], for other kinds than plain
+                               float* scores,             // [kKeys][kBlockM]
+                               typename Isa::Vec (&row_max)[kVecs]) {
+  using Vec = typename Isa::Vec;
+  Vec sum[kKeys][kVecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kKeys; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::zero();
+  }
+  for (int w = 0; w < words; ++w, q += kBlockM) {
+    Vec query[kVecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) query[v] = Isa::load(q + v * Isa::kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kKeys; ++r) {
+      const Vec key = Isa::broadcast(k + r * k_stride + w);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::dot(sum[r][v], query[v], key);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kKeys; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      Vec score = sum[r][v];
+      const int at = r * kBlockM + v * Isa::kLanes;
+      if constexpr (kKind != ScoreKind::plain) {
+        const Vec extra = Isa::load(additive + at);
+        if constexpr (kKind == ScoreKind::softcap) {
+          const Vec t = tanh_from_log2<Isa>(Isa::mul(score, Isa::set1(scale.tanh_scale)));
+          score = Isa::fma(t, Isa::set1(scale.log2_softcap), extra);
+        } else {
+          score = Isa::fma(score, Isa::set1(scale.log2_scale), extra);
+        }
+        score = Isa::select_minus_infinity(extra, extra, score);
+      }
+      row_max[v] = Isa::max(row_max[v], score);
+      Isa::store(scores + at, score);
+    }
+  }
+}
+
+// All keys of a tile for kVecs query vectors. Returns the lane-wise maximum.
+template <class Isa, ScoreKind kKind, int kVecs>
+FULMEN_INLINE void score_rows(const float* q, const float* k, int64_t k_stride, int words, int keys, const ScoreScale& scale,
+                              const float* additive, float* scores, float* max_out) {
+  typename Isa::Vec row_max[kVecs];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) row_max[v] = Isa::set1(-__builtin_inff());
+  int key = 0;
+  for (; key + Isa::kQkKeys <= keys; key += Isa::kQkKeys) {
+    score_block<Isa, kKind, kVecs, Isa::kQkKeys>(q, k + key * k_stride, k_stride, words, scale, additive + key * kBlockM,
+                                                 scores + key * kBlockM, row_max);
+  }
+  for (; key < keys; ++key) {
+    score_block<Isa, kKind, kVecs, 1>(q, k + key * k_stride, k_stride, words, scale, additive + key * kBlockM, scores + key * kBlockM,
+                                      row_max);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) Isa::store(max_out + v * Isa::kLanes, row_max[v]);
+}
+
+// S^T of a tile: scores[keys][kBlockM] for the first `rows` queries (rounded up to whole vectors), tile_max[kBlockM].
+template <class Isa, ScoreKind kKind>
+__attribute__((noinline)) void score_tile(const float* q, const float* k, int64_t k_stride, int words, int rows, int keys,
+                                          const ScoreScale& scale, const float* additive, float* scores, float* tile_max) {
+  const int vecs = static_cast<int>(round_up(rows, Isa::kLanes) / Isa::kLanes);
+  for (int first = 0; first < vecs; first += Isa::kQkVecs) {
+    const int at = first * Isa::kLanes;
+    const int count = vecs - first;
+    if (count >= Isa::kQkVecs) {
+      score_rows<Isa, kKind, Isa::kQkVecs>(q + at, k, k_stride, words, keys, scale, additive + at, scores + at, tile_max + at);
+    } else if (Isa::kQkVecs > 3 && count == 3) {
+      score_rows<Isa, kKind, 3>(q + at, k, k_stride, words, keys, scale, additive + at, scores + at, tile_max + at);
+    } else if (Isa::kQkVecs > 2 && count == 2) {
+      score_rows<Isa, kKind, 2>(q + at, k, k_stride, words, keys, scale, additive + at, scores + at, tile_max + at);
+    } else {
+      score_rows<Isa, kKind, 1>(q + at, k, k_stride, words, keys, scale, additive + at, scores + at, tile_max + at);
+    }
+  }
+}
+
+// Per-row state of the online softmax, in lanes: base-2 units.
+struct SoftmaxState {
+  float max[kBlockM];
+  float sum[kBlockM];
+  float rescale[kBlockM];  // factor for the output of earlier tiles
+};
+
+// Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what turns a stored score
+// into base-2 units. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
+template <class Isa>
+__attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows, int keys, float factor,
+                                            SoftmaxState& state) {
+  using Vec = typename Isa::Vec;
+  constexpr int kUnroll = 2;  // query vectors at once: independent sums hide the latency of their additions
+  bool moved = false;
+  const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
+  for (int row = 0; row < padded_rows; row += kUnroll * Isa::kLanes) {
+    Vec offset[kUnroll], sum[kUnroll], rescale[kUnroll];
+#pragma GCC unroll 2
+    for (int u = 0; u < kUnroll; ++u) {
+      const int at = row + u * Isa::kLanes;
+      if (at >= padded_rows) {
+        offset[u] = Isa::zero();
+        rescale[u] = sum[u] = Isa::zero();
+        continue;
+      }
+      const Vec old_max = Isa::load(state.max + at);
+      const auto step = algorithm::softmax_step<Isa>(old_max, Isa::mul(Isa::load(tile_max + at), Isa::set1(factor)));
+      moved |= !Isa::all_equal(step.max, old_max);
+      offset[u] = Isa::sub(Isa::zero(), step.offset);
+      rescale[u] = step.rescale;
+      sum[u] = Isa::zero();
+      Isa::store(state.max + at, step.max);
+      Isa::store(state.rescale + at, step.rescale);
+    }
+    const Vec f = Isa::set1(factor);
+    float* p = scores + row;
+    if constexpr (Isa::kGroup == 1) {
+#pragma GCC unroll 2
+      for (int key = 0; key < keys; ++key) {
+#pragma GCC unroll 2
+        for (int u = 0; u < kUnroll; ++u) {
+          float* at = p + key * kBlockM + u * Isa::kLanes;
+          const Vec probability = Isa::exp2(Isa::fma(Isa::load(at), f, offset[u]));
+          sum[u] = Isa::add(sum[u], probability);
+          Isa::store(at, probability);
+        }
+      }
+    } else {
+      for (int key = 0; key < keys; key += 2) {
+        const bool single = key + 1 == keys;
+#pragma GCC unroll 2
+        for (int u = 0; u < kUnroll; ++u) {
+          const float* at = p + key * kBlockM + u * Isa::kLanes;
+          const Vec first = Isa::exp2(Isa::fma(Isa::load(at), f, offset[u]));
+          const Vec second = single ? Isa::zero() : Isa::exp2(Isa::fma(Isa::load(at + kBlockM), f, offset[u]));
+          sum[u] = Isa::add(sum[u], Isa::add(first, second));
+          Isa::store(p + key / 2 * kBlockM + u * Isa::kLanes, Isa::pack_pair(first, second));
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int u = 0; u < kUnroll; ++u) {
+      const int at = row + u * Isa::kLanes;
+      if (at < padded_rows) Isa::store(state.sum + at, Isa::fma(Isa::load(state.sum + at), rescale[u], sum[u]));
+    }
+  }
+  return moved;
+}
+
+// Where the second product goes.
+enum class OutputKind {
+  first,       // output = P V
+  accumulate,  // output += P V
+  rescale,     // output = rescale * output + P V
+};
+
+// One register block of O: kRows query rows x kVecs vectors of V's head_dim.
+template <class Isa, OutputKind kKind, int kVecs, int kRows>
+FULMEN_INLINE void output_block(const float* p,  // P^T: [words][kBlockM], at the first of the rows
+                                const float* v,  // [words][v_stride]
+                                int64_t v_stride, int words, const float* rescale, float* out, int64_t out_stride) {
+  using Vec = typename Isa::Vec;
+  Vec sum[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kVecs; ++c) {
+      if constexpr (kKind == OutputKind::first) {
+        sum[r][c] = Isa::zero();
+      } else {
+        sum[r][c] = Isa::load(out + r * out_stride + c * Isa::kLanes);
+        if constexpr (kKind == OutputKind::rescale) sum[r][c] = Isa::mul(sum[r][c], Isa::broadcast(rescale + r));
+      }
+    }
+  }
+  for (int w = 0; w < words; ++w, p += kBlockM, v += v_stride) {
+    Vec value[kVecs];
+#pragma GCC unroll 8
+    for (int c = 0; c < kVecs; ++c) value[c] = Isa::load(v + c * Isa::kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec probability = Isa::broadcast(p + r);
+#pragma GCC unroll 8
+      for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::dot(sum[r][c], value[c], probability);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kVecs; ++c) Isa::store(out + r * out_stride + c * Isa::kLanes, sum[r][c]);
+  }
+}
+
+template <class Isa, OutputKind kKind, int kVecs>
+FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words, int rows, const float* rescale,
+                                  float* out, int64_t out_stride) {
+  constexpr int kRows = kVecs < 3 ? Isa::kPvRowsNarrow : Isa::kPvRows;
+  static_assert(kBlockM % kRows == 0, "rows of the register block must divide the tile");
+  for (int row = 0; row < rows; row += kRows) {
+    output_block<Isa, kKind, kVecs, kRows>(p + row, v, v_stride, words, rescale + row, out + row * out_stride, out_stride);
+  }
+}
+
+// O tile [rows][v_stride] from P^T and the V panel [words][v_stride]; v_stride is head_dim_v rounded up to whole vectors.
+template <class Isa, OutputKind kKind>
+__attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride, int words, int rows, const float* rescale,
+                                           float* out) {
+  const int vecs = static_cast<int>(v_stride / Isa::kLanes);
+  // Even blocks: 6 vectors go as 3 + 3, not 4 + 2, which keeps every block's ratio of products to loads high.
+  const int blocks = (vecs + Isa::kPvVecs - 1) / Isa::kPvVecs;
+  for (int block = 0, done = 0; block < blocks; ++block) {
+    const int count = (vecs - done + (blocks - block) - 1) / (blocks - block);
+    const int at = done * Isa::kLanes;
+    if (Isa::kPvVecs >= 4 && count == 4) {
+      output_columns<Isa, kKind, 4>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+    } else if (Isa::kPvVecs >= 3 && count == 3) {
+      output_columns<Isa, kKind, 3>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+    } else if (count == 2) {
+      output_columns<Isa, kKind, 2>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+    } else {
+      output_columns<Isa, kKind, 1>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+    }
+    done += count;
+  }
+}
+
+}  // namespace fulmen::cpu
