@@ -1,0 +1,38 @@
+// The oracle for one KV head at a time, so that verification needs no full-size double output.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fulmen/attention.h"
+#include "fulmen/problem.h"
+
+namespace fulmen::reference {
+
+class OracleHead {
+ public:
+  // Allocates all it will need, so that load() and row() can run inside parallel_tasks, which must not throw.
+  OracleHead(const Problem& problem, const AttentionTensors& tensors);
+  // Decodes K and V of one KV head; does nothing when it is the one already loaded.
+  void load(int64_t batch, int64_t kv_head) noexcept;
+  // Row i of query head h (of the loaded KV head). out: [head_dim_v]; returns the LSE.
+  double row(int64_t h, int64_t i, double* out) noexcept;
+  // Largest sum_j p_j |v_jd| of the last row: what its terms amount to before they cancel.
+  double magnitude() const noexcept { return magnitude_; }
+
+ private:
+  const Problem& p_;
+  const AttentionTensors& t_;
+  int64_t batch_ = -1;
+  int64_t kv_head_ = -1;
+  std::vector<double> k_;       // [head_dim, seqlen_k]: transposed, so that the product's inner loop runs over keys
+  std::vector<double> v_;       // [seqlen_k, head_dim_v]
+  std::vector<double> scores_;  // [seqlen_k]
+  std::vector<double> sizes_;   // [head_dim_v]
+  double magnitude_ = 0;
+};
+
+// Query rows of one task: K and V are decoded once for so many rows, and a long sequence still spreads over threads.
+inline constexpr int64_t kRowsPerTask = 128;
+
+}  // namespace fulmen::reference

@@ -1,0 +1,172 @@
+// The tolerance rule of docs/contract.md, row by row beside the oracle and the same-precision standard attention.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <mutex>
+#include <new>
+
+#include "cpu/threading.h"
+#include "fulmen/reference.h"
+#include "reference/oracle_rows.h"
+#include "reference/score_row.h"
+#include "reference/standard_steps.h"
+
+namespace fulmen {
+namespace {
+
+using reference::OracleHead;
+using reference::StandardRows;
+
+constexpr double kAbsolute = 1e-5;
+constexpr double kSoftcapExtra = 3e-4;
+constexpr double kRelativeToRow = 1e-5;    // fp32 only
+constexpr double kRelativeToTerms = 1e-6;  // fp32 only, for rows whose terms cancel: a correct result can't be closer
+constexpr double kRelativeLse = 1e-5;
+
+struct Worst {
+  double error = -1;  // infinity where a NaN or infinity is wrong
+  double slack = 0;   // how far the error may go by the rule of its own row, without 2 P
+  std::array<int64_t, 4> index{};
+  double value = 0;
+  double expected = 0;
+};
+
+struct Findings {
+  Worst out;         // largest error
+  Worst row_excess;  // fp32: largest error - slack
+  Worst lse;         // largest error relative to max(1, |lse|)
+  double standard_error = 0;
+
+  void merge(const Findings& other) noexcept {
+    if (other.out.error > out.error) out = other.out;
+    if (other.row_excess.error - other.row_excess.slack > row_excess.error - row_excess.slack) row_excess = other.row_excess;
+    if (other.lse.error > lse.error) lse = other.lse;
+    standard_error = std::fmax(standard_error, other.standard_error);
+  }
+};
+
+// |value - expected|, 0 where both are NaN or the same infinity, infinity where only one is.
+double error_of(double value, double expected) noexcept {
+  if (std::isnan(value) || std::isnan(expected)) return std::isnan(value) && std::isnan(expected) ? 0 : HUGE_VAL;
+  return value == expected ? 0 : std::fabs(value - expected);
+}
+
+class Check {
+ public:
+  Check(const Problem& problem, const AttentionTensors& tensors)
+      : p_(problem),
+        t_(tensors),
+        scratch_(static_cast<std::size_t>(StandardRows::scratch_floats(problem))),
+        oracle_(problem, tensors),
+        standard_(problem, tensors, scratch_.data()),
+        expected_(static_cast<std::size_t>(problem.head_dim_v)) {}
+
+  void rows(int64_t b, int64_t kv_head, int64_t first, int64_t count) noexcept {
+    oracle_.load(b, kv_head);
+    standard_.load(b, kv_head);
+    for (int64_t h = kv_head * p_.group_size(); h < (kv_head + 1) * p_.group_size(); ++h) {
+      const float* standard = standard_.rows(h, first, count);
+      for (int64_t r = 0; r < count; ++r) row(b, h, first + r, standard + r * p_.head_dim_v);
+    }
+  }
+  const Findings& findings() const noexcept { return findings_; }
+
+ private:
+  void row(int64_t b, int64_t h, int64_t i, const float* standard) noexcept {
+    const double lse = oracle_.row(h, i, expected_.data());
+    const int64_t out_row = reference::offset_of(p_.out, b, i, h);
+    Worst worst;
+    double row_max = 0;
+    for (int64_t d = 0; d < p_.head_dim_v; ++d) {
+      double expected = expected_[static_cast<std::size_t>(d)];
+      row_max = std::fmax(row_max, std::fabs(expected));
+      const double rounded = reference::round_to(p_.dtype, static_cast<float>(expected));
+      if (std::isinf(rounded)) expected = rounded;  // beyond the dtype's range infinity is right
+      const double value = reference::load_float(t_.out.data, p_.dtype, out_row + d * p_.out.strides[3]);
+      const double error = error_of(value, expected);
+      if (error > worst.error) worst = {error, 0, {b, i, h, d}, value, expected};
+      const double standard_error = error_of(standard[d], expected);
+      if (std::isfinite(standard_error)) findings_.standard_error = std::fmax(findings_.standard_error, standard_error);
+    }
+    worst.slack = std::fmax(kRelativeToRow * row_max, kRelativeToTerms * oracle_.magnitude());
+
+    Findings found;
+    found.out = worst;
+    if (p_.dtype == DType::fp32) found.row_excess = worst;
+    if (p_.lse.present) {
+      const double value = static_cast<const float*>(t_.lse.data)[reference::offset_of(p_.lse, b, h, i)];
+      found.lse = {error_of(value, lse) / (std::isfinite(lse) ? std::fmax(1, std::fabs(lse)) : 1), 0, {b, h, i, 0}, value, lse};
+    }
+    findings_.merge(found);
+  }
+
+  const Problem& p_;
+  const AttentionTensors& t_;
+  std::vector<float> scratch_;
+  OracleHead oracle_;
+  StandardRows standard_;
+  std::vector<double> expected_;
+  Findings findings_;
+};
+
+std::string describe(const char* tensor, const char* order, const Worst& worst, double bound, const char* rule) {
+  const auto& at = worst.index;
+  return fmt::format("{}[{}] = [{}, {}, {}, {}]: value {:.9g}, expected {:.9g}, error {:.3g} exceeds {:.3g} ({})", tensor, order,
+                     at[0], at[1], at[2], at[3], worst.value, worst.expected, worst.error, bound, rule);
+}
+
+VerifyReport judge(const Problem& p, const Findings& found) {
+  VerifyReport report;
+  const double extra = p.softcap > 0 ? kSoftcapExtra : 0;
+  report.worst_error = std::fmax(0, found.out.error);
+  report.baseline_error = found.standard_error;
+  report.bound = 2 * found.standard_error + kAbsolute + extra;
+  report.lse_error = std::fmax(0, found.lse.error);
+  const double row_bound = found.row_excess.slack + 2 * found.standard_error + extra;
+  if (!(report.worst_error <= report.bound)) {
+    report.message = describe("out", "b, i, h, d", found.out, report.bound, "2 P + 1e-5");
+  } else if (found.row_excess.error > row_bound) {
+    report.message = describe("out", "b, i, h, d", found.row_excess, row_bound, "fp32: 2 P + 1e-5 of the row's largest value");
+  } else if (!(report.lse_error <= kRelativeLse + extra)) {
+    report.message = describe("lse", "b, h, i, 0", found.lse, kRelativeLse + extra, "relative to max(1, |lse|)");
+  } else {
+    report.ok = true;
+  }
+  return report;
+}
+
+VerifyReport check_all(const Problem& p, const AttentionTensors& tensors) {
+  if (p.num_kv_heads == 0 || p.head_dim_v == 0) return judge(p, {});
+  const int64_t blocks = (p.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
+  const int64_t tasks = p.batch * p.num_kv_heads * blocks;
+  cpu::ThreadSettings threads = cpu::thread_settings({});
+  threads.num_threads = static_cast<int>(std::min<int64_t>(threads.num_threads, tasks));
+  std::vector<Check> checks;
+  checks.reserve(static_cast<std::size_t>(threads.num_threads));
+  for (int worker = 0; worker < threads.num_threads; ++worker) checks.emplace_back(p, tensors);
+
+  cpu::parallel_tasks(threads, tasks, [&](int64_t task, int worker) {
+    const int64_t first = task % blocks * reference::kRowsPerTask;
+    checks[static_cast<std::size_t>(worker)].rows(task / (p.num_kv_heads * blocks), task / blocks % p.num_kv_heads, first,
+                                                  std::min(reference::kRowsPerTask, p.seqlen_q - first));
+  });
+  Findings found;
+  for (const Check& check : checks) found.merge(check.findings());
+  return judge(p, found);
+}
+
+}  // namespace
+
+VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors) {
+  try {
+    return check_all(problem, tensors);
+  } catch (const std::bad_alloc&) {
+    VerifyReport report;
+    report.message = "not enough memory to verify: one KV head in double a thread is needed";
+    return report;
+  }
+}
+
+}  // namespace fulmen
