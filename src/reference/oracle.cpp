@@ -5,6 +5,7 @@
 #include "cpu/threading.h"
 #include "fulmen/reference.h"
 #include "reference/oracle_rows.h"
+#include "reference/row_loops.h"
 #include "reference/score_row.h"
 
 namespace fulmen::reference {
@@ -15,7 +16,7 @@ OracleHead::OracleHead(const Problem& problem, const AttentionTensors& tensors)
       k_(static_cast<std::size_t>(p_.head_dim * p_.seqlen_k)),
       v_(static_cast<std::size_t>(p_.seqlen_k * p_.head_dim_v)),
       scores_(static_cast<std::size_t>(p_.seqlen_k)),
-      sizes_(static_cast<std::size_t>(p_.head_dim_v)) {}
+      v_sizes_(static_cast<std::size_t>(p_.seqlen_k)) {}
 
 void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   if (batch == batch_ && kv_head == kv_head_) return;
@@ -27,8 +28,12 @@ void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
     for (int64_t d = 0; d < p_.head_dim; ++d) {
       k_[static_cast<std::size_t>(d * p_.seqlen_k + j)] = load_float(t_.k.data, p_.dtype, k_row + d * p_.k.strides[3]);
     }
+    double& size = v_sizes_[static_cast<std::size_t>(j)];
+    size = 0;
     for (int64_t d = 0; d < p_.head_dim_v; ++d) {
-      v_[static_cast<std::size_t>(j * p_.head_dim_v + d)] = load_float(t_.v.data, p_.dtype, v_row + d * p_.v.strides[3]);
+      const double value = load_float(t_.v.data, p_.dtype, v_row + d * p_.v.strides[3]);
+      v_[static_cast<std::size_t>(j * p_.head_dim_v + d)] = value;
+      size = std::fmax(size, std::fabs(value));
     }
   }
 }
@@ -41,8 +46,7 @@ double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
   const int64_t q_row = offset_of(p_.q, batch_, i, h);
   for (int64_t d = 0; d < p_.head_dim; ++d) {
     const double q = load_float(t_.q.data, p_.dtype, q_row + d * p_.q.strides[3]);
-    const double* k = k_.data() + d * p_.seqlen_k;
-    for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] += q * k[j];
+    add_scaled(scores + keys.begin, k_.data() + d * p_.seqlen_k + keys.begin, q, keys.end - keys.begin);
   }
   for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] *= static_cast<double>(p_.softmax_scale);
   add_score_terms(p_, t_, batch_, h, i, keys, scores, [](double score) { return score; });
@@ -56,7 +60,7 @@ double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
     nan = nan || std::isnan(scores[j]);
     if (scores[j] > max) max = scores[j];
   }
-  for (int64_t d = 0; d < p_.head_dim_v; ++d) out[d] = sizes_[static_cast<std::size_t>(d)] = 0;
+  for (int64_t d = 0; d < p_.head_dim_v; ++d) out[d] = 0;
   magnitude_ = 0;
   if (max == -kInfinity && !nan) return -kInfinity;  // nothing to attend: zeros, not 0 / 0
 
@@ -64,13 +68,12 @@ double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
     const double weight = std::exp(scores[j] - max);
-    const double* v = v_.data() + j * p_.head_dim_v;
     sum += weight;
-    for (int64_t d = 0; d < p_.head_dim_v; ++d) out[d] += weight * v[d];
-    for (int64_t d = 0; d < p_.head_dim_v; ++d) sizes_[static_cast<std::size_t>(d)] += weight * std::fabs(v[d]);
+    add_scaled(out, v_.data() + j * p_.head_dim_v, weight, p_.head_dim_v);
+    magnitude_ += weight * v_sizes_[static_cast<std::size_t>(j)];
   }
   for (int64_t d = 0; d < p_.head_dim_v; ++d) out[d] /= sum;
-  for (const double size : sizes_) magnitude_ = std::fmax(magnitude_, size / sum);
+  magnitude_ /= sum;
   return max + std::log(sum);
 }
 

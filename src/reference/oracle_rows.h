@@ -17,7 +17,7 @@ class OracleHead {
   void load(int64_t batch, int64_t kv_head) noexcept;
   // Row i of query head h (of the loaded KV head). out: [head_dim_v]; returns the LSE.
   double row(int64_t h, int64_t i, double* out) noexcept;
-  // Largest sum_j p_j |v_jd| of the last row: what its terms amount to before they cancel.
+  // sum_j p_j max_d |v_jd| of the last row: what its terms amount to before they cancel.
   double magnitude() const noexcept { return magnitude_; }
 
  private:
@@ -25,10 +25,10 @@ class OracleHead {
   const AttentionTensors& t_;
   int64_t batch_ = -1;
   int64_t kv_head_ = -1;
-  std::vector<double> k_;       // [head_dim, seqlen_k]: transposed, so that the product's inner loop runs over keys
-  std::vector<double> v_;       // [seqlen_k, head_dim_v]
-  std::vector<double> scores_;  // [seqlen_k]
-  std::vector<double> sizes_;   // [head_dim_v]
+  std::vector<double> k_;        // [head_dim, seqlen_k]: transposed, so that the product's inner loop runs over keys
+  std::vector<double> v_;        // [seqlen_k, head_dim_v]
+  std::vector<double> scores_;   // [seqlen_k]
+  std::vector<double> v_sizes_;  // [seqlen_k]: max_d |v_jd|
   double magnitude_ = 0;
 };
 

@@ -11,6 +11,7 @@
 #include "reference/baseline_kernels.h"
 #include "reference/blas.h"
 #include "reference/kernels.h"
+#include "reference/row_loops.h"
 #include "reference/score_row.h"
 #include "reference/standard_steps.h"
 

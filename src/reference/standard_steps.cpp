@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "reference/oracle_rows.h"
+#include "reference/row_loops.h"
 #include "reference/score_row.h"
 
 namespace fulmen::reference {

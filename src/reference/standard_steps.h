@@ -2,19 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 
 namespace fulmen::reference {
-
-// Softmax of scores[0, count) in place, with one more logit (-inf: none) in the denominator. Returns the LSE. A row of nothing but
-// -inf becomes zeros with LSE = -inf.
-float softmax_row(float* scores, int64_t count, float sink) noexcept;
-
-// acc[0, count) += factor * x[0, count)
-void add_scaled(float* acc, const float* x, float factor, int64_t count) noexcept;
 
 // Step two for one row: scores [seqlen_k] hold scale * q.k and become probabilities, both rounded to `storage`. Returns the LSE.
 float softmax_step(const Problem& problem, const AttentionTensors& tensors, int64_t b, int64_t h, int64_t i, DType storage,

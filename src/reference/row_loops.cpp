@@ -1,9 +1,10 @@
-// The two inner loops of standard attention, in vectors of 16 floats that the compiler lowers to what each clone's target has. They
-// are compiled for three x86 levels and chosen at run time, so that the baseline is not held back by the library's x86-64 build.
+// The inner loops of standard attention and of the oracle, in vectors of 64 bytes that the compiler lowers to what each clone's
+// target has. They are compiled for three x86 levels and chosen at run time, so that the baseline is not held back by the library's
+// x86-64 build.
+#include "reference/row_loops.h"
+
 #include <cstring>
 #include <limits>
-
-#include "reference/standard_steps.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"  // no vector crosses a call that is not inlined
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int kLanes = 16;
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
+using Doubles = double __attribute__((vector_size(kLanes * sizeof(float))));
 using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -81,11 +83,13 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
   return max + __builtin_logf(sum);
 }
 
-[[gnu::always_inline]] inline void add_scaled_body(float* acc, const float* x, float factor, int64_t count) noexcept {
+template <class Vector, class Real>
+[[gnu::always_inline]] inline void add_scaled_body(Real* acc, const Real* x, Real factor, int64_t count) noexcept {
+  constexpr int64_t kStep = sizeof(Vector) / sizeof(Real);
   int64_t j = 0;
-  Floats a;
-  Floats b;
-  for (; j + kLanes <= count; j += kLanes) {
+  Vector a;
+  Vector b;
+  for (; j + kStep <= count; j += kStep) {
     std::memcpy(&a, acc + j, sizeof(a));
     std::memcpy(&b, x + j, sizeof(b));
     a = a + b * factor;
@@ -96,27 +100,38 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Clones {
   float (*softmax)(float*, int64_t, float) noexcept;
-  void (*add_scaled)(float*, const float*, float, int64_t) noexcept;
+  void (*add_scaled_floats)(float*, const float*, float, int64_t) noexcept;
+  void (*add_scaled_doubles)(double*, const double*, double, int64_t) noexcept;
 };
 
 float softmax_baseline(float* scores, int64_t count, float sink) noexcept { return softmax_body(scores, count, sink); }
-void add_scaled_baseline(float* acc, const float* x, float factor, int64_t count) noexcept {
-  add_scaled_body(acc, x, factor, count);
+void add_floats_baseline(float* acc, const float* x, float factor, int64_t count) noexcept {
+  add_scaled_body<Floats>(acc, x, factor, count);
+}
+void add_doubles_baseline(double* acc, const double* x, double factor, int64_t count) noexcept {
+  add_scaled_body<Doubles>(acc, x, factor, count);
 }
 
 #if defined(__x86_64__)
 [[gnu::target("avx2,fma")]] float softmax_avx2(float* scores, int64_t count, float sink) noexcept {
   return softmax_body(scores, count, sink);
 }
-[[gnu::target("avx2,fma")]] void add_scaled_avx2(float* acc, const float* x, float factor, int64_t count) noexcept {
-  add_scaled_body(acc, x, factor, count);
+[[gnu::target("avx2,fma")]] void add_floats_avx2(float* acc, const float* x, float factor, int64_t count) noexcept {
+  add_scaled_body<Floats>(acc, x, factor, count);
+}
+[[gnu::target("avx2,fma")]] void add_doubles_avx2(double* acc, const double* x, double factor, int64_t count) noexcept {
+  add_scaled_body<Doubles>(acc, x, factor, count);
 }
 [[gnu::target("avx512f,avx512dq,avx512vl,fma")]] float softmax_avx512(float* scores, int64_t count, float sink) noexcept {
   return softmax_body(scores, count, sink);
 }
-[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void add_scaled_avx512(float* acc, const float* x, float factor,
+[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void add_floats_avx512(float* acc, const float* x, float factor,
                                                                         int64_t count) noexcept {
-  add_scaled_body(acc, x, factor, count);
+  add_scaled_body<Floats>(acc, x, factor, count);
+}
+[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void add_doubles_avx512(double* acc, const double* x, double factor,
+                                                                         int64_t count) noexcept {
+  add_scaled_body<Doubles>(acc, x, factor, count);
 }
 #endif
 
@@ -124,11 +139,11 @@ Clones choose_clones() noexcept {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return {softmax_avx512, add_scaled_avx512};
+    return {softmax_avx512, add_floats_avx512, add_doubles_avx512};
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {softmax_avx2, add_scaled_avx2};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {softmax_avx2, add_floats_avx2, add_doubles_avx2};
 #endif
-  return {softmax_baseline, add_scaled_baseline};
+  return {softmax_baseline, add_floats_baseline, add_doubles_baseline};
 }
 
 const Clones& clones() noexcept {
@@ -140,6 +155,12 @@ const Clones& clones() noexcept {
 
 float softmax_row(float* scores, int64_t count, float sink) noexcept { return clones().softmax(scores, count, sink); }
 
-void add_scaled(float* acc, const float* x, float factor, int64_t count) noexcept { clones().add_scaled(acc, x, factor, count); }
+void add_scaled(float* acc, const float* x, float factor, int64_t count) noexcept {
+  clones().add_scaled_floats(acc, x, factor, count);
+}
+
+void add_scaled(double* acc, const double* x, double factor, int64_t count) noexcept {
+  clones().add_scaled_doubles(acc, x, factor, count);
+}
 
 }  // namespace fulmen::reference
