@@ -1,0 +1,151 @@
+#include "ceilings.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "ceiling_loops.h"
+#include "memory.h"
+
+namespace fulmen::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+constexpr double kSliceSeconds = 2e-3;  // long against a timer and a thread's wake-up, short against a case
+constexpr int kSearchSlices = 5;        // slices a variant gets when the best one is looked for
+constexpr std::size_t kReadBytes = std::size_t{512} << 20;
+
+// Runs body(thread) on every thread at once and returns the sum of rates: each thread's work over its own time.
+template <class Body>
+double sum_of_rates(int num_threads, double work_per_thread, const Body& body) {
+  double rate = 0;
+#pragma omp parallel num_threads(num_threads) reduction(+ : rate)
+  {
+#ifdef _OPENMP
+#pragma omp for schedule(static, 1)
+#endif
+    for (int thread = 0; thread < num_threads; ++thread) {
+      const auto start = Clock::now();
+      body(thread);
+      rate += work_per_thread / seconds_since(start);
+    }
+  }
+  return rate;
+}
+
+struct Compute {
+  ComputeLoop loop{};
+  int64_t iterations = 0;  // of a slice
+};
+
+}  // namespace
+
+struct Ceilings::Impl {
+  int num_threads = 1;
+  std::array<Compute, 3> compute;  // by kind; no loop where the machine has none
+  ReadLoop read{};
+  Memory buffer;
+  std::size_t next_half = 0;
+  std::array<double, 4> best{};
+  volatile double sink = 0;
+
+  double compute_slice(const Compute& compute_loop) {
+    std::vector<float> results(static_cast<std::size_t>(num_threads) * 16);  // a cache line each
+    const double work = compute_loop.loop.flops_per_iteration * static_cast<double>(compute_loop.iterations);
+    const double rate = sum_of_rates(num_threads, work, [&](int thread) {
+      results[static_cast<std::size_t>(thread) * 16] = compute_loop.loop.run(compute_loop.iterations);
+    });
+    sink = results[0];
+    return rate / 1e12;
+  }
+
+  // Half of the buffer in turn, so that no slice finds what the one before it left in a cache.
+  double read_slice(const ReadLoop& loop) {
+    const std::size_t half = buffer.size() / 2;
+    const std::size_t part = half / static_cast<std::size_t>(num_threads) / 16384 * 16384;
+    const std::byte* data = static_cast<const std::byte*>(buffer.data()) + half * next_half;
+    next_half ^= 1;
+    std::vector<uint64_t> results(static_cast<std::size_t>(num_threads) * 8);
+    const double rate = sum_of_rates(num_threads, static_cast<double>(part), [&](int thread) {
+      results[static_cast<std::size_t>(thread) * 8] = loop.run(data + part * static_cast<std::size_t>(thread), part);
+    });
+    sink = static_cast<double>(results[0]);
+    return rate / 1e9;
+  }
+
+  void find_compute(CeilingKind kind, const std::vector<ComputeLoop>& loops) {
+    const auto index = static_cast<std::size_t>(kind);
+    for (const ComputeLoop& loop : loops) {
+      Compute candidate{loop, 1000};
+      for (double seconds = 0; seconds < kSliceSeconds / 2; candidate.iterations *= 2) {
+        const auto start = Clock::now();
+        sink = loop.run(candidate.iterations);
+        seconds = seconds_since(start);
+      }
+      double rate = 0;
+      for (int i = 0; i < kSearchSlices; ++i) rate = std::max(rate, compute_slice(candidate));
+      if (rate > best[index]) {
+        best[index] = rate;
+        compute[index] = candidate;
+      }
+    }
+  }
+
+  void find_read() {
+    // Much bigger than the caches; four times the last level where that is more.
+    std::size_t bytes = kReadBytes;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    bytes = std::max(bytes, 4 * static_cast<std::size_t>(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE))));
+#endif
+    buffer = Memory(bytes);
+    if (buffer.data() == nullptr) return;
+    std::memset(buffer.data(), 1, bytes);  // untouched pages would all be one page of zeros
+    constexpr auto kIndex = static_cast<std::size_t>(CeilingKind::read);
+    for (const ReadLoop& loop : read_loops()) {
+      for (int i = 0; i < kSearchSlices; ++i) {
+        const double rate = read_slice(loop);
+        if (rate <= best[kIndex]) continue;
+        best[kIndex] = rate;
+        read = loop;
+      }
+    }
+  }
+};
+
+Ceilings::Ceilings(int num_threads) : impl_(std::make_unique<Impl>()) {
+  impl_->num_threads = std::max(1, num_threads);
+  impl_->find_compute(CeilingKind::fma, fma_loops());
+  impl_->find_compute(CeilingKind::bf16_dot, bf16_dot_loops());
+  impl_->find_compute(CeilingKind::amx_bf16, amx_bf16_loops());
+  impl_->find_read();
+}
+
+Ceilings::~Ceilings() = default;
+
+bool Ceilings::has(CeilingKind kind) const noexcept { return best(kind) > 0; }
+double Ceilings::best(CeilingKind kind) const noexcept { return impl_->best[static_cast<std::size_t>(kind)]; }
+int Ceilings::num_threads() const noexcept { return impl_->num_threads; }
+
+double Ceilings::measure(CeilingKind kind) {
+  if (!has(kind)) return 0;
+  const auto index = static_cast<std::size_t>(kind);
+  const double rate = kind == CeilingKind::read ? impl_->read_slice(impl_->read) : impl_->compute_slice(impl_->compute[index]);
+  impl_->best[index] = std::max(impl_->best[index], rate);
+  return rate;
+}
+
+std::string Ceilings::description(CeilingKind kind) const {
+  constexpr std::array kNames{"peak fp32 FMA", "peak bf16 dot (vdpbf16ps)", "peak bf16 tiles (AMX)", "memory read"};
+  const auto index = static_cast<std::size_t>(kind);
+  if (!has(kind)) return fmt::format("{:26} not on this machine", kNames[index]);
+  if (kind == CeilingKind::read) return fmt::format("{:26} {:8.1f} GB/s     {}", kNames[index], best(kind), impl_->read.name);
+  return fmt::format("{:26} {:8.3f} TFLOP/s  {}", kNames[index], best(kind), impl_->compute[index].loop.name);
+}
+
+}  // namespace fulmen::tools

@@ -1,0 +1,34 @@
+// What this machine can do at best, measured with all threads at once: the yardsticks beside every benchmark row.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fulmen::tools {
+
+enum class CeilingKind : int { fma, bf16_dot, amx_bf16, read };
+
+class Ceilings {
+ public:
+  // Finds the best variant of each kind that the machine has; takes about a second.
+  explicit Ceilings(int num_threads);
+  ~Ceilings();
+  Ceilings(const Ceilings&) = delete;
+  Ceilings& operator=(const Ceilings&) = delete;
+
+  bool has(CeilingKind kind) const noexcept;
+  // One slice of a few milliseconds: TFLOP/s summed over the threads, or GB/s. 0 where the machine does not have the kind.
+  double measure(CeilingKind kind);
+  // The best slice seen so far.
+  double best(CeilingKind kind) const noexcept;
+  // "fp32 FMA, AVX-512", or why it is not there.
+  std::string description(CeilingKind kind) const;
+  int num_threads() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulmen::tools

@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "commands.h"
+#include "fulmen/fulmen.h"
+#include "problem_arguments.h"
+
+namespace fulmen::tools {
+namespace {
+
+struct ExplainArguments {
+  ProblemArguments problem;
+  int64_t batch = 1, seqlen_q = -1, seqlen_k = -1, head_dim = 0, head_dim_v = 0;
+  std::vector<int64_t> bias_shape, keep_shape;
+  std::string bias_dtype;
+  bool alibi = false, sinks = false, lse = false;
+};
+
+Tensor head_vector(int64_t heads) {
+  Tensor tensor;
+  tensor.shape = {1, 1, 1, heads};
+  tensor.strides = {0, 0, 0, 1};
+  return tensor;
+}
+
+// Views without data: planning looks at shapes only.
+Result<AttentionTensors> tensors_by_numbers(const ExplainArguments& arguments) {
+  const ProblemArguments& problem = arguments.problem;
+  if (arguments.seqlen_q < 0 || problem.heads <= 0 || arguments.head_dim <= 0) {
+    return Status{StatusCode::invalid_argument,
+                  "the problem is given by files (--q, --k, --v) or by numbers: at least --seqlen-q, "
+                  "--heads and --head-dim"};
+  }
+  const Result<DType> dtype = parse_dtype(problem.dtype.empty() ? "fp32" : problem.dtype);
+  if (!dtype.ok()) return dtype.status();
+  const int64_t seqlen_k = arguments.seqlen_k < 0 ? arguments.seqlen_q : arguments.seqlen_k;
+  const int64_t kv_heads = problem.kv_heads > 0 ? problem.kv_heads : problem.heads;
+  const int64_t head_dim_v = arguments.head_dim_v > 0 ? arguments.head_dim_v : arguments.head_dim;
+  const auto view = [&](int64_t seqlen, int64_t heads, int64_t dim) {
+    return view_in_layout(problem.layout, nullptr, dtype.value(), arguments.batch, seqlen, heads, dim);
+  };
+  AttentionTensors tensors;
+  tensors.q = view(arguments.seqlen_q, problem.heads, arguments.head_dim);
+  tensors.k = view(seqlen_k, kv_heads, arguments.head_dim);
+  tensors.v = view(seqlen_k, kv_heads, head_dim_v);
+  tensors.out = view(arguments.seqlen_q, problem.heads, head_dim_v);
+  if (const auto& s = arguments.bias_shape; !s.empty()) {
+    const Result<DType> bias_dtype = arguments.bias_dtype.empty() ? dtype : parse_dtype(arguments.bias_dtype);
+    if (!bias_dtype.ok()) return bias_dtype.status();
+    tensors.bias = Tensor::bhqk(nullptr, bias_dtype.value(), s[0], s[1], s[2], s[3]);
+  }
+  if (const auto& s = arguments.keep_shape; !s.empty()) {
+    tensors.keep_mask = Tensor::bhqk(nullptr, DType::boolean, s[0], s[1], s[2], s[3]);
+  }
+  if (arguments.alibi) tensors.alibi_slopes = head_vector(problem.heads);
+  if (arguments.sinks) tensors.sinks = head_vector(problem.heads);
+  return tensors;
+}
+
+Status explain(const ExplainArguments& arguments) {
+  const ProblemArguments& given = arguments.problem;
+  const bool by_files = !given.q.empty() || !given.k.empty() || !given.v.empty();
+  std::unique_ptr<LoadedProblem> files;
+  AttentionTensors tensors;
+  if (by_files) {
+    Result<std::unique_ptr<LoadedProblem>> loaded = load_problem(given);
+    if (!loaded.ok()) return loaded.status();
+    files = std::move(loaded).value();
+    tensors = files->tensors;
+  } else {
+    const Result<AttentionTensors> numbers = tensors_by_numbers(arguments);
+    if (!numbers.ok()) return numbers.status();
+    tensors = numbers.value();
+  }
+  if (arguments.lse) {
+    tensors.lse = Tensor::bhqk(nullptr, DType::fp32, tensors.q.shape[0], tensors.q.shape[2], tensors.q.shape[1], 1);
+  }
+  const Result<AttentionOptions> options = attention_options(given);
+  if (!options.ok()) return options.status();
+  const Result<Problem> problem = make_problem(tensors, options.value());
+  if (!problem.ok()) return problem.status();
+  const Result<Plan> planned = plan(problem.value(), device_of(given), options.value());
+  if (!planned.ok()) return planned.status();
+  fmt::print("{}\n{:.4g} GFLOP, {:.4g} MB of inputs and outputs, {} bytes of workspace\n{}", to_string(problem.value()),
+             problem->flops() / 1e9, problem->bytes() / 1e6, planned->workspace_bytes(), planned->explain());
+  if (!planned->explain().ends_with('\n')) fmt::print("\n");
+  return {};
+}
+
+}  // namespace
+
+Command explain_command(CLI::App& app) {
+  auto arguments = std::make_shared<ExplainArguments>();
+  CLI::App* parser = app.add_subcommand("explain", "say which kernel would run a problem and why each other one would not");
+  add_problem_options(*parser, arguments->problem);
+  parser->add_option("--batch", arguments->batch, "instead of files: the problem's numbers")->check(CLI::NonNegativeNumber);
+  parser->add_option("--seqlen-q", arguments->seqlen_q)->check(CLI::NonNegativeNumber);
+  parser->add_option("--seqlen-k", arguments->seqlen_k, "--seqlen-q when not given")->check(CLI::NonNegativeNumber);
+  parser->add_option("--head-dim", arguments->head_dim)->check(CLI::PositiveNumber);
+  parser->add_option("--head-dim-v", arguments->head_dim_v, "--head-dim when not given")->check(CLI::PositiveNumber);
+  parser->add_option("--bias-shape", arguments->bias_shape, "a bias of batch,head,seqlen_q,seqlen_k, 1 where all are the same")
+      ->delimiter(',')
+      ->expected(4);
+  parser->add_option("--bias-dtype", arguments->bias_dtype, "--dtype when not given")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  parser->add_option("--keep-shape", arguments->keep_shape, "a mask of batch,head,seqlen_q,seqlen_k")->delimiter(',')->expected(4);
+  parser->add_flag("--with-alibi", arguments->alibi);
+  parser->add_flag("--with-sinks", arguments->sinks);
+  parser->add_flag("--with-lse", arguments->lse);
+  return {parser, [arguments] { return explain(*arguments); }};
+}
+
+}  // namespace fulmen::tools

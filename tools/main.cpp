@@ -1,0 +1,60 @@
+// The fulmen program: devices, run, explain, verify, bench.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "commands.h"
+#include "fulmen/version.h"
+
+namespace {
+
+using fulmen::Status;
+using fulmen::StatusCode;
+
+int report(const Status& status) {
+  if (status.ok()) return 0;
+  fmt::print(stderr, "fulmen: {}\n", status.message());
+  switch (status.code()) {
+    case StatusCode::verification_failed:
+    case StatusCode::out_of_memory:
+    case StatusCode::internal:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Exact attention as one fused operation", "fulmen"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("fulmen ") + fulmen::version());
+  const std::array commands{fulmen::tools::devices_command(app), fulmen::tools::run_command(app),
+                            fulmen::tools::explain_command(app), fulmen::tools::verify_command(app),
+                            fulmen::tools::bench_command(app)};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {
+    return app.exit(request);  // --help, --version
+  } catch (const CLI::ParseError& error) {
+    return report({StatusCode::invalid_argument, error.what()});
+  }
+  for (const auto& command : commands) {
+    if (command.parser->parsed()) return report(command.run());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return report({StatusCode::out_of_memory, "no memory"});
+  } catch (const std::exception& error) {
+    return report({StatusCode::internal, error.what()});
+  }
+}

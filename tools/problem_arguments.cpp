@@ -1,0 +1,244 @@
+#include "problem_arguments.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string_view>
+
+#include "float_conversion.h"
+#include "fulmen/backend.h"
+
+namespace fulmen::tools {
+namespace {
+
+Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
+
+// "L,R", each -1 or more.
+bool parse_window(std::string_view text, AttentionOptions& options) {
+  const char* end = text.data() + text.size();
+  const auto left = std::from_chars(text.data(), end, options.window_left);
+  if (left.ec != std::errc{} || left.ptr == end || *left.ptr != ',') return false;
+  const auto right = std::from_chars(left.ptr + 1, end, options.window_right);
+  return right.ec == std::errc{} && right.ptr == end && options.window_left >= -1 && options.window_right >= -1;
+}
+
+// A file's array, converted to the dtype that was asked for when it is fp32.
+Status read_operand(const ProblemArguments& arguments, const std::string& path, NpyArray& array) {
+  Result<NpyArray> read = read_npy(path, arguments.bf16 || arguments.dtype == "bf16");
+  if (!read.ok()) return read.status();
+  array = std::move(read).value();
+  if (array.dtype == DType::boolean) return invalid(fmt::format("{}: dtype bool is not accepted here: use a float type", path));
+  if (arguments.dtype.empty()) return {};
+  const Result<DType> dtype = parse_dtype(arguments.dtype);
+  if (!dtype.ok()) return dtype.status();
+  if (array.dtype == dtype.value()) return {};
+  if (array.dtype != DType::fp32) {
+    return invalid(
+        fmt::format("{}: holds {}, and --dtype {} converts from fp32 only", path, to_string(array.dtype), arguments.dtype));
+  }
+  const std::size_t count = array.element_count();
+  Memory converted(count * static_cast<std::size_t>(size_of(dtype.value())));
+  if (count != 0 && converted.data() == nullptr)
+    return {StatusCode::out_of_memory, fmt::format("{}: no memory to convert it", path)};
+  convert_from_fp32(static_cast<const float*>(array.data.data()), dtype.value(), converted.data(), count);
+  array.data = std::move(converted);
+  array.dtype = dtype.value();
+  return {};
+}
+
+Result<Tensor> view_of_file(const ProblemArguments& arguments, const char* option, const NpyArray& array, int64_t heads) {
+  const auto& s = array.shape;
+  if (arguments.layout == "interleaved") {
+    if (s.size() != 3) {
+      return invalid(fmt::format("{} ({}): shape {} is not [batch, seqlen, heads * dim], which --layout interleaved takes", option,
+                                 array.path, shape_text(s)));
+    }
+    if (heads <= 0) return invalid("--layout interleaved needs --heads, the number of query heads, 1 or more");
+    if (s[2] % heads != 0 || s[2] == 0) {
+      return invalid(fmt::format("{} ({}): the last size of shape {} is not a multiple of {} heads", option, array.path,
+                                 shape_text(s), heads));
+    }
+    return view_in_layout(arguments.layout, array.data.data(), array.dtype, s[0], s[1], heads, s[2] / heads);
+  }
+  const bool heads_first = arguments.layout == "bhsd";
+  if (s.size() != 4) {
+    return invalid(fmt::format("{} ({}): shape {} is not [{}], which --layout {} takes", option, array.path, shape_text(s),
+                               heads_first ? "batch, head, seqlen, dim" : "batch, seqlen, head, dim", arguments.layout));
+  }
+  const int64_t file_heads = heads_first ? s[1] : s[2];
+  if (heads > 0 && file_heads != heads) {
+    return invalid(fmt::format("{} ({}): has {} heads in shape {}, but {} were asked for", option, array.path, file_heads,
+                               shape_text(s), heads));
+  }
+  return view_in_layout(arguments.layout, array.data.data(), array.dtype, s[0], heads_first ? s[2] : s[1], file_heads, s[3]);
+}
+
+// Bias and keep mask: [batch, head, seqlen_q, seqlen_k] with 1 where it is the same for all; fewer dims where the name says so.
+Result<Tensor> view_of_scores(const char* option, const NpyArray& array, bool two_dims_are_batch_key) {
+  const auto& s = array.shape;
+  void* data = array.data.data();
+  if (s.size() == 4) return Tensor::bhqk(data, array.dtype, s[0], s[1], s[2], s[3]);
+  if (s.size() == 2 && two_dims_are_batch_key) return Tensor::bhqk(data, array.dtype, s[0], 1, 1, s[1]);
+  if (s.size() == 2) return Tensor::bhqk(data, array.dtype, 1, 1, s[0], s[1]);
+  if (s.size() == 3 && !two_dims_are_batch_key) return Tensor::bhqk(data, array.dtype, 1, s[0], s[1], s[2]);
+  return invalid(fmt::format(
+      "{} ({}): shape {} is not [batch, head, seqlen_q, seqlen_k] (1 where all are the same){}", option, array.path, shape_text(s),
+      two_dims_are_batch_key ? " or [batch, seqlen_k]" : ", [head, seqlen_q, seqlen_k] or [seqlen_q, seqlen_k]"));
+}
+
+// [head], or for slopes also [batch, head].
+Result<Tensor> view_of_heads(const char* option, const NpyArray& array, bool per_batch) {
+  const auto& s = array.shape;
+  const bool fits = s.size() == 1 || (s.size() == 2 && per_batch);
+  if (!fits || array.dtype != DType::fp32) {
+    return invalid(fmt::format("{} ({}): {} {} is not fp32 [head]{}", option, array.path, to_string(array.dtype), shape_text(s),
+                               per_batch ? " or [batch, head]" : ""));
+  }
+  const int64_t batch = s.size() == 2 ? s[0] : 1;
+  const int64_t heads = s.back();
+  Tensor view;
+  view.data = array.data.data();
+  view.dtype = DType::fp32;
+  view.shape = {batch, 1, 1, heads};
+  view.strides = {batch == 1 ? 0 : heads, 0, 0, 1};
+  return view;
+}
+
+// Reads an optional file and stores a view of it.
+template <class MakeView>
+Status load_optional(const std::string& path, bool bf16, NpyArray& array, Tensor& tensor, const MakeView& make_view) {
+  if (path.empty()) return {};
+  Result<NpyArray> read = read_npy(path, bf16);
+  if (!read.ok()) return read.status();
+  array = std::move(read).value();
+  const Result<Tensor> view = make_view(array);
+  if (!view.ok()) return view.status();
+  tensor = view.value();
+  return {};
+}
+
+Status load_optional_tensors(const ProblemArguments& arguments, LoadedProblem& problem) {
+  const bool bf16 = arguments.bf16 || arguments.dtype == "bf16";
+  AttentionTensors& tensors = problem.tensors;
+  Status status = load_optional(arguments.bias, bf16, problem.bias, tensors.bias, [](const NpyArray& array) -> Result<Tensor> {
+    if (array.dtype == DType::boolean) {
+      return invalid(fmt::format("--bias ({}): dtype bool is a mask: give it as --keep", array.path));
+    }
+    return view_of_scores("--bias", array, false);
+  });
+  if (!status.ok()) return status;
+  status = load_optional(arguments.keep, false, problem.keep, tensors.keep_mask, [](const NpyArray& array) -> Result<Tensor> {
+    if (array.dtype != DType::boolean) {
+      return invalid(fmt::format("--keep ({}): dtype {} is not bool or uint8", array.path, to_string(array.dtype)));
+    }
+    return view_of_scores("--keep", array, true);
+  });
+  if (!status.ok()) return status;
+  status = load_optional(arguments.alibi, false, problem.alibi, tensors.alibi_slopes,
+                         [](const NpyArray& array) { return view_of_heads("--alibi", array, true); });
+  if (!status.ok()) return status;
+  return load_optional(arguments.sinks, false, problem.sinks, tensors.sinks,
+                       [](const NpyArray& array) { return view_of_heads("--sinks", array, false); });
+}
+
+}  // namespace
+
+void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
+  app.add_option("--q", arguments.q, "queries, a .npy file in the layout");
+  app.add_option("--k", arguments.k, "keys");
+  app.add_option("--v", arguments.v, "values");
+  app.add_option("--bias", arguments.bias,
+                 "additive bias [batch, head, seqlen_q, seqlen_k], 1 where all are the same; or [head, q, k], [q, k]");
+  app.add_option("--keep", arguments.keep, "bool mask, true = attend: [batch, seqlen_k] or [batch, head, seqlen_q, seqlen_k]");
+  app.add_option("--alibi", arguments.alibi, "ALiBi slopes, fp32 [head] or [batch, head]");
+  app.add_option("--sinks", arguments.sinks, "attention sinks, fp32 [head]");
+  // The value may be left out.
+  app.add_flag("--causal{bottom-right}", arguments.causal, "causal mask: --causal (bottom-right) or --causal=top-left");
+  app.add_option("--window", arguments.window, "keys to attend left and right of the diagonal: L,R, -1 is unlimited");
+  app.add_option("--softcap", arguments.softcap, "score = softcap * tanh(score / softcap); 0 is off");
+  app.add_option("--scale", arguments.scale, "of the scores; 1 / sqrt(head_dim) when not given");
+  app.add_option("--layout", arguments.layout, "memory order: bshd, bhsd or interleaved ([batch, seqlen, heads * dim])")
+      ->check(CLI::IsMember({"bshd", "bhsd", "interleaved"}));
+  app.add_option("--heads", arguments.heads, "query heads (needed by interleaved)")->check(CLI::PositiveNumber);
+  app.add_option("--kv-heads", arguments.kv_heads, "heads of keys and values; --heads when not given")->check(CLI::PositiveNumber);
+  app.add_option("--dtype", arguments.dtype, "compute in fp32, fp16 or bf16: fp32 files are converted")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  app.add_flag("--bf16", arguments.bf16, "uint16 files hold bf16");
+  app.add_option("--device", arguments.device, "see `fulmen devices`");
+  app.add_option("--kernel", arguments.kernel, "force a kernel by name, see `fulmen explain`");
+  app.add_option("--threads", arguments.threads, "CPU threads; 0 takes OpenMP's setting")->check(CLI::NonNegativeNumber);
+}
+
+Result<DType> parse_dtype(const std::string& name) {
+  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
+    if (name == to_string(dtype)) return dtype;
+  }
+  return invalid(fmt::format("--dtype {}: fp32, fp16 and bf16 are accepted", name));
+}
+
+std::string device_of(const ProblemArguments& arguments) { return arguments.device.empty() ? default_device() : arguments.device; }
+
+Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
+  AttentionOptions options;
+  options.softmax_scale = arguments.scale;
+  options.softcap = arguments.softcap;
+  options.kernel = arguments.kernel;
+  options.num_threads = arguments.threads;
+  options.verify = arguments.verify;
+  if (arguments.causal == "bottom-right" || arguments.causal == "true") {
+    options.causal = Causal::bottom_right;
+  } else if (arguments.causal == "top-left") {
+    options.causal = Causal::top_left;
+  } else if (arguments.causal != "none" && arguments.causal != "false") {
+    return invalid(fmt::format("--causal={}: bottom-right, top-left and none are accepted", arguments.causal));
+  }
+  if (!arguments.window.empty() && !parse_window(arguments.window, options)) {
+    return invalid(fmt::format("--window {}: two numbers L,R are expected, each -1 (unlimited) or more", arguments.window));
+  }
+  return options;
+}
+
+Tensor view_in_layout(const std::string& layout, void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads,
+                      int64_t dim) {
+  return layout == "bhsd" ? Tensor::bhsd(data, dtype, batch, seqlen, heads, dim)
+                          : Tensor::bshd(data, dtype, batch, seqlen, heads, dim);
+}
+
+std::vector<int64_t> file_shape(const std::string& layout, const Tensor& tensor) {
+  const auto [batch, seqlen, heads, dim] = tensor.shape;
+  if (layout == "interleaved") return {batch, seqlen, heads * dim};
+  if (layout == "bhsd") return {batch, heads, seqlen, dim};
+  return {batch, seqlen, heads, dim};
+}
+
+Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& arguments) {
+  if (arguments.q.empty() || arguments.k.empty() || arguments.v.empty()) return invalid("--q, --k and --v are all needed");
+  auto problem = std::make_unique<LoadedProblem>();
+  Result<AttentionOptions> options = attention_options(arguments);
+  if (!options.ok()) return options.status();
+  problem->options = std::move(options).value();
+
+  const int64_t kv_heads = arguments.kv_heads > 0 ? arguments.kv_heads : arguments.layout == "interleaved" ? arguments.heads : 0;
+  struct Operand {
+    const char* option;
+    const std::string& path;
+    NpyArray& array;
+    Tensor& tensor;
+    int64_t heads;
+  };
+  for (const Operand& operand : {Operand{"--q", arguments.q, problem->q, problem->tensors.q, arguments.heads},
+                                 Operand{"--k", arguments.k, problem->k, problem->tensors.k, kv_heads},
+                                 Operand{"--v", arguments.v, problem->v, problem->tensors.v, kv_heads}}) {
+    if (Status status = read_operand(arguments, operand.path, operand.array); !status.ok()) return status;
+    const Result<Tensor> view = view_of_file(arguments, operand.option, operand.array, operand.heads);
+    if (!view.ok()) return view.status();
+    operand.tensor = view.value();
+  }
+  if (Status status = load_optional_tensors(arguments, *problem); !status.ok()) return status;
+  const auto [batch, seqlen, heads, dim] = problem->tensors.q.shape;
+  problem->tensors.out =
+      view_in_layout(arguments.layout, nullptr, problem->tensors.q.dtype, batch, seqlen, heads, problem->tensors.v.shape[3]);
+  return problem;
+}
+
+}  // namespace fulmen::tools

@@ -1,0 +1,58 @@
+// Options that describe an attention problem, shared by run and explain, and the problem that they make.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulmen/attention.h"
+#include "fulmen/problem.h"
+#include "fulmen/status.h"
+#include "npy.h"
+
+namespace fulmen::tools {
+
+struct ProblemArguments {
+  std::string q, k, v, bias, keep, alibi, sinks;  // paths; empty: not given
+  std::string causal = "none";
+  std::string window;
+  std::string layout = "bshd";
+  std::string dtype;  // empty: that of the files
+  std::string device;
+  std::string kernel;
+  std::optional<float> scale;
+  float softcap = 0.0F;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int threads = 0;
+  bool bf16 = false;
+  bool verify = false;
+};
+
+// Adds the options to a parser. The arguments must outlive it.
+void add_problem_options(CLI::App& app, ProblemArguments& arguments);
+
+// Names of the command line to values: Errors name the option, its value and what is accepted.
+Result<DType> parse_dtype(const std::string& name);
+Result<AttentionOptions> attention_options(const ProblemArguments& arguments);
+std::string device_of(const ProblemArguments& arguments);
+
+// Files in memory with views of them. out and lse are filled in by whoever wants them.
+struct LoadedProblem {
+  NpyArray q, k, v, bias, keep, alibi, sinks;
+  AttentionTensors tensors;
+  AttentionOptions options;
+};
+// Reads q, k, v and what else is given. tensors.out has its shape and no data.
+Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& arguments);
+
+// A view of q, k, v or out in the layout's memory order.
+Tensor view_in_layout(const std::string& layout, void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads,
+                      int64_t dim);
+// The shape of a .npy file in the layout.
+std::vector<int64_t> file_shape(const std::string& layout, const Tensor& tensor);
+
+}  // namespace fulmen::tools
