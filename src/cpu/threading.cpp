@@ -8,6 +8,7 @@
 #endif
 
 namespace fulmen::cpu {
+#ifdef _OPENMP
 namespace {
 
 // Threads now inside run_workers, beyond each caller's own. Two callers share the machine instead of each starting a full team.
@@ -27,6 +28,7 @@ int take_extra_threads(int wanted, int limit) noexcept {
 }
 
 }  // namespace
+#endif
 
 ThreadSettings thread_settings(const AttentionOptions& options) noexcept {
   ThreadSettings settings{1, options.parallel_for};
