@@ -18,7 +18,8 @@ struct KeyRange {
   Index end = 0;
 };
 
-// The band of keys around the diagonal: row i attends j with i + diagonal - left <= j <= i + diagonal + right; negative is unlimited.
+// The band of keys around the diagonal: row i attends j with i + diagonal - left <= j <= i + diagonal + right; negative is
+// unlimited.
 struct Band {
   Index seqlen_k = 0;
   Index diagonal = 0;

@@ -1,5 +1,5 @@
-// Online softmax in base 2 (Milakov and Gimelshein 2018, arXiv:1805.02867), over any vocabulary of vectors: a CPU's SIMD register, a
-// GPU's float, or a plain float. Freestanding: host and device share it.
+// Online softmax in base 2 (Milakov and Gimelshein 2018, arXiv:1805.02867), over any vocabulary of vectors: a CPU's SIMD register,
+// a GPU's float, or a plain float. Freestanding: host and device share it.
 //
 // A row's state is (max, sum): max of the scores seen so far, in units of the raw score times `factor` = log2, and the sum of
 // 2^(score - max). An empty row has max = -inf, sum = 0.
@@ -24,7 +24,7 @@ inline SoftmaxStep<Ops> softmax_step(typename Ops::Vec old_max, typename Ops::Ve
   SoftmaxStep<Ops> step;
   step.max = Ops::max(old_max, tile_max);
   step.offset = Ops::replace_minus_infinity(step.max, Ops::set1(0.0F));
-  step.rescale = Ops::exp2(Ops::sub(old_max, step.offset));
+  step.rescale = Ops::template exp2<5>(Ops::sub(old_max, step.offset));
   return step;
 }
 
@@ -32,7 +32,7 @@ inline SoftmaxStep<Ops> softmax_step(typename Ops::Vec old_max, typename Ops::Ve
 // The combined output is sum(weight * part output, unnormalised) / sum(weight * part sum).
 template <class Ops>
 inline typename Ops::Vec combine_weight(typename Ops::Vec part_max, typename Ops::Vec max) {
-  return Ops::exp2(Ops::sub(part_max, Ops::replace_minus_infinity(max, Ops::set1(0.0F))));
+  return Ops::template exp2<5>(Ops::sub(part_max, Ops::replace_minus_infinity(max, Ops::set1(0.0F))));
 }
 
 }  // namespace fulmen::algorithm

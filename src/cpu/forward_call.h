@@ -16,12 +16,11 @@ struct ForwardCall {
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
   ScoreScale scale;
-  int block_n = 64;            // key rows of a tile
-  int tiles_per_task = 1;      // query tiles that share each packed key tile
-  bool keys_in_place = false;  // read K where it is instead of packing it
-  int64_t split_keys = 0;      // decode: keys of one split
-  int num_splits = 1;          // decode
-  float* partials = nullptr;   // decode: [batch * kv_heads][num_splits][rows][head_dim_v padded + 2]: output, max, sum of each split
+  int block_n = 64;           // key rows of a tile
+  int tiles_per_task = 1;     // query tiles that share each packed key tile
+  int64_t split_keys = 0;     // decode: keys of one split
+  int num_splits = 1;         // decode
+  float* partials = nullptr;  // decode: [batch * kv_heads][num_splits][rows][head_dim_v padded + 2]: output, max, sum of each split
 };
 
 // Rows [row_begin, row_end) of one head, at most tiles_per_task tiles.
@@ -43,12 +42,27 @@ constexpr int kNumFloatTypes = 3;  // indexed by DType: fp32, fp16, bf16
 
 // An instruction set's kernels. A null entry: this set does not serve that dtype.
 struct IsaTable {
+  using TileTaskFunction = void (*)(const ForwardCall&, const TileTask&, float* scratch);
   const char* name = "";
   int lanes = 1;
-  int group[kNumFloatTypes] = {1, 1, 1};  // elements of a word of the first product's operands
-  void (*tile_task[kNumFloatTypes])(const ForwardCall&, const TileTask&, float* scratch) = {};
+  int group[kNumFloatTypes] = {1, 1, 1};  // elements of a word of the products' operands
+  int block_n = 0;                        // key rows of a prefill tile; 0: the usual number
+  TileTaskFunction tile_task[kNumFloatTypes] = {};
+  TileTaskFunction short_task[kNumFloatTypes] = {};
+  // Floats of a worker's scratch for tile_task and short_task; null: tile_scratch and short_scratch below.
+  int64_t (*scratch_floats)(const Problem&, int block_n, int tiles) = nullptr;
   void (*decode_task[kNumFloatTypes])(const ForwardCall&, const DecodeTask&, float* scratch) = {};
   void (*decode_combine[kNumFloatTypes])(const ForwardCall&, int64_t batch, int64_t kv_head) = {};
+};
+
+// Cuts a worker's scratch into parts that begin on cache lines.
+struct ScratchCutter {
+  int64_t total = 0;
+  FULMEN_INLINE int64_t take(int64_t floats) {
+    const int64_t here = total;
+    total += round_up(floats, 16);
+    return here;
+  }
 };
 
 // Scratch of a tile task, in floats from its start; every part begins on a cache line.
@@ -61,7 +75,7 @@ struct TileScratch {
   int64_t output;    // [tiles][kBlockM][value_stride]
   int64_t state;     // [tiles] SoftmaxState, then a tile's maxima
   int64_t total;
-  int64_t query_tile;    // floats of one tile of queries
+  int64_t query_tile;  // floats of one tile of queries
   int64_t output_tile;
   int64_t key_stride;    // floats a key row
   int64_t value_stride;  // floats a value row: head_dim_v rounded up to whole vectors
@@ -74,20 +88,47 @@ FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int gr
   s.value_stride = round_up(problem.head_dim_v, lanes);
   s.query_tile = words * kBlockM;
   s.output_tile = s.value_stride * kBlockM;
-  int64_t at = 0;
-  const auto take = [&at](int64_t floats) {
-    const int64_t here = at;
-    at += round_up(floats, 16);
-    return here;
-  };
-  s.queries = take(s.query_tile * tiles);
-  s.keys = take(s.key_stride * block_n);
-  s.values = take(s.value_stride * block_n);
-  s.scores = take(static_cast<int64_t>(block_n) * kBlockM);
-  s.additive = take(static_cast<int64_t>(block_n) * kBlockM);
-  s.output = take(s.output_tile * tiles);
-  s.state = take(static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * tiles + kBlockM);
-  s.total = at;
+  ScratchCutter cut;
+  s.queries = cut.take(s.query_tile * tiles);
+  s.keys = cut.take(s.key_stride * block_n);
+  s.values = cut.take(s.value_stride * block_n);
+  s.scores = cut.take(static_cast<int64_t>(block_n) * kBlockM);
+  s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
+  s.output = cut.take(s.output_tile * tiles);
+  s.state = cut.take(static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * tiles + kBlockM);
+  s.total = cut.total;
+  return s;
+}
+
+// Scratch of a short-sequence task, in floats from its start.
+struct ShortScratch {
+  int64_t keys;     // [planes][words of head_dim][kBlockM]: K^T, kBlockM keys a plane
+  int64_t queries;  // [kBlockM][query_stride]: where Q cannot be read in place
+  int64_t values;   // [planes * kBlockM][value_stride]
+  int64_t scores;   // [planes][kBlockM rows][kBlockM keys]
+  int64_t output;   // [kBlockM][value_stride]
+  int64_t rows;     // max, sum and factor: 3 x [kBlockM]
+  int64_t total;
+  int64_t key_plane;  // floats of one plane of keys
+  int64_t query_stride;
+  int64_t value_stride;
+};
+
+FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int group) {
+  ShortScratch s{};
+  const int64_t words = (problem.head_dim + group - 1) / group;
+  const int64_t planes = (problem.seqlen_k + kBlockM - 1) / kBlockM;
+  s.key_plane = words * kBlockM;
+  s.query_stride = round_up(words, lanes);
+  s.value_stride = round_up(problem.head_dim_v, lanes);
+  ScratchCutter cut;
+  s.keys = cut.take(s.key_plane * planes);
+  s.queries = cut.take(s.query_stride * kBlockM);
+  s.values = cut.take(s.value_stride * planes * kBlockM);
+  s.scores = cut.take(planes * kBlockM * kBlockM);
+  s.output = cut.take(s.value_stride * kBlockM);
+  s.rows = cut.take(static_cast<int64_t>(3) * kBlockM);
+  s.total = cut.total;
   return s;
 }
 

@@ -1,35 +1,13 @@
 // Forward attention for a few query tiles of one head: the body of the prefill and short-sequence kernels.
 #pragma once
 
+#include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
-
-// An element's address: the pointer is the call's, the strides are the Problem's (where broadcast dims have stride 0).
-template <class T>
-FULMEN_INLINE T* element(const Tensor& tensor, const TensorSpec& spec, int64_t i0, int64_t i1, int64_t i2, int64_t i3 = 0) {
-  return static_cast<T*>(tensor.data) + i0 * spec.strides[0] + i1 * spec.strides[1] + i2 * spec.strides[2] + i3 * spec.strides[3];
-}
-
-// The factor that normalises a row's output, 1 / sum, and its LSE; a sink is one more score without a value.
-struct RowEnd {
-  float factor;
-  float lse;
-};
-FULMEN_INLINE RowEnd finish_row(float max, float sum, bool has_sink, float log2_sink) {
-  constexpr float kMinusInfinity = -__builtin_inff();
-  if (has_sink && log2_sink != kMinusInfinity) {
-    const float top = max > log2_sink ? max : log2_sink;
-    const float weight = max == kMinusInfinity ? 0.0F : __builtin_exp2f(max - top);
-    const float total = sum * weight + __builtin_exp2f(log2_sink - top);
-    return {weight / total, (top + __builtin_log2f(total)) * algorithm::kLn2};
-  }
-  if (sum == 0.0F) return {0.0F, kMinusInfinity};
-  return {1.0F / sum, max * algorithm::kLn2 + __builtin_logf(sum)};
-}
 
 // One task, whose state lives in the worker's scratch.
 template <class Isa, class T>
@@ -52,7 +30,8 @@ class ForwardTask {
   void run() {
     load_queries();
     const auto keys = call_.band.any(task_.row_begin, task_.row_end);
-    for (int64_t first = keys.begin; first < keys.end; first += call_.block_n) {
+    // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows share its task.
+    for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end; first += call_.block_n) {
       const int count = static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
       load_keys_and_values(first, count);
       for (int tile = 0; tile < tiles_; ++tile) attend(tile, first, count);
@@ -69,13 +48,15 @@ class ForwardTask {
     return left < kBlockM ? static_cast<int>(left) : kBlockM;
   }
   SoftmaxState& state(int tile) { return reinterpret_cast<SoftmaxState*>(scratch_ + layout_.state)[tile]; }
-  float* tile_max() { return scratch_ + layout_.state + static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * call_.tiles_per_task; }
+  float* tile_max() {
+    return scratch_ + layout_.state + static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * call_.tiles_per_task;
+  }
   float* output(int tile) { return scratch_ + layout_.output + tile * layout_.output_tile; }
 
   void load_queries() {
     for (int tile = 0; tile < tiles_; ++tile) {
-      pack_queries<Isa>(element<T>(tensors_.q, problem_.q, task_.batch, tile_row(tile), task_.head), problem_.q.strides[1], tile_rows(tile),
-                        problem_.head_dim, scratch_ + layout_.queries + tile * layout_.query_tile);
+      pack_queries<Isa>(element<T>(tensors_.q, problem_.q, task_.batch, tile_row(tile), task_.head), problem_.q.strides[1],
+                        tile_rows(tile), problem_.head_dim, scratch_ + layout_.queries + tile * layout_.query_tile);
       for (int row = 0; row < kBlockM; row += Isa::kLanes) {
         Isa::store(state(tile).max + row, Isa::set1(kMinusInfinity));
         Isa::store(state(tile).sum + row, Isa::zero());
@@ -86,23 +67,17 @@ class ForwardTask {
 
   void load_keys_and_values(int64_t first, int count) {
     const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_);
-    if (call_.keys_in_place) {
-      keys_ = reinterpret_cast<const float*>(k);
-      key_stride_ = problem_.k.strides[1] / Isa::kGroup;
-    } else {
-      pack_keys<Isa>(k, problem_.k.strides[1], count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
-      keys_ = scratch_ + layout_.keys;
-      key_stride_ = layout_.key_stride;
-    }
-    pack_values<Isa>(element<T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1], count, problem_.head_dim_v,
-                     scratch_ + layout_.values, layout_.value_stride);
+    pack_keys<Isa>(k, problem_.k.strides[1], count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
+    pack_values<Isa>(element<T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1], count,
+                     problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride);
   }
 
-  void attend(int tile, int64_t first, int count) {
+  void attend(int tile, int64_t first, int loaded) {
     const int64_t row = tile_row(tile);
     const int rows = tile_rows(tile);
     const auto some = call_.band.any(row, row + rows), all = call_.band.all(row, row + rows);
-    if (some.begin >= first + count || some.end <= first) return;  // fully masked
+    if (some.begin >= first + loaded || some.end <= first) return;  // fully masked
+    const int count = static_cast<int>(some.end - first < loaded ? some.end - first : loaded);
     const bool partial = all.begin > first || all.end < first + count;
     const bool additive = partial || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F ||
                           problem_.softcap > 0.0F || !(call_.scale.log2_scale > 0.0F);
@@ -113,33 +88,44 @@ class ForwardTask {
     float* scores = scratch_ + layout_.scores;
     const float* extra = scratch_ + layout_.additive;
     if (problem_.softcap > 0.0F) {
-      score_tile<Isa, ScoreKind::softcap>(queries, keys_, key_stride_, words, rows, count, call_.scale, extra, scores, tile_max());
+      score_tile<Isa, ScoreKind::softcap>(queries, scratch_ + layout_.keys, layout_.key_stride, words, rows, count, call_.scale,
+                                          extra, scores, tile_max());
     } else if (additive) {
-      score_tile<Isa, ScoreKind::additive>(queries, keys_, key_stride_, words, rows, count, call_.scale, extra, scores, tile_max());
+      score_tile<Isa, ScoreKind::additive>(queries, scratch_ + layout_.keys, layout_.key_stride, words, rows, count, call_.scale,
+                                           extra, scores, tile_max());
     } else {
-      score_tile<Isa, ScoreKind::plain>(queries, keys_, key_stride_, words, rows, count, call_.scale, extra, scores, tile_max());
+      score_tile<Isa, ScoreKind::plain>(queries, scratch_ + layout_.keys, layout_.key_stride, words, rows, count, call_.scale,
+                                        extra, scores, tile_max());
     }
     SoftmaxState& softmax = state(tile);
-    const bool moved = softmax_tile<Isa>(scores, tile_max(), rows, count, additive ? 1.0F : call_.scale.log2_scale, softmax);
+    const float factor = additive ? 1.0F : call_.scale.log2_scale;
+    const bool moved = problem_.lse.present ? softmax_tile<Isa, 5>(scores, tile_max(), rows, count, factor, softmax)
+                                            : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), rows, count, factor, softmax);
 
     const float* values = scratch_ + layout_.values;
     const int key_words = words_of<Isa>(count);
     const bool first_tile = (started_ >> tile & 1U) == 0;
     started_ |= 1U << tile;
     if (first_tile) {
-      output_tile<Isa, OutputKind::first>(scores, values, layout_.value_stride, key_words, rows, softmax.rescale, output(tile));
+      output_tile<Isa, OutputKind::first, QueriesInLanes>(scores, values, layout_.value_stride, key_words, rows, softmax.rescale,
+                                                          output(tile));
     } else if (moved) {
-      output_tile<Isa, OutputKind::rescale>(scores, values, layout_.value_stride, key_words, rows, softmax.rescale, output(tile));
+      output_tile<Isa, OutputKind::rescale, QueriesInLanes>(scores, values, layout_.value_stride, key_words, rows, softmax.rescale,
+                                                            output(tile));
     } else {
-      output_tile<Isa, OutputKind::accumulate>(scores, values, layout_.value_stride, key_words, rows, softmax.rescale, output(tile));
+      output_tile<Isa, OutputKind::accumulate, QueriesInLanes>(scores, values, layout_.value_stride, key_words, rows,
+                                                               softmax.rescale, output(tile));
     }
   }
 
   void add(int64_t row, int rows, int64_t first, int count, bool partial) {
     switch (problem_.bias.dtype) {
-      case DType::fp16: return add<Fp16>(row, rows, first, count, partial);
-      case DType::bf16: return add<Bf16>(row, rows, first, count, partial);
-      default: return add<float>(row, rows, first, count, partial);
+      case DType::fp16:
+        return add<Fp16>(row, rows, first, count, partial);
+      case DType::bf16:
+        return add<Bf16>(row, rows, first, count, partial);
+      default:
+        return add<float>(row, rows, first, count, partial);
     }
   }
   template <class BiasT>
@@ -149,7 +135,8 @@ class ForwardTask {
       tile.bias = {element<BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, row, first), problem_.bias.strides[2]};
     }
     if (problem_.keep_mask.present) {
-      tile.keep = {element<uint8_t>(tensors_.keep_mask, problem_.keep_mask, task_.batch, task_.head, row, first), problem_.keep_mask.strides[2]};
+      tile.keep = {element<uint8_t>(tensors_.keep_mask, problem_.keep_mask, task_.batch, task_.head, row, first),
+                   problem_.keep_mask.strides[2]};
     }
     tile.alibi_slope = alibi_slope_;
     tile.masked_range = partial;
@@ -164,23 +151,7 @@ class ForwardTask {
     const int rows = tile_rows(tile);
     SoftmaxState& softmax = state(tile);
     float* factor = softmax.rescale;
-    const float log2_sink =
-        problem_.sinks.present ? *element<float>(tensors_.sinks, problem_.sinks, 0, 0, 0, task_.head) * algorithm::kLog2E : kMinusInfinity;
-    if (problem_.sinks.present || problem_.lse.present) {
-      float* lse = problem_.lse.present ? element<float>(tensors_.lse, problem_.lse, task_.batch, task_.head, row) : nullptr;
-      for (int i = 0; i < rows; ++i) {
-        const RowEnd end = finish_row(softmax.max[i], softmax.sum[i], problem_.sinks.present, log2_sink);
-        factor[i] = end.factor;
-        if (lse != nullptr) lse[i * problem_.lse.strides[2]] = end.lse;
-      }
-    } else {
-      for (int i = 0; i < rows; i += Isa::kLanes) {
-        const auto sum = Isa::load(softmax.sum + i);
-        const auto inverse = Isa::div(Isa::set1(1.0F), sum);
-        // sum > 0, or NaN, which stays: only an empty row gives 0.
-        Isa::store(factor + i, Isa::select_less(Isa::zero(), sum, inverse, Isa::select_less(sum, Isa::set1(1.0F), Isa::zero(), inverse)));
-      }
-    }
+    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, row, rows, softmax.max, softmax.sum, factor);
     if ((started_ >> tile & 1U) == 0) {
       for (int64_t i = 0; i < layout_.output_tile; i += Isa::kLanes) Isa::store(output(tile) + i, Isa::zero());
     }
@@ -198,8 +169,6 @@ class ForwardTask {
   int tiles_;
   float alibi_slope_ = 0;
   unsigned started_ = 0;  // bit per tile: its output holds something
-  const float* keys_ = nullptr;
-  int64_t key_stride_ = 0;
 };
 
 template <class Isa, class T>

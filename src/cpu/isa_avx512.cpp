@@ -1,13 +1,16 @@
 #include "cpu/forward_task.h"
 #include "cpu/isa/avx512.h"
 #include "cpu/isa_tables.h"
+#include "cpu/short_task.h"
 
 namespace fulmen::cpu {
 
 const IsaTable& table_avx512() {
-  static constexpr IsaTable kTable{.name = Avx512::kName,
-                                   .lanes = Avx512::kLanes,
-                                   .tile_task = {forward_task<Avx512, float>, forward_task<Avx512, Fp16>, forward_task<Avx512, Bf16>}};
+  static constexpr IsaTable kTable{
+      .name = Avx512::kName,
+      .lanes = Avx512::kLanes,
+      .tile_task = {forward_task<Avx512, float>, forward_task<Avx512, Fp16>, forward_task<Avx512, Bf16>},
+      .short_task = {short_task<Avx512, float>, short_task<Avx512, Fp16>, short_task<Avx512, Bf16>}};
   return kTable;
 }
 

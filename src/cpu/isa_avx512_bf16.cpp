@@ -1,6 +1,7 @@
 #include "cpu/forward_task.h"
 #include "cpu/isa/avx512_bf16.h"
 #include "cpu/isa_tables.h"
+#include "cpu/short_task.h"
 
 namespace fulmen::cpu {
 
@@ -8,7 +9,8 @@ const IsaTable& table_avx512_bf16() {
   static constexpr IsaTable kTable{.name = Avx512Bf16::kName,
                                    .lanes = Avx512Bf16::kLanes,
                                    .group = {1, 1, 2},
-                                   .tile_task = {nullptr, nullptr, forward_task<Avx512Bf16, Bf16>}};
+                                   .tile_task = {nullptr, nullptr, forward_task<Avx512Bf16, Bf16>},
+                                   .short_task = {nullptr, nullptr, short_task<Avx512Bf16, Bf16>}};
   return kTable;
 }
 

@@ -102,10 +102,10 @@ template <class BiasT>
 struct AdditiveTile {
   ScoreOperand<BiasT> bias;
   ScoreOperand<uint8_t> keep;
-  float alibi_slope = 0;     // of this head, times log2(e); 0: none
-  bool masked_range = false; // the tile is only partly inside the band
+  float alibi_slope = 0;      // of this head, times log2(e); 0: none
+  bool masked_range = false;  // the tile is only partly inside the band
   algorithm::Band band;
-  int64_t first_row = 0;     // of the tile in the sequence
+  int64_t first_row = 0;  // of the tile in the sequence
   int64_t first_key = 0;
 };
 

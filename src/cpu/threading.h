@@ -16,8 +16,8 @@ struct ThreadSettings {
 // options.num_threads, or the OpenMP setting of the calling thread (1 inside a parallel region).
 ThreadSettings thread_settings(const AttentionOptions& options) noexcept;
 
-// Runs task(arg, worker) for workers 0 .. n-1, n <= min(num_threads, max_useful), and returns when all are done. n shrinks when other
-// calls are using the process's threads, so nothing may depend on it: workers take their work from a TaskCounter.
+// Runs task(arg, worker) for workers 0 .. n-1, n <= min(num_threads, max_useful), and returns when all are done. n shrinks when
+// other calls are using the process's threads, so nothing may depend on it: workers take their work from a TaskCounter.
 void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task)(void* arg, int64_t worker), void* arg) noexcept;
 
 // Hands out the tasks 0 .. count-1, each once.

@@ -1,8 +1,9 @@
 // The tile algorithm of the CPU kernels, over an instruction set's vocabulary (cpu/isa/*.h): no intrinsics here.
 //
-// Queries lie in SIMD lanes: the score tile is S^T = K Q^T, [keys][block_m], so that a row's max and sum are lane-wise, K is read by
-// broadcast in its natural layout, and only Q is transposed. The second product takes P^T by broadcast and V in its natural layout
-// (16-bit pairs: key rows interleaved), so the output needs no transpose. A "word" is 32 bits: one fp32, or a pair of 16-bit elements.
+// Queries lie in SIMD lanes: the score tile is S^T = K Q^T, [keys][block_m], so that a row's max and sum are lane-wise, K is read
+// by broadcast in its natural layout, and only Q is transposed. The second product takes P^T by broadcast and V in its natural
+// layout (16-bit pairs: key rows interleaved), so the output needs no transpose. A "word" is 32 bits: one fp32, or a pair of 16-bit
+// elements.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,9 @@ namespace fulmen::cpu {
 constexpr int kBlockM = 64;      // query rows of a tile
 constexpr int kMaxBlockN = 128;  // most key rows of a tile
 
-constexpr __attribute__((always_inline)) int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+constexpr __attribute__((always_inline)) int64_t round_up(int64_t x, int64_t multiple) {
+  return (x + multiple - 1) / multiple * multiple;
+}
 
 // How a raw product becomes a score in base-2 units.
 enum class ScoreKind {
@@ -27,9 +30,9 @@ enum class ScoreKind {
 };
 
 struct ScoreScale {
-  float log2_scale = 1;       // scale * log2(e)
-  float tanh_scale = 0;       // 2 * log2(e) * scale / softcap
-  float log2_softcap = 0;     // softcap * log2(e)
+  float log2_scale = 1;    // scale * log2(e)
+  float tanh_scale = 0;    // 2 * log2(e) * scale / softcap
+  float log2_softcap = 0;  // softcap * log2(e)
 };
 
 // tanh(y) = 1 - 2 / (1 + 2^(2 y log2(e))), from z = 2 y log2(e); clamped where it is 1 in fp32.
@@ -41,11 +44,11 @@ FULMEN_INLINE typename Isa::Vec tanh_from_log2(typename Isa::Vec z) {
 
 // One register block of S^T: kKeys key rows x kVecs query vectors, written to scores[key][kBlockM]; the running maximum per lane.
 template <class Isa, ScoreKind kKind, int kVecs, int kKeys>
-FULMEN_INLINE void score_block(const float* q,            // [words][kBlockM] transposed queries
-                               const float* k,            // kKeys rows of words, k_stride floats apart
+FULMEN_INLINE void score_block(const float* q,  // [words][kBlockM] transposed queries
+                               const float* k,  // kKeys rows of words, k_stride floats apart
                                int64_t k_stride, int words, const ScoreScale& scale,
-                               const float* additive,     // [kKeys][kBlockM], for other kinds than plain
-                               float* scores,             // [kKeys][kBlockM]
+                               const float* additive,  // [kKeys][kBlockM], for other kinds than plain
+                               float* scores,          // [kKeys][kBlockM]
                                typename Isa::Vec (&row_max)[kVecs]) {
   using Vec = typename Isa::Vec;
   Vec sum[kKeys][kVecs];
@@ -100,8 +103,8 @@ FULMEN_INLINE void score_rows(const float* q, const float* k, int64_t k_stride, 
                                                  scores + key * kBlockM, row_max);
   }
   for (; key < keys; ++key) {
-    score_block<Isa, kKind, kVecs, 1>(q, k + key * k_stride, k_stride, words, scale, additive + key * kBlockM, scores + key * kBlockM,
-                                      row_max);
+    score_block<Isa, kKind, kVecs, 1>(q, k + key * k_stride, k_stride, words, scale, additive + key * kBlockM,
+                                      scores + key * kBlockM, row_max);
   }
 #pragma GCC unroll 8
   for (int v = 0; v < kVecs; ++v) Isa::store(max_out + v * Isa::kLanes, row_max[v]);
@@ -134,68 +137,86 @@ struct SoftmaxState {
   float rescale[kBlockM];  // factor for the output of earlier tiles
 };
 
-// Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what turns a stored score
-// into base-2 units. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
-template <class Isa>
-__attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows, int keys, float factor,
-                                            SoftmaxState& state) {
+// softmax_tile for kVecs vectors of queries; every pointer is at the first of them.
+template <class Isa, int kDegree, int kVecs>
+FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, float factor, float* max, float* sum_out,
+                                float* rescale_out) {
   using Vec = typename Isa::Vec;
-  constexpr int kUnroll = 2;  // query vectors at once: independent sums hide the latency of their additions
+  constexpr int kLanes = Isa::kLanes;
   bool moved = false;
-  const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
-  for (int row = 0; row < padded_rows; row += kUnroll * Isa::kLanes) {
-    Vec offset[kUnroll], sum[kUnroll], rescale[kUnroll];
+  Vec minus_offset[kVecs], sum[kVecs];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) {
+    const Vec old_max = Isa::load(max + v * kLanes);
+    const auto step = algorithm::softmax_step<Isa>(old_max, Isa::mul(Isa::load(tile_max + v * kLanes), Isa::set1(factor)));
+    moved |= !Isa::all_equal(step.max, old_max);
+    minus_offset[v] = Isa::sub(Isa::zero(), step.offset);
+    Isa::store(max + v * kLanes, step.max);
+    Isa::store(rescale_out + v * kLanes, step.rescale);
+    sum[v] = Isa::zero();
+  }
+  const Vec f = Isa::set1(factor);
+  for (int key = 0; key < keys; key += Isa::kGroup) {
+    Vec p[Isa::kGroup][kVecs];
 #pragma GCC unroll 2
-    for (int u = 0; u < kUnroll; ++u) {
-      const int at = row + u * Isa::kLanes;
-      if (at >= padded_rows) {
-        offset[u] = Isa::zero();
-        rescale[u] = sum[u] = Isa::zero();
-        continue;
+    for (int i = 0; i < Isa::kGroup; ++i) {
+      if (i > 0 && key + i == keys) {  // an odd key's partner
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) p[i][v] = Isa::zero();
+        break;
       }
-      const Vec old_max = Isa::load(state.max + at);
-      const auto step = algorithm::softmax_step<Isa>(old_max, Isa::mul(Isa::load(tile_max + at), Isa::set1(factor)));
-      moved |= !Isa::all_equal(step.max, old_max);
-      offset[u] = Isa::sub(Isa::zero(), step.offset);
-      rescale[u] = step.rescale;
-      sum[u] = Isa::zero();
-      Isa::store(state.max + at, step.max);
-      Isa::store(state.rescale + at, step.rescale);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) p[i][v] = Isa::fma(Isa::load(scores + (key + i) * kBlockM + v * kLanes), f, minus_offset[v]);
+      Isa::template exp2<kDegree>(p[i]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) sum[v] = Isa::add(sum[v], p[i][v]);
     }
-    const Vec f = Isa::set1(factor);
-    float* p = scores + row;
-    if constexpr (Isa::kGroup == 1) {
-#pragma GCC unroll 2
-      for (int key = 0; key < keys; ++key) {
-#pragma GCC unroll 2
-        for (int u = 0; u < kUnroll; ++u) {
-          float* at = p + key * kBlockM + u * Isa::kLanes;
-          const Vec probability = Isa::exp2(Isa::fma(Isa::load(at), f, offset[u]));
-          sum[u] = Isa::add(sum[u], probability);
-          Isa::store(at, probability);
-        }
-      }
-    } else {
-      for (int key = 0; key < keys; key += 2) {
-        const bool single = key + 1 == keys;
-#pragma GCC unroll 2
-        for (int u = 0; u < kUnroll; ++u) {
-          const float* at = p + key * kBlockM + u * Isa::kLanes;
-          const Vec first = Isa::exp2(Isa::fma(Isa::load(at), f, offset[u]));
-          const Vec second = single ? Isa::zero() : Isa::exp2(Isa::fma(Isa::load(at + kBlockM), f, offset[u]));
-          sum[u] = Isa::add(sum[u], Isa::add(first, second));
-          Isa::store(p + key / 2 * kBlockM + u * Isa::kLanes, Isa::pack_pair(first, second));
-        }
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      float* word = scores + key / Isa::kGroup * kBlockM + v * kLanes;
+      if constexpr (Isa::kGroup == 1) {
+        Isa::store(word, p[0][v]);
+      } else {
+        Isa::store(word, Isa::pack_pair(p[0][v], p[1][v]));
       }
     }
-#pragma GCC unroll 2
-    for (int u = 0; u < kUnroll; ++u) {
-      const int at = row + u * Isa::kLanes;
-      if (at < padded_rows) Isa::store(state.sum + at, Isa::fma(Isa::load(state.sum + at), rescale[u], sum[u]));
-    }
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) {
+    Isa::store(sum_out + v * kLanes, Isa::fma(Isa::load(sum_out + v * kLanes), Isa::load(rescale_out + v * kLanes), sum[v]));
   }
   return moved;
 }
+
+// Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what turns a stored
+// score into base-2 units. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
+// kDegree: of the exponential's polynomial.
+template <class Isa, int kDegree>
+__attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows, int keys, float factor,
+                                            SoftmaxState& state) {
+  const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
+  bool moved = false;
+  int row = 0;
+  for (; row + Isa::kSoftmaxVecs * Isa::kLanes <= padded_rows; row += Isa::kSoftmaxVecs * Isa::kLanes) {
+    moved |= softmax_rows<Isa, kDegree, Isa::kSoftmaxVecs>(scores + row, tile_max + row, keys, factor, state.max + row,
+                                                           state.sum + row, state.rescale + row);
+  }
+  for (; row < padded_rows; row += Isa::kLanes) {
+    moved |= softmax_rows<Isa, kDegree, 1>(scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
+                                           state.rescale + row);
+  }
+  return moved;
+}
+
+// How P lies in memory: the distance in words between query rows, and between words of keys.
+struct QueriesInLanes {
+  static constexpr int kRowStride = 1;
+  static constexpr int kWordStride = kBlockM;
+};
+struct KeysInLanes {
+  static constexpr int kRowStride = kBlockM;
+  static constexpr int kWordStride = 1;
+};
 
 // Where the second product goes.
 enum class OutputKind {
@@ -205,8 +226,8 @@ enum class OutputKind {
 };
 
 // One register block of O: kRows query rows x kVecs vectors of V's head_dim.
-template <class Isa, OutputKind kKind, int kVecs, int kRows>
-FULMEN_INLINE void output_block(const float* p,  // P^T: [words][kBlockM], at the first of the rows
+template <class Isa, OutputKind kKind, class P, int kVecs, int kRows>
+FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
                                 const float* v,  // [words][v_stride]
                                 int64_t v_stride, int words, const float* rescale, float* out, int64_t out_stride) {
   using Vec = typename Isa::Vec;
@@ -223,13 +244,13 @@ FULMEN_INLINE void output_block(const float* p,  // P^T: [words][kBlockM], at th
       }
     }
   }
-  for (int w = 0; w < words; ++w, p += kBlockM, v += v_stride) {
+  for (int w = 0; w < words; ++w, p += P::kWordStride, v += v_stride) {
     Vec value[kVecs];
 #pragma GCC unroll 8
     for (int c = 0; c < kVecs; ++c) value[c] = Isa::load(v + c * Isa::kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Vec probability = Isa::broadcast(p + r);
+      const Vec probability = Isa::broadcast(p + r * P::kRowStride);
 #pragma GCC unroll 8
       for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::dot(sum[r][c], value[c], probability);
     }
@@ -241,20 +262,21 @@ FULMEN_INLINE void output_block(const float* p,  // P^T: [words][kBlockM], at th
   }
 }
 
-template <class Isa, OutputKind kKind, int kVecs>
+template <class Isa, OutputKind kKind, class P, int kVecs>
 FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words, int rows, const float* rescale,
                                   float* out, int64_t out_stride) {
   constexpr int kRows = kVecs < 3 ? Isa::kPvRowsNarrow : Isa::kPvRows;
   static_assert(kBlockM % kRows == 0, "rows of the register block must divide the tile");
   for (int row = 0; row < rows; row += kRows) {
-    output_block<Isa, kKind, kVecs, kRows>(p + row, v, v_stride, words, rescale + row, out + row * out_stride, out_stride);
+    output_block<Isa, kKind, P, kVecs, kRows>(p + row * P::kRowStride, v, v_stride, words, rescale + row, out + row * out_stride,
+                                              out_stride);
   }
 }
 
-// O tile [rows][v_stride] from P^T and the V panel [words][v_stride]; v_stride is head_dim_v rounded up to whole vectors.
-template <class Isa, OutputKind kKind>
-__attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride, int words, int rows, const float* rescale,
-                                           float* out) {
+// O tile [rows][v_stride] from P and the V panel [words][v_stride]; v_stride is head_dim_v rounded up to whole vectors.
+template <class Isa, OutputKind kKind, class P>
+__attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride, int words, int rows,
+                                           const float* rescale, float* out) {
   const int vecs = static_cast<int>(v_stride / Isa::kLanes);
   // Even blocks: 6 vectors go as 3 + 3, not 4 + 2, which keeps every block's ratio of products to loads high.
   const int blocks = (vecs + Isa::kPvVecs - 1) / Isa::kPvVecs;
@@ -262,13 +284,13 @@ __attribute__((noinline)) void output_tile(const float* p, const float* v, int64
     const int count = (vecs - done + (blocks - block) - 1) / (blocks - block);
     const int at = done * Isa::kLanes;
     if (Isa::kPvVecs >= 4 && count == 4) {
-      output_columns<Isa, kKind, 4>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+      output_columns<Isa, kKind, P, 4>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
     } else if (Isa::kPvVecs >= 3 && count == 3) {
-      output_columns<Isa, kKind, 3>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+      output_columns<Isa, kKind, P, 3>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
     } else if (count == 2) {
-      output_columns<Isa, kKind, 2>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+      output_columns<Isa, kKind, P, 2>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
     } else {
-      output_columns<Isa, kKind, 1>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+      output_columns<Isa, kKind, P, 1>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
     }
     done += count;
   }

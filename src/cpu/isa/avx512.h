@@ -14,12 +14,13 @@ struct Avx512 {
   using Vec = __m512;
   static constexpr const char* kName = "avx512";
   static constexpr int kLanes = 16;
-  static constexpr int kGroup = 1;       // operand elements that share a 32-bit word: one fp32
-  static constexpr int kQkVecs = 4;      // query vectors x key rows of the score product's register block: 16 sums, 5 operands
+  static constexpr int kGroup = 1;   // operand elements that share a 32-bit word: one fp32
+  static constexpr int kQkVecs = 4;  // query vectors x key rows of the score product's register block: 16 sums, 5 operands
   static constexpr int kQkKeys = 4;
-  static constexpr int kPvVecs = 4;      // most output vectors of the second product's register block
-  static constexpr int kPvRows = 4;      // its query rows; 8 where fewer than 3 vectors leave registers free
+  static constexpr int kPvVecs = 4;  // most output vectors of the second product's register block
+  static constexpr int kPvRows = 4;  // its query rows; 8 where fewer than 3 vectors leave registers free
   static constexpr int kPvRowsNarrow = 8;
+  static constexpr int kSoftmaxVecs = 4;  // query vectors whose exponentials are computed together
   static constexpr int kExp2Degree = 5;
 
   static Vec zero() { return _mm512_setzero_ps(); }
@@ -47,19 +48,29 @@ struct Avx512 {
   static float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
   static float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
 
-  // 2^x for x <= 127; 0 for x <= -127. x = n + f: adding 1.5 * 2^23 rounds to the integer n, whose bits then go to the exponent.
+  // 2^x; 0 for -inf. x = n + f with n = floor(x): scalef multiplies by 2^floor(x), and both it and reduce run beside the FMA units.
+  // Several vectors go through each step together: their chains of dependent instructions hide each other's latency.
+  template <int kDegree = kExp2Degree, int kCount>
+  static __attribute__((always_inline)) void exp2(Vec (&x)[kCount]) {
+    constexpr const float* kC = algorithm::Exp2OnUnit<kDegree>::kCoefficients;
+    Vec f[kCount], p[kCount];
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) f[i] = _mm512_reduce_ps(x[i], _MM_FROUND_TO_NEG_INF);
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) p[i] = fma(set1(kC[kDegree]), f[i], set1(kC[kDegree - 1]));
+#pragma GCC unroll 8
+    for (int power = kDegree - 2; power >= 0; --power) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i) p[i] = fma(p[i], f[i], set1(kC[power]));
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
+  }
   template <int kDegree = kExp2Degree>
   static Vec exp2(Vec x) {
-    constexpr const float* kC = algorithm::Exp2Polynomial<kDegree>::kCoefficients;
-    const Vec magic = set1(12582912.0F);
-    const Vec clamped = max(set1(-127.0F), x);
-    const Vec shifted = add(clamped, magic);
-    const Vec f = sub(clamped, sub(shifted, magic));
-    Vec p = set1(kC[kDegree]);
-#pragma GCC unroll 8
-    for (int i = kDegree - 1; i >= 0; --i) p = fma(p, f, set1(kC[i]));
-    const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), exponent));
+    Vec one[1] = {x};
+    exp2<kDegree>(one);
+    return one[0];
   }
 
   // sum + the products of the words' elements.
@@ -68,9 +79,7 @@ struct Avx512 {
   // n elements from p as floats, the rest of the lanes 0; reads nothing beyond them.
   static Vec load_as_float(const float* p) { return load(p); }
   static Vec load_as_float(const Fp16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-  static Vec load_as_float(const Bf16* p) {
-    return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  }
+  static Vec load_as_float(const Bf16* p) { return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static Vec load_as_float(const uint8_t* p) {  // booleans: 0 for false, above 0 for true
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
@@ -117,6 +126,29 @@ struct Avx512 {
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) rows[i] = t[i];
   }
+
+  // Four vectors -> one whose every group of four lanes holds the four sums (maxima) across lanes.
+  static Vec quad_add(const Vec (&x)[4]) {
+    const Vec ab = add(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    const Vec cd = add(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    const Vec quads = add(unpacklo_pairs(ab, cd), unpackhi_pairs(ab, cd));
+    const Vec halves = add(quads, _mm512_shuffle_f32x4(quads, quads, 0x4E));
+    return add(halves, _mm512_shuffle_f32x4(halves, halves, 0xB1));
+  }
+  static Vec quad_max(const Vec (&x)[4]) {
+    const Vec ab = max(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    const Vec cd = max(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    const Vec quads = max(unpacklo_pairs(ab, cd), unpackhi_pairs(ab, cd));
+    const Vec halves = max(quads, _mm512_shuffle_f32x4(quads, quads, 0x4E));
+    return max(halves, _mm512_shuffle_f32x4(halves, halves, 0xB1));
+  }
+  template <int kIndex>
+  static Vec quad_broadcast(Vec x) {
+    return _mm512_permute_ps(x, kIndex * 0x55);
+  }
+  static void store_quad(float* p, Vec x) { _mm_storeu_ps(p, _mm512_castps512_ps128(x)); }
+  static Vec unpacklo_pairs(Vec a, Vec b) { return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))); }
+  static Vec unpackhi_pairs(Vec a, Vec b) { return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))); }
 
   static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 

@@ -1,0 +1,52 @@
+#include "cpu/backend.h"
+
+#include <string>
+#include <vector>
+
+#include "cpu/instruction_sets.h"
+#include "cpu/tile_kernel.h"
+#include "reference/kernels.h"
+
+namespace fulmen::cpu {
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend() {
+    for (const InstructionSet& isa : instruction_sets()) {
+      own(make_prefill_kernel(isa));
+      own(make_short_kernel(isa));
+    }
+    for (const Kernel* kernel : reference::baseline_kernels()) kernels_.push_back(kernel);
+  }
+
+  std::string_view name() const noexcept override { return "cpu"; }
+
+  std::vector<DeviceInfo> devices() const override {
+    DeviceInfo device{"cpu", chip_name(), "", true, ""};
+    std::string missing;
+    for (const InstructionSet& isa : instruction_sets()) {
+      std::string& list = isa.available ? device.features : missing;
+      list += (list.empty() ? "" : " ") + std::string(isa.table->name);
+    }
+    if (!missing.empty()) device.features += " (not on this processor: " + missing + ")";
+    return {device};
+  }
+
+  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+
+ private:
+  void own(std::unique_ptr<const Kernel> kernel) {
+    kernels_.push_back(kernel.get());
+    owned_.push_back(std::move(kernel));
+  }
+
+  std::vector<std::unique_ptr<const Kernel>> owned_;
+  std::vector<const Kernel*> kernels_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Backend> make_cpu_backend() { return std::make_shared<CpuBackend>(); }
+
+}  // namespace fulmen::cpu

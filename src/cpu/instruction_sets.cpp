@@ -1,0 +1,64 @@
+#include "cpu/instruction_sets.h"
+
+#include <fstream>
+
+#include "cpu/isa_tables.h"
+#ifdef FULMEN_HAVE_ISA_AMX
+#include "cpu/amx_support.h"
+#endif
+
+namespace fulmen::cpu {
+namespace {
+
+#if defined(__x86_64__)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("f16c") != 0;
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+}
+bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16") != 0; }
+#endif
+
+// The one list: an instruction set is a line here, a line in cmake/InstructionSets.cmake, isa/<name>.h and isa_<name>.cpp.
+std::vector<InstructionSet> make_instruction_sets() {
+  std::vector<InstructionSet> sets;
+#ifdef FULMEN_HAVE_ISA_SCALAR
+  sets.push_back({&table_scalar(), 1, true, ""});
+#endif
+#ifdef FULMEN_HAVE_ISA_NEON
+  sets.push_back({&table_neon(), 2, true, ""});
+#endif
+#ifdef FULMEN_HAVE_ISA_AVX2
+  sets.push_back({&table_avx2(), 3, has_avx2(), "AVX2, FMA and F16C"});
+#endif
+#ifdef FULMEN_HAVE_ISA_AVX512
+  sets.push_back({&table_avx512(), 4, has_avx512(), "AVX-512 F, BW, DQ and VL"});
+#endif
+#ifdef FULMEN_HAVE_ISA_AVX512_BF16
+  sets.push_back({&table_avx512_bf16(), 5, has_avx512_bf16(), "AVX-512 BF16"});
+#endif
+#ifdef FULMEN_HAVE_ISA_AMX
+  sets.push_back(
+      {&table_amx(), 6, has_avx512_bf16() && amx_ready(), "AMX bf16 tiles (in the processor, and allowed by the kernel)"});
+#endif
+  return sets;
+}
+
+}  // namespace
+
+const std::vector<InstructionSet>& instruction_sets() {
+  static const std::vector<InstructionSet> kSets = make_instruction_sets();
+  return kSets;
+}
+
+std::string chip_name() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown processor";
+}
+
+}  // namespace fulmen::cpu

@@ -1,0 +1,24 @@
+// The instruction sets this library was compiled with, best first, and which of them this processor has.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpu/forward_call.h"
+
+namespace fulmen::cpu {
+
+struct InstructionSet {
+  const IsaTable* table = nullptr;
+  int preference = 0;        // higher is faster
+  bool available = false;    // on this processor, under this operating system
+  std::string_view missing;  // what it lacks when not available
+};
+
+// In order of registration; fixed for the life of the process.
+const std::vector<InstructionSet>& instruction_sets();
+
+std::string chip_name();
+
+}  // namespace fulmen::cpu

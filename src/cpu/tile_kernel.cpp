@@ -1,0 +1,126 @@
+#include "cpu/tile_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "cpu/isa_support.h"
+#include "cpu/threading.h"
+
+namespace fulmen::cpu {
+namespace {
+
+constexpr int kPrefillBlockN = 128;  // key rows of a tile: output is loaded and stored once per 128 keys
+constexpr int kMaxTilesPerTask = 8;  // query tiles that share a packed key tile: packing costs under 1 % of the products
+constexpr int64_t kShortKeys = 128;  // most keys of the short-sequence kernel: one score row
+
+// How the work is cut. Tiles compute the same whatever the cut, so it may depend on the number of threads.
+int choose_tiles_per_task(const Problem& p, int threads) {
+  const int64_t tiles = (p.seqlen_q + kBlockM - 1) / kBlockM;
+  const int64_t heads = p.batch * p.num_heads;
+  int per_task = static_cast<int>(std::clamp<int64_t>(tiles, 1, kMaxTilesPerTask));
+  while (per_task > 1 && heads * ((tiles + per_task - 1) / per_task) < 4LL * threads) per_task /= 2;
+  return per_task;
+}
+
+class TileRunner final : public Runner {
+ public:
+  TileRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options, int block_n,
+             IsaTable::TileTaskFunction function, bool short_sequence)
+      : problem_(problem), threads_(thread_settings(options)), function_(function) {
+    call_.problem = &problem_;
+    call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
+    call_.scale = score_scale(problem);
+    call_.block_n = block_n;
+    call_.tiles_per_task = short_sequence ? 1 : choose_tiles_per_task(problem, threads_.num_threads);
+    const IsaTable& table = *isa.table;
+    const int group = table.group[static_cast<int>(problem.dtype)];
+    const int64_t floats = table.scratch_floats != nullptr ? table.scratch_floats(problem, block_n, call_.tiles_per_task)
+                           : short_sequence                ? short_scratch(problem, table.lanes, group).total
+                                            : tile_scratch(problem, table.lanes, group, block_n, call_.tiles_per_task).total;
+    scratch_floats_ = round_up(floats, 16);
+    task_rows_ = static_cast<int64_t>(call_.tiles_per_task) * kBlockM;
+    blocks_ = (problem.seqlen_q + task_rows_ - 1) / task_rows_;
+    config_ = {std::move(name), kBlockM, block_n, 1, threads_.num_threads};
+  }
+
+  const KernelConfig& config() const noexcept override { return config_; }
+  std::size_t workspace_bytes() const noexcept override {
+    return static_cast<std::size_t>(scratch_floats_) * sizeof(float) * static_cast<std::size_t>(threads_.num_threads);
+  }
+
+  Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
+    ForwardCall call = call_;
+    call.tensors = &tensors;
+    auto* scratch = static_cast<float*>(workspace);
+    const int64_t heads = problem_.num_heads;
+    parallel_tasks(threads_, problem_.batch * heads * blocks_, [&](int64_t index, int worker) {
+      const int64_t head = index / blocks_;
+      const int64_t block = blocks_ - 1 - index % blocks_;  // causal: the longest rows of a head first
+      TileTask task{head / heads, head % heads, block * task_rows_, std::min(problem_.seqlen_q, (block + 1) * task_rows_)};
+      function_(call, task, scratch + worker * scratch_floats_);
+    });
+    return {};
+  }
+
+ private:
+  Problem problem_;
+  ThreadSettings threads_;
+  IsaTable::TileTaskFunction function_;
+  ForwardCall call_;
+  KernelConfig config_;
+  int64_t scratch_floats_ = 0;
+  int64_t task_rows_ = 0;
+  int64_t blocks_ = 0;
+};
+
+class PrefillKernel final : public Kernel {
+ public:
+  explicit PrefillKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.prefill.") + isa.table->name) {}
+  std::string_view name() const noexcept override { return name_; }
+  Support supports(const Problem& problem, const std::string& /*device*/) const override {
+    return isa_support(isa_, isa_.table->tile_task[static_cast<int>(problem.dtype)] != nullptr, problem);
+  }
+  double rank(const Problem& /*problem*/) const override { return 10.0 + isa_.preference; }
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+    const int block_n = isa_.table->block_n > 0 ? isa_.table->block_n : kPrefillBlockN;
+    return std::unique_ptr<Runner>(std::make_unique<TileRunner>(problem, isa_, name_, options, block_n,
+                                                                isa_.table->tile_task[static_cast<int>(problem.dtype)], false));
+  }
+
+ private:
+  const InstructionSet& isa_;
+  std::string name_;
+};
+
+class ShortKernel final : public Kernel {
+ public:
+  explicit ShortKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.short.") + isa.table->name) {}
+  std::string_view name() const noexcept override { return name_; }
+  Support supports(const Problem& problem, const std::string& /*device*/) const override {
+    if (problem.seqlen_k > kShortKeys) {
+      return Support::no("seqlen_k is " + std::to_string(problem.seqlen_k) + ", at most " + std::to_string(kShortKeys) +
+                         " fit one score row");
+    }
+    return isa_support(isa_, isa_.table->short_task[static_cast<int>(problem.dtype)] != nullptr, problem);
+  }
+  double rank(const Problem& /*problem*/) const override { return 20.0 + isa_.preference; }
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+    return std::unique_ptr<Runner>(std::make_unique<TileRunner>(
+        problem, isa_, name_, options, static_cast<int>(round_up(std::max<int64_t>(problem.seqlen_k, 1), 64)),
+        isa_.table->short_task[static_cast<int>(problem.dtype)], true));
+  }
+
+ private:
+  const InstructionSet& isa_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Kernel> make_prefill_kernel(const InstructionSet& isa) { return std::make_unique<PrefillKernel>(isa); }
+std::unique_ptr<const Kernel> make_short_kernel(const InstructionSet& isa) { return std::make_unique<ShortKernel>(isa); }
+
+}  // namespace fulmen::cpu
