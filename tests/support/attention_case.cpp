@@ -1,0 +1,298 @@
+#include "support/attention_case.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "reference/float_formats.h"
+
+namespace fulmen::testing {
+namespace {
+
+constexpr unsigned char kPoison = 0xFF;  // all ones is NaN in every dtype
+
+const char* name_of(Layout layout) {
+  constexpr std::array<const char*, 5> kNames{"bshd", "bhsd", "sbhd", "packed_qkv", "odd_strides"};
+  return kNames[static_cast<std::size_t>(layout)];
+}
+
+std::string broadcast_text(const std::array<bool, 3>& broadcast) {
+  return fmt::format("[{},{},{},k]", broadcast[0] ? "1" : "b", broadcast[1] ? "1" : "h", broadcast[2] ? "1" : "q");
+}
+
+int64_t offset(const Tensor& t, const std::array<int64_t, 4>& index) {
+  int64_t sum = 0;
+  for (std::size_t n = 0; n < 4; ++n) sum += t.shape[n] == 1 ? 0 : index[n] * t.strides[n];
+  return sum;
+}
+
+template <class Body>
+void for_each(const Tensor& t, const Body& body) {
+  for (int64_t a = 0; a < t.shape[0]; ++a) {
+    for (int64_t b = 0; b < t.shape[1]; ++b) {
+      for (int64_t c = 0; c < t.shape[2]; ++c) {
+        for (int64_t d = 0; d < t.shape[3]; ++d) body(std::array<int64_t, 4>{a, b, c, d});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string to_string(const CaseSpec& s) {
+  std::string text = fmt::format("seed={} {} b={} sq={} sk={} h={}/{} d={}/{} {} flush={}", test_seed(), fulmen::to_string(s.dtype),
+                                 s.batch, s.seqlen_q, s.seqlen_k, s.num_heads, s.num_kv_heads, s.head_dim, s.head_dim_v,
+                                 name_of(s.layout), s.flush == GuardedBuffer::Flush::end ? "end" : "start");
+  if (s.causal != Causal::none) text += s.causal == Causal::top_left ? " causal=top_left" : " causal=bottom_right";
+  if (s.window_left >= 0 || s.window_right >= 0) text += fmt::format(" window={},{}", s.window_left, s.window_right);
+  if (s.softcap > 0) text += fmt::format(" softcap={}", s.softcap);
+  if (s.scale != 0) text += fmt::format(" scale={}", s.scale);
+  if (s.bias) text += fmt::format(" bias={}{}", fulmen::to_string(s.bias_dtype), broadcast_text(s.bias_broadcast));
+  if (s.keep) text += fmt::format(" keep={} share={}", broadcast_text(s.keep_broadcast), s.keep_share);
+  if (s.nan_in_masked) text += " nan_in_masked";
+  if (s.alibi != 0) text += fmt::format(" alibi={}", s.alibi);
+  if (s.sinks) text += " sinks";
+  if (!s.lse) text += " no_lse";
+  if (s.q_size != 1 || s.kv_size != 1) text += fmt::format(" sizes={},{}", s.q_size, s.kv_size);
+  return text;
+}
+
+CaseSpec random_spec(Random& random) {
+  CaseSpec s;
+  s.dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
+  s.batch = random.pick<int64_t>({1, 1, 2, 3});
+  s.seqlen_q = random.chance(0.1) ? random.pick<int64_t>({0, 1}) : random.between(1, 150);
+  s.seqlen_k = random.chance(0.1) ? random.pick<int64_t>({0, 1}) : random.chance(0.3) ? s.seqlen_q : random.between(1, 200);
+  s.num_kv_heads = random.pick<int64_t>({1, 1, 2, 3});
+  s.num_heads = s.num_kv_heads * random.pick<int64_t>({1, 1, 2, 4, 5});
+  s.head_dim = random.chance(0.5) ? random.pick<int64_t>({16, 32, 64, 128}) : random.between(1, 130);
+  s.head_dim_v = random.chance(0.6) ? s.head_dim : random.between(1, 130);
+  s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides});
+  s.flush = random.pick({GuardedBuffer::Flush::end, GuardedBuffer::Flush::start});
+  s.causal = random.pick({Causal::none, Causal::none, Causal::bottom_right, Causal::top_left});
+  if (random.chance(0.25)) s.window_left = random.between(0, 60);
+  if (random.chance(0.15)) s.window_right = random.between(0, 60);
+  if (random.chance(0.15)) s.softcap = random.pick({5.0F, 30.0F});
+  if (random.chance(0.2)) s.scale = random.pick({0.05F, 0.3F, 1.0F, -0.2F});
+  s.bias = random.chance(0.4);
+  s.bias_dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
+  s.bias_broadcast = {random.chance(0.5), random.chance(0.4), random.chance(0.2)};
+  s.keep = random.chance(0.3);
+  s.keep_broadcast = {random.chance(0.3), random.chance(0.6), random.chance(0.5)};
+  s.nan_in_masked = random.chance(0.5);
+  s.alibi = random.chance(0.2) ? static_cast<int>(random.between(1, 2)) : 0;
+  s.sinks = random.chance(0.2);
+  s.lse = random.chance(0.7);
+  return s;
+}
+
+Case::Case(const CaseSpec& given, Random& random) : spec(given) {
+  const CaseSpec& s = spec;
+  options.causal = s.causal;
+  options.window_left = s.window_left;
+  options.window_right = s.window_right;
+  options.softcap = s.softcap;
+  if (s.scale != 0) options.softmax_scale = s.scale;
+
+  if (s.layout == Layout::packed_qkv && s.seqlen_q == s.seqlen_k && s.head_dim == s.head_dim_v) {
+    packed_inputs();
+  } else {
+    tensors.q = strided(s.dtype, s.seqlen_q, s.num_heads, s.head_dim);
+    tensors.k = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim);
+    tensors.v = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim_v);
+  }
+  fill_normal(tensors.q, s.q_size, random);
+  fill_normal(tensors.k, s.kv_size, random);
+  fill_normal(tensors.v, s.kv_size, random);
+  tensors.out = strided(s.dtype, s.seqlen_q, s.num_heads, s.head_dim_v);
+  out_buffer_ = buffers_.size() - 1;
+
+  if (s.bias) {
+    tensors.bias = broadcastable(s.bias_dtype, s.bias_broadcast);
+    fill_normal(tensors.bias, 1, random);
+  }
+  if (s.keep) {
+    tensors.keep_mask = broadcastable(DType::boolean, s.keep_broadcast);
+    fill_keep(random);
+  }
+  if (s.alibi != 0) {
+    const int64_t batches = s.alibi == 2 ? s.batch : 1;
+    tensors.alibi_slopes = {allocate(static_cast<std::size_t>(batches * s.num_heads) * 4),
+                            DType::fp32,
+                            {batches, 1, 1, s.num_heads},
+                            {batches == 1 ? 0 : s.num_heads, 0, 0, 1}};
+    for_each(tensors.alibi_slopes,
+             [&](const auto& at) { set(tensors.alibi_slopes, at, 0.01F * static_cast<float>(1 + at[3] + 2 * at[0])); });
+  }
+  if (s.sinks) {
+    tensors.sinks = {allocate(static_cast<std::size_t>(s.num_heads) * 4), DType::fp32, {1, 1, 1, s.num_heads}, {0, 0, 0, 1}};
+    fill_normal(tensors.sinks, 1, random);
+  }
+  if (s.lse) {
+    tensors.lse = {allocate(static_cast<std::size_t>(s.batch * s.num_heads * s.seqlen_q) * 4),
+                   DType::fp32,
+                   {s.batch, s.num_heads, s.seqlen_q, 1},
+                   {s.num_heads * s.seqlen_q, s.seqlen_q, 1, 1}};
+    lse_buffer_ = buffers_.size() - 1;
+  }
+  if (s.nan_in_masked) hide_nan_behind_mask();
+  poison_outputs();
+}
+
+Problem Case::problem() const {
+  Result<Problem> problem = make_problem(tensors, options);
+  if (!problem.ok()) throw std::runtime_error(to_string(spec) + ": " + problem.status().message());
+  return problem.value();
+}
+
+std::byte* Case::allocate(std::size_t bytes) {
+  buffers_.emplace_back(bytes, spec.flush);
+  if (bytes > 0) std::memset(buffers_.back().data(), kPoison, bytes);
+  return buffers_.back().data();
+}
+
+Tensor Case::strided(DType dtype, int64_t seqlen, int64_t heads, int64_t dim) {
+  Tensor t{nullptr, dtype, {spec.batch, seqlen, heads, dim}, {}};
+  switch (spec.layout) {
+    case Layout::bhsd:
+      t.strides = {heads * seqlen * dim, dim, seqlen * dim, 1};
+      break;
+    case Layout::sbhd:
+      t.strides = {heads * dim, spec.batch * heads * dim, dim, 1};
+      break;
+    case Layout::odd_strides: {
+      const int64_t head = dim + 3;
+      const int64_t row = heads * head + 5;
+      t.strides = {seqlen * row + 7, row, head, 1};
+      break;
+    }
+    default:
+      t.strides = {seqlen * heads * dim, heads * dim, dim, 1};
+  }
+  // Exactly up to the last element: the gap that would follow it belongs to the guard page.
+  int64_t elements = 1;
+  for (std::size_t n = 0; n < 4; ++n)
+    elements = t.shape[n] == 0 ? 0 : elements + (elements > 0 ? (t.shape[n] - 1) * t.strides[n] : 0);
+  for (const int64_t size : t.shape) elements = size == 0 ? 0 : elements;
+  t.data = allocate(static_cast<std::size_t>(elements * size_of(dtype)));
+  return t;
+}
+
+void Case::packed_inputs() {
+  const int64_t heads = spec.num_heads + 2 * spec.num_kv_heads;
+  const int64_t dim = spec.head_dim;
+  const auto bytes = static_cast<std::size_t>(size_of(spec.dtype));
+  const std::array<int64_t, 4> strides{spec.seqlen_q * heads * dim, heads * dim, dim, 1};
+  std::byte* data = allocate(static_cast<std::size_t>(spec.batch * spec.seqlen_q * heads * dim) * bytes);
+  const auto part = [&](int64_t first_head, int64_t count) {
+    std::byte* start = data + (spec.batch * spec.seqlen_q == 0 ? 0 : static_cast<std::size_t>(first_head * dim) * bytes);
+    return Tensor{start, spec.dtype, {spec.batch, spec.seqlen_q, count, dim}, strides};
+  };
+  tensors.q = part(0, spec.num_heads);
+  tensors.k = part(spec.num_heads, spec.num_kv_heads);
+  tensors.v = part(spec.num_heads + spec.num_kv_heads, spec.num_kv_heads);
+}
+
+Tensor Case::broadcastable(DType dtype, const std::array<bool, 3>& broadcast) {
+  const int64_t b = broadcast[0] ? 1 : spec.batch;
+  const int64_t h = broadcast[1] ? 1 : spec.num_heads;
+  const int64_t q = broadcast[2] ? 1 : spec.seqlen_q;
+  return Tensor::bhqk(allocate(static_cast<std::size_t>(b * h * q * spec.seqlen_k * size_of(dtype))), dtype, b, h, q,
+                      spec.seqlen_k);
+}
+
+void Case::fill_normal(const Tensor& tensor, float size, Random& random) {
+  for_each(tensor, [&](const auto& at) { set(tensor, at, size * random.normal()); });
+}
+
+void Case::fill_keep(Random& random) {
+  const Tensor& keep = tensors.keep_mask;
+  for (int64_t b = 0; b < keep.shape[0]; ++b) {
+    for (int64_t h = 0; h < keep.shape[1]; ++h) {
+      for (int64_t i = 0; i < keep.shape[2]; ++i) {
+        const bool scattered = random.chance(0.5);
+        const int64_t kept = random.between(0, spec.seqlen_k);
+        for (int64_t j = 0; j < spec.seqlen_k; ++j) {
+          // Any byte but 0 is true.
+          const int value = (scattered ? random.chance(spec.keep_share) : j < kept) ? random.pick({1, 1, 255}) : 0;
+          static_cast<uint8_t*>(keep.data)[offset(keep, {b, h, i, j})] = static_cast<uint8_t>(value);
+        }
+      }
+    }
+  }
+}
+
+void Case::hide_nan_behind_mask() {
+  const int64_t diagonal = spec.causal == Causal::top_left ? 0 : spec.seqlen_k - spec.seqlen_q;
+  for (int64_t b = 0; b < spec.batch; ++b) {
+    for (int64_t kv_head = 0; kv_head < spec.num_kv_heads; ++kv_head) {
+      for (int64_t j = 0; j < spec.seqlen_k; ++j) {
+        bool attended = false;
+        for (int64_t h = 0; h < spec.num_heads && !attended; ++h) {
+          if (h / (spec.num_heads / spec.num_kv_heads) != kv_head) continue;
+          for (int64_t i = 0; i < spec.seqlen_q && !attended; ++i) {
+            attended = !(spec.causal != Causal::none && j > i + diagonal) &&
+                       !(spec.window_left >= 0 && j < i + diagonal - spec.window_left) &&
+                       !(spec.window_right >= 0 && j > i + diagonal + spec.window_right) &&
+                       !(spec.keep && static_cast<uint8_t*>(tensors.keep_mask.data)[offset(tensors.keep_mask, {b, h, i, j})] == 0);
+          }
+        }
+        if (attended) continue;
+        for (int64_t d = 0; d < spec.head_dim; ++d) set(tensors.k, {b, j, kv_head, d}, NAN);
+        for (int64_t d = 0; d < spec.head_dim_v; ++d) set(tensors.v, {b, j, kv_head, d}, d % 2 == 0 ? NAN : HUGE_VALF);
+      }
+    }
+  }
+}
+
+void Case::poison_outputs() {
+  if (buffers_[out_buffer_].size() > 0) std::memset(buffers_[out_buffer_].data(), kPoison, buffers_[out_buffer_].size());
+  if (spec.lse && buffers_[lse_buffer_].size() > 0)
+    std::memset(buffers_[lse_buffer_].data(), kPoison, buffers_[lse_buffer_].size());
+}
+
+std::string Case::stray_writes() const {
+  const GuardedBuffer& buffer = buffers_[out_buffer_];
+  const auto bytes = static_cast<std::size_t>(size_of(spec.dtype));
+  std::vector<bool> ours(buffer.size() / bytes);
+  for_each(tensors.out, [&](const auto& at) { ours[static_cast<std::size_t>(offset(tensors.out, at))] = true; });
+  for (std::size_t element = 0; element < ours.size(); ++element) {
+    if (ours[element]) continue;
+    for (std::size_t byte = 0; byte < bytes; ++byte) {
+      if (static_cast<unsigned char>(buffer.data()[element * bytes + byte]) != kPoison) {
+        return fmt::format("element {} of out's buffer lies in a gap and was written", element);
+      }
+    }
+  }
+  return "";
+}
+
+std::vector<float> Case::out_values() const {
+  std::vector<float> values;
+  for_each(tensors.out, [&](const auto& at) { values.push_back(get(tensors.out, at)); });
+  return values;
+}
+
+std::vector<float> Case::lse_values() const {
+  std::vector<float> values;
+  if (spec.lse) for_each(tensors.lse, [&](const auto& at) { values.push_back(get(tensors.lse, at)); });
+  return values;
+}
+
+float Case::get(const Tensor& tensor, const std::array<int64_t, 4>& index) {
+  return reference::load_float(tensor.data, tensor.dtype, offset(tensor, index));
+}
+
+void Case::set(const Tensor& tensor, const std::array<int64_t, 4>& index, float value) {
+  reference::store_float(tensor.data, tensor.dtype, offset(tensor, index), value);
+}
+
+void Case::make_inputs_read_only() {
+  for (std::size_t n = 0; n < buffers_.size(); ++n) {
+    if (n != out_buffer_ && !(spec.lse && n == lse_buffer_)) buffers_[n].make_read_only();
+  }
+}
+
+}  // namespace fulmen::testing

@@ -1,0 +1,95 @@
+// One attention call built from a short description, with everything around it that can go wrong made visible: guard pages,
+// read-only inputs, NaN in every gap, poisoned outputs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fulmen/fulmen.h"
+#include "support/guarded_buffer.h"
+#include "support/random.h"
+
+namespace fulmen::testing {
+
+enum class Layout {
+  bshd,        // [batch, seqlen, head, dim]: also interleaved heads
+  bhsd,        // head-major
+  sbhd,        // sequence first
+  packed_qkv,  // q, k and v rows beside each other in one buffer; bshd where the shapes do not allow it
+  odd_strides  // bshd with gaps of 3, 5 and 7 elements, so rows start at odd addresses
+};
+
+struct CaseSpec {
+  DType dtype = DType::fp32;
+  int64_t batch = 1;
+  int64_t seqlen_q = 1;
+  int64_t seqlen_k = 1;
+  int64_t num_heads = 1;
+  int64_t num_kv_heads = 1;
+  int64_t head_dim = 1;
+  int64_t head_dim_v = 1;
+  Layout layout = Layout::bshd;
+  GuardedBuffer::Flush flush = GuardedBuffer::Flush::end;
+  Causal causal = Causal::none;
+  int64_t window_left = -1;
+  int64_t window_right = -1;
+  float softcap = 0;
+  float scale = 0;  // 0: the default
+  bool bias = false;
+  DType bias_dtype = DType::fp32;
+  std::array<bool, 3> bias_broadcast{};  // over batch, head, query
+  bool keep = false;
+  std::array<bool, 3> keep_broadcast{};
+  double keep_share = 0.7;     // of the keys, for a random half of the rows; the others keep a prefix
+  bool nan_in_masked = false;  // K and V rows that no query may attend hold NaN
+  int alibi = 0;               // 0 none, 1 a slope a head, 2 a slope a batch and head
+  bool sinks = false;
+  bool lse = true;
+  float q_size = 1;
+  float kv_size = 1;
+};
+std::string to_string(const CaseSpec& spec);
+
+// A small case of any features.
+CaseSpec random_spec(Random& random);
+
+class Case {
+ public:
+  Case(const CaseSpec& spec, Random& random);
+
+  CaseSpec spec;
+  AttentionTensors tensors;
+  AttentionOptions options;
+
+  // The Problem; the test stops where make_problem refuses it.
+  Problem problem() const;
+  // Fills out and lse, and their gaps, with NaN.
+  void poison_outputs();
+  // Which byte outside the logical out was written, or "".
+  std::string stray_writes() const;
+  // Logical out [batch, seqlen_q, head, head_dim_v] and lse [batch, head, seqlen_q] as floats, row-major.
+  std::vector<float> out_values() const;
+  std::vector<float> lse_values() const;
+  // Logical element of a tensor.
+  static float get(const Tensor& tensor, const std::array<int64_t, 4>& index);
+  static void set(const Tensor& tensor, const std::array<int64_t, 4>& index, float value);
+  // A kernel that writes an input stops the test. Edit inputs before.
+  void make_inputs_read_only();
+
+ private:
+  Tensor strided(DType dtype, int64_t seqlen, int64_t heads, int64_t dim);
+  void packed_inputs();
+  Tensor broadcastable(DType dtype, const std::array<bool, 3>& broadcast);
+  void fill_normal(const Tensor& tensor, float size, Random& random);
+  void fill_keep(Random& random);
+  void hide_nan_behind_mask();
+  std::byte* allocate(std::size_t bytes);
+
+  std::vector<GuardedBuffer> buffers_;
+  std::size_t out_buffer_ = 0;
+  std::size_t lse_buffer_ = 0;
+};
+
+}  // namespace fulmen::testing

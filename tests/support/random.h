@@ -1,0 +1,30 @@
+// Fresh randomness for every run of a test program, reproducible from the seed that a failure prints.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <random>
+
+namespace fulmen::testing {
+
+// $FULMEN_TEST_SEED, or one from the machine's entropy; the same throughout the process.
+uint64_t test_seed();
+
+class Random {
+ public:
+  // stream tells apart the tests, and cases, that share the process's seed.
+  explicit Random(uint64_t stream) : engine_(test_seed() + 0x9E3779B97F4A7C15U * (stream + 1)) {}
+  int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine_); }
+  bool chance(double probability) { return std::bernoulli_distribution(probability)(engine_); }
+  float normal() { return normal_(engine_); }
+  template <class T>
+  T pick(std::initializer_list<T> values) {
+    return values.begin()[between(0, static_cast<int64_t>(values.size()) - 1)];
+  }
+
+ private:
+  std::mt19937_64 engine_;
+  std::normal_distribution<float> normal_;
+};
+
+}  // namespace fulmen::testing
