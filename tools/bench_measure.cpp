@@ -1,0 +1,161 @@
+#include "bench_measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+
+#include "fulmen/fulmen.h"
+#include "sampled_verify.h"
+
+namespace fulmen::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+constexpr double kSpanSeconds = 1e-3;   // a timed span is at least so long: several calls where one is shorter
+constexpr double kStandardShare = 0.3;  // of the time a case gets
+constexpr std::size_t kMinRepetitions = 3;
+constexpr double kUnknownStandardRate = 5e9;  // flop/s assumed of standard attention before it was seen once
+constexpr std::size_t kMaxStandardWorkspace = std::size_t{4} << 30;
+
+CeilingKind ceiling_of(const BenchCase& bench_case, const std::string& kernel) {
+  if (bench_case.suite == "decode") return CeilingKind::read;
+  if (kernel.find("amx") != std::string::npos) return CeilingKind::amx_bf16;
+  if (kernel.find("bf16") != std::string::npos) return CeilingKind::bf16_dot;
+  return CeilingKind::fma;
+}
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+}  // namespace
+
+// A plan with its workspace and the times of its spans.
+struct BenchMeter::Timed {
+  Plan plan;
+  Memory workspace;
+  std::vector<double> seconds;  // a call's, of each span
+  int64_t calls = 1;            // of a span
+
+  Timed(Plan chosen) : plan(std::move(chosen)), workspace(plan.workspace_bytes() + 1) {}
+
+  Status call(const AttentionTensors& tensors) const {
+    return plan.run(nullptr, tensors, workspace.data(), plan.workspace_bytes());
+  }
+  Status span(const AttentionTensors& tensors) {
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < calls; ++i) {
+      if (Status status = call(tensors); !status.ok()) return status;
+    }
+    seconds.push_back(seconds_since(start) / static_cast<double>(calls));
+    return {};
+  }
+  // Calls until a span is long enough to be timed; its times are not kept.
+  Status warm_up(const AttentionTensors& tensors) {
+    Status status = call(tensors);
+    if (status.ok()) status = span(tensors);
+    if (!status.ok()) return status;
+    calls = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(kSpanSeconds / std::max(seconds.back(), 1e-9))), 1, 1 << 20);
+    seconds.clear();
+    return {};
+  }
+};
+
+BenchMeter::BenchMeter(BenchSettings settings, Ceilings& ceilings, uint64_t seed)
+    : settings_(std::move(settings)), ceilings_(ceilings), pool_(seed) {}
+
+// Three-step attention: BLAS where there is one and it takes the problem, else plain loops.
+Status BenchMeter::prepare_standard(const CaseData& data, BenchRow& row, std::unique_ptr<Timed>& standard) {
+  AttentionOptions options = data.options;
+  std::optional<Plan> chosen;
+  for (const char* name : {"cpu.standard.blas", "cpu.standard.plain"}) {
+    options.kernel = name;
+    Result<Plan> planned = plan(data.problem, settings_.device, options);
+    if (planned.ok()) {
+      chosen = std::move(planned).value();
+      break;
+    }
+    row.standard_note = planned.status().message();
+  }
+  if (!chosen) return {};
+  row.standard_kernel = chosen->config().kernel;
+  const double known = standard_flops_s_[static_cast<int>(data.problem.dtype)];
+  const double expected = data.problem.flops() / (known > 0 ? known : kUnknownStandardRate);
+  if (expected > settings_.max_standard_seconds) {
+    row.standard_note =
+        fmt::format("left out: {:.1f} s a call expected, --max-standard is {:.1f} s", expected, settings_.max_standard_seconds);
+    return {};
+  }
+  if (chosen->workspace_bytes() > kMaxStandardWorkspace) {
+    row.standard_note = fmt::format("left out: it needs {:.1f} GB", static_cast<double>(chosen->workspace_bytes()) / 1e9);
+    return {};
+  }
+  row.standard_note.clear();
+  standard = std::make_unique<Timed>(std::move(*chosen));
+  return standard->warm_up(data.tensors);
+}
+
+Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
+  BenchRow row;
+  row.bench_case = bench_case;
+  row.device = settings_.device;
+  AttentionOptions options;
+  options.num_threads = settings_.num_threads;
+  options.kernel = settings_.kernel;
+  Result<std::unique_ptr<CaseData>> made = make_case_data(bench_case, pool_, options, settings_.max_bytes);
+  if (!made.ok()) return made.status();
+  const CaseData& data = *made.value();
+  Result<Plan> planned = plan(data.problem, settings_.device, data.options);
+  if (!planned.ok()) return planned.status();
+
+  Timed ours(std::move(planned).value());
+  row.kernel = ours.plan.config().kernel;
+  row.extra_bytes = ours.plan.workspace_bytes();
+  row.ceiling_kind = ceiling_of(bench_case, row.kernel);
+  if (Status status = ours.call(data.tensors); !status.ok()) return status;
+  const SampledReport check = verify_sampled(data.problem, data.tensors);
+  row.verified = check.report.ok;
+  row.sampled = !check.everything;
+  row.verify_message = check.report.message;
+
+  if (Status status = ours.warm_up(data.tensors); !status.ok()) return status;
+  std::unique_ptr<Timed> standard;
+  if (Status status = prepare_standard(data, row, standard); !status.ok()) return status;
+
+  double standard_total = 0;
+  const auto start = Clock::now();
+  while (ours.seconds.size() < kMinRepetitions || seconds_since(start) < settings_.seconds) {
+    row.ceiling = std::max(row.ceiling, ceilings_.measure(row.ceiling_kind));
+    if (Status status = ours.span(data.tensors); !status.ok()) return status;
+    row.ceiling = std::max(row.ceiling, ceilings_.measure(row.ceiling_kind));
+    if (standard == nullptr || (!standard->seconds.empty() && standard_total > kStandardShare * seconds_since(start))) continue;
+    if (Status status = standard->span(data.tensors); !status.ok()) return status;
+    standard_total += standard->seconds.back() * static_cast<double>(standard->calls);
+  }
+
+  row.median_s = median_of(ours.seconds);
+  row.min_s = *std::min_element(ours.seconds.begin(), ours.seconds.end());
+  const Problem& p = data.problem;
+  const double kv_bytes =
+      static_cast<double>(p.batch * p.num_kv_heads * p.seqlen_k * (p.head_dim + p.head_dim_v) * size_of(p.dtype));
+  row.tflops = p.flops() / row.min_s / 1e12;
+  row.gb_s = (row.ceiling_kind == CeilingKind::read ? kv_bytes : p.bytes()) / row.min_s / 1e9;
+  if (row.ceiling > 0) row.share_of_ceiling = (row.ceiling_kind == CeilingKind::read ? row.gb_s : row.tflops) / row.ceiling;
+  if (standard != nullptr) {
+    row.standard_s = *std::min_element(standard->seconds.begin(), standard->seconds.end());
+    row.speedup = row.standard_s / row.min_s;
+    standard_flops_s_[static_cast<int>(p.dtype)] = p.flops() / row.standard_s;
+  }
+  return row;
+}
+
+}  // namespace fulmen::tools

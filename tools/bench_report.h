@@ -1,0 +1,17 @@
+// The benchmark's rows as lines of text, JSON and CSV.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench_measure.h"
+
+namespace fulmen::tools {
+
+std::string table_head();
+std::string table_line(const BenchRow& row);
+// A list of objects with the same fields in each; what was not measured is null.
+std::string json_report(const std::vector<BenchRow>& rows);
+std::string csv_report(const std::vector<BenchRow>& rows);
+
+}  // namespace fulmen::tools

@@ -1,0 +1,170 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "bench_report.h"
+#include "commands.h"
+#include "fulmen/backend.h"
+#include "fulmen/version.h"
+#include "output_file.h"
+#include "problem_arguments.h"
+#include "progress.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace fulmen::tools {
+namespace {
+
+constexpr uint64_t kSeed = 20240229;  // the same inputs in every run: rows are compared over time
+
+struct BenchArguments {
+  BenchSettings settings;
+  std::string suite = "all";
+  std::string dtype, json, csv;
+  std::string data = "examples/data";
+};
+
+int default_threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+// Real input first, then the suites. Without --dtype: all of fp32 and bf16, and one fp16 case of each kind.
+Result<std::vector<BenchCase>> chosen_cases(const BenchArguments& arguments) {
+  struct Choice {
+    DType dtype;
+    bool brief;
+  };
+  std::vector<Choice> choices{{DType::fp32, false}, {DType::bf16, false}, {DType::fp16, true}};
+  if (!arguments.dtype.empty()) {
+    const Result<DType> dtype = parse_dtype(arguments.dtype);
+    if (!dtype.ok()) return dtype.status();
+    choices = {{dtype.value(), false}};
+  }
+  std::vector<BenchCase> cases;
+  for (const auto& [dtype, brief] : choices) {
+    if (arguments.suite != "all" && arguments.suite != "real") break;
+    cases.push_back({.suite = "real", .name = "text encoder", .dtype = dtype, .folder = arguments.data});
+  }
+  for (const auto& [dtype, brief] : choices) {
+    for (BenchCase& bench_case : bench_cases(arguments.suite, dtype, brief)) cases.push_back(std::move(bench_case));
+  }
+  return cases;
+}
+
+// Fails before minutes of work when a report could not be written after them; leaves no file.
+Status check_writable(const std::string& path) {
+  if (path.empty()) return {};
+  const Result<OutputFile> file = OutputFile::create(path);
+  return file.ok() ? Status{} : file.status();
+}
+
+void print_ceilings(Progress& progress, const Ceilings& ceilings) {
+  for (const CeilingKind kind : {CeilingKind::fma, CeilingKind::bf16_dot, CeilingKind::amx_bf16, CeilingKind::read}) {
+    progress.line("  " + ceilings.description(kind));
+  }
+}
+
+std::string chip_of(const std::string& device) {
+  for (const DeviceInfo& info : devices()) {
+    if (info.name == device) return info.chip;
+  }
+  return "unknown chip";
+}
+
+Status write_reports(const BenchArguments& arguments, const std::vector<BenchRow>& rows) {
+  if (!arguments.json.empty()) {
+    if (Status status = write_text_file(arguments.json, json_report(rows)); !status.ok()) return status;
+  }
+  return arguments.csv.empty() ? Status{} : write_text_file(arguments.csv, csv_report(rows));
+}
+
+// Problems of one case are reported in its place; these end the run.
+bool ends_run(StatusCode code) { return code != StatusCode::out_of_memory && code != StatusCode::unsupported; }
+
+Status bench(BenchArguments arguments) {
+  BenchSettings& settings = arguments.settings;
+  if (settings.device.empty()) settings.device = default_device();
+  for (const std::string& path : {arguments.json, arguments.csv}) {
+    if (Status status = check_writable(path); !status.ok()) return status;
+  }
+  const Result<std::vector<BenchCase>> cases = chosen_cases(arguments);
+  if (!cases.ok()) return cases.status();
+  const int threads = settings.num_threads > 0 ? settings.num_threads : default_threads();
+
+  Progress progress;
+  progress.line(fmt::format("fulmen {} on {} ({}), {} threads, rates from the fastest repetitions", version(), settings.device,
+                            chip_of(settings.device), threads));
+  progress.show("measuring the ceilings ...");
+  Ceilings ceilings(threads);
+  print_ceilings(progress, ceilings);
+  progress.line(table_head());
+
+  BenchMeter meter(settings, ceilings, kSeed);
+  std::vector<BenchRow> rows;
+  std::string failed;
+  for (std::size_t i = 0; i < cases.value().size(); ++i) {
+    const BenchCase& bench_case = cases.value()[i];
+    const std::string name = fmt::format("{:7} {:5} {:20}", bench_case.suite, to_string(bench_case.dtype), bench_case.name);
+    progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), name));
+    if (!bench_case.folder.empty() && !std::filesystem::exists(bench_case.folder)) {
+      progress.line(fmt::format("{} left out: the folder {} is not there (--data)", name, bench_case.folder));
+      continue;
+    }
+    const Result<BenchRow> row = meter.measure(bench_case);
+    if (!row.ok()) {
+      if (ends_run(row.status().code())) return row.status();
+      progress.line(fmt::format("{} left out: {}", name, row.status().message()));
+      continue;
+    }
+    progress.line(table_line(row.value()));
+    if (!row->standard_note.empty()) progress.line(fmt::format("{:34} standard attention {}", "", row->standard_note));
+    if (!row->verified && failed.empty()) failed = name + ": " + row->verify_message;
+    rows.push_back(row.value());
+  }
+  progress.line("ceilings, the best of the whole run:");
+  print_ceilings(progress, ceilings);
+  if (Status status = write_reports(arguments, rows); !status.ok()) return status;
+  if (!failed.empty()) return {StatusCode::verification_failed, "a result is wrong: " + failed};
+  if (rows.empty()) return {StatusCode::unavailable, "no case could be run"};
+  return {};
+}
+
+}  // namespace
+
+Command bench_command(CLI::App& app) {
+  auto arguments = std::make_shared<BenchArguments>();
+  BenchSettings& settings = arguments->settings;
+  settings.device.clear();
+  CLI::App* parser =
+      app.add_subcommand("bench", "time real problems, each verified and set beside ceilings and standard attention");
+  parser->add_option("--suite", arguments->suite, "real, prefill, boards, decode or all")
+      ->check(CLI::IsMember({"real", "prefill", "boards", "decode", "all"}));
+  parser->add_option("--dtype", arguments->dtype, "fp32, fp16 or bf16; without it fp32, bf16 and a few rows of fp16")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  parser->add_option("--device", settings.device, "see `fulmen devices`");
+  parser->add_option("--kernel", settings.kernel, "force a kernel by name");
+  parser->add_option("--threads", settings.num_threads, "CPU threads; 0 takes OpenMP's setting")->check(CLI::NonNegativeNumber);
+  parser->add_option("--seconds", settings.seconds, "of measuring a case, standard attention and ceilings included")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  parser->add_option("--max-standard", settings.max_standard_seconds, "seconds a call of standard attention may take")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  parser
+      ->add_option_function<double>(
+          "--max-gb", [arguments](double gb) { arguments->settings.max_bytes = static_cast<std::size_t>(gb * 1e9); },
+          "leave out cases whose tensors are bigger (default 3)")
+      ->check(CLI::PositiveNumber);
+  parser->add_option("--data", arguments->data, "folder of the real input")->capture_default_str();
+  parser->add_option("--json", arguments->json, "write the rows as JSON");
+  parser->add_option("--csv", arguments->csv, "write the rows as CSV");
+  return {parser, [arguments] { return bench(*arguments); }};
+}
+
+}  // namespace fulmen::tools

@@ -1,0 +1,58 @@
+#include "random_inputs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "float_conversion.h"
+
+namespace fulmen::tools {
+namespace {
+
+constexpr std::size_t kPoolSize = std::size_t{1} << 18;
+constexpr std::size_t kRun = 4096;  // elements copied from one random place of the pool
+
+}  // namespace
+
+NormalPool::NormalPool(uint64_t seed) : generator_(seed), normals_(kPoolSize) {
+  std::normal_distribution<float> normal;
+  for (float& x : normals_) x = normal(generator_);
+}
+
+void NormalPool::fill(void* data, DType dtype, std::size_t count, float factor) {
+  const auto element = static_cast<std::size_t>(size_of(dtype));
+  std::vector<float> scaled(normals_);
+  for (float& x : scaled) x *= factor;
+  std::vector<std::byte> pool(kPoolSize * element);
+  convert_from_fp32(scaled.data(), dtype, pool.data(), kPoolSize);
+  for (std::size_t done = 0; done < count; done += kRun) {
+    const std::size_t from = generator_() % (kPoolSize - kRun);
+    std::memcpy(static_cast<std::byte*>(data) + done * element, pool.data() + from * element,
+                std::min(kRun, count - done) * element);
+  }
+}
+
+void NormalPool::fill_mask(void* data, std::size_t count, double share_of_ones) {
+  std::bernoulli_distribution one(share_of_ones);
+  for (std::size_t i = 0; i < count; ++i) static_cast<uint8_t*>(data)[i] = one(generator_) ? 1 : 0;
+}
+
+std::size_t stored_elements(const Tensor& tensor) noexcept {
+  std::size_t count = 1;
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (tensor.strides[d] != 0 || tensor.shape[d] == 0) count *= static_cast<std::size_t>(tensor.shape[d]);
+  }
+  return count;
+}
+
+Memory random_tensor(NormalPool& pool, Tensor& tensor, float factor) {
+  const std::size_t count = stored_elements(tensor);
+  // One more byte: a tensor without elements still has an address.
+  Memory memory(count * static_cast<std::size_t>(size_of(tensor.dtype)) + 1);
+  if (memory.data() == nullptr) throw std::bad_alloc();
+  tensor.data = memory.data();
+  pool.fill(memory.data(), tensor.dtype, count, factor);
+  return memory;
+}
+
+}  // namespace fulmen::tools

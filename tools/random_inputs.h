@@ -1,0 +1,32 @@
+// Random inputs fast enough for gigabytes: rows are copied from a pool of normal numbers.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "fulmen/tensor.h"
+#include "memory.h"
+
+namespace fulmen::tools {
+
+class NormalPool {
+ public:
+  explicit NormalPool(uint64_t seed);
+  // Fills count elements with N(0, 1) * factor, rounded to dtype.
+  void fill(void* data, DType dtype, std::size_t count, float factor = 1.0F);
+  // Bytes that are 0 or 1 with the given share of ones.
+  void fill_mask(void* data, std::size_t count, double share_of_ones);
+  std::mt19937_64& generator() noexcept { return generator_; }
+
+ private:
+  std::mt19937_64 generator_;
+  std::vector<float> normals_;
+};
+
+// Owned memory of a tensor's dense layout, filled with normal numbers; the tensor's data points to it.
+Memory random_tensor(NormalPool& pool, Tensor& tensor, float factor = 1.0F);
+// How many elements a dense tensor holds: broadcast dims (stride 0) count once.
+std::size_t stored_elements(const Tensor& tensor) noexcept;
+
+}  // namespace fulmen::tools
