@@ -63,7 +63,12 @@ class PlainRunner final : public Runner {
 class StandardPlain final : public Kernel {
  public:
   std::string_view name() const noexcept override { return "cpu.standard.plain"; }
-  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
+  Support supports(const Problem& problem, const std::string& /*device*/) const override {
+    if (problem.dtype != DType::fp32 && problem.lse.present) {
+      return Support::no(std::string("it rounds its scores to ") + to_string(problem.dtype) + ", so an LSE would not be exact");
+    }
+    return {};
+  }
   double rank(const Problem& /*problem*/) const override { return 0.5; }
   std::string_view layout() const noexcept override { return "any strides"; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
