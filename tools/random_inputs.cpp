@@ -38,11 +38,12 @@ void NormalPool::fill_mask(void* data, std::size_t count, double share_of_ones) 
 }
 
 std::size_t stored_elements(const Tensor& tensor) noexcept {
-  std::size_t count = 1;
+  int64_t last = 0;
   for (std::size_t d = 0; d < 4; ++d) {
-    if (tensor.strides[d] != 0 || tensor.shape[d] == 0) count *= static_cast<std::size_t>(tensor.shape[d]);
+    if (tensor.shape[d] == 0) return 0;
+    last += (tensor.shape[d] - 1) * tensor.strides[d];
   }
-  return count;
+  return static_cast<std::size_t>(last) + 1;
 }
 
 Memory random_tensor(NormalPool& pool, Tensor& tensor, float factor) {

@@ -24,9 +24,10 @@ class NormalPool {
   std::vector<float> normals_;
 };
 
-// Owned memory of a tensor's dense layout, filled with normal numbers; the tensor's data points to it.
+// Owned memory for all that a tensor's strides reach, filled with normal numbers; the tensor's data points to it. Throws
+// std::bad_alloc.
 Memory random_tensor(NormalPool& pool, Tensor& tensor, float factor = 1.0F);
-// How many elements a dense tensor holds: broadcast dims (stride 0) count once.
+// Elements from a tensor's first to its last; broadcast dims (stride 0) count once.
 std::size_t stored_elements(const Tensor& tensor) noexcept;
 
 }  // namespace fulmen::tools

@@ -1,0 +1,143 @@
+#include "verify_grid.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace fulmen::tools {
+namespace {
+
+struct Lengths {
+  int64_t q, k;
+};
+struct Heads {
+  int64_t q, kv;
+};
+
+constexpr std::array<Heads, 3> kHeads{Heads{4, 4}, Heads{6, 2}, Heads{5, 1}};  // MHA, GQA, MQA
+constexpr std::array kFeatureNames{"none", "causal", "top-left", "window",  "bias",       "row bias",
+                                   "keep", "alibi",  "sinks",    "softcap", "all at once"};
+constexpr std::array kLayoutNames{"bshd", "bhsd", "packed qkv", "odd strides"};
+
+// One view of [batch, seqlen, heads, dim] in a layout; its memory is allocated for what the strides reach.
+Tensor view(Layout layout, DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t dim) {
+  if (layout == Layout::bhsd) return Tensor::bhsd(nullptr, dtype, batch, seqlen, heads, dim);
+  Tensor tensor = Tensor::bshd(nullptr, dtype, batch, seqlen, heads, dim);
+  const int64_t row = layout == Layout::packed_qkv ? 3 * heads * dim : heads * (dim + 3) + 1;
+  if (layout == Layout::packed_qkv) tensor.strides = {seqlen * row, row, dim, 1};
+  if (layout == Layout::odd_strides) tensor.strides = {seqlen * row + 5, row, dim + 3, 1};
+  return tensor;
+}
+
+// Memory that starts one element after an aligned address where the layout is odd.
+void allocate(NormalPool& pool, const GridCase& c, GridData& data, Tensor& tensor, float factor) {
+  if (c.layout != Layout::odd_strides) {
+    data.memory.push_back(random_tensor(pool, tensor, factor));
+    return;
+  }
+  Tensor wider = tensor;
+  wider.shape[3] += 1;
+  data.memory.push_back(random_tensor(pool, wider, factor));
+  tensor.data = static_cast<char*>(wider.data) + size_of(tensor.dtype);
+}
+
+bool has(const GridCase& c, Feature feature) { return c.feature == feature || c.feature == Feature::all_at_once; }
+
+void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
+  AttentionTensors& t = data.tensors;
+  if (has(c, Feature::bias)) t.bias = Tensor::bhqk(nullptr, c.dtype, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
+  // fp32 beside any dtype, the same for all batches and queries.
+  if (c.feature == Feature::row_bias) t.bias = Tensor::bhqk(nullptr, DType::fp32, 1, c.heads, 1, c.seqlen_k);
+  if (c.feature == Feature::bias || c.feature == Feature::row_bias || c.feature == Feature::all_at_once) {
+    data.memory.push_back(random_tensor(pool, t.bias));
+  }
+  if (has(c, Feature::keep)) {
+    t.keep_mask = Tensor::bhqk(nullptr, DType::boolean, c.batch, 1, c.seqlen_q, c.seqlen_k);
+    const std::size_t count = stored_elements(t.keep_mask);
+    Memory mask(count + 1);
+    pool.fill_mask(mask.data(), count, 0.7);
+    // The first query attends to nothing.
+    if (count != 0) std::fill_n(static_cast<uint8_t*>(mask.data()), c.seqlen_k, uint8_t{0});
+    t.keep_mask.data = mask.data();
+    data.memory.push_back(std::move(mask));
+  }
+  for (const auto& [feature, tensor] : {std::pair{Feature::alibi, &t.alibi_slopes}, std::pair{Feature::sinks, &t.sinks}}) {
+    if (!has(c, feature)) continue;
+    tensor->shape = {1, 1, 1, c.heads};
+    tensor->strides = {0, 0, 0, 1};
+    data.memory.push_back(random_tensor(pool, *tensor, feature == Feature::alibi ? 0.1F : 1.0F));
+  }
+}
+
+}  // namespace
+
+std::string to_string(const GridCase& c) {
+  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}, {}{}{}", to_string(c.dtype), c.batch, c.seqlen_q, c.seqlen_k, c.heads,
+                     c.kv_heads, c.head_dim, c.head_dim_v, kFeatureNames[static_cast<std::size_t>(c.feature)],
+                     kLayoutNames[static_cast<std::size_t>(c.layout)], c.lse ? ", lse" : "", c.large ? ", large inputs" : "");
+}
+
+std::vector<GridCase> verify_grid(bool full, DType dtype) {
+  const std::vector<int64_t> dims = full ? std::vector<int64_t>{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256}
+                                         : std::vector<int64_t>{1, 32, 59, 64, 128, 256};
+  std::vector<Lengths> lengths{{1, 147}, {113, 203}, {64, 64}, {1, 1}, {0, 5}, {5, 0}, {33, 7}};
+  if (full) {
+    const std::array<Lengths, 6> more{Lengths{128, 217}, {108, 256}, {256, 512}, {512, 256}, {1023, 1024}, {2048, 2048}};
+    lengths.insert(lengths.end(), more.begin(), more.end());
+  }
+  std::vector<GridCase> cases;
+  // Features are crossed with dims and lengths; heads, layouts, batch, lse and size of the inputs go round beside them. The periods
+  // share no factor with the number of features, so that each feature meets each of the others.
+  std::size_t turn = 0;
+  for (const int64_t dim : dims) {
+    for (const auto& [q, k] : lengths) {
+      const bool long_one = q * k > 512 * 512;
+      for (int feature = 0; feature < kFeatures; ++feature, ++turn) {
+        // Long ones take seconds in the reference: none, causal, the biases, sinks and softcap there.
+        if (long_one && feature % 4 > 1) continue;
+        const Heads heads = kHeads[turn % kHeads.size()];
+        cases.push_back({.dtype = dtype,
+                         .batch = long_one ? 1 : static_cast<int64_t>(1 + turn / kFeatures % 3),
+                         .seqlen_q = q,
+                         .seqlen_k = k,
+                         .heads = heads.q,
+                         .kv_heads = heads.kv,
+                         .head_dim = dim,
+                         .head_dim_v = turn % 7 == 0 ? std::max<int64_t>(1, dim / 2 + 3) : dim,
+                         .feature = static_cast<Feature>(feature),
+                         .layout = static_cast<Layout>(turn % kLayouts),
+                         .lse = turn % 5 != 0,
+                         .large = turn % 13 == 4});
+      }
+    }
+  }
+  return cases;
+}
+
+GridData make_grid_data(const GridCase& c, NormalPool& pool) {
+  GridData data;
+  AttentionTensors& t = data.tensors;
+  t.q = view(c.layout, c.dtype, c.batch, c.seqlen_q, c.heads, c.head_dim);
+  t.k = view(c.layout, c.dtype, c.batch, c.seqlen_k, c.kv_heads, c.head_dim);
+  t.v = view(c.layout, c.dtype, c.batch, c.seqlen_k, c.kv_heads, c.head_dim_v);
+  t.out = view(c.layout, c.dtype, c.batch, c.seqlen_q, c.heads, c.head_dim_v);
+  allocate(pool, c, data, t.q, c.large ? 5.0F : 1.0F);
+  allocate(pool, c, data, t.k, c.large ? 3.0F : 1.0F);
+  allocate(pool, c, data, t.v, c.large ? 3.0F : 1.0F);
+  allocate(pool, c, data, t.out, 1.0F);
+  if (c.lse) {
+    t.lse = Tensor::bhqk(nullptr, DType::fp32, c.batch, c.heads, c.seqlen_q, 1);
+    data.memory.push_back(random_tensor(pool, t.lse));
+  }
+  add_score_tensors(c, pool, data);
+  AttentionOptions& o = data.options;
+  if (has(c, Feature::causal)) o.causal = Causal::bottom_right;
+  if (c.feature == Feature::top_left) o.causal = Causal::top_left;
+  if (has(c, Feature::window)) o.window_left = 40;
+  if (c.feature == Feature::window) o.window_right = 17;
+  if (has(c, Feature::softcap)) o.softcap = 15.0F;
+  return data;
+}
+
+}  // namespace fulmen::tools

@@ -1,0 +1,45 @@
+// The problems that `fulmen verify` puts every kernel through.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fulmen/attention.h"
+#include "memory.h"
+#include "random_inputs.h"
+
+namespace fulmen::tools {
+
+enum class Feature : int { none, causal, top_left, window, bias, row_bias, keep, alibi, sinks, softcap, all_at_once };
+inline constexpr int kFeatures = 11;
+enum class Layout : int { bshd, bhsd, packed_qkv, odd_strides };
+inline constexpr int kLayouts = 4;
+
+struct GridCase {
+  DType dtype = DType::fp32;
+  int64_t batch = 1;
+  int64_t seqlen_q = 0;
+  int64_t seqlen_k = 0;
+  int64_t heads = 1;
+  int64_t kv_heads = 1;
+  int64_t head_dim = 0;
+  int64_t head_dim_v = 0;
+  Feature feature = Feature::none;
+  Layout layout = Layout::bshd;
+  bool lse = true;
+  bool large = false;  // q x 5, k and v x 3
+};
+std::string to_string(const GridCase& grid_case);
+
+// quick: a minute on two cores; full: every head_dim of docs/contract.md with every pair of lengths and every feature.
+std::vector<GridCase> verify_grid(bool full, DType dtype);
+
+struct GridData {
+  std::vector<Memory> memory;
+  AttentionTensors tensors;
+  AttentionOptions options;
+};
+GridData make_grid_data(const GridCase& grid_case, NormalPool& pool);
+
+}  // namespace fulmen::tools
