@@ -102,12 +102,13 @@ FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int gr
 
 // Scratch of a short-sequence task, in floats from its start.
 struct ShortScratch {
-  int64_t keys;     // [planes][words of head_dim][kBlockM]: K^T, kBlockM keys a plane
-  int64_t queries;  // [kBlockM][query_stride]: where Q cannot be read in place
-  int64_t values;   // [planes * kBlockM][value_stride]
-  int64_t scores;   // [planes][kBlockM rows][kBlockM keys]
-  int64_t output;   // [kBlockM][value_stride]
-  int64_t rows;     // max, sum and factor: 3 x [kBlockM]
+  int64_t keys;      // [planes][words of head_dim][kBlockM]: K^T, kBlockM keys a plane
+  int64_t queries;   // [kBlockM][query_stride]: where Q cannot be read in place
+  int64_t values;    // [planes * kBlockM][value_stride]
+  int64_t scores;    // [planes][kBlockM rows][kBlockM keys]
+  int64_t output;    // [kBlockM][value_stride]
+  int64_t lane_max;  // [planes][kBlockM][lanes]
+  int64_t rows;      // max, sum and factor: 3 x [kBlockM]
   int64_t total;
   int64_t key_plane;  // floats of one plane of keys
   int64_t query_stride;
@@ -127,6 +128,7 @@ FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int 
   s.values = cut.take(s.value_stride * planes * kBlockM);
   s.scores = cut.take(planes * kBlockM * kBlockM);
   s.output = cut.take(s.value_stride * kBlockM);
+  s.lane_max = cut.take(planes * kBlockM * lanes);
   s.rows = cut.take(static_cast<int64_t>(3) * kBlockM);
   s.total = cut.total;
   return s;

@@ -83,19 +83,13 @@ class ForwardTask {
                           problem_.softcap > 0.0F || !(call_.scale.log2_scale > 0.0F);
     if (additive) add(row, rows, first, count, partial);
 
-    const float* queries = scratch_ + layout_.queries + tile * layout_.query_tile;
-    const int words = words_of<Isa>(problem_.head_dim);
     float* scores = scratch_ + layout_.scores;
-    const float* extra = scratch_ + layout_.additive;
     if (problem_.softcap > 0.0F) {
-      score_tile<Isa, ScoreKind::softcap>(queries, scratch_ + layout_.keys, layout_.key_stride, words, rows, count, call_.scale,
-                                          extra, scores, tile_max());
+      score<ScoreKind::softcap>(tile, rows, count);
     } else if (additive) {
-      score_tile<Isa, ScoreKind::additive>(queries, scratch_ + layout_.keys, layout_.key_stride, words, rows, count, call_.scale,
-                                           extra, scores, tile_max());
+      score<ScoreKind::additive>(tile, rows, count);
     } else {
-      score_tile<Isa, ScoreKind::plain>(queries, scratch_ + layout_.keys, layout_.key_stride, words, rows, count, call_.scale,
-                                        extra, scores, tile_max());
+      score<ScoreKind::plain>(tile, rows, count);
     }
     SoftmaxState& softmax = state(tile);
     const float factor = additive ? 1.0F : call_.scale.log2_scale;
@@ -116,6 +110,13 @@ class ForwardTask {
       output_tile<Isa, OutputKind::accumulate, QueriesInLanes>(scores, values, layout_.value_stride, key_words, rows,
                                                                softmax.rescale, output(tile));
     }
+  }
+
+  template <ScoreKind kKind>
+  void score(int tile, int rows, int count) {
+    const QueryLaneScores<Isa, kKind> epilogue{call_.scale, scratch_ + layout_.additive, scratch_ + layout_.scores, tile_max()};
+    score_tile<Isa>(scratch_ + layout_.queries + tile * layout_.query_tile, rows, scratch_ + layout_.keys, layout_.key_stride,
+                    words_of<Isa>(problem_.head_dim), count, epilogue);
   }
 
   void add(int64_t row, int rows, int64_t first, int count, bool partial) {

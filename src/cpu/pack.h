@@ -198,9 +198,12 @@ __attribute__((noinline)) void store_output(const float* o, int64_t o_stride, co
                                             int64_t out_stride) {
   for (int row = 0; row < rows; ++row) {
     const auto f = Isa::broadcast(factor + row);
-    for (int64_t d = 0; d < dim; d += Isa::kLanes) {
-      const int count = dim - d < Isa::kLanes ? static_cast<int>(dim - d) : Isa::kLanes;
-      Isa::store_from_float(out + row * out_stride + d, Isa::mul(Isa::load(o + row * o_stride + d), f), count);
+    int64_t d = 0;
+    for (; d + Isa::kLanes <= dim; d += Isa::kLanes) {
+      Isa::store_from_float(out + row * out_stride + d, Isa::mul(Isa::load(o + row * o_stride + d), f));
+    }
+    if (d < dim) {
+      Isa::store_from_float(out + row * out_stride + d, Isa::mul(Isa::load(o + row * o_stride + d), f), static_cast<int>(dim - d));
     }
   }
 }

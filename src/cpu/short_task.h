@@ -8,6 +8,7 @@
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
+#include "cpu/storage.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
@@ -24,12 +25,6 @@ struct ShortScores {
   float softcap = 0;
   algorithm::Band band;
   int64_t first_row = 0;
-};
-
-enum class ShortKind {
-  plain,    // scores stay raw
-  bias,     // scale * raw + bias
-  general,  // everything, in natural units
 };
 
 template <class Isa, class T>
@@ -52,16 +47,15 @@ class ShortTask {
         scratch_(scratch) {}
 
   void run() {
-    score();
     switch (problem_.bias.dtype) {
       case DType::fp16:
-        softmax<Fp16>();
+        probabilities<Fp16>();
         break;
       case DType::bf16:
-        softmax<Bf16>();
+        probabilities<Bf16>();
         break;
       default:
-        softmax<float>();
+        probabilities<float>();
         break;
     }
     output();
@@ -73,12 +67,14 @@ class ShortTask {
     return left < kBlockM ? left : kBlockM;
   }
   float* scores(int plane) { return scratch_ + layout_.scores + static_cast<int64_t>(plane) * kBlockM * kBlockM; }
+  float* lane_max(int plane) { return scratch_ + layout_.lane_max + static_cast<int64_t>(plane) * kBlockM * kLanes; }
   float* row_max() { return scratch_ + layout_.rows; }
   float* row_sum() { return scratch_ + layout_.rows + kBlockM; }
   float* row_factor() { return scratch_ + layout_.rows + 2 * kBlockM; }
 
-  // The raw products: scores(plane)[row][key].
-  void score() {
+  // The products: scores(plane)[row][key] and lane_max(plane)[row][lane]; with their bias, if it is given.
+  template <class BiasT>
+  void score(const BiasT* bias, int64_t bias_stride) {
     const T* q = element<const T>(tensors_.q, problem_.q, task_.batch, task_.row_begin, task_.head);
     const int64_t q_stride = problem_.q.strides[1];
     const float* queries = reinterpret_cast<const float*>(q);
@@ -91,18 +87,18 @@ class ShortTask {
       queries = scratch_ + layout_.queries;
       query_stride = layout_.query_stride;
     }
-    float unused[kBlockM];
     for (int plane = 0; plane < planes_; ++plane) {
       const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
       float* keys = scratch_ + layout_.keys + plane * layout_.key_plane;
       pack_queries<Isa>(k, problem_.k.strides[1], plane_keys(plane), problem_.head_dim, keys);
-      score_tile<Isa, ScoreKind::plain>(keys, queries, query_stride, words_of<Isa>(problem_.head_dim), plane_keys(plane), rows_,
-                                        call_.scale, scores(plane), scores(plane), unused);
+      const KeyLaneScores<Isa, BiasT> epilogue{problem_.softmax_scale, bias == nullptr ? bias : bias + plane * kBlockM, bias_stride,
+                                               scores(plane), lane_max(plane)};
+      score_tile<Isa>(keys, plane_keys(plane), queries, query_stride, words_of<Isa>(problem_.head_dim), rows_, epilogue);
     }
   }
 
   template <class BiasT>
-  void softmax() {
+  void probabilities() {
     ShortScores<BiasT> extra;
     if (problem_.bias.present) {
       extra.bias = element<const BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, task_.row_begin);
@@ -122,115 +118,124 @@ class ShortTask {
     const auto all = call_.band.all(task_.row_begin, task_.row_end);
     const bool general = keys_ % kLanes != 0 || extra.keep != nullptr || extra.alibi_slope != 0.0F || extra.softcap > 0.0F ||
                          all.begin > 0 || all.end < keys_ || !(extra.scale > 0.0F);
-    const int degree = problem_.lse.present ? 5 : Isa::kExp2Degree;
-    if (general) {
-      softmax_kind<ShortKind::general, 5>(extra);
-    } else if (extra.bias != nullptr) {
-      degree == 5 ? softmax_kind<ShortKind::bias, 5>(extra) : softmax_kind<ShortKind::bias, Isa::kExp2Degree>(extra);
-    } else {
-      degree == 5 ? softmax_kind<ShortKind::plain, 5>(extra) : softmax_kind<ShortKind::plain, Isa::kExp2Degree>(extra);
+    score<BiasT>(general ? nullptr : extra.bias, extra.bias_stride);
+    const float factor = general || extra.bias != nullptr ? algorithm::kLog2E : extra.scale * algorithm::kLog2E;
+    for (int plane = 0; plane < planes_; ++plane) {
+      if (general) adjust(plane, extra);
+      find_maxima(plane, factor);
+    }
+    for (int plane = 0; plane < planes_; ++plane) {
+      if (general || problem_.lse.present) {
+        exponentials<5, 0>(plane, factor);
+      } else if (plane_keys(plane) == 4 * kLanes) {
+        exponentials<Isa::kExp2Degree, 4 * kLanes>(plane, factor);
+      } else {
+        exponentials<Isa::kExp2Degree, 0>(plane, factor);
+      }
     }
   }
 
-  template <ShortKind kKind, int kDegree, class BiasT>
-  __attribute__((noinline)) void softmax_kind(const ShortScores<BiasT>& extra) {
-    const float factor = kKind == ShortKind::plain ? extra.scale * algorithm::kLog2E : algorithm::kLog2E;
+  // Raw products -> scores in natural units, in place, and their lanes' maxima.
+  template <class BiasT>
+  __attribute__((noinline)) void adjust(int plane, const ShortScores<BiasT>& extra) {
+    for (int row = 0; row < rows_; ++row) {
+      float* s = scores(plane) + row * kBlockM;
+      Vec max = Isa::set1(-__builtin_inff());
+      for (int key = 0; key < plane_keys(plane); key += kLanes) {
+        const Vec x = adjusted(Isa::load(s + key), extra, row, plane * kBlockM + key);
+        Isa::store(s + key, x);
+        max = Isa::max(max, x);
+      }
+      Isa::store(lane_max(plane) + row * kLanes, max);
+    }
+  }
+
+  // The rows' maxima in base-2 units. Four rows cross the lanes together; rows past the end give numbers that nobody uses.
+  __attribute__((noinline)) void find_maxima(int plane, float factor) {
     for (int row = 0; row < rows_; row += kQuad) {
-      Vec max[kQuad];
+      const float* lanes = lane_max(plane) + row * kLanes;
+      const Vec max[kQuad] = {Isa::load(lanes), Isa::load(lanes + kLanes), Isa::load(lanes + 2 * kLanes),
+                              Isa::load(lanes + 3 * kLanes)};
+      Vec quad = Isa::mul(Isa::quad_max(max), Isa::set1(factor));
+      if (plane > 0) quad = Isa::max(Isa::load_quad(row_max() + row), quad);
+      Isa::store_quad(row_max() + row, quad);
+    }
+  }
+
+  // Scores -> P in place, as words, and the rows' sums. kKeys: the plane's keys where that is known, else 0.
+  template <int kDegree, int kKeys>
+  __attribute__((noinline)) void exponentials(int plane, float factor) {
+    const int keys = kKeys > 0 ? kKeys : plane_keys(plane);
+    for (int row = 0; row < rows_; row += kQuad) {
+      float* s = scores(plane) + row * kBlockM;
+      Vec offset[kQuad], sum[kQuad];
 #pragma GCC unroll 4
-      for (int r = 0; r < kQuad; ++r) max[r] = Isa::set1(-__builtin_inff());
-      for (int plane = 0; plane < planes_; ++plane) {
-        float* s = scores(plane) + row * kBlockM;
-        for (int key = 0; key < plane_keys(plane); key += kLanes) {
+      for (int r = 0; r < kQuad; ++r) {
+        const Vec max = Isa::broadcast(row_max() + row + r);
+        offset[r] = Isa::sub(Isa::zero(), Isa::replace_minus_infinity(max, Isa::zero()));
+        sum[r] = Isa::zero();
+      }
 #pragma GCC unroll 4
-          for (int r = 0; r < kQuad; ++r) {
-            Vec x = Isa::load(s + r * kBlockM + key);
-            if constexpr (kKind != ShortKind::plain) {
-              // Rows past the end repeat the last one; their results are not used.
-              const int source = row + r < rows_ ? row + r : rows_ - 1;
-              x = adjust<kKind>(x, extra, source, plane * kBlockM + key);
-              Isa::store(s + r * kBlockM + key, x);
-            }
-            max[r] = Isa::max(max[r], x);
+      for (int key = 0; key < keys; key += kLanes * Isa::kGroup) {
+        Vec p[Isa::kGroup][kQuad];
+#pragma GCC unroll 2
+        for (int i = 0; i < Isa::kGroup; ++i) {
+          const int at = key + i * kLanes;
+          if (i > 0 && at >= keys) {
+#pragma GCC unroll 4
+            for (int r = 0; r < kQuad; ++r) p[i][r] = Isa::zero();
+            break;
+          }
+#pragma GCC unroll 4
+          for (int r = 0; r < kQuad; ++r) p[i][r] = Isa::fma(Isa::load(s + r * kBlockM + at), Isa::set1(factor), offset[r]);
+          Isa::template exp2<kDegree>(p[i]);
+#pragma GCC unroll 4
+          for (int r = 0; r < kQuad; ++r) sum[r] = Isa::add(sum[r], p[i][r]);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < kQuad; ++r) {
+          float* word = s + r * kBlockM + key / Isa::kGroup;
+          if constexpr (Isa::kGroup == 1) {
+            Isa::store(word, p[0][r]);
+          } else {
+            Isa::store(word, Isa::pack_sequence(p[0][r], p[1][r]));
           }
         }
       }
-      const Vec quad_max = Isa::mul(Isa::quad_max(max), Isa::set1(factor));
-      Isa::store_quad(row_max() + row, quad_max);
-      const Vec minus_offset = Isa::sub(Isa::zero(), Isa::replace_minus_infinity(quad_max, Isa::zero()));
-      const Vec offset[kQuad] = {Isa::template quad_broadcast<0>(minus_offset), Isa::template quad_broadcast<1>(minus_offset),
-                                 Isa::template quad_broadcast<2>(minus_offset), Isa::template quad_broadcast<3>(minus_offset)};
-      Vec sum[kQuad] = {Isa::zero(), Isa::zero(), Isa::zero(), Isa::zero()};
-      for (int plane = 0; plane < planes_; ++plane) {
-        exponentials<kDegree>(scores(plane) + row * kBlockM, plane_keys(plane), factor, offset, sum);
-      }
-      Isa::store_quad(row_sum() + row, Isa::quad_add(sum));
-    }
-  }
-
-  // Four rows of scores -> P in place, as words.
-  template <int kDegree>
-  FULMEN_INLINE void exponentials(float* s, int keys, float factor, const Vec (&offset)[kQuad], Vec (&sum)[kQuad]) {
-    for (int key = 0; key < keys; key += kLanes * Isa::kGroup) {
-      Vec p[Isa::kGroup][kQuad];
-#pragma GCC unroll 2
-      for (int i = 0; i < Isa::kGroup; ++i) {
-        const int at = key + i * kLanes;
-        if (i > 0 && at >= keys) {
-#pragma GCC unroll 4
-          for (int r = 0; r < kQuad; ++r) p[i][r] = Isa::zero();
-          break;
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < kQuad; ++r) p[i][r] = Isa::fma(Isa::load(s + r * kBlockM + at), Isa::set1(factor), offset[r]);
-        Isa::template exp2<kDegree>(p[i]);
-#pragma GCC unroll 4
-        for (int r = 0; r < kQuad; ++r) sum[r] = Isa::add(sum[r], p[i][r]);
-      }
-#pragma GCC unroll 4
-      for (int r = 0; r < kQuad; ++r) {
-        float* word = s + r * kBlockM + key / Isa::kGroup;
-        if constexpr (Isa::kGroup == 1) {
-          Isa::store(word, p[0][r]);
-        } else {
-          Isa::store(word, Isa::pack_sequence(p[0][r], p[1][r]));
-        }
-      }
+      Vec total = Isa::quad_add(sum);
+      if (plane > 0) total = Isa::add(Isa::load_quad(row_sum() + row), total);
+      Isa::store_quad(row_sum() + row, total);
     }
   }
 
   // Raw products of kLanes keys of a row -> scores.
-  template <ShortKind kKind, class BiasT>
-  FULMEN_INLINE Vec adjust(Vec x, const ShortScores<BiasT>& extra, int row, int key) {
-    if constexpr (kKind == ShortKind::bias) {
-      return Isa::fma(x, Isa::set1(extra.scale), Isa::load_as_float(extra.bias + row * extra.bias_stride + key));
+  template <class BiasT>
+  FULMEN_INLINE Vec adjusted(Vec x, const ShortScores<BiasT>& extra, int row, int key) {
+    const int count = keys_ - key < kLanes ? keys_ - key : kLanes;
+    if (extra.softcap > 0.0F) {
+      x = Isa::mul(tanh_from_log2<Isa>(Isa::mul(x, Isa::set1(call_.scale.tanh_scale))), Isa::set1(extra.softcap));
     } else {
-      const int count = keys_ - key < kLanes ? keys_ - key : kLanes;
-      if (extra.softcap > 0.0F) {
-        x = Isa::mul(tanh_from_log2<Isa>(Isa::mul(x, Isa::set1(call_.scale.tanh_scale))), Isa::set1(extra.softcap));
-      } else {
-        x = Isa::mul(x, Isa::set1(extra.scale));
-      }
-      if (extra.bias != nullptr) {
-        const BiasT* bias = extra.bias + row * extra.bias_stride + key;
-        x = Isa::add(x, count == kLanes ? Isa::load_as_float(bias) : Isa::load_as_float(bias, count));
-      }
-      const Vec key_index = Isa::add(Isa::iota(), Isa::set1(static_cast<float>(key)));
-      if (extra.alibi_slope != 0.0F) {
-        const auto center = static_cast<float>(extra.first_row + row + extra.band.diagonal);
-        x = Isa::fma(Isa::abs(Isa::sub(key_index, Isa::set1(center))), Isa::set1(-extra.alibi_slope), x);
-      }
-      const Vec minus_infinity = Isa::set1(-__builtin_inff());
-      if (extra.keep != nullptr) {
-        const uint8_t* keep = extra.keep + row * extra.keep_stride + key;
-        const Vec kept = count == kLanes ? Isa::load_as_float(keep) : Isa::load_as_float(keep, count);
-        x = Isa::select_less(Isa::zero(), kept, x, minus_infinity);
-      }
-      const auto first = static_cast<float>(extra.band.first(extra.first_row + row));
-      const auto end = static_cast<float>(extra.band.last_plus_one(extra.first_row + row));  // at most seqlen_k: covers the tail
-      x = Isa::select_less(key_index, Isa::set1(first), minus_infinity, x);
-      return Isa::select_less(key_index, Isa::set1(end), x, minus_infinity);
+      x = Isa::mul(x, Isa::set1(extra.scale));
     }
+    if (extra.bias != nullptr) {
+      const BiasT* bias = extra.bias + row * extra.bias_stride + key;
+      x = Isa::add(x, count == kLanes ? Isa::load_as_float(bias) : Isa::load_as_float(bias, count));
+    }
+    const Vec key_index = Isa::add(Isa::iota(), Isa::set1(static_cast<float>(key)));
+    if (extra.alibi_slope != 0.0F) {
+      const auto center = static_cast<float>(extra.first_row + row + extra.band.diagonal);
+      x = Isa::fma(Isa::abs(Isa::sub(key_index, Isa::set1(center))), Isa::set1(-extra.alibi_slope), x);
+    }
+    const Vec minus_infinity = Isa::set1(-__builtin_inff());
+    if (extra.keep != nullptr) {
+      const uint8_t* keep = extra.keep + row * extra.keep_stride + key;
+      const Vec kept = count == kLanes ? Isa::load_as_float(keep) : Isa::load_as_float(keep, count);
+      x = Isa::select_less(Isa::zero(), kept, x, minus_infinity);
+    }
+    const auto first = static_cast<float>(extra.band.first(extra.first_row + row));
+    const auto end = static_cast<float>(extra.band.last_plus_one(extra.first_row + row));  // at most seqlen_k: covers the tail
+    x = Isa::select_less(key_index, Isa::set1(first), minus_infinity, x);
+    return Isa::select_less(key_index, Isa::set1(end), x, minus_infinity);
   }
 
   void output() {

@@ -42,93 +42,145 @@ FULMEN_INLINE typename Isa::Vec tanh_from_log2(typename Isa::Vec z) {
   return Isa::sub(Isa::set1(1.0F), Isa::div(Isa::set1(2.0F), Isa::add(Isa::set1(1.0F), Isa::template exp2<5>(limited))));
 }
 
-// One register block of S^T: kKeys key rows x kVecs query vectors, written to scores[key][kBlockM]; the running maximum per lane.
-template <class Isa, ScoreKind kKind, int kVecs, int kKeys>
-FULMEN_INLINE void score_block(const float* q,  // [words][kBlockM] transposed queries
-                               const float* k,  // kKeys rows of words, k_stride floats apart
-                               int64_t k_stride, int words, const ScoreScale& scale,
-                               const float* additive,  // [kKeys][kBlockM], for other kinds than plain
-                               float* scores,          // [kKeys][kBlockM]
-                               typename Isa::Vec (&row_max)[kVecs]) {
+// One register block of a score product: kRows rows of words by broadcast x kVecs vectors of lanes; the sums go to the epilogue.
+template <class Isa, int kVecs, int kRows, class Block>
+FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
+                               const float* rows,   // kRows rows of words, stride floats apart
+                               int64_t stride, int words, int first_row, Block& epilogue) {
   using Vec = typename Isa::Vec;
-  Vec sum[kKeys][kVecs];
+  Vec sum[kRows][kVecs];
 #pragma GCC unroll 8
-  for (int r = 0; r < kKeys; ++r) {
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::zero();
   }
-  for (int w = 0; w < words; ++w, q += kBlockM) {
-    Vec query[kVecs];
+  for (int w = 0; w < words; ++w, lanes += kBlockM) {
+    Vec lane[kVecs];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) query[v] = Isa::load(q + v * Isa::kLanes);
+    for (int v = 0; v < kVecs; ++v) lane[v] = Isa::load(lanes + v * Isa::kLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kKeys; ++r) {
-      const Vec key = Isa::broadcast(k + r * k_stride + w);
+    for (int r = 0; r < kRows; ++r) {
+      const Vec row = Isa::broadcast(rows + r * stride + w);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::dot(sum[r][v], query[v], key);
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::dot(sum[r][v], lane[v], row);
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kKeys; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) {
-      Vec score = sum[r][v];
-      const int at = r * kBlockM + v * Isa::kLanes;
-      if constexpr (kKind != ScoreKind::plain) {
-        const Vec extra = Isa::load(additive + at);
-        if constexpr (kKind == ScoreKind::softcap) {
-          const Vec t = tanh_from_log2<Isa>(Isa::mul(score, Isa::set1(scale.tanh_scale)));
-          score = Isa::fma(t, Isa::set1(scale.log2_softcap), extra);
-        } else {
-          score = Isa::fma(score, Isa::set1(scale.log2_scale), extra);
-        }
-        score = Isa::select_minus_infinity(extra, extra, score);
-      }
-      row_max[v] = Isa::max(row_max[v], score);
-      Isa::store(scores + at, score);
-    }
-  }
+  for (int r = 0; r < kRows; ++r) epilogue.row(sum[r], first_row + r);
 }
 
-// All keys of a tile for kVecs query vectors. Returns the lane-wise maximum.
-template <class Isa, ScoreKind kKind, int kVecs>
-FULMEN_INLINE void score_rows(const float* q, const float* k, int64_t k_stride, int words, int keys, const ScoreScale& scale,
-                              const float* additive, float* scores, float* max_out) {
-  typename Isa::Vec row_max[kVecs];
-#pragma GCC unroll 8
-  for (int v = 0; v < kVecs; ++v) row_max[v] = Isa::set1(-__builtin_inff());
-  int key = 0;
-  for (; key + Isa::kQkKeys <= keys; key += Isa::kQkKeys) {
-    score_block<Isa, kKind, kVecs, Isa::kQkKeys>(q, k + key * k_stride, k_stride, words, scale, additive + key * kBlockM,
-                                                 scores + key * kBlockM, row_max);
+template <class Isa, int kVecs, class Epilogue>
+FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t stride, int words, int count, const Epilogue& epilogue,
+                              int at) {
+  typename Epilogue::template Block<kVecs> block(epilogue, at);
+  int row = 0;
+  for (; row + Isa::kQkKeys <= count; row += Isa::kQkKeys) {
+    score_block<Isa, kVecs, Isa::kQkKeys>(lanes + at, rows + row * stride, stride, words, row, block);
   }
-  for (; key < keys; ++key) {
-    score_block<Isa, kKind, kVecs, 1>(q, k + key * k_stride, k_stride, words, scale, additive + key * kBlockM,
-                                      scores + key * kBlockM, row_max);
-  }
-#pragma GCC unroll 8
-  for (int v = 0; v < kVecs; ++v) Isa::store(max_out + v * Isa::kLanes, row_max[v]);
+  for (; row < count; ++row) score_block<Isa, kVecs, 1>(lanes + at, rows + row * stride, stride, words, row, block);
+  block.end();
 }
 
-// S^T of a tile: scores[keys][kBlockM] for the first `rows` queries (rounded up to whole vectors), tile_max[kBlockM].
-template <class Isa, ScoreKind kKind>
-__attribute__((noinline)) void score_tile(const float* q, const float* k, int64_t k_stride, int words, int rows, int keys,
-                                          const ScoreScale& scale, const float* additive, float* scores, float* tile_max) {
-  const int vecs = static_cast<int>(round_up(rows, Isa::kLanes) / Isa::kLanes);
+// The score product of a tile: `count` rows of words against `lanes` columns (rounded up to whole vectors) of a transposed panel.
+template <class Isa, class Epilogue>
+__attribute__((noinline)) void score_tile(const float* panel, int lanes, const float* rows, int64_t stride, int words, int count,
+                                          const Epilogue& epilogue) {
+  const int vecs = static_cast<int>(round_up(lanes, Isa::kLanes) / Isa::kLanes);
   for (int first = 0; first < vecs; first += Isa::kQkVecs) {
     const int at = first * Isa::kLanes;
-    const int count = vecs - first;
-    if (count >= Isa::kQkVecs) {
-      score_rows<Isa, kKind, Isa::kQkVecs>(q + at, k, k_stride, words, keys, scale, additive + at, scores + at, tile_max + at);
-    } else if (Isa::kQkVecs > 3 && count == 3) {
-      score_rows<Isa, kKind, 3>(q + at, k, k_stride, words, keys, scale, additive + at, scores + at, tile_max + at);
-    } else if (Isa::kQkVecs > 2 && count == 2) {
-      score_rows<Isa, kKind, 2>(q + at, k, k_stride, words, keys, scale, additive + at, scores + at, tile_max + at);
+    const int left = vecs - first;
+    if (left >= Isa::kQkVecs) {
+      score_rows<Isa, Isa::kQkVecs>(panel, rows, stride, words, count, epilogue, at);
+    } else if (Isa::kQkVecs > 3 && left == 3) {
+      score_rows<Isa, 3>(panel, rows, stride, words, count, epilogue, at);
+    } else if (Isa::kQkVecs > 2 && left == 2) {
+      score_rows<Isa, 2>(panel, rows, stride, words, count, epilogue, at);
     } else {
-      score_rows<Isa, kKind, 1>(q + at, k, k_stride, words, keys, scale, additive + at, scores + at, tile_max + at);
+      score_rows<Isa, 1>(panel, rows, stride, words, count, epilogue, at);
     }
   }
 }
+
+// Epilogue of S^T = K Q^T, queries in lanes: scores [keys][kBlockM] and each query's maximum.
+template <class Isa, ScoreKind kKind>
+struct QueryLaneScores {
+  ScoreScale scale;
+  const float* additive;  // [keys][kBlockM], for other kinds than plain
+  float* scores;          // [keys][kBlockM]
+  float* tile_max;        // [kBlockM]
+
+  template <int kVecs>
+  struct Block {
+    using Vec = typename Isa::Vec;
+    FULMEN_INLINE Block(const QueryLaneScores& tile, int at) : tile_(tile), at_(at) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) max_[v] = Isa::set1(-__builtin_inff());
+    }
+    FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) {
+        Vec score = sum[v];
+        const int to = key * kBlockM + at_ + v * Isa::kLanes;
+        if constexpr (kKind != ScoreKind::plain) {
+          const Vec extra = Isa::load(tile_.additive + to);
+          if constexpr (kKind == ScoreKind::softcap) {
+            const Vec t = tanh_from_log2<Isa>(Isa::mul(score, Isa::set1(tile_.scale.tanh_scale)));
+            score = Isa::fma(t, Isa::set1(tile_.scale.log2_softcap), extra);
+          } else {
+            score = Isa::fma(score, Isa::set1(tile_.scale.log2_scale), extra);
+          }
+          score = Isa::select_minus_infinity(extra, extra, score);
+        }
+        max_[v] = Isa::max(max_[v], score);
+        Isa::store(tile_.scores + to, score);
+      }
+    }
+    FULMEN_INLINE void end() {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) Isa::store(tile_.tile_max + at_ + v * Isa::kLanes, max_[v]);
+    }
+    const QueryLaneScores& tile_;
+    int at_;
+    Vec max_[kVecs];
+  };
+};
+
+// Epilogue of S = Q K^T, keys in lanes: scores [rows][kBlockM] and, per row, the maximum of each lane. With a bias (null: none) the
+// scores are scale * raw + bias, else they stay raw.
+template <class Isa, class BiasT>
+struct KeyLaneScores {
+  float scale;
+  const BiasT* bias;
+  int64_t bias_stride;
+  float* scores;    // [rows][kBlockM]
+  float* lane_max;  // [rows][kLanes]
+
+  template <int kVecs>
+  struct Block {
+    using Vec = typename Isa::Vec;
+    FULMEN_INLINE Block(const KeyLaneScores& tile, int at) : tile_(tile), at_(at) {}
+    FULMEN_INLINE void row(Vec (&score)[kVecs], int row) {
+      float* to = tile_.scores + row * kBlockM + at_;
+      if (tile_.bias != nullptr) {
+        const BiasT* bias = tile_.bias + row * tile_.bias_stride + at_;
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) {
+          score[v] = Isa::fma(score[v], Isa::set1(tile_.scale), Isa::load_as_float(bias + v * Isa::kLanes));
+        }
+      }
+      Vec max = at_ > 0 ? Isa::load(tile_.lane_max + row * Isa::kLanes) : score[0];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) {
+        Isa::store(to + v * Isa::kLanes, score[v]);
+        max = Isa::max(max, score[v]);
+      }
+      Isa::store(tile_.lane_max + row * Isa::kLanes, max);
+    }
+    FULMEN_INLINE void end() {}
+    const KeyLaneScores& tile_;
+    int at_;
+  };
+};
 
 // Per-row state of the online softmax, in lanes: base-2 units.
 struct SoftmaxState {

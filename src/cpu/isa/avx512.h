@@ -90,6 +90,11 @@ struct Avx512 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask(n), p)));
   }
 
+  static void store_from_float(float* p, Vec x) { store(p, x); }
+  static void store_from_float(Fp16* p, Vec x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static void store_from_float(Bf16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x)); }
   static void store_from_float(float* p, Vec x, int n) { _mm512_mask_storeu_ps(p, mask(n), x); }
   static void store_from_float(Fp16* p, Vec x, int n) {
     _mm256_mask_storeu_epi16(p, mask(n), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -142,10 +147,7 @@ struct Avx512 {
     const Vec halves = max(quads, _mm512_shuffle_f32x4(quads, quads, 0x4E));
     return max(halves, _mm512_shuffle_f32x4(halves, halves, 0xB1));
   }
-  template <int kIndex>
-  static Vec quad_broadcast(Vec x) {
-    return _mm512_permute_ps(x, kIndex * 0x55);
-  }
+  static Vec load_quad(const float* p) { return _mm512_broadcast_f32x4(_mm_loadu_ps(p)); }
   static void store_quad(float* p, Vec x) { _mm_storeu_ps(p, _mm512_castps512_ps128(x)); }
   static Vec unpacklo_pairs(Vec a, Vec b) { return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))); }
   static Vec unpackhi_pairs(Vec a, Vec b) { return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))); }

@@ -51,6 +51,10 @@ struct Avx512Bf16 : Avx512 {
   }
 
   using Avx512::store_from_float;
+  static void store_from_float(Bf16* p, Vec x) {
+    const auto narrow = _mm512_cvtneps_pbh(x);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<const __m256i&>(narrow));
+  }
   static void store_from_float(Bf16* p, Vec x, int n) {
     const auto narrow = _mm512_cvtneps_pbh(x);
     _mm256_mask_storeu_epi16(p, mask(n), reinterpret_cast<const __m256i&>(narrow));
