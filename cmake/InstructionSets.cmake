@@ -32,6 +32,13 @@ endif()
 
 include(CheckCXXCompilerFlag)
 
+# The table's line for a name, or an empty string.
+function(fulmen_instruction_set_line name result)
+  set(line ${FULMEN_INSTRUCTION_SETS})
+  list(FILTER line INCLUDE REGEX "^[^|]*\\|${name}\\|")
+  set(${result} "${line}" PARENT_SCOPE)
+endfunction()
+
 # Adds those isa_*.cpp among the sources that this architecture and compiler can build, and the other sources, to the target.
 function(fulmen_target_sources target)
   foreach(source ${ARGN})
@@ -42,8 +49,7 @@ function(fulmen_target_sources target)
     endif()
     set(name ${CMAKE_MATCH_1})
     string(TOUPPER ${name} upper)
-    set(line ${FULMEN_INSTRUCTION_SETS})
-    list(FILTER line INCLUDE REGEX "^[^|]*\\|${name}\\|")
+    fulmen_instruction_set_line(${name} line)
     if(NOT line)
       message(FATAL_ERROR "${source}: no line for \"${name}\" in cmake/InstructionSets.cmake")
     endif()
