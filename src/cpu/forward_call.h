@@ -29,6 +29,7 @@ struct TileTask {
   int64_t head = 0;
   int64_t row_begin = 0;
   int64_t row_end = 0;
+  const TileTask* next = nullptr;  // what the same worker does afterwards, where that is known
 };
 
 // One split of the keys for all query rows that share a KV head.

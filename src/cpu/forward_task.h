@@ -96,20 +96,22 @@ class ForwardTask {
     const bool moved = problem_.lse.present ? softmax_tile<Isa, 5>(scores, tile_max(), rows, count, factor, softmax)
                                             : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), rows, count, factor, softmax);
 
-    const float* values = scratch_ + layout_.values;
-    const int key_words = words_of<Isa>(count);
     const bool first_tile = (started_ >> tile & 1U) == 0;
     started_ |= 1U << tile;
     if (first_tile) {
-      output_tile<Isa, OutputKind::first, QueriesInLanes>(scores, values, layout_.value_stride, key_words, rows, softmax.rescale,
-                                                          output(tile));
+      multiply_values<OutputKind::first>(tile, rows, count);
     } else if (moved) {
-      output_tile<Isa, OutputKind::rescale, QueriesInLanes>(scores, values, layout_.value_stride, key_words, rows, softmax.rescale,
-                                                            output(tile));
+      multiply_values<OutputKind::rescale>(tile, rows, count);
     } else {
-      output_tile<Isa, OutputKind::accumulate, QueriesInLanes>(scores, values, layout_.value_stride, key_words, rows,
-                                                               softmax.rescale, output(tile));
+      multiply_values<OutputKind::accumulate>(tile, rows, count);
     }
+  }
+
+  template <OutputKind kKind>
+  void multiply_values(int tile, int rows, int count) {
+    const ScratchOutput<Isa, kKind> to{output(tile), layout_.value_stride, state(tile).rescale};
+    output_tile<Isa, QueriesInLanes>(scratch_ + layout_.scores, scratch_ + layout_.values, layout_.value_stride,
+                                     words_of<Isa>(count), rows, to);
   }
 
   template <ScoreKind kKind>

@@ -91,8 +91,9 @@ class ShortTask {
       const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
       float* keys = scratch_ + layout_.keys + plane * layout_.key_plane;
       pack_queries<Isa>(k, problem_.k.strides[1], plane_keys(plane), problem_.head_dim, keys);
-      const KeyLaneScores<Isa, BiasT> epilogue{problem_.softmax_scale, bias == nullptr ? bias : bias + plane * kBlockM, bias_stride,
-                                               scores(plane), lane_max(plane)};
+      const KeyLaneScores<Isa, BiasT> epilogue{
+          problem_.softmax_scale, bias == nullptr ? bias : bias + plane * kBlockM, bias_stride, scores(plane), lane_max(plane),
+          value_rows(plane)};
       score_tile<Isa>(keys, plane_keys(plane), queries, query_stride, words_of<Isa>(problem_.head_dim), rows_, epilogue);
     }
   }
@@ -239,26 +240,61 @@ class ShortTask {
   }
 
   void output() {
-    float* out = scratch_ + layout_.output;
     finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, task_.row_begin, rows_, row_max(), row_sum(), row_factor());
-    float* values = scratch_ + layout_.values;
-    for (int plane = 0; plane < planes_; ++plane) {
-      const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
-      pack_values<Isa>(v, problem_.v.strides[1], plane_keys(plane), problem_.head_dim_v, values, layout_.value_stride);
-      const int words = words_of<Isa>(plane_keys(plane));
-      if (plane == 0) {
-        output_tile<Isa, OutputKind::first, KeysInLanes>(scores(plane), values, layout_.value_stride, words, rows_, row_factor(),
-                                                         out);
-      } else {
-        output_tile<Isa, OutputKind::accumulate, KeysInLanes>(scores(plane), values, layout_.value_stride, words, rows_,
-                                                              row_factor(), out);
-      }
+    T* out = element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head);
+    const int64_t out_stride = problem_.out.strides[1];
+    if (planes_ == 1) {
+      multiply_values(0, FinalOutput<Isa, T>{out,
+                                             out_stride,
+                                             row_factor(),
+                                             rows_,
+                                             static_cast<int>(problem_.head_dim_v),
+                                             {next_keys(), next_queries(), next_bias()}});
+      return;
     }
+    float* tile = scratch_ + layout_.output;
     if (planes_ == 0) {
-      for (int64_t i = 0; i < rows_ * layout_.value_stride; i += kLanes) Isa::store(out + i, Isa::zero());
+      for (int64_t i = 0; i < rows_ * layout_.value_stride; i += kLanes) Isa::store(tile + i, Isa::zero());
+    } else {
+      multiply_values(0, ScratchOutput<Isa, OutputKind::first>{tile, layout_.value_stride, nullptr});
+      multiply_values(1, ScratchOutput<Isa, OutputKind::accumulate>{tile, layout_.value_stride, nullptr});
     }
-    store_output<Isa>(out, layout_.value_stride, row_factor(), rows_, problem_.head_dim_v,
-                      element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head), problem_.out.strides[1]);
+    store_output<Isa>(tile, layout_.value_stride, row_factor(), rows_, problem_.head_dim_v, out, out_stride);
+  }
+
+  RowPrefetch value_rows(int plane) const {
+    const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
+    return {reinterpret_cast<const char*>(v), problem_.v.strides[1] * static_cast<int64_t>(sizeof(T)),
+            problem_.head_dim_v * static_cast<int64_t>(sizeof(T)), plane_keys(plane)};
+  }
+  RowPrefetch next_keys() const {
+    if (task_.next == nullptr) return {};
+    const T* k = element<const T>(tensors_.k, problem_.k, task_.next->batch, 0, task_.next->head / problem_.group_size());
+    return {reinterpret_cast<const char*>(k), problem_.k.strides[1] * static_cast<int64_t>(sizeof(T)),
+            problem_.head_dim * static_cast<int64_t>(sizeof(T)), plane_keys(0)};
+  }
+  RowPrefetch next_queries() const {
+    if (task_.next == nullptr) return {};
+    const T* q = element<const T>(tensors_.q, problem_.q, task_.next->batch, task_.next->row_begin, task_.next->head);
+    return {reinterpret_cast<const char*>(q), problem_.q.strides[1] * static_cast<int64_t>(sizeof(T)),
+            problem_.head_dim * static_cast<int64_t>(sizeof(T)), static_cast<int>(task_.next->row_end - task_.next->row_begin)};
+  }
+  RowPrefetch next_bias() const {
+    if (task_.next == nullptr || !problem_.bias.present) return {};
+    const int64_t size = problem_.bias.dtype == DType::fp32 ? 4 : 2;
+    const char* bias = static_cast<const char*>(tensors_.bias.data) +
+                       size * (task_.next->batch * problem_.bias.strides[0] + task_.next->head * problem_.bias.strides[1] +
+                               task_.next->row_begin * problem_.bias.strides[2]);
+    return {bias, problem_.bias.strides[2] * size, problem_.seqlen_k * size,
+            static_cast<int>(task_.next->row_end - task_.next->row_begin)};
+  }
+
+  template <class Output>
+  void multiply_values(int plane, const Output& output) {
+    float* values = scratch_ + layout_.values;
+    const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
+    pack_values<Isa>(v, problem_.v.strides[1], plane_keys(plane), problem_.head_dim_v, values, layout_.value_stride);
+    output_tile<Isa, KeysInLanes>(scores(plane), values, layout_.value_stride, words_of<Isa>(plane_keys(plane)), rows_, output);
   }
 
   const ForwardCall& call_;

@@ -42,6 +42,20 @@ FULMEN_INLINE typename Isa::Vec tanh_from_log2(typename Isa::Vec z) {
   return Isa::sub(Isa::set1(1.0F), Isa::div(Isa::set1(2.0F), Isa::add(Isa::set1(1.0F), Isa::template exp2<5>(limited))));
 }
 
+// Rows of memory that will be read soon, fetched a row at a time from within a product's loop, which waits for arithmetic anyway.
+struct RowPrefetch {
+  const char* base = nullptr;  // null: nothing
+  int64_t stride = 0;          // bytes from row to row
+  int64_t bytes = 0;           // of a row
+  int rows = 0;
+
+  template <class Isa>
+  FULMEN_INLINE void row(int index) const {
+    if (index >= rows) return;
+    for (int64_t at = 0; at < bytes; at += 64) Isa::prefetch(base + index * stride + at);
+  }
+};
+
 // One register block of a score product: kRows rows of words by broadcast x kVecs vectors of lanes; the sums go to the epilogue.
 template <class Isa, int kVecs, int kRows, class Block>
 FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
@@ -154,6 +168,7 @@ struct KeyLaneScores {
   int64_t bias_stride;
   float* scores;    // [rows][kBlockM]
   float* lane_max;  // [rows][kLanes]
+  RowPrefetch values;
 
   template <int kVecs>
   struct Block {
@@ -161,6 +176,7 @@ struct KeyLaneScores {
     FULMEN_INLINE Block(const KeyLaneScores& tile, int at) : tile_(tile), at_(at) {}
     FULMEN_INLINE void row(Vec (&score)[kVecs], int row) {
       float* to = tile_.scores + row * kBlockM + at_;
+      if (at_ == 0) tile_.values.template row<Isa>(row);
       if (tile_.bias != nullptr) {
         const BiasT* bias = tile_.bias + row * tile_.bias_stride + at_;
 #pragma GCC unroll 8
@@ -270,31 +286,65 @@ struct KeysInLanes {
   static constexpr int kWordStride = 1;
 };
 
-// Where the second product goes.
+// Where the second product goes: what a block's sums start from, and what is done with them.
 enum class OutputKind {
   first,       // output = P V
   accumulate,  // output += P V
   rescale,     // output = rescale * output + P V
 };
 
+// Into the scratch tile [rows][stride], for later tiles of keys.
+template <class Isa, OutputKind kKind>
+struct ScratchOutput {
+  float* out;
+  int64_t stride;
+  const float* rescale;  // [rows], for kind rescale
+
+  FULMEN_INLINE typename Isa::Vec start(int row, int column) const {
+    if constexpr (kKind == OutputKind::first) return Isa::zero();
+    const auto old = Isa::load(out + row * stride + column);
+    if constexpr (kKind == OutputKind::rescale) return Isa::mul(old, Isa::broadcast(rescale + row));
+    return old;
+  }
+  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const { Isa::store(out + row * stride + column, sum); }
+};
+
+// Normalised and rounded, straight into the caller's tensor, for rows whose keys all lie in this tile.
+template <class Isa, class T>
+struct FinalOutput {
+  T* out;
+  int64_t stride;
+  const float* factor;  // [rows]
+  int rows;             // rows from here on are padding and not written
+  int dim;              // columns likewise
+  RowPrefetch next[3];
+
+  FULMEN_INLINE typename Isa::Vec start(int /*row*/, int /*column*/) const { return Isa::zero(); }
+  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const {
+    if (row >= rows) return;
+    if (column == 0) {
+      for (const RowPrefetch& rows_ahead : next) rows_ahead.template row<Isa>(row);
+    }
+    const auto x = Isa::mul(sum, Isa::broadcast(factor + row));
+    if (column + Isa::kLanes <= dim) {
+      Isa::store_from_float(out + row * stride + column, x);
+    } else {
+      Isa::store_from_float(out + row * stride + column, x, dim - column);
+    }
+  }
+};
+
 // One register block of O: kRows query rows x kVecs vectors of V's head_dim.
-template <class Isa, OutputKind kKind, class P, int kVecs, int kRows>
+template <class Isa, class P, int kVecs, int kRows, class Output>
 FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
-                                const float* v,  // [words][v_stride]
-                                int64_t v_stride, int words, const float* rescale, float* out, int64_t out_stride) {
+                                const float* v,  // [words][v_stride], at the first of the columns
+                                int64_t v_stride, int words, const Output& output, int row, int column) {
   using Vec = typename Isa::Vec;
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < kVecs; ++c) {
-      if constexpr (kKind == OutputKind::first) {
-        sum[r][c] = Isa::zero();
-      } else {
-        sum[r][c] = Isa::load(out + r * out_stride + c * Isa::kLanes);
-        if constexpr (kKind == OutputKind::rescale) sum[r][c] = Isa::mul(sum[r][c], Isa::broadcast(rescale + r));
-      }
-    }
+    for (int c = 0; c < kVecs; ++c) sum[r][c] = output.start(row + r, column + c * Isa::kLanes);
   }
   for (int w = 0; w < words; ++w, p += P::kWordStride, v += v_stride) {
     Vec value[kVecs];
@@ -310,39 +360,39 @@ FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < kVecs; ++c) Isa::store(out + r * out_stride + c * Isa::kLanes, sum[r][c]);
+    for (int c = 0; c < kVecs; ++c) output.end(row + r, column + c * Isa::kLanes, sum[r][c]);
   }
 }
 
-template <class Isa, OutputKind kKind, class P, int kVecs>
-FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words, int rows, const float* rescale,
-                                  float* out, int64_t out_stride) {
+template <class Isa, class P, int kVecs, class Output>
+FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words, int rows, const Output& output,
+                                  int column) {
   constexpr int kRows = kVecs < 3 ? Isa::kPvRowsNarrow : Isa::kPvRows;
   static_assert(kBlockM % kRows == 0, "rows of the register block must divide the tile");
   for (int row = 0; row < rows; row += kRows) {
-    output_block<Isa, kKind, P, kVecs, kRows>(p + row * P::kRowStride, v, v_stride, words, rescale + row, out + row * out_stride,
-                                              out_stride);
+    output_block<Isa, P, kVecs, kRows>(p + row * P::kRowStride, v + column, v_stride, words, output, row, column);
   }
 }
 
-// O tile [rows][v_stride] from P and the V panel [words][v_stride]; v_stride is head_dim_v rounded up to whole vectors.
-template <class Isa, OutputKind kKind, class P>
+// O tile from P and the V panel [words][v_stride]; v_stride is head_dim_v rounded up to whole vectors. Rows are computed up to a
+// whole register block.
+template <class Isa, class P, class Output>
 __attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride, int words, int rows,
-                                           const float* rescale, float* out) {
+                                           const Output& output) {
   const int vecs = static_cast<int>(v_stride / Isa::kLanes);
   // Even blocks: 6 vectors go as 3 + 3, not 4 + 2, which keeps every block's ratio of products to loads high.
   const int blocks = (vecs + Isa::kPvVecs - 1) / Isa::kPvVecs;
   for (int block = 0, done = 0; block < blocks; ++block) {
     const int count = (vecs - done + (blocks - block) - 1) / (blocks - block);
-    const int at = done * Isa::kLanes;
+    const int column = done * Isa::kLanes;
     if (Isa::kPvVecs >= 4 && count == 4) {
-      output_columns<Isa, kKind, P, 4>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+      output_columns<Isa, P, 4>(p, v, v_stride, words, rows, output, column);
     } else if (Isa::kPvVecs >= 3 && count == 3) {
-      output_columns<Isa, kKind, P, 3>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+      output_columns<Isa, P, 3>(p, v, v_stride, words, rows, output, column);
     } else if (count == 2) {
-      output_columns<Isa, kKind, P, 2>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+      output_columns<Isa, P, 2>(p, v, v_stride, words, rows, output, column);
     } else {
-      output_columns<Isa, kKind, P, 1>(p, v + at, v_stride, words, rows, rescale, out + at, v_stride);
+      output_columns<Isa, P, 1>(p, v, v_stride, words, rows, output, column);
     }
     done += count;
   }

@@ -12,9 +12,11 @@
 namespace fulmen::cpu {
 namespace {
 
-constexpr int kPrefillBlockN = 128;  // key rows of a tile: output is loaded and stored once per 128 keys
-constexpr int kMaxTilesPerTask = 8;  // query tiles that share a packed key tile: packing costs under 1 % of the products
-constexpr int64_t kShortKeys = 128;  // most keys of the short-sequence kernel: one score row
+constexpr int kPrefillBlockN = 128;    // key rows of a tile: output is loaded and stored once per 128 keys
+constexpr int kMaxTilesPerTask = 8;    // query tiles that share a packed key tile: packing costs under 1 % of the products
+constexpr int64_t kMaxRunLength = 16;  // short tasks that a worker takes at once
+constexpr int64_t kRunsPerThread = 6;  // at least, so that threads end together
+constexpr int64_t kShortKeys = 128;    // most keys of the short-sequence kernel: one score row
 
 // How the work is cut. Tiles compute the same whatever the cut, so it may depend on the number of threads.
 int choose_tiles_per_task(const Problem& p, int threads) {
@@ -42,7 +44,11 @@ class TileRunner final : public Runner {
                                             : tile_scratch(problem, table.lanes, group, block_n, call_.tiles_per_task).total;
     scratch_floats_ = round_up(floats, 16);
     task_rows_ = static_cast<int64_t>(call_.tiles_per_task) * kBlockM;
-    blocks_ = (problem.seqlen_q + task_rows_ - 1) / task_rows_;
+    blocks_ = (problem.seqlen_q + task_rows_ - 1) / task_rows_;  // 0 for no queries: then there are no tasks
+    if (short_sequence) {
+      const int64_t tasks = problem.batch * problem.num_heads * blocks_;
+      run_length_ = std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
+    }
     config_ = {std::move(name), kBlockM, block_n, 1, threads_.num_threads};
   }
 
@@ -55,17 +61,28 @@ class TileRunner final : public Runner {
     ForwardCall call = call_;
     call.tensors = &tensors;
     auto* scratch = static_cast<float*>(workspace);
-    const int64_t heads = problem_.num_heads;
-    parallel_tasks(threads_, problem_.batch * heads * blocks_, [&](int64_t index, int worker) {
-      const int64_t head = index / blocks_;
-      const int64_t block = blocks_ - 1 - index % blocks_;  // causal: the longest rows of a head first
-      TileTask task{head / heads, head % heads, block * task_rows_, std::min(problem_.seqlen_q, (block + 1) * task_rows_)};
-      function_(call, task, scratch + worker * scratch_floats_);
+    const int64_t count = problem_.batch * problem_.num_heads * blocks_;
+    parallel_tasks(threads_, (count + run_length_ - 1) / run_length_, [&](int64_t run, int worker) {
+      const int64_t end = std::min(count, (run + 1) * run_length_);
+      TileTask task = make_task(run * run_length_);
+      for (int64_t index = run * run_length_; index < end; ++index) {
+        const TileTask next = make_task(index + 1);
+        task.next = index + 1 < end ? &next : nullptr;
+        function_(call, task, scratch + worker * scratch_floats_);
+        task = next;
+      }
     });
     return {};
   }
 
  private:
+  TileTask make_task(int64_t index) const {
+    const int64_t head = index / blocks_;
+    const int64_t block = blocks_ - 1 - index % blocks_;  // causal: the longest rows of a head first
+    return {head / problem_.num_heads, head % problem_.num_heads, block * task_rows_,
+            std::min(problem_.seqlen_q, (block + 1) * task_rows_)};
+  }
+
   Problem problem_;
   ThreadSettings threads_;
   IsaTable::TileTaskFunction function_;
@@ -74,6 +91,7 @@ class TileRunner final : public Runner {
   int64_t scratch_floats_ = 0;
   int64_t task_rows_ = 0;
   int64_t blocks_ = 0;
+  int64_t run_length_ = 1;  // consecutive tasks that one worker takes at once: each fetches the next one's memory
 };
 
 class PrefillKernel final : public Kernel {
