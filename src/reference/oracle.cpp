@@ -4,6 +4,7 @@
 
 #include "cpu/threading.h"
 #include "fulmen/reference.h"
+#include "reference/decode_rows.h"
 #include "reference/oracle_rows.h"
 #include "reference/row_loops.h"
 #include "reference/score_row.h"
@@ -22,19 +23,13 @@ void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   if (batch == batch_ && kv_head == kv_head_) return;
   batch_ = batch;
   kv_head_ = kv_head;
+  decode_transposed(t_.k.data, p_.dtype, offset_of(p_.k, batch, 0, kv_head), p_.k.strides[1], p_.seqlen_k, p_.head_dim, k_.data());
   for (int64_t j = 0; j < p_.seqlen_k; ++j) {
-    const int64_t k_row = offset_of(p_.k, batch, j, kv_head);
-    const int64_t v_row = offset_of(p_.v, batch, j, kv_head);
-    for (int64_t d = 0; d < p_.head_dim; ++d) {
-      k_[static_cast<std::size_t>(d * p_.seqlen_k + j)] = load_float(t_.k.data, p_.dtype, k_row + d * p_.k.strides[3]);
-    }
-    double& size = v_sizes_[static_cast<std::size_t>(j)];
-    size = 0;
-    for (int64_t d = 0; d < p_.head_dim_v; ++d) {
-      const double value = load_float(t_.v.data, p_.dtype, v_row + d * p_.v.strides[3]);
-      v_[static_cast<std::size_t>(j * p_.head_dim_v + d)] = value;
-      size = std::fmax(size, std::fabs(value));
-    }
+    double* v = v_.data() + j * p_.head_dim_v;
+    decode_row(t_.v.data, p_.dtype, offset_of(p_.v, batch, j, kv_head), p_.head_dim_v, v);
+    double size = 0;
+    for (int64_t d = 0; d < p_.head_dim_v; ++d) size = std::fmax(size, std::fabs(v[d]));
+    v_sizes_[static_cast<std::size_t>(j)] = size;
   }
 }
 
@@ -45,7 +40,7 @@ double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
   for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = 0;
   const int64_t q_row = offset_of(p_.q, batch_, i, h);
   for (int64_t d = 0; d < p_.head_dim; ++d) {
-    const double q = load_float(t_.q.data, p_.dtype, q_row + d * p_.q.strides[3]);
+    const double q = load_float(t_.q.data, p_.dtype, q_row + d);
     add_scaled(scores + keys.begin, k_.data() + d * p_.seqlen_k + keys.begin, q, keys.end - keys.begin);
   }
   for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] *= static_cast<double>(p_.softmax_scale);

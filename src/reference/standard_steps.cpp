@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "reference/decode_rows.h"
 #include "reference/oracle_rows.h"
 #include "reference/row_loops.h"
 #include "reference/score_row.h"
@@ -60,14 +61,9 @@ void StandardRows::load(int64_t batch, int64_t kv_head) noexcept {
   if (batch == batch_ && kv_head == kv_head_) return;
   batch_ = batch;
   kv_head_ = kv_head;
+  decode_transposed(t_.k.data, p_.dtype, offset_of(p_.k, batch, 0, kv_head), p_.k.strides[1], p_.seqlen_k, p_.head_dim, k_);
   for (int64_t j = 0; j < p_.seqlen_k; ++j) {
-    const int64_t k_row = offset_of(p_.k, batch, j, kv_head);
-    const int64_t v_row = offset_of(p_.v, batch, j, kv_head);
-    for (int64_t d = 0; d < p_.head_dim; ++d)
-      k_[d * p_.seqlen_k + j] = load_float(t_.k.data, p_.dtype, k_row + d * p_.k.strides[3]);
-    for (int64_t d = 0; d < p_.head_dim_v; ++d) {
-      v_[j * p_.head_dim_v + d] = load_float(t_.v.data, p_.dtype, v_row + d * p_.v.strides[3]);
-    }
+    decode_row(t_.v.data, p_.dtype, offset_of(p_.v, batch, j, kv_head), p_.head_dim_v, v_ + j * p_.head_dim_v);
   }
 }
 
@@ -77,7 +73,7 @@ const float* StandardRows::rows(int64_t h, int64_t first, int64_t count) noexcep
     std::fill(scores, scores + p_.seqlen_k, 0.0F);
     const int64_t q_row = offset_of(p_.q, batch_, first + r, h);
     for (int64_t d = 0; d < p_.head_dim; ++d) {
-      add_scaled(scores, k_ + d * p_.seqlen_k, load_float(t_.q.data, p_.dtype, q_row + d * p_.q.strides[3]), p_.seqlen_k);
+      add_scaled(scores, k_ + d * p_.seqlen_k, load_float(t_.q.data, p_.dtype, q_row + d), p_.seqlen_k);
     }
     for (int64_t j = 0; j < p_.seqlen_k; ++j) scores[j] *= p_.softmax_scale;
   }
@@ -101,7 +97,7 @@ void store_rows(const Problem& p, const AttentionTensors& t, int64_t b, int64_t 
   for (int64_t r = 0; r < count; ++r) {
     const int64_t row = offset_of(p.out, b, first + r, h);
     for (int64_t d = 0; d < p.head_dim_v; ++d) {
-      store_float(t.out.data, p.dtype, row + d * p.out.strides[3], out[r * p.head_dim_v + d]);
+      store_float(t.out.data, p.dtype, row + d, out[r * p.head_dim_v + d]);
     }
     if (p.lse.present) static_cast<float*>(t.lse.data)[offset_of(p.lse, b, h, first + r)] = lse[r];
   }
