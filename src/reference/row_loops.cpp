@@ -16,7 +16,7 @@ namespace {
 constexpr int kLanes = 16;
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Doubles = double __attribute__((vector_size(kLanes * sizeof(float))));
-using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
+using Bits = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // e^x for x <= 0 to about 1 ulp; 0 below -87.3, where the result would be subnormal; NaN stays NaN.
@@ -31,7 +31,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
   poly = poly * r + 1.6666665459e-1F;
   poly = poly * r + 5.0000001201e-1F;
   poly = poly * (r * r) + r + 1.0F;
-  const Ints exponent = (reinterpret_cast<Ints>(shifted) << 23) + (127 << 23);
+  const Bits exponent = (reinterpret_cast<Bits>(shifted) << 23) + (127U << 23);
   const Floats result = poly * reinterpret_cast<Floats>(exponent);
   x = x < -87.3F ? Floats{} : result;
 }
@@ -153,7 +153,10 @@ const Clones& clones() noexcept {
 
 }  // namespace
 
-float softmax_row(float* scores, int64_t count, float sink) noexcept { return clones().softmax(scores, count, sink); }
+float softmax_row(float* scores, int64_t count, float sink) noexcept {
+  if (count == 0) return sink;  // scores may be null
+  return clones().softmax(scores, count, sink);
+}
 
 void add_scaled(float* acc, const float* x, float factor, int64_t count) noexcept {
   clones().add_scaled_floats(acc, x, factor, count);
