@@ -29,7 +29,6 @@ int report(const Status& status) {
 
 int run(int argc, char** argv) {
   CLI::App app{"Exact attention as one fused operation", "fulmen"};
-  app.require_subcommand(1);
   app.set_version_flag("--version", std::string("fulmen ") + fulmen::version());
   const std::array commands{fulmen::tools::devices_command(app), fulmen::tools::run_command(app),
                             fulmen::tools::explain_command(app), fulmen::tools::verify_command(app),
@@ -44,7 +43,8 @@ int run(int argc, char** argv) {
   for (const auto& command : commands) {
     if (command.parser->parsed()) return report(command.run());
   }
-  return 0;
+  return report(
+      {StatusCode::invalid_argument, "a subcommand is needed: devices, run, explain, verify or bench (--help tells more)"});
 }
 
 }  // namespace
