@@ -1,0 +1,118 @@
+// Running a plan, and the one-line call.
+#include "fulmen/attention.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "fulmen/plan.h"
+#include "fulmen/reference.h"
+#include "plan/plan_impl.h"
+
+namespace fulmen {
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 64;
+
+struct Range {
+  const char* name;
+  const void* data;
+  std::size_t bytes;
+  bool needed;  // by the Problem
+};
+
+bool overlap(const Range& a, const Range& b) {
+  const auto begin_a = reinterpret_cast<std::uintptr_t>(a.data), begin_b = reinterpret_cast<std::uintptr_t>(b.data);
+  return a.bytes > 0 && b.bytes > 0 && begin_a < begin_b + b.bytes && begin_b < begin_a + a.bytes;
+}
+
+Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t) {
+  const Problem& p = plan.problem;
+  const TensorBytes& bytes = plan.bytes;
+  const Range inputs[] = {{"q", t.q.data, bytes.q, true},
+                          {"k", t.k.data, bytes.k, true},
+                          {"v", t.v.data, bytes.v, true},
+                          {"bias", t.bias.data, bytes.bias, p.bias.present},
+                          {"keep_mask", t.keep_mask.data, bytes.keep_mask, p.keep_mask.present},
+                          {"alibi_slopes", t.alibi_slopes.data, bytes.alibi_slopes, p.alibi_slopes.present},
+                          {"sinks", t.sinks.data, bytes.sinks, p.sinks.present}};
+  const Range outputs[] = {{"out", t.out.data, bytes.out, true}, {"lse", t.lse.data, bytes.lse, p.lse.present}};
+  const auto missing = [](const Range& range) { return range.needed && range.bytes > 0 && range.data == nullptr; };
+  for (const Range& range : inputs) {
+    if (missing(range)) {
+      return {StatusCode::invalid_argument, fmt::format("{}.data is null: the plan needs {} bytes there", range.name, range.bytes)};
+    }
+  }
+  for (const Range& output : outputs) {
+    if (missing(output)) {
+      return {StatusCode::invalid_argument,
+              fmt::format("{}.data is null: the plan needs {} bytes there", output.name, output.bytes)};
+    }
+    for (const Range& input : inputs) {
+      if (overlap(output, input)) {
+        return {StatusCode::invalid_argument, fmt::format("{} at {} overlaps {} at {}: outputs need memory of their own",
+                                                          output.name, output.data, input.name, input.data)};
+      }
+    }
+  }
+  if (overlap(outputs[0], outputs[1])) {
+    return {StatusCode::invalid_argument,
+            fmt::format("out at {} overlaps lse at {}: outputs need memory of their own", outputs[0].data, outputs[1].data)};
+  }
+  return {};
+}
+
+struct FreeWorkspace {
+  void operator()(void* p) const noexcept { std::free(p); }
+};
+
+}  // namespace
+
+Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const {
+  try {
+    const Impl& impl = *impl_;
+    if (Status status = check_pointers(impl, tensors); !status.ok()) return status;
+    const std::size_t needed = impl.runner->workspace_bytes();
+    std::unique_ptr<void, FreeWorkspace> own;
+    if (workspace == nullptr && needed > 0) {
+      if (impl.backend->name() != "cpu") {
+        return {StatusCode::invalid_argument,
+                fmt::format("workspace is null: {} bytes on device {} are needed", needed, impl.device)};
+      }
+      own.reset(
+          std::aligned_alloc(kWorkspaceAlignment, (needed + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment));
+      if (own == nullptr) return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes", needed)};
+      workspace = own.get();
+    } else if (needed > 0) {
+      if (workspace_bytes < needed) {
+        return {StatusCode::invalid_argument,
+                fmt::format("workspace_bytes is {}: at least {} are needed", workspace_bytes, needed)};
+      }
+      if (reinterpret_cast<std::uintptr_t>(workspace) % kWorkspaceAlignment != 0) {
+        return {StatusCode::invalid_argument, fmt::format("workspace is {}: an address divisible by 64 is needed", workspace)};
+      }
+    }
+    if (Status status = impl.runner->run(stream, tensors, workspace); !status.ok()) return status;
+    if (!impl.verify) return {};
+    const VerifyReport report = verify_result(impl.problem, tensors);
+    if (report.ok) return {};
+    return {StatusCode::verification_failed, fmt::format("kernel {}: {}", impl.runner->config().kernel, report.message)};
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::out_of_memory, "no memory to run the plan"};
+  } catch (const std::exception& error) {
+    return {StatusCode::internal, fmt::format("running the plan failed: {}", error.what())};
+  }
+}
+
+Status attention(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device) {
+  auto problem = make_problem(tensors, options);
+  if (!problem.ok()) return problem.status();
+  auto chosen = plan(problem.value(), device, options);
+  if (!chosen.ok()) return chosen.status();
+  return chosen->run(nullptr, tensors, nullptr, 0);
+}
+
+}  // namespace fulmen

@@ -1,0 +1,302 @@
+// Every check of a call's tensors and options, each once.
+#include "fulmen/problem.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <new>
+
+#include "algorithm/key_range.h"
+
+namespace fulmen {
+namespace {
+
+using Shape = std::array<int64_t, 4>;
+
+constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kMaxLength = int64_t{1} << 40;  // of any dim: far over any memory, and products of index and stride stay exact
+
+Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
+
+bool is_float(DType dtype) { return dtype == DType::fp32 || dtype == DType::fp16 || dtype == DType::bf16; }
+bool absent(const Tensor& tensor) { return tensor.data == nullptr && tensor.shape == Shape{}; }
+
+// Whether the farthest element's offset fits 62 bits.
+bool extent_fits(const Tensor& t) {
+  int64_t last = 0;
+  for (int d = 0; d < 4; ++d) {
+    int64_t reach = 0;
+    if (t.shape[d] > 1 && __builtin_mul_overflow(t.shape[d] - 1, t.strides[d], &reach)) return false;
+    if (__builtin_add_overflow(last, reach, &last)) return false;
+  }
+  return last < (int64_t{1} << 60);
+}
+
+// What every tensor obeys: sizes and strides that address memory, the last dim contiguous.
+Status check_view(const char* name, const Tensor& t) {
+  for (int d = 0; d < 4; ++d) {
+    if (t.shape[d] < 0 || t.shape[d] > kMaxLength) {
+      return invalid(fmt::format("{}.shape is {}: each dim must be 0 to 2^40", name, t.shape));
+    }
+    if (t.shape[d] > 1 && t.strides[d] < 0)
+      return invalid(fmt::format("{}.strides is {}: negative strides are not accepted", name, t.strides));
+  }
+  if (t.shape[3] > 1 && t.strides[3] != 1) {
+    return invalid(fmt::format("{}.strides is {}: the last dim must be contiguous, stride 1", name, t.strides));
+  }
+  if (!extent_fits(t)) {
+    return invalid(
+        fmt::format("{} with shape {} and strides {} spans more memory than an address can reach", name, t.shape, t.strides));
+  }
+  return {};
+}
+
+// An output's elements lie apart: sorted by stride, each dim steps over the whole extent of the smaller ones.
+bool overlaps_itself(const Tensor& t) {
+  std::array<int, 4> order{0, 1, 2, 3};
+  for (int i = 0; i < 4; ++i) {
+    for (int j = i + 1; j < 4; ++j) {
+      if (t.strides[order[j]] < t.strides[order[i]]) std::swap(order[i], order[j]);
+    }
+  }
+  int64_t extent = 0;  // largest offset reached by the dims so far
+  for (const int d : order) {
+    if (t.shape[d] == 0) return false;
+    if (t.shape[d] == 1) continue;
+    if (t.strides[d] <= extent) return true;
+    extent += (t.shape[d] - 1) * t.strides[d];
+  }
+  return false;
+}
+
+TensorSpec spec_of(const Tensor& t) {
+  TensorSpec spec{t.dtype, true, t.strides};
+  for (int d = 0; d < 4; ++d) {
+    if (t.shape[d] <= 1) spec.strides[d] = d == 3 ? 1 : 0;
+  }
+  return spec;
+}
+
+Status check_shape(const char* name, const Tensor& t, const Shape& want, const char* meaning) {
+  if (t.shape == want) return {};
+  return invalid(fmt::format("{}.shape is {}: {} = {} is needed", name, t.shape, meaning, want));
+}
+
+Status check_main(const AttentionTensors& a, Problem& p) {
+  struct Named {
+    const char* name;
+    const Tensor& tensor;
+  };
+  for (const auto& [name, tensor] : {Named{"q", a.q}, Named{"k", a.k}, Named{"v", a.v}, Named{"out", a.out}}) {
+    if (absent(tensor)) return invalid(fmt::format("{} is missing: q, k, v and out are always needed", name));
+    if (!is_float(tensor.dtype)) {
+      return invalid(fmt::format("{}.dtype is {}: fp32, fp16 and bf16 are accepted", name, to_string(tensor.dtype)));
+    }
+    if (tensor.dtype != a.q.dtype) {
+      return invalid(fmt::format("{}.dtype is {}, q.dtype is {}: q, k, v and out must agree", name, to_string(tensor.dtype),
+                                 to_string(a.q.dtype)));
+    }
+    if (Status status = check_view(name, tensor); !status.ok()) return status;
+  }
+  p.dtype = a.q.dtype;
+  p.batch = a.q.shape[0];
+  p.seqlen_q = a.q.shape[1];
+  p.num_heads = a.q.shape[2];
+  p.head_dim = a.q.shape[3];
+  p.seqlen_k = a.k.shape[1];
+  p.num_kv_heads = a.k.shape[2];
+  p.head_dim_v = a.v.shape[3];
+  if (p.head_dim < 1 || p.head_dim > kMaxHeadDim) {
+    return invalid(fmt::format("q.shape is {}: head_dim is {}, 1 to {} are accepted", a.q.shape, p.head_dim, kMaxHeadDim));
+  }
+  if (p.head_dim_v < 1 || p.head_dim_v > kMaxHeadDim) {
+    return invalid(fmt::format("v.shape is {}: head_dim_v is {}, 1 to {} are accepted", a.v.shape, p.head_dim_v, kMaxHeadDim));
+  }
+  if (p.num_heads < 1) return invalid(fmt::format("q.shape is {}: num_heads must be at least 1", a.q.shape));
+  if (p.num_kv_heads < 1 || p.num_heads % p.num_kv_heads != 0) {
+    return invalid(
+        fmt::format("k.shape is {}: num_kv_heads is {}, it must divide num_heads = {}", a.k.shape, p.num_kv_heads, p.num_heads));
+  }
+  Status status =
+      check_shape("k", a.k, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim}, "[batch, seqlen_k, num_kv_heads, head_dim]");
+  if (!status.ok()) return status;
+  status =
+      check_shape("v", a.v, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim_v}, "[batch, seqlen_k, num_kv_heads, head_dim_v]");
+  if (!status.ok()) return status;
+  status = check_shape("out", a.out, {p.batch, p.seqlen_q, p.num_heads, p.head_dim_v}, "[batch, seqlen_q, num_heads, head_dim_v]");
+  if (!status.ok()) return status;
+  if (overlaps_itself(a.out)) {
+    return invalid(fmt::format("out with shape {} and strides {} overlaps itself: each element needs its own place", a.out.shape,
+                               a.out.strides));
+  }
+  p.q = spec_of(a.q);
+  p.k = spec_of(a.k);
+  p.v = spec_of(a.v);
+  p.out = spec_of(a.out);
+  return {};
+}
+
+// bias and keep_mask: [batch, num_heads, seqlen_q, seqlen_k], each dim but the last may be 1.
+Status check_score_tensor(const char* name, const Tensor& t, const Problem& p, TensorSpec& spec) {
+  if (Status status = check_view(name, t); !status.ok()) return status;
+  const Shape want{p.batch, p.num_heads, p.seqlen_q, p.seqlen_k};
+  for (int d = 0; d < 4; ++d) {
+    if (t.shape[d] != want[d] && (d == 3 || t.shape[d] != 1)) {
+      return invalid(
+          fmt::format("{}.shape is {}: [batch, num_heads, seqlen_q, seqlen_k] = {} is needed, where each dim but the last may be 1",
+                      name, t.shape, want));
+    }
+  }
+  spec = spec_of(t);
+  return {};
+}
+
+Status check_optional(const AttentionTensors& a, Problem& p) {
+  if (!absent(a.bias)) {
+    if (!is_float(a.bias.dtype)) {
+      return invalid(fmt::format("bias.dtype is {}: fp32, fp16 and bf16 are accepted", to_string(a.bias.dtype)));
+    }
+    if (Status status = check_score_tensor("bias", a.bias, p, p.bias); !status.ok()) return status;
+  }
+  if (!absent(a.keep_mask)) {
+    if (a.keep_mask.dtype != DType::boolean) {
+      return invalid(
+          fmt::format("keep_mask.dtype is {}: boolean (one byte, true = attend) is needed", to_string(a.keep_mask.dtype)));
+    }
+    if (Status status = check_score_tensor("keep_mask", a.keep_mask, p, p.keep_mask); !status.ok()) return status;
+  }
+  struct Vector {
+    const char* name;
+    const Tensor& tensor;
+    TensorSpec& spec;
+    bool per_batch;
+  };
+  for (const Vector& v : {Vector{"alibi_slopes", a.alibi_slopes, p.alibi_slopes, true}, Vector{"sinks", a.sinks, p.sinks, false}}) {
+    if (absent(v.tensor)) continue;
+    if (v.tensor.dtype != DType::fp32)
+      return invalid(fmt::format("{}.dtype is {}: fp32 is needed", v.name, to_string(v.tensor.dtype)));
+    if (Status status = check_view(v.name, v.tensor); !status.ok()) return status;
+    const bool batched = v.per_batch && v.tensor.shape == Shape{p.batch, 1, 1, p.num_heads};
+    if (!batched && v.tensor.shape != Shape{1, 1, 1, p.num_heads}) {
+      return invalid(fmt::format("{}.shape is {}: [{}, 1, 1, num_heads] with num_heads = {} is needed", v.name, v.tensor.shape,
+                                 v.per_batch ? "1 or batch" : "1", p.num_heads));
+    }
+    v.spec = spec_of(v.tensor);
+  }
+  if (!absent(a.lse)) {
+    if (a.lse.dtype != DType::fp32) return invalid(fmt::format("lse.dtype is {}: fp32 is needed", to_string(a.lse.dtype)));
+    if (Status status = check_view("lse", a.lse); !status.ok()) return status;
+    Status status = check_shape("lse", a.lse, {p.batch, p.num_heads, p.seqlen_q, 1}, "[batch, num_heads, seqlen_q, 1]");
+    if (!status.ok()) return status;
+    if (overlaps_itself(a.lse)) {
+      return invalid(fmt::format("lse with shape {} and strides {} overlaps itself: each element needs its own place", a.lse.shape,
+                                 a.lse.strides));
+    }
+    p.lse = spec_of(a.lse);
+  }
+  return {};
+}
+
+Status check_options(const AttentionOptions& o, Problem& p) {
+  p.softmax_scale = o.softmax_scale.value_or(1.0F / std::sqrt(static_cast<float>(p.head_dim)));
+  if (!std::isfinite(p.softmax_scale))
+    return invalid(fmt::format("softmax_scale is {}: a finite number is needed", p.softmax_scale));
+  if (!std::isfinite(o.softcap) || o.softcap < 0) {
+    return invalid(fmt::format("softcap is {}: a finite number, 0 (off) or above, is needed", o.softcap));
+  }
+  p.softcap = o.softcap;
+  if (o.causal != Causal::none && o.causal != Causal::bottom_right && o.causal != Causal::top_left) {
+    return invalid(
+        fmt::format("causal is {}: none (0), bottom_right (1) and top_left (2) are accepted", static_cast<int>(o.causal)));
+  }
+  if (o.window_left < -1) return invalid(fmt::format("window_left is {}: -1 (unlimited) or above is accepted", o.window_left));
+  if (o.window_right < -1) return invalid(fmt::format("window_right is {}: -1 (unlimited) or above is accepted", o.window_right));
+  if (o.num_threads < 0)
+    return invalid(fmt::format("num_threads is {}: 0 (the caller's setting) or above is accepted", o.num_threads));
+  // Wider than any sequence is unlimited; clipping keeps sums of indices exact.
+  p.window_left = o.window_left > kMaxLength ? -1 : o.window_left;
+  p.window_right = o.causal != Causal::none ? 0 : (o.window_right > kMaxLength ? -1 : o.window_right);
+  p.diagonal = o.causal == Causal::top_left ? 0 : p.seqlen_k - p.seqlen_q;
+  return {};
+}
+
+}  // namespace
+
+Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOptions& options) {
+  try {
+    Problem p;
+    if (Status status = check_main(tensors, p); !status.ok()) return status;
+    if (Status status = check_optional(tensors, p); !status.ok()) return status;
+    if (Status status = check_options(options, p); !status.ok()) return status;
+    return p;
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, "no memory to describe the problem");
+  }
+}
+
+double Problem::flops() const noexcept {
+  const algorithm::Band band{seqlen_k, diagonal, window_left, window_right};
+  double pairs = 0;
+  if (window_left < 0 && window_right < 0) {
+    pairs = static_cast<double>(seqlen_q) * static_cast<double>(seqlen_k);
+  } else {
+    for (int64_t i = 0; i < seqlen_q; ++i) {
+      const int64_t first = band.first(i), end = band.last_plus_one(i);
+      if (end > first) pairs += static_cast<double>(end - first);
+    }
+  }
+  return 2.0 * static_cast<double>(batch * num_heads) * pairs * static_cast<double>(head_dim + head_dim_v);
+}
+
+double Problem::bytes() const noexcept {
+  const auto size = static_cast<double>(size_of(dtype));
+  const auto b = static_cast<double>(batch), h = static_cast<double>(num_heads), kv = static_cast<double>(num_kv_heads);
+  const auto sq = static_cast<double>(seqlen_q), sk = static_cast<double>(seqlen_k);
+  const auto d = static_cast<double>(head_dim + head_dim_v);
+  double total = size * b * d * (h * sq + kv * sk);
+  for (const TensorSpec* spec : {&bias, &keep_mask}) {
+    if (!spec->present) continue;
+    total += static_cast<double>(size_of(spec->dtype)) * (spec->strides[0] != 0 ? b : 1) * (spec->strides[1] != 0 ? h : 1) *
+             (spec->strides[2] != 0 ? sq : 1) * sk;
+  }
+  if (lse.present) total += 4.0 * b * h * sq;
+  return total;
+}
+
+std::string to_string(const Problem& p) {
+  std::string text = fmt::format("{} b={} sq={} sk={} h={}/{} d={}", to_string(p.dtype), p.batch, p.seqlen_q, p.seqlen_k,
+                                 p.num_heads, p.num_kv_heads, p.head_dim);
+  if (p.head_dim_v != p.head_dim) text += fmt::format("/{}", p.head_dim_v);
+  text += fmt::format(" scale={:.4g}", p.softmax_scale);
+  if (p.softcap > 0) text += fmt::format(" softcap={:g}", p.softcap);
+  if (p.window_left >= 0 || p.window_right >= 0) {
+    text += fmt::format(" window={},{} diagonal={}", p.window_left, p.window_right, p.diagonal);
+  }
+  if (p.bias.present) text += fmt::format(" bias={} strides={}", to_string(p.bias.dtype), p.bias.strides);
+  if (p.keep_mask.present) text += fmt::format(" keep_mask strides={}", p.keep_mask.strides);
+  if (p.alibi_slopes.present) text += " alibi";
+  if (p.sinks.present) text += " sinks";
+  if (p.lse.present) text += " lse";
+  return text;
+}
+
+std::size_t hash_value(const Problem& p) noexcept {
+  std::size_t hash = 0;
+  const auto mix = [&hash](int64_t x) { hash ^= std::hash<int64_t>{}(x) + 0x9E3779B97F4A7C15ULL + (hash << 6U) + (hash >> 2U); };
+  for (const int64_t x : {static_cast<int64_t>(p.dtype), p.batch, p.seqlen_q, p.seqlen_k, p.num_heads, p.num_kv_heads, p.head_dim,
+                          p.head_dim_v, p.diagonal, p.window_left, p.window_right}) {
+    mix(x);
+  }
+  mix(static_cast<int64_t>(std::hash<float>{}(p.softmax_scale)));
+  mix(static_cast<int64_t>(std::hash<float>{}(p.softcap)));
+  for (const TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.bias, &p.keep_mask, &p.alibi_slopes, &p.sinks, &p.lse}) {
+    mix(static_cast<int64_t>(spec->dtype) * 2 + static_cast<int64_t>(spec->present));
+    for (const int64_t stride : spec->strides) mix(stride);
+  }
+  return hash;
+}
+
+}  // namespace fulmen

@@ -1,0 +1,13 @@
+#include "cpu/backend.h"
+#include "plan/registry.h"
+
+namespace fulmen {
+
+// A new backend is a folder and a line here.
+BackendList builtin_backends() {
+  return {
+      cpu::make_cpu_backend(),
+  };
+}
+
+}  // namespace fulmen

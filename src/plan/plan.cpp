@@ -1,0 +1,161 @@
+// Choosing a kernel, and saying why.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <string_view>
+
+#include "plan/plan_impl.h"
+#include "plan/registry.h"
+
+namespace fulmen {
+namespace {
+
+bool environment_flag(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
+}
+
+std::size_t bytes_of(const TensorSpec& spec, const std::array<int64_t, 4>& shape) {
+  if (!spec.present) return 0;
+  int64_t last = 0;
+  for (int d = 0; d < 4; ++d) {
+    if (shape[d] == 0) return 0;
+    last += (shape[d] - 1) * spec.strides[d];
+  }
+  return static_cast<std::size_t>((last + 1) * size_of(spec.dtype));
+}
+
+TensorBytes bytes_of(const Problem& p) {
+  const std::array<int64_t, 4> scores{p.batch, p.num_heads, p.seqlen_q, p.seqlen_k};
+  return {.q = bytes_of(p.q, {p.batch, p.seqlen_q, p.num_heads, p.head_dim}),
+          .k = bytes_of(p.k, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim}),
+          .v = bytes_of(p.v, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim_v}),
+          .out = bytes_of(p.out, {p.batch, p.seqlen_q, p.num_heads, p.head_dim_v}),
+          .bias = bytes_of(p.bias, scores),
+          .keep_mask = bytes_of(p.keep_mask, scores),
+          .alibi_slopes = bytes_of(p.alibi_slopes, {p.batch, 1, 1, p.num_heads}),
+          .sinks = bytes_of(p.sinks, {1, 1, 1, p.num_heads}),
+          .lse = bytes_of(p.lse, {p.batch, p.num_heads, p.seqlen_q, 1})};
+}
+
+// The best kernel that supports the problem: the highest rank, the first registered among equals.
+const Kernel* choose(const Backend& backend, const Problem& problem, const std::string& device) {
+  const Kernel* best = nullptr;
+  double best_rank = 0;
+  for (const Kernel* kernel : backend.kernels()) {
+    const double rank = kernel->rank(problem);
+    if (rank > best_rank && kernel->supports(problem, device).yes) {
+      best = kernel;
+      best_rank = rank;
+    }
+  }
+  return best;
+}
+
+Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem, const std::string& device,
+                                  const std::string& name) {
+  std::string names;
+  for (const Kernel* kernel : backend.kernels()) {
+    if (kernel->name() == name) {
+      const Support support = kernel->supports(problem, device);
+      if (support.yes) return kernel;
+      return Status(StatusCode::unsupported, fmt::format("kernel \"{}\" cannot run this problem: {}", name, support.reason));
+    }
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", kernel->name());
+  }
+  return Status(StatusCode::invalid_argument,
+                fmt::format("kernel is \"{}\": device \"{}\" has no kernel of that name; it has {}", name, device, names));
+}
+
+std::string no_kernel_message(const Backend& backend, const Problem& problem, const std::string& device) {
+  std::string reasons;
+  for (const Kernel* kernel : backend.kernels()) {
+    const Support support = kernel->supports(problem, device);
+    reasons += fmt::format("; {}: {}", kernel->name(), support.yes ? "runs only when forced by name" : support.reason);
+  }
+  return fmt::format("no kernel of device \"{}\" runs {}{}", device, to_string(problem), reasons);
+}
+
+Result<Plan> make_plan(const Problem& problem, const std::string& device, const AttentionOptions& options) {
+  if (Status status = check_device(device); !status.ok()) return status;
+  auto impl = std::make_shared<Plan::Impl>();
+  impl->problem = problem;
+  impl->device = device;
+  impl->verify = options.verify || environment_flag("FLASH_ATTENTION_VERIFY");
+  impl->forced = !options.kernel.empty();
+  impl->backend = backend_of(device);
+  impl->bytes = bytes_of(problem);
+  if (impl->forced) {
+    auto found = find_forced(*impl->backend, problem, device, options.kernel);
+    if (!found.ok()) return found.status();
+    impl->kernel = found.value();
+  } else {
+    impl->kernel = choose(*impl->backend, problem, device);
+    if (impl->kernel == nullptr) return Status(StatusCode::unsupported, no_kernel_message(*impl->backend, problem, device));
+  }
+  auto runner = impl->kernel->prepare(problem, options);
+  if (!runner.ok()) return runner.status();
+  impl->runner = std::move(runner).value();
+  const bool log = environment_flag("FLASH_ATTENTION_DEBUG");
+  Plan plan{std::move(impl)};
+  if (log) {
+    std::string line = plan.explain();
+    for (std::size_t at = 0; (at = line.find("\n  ", at)) != std::string::npos;) line.replace(at, 3, "; ");
+    std::fprintf(stderr, "fulmen: %s\n", line.c_str());
+  }
+  return plan;
+}
+
+}  // namespace
+
+Result<Plan> plan(const Problem& problem, const std::string& device, const AttentionOptions& options) {
+  try {
+    return make_plan(problem, device, options);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, "no memory for the plan");
+  } catch (const std::exception& error) {
+    return Status(StatusCode::internal, fmt::format("planning failed: {}", error.what()));
+  }
+}
+
+std::string to_string(const KernelConfig& config) {
+  std::string text = config.kernel;
+  if (config.block_m > 0) text += fmt::format(" block_m={}", config.block_m);
+  if (config.block_n > 0) text += fmt::format(" block_n={}", config.block_n);
+  if (config.num_splits > 0) text += fmt::format(" num_splits={}", config.num_splits);
+  if (config.num_threads > 0) text += fmt::format(" num_threads={}", config.num_threads);
+  return text;
+}
+
+Plan::Plan(std::shared_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {}
+const Problem& Plan::problem() const noexcept { return impl_->problem; }
+const KernelConfig& Plan::config() const noexcept { return impl_->runner->config(); }
+const std::string& Plan::device() const noexcept { return impl_->device; }
+std::size_t Plan::workspace_bytes() const noexcept { return impl_->runner->workspace_bytes(); }
+
+std::string Plan::explain() const {
+  const Impl& impl = *impl_;
+  const double chosen_rank = impl.kernel->rank(impl.problem);
+  std::string text = fmt::format("{} on {} for {}: {}", to_string(config()), impl.device, to_string(impl.problem),
+                                 impl.forced ? "forced by name" : fmt::format("the highest rank, {:g}", chosen_rank));
+  for (const Kernel* kernel : impl.backend->kernels()) {
+    if (kernel == impl.kernel) continue;
+    const Support support = kernel->supports(impl.problem, impl.device);
+    const double rank = kernel->rank(impl.problem);
+    text += fmt::format("\n  not {}: ", kernel->name());
+    if (!support.yes) {
+      text += support.reason;
+    } else if (impl.forced) {
+      text += "another was forced by name";
+    } else if (rank <= 0) {
+      text += "runs only when forced by name";
+    } else {
+      text += fmt::format("rank {:g}{}", rank, rank < chosen_rank ? " is lower" : ", but the chosen one is registered first");
+    }
+  }
+  return text;
+}
+
+}  // namespace fulmen
