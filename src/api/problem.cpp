@@ -56,6 +56,9 @@ Status check_view(const char* name, const Tensor& t) {
 
 // An output's elements lie apart: sorted by stride, each dim steps over the whole extent of the smaller ones.
 bool overlaps_itself(const Tensor& t) {
+  for (const int64_t size : t.shape) {
+    if (size == 0) return false;
+  }
   std::array<int, 4> order{0, 1, 2, 3};
   for (int i = 0; i < 4; ++i) {
     for (int j = i + 1; j < 4; ++j) {
@@ -64,7 +67,6 @@ bool overlaps_itself(const Tensor& t) {
   }
   int64_t extent = 0;  // largest offset reached by the dims so far
   for (const int d : order) {
-    if (t.shape[d] == 0) return false;
     if (t.shape[d] == 1) continue;
     if (t.strides[d] <= extent) return true;
     extent += (t.shape[d] - 1) * t.strides[d];
