@@ -32,6 +32,16 @@ CeilingKind ceiling_of(const BenchCase& bench_case, const std::string& kernel) {
   return CeilingKind::fma;
 }
 
+// Real input brings its own numbers.
+void take_numbers(const Problem& problem, BenchCase& bench_case) {
+  bench_case.batch = problem.batch;
+  bench_case.seqlen_q = problem.seqlen_q;
+  bench_case.seqlen_k = problem.seqlen_k;
+  bench_case.heads = problem.num_heads;
+  bench_case.kv_heads = problem.num_kv_heads;
+  bench_case.head_dim = problem.head_dim;
+}
+
 double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
@@ -116,6 +126,7 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   Result<std::unique_ptr<CaseData>> made = make_case_data(bench_case, pool_, options, settings_.max_bytes);
   if (!made.ok()) return made.status();
   const CaseData& data = *made.value();
+  take_numbers(data.problem, row.bench_case);
   Result<Plan> planned = plan(data.problem, settings_.device, data.options);
   if (!planned.ok()) return planned.status();
 

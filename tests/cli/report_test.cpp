@@ -1,0 +1,87 @@
+// devices, explain, verify and bench: what they print and write.
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "program.h"
+
+namespace fulmen::test {
+namespace {
+
+class ReportTest : public ProgramTest {};
+
+TEST_F(ReportTest, DevicesNameTheCpuAndItsKernels) {
+  const Outcome outcome = fulmen({"devices"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* part : {"cpu", "chip", "usable", "cpu.standard.plain"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;
+  }
+}
+
+TEST_F(ReportTest, ExplainSaysTheSameByNumbersAndByFiles) {
+  std::vector<std::string> by_files{"explain"};
+  for (const std::string& argument : example_inputs()) by_files.push_back(argument);
+  const Outcome files = fulmen(by_files);
+  const Outcome numbers =
+      fulmen({"explain", "--batch", "2", "--seqlen-q", "44", "--heads", "6", "--head-dim", "32", "--keep-shape", "2,1,1,44"});
+  ASSERT_EQ(files.exit_code, 0) << files.err;
+  ASSERT_EQ(numbers.exit_code, 0) << numbers.err;
+  EXPECT_EQ(files.out, numbers.out);
+  EXPECT_NE(numbers.out.find("cpu.reference.double"), std::string::npos) << "every other candidate has its reason:\n"
+                                                                         << numbers.out;
+}
+
+TEST_F(ReportTest, VerifyTabulatesAndRepeatsBySeed) {
+  const std::vector<std::string> arguments{"verify", "--dtype", "fp16", "--kernel", "cpu.standard.plain", "--seed", "7"};
+  const Outcome outcome = fulmen(arguments);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("--seed 7"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("cpu.standard.plain"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find('\r'), std::string::npos) << "plain lines in a pipe";
+  EXPECT_EQ(fulmen(arguments).out, outcome.out);
+}
+
+TEST_F(ReportTest, BenchWritesEveryFieldOfARealCase) {
+  const std::vector<std::string> options{"bench",   "--suite", "real",   "--data", example(""), "--seconds", "0.01",
+                                         "--dtype", "fp32",    "--json", "b.json", "--csv",     "b.csv"};
+  const Outcome outcome = fulmen(options);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(outcome.out.find('\r'), std::string::npos) << "plain lines in a pipe";
+  EXPECT_NE(outcome.out.find("peak fp32 FMA"), std::string::npos) << outcome.out;
+  EXPECT_EQ(files(), (std::vector<std::string>{"b.csv", "b.json"}));
+
+  const auto rows = nlohmann::json::parse(read_text(path("b.json")));
+  ASSERT_TRUE(rows.is_array());
+  ASSERT_EQ(rows.size(), 1U);
+  const nlohmann::json& row = rows[0];
+  const std::set<std::string> fields{
+      "suite",    "case",     "device",           "kernel",     "dtype",   "batch",       "heads",   "kv_heads",
+      "seqlen_q", "seqlen_k", "head_dim",         "causal",     "bias",    "median_s",    "min_s",   "tflops",
+      "gb_s",     "ceiling",  "share_of_ceiling", "standard_s", "speedup", "extra_bytes", "verified"};
+  std::set<std::string> found;
+  for (const auto& item : row.items()) found.insert(item.key());
+  EXPECT_EQ(found, fields);
+  EXPECT_EQ(row["suite"], "real");
+  EXPECT_EQ(row["dtype"], "fp32");
+  EXPECT_EQ(row["batch"], 2);
+  EXPECT_EQ(row["heads"], 6);
+  EXPECT_EQ(row["seqlen_k"], 44);
+  EXPECT_EQ(row["head_dim"], 32);
+  EXPECT_EQ(row["verified"], true);
+  EXPECT_GT(row["min_s"], 0.0);
+  EXPECT_GE(row["median_s"], row["min_s"]);
+  EXPECT_NEAR(row["share_of_ceiling"].get<double>(), row["tflops"].get<double>() / row["ceiling"].get<double>(), 1e-9);
+  EXPECT_NEAR(row["speedup"].get<double>(), row["standard_s"].get<double>() / row["min_s"].get<double>(), 1e-9);
+
+  const std::string csv = read_text(path("b.csv"));
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 2) << csv;
+  EXPECT_EQ(csv.rfind("suite,case,device,kernel,dtype,", 0), 0U) << csv;
+}
+
+TEST_F(ReportTest, BenchNamesACaseThatIsLeftOut) {
+  const Outcome outcome = fulmen({"bench", "--suite", "decode", "--dtype", "fp32", "--max-gb", "0.001", "--json", "b.json"});
+  expect_one_sentence(outcome, "no case");
+  EXPECT_NE(outcome.out.find("left out: its tensors are"), std::string::npos) << outcome.out;
+}
+
+}  // namespace
+}  // namespace fulmen::test
