@@ -1,6 +1,9 @@
 // Exact attention in double precision by plain loops: the formulas of docs/contract.md and nothing else.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
+#include <vector>
 
 #include "cpu/threading.h"
 #include "fulmen/reference.h"
@@ -81,7 +84,15 @@ void attention_reference(const Problem& problem, const AttentionTensors& tensors
   const int64_t group = problem.num_kv_heads > 0 ? problem.group_size() : 0;
   const cpu::ThreadSettings threads = cpu::thread_settings({});
   std::vector<reference::OracleHead> heads;
-  for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(problem, tensors);
+  try {
+    for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(problem, tensors);
+  } catch (const std::bad_alloc&) {  // nothing is thrown across the public edge, and NaN agrees with no result
+    constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+    const int64_t rows = problem.batch * problem.seqlen_q * problem.num_heads;
+    std::fill(out, out + rows * problem.head_dim_v, kNan);
+    if (lse != nullptr) std::fill(lse, lse + rows, kNan);
+    return;
+  }
 
   cpu::parallel_tasks(threads, problem.batch * problem.num_kv_heads * blocks, [&](int64_t task, int worker) {
     const int64_t b = task / (problem.num_kv_heads * blocks);
