@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/decode_kernel.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/tile_kernel.h"
 #include "reference/kernels.h"
@@ -16,6 +17,7 @@ class CpuBackend final : public Backend {
     for (const InstructionSet& isa : instruction_sets()) {
       own(make_prefill_kernel(isa));
       own(make_short_kernel(isa));
+      own(make_decode_kernel(isa));
     }
     for (const Kernel* kernel : reference::baseline_kernels()) kernels_.push_back(kernel);
   }

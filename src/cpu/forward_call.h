@@ -135,4 +135,39 @@ FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int 
   return s;
 }
 
+constexpr int kDecodeKeys = 64;     // keys of a decode block
+constexpr int kMaxDecodeRows = 16;  // most query rows that share a KV head in the decode kernel
+
+FULMEN_INLINE int decode_rows(const Problem& problem) { return static_cast<int>(problem.group_size() * problem.seqlen_q); }
+
+// Scratch of a decode task, in floats from its start.
+struct DecodeScratch {
+  int64_t queries;  // [padded_rows][query_stride], fp32
+  int64_t scores;   // [padded_rows][kBlockM]
+  int64_t rescale;  // [padded_rows]
+  int64_t total;
+  int64_t padded_rows;  // whole quads
+  int64_t query_stride;
+  int64_t value_stride;
+  int64_t partial;  // floats of a split's result: output [rows][value_stride], maxima [padded_rows], sums [padded_rows]
+};
+
+FULMEN_INLINE DecodeScratch decode_scratch(const Problem& problem, int lanes) {
+  DecodeScratch s{};
+  s.padded_rows = round_up(decode_rows(problem), 4);
+  s.query_stride = round_up(problem.head_dim, lanes);
+  s.value_stride = round_up(problem.head_dim_v, lanes);
+  ScratchCutter cut;
+  s.queries = cut.take(s.padded_rows * s.query_stride);
+  s.scores = cut.take(s.padded_rows * kBlockM);
+  s.rescale = cut.take(s.padded_rows);
+  s.total = cut.total;
+  s.partial = round_up(decode_rows(problem) * s.value_stride + 2 * s.padded_rows, 16);
+  return s;
+}
+
+FULMEN_INLINE int64_t decode_partial(const ForwardCall& call, const DecodeScratch& scratch, const DecodeTask& task) {
+  return ((task.batch * call.problem->num_kv_heads + task.kv_head) * call.num_splits + task.split) * scratch.partial;
+}
+
 }  // namespace fulmen::cpu

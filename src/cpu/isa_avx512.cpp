@@ -1,3 +1,4 @@
+#include "cpu/decode_task.h"
 #include "cpu/forward_task.h"
 #include "cpu/isa/avx512.h"
 #include "cpu/isa_tables.h"
@@ -10,7 +11,9 @@ const IsaTable& table_avx512() {
       .name = Avx512::kName,
       .lanes = Avx512::kLanes,
       .tile_task = {forward_task<Avx512, float>, forward_task<Avx512, Fp16>, forward_task<Avx512, Bf16>},
-      .short_task = {short_task<Avx512, float>, short_task<Avx512, Fp16>, short_task<Avx512, Bf16>}};
+      .short_task = {short_task<Avx512, float>, short_task<Avx512, Fp16>, short_task<Avx512, Bf16>},
+      .decode_task = {decode_task<Avx512, float>, decode_task<Avx512, Fp16>, decode_task<Avx512, Bf16>},
+      .decode_combine = {decode_combine<Avx512, float>, decode_combine<Avx512, Fp16>, decode_combine<Avx512, Bf16>}};
   return kTable;
 }
 

@@ -8,24 +8,11 @@
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
+#include "cpu/row_scores.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
-
-// What the scores of a task's rows need beyond the product; row and key pointers are those of the task's first row.
-template <class BiasT>
-struct ShortScores {
-  const BiasT* bias = nullptr;
-  int64_t bias_stride = 0;
-  const uint8_t* keep = nullptr;
-  int64_t keep_stride = 0;
-  float alibi_slope = 0;
-  float scale = 1;
-  float softcap = 0;
-  algorithm::Band band;
-  int64_t first_row = 0;
-};
 
 template <class Isa, class T>
 class ShortTask {
@@ -100,29 +87,15 @@ class ShortTask {
 
   template <class BiasT>
   void probabilities() {
-    ShortScores<BiasT> extra;
+    const BiasT* bias = nullptr;
     if (problem_.bias.present) {
-      extra.bias = element<const BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, task_.row_begin);
-      extra.bias_stride = problem_.bias.strides[2];
+      bias = element<const BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, task_.row_begin);
     }
-    if (problem_.keep_mask.present) {
-      extra.keep = element<const uint8_t>(tensors_.keep_mask, problem_.keep_mask, task_.batch, task_.head, task_.row_begin);
-      extra.keep_stride = problem_.keep_mask.strides[2];
-    }
-    if (problem_.alibi_slopes.present) {
-      extra.alibi_slope = *element<const float>(tensors_.alibi_slopes, problem_.alibi_slopes, task_.batch, 0, 0, task_.head);
-    }
-    extra.scale = problem_.softmax_scale;
-    extra.softcap = problem_.softcap;
-    extra.band = call_.band;
-    extra.first_row = task_.row_begin;
-    const auto all = call_.band.all(task_.row_begin, task_.row_end);
-    const bool general = keys_ % kLanes != 0 || extra.keep != nullptr || extra.alibi_slope != 0.0F || extra.softcap > 0.0F ||
-                         all.begin > 0 || all.end < keys_ || !(extra.scale > 0.0F);
-    score<BiasT>(general ? nullptr : extra.bias, extra.bias_stride);
-    const float factor = general || extra.bias != nullptr ? algorithm::kLog2E : extra.scale * algorithm::kLog2E;
+    const bool general = keys_ % kLanes != 0 || needs_row_scores(call_, task_.row_begin, task_.row_end, 0, keys_);
+    score<BiasT>(general ? nullptr : bias, problem_.bias.strides[2]);
+    const float factor = (general || bias != nullptr ? 1.0F : problem_.softmax_scale) * algorithm::kLog2E;
     for (int plane = 0; plane < planes_; ++plane) {
-      if (general) adjust(plane, extra);
+      if (general) adjust<BiasT>(plane);
       find_maxima(plane, factor);
     }
     for (int plane = 0; plane < planes_; ++plane) {
@@ -138,12 +111,13 @@ class ShortTask {
 
   // Raw products -> scores in natural units, in place, and their lanes' maxima.
   template <class BiasT>
-  __attribute__((noinline)) void adjust(int plane, const ShortScores<BiasT>& extra) {
+  __attribute__((noinline)) void adjust(int plane) {
     for (int row = 0; row < rows_; ++row) {
+      const RowScores<BiasT> rule(call_, task_.batch, task_.head, task_.row_begin + row);
       float* s = scores(plane) + row * kBlockM;
       Vec max = Isa::set1(-__builtin_inff());
       for (int key = 0; key < plane_keys(plane); key += kLanes) {
-        const Vec x = adjusted(Isa::load(s + key), extra, row, plane * kBlockM + key);
+        const Vec x = rule.template scores<Isa>(call_, Isa::load(s + key), plane * kBlockM + key, keys_);
         Isa::store(s + key, x);
         max = Isa::max(max, x);
       }
@@ -207,36 +181,6 @@ class ShortTask {
       if (plane > 0) total = Isa::add(Isa::load_quad(row_sum() + row), total);
       Isa::store_quad(row_sum() + row, total);
     }
-  }
-
-  // Raw products of kLanes keys of a row -> scores.
-  template <class BiasT>
-  FULMEN_INLINE Vec adjusted(Vec x, const ShortScores<BiasT>& extra, int row, int key) {
-    const int count = keys_ - key < kLanes ? keys_ - key : kLanes;
-    if (extra.softcap > 0.0F) {
-      x = Isa::mul(tanh_from_log2<Isa>(Isa::mul(x, Isa::set1(call_.scale.tanh_scale))), Isa::set1(extra.softcap));
-    } else {
-      x = Isa::mul(x, Isa::set1(extra.scale));
-    }
-    if (extra.bias != nullptr) {
-      const BiasT* bias = extra.bias + row * extra.bias_stride + key;
-      x = Isa::add(x, count == kLanes ? Isa::load_as_float(bias) : Isa::load_as_float(bias, count));
-    }
-    const Vec key_index = Isa::add(Isa::iota(), Isa::set1(static_cast<float>(key)));
-    if (extra.alibi_slope != 0.0F) {
-      const auto center = static_cast<float>(extra.first_row + row + extra.band.diagonal);
-      x = Isa::fma(Isa::abs(Isa::sub(key_index, Isa::set1(center))), Isa::set1(-extra.alibi_slope), x);
-    }
-    const Vec minus_infinity = Isa::set1(-__builtin_inff());
-    if (extra.keep != nullptr) {
-      const uint8_t* keep = extra.keep + row * extra.keep_stride + key;
-      const Vec kept = count == kLanes ? Isa::load_as_float(keep) : Isa::load_as_float(keep, count);
-      x = Isa::select_less(Isa::zero(), kept, x, minus_infinity);
-    }
-    const auto first = static_cast<float>(extra.band.first(extra.first_row + row));
-    const auto end = static_cast<float>(extra.band.last_plus_one(extra.first_row + row));  // at most seqlen_k: covers the tail
-    x = Isa::select_less(key_index, Isa::set1(first), minus_infinity, x);
-    return Isa::select_less(key_index, Isa::set1(end), x, minus_infinity);
   }
 
   void output() {
