@@ -20,9 +20,10 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 constexpr double kSpanSeconds = 1e-3;  // a timed span is at least so long: several calls where one is shorter
 constexpr double kLongSeconds = 20e-3;
+constexpr double kCountsSeconds = 0.3;
 constexpr double kStandardShare = 0.3;  // of the time a case gets
 constexpr std::size_t kMinRepetitions = 3;
-constexpr double kUnknownStandardRate = 5e9;  // flop/s assumed of standard attention before it was seen once
+constexpr double kUnknownStandardRate = 5e9;  // flop/s assumed of standard attention until it was seen to do better
 constexpr std::size_t kMaxStandardWorkspace = std::size_t{4} << 30;
 
 CeilingKind ceiling_of(const BenchCase& bench_case, const std::string& kernel) {
@@ -57,7 +58,7 @@ struct BenchMeter::Timed {
   std::vector<double> seconds;  // a call's, of each span
   int64_t calls = 1;            // of a span
 
-  Timed(Plan chosen) : plan(std::move(chosen)), workspace(plan.workspace_bytes() + 1) {}
+  explicit Timed(Plan chosen) : plan(std::move(chosen)), workspace(plan.workspace_bytes() + 1) {}
 
   Status call(const AttentionTensors& tensors) const {
     return plan.run(nullptr, tensors, workspace.data(), plan.workspace_bytes());
@@ -70,12 +71,13 @@ struct BenchMeter::Timed {
     seconds.push_back(seconds_since(start) / static_cast<double>(calls));
     return {};
   }
-  // Calls until a span is long enough to be timed; its times are not kept.
+  // Calls until a span is long enough to be timed; its times are not kept, unless one is so long that being first changes nothing.
   Status warm_up(const AttentionTensors& tensors) {
     // A long first call has touched its memory in a small part of its time; a short one is measured by a second.
     for (int i = 0; i < 2 && (seconds.empty() || seconds.back() < kLongSeconds); ++i) {
       if (Status status = span(tensors); !status.ok()) return status;
     }
+    if (seconds.back() > kCountsSeconds) return {};
     calls = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(kSpanSeconds / std::max(seconds.back(), 1e-9))), 1, 1 << 20);
     seconds.clear();
     return {};
@@ -100,8 +102,8 @@ Status BenchMeter::prepare_standard(const CaseData& data, BenchRow& row, std::un
   }
   if (!chosen) return {};
   row.standard_kernel = chosen->config().kernel;
-  const double known = standard_flops_s_[static_cast<int>(data.problem.dtype)];
-  const double expected = data.problem.flops() / (known > 0 ? known : kUnknownStandardRate);
+  const double known = std::max(kUnknownStandardRate, standard_flops_s_[static_cast<int>(data.problem.dtype)]);
+  const double expected = data.problem.flops() / known;
   if (expected > settings_.max_standard_seconds) {
     row.standard_note =
         fmt::format("left out: {:.1f} s a call expected, --max-standard is {:.1f} s", expected, settings_.max_standard_seconds);
@@ -144,7 +146,7 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   std::unique_ptr<Timed> standard;
   if (Status status = prepare_standard(data, row, standard); !status.ok()) return status;
 
-  double standard_total = 0;
+  double standard_total = standard != nullptr && !standard->seconds.empty() ? standard->seconds.back() : 0;
   const auto start = Clock::now();
   while (ours.seconds.size() < kMinRepetitions || seconds_since(start) < settings_.seconds) {
     row.ceiling = std::max(row.ceiling, ceilings_.measure(row.ceiling_kind));
@@ -166,7 +168,9 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   if (standard != nullptr) {
     row.standard_s = *std::min_element(standard->seconds.begin(), standard->seconds.end());
     row.speedup = row.standard_s / row.min_s;
-    standard_flops_s_[static_cast<int>(p.dtype)] = p.flops() / row.standard_s;
+    // Small problems are slow for reasons that long ones do not have.
+    double& known = standard_flops_s_[static_cast<int>(p.dtype)];
+    known = std::max(known, p.flops() / row.standard_s);
   }
   return row;
 }
