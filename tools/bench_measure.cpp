@@ -57,6 +57,7 @@ struct BenchMeter::Timed {
   Memory workspace;
   std::vector<double> seconds;  // a call's, of each span
   int64_t calls = 1;            // of a span
+  double span_seconds = 0;      // of the last one
 
   explicit Timed(Plan chosen) : plan(std::move(chosen)), workspace(plan.workspace_bytes() + 1) {}
 
@@ -68,7 +69,8 @@ struct BenchMeter::Timed {
     for (int64_t i = 0; i < calls; ++i) {
       if (Status status = call(tensors); !status.ok()) return status;
     }
-    seconds.push_back(seconds_since(start) / static_cast<double>(calls));
+    span_seconds = seconds_since(start);
+    seconds.push_back(span_seconds / static_cast<double>(calls));
     return {};
   }
   // Calls until a span is long enough to be timed; its times are not kept, unless one is so long that being first changes nothing.
@@ -149,9 +151,9 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   double standard_total = standard != nullptr && !standard->seconds.empty() ? standard->seconds.back() : 0;
   const auto start = Clock::now();
   while (ours.seconds.size() < kMinRepetitions || seconds_since(start) < settings_.seconds) {
-    row.ceiling = std::max(row.ceiling, ceilings_.measure(row.ceiling_kind));
+    row.ceiling = std::max(row.ceiling, ceilings_.measure(row.ceiling_kind, ours.span_seconds));
     if (Status status = ours.span(data.tensors); !status.ok()) return status;
-    row.ceiling = std::max(row.ceiling, ceilings_.measure(row.ceiling_kind));
+    row.ceiling = std::max(row.ceiling, ceilings_.measure(row.ceiling_kind, ours.span_seconds));
     if (standard == nullptr || (!standard->seconds.empty() && standard_total > kStandardShare * seconds_since(start))) continue;
     if (Status status = standard->span(data.tensors); !status.ok()) return status;
     standard_total += standard->seconds.back() * static_cast<double>(standard->calls);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 
 #include "ceiling_loops.h"
@@ -17,8 +18,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-constexpr double kSliceSeconds = 2e-3;  // long against a timer and a thread's wake-up, short against a case
-constexpr int kSearchSlices = 5;        // slices a variant gets when the best one is looked for
+constexpr double kSliceSeconds = 2e-3;  // long against a timer and a thread's wake-up
+constexpr double kMaxSliceSeconds = 20e-3;
+constexpr int kSearchSlices = 5;  // slices a variant gets when the best one is looked for
 constexpr std::size_t kReadBytes = std::size_t{512} << 20;
 
 // Runs body(thread) on every thread at once and returns the sum of rates: each thread's work over its own time.
@@ -41,7 +43,8 @@ double sum_of_rates(int num_threads, double work_per_thread, const Body& body) {
 
 struct Compute {
   ComputeLoop loop{};
-  int64_t iterations = 0;  // of a slice
+  int64_t iterations = 0;
+  double seconds = 0;  // that so many iterations take
 };
 
 }  // namespace
@@ -57,12 +60,11 @@ struct Ceilings::Impl {
   std::array<double, 4> best{};
   volatile double sink = 0;
 
-  double compute_slice(const Compute& compute_loop) {
+  double compute_slice(const Compute& compute_loop, int64_t iterations) {
     std::vector<float> results(static_cast<std::size_t>(num_threads) * 16);  // a cache line each
-    const double work = compute_loop.loop.flops_per_iteration * static_cast<double>(compute_loop.iterations);
-    const double rate = sum_of_rates(num_threads, work, [&](int thread) {
-      results[static_cast<std::size_t>(thread) * 16] = compute_loop.loop.run(compute_loop.iterations);
-    });
+    const double work = compute_loop.loop.flops_per_iteration * static_cast<double>(iterations);
+    const double rate = sum_of_rates(
+        num_threads, work, [&](int thread) { results[static_cast<std::size_t>(thread) * 16] = compute_loop.loop.run(iterations); });
     sink = results[0];
     return rate / 1e12;
   }
@@ -96,13 +98,14 @@ struct Ceilings::Impl {
     const auto index = static_cast<std::size_t>(kind);
     for (const ComputeLoop& loop : loops) {
       Compute candidate{loop, 1000};
-      for (double seconds = 0; seconds < kSliceSeconds / 2; candidate.iterations *= 2) {
+      for (;; candidate.iterations *= 2) {
         const auto start = Clock::now();
         sink = loop.run(candidate.iterations);
-        seconds = seconds_since(start);
+        candidate.seconds = seconds_since(start);
+        if (candidate.seconds > kSliceSeconds) break;
       }
       double rate = 0;
-      for (int i = 0; i < kSearchSlices; ++i) rate = std::max(rate, compute_slice(candidate));
+      for (int i = 0; i < kSearchSlices; ++i) rate = std::max(rate, compute_slice(candidate, candidate.iterations));
       if (rate > best[index]) {
         best[index] = rate;
         compute[index] = candidate;
@@ -142,11 +145,14 @@ bool Ceilings::has(CeilingKind kind) const noexcept { return best(kind) > 0; }
 double Ceilings::best(CeilingKind kind) const noexcept { return impl_->best[static_cast<std::size_t>(kind)]; }
 int Ceilings::num_threads() const noexcept { return impl_->num_threads; }
 
-double Ceilings::measure(CeilingKind kind) {
+double Ceilings::measure(CeilingKind kind, double seconds) {
   if (!has(kind)) return 0;
   if (kind == CeilingKind::read) return impl_->measure_read();
   const auto index = static_cast<std::size_t>(kind);
-  const double rate = impl_->compute_slice(impl_->compute[index]);
+  const Compute& compute = impl_->compute[index];
+  const double length = std::clamp(seconds, kSliceSeconds, kMaxSliceSeconds) / compute.seconds;
+  const double rate =
+      impl_->compute_slice(compute, std::max<int64_t>(1, std::llround(length * static_cast<double>(compute.iterations))));
   impl_->best[index] = std::max(impl_->best[index], rate);
   return rate;
 }

@@ -18,8 +18,10 @@ class Ceilings {
   Ceilings& operator=(const Ceilings&) = delete;
 
   bool has(CeilingKind kind) const noexcept;
-  // One slice of a few milliseconds: TFLOP/s summed over the threads, or GB/s. 0 where the machine does not have the kind.
-  double measure(CeilingKind kind);
+  // One slice: TFLOP/s summed over the threads, or GB/s. 0 where the machine does not have the kind. Arithmetic runs for about the
+  // given time, within 2 to 20 ms: a clock that rises for a moment, or a neighbour, should do the same to a slice as to what is
+  // compared with it. A slice of reading takes a few milliseconds.
+  double measure(CeilingKind kind, double seconds = 0);
   // The best slice seen so far.
   double best(CeilingKind kind) const noexcept;
   // "fp32 FMA, AVX-512", or why it is not there.
