@@ -11,6 +11,9 @@
 
 #include "ceiling_loops.h"
 #include "memory.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 namespace fulmen::tools {
 namespace {
@@ -23,20 +26,23 @@ constexpr double kMaxSliceSeconds = 20e-3;
 constexpr int kSearchSlices = 5;  // slices a variant gets when the best one is looked for
 constexpr std::size_t kReadBytes = std::size_t{512} << 20;
 
-// Runs body(thread) on every thread at once and returns the sum of rates: each thread's work over its own time.
+// Runs body(thread) on every thread at once and returns the sum of rates: each thread's work over its own time. Threads that the
+// system does not give add nothing.
 template <class Body>
-double sum_of_rates(int num_threads, double work_per_thread, const Body& body) {
+double sum_of_rates([[maybe_unused]] int num_threads, double work_per_thread, const Body& body) {
   double rate = 0;
+#ifdef _OPENMP
 #pragma omp parallel num_threads(num_threads) reduction(+ : rate)
   {
-#ifdef _OPENMP
-#pragma omp for schedule(static, 1)
+    const int thread = omp_get_thread_num();
+#pragma omp barrier
+#else
+  {
+    constexpr int thread = 0;
 #endif
-    for (int thread = 0; thread < num_threads; ++thread) {
-      const auto start = Clock::now();
-      body(thread);
-      rate += work_per_thread / seconds_since(start);
-    }
+    const auto start = Clock::now();
+    body(thread);
+    rate += work_per_thread / seconds_since(start);
   }
   return rate;
 }
@@ -121,7 +127,7 @@ struct Ceilings::Impl {
 #endif
     buffer = Memory(bytes);
     if (buffer.data() == nullptr) return;
-    // Untouched pages would all be one page of zeros; each thread touches what it will read, so that its pages are near it.
+    // Untouched pages would all be one page of zeros; threads share the work, so that each has pages near it.
     sum_of_rates(num_threads, 1, [&](int thread) {
       const std::size_t part = bytes / static_cast<std::size_t>(num_threads);
       std::memset(static_cast<std::byte*>(buffer.data()) + part * static_cast<std::size_t>(thread), 1, part);

@@ -98,7 +98,7 @@ Status bench(BenchArguments arguments) {
   const int threads = settings.num_threads > 0 ? settings.num_threads : default_threads();
 
   Progress progress;
-  progress.line(fmt::format("fulmen {} on {} ({}), {} threads, rates from the fastest repetitions", version(), settings.device,
+  progress.line(fmt::format("fulmen {} on {} ({}), threads: {}, rates from the fastest repetitions", version(), settings.device,
                             chip_of(settings.device), threads));
   progress.show("measuring the ceilings ...");
   Ceilings ceilings(threads);
