@@ -20,18 +20,22 @@ class DecodeRunner final : public Runner {
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
-    kv_heads_ = problem.batch * problem.num_kv_heads;
+    // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks of their own.
+    const bool side_by_side = problem.k.strides[2] < problem.k.strides[1];
+    call_.heads_per_task =
+        side_by_side ? static_cast<int>(std::min<int64_t>(problem.num_kv_heads, kBlockM / std::max(1, decode_slots(problem)))) : 1;
+    groups_ = (problem.num_kv_heads + call_.heads_per_task - 1) / call_.heads_per_task;
     const int64_t most = std::max<int64_t>(1, problem.seqlen_k / kMinSplitKeys);
-    const int64_t splits = std::clamp<int64_t>(kWantedTasks / std::max<int64_t>(1, kv_heads_), 1, most);
+    const int64_t splits = std::clamp<int64_t>(kWantedTasks / std::max<int64_t>(1, problem.batch * groups_), 1, most);
     call_.split_keys = std::max<int64_t>(kDecodeKeys, round_up((problem.seqlen_k + splits - 1) / splits, kDecodeKeys));
     call_.num_splits = static_cast<int>(std::max<int64_t>(1, (problem.seqlen_k + call_.split_keys - 1) / call_.split_keys));
-    layout_ = decode_scratch(problem, table_.lanes);
+    layout_ = decode_scratch(problem, table_.lanes, call_.heads_per_task);
     config_ = {std::move(name), decode_rows(problem), kDecodeKeys, call_.num_splits, threads_.num_threads};
   }
 
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
-    return static_cast<std::size_t>(counters_at() + round_up(kv_heads_ * static_cast<int64_t>(sizeof(Counter)), 64));
+    return static_cast<std::size_t>(counters_at() + round_up(problem_.batch * groups_ * static_cast<int64_t>(sizeof(Counter)), 64));
   }
 
   Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
@@ -40,23 +44,26 @@ class DecodeRunner final : public Runner {
     auto* scratch = static_cast<float*>(workspace);
     call.partials = scratch + layout_.total * threads_.num_threads;
     auto* unfinished = reinterpret_cast<Counter*>(static_cast<char*>(workspace) + counters_at());
-    for (int64_t i = 0; i < kv_heads_; ++i) new (unfinished + i) Counter(call.num_splits);
+    for (int64_t i = 0; i < problem_.batch * groups_; ++i) new (unfinished + i) Counter(call.num_splits);
     const int dtype = static_cast<int>(problem_.dtype);
-    parallel_tasks(threads_, kv_heads_ * call.num_splits, [&](int64_t index, int worker) {
-      const int64_t head = index / call.num_splits;
-      const DecodeTask task{head / problem_.num_kv_heads, head % problem_.num_kv_heads, static_cast<int>(index % call.num_splits)};
+    parallel_tasks(threads_, problem_.batch * groups_ * call.num_splits, [&](int64_t index, int worker) {
+      const int64_t group = index / call.num_splits;
+      DecodeTask task;
+      task.batch = group / groups_;
+      task.kv_head = group % groups_ * call.heads_per_task;
+      task.kv_heads = static_cast<int>(std::min<int64_t>(call.heads_per_task, problem_.num_kv_heads - task.kv_head));
+      task.split = static_cast<int>(index % call.num_splits);
       table_.decode_task[dtype](call, task, scratch + worker * layout_.total);
-      if (unfinished[head].fetch_sub(1, std::memory_order_acq_rel) == 1)
-        table_.decode_combine[dtype](call, task.batch, task.kv_head);
+      if (unfinished[group].fetch_sub(1, std::memory_order_acq_rel) == 1) table_.decode_combine[dtype](call, task);
     });
     return {};
   }
 
  private:
-  using Counter = std::atomic<int>;  // splits of a KV head that are not done
+  using Counter = std::atomic<int>;  // splits of a group of KV heads that are not done
 
   int64_t counters_at() const noexcept {
-    const int64_t floats = layout_.total * threads_.num_threads + layout_.partial * kv_heads_ * call_.num_splits;
+    const int64_t floats = layout_.total * threads_.num_threads + layout_.partial * problem_.batch * groups_ * call_.num_splits;
     return floats * static_cast<int64_t>(sizeof(float));
   }
 
@@ -66,7 +73,7 @@ class DecodeRunner final : public Runner {
   ForwardCall call_;
   DecodeScratch layout_{};
   KernelConfig config_;
-  int64_t kv_heads_ = 0;
+  int64_t groups_ = 0;  // of KV heads, a sequence
 };
 
 class DecodeKernel final : public Kernel {

@@ -20,7 +20,8 @@ struct ForwardCall {
   int tiles_per_task = 1;     // query tiles that share each packed key tile
   int64_t split_keys = 0;     // decode: keys of one split
   int num_splits = 1;         // decode
-  float* partials = nullptr;  // decode: [batch * kv_heads][num_splits][rows][head_dim_v padded + 2]: output, max, sum of each split
+  int heads_per_task = 1;     // decode: KV heads that are streamed together
+  float* partials = nullptr;  // decode: [batch][groups of KV heads][num_splits], each a DecodeScratch::partial
 };
 
 // Rows [row_begin, row_end) of one head, at most tiles_per_task tiles.
@@ -32,10 +33,11 @@ struct TileTask {
   const TileTask* next = nullptr;  // what the same worker does afterwards, where that is known
 };
 
-// One split of the keys for all query rows that share a KV head.
+// One split of the keys for all query rows of a few KV heads.
 struct DecodeTask {
   int64_t batch = 0;
-  int64_t kv_head = 0;
+  int64_t kv_head = 0;  // the first
+  int kv_heads = 0;
   int split = 0;
 };
 
@@ -53,7 +55,7 @@ struct IsaTable {
   // Floats of a worker's scratch for tile_task and short_task; null: tile_scratch and short_scratch below.
   int64_t (*scratch_floats)(const Problem&, int block_n, int tiles) = nullptr;
   void (*decode_task[kNumFloatTypes])(const ForwardCall&, const DecodeTask&, float* scratch) = {};
-  void (*decode_combine[kNumFloatTypes])(const ForwardCall&, int64_t batch, int64_t kv_head) = {};
+  void (*decode_combine[kNumFloatTypes])(const ForwardCall&, const DecodeTask&) = {};
 };
 
 // Cuts a worker's scratch into parts that begin on cache lines.
@@ -138,36 +140,38 @@ FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int 
 constexpr int kDecodeKeys = 64;     // keys of a decode block
 constexpr int kMaxDecodeRows = 16;  // most query rows that share a KV head in the decode kernel
 
+// Query rows that share a KV head, and the lanes they take: whole quads.
 FULMEN_INLINE int decode_rows(const Problem& problem) { return static_cast<int>(problem.group_size() * problem.seqlen_q); }
+FULMEN_INLINE int decode_slots(const Problem& problem) { return static_cast<int>(round_up(decode_rows(problem), 4)); }
 
-// Scratch of a decode task, in floats from its start.
+// Scratch of a decode task, in floats from its start. Row r of the task's KV head h has slot h * decode_slots + r.
 struct DecodeScratch {
-  int64_t queries;  // [padded_rows][query_stride], fp32
-  int64_t scores;   // [padded_rows][kBlockM]
-  int64_t rescale;  // [padded_rows]
+  int64_t queries;  // [slots][query_stride], fp32
+  int64_t scores;   // [kDecodeKeys][kBlockM slots]
   int64_t total;
-  int64_t padded_rows;  // whole quads
+  int64_t slots;
   int64_t query_stride;
   int64_t value_stride;
-  int64_t partial;  // floats of a split's result: output [rows][value_stride], maxima [padded_rows], sums [padded_rows]
+  int64_t partial;  // floats of a split's result: output [slots][value_stride], then a SoftmaxState
 };
 
-FULMEN_INLINE DecodeScratch decode_scratch(const Problem& problem, int lanes) {
+FULMEN_INLINE DecodeScratch decode_scratch(const Problem& problem, int lanes, int heads_per_task) {
   DecodeScratch s{};
-  s.padded_rows = round_up(decode_rows(problem), 4);
+  s.slots = static_cast<int64_t>(decode_slots(problem)) * heads_per_task;
   s.query_stride = round_up(problem.head_dim, lanes);
   s.value_stride = round_up(problem.head_dim_v, lanes);
   ScratchCutter cut;
-  s.queries = cut.take(s.padded_rows * s.query_stride);
-  s.scores = cut.take(s.padded_rows * kBlockM);
-  s.rescale = cut.take(s.padded_rows);
+  s.queries = cut.take(s.slots * s.query_stride);
+  s.scores = cut.take(static_cast<int64_t>(kDecodeKeys) * kBlockM);
   s.total = cut.total;
-  s.partial = round_up(decode_rows(problem) * s.value_stride + 2 * s.padded_rows, 16);
+  s.partial = round_up(s.slots * s.value_stride, 16) + round_up(sizeof(SoftmaxState) / sizeof(float), 16);
   return s;
 }
 
-FULMEN_INLINE int64_t decode_partial(const ForwardCall& call, const DecodeScratch& scratch, const DecodeTask& task) {
-  return ((task.batch * call.problem->num_kv_heads + task.kv_head) * call.num_splits + task.split) * scratch.partial;
+// The result of a split, in floats from the partials' start.
+FULMEN_INLINE int64_t decode_partial(const ForwardCall& call, const DecodeScratch& scratch, const DecodeTask& task, int split) {
+  const int64_t groups = (call.problem->num_kv_heads + call.heads_per_task - 1) / call.heads_per_task;
+  return ((task.batch * groups + task.kv_head / call.heads_per_task) * call.num_splits + split) * scratch.partial;
 }
 
 }  // namespace fulmen::cpu
