@@ -162,6 +162,7 @@ struct Avx2 {
   static Vec unpackhi_pairs(Vec a, Vec b) { return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b))); }
 
   // An instruction of its own: g++ takes a function that only prefetches for one without effect, and drops the call.
+  static void prefetch_l2(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
   static void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
 
   // The first n lanes.
