@@ -75,12 +75,19 @@ class ShortTask {
       query_stride = layout_.query_stride;
     }
     for (int plane = 0; plane < planes_; ++plane) {
+      RowPrefetch ahead[2];
+      ahead[0] = rows_of<T>(tensors_.v, problem_.v, problem_.head_dim_v, task_, kv_head_, plane * kBlockM, plane_keys(plane));
+      if (plane == 0)
+        ahead[1] = rows_of<T>(tensors_.out, problem_.out, problem_.head_dim_v, task_, task_.head, task_.row_begin, rows_);
       const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
       float* keys = scratch_ + layout_.keys + plane * layout_.key_plane;
       pack_queries<Isa>(k, problem_.k.strides[1], plane_keys(plane), problem_.head_dim, keys);
-      const KeyLaneScores<Isa, BiasT> epilogue{
-          problem_.softmax_scale, bias == nullptr ? bias : bias + plane * kBlockM, bias_stride, scores(plane), lane_max(plane),
-          value_rows(plane)};
+      const KeyLaneScores<Isa, BiasT> epilogue{problem_.softmax_scale,
+                                               bias == nullptr ? bias : bias + plane * kBlockM,
+                                               bias_stride,
+                                               scores(plane),
+                                               lane_max(plane),
+                                               ahead};
       score_tile<Isa>(keys, plane_keys(plane), queries, query_stride, words_of<Isa>(problem_.head_dim), rows_, epilogue);
     }
   }
@@ -188,12 +195,14 @@ class ShortTask {
     T* out = element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head);
     const int64_t out_stride = problem_.out.strides[1];
     if (planes_ == 1) {
-      multiply_values(0, FinalOutput<Isa, T>{out,
-                                             out_stride,
-                                             row_factor(),
-                                             rows_,
-                                             static_cast<int>(problem_.head_dim_v),
-                                             {next_keys(), next_queries(), next_bias()}});
+      RowPrefetch ahead[3];
+      if (const TileTask* next = task_.next; next != nullptr) {
+        ahead[0] = rows_of<T>(tensors_.k, problem_.k, problem_.head_dim, *next, next->head / problem_.group_size(), 0, keys_);
+        ahead[1] = rows_of<T>(tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
+                              next->row_end - next->row_begin);
+        ahead[2] = next_bias();
+      }
+      multiply_values(0, FinalOutput<Isa, T>{out, out_stride, row_factor(), rows_, static_cast<int>(problem_.head_dim_v), ahead});
       return;
     }
     float* tile = scratch_ + layout_.output;
@@ -206,31 +215,21 @@ class ShortTask {
     store_output<Isa>(tile, layout_.value_stride, row_factor(), rows_, problem_.head_dim_v, out, out_stride);
   }
 
-  RowPrefetch value_rows(int plane) const {
-    const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
-    return {reinterpret_cast<const char*>(v), problem_.v.strides[1] * static_cast<int64_t>(sizeof(T)),
-            problem_.head_dim_v * static_cast<int64_t>(sizeof(T)), plane_keys(plane)};
-  }
-  RowPrefetch next_keys() const {
-    if (task_.next == nullptr) return {};
-    const T* k = element<const T>(tensors_.k, problem_.k, task_.next->batch, 0, task_.next->head / problem_.group_size());
-    return {reinterpret_cast<const char*>(k), problem_.k.strides[1] * static_cast<int64_t>(sizeof(T)),
-            problem_.head_dim * static_cast<int64_t>(sizeof(T)), plane_keys(0)};
-  }
-  RowPrefetch next_queries() const {
-    if (task_.next == nullptr) return {};
-    const T* q = element<const T>(tensors_.q, problem_.q, task_.next->batch, task_.next->row_begin, task_.next->head);
-    return {reinterpret_cast<const char*>(q), problem_.q.strides[1] * static_cast<int64_t>(sizeof(T)),
-            problem_.head_dim * static_cast<int64_t>(sizeof(T)), static_cast<int>(task_.next->row_end - task_.next->row_begin)};
+  // Rows of a head that this task, or the next one, is about to use.
+  template <class E>
+  RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t dim, const TileTask& task, int64_t head, int64_t first,
+                      int64_t rows) const {
+    constexpr int64_t kSize = sizeof(E);
+    return fetch_rows(element<const E>(tensor, spec, task.batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
   }
   RowPrefetch next_bias() const {
-    if (task_.next == nullptr || !problem_.bias.present) return {};
+    if (!problem_.bias.present) return {};
+    const TileTask& next = *task_.next;
+    const auto& strides = problem_.bias.strides;
     const int64_t size = problem_.bias.dtype == DType::fp32 ? 4 : 2;
     const char* bias = static_cast<const char*>(tensors_.bias.data) +
-                       size * (task_.next->batch * problem_.bias.strides[0] + task_.next->head * problem_.bias.strides[1] +
-                               task_.next->row_begin * problem_.bias.strides[2]);
-    return {bias, problem_.bias.strides[2] * size, problem_.seqlen_k * size,
-            static_cast<int>(task_.next->row_end - task_.next->row_begin)};
+                       size * (next.batch * strides[0] + next.head * strides[1] + next.row_begin * strides[2]);
+    return fetch_rows(bias, strides[2] * size, problem_.seqlen_k * size, next.row_end - next.row_begin);
   }
 
   template <class Output>

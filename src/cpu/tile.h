@@ -42,19 +42,40 @@ FULMEN_INLINE typename Isa::Vec tanh_from_log2(typename Isa::Vec z) {
   return Isa::sub(Isa::set1(1.0F), Isa::div(Isa::set1(2.0F), Isa::add(Isa::set1(1.0F), Isa::template exp2<5>(limited))));
 }
 
-// Rows of memory that will be read soon, fetched a row at a time from within a product's loop, which waits for arithmetic anyway.
+// Rows of memory that will be used soon, fetched a row at a time from within a product's loop, which waits for arithmetic anyway.
 struct RowPrefetch {
-  const char* base = nullptr;  // null: nothing
-  int64_t stride = 0;          // bytes from row to row
-  int64_t bytes = 0;           // of a row
-  int rows = 0;
+  const char* next = nullptr;
+  int64_t stride = 0;  // bytes from row to row
+  int lines = 0;       // cache lines of a row; 0: nothing to fetch
+  int rows = 0;        // that are left
 
+  // Short rows go kCount at a time, before a register block (at the end a few past the last, which does no harm); long ones one at
+  // a time, after each of the block's rows: the processor drops prefetches that come in bursts.
+  template <class Isa, int kCount>
+  FULMEN_INLINE void short_rows() {
+    if (rows <= 0 || lines > 2) return;
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i, next += stride) Isa::prefetch(next);
+    if (lines == 2) {
+      const char* second = next - kCount * stride + 64;
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i, second += stride) Isa::prefetch(second);
+    }
+    rows -= kCount;
+  }
   template <class Isa>
-  FULMEN_INLINE void row(int index) const {
-    if (index >= rows) return;
-    for (int64_t at = 0; at < bytes; at += 64) Isa::prefetch(base + index * stride + at);
+  FULMEN_INLINE void long_row() {
+    if (rows <= 0 || lines <= 2) return;
+    for (int64_t at = 0; at < static_cast<int64_t>(lines) * 64; at += 64) Isa::prefetch(next + at);
+    next += stride;
+    --rows;
   }
 };
+
+FULMEN_INLINE RowPrefetch fetch_rows(const void* first, int64_t stride_bytes, int64_t row_bytes, int64_t rows) {
+  const auto offset = reinterpret_cast<uintptr_t>(first) % 64;
+  return {static_cast<const char*>(first), stride_bytes, static_cast<int>((offset + row_bytes + 63) / 64), static_cast<int>(rows)};
+}
 
 // One register block of a score product: kRows rows of words by broadcast x kVecs vectors of lanes; the sums go to the epilogue.
 template <class Isa, int kVecs, int kRows, class Block>
@@ -62,6 +83,7 @@ FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
                                const float* rows,   // kRows rows of words, stride floats apart
                                int64_t stride, int words, int first_row, Block& epilogue) {
   using Vec = typename Isa::Vec;
+  epilogue.template begin<kRows>();
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -130,6 +152,8 @@ struct QueryLaneScores {
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) max_[v] = Isa::set1(-__builtin_inff());
     }
+    template <int kRows>
+    FULMEN_INLINE void begin() {}
     FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) {
@@ -166,17 +190,26 @@ struct KeyLaneScores {
   float scale;
   const BiasT* bias;
   int64_t bias_stride;
-  float* scores;    // [rows][kBlockM]
-  float* lane_max;  // [rows][kLanes]
-  RowPrefetch values;
+  float* scores;       // [rows][kBlockM]
+  float* lane_max;     // [rows][kLanes]
+  RowPrefetch* ahead;  // two of them
 
   template <int kVecs>
   struct Block {
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const KeyLaneScores& tile, int at) : tile_(tile), at_(at) {}
+    template <int kRows>
+    FULMEN_INLINE void begin() {
+      if (at_ > 0) return;
+      tile_.ahead[0].template short_rows<Isa, kRows>();
+      tile_.ahead[1].template short_rows<Isa, kRows>();
+    }
     FULMEN_INLINE void row(Vec (&score)[kVecs], int row) {
       float* to = tile_.scores + row * kBlockM + at_;
-      if (at_ == 0) tile_.values.template row<Isa>(row);
+      if (at_ == 0) {
+        tile_.ahead[0].template long_row<Isa>();
+        tile_.ahead[1].template long_row<Isa>();
+      }
       if (tile_.bias != nullptr) {
         const BiasT* bias = tile_.bias + row * tile_.bias_stride + at_;
 #pragma GCC unroll 8
@@ -300,6 +333,8 @@ struct ScratchOutput {
   int64_t stride;
   const float* rescale;  // [rows], for kind rescale
 
+  template <int kRows>
+  FULMEN_INLINE void begin(int /*column*/) const {}
   FULMEN_INLINE typename Isa::Vec start(int row, int column) const {
     if constexpr (kKind == OutputKind::first) return Isa::zero();
     const auto old = Isa::load(out + row * stride + column);
@@ -317,13 +352,20 @@ struct FinalOutput {
   const float* factor;  // [rows]
   int rows;             // rows from here on are padding and not written
   int dim;              // columns likewise
-  RowPrefetch next[3];
+  RowPrefetch* ahead;   // three of them
 
+  template <int kRows>
+  FULMEN_INLINE void begin(int column) const {
+    if (column > 0) return;
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; ++i) ahead[i].template short_rows<Isa, kRows>();
+  }
   FULMEN_INLINE typename Isa::Vec start(int /*row*/, int /*column*/) const { return Isa::zero(); }
   FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const {
     if (row >= rows) return;
     if (column == 0) {
-      for (const RowPrefetch& rows_ahead : next) rows_ahead.template row<Isa>(row);
+#pragma GCC unroll 3
+      for (int i = 0; i < 3; ++i) ahead[i].template long_row<Isa>();
     }
     const auto x = Isa::mul(sum, Isa::broadcast(factor + row));
     if (column + Isa::kLanes <= dim) {
@@ -340,6 +382,7 @@ FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
                                 const float* v,  // [words][v_stride], at the first of the columns
                                 int64_t v_stride, int words, const Output& output, int row, int column) {
   using Vec = typename Isa::Vec;
+  output.template begin<kRows>(column);
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
