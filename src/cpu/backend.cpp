@@ -1,5 +1,7 @@
 #include "cpu/backend.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -15,9 +17,12 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend() {
     for (const InstructionSet& isa : instruction_sets()) {
-      own(make_prefill_kernel(isa));
-      own(make_short_kernel(isa));
-      own(make_decode_kernel(isa));
+      const auto serves = [](const auto& functions) {
+        return std::any_of(std::begin(functions), std::end(functions), [](auto f) { return f != nullptr; });
+      };
+      if (serves(isa.table->tile_task)) own(make_prefill_kernel(isa));
+      if (serves(isa.table->short_task)) own(make_short_kernel(isa));
+      if (serves(isa.table->decode_task)) own(make_decode_kernel(isa));
     }
     for (const Kernel* kernel : reference::baseline_kernels()) kernels_.push_back(kernel);
   }
