@@ -34,6 +34,7 @@ class ForwardTask {
     for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end; first += call_.block_n) {
       const int count = static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
       load_keys_and_values(first, count);
+      fetch_ahead(first + call_.block_n, keys.end);
       for (int tile = 0; tile < tiles_; ++tile) attend(tile, first, count);
     }
     for (int tile = 0; tile < tiles_; ++tile) store(tile);
@@ -70,6 +71,20 @@ class ForwardTask {
     pack_keys<Isa>(k, problem_.k.strides[1], count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
     pack_values<Isa>(element<T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1], count,
                      problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride);
+  }
+
+  // The next tile's keys and values, a row or two at each register block of this one's scores.
+  void fetch_ahead(int64_t first, int64_t end) {
+    ahead_[0] = ahead_[1] = {};
+    if (first >= end) return;
+    const int64_t count = end - first < call_.block_n ? end - first : call_.block_n;
+    constexpr int64_t kSize = sizeof(T);
+    ahead_[0] = fetch_rows(element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_), problem_.k.strides[1] * kSize,
+                           problem_.head_dim * kSize, count);
+    ahead_[1] = fetch_rows(element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1] * kSize,
+                           problem_.head_dim_v * kSize, count);
+    const int blocks = tiles_ * (call_.block_n / Isa::kQkKeys);
+    ahead_rows_ = (2 * call_.block_n + blocks - 1) / blocks;
   }
 
   void attend(int tile, int64_t first, int loaded) {
@@ -116,7 +131,8 @@ class ForwardTask {
 
   template <ScoreKind kKind>
   void score(int tile, int rows, int count) {
-    const QueryLaneScores<Isa, kKind> epilogue{call_.scale, scratch_ + layout_.additive, scratch_ + layout_.scores, tile_max()};
+    const QueryLaneScores<Isa, kKind> epilogue{
+        call_.scale, scratch_ + layout_.additive, scratch_ + layout_.scores, tile_max(), ahead_, ahead_rows_};
     score_tile<Isa>(scratch_ + layout_.queries + tile * layout_.query_tile, rows, scratch_ + layout_.keys, layout_.key_stride,
                     words_of<Isa>(problem_.head_dim), count, epilogue);
   }
@@ -171,6 +187,8 @@ class ForwardTask {
   float* scratch_;
   int tiles_;
   float alibi_slope_ = 0;
+  RowPrefetch ahead_[2];
+  int ahead_rows_ = 0;
   unsigned started_ = 0;  // bit per tile: its output holds something
 };
 

@@ -65,7 +65,11 @@ struct RowPrefetch {
   }
   template <class Isa>
   FULMEN_INLINE void long_row() {
-    if (rows <= 0 || lines <= 2) return;
+    if (lines > 2) any_row<Isa>();
+  }
+  template <class Isa>
+  FULMEN_INLINE void any_row() {
+    if (rows <= 0) return;
     for (int64_t at = 0; at < static_cast<int64_t>(lines) * 64; at += 64) Isa::prefetch(next + at);
     next += stride;
     --rows;
@@ -144,6 +148,8 @@ struct QueryLaneScores {
   const float* additive;  // [keys][kBlockM], for other kinds than plain
   float* scores;          // [keys][kBlockM]
   float* tile_max;        // [kBlockM]
+  RowPrefetch* ahead;     // two of them, the second after the first
+  int ahead_rows;         // rows fetched at a register block
 
   template <int kVecs>
   struct Block {
@@ -153,7 +159,11 @@ struct QueryLaneScores {
       for (int v = 0; v < kVecs; ++v) max_[v] = Isa::set1(-__builtin_inff());
     }
     template <int kRows>
-    FULMEN_INLINE void begin() {}
+    FULMEN_INLINE void begin() {
+      if (at_ > 0) return;
+      RowPrefetch& rows = tile_.ahead[tile_.ahead[0].rows > 0 ? 0 : 1];
+      for (int i = 0; i < tile_.ahead_rows; ++i) rows.template any_row<Isa>();
+    }
     FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) {
