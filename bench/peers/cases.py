@@ -1,0 +1,76 @@
+"""The problems that are compared, and their inputs."""
+
+from dataclasses import dataclass
+
+import torch
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Case:
+    suite: str
+    dtype: str
+    batch: int
+    heads: int
+    seqlen: int
+    head_dim: int
+    causal: bool = False
+    bias: bool = False  # one per head, the same for the whole batch
+
+    @property
+    def name(self) -> str:
+        shape = f"{self.batch}x{self.heads} S{self.seqlen} D{self.head_dim}"
+        return f"{self.suite} {shape}{' causal' * self.causal}{' bias' * self.bias} {self.dtype}"
+
+    @property
+    def flops(self) -> float:
+        keys = (self.seqlen + 1) / 2 if self.causal else self.seqlen
+        return 4.0 * self.batch * self.heads * self.seqlen * keys * self.head_dim
+
+
+def cases(suites: list[str], dtypes: list[str]) -> list[Case]:
+    found = []
+    for dtype in dtypes:
+        if "prefill" in suites:
+            for head_dim in (64, 128):
+                found += [Case("prefill", dtype, 1, 8, seqlen, head_dim) for seqlen in (1024, 2048, 4096)]
+                found.append(Case("prefill", dtype, 1, 8, 2048, head_dim, causal=True))
+        if "boards" in suites:
+            for heads, head_dim in ((24, 32), (12, 64), (8, 96), (6, 128)):
+                found += [Case("boards", dtype, 64, heads, 64, head_dim, bias=bias) for bias in (False, True)]
+    return found
+
+
+@dataclass
+class Inputs:
+    """[batch, heads, seqlen, head_dim], contiguous: the layout that the peers take without a copy."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    bias: torch.Tensor | None  # [1, heads, seqlen, seqlen]
+
+
+def make_inputs(case: Case, seed: int) -> Inputs:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(DTYPES[case.dtype])
+
+    shape = (case.batch, case.heads, case.seqlen, case.head_dim)
+    bias = normal(1, case.heads, case.seqlen, case.seqlen) if case.bias else None
+    return Inputs(normal(*shape), normal(*shape), normal(*shape), bias)
+
+
+def exact(case: Case, inputs: Inputs, rows: int = 64) -> torch.Tensor:
+    """The last query rows in double precision."""
+    first = max(0, case.seqlen - rows)
+    q, k, v = inputs.q[:, :, first:].double(), inputs.k.double(), inputs.v.double()
+    scores = q @ k.transpose(-1, -2) / case.head_dim**0.5
+    if inputs.bias is not None:
+        scores = scores + inputs.bias[:, :, first:].double()
+    if case.causal:
+        keep = torch.ones(case.seqlen, case.seqlen, dtype=torch.bool).tril()[first:]
+        scores = scores.masked_fill(~keep, float("-inf"))
+    return scores.softmax(-1) @ v
