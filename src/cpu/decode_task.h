@@ -219,6 +219,7 @@ class DecodeTaskRunner {
   // output = rescale * output + P V.
   __attribute__((noinline)) void multiply_values(int64_t first, int count) {
     StreamPrefetch ahead = stream(tensors_.v, problem_.v, problem_.head_dim_v, first, count);
+    const bool masked = problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0;
     for (int slot = 0; slot < slots_; ++slot) {
       const float factor = state_.rescale[slot];
       if (factor == 1.0F) continue;
@@ -229,10 +230,12 @@ class DecodeTaskRunner {
       for (int h = 0; h < task_.kv_heads; ++h) {
         const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, first + key, task_.kv_head + h);
         for (int slot = h * head_slots_; slot < (h + 1) * head_slots_; slot += kQuad) {
-          if (count - key >= kQuad) {
+          if (count - key >= kQuad && !(masked && hides_key(scores_ + key * kBlockM + slot))) {
             value_quad<kQuad>(v, scores_ + key * kBlockM + slot, output_ + slot * layout_.value_stride, ahead);
           } else {
-            for (int i = 0; i < count - key; ++i) {
+            for (int i = 0; i < count - key && i < kQuad; ++i) {
+              // A key that no row attends may hold anything, a NaN even: it is not touched.
+              if (masked && all_zero(scores_ + (key + i) * kBlockM + slot)) continue;
               value_quad<1>(v + i * problem_.v.strides[1], scores_ + (key + i) * kBlockM + slot,
                             output_ + slot * layout_.value_stride, ahead);
             }
@@ -240,6 +243,11 @@ class DecodeTaskRunner {
         }
       }
     }
+  }
+
+  FULMEN_INLINE static bool all_zero(const float* p) { return p[0] == 0.0F && p[1] == 0.0F && p[2] == 0.0F && p[3] == 0.0F; }
+  FULMEN_INLINE static bool hides_key(const float* p) {
+    return all_zero(p) || all_zero(p + kBlockM) || all_zero(p + 2 * kBlockM) || all_zero(p + 3 * kBlockM);
   }
 
   template <int kKeys>

@@ -69,24 +69,48 @@ __attribute__((noinline)) void pack_keys(const T* k, int64_t stride, int keys, i
   }
 }
 
-// v rows [keys][dim] -> panel [words of keys][panel_stride]: word (w, d) holds V[kGroup w .. kGroup w + kGroup - 1][d].
+// v rows [keys][dim] -> panel [words of keys][panel_stride]: word (w, d) holds V[kGroup w .. kGroup w + kGroup - 1][d]. Rows whose
+// alive is 0 become zeros: no query attends them, and what they hold, a NaN even, must not reach the output. alive may be null: all
+// are.
 template <class Isa, class T>
-__attribute__((noinline)) void pack_values(const T* v, int64_t stride, int keys, int64_t dim, float* panel, int64_t panel_stride) {
-  if constexpr (Isa::kGroup == 1) {
-    pack_keys<Isa>(v, stride, keys, dim, panel, panel_stride);
-  } else {
-    constexpr int kElements = Isa::kLanes * 2;
-    for (int key = 0; key < keys; key += 2) {
-      float* out = panel + key / 2 * panel_stride;
-      for (int64_t element = 0; element < dim; element += kElements) {
-        const auto first = load_row_words<Isa>(v + key * stride + element, dim - element);
-        const auto second = key + 1 < keys ? load_row_words<Isa>(v + (key + 1) * stride + element, dim - element) : Isa::zero();
+__attribute__((noinline)) void pack_values(const T* v, int64_t stride, int keys, int64_t dim, float* panel, int64_t panel_stride,
+                                           const uint8_t* alive) {
+  constexpr int kElements = Isa::kLanes * Isa::kGroup;
+  const auto load = [&](int key, int64_t element) __attribute__((always_inline)) {
+    if (key >= keys || (alive != nullptr && alive[key] == 0)) return Isa::zero();
+    return load_row_words<Isa>(v + key * stride + element, dim - element);
+  };
+  for (int key = 0; key < keys; key += Isa::kGroup) {
+    float* out = panel + key / Isa::kGroup * panel_stride;
+    for (int64_t element = 0; element < dim; element += kElements) {
+      if constexpr (Isa::kGroup == 1) {
+        Isa::store(out + element, load(key, element));
+      } else {
         typename Isa::Vec low, high;
-        Isa::interleave(first, second, low, high);
+        Isa::interleave(load(key, element), load(key + 1, element), low, high);
         Isa::store(out + element, low);
         if (element + Isa::kLanes < panel_stride) Isa::store(out + element + Isa::kLanes, high);
       }
     }
+  }
+}
+
+// alive[i]: whether any of the rows [row_begin, row_end) of a head may attend key first + i. keep: the mask at row 0 and key 0, or
+// null.
+FULMEN_INLINE void find_alive_keys(const algorithm::Band& band, const uint8_t* keep, int64_t keep_stride, int64_t row_begin,
+                                   int64_t row_end, int64_t first, int keys, uint8_t* alive) {
+  const auto range = band.any(row_begin, row_end);
+  if (keep == nullptr) {
+    for (int i = 0; i < keys; ++i) alive[i] = 1;
+  } else {
+    for (int i = 0; i < keys; ++i) alive[i] = 0;
+    for (int64_t row = row_begin; row < (keep_stride == 0 ? row_begin + 1 : row_end); ++row) {
+      const uint8_t* mask = keep + row * keep_stride + first;
+      for (int i = 0; i < keys; ++i) alive[i] |= mask[i];
+    }
+  }
+  for (int i = 0; i < keys; ++i) {
+    if (first + i < range.begin || first + i >= range.end) alive[i] = 0;
   }
 }
 

@@ -191,6 +191,12 @@ class ShortTask {
   }
 
   void output() {
+    if (planes_ == 0) {  // no keys: empty rows
+      for (int row = 0; row < kBlockM; ++row) {
+        row_max()[row] = -__builtin_inff();
+        row_sum()[row] = 0;
+      }
+    }
     finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, task_.row_begin, rows_, row_max(), row_sum(), row_factor());
     T* out = element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head);
     const int64_t out_stride = problem_.out.strides[1];
@@ -236,7 +242,17 @@ class ShortTask {
   void multiply_values(int plane, const Output& output) {
     float* values = scratch_ + layout_.values;
     const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
-    pack_values<Isa>(v, problem_.v.strides[1], plane_keys(plane), problem_.head_dim_v, values, layout_.value_stride);
+    uint8_t alive[kBlockM];
+    const bool some_dead = problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0;
+    if (some_dead) {
+      const uint8_t* keep = problem_.keep_mask.present
+                                ? element<const uint8_t>(tensors_.keep_mask, problem_.keep_mask, task_.batch, task_.head, 0)
+                                : nullptr;
+      find_alive_keys(call_.band, keep, problem_.keep_mask.strides[2], task_.row_begin, task_.row_end,
+                      static_cast<int64_t>(plane) * kBlockM, plane_keys(plane), alive);
+    }
+    pack_values<Isa>(v, problem_.v.strides[1], plane_keys(plane), problem_.head_dim_v, values, layout_.value_stride,
+                     some_dead ? alive : nullptr);
     output_tile<Isa, KeysInLanes>(scores(plane), values, layout_.value_stride, words_of<Isa>(plane_keys(plane)), rows_, output);
   }
 
