@@ -20,15 +20,15 @@ enum class Causal : int {
 
 // The tensors of one call. An absent tensor has data == nullptr in run() and an all-zero shape in a Problem.
 struct AttentionTensors {
-  Tensor q;             // [batch, seqlen_q, num_heads, head_dim], fp32, fp16 or bf16
-  Tensor k;             // [batch, seqlen_k, num_kv_heads, head_dim], dtype of q; num_heads % num_kv_heads == 0
-  Tensor v;             // [batch, seqlen_k, num_kv_heads, head_dim_v], dtype of q
-  Tensor out;           // [batch, seqlen_q, num_heads, head_dim_v], dtype of q; must not overlap any input
-  Tensor bias;          // optional [batch, num_heads, seqlen_q, seqlen_k], any float dtype; dims of size or stride 0/1 broadcast
-  Tensor keep_mask;     // optional boolean [batch, num_heads, seqlen_q, seqlen_k], true = attend; broadcasts like bias
-  Tensor alibi_slopes;  // optional fp32 [1 or batch, 1, 1, num_heads]: adds -slope * |i + offset - j|
-  Tensor sinks;         // optional fp32 [1, 1, 1, num_heads]: one more logit a head in the softmax's denominator
-  Tensor lse;           // optional fp32 output [batch, num_heads, seqlen_q, 1]: natural log of the softmax's denominator
+  Tensor q{};             // [batch, seqlen_q, num_heads, head_dim], fp32, fp16 or bf16
+  Tensor k{};             // [batch, seqlen_k, num_kv_heads, head_dim], dtype of q; num_heads % num_kv_heads == 0
+  Tensor v{};             // [batch, seqlen_k, num_kv_heads, head_dim_v], dtype of q
+  Tensor out{};           // [batch, seqlen_q, num_heads, head_dim_v], dtype of q; must not overlap any input
+  Tensor bias{};          // optional [batch, num_heads, seqlen_q, seqlen_k], any float dtype; dims of size or stride 0/1 broadcast
+  Tensor keep_mask{};     // optional boolean [batch, num_heads, seqlen_q, seqlen_k], true = attend; broadcasts like bias
+  Tensor alibi_slopes{};  // optional fp32 [1 or batch, 1, 1, num_heads]: adds -slope * |i + offset - j|
+  Tensor sinks{};         // optional fp32 [1, 1, 1, num_heads]: one more logit a head in the softmax's denominator
+  Tensor lse{};           // optional fp32 output [batch, num_heads, seqlen_q, 1]: natural log of the softmax's denominator
 };
 
 // Runs task(arg, index) once for every index in [0, count), in any order, on any threads, and returns when all are done.
