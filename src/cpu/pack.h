@@ -104,9 +104,13 @@ FULMEN_INLINE void find_alive_keys(const algorithm::Band& band, const uint8_t* k
     for (int i = 0; i < keys; ++i) alive[i] = 1;
   } else {
     for (int i = 0; i < keys; ++i) alive[i] = 0;
-    for (int64_t row = row_begin; row < (keep_stride == 0 ? row_begin + 1 : row_end); ++row) {
+    const bool same_mask = keep_stride == 0;
+    for (int64_t row = row_begin; row < (same_mask ? row_begin + 1 : row_end); ++row) {
       const uint8_t* mask = keep + row * keep_stride + first;
-      for (int i = 0; i < keys; ++i) alive[i] |= mask[i];
+      const auto seen = same_mask ? range : band.any(row, row + 1);
+      const auto begin = static_cast<int>(algorithm::Band::clamp(seen.begin - first, 0, keys));
+      const auto end = static_cast<int>(algorithm::Band::clamp(seen.end - first, 0, keys));
+      for (int i = begin; i < end; ++i) alive[i] |= mask[i];
     }
   }
   for (int i = 0; i < keys; ++i) {
