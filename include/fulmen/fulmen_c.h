@@ -1,0 +1,168 @@
+/* The C ABI of Fulmen: everything the C++ API offers, in C99. The semantics are those of attention.h; docs/contract.md has the
+ * formulas.
+ *
+ * Functions return a fulmen_status (0 is success); on failure fulmen_last_error() of the same thread has the sentence. Structs
+ * begin with their size so that they can grow: set it with the struct's _init function, or to sizeof. A field that an older caller
+ * lacks has its default. Nothing throws, prints or aborts. Strings are UTF-8. All functions may be called from any thread. */
+#ifndef FULMEN_FULMEN_C_H
+#define FULMEN_FULMEN_C_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fulmen/export.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fulmen_status {
+  FULMEN_OK = 0,
+  FULMEN_INVALID_ARGUMENT = 1,
+  FULMEN_UNSUPPORTED = 2,
+  FULMEN_UNAVAILABLE = 3,
+  FULMEN_OUT_OF_MEMORY = 4,
+  FULMEN_VERIFICATION_FAILED = 5,
+  FULMEN_INTERNAL = 6
+} fulmen_status;
+
+typedef enum fulmen_dtype { FULMEN_FP32 = 0, FULMEN_FP16 = 1, FULMEN_BF16 = 2, FULMEN_BOOLEAN = 3 } fulmen_dtype;
+
+typedef enum fulmen_causal { FULMEN_CAUSAL_NONE = 0, FULMEN_CAUSAL_BOTTOM_RIGHT = 1, FULMEN_CAUSAL_TOP_LEFT = 2 } fulmen_causal;
+
+/* A view: four logical dims, strides in elements, the last dim contiguous. q, k, v, out: [batch, seqlen, head, head_dim]. All zero:
+ * absent. */
+typedef struct fulmen_tensor {
+  void* data;
+  int32_t dtype; /* fulmen_dtype */
+  int64_t shape[4];
+  int64_t strides[4];
+} fulmen_tensor;
+
+/* The tensors of a call; see AttentionTensors in attention.h for shapes and dtypes. */
+typedef struct fulmen_tensors {
+  size_t struct_size;
+  fulmen_tensor q, k, v, out;
+  fulmen_tensor bias, keep_mask, alibi_slopes, sinks; /* optional inputs */
+  fulmen_tensor lse;                                  /* optional output */
+} fulmen_tensors;
+
+/* Runs task(arg, index) once for every index in [0, count), in any order, on any threads; returns when all are done. */
+typedef void (*fulmen_parallel_for)(void* context, int64_t count, void (*task)(void* arg, int64_t index), void* arg);
+
+typedef struct fulmen_options {
+  size_t struct_size;
+  float softmax_scale; /* NaN, the default, is 1 / sqrt(head_dim) */
+  float softcap;       /* default 0, off */
+  int32_t causal;      /* fulmen_causal, default none */
+  int64_t window_left; /* default -1, unlimited */
+  int64_t window_right;
+  const char* kernel;               /* force a kernel by name; null or empty chooses */
+  int32_t num_threads;              /* default 0: OpenMP's setting */
+  bool verify;                      /* default false: run the reference beside every call */
+  fulmen_parallel_for parallel_for; /* default null: OpenMP */
+  void* parallel_for_context;
+} fulmen_options;
+
+FULMEN_API void fulmen_tensors_init(fulmen_tensors* tensors);
+FULMEN_API void fulmen_options_init(fulmen_options* options);
+
+/* "0.1.0" of the library that is loaded. */
+FULMEN_API const char* fulmen_version(void);
+/* The message of this thread's last failed call, "" if there was none. Valid until this thread's next call. */
+FULMEN_API const char* fulmen_last_error(void);
+/* "invalid argument" for 1, and so on. */
+FULMEN_API const char* fulmen_status_name(int status);
+
+/* One call: checks, plans, runs and waits. options may be null: defaults. device may be null: fulmen_default_device(). On error
+ * nothing is written. */
+FULMEN_API int fulmen_attention(const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
+
+/* A plan: the decision which kernel runs a problem, made once, run any number of times from any thread. The tensors' shapes, dtypes
+ * and strides are read, their pointers are not. */
+typedef struct fulmen_plan fulmen_plan;
+FULMEN_API int fulmen_plan_create(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                  fulmen_plan** plan);
+FULMEN_API void fulmen_plan_destroy(fulmen_plan* plan);
+/* Bytes of scratch a run needs, aligned to 64. */
+FULMEN_API size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan);
+/* Computes into out and lse. Only the tensors' data pointers are read; shapes are the plan's. stream: a vendor's stream, ignored on
+ * the CPU. workspace may be null on the CPU: it is then allocated for the call. */
+FULMEN_API int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace,
+                               size_t workspace_bytes);
+/* Which kernel runs, and why each other does not. Lives as long as the plan. */
+FULMEN_API const char* fulmen_plan_explain(const fulmen_plan* plan);
+
+typedef struct fulmen_kernel_config {
+  size_t struct_size;
+  const char* kernel; /* lives as long as the plan */
+  int32_t block_m, block_n, num_splits, num_threads;
+} fulmen_kernel_config;
+FULMEN_API int fulmen_plan_config(const fulmen_plan* plan, fulmen_kernel_config* config);
+
+/* Devices, the unusable ones with their reason. Strings live until the visitor returns. */
+typedef struct fulmen_device_info {
+  size_t struct_size;
+  const char* name; /* what other calls take as device */
+  const char* chip;
+  const char* features;
+  bool usable;
+  const char* reason; /* why not, else "" */
+} fulmen_device_info;
+FULMEN_API int fulmen_visit_devices(void (*visit)(void* context, const fulmen_device_info* device), void* context);
+/* The device used where none is given: fulmen_set_default_device(), else $FULMEN_DEVICE, else "cpu". Valid until this thread's next
+ * call. */
+FULMEN_API const char* fulmen_default_device(void);
+FULMEN_API int fulmen_set_default_device(const char* device);
+
+/* Every kernel of the device's backend, whether it supports the problem (else the reason), and its rank. */
+FULMEN_API int fulmen_visit_candidates(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                       void (*visit)(void* context, const char* kernel, bool supported, const char* reason,
+                                                     double rank),
+                                       void* context);
+
+/* Exact attention in double. out: [batch, seqlen_q, num_heads, head_dim_v] row-major; lse: [batch, num_heads, seqlen_q], or null.
+ * The data pointers of tensors->out and lse are not touched. */
+FULMEN_API int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* options, double* out, double* lse);
+
+typedef struct fulmen_verify_report {
+  size_t struct_size;
+  bool ok;
+  double worst_error;    /* max |out - reference| */
+  double baseline_error; /* that of standard attention in the same precision */
+  double bound;
+  double lse_error;
+} fulmen_verify_report;
+/* Compares out (and lse) with the reference. Returns FULMEN_VERIFICATION_FAILED, the report filled, where the rule is broken. */
+FULMEN_API int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);
+
+/* A backend of the user's own, for the rest of the process. It has one kernel and one device, both called by the backend's name. */
+typedef struct fulmen_backend {
+  size_t struct_size;
+  const char* name;        /* without ':'; copied */
+  const char* kernel_name; /* copied */
+  double rank;             /* above 0 */
+  void* context;
+  /* May the kernel run this? Else write a reason, NUL-terminated, into reason[reason_size]. May be null: it runs everything. */
+  bool (*supports)(void* context, const fulmen_tensors* shapes, const fulmen_options* options, char* reason, size_t reason_size);
+  /* Computes; 0 is success. The options are resolved: scale set, causal and windows as given to the plan. */
+  int (*run)(void* context, void* stream, const fulmen_tensors* tensors, const fulmen_options* options);
+} fulmen_backend;
+FULMEN_API int fulmen_register_backend(const fulmen_backend* backend);
+
+/* Compatibility: the C entry that users of Rust attention kernels know. fp16, all of q, k, v, out [batch_size, seq_len, num_heads,
+ * head_dim], contiguous; causal is top-left, which is the same as bottom-right here. softmax_scale 0 is 1 / sqrt(head_dim). Returns
+ * a fulmen_status. */
+typedef struct FlashAttnParams {
+  size_t batch_size, seq_len, num_heads, head_dim;
+  bool is_causal;
+  float softmax_scale;
+} FlashAttnParams;
+FULMEN_API int flash_attn_forward(const void* q, const void* k, const void* v, void* out, const FlashAttnParams* params);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
