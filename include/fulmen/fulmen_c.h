@@ -13,6 +13,8 @@
 
 #include "fulmen/export.h"
 
+/* C has its own naming and no `using`. NOLINTBEGIN(readability-identifier-naming,modernize-*) */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -164,5 +166,7 @@ FULMEN_API int flash_attn_forward(const void* q, const void* k, const void* v, v
 #ifdef __cplusplus
 }
 #endif
+
+/* NOLINTEND(readability-identifier-naming,modernize-*) */
 
 #endif

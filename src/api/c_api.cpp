@@ -12,7 +12,7 @@
 #include "fulmen/fulmen.h"
 #include "fulmen/fulmen_c.h"
 
-struct fulmen_plan {
+struct fulmen_plan {  // NOLINT(readability-identifier-naming): the C ABI's name
   fulmen::Plan plan;
   std::string explanation;
 };

@@ -14,7 +14,7 @@ namespace {
 
 bool environment_flag(const char* name) {
   const char* value = std::getenv(name);
-  return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
+  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
 }
 
 std::size_t bytes_of(const TensorSpec& spec, const std::array<int64_t, 4>& shape) {

@@ -67,7 +67,8 @@ struct Scalar {
 #pragma GCC unroll 8
       for (int power = kDegree - 1; power >= 0; --power) p = fma(p, f, set1(kC[power]));
       // A NaN's low bits are no integer: it stays as it is.
-      x[i] = select(limited == limited, floats(bits(p) + (bits(shifted) << 23)), limited);
+      x[i] = select(limited == limited, floats(bits(p) + (bits(shifted) << 23)),
+                    limited);  // NOLINT(misc-redundant-expression): false for a NaN
     }
   }
   template <int kDegree = kExp2Degree>
@@ -166,7 +167,7 @@ struct Scalar {
   static Half narrow_bf16(Vec x) {  // round to nearest even; a NaN stays one
     const Bits b = bits(x);
     const Bits rounded = b + ((b >> 16) & 1U) + 0x7FFFU;
-    const Bits is_number = reinterpret_cast<Bits>(x == x);
+    const Bits is_number = reinterpret_cast<Bits>(x == x);  // NOLINT(misc-redundant-expression): false for a NaN
     return __builtin_convertvector(select_bits(is_number, rounded, b | 0x400000U) >> 16, Half);
   }
   static Vec widen_fp16(Half x) {
@@ -186,7 +187,7 @@ struct Scalar {
     const Bits nan = 0x7E00U | ((magnitude >> 13) & 0x3FFU);
     Bits half = select_bits(reinterpret_cast<Bits>(magnitude < 0x38800000U), subnormal, normal);
     half = select_bits(reinterpret_cast<Bits>(magnitude >= 0x477FF000U), Bits{} + 0x7C00U, half);
-    half = select_bits(reinterpret_cast<Bits>(x != x), nan, half);
+    half = select_bits(reinterpret_cast<Bits>(x != x), nan, half);  // NOLINT(misc-redundant-expression): true for a NaN
     return __builtin_convertvector(half | ((b >> 16) & 0x8000U), Half);
   }
 };

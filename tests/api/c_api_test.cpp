@@ -1,0 +1,224 @@
+// The C ABI gives what the C++ API gives, and grows without breaking callers.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fulmen/fulmen_c.h"
+#include "small_call.h"
+
+namespace fulmen {
+namespace {
+
+using testing::SmallCall;
+
+fulmen_tensor view(const Tensor& t) {
+  fulmen_tensor c{t.data, static_cast<int32_t>(t.dtype), {}, {}};
+  std::copy(t.shape.begin(), t.shape.end(), c.shape);
+  std::copy(t.strides.begin(), t.strides.end(), c.strides);
+  return c;
+}
+
+fulmen_tensors views(const SmallCall& call) {
+  fulmen_tensors t;
+  fulmen_tensors_init(&t);
+  t.q = view(call.tensors.q);
+  t.k = view(call.tensors.k);
+  t.v = view(call.tensors.v);
+  t.out = view(call.tensors.out);
+  t.bias = view(call.tensors.bias);
+  t.keep_mask = view(call.tensors.keep_mask);
+  t.alibi_slopes = view(call.tensors.alibi_slopes);
+  t.sinks = view(call.tensors.sinks);
+  t.lse = view(call.tensors.lse);
+  return t;
+}
+
+// Inputs that tell every option apart.
+void vary(SmallCall& call) {
+  for (std::size_t i = 0; i < call.q.size(); ++i) call.q[i] = static_cast<float>(i * 37 % 19) / 9.0F - 1.0F;
+  for (std::size_t i = 0; i < call.k.size(); ++i) call.k[i] = static_cast<float>(i * 53 % 23) / 11.0F - 1.0F;
+  for (std::size_t i = 0; i < call.v.size(); ++i) call.v[i] = static_cast<float>(i * 29 % 31) / 15.0F - 1.0F;
+  for (std::size_t i = 0; i < call.bias.size(); ++i) call.bias[i] = static_cast<float>(i * 7 % 5) / 5.0F;
+  call.keep[3] = 0;
+}
+
+TEST(CApi, GivesWhatCppGives) {
+  SmallCall cpp, c;
+  for (SmallCall* call : {&cpp, &c}) {
+    call->with_everything();
+    vary(*call);
+  }
+  cpp.options.softmax_scale = 0.7F;
+  cpp.options.softcap = 3.0F;
+  cpp.options.causal = Causal::top_left;
+  cpp.options.window_left = 2;
+  ASSERT_TRUE(attention(cpp.tensors, cpp.options).ok());
+  fulmen_options options;
+  fulmen_options_init(&options);
+  options.softmax_scale = 0.7F;
+  options.softcap = 3.0F;
+  options.causal = FULMEN_CAUSAL_TOP_LEFT;
+  options.window_left = 2;
+  const fulmen_tensors t = views(c);
+  ASSERT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(cpp.out, c.out);
+  EXPECT_EQ(cpp.lse, c.lse);
+}
+
+TEST(CApi, PlansRunAndExplain) {
+  SmallCall call;
+  vary(call);
+  const fulmen_tensors t = views(call);
+  fulmen_options options;
+  fulmen_options_init(&options);
+  options.kernel = "cpu.reference.double";
+  fulmen_plan* plan = nullptr;
+  ASSERT_EQ(fulmen_plan_create(&t, &options, nullptr, &plan), FULMEN_OK) << fulmen_last_error();
+  fulmen_kernel_config config{};
+  config.struct_size = sizeof config;
+  ASSERT_EQ(fulmen_plan_config(plan, &config), FULMEN_OK);
+  EXPECT_STREQ(config.kernel, "cpu.reference.double");
+  EXPECT_NE(std::string(fulmen_plan_explain(plan)).find("forced by name"), std::string::npos);
+  EXPECT_EQ(fulmen_plan_run(plan, nullptr, &t, nullptr, 0), FULMEN_OK) << fulmen_last_error();
+  fulmen_verify_report report{};
+  report.struct_size = sizeof report;
+  EXPECT_EQ(fulmen_verify(&t, nullptr, &report), FULMEN_OK) << fulmen_last_error();
+  EXPECT_TRUE(report.ok);
+  EXPECT_GT(report.bound, 0);
+  call.out[5] += 1;
+  EXPECT_EQ(fulmen_verify(&t, nullptr, &report), FULMEN_VERIFICATION_FAILED);
+  EXPECT_NE(std::string(fulmen_last_error()), "");
+  fulmen_plan_destroy(plan);
+  fulmen_plan_destroy(nullptr);
+}
+
+TEST(CApi, ErrorsAreSentencesOfThisThread) {
+  SmallCall call;
+  fulmen_tensors t = views(call);
+  t.k.dtype = FULMEN_BF16;
+  EXPECT_EQ(fulmen_attention(&t, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("k.dtype is bf16"), std::string::npos);
+  std::thread([] { EXPECT_STREQ(fulmen_last_error(), ""); }).join();
+  EXPECT_STREQ(fulmen_status_name(FULMEN_INVALID_ARGUMENT), "invalid argument");
+  EXPECT_EQ(fulmen_attention(nullptr, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_plan_create(&t, nullptr, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_plan_run(nullptr, nullptr, &t, nullptr, 0), FULMEN_INVALID_ARGUMENT);
+  EXPECT_TRUE(call.untouched());
+}
+
+TEST(CApi, OlderCallersGetDefaultsNewerOnesARefusal) {
+  SmallCall call;
+  const fulmen_tensors t = views(call);
+  fulmen_options options;
+  fulmen_options_init(&options);
+  options.num_threads = -7;  // past what this caller says it knows
+  options.struct_size = offsetof(fulmen_options, num_threads);
+  EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_OK) << fulmen_last_error();
+  options.struct_size = sizeof options;
+  EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT);
+  options.struct_size = sizeof options + 8;
+  EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("struct_size"), std::string::npos);
+  options.struct_size = 0;
+  EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT);
+}
+
+TEST(CApi, ListsDevicesAndCandidates) {
+  int devices = 0;
+  EXPECT_EQ(fulmen_visit_devices([](void* n, const fulmen_device_info* d) { *static_cast<int*>(n) += std::strlen(d->name) > 0; },
+                                 &devices),
+            FULMEN_OK);
+  EXPECT_GE(devices, 1);
+  SmallCall call;
+  const fulmen_tensors t = views(call);
+  std::vector<std::string> kernels;
+  EXPECT_EQ(fulmen_visit_candidates(
+                &t, nullptr, "cpu",
+                [](void* list, const char* kernel, bool supported, const char* reason, double) {
+                  static_cast<std::vector<std::string>*>(list)->emplace_back(kernel);
+                  EXPECT_TRUE(supported || std::strlen(reason) > 0) << kernel;
+                },
+                &kernels),
+            FULMEN_OK);
+  EXPECT_GE(kernels.size(), 5U);
+  EXPECT_EQ(fulmen_set_default_device("nowhere"), FULMEN_UNAVAILABLE);
+  EXPECT_STREQ(fulmen_default_device(), "cpu");
+}
+
+TEST(CApi, ReferenceIsTheOracle) {
+  SmallCall call;
+  const fulmen_tensors t = views(call);
+  std::vector<double> out(call.out.size()), lse(call.lse.size());
+  ASSERT_EQ(fulmen_reference(&t, nullptr, out.data(), lse.data()), FULMEN_OK) << fulmen_last_error();
+  for (const double x : out) EXPECT_NEAR(x, 2.0, 1e-12);
+  EXPECT_TRUE(call.untouched());
+}
+
+TEST(CApi, OwnThreadPool) {
+  SmallCall call;
+  const fulmen_tensors t = views(call);
+  fulmen_options options;
+  fulmen_options_init(&options);
+  int calls = 0;
+  options.num_threads = 3;
+  options.parallel_for_context = &calls;
+  options.parallel_for = [](void* context, int64_t count, void (*task)(void*, int64_t), void* arg) {
+    ++*static_cast<int*>(context);
+    for (int64_t i = count - 1; i >= 0; --i) task(arg, i);
+  };
+  ASSERT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_OK);
+  EXPECT_EQ(calls, 1);
+  for (const float x : call.out) EXPECT_NEAR(x, 2.0F, 1e-5F);
+}
+
+TEST(CApi, TakesAUsersBackend) {
+  fulmen_backend backend{};
+  backend.struct_size = sizeof backend;
+  backend.name = "cuser";
+  backend.kernel_name = "cuser.fill";
+  backend.rank = 1;
+  backend.supports = [](void*, const fulmen_tensors* shapes, const fulmen_options*, char* reason, size_t size) {
+    if (shapes->q.shape[3] == SmallCall::kDim) return true;
+    std::strncpy(reason, "only head_dim 8", size);
+    return false;
+  };
+  backend.run = [](void*, void*, const fulmen_tensors* t, const fulmen_options* options) {
+    static_cast<float*>(t->out.data)[0] = options->softmax_scale;
+    return 0;
+  };
+  ASSERT_EQ(fulmen_register_backend(&backend), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(fulmen_register_backend(&backend), FULMEN_INVALID_ARGUMENT);
+  SmallCall call;
+  call.options.softmax_scale = 0.25F;
+  fulmen_tensors t = views(call);
+  fulmen_options options;
+  fulmen_options_init(&options);
+  options.softmax_scale = 0.25F;
+  EXPECT_EQ(fulmen_attention(&t, &options, "cuser"), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(call.out[0], 0.25F);
+  for (fulmen_tensor* tensor : {&t.q, &t.k, &t.v, &t.out}) tensor->shape[3] = 4;
+  EXPECT_EQ(fulmen_attention(&t, &options, "cuser"), FULMEN_UNSUPPORTED);
+  EXPECT_NE(std::string(fulmen_last_error()).find("only head_dim 8"), std::string::npos);
+  backend.run = nullptr;
+  EXPECT_EQ(fulmen_register_backend(&backend), FULMEN_INVALID_ARGUMENT);
+}
+
+TEST(CApi, FlashAttnForward) {
+  constexpr std::size_t kElements = 2 * 6 * 3 * 16;
+  const std::vector<uint16_t> q(kElements, 0x3800), k(kElements, 0x3C00), v(kElements, 0x4000);  // 0.5, 1, 2
+  std::vector<uint16_t> out(kElements, 0x7E00);                                                  // NaN
+  FlashAttnParams params{2, 6, 3, 16, true, 0.0F};
+  ASSERT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), out.data(), &params), FULMEN_OK) << fulmen_last_error();
+  for (const uint16_t x : out) EXPECT_EQ(x, 0x4000);
+  EXPECT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), nullptr, &params), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), out.data(), nullptr), FULMEN_INVALID_ARGUMENT);
+  params.seq_len = SIZE_MAX;
+  EXPECT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), out.data(), &params), FULMEN_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace fulmen

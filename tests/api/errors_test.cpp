@@ -1,0 +1,139 @@
+// Every refusal names the argument, its value and what is accepted, and writes nothing.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "small_call.h"
+
+namespace fulmen {
+namespace {
+
+using testing::SmallCall;
+
+struct Bad {
+  const char* name;
+  std::function<void(SmallCall&)> bend;
+  std::vector<std::string> said;  // argument, value, accepted
+};
+
+class Errors : public ::testing::TestWithParam<Bad> {};
+
+TEST_P(Errors, NameArgumentValueAndWhatIsAccepted) {
+  SmallCall call;
+  call.with_everything();
+  GetParam().bend(call);
+  const Status status = attention(call.tensors, call.options);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  for (const std::string& text : GetParam().said) {
+    EXPECT_NE(status.message().find(text), std::string::npos) << "\"" << text << "\" is not in: " << status.message();
+  }
+  EXPECT_TRUE(call.untouched());
+}
+
+const float kNan = std::numeric_limits<float>::quiet_NaN();
+
+INSTANTIATE_TEST_SUITE_P(
+    Api, Errors,
+    ::testing::Values(
+        Bad{"QMissing", [](SmallCall& c) { c.tensors.q = {}; }, {"q is missing"}},
+        Bad{"OutMissing", [](SmallCall& c) { c.tensors.out = {}; }, {"out is missing"}},
+        Bad{"QBoolean", [](SmallCall& c) { c.tensors.q.dtype = DType::boolean; }, {"q.dtype", "boolean", "fp32, fp16 and bf16"}},
+        Bad{"MixedDtype", [](SmallCall& c) { c.tensors.k.dtype = DType::fp16; }, {"k.dtype is fp16", "q.dtype is fp32", "agree"}},
+        Bad{"OutDtype", [](SmallCall& c) { c.tensors.out.dtype = DType::bf16; }, {"out.dtype is bf16", "agree"}},
+        Bad{"HeadDimZero", [](SmallCall& c) { c.tensors.q.shape[3] = 0; }, {"q.shape", "head_dim is 0", "1 to 256"}},
+        Bad{"HeadDimTooBig", [](SmallCall& c) { c.tensors.q.shape[3] = 257; }, {"q.shape", "257", "1 to 256"}},
+        Bad{"HeadDimV", [](SmallCall& c) { c.tensors.v.shape[3] = 300; }, {"v.shape", "300", "1 to 256"}},
+        Bad{"Grouping", [](SmallCall& c) { c.tensors.k.shape[2] = 3; }, {"k.shape", "num_kv_heads is 3", "divide num_heads = 4"}},
+        Bad{"KLength", [](SmallCall& c) { c.tensors.v.shape[1] = 6; }, {"v.shape", "6", "seqlen_k"}},
+        Bad{"KDim", [](SmallCall& c) { c.tensors.k.shape[3] = 7; }, {"k.shape", "7", "head_dim"}},
+        Bad{"OutShape", [](SmallCall& c) { c.tensors.out.shape[1] = 4; }, {"out.shape", "4", "seqlen_q"}},
+        Bad{"LastStride", [](SmallCall& c) { c.tensors.q.strides[3] = 2; }, {"q.strides", "2", "contiguous, stride 1"}},
+        Bad{"NegativeStride", [](SmallCall& c) { c.tensors.v.strides[1] = -8; }, {"v.strides", "-8", "negative"}},
+        Bad{"NegativeSize", [](SmallCall& c) { c.tensors.q.shape[0] = -1; }, {"q.shape", "-1", "0 to 2^40"}},
+        Bad{"HugeStride", [](SmallCall& c) { c.tensors.q.strides[0] = INT64_MAX; }, {"q with shape", "more memory"}},
+        Bad{"OutOverlapsItself", [](SmallCall& c) { c.tensors.out.strides[1] = 0; }, {"out with shape", "overlaps itself"}},
+        Bad{"BiasDtype",
+            [](SmallCall& c) { c.tensors.bias.dtype = DType::boolean; },
+            {"bias.dtype is boolean", "fp32, fp16 and bf16"}},
+        Bad{"BiasShape", [](SmallCall& c) { c.tensors.bias.shape[2] = 3; }, {"bias.shape", "3", "may be 1"}},
+        Bad{"BiasKeys", [](SmallCall& c) { c.tensors.bias.shape[3] = 1; }, {"bias.shape", "seqlen_k"}},
+        Bad{"KeepDtype", [](SmallCall& c) { c.tensors.keep_mask.dtype = DType::fp32; }, {"keep_mask.dtype is fp32", "boolean"}},
+        Bad{"KeepShape", [](SmallCall& c) { c.tensors.keep_mask.shape[0] = 3; }, {"keep_mask.shape", "3"}},
+        Bad{"AlibiDtype", [](SmallCall& c) { c.tensors.alibi_slopes.dtype = DType::fp16; }, {"alibi_slopes.dtype is fp16", "fp32"}},
+        Bad{"AlibiShape", [](SmallCall& c) { c.tensors.alibi_slopes.shape[3] = 5; }, {"alibi_slopes.shape", "5", "num_heads = 4"}},
+        Bad{"SinksShape", [](SmallCall& c) { c.tensors.sinks.shape[0] = 2; }, {"sinks.shape", "num_heads = 4"}},
+        Bad{"LseDtype", [](SmallCall& c) { c.tensors.lse.dtype = DType::bf16; }, {"lse.dtype is bf16", "fp32"}},
+        Bad{"LseShape", [](SmallCall& c) { c.tensors.lse.shape[2] = 6; }, {"lse.shape", "6", "num_heads, seqlen_q, 1"}},
+        Bad{"ScaleNan", [](SmallCall& c) { c.options.softmax_scale = kNan; }, {"softmax_scale is nan", "finite"}},
+        Bad{"SoftcapNegative", [](SmallCall& c) { c.options.softcap = -1; }, {"softcap is -1", "0 (off) or above"}},
+        Bad{"SoftcapInfinite", [](SmallCall& c) { c.options.softcap = INFINITY; }, {"softcap is inf", "finite"}},
+        Bad{"Causal", [](SmallCall& c) { c.options.causal = static_cast<Causal>(7); }, {"causal is 7", "bottom_right (1)"}},
+        Bad{"WindowLeft", [](SmallCall& c) { c.options.window_left = -2; }, {"window_left is -2", "-1 (unlimited)"}},
+        Bad{"WindowRight", [](SmallCall& c) { c.options.window_right = -5; }, {"window_right is -5", "-1 (unlimited)"}},
+        Bad{"Threads", [](SmallCall& c) { c.options.num_threads = -1; }, {"num_threads is -1", "0"}},
+        Bad{"Kernel",
+            [](SmallCall& c) { c.options.kernel = "cpu.nothing"; },
+            {"kernel is \"cpu.nothing\"", "cpu.reference.double"}},
+        Bad{"NullK", [](SmallCall& c) { c.tensors.k.data = nullptr; }, {"k.data is null", "bytes"}},
+        Bad{"OutOverlapsBias",
+            [](SmallCall& c) { c.tensors.out.data = c.bias.data(); },
+            {"out at", "overlaps bias", "memory of their own"}},
+        Bad{"OutOverlapsQ", [](SmallCall& c) { c.tensors.out.data = c.q.data() + 3; }, {"out at", "overlaps q"}},
+        Bad{"LseOverlapsOut", [](SmallCall& c) { c.tensors.lse.data = c.out.data(); }, {"out at", "overlaps lse"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(PlanErrors, UnknownDeviceListsTheKnown) {
+  const SmallCall call;
+  const Status status = attention(call.tensors, call.options, "quantum:0");
+  EXPECT_EQ(status.code(), StatusCode::unavailable);
+  EXPECT_NE(status.message().find("\"quantum:0\""), std::string::npos);
+  EXPECT_NE(status.message().find("\"cpu\""), std::string::npos);
+  EXPECT_TRUE(call.untouched());
+}
+
+TEST(PlanErrors, ForcedKernelThatCannotRunSaysWhy) {
+  SmallCall call;
+  call.options.kernel = "cpu.standard.blas";
+  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) tensor->dtype = DType::fp16;
+  const Status status = attention(call.tensors, call.options);
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  EXPECT_NE(status.message().find("cpu.standard.blas"), std::string::npos);
+  EXPECT_NE(status.message().find("fp16"), std::string::npos) << status.message();
+  EXPECT_TRUE(call.untouched());
+}
+
+TEST(RunErrors, WorkspaceTooSmallOrMisaligned) {
+  SmallCall call;
+  const auto made = plan(make_problem(call.tensors, call.options).value());
+  ASSERT_TRUE(made.ok());
+  const std::size_t bytes = made->workspace_bytes();
+  ASSERT_GT(bytes, 0U);
+  std::vector<char> memory(bytes + 128);
+  auto* aligned = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+  const Status small = made->run(nullptr, call.tensors, aligned, bytes - 1);
+  EXPECT_EQ(small.code(), StatusCode::invalid_argument);
+  EXPECT_NE(small.message().find(std::to_string(bytes)), std::string::npos);
+  EXPECT_FALSE(made->run(nullptr, call.tensors, aligned + 4, bytes).ok());
+  EXPECT_TRUE(call.untouched());
+  EXPECT_TRUE(made->run(nullptr, call.tensors, aligned, bytes).ok());
+  EXPECT_FALSE(call.untouched());
+}
+
+TEST(Empty, BatchAndQueriesOfZeroDoNothing) {
+  SmallCall call;
+  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) tensor->shape[0] = 0;
+  EXPECT_TRUE(attention(call.tensors).ok());
+  EXPECT_TRUE(call.untouched());
+  SmallCall none;
+  none.tensors.q.shape[1] = none.tensors.out.shape[1] = 0;
+  EXPECT_TRUE(attention(none.tensors).ok());
+  EXPECT_TRUE(none.untouched());
+}
+
+}  // namespace
+}  // namespace fulmen

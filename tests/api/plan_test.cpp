@@ -1,0 +1,215 @@
+// Plans, the registry, and what they say.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "small_call.h"
+
+namespace fulmen {
+namespace {
+
+using testing::SmallCall;
+
+Problem problem_of(const SmallCall& call) { return make_problem(call.tensors, call.options).value(); }
+
+TEST(Problem, EqualProblemsHashAlikeOthersDiffer) {
+  SmallCall a, b;
+  EXPECT_EQ(problem_of(a), problem_of(b));
+  EXPECT_EQ(hash_value(problem_of(a)), hash_value(problem_of(b)));
+  std::unordered_set<std::size_t> hashes{hash_value(problem_of(a))};
+  b.options.causal = Causal::bottom_right;
+  hashes.insert(hash_value(problem_of(b)));
+  b.options.causal = Causal::top_left;
+  hashes.insert(hash_value(problem_of(b)));
+  b.options.window_left = 3;
+  hashes.insert(hash_value(problem_of(b)));
+  b.with_everything();
+  hashes.insert(hash_value(problem_of(b)));
+  EXPECT_EQ(hashes.size(), 5U);
+  EXPECT_FALSE(problem_of(a) == problem_of(b));
+}
+
+TEST(Problem, CountsUsefulWork) {
+  SmallCall call;  // 2 x 4 heads, 5 x 7 scores, dims 8 + 8, two flops a multiply-add
+  EXPECT_DOUBLE_EQ(problem_of(call).flops(), 2.0 * 2 * 4 * 35 * 16);
+  call.options.causal = Causal::bottom_right;  // rows see 3, 4, 5, 6, 7 keys
+  EXPECT_DOUBLE_EQ(problem_of(call).flops(), 2.0 * 2 * 4 * 25 * 16);
+  call.options.causal = Causal::top_left;  // 1 to 5
+  EXPECT_DOUBLE_EQ(problem_of(call).flops(), 2.0 * 2 * 4 * 15 * 16);
+  EXPECT_DOUBLE_EQ(problem_of(call).bytes(), 4.0 * 2 * 8 * (2 * 4 * 5 + 2 * 2 * 7));
+}
+
+TEST(Plan, ExplainsEveryCandidate) {
+  const SmallCall call;
+  const auto made = plan(problem_of(call));
+  ASSERT_TRUE(made.ok());
+  const std::string text = made->explain();
+  const auto all = candidates(problem_of(call));
+  ASSERT_TRUE(all.ok());
+  EXPECT_GE(all.value().size(), 5U);
+  for (const Candidate& c : all.value()) {
+    EXPECT_NE(text.find(c.kernel), std::string::npos) << c.kernel;
+    if (!c.support.yes) {
+      EXPECT_FALSE(c.support.reason.empty()) << c.kernel;
+      EXPECT_NE(text.find(c.support.reason), std::string::npos) << c.kernel;
+    }
+  }
+  EXPECT_EQ(text.find(made->config().kernel), 0U);
+}
+
+TEST(Plan, RunsTheKernelThatIsForced) {
+  const SmallCall base;
+  const auto all = candidates(problem_of(base));
+  ASSERT_TRUE(all.ok());
+  for (const Candidate& c : all.value()) {
+    SmallCall call;
+    call.options.kernel = c.kernel;
+    const auto made = plan(problem_of(call), "cpu", call.options);
+    ASSERT_EQ(made.ok(), c.support.yes) << c.kernel;
+    if (!made.ok()) continue;
+    EXPECT_EQ(made->config().kernel, c.kernel);
+    EXPECT_TRUE(made->run(nullptr, call.tensors, nullptr, 0).ok());
+    for (const float x : call.out) EXPECT_NEAR(x, 2.0F, 1e-5F) << c.kernel;  // the mean of equal values
+  }
+}
+
+TEST(Plan, ServesManyThreadsAtOnce) {
+  SmallCall base;
+  base.options.num_threads = 1;
+  const auto made = plan(problem_of(base), "cpu", base.options);
+  ASSERT_TRUE(made.ok());
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        SmallCall call;
+        if (!made->run(nullptr, call.tensors, nullptr, 0).ok()) ++wrong;
+        for (const float x : call.out) wrong += x > 1.9999F && x < 2.0001F ? 0 : 1;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Plan, LogsOneLineWhenAsked) {
+  const SmallCall call;
+  ::setenv("FLASH_ATTENTION_DEBUG", "1", 1);
+  ::testing::internal::CaptureStderr();
+  const auto made = plan(problem_of(call));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ::unsetenv("FLASH_ATTENTION_DEBUG");
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1);
+  EXPECT_NE(log.find(made->config().kernel), std::string::npos);
+  EXPECT_NE(log.find("not cpu.reference.double"), std::string::npos);
+}
+
+// A user's backend whose one kernel writes a constant: right for SmallCall when the constant is 2.
+class ConstantRunner final : public Runner {
+ public:
+  ConstantRunner(const Problem& problem, float value) : problem_(problem), value_(value) { config_.kernel = "constant"; }
+  const KernelConfig& config() const noexcept override { return config_; }
+  std::size_t workspace_bytes() const noexcept override { return 0; }
+  Status run(void* /*stream*/, const AttentionTensors& tensors, void* /*workspace*/) const override {
+    auto* out = static_cast<float*>(tensors.out.data);
+    for (int64_t i = 0; i < problem_.batch * problem_.seqlen_q * problem_.num_heads * problem_.head_dim_v; ++i) out[i] = value_;
+    return {};
+  }
+
+ private:
+  Problem problem_;
+  KernelConfig config_;
+  float value_;
+};
+
+class ConstantKernel final : public Kernel {
+ public:
+  ConstantKernel(std::string name, float value) : name_(std::move(name)), value_(value) {}
+  std::string_view name() const noexcept override { return name_; }
+  Support supports(const Problem& problem, const std::string& /*device*/) const override {
+    return problem.dtype == DType::fp32 ? Support{} : Support::no("only fp32 constants");
+  }
+  double rank(const Problem& /*problem*/) const override { return 1; }
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& /*options*/) const override {
+    return std::unique_ptr<Runner>(std::make_unique<ConstantRunner>(problem, value_));
+  }
+
+ private:
+  std::string name_;
+  float value_;
+};
+
+class ConstantBackend final : public Backend {
+ public:
+  ConstantBackend(std::string name, float value)
+      : name_(std::move(name)), kernel_(name_ + ".constant", value), kernels_{&kernel_} {}
+  std::string_view name() const noexcept override { return name_; }
+  std::vector<DeviceInfo> devices() const override {
+    return {{name_ + ":0", "a constant", "", true, ""}, {name_ + ":1", "broken", "", false, "it is unplugged: plug it in"}};
+  }
+  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+
+ private:
+  std::string name_;
+  ConstantKernel kernel_;
+  std::vector<const Kernel*> kernels_;
+};
+
+TEST(Registry, TakesAUsersBackend) {
+  ASSERT_TRUE(register_backend(std::make_shared<ConstantBackend>("constant", 2.0F)).ok());
+  EXPECT_FALSE(register_backend(std::make_shared<ConstantBackend>("constant", 3.0F)).ok());
+  EXPECT_FALSE(register_backend(nullptr).ok());
+  SmallCall call;
+  EXPECT_TRUE(attention(call.tensors, call.options, "constant:0").ok());
+  EXPECT_EQ(call.out[7], 2.0F);
+  const Status unplugged = attention(call.tensors, call.options, "constant:1");
+  EXPECT_EQ(unplugged.code(), StatusCode::unavailable);
+  EXPECT_NE(unplugged.message().find("plug it in"), std::string::npos);
+  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) tensor->dtype = DType::bf16;
+  const Status refused = attention(call.tensors, call.options, "constant:0");
+  EXPECT_EQ(refused.code(), StatusCode::unsupported);
+  EXPECT_NE(refused.message().find("only fp32 constants"), std::string::npos);
+}
+
+TEST(Registry, VerificationCatchesAWrongBackend) {
+  ASSERT_TRUE(register_backend(std::make_shared<ConstantBackend>("wrong", 2.5F)).ok());
+  SmallCall call;
+  EXPECT_TRUE(attention(call.tensors, call.options, "wrong:0").ok());
+  call.options.verify = true;
+  const Status status = attention(call.tensors, call.options, "wrong:0");
+  EXPECT_EQ(status.code(), StatusCode::verification_failed);
+  EXPECT_NE(status.message().find("2.5"), std::string::npos) << status.message();
+  EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
+  call.options.verify = false;
+  ::setenv("FLASH_ATTENTION_VERIFY", "1", 1);
+  EXPECT_EQ(attention(call.tensors, call.options, "wrong:0").code(), StatusCode::verification_failed);
+  ::unsetenv("FLASH_ATTENTION_VERIFY");
+}
+
+TEST(Registry, DefaultDevice) {
+  EXPECT_EQ(default_device(), "cpu");
+  ::setenv("FULMEN_DEVICE", "elsewhere", 1);
+  EXPECT_EQ(default_device(), "elsewhere");
+  EXPECT_FALSE(set_default_device("nowhere").ok());
+  EXPECT_TRUE(set_default_device("cpu").ok());
+  EXPECT_EQ(default_device(), "cpu");
+  EXPECT_TRUE(set_default_device("").ok());
+  EXPECT_EQ(default_device(), "elsewhere");
+  ::unsetenv("FULMEN_DEVICE");
+}
+
+TEST(Version, IsSemantic) {
+  int major = -1, minor = -1, patch = -1;
+  EXPECT_EQ(std::sscanf(version(), "%d.%d.%d", &major, &minor, &patch), 3);
+}
+
+}  // namespace
+}  // namespace fulmen
