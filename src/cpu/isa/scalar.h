@@ -67,8 +67,8 @@ struct Scalar {
 #pragma GCC unroll 8
       for (int power = kDegree - 1; power >= 0; --power) p = fma(p, f, set1(kC[power]));
       // A NaN's low bits are no integer: it stays as it is.
-      x[i] = select(limited == limited, floats(bits(p) + (bits(shifted) << 23)),
-                    limited);  // NOLINT(misc-redundant-expression): false for a NaN
+      // NOLINTNEXTLINE(misc-redundant-expression): false for a NaN
+      x[i] = select(limited == limited, floats(bits(p) + (bits(shifted) << 23)), limited);
     }
   }
   template <int kDegree = kExp2Degree>
