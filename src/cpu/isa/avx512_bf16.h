@@ -19,6 +19,12 @@ struct Avx512Bf16 : Avx512 {
     return Avx512::exp2<kDegree>(x);
   }
 
+  // Pairs that are read where the caller has them are aligned for one bf16 only.
+  static Vec broadcast(const float* p) {
+    float word;
+    __builtin_memcpy(&word, p, sizeof word);
+    return set1(word);
+  }
   static Vec dot(Vec sum, Vec a, Vec b) { return _mm512_dpbf16_ps(sum, bf16_pairs(a), bf16_pairs(b)); }
 
   // 16 words from 2 n elements at p (fewer: zeros follow), as stored.
