@@ -3,6 +3,7 @@
 
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
+#include "cpu/matrix_tiles.h"
 #include "cpu/pack.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
@@ -19,7 +20,7 @@ class ForwardTask {
         tensors_(*call.tensors),
         task_(task),
         kv_head_(task.head / problem_.group_size()),
-        layout_(tile_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task)),
+        layout_(tile_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task, kMatrixTiles<Isa>)),
         scratch_(scratch),
         tiles_(static_cast<int>((task.row_end - task.row_begin + kBlockM - 1) / kBlockM)) {
     if (problem_.alibi_slopes.present) {
@@ -28,6 +29,7 @@ class ForwardTask {
   }
 
   void run() {
+    if constexpr (kMatrixTiles<Isa>) Isa::TileInstructions::configure();
     load_queries();
     const auto keys = call_.band.any(task_.row_begin, task_.row_end);
     // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows share its task.
@@ -38,6 +40,7 @@ class ForwardTask {
       for (int tile = 0; tile < tiles_; ++tile) attend(tile, first, count);
     }
     for (int tile = 0; tile < tiles_; ++tile) store(tile);
+    if constexpr (kMatrixTiles<Isa>) Isa::TileInstructions::release();
   }
 
  private:
@@ -58,6 +61,11 @@ class ForwardTask {
     for (int tile = 0; tile < tiles_; ++tile) {
       pack_queries<Isa>(element<T>(tensors_.q, problem_.q, task_.batch, tile_row(tile), task_.head), problem_.q.strides[1],
                         tile_rows(tile), problem_.head_dim, scratch_ + layout_.queries + tile * layout_.query_tile);
+      if constexpr (kMatrixTiles<Isa>) {  // whole tiles of words
+        float* queries = scratch_ + layout_.queries + tile * layout_.query_tile;
+        const int64_t words = words_of<Isa>(problem_.head_dim);
+        for (int64_t i = words * kBlockM; i < layout_.query_tile; i += Isa::kLanes) Isa::store(queries + i, Isa::zero());
+      }
       for (int row = 0; row < kBlockM; row += Isa::kLanes) {
         Isa::store(state(tile).max + row, Isa::set1(kMinusInfinity));
         Isa::store(state(tile).sum + row, Isa::zero());
@@ -79,6 +87,10 @@ class ForwardTask {
     }
     pack_values<Isa>(element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1], count,
                      problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride, some_dead ? alive : nullptr);
+    if constexpr (kMatrixTiles<Isa>) {
+      turn_values<Isa>(scratch_ + layout_.values, layout_.value_stride, words_of<Isa>(count), scratch_ + layout_.turned,
+                       call_.block_n / 2);
+    }
   }
 
   // The next tile's keys and values, a row or two at each register block of this one's scores.
@@ -132,17 +144,30 @@ class ForwardTask {
 
   template <OutputKind kKind>
   void multiply_values(int tile, int rows, int count) {
-    const ScratchOutput<Isa, kKind> to{output(tile), layout_.value_stride, state(tile).rescale};
-    output_tile<Isa, QueriesInLanes>(scratch_ + layout_.scores, scratch_ + layout_.values, layout_.value_stride,
-                                     words_of<Isa>(count), rows, to);
+    float* p = scratch_ + layout_.scores;
+    const int words = words_of<Isa>(count);
+    if constexpr (kMatrixTiles<Isa>) {
+      output_matrix<Isa, kKind>(scratch_ + layout_.turned, call_.block_n / 2, layout_.value_stride, p, words, rows,
+                                state(tile).rescale, output(tile));
+    } else {
+      const ScratchOutput<Isa, kKind> to{output(tile), layout_.value_stride, state(tile).rescale};
+      output_tile<Isa, QueriesInLanes>(p, scratch_ + layout_.values, layout_.value_stride, words, rows, to);
+    }
   }
 
   template <ScoreKind kKind>
   void score(int tile, int rows, int count) {
     const QueryLaneScores<Isa, kKind> epilogue{
         call_.scale, scratch_ + layout_.additive, scratch_ + layout_.scores, tile_max(), ahead_, ahead_rows_};
-    score_tile<Isa>(scratch_ + layout_.queries + tile * layout_.query_tile, rows, scratch_ + layout_.keys, layout_.key_stride,
-                    words_of<Isa>(problem_.head_dim), count, epilogue);
+    const float* queries = scratch_ + layout_.queries + tile * layout_.query_tile;
+    const float* keys = scratch_ + layout_.keys;
+    const int words = words_of<Isa>(problem_.head_dim);
+    if constexpr (kMatrixTiles<Isa>) {
+      score_matrix<Isa>(queries, rows, keys, layout_.key_stride, static_cast<int>(round_up(words, kTile)), count,
+                        scratch_ + layout_.scores, epilogue);
+    } else {
+      score_tile<Isa>(queries, rows, keys, layout_.key_stride, words, count, epilogue);
+    }
   }
 
   void add(int64_t row, int rows, int64_t first, int count, bool partial) {
@@ -182,7 +207,12 @@ class ForwardTask {
     if ((started_ >> tile & 1U) == 0) {
       for (int64_t i = 0; i < layout_.output_tile; i += Isa::kLanes) Isa::store(output(tile) + i, Isa::zero());
     }
-    store_output<Isa>(output(tile), layout_.value_stride, factor, rows, problem_.head_dim_v,
+    const float* rows_of_output = output(tile);
+    if constexpr (kMatrixTiles<Isa>) {
+      rows_of_output = scratch_ + layout_.values;  // free by now
+      turn_output<Isa>(output(tile), layout_.value_stride, rows, scratch_ + layout_.values);
+    }
+    store_output<Isa>(rows_of_output, layout_.value_stride, factor, rows, problem_.head_dim_v,
                       element<T>(tensors_.out, problem_.out, task_.batch, row, task_.head), problem_.out.strides[1]);
   }
 

@@ -1,0 +1,54 @@
+// AMX: matrix tiles of 16 rows x 64 bytes, eight of them; the dot products of bf16 pairs of two tiles accumulate into a third in
+// fp32. Everything between the products is AVX-512 BF16.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/isa/avx512_bf16.h"
+
+namespace fulmen::cpu {
+
+// The instructions. They are written as assembly because a tile's number is part of its name, and because g++ 12's intrinsic for
+// the configuration tells the optimiser of 8 of its 64 bytes only.
+struct AmxInstructions {
+  // The thread's tiles: 16 rows of 64 bytes each.
+  static void configure() {
+    struct alignas(64) Configuration {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    };
+    static_assert(sizeof(Configuration) == 64);
+    const Configuration configuration;
+    asm volatile("ldtilecfg %0" : : "m"(configuration) : "memory");
+  }
+  static void release() { asm volatile("tilerelease" : : : "memory"); }
+
+  template <int kTile>
+  static void zero() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
+  }
+  // Rows of 16 words, stride floats apart.
+  template <int kTile>
+  static void load(const float* p, int64_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride * 4), "i"(kTile) : "memory");
+  }
+  template <int kTile>
+  static void store(float* p, int64_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride * 4), "i"(kTile) : "memory");
+  }
+  // c[i][j] += sum over words w of the pair products a[i][w] . b[w][j].
+  template <int kC, int kA, int kB>
+  static void dot() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+  }
+};
+
+// Tiles: AmxInstructions, or an emulation of them where the processor has none.
+template <class Tiles>
+struct Amx : Avx512Bf16 {
+  using TileInstructions = Tiles;
+  static constexpr const char* kName = "amx";
+};
+
+}  // namespace fulmen::cpu

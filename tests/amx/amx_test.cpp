@@ -1,0 +1,112 @@
+// The AMX kernels on emulated tiles, through the registry like any backend. Needs AVX-512 BF16 for what lies between the products.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "amx/emulated_tiles.h"
+#include "cpu/instruction_sets.h"
+#include "cpu/tile_kernel.h"
+#include "support/attention_case.h"
+
+namespace fulmen::testing {
+
+const cpu::IsaTable& emulated_amx_table();
+
+namespace {
+
+bool has_avx512_bf16() {
+  for (const cpu::InstructionSet& isa : cpu::instruction_sets()) {
+    if (std::string_view(isa.table->name) == "avx512_bf16") return isa.available;
+  }
+  return false;
+}
+
+class EmulatedBackend final : public Backend {
+ public:
+  EmulatedBackend()
+      : isa_{&emulated_amx_table(), 1, true, ""},
+        prefill_(cpu::make_prefill_kernel(isa_)),
+        short_(cpu::make_short_kernel(isa_)),
+        kernels_{prefill_.get(), short_.get()} {}
+  std::string_view name() const noexcept override { return "amx_emulated"; }
+  std::vector<DeviceInfo> devices() const override { return {{"amx_emulated", "emulated tiles", "", true, ""}}; }
+  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+
+ private:
+  cpu::InstructionSet isa_;
+  std::unique_ptr<const Kernel> prefill_, short_;
+  std::vector<const Kernel*> kernels_;
+};
+
+class EmulatedAmx : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (!has_avx512_bf16() || registered_) return;
+    ASSERT_TRUE(register_backend(std::make_shared<EmulatedBackend>()).ok());
+    registered_ = true;
+  }
+  void SetUp() override {
+    if (!has_avx512_bf16()) GTEST_SKIP() << "this processor lacks AVX-512 BF16, which the tile kernels need beside the tiles";
+  }
+  // Runs every kernel of the backend that takes the case.
+  static void check(const CaseSpec& spec, Random& random) {
+    Case c(spec, random);
+    const Problem problem = c.problem();
+    const auto all = candidates(problem, "amx_emulated");
+    ASSERT_TRUE(all.ok());
+    for (const Candidate& candidate : all.value()) {
+      if (!candidate.support.yes) continue;
+      c.options.kernel = candidate.kernel;
+      c.options.num_threads = 2;
+      c.poison_outputs();
+      const auto made = plan(problem, "amx_emulated", c.options);
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      GuardedBuffer workspace(made->workspace_bytes(), GuardedBuffer::Flush::end);
+      auto* memory = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(workspace.data()) / 64 * 64);
+      ASSERT_EQ(memory, workspace.data());
+      const Status status = made->run(nullptr, c.tensors, memory, made->workspace_bytes());
+      ASSERT_TRUE(status.ok()) << status.message();
+      const VerifyReport report = verify_result(problem, c.tensors);
+      EXPECT_TRUE(report.ok) << candidate.kernel << ": " << report.message << "\n" << to_string(spec);
+      EXPECT_EQ(c.stray_writes(), "");
+    }
+  }
+
+ private:
+  static inline bool registered_ = false;
+};
+
+TEST_F(EmulatedAmx, Shapes) {
+  Random random(1);
+  SCOPED_TRACE(test_seed());
+  for (const int64_t head_dim : {1, 16, 31, 32, 40, 59, 64, 80, 96, 111, 128, 192, 256}) {
+    for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {113, 203}, {70, 300}}) {
+      CaseSpec spec;
+      spec.dtype = DType::bf16;
+      spec.batch = 1;
+      spec.num_heads = 2;
+      spec.num_kv_heads = 1;
+      spec.seqlen_q = seqlen_q;
+      spec.seqlen_k = seqlen_k;
+      spec.head_dim = head_dim;
+      spec.head_dim_v = head_dim % 3 == 0 ? 48 : head_dim;
+      spec.causal = head_dim % 2 == 0 ? Causal::bottom_right : Causal::none;
+      check(spec, random);
+    }
+  }
+}
+
+TEST_F(EmulatedAmx, AnyFeatures) {
+  Random random(2);
+  SCOPED_TRACE(test_seed());
+  for (int i = 0; i < 60; ++i) {
+    CaseSpec spec = random_spec(random);
+    spec.dtype = DType::bf16;
+    check(spec, random);
+  }
+}
+
+}  // namespace
+}  // namespace fulmen::testing

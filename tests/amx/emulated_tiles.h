@@ -1,0 +1,45 @@
+// AMX's tile instructions in plain C++, after the operation sections of Intel's manual: what a processor without AMX tests the tile
+// kernels on. TDPBF16PS takes denormals as zero and flushes results; both products of a pair are added one after the other.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace fulmen::testing {
+
+struct EmulatedTiles {
+  struct Tile {
+    uint32_t word[16][16];
+  };
+  struct State {
+    bool configured = false;
+    Tile tile[8];
+  };
+
+  static void configure();
+  static void release();
+  template <int kTile>
+  static void zero() {
+    std::memset(&usable().tile[kTile], 0, sizeof(Tile));
+  }
+  template <int kTile>
+  static void load(const float* p, int64_t stride) {
+    for (int row = 0; row < 16; ++row) std::memcpy(usable().tile[kTile].word[row], p + row * stride, 64);
+  }
+  template <int kTile>
+  static void store(float* p, int64_t stride) {
+    for (int row = 0; row < 16; ++row) std::memcpy(p + row * stride, usable().tile[kTile].word[row], 64);
+  }
+  template <int kC, int kA, int kB>
+  static void dot() {
+    State& state = usable();
+    dot(state.tile[kC], state.tile[kA], state.tile[kB]);
+  }
+
+ private:
+  // The thread's tiles; stops the test where they are not configured, as the processor would.
+  static State& usable();
+  static void dot(Tile& c, const Tile& a, const Tile& b);
+};
+
+}  // namespace fulmen::testing
