@@ -12,6 +12,7 @@ namespace fulmen {
 
 // Exact attention in double precision by plain loops, all features. out: [batch, seqlen_q, num_heads, head_dim_v] row-major
 // doubles; lse: [batch, num_heads, seqlen_q] row-major doubles, or null. tensors.out and tensors.lse are ignored.
+// Where memory is too short for one KV head in double a thread, the results are all NaN.
 FULMEN_API void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse);
 
 struct VerifyReport {
