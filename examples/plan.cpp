@@ -1,0 +1,33 @@
+// A plan is made once and run often: here one token after the other attends a cache of keys and values, causally.
+#include <fulmen/fulmen.h>
+
+#include <cstdio>
+#include <new>
+#include <vector>
+
+int main() {
+  constexpr int kCache = 4096, kHeads = 32, kKvHeads = 8, kDepth = 128;
+  std::vector<float> q(kHeads * kDepth, 1.0F), k(kCache * kKvHeads * kDepth, 1.0F), v(k.size(), 3.0F), out(q.size()), lse(kHeads);
+  const auto view = [](std::vector<float>& data, int seqlen, int heads) {
+    return fulmen::Tensor::bshd(data.data(), fulmen::DType::fp32, 1, seqlen, heads, kDepth);
+  };
+  fulmen::AttentionTensors tensors{
+      .q = view(q, 1, kHeads), .k = view(k, kCache, kKvHeads), .v = view(v, kCache, kKvHeads), .out = view(out, 1, kHeads)};
+  tensors.lse = {lse.data(), fulmen::DType::fp32, {1, kHeads, 1, 1}, {kHeads, 1, 1, 1}};
+
+  fulmen::AttentionOptions options;
+  options.causal = fulmen::Causal::bottom_right;
+  const auto problem = fulmen::make_problem(tensors, options);
+  if (!problem.ok()) return std::fprintf(stderr, "%s\n", problem.status().message().c_str()), 1;
+  const auto plan = fulmen::plan(problem.value(), "cpu", options);
+  if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), 1;
+
+  const std::size_t bytes = plan->workspace_bytes();
+  void* workspace = ::operator new(bytes, std::align_val_t{64});
+  for (int token = 0; token < 3; ++token) {
+    const fulmen::Status status = plan->run(nullptr, tensors, workspace, bytes);  // allocates nothing
+    if (!status.ok()) return std::fprintf(stderr, "%s\n", status.message().c_str()), 1;
+  }
+  ::operator delete(workspace, std::align_val_t{64});
+  std::printf("%g %.3f\n", out[0], lse[0]);  // 3 19.631: sqrt(128) + log(4096)
+}
