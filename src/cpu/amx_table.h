@@ -1,8 +1,8 @@
 // The table of a tile instruction set: the real one, or the tests' emulation.
 #pragma once
 
-#include "cpu/forward_task.h"
 #include "cpu/isa/amx.h"
+#include "cpu/matrix_task.h"
 
 namespace fulmen::cpu {
 
@@ -19,8 +19,8 @@ constexpr IsaTable amx_table(const char* name) {
           .lanes = Amx<Tiles>::kLanes,
           .group = {1, 1, 2},
           .block_n = 128,
-          .tile_task = {nullptr, nullptr, forward_task<Amx<Tiles>, Bf16>},
-          .short_task = {nullptr, nullptr, forward_task<Amx<Tiles>, Bf16>},
+          .tile_task = {nullptr, nullptr, matrix_task<Amx<Tiles>, Bf16>},
+          .short_task = {nullptr, nullptr, matrix_task<Amx<Tiles>, Bf16>},
           .scratch_floats = amx_scratch_floats<Tiles>};
 }
 

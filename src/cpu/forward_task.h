@@ -3,7 +3,6 @@
 
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
-#include "cpu/matrix_tiles.h"
 #include "cpu/pack.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
@@ -14,13 +13,13 @@ namespace fulmen::cpu {
 template <class Isa, class T>
 class ForwardTask {
  public:
-  ForwardTask(const ForwardCall& call, const TileTask& task, float* scratch)
+  ForwardTask(const ForwardCall& call, const TileTask& task, float* scratch, const TileScratch& layout)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
         task_(task),
         kv_head_(task.head / problem_.group_size()),
-        layout_(tile_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task, kMatrixTiles<Isa>)),
+        layout_(layout),
         scratch_(scratch),
         tiles_(static_cast<int>((task.row_end - task.row_begin + kBlockM - 1) / kBlockM)) {
     if (problem_.alibi_slopes.present) {
@@ -29,7 +28,6 @@ class ForwardTask {
   }
 
   void run() {
-    if constexpr (kMatrixTiles<Isa>) Isa::TileInstructions::configure();
     load_queries();
     const auto keys = call_.band.any(task_.row_begin, task_.row_end);
     // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows share its task.
@@ -39,11 +37,13 @@ class ForwardTask {
       fetch_ahead(first + call_.block_n, keys.end);
       for (int tile = 0; tile < tiles_; ++tile) attend(tile, first, count);
     }
-    for (int tile = 0; tile < tiles_; ++tile) store(tile);
-    if constexpr (kMatrixTiles<Isa>) Isa::TileInstructions::release();
+    for (int tile = 0; tile < tiles_; ++tile) {
+      clear_unless_started(tile);
+      store(tile, output(tile));
+    }
   }
 
- private:
+ protected:
   static constexpr float kMinusInfinity = -__builtin_inff();
 
   int64_t tile_row(int tile) const { return task_.row_begin + static_cast<int64_t>(tile) * kBlockM; }
@@ -55,17 +55,13 @@ class ForwardTask {
   float* tile_max() {
     return scratch_ + layout_.state + static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * call_.tiles_per_task;
   }
+  float* queries(int tile) { return scratch_ + layout_.queries + tile * layout_.query_tile; }
   float* output(int tile) { return scratch_ + layout_.output + tile * layout_.output_tile; }
 
   void load_queries() {
     for (int tile = 0; tile < tiles_; ++tile) {
       pack_queries<Isa>(element<T>(tensors_.q, problem_.q, task_.batch, tile_row(tile), task_.head), problem_.q.strides[1],
-                        tile_rows(tile), problem_.head_dim, scratch_ + layout_.queries + tile * layout_.query_tile);
-      if constexpr (kMatrixTiles<Isa>) {  // whole tiles of words
-        float* queries = scratch_ + layout_.queries + tile * layout_.query_tile;
-        const int64_t words = words_of<Isa>(problem_.head_dim);
-        for (int64_t i = words * kBlockM; i < layout_.query_tile; i += Isa::kLanes) Isa::store(queries + i, Isa::zero());
-      }
+                        tile_rows(tile), problem_.head_dim, queries(tile));
       for (int row = 0; row < kBlockM; row += Isa::kLanes) {
         Isa::store(state(tile).max + row, Isa::set1(kMinusInfinity));
         Isa::store(state(tile).sum + row, Isa::zero());
@@ -87,10 +83,6 @@ class ForwardTask {
     }
     pack_values<Isa>(element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1], count,
                      problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride, some_dead ? alive : nullptr);
-    if constexpr (kMatrixTiles<Isa>) {
-      turn_values<Isa>(scratch_ + layout_.values, layout_.value_stride, words_of<Isa>(count), scratch_ + layout_.turned,
-                       call_.block_n / 2);
-    }
   }
 
   // The next tile's keys and values, a row or two at each register block of this one's scores.
@@ -107,112 +99,120 @@ class ForwardTask {
     ahead_rows_ = (2 * call_.block_n + blocks - 1) / blocks;
   }
 
-  void attend(int tile, int64_t first, int loaded) {
+  // What a query tile attends of a key tile.
+  struct Piece {
+    int tile = 0;
+    int rows = 0;
+    int count = 0;  // keys from the key tile's first on; 0: fully masked
+    int64_t first = 0;
+    bool partial = false;   // some of them are masked by the band
+    bool additive = false;  // the scores need more than a factor
+  };
+  Piece piece(int tile, int64_t first, int loaded) const {
     const int64_t row = tile_row(tile);
     const int rows = tile_rows(tile);
     const auto some = call_.band.any(row, row + rows), all = call_.band.all(row, row + rows);
-    if (some.begin >= first + loaded || some.end <= first) return;  // fully masked
+    if (some.begin >= first + loaded || some.end <= first) return {};
     const int count = static_cast<int>(some.end - first < loaded ? some.end - first : loaded);
     const bool partial = all.begin > first || all.end < first + count;
     const bool additive = partial || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F ||
                           problem_.softcap > 0.0F || !(call_.scale.log2_scale > 0.0F);
-    if (additive) add(row, rows, first, count, partial);
-
-    float* scores = scratch_ + layout_.scores;
-    if (problem_.softcap > 0.0F) {
-      score<ScoreKind::softcap>(tile, rows, count);
-    } else if (additive) {
-      score<ScoreKind::additive>(tile, rows, count);
-    } else {
-      score<ScoreKind::plain>(tile, rows, count);
-    }
-    SoftmaxState& softmax = state(tile);
-    const float factor = additive ? 1.0F : call_.scale.log2_scale;
-    const bool moved = problem_.lse.present ? softmax_tile<Isa, 5>(scores, tile_max(), rows, count, factor, softmax)
-                                            : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), rows, count, factor, softmax);
-
-    const bool first_tile = (started_ >> tile & 1U) == 0;
-    started_ |= 1U << tile;
-    if (first_tile) {
-      multiply_values<OutputKind::first>(tile, rows, count);
-    } else if (moved) {
-      multiply_values<OutputKind::rescale>(tile, rows, count);
-    } else {
-      multiply_values<OutputKind::accumulate>(tile, rows, count);
-    }
+    return {tile, rows, count, first, partial, additive};
   }
 
-  template <OutputKind kKind>
-  void multiply_values(int tile, int rows, int count) {
-    float* p = scratch_ + layout_.scores;
-    const int words = words_of<Isa>(count);
-    if constexpr (kMatrixTiles<Isa>) {
-      output_matrix<Isa, kKind>(scratch_ + layout_.turned, call_.block_n / 2, layout_.value_stride, p, words, rows,
-                                state(tile).rescale, output(tile));
+  void attend(int tile, int64_t first, int loaded) {
+    const Piece p = piece(tile, first, loaded);
+    if (p.count == 0) return;
+    if (p.additive) add(p);
+    if (problem_.softcap > 0.0F) {
+      score<ScoreKind::softcap>(p);
+    } else if (p.additive) {
+      score<ScoreKind::additive>(p);
     } else {
-      const ScratchOutput<Isa, kKind> to{output(tile), layout_.value_stride, state(tile).rescale};
-      output_tile<Isa, QueriesInLanes>(p, scratch_ + layout_.values, layout_.value_stride, words, rows, to);
+      score<ScoreKind::plain>(p);
+    }
+    const bool moved = softmax(p, scratch_ + layout_.scores, NothingBeside());
+    if (start(tile)) {
+      multiply_values<OutputKind::first>(p);
+    } else if (moved) {
+      multiply_values<OutputKind::rescale>(p);
+    } else {
+      multiply_values<OutputKind::accumulate>(p);
     }
   }
 
   template <ScoreKind kKind>
-  void score(int tile, int rows, int count) {
+  void score(const Piece& p) {
     const QueryLaneScores<Isa, kKind> epilogue{
         call_.scale, scratch_ + layout_.additive, scratch_ + layout_.scores, tile_max(), ahead_, ahead_rows_};
-    const float* queries = scratch_ + layout_.queries + tile * layout_.query_tile;
-    const float* keys = scratch_ + layout_.keys;
-    const int words = words_of<Isa>(problem_.head_dim);
-    if constexpr (kMatrixTiles<Isa>) {
-      score_matrix<Isa>(queries, rows, keys, layout_.key_stride, static_cast<int>(round_up(words, kTile)), count,
-                        scratch_ + layout_.scores, epilogue);
-    } else {
-      score_tile<Isa>(queries, rows, keys, layout_.key_stride, words, count, epilogue);
-    }
+    score_tile<Isa>(queries(p.tile), p.rows, scratch_ + layout_.keys, layout_.key_stride, words_of<Isa>(problem_.head_dim), p.count,
+                    epilogue);
   }
 
-  void add(int64_t row, int rows, int64_t first, int count, bool partial) {
+  template <class Beside>
+  bool softmax(const Piece& p, float* scores, Beside beside) {
+    SoftmaxState& rows = state(p.tile);
+    const float factor = p.additive ? 1.0F : call_.scale.log2_scale;
+    return problem_.lse.present ? softmax_tile<Isa, 5>(scores, tile_max(), p.rows, p.count, factor, rows, beside)
+                                : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), p.rows, p.count, factor, rows, beside);
+  }
+
+  // Whether nothing was added to the tile's output yet.
+  bool start(int tile) {
+    const bool first = (started_ >> tile & 1U) == 0;
+    started_ |= 1U << tile;
+    return first;
+  }
+
+  template <OutputKind kKind>
+  void multiply_values(const Piece& p) {
+    const ScratchOutput<Isa, kKind> to{output(p.tile), layout_.value_stride, state(p.tile).rescale};
+    output_tile<Isa, QueriesInLanes>(scratch_ + layout_.scores, scratch_ + layout_.values, layout_.value_stride,
+                                     words_of<Isa>(p.count), p.rows, to);
+  }
+
+  void add(const Piece& p) {
     switch (problem_.bias.dtype) {
       case DType::fp16:
-        return add<Fp16>(row, rows, first, count, partial);
+        return add<Fp16>(p);
       case DType::bf16:
-        return add<Bf16>(row, rows, first, count, partial);
+        return add<Bf16>(p);
       default:
-        return add<float>(row, rows, first, count, partial);
+        return add<float>(p);
     }
   }
   template <class BiasT>
-  void add(int64_t row, int rows, int64_t first, int count, bool partial) {
+  void add(const Piece& p) {
+    const int64_t row = tile_row(p.tile);
     AdditiveTile<BiasT> tile;
     if (problem_.bias.present) {
-      tile.bias = {element<BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, row, first), problem_.bias.strides[2]};
+      tile.bias = {element<BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, row, p.first), problem_.bias.strides[2]};
     }
     if (problem_.keep_mask.present) {
-      tile.keep = {element<uint8_t>(tensors_.keep_mask, problem_.keep_mask, task_.batch, task_.head, row, first),
+      tile.keep = {element<uint8_t>(tensors_.keep_mask, problem_.keep_mask, task_.batch, task_.head, row, p.first),
                    problem_.keep_mask.strides[2]};
     }
     tile.alibi_slope = alibi_slope_;
-    tile.masked_range = partial;
+    tile.masked_range = p.partial;
     tile.band = call_.band;
     tile.first_row = row;
-    tile.first_key = first;
-    build_additive<Isa>(tile, rows, count, scratch_ + layout_.additive);
+    tile.first_key = p.first;
+    build_additive<Isa>(tile, p.rows, p.count, scratch_ + layout_.additive);
   }
 
-  void store(int tile) {
+  void clear_unless_started(int tile) {
+    if ((started_ >> tile & 1U) != 0) return;
+    for (int64_t i = 0; i < layout_.output_tile; i += Isa::kLanes) Isa::store(output(tile) + i, Isa::zero());
+  }
+
+  // o: the tile's output, [rows][value_stride].
+  void store(int tile, const float* o) {
     const int64_t row = tile_row(tile);
     const int rows = tile_rows(tile);
     SoftmaxState& softmax = state(tile);
     float* factor = softmax.rescale;
     finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, row, rows, softmax.max, softmax.sum, factor);
-    if ((started_ >> tile & 1U) == 0) {
-      for (int64_t i = 0; i < layout_.output_tile; i += Isa::kLanes) Isa::store(output(tile) + i, Isa::zero());
-    }
-    const float* rows_of_output = output(tile);
-    if constexpr (kMatrixTiles<Isa>) {
-      rows_of_output = scratch_ + layout_.values;  // free by now
-      turn_output<Isa>(output(tile), layout_.value_stride, rows, scratch_ + layout_.values);
-    }
-    store_output<Isa>(rows_of_output, layout_.value_stride, factor, rows, problem_.head_dim_v,
+    store_output<Isa>(o, layout_.value_stride, factor, rows, problem_.head_dim_v,
                       element<T>(tensors_.out, problem_.out, task_.batch, row, task_.head), problem_.out.strides[1]);
   }
 
@@ -232,7 +232,8 @@ class ForwardTask {
 
 template <class Isa, class T>
 void forward_task(const ForwardCall& call, const TileTask& task, float* scratch) {
-  ForwardTask<Isa, T>(call, task, scratch).run();
+  const TileScratch layout = tile_scratch(*call.problem, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task);
+  ForwardTask<Isa, T>(call, task, scratch, layout).run();
 }
 
 }  // namespace fulmen::cpu

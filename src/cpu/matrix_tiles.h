@@ -1,6 +1,4 @@
-// The products of a tile task on matrix tiles (AMX), beside tile.h's on vectors. Operands are those that the tile task has anyway:
-// keys [key][words] and queries [words][kBlockM] give S^T, V^T [head_dim_v][words of keys] and P^T [words][kBlockM] give O^T, which
-// is turned once at the end. Four accumulators (2 x 2 tiles) halve the loads a product needs.
+// Products on matrix tiles (AMX) and the turning of operands around them, over an instruction set's vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -9,56 +7,124 @@
 
 namespace fulmen::cpu {
 
-template <class Isa>
-constexpr bool kMatrixTiles = requires { typename Isa::TileInstructions; };
+constexpr int kTile = 16;              // rows, and words of a row
+constexpr int kTileBlock = 2 * kTile;  // four sums, 2 x 2 tiles, halve the loads that a product needs
 
-constexpr int kTile = 16;  // rows, and words of a row
-
-// 2 x 2 tiles of C += A B over `words` words, a multiple of kTile.
+// C = A B or C += A B, a step at a time, so that the tiles' work can be spread among other work. Rows and columns are rounded up to
+// kTileBlock: the operands' memory has them, and what they hold in the surplus reaches the surplus of C only. words is a multiple
+// of kTile, the surplus 0 in both operands. Columns are query rows: B and C have kBlockM of them.
 template <class Tiles>
-FULMEN_INLINE void multiply_tiles(const float* a, int64_t a_stride, const float* b, int words) {
-  for (int w = 0; w < words; w += kTile) {
-    Tiles::template load<4>(a + w, a_stride);
-    Tiles::template load<5>(a + kTile * a_stride + w, a_stride);
-    Tiles::template load<6>(b + static_cast<int64_t>(w) * kBlockM, kBlockM);
-    Tiles::template load<7>(b + static_cast<int64_t>(w) * kBlockM + kTile, kBlockM);
-    Tiles::template dot<0, 4, 6>();
-    Tiles::template dot<1, 4, 7>();
-    Tiles::template dot<2, 5, 6>();
-    Tiles::template dot<3, 5, 7>();
+class TileProduct {
+ public:
+  struct Operands {
+    const float* a;  // [rows][words], a_stride floats apart
+    int64_t a_stride;
+    const float* b;  // [words][kBlockM]
+    float* c;        // [rows][kBlockM]
+    int rows;
+    int columns;
+    int words;
+    bool accumulate;
+  };
+  TileProduct() = default;  // of nothing
+  explicit TileProduct(const Operands& operands) : o_(operands) {}
+
+  int steps() const {
+    return static_cast<int>(round_up(o_.rows, kTileBlock) / kTileBlock * (round_up(o_.columns, kTileBlock) / kTileBlock) *
+                            (o_.words / kTile));
   }
-}
+  FULMEN_INLINE bool done() const { return row_ >= o_.rows; }
+  FULMEN_INLINE void step() {
+    float* c = o_.c + row_ * kBlockM + column_;
+    if (word_ == 0) begin(c);
+    const float* a = o_.a + row_ * o_.a_stride + word_;
+    const float* b = o_.b + word_ * kBlockM + column_;
+    Tiles::template load<4>(a, o_.a_stride);
+    Tiles::template load<6>(b, kBlockM);
+    Tiles::template load<5>(a + kTile * o_.a_stride, o_.a_stride);
+    Tiles::template load<7>(b + kTile, kBlockM);
+    Tiles::template dot<0, 4, 6>();
+    Tiles::template dot<2, 5, 6>();
+    Tiles::template dot<1, 4, 7>();
+    Tiles::template dot<3, 5, 7>();
+    word_ += kTile;
+    if (word_ < o_.words) return;
+    Tiles::template store<0>(c, kBlockM);
+    Tiles::template store<1>(c + kTile, kBlockM);
+    Tiles::template store<2>(c + kTile * kBlockM, kBlockM);
+    Tiles::template store<3>(c + kTile * kBlockM + kTile, kBlockM);
+    word_ = 0;
+    column_ += kTileBlock;
+    if (column_ < o_.columns) return;
+    column_ = 0;
+    row_ += kTileBlock;
+  }
 
-template <class Tiles>
-FULMEN_INLINE void store_tiles(float* c) {
-  Tiles::template store<0>(c, kBlockM);
-  Tiles::template store<1>(c + kTile, kBlockM);
-  Tiles::template store<2>(c + kTile * kBlockM, kBlockM);
-  Tiles::template store<3>(c + kTile * kBlockM + kTile, kBlockM);
-}
-
-// scores [keys][kBlockM] and what the epilogue makes of them. words is a multiple of kTile, its surplus zero in both operands; rows
-// of keys are read up to a multiple of 32, and what they hold past the last does not matter.
-template <class Isa, class Epilogue>
-__attribute__((noinline)) void score_matrix(const float* queries, int rows, const float* keys, int64_t key_stride, int words,
-                                            int count, float* scores, const Epilogue& epilogue) {
-  using Tiles = typename Isa::TileInstructions;
-  using Vec = typename Isa::Vec;
-  constexpr int kVecs = kBlockM / Isa::kLanes;
-  for (int key = 0; key < count; key += 2 * kTile) {
-    for (int row = 0; row < rows; row += 2 * kTile) {
+ private:
+  FULMEN_INLINE void begin(const float* c) const {
+    if (o_.accumulate) {
+      Tiles::template load<0>(c, kBlockM);
+      Tiles::template load<1>(c + kTile, kBlockM);
+      Tiles::template load<2>(c + kTile * kBlockM, kBlockM);
+      Tiles::template load<3>(c + kTile * kBlockM + kTile, kBlockM);
+    } else {
       Tiles::template zero<0>();
       Tiles::template zero<1>();
       Tiles::template zero<2>();
       Tiles::template zero<3>();
-      multiply_tiles<Tiles>(keys + key * key_stride, key_stride, queries + row, words);
-      store_tiles<Tiles>(scores + key * kBlockM + row);
     }
   }
+
+  Operands o_{};
+  int row_ = 0, column_ = 0, word_ = 0;  // of the next step
+};
+
+// Two products, one after the other.
+template <class Tiles>
+class TileProducts {
+ public:
+  TileProducts(const TileProduct<Tiles>& first, const TileProduct<Tiles>& second) : products_{first, second} {}
+  int steps() const { return products_[0].steps() + products_[1].steps(); }
+  FULMEN_INLINE void step() {
+    if (at_ < 2 && products_[at_].done()) ++at_;
+    if (at_ < 2 && products_[at_].done()) ++at_;
+    if (at_ < 2) products_[at_].step();
+  }
+  void finish() {
+    for (const TileProduct<Tiles>& product : products_) {
+      while (!product.done()) step();
+    }
+  }
+
+ private:
+  TileProduct<Tiles> products_[2];
+  int at_ = 0;
+};
+
+// Spreads the steps of products evenly over `slots` slots of something else.
+template <class Tiles>
+class EvenSteps {
+ public:
+  EvenSteps(TileProducts<Tiles>& products, int slots) : products_(&products), steps_(products.steps()), slots_(slots) {}
+  FULMEN_INLINE void step() {
+    for (due_ += steps_; due_ >= slots_; due_ -= slots_) products_->step();
+  }
+
+ private:
+  TileProducts<Tiles>* products_;
+  int steps_;
+  int slots_;
+  int due_ = 0;
+};
+
+// The epilogue over scores that lie in memory already, [keys][kBlockM].
+template <class Isa, class Epilogue>
+__attribute__((noinline)) void finish_scores(const float* scores, int count, const Epilogue& epilogue) {
+  constexpr int kVecs = kBlockM / Isa::kLanes;
   typename Epilogue::template Block<kVecs> block(epilogue, 0);
   for (int key = 0; key < count; ++key) {
     if (key % Isa::kQkKeys == 0) block.template begin<Isa::kQkKeys>();
-    Vec sum[kVecs];
+    typename Isa::Vec sum[kVecs];
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) sum[v] = Isa::load(scores + key * kBlockM + v * Isa::kLanes);
     block.row(sum, key);
@@ -81,36 +147,14 @@ __attribute__((noinline)) void turn_values(const float* panel, int64_t value_str
   }
 }
 
-// O^T [value_stride, rounded up to 32][kBlockM] from V^T and P^T; P^T's words are zeroed up to a multiple of kTile first.
-template <class Isa, OutputKind kKind>
-__attribute__((noinline)) void output_matrix(const float* values, int64_t words_stride, int64_t value_stride, float* p, int words,
-                                             int rows, const float* rescale, float* out) {
-  using Tiles = typename Isa::TileInstructions;
-  const int padded_words = static_cast<int>(round_up(words, kTile));
-  for (int i = words * kBlockM; i < padded_words * kBlockM; i += Isa::kLanes) Isa::store(p + i, Isa::zero());
-  if constexpr (kKind == OutputKind::rescale) {
-    for (int row = 0; row < rows; row += Isa::kLanes) {
-      const auto factor = Isa::load(rescale + row);
-      for (int64_t d = 0; d < value_stride; ++d)
-        Isa::store(out + d * kBlockM + row, Isa::mul(Isa::load(out + d * kBlockM + row), factor));
-    }
-  }
-  for (int64_t d = 0; d < value_stride; d += 2 * kTile) {
-    for (int row = 0; row < rows; row += 2 * kTile) {
-      float* c = out + d * kBlockM + row;
-      if constexpr (kKind == OutputKind::first) {
-        Tiles::template zero<0>();
-        Tiles::template zero<1>();
-        Tiles::template zero<2>();
-        Tiles::template zero<3>();
-      } else {
-        Tiles::template load<0>(c, kBlockM);
-        Tiles::template load<1>(c + kTile, kBlockM);
-        Tiles::template load<2>(c + kTile * kBlockM, kBlockM);
-        Tiles::template load<3>(c + kTile * kBlockM + kTile, kBlockM);
-      }
-      multiply_tiles<Tiles>(values + d * words_stride, words_stride, p + row, padded_words);
-      store_tiles<Tiles>(c);
+// O^T [value_stride][kBlockM] *= factor, by query.
+template <class Isa>
+__attribute__((noinline)) void rescale_turned(float* turned, int64_t value_stride, int rows, const float* factor) {
+  for (int row = 0; row < rows; row += Isa::kLanes) {
+    const auto f = Isa::load(factor + row);
+    for (int64_t d = 0; d < value_stride; ++d) {
+      float* x = turned + d * kBlockM + row;
+      Isa::store(x, Isa::mul(Isa::load(x), f));
     }
   }
 }

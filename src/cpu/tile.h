@@ -141,8 +141,8 @@ __attribute__((noinline)) void score_tile(const float* panel, int lanes, const f
   }
 }
 
-// Epilogue of S^T = K Q^T, queries in lanes: scores [keys][kBlockM] and each query's maximum.
-template <class Isa, ScoreKind kKind>
+// Epilogue of S^T = K Q^T, queries in lanes: scores [keys][kBlockM] and each query's maximum. kInPlace: the sums come from there.
+template <class Isa, ScoreKind kKind, bool kInPlace = false>
 struct QueryLaneScores {
   ScoreScale scale;
   const float* additive;  // [keys][kBlockM], for other kinds than plain
@@ -180,7 +180,7 @@ struct QueryLaneScores {
           score = Isa::select_minus_infinity(extra, extra, score);
         }
         max_[v] = Isa::max(max_[v], score);
-        Isa::store(tile_.scores + to, score);
+        if constexpr (kKind != ScoreKind::plain || !kInPlace) Isa::store(tile_.scores + to, score);
       }
     }
     FULMEN_INLINE void end() {
@@ -248,10 +248,15 @@ struct SoftmaxState {
   float rescale[kBlockM];  // factor for the output of earlier tiles
 };
 
+// What the processor does beside the exponentials, a step at each word of keys: nothing, on vectors.
+struct NothingBeside {
+  FULMEN_INLINE void step() {}
+};
+
 // softmax_tile for kVecs vectors of queries; every pointer is at the first of them.
-template <class Isa, int kDegree, int kVecs>
+template <class Isa, int kDegree, int kVecs, class Beside>
 FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, float factor, float* max, float* sum_out,
-                                float* rescale_out) {
+                                float* rescale_out, Beside& beside) {
   using Vec = typename Isa::Vec;
   constexpr int kLanes = Isa::kLanes;
   bool moved = false;
@@ -268,6 +273,7 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
   }
   const Vec f = Isa::set1(factor);
   for (int key = 0; key < keys; key += Isa::kGroup) {
+    beside.step();
     Vec p[Isa::kGroup][kVecs];
 #pragma GCC unroll 2
     for (int i = 0; i < Isa::kGroup; ++i) {
@@ -302,19 +308,19 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
 // Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what turns a stored
 // score into base-2 units. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
 // kDegree: of the exponential's polynomial.
-template <class Isa, int kDegree>
+template <class Isa, int kDegree, class Beside = NothingBeside>
 __attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows, int keys, float factor,
-                                            SoftmaxState& state) {
+                                            SoftmaxState& state, Beside beside = {}) {
   const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
   bool moved = false;
   int row = 0;
   for (; row + Isa::kSoftmaxVecs * Isa::kLanes <= padded_rows; row += Isa::kSoftmaxVecs * Isa::kLanes) {
     moved |= softmax_rows<Isa, kDegree, Isa::kSoftmaxVecs>(scores + row, tile_max + row, keys, factor, state.max + row,
-                                                           state.sum + row, state.rescale + row);
+                                                           state.sum + row, state.rescale + row, beside);
   }
   for (; row < padded_rows; row += Isa::kLanes) {
     moved |= softmax_rows<Isa, kDegree, 1>(scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
-                                           state.rescale + row);
+                                           state.rescale + row, beside);
   }
   return moved;
 }

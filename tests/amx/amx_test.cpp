@@ -98,6 +98,29 @@ TEST_F(EmulatedAmx, Shapes) {
   }
 }
 
+// Many heads: tasks of up to eight query tiles, whose work overlaps within a key tile and across key tiles.
+TEST_F(EmulatedAmx, SeveralQueryTilesInATask) {
+  Random random(3);
+  SCOPED_TRACE(test_seed());
+  for (const auto& [seqlen_q, seqlen_k] : {std::pair{128, 256}, {200, 390}, {449, 449}, {512, 130}}) {
+    for (int variant = 0; variant < 4; ++variant) {
+      CaseSpec spec;
+      spec.dtype = DType::bf16;
+      spec.batch = 1;
+      spec.num_heads = 8;
+      spec.num_kv_heads = 2;
+      spec.seqlen_q = seqlen_q;
+      spec.seqlen_k = seqlen_k;
+      spec.head_dim = spec.head_dim_v = variant == 3 ? 72 : 32;
+      spec.causal = variant == 1 ? Causal::bottom_right : variant == 2 ? Causal::top_left : Causal::none;
+      if (variant == 2) spec.window_left = 70;  // query tiles that skip key tiles
+      spec.scale = 1.0F;                        // maxima move
+      spec.lse = variant != 0;
+      check(spec, random);
+    }
+  }
+}
+
 TEST_F(EmulatedAmx, AnyFeatures) {
   Random random(2);
   SCOPED_TRACE(test_seed());

@@ -33,13 +33,17 @@ EmulatedTiles::State& EmulatedTiles::usable() {
 
 void EmulatedTiles::dot(Tile& c, const Tile& a, const Tile& b) {
   for (int i = 0; i < 16; ++i) {
-    for (int w = 0; w < 16; ++w) {
-      for (int j = 0; j < 16; ++j) {
-        float sum = 0;
-        std::memcpy(&sum, &c.word[i][j], sizeof sum);
-        for (int half = 0; half < 2; ++half) sum = flush(sum + element(a.word[i][w], half) * element(b.word[w][j], half));
-        std::memcpy(&c.word[i][j], &sum, sizeof sum);
+    for (int j = 0; j < 16; ++j) {
+      float sum[2] = {0, 0};
+      for (int w = 0; w < 16; ++w) {
+        for (int half = 0; half < 2; ++half) {
+          sum[half] = flush(std::fma(element(a.word[i][w], half), element(b.word[w][j], half), sum[half]));
+        }
       }
+      float total = 0;
+      std::memcpy(&total, &c.word[i][j], sizeof total);
+      total = flush(flush(total) + flush(sum[0] + sum[1]));
+      std::memcpy(&c.word[i][j], &total, sizeof total);
     }
   }
 }

@@ -1,5 +1,5 @@
 // AMX's tile instructions in plain C++, after the operation sections of Intel's manual: what a processor without AMX tests the tile
-// kernels on. TDPBF16PS takes denormals as zero and flushes results; both products of a pair are added one after the other.
+// kernels on. TDPBF16PS takes denormals as zero and flushes results; the pairs' first and second products have a sum each.
 #pragma once
 
 #include <cstdint>
