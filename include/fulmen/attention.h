@@ -49,9 +49,9 @@ struct AttentionOptions {
   bool verify = false;        // run the reference beside every call; also FLASH_ATTENTION_VERIFY=1
 };
 
-// One call: checks, plans, allocates the workspace, runs and waits for the result. device is "cpu", "cuda:0", ... (see devices()).
-// Errors: every Status that plan() and Plan::run() give. On error nothing is written.
-FULMEN_API Status attention(const AttentionTensors& tensors, const AttentionOptions& options = {},
-                            const std::string& device = "cpu");
+// One call: checks, plans, allocates the workspace, runs and waits for the result. device is "cpu", "cuda:0", ... (see devices()),
+// a backend's name alone for any device of it that works, or empty for default_device(). Errors: every Status that plan() and
+// Plan::run() give. On error nothing is written.
+FULMEN_API Status attention(const AttentionTensors& tensors, const AttentionOptions& options = {}, const std::string& device = {});
 
 }  // namespace fulmen

@@ -70,13 +70,14 @@ FULMEN_API std::vector<std::shared_ptr<const Backend>> backends();
 FULMEN_API std::vector<DeviceInfo> devices();
 // The name of the device used where none is given: set_default_device(), else $FULMEN_DEVICE, else "cpu".
 FULMEN_API std::string default_device();
+// Empty forgets what was set. Errors: no such device, or it cannot be used.
 FULMEN_API Status set_default_device(const std::string& device);
-// For every kernel of the device's backend: its name and whether it supports the problem.
+// For every kernel of the device's backend: its name and whether it supports the problem. An empty device is default_device().
 struct Candidate {
   std::string kernel;
   Support support;
   double rank = 0;
 };
-FULMEN_API Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& device = "cpu");
+FULMEN_API Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& device = {});
 
 }  // namespace fulmen

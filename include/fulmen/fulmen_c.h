@@ -72,7 +72,7 @@ FULMEN_API void fulmen_options_init(fulmen_options* options);
 
 /* "0.1.0" of the library that is loaded. */
 FULMEN_API const char* fulmen_version(void);
-/* The message of this thread's last failed call, "" if there was none. Valid until this thread's next call. */
+/* The message of this thread's last call that returns a status: "" after a success. Valid until this thread's next call. */
 FULMEN_API const char* fulmen_last_error(void);
 /* "invalid argument" for 1, and so on. */
 FULMEN_API const char* fulmen_status_name(int status);
@@ -95,6 +95,8 @@ FULMEN_API int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulm
                                size_t workspace_bytes);
 /* Which kernel runs, and why each other does not. Lives as long as the plan. */
 FULMEN_API const char* fulmen_plan_explain(const fulmen_plan* plan);
+/* The name of the device it runs on. Lives as long as the plan. */
+FULMEN_API const char* fulmen_plan_device(const fulmen_plan* plan);
 
 typedef struct fulmen_kernel_config {
   size_t struct_size;
@@ -116,7 +118,22 @@ FULMEN_API int fulmen_visit_devices(void (*visit)(void* context, const fulmen_de
 /* The device used where none is given: fulmen_set_default_device(), else $FULMEN_DEVICE, else "cpu". Valid until this thread's next
  * call. */
 FULMEN_API const char* fulmen_default_device(void);
+/* Null or "" forgets what was set. */
 FULMEN_API int fulmen_set_default_device(const char* device);
+
+/* Every kernel of every backend, with the memory layout it needs, in words. Strings live until the visitor returns. */
+FULMEN_API int fulmen_visit_kernels(void (*visit)(void* context, const char* backend, const char* kernel, const char* layout),
+                                    void* context);
+
+/* What a call is: equal problems have equal hashes and texts. */
+typedef struct fulmen_problem_info {
+  size_t struct_size;
+  uint64_t hash;
+  double flops;     /* useful ones: attended keys only, a multiply-add is 2 */
+  double bytes;     /* inputs read once, outputs written once */
+  const char* text; /* "bf16 b=64 sq=64 sk=64 h=24/24 d=32 scale=0.1768"; valid until this thread's next call */
+} fulmen_problem_info;
+FULMEN_API int fulmen_describe(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_problem_info* info);
 
 /* Every kernel of the device's backend, whether it supports the problem (else the reason), and its rank. */
 FULMEN_API int fulmen_visit_candidates(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
@@ -144,11 +161,12 @@ typedef struct fulmen_backend {
   size_t struct_size;
   const char* name;        /* without ':'; copied */
   const char* kernel_name; /* copied */
-  double rank;             /* above 0 */
+  double rank;             /* the highest of those that support a problem runs; 0 or less: only when forced by name */
   void* context;
   /* May the kernel run this? Else write a reason, NUL-terminated, into reason[reason_size]. May be null: it runs everything. */
   bool (*supports)(void* context, const fulmen_tensors* shapes, const fulmen_options* options, char* reason, size_t reason_size);
-  /* Computes; 0 is success. The options are resolved: scale set, causal and windows as given to the plan. */
+  /* Computes; 0 is success, else a fulmen_status. The tensors' pointers are checked. The options are the plan's, resolved: the
+   * scale is set, causal and windows say the same band. May be called from many threads at once. */
   int (*run)(void* context, void* stream, const fulmen_tensors* tensors, const fulmen_options* options);
 } fulmen_backend;
 FULMEN_API int fulmen_register_backend(const fulmen_backend* backend);

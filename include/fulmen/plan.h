@@ -35,7 +35,8 @@ class FULMEN_API Plan {
   // Computes into tensors.out (and lse). stream: a vendor's stream, ignored on the CPU. tensors: pointers are read, shapes are
   // those of the Problem (make_problem's tensors). workspace: workspace_bytes() bytes, or null to let a CPU plan use its own per
   // call. Allocates nothing and synchronises nothing (with a workspace, and verify off). Safe to call from many threads at once,
-  // each with its own workspace. Errors: a required pointer is null; out overlaps an input; workspace too small or misaligned.
+  // each with its own workspace. Errors: a required pointer is null or not aligned to its element; out, lse or workspace overlap
+  // another tensor; workspace too small or misaligned.
   Status run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const;
 
   struct Impl;
@@ -45,8 +46,9 @@ class FULMEN_API Plan {
   std::shared_ptr<const Impl> impl_;
 };
 
-// Chooses the best kernel for the problem on the device ("cpu", "cuda:0", "emulated:gfx1100"). Errors: unknown device; the forced
-// kernel (options.kernel) does not exist or cannot run this problem, with its reason.
-FULMEN_API Result<Plan> plan(const Problem& problem, const std::string& device = "cpu", const AttentionOptions& options = {});
+// Chooses the best kernel for the problem, as make_problem gives it, on the device ("cpu", "cuda:0", "emulated:gfx1100"; empty is
+// default_device()). Of the options it reads kernel, num_threads, parallel_for and verify; the others are in the Problem. Errors:
+// unknown device; the forced kernel (options.kernel) does not exist or cannot run this problem, with its reason.
+FULMEN_API Result<Plan> plan(const Problem& problem, const std::string& device = {}, const AttentionOptions& options = {});
 
 }  // namespace fulmen

@@ -21,7 +21,7 @@ struct Range {
   const char* name;
   const void* data;
   std::size_t bytes;
-  bool needed;  // by the Problem
+  const TensorSpec& spec;
 };
 
 bool overlap(const Range& a, const Range& b) {
@@ -29,39 +29,50 @@ bool overlap(const Range& a, const Range& b) {
   return a.bytes > 0 && b.bytes > 0 && begin_a < begin_b + b.bytes && begin_b < begin_a + a.bytes;
 }
 
-Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t) {
+// Where a tensor with elements is: somewhere, at a multiple of its element.
+bool addressable(const Range& range) {
+  const auto alignment = static_cast<std::uintptr_t>(size_of(range.spec.dtype));
+  return range.bytes == 0 || (range.data != nullptr && reinterpret_cast<std::uintptr_t>(range.data) % alignment == 0);
+}
+
+Status bad_address(const Range& range) {
+  if (range.data == nullptr) {
+    return {StatusCode::invalid_argument, fmt::format("{}.data is null: the plan needs {} bytes there", range.name, range.bytes)};
+  }
+  return {StatusCode::invalid_argument, fmt::format("{}.data is {}: an address divisible by the {} bytes of its dtype is needed",
+                                                    range.name, range.data, size_of(range.spec.dtype))};
+}
+
+Status bad_overlap(const Range& a, const Range& b) {
+  return {StatusCode::invalid_argument, fmt::format("{} at {} overlaps {} at {}: outputs and workspace need memory of their own",
+                                                    a.name, a.data, b.name, b.data)};
+}
+
+Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const void* workspace) {
   const Problem& p = plan.problem;
   const TensorBytes& bytes = plan.bytes;
-  const Range inputs[] = {{"q", t.q.data, bytes.q, true},
-                          {"k", t.k.data, bytes.k, true},
-                          {"v", t.v.data, bytes.v, true},
-                          {"bias", t.bias.data, bytes.bias, p.bias.present},
-                          {"keep_mask", t.keep_mask.data, bytes.keep_mask, p.keep_mask.present},
-                          {"alibi_slopes", t.alibi_slopes.data, bytes.alibi_slopes, p.alibi_slopes.present},
-                          {"sinks", t.sinks.data, bytes.sinks, p.sinks.present}};
-  const Range outputs[] = {{"out", t.out.data, bytes.out, true}, {"lse", t.lse.data, bytes.lse, p.lse.present}};
-  const auto missing = [](const Range& range) { return range.needed && range.bytes > 0 && range.data == nullptr; };
+  const Range inputs[] = {{"q", t.q.data, bytes.q, p.q},
+                          {"k", t.k.data, bytes.k, p.k},
+                          {"v", t.v.data, bytes.v, p.v},
+                          {"bias", t.bias.data, bytes.bias, p.bias},
+                          {"keep_mask", t.keep_mask.data, bytes.keep_mask, p.keep_mask},
+                          {"alibi_slopes", t.alibi_slopes.data, bytes.alibi_slopes, p.alibi_slopes},
+                          {"sinks", t.sinks.data, bytes.sinks, p.sinks}};
+  const Range outputs[] = {{"out", t.out.data, bytes.out, p.out}, {"lse", t.lse.data, bytes.lse, p.lse}};
+  const TensorSpec scratch;
+  const Range work{"workspace", workspace, workspace != nullptr ? plan.runner->workspace_bytes() : 0, scratch};
   for (const Range& range : inputs) {
-    if (missing(range)) {
-      return {StatusCode::invalid_argument, fmt::format("{}.data is null: the plan needs {} bytes there", range.name, range.bytes)};
-    }
+    if (!addressable(range)) return bad_address(range);
+    if (overlap(work, range)) return bad_overlap(work, range);
   }
   for (const Range& output : outputs) {
-    if (missing(output)) {
-      return {StatusCode::invalid_argument,
-              fmt::format("{}.data is null: the plan needs {} bytes there", output.name, output.bytes)};
-    }
+    if (!addressable(output)) return bad_address(output);
+    if (overlap(work, output)) return bad_overlap(work, output);
     for (const Range& input : inputs) {
-      if (overlap(output, input)) {
-        return {StatusCode::invalid_argument, fmt::format("{} at {} overlaps {} at {}: outputs need memory of their own",
-                                                          output.name, output.data, input.name, input.data)};
-      }
+      if (overlap(output, input)) return bad_overlap(output, input);
     }
   }
-  if (overlap(outputs[0], outputs[1])) {
-    return {StatusCode::invalid_argument,
-            fmt::format("out at {} overlaps lse at {}: outputs need memory of their own", outputs[0].data, outputs[1].data)};
-  }
+  if (overlap(outputs[0], outputs[1])) return bad_overlap(outputs[0], outputs[1]);
   return {};
 }
 
@@ -74,7 +85,7 @@ struct FreeWorkspace {
 Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const {
   try {
     const Impl& impl = *impl_;
-    if (Status status = check_pointers(impl, tensors); !status.ok()) return status;
+    if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;
     const std::size_t needed = impl.runner->workspace_bytes();
     std::unique_ptr<void, FreeWorkspace> own;
     if (workspace == nullptr && needed > 0) {
@@ -104,6 +115,8 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
     return {StatusCode::out_of_memory, "no memory to run the plan"};
   } catch (const std::exception& error) {
     return {StatusCode::internal, fmt::format("running the plan failed: {}", error.what())};
+  } catch (...) {
+    return {StatusCode::internal, "running the plan failed: a kernel threw"};
   }
 }
 

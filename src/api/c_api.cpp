@@ -6,15 +6,19 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "fulmen/fulmen.h"
 #include "fulmen/fulmen_c.h"
 
 struct fulmen_plan {  // NOLINT(readability-identifier-naming): the C ABI's name
+  explicit fulmen_plan(fulmen::Plan made) : plan(std::move(made)) {}
   fulmen::Plan plan;
-  std::string explanation;
+  mutable std::once_flag explained;
+  mutable std::string explanation;  // made when first asked for: planning formats nothing
 };
 
 namespace fulmen {
@@ -22,6 +26,7 @@ namespace {
 
 thread_local std::string last_error;
 thread_local std::string device_text;
+thread_local std::string problem_text;
 
 int fail(const Status& status) noexcept {
   try {
@@ -40,7 +45,7 @@ int guarded(const Body& body) noexcept {
     const Status status = body();
     return status.ok() ? FULMEN_OK : fail(status);
   } catch (const std::bad_alloc&) {
-    last_error.clear();
+    last_error = "out of memory";  // short enough to need none
     return FULMEN_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
     return fail({StatusCode::internal, error.what()});
@@ -132,7 +137,7 @@ Result<Call> to_cpp(const fulmen_tensors* tensors, const fulmen_options* options
   if (!t.ok()) return t.status();
   auto o = to_cpp(options);
   if (!o.ok()) return o.status();
-  return Call{t.value(), o.value(), device != nullptr ? std::string(device) : default_device()};
+  return Call{t.value(), o.value(), device != nullptr ? device : ""};
 }
 
 // A user's callbacks as a backend with one device and one kernel.
@@ -151,29 +156,36 @@ class CallbackKernel final : public Kernel {
     reason[sizeof reason - 1] = '\0';
     return Support::no(reason[0] != '\0' ? reason : "the backend gave no reason");
   }
-  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& /*options*/) const override {
-    return std::unique_ptr<Runner>(std::make_unique<CallbackRunner>(*this, problem));
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+    return std::unique_ptr<Runner>(std::make_unique<CallbackRunner>(*this, problem, options));
   }
 
  private:
   class CallbackRunner final : public Runner {
    public:
-    CallbackRunner(const CallbackKernel& kernel, const Problem& problem) : kernel_(kernel), problem_(problem) {
+    CallbackRunner(const CallbackKernel& kernel, const Problem& problem, const AttentionOptions& asked)
+        : kernel_(kernel), problem_(problem), options_(options_of(problem)) {
       config_.kernel = kernel.name_;
+      config_.num_threads = asked.num_threads;
+      options_.num_threads = asked.num_threads;
+      options_.parallel_for = asked.parallel_for.run;
+      options_.parallel_for_context = asked.parallel_for.context;
     }
     const KernelConfig& config() const noexcept override { return config_; }
     std::size_t workspace_bytes() const noexcept override { return 0; }
     Status run(void* stream, const AttentionTensors& tensors, void* /*workspace*/) const override {
       const fulmen_tensors views = tensors_of(problem_, tensors);
-      const fulmen_options options = options_of(problem_);
-      const int code = kernel_.callbacks_.run(kernel_.callbacks_.context, stream, &views, &options);
-      if (code == 0) return {};
-      return {StatusCode::internal, fmt::format("kernel {} returned {}", kernel_.name_, code)};
+      const int code = kernel_.callbacks_.run(kernel_.callbacks_.context, stream, &views, &options_);
+      if (code == FULMEN_OK) return {};
+      const bool known = code > FULMEN_OK && code <= FULMEN_INTERNAL;
+      return {known ? static_cast<StatusCode>(code) : StatusCode::internal,
+              fmt::format("kernel {} returned {}", kernel_.name_, code)};
     }
 
    private:
     const CallbackKernel& kernel_;
     Problem problem_;
+    fulmen_options options_;
     KernelConfig config_;
   };
 
@@ -237,11 +249,13 @@ using fulmen::StatusCode;
 extern "C" {
 
 void fulmen_tensors_init(fulmen_tensors* tensors) {
+  if (tensors == nullptr) return;
   *tensors = {};
   tensors->struct_size = sizeof *tensors;
 }
 
 void fulmen_options_init(fulmen_options* options) {
+  if (options == nullptr) return;
   *options = {};
   options->struct_size = sizeof *options;
   options->softmax_scale = std::numeric_limits<float>::quiet_NaN();
@@ -271,15 +285,22 @@ int fulmen_plan_create(const fulmen_tensors* tensors, const fulmen_options* opti
     if (!problem.ok()) return problem.status();
     auto made = fulmen::plan(problem.value(), call->device, call->options);
     if (!made.ok()) return made.status();
-    auto explanation = made->explain();
-    *plan = new fulmen_plan{std::move(made).value(), std::move(explanation)};
+    *plan = new fulmen_plan(std::move(made).value());
     return {};
   });
 }
 
 void fulmen_plan_destroy(fulmen_plan* plan) { delete plan; }
 size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan) { return plan != nullptr ? plan->plan.workspace_bytes() : 0; }
-const char* fulmen_plan_explain(const fulmen_plan* plan) { return plan != nullptr ? plan->explanation.c_str() : ""; }
+const char* fulmen_plan_explain(const fulmen_plan* plan) {
+  const int code = guarded([&]() -> Status {
+    if (plan == nullptr) return null_argument("plan");
+    std::call_once(plan->explained, [plan] { plan->explanation = plan->plan.explain(); });
+    return {};
+  });
+  return code == FULMEN_OK ? plan->explanation.c_str() : "";
+}
+const char* fulmen_plan_device(const fulmen_plan* plan) { return plan != nullptr ? plan->plan.device().c_str() : ""; }
 
 int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace, size_t workspace_bytes) {
   return guarded([&]() -> Status {
@@ -322,6 +343,32 @@ int fulmen_set_default_device(const char* device) {
   return guarded([&]() -> Status { return fulmen::set_default_device(device != nullptr ? device : ""); });
 }
 
+int fulmen_visit_kernels(void (*visit)(void* context, const char* backend, const char* kernel, const char* layout), void* context) {
+  return guarded([&]() -> Status {
+    if (visit == nullptr) return null_argument("visit");
+    for (const auto& backend : fulmen::backends()) {
+      const std::string name(backend->name());
+      for (const fulmen::Kernel* kernel : backend->kernels()) {
+        visit(context, name.c_str(), std::string(kernel->name()).c_str(), std::string(kernel->layout()).c_str());
+      }
+    }
+    return {};
+  });
+}
+
+int fulmen_describe(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_problem_info* info) {
+  return guarded([&]() -> Status {
+    auto call = fulmen::to_cpp(tensors, options, "");
+    if (!call.ok()) return call.status();
+    auto problem = fulmen::make_problem(call->tensors, call->options);
+    if (!problem.ok()) return problem.status();
+    fulmen::problem_text = to_string(problem.value());
+    const fulmen_problem_info full{sizeof full, hash_value(problem.value()), problem->flops(), problem->bytes(),
+                                   fulmen::problem_text.c_str()};
+    return fulmen::write_struct("info", full, info);
+  });
+}
+
 int fulmen_visit_candidates(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                             void (*visit)(void* context, const char* kernel, bool supported, const char* reason, double rank),
                             void* context) {
@@ -342,7 +389,7 @@ int fulmen_visit_candidates(const fulmen_tensors* tensors, const fulmen_options*
 int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* options, double* out, double* lse) {
   return guarded([&]() -> Status {
     if (out == nullptr) return null_argument("out");
-    auto call = fulmen::to_cpp(tensors, options, "cpu");
+    auto call = fulmen::to_cpp(tensors, options, "");
     if (!call.ok()) return call.status();
     auto problem = fulmen::make_problem(call->tensors, call->options);
     if (!problem.ok()) return problem.status();
@@ -353,7 +400,7 @@ int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* option
 
 int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report) {
   return guarded([&]() -> Status {
-    auto call = fulmen::to_cpp(tensors, options, "cpu");
+    auto call = fulmen::to_cpp(tensors, options, "");
     if (!call.ok()) return call.status();
     auto problem = fulmen::make_problem(call->tensors, call->options);
     if (!problem.ok()) return problem.status();
@@ -403,7 +450,7 @@ int flash_attn_forward(const void* q, const void* k, const void* v, void* out, c
     fulmen::AttentionOptions options;
     if (params->softmax_scale != 0.0F) options.softmax_scale = params->softmax_scale;
     if (params->is_causal) options.causal = fulmen::Causal::top_left;
-    return fulmen::attention(tensors, options, fulmen::default_device());
+    return fulmen::attention(tensors, options);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -22,17 +23,25 @@ constexpr int64_t kMaxLength = int64_t{1} << 40;  // of any dim: far over any me
 Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 bool is_float(DType dtype) { return dtype == DType::fp32 || dtype == DType::fp16 || dtype == DType::bf16; }
+// A dtype for a message: one that came as a number through the C ABI shows its value.
+std::string name_of(DType dtype) {
+  const auto value = static_cast<int>(dtype);
+  return value >= 0 && value <= static_cast<int>(DType::boolean) ? to_string(dtype) : fmt::format("{}", value);
+}
 bool absent(const Tensor& tensor) { return tensor.data == nullptr && tensor.shape == Shape{}; }
 
-// Whether the farthest element's offset fits 62 bits.
+// Whether the number of elements, counting empty dims as 1, and the farthest element's offset fit 60 bits: then so do all products
+// that planning and kernels make of sizes.
 bool extent_fits(const Tensor& t) {
-  int64_t last = 0;
+  constexpr int64_t kMost = int64_t{1} << 60;
+  int64_t elements = 1, last = 0;
   for (int d = 0; d < 4; ++d) {
     int64_t reach = 0;
+    if (__builtin_mul_overflow(elements, std::max<int64_t>(t.shape[d], 1), &elements)) return false;
     if (t.shape[d] > 1 && __builtin_mul_overflow(t.shape[d] - 1, t.strides[d], &reach)) return false;
     if (__builtin_add_overflow(last, reach, &last)) return false;
   }
-  return last < (int64_t{1} << 60);
+  return elements <= kMost && last < kMost;
 }
 
 // What every tensor obeys: sizes and strides that address memory, the last dim contiguous.
@@ -49,7 +58,8 @@ Status check_view(const char* name, const Tensor& t) {
   }
   if (!extent_fits(t)) {
     return invalid(
-        fmt::format("{} with shape {} and strides {} spans more memory than an address can reach", name, t.shape, t.strides));
+        fmt::format("{} with shape {} and strides {} is more memory than an address can reach: up to 2^60 elements are accepted",
+                    name, t.shape, t.strides));
   }
   return {};
 }
@@ -95,11 +105,11 @@ Status check_main(const AttentionTensors& a, Problem& p) {
   for (const auto& [name, tensor] : {Named{"q", a.q}, Named{"k", a.k}, Named{"v", a.v}, Named{"out", a.out}}) {
     if (absent(tensor)) return invalid(fmt::format("{} is missing: q, k, v and out are always needed", name));
     if (!is_float(tensor.dtype)) {
-      return invalid(fmt::format("{}.dtype is {}: fp32, fp16 and bf16 are accepted", name, to_string(tensor.dtype)));
+      return invalid(fmt::format("{}.dtype is {}: fp32, fp16 and bf16 are accepted", name, name_of(tensor.dtype)));
     }
     if (tensor.dtype != a.q.dtype) {
-      return invalid(fmt::format("{}.dtype is {}, q.dtype is {}: q, k, v and out must agree", name, to_string(tensor.dtype),
-                                 to_string(a.q.dtype)));
+      return invalid(fmt::format("{}.dtype is {}, q.dtype is {}: q, k, v and out must agree", name, name_of(tensor.dtype),
+                                 name_of(a.q.dtype)));
     }
     if (Status status = check_view(name, tensor); !status.ok()) return status;
   }
@@ -159,14 +169,13 @@ Status check_score_tensor(const char* name, const Tensor& t, const Problem& p, T
 Status check_optional(const AttentionTensors& a, Problem& p) {
   if (!absent(a.bias)) {
     if (!is_float(a.bias.dtype)) {
-      return invalid(fmt::format("bias.dtype is {}: fp32, fp16 and bf16 are accepted", to_string(a.bias.dtype)));
+      return invalid(fmt::format("bias.dtype is {}: fp32, fp16 and bf16 are accepted", name_of(a.bias.dtype)));
     }
     if (Status status = check_score_tensor("bias", a.bias, p, p.bias); !status.ok()) return status;
   }
   if (!absent(a.keep_mask)) {
     if (a.keep_mask.dtype != DType::boolean) {
-      return invalid(
-          fmt::format("keep_mask.dtype is {}: boolean (one byte, true = attend) is needed", to_string(a.keep_mask.dtype)));
+      return invalid(fmt::format("keep_mask.dtype is {}: boolean (one byte, true = attend) is needed", name_of(a.keep_mask.dtype)));
     }
     if (Status status = check_score_tensor("keep_mask", a.keep_mask, p, p.keep_mask); !status.ok()) return status;
   }
@@ -179,7 +188,7 @@ Status check_optional(const AttentionTensors& a, Problem& p) {
   for (const Vector& v : {Vector{"alibi_slopes", a.alibi_slopes, p.alibi_slopes, true}, Vector{"sinks", a.sinks, p.sinks, false}}) {
     if (absent(v.tensor)) continue;
     if (v.tensor.dtype != DType::fp32)
-      return invalid(fmt::format("{}.dtype is {}: fp32 is needed", v.name, to_string(v.tensor.dtype)));
+      return invalid(fmt::format("{}.dtype is {}: fp32 is needed", v.name, name_of(v.tensor.dtype)));
     if (Status status = check_view(v.name, v.tensor); !status.ok()) return status;
     const bool batched = v.per_batch && v.tensor.shape == Shape{p.batch, 1, 1, p.num_heads};
     if (!batched && v.tensor.shape != Shape{1, 1, 1, p.num_heads}) {
@@ -189,7 +198,7 @@ Status check_optional(const AttentionTensors& a, Problem& p) {
     v.spec = spec_of(v.tensor);
   }
   if (!absent(a.lse)) {
-    if (a.lse.dtype != DType::fp32) return invalid(fmt::format("lse.dtype is {}: fp32 is needed", to_string(a.lse.dtype)));
+    if (a.lse.dtype != DType::fp32) return invalid(fmt::format("lse.dtype is {}: fp32 is needed", name_of(a.lse.dtype)));
     if (Status status = check_view("lse", a.lse); !status.ok()) return status;
     Status status = check_shape("lse", a.lse, {p.batch, p.num_heads, p.seqlen_q, 1}, "[batch, num_heads, seqlen_q, 1]");
     if (!status.ok()) return status;

@@ -3,7 +3,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <initializer_list>
+#include <limits>
+
 namespace fulmen {
+namespace {
+
+// Saturates: make_problem refuses a view that large, whereas a stride that wrapped around could look valid.
+int64_t product(std::initializer_list<int64_t> factors) noexcept {
+  int64_t result = 1;
+  for (const int64_t factor : factors) {
+    if (__builtin_mul_overflow(result, factor, &result)) return std::numeric_limits<int64_t>::max();
+  }
+  return result;
+}
+
+}  // namespace
 
 const char* to_string(DType dtype) noexcept {
   switch (dtype) {
@@ -20,11 +35,15 @@ const char* to_string(DType dtype) noexcept {
 }
 
 Tensor Tensor::bshd(void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) noexcept {
-  return {data, dtype, {batch, seqlen, heads, head_dim}, {seqlen * heads * head_dim, heads * head_dim, head_dim, 1}};
+  return {
+      data, dtype, {batch, seqlen, heads, head_dim}, {product({seqlen, heads, head_dim}), product({heads, head_dim}), head_dim, 1}};
 }
 
 Tensor Tensor::bhsd(void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) noexcept {
-  return {data, dtype, {batch, seqlen, heads, head_dim}, {heads * seqlen * head_dim, head_dim, seqlen * head_dim, 1}};
+  return {data,
+          dtype,
+          {batch, seqlen, heads, head_dim},
+          {product({heads, seqlen, head_dim}), head_dim, product({seqlen, head_dim}), 1}};
 }
 
 Tensor Tensor::bhqk(void* data, DType dtype, int64_t batch, int64_t heads, int64_t seqlen_q, int64_t seqlen_k) noexcept {
@@ -32,7 +51,8 @@ Tensor Tensor::bhqk(void* data, DType dtype, int64_t batch, int64_t heads, int64
   return {data,
           dtype,
           {batch, heads, seqlen_q, seqlen_k},
-          {stride(batch, heads * seqlen_q * seqlen_k), stride(heads, seqlen_q * seqlen_k), stride(seqlen_q, seqlen_k), 1}};
+          {stride(batch, product({heads, seqlen_q, seqlen_k})), stride(heads, product({seqlen_q, seqlen_k})),
+           stride(seqlen_q, seqlen_k), 1}};
 }
 
 std::string to_string(const Tensor& tensor) {

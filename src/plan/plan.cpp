@@ -78,7 +78,8 @@ std::string no_kernel_message(const Backend& backend, const Problem& problem, co
   return fmt::format("no kernel of device \"{}\" runs {}{}", device, to_string(problem), reasons);
 }
 
-Result<Plan> make_plan(const Problem& problem, const std::string& device, const AttentionOptions& options) {
+Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, const AttentionOptions& options) {
+  const std::string device = asked_device.empty() ? default_device() : asked_device;
   if (Status status = check_device(device); !status.ok()) return status;
   auto impl = std::make_shared<Plan::Impl>();
   impl->problem = problem;
@@ -97,6 +98,9 @@ Result<Plan> make_plan(const Problem& problem, const std::string& device, const 
   }
   auto runner = impl->kernel->prepare(problem, options);
   if (!runner.ok()) return runner.status();
+  if (runner.value() == nullptr) {
+    return Status(StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", impl->kernel->name()));
+  }
   impl->runner = std::move(runner).value();
   const bool log = environment_flag("FLASH_ATTENTION_DEBUG");
   Plan plan{std::move(impl)};
@@ -117,6 +121,8 @@ Result<Plan> plan(const Problem& problem, const std::string& device, const Atten
     return Status(StatusCode::out_of_memory, "no memory for the plan");
   } catch (const std::exception& error) {
     return Status(StatusCode::internal, fmt::format("planning failed: {}", error.what()));
+  } catch (...) {
+    return Status(StatusCode::internal, "planning failed: a kernel threw");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -24,15 +25,6 @@ Registry& registry() {
 
 std::string_view backend_name(std::string_view device) { return device.substr(0, device.find(':')); }
 
-bool is_device(const Backend& backend, std::string_view device, std::string* why) {
-  for (const DeviceInfo& info : backend.devices()) {
-    if (info.name != device) continue;
-    if (!info.usable && why != nullptr) *why = info.reason;
-    return info.usable;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::shared_ptr<const BackendList> backend_list() {
@@ -49,10 +41,17 @@ std::shared_ptr<const Backend> backend_of(std::string_view device) {
 
 Status check_device(std::string_view device) {
   const auto backend = backend_of(device);
-  if (backend != nullptr && backend->name() == device) return {};  // the backend itself: its first device
-  std::string why;
-  if (backend != nullptr && is_device(*backend, device, &why)) return {};
-  if (!why.empty()) return {StatusCode::unavailable, fmt::format("device \"{}\" cannot be used: {}", device, why)};
+  if (backend != nullptr) {
+    if (device == "cpu") return {};  // always there: planning on it builds no list
+    std::string why;
+    for (const DeviceInfo& info : backend->devices()) {
+      // A backend's own name is any device of it that works.
+      if (info.name != device && backend->name() != device) continue;
+      if (info.usable) return {};
+      why += fmt::format("{}{}", why.empty() ? "" : "; ", info.reason.empty() ? "no reason is given" : info.reason);
+    }
+    if (!why.empty()) return {StatusCode::unavailable, fmt::format("device \"{}\" cannot be used: {}", device, why)};
+  }
   std::string known;
   for (const DeviceInfo& info : devices()) {
     known += fmt::format("{}\"{}\"{}", known.empty() ? "" : ", ", info.name, info.usable ? "" : " (not usable)");
@@ -60,36 +59,51 @@ Status check_device(std::string_view device) {
   return {StatusCode::unavailable, fmt::format("device is \"{}\": there is no such device here; known are {}", device, known)};
 }
 
+namespace {
+
+Status check_names(const BackendList& list, const Backend& backend) {
+  const std::string_view name = backend.name();
+  if (name.empty() || name.find(':') != std::string_view::npos) {
+    return {StatusCode::invalid_argument,
+            fmt::format("backend name is \"{}\": a name without ':' is needed, since device names are \"name:selector\"", name)};
+  }
+  std::map<std::string_view, std::string_view> taken;  // kernel: its backend
+  for (const auto& other : list) {
+    if (other->name() == name) {
+      return {StatusCode::invalid_argument,
+              fmt::format("backend name is \"{}\": a backend of that name is registered already", name)};
+    }
+    for (const Kernel* kernel : other->kernels()) taken.emplace(kernel->name(), other->name());
+  }
+  for (const Kernel* kernel : backend.kernels()) {
+    if (kernel == nullptr) {
+      return {StatusCode::invalid_argument,
+              fmt::format("backend \"{}\" lists a null kernel: pointers to kernels are needed", name)};
+    }
+    if (const auto [at, added] = taken.emplace(kernel->name(), name); !added) {
+      return {StatusCode::invalid_argument,
+              fmt::format("kernel name \"{}\" is taken by backend \"{}\": names are unique in the process", at->first, at->second)};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 Status register_backend(std::shared_ptr<const Backend> backend) {
   if (backend == nullptr) return {StatusCode::invalid_argument, "backend is null: an implementation is needed"};
-  if (backend->name().empty() || backend->name().find(':') != std::string_view::npos) {
-    return {StatusCode::invalid_argument,
-            fmt::format("backend name is \"{}\": a name without ':' is needed, since device names are \"name:selector\"",
-                        backend->name())};
-  }
   try {
     Registry& r = registry();
     const std::scoped_lock lock(r.mutex);
-    for (const auto& other : *r.list) {
-      if (other->name() == backend->name()) {
-        return {StatusCode::invalid_argument,
-                fmt::format("backend name is \"{}\": a backend of that name is registered already", backend->name())};
-      }
-      for (const Kernel* theirs : other->kernels()) {
-        for (const Kernel* ours : backend->kernels()) {
-          if (theirs->name() == ours->name()) {
-            return {StatusCode::invalid_argument,
-                    fmt::format("kernel name \"{}\" is taken by backend \"{}\"", ours->name(), other->name())};
-          }
-        }
-      }
-    }
+    if (Status status = check_names(*r.list, *backend); !status.ok()) return status;
     auto longer = std::make_shared<BackendList>(*r.list);
     longer->push_back(std::move(backend));
     r.list = std::move(longer);
     return {};
   } catch (const std::bad_alloc&) {
     return {StatusCode::out_of_memory, "no memory to register the backend"};
+  } catch (...) {
+    return {StatusCode::internal, "registering failed: the backend threw while it was asked for its names"};
   }
 }
 
@@ -113,21 +127,34 @@ std::string default_device() {
 }
 
 Status set_default_device(const std::string& device) {
-  if (!device.empty()) {
-    if (Status status = check_device(device); !status.ok()) return status;
+  try {
+    if (!device.empty()) {
+      if (Status status = check_device(device); !status.ok()) return status;
+    }
+    const std::scoped_lock lock(registry().mutex);
+    registry().default_device = device;
+    return {};
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::out_of_memory, "no memory to set the default device"};
+  } catch (...) {
+    return {StatusCode::internal, "setting the default device failed: a backend threw while it listed its devices"};
   }
-  const std::scoped_lock lock(registry().mutex);
-  registry().default_device = device;
-  return {};
 }
 
-Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& device) {
-  if (Status status = check_device(device); !status.ok()) return status;
-  std::vector<Candidate> all;
-  for (const Kernel* kernel : backend_of(device)->kernels()) {
-    all.push_back({std::string(kernel->name()), kernel->supports(problem, device), kernel->rank(problem)});
+Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& asked_device) {
+  try {
+    const std::string device = asked_device.empty() ? default_device() : asked_device;
+    if (Status status = check_device(device); !status.ok()) return status;
+    std::vector<Candidate> all;
+    for (const Kernel* kernel : backend_of(device)->kernels()) {
+      all.push_back({std::string(kernel->name()), kernel->supports(problem, device), kernel->rank(problem)});
+    }
+    return all;
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, "no memory to list the candidates");
+  } catch (...) {
+    return Status(StatusCode::internal, "listing the candidates failed: a backend threw");
   }
-  return all;
 }
 
 }  // namespace fulmen

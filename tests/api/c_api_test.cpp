@@ -1,6 +1,7 @@
 // The C ABI gives what the C++ API gives, and grows without breaking callers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -83,6 +84,8 @@ TEST(CApi, PlansRunAndExplain) {
   ASSERT_EQ(fulmen_plan_config(plan, &config), FULMEN_OK);
   EXPECT_STREQ(config.kernel, "cpu.reference.double");
   EXPECT_NE(std::string(fulmen_plan_explain(plan)).find("forced by name"), std::string::npos);
+  EXPECT_EQ(fulmen_plan_explain(plan), fulmen_plan_explain(plan));  // one text, as long as the plan
+  EXPECT_STREQ(fulmen_plan_device(plan), "cpu");
   EXPECT_EQ(fulmen_plan_run(plan, nullptr, &t, nullptr, 0), FULMEN_OK) << fulmen_last_error();
   fulmen_verify_report report{};
   report.struct_size = sizeof report;
@@ -149,6 +152,38 @@ TEST(CApi, ListsDevicesAndCandidates) {
   EXPECT_STREQ(fulmen_default_device(), "cpu");
 }
 
+TEST(CApi, ListsKernelsWithTheirLayouts) {
+  std::vector<std::string> kernels;
+  ASSERT_EQ(fulmen_visit_kernels(
+                [](void* list, const char* backend, const char* kernel, const char* layout) {
+                  if (std::string(backend) == "cpu") static_cast<std::vector<std::string>*>(list)->emplace_back(kernel);
+                  EXPECT_GT(std::strlen(layout), 0U) << kernel;
+                },
+                &kernels),
+            FULMEN_OK);
+  EXPECT_NE(std::find(kernels.begin(), kernels.end(), "cpu.reference.double"), kernels.end());
+}
+
+TEST(CApi, DescribesAProblem) {
+  SmallCall call;
+  const fulmen_tensors t = views(call);
+  const Problem problem = make_problem(call.tensors, call.options).value();
+  fulmen_problem_info info{};
+  EXPECT_EQ(fulmen_describe(&t, nullptr, &info), FULMEN_INVALID_ARGUMENT);  // no size
+  info.struct_size = sizeof info;
+  ASSERT_EQ(fulmen_describe(&t, nullptr, &info), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(info.hash, hash_value(problem));
+  EXPECT_EQ(info.flops, problem.flops());
+  EXPECT_EQ(info.bytes, problem.bytes());
+  EXPECT_EQ(info.text, to_string(problem));
+  fulmen_problem_info older{};
+  older.struct_size = offsetof(fulmen_problem_info, flops);
+  older.flops = -1;
+  ASSERT_EQ(fulmen_describe(&t, nullptr, &older), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(older.hash, info.hash);
+  EXPECT_EQ(older.flops, -1);
+}
+
 TEST(CApi, ReferenceIsTheOracle) {
   SmallCall call;
   const fulmen_tensors t = views(call);
@@ -188,7 +223,8 @@ TEST(CApi, TakesAUsersBackend) {
   };
   backend.run = [](void*, void*, const fulmen_tensors* t, const fulmen_options* options) {
     static_cast<float*>(t->out.data)[0] = options->softmax_scale;
-    return 0;
+    static_cast<float*>(t->out.data)[1] = static_cast<float>(options->num_threads);
+    return static_cast<int>(options->causal == FULMEN_CAUSAL_TOP_LEFT ? FULMEN_UNAVAILABLE : FULMEN_OK);
   };
   ASSERT_EQ(fulmen_register_backend(&backend), FULMEN_OK) << fulmen_last_error();
   EXPECT_EQ(fulmen_register_backend(&backend), FULMEN_INVALID_ARGUMENT);
@@ -198,8 +234,13 @@ TEST(CApi, TakesAUsersBackend) {
   fulmen_options options;
   fulmen_options_init(&options);
   options.softmax_scale = 0.25F;
+  options.num_threads = 3;
   EXPECT_EQ(fulmen_attention(&t, &options, "cuser"), FULMEN_OK) << fulmen_last_error();
   EXPECT_EQ(call.out[0], 0.25F);
+  EXPECT_EQ(call.out[1], 3.0F);
+  options.causal = FULMEN_CAUSAL_TOP_LEFT;
+  EXPECT_EQ(fulmen_attention(&t, &options, "cuser"), FULMEN_UNAVAILABLE);  // the backend's own code
+  EXPECT_NE(std::string(fulmen_last_error()).find("cuser.fill"), std::string::npos);
   for (fulmen_tensor* tensor : {&t.q, &t.k, &t.v, &t.out}) tensor->shape[3] = 4;
   EXPECT_EQ(fulmen_attention(&t, &options, "cuser"), FULMEN_UNSUPPORTED);
   EXPECT_NE(std::string(fulmen_last_error()).find("only head_dim 8"), std::string::npos);

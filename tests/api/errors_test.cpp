@@ -56,21 +56,35 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"NegativeStride", [](SmallCall& c) { c.tensors.v.strides[1] = -8; }, {"v.strides", "-8", "negative"}},
         Bad{"NegativeSize", [](SmallCall& c) { c.tensors.q.shape[0] = -1; }, {"q.shape", "-1", "0 to 2^40"}},
         Bad{"HugeStride", [](SmallCall& c) { c.tensors.q.strides[0] = INT64_MAX; }, {"q with shape", "more memory"}},
+        Bad{"TooManyElements",
+            [](SmallCall& c) { c.tensors.q = Tensor::bshd(c.q.data(), DType::fp32, int64_t{1} << 40, int64_t{1} << 40, 4, 8); },
+            {"q with shape", "1099511627776", "up to 2^60 elements"}},
+        Bad{"TooManyBesideNone",  // a dim of 0 does not excuse the others
+            [](SmallCall& c) { c.tensors.q.shape = {int64_t{1} << 40, 0, int64_t{1} << 40, 8}; },
+            {"q with shape", "up to 2^60 elements"}},
+        Bad{"DtypeOutsideTheEnum", [](SmallCall& c) { c.tensors.q.dtype = static_cast<DType>(17); }, {"q.dtype is 17", "bf16"}},
         Bad{"OutOverlapsItself", [](SmallCall& c) { c.tensors.out.strides[1] = 0; }, {"out with shape", "overlaps itself"}},
         Bad{"BiasDtype",
             [](SmallCall& c) { c.tensors.bias.dtype = DType::boolean; },
             {"bias.dtype is boolean", "fp32, fp16 and bf16"}},
         Bad{"BiasShape", [](SmallCall& c) { c.tensors.bias.shape[2] = 3; }, {"bias.shape", "3", "may be 1"}},
         Bad{"BiasKeys", [](SmallCall& c) { c.tensors.bias.shape[3] = 1; }, {"bias.shape", "seqlen_k"}},
+        Bad{"BiasLastStride", [](SmallCall& c) { c.tensors.bias.strides[3] = 0; }, {"bias.strides", "0", "contiguous, stride 1"}},
         Bad{"KeepDtype", [](SmallCall& c) { c.tensors.keep_mask.dtype = DType::fp32; }, {"keep_mask.dtype is fp32", "boolean"}},
         Bad{"KeepShape", [](SmallCall& c) { c.tensors.keep_mask.shape[0] = 3; }, {"keep_mask.shape", "3"}},
         Bad{"AlibiDtype", [](SmallCall& c) { c.tensors.alibi_slopes.dtype = DType::fp16; }, {"alibi_slopes.dtype is fp16", "fp32"}},
         Bad{"AlibiShape", [](SmallCall& c) { c.tensors.alibi_slopes.shape[3] = 5; }, {"alibi_slopes.shape", "5", "num_heads = 4"}},
+        Bad{"SinksDtype", [](SmallCall& c) { c.tensors.sinks.dtype = DType::bf16; }, {"sinks.dtype is bf16", "fp32"}},
         Bad{"SinksShape", [](SmallCall& c) { c.tensors.sinks.shape[0] = 2; }, {"sinks.shape", "num_heads = 4"}},
         Bad{"LseDtype", [](SmallCall& c) { c.tensors.lse.dtype = DType::bf16; }, {"lse.dtype is bf16", "fp32"}},
+        Bad{"LseOverlapsItself",
+            [](SmallCall& c) { c.tensors.lse.strides[1] = 1; },
+            {"lse with shape", "overlaps itself", "its own place"}},
         Bad{"LseShape", [](SmallCall& c) { c.tensors.lse.shape[2] = 6; }, {"lse.shape", "6", "num_heads, seqlen_q, 1"}},
         Bad{"ScaleNan", [](SmallCall& c) { c.options.softmax_scale = kNan; }, {"softmax_scale is nan", "finite"}},
         Bad{"SoftcapNegative", [](SmallCall& c) { c.options.softcap = -1; }, {"softcap is -1", "0 (off) or above"}},
+        Bad{"ScaleInfinite", [](SmallCall& c) { c.options.softmax_scale = INFINITY; }, {"softmax_scale is inf", "finite"}},
+        Bad{"SoftcapNan", [](SmallCall& c) { c.options.softcap = kNan; }, {"softcap is nan", "finite"}},
         Bad{"SoftcapInfinite", [](SmallCall& c) { c.options.softcap = INFINITY; }, {"softcap is inf", "finite"}},
         Bad{"Causal", [](SmallCall& c) { c.options.causal = static_cast<Causal>(7); }, {"causal is 7", "bottom_right (1)"}},
         Bad{"WindowLeft", [](SmallCall& c) { c.options.window_left = -2; }, {"window_left is -2", "-1 (unlimited)"}},
@@ -80,6 +94,11 @@ INSTANTIATE_TEST_SUITE_P(
             [](SmallCall& c) { c.options.kernel = "cpu.nothing"; },
             {"kernel is \"cpu.nothing\"", "cpu.reference.double"}},
         Bad{"NullK", [](SmallCall& c) { c.tensors.k.data = nullptr; }, {"k.data is null", "bytes"}},
+        Bad{"NullBias", [](SmallCall& c) { c.tensors.bias.data = nullptr; }, {"bias.data is null", "bytes"}},
+        Bad{"NullOut", [](SmallCall& c) { c.tensors.out.data = nullptr; }, {"out.data is null", "bytes"}},
+        Bad{"MisalignedV",
+            [](SmallCall& c) { c.tensors.v.data = reinterpret_cast<char*>(c.v.data()) + 1; },
+            {"v.data is 0x", "divisible by the 4 bytes"}},
         Bad{"OutOverlapsBias",
             [](SmallCall& c) { c.tensors.out.data = c.bias.data(); },
             {"out at", "overlaps bias", "memory of their own"}},
@@ -119,9 +138,25 @@ TEST(RunErrors, WorkspaceTooSmallOrMisaligned) {
   EXPECT_EQ(small.code(), StatusCode::invalid_argument);
   EXPECT_NE(small.message().find(std::to_string(bytes)), std::string::npos);
   EXPECT_FALSE(made->run(nullptr, call.tensors, aligned + 4, bytes).ok());
+  AttentionTensors inside = call.tensors;
+  inside.out.data = aligned;
+  const Status shared = made->run(nullptr, inside, aligned, bytes);
+  EXPECT_EQ(shared.code(), StatusCode::invalid_argument);
+  EXPECT_NE(shared.message().find("workspace at"), std::string::npos) << shared.message();
+  EXPECT_NE(shared.message().find("overlaps out"), std::string::npos) << shared.message();
   EXPECT_TRUE(call.untouched());
   EXPECT_TRUE(made->run(nullptr, call.tensors, aligned, bytes).ok());
   EXPECT_FALSE(call.untouched());
+}
+
+TEST(Empty, NoKeysGiveZeros) {
+  SmallCall call;
+  call.tensors.lse = {call.lse.data(), DType::fp32, {2, 4, 5, 1}, {20, 5, 1, 1}};
+  call.tensors.k.shape[1] = call.tensors.v.shape[1] = 0;
+  call.tensors.k.data = call.tensors.v.data = nullptr;  // nothing is read
+  ASSERT_TRUE(attention(call.tensors).ok());
+  for (const float x : call.out) EXPECT_EQ(x, 0.0F);
+  for (const float x : call.lse) EXPECT_EQ(x, -std::numeric_limits<float>::infinity());
 }
 
 TEST(Empty, BatchAndQueriesOfZeroDoNothing) {

@@ -45,6 +45,33 @@ TEST(Problem, CountsUsefulWork) {
   EXPECT_DOUBLE_EQ(problem_of(call).bytes(), 4.0 * 2 * 8 * (2 * 4 * 5 + 2 * 2 * 7));
 }
 
+TEST(Problem, CausalAndWindowMeet) {
+  SmallCall call;
+  call.options.causal = Causal::bottom_right;
+  call.options.window_left = 1;
+  call.options.window_right = 3;
+  const Problem bottom = problem_of(call);
+  EXPECT_EQ(bottom.window_left, 1);
+  EXPECT_EQ(bottom.window_right, 0);
+  EXPECT_EQ(bottom.diagonal, SmallCall::kSeqlenK - SmallCall::kSeqlenQ);
+  call.options.causal = Causal::top_left;
+  EXPECT_EQ(problem_of(call).diagonal, 0);
+  call.options.causal = Causal::none;
+  EXPECT_EQ(problem_of(call).diagonal, SmallCall::kSeqlenK - SmallCall::kSeqlenQ);
+  EXPECT_EQ(problem_of(call).window_right, 3);
+  call.options.window_left = call.options.window_right = INT64_MAX;
+  EXPECT_EQ(problem_of(call).window_left, -1);
+  EXPECT_EQ(problem_of(call).window_right, -1);
+}
+
+TEST(Problem, BroadcastDimsAreDescribedOneWay) {
+  SmallCall ones, zeros;
+  ones.tensors.bias = Tensor::bhqk(ones.bias.data(), DType::fp32, 1, 1, SmallCall::kSeqlenQ, SmallCall::kSeqlenK);
+  zeros.tensors.bias = {zeros.bias.data(), DType::fp32, {2, 4, 5, 7}, {0, 0, 7, 1}};
+  EXPECT_EQ(problem_of(ones), problem_of(zeros));
+  EXPECT_EQ(hash_value(problem_of(ones)), hash_value(problem_of(zeros)));
+}
+
 TEST(Plan, ExplainsEveryCandidate) {
   const SmallCall call;
   const auto made = plan(problem_of(call));
@@ -192,6 +219,52 @@ TEST(Registry, VerificationCatchesAWrongBackend) {
   ::setenv("FLASH_ATTENTION_VERIFY", "1", 1);
   EXPECT_EQ(attention(call.tensors, call.options, "wrong:0").code(), StatusCode::verification_failed);
   ::unsetenv("FLASH_ATTENTION_VERIFY");
+}
+
+// One device that does not work, and twice the same kernel.
+class BrokenBackend final : public Backend {
+ public:
+  explicit BrokenBackend(int kernels) : kernel_("broken.kernel", 0), kernels_(kernels, &kernel_) {}
+  std::string_view name() const noexcept override { return "broken"; }
+  std::vector<DeviceInfo> devices() const override { return {{"broken:0", "", "", false, "libbroken.so.1 was not found"}}; }
+  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+
+ private:
+  ConstantKernel kernel_;
+  std::vector<const Kernel*> kernels_;
+};
+
+TEST(Registry, BackendWithoutAWorkingDeviceSaysWhy) {
+  const Status twice = register_backend(std::make_shared<BrokenBackend>(2));
+  EXPECT_EQ(twice.code(), StatusCode::invalid_argument);
+  EXPECT_NE(twice.message().find("\"broken.kernel\" is taken"), std::string::npos) << twice.message();
+  ASSERT_TRUE(register_backend(std::make_shared<BrokenBackend>(1)).ok());
+  SmallCall call;
+  for (const char* device : {"broken", "broken:0"}) {
+    const Status status = attention(call.tensors, call.options, device);
+    EXPECT_EQ(status.code(), StatusCode::unavailable);
+    EXPECT_NE(status.message().find("libbroken.so.1 was not found"), std::string::npos) << status.message();
+    EXPECT_FALSE(set_default_device(device).ok());
+  }
+  EXPECT_TRUE(call.untouched());
+}
+
+TEST(Registry, CallsWithoutADeviceTakeTheDefault) {
+  ASSERT_TRUE(register_backend(std::make_shared<ConstantBackend>("standing", 4.0F)).ok());
+  SmallCall call;
+  EXPECT_TRUE(attention(call.tensors, call.options, "standing").ok());  // its first device that works
+  EXPECT_EQ(call.out[0], 4.0F);
+  ::setenv("FULMEN_DEVICE", "standing:0", 1);
+  const auto made = plan(problem_of(call));
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made->device(), "standing:0");
+  EXPECT_EQ(candidates(problem_of(call)).value().size(), 1U);
+  ::setenv("FULMEN_DEVICE", "standing:7", 1);
+  const Status status = attention(call.tensors);
+  ::unsetenv("FULMEN_DEVICE");
+  EXPECT_EQ(status.code(), StatusCode::unavailable);
+  EXPECT_NE(status.message().find("standing:7"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("\"standing:1\" (not usable)"), std::string::npos) << status.message();
 }
 
 TEST(Registry, DefaultDevice) {
