@@ -18,6 +18,9 @@ float element(uint32_t word, int half) {
   return flush(x);
 }
 
+// In a fused multiply-add; here the product is exact by itself, unless it is denormal and as good as nothing.
+float product(float x, float y) { return x * y; }
+
 }  // namespace
 
 void EmulatedTiles::configure() { tiles.configured = true; }
@@ -32,17 +35,26 @@ EmulatedTiles::State& EmulatedTiles::usable() {
 }
 
 void EmulatedTiles::dot(Tile& c, const Tile& a, const Tile& b) {
-  for (int i = 0; i < 16; ++i) {
-    for (int j = 0; j < 16; ++j) {
-      float sum[2] = {0, 0};
-      for (int w = 0; w < 16; ++w) {
-        for (int half = 0; half < 2; ++half) {
-          sum[half] = flush(std::fma(element(a.word[i][w], half), element(b.word[w][j], half), sum[half]));
-        }
+  float left[2][16][16], right[2][16][16];  // elements of the words' halves
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 16; ++j) {
+        left[half][i][j] = element(a.word[i][j], half);
+        right[half][i][j] = element(b.word[i][j], half);
       }
+    }
+  }
+  for (int i = 0; i < 16; ++i) {
+    float sum[2][16] = {};
+    for (int w = 0; w < 16; ++w) {
+      for (int half = 0; half < 2; ++half) {
+        for (int j = 0; j < 16; ++j) sum[half][j] = flush(sum[half][j] + product(left[half][i][w], right[half][w][j]));
+      }
+    }
+    for (int j = 0; j < 16; ++j) {
       float total = 0;
       std::memcpy(&total, &c.word[i][j], sizeof total);
-      total = flush(flush(total) + flush(sum[0] + sum[1]));
+      total = flush(flush(total) + flush(sum[0][j] + sum[1][j]));
       std::memcpy(&c.word[i][j], &total, sizeof total);
     }
   }
