@@ -52,7 +52,11 @@ class TileRunner final : public Runner {
     blocks_ = (problem.seqlen_q + task_rows_ - 1) / task_rows_;  // 0 for no queries: then there are no tasks
     if (short_sequence) {
       const int64_t tasks = problem.batch * problem.num_heads * blocks_;
-      run_length_ = std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
+      const int64_t heads = problem.num_heads * blocks_;
+      // Whole sequences where there are enough of them: threads then share no page of interleaved heads.
+      run_length_ = problem.batch >= kRunsPerThread * threads_.num_threads
+                        ? heads
+                        : std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
     }
     config_ = {std::move(name), kBlockM, block_n, 1, threads_.num_threads};
   }
