@@ -60,6 +60,9 @@ class FULMEN_API Backend {
   virtual std::string_view name() const noexcept = 0;  // "cpu"; a device's name is this, or this, ':' and a selector
   virtual std::vector<DeviceInfo> devices() const = 0;
   virtual const std::vector<const Kernel*>& kernels() const = 0;
+  // Scratch for a run that was given none: 64-byte aligned memory that the device's kernels can use, or null. Host memory here.
+  virtual void* allocate_workspace(const std::string& device, std::size_t bytes) const noexcept;
+  virtual void free_workspace(const std::string& device, void* workspace) const noexcept;
 };
 
 // Adds a backend for the rest of the process. Errors: null; a backend of that name exists; a kernel's name is taken. Thread-safe.

@@ -90,7 +90,7 @@ FULMEN_API void fulmen_plan_destroy(fulmen_plan* plan);
 /* Bytes of scratch a run needs, aligned to 64. */
 FULMEN_API size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan);
 /* Computes into out and lse. Only the tensors' data pointers are read; shapes are the plan's. stream: a vendor's stream, ignored on
- * the CPU. workspace may be null on the CPU: it is then allocated for the call. */
+ * the CPU. workspace may be null: it is then allocated for the call. */
 FULMEN_API int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace,
                                size_t workspace_bytes);
 /* Which kernel runs, and why each other does not. Lives as long as the plan. */

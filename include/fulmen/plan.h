@@ -28,15 +28,15 @@ class FULMEN_API Plan {
   const Problem& problem() const noexcept;
   const KernelConfig& config() const noexcept;
   const std::string& device() const noexcept;
-  // Bytes of scratch that run() needs, 64-byte aligned; it does not depend on batch, and for prefill not on seqlen.
+  // Bytes of scratch that run() needs, 64-byte aligned; O(threads x tile); decode adds the partial results of its splits.
   std::size_t workspace_bytes() const noexcept;
   // The chosen kernel and its configuration, then a line for each other registered candidate with the reason it was not chosen.
   std::string explain() const;
   // Computes into tensors.out (and lse). stream: a vendor's stream, ignored on the CPU. tensors: pointers are read, shapes are
-  // those of the Problem (make_problem's tensors). workspace: workspace_bytes() bytes, or null to let a CPU plan use its own per
-  // call. Allocates nothing and synchronises nothing (with a workspace, and verify off). Safe to call from many threads at once,
-  // each with its own workspace. Errors: a required pointer is null or not aligned to its element; out, lse or workspace overlap
-  // another tensor; workspace too small or misaligned.
+  // those of the Problem (make_problem's tensors). workspace: workspace_bytes() bytes, or null to let the backend allocate one for
+  // the call. Allocates nothing and synchronises nothing (with a workspace, and verify off). Safe to call from many threads at
+  // once, each with its own workspace. Errors: a required pointer is null or not aligned to its element; out, lse or workspace
+  // overlap another tensor; workspace too small or misaligned.
   Status run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const;
 
   struct Impl;

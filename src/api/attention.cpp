@@ -4,9 +4,8 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <new>
+#include <optional>
 
 #include "fulmen/plan.h"
 #include "fulmen/reference.h"
@@ -76,8 +75,21 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
   return {};
 }
 
-struct FreeWorkspace {
-  void operator()(void* p) const noexcept { std::free(p); }
+// The backend's memory for one run.
+class OwnWorkspace {
+ public:
+  OwnWorkspace(const Plan::Impl& plan, std::size_t bytes)
+      : plan_(plan), memory_(plan.backend->allocate_workspace(plan.device, bytes)) {}
+  ~OwnWorkspace() {
+    if (memory_ != nullptr) plan_.backend->free_workspace(plan_.device, memory_);
+  }
+  OwnWorkspace(const OwnWorkspace&) = delete;
+  OwnWorkspace& operator=(const OwnWorkspace&) = delete;
+  void* memory() const noexcept { return memory_; }
+
+ private:
+  const Plan::Impl& plan_;
+  void* memory_;
 };
 
 }  // namespace
@@ -87,16 +99,13 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
     const Impl& impl = *impl_;
     if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;
     const std::size_t needed = impl.runner->workspace_bytes();
-    std::unique_ptr<void, FreeWorkspace> own;
+    std::optional<OwnWorkspace> own;
     if (workspace == nullptr && needed > 0) {
-      if (impl.backend->name() != "cpu") {
-        return {StatusCode::invalid_argument,
-                fmt::format("workspace is null: {} bytes on device {} are needed", needed, impl.device)};
+      own.emplace(impl, needed);
+      if (own->memory() == nullptr) {
+        return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes on device {}", needed, impl.device)};
       }
-      own.reset(
-          std::aligned_alloc(kWorkspaceAlignment, (needed + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment));
-      if (own == nullptr) return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes", needed)};
-      workspace = own.get();
+      workspace = own->memory();
     } else if (needed > 0) {
       if (workspace_bytes < needed) {
         return {StatusCode::invalid_argument,

@@ -10,8 +10,6 @@
 #include <limits>
 #include <new>
 
-#include "algorithm/key_range.h"
-
 namespace fulmen {
 namespace {
 
@@ -248,18 +246,27 @@ Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOpt
   }
 }
 
+namespace {
+
+// The sum of clamp(i + start, 0, limit) over 0 <= i < count.
+double sum_of_clamped(int64_t start, int64_t count, int64_t limit) {
+  const auto m = static_cast<double>(limit);
+  // The sum of clamp(t, 0, limit) over t < end: a triangle, then a rectangle.
+  const auto up_to = [m](double end) {
+    if (end <= 0) return 0.0;
+    return end <= m ? end * (end - 1) / 2 : m * (m + 1) / 2 + (end - m - 1) * m;
+  };
+  return up_to(static_cast<double>(start + count)) - up_to(static_cast<double>(start));
+}
+
+}  // namespace
+
 double Problem::flops() const noexcept {
-  const algorithm::Band band{seqlen_k, diagonal, window_left, window_right};
-  double pairs = 0;
-  if (window_left < 0 && window_right < 0) {
-    pairs = static_cast<double>(seqlen_q) * static_cast<double>(seqlen_k);
-  } else {
-    for (int64_t i = 0; i < seqlen_q; ++i) {
-      const int64_t first = band.first(i), end = band.last_plus_one(i);
-      if (end > first) pairs += static_cast<double>(end - first);
-    }
-  }
-  return 2.0 * static_cast<double>(batch * num_heads) * pairs * static_cast<double>(head_dim + head_dim_v);
+  // Query i attends the keys from clamp(i + diagonal - window_left) to before clamp(i + diagonal + window_right + 1).
+  const double all = static_cast<double>(seqlen_q) * static_cast<double>(seqlen_k);
+  const double ends = window_right < 0 ? all : sum_of_clamped(diagonal + window_right + 1, seqlen_q, seqlen_k);
+  const double starts = window_left < 0 ? 0 : sum_of_clamped(diagonal - window_left, seqlen_q, seqlen_k);
+  return 2.0 * static_cast<double>(batch * num_heads) * (ends - starts) * static_cast<double>(head_dim + head_dim_v);
 }
 
 double Problem::bytes() const noexcept {

@@ -1,4 +1,4 @@
-// The instruction sets this library was compiled with, best first, and which of them this processor has.
+// The instruction sets this library was compiled with, and which of them this processor has.
 #pragma once
 
 #include <string>

@@ -27,6 +27,13 @@ std::string_view backend_name(std::string_view device) { return device.substr(0,
 
 }  // namespace
 
+void* Backend::allocate_workspace(const std::string& /*device*/, std::size_t bytes) const noexcept {
+  constexpr std::size_t kAlignment = 64;
+  return std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+void Backend::free_workspace(const std::string& /*device*/, void* workspace) const noexcept { std::free(workspace); }
+
 std::shared_ptr<const BackendList> backend_list() {
   const std::scoped_lock lock(registry().mutex);
   return registry().list;
