@@ -20,10 +20,10 @@ struct Avx512Bf16 : Avx512 {
   }
 
   // Pairs that are read where the caller has them are aligned for one bf16 only.
-  static Vec broadcast(const float* p) {
-    float word;
+  static Vec broadcast(const void* p) {
+    int word;
     __builtin_memcpy(&word, p, sizeof word);
-    return set1(word);
+    return _mm512_castsi512_ps(_mm512_set1_epi32(word));
   }
   static Vec dot(Vec sum, Vec a, Vec b) { return _mm512_dpbf16_ps(sum, bf16_pairs(a), bf16_pairs(b)); }
 
