@@ -40,7 +40,8 @@ std::shared_ptr<const BackendList> backend_list() {
 }
 
 std::shared_ptr<const Backend> backend_of(std::string_view device) {
-  for (const auto& backend : *backend_list()) {
+  const auto list = backend_list();  // kept: another thread may register and so replace it
+  for (const auto& backend : *list) {
     if (backend->name() == backend_name(device)) return backend;
   }
   return nullptr;
@@ -118,7 +119,8 @@ std::vector<std::shared_ptr<const Backend>> backends() { return *backend_list();
 
 std::vector<DeviceInfo> devices() {
   std::vector<DeviceInfo> all;
-  for (const auto& backend : *backend_list()) {
+  const auto list = backend_list();  // kept: another thread may register and so replace it
+  for (const auto& backend : *list) {
     for (DeviceInfo& info : backend->devices()) all.push_back(std::move(info));
   }
   return all;
@@ -153,7 +155,8 @@ Result<std::vector<Candidate>> candidates(const Problem& problem, const std::str
     const std::string device = asked_device.empty() ? default_device() : asked_device;
     if (Status status = check_device(device); !status.ok()) return status;
     std::vector<Candidate> all;
-    for (const Kernel* kernel : backend_of(device)->kernels()) {
+    const auto backend = backend_of(device);
+    for (const Kernel* kernel : backend->kernels()) {
       all.push_back({std::string(kernel->name()), kernel->supports(problem, device), kernel->rank(problem)});
     }
     return all;

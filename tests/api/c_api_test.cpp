@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -97,6 +98,30 @@ TEST(CApi, PlansRunAndExplain) {
   EXPECT_NE(std::string(fulmen_last_error()), "");
   fulmen_plan_destroy(plan);
   fulmen_plan_destroy(nullptr);
+}
+
+TEST(CApi, OnePlanServesManyThreads) {
+  SmallCall shared;
+  const fulmen_tensors shapes = views(shared);
+  fulmen_options options;
+  fulmen_options_init(&options);
+  options.num_threads = 1;
+  fulmen_plan* plan = nullptr;
+  ASSERT_EQ(fulmen_plan_create(&shapes, &options, "cpu", &plan), FULMEN_OK) << fulmen_last_error();
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      SmallCall call;
+      const fulmen_tensors mine = views(call);
+      wrong += fulmen_plan_run(plan, nullptr, &mine, nullptr, 0) == FULMEN_OK ? 0 : 1;
+      wrong += std::strstr(fulmen_plan_explain(plan), "cpu.reference.double") != nullptr ? 0 : 1;
+      for (const float x : call.out) wrong += x > 1.9999F && x < 2.0001F ? 0 : 1;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  fulmen_plan_destroy(plan);
 }
 
 TEST(CApi, ErrorsAreSentencesOfThisThread) {

@@ -1,8 +1,11 @@
 // Plans, the registry, and what they say.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -43,6 +46,33 @@ TEST(Problem, CountsUsefulWork) {
   call.options.causal = Causal::top_left;  // 1 to 5
   EXPECT_DOUBLE_EQ(problem_of(call).flops(), 2.0 * 2 * 4 * 15 * 16);
   EXPECT_DOUBLE_EQ(problem_of(call).bytes(), 4.0 * 2 * 8 * (2 * 4 * 5 + 2 * 2 * 7));
+}
+
+TEST(Problem, CountsAnyBand) {
+  for (const int64_t seqlen_q : {0, 1, 5, 9}) {
+    for (const int64_t seqlen_k : {0, 1, 5, 8}) {
+      for (const int64_t diagonal : {int64_t{0}, seqlen_k - seqlen_q}) {
+        for (const int64_t left : {-1, 0, 2, 100}) {
+          for (const int64_t right : {-1, 0, 3, 100}) {
+            Problem p;
+            p.batch = p.num_heads = p.num_kv_heads = p.head_dim = p.head_dim_v = 1;
+            p.seqlen_q = seqlen_q;
+            p.seqlen_k = seqlen_k;
+            p.diagonal = diagonal;
+            p.window_left = left;
+            p.window_right = right;
+            int pairs = 0;
+            for (int64_t i = 0; i < seqlen_q; ++i) {
+              for (int64_t j = 0; j < seqlen_k; ++j) {
+                pairs += (left < 0 || j >= i + diagonal - left) && (right < 0 || j <= i + diagonal + right) ? 1 : 0;
+              }
+            }
+            EXPECT_EQ(p.flops(), 4.0 * pairs) << to_string(p);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Problem, CausalAndWindowMeet) {
@@ -144,14 +174,17 @@ class ConstantRunner final : public Runner {
  public:
   ConstantRunner(const Problem& problem, float value) : problem_(problem), value_(value) { config_.kernel = "constant"; }
   const KernelConfig& config() const noexcept override { return config_; }
-  std::size_t workspace_bytes() const noexcept override { return 0; }
-  Status run(void* /*stream*/, const AttentionTensors& tensors, void* /*workspace*/) const override {
+  std::size_t workspace_bytes() const noexcept override { return kScratch; }
+  Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
+    if (reinterpret_cast<std::uintptr_t>(workspace) % 64 != 0) return {StatusCode::internal, "misaligned workspace"};
+    std::memset(workspace, 1, kScratch);  // for AddressSanitizer
     auto* out = static_cast<float*>(tensors.out.data);
     for (int64_t i = 0; i < problem_.batch * problem_.seqlen_q * problem_.num_heads * problem_.head_dim_v; ++i) out[i] = value_;
     return {};
   }
 
  private:
+  static constexpr std::size_t kScratch = 100;
   Problem problem_;
   KernelConfig config_;
   float value_;
@@ -265,6 +298,26 @@ TEST(Registry, CallsWithoutADeviceTakeTheDefault) {
   EXPECT_EQ(status.code(), StatusCode::unavailable);
   EXPECT_NE(status.message().find("standing:7"), std::string::npos) << status.message();
   EXPECT_NE(status.message().find("\"standing:1\" (not usable)"), std::string::npos) << status.message();
+}
+
+TEST(Registry, GrowsWhileThreadsPlan) {
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&wrong, t] {
+      SmallCall call;
+      call.options.num_threads = 1;
+      for (int i = 0; i < 10; ++i) {
+        const std::string name = "grown" + std::to_string(t) + "-" + std::to_string(i);
+        wrong += register_backend(std::make_shared<ConstantBackend>(name, 2.0F)).ok() ? 0 : 1;
+        wrong += attention(call.tensors, call.options, name + ":0").ok() ? 0 : 1;
+        const auto made = plan(problem_of(call), "cpu", call.options);
+        wrong += made.ok() && !made->explain().empty() && default_device() == "cpu" && devices().size() > 1 ? 0 : 1;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(Registry, DefaultDevice) {
