@@ -28,22 +28,24 @@ std::string name_of(DType dtype) {
 }
 bool absent(const Tensor& tensor) { return tensor.data == nullptr && tensor.shape == Shape{}; }
 
-// Whether the number of elements, counting empty dims as 1, and the farthest element's offset fit 60 bits: then so do all products
-// that planning and kernels make of sizes.
-bool extent_fits(const Tensor& t) {
-  constexpr int64_t kMost = int64_t{1} << 60;
-  int64_t elements = 1, last = 0;
+// Bits of a number of elements and of the farthest one's offset: more than can be mapped, yet the products that planning and
+// kernels make of sizes stay exact. Scores may be broadcast to far more elements than lie in memory.
+constexpr int kOffsetBits = 48;
+constexpr int kScoreBits = 60;
+
+bool extent_fits(const Tensor& t, int element_bits) {
+  int64_t elements = 1, last = 0;  // an empty dim counts as 1: kernels multiply the others
   for (int d = 0; d < 4; ++d) {
     int64_t reach = 0;
     if (__builtin_mul_overflow(elements, std::max<int64_t>(t.shape[d], 1), &elements)) return false;
     if (t.shape[d] > 1 && __builtin_mul_overflow(t.shape[d] - 1, t.strides[d], &reach)) return false;
     if (__builtin_add_overflow(last, reach, &last)) return false;
   }
-  return elements <= kMost && last < kMost;
+  return elements <= int64_t{1} << element_bits && last < int64_t{1} << kOffsetBits;
 }
 
 // What every tensor obeys: sizes and strides that address memory, the last dim contiguous.
-Status check_view(const char* name, const Tensor& t) {
+Status check_view(const char* name, const Tensor& t, int element_bits = kOffsetBits) {
   for (int d = 0; d < 4; ++d) {
     if (t.shape[d] < 0 || t.shape[d] > kMaxLength) {
       return invalid(fmt::format("{}.shape is {}: each dim must be 0 to 2^40", name, t.shape));
@@ -54,10 +56,11 @@ Status check_view(const char* name, const Tensor& t) {
   if (t.shape[3] > 1 && t.strides[3] != 1) {
     return invalid(fmt::format("{}.strides is {}: the last dim must be contiguous, stride 1", name, t.strides));
   }
-  if (!extent_fits(t)) {
+  if (!extent_fits(t, element_bits)) {
     return invalid(
-        fmt::format("{} with shape {} and strides {} is more memory than an address can reach: up to 2^60 elements are accepted",
-                    name, t.shape, t.strides));
+        fmt::format("{} with shape {} and strides {} is more memory than can be: up to 2^{} elements, the farthest 2^{} away, are "
+                    "accepted",
+                    name, t.shape, t.strides, element_bits, kOffsetBits));
   }
   return {};
 }
@@ -151,7 +154,7 @@ Status check_main(const AttentionTensors& a, Problem& p) {
 
 // bias and keep_mask: [batch, num_heads, seqlen_q, seqlen_k], each dim but the last may be 1.
 Status check_score_tensor(const char* name, const Tensor& t, const Problem& p, TensorSpec& spec) {
-  if (Status status = check_view(name, t); !status.ok()) return status;
+  if (Status status = check_view(name, t, kScoreBits); !status.ok()) return status;
   const Shape want{p.batch, p.num_heads, p.seqlen_q, p.seqlen_k};
   for (int d = 0; d < 4; ++d) {
     if (t.shape[d] != want[d] && (d == 3 || t.shape[d] != 1)) {

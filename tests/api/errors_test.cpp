@@ -58,10 +58,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"HugeStride", [](SmallCall& c) { c.tensors.q.strides[0] = INT64_MAX; }, {"q with shape", "more memory"}},
         Bad{"TooManyElements",
             [](SmallCall& c) { c.tensors.q = Tensor::bshd(c.q.data(), DType::fp32, int64_t{1} << 40, int64_t{1} << 40, 4, 8); },
-            {"q with shape", "1099511627776", "up to 2^60 elements"}},
+            {"q with shape", "1099511627776", "up to 2^48 elements"}},
         Bad{"TooManyBesideNone",  // a dim of 0 does not excuse the others
             [](SmallCall& c) { c.tensors.q.shape = {int64_t{1} << 40, 0, int64_t{1} << 40, 8}; },
-            {"q with shape", "up to 2^60 elements"}},
+            {"q with shape", "up to 2^48 elements"}},
         Bad{"DtypeOutsideTheEnum", [](SmallCall& c) { c.tensors.q.dtype = static_cast<DType>(17); }, {"q.dtype is 17", "bf16"}},
         Bad{"OutOverlapsItself", [](SmallCall& c) { c.tensors.out.strides[1] = 0; }, {"out with shape", "overlaps itself"}},
         Bad{"BiasDtype",
