@@ -48,6 +48,7 @@ class BenchMeter {
 
  private:
   struct Timed;
+  double ceiling_slice(const CaseData& data, CeilingKind kind, double seconds);
   Status prepare_standard(const CaseData& data, BenchRow& row, std::unique_ptr<Timed>& standard);
 
   BenchSettings settings_;

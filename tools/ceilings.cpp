@@ -61,6 +61,7 @@ struct Ceilings::Impl {
   std::vector<ReadLoop> reads;
   std::size_t best_read = 0;  // of reads
   std::size_t next_read = 0;
+  std::size_t next_own_read = 0;
   Memory buffer;
   std::size_t next_half = 0;
   std::array<double, 4> best{};
@@ -78,9 +79,14 @@ struct Ceilings::Impl {
   // Half of the buffer in turn, so that no slice finds what the one before it left in a cache.
   double read_slice(const ReadLoop& loop) {
     const std::size_t half = buffer.size() / 2;
-    const std::size_t part = half / static_cast<std::size_t>(num_threads) / 16384 * 16384;
     const std::byte* data = static_cast<const std::byte*>(buffer.data()) + half * next_half;
     next_half ^= 1;
+    return read(loop, {data, half});
+  }
+
+  double read(const ReadLoop& loop, std::span<const std::byte> bytes) {
+    const std::size_t part = bytes.size() / static_cast<std::size_t>(num_threads) / 16384 * 16384;
+    const std::byte* data = bytes.data();
     std::vector<uint64_t> results(static_cast<std::size_t>(num_threads) * 8);
     const double rate = sum_of_rates(num_threads, static_cast<double>(part), [&](int thread) {
       results[static_cast<std::size_t>(thread) * 8] = loop.run(data + part * static_cast<std::size_t>(thread), part);
@@ -98,6 +104,19 @@ struct Ceilings::Impl {
     if (rate > best_rate) best_read = chosen;
     best_rate = std::max(best_rate, rate);
     return rate;
+  }
+
+  double measure_read_of(std::span<const std::span<const std::byte>> buffers) {
+    measure_read();
+    const ReadLoop& loop = reads[next_own_read++ % reads.size()];
+    double bytes = 0, seconds = 0;
+    for (const auto& buffer : buffers) {
+      const double rate = read(loop, buffer);
+      if (rate <= 0) return 0;
+      bytes += static_cast<double>(buffer.size());
+      seconds += static_cast<double>(buffer.size()) / rate;
+    }
+    return bytes / seconds;
   }
 
   void find_compute(CeilingKind kind, const std::vector<ComputeLoop>& loops) {
@@ -150,6 +169,10 @@ Ceilings::~Ceilings() = default;
 bool Ceilings::has(CeilingKind kind) const noexcept { return best(kind) > 0; }
 double Ceilings::best(CeilingKind kind) const noexcept { return impl_->best[static_cast<std::size_t>(kind)]; }
 int Ceilings::num_threads() const noexcept { return impl_->num_threads; }
+
+double Ceilings::measure_read_of(std::span<const std::span<const std::byte>> buffers) {
+  return has(CeilingKind::read) ? impl_->measure_read_of(buffers) : 0;
+}
 
 double Ceilings::measure(CeilingKind kind, double seconds) {
   if (!has(kind)) return 0;

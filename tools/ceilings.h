@@ -1,7 +1,9 @@
 // What this machine can do at best, measured with all threads at once: the yardsticks beside every benchmark row.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,9 @@ class Ceilings {
   // given time, within 2 to 20 ms: a clock that rises for a moment, or a neighbour, should do the same to a slice as to what is
   // compared with it. A slice of reading takes a few milliseconds.
   double measure(CeilingKind kind, double seconds = 0);
+  // GB/s of reading these buffers once, after emptying the caches: memory is not equally fast everywhere, so the yardstick of what
+  // streams them is to read the very same pages. 0 where nothing reads.
+  double measure_read_of(std::span<const std::span<const std::byte>> buffers);
   // The best slice seen so far.
   double best(CeilingKind kind) const noexcept;
   // "fp32 FMA, AVX-512", or why it is not there.

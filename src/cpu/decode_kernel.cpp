@@ -25,12 +25,13 @@ class DecodeRunner final : public Runner {
     call_.heads_per_task =
         side_by_side ? static_cast<int>(std::min<int64_t>(problem.num_kv_heads, kBlockM / std::max(1, decode_slots(problem)))) : 1;
     groups_ = (problem.num_kv_heads + call_.heads_per_task - 1) / call_.heads_per_task;
+    layout_ = decode_scratch(problem, table_.lanes, table_.group[static_cast<int>(problem.dtype)], call_.heads_per_task);
     const int64_t most = std::max<int64_t>(1, problem.seqlen_k / kMinSplitKeys);
     const int64_t splits = std::clamp<int64_t>(kWantedTasks / std::max<int64_t>(1, problem.batch * groups_), 1, most);
-    call_.split_keys = std::max<int64_t>(kDecodeKeys, round_up((problem.seqlen_k + splits - 1) / splits, kDecodeKeys));
+    const int64_t block = layout_.block_keys;
+    call_.split_keys = std::max<int64_t>(block, round_up((problem.seqlen_k + splits - 1) / splits, block));
     call_.num_splits = static_cast<int>(std::max<int64_t>(1, (problem.seqlen_k + call_.split_keys - 1) / call_.split_keys));
-    layout_ = decode_scratch(problem, table_.lanes, call_.heads_per_task);
-    config_ = {std::move(name), decode_rows(problem), kDecodeKeys, call_.num_splits, threads_.num_threads};
+    config_ = {std::move(name), decode_rows(problem), layout_.block_keys, call_.num_splits, threads_.num_threads};
   }
 
   const KernelConfig& config() const noexcept override { return config_; }

@@ -1,16 +1,16 @@
 // Attention of few query rows over many keys: K and V stream through once, read where they are.
 //
 // What limits it is memory, and memory is fast only when it is read in order: the KV heads that lie side by side in a row are
-// therefore streamed together, four key rows at a time, with a prefetch that runs ahead through the same addresses in order. The
+// therefore streamed together, a few key rows at a time, with a prefetch that runs ahead through the same addresses in order. The
 // keys are cut into splits, each a task, so that all cores have work even for one sequence; a split leaves its unnormalised output
 // with the rows' maxima and sums, and whoever ends a group's last split merges them, in order.
 //
-// Products keep head_dim in lanes; scores are [keys][slots] with every query row of every head in a slot of its own, so that the
-// softmax is the tile kernels'.
+// Products keep head_dim in lanes; scores are [slots][keys] with every query row of every head in a slot of its own.
 #pragma once
 
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
+#include "cpu/pack.h"
 #include "cpu/row_scores.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
@@ -50,18 +50,27 @@ class DecodeTaskRunner {
  public:
   using Vec = typename Isa::Vec;
   static constexpr int kLanes = Isa::kLanes;
-  static constexpr int kQuad = 4;  // rows, and keys, of a register block
-  // Lines that a step of kLanes of head_dim takes from four rows: the prefetch keeps the same pace.
-  static constexpr int kLines =
-      kQuad * kLanes * static_cast<int>(sizeof(T)) < 64 ? 1 : kQuad * kLanes * static_cast<int>(sizeof(T)) / 64;
-  static constexpr int64_t kAheadBytes = 16 * 1024;  // measured: 8 KiB and less leave bandwidth unused, more falls out of L1
+  static constexpr int kGroup = Isa::kGroup;
+  static constexpr int kElements = kLanes * kGroup;  // of a vector of words
+  static constexpr int kQuad = 4;                    // query rows of a register block
+  // Keys of a block of scores, and keys for which the output stays in registers. Memory is the slower the more bytes lie between
+  // the rows that are read at a time; short rows need several to be worth the sums and the output's way to L1 and back.
+  static constexpr int kScoreKeys = sizeof(T) == 4 ? 2 : 4;
+  static constexpr int kValueKeys = sizeof(T) == 4 ? 2 : 8;
+  // Cache lines of so many vectors of words: the prefetch keeps the pace of the loads.
+  static constexpr int kLineBytes = 64;
+  static constexpr int lines_of(int vectors) {
+    const int bytes = vectors * kElements * static_cast<int>(sizeof(T));
+    return bytes < kLineBytes ? 1 : bytes / kLineBytes;
+  }
+  static constexpr int64_t kAheadBytes = 10 * 1024;  // measured: 4 KiB leave bandwidth unused, 32 KiB fall out of L1
 
   DecodeTaskRunner(const ForwardCall& call, const DecodeTask& task, float* scratch)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
         task_(task),
-        layout_(decode_scratch(problem_, kLanes, call.heads_per_task)),
+        layout_(decode_scratch(problem_, kLanes, kGroup, call.heads_per_task)),
         rows_(decode_rows(problem_)),
         head_slots_(decode_slots(problem_)),
         slots_(head_slots_ * task.kv_heads),
@@ -82,8 +91,9 @@ class DecodeTaskRunner {
     const int64_t split_begin = task_.split * call_.split_keys, split_end = split_begin + call_.split_keys;
     const int64_t begin = keys.begin > split_begin ? keys.begin : split_begin;
     end_ = keys.end < split_end ? keys.end : split_end;
-    for (int64_t first = begin; first < end_; first += kDecodeKeys) {
-      const int count = end_ - first < kDecodeKeys ? static_cast<int>(end_ - first) : kDecodeKeys;
+    const int block = layout_.block_keys;
+    for (int64_t first = begin; first < end_; first += block) {
+      const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
       score(first, count);
       switch (problem_.bias.dtype) {
         case DType::fp16:
@@ -116,11 +126,7 @@ class DecodeTaskRunner {
     for (int slot = 0; slot < slots_; ++slot) {
       const Row row = row_of(slot);
       const T* q = element<const T>(tensors_.q, problem_.q, task_.batch, row.query, row.head);
-      float* to = queries_ + slot * layout_.query_stride;
-      for (int64_t d = 0; d < problem_.head_dim; d += kLanes) {
-        const int64_t left = problem_.head_dim - d;
-        Isa::store(to + d, left >= kLanes ? Isa::load_as_float(q + d) : Isa::load_as_float(q + d, static_cast<int>(left)));
-      }
+      pack_keys<Isa>(q, 0, 1, problem_.head_dim, queries_ + slot * layout_.query_stride, 0);
     }
   }
 
@@ -133,87 +139,150 @@ class DecodeTaskRunner {
     return {element<const T>(tensor, spec, task_.batch, 0, task_.kv_head), spec.strides[1] * size, row_bytes, from, last};
   }
 
-  // scores[key][slot] of a block, raw.
+  // scores[slot][key] of a block, raw.
   __attribute__((noinline)) void score(int64_t first, int count) {
     StreamPrefetch ahead = stream(tensors_.k, problem_.k, problem_.head_dim, first, count);
-    for (int key = 0; key < count; key += kQuad) {
-      for (int h = 0; h < task_.kv_heads; ++h) {
-        const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, first + key, task_.kv_head + h);
-        const T* keys[kQuad];  // a last quad repeats the last key; nobody reads those scores
+    const int64_t query_stride = layout_.query_stride, dim = problem_.head_dim;
+    const int64_t stride = problem_.k.strides[1], head_stride = problem_.k.strides[2];
+    const int slots = slots_, head_slots = head_slots_;
+    const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, first, task_.kv_head);
+    for (int key = 0; key < count; key += kScoreKeys, k += kScoreKeys * stride) {
+      int64_t offsets[kScoreKeys];  // a last block repeats the last key; its scores are masked
 #pragma GCC unroll 4
-        for (int i = 0; i < kQuad; ++i) keys[i] = k + (key + i < count ? i : count - 1 - key) * problem_.k.strides[1];
-        for (int slot = h * head_slots_; slot < (h + 1) * head_slots_; slot += kQuad) {
-          score_quad(keys, queries_ + slot * layout_.query_stride, scores_ + key * kBlockM + slot, ahead);
+      for (int i = 0; i < kScoreKeys; ++i) offsets[i] = (key + i < count ? i : count - 1 - key) * stride;
+      const T* head_keys = k;
+      const float* q = queries_;
+      float* out = scores_ + key;
+      for (int slot = 0, left = head_slots; slot < slots; slot += kQuad) {
+        score_quad(head_keys, offsets, q, query_stride, dim, out, ahead);
+        q += kQuad * query_stride;
+        out += static_cast<int64_t>(kQuad) * kDecodeRow;
+        left -= kQuad;
+        if (left == 0) {
+          left = head_slots;
+          head_keys += head_stride;
         }
       }
     }
   }
 
-  FULMEN_INLINE void score_quad(const T* const (&keys)[kQuad], const float* q, float* out, StreamPrefetch& ahead) {
-    Vec sum[kQuad][kQuad];  // [key][row]
-#pragma GCC unroll 4
-    for (int i = 0; i < kQuad; ++i) {
-#pragma GCC unroll 4
-      for (int r = 0; r < kQuad; ++r) sum[i][r] = Isa::zero();
-    }
-    int64_t d = 0;
-    for (; d + kLanes <= problem_.head_dim; d += kLanes) {
-      Vec key[kQuad];
-#pragma GCC unroll 4
-      for (int i = 0; i < kQuad; ++i) key[i] = Isa::load_as_float(keys[i] + d);
-      ahead.template lines<Isa, kLines>();
-      add_products(sum, key, q + d);
-    }
-    if (d < problem_.head_dim) {
-      Vec key[kQuad];
-#pragma GCC unroll 4
-      for (int i = 0; i < kQuad; ++i) key[i] = Isa::load_as_float(keys[i] + d, static_cast<int>(problem_.head_dim - d));
-      add_products(sum, key, q + d);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < kQuad; ++i) Isa::store_quad(out + i * kBlockM, Isa::quad_add(sum[i]));
-  }
-
-  FULMEN_INLINE void add_products(Vec (&sum)[kQuad][kQuad], const Vec (&key)[kQuad], const float* q) {
+  FULMEN_INLINE static void score_quad(const T* keys, const int64_t (&offsets)[kScoreKeys], const float* q, int64_t query_stride,
+                                       int64_t dim, float* out, StreamPrefetch& ahead) {
+    Vec sum[kQuad][kScoreKeys];  // [row][key]
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
-      const Vec query = Isa::load(q + r * layout_.query_stride);
 #pragma GCC unroll 4
-      for (int i = 0; i < kQuad; ++i) sum[i][r] = Isa::fma(query, key[i], sum[i][r]);
+      for (int i = 0; i < kScoreKeys; ++i) sum[r][i] = Isa::zero();
     }
-  }
-
-  // Scores -> probabilities in place, and the state. Lanes past the last slot hold whatever was there; nobody reads them.
-  template <class BiasT>
-  __attribute__((noinline)) void softmax(int64_t first, int count) {
-    const bool general = problem_.bias.present || needs_row_scores(call_, 0, problem_.seqlen_q, first, first + count);
-    if (general) adjust<BiasT>(first, count);
-    alignas(64) float tile_max[kBlockM];
-    for (int slot = 0; slot < slots_; slot += kLanes) {
-      Vec max = Isa::set1(-__builtin_inff());
-      for (int key = 0; key < count; ++key) max = Isa::max(max, Isa::load(scores_ + key * kBlockM + slot));
-      Isa::store(tile_max + slot, max);
+    int64_t left = dim;
+    for (; left >= kElements; left -= kElements, q += kLanes, keys += kElements) {
+      ahead.template lines<Isa, lines_of(kScoreKeys)>();
+      add_products(keys, offsets, kElements, q, query_stride, sum);
     }
-    softmax_tile<Isa, 5>(scores_, tile_max, slots_, count, general ? algorithm::kLog2E : call_.scale.log2_scale, state_);
-  }
-
-  // Raw products -> scores in natural units: blocks are turned so that a row's keys lie in lanes, and back.
-  template <class BiasT>
-  void adjust(int64_t first, int count) {
-    for (int slot = 0; slot < slots_; slot += kLanes) {
-      for (int key = 0; key < count; key += kLanes) {
-        Vec block[kLanes];
-        for (int i = 0; i < kLanes; ++i) block[i] = Isa::load(scores_ + (key + i) * kBlockM + slot);
-        Isa::transpose(block);
-        for (int i = 0; i < kLanes && slot + i < slots_; ++i) {
-          const Row row = row_of(slot + i);
-          const RowScores<BiasT> rule(call_, task_.batch, row.head, row.query);
-          block[i] = rule.template scores<Isa>(call_, block[i], first + key, first + count);
-        }
-        Isa::transpose(block);
-        for (int i = 0; i < kLanes; ++i) Isa::store(scores_ + (key + i) * kBlockM + slot, block[i]);
+    if (left > 0) add_products(keys, offsets, left, q, query_stride, sum);
+    if constexpr (kScoreKeys == kQuad) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kQuad; ++r) Isa::store_quad(out + r * kDecodeRow, Isa::quad_add(sum[r]));
+    } else {
+#pragma GCC unroll 4
+      for (int r = 0; r < kQuad; r += 2) {
+        const Vec pairs[kQuad] = {sum[r][0], sum[r][1], sum[r + 1][0], sum[r + 1][1]};
+        float scores[kQuad];
+        Isa::store_quad(scores, Isa::quad_add(pairs));
+        __builtin_memcpy(out + r * kDecodeRow, scores, 2 * sizeof(float));
+        __builtin_memcpy(out + (r + 1) * kDecodeRow, scores + 2, 2 * sizeof(float));
       }
     }
+  }
+
+  // A vector of words of each row and key, of which `left` elements are there.
+  FULMEN_INLINE static void add_products(const T* keys, const int64_t (&offsets)[kScoreKeys], int64_t left, const float* q,
+                                         int64_t query_stride, Vec (&sum)[kQuad][kScoreKeys]) {
+    Vec key[kScoreKeys];
+#pragma GCC unroll 4
+    for (int i = 0; i < kScoreKeys; ++i) key[i] = load_row_words<Isa>(keys + offsets[i], left);
+#pragma GCC unroll 4
+    for (int r = 0; r < kQuad; ++r) {
+      const Vec query = Isa::load(q + r * query_stride);
+#pragma GCC unroll 4
+      for (int i = 0; i < kScoreKeys; ++i) sum[r][i] = Isa::dot(sum[r][i], query, key[i]);
+    }
+  }
+
+  // Scores -> probabilities in place, as words, and the state. The maxima of all rows come first: their latency is what would be
+  // waited for.
+  template <class BiasT>
+  __attribute__((noinline)) void softmax(int64_t first, int count) {
+    const bool general =
+        count % kLanes != 0 || problem_.bias.present || needs_row_scores(call_, 0, problem_.seqlen_q, first, first + count);
+    if (general) adjust<BiasT>(first, count);
+    const float factor = general ? algorithm::kLog2E : call_.scale.log2_scale;
+    for (int slot = 0; slot < slots_; slot += kQuad) find_maxima(slot, count, factor);
+    for (int slot = 0; slot < slots_; slot += kQuad) exponentials(slot, count, factor);
+  }
+
+  // Raw products -> scores in natural units, -inf up to a whole vector.
+  template <class BiasT>
+  void adjust(int64_t first, int count) {
+    for (int slot = 0; slot < slots_; ++slot) {
+      const Row row = row_of(slot);
+      const RowScores<BiasT> rule(call_, task_.batch, row.head, row.query);
+      float* s = scores_ + slot * kDecodeRow;
+      for (int key = 0; key < count; key += kLanes) {
+        Isa::store(s + key, rule.template scores<Isa>(call_, Isa::load(s + key), first + key, first + count));
+      }
+    }
+  }
+
+  FULMEN_INLINE void find_maxima(int slot, int count, float factor) {
+    Vec max[kQuad];
+#pragma GCC unroll 4
+    for (int r = 0; r < kQuad; ++r) max[r] = Isa::set1(-__builtin_inff());
+    for (int key = 0; key < count; key += kLanes) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kQuad; ++r) max[r] = Isa::max(max[r], Isa::load(scores_ + (slot + r) * kDecodeRow + key));
+    }
+    const auto step =
+        algorithm::softmax_step<Isa>(Isa::load_quad(state_.max + slot), Isa::mul(Isa::quad_max(max), Isa::set1(factor)));
+    Isa::store_quad(state_.max + slot, step.max);
+    Isa::store_quad(state_.rescale + slot, step.rescale);
+  }
+
+  FULMEN_INLINE void exponentials(int slot, int count, float factor) {
+    float* s = scores_ + slot * kDecodeRow;
+    Vec offset[kQuad], sum[kQuad];
+#pragma GCC unroll 4
+    for (int r = 0; r < kQuad; ++r) {
+      const Vec max = Isa::broadcast(state_.max + slot + r);
+      offset[r] = Isa::sub(Isa::zero(), Isa::replace_minus_infinity(max, Isa::zero()));
+      sum[r] = Isa::zero();
+    }
+    for (int key = 0; key < count; key += kElements) {
+      Vec p[kGroup][kQuad];
+#pragma GCC unroll 2
+      for (int i = 0; i < kGroup; ++i) {
+        const int at = key + i * kLanes;
+#pragma GCC unroll 4
+        for (int r = 0; r < kQuad; ++r) {
+          p[i][r] = i > 0 && at >= count ? Isa::set1(-__builtin_inff())
+                                         : Isa::fma(Isa::load(s + r * kDecodeRow + at), Isa::set1(factor), offset[r]);
+        }
+        Isa::template exp2<5>(p[i]);
+#pragma GCC unroll 4
+        for (int r = 0; r < kQuad; ++r) sum[r] = Isa::add(sum[r], p[i][r]);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kQuad; ++r) {
+        float* word = s + r * kDecodeRow + key / kGroup;
+        if constexpr (kGroup == 1) {
+          Isa::store(word, p[0][r]);
+        } else {
+          Isa::store(word, Isa::pack_sequence(p[0][r], p[1][r]));
+        }
+      }
+    }
+    const Vec old = Isa::mul(Isa::load_quad(state_.sum + slot), Isa::load_quad(state_.rescale + slot));
+    Isa::store_quad(state_.sum + slot, Isa::add(old, Isa::quad_add(sum)));
   }
 
   // output = rescale * output + P V.
@@ -226,68 +295,112 @@ class DecodeTaskRunner {
       float* o = output_ + slot * layout_.value_stride;
       for (int64_t d = 0; d < layout_.value_stride; d += kLanes) Isa::store(o + d, Isa::mul(Isa::load(o + d), Isa::set1(factor)));
     }
-    for (int key = 0; key < count; key += kQuad) {
-      for (int h = 0; h < task_.kv_heads; ++h) {
-        const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, first + key, task_.kv_head + h);
-        for (int slot = h * head_slots_; slot < (h + 1) * head_slots_; slot += kQuad) {
-          if (count - key >= kQuad && !(masked && hides_key(scores_ + key * kBlockM + slot))) {
-            value_quad<kQuad>(v, scores_ + key * kBlockM + slot, output_ + slot * layout_.value_stride, ahead);
-          } else {
-            for (int i = 0; i < count - key && i < kQuad; ++i) {
-              // A key that no row attends may hold anything, a NaN even: it is not touched.
-              if (masked && all_zero(scores_ + (key + i) * kBlockM + slot)) continue;
-              value_quad<1>(v + i * problem_.v.strides[1], scores_ + (key + i) * kBlockM + slot,
-                            output_ + slot * layout_.value_stride, ahead);
-            }
-          }
+    const int64_t stride = problem_.v.strides[1], head_stride = problem_.v.strides[2];
+    const int64_t value_stride = layout_.value_stride, dim = problem_.head_dim_v;
+    const int slots = slots_, head_slots = head_slots_;
+    const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, first, task_.kv_head);
+    for (int key = 0; key < count; key += kValueKeys, v += kValueKeys * stride) {
+      const int keys = count - key < kValueKeys ? count - key : kValueKeys;
+      const T* values = v;
+      float* out = output_;
+      const float* p = scores_ + key / kGroup;
+      for (int slot = 0, left = head_slots; slot < slots; slot += kQuad) {
+        if (keys == kValueKeys && !(masked && hides_key(p))) {
+          value_quad<kValueKeys / kGroup, true>(values, stride, ~0U, p, out, value_stride, dim, ahead);
+        } else {
+          value_words(values, keys, masked, p, out, ahead);
+        }
+        out += kQuad * value_stride;
+        p += static_cast<int64_t>(kQuad) * kDecodeRow;
+        left -= kQuad;
+        if (left == 0) {
+          left = head_slots;
+          values += head_stride;
         }
       }
     }
   }
 
-  FULMEN_INLINE static bool all_zero(const float* p) { return p[0] == 0.0F && p[1] == 0.0F && p[2] == 0.0F && p[3] == 0.0F; }
-  FULMEN_INLINE static bool hides_key(const float* p) {
-    return all_zero(p) || all_zero(p + kBlockM) || all_zero(p + 2 * kBlockM) || all_zero(p + 3 * kBlockM);
-  }
-
-  template <int kKeys>
-  FULMEN_INLINE void value_quad(const T* v, const float* p, float* out, StreamPrefetch& ahead) {
-    int64_t d = 0;
-    for (; d + 4 * kLanes <= problem_.head_dim_v; d += 4 * kLanes) value_block<kKeys, 4>(v + d, p, out + d, kLanes, ahead);
-    for (; d < problem_.head_dim_v; d += kLanes) {
-      const int64_t left = problem_.head_dim_v - d;
-      value_block<kKeys, 1>(v + d, p, out + d, left < kLanes ? static_cast<int>(left) : kLanes, ahead);
+  // Word by word, where some keys are not there or not to be touched: what no row attends may be anything, a NaN even.
+  __attribute__((noinline)) void value_words(const T* v, int keys, bool masked, const float* p, float* out, StreamPrefetch& ahead) {
+    const int64_t stride = problem_.v.strides[1];
+    for (int key = 0; key < keys; key += kGroup, ++p) {
+      unsigned alive = 0;
+      for (int i = 0; i < kGroup && key + i < keys; ++i) alive |= !masked || attended(p, i) ? 1U << i : 0U;
+      if (alive == 0) continue;
+      value_quad<1, false>(v + key * stride, stride, alive, p, out, layout_.value_stride, problem_.head_dim_v, ahead);
     }
   }
 
-  template <int kKeys, int kVecs>
-  FULMEN_INLINE void value_block(const T* v, const float* p, float* out, int lanes, StreamPrefetch& ahead) {
+  FULMEN_INLINE static bool hides_key(const float* p) {
+    bool all = true;
+    for (int key = 0; key < kValueKeys; ++key) all &= attended(p, key);
+    return !all;
+  }
+
+  // Whether one of four rows has a probability for the key: its place in a word tells its half.
+  FULMEN_INLINE static bool attended(const float* p, int key) {
+    const uint32_t half = kGroup == 1 ? ~0U : 0xFFFFU << 16 * (key % kGroup);
+    uint32_t words = 0;
+    for (int r = 0; r < kQuad; ++r) {
+      uint32_t word;
+      __builtin_memcpy(&word, p + r * kDecodeRow + key / kGroup, sizeof word);
+      words |= word;
+    }
+    return (words & half) != 0;
+  }
+
+  // kWords words of keys, V's rows stride elements apart; not kWhole: only the keys whose bit in alive is set, the others are
+  // zeros.
+  template <int kWords, bool kWhole>
+  FULMEN_INLINE static void value_quad(const T* v, int64_t stride, unsigned alive, const float* p, float* out, int64_t value_stride,
+                                       int64_t dim, StreamPrefetch& ahead) {
+    int64_t left = dim;
+    for (; left >= 4 * kLanes; left -= 4 * kLanes, v += 4 * kLanes, out += 4 * kLanes) {
+      value_block<kWords, 4, kWhole>(v, stride, alive, p, out, value_stride, 4 * kLanes, ahead);
+    }
+    for (; left > 0; left -= kElements, v += kElements, out += kElements) {
+      value_block<kWords, kGroup, kWhole>(v, stride, alive, p, out, value_stride, left, ahead);
+    }
+  }
+
+  // kVecs vectors of columns, of which `left` elements are there.
+  template <int kWords, int kVecs, bool kWhole>
+  FULMEN_INLINE static void value_block(const T* v, int64_t stride, unsigned alive, const float* p, float* out,
+                                        int64_t value_stride, int64_t left, StreamPrefetch& ahead) {
+    const auto load = [&](int key, int64_t at) __attribute__((always_inline)) {
+      if (!kWhole && (alive >> key & 1U) == 0) return Isa::zero();
+      return load_row_words<Isa>(v + key * stride + at, kVecs == 4 ? kElements : left - at);
+    };
     Vec sum[kQuad][kVecs];
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
 #pragma GCC unroll 4
-      for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::load(out + r * layout_.value_stride + c * kLanes);
+      for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::load(out + r * value_stride + c * kLanes);
     }
-#pragma GCC unroll 4
-    for (int key = 0; key < kKeys; ++key) {
-      const T* source = v + key * problem_.v.strides[1];
-      if (kVecs > 1) ahead.template lines<Isa, kLines>();
+#pragma GCC unroll 8
+    for (int word = 0; word < kWords; ++word) {
+      if (kVecs == 4) ahead.template lines<Isa, lines_of(kVecs)>();
       Vec value[kVecs];
 #pragma GCC unroll 4
-      for (int c = 0; c < kVecs; ++c) {
-        value[c] = kVecs > 1 || lanes == kLanes ? Isa::load_as_float(source + c * kLanes) : Isa::load_as_float(source, lanes);
+      for (int c = 0; c < kVecs; c += kGroup) {
+        if constexpr (kGroup == 1) {
+          value[c] = load(word, c * kLanes);
+        } else {
+          Isa::interleave(load(2 * word, c * kLanes), load(2 * word + 1, c * kLanes), value[c], value[c + 1]);
+        }
       }
 #pragma GCC unroll 4
       for (int r = 0; r < kQuad; ++r) {
-        const Vec probability = Isa::broadcast(p + key * kBlockM + r);
+        const Vec probability = Isa::broadcast(p + r * kDecodeRow + word);
 #pragma GCC unroll 4
-        for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::fma(value[c], probability, sum[r][c]);
+        for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::dot(sum[r][c], value[c], probability);
       }
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
 #pragma GCC unroll 4
-      for (int c = 0; c < kVecs; ++c) Isa::store(out + r * layout_.value_stride + c * kLanes, sum[r][c]);
+      for (int c = 0; c < kVecs; ++c) Isa::store(out + r * value_stride + c * kLanes, sum[r][c]);
     }
   }
 
@@ -317,7 +430,7 @@ void decode_combine(const ForwardCall& call, const DecodeTask& task) {
   using Vec = typename Isa::Vec;
   const Problem& problem = *call.problem;
   const AttentionTensors& tensors = *call.tensors;
-  const DecodeScratch layout = decode_scratch(problem, Isa::kLanes, call.heads_per_task);
+  const DecodeScratch layout = decode_scratch(problem, Isa::kLanes, Isa::kGroup, call.heads_per_task);
   const int rows = decode_rows(problem), head_slots = decode_slots(problem);
   const int64_t max_at = round_up(layout.slots * layout.value_stride, 16), sum_at = max_at + kBlockM;
   const auto partial = [&](int split) { return call.partials + decode_partial(call, layout, task, split); };

@@ -146,7 +146,10 @@ FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int 
   return s;
 }
 
-constexpr int kDecodeKeys = 64;     // keys of a decode block
+constexpr int kDecodeScores = 4096;  // of a decode block: few enough to stay in L1
+constexpr int kMaxDecodeKeys = 512;  // of a decode block
+constexpr int kDecodeRow =
+    kMaxDecodeKeys + 16;            // floats from a slot's scores to the next one's: not a power of two, for the caches
 constexpr int kMaxDecodeRows = 16;  // most query rows that share a KV head in the decode kernel
 
 // Query rows that share a KV head, and the lanes they take: whole quads.
@@ -155,23 +158,30 @@ FULMEN_INLINE int decode_slots(const Problem& problem) { return static_cast<int>
 
 // Scratch of a decode task, in floats from its start. Row r of the task's KV head h has slot h * decode_slots + r.
 struct DecodeScratch {
-  int64_t queries;  // [slots][query_stride], fp32
-  int64_t scores;   // [kDecodeKeys][kBlockM slots]
+  int64_t queries;  // [slots][query_stride] words
+  int64_t scores;   // [slots][kDecodeRow], block_keys of which are used
   int64_t total;
   int64_t slots;
   int64_t query_stride;
   int64_t value_stride;
+  int block_keys;   // keys of a block: memory is the faster the longer K and V are read in turn
   int64_t partial;  // floats of a split's result: output [slots][value_stride], then a SoftmaxState
 };
 
-FULMEN_INLINE DecodeScratch decode_scratch(const Problem& problem, int lanes, int heads_per_task) {
+FULMEN_INLINE int decode_block_keys(int slots) {
+  const int keys = kDecodeScores / (slots > 0 ? slots : 1) / 64 * 64;
+  return keys < 64 ? 64 : keys > kMaxDecodeKeys ? kMaxDecodeKeys : keys;
+}
+
+FULMEN_INLINE DecodeScratch decode_scratch(const Problem& problem, int lanes, int group, int heads_per_task) {
   DecodeScratch s{};
   s.slots = static_cast<int64_t>(decode_slots(problem)) * heads_per_task;
-  s.query_stride = round_up(problem.head_dim, lanes);
-  s.value_stride = round_up(problem.head_dim_v, lanes);
+  s.query_stride = round_up((problem.head_dim + group - 1) / group, lanes);
+  s.value_stride = round_up(problem.head_dim_v, static_cast<int64_t>(lanes) * group);
   ScratchCutter cut;
   s.queries = cut.take(s.slots * s.query_stride);
-  s.scores = cut.take(static_cast<int64_t>(kDecodeKeys) * kBlockM);
+  s.block_keys = decode_block_keys(static_cast<int>(s.slots));
+  s.scores = cut.take(s.slots * kDecodeRow);
   s.total = cut.total;
   s.partial = round_up(s.slots * s.value_stride, 16) + round_up(sizeof(SoftmaxState) / sizeof(float), 16);
   return s;

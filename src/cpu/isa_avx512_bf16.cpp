@@ -1,3 +1,4 @@
+#include "cpu/decode_task.h"
 #include "cpu/forward_task.h"
 #include "cpu/isa/avx512_bf16.h"
 #include "cpu/isa_tables.h"
@@ -10,7 +11,9 @@ const IsaTable& table_avx512_bf16() {
                                    .lanes = Avx512Bf16::kLanes,
                                    .group = {1, 1, 2},
                                    .tile_task = {nullptr, nullptr, forward_task<Avx512Bf16, Bf16>},
-                                   .short_task = {nullptr, nullptr, short_task<Avx512Bf16, Bf16>}};
+                                   .short_task = {nullptr, nullptr, short_task<Avx512Bf16, Bf16>},
+                                   .decode_task = {nullptr, nullptr, decode_task<Avx512Bf16, Bf16>},
+                                   .decode_combine = {nullptr, nullptr, decode_combine<Avx512Bf16, Bf16>}};
   return kTable;
 }
 
