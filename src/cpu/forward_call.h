@@ -16,12 +16,13 @@ struct ForwardCall {
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
   ScoreScale scale;
-  int block_n = 64;           // key rows of a tile
-  int tiles_per_task = 1;     // query tiles that share each packed key tile
-  int64_t split_keys = 0;     // decode: keys of one split
-  int num_splits = 1;         // decode
-  int heads_per_task = 1;     // decode: KV heads that are streamed together
-  float* partials = nullptr;  // decode: [batch][groups of KV heads][num_splits], each a DecodeScratch::partial
+  int block_n = 64;            // key rows of a tile
+  int tiles_per_task = 1;      // query tiles that share each packed key tile
+  bool stream_output = false;  // short: the output is bigger than what caches keep
+  int64_t split_keys = 0;      // decode: keys of one split
+  int num_splits = 1;          // decode
+  int heads_per_task = 1;      // decode: KV heads that are streamed together
+  float* partials = nullptr;   // decode: [batch][groups of KV heads][num_splits], each a DecodeScratch::partial
 };
 
 // Rows [row_begin, row_end) of one head, at most tiles_per_task tiles.

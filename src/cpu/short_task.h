@@ -31,7 +31,12 @@ class ShortTask {
         keys_(static_cast<int>(problem_.seqlen_k)),
         planes_((keys_ + kBlockM - 1) / kBlockM),
         layout_(short_scratch(problem_, kLanes, Isa::kGroup)),
-        scratch_(scratch) {}
+        scratch_(scratch) {
+    const int64_t size = sizeof(T);
+    const auto out = reinterpret_cast<uintptr_t>(element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head));
+    streams_ = call.stream_output && planes_ == 1 && out % 64 == 0 && problem_.out.strides[1] * size % 64 == 0 &&
+               problem_.head_dim_v * size % 64 == 0;
+  }
 
   void run() {
     switch (problem_.bias.dtype) {
@@ -77,7 +82,7 @@ class ShortTask {
     for (int plane = 0; plane < planes_; ++plane) {
       RowPrefetch ahead[2];
       ahead[0] = rows_of<T>(tensors_.v, problem_.v, problem_.head_dim_v, task_, kv_head_, plane * kBlockM, plane_keys(plane));
-      if (plane == 0)
+      if (plane == 0 && !streams_)
         ahead[1] = rows_of<T>(tensors_.out, problem_.out, problem_.head_dim_v, task_, task_.head, task_.row_begin, rows_);
       const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
       float* keys = scratch_ + layout_.keys + plane * layout_.key_plane;
@@ -208,7 +213,13 @@ class ShortTask {
                               next->row_end - next->row_begin);
         ahead[2] = next_bias();
       }
-      multiply_values(0, FinalOutput<Isa, T>{out, out_stride, row_factor(), rows_, static_cast<int>(problem_.head_dim_v), ahead});
+      const int dim = static_cast<int>(problem_.head_dim_v);
+      if (streams_) {
+        multiply_values(0, FinalOutput<Isa, T, true>{out, out_stride, row_factor(), rows_, dim, ahead});
+        Isa::end_streams();
+      } else {
+        multiply_values(0, FinalOutput<Isa, T, false>{out, out_stride, row_factor(), rows_, dim, ahead});
+      }
       return;
     }
     float* tile = scratch_ + layout_.output;
@@ -264,6 +275,7 @@ class ShortTask {
   int rows_;
   int keys_;
   int planes_;
+  bool streams_ = false;  // the output goes past the caches
   ShortScratch layout_;
   float* scratch_;
 };

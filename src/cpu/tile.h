@@ -360,8 +360,9 @@ struct ScratchOutput {
   FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const { Isa::store(out + row * stride + column, sum); }
 };
 
-// Normalised and rounded, straight into the caller's tensor, for rows whose keys all lie in this tile.
-template <class Isa, class T>
+// Normalised and rounded, straight into the caller's tensor, for rows whose keys all lie in this tile. kStreams: past the caches;
+// then every row begins and ends at a cache line.
+template <class Isa, class T, bool kStreams>
 struct FinalOutput {
   T* out;
   int64_t stride;
@@ -384,7 +385,9 @@ struct FinalOutput {
       for (int i = 0; i < 3; ++i) ahead[i].template long_row<Isa>();
     }
     const auto x = Isa::mul(sum, Isa::broadcast(factor + row));
-    if (column + Isa::kLanes <= dim) {
+    if constexpr (kStreams) {
+      Isa::stream_from_float(out + row * stride + column, x);
+    } else if (column + Isa::kLanes <= dim) {
       Isa::store_from_float(out + row * stride + column, x);
     } else {
       Isa::store_from_float(out + row * stride + column, x, dim - column);

@@ -15,6 +15,7 @@ namespace {
 constexpr int kMaxTilesPerTask = 8;    // query tiles that share a packed key tile: packing costs under 1 % of the products
 constexpr int64_t kMaxRunLength = 16;  // short tasks that a worker takes at once
 constexpr int64_t kRunsPerThread = 6;  // at least, so that threads end together
+constexpr double kStreamBytes = 16e6;  // a call that moves more leaves nothing of its output in most caches
 constexpr int64_t kShortKeys = 128;    // most keys of the short-sequence kernel: one score row
 
 // Key rows of a prefill tile. More amortise the output's load and store; but scores, queries and values have to share L1 and a part
@@ -53,6 +54,7 @@ class TileRunner final : public Runner {
     if (short_sequence) {
       const int64_t tasks = problem.batch * problem.num_heads * blocks_;
       const int64_t heads = problem.num_heads * blocks_;
+      call_.stream_output = problem.bytes() > kStreamBytes;
       // Whole sequences where there are enough of them: threads then share no page of interleaved heads.
       run_length_ = problem.batch >= kRunsPerThread * threads_.num_threads
                         ? heads

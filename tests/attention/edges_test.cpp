@@ -61,6 +61,23 @@ TEST(Edges, NoKeysWriteZerosAndMinusInfinity) {
   }
 }
 
+// More than kernels expect caches to keep, so that they may write past them.
+TEST(Edges, ManyShortSequences) {
+  Random random(210);
+  for (const DType dtype : kDTypes) {
+    CaseSpec spec = small_spec(dtype);
+    spec.batch = dtype == DType::fp32 ? 64 : 128;
+    spec.seqlen_q = 64;
+    spec.seqlen_k = 16;
+    spec.num_heads = spec.num_kv_heads = 8;
+    spec.head_dim = spec.head_dim_v = 64;
+    spec.layout = Layout::bshd;
+    Case c(spec, random);
+    EXPECT_GT(c.problem().bytes(), 16e6);
+    EXPECT_GT(expect_all_kernels_verified(c), 0);
+  }
+}
+
 TEST(Edges, HeadDimsOfOneToTwenty) {
   Random random(203);
   for (int64_t dim = 1; dim <= 20; ++dim) {

@@ -161,8 +161,13 @@ struct Avx2 {
   static Vec unpacklo_pairs(Vec a, Vec b) { return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b))); }
   static Vec unpackhi_pairs(Vec a, Vec b) { return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b))); }
 
+  // Past the caches, to a multiple of the vector's size; end_streams before others may read it.
+  static void stream_from_float(float* p, Vec x) { _mm256_stream_ps(p, x); }
+  static void stream_from_float(Fp16* p, Vec x) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_fp16(x)); }
+  static void stream_from_float(Bf16* p, Vec x) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(x)); }
+  static void end_streams() { _mm_sfence(); }
+
   // An instruction of its own: g++ takes a function that only prefetches for one without effect, and drops the call.
-  static void prefetch_l2(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
   static void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
 
   // The first n lanes.

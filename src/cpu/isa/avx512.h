@@ -91,14 +91,10 @@ struct Avx512 {
   }
 
   static void store_from_float(float* p, Vec x) { store(p, x); }
-  static void store_from_float(Fp16* p, Vec x) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  }
+  static void store_from_float(Fp16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(x)); }
   static void store_from_float(Bf16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x)); }
   static void store_from_float(float* p, Vec x, int n) { _mm512_mask_storeu_ps(p, mask(n), x); }
-  static void store_from_float(Fp16* p, Vec x, int n) {
-    _mm256_mask_storeu_epi16(p, mask(n), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  }
+  static void store_from_float(Fp16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, mask(n), narrow_fp16(x)); }
   static void store_from_float(Bf16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, mask(n), narrow_bf16(x)); }
 
   // rows[i] lane j <-> rows[j] lane i.
@@ -155,8 +151,15 @@ struct Avx512 {
   // An instruction of its own: g++ takes a function that only prefetches for one without effect, and drops the call.
   static void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
 
+  // Past the caches, to a multiple of the vector's size; end_streams before others may read it.
+  static void stream_from_float(float* p, Vec x) { _mm512_stream_ps(p, x); }
+  static void stream_from_float(Fp16* p, Vec x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(x)); }
+  static void stream_from_float(Bf16* p, Vec x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x)); }
+  static void end_streams() { _mm_sfence(); }
+
   static __mmask16 mask(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
   static Vec widen_bf16(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+  static __m256i narrow_fp16(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static __m256i narrow_bf16(Vec x) {  // round to nearest even; a NaN stays one
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

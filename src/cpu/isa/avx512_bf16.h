@@ -66,6 +66,12 @@ struct Avx512Bf16 : Avx512 {
     _mm256_mask_storeu_epi16(p, mask(n), reinterpret_cast<const __m256i&>(narrow));
   }
 
+  using Avx512::stream_from_float;
+  static void stream_from_float(Bf16* p, Vec x) {
+    const auto narrow = _mm512_cvtneps_pbh(x);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<const __m256i&>(narrow));
+  }
+
   static __m512bh bf16_pairs(Vec x) { return reinterpret_cast<const __m512bh&>(x); }
 };
 
