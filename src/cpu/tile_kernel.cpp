@@ -12,23 +12,27 @@
 namespace fulmen::cpu {
 namespace {
 
-constexpr int kMaxTilesPerTask = 8;    // query tiles that share a packed key tile: packing costs under 1 % of the products
 constexpr int64_t kMaxRunLength = 16;  // short tasks that a worker takes at once
 constexpr int64_t kRunsPerThread = 6;  // at least, so that threads end together
 constexpr double kStreamBytes = 16e6;  // a call that moves more leaves nothing of its output in most caches
 constexpr int64_t kShortKeys = 128;    // most keys of the short-sequence kernel: one score row
 
+// Words of head_dim up to which a task's tiles leave room in the caches for more.
+constexpr int64_t kNarrowWords = 64;
+bool narrow(const Problem& p, int group) { return (std::max(p.head_dim, p.head_dim_v) + group - 1) / group <= kNarrowWords; }
+
 // Key rows of a prefill tile. More amortise the output's load and store; but scores, queries and values have to share L1 and a part
-// of L2: measured best on Zen 5 at 128 up to 64 words of head_dim, 64 above.
-int choose_block_n(const Problem& p, int group) {
-  return (std::max(p.head_dim, p.head_dim_v) + group - 1) / group <= 64 ? 128 : 64;
-}
+// of L2: both measured best on Zen 5.
+int choose_block_n(const Problem& p, int group) { return narrow(p, group) ? 128 : 64; }
+
+// Query tiles that share a packed key tile: queries and outputs of them all stay in L2.
+int max_tiles_per_task(const Problem& p, int group) { return narrow(p, group) ? 16 : 8; }
 
 // How the work is cut. Tiles compute the same whatever the cut, so it may depend on the number of threads.
-int choose_tiles_per_task(const Problem& p, int threads) {
+int choose_tiles_per_task(const Problem& p, int group, int threads) {
   const int64_t tiles = (p.seqlen_q + kBlockM - 1) / kBlockM;
   const int64_t heads = p.batch * p.num_heads;
-  int per_task = static_cast<int>(std::clamp<int64_t>(tiles, 1, kMaxTilesPerTask));
+  int per_task = static_cast<int>(std::clamp<int64_t>(tiles, 1, max_tiles_per_task(p, group)));
   while (per_task > 1 && heads * ((tiles + per_task - 1) / per_task) < 4LL * threads) per_task /= 2;
   return per_task;
 }
@@ -42,9 +46,9 @@ class TileRunner final : public Runner {
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
     call_.block_n = block_n;
-    call_.tiles_per_task = short_sequence ? 1 : choose_tiles_per_task(problem, threads_.num_threads);
     const IsaTable& table = *isa.table;
     const int group = table.group[static_cast<int>(problem.dtype)];
+    call_.tiles_per_task = short_sequence ? 1 : choose_tiles_per_task(problem, group, threads_.num_threads);
     const int64_t floats = table.scratch_floats != nullptr ? table.scratch_floats(problem, block_n, call_.tiles_per_task)
                            : short_sequence                ? short_scratch(problem, table.lanes, group).total
                                             : tile_scratch(problem, table.lanes, group, block_n, call_.tiles_per_task).total;
