@@ -38,15 +38,15 @@ struct ParallelFor {
 };
 
 struct AttentionOptions {
-  std::optional<float> softmax_scale;  // default 1 / sqrt(head_dim); finite
-  float softcap = 0.0F;                // 0 is off; else score = softcap * tanh(score / softcap); finite, >= 0
+  std::optional<float> softmax_scale{};  // default 1 / sqrt(head_dim); finite
+  float softcap = 0.0F;                  // 0 is off; else score = softcap * tanh(score / softcap); finite, >= 0
   Causal causal = Causal::none;
-  int64_t window_left = -1;   // keys j >= i + offset - window_left; -1 is unlimited
-  int64_t window_right = -1;  // keys j <= i + offset + window_right; -1 is unlimited
-  std::string kernel;         // force a candidate by name, e.g. "cpu.prefill.avx2"; empty chooses
-  int num_threads = 0;        // CPU threads; 0 takes the OpenMP setting of the caller
-  ParallelFor parallel_for;   // a user's own thread pool instead of OpenMP
-  bool verify = false;        // run the reference beside every call; also FLASH_ATTENTION_VERIFY=1
+  int64_t window_left = -1;    // keys j >= i + offset - window_left; -1 is unlimited
+  int64_t window_right = -1;   // keys j <= i + offset + window_right; -1 is unlimited
+  std::string kernel{};        // force a candidate by name, e.g. "cpu.prefill.avx2"; empty chooses
+  int num_threads = 0;         // CPU threads; 0 takes the OpenMP setting of the caller
+  ParallelFor parallel_for{};  // a user's own thread pool instead of OpenMP
+  bool verify = false;         // run the reference beside every call; also FLASH_ATTENTION_VERIFY=1
 };
 
 // One call: checks, plans, allocates the workspace, runs and waits for the result. device is "cpu", "cuda:0", ... (see devices()),

@@ -151,7 +151,7 @@ typedef struct fulmen_verify_report {
   double worst_error;    /* max |out - reference| */
   double baseline_error; /* that of standard attention in the same precision */
   double bound;
-  double lse_error;
+  double lse_error; /* max |lse - reference| / max(1, |reference|) */
 } fulmen_verify_report;
 /* Compares out (and lse) with the reference. Returns FULMEN_VERIFICATION_FAILED, the report filled, where the rule is broken. */
 FULMEN_API int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);

@@ -20,7 +20,7 @@ struct VerifyReport {
   double worst_error = 0;     // E = max |ours - ref| over out
   double baseline_error = 0;  // P = max |same-precision standard attention - ref|
   double bound = 0;           // 2 P + 1e-5 (softcap: + 3e-4)
-  double lse_error = 0;       // max |lse - ref|, 0 without an lse
+  double lse_error = 0;       // max |lse - ref| / max(1, |ref|), 0 without an lse
   std::string message;        // when not ok: the worst element with its index, value, expected value
 };
 // Compares tensors.out (and lse) with the reference under the rule of docs/contract.md. O(seqlen^2) time, O(seqlen_k) memory a

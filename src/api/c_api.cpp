@@ -32,7 +32,7 @@ int fail(const Status& status) noexcept {
   try {
     last_error = status.message();
   } catch (...) {
-    last_error.clear();
+    last_error = "out of memory";  // short enough to need none
   }
   return static_cast<int>(status.code());
 }
@@ -45,7 +45,7 @@ int guarded(const Body& body) noexcept {
     const Status status = body();
     return status.ok() ? FULMEN_OK : fail(status);
   } catch (const std::bad_alloc&) {
-    last_error = "out of memory";  // short enough to need none
+    last_error = "out of memory";
     return FULMEN_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
     return fail({StatusCode::internal, error.what()});
@@ -56,6 +56,28 @@ int guarded(const Body& body) noexcept {
 
 Status null_argument(const char* name) {
   return {StatusCode::invalid_argument, fmt::format("{} is null: a pointer is needed", name)};
+}
+
+// Whether every tensor with elements has an address; out and lse too, where they are read.
+Status check_data(const fulmen::AttentionTensors& t, bool outputs) {
+  const struct {
+    const char* name;
+    const fulmen::Tensor& tensor;
+    bool read;
+  } all[] = {{"q", t.q, true},
+             {"k", t.k, true},
+             {"v", t.v, true},
+             {"bias", t.bias, true},
+             {"keep_mask", t.keep_mask, true},
+             {"alibi_slopes", t.alibi_slopes, true},
+             {"sinks", t.sinks, true},
+             {"out", t.out, outputs},
+             {"lse", t.lse, outputs}};
+  for (const auto& one : all) {
+    const bool has_elements = std::all_of(one.tensor.shape.begin(), one.tensor.shape.end(), [](int64_t n) { return n > 0; });
+    if (one.read && has_elements && one.tensor.data == nullptr) return null_argument(fmt::format("{}.data", one.name).c_str());
+  }
+  return {};
 }
 
 // A struct from a caller that may know fewer fields than this library; more is refused, since what they ask for would be ignored.
@@ -241,6 +263,7 @@ class CallbackBackend final : public Backend {
 }  // namespace
 }  // namespace fulmen
 
+using fulmen::check_data;
 using fulmen::guarded;
 using fulmen::null_argument;
 using fulmen::Status;
@@ -393,6 +416,7 @@ int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* option
     if (!call.ok()) return call.status();
     auto problem = fulmen::make_problem(call->tensors, call->options);
     if (!problem.ok()) return problem.status();
+    if (Status status = check_data(call->tensors, false); !status.ok()) return status;
     fulmen::attention_reference(problem.value(), call->tensors, out, lse);
     return {};
   });
@@ -404,6 +428,7 @@ int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options* options, 
     if (!call.ok()) return call.status();
     auto problem = fulmen::make_problem(call->tensors, call->options);
     if (!problem.ok()) return problem.status();
+    if (Status status = check_data(call->tensors, true); !status.ok()) return status;
     const fulmen::VerifyReport r = fulmen::verify_result(problem.value(), call->tensors);
     if (report != nullptr) {
       const fulmen_verify_report full{sizeof full, r.ok, r.worst_error, r.baseline_error, r.bound, r.lse_error};

@@ -467,13 +467,7 @@ void decode_combine(const ForwardCall& call, const DecodeTask& task) {
         const float* part = partial(split);
         total = Isa::fma(Isa::load(part + slot * layout.value_stride + d), Isa::broadcast(part + max_at + slot), total);
       }
-      total = Isa::mul(total, Isa::set1(factor));
-      const int64_t left = problem.head_dim_v - d;
-      if (left >= Isa::kLanes) {
-        Isa::store_from_float(out + d, total);
-      } else {
-        Isa::store_from_float(out + d, total, static_cast<int>(left));
-      }
+      store_row_part<Isa>(out + d, Isa::mul(total, Isa::set1(factor)), problem.head_dim_v - d);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
+#include "cpu/row_scores.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
 
@@ -74,15 +75,9 @@ class ForwardTask {
     const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_);
     pack_keys<Isa>(k, problem_.k.strides[1], count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
     uint8_t alive[kMaxBlockN];
-    const bool some_dead = problem_.keep_mask.present || call_.band.left >= 0;
-    if (some_dead) {
-      const uint8_t* keep = problem_.keep_mask.present
-                                ? element<const uint8_t>(tensors_.keep_mask, problem_.keep_mask, task_.batch, task_.head, 0)
-                                : nullptr;
-      find_alive_keys(call_.band, keep, problem_.keep_mask.strides[2], task_.row_begin, task_.row_end, first, count, alive);
-    }
     pack_values<Isa>(element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1], count,
-                     problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride, some_dead ? alive : nullptr);
+                     problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
+                     alive_keys(call_, task_, first, count, alive));
   }
 
   // The next tile's keys and values, a row or two at each register block of this one's scores.

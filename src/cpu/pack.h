@@ -220,18 +220,24 @@ __attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, i
   }
 }
 
+// x -> up to kLanes elements of a row of which `left` are there.
+template <class Isa, class T>
+FULMEN_INLINE void store_row_part(T* out, typename Isa::Vec x, int64_t left) {
+  if (left >= Isa::kLanes) {
+    Isa::store_from_float(out, x);
+  } else {
+    Isa::store_from_float(out, x, static_cast<int>(left));
+  }
+}
+
 // rows of O [rows][o_stride] -> out, each times its factor, rounded to T.
 template <class Isa, class T>
 __attribute__((noinline)) void store_output(const float* o, int64_t o_stride, const float* factor, int rows, int64_t dim, T* out,
                                             int64_t out_stride) {
   for (int row = 0; row < rows; ++row) {
     const auto f = Isa::broadcast(factor + row);
-    int64_t d = 0;
-    for (; d + Isa::kLanes <= dim; d += Isa::kLanes) {
-      Isa::store_from_float(out + row * out_stride + d, Isa::mul(Isa::load(o + row * o_stride + d), f));
-    }
-    if (d < dim) {
-      Isa::store_from_float(out + row * out_stride + d, Isa::mul(Isa::load(o + row * o_stride + d), f), static_cast<int>(dim - d));
+    for (int64_t d = 0; d < dim; d += Isa::kLanes) {
+      store_row_part<Isa>(out + row * out_stride + d, Isa::mul(Isa::load(o + row * o_stride + d), f), dim - d);
     }
   }
 }

@@ -4,9 +4,22 @@
 #include "algorithm/key_range.h"
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
+#include "cpu/pack.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
+
+// Which keys of a tile some row of the task may attend, or null where all may be touched: what the others hold, a NaN even, must
+// not reach the output. Fills alive[keys].
+FULMEN_INLINE const uint8_t* alive_keys(const ForwardCall& call, const TileTask& task, int64_t first, int keys, uint8_t* alive) {
+  const Problem& problem = *call.problem;
+  const bool masked = problem.keep_mask.present;
+  if (!masked && call.band.left < 0 && call.band.right < 0) return nullptr;
+  const uint8_t* keep =
+      masked ? element<const uint8_t>(call.tensors->keep_mask, problem.keep_mask, task.batch, task.head, 0) : nullptr;
+  find_alive_keys(call.band, keep, problem.keep_mask.strides[2], task.row_begin, task.row_end, first, keys, alive);
+  return alive;
+}
 
 // One query row of one head. Keys count from the sequence's first.
 template <class BiasT>

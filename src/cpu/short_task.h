@@ -254,16 +254,8 @@ class ShortTask {
     float* values = scratch_ + layout_.values;
     const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
     uint8_t alive[kBlockM];
-    const bool some_dead = problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0;
-    if (some_dead) {
-      const uint8_t* keep = problem_.keep_mask.present
-                                ? element<const uint8_t>(tensors_.keep_mask, problem_.keep_mask, task_.batch, task_.head, 0)
-                                : nullptr;
-      find_alive_keys(call_.band, keep, problem_.keep_mask.strides[2], task_.row_begin, task_.row_end,
-                      static_cast<int64_t>(plane) * kBlockM, plane_keys(plane), alive);
-    }
     pack_values<Isa>(v, problem_.v.strides[1], plane_keys(plane), problem_.head_dim_v, values, layout_.value_stride,
-                     some_dead ? alive : nullptr);
+                     alive_keys(call_, task_, static_cast<int64_t>(plane) * kBlockM, plane_keys(plane), alive));
     output_tile<Isa, KeysInLanes>(scores(plane), values, layout_.value_stride, words_of<Isa>(plane_keys(plane)), rows_, output);
   }
 

@@ -120,8 +120,8 @@ class PrefillKernel final : public Kernel {
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
     const int dtype = static_cast<int>(problem.dtype);
     const int block_n = isa_.table->block_n > 0 ? isa_.table->block_n : choose_block_n(problem, isa_.table->group[dtype]);
-    return std::unique_ptr<Runner>(std::make_unique<TileRunner>(problem, isa_, name_, options, block_n,
-                                                                isa_.table->tile_task[static_cast<int>(problem.dtype)], false));
+    return std::unique_ptr<Runner>(
+        std::make_unique<TileRunner>(problem, isa_, name_, options, block_n, isa_.table->tile_task[dtype], false));
   }
 
  private:

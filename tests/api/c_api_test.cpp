@@ -96,6 +96,16 @@ TEST(CApi, PlansRunAndExplain) {
   call.out[5] += 1;
   EXPECT_EQ(fulmen_verify(&t, nullptr, &report), FULMEN_VERIFICATION_FAILED);
   EXPECT_NE(std::string(fulmen_last_error()), "");
+  fulmen_tensors without_values = t;
+  without_values.v.data = nullptr;
+  EXPECT_EQ(fulmen_verify(&without_values, nullptr, &report), FULMEN_INVALID_ARGUMENT);
+  EXPECT_STREQ(fulmen_last_error(), "v.data is null: a pointer is needed");
+  std::vector<double> reference(call.out.size());
+  EXPECT_EQ(fulmen_reference(&without_values, nullptr, reference.data(), nullptr), FULMEN_INVALID_ARGUMENT);
+  fulmen_tensors without_out = t;
+  without_out.out.data = nullptr;
+  EXPECT_EQ(fulmen_verify(&without_out, nullptr, &report), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_reference(&without_out, nullptr, reference.data(), nullptr), FULMEN_OK) << fulmen_last_error();
   fulmen_plan_destroy(plan);
   fulmen_plan_destroy(nullptr);
 }
