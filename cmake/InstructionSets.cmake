@@ -8,12 +8,9 @@ set(FULMEN_INSTRUCTION_SETS
   "x86|avx2|-mavx2 -mfma -mf16c"
   "x86|avx512|${_avx512}"
   "x86|avx512_bf16|${_avx512} -mavx512bf16"
-  "x86|avx512_fp16|${_avx512} -mavx512fp16"
   "x86|amx|${_amx}"
-  "x86|amx_fp16|${_amx} -mamx-fp16"
-  "arm|neon|-march=armv8-a"
-  "arm|neon_fp16|-march=armv8.2-a+fp16"
-  "arm|neon_bf16|-march=armv8.2-a+fp16+bf16")
+  "x86|amx_fp16|${_amx}"
+  "arm|neon|-march=armv8-a")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(FULMEN_ARCHITECTURE x86)

@@ -28,8 +28,15 @@ bool amx_ready() noexcept {
   static const bool kReady = ask();
   return kReady;
 }
+
+bool amx_fp16_ready() noexcept {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kAmxFp16 = 1U << 21U;  // CPUID leaf 7, subleaf 1, EAX
+  return amx_ready() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAmxFp16) != 0;
+}
 #else
 bool amx_ready() noexcept { return false; }
+bool amx_fp16_ready() noexcept { return false; }
 #endif
 
 }  // namespace fulmen::cpu

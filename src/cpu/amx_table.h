@@ -6,9 +6,9 @@
 
 namespace fulmen::cpu {
 
-template <class Tiles>
+template <class Isa>
 int64_t amx_scratch_floats(const Problem& problem, int block_n, int tiles) {
-  return tile_scratch(problem, Amx<Tiles>::kLanes, Amx<Tiles>::kGroup, block_n, tiles, true).total;
+  return tile_scratch(problem, Isa::kLanes, Isa::kGroup, block_n, tiles, true).total;
 }
 
 // Short sequences take the tile task, too: on tiles the products cost so little that turning bias and output matters less than
@@ -21,7 +21,17 @@ constexpr IsaTable amx_table(const char* name) {
           .block_n = 128,
           .tile_task = {nullptr, nullptr, matrix_task<Amx<Tiles>, Bf16>},
           .short_task = {nullptr, nullptr, matrix_task<Amx<Tiles>, Bf16>},
-          .scratch_floats = amx_scratch_floats<Tiles>};
+          .scratch_floats = amx_scratch_floats<Amx<Tiles>>};
+}
+template <class Tiles>
+constexpr IsaTable amx_fp16_table(const char* name) {
+  return {.name = name,
+          .lanes = AmxFp16<Tiles>::kLanes,
+          .group = {1, 2, 1},
+          .block_n = 128,
+          .tile_task = {nullptr, matrix_task<AmxFp16<Tiles>, Fp16>, nullptr},
+          .short_task = {nullptr, matrix_task<AmxFp16<Tiles>, Fp16>, nullptr},
+          .scratch_floats = amx_scratch_floats<AmxFp16<Tiles>>};
 }
 
 }  // namespace fulmen::cpu

@@ -46,6 +46,9 @@ std::vector<InstructionSet> make_instruction_sets() {
   sets.push_back(
       {&table_amx(), 7, has_avx512_bf16() && amx_ready(), "AMX bf16 tiles (in the processor, and allowed by the kernel)"});
 #endif
+#ifdef FULMEN_HAVE_ISA_AMX_FP16
+  sets.push_back({&table_amx_fp16(), 7, has_avx512_bf16() && amx_fp16_ready(), "AMX fp16 tiles"});
+#endif
   return sets;
 }
 

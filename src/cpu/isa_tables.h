@@ -10,6 +10,7 @@ const IsaTable& table_avx2();
 const IsaTable& table_avx512();
 const IsaTable& table_avx512_bf16();
 const IsaTable& table_amx();
+const IsaTable& table_amx_fp16();
 const IsaTable& table_neon();
 
 }  // namespace fulmen::cpu

@@ -13,6 +13,7 @@
 namespace fulmen::testing {
 
 const cpu::IsaTable& emulated_amx_table();
+const cpu::IsaTable& emulated_amx_fp16_table();
 
 namespace {
 
@@ -25,18 +26,20 @@ bool has_avx512_bf16() {
 
 class EmulatedBackend final : public Backend {
  public:
-  EmulatedBackend()
-      : isa_{&emulated_amx_table(), 1, true, ""},
-        prefill_(cpu::make_prefill_kernel(isa_)),
-        short_(cpu::make_short_kernel(isa_)),
-        kernels_{prefill_.get(), short_.get()} {}
+  EmulatedBackend() : bf16_{&emulated_amx_table(), 1, true, ""}, fp16_{&emulated_amx_fp16_table(), 1, true, ""} {
+    for (const cpu::InstructionSet* isa : {&bf16_, &fp16_}) {
+      owned_.push_back(cpu::make_prefill_kernel(*isa));
+      owned_.push_back(cpu::make_short_kernel(*isa));
+    }
+    for (const auto& kernel : owned_) kernels_.push_back(kernel.get());
+  }
   std::string_view name() const noexcept override { return "amx_emulated"; }
   std::vector<DeviceInfo> devices() const override { return {{"amx_emulated", "emulated tiles", "", true, ""}}; }
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
  private:
-  cpu::InstructionSet isa_;
-  std::unique_ptr<const Kernel> prefill_, short_;
+  cpu::InstructionSet bf16_, fp16_;
+  std::vector<std::unique_ptr<const Kernel>> owned_;
   std::vector<const Kernel*> kernels_;
 };
 
@@ -50,14 +53,17 @@ class EmulatedAmx : public ::testing::Test {
   void SetUp() override {
     if (!has_avx512_bf16()) GTEST_SKIP() << "this processor lacks AVX-512 BF16, which the tile kernels need beside the tiles";
   }
-  // Runs every kernel of the backend that takes the case.
-  static void check(const CaseSpec& spec, Random& random) {
+  // Runs every kernel of the backend that takes the case, which is one at least.
+  static void check(CaseSpec spec, Random& random) {
+    spec.dtype = random.chance(0.5) ? DType::bf16 : DType::fp16;
     Case c(spec, random);
     const Problem problem = c.problem();
     const auto all = candidates(problem, "amx_emulated");
     ASSERT_TRUE(all.ok());
+    int kernels = 0;
     for (const Candidate& candidate : all.value()) {
       if (!candidate.support.yes) continue;
+      ++kernels;
       c.options.kernel = candidate.kernel;
       c.options.num_threads = 2;
       c.poison_outputs();
@@ -72,6 +78,7 @@ class EmulatedAmx : public ::testing::Test {
       EXPECT_TRUE(report.ok) << candidate.kernel << ": " << report.message << "\n" << to_string(spec);
       EXPECT_EQ(c.stray_writes(), "");
     }
+    EXPECT_GT(kernels, 0) << to_string(spec);
   }
 
  private:
@@ -84,7 +91,6 @@ TEST_F(EmulatedAmx, Shapes) {
   for (const int64_t head_dim : {1, 16, 31, 32, 40, 59, 64, 80, 96, 111, 128, 192, 256}) {
     for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {113, 203}, {70, 300}}) {
       CaseSpec spec;
-      spec.dtype = DType::bf16;
       spec.batch = 1;
       spec.num_heads = 2;
       spec.num_kv_heads = 1;
@@ -105,7 +111,6 @@ TEST_F(EmulatedAmx, SeveralQueryTilesInATask) {
   for (const auto& [seqlen_q, seqlen_k] : {std::pair{128, 256}, {200, 390}, {449, 449}, {512, 130}}) {
     for (int variant = 0; variant < 4; ++variant) {
       CaseSpec spec;
-      spec.dtype = DType::bf16;
       spec.batch = 1;
       spec.num_heads = 8;
       spec.num_kv_heads = 2;
@@ -126,7 +131,6 @@ TEST_F(EmulatedAmx, AnyFeatures) {
   SCOPED_TRACE(test_seed());
   for (int i = 0; i < 60; ++i) {
     CaseSpec spec = random_spec(random);
-    spec.dtype = DType::bf16;
     check(spec, random);
   }
 }

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "reference/float_formats.h"
+
 namespace fulmen::testing {
 namespace {
 
@@ -11,7 +13,8 @@ thread_local EmulatedTiles::State tiles;
 
 float flush(float x) { return std::fabs(x) < 0x1p-126F ? std::copysign(0.0F, x) : x; }
 
-float element(uint32_t word, int half) {
+float element(uint32_t word, int half, bool fp16) {
+  if (fp16) return reference::from_fp16(static_cast<uint16_t>(word >> 16 * half));
   const uint32_t bits = half == 0 ? word << 16U : word & 0xFFFF0000U;
   float x = 0;
   std::memcpy(&x, &bits, sizeof x);
@@ -34,13 +37,13 @@ EmulatedTiles::State& EmulatedTiles::usable() {
   return tiles;
 }
 
-void EmulatedTiles::dot(Tile& c, const Tile& a, const Tile& b) {
+void EmulatedTiles::dot(Tile& c, const Tile& a, const Tile& b, bool fp16) {
   float left[2][16][16], right[2][16][16];  // elements of the words' halves
   for (int half = 0; half < 2; ++half) {
     for (int i = 0; i < 16; ++i) {
       for (int j = 0; j < 16; ++j) {
-        left[half][i][j] = element(a.word[i][j], half);
-        right[half][i][j] = element(b.word[i][j], half);
+        left[half][i][j] = element(a.word[i][j], half, fp16);
+        right[half][i][j] = element(b.word[i][j], half, fp16);
       }
     }
   }

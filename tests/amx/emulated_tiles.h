@@ -1,5 +1,6 @@
 // AMX's tile instructions in plain C++, after the operation sections of Intel's manual: what a processor without AMX tests the tile
-// kernels on. TDPBF16PS takes denormals as zero and flushes results; the pairs' first and second products have a sum each.
+// kernels on. TDPBF16PS takes denormals as zero, TDPFP16PS as they are; both flush results. The pairs' first and second products
+// have a sum each.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +34,21 @@ struct EmulatedTiles {
   template <int kC, int kA, int kB>
   static void dot() {
     State& state = usable();
-    dot(state.tile[kC], state.tile[kA], state.tile[kB]);
+    dot(state.tile[kC], state.tile[kA], state.tile[kB], false);
   }
 
- private:
+ protected:
   // The thread's tiles; stops the test where they are not configured, as the processor would.
   static State& usable();
-  static void dot(Tile& c, const Tile& a, const Tile& b);
+  static void dot(Tile& c, const Tile& a, const Tile& b, bool fp16);
+};
+
+struct EmulatedFp16Tiles : EmulatedTiles {
+  template <int kC, int kA, int kB>
+  static void dot() {
+    State& state = usable();
+    EmulatedTiles::dot(state.tile[kC], state.tile[kA], state.tile[kB], true);
+  }
 };
 
 }  // namespace fulmen::testing

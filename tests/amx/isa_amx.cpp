@@ -9,6 +9,11 @@ const cpu::IsaTable& emulated_amx_table() {
   return kTable;
 }
 
+const cpu::IsaTable& emulated_amx_fp16_table() {
+  static constexpr cpu::IsaTable kTable = cpu::amx_fp16_table<EmulatedFp16Tiles>("amx_fp16_emulated");
+  return kTable;
+}
+
 // c[16][16] += a[16][16 words] b[16 words][16], by the processor's own tiles.
 void real_dot(const float* a, const float* b, float* c) {
   cpu::AmxInstructions::configure();

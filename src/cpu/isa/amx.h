@@ -1,5 +1,5 @@
-// AMX: matrix tiles of 16 rows x 64 bytes, eight of them; the dot products of bf16 pairs of two tiles accumulate into a third in
-// fp32. Everything between the products is AVX-512 BF16.
+// AMX: matrix tiles of 16 rows x 64 bytes, eight of them; the dot products of bf16 or fp16 pairs of two tiles accumulate into a
+// third in fp32. Everything between the products is AVX-512 BF16.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +44,29 @@ struct AmxInstructions {
   }
 };
 
-// Tiles: AmxInstructions, or an emulation of them where the processor has none.
+// The same with the products of AMX-FP16.
+struct AmxFp16Instructions : AmxInstructions {
+  template <int kC, int kA, int kB>
+  static void dot() {
+    asm volatile("tdpfp16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+  }
+};
+
+// Words of bf16. Tiles: AmxInstructions, or an emulation of them where the processor has none.
 template <class Tiles>
 struct Amx : Avx512Bf16 {
   using TileInstructions = Tiles;
-  static constexpr const char* kName = "amx";
+};
+
+// Words of fp16; the probabilities are rounded to it.
+template <class Tiles>
+struct AmxFp16 : Avx512Bf16 {
+  using TileInstructions = Tiles;
+  static constexpr int kExp2Degree = 5;
+
+  static Vec pack_pair(Vec a, Vec b) {
+    return pair_halves(_mm512_inserti64x4(_mm512_castsi256_si512(narrow_fp16(a)), narrow_fp16(b), 1));
+  }
 };
 
 }  // namespace fulmen::cpu

@@ -28,8 +28,8 @@ struct Avx512Bf16 : Avx512 {
   static Vec dot(Vec sum, Vec a, Vec b) { return _mm512_dpbf16_ps(sum, bf16_pairs(a), bf16_pairs(b)); }
 
   // 16 words from 2 n elements at p (fewer: zeros follow), as stored.
-  static Vec load_words(const Bf16* p) { return load(reinterpret_cast<const float*>(p)); }
-  static Vec load_words(const Bf16* p, int elements) {
+  static Vec load_words(const void* p) { return load(static_cast<const float*>(p)); }
+  static Vec load_words(const void* p, int elements) {
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(static_cast<__mmask32>((1ULL << elements) - 1ULL), p));
   }
 
@@ -44,10 +44,8 @@ struct Avx512Bf16 : Avx512 {
 
   // Words (bf16(a[i]), bf16(b[i])).
   static Vec pack_pair(Vec a, Vec b) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
-                                           19, 3, 18, 2, 17, 1, 16, 0);
     const auto both = _mm512_cvtne2ps_pbh(b, a);
-    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, reinterpret_cast<const __m512i&>(both)));
+    return pair_halves(reinterpret_cast<const __m512i&>(both));
   }
 
   // bf16 of a's lanes, then of b's, as words of neighbours.
@@ -72,6 +70,12 @@ struct Avx512Bf16 : Avx512 {
     _mm256_stream_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<const __m256i&>(narrow));
   }
 
+  // Elements 0..15 and 16..31 -> words of (i, 16 + i).
+  static Vec pair_halves(__m512i both) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
+                                           19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both));
+  }
   static __m512bh bf16_pairs(Vec x) { return reinterpret_cast<const __m512bh&>(x); }
 };
 
