@@ -17,36 +17,53 @@ struct ThreadSettings {
 ThreadSettings thread_settings(const AttentionOptions& options) noexcept;
 
 // Runs task(arg, worker) for workers 0 .. n-1, n <= min(num_threads, max_useful), and returns when all are done. n shrinks when
-// other calls are using the process's threads, so nothing may depend on it: workers take their work from a TaskCounter.
+// other calls are using the process's threads, so nothing may depend on it: workers take their work from TaskRanges.
 void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task)(void* arg, int64_t worker), void* arg) noexcept;
 
-// Hands out the tasks 0 .. count-1, each once.
-class TaskCounter {
+// Hands out the tasks 0 .. count-1, each once. A worker begins with a range of its own, the same in every call, so that what a call
+// leaves in its caches is there in the next one; then it helps with the other ranges.
+class TaskRanges {
  public:
-  explicit TaskCounter(int64_t count) noexcept : count_(count) {}
-  // The next task, or -1 when none is left.
-  int64_t next() noexcept {
-    const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
-    return task < count_ ? task : -1;
+  TaskRanges(int64_t count, int workers) noexcept : count_(count), ranges_(workers < kMaxRanges ? workers : kMaxRanges) {
+    for (int r = 0; r < ranges_; ++r) next_[r].task.store(begin(r), std::memory_order_relaxed);
+  }
+  template <class Body>
+  void run(int worker, const Body& body) noexcept {
+    for (int i = 0; i < ranges_; ++i) {
+      const int range = (worker + i) % ranges_;
+      const int64_t end = begin(range + 1);
+      for (;;) {
+        const int64_t task = next_[range].task.fetch_add(1, std::memory_order_relaxed);
+        if (task >= end) break;
+        body(task, worker);
+      }
+    }
   }
 
  private:
-  alignas(64) std::atomic<int64_t> next_{0};
+  static constexpr int kMaxRanges = 64;
+  struct alignas(64) Counter {
+    std::atomic<int64_t> task{0};
+  };
+  int64_t begin(int range) const noexcept { return count_ / ranges_ * range + count_ % ranges_ * range / ranges_; }
+
   int64_t count_;
+  int ranges_;
+  Counter next_[kMaxRanges];
 };
 
 // Runs body(task, worker) for every task in [0, count); body must not throw.
 template <class Body>
 void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& body) noexcept {
   struct Shared {
-    TaskCounter tasks;
+    TaskRanges tasks;
     const Body& body;
-  } shared{TaskCounter(count), body};
+  } shared{TaskRanges(count, settings.num_threads), body};
   run_workers(
       settings, count,
       [](void* arg, int64_t worker) {
         auto& work = *static_cast<Shared*>(arg);
-        for (int64_t task = work.tasks.next(); task >= 0; task = work.tasks.next()) work.body(task, static_cast<int>(worker));
+        work.tasks.run(static_cast<int>(worker), work.body);
       },
       &shared);
 }
