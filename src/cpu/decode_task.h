@@ -8,42 +8,14 @@
 // Products keep head_dim in lanes; scores are [slots][keys] with every query row of every head in a slot of its own.
 #pragma once
 
-#include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
 #include "cpu/row_scores.h"
 #include "cpu/storage.h"
+#include "cpu/stream_prefetch.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
-
-// Fetches rows of memory in the order of their addresses, a line or two at a time: the processor drops prefetches that come in
-// bursts.
-class StreamPrefetch {
- public:
-  FULMEN_INLINE StreamPrefetch(const void* base, int64_t stride, int64_t row_bytes, int64_t first, int64_t last)
-      : at_(static_cast<const char*>(base) + first * stride), stride_(stride), row_bytes_(row_bytes), rows_left_(last - first) {}
-
-  template <class Isa, int kLines>
-  FULMEN_INLINE void lines() {
-    if (rows_left_ <= 0) return;
-#pragma GCC unroll 4
-    for (int i = 0; i < kLines; ++i) Isa::prefetch(at_ + offset_ + i * 64);
-    offset_ += kLines * 64;
-    if (offset_ >= row_bytes_) {
-      offset_ = 0;
-      at_ += stride_;
-      --rows_left_;
-    }
-  }
-
- private:
-  const char* at_;
-  int64_t stride_;
-  int64_t row_bytes_;
-  int64_t rows_left_;
-  int64_t offset_ = 0;
-};
 
 template <class Isa, class T>
 class DecodeTaskRunner {
@@ -57,6 +29,7 @@ class DecodeTaskRunner {
   // the rows that are read at a time; short rows need several to be worth the sums and the output's way to L1 and back.
   static constexpr int kScoreKeys = sizeof(T) == 4 ? 2 : 4;
   static constexpr int kValueKeys = sizeof(T) == 4 ? 2 : 8;
+  static constexpr int kMostVecs = 4;  // vectors of columns of an output block
   // Cache lines of so many vectors of words: the prefetch keeps the pace of the loads.
   static constexpr int kLineBytes = 64;
   static constexpr int lines_of(int vectors) {
@@ -179,7 +152,10 @@ class DecodeTaskRunner {
       ahead.template lines<Isa, lines_of(kScoreKeys)>();
       add_products(keys, offsets, kElements, q, query_stride, sum);
     }
-    if (left > 0) add_products(keys, offsets, left, q, query_stride, sum);
+    if (left > 0) {
+      ahead.template lines<Isa, lines_of(kScoreKeys)>();
+      add_products(keys, offsets, left, q, query_stride, sum);
+    }
     if constexpr (kScoreKeys == kQuad) {
 #pragma GCC unroll 4
       for (int r = 0; r < kQuad; ++r) Isa::store_quad(out + r * kDecodeRow, Isa::quad_add(sum[r]));
@@ -265,7 +241,7 @@ class DecodeTaskRunner {
 #pragma GCC unroll 4
         for (int r = 0; r < kQuad; ++r) {
           p[i][r] = i > 0 && at >= count ? Isa::set1(-__builtin_inff())
-                                         : Isa::fma(Isa::load(s + r * kDecodeRow + at), Isa::set1(factor), offset[r]);
+                                         : Isa::fused(Isa::load(s + r * kDecodeRow + at), Isa::set1(factor), offset[r]);
         }
         Isa::template exp2<5>(p[i]);
 #pragma GCC unroll 4
@@ -355,22 +331,29 @@ class DecodeTaskRunner {
   template <int kWords, bool kWhole>
   FULMEN_INLINE static void value_quad(const T* v, int64_t stride, unsigned alive, const float* p, float* out, int64_t value_stride,
                                        int64_t dim, StreamPrefetch& ahead) {
+    constexpr int64_t kColumns = static_cast<int64_t>(kMostVecs) * kLanes;
     int64_t left = dim;
-    for (; left >= 4 * kLanes; left -= 4 * kLanes, v += 4 * kLanes, out += 4 * kLanes) {
-      value_block<kWords, 4, kWhole>(v, stride, alive, p, out, value_stride, 4 * kLanes, ahead);
+    for (; left >= kColumns; left -= kColumns, v += kColumns, out += kColumns) {
+      value_block<kWords, kMostVecs, kWhole, true>(v, stride, alive, p, out, value_stride, kColumns, ahead);
     }
-    for (; left > 0; left -= kElements, v += kElements, out += kElements) {
-      value_block<kWords, kGroup, kWhole>(v, stride, alive, p, out, value_stride, left, ahead);
+    if (left > 3 * kLanes) {
+      value_block<kWords, 4, kWhole, false>(v, stride, alive, p, out, value_stride, left, ahead);
+    } else if (left > 2 * kLanes) {
+      value_block<kWords, kGroup == 1 ? 3 : 4, kWhole, false>(v, stride, alive, p, out, value_stride, left, ahead);
+    } else if (left > kLanes) {
+      value_block<kWords, 2, kWhole, false>(v, stride, alive, p, out, value_stride, left, ahead);
+    } else if (left > 0) {
+      value_block<kWords, kGroup, kWhole, false>(v, stride, alive, p, out, value_stride, left, ahead);
     }
   }
 
-  // kVecs vectors of columns, of which `left` elements are there.
-  template <int kWords, int kVecs, bool kWhole>
+  // kVecs vectors of columns, of which `left` elements are there; kFull: all.
+  template <int kWords, int kVecs, bool kWhole, bool kFull>
   FULMEN_INLINE static void value_block(const T* v, int64_t stride, unsigned alive, const float* p, float* out,
                                         int64_t value_stride, int64_t left, StreamPrefetch& ahead) {
     const auto load = [&](int key, int64_t at) __attribute__((always_inline)) {
       if (!kWhole && (alive >> key & 1U) == 0) return Isa::zero();
-      return load_row_words<Isa>(v + key * stride + at, kVecs == 4 ? kElements : left - at);
+      return load_row_words<Isa>(v + key * stride + at, kFull ? kElements : left - at);
     };
     Vec sum[kQuad][kVecs];
 #pragma GCC unroll 4
@@ -380,7 +363,7 @@ class DecodeTaskRunner {
     }
 #pragma GCC unroll 8
     for (int word = 0; word < kWords; ++word) {
-      if (kVecs == 4) ahead.template lines<Isa, lines_of(kVecs)>();
+      ahead.template lines<Isa, lines_of(kVecs)>();
       Vec value[kVecs];
 #pragma GCC unroll 4
       for (int c = 0; c < kVecs; c += kGroup) {
@@ -422,54 +405,6 @@ class DecodeTaskRunner {
 template <class Isa, class T>
 void decode_task(const ForwardCall& call, const DecodeTask& task, float* scratch) {
   DecodeTaskRunner<Isa, T>(call, task, scratch).run();
-}
-
-// Merges the splits of a group of KV heads, always in the same order, and writes its rows.
-template <class Isa, class T>
-void decode_combine(const ForwardCall& call, const DecodeTask& task) {
-  using Vec = typename Isa::Vec;
-  const Problem& problem = *call.problem;
-  const AttentionTensors& tensors = *call.tensors;
-  const DecodeScratch layout = decode_scratch(problem, Isa::kLanes, Isa::kGroup, call.heads_per_task);
-  const int rows = decode_rows(problem), head_slots = decode_slots(problem);
-  const int64_t max_at = round_up(layout.slots * layout.value_stride, 16), sum_at = max_at + kBlockM;
-  const auto partial = [&](int split) { return call.partials + decode_partial(call, layout, task, split); };
-  for (int index = 0; index < task.kv_heads * rows; ++index) {
-    const int row = index % rows, slot = index / rows * head_slots + row;
-    const int64_t head = (task.kv_head + index / rows) * problem.group_size() + row / problem.seqlen_q;
-    const int64_t query = row % problem.seqlen_q;
-    float max = -__builtin_inff();
-    for (int split = 0; split < call.num_splits; ++split) {
-      const float other = partial(split)[max_at + slot];
-      max = other > max || other != other ? other : max;
-    }
-    // The weights of the splits replace their maxima: nobody reads those again for this row.
-    float sum = 0;
-    for (int split = 0; split < call.num_splits; ++split) {
-      float* part_max = partial(split) + max_at + slot;
-      alignas(64) float lanes[Isa::kLanes];
-      Isa::store(lanes, algorithm::combine_weight<Isa>(Isa::set1(*part_max), Isa::set1(max)));
-      *part_max = lanes[0];
-      sum += lanes[0] * partial(split)[sum_at + slot];
-    }
-    const float log2_sink =
-        problem.sinks.present ? *element<const float>(tensors.sinks, problem.sinks, 0, 0, 0, head) * algorithm::kLog2E : 0.0F;
-    float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
-    if (problem.sinks.present || problem.lse.present) {
-      const RowEnd end = finish_row(max, sum, problem.sinks.present, log2_sink);
-      factor = end.factor;
-      if (problem.lse.present) *element<float>(tensors.lse, problem.lse, task.batch, head, query) = end.lse;
-    }
-    T* out = element<T>(tensors.out, problem.out, task.batch, query, head);
-    for (int64_t d = 0; d < problem.head_dim_v; d += Isa::kLanes) {
-      Vec total = Isa::zero();
-      for (int split = 0; split < call.num_splits; ++split) {
-        const float* part = partial(split);
-        total = Isa::fma(Isa::load(part + slot * layout.value_stride + d), Isa::broadcast(part + max_at + slot), total);
-      }
-      store_row_part<Isa>(out + d, Isa::mul(total, Isa::set1(factor)), problem.head_dim_v - d);
-    }
-  }
 }
 
 }  // namespace fulmen::cpu

@@ -4,7 +4,7 @@
 namespace fulmen::cpu {
 
 const IsaTable& table_amx() {
-  static constexpr IsaTable kTable = amx_table<AmxInstructions>("amx");
+  static constexpr IsaTable kTable = amx_table<Amx<AmxInstructions>, Bf16>("amx", DType::bf16);
   return kTable;
 }
 

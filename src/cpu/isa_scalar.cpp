@@ -1,3 +1,4 @@
+#include "cpu/decode_combine.h"
 #include "cpu/decode_task.h"
 #include "cpu/forward_task.h"
 #include "cpu/isa/scalar.h"

@@ -210,7 +210,7 @@ __attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, i
       const Vec key_minus_row = Isa::sub(Isa::set1(static_cast<float>(key)), lane_row);  // within the tile
       if (tile.alibi_slope != 0.0F) {
         const Vec distance = Isa::abs(Isa::add(key_minus_row, Isa::set1(static_cast<float>(origin))));
-        x = Isa::fma(distance, Isa::set1(-tile.alibi_slope), x);
+        x = Isa::fused(distance, Isa::set1(-tile.alibi_slope), x);
       }
       // Attended: -left <= origin + key_minus_row <= right.
       if (left) x = Isa::select_less(key_minus_row, Isa::set1(near(-tile.band.left - origin)), minus_infinity, x);

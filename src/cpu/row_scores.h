@@ -60,7 +60,7 @@ struct RowScores {
     }
     if (alibi_slope != 0.0F) {
       const Vec distance = Isa::add(Isa::iota(), Isa::set1(static_cast<float>(key) - alibi_center));
-      x = Isa::fma(Isa::abs(distance), Isa::set1(-alibi_slope), x);
+      x = Isa::fused(Isa::abs(distance), Isa::set1(-alibi_slope), x);
     }
     const Vec minus_infinity = Isa::set1(-__builtin_inff());
     if (keep != nullptr) {

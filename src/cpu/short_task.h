@@ -64,7 +64,8 @@ class ShortTask {
   float* row_sum() { return scratch_ + layout_.rows + kBlockM; }
   float* row_factor() { return scratch_ + layout_.rows + 2 * kBlockM; }
 
-  // The products: scores(plane)[row][key] and lane_max(plane)[row][lane]; with their bias, if it is given.
+  // The products: scores(plane)[row][key] and lane_max(plane)[row][lane]; with their bias, if it is given, and -inf up to a whole
+  // vector.
   template <class BiasT>
   void score(const BiasT* bias, int64_t bias_stride) {
     const T* q = element<const T>(tensors_.q, problem_.q, task_.batch, task_.row_begin, task_.head);
@@ -87,14 +88,25 @@ class ShortTask {
       const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
       float* keys = scratch_ + layout_.keys + plane * layout_.key_plane;
       pack_queries<Isa>(k, problem_.k.strides[1], plane_keys(plane), problem_.head_dim, keys);
-      const KeyLaneScores<Isa, BiasT> epilogue{problem_.softmax_scale,
-                                               bias == nullptr ? bias : bias + plane * kBlockM,
-                                               bias_stride,
-                                               scores(plane),
-                                               lane_max(plane),
-                                               ahead};
-      score_tile<Isa>(keys, plane_keys(plane), queries, query_stride, words_of<Isa>(problem_.head_dim), rows_, epilogue);
+      if (plane_keys(plane) % kLanes == 0) {
+        multiply_keys<false>(plane, queries, query_stride, bias, bias_stride, ahead);
+      } else {
+        multiply_keys<true>(plane, queries, query_stride, bias, bias_stride, ahead);
+      }
     }
+  }
+  template <bool kRagged, class BiasT>
+  void multiply_keys(int plane, const float* queries, int64_t query_stride, const BiasT* bias, int64_t bias_stride,
+                     RowPrefetch* ahead) {
+    const KeyLaneScores<Isa, BiasT, kRagged> epilogue{plane_keys(plane),
+                                                      problem_.softmax_scale,
+                                                      bias == nullptr ? bias : bias + plane * kBlockM,
+                                                      bias_stride,
+                                                      scores(plane),
+                                                      lane_max(plane),
+                                                      ahead};
+    score_tile<Isa>(scratch_ + layout_.keys + plane * layout_.key_plane, plane_keys(plane), queries, query_stride,
+                    words_of<Isa>(problem_.head_dim), rows_, epilogue);
   }
 
   template <class BiasT>
@@ -103,7 +115,7 @@ class ShortTask {
     if (problem_.bias.present) {
       bias = element<const BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, task_.row_begin);
     }
-    const bool general = keys_ % kLanes != 0 || needs_row_scores(call_, task_.row_begin, task_.row_end, 0, keys_);
+    const bool general = needs_row_scores(call_, task_.row_begin, task_.row_end, 0, keys_);
     score<BiasT>(general ? nullptr : bias, problem_.bias.strides[2]);
     const float factor = (general || bias != nullptr ? 1.0F : problem_.softmax_scale) * algorithm::kLog2E;
     for (int plane = 0; plane < planes_; ++plane) {
@@ -113,7 +125,7 @@ class ShortTask {
     for (int plane = 0; plane < planes_; ++plane) {
       if (general || problem_.lse.present) {
         exponentials<5, 0>(plane, factor);
-      } else if (plane_keys(plane) == 4 * kLanes) {
+      } else if (round_up(plane_keys(plane), kLanes) == 4 * kLanes) {
         exponentials<Isa::kExp2Degree, 4 * kLanes>(plane, factor);
       } else {
         exponentials<Isa::kExp2Degree, 0>(plane, factor);
@@ -174,7 +186,7 @@ class ShortTask {
             break;
           }
 #pragma GCC unroll 4
-          for (int r = 0; r < kQuad; ++r) p[i][r] = Isa::fma(Isa::load(s + r * kBlockM + at), Isa::set1(factor), offset[r]);
+          for (int r = 0; r < kQuad; ++r) p[i][r] = Isa::fused(Isa::load(s + r * kBlockM + at), Isa::set1(factor), offset[r]);
           Isa::template exp2<kDegree>(p[i]);
 #pragma GCC unroll 4
           for (int r = 0; r < kQuad; ++r) sum[r] = Isa::add(sum[r], p[i][r]);

@@ -77,7 +77,8 @@ struct RowPrefetch {
 };
 
 FULMEN_INLINE RowPrefetch fetch_rows(const void* first, int64_t stride_bytes, int64_t row_bytes, int64_t rows) {
-  const auto offset = reinterpret_cast<uintptr_t>(first) % 64;
+  // Where in a line the rows begin: somewhere, unless all begin as the first one does.
+  const int64_t offset = stride_bytes % 64 == 0 ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(first) % 64) : 63;
   return {static_cast<const char*>(first), stride_bytes, static_cast<int>((offset + row_bytes + 63) / 64), static_cast<int>(rows)};
 }
 
@@ -173,9 +174,9 @@ struct QueryLaneScores {
           const Vec extra = Isa::load(tile_.additive + to);
           if constexpr (kKind == ScoreKind::softcap) {
             const Vec t = tanh_from_log2<Isa>(Isa::mul(score, Isa::set1(tile_.scale.tanh_scale)));
-            score = Isa::fma(t, Isa::set1(tile_.scale.log2_softcap), extra);
+            score = Isa::fused(t, Isa::set1(tile_.scale.log2_softcap), extra);
           } else {
-            score = Isa::fma(score, Isa::set1(tile_.scale.log2_scale), extra);
+            score = Isa::fused(score, Isa::set1(tile_.scale.log2_scale), extra);
           }
           score = Isa::select_minus_infinity(extra, extra, score);
         }
@@ -194,9 +195,10 @@ struct QueryLaneScores {
 };
 
 // Epilogue of S = Q K^T, keys in lanes: scores [rows][kBlockM] and, per row, the maximum of each lane. With a bias (null: none) the
-// scores are scale * raw + bias, else they stay raw.
-template <class Isa, class BiasT>
+// scores are scale * raw + bias, else they stay raw. kRagged: the keys end within a vector, whose other lanes become -inf.
+template <class Isa, class BiasT, bool kRagged>
 struct KeyLaneScores {
+  int keys;
   float scale;
   const BiasT* bias;
   int64_t bias_stride;
@@ -224,8 +226,16 @@ struct KeyLaneScores {
         const BiasT* bias = tile_.bias + row * tile_.bias_stride + at_;
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) {
-          score[v] = Isa::fma(score[v], Isa::set1(tile_.scale), Isa::load_as_float(bias + v * Isa::kLanes));
+          const int left = tile_.keys - at_ - v * Isa::kLanes;
+          const bool part = kRagged && left < Isa::kLanes;
+          score[v] =
+              Isa::fused(score[v], Isa::set1(tile_.scale),
+                         part ? Isa::load_as_float(bias + v * Isa::kLanes, left) : Isa::load_as_float(bias + v * Isa::kLanes));
         }
+      }
+      if constexpr (kRagged) {
+        const Vec past = Isa::set1(static_cast<float>(tile_.keys - at_ - (kVecs - 1) * Isa::kLanes) - 0.5F);
+        score[kVecs - 1] = Isa::select_less(past, Isa::iota(), Isa::set1(-__builtin_inff()), score[kVecs - 1]);
       }
       Vec max = at_ > 0 ? Isa::load(tile_.lane_max + row * Isa::kLanes) : score[0];
 #pragma GCC unroll 8
@@ -283,7 +293,8 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
         break;
       }
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) p[i][v] = Isa::fma(Isa::load(scores + (key + i) * kBlockM + v * kLanes), f, minus_offset[v]);
+      for (int v = 0; v < kVecs; ++v)
+        p[i][v] = Isa::fused(Isa::load(scores + (key + i) * kBlockM + v * kLanes), f, minus_offset[v]);
       Isa::template exp2<kDegree>(p[i]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) sum[v] = Isa::add(sum[v], p[i][v]);

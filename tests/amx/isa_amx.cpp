@@ -5,12 +5,13 @@ namespace fulmen::testing {
 
 // The tile kernels over emulated tiles.
 const cpu::IsaTable& emulated_amx_table() {
-  static constexpr cpu::IsaTable kTable = cpu::amx_table<EmulatedTiles>("amx_emulated");
+  static constexpr cpu::IsaTable kTable = cpu::amx_table<cpu::Amx<EmulatedTiles>, cpu::Bf16>("amx_emulated", DType::bf16);
   return kTable;
 }
 
 const cpu::IsaTable& emulated_amx_fp16_table() {
-  static constexpr cpu::IsaTable kTable = cpu::amx_fp16_table<EmulatedFp16Tiles>("amx_fp16_emulated");
+  static constexpr cpu::IsaTable kTable =
+      cpu::amx_table<cpu::AmxFp16<EmulatedFp16Tiles>, cpu::Fp16>("amx_fp16_emulated", DType::fp16);
   return kTable;
 }
 

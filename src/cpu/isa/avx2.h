@@ -34,8 +34,9 @@ struct Avx2 {
   static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
   static Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
-  static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }  // a NaN in b is kept
-  static Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }  // a NaN in b is kept
+  static Vec fused(Vec a, Vec b, Vec c) { return fma(a, b, c); }  // a b + c, rounded once
+  static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }    // a NaN in b is kept
+  static Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }    // a NaN in b is kept
   static Vec abs(Vec a) { return _mm256_andnot_ps(set1(-0.0F), a); }
   static Vec iota() { return _mm256_set_ps(7, 6, 5, 4, 3, 2, 1, 0); }
   // x < y ? a : b, lane by lane; false on NaN.

@@ -33,8 +33,9 @@ struct Avx512 {
   static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
   static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // a NaN in b is kept
-  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }  // a NaN in b is kept
+  static Vec fused(Vec a, Vec b, Vec c) { return fma(a, b, c); }  // a b + c, rounded once
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }    // a NaN in b is kept
+  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }    // a NaN in b is kept
   static Vec abs(Vec a) { return _mm512_abs_ps(a); }
   static Vec iota() { return _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
   // x < y ? a : b, lane by lane; false on NaN.

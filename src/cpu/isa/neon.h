@@ -34,8 +34,9 @@ struct Neon {
   static Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
   static Vec div(Vec a, Vec b) { return vdivq_f32(a, b); }
   static Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
-  static Vec max(Vec a, Vec b) { return vmaxq_f32(a, b); }  // a NaN in either is kept
-  static Vec min(Vec a, Vec b) { return vminq_f32(a, b); }  // a NaN in either is kept
+  static Vec fused(Vec a, Vec b, Vec c) { return fma(a, b, c); }  // a b + c, rounded once
+  static Vec max(Vec a, Vec b) { return vmaxq_f32(a, b); }        // a NaN in either is kept
+  static Vec min(Vec a, Vec b) { return vminq_f32(a, b); }        // a NaN in either is kept
   static Vec abs(Vec a) { return vabsq_f32(a); }
   static Vec iota() { return Vec{0, 1, 2, 3}; }
   // x < y ? a : b, lane by lane; false on NaN.

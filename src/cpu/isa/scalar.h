@@ -35,7 +35,13 @@ struct Scalar {
   static Vec sub(Vec a, Vec b) { return a - b; }
   static Vec mul(Vec a, Vec b) { return a * b; }
   static Vec div(Vec a, Vec b) { return a / b; }
-  static Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }     // one rounding or two, as the target has it
+  static Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }  // one rounding or two, as the target has it
+  // a b + c, rounded once (hardly ever twice): for scores, whose errors the exponential multiplies.
+  static Vec fused(Vec a, Vec b, Vec c) {
+    using Wide = double __attribute__((vector_size(32)));
+    return __builtin_convertvector(
+        __builtin_convertvector(a, Wide) * __builtin_convertvector(b, Wide) + __builtin_convertvector(c, Wide), Vec);
+  }
   static Vec max(Vec a, Vec b) { return select(a > b, a, b); }  // a NaN in b is kept
   static Vec min(Vec a, Vec b) { return select(a < b, a, b); }  // a NaN in b is kept
   static Vec abs(Vec a) { return floats(bits(a) & 0x7FFFFFFFU); }
