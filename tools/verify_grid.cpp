@@ -97,8 +97,10 @@ std::vector<GridCase> verify_grid(bool full, DType dtype) {
         // Long ones take seconds in the reference: none, causal, the biases, sinks and softcap there.
         if (long_one && feature % 4 > 1) continue;
         const Heads heads = kHeads[turn % kHeads.size()];
+        // The standard's largest error over a handful of rows is luck, and the bound with it: single queries come in numbers.
+        const int64_t least_batch = q == 1 ? 16 : 1;
         cases.push_back({.dtype = dtype,
-                         .batch = long_one ? 1 : static_cast<int64_t>(1 + turn / kFeatures % 3),
+                         .batch = long_one ? 1 : least_batch + static_cast<int64_t>(turn / kFeatures % 3),
                          .seqlen_q = q,
                          .seqlen_k = k,
                          .heads = heads.q,
