@@ -51,7 +51,9 @@ class FULMEN_API Kernel {
   virtual double rank(const Problem& problem) const = 0;
   // The memory layout it needs, in words for listings; strides are checked by supports().
   virtual std::string_view layout() const noexcept { return "any strides, contiguous last dim"; }
-  virtual Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const = 0;
+  // device: the one that supports() was asked for. May take time (a GPU's kernel is compiled at first use).
+  virtual Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& device,
+                                                  const AttentionOptions& options) const = 0;
 };
 
 class FULMEN_API Backend {
@@ -60,9 +62,16 @@ class FULMEN_API Backend {
   virtual std::string_view name() const noexcept = 0;  // "cpu"; a device's name is this, or this, ':' and a selector
   virtual std::vector<DeviceInfo> devices() const = 0;
   virtual const std::vector<const Kernel*>& kernels() const = 0;
-  // Scratch for a run that was given none: 64-byte aligned memory that the device's kernels can use, or null. Host memory here.
-  virtual void* allocate_workspace(const std::string& device, std::size_t bytes) const noexcept;
-  virtual void free_workspace(const std::string& device, void* workspace) const noexcept;
+  // Whether kernels take the caller's ordinary memory. Where not, tensors and workspace are memory of the device: from allocate(),
+  // or the vendor's or a framework's own.
+  virtual bool uses_host_memory() const noexcept { return true; }
+  // Memory that the device's kernels can use, 64-byte aligned, or null. Host memory here. free() waits for work that may use it.
+  virtual void* allocate(const std::string& device, std::size_t bytes) const noexcept;
+  virtual void free(const std::string& device, void* memory) const noexcept;
+  // Between any memory of the host and the device, after all work already given to the device; complete on return.
+  virtual Status copy(const std::string& device, void* to, const void* from, std::size_t bytes) const;
+  // Returns when all work given to the stream (null: the device's default one) is done.
+  virtual Status synchronize(const std::string& device, void* stream) const;
 };
 
 // Adds a backend for the rest of the process. Errors: null; a backend of that name exists; a kernel's name is taken. Thread-safe.

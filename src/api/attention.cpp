@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <new>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "fulmen/plan.h"
 #include "fulmen/reference.h"
 #include "plan/plan_impl.h"
+#include "plan/registry.h"
 
 namespace fulmen {
 namespace {
@@ -78,10 +81,9 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
 // The backend's memory for one run.
 class OwnWorkspace {
  public:
-  OwnWorkspace(const Plan::Impl& plan, std::size_t bytes)
-      : plan_(plan), memory_(plan.backend->allocate_workspace(plan.device, bytes)) {}
+  OwnWorkspace(const Plan::Impl& plan, std::size_t bytes) : plan_(plan), memory_(plan.backend->allocate(plan.device, bytes)) {}
   ~OwnWorkspace() {
-    if (memory_ != nullptr) plan_.backend->free_workspace(plan_.device, memory_);
+    if (memory_ != nullptr) plan_.backend->free(plan_.device, memory_);
   }
   OwnWorkspace(const OwnWorkspace&) = delete;
   OwnWorkspace& operator=(const OwnWorkspace&) = delete;
@@ -91,6 +93,31 @@ class OwnWorkspace {
   const Plan::Impl& plan_;
   void* memory_;
 };
+
+// The check beside the reference, on copies in host memory where the device has memory of its own.
+Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const AttentionTensors& tensors) {
+  const Backend& backend = *plan.backend;
+  if (backend.uses_host_memory()) return verify_result(plan.problem, tensors);
+  if (Status status = backend.synchronize(plan.device, stream); !status.ok()) return status;
+  AttentionTensors host = tensors;
+  std::vector<std::vector<std::byte>> copies;
+  const TensorBytes& bytes = plan.bytes;
+  for (const auto& [tensor, size] : {std::pair{&host.q, bytes.q},
+                                     {&host.k, bytes.k},
+                                     {&host.v, bytes.v},
+                                     {&host.out, bytes.out},
+                                     {&host.bias, bytes.bias},
+                                     {&host.keep_mask, bytes.keep_mask},
+                                     {&host.alibi_slopes, bytes.alibi_slopes},
+                                     {&host.sinks, bytes.sinks},
+                                     {&host.lse, bytes.lse}}) {
+    if (size == 0) continue;
+    std::vector<std::byte>& copy = copies.emplace_back(size);
+    if (Status status = backend.copy(plan.device, copy.data(), tensor->data, size); !status.ok()) return status;
+    tensor->data = copy.data();
+  }
+  return verify_result(plan.problem, host);
+}
 
 }  // namespace
 
@@ -117,7 +144,9 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
     }
     if (Status status = impl.runner->run(stream, tensors, workspace); !status.ok()) return status;
     if (!impl.verify) return {};
-    const VerifyReport report = verify_result(impl.problem, tensors);
+    const Result<VerifyReport> verified = verify_on(impl, stream, tensors);
+    if (!verified.ok()) return verified.status();
+    const VerifyReport& report = verified.value();
     if (report.ok) return {};
     return {StatusCode::verification_failed, fmt::format("kernel {}: {}", impl.runner->config().kernel, report.message)};
   } catch (const std::bad_alloc&) {
@@ -134,7 +163,8 @@ Status attention(const AttentionTensors& tensors, const AttentionOptions& option
   if (!problem.ok()) return problem.status();
   auto chosen = plan(problem.value(), device, options);
   if (!chosen.ok()) return chosen.status();
-  return chosen->run(nullptr, tensors, nullptr, 0);
+  const Status status = chosen->run(nullptr, tensors, nullptr, 0);
+  return status.ok() ? backend_of(chosen->device())->synchronize(chosen->device(), nullptr) : status;
 }
 
 }  // namespace fulmen

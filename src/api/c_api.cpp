@@ -178,7 +178,8 @@ class CallbackKernel final : public Kernel {
     reason[sizeof reason - 1] = '\0';
     return Support::no(reason[0] != '\0' ? reason : "the backend gave no reason");
   }
-  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<CallbackRunner>(*this, problem, options));
   }
 

@@ -90,7 +90,8 @@ class DecodeKernel final : public Kernel {
     return isa_support(isa_, isa_.table->decode_task[static_cast<int>(problem.dtype)] != nullptr, problem);
   }
   double rank(const Problem& /*problem*/) const override { return 30.0 + isa_.preference; }
-  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<DecodeRunner>(problem, isa_, name_, options));
   }
 

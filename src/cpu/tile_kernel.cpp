@@ -117,7 +117,8 @@ class PrefillKernel final : public Kernel {
     return isa_support(isa_, isa_.table->tile_task[static_cast<int>(problem.dtype)] != nullptr, problem);
   }
   double rank(const Problem& /*problem*/) const override { return 10.0 + isa_.preference; }
-  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
     const int dtype = static_cast<int>(problem.dtype);
     const int block_n = isa_.table->block_n > 0 ? isa_.table->block_n : choose_block_n(problem, isa_.table->group[dtype]);
     return std::unique_ptr<Runner>(
@@ -141,7 +142,8 @@ class ShortKernel final : public Kernel {
     return isa_support(isa_, isa_.table->short_task[static_cast<int>(problem.dtype)] != nullptr, problem);
   }
   double rank(const Problem& /*problem*/) const override { return 20.0 + isa_.preference; }
-  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<TileRunner>(
         problem, isa_, name_, options, static_cast<int>(round_up(std::max<int64_t>(problem.seqlen_k, 1), 64)),
         isa_.table->short_task[static_cast<int>(problem.dtype)], true));

@@ -96,7 +96,7 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
     impl->kernel = choose(*impl->backend, problem, device);
     if (impl->kernel == nullptr) return Status(StatusCode::unsupported, no_kernel_message(*impl->backend, problem, device));
   }
-  auto runner = impl->kernel->prepare(problem, options);
+  auto runner = impl->kernel->prepare(problem, device, options);
   if (!runner.ok()) return runner.status();
   if (runner.value() == nullptr) {
     return Status(StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", impl->kernel->name()));

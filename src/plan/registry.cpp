@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <new>
@@ -27,12 +28,19 @@ std::string_view backend_name(std::string_view device) { return device.substr(0,
 
 }  // namespace
 
-void* Backend::allocate_workspace(const std::string& /*device*/, std::size_t bytes) const noexcept {
+void* Backend::allocate(const std::string& /*device*/, std::size_t bytes) const noexcept {
   constexpr std::size_t kAlignment = 64;
   return std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
 }
 
-void Backend::free_workspace(const std::string& /*device*/, void* workspace) const noexcept { std::free(workspace); }
+void Backend::free(const std::string& /*device*/, void* memory) const noexcept { std::free(memory); }
+
+Status Backend::copy(const std::string& /*device*/, void* to, const void* from, std::size_t bytes) const {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return {};
+}
+
+Status Backend::synchronize(const std::string& /*device*/, void* /*stream*/) const { return {}; }
 
 std::shared_ptr<const BackendList> backend_list() {
   const std::scoped_lock lock(registry().mutex);

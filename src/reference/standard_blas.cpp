@@ -154,7 +154,8 @@ class StandardBlas final : public Kernel {
     return {};
   }
 
-  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<BlasRunner>(problem, options));
   }
 };

@@ -70,7 +70,8 @@ class StandardPlain final : public Kernel {
     return {};
   }
   double rank(const Problem& /*problem*/) const override { return 0.5; }
-  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<PlainRunner>(problem, options));
   }
 };
@@ -131,7 +132,8 @@ class ReferenceDouble final : public Kernel {
   std::string_view name() const noexcept override { return "cpu.reference.double"; }
   Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
   double rank(const Problem& /*problem*/) const override { return 0; }
-  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& options) const override {
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<OracleRunner>(problem, options));
   }
 };

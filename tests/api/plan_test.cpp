@@ -198,7 +198,8 @@ class ConstantKernel final : public Kernel {
     return problem.dtype == DType::fp32 ? Support{} : Support::no("only fp32 constants");
   }
   double rank(const Problem& /*problem*/) const override { return 1; }
-  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const AttentionOptions& /*options*/) const override {
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& /*options*/) const override {
     return std::unique_ptr<Runner>(std::make_unique<ConstantRunner>(problem, value_));
   }
 

@@ -1,0 +1,22 @@
+# Writes a C++ source that holds the text of every kernel header: what src/gpu/compile/kernel_source.cpp hands to compilers. Run as
+# cmake -P at build time: OUTPUT, ROOT (src) and FILES (paths below ROOT, ';' between them).
+set(text "// Made by cmake/EmbedKernels.cmake.\n#include \"gpu/compile/embedded_kernels.h\"\n\nnamespace fulmen::gpu {\n\n")
+string(APPEND text "const EmbeddedFile kEmbeddedFiles[] = {\n")
+set(count 0)
+foreach(file ${FILES})
+  file(READ ${ROOT}/${file} content)
+  string(REGEX REPLACE "^kernels/" "" name "${file}")
+  string(APPEND text "    {\"${name}\", ")
+  # Compilers accept string literals of up to 64 KiB; adjacent ones are joined.
+  string(LENGTH "${content}" length)
+  set(at 0)
+  while(at LESS length)
+    string(SUBSTRING "${content}" ${at} 12000 piece)
+    string(APPEND text "R\"~~~(${piece})~~~\"\n")
+    math(EXPR at "${at} + 12000")
+  endwhile()
+  string(APPEND text "},\n")
+  math(EXPR count "${count} + 1")
+endforeach()
+string(APPEND text "};\nconst int kEmbeddedFileCount = ${count};\n\n}  // namespace fulmen::gpu\n")
+file(WRITE ${OUTPUT} "${text}")

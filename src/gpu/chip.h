@@ -1,0 +1,31 @@
+// The chips that kernels are compiled for: one table, a row a chip. Facts, no behaviour.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fulmen::gpu {
+
+enum class Vendor { amd, nvidia };
+
+struct Chip {
+  std::string_view arch;  // "gfx1100", "sm_90a": what compilers are told
+  Vendor vendor;
+  std::string_view target;    // the header kernels/targets/<target>.h with its matrix instructions; "portable" has none
+  int wave_size;              // lanes of a wave (warp)
+  int lds_bytes;              // most LDS (shared memory) that one workgroup can have
+  int vector_registers;       // most 32-bit registers of a lane, accumulators included
+  int register_file;          // 32-bit registers of a SIMD (AMD) or multiprocessor (NVIDIA), for all waves' lanes
+  std::string_view products;  // "RX 7900": what people call it
+};
+
+// Every chip with a row of its own: those that tests emulate and that `fulmen compile --all` reports.
+const std::vector<Chip>& chips();
+
+// The row of an architecture as a driver names it: "gfx1100", "gfx90a:sramecc+:xnack-", "sm_90". A chip without a row gets that of
+// the nearest one below it (sm_90 is served as sm_80), or a portable one; its arch is the asked one. Null for names that are none.
+// The arch of the result points into `storage`.
+bool find_chip(std::string_view arch, std::string& storage, Chip& chip);
+
+}  // namespace fulmen::gpu

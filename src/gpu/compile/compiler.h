@@ -1,0 +1,42 @@
+// Turning kernel source into code for one chip.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulmen/status.h"
+
+namespace fulmen::gpu {
+
+struct CompileRequest {
+  std::string name;    // for messages and reports: "forward bf16 d128 ..."
+  std::string source;  // complete: kernel_source() has resolved every #include
+  std::string arch;    // "gfx1100", "sm_90a"
+  int workgroup_size = 0;
+};
+
+struct CompiledCode {
+  std::vector<std::byte> code;  // an ELF: code object, cubin, or a host's shared object
+  std::string log;              // what the compiler said: resources (registers, spills) where it reports them
+};
+
+// Thread-safe. Errors carry the compiler's own words.
+class Compiler {
+ public:
+  virtual ~Compiler() = default;
+  virtual std::string_view name() const noexcept = 0;  // "NVRTC", "hipRTC", "clang", "host"
+  // Part of the cache's key: anything that may change the code, options and version.
+  virtual std::string identity() const = 0;
+  virtual Result<CompiledCode> compile(const CompileRequest& request) const = 0;
+};
+
+// Compilers that need no GPU: NVRTC, and an installed clang (amdclang++, clang++-19 to -16, clang++) for AMD. For `fulmen compile`,
+// and clang also for the hip driver where there is no hipRTC. Errors say what was looked for, where, and what installs it.
+Result<const Compiler*> nvrtc_compiler();
+Result<const Compiler*> offline_clang_compiler();
+// The host's own C++ compiler ($FULMEN_HOST_CXX, else c++, g++, clang++, clang++-19), for the emulator: a shared object.
+Result<const Compiler*> host_compiler();
+
+}  // namespace fulmen::gpu

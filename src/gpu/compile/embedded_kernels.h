@@ -1,0 +1,13 @@
+// The table that cmake/EmbedKernels.cmake makes of src/kernels and src/algorithm.
+#pragma once
+
+namespace fulmen::gpu {
+
+struct EmbeddedFile {
+  const char* name;  // "forward.h", "targets/gfx11.h", "algorithm/key_range.h"
+  const char* text;
+};
+extern const EmbeddedFile kEmbeddedFiles[];
+extern const int kEmbeddedFileCount;
+
+}  // namespace fulmen::gpu

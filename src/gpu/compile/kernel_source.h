@@ -1,0 +1,19 @@
+// Kernel source as text: what src/kernels and src/algorithm hold, embedded in the library at build time.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "fulmen/status.h"
+#include "gpu/chip.h"
+
+namespace fulmen::gpu {
+
+// How the source is compiled: for the chip itself, or for this host beside the emulator.
+enum class Platform { amd, nvidia, emulated };
+
+// `prelude` (lines of #define), then src/kernels/<entry> with every #include "..." resolved, once each, with #line marks.
+// Errors: a file that is not embedded.
+Result<std::string> kernel_source(std::string_view entry, std::string_view prelude, const Chip& chip, Platform platform);
+
+}  // namespace fulmen::gpu

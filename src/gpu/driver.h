@@ -1,0 +1,93 @@
+// What a GPU must offer: devices, modules, launches, memory, events. One implementation a vendor library, each in drivers/<name>,
+// and the emulator, which implements it on the host. Thread-safe; no call throws.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulmen/status.h"
+
+namespace fulmen::gpu {
+
+class Compiler;
+
+struct DeviceProperties {
+  std::string name;  // "NVIDIA H200"
+  std::string arch;  // "sm_90", "gfx1100": what find_chip() takes
+  int wave_size = 0;
+  int lds_bytes = 0;      // most LDS (shared memory) that one workgroup can have
+  int compute_units = 0;  // multiprocessors (NVIDIA), compute units (AMD)
+  std::size_t memory_bytes = 0;
+  std::size_t cache_bytes = 0;  // L2
+  std::string software;         // "driver 12.8, NVRTC 13.0 at /usr/lib/...": for listings
+};
+
+// A loaded code object on one device and one of its functions. Opaque; owned by the driver's user: unload it.
+struct Module {
+  void* handle = nullptr;
+};
+struct Function {
+  void* handle = nullptr;
+};
+
+struct Launch {
+  int64_t workgroups = 0;           // the grid, one-dimensional
+  int workgroup_size = 0;           // lanes
+  int lds_bytes = 0;                // dynamic LDS (shared memory)
+  void* stream = nullptr;           // the caller's; null is the device's default stream
+  const void* arguments = nullptr;  // the kernel's only parameter: a struct, passed by value
+  std::size_t argument_bytes = 0;
+};
+
+struct Event {
+  void* handle = nullptr;
+};
+
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  virtual std::string_view name() const noexcept = 0;  // "cuda", "hip", "emulated": the backend's name
+
+  // Ok where the vendor's libraries are there and at least one device is. Else which library is missing or what it said, where it
+  // was looked for, and the one command that installs it. Found out once a process.
+  virtual Status available() const = 0;
+  // Selectors of the devices, in order: "0", "1"; the emulator's are chips: "gfx1100". Empty when not available().
+  virtual std::vector<std::string> selectors() const = 0;
+  virtual Result<DeviceProperties> properties(int device) const = 0;
+  // Compiles for the devices of this driver (NVRTC, hipRTC or clang, a host compiler); null with the reason when there is none.
+  virtual Result<const Compiler*> compiler() const = 0;
+
+  virtual Result<Module> load(int device, std::span<const std::byte> code) const = 0;
+  virtual void unload(int device, Module module) const noexcept = 0;
+  // Errors: no such function. lds_bytes of dynamic LDS are allowed for it from now on.
+  virtual Result<Function> function(int device, Module module, const char* name, int lds_bytes) const = 0;
+  // Asynchronous. A failure gives the driver's own words.
+  virtual Status launch(int device, Function function, const Launch& launch) const = 0;
+
+  virtual Result<void*> allocate(int device, std::size_t bytes) const = 0;
+  virtual void free(int device, void* memory) const noexcept = 0;
+  // From and to any memory of host and device; complete on return.
+  virtual Status copy(int device, void* to, const void* from, std::size_t bytes) const = 0;
+  virtual Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const = 0;
+  // The device whose kernels can use the memory at this address, or an error: ordinary host memory, or unknown.
+  virtual Status check_memory(int device, const void* memory) const = 0;
+  virtual Status synchronize(int device, void* stream) const = 0;
+
+  virtual Result<Event> create_event(int device) const = 0;
+  virtual void destroy_event(int device, Event event) const noexcept = 0;
+  virtual Status record(int device, Event event, void* stream) const = 0;
+  // Waits for both. Milliseconds.
+  virtual Result<float> elapsed(int device, Event begin, Event end) const = 0;
+};
+
+// One of each, alive as long as the process; nothing is opened before the first call of a member.
+const Driver& cuda_driver();
+const Driver& hip_driver();
+const Driver& emulated_driver();
+
+}  // namespace fulmen::gpu

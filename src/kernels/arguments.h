@@ -1,0 +1,41 @@
+// What a launch passes to a forward kernel: one struct by value, the same on host and device. Plain data, fixed layout.
+#pragma once
+
+namespace fulmen::kernels {
+
+using Int64 = long long;
+
+// A tensor of the problem; strides in elements.
+struct View {
+  const void* data;
+  Int64 batch, row, head;  // strides of [batch, seqlen, head]; of bias and mask [batch, query, head]; 0 broadcasts
+};
+
+struct ForwardArguments {
+  View q, k, v, out;
+  View bias, keep_mask;
+  const float* alibi_slopes;
+  Int64 alibi_batch;  // stride
+  const float* sinks;
+  float* lse;
+  Int64 lse_batch, lse_head, lse_row;
+
+  Int64 seqlen_q, seqlen_k;
+  int batch, num_heads, num_kv_heads, group_size;
+  int head_dim, head_dim_v;
+  int row_tiles;  // query tiles a head (or a KV head, where a group shares tiles)
+
+  float scale;    // of q.k, in base-2 units (times log2 e), unless there is a softcap
+  float softcap;  // c * log2 e: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c
+
+  Int64 diagonal, window_left, window_right;  // algorithm/key_range.h
+
+  // Split keys: unnormalised output, maxima and sums of each split, for combine.h.
+  Int64 split_keys;
+  int num_splits;
+  float* partial_out;  // [num_splits][batch, num_heads, seqlen_q][head_dim_v]
+  float* partial_max;  // [num_splits][batch, num_heads, seqlen_q]
+  float* partial_sum;
+};
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,74 @@
+// What every kernel starts from: the platform's primitives and the types that memory holds. Freestanding: no standard headers, no
+// vendor headers.
+//
+// A platform header (platforms/{amd,nvidia,emulated}.h) defines
+//   FULMEN_DEVICE                            how a device function is declared
+//   FULMEN_KERNEL(Arguments, body)           the entry point fulmen_kernel(Arguments by value), calling body(const Arguments&)
+//   lane_id() wave_id() thread_id() workgroup_id()
+//   barrier()                                of the workgroup; LDS written before is read after
+//   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
+//   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
+//   shuffle_xor(x, mask)                     the value of lane_id() ^ mask
+//   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6 absolute) over the softmax's range
+//   half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32 bits, a in the low half
+#pragma once
+
+using Int64 = long long;
+using Size = decltype(sizeof(0));
+
+// N words of 32 bits that move together; 16-byte ones are aligned as vector instructions want them.
+template <int kCount>
+struct alignas(4 * kCount) Words {
+  unsigned word[kCount];
+};
+
+// Storage types: what tensors hold.
+struct Half {
+  unsigned short bits;
+};
+struct Bfloat16 {
+  unsigned short bits;
+};
+
+constexpr float kInfinity = __builtin_huge_valf();
+
+#if defined(FULMEN_PLATFORM_AMD)
+#include "platforms/amd.h"
+#elif defined(FULMEN_PLATFORM_NVIDIA)
+#include "platforms/nvidia.h"
+#else
+#include "platforms/emulated.h"
+#endif
+
+FULMEN_DEVICE unsigned float_bits(float x) { return __builtin_bit_cast(unsigned, x); }
+FULMEN_DEVICE float bits_float(unsigned x) { return __builtin_bit_cast(float, x); }
+
+FULMEN_DEVICE float to_float(float x) { return x; }
+FULMEN_DEVICE float to_float(Half x) { return half_to_float(x.bits); }
+FULMEN_DEVICE float to_float(Bfloat16 x) { return bits_float(static_cast<unsigned>(x.bits) << 16U); }
+
+// Two values rounded to T in one word, a in the low half.
+template <class T>
+FULMEN_DEVICE unsigned pack(float a, float b);
+template <>
+FULMEN_DEVICE unsigned pack<Half>(float a, float b) {
+  return pack_halves(a, b);
+}
+template <>
+FULMEN_DEVICE unsigned pack<Bfloat16>(float a, float b) {
+  return pack_bf16(a, b);
+}
+
+template <class T>
+FULMEN_DEVICE T from_float(float x) {
+  if constexpr (sizeof(T) == 4) {
+    return x;
+  } else {
+    return T{static_cast<unsigned short>(pack<T>(x, 0.0F))};
+  }
+}
+
+constexpr int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+FULMEN_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }

@@ -1,0 +1,80 @@
+// AMD: clang's HIP dialect by builtins alone. RDNA kernels run in wave32, GCN and CDNA ones in wave64.
+#pragma once
+
+#define FULMEN_DEVICE static __attribute__((device, always_inline)) inline
+#define FULMEN_KERNEL(Arguments, body)                                                               \
+  extern "C" __attribute__((global, amdgpu_flat_work_group_size(FULMEN_WORKGROUP, FULMEN_WORKGROUP), \
+                            amdgpu_waves_per_eu(FULMEN_MIN_WAVES))) void                             \
+  fulmen_kernel(const Arguments arguments) {                                                         \
+    body(arguments);                                                                                 \
+  }
+
+#if defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
+constexpr int kWaveSize = 32;
+#else
+constexpr int kWaveSize = 64;
+#endif
+
+__attribute__((shared, aligned(128))) unsigned char lds_memory[FULMEN_LDS_BYTES > 0 ? FULMEN_LDS_BYTES : 4];
+
+FULMEN_DEVICE int thread_id() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
+FULMEN_DEVICE int lane_id() {
+  if constexpr (FULMEN_WORKGROUP == kWaveSize) {
+    return thread_id();
+  } else {
+    return thread_id() % kWaveSize;
+  }
+}
+// In a scalar register: what depends on it costs no vector instructions.
+FULMEN_DEVICE int wave_id() { return __builtin_amdgcn_readfirstlane(thread_id() / kWaveSize); }
+FULMEN_DEVICE Int64 workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
+FULMEN_DEVICE void barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+template <class V>
+FULMEN_DEVICE V lds_load(int offset) {
+  return *reinterpret_cast<const V*>(lds_memory + offset);
+}
+template <class V>
+FULMEN_DEVICE void lds_store(int offset, V value) {
+  *reinterpret_cast<V*>(lds_memory + offset) = value;
+}
+template <class V>
+using GlobalPointer = __attribute__((address_space(1))) V*;
+template <class V>
+FULMEN_DEVICE V global_load(const V* p) {
+  return *(GlobalPointer<const V>)p;
+}
+template <class V>
+FULMEN_DEVICE void global_store(V* p, V value) {
+  *(GlobalPointer<V>)p = value;
+}
+
+FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) {
+  return static_cast<unsigned>(__builtin_amdgcn_ds_bpermute((lane_id() ^ mask) * 4, static_cast<int>(x)));
+}
+FULMEN_DEVICE float shuffle_xor(float x, int mask) {
+  return __builtin_bit_cast(float, shuffle_xor(__builtin_bit_cast(unsigned, x), mask));
+}
+
+FULMEN_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+FULMEN_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
+FULMEN_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+FULMEN_DEVICE float half_to_float(unsigned short bits) { return static_cast<float>(__builtin_bit_cast(_Float16, bits)); }
+FULMEN_DEVICE unsigned pack_halves(float a, float b) {
+  const auto low = __builtin_bit_cast(unsigned short, static_cast<_Float16>(a));
+  const auto high = __builtin_bit_cast(unsigned short, static_cast<_Float16>(b));
+  return low | static_cast<unsigned>(high) << 16U;
+}
+// Rounded to nearest, ties to even; NaN stays NaN.
+FULMEN_DEVICE unsigned round_bf16_in_place(float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x);
+  const unsigned rounded = bits + 0x7FFFU + __builtin_amdgcn_ubfe(bits, 16, 1);
+  return __builtin_isnan(x) ? bits | 0x400000U : rounded;
+}
+FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
+  return __builtin_amdgcn_perm(round_bf16_in_place(b), round_bf16_in_place(a), 0x07060302U);
+}

@@ -1,0 +1,90 @@
+// The host, beside the emulator: every access and collective goes through its table. FULMEN_WAVE_SIZE is the emulated chip's.
+#pragma once
+
+#include "platforms/emulator_api.h"
+
+#define FULMEN_DEVICE static inline
+#define FULMEN_KERNEL(Arguments, body)                                                           \
+  extern "C" {                                                                                   \
+  extern const int fulmen_argument_bytes;                                                        \
+  const int fulmen_argument_bytes = sizeof(Arguments);                                           \
+  void fulmen_bind(const EmulatorApi* api) { emulator = api; }                                   \
+  void fulmen_kernel(const void* arguments) { body(*static_cast<const Arguments*>(arguments)); } \
+  }
+
+static const EmulatorApi* emulator;
+
+constexpr int kWaveSize = FULMEN_WAVE_SIZE;
+
+// Where a verb was called. Verbs take it as their last, defaulted argument.
+struct Position {
+  const char* file;
+  int line;
+  static constexpr Position here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+};
+
+FULMEN_DEVICE int thread_id() { return emulator->thread_id(); }
+FULMEN_DEVICE int lane_id() { return emulator->thread_id() % kWaveSize; }
+FULMEN_DEVICE int wave_id() { return emulator->thread_id() / kWaveSize; }
+FULMEN_DEVICE Int64 workgroup_id() { return emulator->workgroup_id(); }
+FULMEN_DEVICE void barrier(Position at = Position::here()) { emulator->barrier(at.file, at.line); }
+
+template <class V>
+FULMEN_DEVICE V lds_load(int offset, Position at = Position::here()) {
+  V value;
+  emulator->lds_read(offset, &value, sizeof(V), at.file, at.line);
+  return value;
+}
+template <class V>
+FULMEN_DEVICE void lds_store(int offset, V value, Position at = Position::here()) {
+  emulator->lds_write(offset, &value, sizeof(V), at.file, at.line);
+}
+template <class V>
+FULMEN_DEVICE V global_load(const V* p, Position at = Position::here()) {
+  V value;
+  emulator->global_read(p, &value, sizeof(V), at.file, at.line);
+  return value;
+}
+template <class V>
+FULMEN_DEVICE void global_store(V* p, V value, Position at = Position::here()) {
+  emulator->global_write(p, &value, sizeof(V), at.file, at.line);
+}
+
+// All lanes' values of x, by lane; valid until this lane's next verb.
+template <class V>
+FULMEN_DEVICE const V* all_lanes(const char* operation, const V& x, Position at) {
+  return static_cast<const V*>(emulator->exchange(operation, &x, sizeof(V), at.file, at.line));
+}
+FULMEN_DEVICE float shuffle_xor(float x, int mask, Position at = Position::here()) {
+  return all_lanes("shuffle_xor", x, at)[lane_id() ^ mask];
+}
+FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask, Position at = Position::here()) {
+  return all_lanes("shuffle_xor", x, at)[lane_id() ^ mask];
+}
+
+FULMEN_DEVICE float exp2(float x) { return __builtin_exp2f(x); }
+FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
+FULMEN_DEVICE float reciprocal(float x) { return 1.0F / x; }
+FULMEN_DEVICE float half_to_float(unsigned short bits) {
+  const unsigned sign = (bits & 0x8000U) << 16U, exponent = bits >> 10U & 31U, fraction = bits & 0x3FFU;
+  if (exponent == 31) return __builtin_bit_cast(float, sign | 0x7F800000U | fraction << 13U);
+  const float magnitude = exponent == 0 ? static_cast<float>(fraction) * 0x1p-24F
+                                        : __builtin_bit_cast(float, (exponent + 112) << 23U | fraction << 13U);
+  return sign != 0 ? -magnitude : magnitude;
+}
+FULMEN_DEVICE unsigned round_half(float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x), sign = bits >> 16U & 0x8000U;
+  if (x != x) return sign | 0x7E00U;
+  const float magnitude = __builtin_fabsf(x);
+  if (magnitude >= 65520.0F) return sign | 0x7C00U;
+  // Below 2^-14 halves are multiples of 2^-24; adding 1/2 puts the sum's last bit there, rounded by the addition.
+  if (magnitude < 0x1p-14F) return sign | (__builtin_bit_cast(unsigned, magnitude + 0.5F) - 0x3F000000U);
+  const unsigned absolute = bits & 0x7FFFFFFFU;
+  return sign | ((absolute + 0xFFFU + (absolute >> 13U & 1U)) >> 13U) - (112U << 10U);
+}
+FULMEN_DEVICE unsigned pack_halves(float a, float b) { return round_half(a) | round_half(b) << 16U; }
+FULMEN_DEVICE unsigned round_bf16(float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x);
+  return x != x ? bits >> 16U | 0x40U : (bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U;
+}
+FULMEN_DEVICE unsigned pack_bf16(float a, float b) { return round_bf16(a) | round_bf16(b) << 16U; }

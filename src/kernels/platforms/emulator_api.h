@@ -1,0 +1,33 @@
+// Between a kernel compiled for the host and the emulator that runs it: the emulator hands over this table when it loads the
+// kernel. Every call comes from one lane (a fiber); calls with an exchange or a barrier suspend it until the others have come.
+// Positions are the kernel's source lines, for reports.
+#pragma once
+
+struct EmulatorApi {
+  unsigned size;  // sizeof(EmulatorApi): both sides are built from the same source, or refuse each other
+  int wave_size;
+
+  int (*thread_id)();
+  long long (*workgroup_id)();
+  // Of the whole workgroup. A lane that ended, or waits at another place, is a divergent barrier.
+  void (*barrier)(const char* file, int line);
+  // Of a wave: every lane gives `bytes` bytes and gets the address of all lanes' bytes, lane after lane, valid until its next call.
+  // All lanes must come from the same place with the same `operation` and `bytes`.
+  const void* (*exchange)(const char* operation, const void* mine, int bytes, const char* file, int line);
+
+  void (*lds_read)(int offset, void* to, int bytes, const char* file, int line);
+  void (*lds_write)(int offset, const void* from, int bytes, const char* file, int line);
+  void (*global_read)(const void* from, void* to, int bytes, const char* file, int line);
+  void (*global_write)(void* to, const void* from, int bytes, const char* file, int line);
+  unsigned (*global_atomic_add)(unsigned* at, unsigned value, const char* file, int line);
+
+  // NVIDIA's cp.async: read_bytes from global memory, zeros up to `bytes`, arrive in LDS at the wait, and not before.
+  void (*copy_async)(int offset, const void* from, int bytes, int read_bytes, const char* file, int line);
+  void (*copy_commit)();
+  void (*copy_wait)(int groups_left_in_flight, const char* file, int line);
+};
+
+// A kernel's shared object exports
+//   void fulmen_bind(const EmulatorApi*)       once, after loading
+//   void fulmen_kernel(const void* arguments)  one lane's whole run
+//   const int fulmen_argument_bytes            of the struct that arguments points to

@@ -1,0 +1,86 @@
+// NVIDIA: NVRTC's language and PTX. sm_70 and newer.
+#pragma once
+
+#define FULMEN_DEVICE __device__ __forceinline__
+#define FULMEN_KERNEL(Arguments, body)                                                  \
+  extern "C" __global__ void __launch_bounds__(FULMEN_WORKGROUP, FULMEN_MIN_WORKGROUPS) \
+      fulmen_kernel(const __grid_constant__ Arguments arguments) {                      \
+    body(arguments);                                                                    \
+  }
+
+constexpr int kWaveSize = 32;
+
+extern __shared__ __align__(128) unsigned char lds_memory[];
+
+FULMEN_DEVICE int thread_id() { return static_cast<int>(threadIdx.x); }
+FULMEN_DEVICE int lane_id() { return static_cast<int>(threadIdx.x) % kWaveSize; }
+// Broadcast, so that the compiler knows it is the same in every lane.
+FULMEN_DEVICE int wave_id() { return __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / kWaveSize, 0); }
+FULMEN_DEVICE Int64 workgroup_id() { return blockIdx.x; }
+FULMEN_DEVICE void barrier() { __syncthreads(); }
+
+template <class V>
+FULMEN_DEVICE V lds_load(int offset) {
+  return *reinterpret_cast<const V*>(lds_memory + offset);
+}
+template <class V>
+FULMEN_DEVICE void lds_store(int offset, V value) {
+  *reinterpret_cast<V*>(lds_memory + offset) = value;
+}
+template <class V>
+FULMEN_DEVICE V global_load(const V* p) {
+  return *p;
+}
+template <class V>
+FULMEN_DEVICE void global_store(V* p, V value) {
+  *p = value;
+}
+
+FULMEN_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
+FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
+
+FULMEN_DEVICE float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FULMEN_DEVICE float log2(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FULMEN_DEVICE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FULMEN_DEVICE float half_to_float(unsigned short bits) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(bits));
+  return y;
+}
+FULMEN_DEVICE unsigned pack_halves(float a, float b) {
+  unsigned y;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(b), "f"(a));
+#else
+  unsigned short low, high;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(low) : "f"(a));
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(high) : "f"(b));
+  y = low | static_cast<unsigned>(high) << 16U;
+#endif
+  return y;
+}
+FULMEN_DEVICE unsigned round_bf16(float x) {
+  const unsigned bits = __float_as_uint(x);
+  return x != x ? 0x7FFFU : (bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U;
+}
+FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  unsigned y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(b), "f"(a));
+  return y;
+#else
+  return round_bf16(a) | round_bf16(b) << 16U;
+#endif
+}
