@@ -12,6 +12,17 @@ endfunction()
 
 fulmen_header_only(fmt fmt/format.h)
 target_compile_definitions(fulmen_fmt INTERFACE FMT_HEADER_ONLY=1)
+# Fibers of the emulated GPU, linked statically: the library needs nothing of Boost where it runs.
+find_path(FULMEN_boost_context_INCLUDE_DIR boost/context/detail/fcontext.hpp DOC "Where <boost/context/...> is")
+find_library(FULMEN_boost_context_LIBRARY NAMES libboost_context.a DOC "Boost.Context's archive")
+add_library(fulmen_boost_context INTERFACE)
+if(FULMEN_boost_context_INCLUDE_DIR AND FULMEN_boost_context_LIBRARY)
+  target_include_directories(fulmen_boost_context SYSTEM INTERFACE ${FULMEN_boost_context_INCLUDE_DIR})
+  target_link_libraries(fulmen_boost_context INTERFACE ${FULMEN_boost_context_LIBRARY})
+else()
+  message(FATAL_ERROR "Boost.Context was not found; ./dev build installs it (libboost-context-dev)")
+endif()
+
 if(FULMEN_TOOLS OR FULMEN_TESTS OR FULMEN_FUZZ)
   fulmen_header_only(cli11 CLI/CLI.hpp)
   fulmen_header_only(json nlohmann/json.hpp)

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "device_tensors.h"
 #include "fulmen/fulmen.h"
 #include "problem_arguments.h"
 
@@ -54,13 +55,21 @@ Status compute(const RunArguments& arguments) {
   // One more byte each: a tensor without elements still has an address.
   Memory out(elements(tensors.out) * static_cast<std::size_t>(size_of(tensors.out.dtype)) + 1);
   Memory lse(elements(tensors.lse) * sizeof(float) + 1);
-  Memory workspace(planned.value().workspace_bytes() + 1);
-  if (out.data() == nullptr || lse.data() == nullptr || workspace.data() == nullptr) {
+  if (out.data() == nullptr || lse.data() == nullptr) {
     return {StatusCode::out_of_memory, fmt::format("no memory for the result of {}", to_string(problem.value()))};
   }
   tensors.out.data = out.data();
   if (!arguments.lse.empty()) tensors.lse.data = lse.data();
-  const Status status = planned.value().run(nullptr, tensors, workspace.data(), planned.value().workspace_bytes());
+  const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(planned.value().device(), tensors);
+  if (!there.ok()) return there.status();
+  const std::size_t scratch = planned.value().workspace_bytes();
+  const DeviceMemory workspace = there.value()->workspace(scratch);
+  if (scratch > 0 && workspace.data() == nullptr) {
+    return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes", scratch)};
+  }
+  Status status = planned.value().run(nullptr, there.value()->tensors(), workspace.data(), scratch);
+  if (status.ok()) status = there.value()->synchronize();
+  if (status.ok()) status = there.value()->download();
   if (!status.ok()) return status;
   if (Status written = write_outputs(arguments, tensors); !written.ok()) return written;
   fmt::print("{} {} by {}\n", arguments.out, shape_text(file_shape(arguments.problem.layout, tensors.out)),

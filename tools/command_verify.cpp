@@ -8,6 +8,7 @@
 #include <random>
 
 #include "commands.h"
+#include "device_tensors.h"
 #include "fulmen/fulmen.h"
 #include "problem_arguments.h"
 #include "progress.h"
@@ -52,8 +53,8 @@ VerifyReport failure(const Status& status) {
   return report;
 }
 
-VerifyReport run_kernel(const Problem& problem, const GridData& data, const std::string& device, const std::string& kernel,
-                        int threads) {
+VerifyReport run_kernel(const Problem& problem, const GridData& data, const DeviceTensors& there, const std::string& device,
+                        const std::string& kernel, int threads) {
   AttentionOptions options = data.options;
   options.kernel = kernel;
   options.num_threads = threads;
@@ -61,8 +62,11 @@ VerifyReport run_kernel(const Problem& problem, const GridData& data, const std:
   if (!planned.ok()) return failure(planned.status());
   poison(data.tensors.out);
   poison(data.tensors.lse);
-  const Memory workspace(planned->workspace_bytes() + 1);
-  const Status status = planned->run(nullptr, data.tensors, workspace.data(), planned->workspace_bytes());
+  if (Status status = there.upload_outputs(); !status.ok()) return failure(status);
+  const DeviceMemory workspace = there.workspace(planned->workspace_bytes());
+  Status status = planned->run(nullptr, there.tensors(), workspace.data(), planned->workspace_bytes());
+  if (status.ok()) status = there.synchronize();
+  if (status.ok()) status = there.download();
   return status.ok() ? verify_result(problem, data.tensors) : failure(status);
 }
 
@@ -113,11 +117,13 @@ Status verify(const VerifyArguments& arguments) {
     if (!problem.ok()) return problem.status();
     const Result<std::vector<Candidate>> found = candidates(problem.value(), device);
     if (!found.ok()) return found.status();
+    const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(device, data.tensors);
+    if (!there.ok()) return there.status();
     for (const Candidate& candidate : found.value()) {
       kernel_exists = kernel_exists || candidate.kernel == arguments.kernel;
       const bool asked_for = arguments.kernel.empty() || candidate.kernel == arguments.kernel;
       if (!asked_for || !candidate.support.yes) continue;
-      const VerifyReport report = run_kernel(problem.value(), data, device, candidate.kernel, arguments.threads);
+      const VerifyReport report = run_kernel(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads);
       tallies[{candidate.kernel, grid_case.dtype}].add(report);
       if (report.ok) continue;
       if (++failures <= kShownFailures) {

@@ -5,8 +5,10 @@ namespace fulmen::algorithm {
 
 using Index = long long;
 
-#if defined(__CUDACC__) || defined(__HIP__)
+#if defined(__CUDACC__)
 #define FULMEN_ALGORITHM __host__ __device__ constexpr
+#elif defined(__HIP__)
+#define FULMEN_ALGORITHM __attribute__((host, device)) constexpr
 #else
 // Always inlined: a copy compiled for one instruction set must never be linked into code that runs without it.
 #define FULMEN_ALGORITHM constexpr __attribute__((always_inline))

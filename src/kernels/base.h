@@ -8,9 +8,11 @@
 //   barrier()                                of the workgroup; LDS written before is read after
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
+//   larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN
 //   shuffle_xor(x, mask)                     the value of lane_id() ^ mask
 //   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6 absolute) over the softmax's range
 //   half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32 bits, a in the low half
+//   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 #pragma once
 
 using Int64 = long long;
@@ -30,7 +32,7 @@ struct Bfloat16 {
   unsigned short bits;
 };
 
-constexpr float kInfinity = __builtin_huge_valf();
+constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000U);
 
 #if defined(FULMEN_PLATFORM_AMD)
 #include "platforms/amd.h"
@@ -68,7 +70,7 @@ FULMEN_DEVICE T from_float(float x) {
   }
 }
 
-constexpr int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
-constexpr int smaller(int a, int b) { return a < b ? a : b; }
-constexpr int larger(int a, int b) { return a > b ? a : b; }
-FULMEN_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
+template <class T>
+constexpr bool kIsHalf = false;
+template <>
+constexpr bool kIsHalf<Half> = true;

@@ -1,4 +1,5 @@
 #include "cpu/backend.h"
+#include "gpu/backend.h"
 #include "plan/registry.h"
 
 namespace fulmen {
@@ -7,6 +8,7 @@ namespace fulmen {
 BackendList builtin_backends() {
   return {
       cpu::make_cpu_backend(),
+      gpu::make_gpu_backend(gpu::emulated_driver()),
   };
 }
 

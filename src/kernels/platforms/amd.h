@@ -1,7 +1,7 @@
 // AMD: clang's HIP dialect by builtins alone. RDNA kernels run in wave32, GCN and CDNA ones in wave64.
 #pragma once
 
-#define FULMEN_DEVICE static __attribute__((device, always_inline)) inline
+#define FULMEN_DEVICE __attribute__((device, always_inline)) inline
 #define FULMEN_KERNEL(Arguments, body)                                                               \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(FULMEN_WORKGROUP, FULMEN_WORKGROUP), \
                             amdgpu_waves_per_eu(FULMEN_MIN_WAVES))) void                             \
@@ -42,15 +42,28 @@ template <class V>
 FULMEN_DEVICE void lds_store(int offset, V value) {
   *reinterpret_cast<V*>(lds_memory + offset) = value;
 }
+// Built-in types of a size: classes have no copies across address spaces.
+template <int kBytes>
+struct Plain {
+  typedef unsigned Type __attribute__((ext_vector_type(kBytes / 4)));
+};
+template <>
+struct Plain<1> {
+  using Type = unsigned char;
+};
+template <>
+struct Plain<2> {
+  using Type = unsigned short;
+};
 template <class V>
-using GlobalPointer = __attribute__((address_space(1))) V*;
+using GlobalPointer = __attribute__((address_space(1))) Plain<sizeof(V)>::Type*;
 template <class V>
 FULMEN_DEVICE V global_load(const V* p) {
-  return *(GlobalPointer<const V>)p;
+  return __builtin_bit_cast(V, *(GlobalPointer<V>)p);
 }
 template <class V>
 FULMEN_DEVICE void global_store(V* p, V value) {
-  *(GlobalPointer<V>)p = value;
+  *(GlobalPointer<V>)p = __builtin_bit_cast(typename Plain<sizeof(V)>::Type, value);
 }
 
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) {
@@ -60,6 +73,9 @@ FULMEN_DEVICE float shuffle_xor(float x, int mask) {
   return __builtin_bit_cast(float, shuffle_xor(__builtin_bit_cast(unsigned, x), mask));
 }
 
+FULMEN_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
+FULMEN_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
+FULMEN_DEVICE float copy_sign(float x, float sign) { return __builtin_copysignf(x, sign); }
 FULMEN_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 FULMEN_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
 FULMEN_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
@@ -77,4 +93,9 @@ FULMEN_DEVICE unsigned round_bf16_in_place(float x) {
 }
 FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
   return __builtin_amdgcn_perm(round_bf16_in_place(b), round_bf16_in_place(a), 0x07060302U);
+}
+
+// The low, or the high, 16 bits of a, and above them those of b.
+FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
+  return __builtin_amdgcn_perm(b, a, high ? 0x07060302U : 0x05040100U);
 }

@@ -3,7 +3,7 @@
 
 #include "platforms/emulator_api.h"
 
-#define FULMEN_DEVICE static inline
+#define FULMEN_DEVICE inline
 #define FULMEN_KERNEL(Arguments, body)                                                           \
   extern "C" {                                                                                   \
   extern const int fulmen_argument_bytes;                                                        \
@@ -62,6 +62,9 @@ FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask, Position at = Position:
   return all_lanes("shuffle_xor", x, at)[lane_id() ^ mask];
 }
 
+FULMEN_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
+FULMEN_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
+FULMEN_DEVICE float copy_sign(float x, float sign) { return __builtin_copysignf(x, sign); }
 FULMEN_DEVICE float exp2(float x) { return __builtin_exp2f(x); }
 FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
 FULMEN_DEVICE float reciprocal(float x) { return 1.0F / x; }
@@ -88,3 +91,8 @@ FULMEN_DEVICE unsigned round_bf16(float x) {
   return x != x ? bits >> 16U | 0x40U : (bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U;
 }
 FULMEN_DEVICE unsigned pack_bf16(float a, float b) { return round_bf16(a) | round_bf16(b) << 16U; }
+
+// The low, or the high, 16 bits of a, and above them those of b.
+FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
+  return high ? a >> 16U | (b & 0xFFFF0000U) : (a & 0xFFFFU) | b << 16U;
+}

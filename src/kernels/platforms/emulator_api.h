@@ -7,6 +7,9 @@ struct EmulatorApi {
   unsigned size;  // sizeof(EmulatorApi): both sides are built from the same source, or refuse each other
   int wave_size;
 
+  // The kernel broke a rule that only it can see; the lane does not return.
+  void (*fail)(const char* what, const char* file, int line);
+
   int (*thread_id)();
   long long (*workgroup_id)();
   // Of the whole workgroup. A lane that ended, or waits at another place, is a divergent barrier.

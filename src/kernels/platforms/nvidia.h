@@ -36,6 +36,9 @@ FULMEN_DEVICE void global_store(V* p, V value) {
   *p = value;
 }
 
+FULMEN_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+FULMEN_DEVICE float absolute(float x) { return fabsf(x); }
+FULMEN_DEVICE float copy_sign(float x, float sign) { return copysignf(x, sign); }
 FULMEN_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
 
@@ -84,3 +87,6 @@ FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
   return round_bf16(a) | round_bf16(b) << 16U;
 #endif
 }
+
+// The low, or the high, 16 bits of a, and above them those of b.
+FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) { return __byte_perm(a, b, high ? 0x7632 : 0x5410); }

@@ -1,0 +1,68 @@
+#include "gpu/backend.h"
+
+#include <vector>
+
+#include "gpu/device_list.h"
+#include "gpu/gpu_kernel.h"
+#include "gpu/launch/family.h"
+
+namespace fulmen::gpu {
+namespace {
+
+// The targets that a driver's devices can have.
+bool has_target(const Driver& driver, std::string_view target) {
+  if (target == "portable" || driver.name() == "emulated") return true;
+  return (driver.name() == "cuda") == target.starts_with("sm");
+}
+
+class GpuBackend final : public Backend {
+ public:
+  explicit GpuBackend(const Driver& driver) : driver_(driver), devices_(driver) {
+    for (const Family* family : families()) {
+      if (!has_target(driver, family->target())) continue;
+      owned_.push_back(make_gpu_kernel(driver, *family));
+      kernels_.push_back(owned_.back().get());
+    }
+  }
+
+  std::string_view name() const noexcept override { return driver_.name(); }
+  std::vector<DeviceInfo> devices() const override {
+    std::vector<DeviceInfo> list;
+    for (const Device& device : devices_.devices()) list.push_back(device.info);
+    return list;
+  }
+  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+
+  bool uses_host_memory() const noexcept override { return false; }
+  void* allocate(const std::string& name, std::size_t bytes) const noexcept override {
+    const Device* device = devices_.find(name);
+    if (device == nullptr) return nullptr;
+    const Result<void*> memory = driver_.allocate(device->ordinal, bytes);
+    return memory.ok() ? memory.value() : nullptr;
+  }
+  void free(const std::string& name, void* memory) const noexcept override {
+    if (const Device* device = devices_.find(name); device != nullptr && memory != nullptr) driver_.free(device->ordinal, memory);
+  }
+  Status copy(const std::string& name, void* to, const void* from, std::size_t bytes) const override {
+    const Device* device = devices_.find(name);
+    if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};
+    return bytes == 0 ? Status{} : driver_.copy(device->ordinal, to, from, bytes);
+  }
+  Status synchronize(const std::string& name, void* stream) const override {
+    const Device* device = devices_.find(name);
+    if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};
+    return driver_.synchronize(device->ordinal, stream);
+  }
+
+ private:
+  const Driver& driver_;
+  DeviceList devices_;
+  std::vector<std::unique_ptr<const Kernel>> owned_;
+  std::vector<const Kernel*> kernels_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Backend> make_gpu_backend(const Driver& driver) { return std::make_shared<GpuBackend>(driver); }
+
+}  // namespace fulmen::gpu

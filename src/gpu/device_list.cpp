@@ -1,0 +1,72 @@
+#include "gpu/device_list.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+
+namespace fulmen::gpu {
+namespace {
+
+Device describe(const Driver& driver, int ordinal, const std::string& selector) {
+  Device device;
+  device.ordinal = ordinal;
+  device.info.name = fmt::format("{}:{}", driver.name(), selector);
+  Result<DeviceProperties> properties = driver.properties(ordinal);
+  if (!properties.ok()) {
+    device.info.reason = properties.status().message();
+    return device;
+  }
+  device.properties = std::move(properties).value();
+  const DeviceProperties& p = device.properties;
+  device.info.chip = p.name == p.arch ? p.arch : fmt::format("{} ({})", p.name, p.arch);
+  static auto* const kNames = new std::map<std::string, std::string>;  // what chip.arch points into; never destroyed
+  static std::mutex mutex;
+  const std::scoped_lock lock(mutex);
+  std::string& storage = (*kNames)[p.arch];
+  if (storage.empty()) storage = p.arch;
+  if (!find_chip(p.arch, storage, device.chip)) {
+    device.info.reason =
+        fmt::format("{} is no chip that Fulmen has kernels for: AMD from gfx803 and NVIDIA from sm_70 are served", p.arch);
+    return device;
+  }
+  device.info.usable = true;
+  device.info.features = fmt::format("{} compute units, wave{}, {} KiB LDS, {:.1f} GiB, kernels for {}{}{}", p.compute_units,
+                                     device.chip.wave_size, p.lds_bytes / 1024, static_cast<double>(p.memory_bytes) / (1 << 30),
+                                     device.chip.target, p.software.empty() ? "" : ", ", p.software);
+  if (p.lds_bytes > 0 && p.lds_bytes < device.chip.lds_bytes) device.chip.lds_bytes = p.lds_bytes;
+  return device;
+}
+
+std::vector<Device> describe_all(const Driver& driver) {
+  std::vector<Device> devices;
+  if (Status status = driver.available(); !status.ok()) {
+    Device& device = devices.emplace_back();
+    device.info.name = std::string(driver.name());
+    device.info.reason = status.message();
+    return devices;
+  }
+  const std::vector<std::string> selectors = driver.selectors();
+  for (std::size_t n = 0; n < selectors.size(); ++n) devices.push_back(describe(driver, static_cast<int>(n), selectors[n]));
+  return devices;
+}
+
+}  // namespace
+
+const std::vector<Device>& DeviceList::devices() const {
+  static std::mutex mutex;
+  static auto* const kLists = new std::map<const Driver*, std::vector<Device>>;
+  const std::scoped_lock lock(mutex);
+  const auto found = kLists->find(&driver_);
+  return found != kLists->end() ? found->second : kLists->emplace(&driver_, describe_all(driver_)).first->second;
+}
+
+const Device* DeviceList::find(const std::string& name) const {
+  const bool any = name == driver_.name();
+  for (const Device& device : devices()) {
+    if (device.info.usable && (any || device.info.name == name)) return &device;
+  }
+  return nullptr;
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,32 @@
+// The devices of a driver by name, with what planning needs to know of each. Asked once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fulmen/backend.h"
+#include "gpu/chip.h"
+#include "gpu/driver.h"
+
+namespace fulmen::gpu {
+
+struct Device {
+  int ordinal = 0;
+  DeviceInfo info;
+  DeviceProperties properties;
+  Chip chip{};
+};
+
+class DeviceList {
+ public:
+  explicit DeviceList(const Driver& driver) : driver_(driver) {}
+  // Opens the driver at the first call.
+  const std::vector<Device>& devices() const;
+  // By name; the driver's name alone is its first usable device. Null when there is none.
+  const Device* find(const std::string& name) const;
+
+ private:
+  const Driver& driver_;
+};
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,259 @@
+#include "gpu/drivers/emulated/workgroup.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "gpu/drivers/emulated/fibers.h"
+#include "gpu/drivers/emulated/lds.h"
+
+namespace fulmen::gpu::emulated {
+namespace {
+
+constexpr int kMostExchangeBytes = 64;
+
+struct AsyncCopy {
+  int offset, bytes;
+  std::byte data[16];
+  Site site;
+};
+
+enum class Waits { nowhere, exchange, barrier, done };
+
+struct Lane {
+  Fiber fiber;
+  int thread = 0;
+  Waits waits = Waits::nowhere;
+  const char* operation = "";
+  int bytes = 0;
+  Site site;
+  std::vector<AsyncCopy> uncommitted;
+  std::deque<std::vector<AsyncCopy>> in_flight;
+};
+
+class Workgroup {
+ public:
+  std::string run(const LaunchShape& shape, int64_t id, void (*kernel)(const void*), const void* arguments,
+                  const MemoryCheck& accessible);
+
+  // Called by lanes.
+  void broken_rule(const char* what, Site site) { check(fmt::format("{} at {}: lane {}", what, to_string(site), thread())); }
+  int thread() const { return current_->thread; }
+  long long id() const { return id_; }
+  void barrier(Site site) { wait(Waits::barrier, "barrier", 0, site); }
+  const void* exchange(const char* operation, const void* mine, int bytes, Site site);
+  void lds_read(int offset, void* to, int bytes, Site site) { check(lds_.read(offset, to, bytes, thread(), site)); }
+  void lds_write(int offset, const void* from, int bytes, Site site) { check(lds_.write(offset, from, bytes, thread(), site)); }
+  void check_global(const void* address, int bytes, const char* verb, Site site);
+  void copy_async(int offset, const void* from, int bytes, int read_bytes, Site site);
+  void copy_commit() {
+    current_->in_flight.push_back(std::move(current_->uncommitted));
+    current_->uncommitted.clear();
+  }
+  void copy_wait(int left);
+
+ private:
+  static void enter(boost::context::detail::transfer_t from);
+  void wait(Waits where, const char* operation, int bytes, Site site) {
+    Lane& lane = *current_;
+    lane.waits = where;
+    lane.operation = operation;
+    lane.bytes = bytes;
+    lane.site = site;
+    yield(scheduler_, lane.fiber, false);
+  }
+  // The lane that failed never runs on.
+  void check(std::string error) {
+    if (error.empty()) return;
+    fail(std::move(error));
+    yield(scheduler_, current_->fiber, false);
+  }
+  void fail(std::string error) {
+    if (error_.empty()) error_ = std::move(error);
+  }
+  bool run_wave(int wave);
+  std::string place(const Lane& lane) const {
+    if (lane.waits == Waits::done) return fmt::format("lane {} has ended", lane.thread);
+    return fmt::format("lane {} is at {} ({})", lane.thread, lane.operation, to_string(lane.site));
+  }
+
+  LaunchShape shape_;
+  long long id_ = 0;
+  void (*kernel_)(const void*) = nullptr;
+  const void* arguments_ = nullptr;
+  const MemoryCheck* accessible_ = nullptr;
+  Stacks stacks_;
+  Fiber scheduler_;
+  std::vector<Lane> lanes_;
+  Lane* current_ = nullptr;
+  Lds lds_;
+  // Two each wave, in turn: a lane may be at the next exchange while others still read the last one's.
+  std::vector<std::byte> exchanged_;
+  std::vector<int> exchanges_;  // of each wave so far
+  std::string error_;
+};
+
+thread_local Workgroup* running = nullptr;
+
+void Workgroup::enter(boost::context::detail::transfer_t from) {
+  Workgroup& group = *running;
+  entered(group.scheduler_, from);
+  group.kernel_(group.arguments_);
+  group.current_->waits = Waits::done;
+  yield(group.scheduler_, group.current_->fiber, true);
+}
+
+const void* Workgroup::exchange(const char* operation, const void* mine, int bytes, Site site) {
+  if (bytes > kMostExchangeBytes)
+    check(fmt::format("{} at {}: {} bytes, at most {} are exchanged", operation, to_string(site), bytes, kMostExchangeBytes));
+  const int wave = thread() / shape_.wave_size, lane = thread() % shape_.wave_size;
+  const auto buffer = static_cast<std::size_t>(2 * wave + exchanges_[static_cast<std::size_t>(wave)] % 2);
+  std::byte* all = exchanged_.data() + buffer * static_cast<std::size_t>(shape_.wave_size * kMostExchangeBytes);
+  std::memcpy(all + static_cast<std::ptrdiff_t>(lane) * bytes, mine, static_cast<std::size_t>(bytes));
+  wait(Waits::exchange, operation, bytes, site);
+  return all;
+}
+
+void Workgroup::check_global(const void* address, int bytes, const char* verb, Site site) {
+  if ((*accessible_)(address, static_cast<std::size_t>(bytes))) return;
+  check(fmt::format("global memory out of bounds: lane {} {} {} bytes of {} at {}, outside every allocation", thread(), verb, bytes,
+                    address, to_string(site)));
+}
+
+void Workgroup::copy_async(int offset, const void* from, int bytes, int read_bytes, Site site) {
+  if (read_bytes > 0) check_global(from, read_bytes, "copies", site);
+  AsyncCopy copy{offset, bytes, {}, site};
+  std::memcpy(copy.data, from, static_cast<std::size_t>(read_bytes));
+  current_->uncommitted.push_back(copy);
+}
+
+void Workgroup::copy_wait(int left) {
+  auto& groups = current_->in_flight;
+  for (; groups.size() > static_cast<std::size_t>(left); groups.pop_front()) {
+    for (const AsyncCopy& copy : groups.front()) lds_write(copy.offset, copy.data, copy.bytes, copy.site);
+  }
+}
+
+// Runs a wave's lanes until all wait at a barrier or have ended.
+bool Workgroup::run_wave(int wave) {
+  Lane* first = lanes_.data() + static_cast<std::ptrdiff_t>(wave) * shape_.wave_size;
+  while (true) {
+    for (int l = 0; l < shape_.wave_size; ++l) {
+      current_ = first + l;
+      current_->waits = Waits::nowhere;
+      resume(scheduler_, current_->fiber);
+      if (!error_.empty()) return false;
+    }
+    for (int l = 1; l < shape_.wave_size; ++l) {
+      const Lane &a = *first, &b = first[l];
+      const bool same_site = a.site.line == b.site.line && std::strcmp(a.site.file, b.site.file) == 0 && a.bytes == b.bytes &&
+                             std::strcmp(a.operation, b.operation) == 0;
+      if (a.waits == b.waits && (a.waits == Waits::done || same_site)) continue;
+      fail(fmt::format("lanes disagree: {}, {}", place(a), place(b)));
+      return false;
+    }
+    if (first->waits != Waits::exchange) return true;
+    ++exchanges_[static_cast<std::size_t>(wave)];
+  }
+}
+
+std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(const void*), const void* arguments,
+                           const MemoryCheck& accessible) {
+  shape_ = shape;
+  id_ = id;
+  kernel_ = kernel;
+  arguments_ = arguments;
+  accessible_ = &accessible;
+  error_.clear();
+  lds_.reset(shape.lds_bytes);
+  const int waves = shape.workgroup_size / shape.wave_size;
+  exchanges_.assign(static_cast<std::size_t>(waves), 0);
+  exchanged_.resize(static_cast<std::size_t>(2 * waves * shape.wave_size * kMostExchangeBytes));
+  lanes_.resize(static_cast<std::size_t>(shape.workgroup_size));
+  for (int t = 0; t < shape.workgroup_size; ++t) {
+    Lane& lane = lanes_[static_cast<std::size_t>(t)];
+    lane.thread = t;
+    lane.waits = Waits::nowhere;
+    lane.uncommitted.clear();
+    lane.in_flight.clear();
+    char* stack = stacks_.get(t);
+    if (stack == nullptr) return "no memory for the lanes' stacks";
+    start(lane.fiber, stack, enter);
+  }
+  running = this;
+  while (error_.empty()) {
+    for (int w = 0; w < waves && error_.empty(); ++w) run_wave(w);
+    if (!error_.empty()) break;
+    for (const Lane& lane : lanes_) {
+      const Lane& first = lanes_.front();
+      const bool same =
+          lane.waits == first.waits &&
+          (lane.waits == Waits::done || (lane.site.line == first.site.line && std::strcmp(lane.site.file, first.site.file) == 0));
+      if (!same) {
+        fail(fmt::format("divergent barrier: {}, {}", place(first), place(lane)));
+        break;
+      }
+    }
+    if (lanes_.empty() || lanes_.front().waits == Waits::done) break;
+    lds_.barrier();
+  }
+  running = nullptr;
+  return error_.empty() ? error_ : fmt::format("workgroup {}: {}", id, error_);
+}
+
+// The table's functions.
+void api_fail(const char* what, const char* file, int line) { running->broken_rule(what, {file, line}); }
+int api_thread_id() { return running->thread(); }
+long long api_workgroup_id() { return running->id(); }
+void api_barrier(const char* file, int line) { running->barrier({file, line}); }
+const void* api_exchange(const char* operation, const void* mine, int bytes, const char* file, int line) {
+  return running->exchange(operation, mine, bytes, {file, line});
+}
+void api_lds_read(int offset, void* to, int bytes, const char* file, int line) {
+  running->lds_read(offset, to, bytes, {file, line});
+}
+void api_lds_write(int offset, const void* from, int bytes, const char* file, int line) {
+  running->lds_write(offset, from, bytes, {file, line});
+}
+void api_global_read(const void* from, void* to, int bytes, const char* file, int line) {
+  running->check_global(from, bytes, "reads", {file, line});
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+void api_global_write(void* to, const void* from, int bytes, const char* file, int line) {
+  running->check_global(to, bytes, "writes", {file, line});
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+unsigned api_global_atomic_add(unsigned* at, unsigned value, const char* file, int line) {
+  running->check_global(at, sizeof(unsigned), "adds to", {file, line});
+  const unsigned old = *at;
+  *at += value;
+  return old;
+}
+void api_copy_async(int offset, const void* from, int bytes, int read_bytes, const char* file, int line) {
+  running->copy_async(offset, from, bytes, read_bytes, {file, line});
+}
+void api_copy_commit() { running->copy_commit(); }
+void api_copy_wait(int left, const char* /*file*/, int /*line*/) { running->copy_wait(left); }
+
+EmulatorApi make_api(int wave_size) {
+  return {sizeof(EmulatorApi), wave_size,       api_fail,      api_thread_id,   api_workgroup_id, api_barrier,
+          api_exchange,        api_lds_read,    api_lds_write, api_global_read, api_global_write, api_global_atomic_add,
+          api_copy_async,      api_copy_commit, api_copy_wait};
+}
+
+}  // namespace
+
+const EmulatorApi& api(int wave_size) {
+  static const EmulatorApi kWave32 = make_api(32), kWave64 = make_api(64);
+  return wave_size == 64 ? kWave64 : kWave32;
+}
+
+std::string run_workgroup(const LaunchShape& shape, int64_t workgroup, void (*kernel)(const void*), const void* arguments,
+                          const MemoryCheck& accessible) {
+  static thread_local Workgroup group;
+  return group.run(shape, workgroup, kernel, arguments, accessible);
+}
+
+}  // namespace fulmen::gpu::emulated

@@ -1,0 +1,29 @@
+// One workgroup of an emulated launch: lanes are fibers, run in turn from one collective to the next.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "kernels/platforms/emulator_api.h"
+
+namespace fulmen::gpu::emulated {
+
+// Is [address, address + bytes) inside one allocation of the device? Else why not.
+using MemoryCheck = std::function<bool(const void* address, std::size_t bytes)>;
+
+struct LaunchShape {
+  int wave_size = 0;
+  int workgroup_size = 0;
+  int lds_bytes = 0;
+};
+
+// What the kernel's shared object calls.
+const EmulatorApi& api(int wave_size);
+
+// Runs one workgroup. Empty, or what the kernel did wrong, with its source positions.
+std::string run_workgroup(const LaunchShape& shape, int64_t workgroup, void (*kernel)(const void* arguments), const void* arguments,
+                          const MemoryCheck& accessible);
+
+}  // namespace fulmen::gpu::emulated

@@ -1,0 +1,52 @@
+// A family of GPU kernels: which problems it runs on which chip, and how. One file each in this folder, listed in families().
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulmen/backend.h"
+#include "gpu/chip.h"
+#include "gpu/driver.h"
+#include "gpu/launch/specialisation.h"
+
+namespace fulmen::gpu {
+
+// One launch of a plan.
+struct KernelLaunch {
+  Specialisation specialisation;
+  int64_t workgroups = 0;
+};
+
+// What a plan runs: one launch, or two with split keys.
+struct LaunchPlan {
+  std::vector<KernelLaunch> launches;
+  kernels::ForwardArguments arguments{};  // without pointers
+  // Workspace: partial results of splits, in floats from its start.
+  int64_t partial_out_floats = 0, partial_row_floats = 0;
+  int num_splits = 0;
+};
+
+class Family {
+ public:
+  virtual ~Family() = default;
+  virtual std::string_view name() const noexcept = 0;  // "forward"
+  // kernels/targets/<target>.h that it is compiled with; "portable" is none.
+  virtual std::string_view target() const noexcept = 0;
+  virtual Support supports(const Problem& problem, const Chip& chip) const = 0;
+  virtual double rank(const Problem& problem) const = 0;
+  // compute_units: of the device, to have work for each.
+  virtual LaunchPlan plan(const Problem& problem, const Chip& chip, int compute_units) const = 0;
+};
+
+// Every family with every target, best first among equal ranks.
+const std::vector<const Family*>& families();
+
+// The target's tile shapes and their LDS; defined in the families' files.
+std::vector<const Family*> forward_families();
+const Family* portable_family();
+
+// 2^31 - 1 workgroups is what launches take everywhere.
+Support grid_fits(int64_t workgroups);
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,110 @@
+// kernels/forward.h: tiles and registers for each target.
+#include <array>
+
+#include "gpu/launch/family.h"
+#include "kernels/layout.h"
+
+namespace fulmen::gpu {
+namespace {
+
+int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+// Tile shapes for head dims up to max_head_dim (the larger of q's and v's).
+struct TileShape {
+  int max_head_dim;
+  int block_m, block_n;
+  int waves;
+  int buffers;
+  bool queries_in_lds;
+  int min_waves, min_workgroups;
+};
+
+struct Target {
+  std::string_view name;
+  int depth;  // dims that an operand of q.k covers
+  bool transposed_values;
+  std::array<TileShape, 3> shapes;
+};
+
+constexpr std::array kTargets{
+    Target{
+        "gfx11", 16, true, {{{64, 64, 32, 4, 2, false, 1, 1}, {128, 64, 32, 4, 1, false, 1, 1}, {256, 64, 16, 4, 1, true, 1, 1}}}},
+    Target{
+        "gfx12", 16, true, {{{64, 64, 32, 4, 2, false, 1, 1}, {128, 64, 32, 4, 1, false, 1, 1}, {256, 64, 32, 4, 1, false, 1, 1}}}},
+    Target{"cdna3",
+           32,
+           true,
+           {{{64, 64, 32, 4, 2, false, 1, 1}, {128, 128, 32, 4, 1, false, 1, 1}, {256, 64, 32, 4, 1, false, 1, 1}}}},
+    Target{"sm80",
+           32,
+           false,
+           {{{64, 128, 64, 4, 2, false, 1, 2}, {128, 128, 64, 8, 2, false, 1, 1}, {256, 128, 64, 8, 1, true, 1, 1}}}},
+};
+
+class Forward final : public Family {
+ public:
+  explicit Forward(const Target& target) : target_(target) {}
+  std::string_view name() const noexcept override { return "forward"; }
+  std::string_view target() const noexcept override { return target_.name; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (p.dtype == DType::fp32) return Support::no("matrix instructions multiply fp16 and bf16; fp32 runs without");
+    const Specialisation s = specialisation(p, chip);
+    if (s.lds_bytes > chip.lds_bytes) {
+      return Support::no(std::to_string(s.lds_bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
+                         std::to_string(chip.lds_bytes));
+    }
+    return grid_fits(workgroups(p, s));
+  }
+  double rank(const Problem& /*problem*/) const override { return 20; }
+  LaunchPlan plan(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
+    LaunchPlan plan;
+    const Specialisation s = specialisation(p, chip);
+    plan.launches.push_back({s, workgroups(p, s)});
+    plan.arguments = arguments_of(p);
+    plan.arguments.row_tiles = static_cast<int>((p.seqlen_q + s.block_m - 1) / s.block_m);
+    return plan;
+  }
+
+ private:
+  static int64_t workgroups(const Problem& p, const Specialisation& s) {
+    return (p.seqlen_q + s.block_m - 1) / s.block_m * p.batch * p.num_heads;
+  }
+  Specialisation specialisation(const Problem& p, const Chip& chip) const {
+    Specialisation s;
+    s.entry = "forward.h";
+    s.target = target_.name;
+    s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
+    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, 16));
+    std::size_t n = 0;
+    while (n + 1 < target_.shapes.size() && std::max(s.head_dim, s.head_dim_v) > target_.shapes[n].max_head_dim) ++n;
+    const TileShape& shape = target_.shapes[n];
+    s.block_m = shape.block_m;
+    s.block_n = shape.block_n;
+    s.workgroup = shape.waves * chip.wave_size;
+    s.buffers = shape.buffers;
+    s.queries_in_lds = shape.queries_in_lds;
+    s.min_waves = shape.min_waves;
+    s.min_workgroups = shape.min_workgroups;
+    s.lds_bytes = kernels::ForwardLayout::of({.transposed_values = target_.transposed_values,
+                                              .head_dim = s.head_dim,
+                                              .head_dim_v = s.head_dim_v,
+                                              .block_m = s.block_m,
+                                              .block_n = s.block_n,
+                                              .buffers = s.buffers,
+                                              .queries_in_lds = s.queries_in_lds})
+                      .total;
+    specialise_for(p, s);
+    return s;
+  }
+  const Target& target_;
+};
+
+}  // namespace
+
+std::vector<const Family*> forward_families() {
+  std::vector<const Family*> list;
+  for (const Target& target : kTargets) list.push_back(new Forward(target));
+  return list;
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,140 @@
+#include "gpu/launch/specialisation.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr float kLog2E = 1.4426950408889634F;
+constexpr int64_t kPieceElements = 8;  // 16 bytes of 16-bit elements
+
+kernels::View view_of(const TensorSpec& spec) { return {nullptr, spec.strides[0], spec.strides[1], spec.strides[2]}; }
+// Logical [batch, head, query, key].
+kernels::View score_view_of(const TensorSpec& spec) { return {nullptr, spec.strides[0], spec.strides[2], spec.strides[1]}; }
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return result;
+}
+
+}  // namespace
+
+bool strides_are_whole(const Problem& p) {
+  if (p.head_dim % kPieceElements != 0 || p.head_dim_v % kPieceElements != 0) return false;
+  for (const TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out}) {
+    for (int d = 0; d < 3; ++d) {
+      if (spec->strides[d] % kPieceElements != 0) return false;
+    }
+  }
+  return true;
+}
+
+void specialise_for(const Problem& p, Specialisation& s) {
+  s.dtype = p.dtype;
+  s.bias = p.bias.present ? static_cast<int>(p.bias.dtype) : -1;
+  s.keep_mask = p.keep_mask.present;
+  s.alibi = p.alibi_slopes.present;
+  s.softcap = p.softcap > 0;
+  s.sinks = p.sinks.present;
+  s.band = p.window_left >= 0 || p.window_right >= 0;
+  s.plain_scale = !p.bias.present && !s.keep_mask && !s.alibi && !s.softcap && p.softmax_scale > 0;
+  s.exact_dims = p.head_dim == s.head_dim && p.head_dim_v == s.head_dim_v;
+  s.whole_rows = p.dtype != DType::fp32 && strides_are_whole(p);
+}
+
+std::string prelude(const Specialisation& s) {
+  std::string text;
+  const auto define = [&text](std::string_view name, int value) { text += fmt::format("#define FULMEN_{} {}\n", name, value); };
+  if (!s.target.empty()) define("TARGET_" + upper(s.target), 1);
+  define("DTYPE", static_cast<int>(s.dtype));
+  define("HEAD_DIM", s.head_dim);
+  define("HEAD_DIM_V", s.head_dim_v);
+  define("BLOCK_M", s.block_m);
+  define("BLOCK_N", s.block_n);
+  define("WORKGROUP", s.workgroup);
+  define("LDS_BYTES", s.lds_bytes);
+  define("BUFFERS", s.buffers);
+  define("QUERIES_IN_LDS", static_cast<int>(s.queries_in_lds));
+  define("MIN_WAVES", s.min_waves);
+  define("MIN_WORKGROUPS", s.min_workgroups);
+  define("WHOLE_ROWS", static_cast<int>(s.whole_rows));
+  define("EXACT_DIMS", static_cast<int>(s.exact_dims));
+  define("BIAS", s.bias);
+  define("KEEP_MASK", static_cast<int>(s.keep_mask));
+  define("ALIBI", static_cast<int>(s.alibi));
+  define("SOFTCAP", static_cast<int>(s.softcap));
+  define("SINKS", static_cast<int>(s.sinks));
+  define("BAND", static_cast<int>(s.band));
+  define("PLAIN_SCALE", static_cast<int>(s.plain_scale));
+  define("SPLITS", static_cast<int>(s.num_splits > 1));
+  return text;
+}
+
+std::string to_string(const Specialisation& s) {
+  const std::string_view family = s.entry.substr(0, s.entry.find('.'));
+  std::string text =
+      fmt::format("{} {} {} d{}", family, s.target.empty() ? "portable" : s.target, fulmen::to_string(s.dtype), s.head_dim);
+  if (s.head_dim_v != s.head_dim) text += fmt::format("/{}", s.head_dim_v);
+  text += fmt::format(" {}x{}", s.block_m, s.block_n);
+  if (s.band) text += " band";
+  if (s.bias >= 0) text += fmt::format(" bias={}", fulmen::to_string(static_cast<DType>(s.bias)));
+  if (s.keep_mask) text += " keep_mask";
+  if (s.alibi) text += " alibi";
+  if (s.softcap) text += " softcap";
+  if (s.sinks) text += " sinks";
+  if (s.num_splits > 1) text += " splits";
+  if (!s.whole_rows && s.dtype != DType::fp32) text += " any rows";
+  return text;
+}
+
+Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip, Platform platform) {
+  Result<std::string> source = kernel_source(s.entry, prelude(s), chip, platform);
+  if (!source.ok()) return source.status();
+  return CompileRequest{to_string(s), std::move(source).value(), std::string(chip.arch), s.workgroup};
+}
+
+kernels::ForwardArguments arguments_of(const Problem& p) {
+  kernels::ForwardArguments a{};
+  a.q = view_of(p.q);
+  a.k = view_of(p.k);
+  a.v = view_of(p.v);
+  a.out = view_of(p.out);
+  a.bias = score_view_of(p.bias);
+  a.keep_mask = score_view_of(p.keep_mask);
+  a.alibi_batch = p.alibi_slopes.strides[0];
+  a.lse_batch = p.lse.strides[0];
+  a.lse_head = p.lse.strides[1];
+  a.lse_row = p.lse.strides[2];
+  a.seqlen_q = p.seqlen_q;
+  a.seqlen_k = p.seqlen_k;
+  a.batch = static_cast<int>(p.batch);
+  a.num_heads = static_cast<int>(p.num_heads);
+  a.num_kv_heads = static_cast<int>(p.num_kv_heads);
+  a.group_size = static_cast<int>(p.group_size());
+  a.head_dim = static_cast<int>(p.head_dim);
+  a.head_dim_v = static_cast<int>(p.head_dim_v);
+  a.scale = p.softcap > 0 ? p.softmax_scale / p.softcap : p.softmax_scale * kLog2E;
+  a.softcap = p.softcap * kLog2E;
+  a.diagonal = p.diagonal;
+  a.window_left = p.window_left;
+  a.window_right = p.window_right;
+  a.num_splits = 1;
+  return a;
+}
+
+void set_pointers(const AttentionTensors& t, kernels::ForwardArguments& a) {
+  a.q.data = t.q.data;
+  a.k.data = t.k.data;
+  a.v.data = t.v.data;
+  a.out.data = t.out.data;
+  a.bias.data = t.bias.data;
+  a.keep_mask.data = t.keep_mask.data;
+  a.alibi_slopes = static_cast<const float*>(t.alibi_slopes.data);
+  a.sinks = static_cast<const float*>(t.sinks.data);
+  a.lse = static_cast<float*>(t.lse.data);
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,48 @@
+// From a Problem and a tile shape to the constants that a kernel is compiled with, and the arguments that a launch passes.
+#pragma once
+
+#include <string>
+
+#include "fulmen/attention.h"
+#include "fulmen/problem.h"
+#include "gpu/chip.h"
+#include "gpu/compile/compiler.h"
+#include "gpu/compile/kernel_source.h"
+#include "kernels/arguments.h"
+
+namespace fulmen::gpu {
+
+// What src/kernels/specialisation.h explains.
+struct Specialisation {
+  std::string_view entry;   // "forward.h"
+  std::string_view target;  // "gfx11", or empty: no matrix instructions
+  DType dtype = DType::fp32;
+  int head_dim = 0, head_dim_v = 0;  // rounded up
+  int block_m = 0, block_n = 0;
+  int workgroup = 0;
+  int lds_bytes = 0;
+  int buffers = 1;
+  bool queries_in_lds = false;
+  int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for
+  int min_workgroups = 1;  // NVIDIA: workgroups a multiprocessor
+  bool whole_rows = false, exact_dims = false;
+  int bias = -1;  // its DType, or none
+  bool keep_mask = false, alibi = false, softcap = false, sinks = false, band = false, plain_scale = false;
+  int num_splits = 0;  // more than 1: partial results for combine.h
+};
+
+// Fills in what the problem decides: dtype, features, exact_dims, and whole_rows as far as strides say.
+void specialise_for(const Problem& problem, Specialisation& s);
+// May rows move as 16-byte vectors, by the strides of q, k, v and out? Pointers are looked at when a plan runs.
+bool strides_are_whole(const Problem& problem);
+
+std::string prelude(const Specialisation& s);
+// "forward gfx11 bf16 d128 64x32 ...": for listings.
+std::string to_string(const Specialisation& s);
+Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip, Platform platform);
+
+// Everything but pointers and splits.
+kernels::ForwardArguments arguments_of(const Problem& problem);
+void set_pointers(const AttentionTensors& tensors, kernels::ForwardArguments& arguments);
+
+}  // namespace fulmen::gpu

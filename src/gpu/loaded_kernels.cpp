@@ -1,0 +1,48 @@
+#include "gpu/loaded_kernels.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+
+#include "gpu/compile/cache.h"
+
+namespace fulmen::gpu {
+namespace {
+
+Platform platform_of(const Driver& driver, const Chip& chip) {
+  if (driver.name() == "emulated") return Platform::emulated;
+  return chip.vendor == Vendor::amd ? Platform::amd : Platform::nvidia;
+}
+
+Result<Function> compile_and_load(const Driver& driver, const Device& device, const Specialisation& s) {
+  Result<CompileRequest> request = compile_request(s, device.chip, platform_of(driver, device.chip));
+  if (!request.ok()) return request.status();
+  const Result<const Compiler*> compiler = driver.compiler();
+  Result<CompiledCode> code = cached_compile(compiler.ok() ? compiler.value() : nullptr, compiler.status(), request.value());
+  if (!code.ok()) return code.status();
+  const Result<Module> module = driver.load(device.ordinal, code->code);
+  if (!module.ok()) return module.status();
+  Result<Function> function = driver.function(device.ordinal, module.value(), "fulmen_kernel", s.lds_bytes);
+  if (!function.ok()) driver.unload(device.ordinal, module.value());
+  return function;
+}
+
+}  // namespace
+
+Result<Function> load_kernel(const Driver& driver, const Device& device, const Specialisation& s) {
+  static std::mutex mutex;
+  static auto* const kLoaded = new std::map<std::string, Function>;
+  const std::string key = fmt::format("{}\n{}\n{}", device.info.name, s.entry, prelude(s));
+  {
+    const std::scoped_lock lock(mutex);
+    if (const auto found = kLoaded->find(key); found != kLoaded->end()) return found->second;
+  }
+  // Outside the lock: other kernels need not wait for this compilation. Two threads may load the same one; the first is kept.
+  const Result<Function> function = compile_and_load(driver, device, s);
+  if (!function.ok()) return function.status();
+  const std::scoped_lock lock(mutex);
+  return kLoaded->emplace(key, function.value()).first->second;
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,48 @@
+// The matrix instructions of the chip, as operands and verbs. One algorithm serves every target in these terms: a wave multiplies
+// tiles of 16 query rows and 16 keys (or 16 dims of the output).
+//
+// A target header targets/<name>.h defines, for lane l = lane_id() and T = Half or Bfloat16:
+//   kCopiesToLds kTransposedValues   how tile/stage.h brings K and V to LDS
+//   kRowsPerLane            query rows of a tile that a lane owns; row_slot(e) says which of them element e belongs to
+//   kElements               elements of a 16 x 16 tile that a lane holds; the same map serves scores and outputs:
+//   tile_row(slot)          the tile's row
+//   tile_column(e)          the tile's column: a key of the scores
+//   output_column(e)        the same for outputs: a dim; runs of kOutputRun elements are neighbours in one row
+//   row_max(x) row_sum(x)   over the lanes that share a row
+//
+//   Operands for q.k, each lane 16 bytes (8 elements) at a time from rows of memory:
+//   kDepth                  dims that an operand covers
+//   kPieces                 16-byte pieces of a lane: piece_row(p), piece_dim(p); the same for 16 query rows and for 16 keys
+//   struct RowOperand       { Words<4> piece[kPieces] }
+//   multiply_scores<T>(float (&scores)[kElements], keys, queries)
+//
+//   Probabilities and values, of kValueKeys keys:
+//   ProbabilityOperand to_operand<T>(const float (&p)[kElements])    16 keys
+//   struct ValueOperand; multiply_output<T>(float (&out)[kElements], probabilities, values)   16 dims
+//   tile/stage.h loads ValueOperands from LDS.
+//
+//   Values straight from memory (tile/direct.h):
+//   kDirectDims             dims of a direct output tile (AMD 16, NVIDIA 8), one lane's share kDirectElements, direct_column(e)
+//   kDirectKeys             of 16 keys those that a lane holds, in pairs; direct_key(m); direct_lane() its place among kDirectDims
+//   multiply_direct<T>(float (&out)[kDirectElements], probabilities, const unsigned (&pairs)[kDirectKeys / 2])
+#pragma once
+
+#include "base.h"
+
+namespace fulmen::kernels {
+
+#if defined(FULMEN_PLATFORM_EMULATED)
+#include "targets/emulated/elements.h"
+#endif
+
+#if defined(FULMEN_TARGET_GFX11)
+#include "targets/gfx11.h"
+#elif defined(FULMEN_TARGET_GFX12)
+#include "targets/gfx12.h"
+#elif defined(FULMEN_TARGET_CDNA3)
+#include "targets/cdna3.h"
+#elif defined(FULMEN_TARGET_SM80)
+#include "targets/sm80.h"
+#endif
+
+}  // namespace fulmen::kernels

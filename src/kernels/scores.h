@@ -1,0 +1,103 @@
+// What happens to q.k before the softmax: scale, softcap, bias, ALiBi, masks (docs/contract.md has the formulas), in base-2 units.
+#pragma once
+
+#include "specialisation.h"
+
+namespace fulmen::kernels {
+
+// tanh by exponentials: within 1e-6 absolute, and exactly +-1 for large inputs.
+FULMEN_DEVICE float tanh_by_exp2(float x) {
+  const float magnitude = absolute(x);
+  // Below 0.04 the quotient would cancel: x - x^3 / 3 + 2 x^5 / 15.
+  const float square = x * x;
+  const float small = x * (1.0F + square * (-1.0F / 3 + square * (2.0F / 15)));
+  const float e = exp2(-2 * kLog2E * magnitude);
+  const float large = (1.0F - e) * reciprocal(1.0F + e);
+  return magnitude < 0.04F ? small : copy_sign(large, x);
+}
+
+// One head's modifiers; a row's parts are fetched by row().
+struct ScoreRow {
+  const BiasElement* bias;         // of key 0
+  const unsigned char* keep_mask;  // of key 0
+  float slope;                     // ALiBi, base-2 units
+  Int64 diagonal;                  // key index of this row's diagonal: i + offset
+};
+
+struct ScoreModifiers {
+  const ForwardArguments& arguments;
+  Int64 batch, head;
+  float slope = 0;
+
+  FULMEN_DEVICE static ScoreModifiers of(const ForwardArguments& a, Int64 batch, Int64 head) {
+    ScoreModifiers m{a, batch, head};
+    if constexpr (kAlibi) m.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+    return m;
+  }
+
+  FULMEN_DEVICE ScoreRow row(Int64 i) const {
+    ScoreRow r{};
+    if constexpr (kBias) r.bias = at<BiasElement>(arguments.bias, batch, i, head);
+    if constexpr (kKeepMask) r.keep_mask = at<unsigned char>(arguments.keep_mask, batch, i, head);
+    r.slope = slope;
+    r.diagonal = i + arguments.diagonal;
+    return r;
+  }
+
+  // The score of an attended key in base-2 units, -inf where the keep-mask says no.
+  FULMEN_DEVICE float finish(const ScoreRow& row, float dot, Int64 j) const {
+    float score = dot * arguments.scale;
+    if constexpr (kSoftcap) score = arguments.softcap * tanh_by_exp2(score);
+    if constexpr (kBias) score += kLog2E * to_float(global_load(row.bias + j));
+    if constexpr (kAlibi) {
+      const auto distance = static_cast<float>(row.diagonal - j);
+      score -= row.slope * absolute(distance);
+    }
+    if constexpr (kKeepMask) score = global_load(row.keep_mask + j) != 0 ? score : -kInfinity;
+    return score;
+  }
+};
+
+// May query i attend key j? Rows and keys beyond the ends may not.
+FULMEN_DEVICE bool in_band(const ForwardArguments& a, Int64 i, Int64 j) {
+  bool inside = j < a.seqlen_k;
+  if constexpr (kBand) {
+    const Int64 diagonal = i + a.diagonal;
+    inside = inside && (a.window_left < 0 || j >= diagonal - a.window_left);
+    inside = inside && (a.window_right < 0 || j <= diagonal + a.window_right);
+  }
+  return inside;
+}
+
+// Does the keep-mask let any of the rows attend key j, which is in some row's band? What no row attends must not be read as a
+// number: it may be NaN. Usually the first row answers.
+FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin, Int64 row_end, Int64 j) {
+  if constexpr (!kKeepMask) return true;
+  const Int64 last = a.keep_mask.row == 0 ? row_begin + 1 : row_end;
+  for (Int64 i = row_begin; i < last; ++i) {
+    const bool attended = a.keep_mask.row == 0 || in_band(a, i, j);
+    if (attended && global_load(at<unsigned char>(a.keep_mask, batch, i, head) + j) != 0) return true;
+  }
+  return false;
+}
+
+// A row's softmax state at its end: what to multiply its output with; writes its log-sum-exp. max is in base-2 units.
+struct RowEnd {
+  float output_factor;
+  float lse;
+};
+FULMEN_DEVICE RowEnd end_row(const ForwardArguments& a, Int64 head, float max, float sum) {
+  if constexpr (kSinks) {
+    const float sink = kLog2E * global_load(a.sinks + head);
+    const float with_sink = larger(max, sink);
+    // Both -inf: nothing is attended and the sink weighs nothing.
+    const float offset = with_sink == -kInfinity ? 0.0F : with_sink;
+    const float rescale = exp2(max - offset);
+    const float total = sum * rescale + exp2(sink - offset);
+    return {total == 0 ? 0.0F : rescale / total, total == 0 ? -kInfinity : kLn2 * (with_sink + log2(total))};
+  }
+  if (max == -kInfinity && sum == 0) return {0.0F, -kInfinity};
+  return {1.0F / sum, kLn2 * (max + log2(sum))};
+}
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,67 @@
+// What the host decided for this compilation, from the prelude's #defines: only what changes code. gpu/launch/specialisation.cpp
+// writes them.
+//   FULMEN_DTYPE            0 fp32, 1 fp16, 2 bf16
+//   FULMEN_HEAD_DIM(_V)     dims of q.k and of v, rounded up to what the kernel's tiles need
+//   FULMEN_WHOLE_ROWS       1: rows are whole pieces of 16 bytes and start at multiples of 16: they move as vectors
+//   FULMEN_EXACT_DIMS       1: the tensors' dims are the rounded ones
+//   FULMEN_BIAS             -1 none, else its dtype
+//   FULMEN_KEEP_MASK FULMEN_ALIBI FULMEN_SOFTCAP FULMEN_SINKS FULMEN_BAND   0 or 1
+//   FULMEN_PLAIN_SCALE      1: the scale is positive and nothing but the band changes scores: it rides in the exponent's FMA
+//   FULMEN_BLOCK_M FULMEN_BLOCK_N   query and key rows of a tile
+//   FULMEN_BUFFERS FULMEN_QUERIES_IN_LDS   of K and V tiles; 1: Q waits in LDS, not in registers
+//   FULMEN_WORKGROUP        lanes of a workgroup;  FULMEN_LDS_BYTES what it uses
+#pragma once
+
+#include "algorithm/key_range.h"
+#include "arguments.h"
+#include "base.h"
+
+namespace fulmen::kernels {
+
+template <int kDType>
+struct ElementOf;
+template <>
+struct ElementOf<0> {
+  using Type = float;
+};
+template <>
+struct ElementOf<1> {
+  using Type = Half;
+};
+template <>
+struct ElementOf<2> {
+  using Type = Bfloat16;
+};
+using Element = ElementOf<FULMEN_DTYPE>::Type;
+using BiasElement = ElementOf<(FULMEN_BIAS < 0 ? 0 : FULMEN_BIAS)>::Type;
+
+constexpr int kHeadDim = FULMEN_HEAD_DIM;
+constexpr int kHeadDimV = FULMEN_HEAD_DIM_V;
+constexpr int kBlockM = FULMEN_BLOCK_M;
+constexpr int kBlockN = FULMEN_BLOCK_N;
+constexpr int kWorkgroup = FULMEN_WORKGROUP;
+constexpr int kLdsBytes = FULMEN_LDS_BYTES;
+constexpr bool kWholeRows = FULMEN_WHOLE_ROWS != 0;
+constexpr bool kExactDims = FULMEN_EXACT_DIMS != 0;
+constexpr int kBuffers = FULMEN_BUFFERS;
+constexpr bool kQueriesInLds = FULMEN_QUERIES_IN_LDS != 0;
+constexpr bool kBias = FULMEN_BIAS >= 0;
+constexpr bool kKeepMask = FULMEN_KEEP_MASK != 0;
+constexpr bool kAlibi = FULMEN_ALIBI != 0;
+constexpr bool kSoftcap = FULMEN_SOFTCAP != 0;
+constexpr bool kSinks = FULMEN_SINKS != 0;
+constexpr bool kBand = FULMEN_BAND != 0;
+constexpr bool kPlainScale = FULMEN_PLAIN_SCALE != 0;
+
+constexpr float kLog2E = 1.4426950408889634F;
+constexpr float kLn2 = 0.6931471805599453F;
+
+FULMEN_DEVICE algorithm::Band band_of(const ForwardArguments& a) { return {a.seqlen_k, a.diagonal, a.window_left, a.window_right}; }
+
+// The first element of a head's row.
+template <class T>
+FULMEN_DEVICE const T* at(const View& view, Int64 batch, Int64 row, Int64 head) {
+  return static_cast<const T*>(view.data) + (batch * view.batch + row * view.row + head * view.head);
+}
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,87 @@
+// NVIDIA from sm_80: mma.m16n8k16, ldmatrix, cp.async. Lane l, g = l / 4, c = l % 4:
+//   A[i][k]: words (i = g, k = 2c..), (g + 8, 2c..), (g, 2c + 8..), (g + 8, 2c + 8..)
+//   B[k][j]: words (k = 2c.., j = g), (2c + 8.., g)      accumulator D[i][j]: (g, 2c), (g, 2c + 1), (g + 8, 2c), (g + 8, 2c + 1)
+// Scores are Q K^T, two instructions for 16 keys: the accumulators are the A operand of P V. Operands of q.k cover 32 dims by two
+// steps, so that a lane reads 16 bytes: the order of dims is free where both operands share it.
+#pragma once
+
+#if defined(FULMEN_PLATFORM_EMULATED)
+#include "targets/emulated/sm80.h"
+#else
+#include "targets/mma_sm80.h"
+#endif
+
+constexpr bool kCopiesToLds = true;
+constexpr bool kTransposedValues = false;
+constexpr int kRowsPerLane = 2;
+constexpr int kElements = 8;
+FULMEN_DEVICE constexpr int row_slot(int e) { return e / 2 % 2; }
+FULMEN_DEVICE int tile_row(int slot) { return lane_id() / 4 + 8 * slot; }
+FULMEN_DEVICE int tile_column(int e) { return 8 * (e / 4) + 2 * (lane_id() % 4) + e % 2; }
+constexpr int kOutputRun = 2;
+FULMEN_DEVICE int output_column(int e) { return tile_column(e); }
+FULMEN_DEVICE float row_max(float x) {
+  x = larger(x, shuffle_xor(x, 1));
+  return larger(x, shuffle_xor(x, 2));
+}
+FULMEN_DEVICE float row_sum(float x) {
+  x += shuffle_xor(x, 1);
+  return x + shuffle_xor(x, 2);
+}
+
+constexpr int kDepth = 32;
+constexpr int kPieces = 2;
+FULMEN_DEVICE int piece_row(int p) { return lane_id() / 4 + 8 * p; }
+FULMEN_DEVICE int piece_dim(int /*p*/) { return 8 * (lane_id() % 4); }
+struct RowOperand {
+  Words<4> piece[kPieces];
+};
+
+// One half of a tile's columns.
+template <class T>
+FULMEN_DEVICE void multiply_half(float (&tile)[kElements], int half, const Words<4>& a, unsigned b0, unsigned b1) {
+  float d[4] = {tile[4 * half], tile[4 * half + 1], tile[4 * half + 2], tile[4 * half + 3]};
+  mma_f32_16x8x16<T>(d, a, Words<2>{{b0, b1}});
+#pragma unroll
+  for (int e = 0; e < 4; ++e) tile[4 * half + e] = d[e];
+}
+template <class T>
+FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys, const RowOperand& queries) {
+  const Words<4>& low = queries.piece[0];
+  const Words<4>& high = queries.piece[1];
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    const Words<4> q{{low.word[2 * step], high.word[2 * step], low.word[2 * step + 1], high.word[2 * step + 1]}};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      multiply_half<T>(scores, half, q, keys.piece[half].word[2 * step], keys.piece[half].word[2 * step + 1]);
+    }
+  }
+}
+
+struct ProbabilityOperand {
+  Words<4> words;
+};
+template <class T>
+FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
+  return {{{pack<T>(p[0], p[1]), pack<T>(p[2], p[3]), pack<T>(p[4], p[5]), pack<T>(p[6], p[7])}}};
+}
+struct ValueOperand {
+  Words<4> words;  // of dims 0 to 7: both words of B; then of dims 8 to 15
+};
+template <class T>
+FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p, const ValueOperand& v) {
+  multiply_half<T>(out, 0, p.words, v.words.word[0], v.words.word[1]);
+  multiply_half<T>(out, 1, p.words, v.words.word[2], v.words.word[3]);
+}
+
+constexpr int kDirectDims = 8;
+constexpr int kDirectElements = 4;
+constexpr int kDirectKeys = 4;
+FULMEN_DEVICE int direct_lane() { return lane_id() / 4; }
+FULMEN_DEVICE int direct_key(int m) { return 8 * (m / 2) + 2 * (lane_id() % 4) + m % 2; }
+FULMEN_DEVICE int direct_column(int e) { return 2 * (lane_id() % 4) + e % 2; }
+template <class T>
+FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p, const unsigned (&pairs)[2]) {
+  mma_f32_16x8x16<T>(out, p.words, Words<2>{{pairs[0], pairs[1]}});
+}

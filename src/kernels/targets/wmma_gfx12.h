@@ -1,0 +1,20 @@
+// The instruction itself, and the exchange of a wave's halves.
+#pragma once
+
+typedef float Float8 __attribute__((ext_vector_type(8)));
+typedef _Float16 Half8 __attribute__((ext_vector_type(8)));
+typedef short Short8 __attribute__((ext_vector_type(8)));
+
+template <class T>
+FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<4>& a, const Words<4>& b) {
+  Float8 c = {d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]};
+  if constexpr (kIsHalf<T>) {
+    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(Half8, a), __builtin_bit_cast(Half8, b), c);
+  } else {
+    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(Short8, a), __builtin_bit_cast(Short8, b), c);
+  }
+#pragma unroll
+  for (int e = 0; e < 8; ++e) d[e] = c[e];
+}
+
+FULMEN_DEVICE unsigned permlanex16(unsigned x) { return __builtin_amdgcn_permlanex16(x, x, 0x76543210U, 0xfedcba98U, false, true); }

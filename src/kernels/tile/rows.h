@@ -1,0 +1,57 @@
+// Pieces of 16 bytes (8 elements of 16 bits) from rows of memory, and rows back.
+#pragma once
+
+#include "matrix.h"
+#include "specialisation.h"
+
+namespace fulmen::kernels {
+
+// Elements [dim, dim + 8) of a row of `dims` elements, zeros beyond its end.
+FULMEN_DEVICE Words<4> load_piece(const Element* row, int dim, int dims) {
+  Words<4> piece{};
+  if constexpr (kWholeRows) {
+    if (kExactDims || dim < dims) piece = global_load(reinterpret_cast<const Words<4>*>(row + dim));
+  } else {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      if (dim + e < dims) piece.word[e / 2] |= static_cast<unsigned>(global_load(row + dim + e).bits) << (16U * (e % 2));
+    }
+  }
+  return piece;
+}
+
+// 16 rows of q as an operand. Rows from row_end on repeat the last one: what they give is not stored.
+FULMEN_DEVICE RowOperand load_row_operand(const Element* rows, Int64 stride, Int64 first, Int64 row_end, int dim, int dims) {
+  RowOperand operand;
+#pragma unroll
+  for (int p = 0; p < kPieces; ++p) {
+    const Int64 row = first + piece_row(p) < row_end ? first + piece_row(p) : row_end - 1;
+    operand.piece[p] = load_piece(rows + row * stride, dim + piece_dim(p), dims);
+  }
+  return operand;
+}
+
+FULMEN_DEVICE RowOperand lds_row_operand(int at, int pitch) {
+  RowOperand operand;
+#pragma unroll
+  for (int p = 0; p < kPieces; ++p) operand.piece[p] = lds_load<Words<4>>(at + piece_row(p) * pitch + 2 * piece_dim(p));
+  return operand;
+}
+
+// A run of kCount outputs of one row, from dim on, rounded.
+template <int kCount>
+FULMEN_DEVICE void store_run(Element* row, int dim, int dims, const float (&value)[kCount]) {
+  if constexpr (kWholeRows) {
+    Words<kCount / 2> words;
+#pragma unroll
+    for (int m = 0; m < kCount / 2; ++m) words.word[m] = pack<Element>(value[2 * m], value[2 * m + 1]);
+    if (kExactDims || dim < dims) global_store(reinterpret_cast<Words<kCount / 2>*>(row + dim), words);
+  } else {
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) {
+      if (dim + e < dims) global_store(row + dim + e, from_float<Element>(value[e]));
+    }
+  }
+}
+
+}  // namespace fulmen::kernels

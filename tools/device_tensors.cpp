@@ -1,0 +1,81 @@
+#include "device_tensors.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "random_inputs.h"
+
+namespace fulmen::tools {
+namespace {
+
+std::shared_ptr<const Backend> backend_of(const std::string& device) {
+  for (const auto& backend : backends()) {
+    if (backend->name() == device.substr(0, device.find(':'))) return backend;
+  }
+  return nullptr;
+}
+
+std::size_t bytes_of(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(std::shared_ptr<const Backend> backend, std::string device, std::size_t bytes)
+    : backend_(std::move(backend)), device_(std::move(device)) {
+  if (bytes > 0) data_ = backend_->allocate(device_, bytes);
+}
+DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
+    : backend_(std::move(other.backend_)), device_(std::move(other.device_)), data_(std::exchange(other.data_, nullptr)) {}
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  std::swap(backend_, other.backend_);
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  return *this;
+}
+DeviceMemory::~DeviceMemory() {
+  if (data_ != nullptr) backend_->free(device_, data_);
+}
+
+Status DeviceTensors::mirror(const Tensor& host, Tensor& device, std::size_t least) {
+  if (host.data == nullptr) return {};
+  const std::size_t bytes = bytes_of(host);
+  DeviceMemory& memory = memory_.emplace_back(backend_, device_, bytes > least ? bytes : least);
+  if (memory.data() == nullptr) return {StatusCode::out_of_memory, fmt::format("no memory for {} bytes on {}", bytes, device_)};
+  device.data = memory.data();
+  return backend_->copy(device_, memory.data(), host.data, bytes);
+}
+
+Result<std::unique_ptr<DeviceTensors>> DeviceTensors::make(const std::string& device, const AttentionTensors& host) {
+  auto made = std::make_unique<DeviceTensors>();
+  made->device_ = device.empty() ? default_device() : device;
+  made->backend_ = backend_of(made->device_);
+  made->host_ = made->tensors_ = host;
+  if (made->backend_ == nullptr)
+    return Status(StatusCode::invalid_argument, fmt::format("device {}: see `fulmen devices`", device));
+  if (made->backend_->uses_host_memory()) return made;
+  AttentionTensors& there = made->tensors_;
+  const std::pair<const Tensor*, Tensor*> pairs[] = {
+      {&host.q, &there.q},     {&host.k, &there.k},         {&host.v, &there.v},
+      {&host.out, &there.out}, {&host.bias, &there.bias},   {&host.keep_mask, &there.keep_mask},
+      {&host.lse, &there.lse}, {&host.sinks, &there.sinks}, {&host.alibi_slopes, &there.alibi_slopes}};
+  for (const auto& [from, to] : pairs) {
+    // One byte at least: a tensor without elements still has an address.
+    if (Status status = made->mirror(*from, *to, 1); !status.ok()) return status;
+  }
+  return made;
+}
+
+Status DeviceTensors::move_outputs(bool to_device) const {
+  if (backend_->uses_host_memory()) return {};
+  for (const auto& [host, device] : {std::pair{&host_.out, &tensors_.out}, {&host_.lse, &tensors_.lse}}) {
+    if (host->data == nullptr) continue;
+    const Status status = to_device ? backend_->copy(device_, device->data, host->data, bytes_of(*host))
+                                    : backend_->copy(device_, host->data, device->data, bytes_of(*host));
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+Status DeviceTensors::upload_outputs() const { return move_outputs(true); }
+Status DeviceTensors::download() const { return move_outputs(false); }
+
+}  // namespace fulmen::tools

@@ -1,0 +1,50 @@
+// A problem's tensors in a device's memory, beside those in the host's. Where the device takes host memory they are the same.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fulmen/fulmen.h"
+
+namespace fulmen::tools {
+
+// Memory from the backend of a device.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  // Null data when there is no more (bytes > 0).
+  DeviceMemory(std::shared_ptr<const Backend> backend, std::string device, std::size_t bytes);
+  DeviceMemory(DeviceMemory&& other) noexcept;
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+  ~DeviceMemory();
+  void* data() const noexcept { return data_; }
+
+ private:
+  std::shared_ptr<const Backend> backend_;
+  std::string device_;
+  void* data_ = nullptr;
+};
+
+class DeviceTensors {
+ public:
+  // Allocates and copies everything, outputs too: poison on the host is poison there. host must outlive this.
+  static Result<std::unique_ptr<DeviceTensors>> make(const std::string& device, const AttentionTensors& host);
+  const AttentionTensors& tensors() const noexcept { return tensors_; }
+  // out and lse to the device again, and from it.
+  Status upload_outputs() const;
+  Status download() const;
+  DeviceMemory workspace(std::size_t bytes) const { return {backend_, device_, bytes}; }
+  Status synchronize() const { return backend_->synchronize(device_, nullptr); }
+
+ private:
+  Status mirror(const Tensor& host, Tensor& device, std::size_t least);
+  Status move_outputs(bool to_device) const;
+
+  std::shared_ptr<const Backend> backend_;
+  std::string device_;
+  AttentionTensors host_, tensors_;
+  std::vector<DeviceMemory> memory_;
+};
+
+}  // namespace fulmen::tools
