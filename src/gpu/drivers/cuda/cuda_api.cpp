@@ -1,0 +1,74 @@
+#include "gpu/drivers/cuda/cuda_api.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "gpu/drivers/library_search.h"
+
+namespace fulmen::gpu::cuda {
+namespace {
+
+fulmen::Result<const OpenApi*> open() {
+  fulmen::Result<FoundLibrary> library =
+      find_library({.names = {"libcuda.so.1"},
+                    .home_variables = {"FULMEN_CUDA_DRIVER_HOME"},
+                    .system_folders = {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"},
+                    .python_folders = {},
+                    .install = "It comes with NVIDIA's driver: on Debian, apt-get install nvidia-driver"});
+  if (!library.ok()) return library.status();
+  auto* opened = new OpenApi;
+  opened->path = library->path;
+  std::string missing;
+  const auto load = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
+    if (function == nullptr) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
+  };
+  Api& a = opened->api;
+#define FULMEN_LOAD(name) load(a.name, #name)
+  FULMEN_LOAD(cuInit);
+  FULMEN_LOAD(cuDriverGetVersion);
+  FULMEN_LOAD(cuDeviceGetCount);
+  FULMEN_LOAD(cuDeviceGet);
+  FULMEN_LOAD(cuDeviceGetName);
+  FULMEN_LOAD(cuDeviceGetAttribute);
+  FULMEN_LOAD(cuDeviceTotalMem_v2);
+  FULMEN_LOAD(cuDevicePrimaryCtxRetain);
+  FULMEN_LOAD(cuCtxGetCurrent);
+  FULMEN_LOAD(cuCtxGetDevice);
+  FULMEN_LOAD(cuCtxPushCurrent_v2);
+  FULMEN_LOAD(cuCtxPopCurrent_v2);
+  FULMEN_LOAD(cuCtxSynchronize);
+  FULMEN_LOAD(cuLibraryLoadData);
+  FULMEN_LOAD(cuLibraryUnload);
+  FULMEN_LOAD(cuLibraryGetKernel);
+  FULMEN_LOAD(cuKernelSetAttribute);
+  FULMEN_LOAD(cuLaunchKernel);
+  FULMEN_LOAD(cuMemAlloc_v2);
+  FULMEN_LOAD(cuMemFree_v2);
+  FULMEN_LOAD(cuMemcpy);
+  FULMEN_LOAD(cuMemsetD8_v2);
+  FULMEN_LOAD(cuPointerGetAttribute);
+  FULMEN_LOAD(cuStreamSynchronize);
+  FULMEN_LOAD(cuEventCreate);
+  FULMEN_LOAD(cuEventDestroy_v2);
+  FULMEN_LOAD(cuEventRecord);
+  FULMEN_LOAD(cuEventSynchronize);
+  FULMEN_LOAD(cuEventElapsedTime);
+  FULMEN_LOAD(cuGetErrorName);
+  FULMEN_LOAD(cuGetErrorString);
+#undef FULMEN_LOAD
+  if (missing.empty()) return opened;
+  const Status status(StatusCode::unavailable,
+                      fmt::format("{} lacks {}: a driver of CUDA 12 or newer is needed", opened->path, missing));
+  delete opened;
+  return status;
+}
+
+}  // namespace
+
+fulmen::Result<const OpenApi*> open_api() {
+  static const fulmen::Result<const OpenApi*> kApi = open();
+  return kApi;
+}
+
+}  // namespace fulmen::gpu::cuda

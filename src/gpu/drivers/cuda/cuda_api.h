@@ -1,0 +1,75 @@
+// The part of libcuda that Fulmen calls, declared from the documentation of the CUDA driver API (12 and 13): no vendor header is
+// needed to build.
+#pragma once
+
+#include <cstddef>
+
+#include "fulmen/status.h"
+
+namespace fulmen::gpu::cuda {
+
+using Result = int;  // CUresult, 0 is success
+using Device = int;
+using DevicePointer = unsigned long long;
+using Context = struct ContextHandle*;
+using Library = struct LibraryHandle*;
+using KernelHandle = struct KernelObject*;
+using Stream = void*;
+using Event = struct EventHandle*;
+
+enum DeviceAttribute : int {
+  kMultiprocessors = 16,
+  kL2CacheBytes = 38,
+  kComputeCapabilityMajor = 75,
+  kComputeCapabilityMinor = 76,
+  kSharedMemoryOptin = 97,
+};
+constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9;
+constexpr int kMemoryHost = 1;
+constexpr int kFunctionMaxDynamicSharedBytes = 8;
+
+struct Api {
+  Result (*cuInit)(unsigned flags);
+  Result (*cuDriverGetVersion)(int* version);
+  Result (*cuDeviceGetCount)(int* count);
+  Result (*cuDeviceGet)(Device* device, int ordinal);
+  Result (*cuDeviceGetName)(char* name, int bytes, Device device);
+  Result (*cuDeviceGetAttribute)(int* value, int attribute, Device device);
+  Result (*cuDeviceTotalMem_v2)(std::size_t* bytes, Device device);
+  Result (*cuDevicePrimaryCtxRetain)(Context* context, Device device);
+  Result (*cuCtxGetCurrent)(Context* context);
+  Result (*cuCtxGetDevice)(Device* device);
+  Result (*cuCtxPushCurrent_v2)(Context context);
+  Result (*cuCtxPopCurrent_v2)(Context* context);
+  Result (*cuCtxSynchronize)();
+  Result (*cuLibraryLoadData)(Library* library, const void* code, int* jit_options, void** jit_values, unsigned jit_count,
+                              int* options, void** values, unsigned count);
+  Result (*cuLibraryUnload)(Library library);
+  Result (*cuLibraryGetKernel)(KernelHandle* kernel, Library library, const char* name);
+  Result (*cuKernelSetAttribute)(int attribute, int value, KernelHandle kernel, Device device);
+  Result (*cuLaunchKernel)(KernelHandle kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                           unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,
+                           void** extra);
+  Result (*cuMemAlloc_v2)(DevicePointer* pointer, std::size_t bytes);
+  Result (*cuMemFree_v2)(DevicePointer pointer);
+  Result (*cuMemcpy)(DevicePointer to, DevicePointer from, std::size_t bytes);
+  Result (*cuMemsetD8_v2)(DevicePointer to, unsigned char byte, std::size_t count);
+  Result (*cuPointerGetAttribute)(void* value, int attribute, DevicePointer pointer);
+  Result (*cuStreamSynchronize)(Stream stream);
+  Result (*cuEventCreate)(Event* event, unsigned flags);
+  Result (*cuEventDestroy_v2)(Event event);
+  Result (*cuEventRecord)(Event event, Stream stream);
+  Result (*cuEventSynchronize)(Event event);
+  Result (*cuEventElapsedTime)(float* milliseconds, Event begin, Event end);
+  Result (*cuGetErrorName)(Result result, const char** text);
+  Result (*cuGetErrorString)(Result result, const char** text);
+};
+
+// Opened once a process. The error says what is missing and where it was looked for.
+struct OpenApi {
+  Api api{};
+  std::string path;
+};
+fulmen::Result<const OpenApi*> open_api();
+
+}  // namespace fulmen::gpu::cuda

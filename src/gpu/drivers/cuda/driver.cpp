@@ -1,0 +1,255 @@
+// NVIDIA GPUs through libcuda. Kernels are loaded as libraries, which belong to no context: whatever context of the device is
+// current at a launch is used, else the device's primary one (PyTorch's, and the runtime API's).
+#include "gpu/driver.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "gpu/compile/compiler.h"
+#include "gpu/drivers/cuda/cuda_api.h"
+
+namespace fulmen::gpu {
+namespace {
+
+using cuda::Api;
+
+class CudaDriver final : public Driver {
+ public:
+  CudaDriver() : status_(open()) {}
+  std::string_view name() const noexcept override { return "cuda"; }
+  Status available() const override { return status_; }
+  std::vector<std::string> selectors() const override {
+    std::vector<std::string> list;
+    for (std::size_t n = 0; n < devices_.size(); ++n) list.push_back(std::to_string(n));
+    return list;
+  }
+
+  Result<DeviceProperties> properties(int device) const override {
+    DeviceProperties p;
+    char name[256] = {};
+    int major = 0, minor = 0, cache = 0;
+    const cuda::Device d = at(device).device;
+    const auto attribute = [&](int& value, int which) { return api().cuDeviceGetAttribute(&value, which, d); };
+    if (int error = api().cuDeviceGetName(name, sizeof(name), d); error != 0) return failure("cuDeviceGetName", error);
+    if (int error = attribute(major, cuda::kComputeCapabilityMajor); error != 0) return failure("cuDeviceGetAttribute", error);
+    if (int error = attribute(minor, cuda::kComputeCapabilityMinor); error != 0) return failure("cuDeviceGetAttribute", error);
+    if (int error = attribute(p.lds_bytes, cuda::kSharedMemoryOptin); error != 0) return failure("cuDeviceGetAttribute", error);
+    if (int error = attribute(p.compute_units, cuda::kMultiprocessors); error != 0) return failure("cuDeviceGetAttribute", error);
+    if (int error = attribute(cache, cuda::kL2CacheBytes); error != 0) return failure("cuDeviceGetAttribute", error);
+    if (int error = api().cuDeviceTotalMem_v2(&p.memory_bytes, d); error != 0) return failure("cuDeviceTotalMem", error);
+    p.name = name;
+    // Instructions of sm_90a are there on every sm_90.
+    p.arch = fmt::format("sm_{}{}{}", major, minor, major == 9 ? "a" : "");
+    p.wave_size = 32;
+    p.cache_bytes = static_cast<std::size_t>(cache);
+    int version = 0;
+    api().cuDriverGetVersion(&version);
+    const Result<const Compiler*> nvrtc = nvrtc_compiler();
+    p.software = fmt::format("driver of CUDA {}.{}, {}", version / 1000, version % 1000 / 10,
+                             nvrtc.ok() ? nvrtc.value()->identity() : "no NVRTC: " + nvrtc.status().message());
+    return p;
+  }
+  Result<const Compiler*> compiler() const override { return nvrtc_compiler(); }
+
+  Result<Module> load(int device, std::span<const std::byte> code) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    cuda::Library library = nullptr;
+    if (int error = api().cuLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0); error != 0) {
+      return failure("cuLibraryLoadData", error);
+    }
+    return Module{library};
+  }
+  void unload(int device, Module module) const noexcept override {
+    const Current current(*this, device);
+    api().cuLibraryUnload(static_cast<cuda::Library>(module.handle));
+  }
+  Result<Function> function(int device, Module module, const char* name, int lds_bytes) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    cuda::KernelHandle kernel = nullptr;
+    if (int error = api().cuLibraryGetKernel(&kernel, static_cast<cuda::Library>(module.handle), name); error != 0) {
+      return failure(fmt::format("cuLibraryGetKernel of \"{}\"", name), error);
+    }
+    if (int error = api().cuKernelSetAttribute(cuda::kFunctionMaxDynamicSharedBytes, lds_bytes, kernel, at(device).device);
+        error != 0) {
+      return failure(fmt::format("cuKernelSetAttribute to {} bytes of shared memory", lds_bytes), error);
+    }
+    return Function{kernel};
+  }
+
+  Status launch(int device, Function function, const Launch& l) const override {
+    if (l.workgroups > INT32_MAX) {
+      return {StatusCode::unsupported, fmt::format("grid is {}: at most {} workgroups are accepted", l.workgroups, INT32_MAX)};
+    }
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    void* parameters[] = {const_cast<void*>(l.arguments)};
+    const int error = api().cuLaunchKernel(static_cast<cuda::KernelHandle>(function.handle), static_cast<unsigned>(l.workgroups), 1,
+                                           1, static_cast<unsigned>(l.workgroup_size), 1, 1, static_cast<unsigned>(l.lds_bytes),
+                                           l.stream, parameters, nullptr);
+    return error == 0 ? Status{} : failure("cuLaunchKernel", error);
+  }
+
+  Result<void*> allocate(int device, std::size_t bytes) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    cuda::DevicePointer pointer = 0;
+    const int error = api().cuMemAlloc_v2(&pointer, bytes);
+    if (error == kOutOfMemory)
+      return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes on cuda:{}", bytes, device));
+    if (error != 0) return failure("cuMemAlloc", error);
+    return reinterpret_cast<void*>(pointer);
+  }
+  void free(int device, void* memory) const noexcept override {
+    const Current current(*this, device);
+    api().cuMemFree_v2(reinterpret_cast<cuda::DevicePointer>(memory));
+  }
+  Status copy(int device, void* to, const void* from, std::size_t bytes) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    // After work of every stream: a copy on the default stream does not wait for non-blocking ones.
+    if (int error = api().cuCtxSynchronize(); error != 0) return failure("cuCtxSynchronize", error);
+    if (int error = api().cuMemcpy(pointer_of(to), pointer_of(from), bytes); error != 0) return failure("cuMemcpy", error);
+    const int error = api().cuCtxSynchronize();
+    return error == 0 ? Status{} : failure("cuCtxSynchronize", error);
+  }
+  Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    if (int error = api().cuMemsetD8_v2(pointer_of(to), byte, bytes); error != 0) return failure("cuMemsetD8", error);
+    const int error = api().cuCtxSynchronize();
+    return error == 0 ? Status{} : failure("cuCtxSynchronize", error);
+  }
+  Status check_memory(int device, const void* memory) const override {
+    unsigned type = 0;
+    if (api().cuPointerGetAttribute(&type, cuda::kPointerMemoryType, pointer_of(memory)) != 0) {
+      return {StatusCode::invalid_argument, "it is the host's ordinary memory, or freed"};
+    }
+    // Page-locked host memory is mapped into every device; managed memory says it is the device's.
+    if (type == cuda::kMemoryHost) return {};
+    int ordinal = 0;
+    if (int error = api().cuPointerGetAttribute(&ordinal, cuda::kPointerDeviceOrdinal, pointer_of(memory)); error != 0) {
+      return failure("cuPointerGetAttribute", error);
+    }
+    return ordinal == device ? Status{} : Status{StatusCode::invalid_argument, fmt::format("it belongs to cuda:{}", ordinal)};
+  }
+  Status synchronize(int device, void* stream) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    const int error = api().cuStreamSynchronize(stream);
+    return error == 0 ? Status{} : failure("cuStreamSynchronize", error);
+  }
+
+  Result<Event> create_event(int device) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    cuda::Event event = nullptr;
+    if (int error = api().cuEventCreate(&event, 0); error != 0) return failure("cuEventCreate", error);
+    return Event{event};
+  }
+  void destroy_event(int device, Event event) const noexcept override {
+    const Current current(*this, device);
+    api().cuEventDestroy_v2(static_cast<cuda::Event>(event.handle));
+  }
+  Status record(int device, Event event, void* stream) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    const int error = api().cuEventRecord(static_cast<cuda::Event>(event.handle), stream);
+    return error == 0 ? Status{} : failure("cuEventRecord", error);
+  }
+  Result<float> elapsed(int device, Event begin, Event end) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    if (int error = api().cuEventSynchronize(static_cast<cuda::Event>(end.handle)); error != 0) {
+      return failure("cuEventSynchronize", error);
+    }
+    float milliseconds = 0;
+    const int error =
+        api().cuEventElapsedTime(&milliseconds, static_cast<cuda::Event>(begin.handle), static_cast<cuda::Event>(end.handle));
+    if (error != 0) return failure("cuEventElapsedTime", error);
+    return milliseconds;
+  }
+
+ private:
+  static constexpr int kOutOfMemory = 2;
+  struct DeviceState {
+    cuda::Device device = 0;
+    mutable cuda::Context primary = nullptr;  // retained at first use, for the rest of the process
+    mutable std::once_flag* once = nullptr;
+    mutable int error = 0;
+  };
+
+  // A context of the device is current as long as this lives: the caller's where it is one, else the primary one.
+  class Current {
+   public:
+    Current(const CudaDriver& driver, int device) : driver_(driver) {
+      cuda::Device current = -1;
+      const DeviceState& state = driver.at(device);
+      if (driver.api().cuCtxGetDevice(&current) == 0 && current == state.device) return;
+      std::call_once(*state.once, [&] { state.error = driver.api().cuDevicePrimaryCtxRetain(&state.primary, state.device); });
+      error_ = state.error != 0 ? state.error : driver.api().cuCtxPushCurrent_v2(state.primary);
+      pushed_ = error_ == 0;
+    }
+    ~Current() {
+      cuda::Context popped = nullptr;
+      if (pushed_) driver_.api().cuCtxPopCurrent_v2(&popped);
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+    bool ok() const noexcept { return error_ == 0; }
+    Status status() const { return ok() ? Status{} : driver_.failure("the device's context", error_); }
+
+   private:
+    const CudaDriver& driver_;
+    int error_ = 0;
+    bool pushed_ = false;
+  };
+
+  static cuda::DevicePointer pointer_of(const void* memory) { return reinterpret_cast<cuda::DevicePointer>(memory); }
+  const Api& api() const { return api_->api; }
+  const DeviceState& at(int device) const { return devices_[static_cast<std::size_t>(device)]; }
+  Status failure(const std::string& call, int error) const {
+    const char *name = nullptr, *text = nullptr;
+    api().cuGetErrorName(error, &name);
+    api().cuGetErrorString(error, &text);
+    return {StatusCode::internal, fmt::format("{}: {} ({})", call, text != nullptr ? text : "unknown error",
+                                              name != nullptr ? name : std::to_string(error))};
+  }
+
+  Status open() {
+    const Result<const cuda::OpenApi*> opened = cuda::open_api();
+    if (!opened.ok()) return opened.status();
+    api_ = opened.value();
+    int count = 0;
+    if (int error = api().cuInit(0); error != 0) return unavailable(failure("cuInit", error));
+    if (int error = api().cuDeviceGetCount(&count); error != 0) return unavailable(failure("cuDeviceGetCount", error));
+    if (count == 0) return {StatusCode::unavailable, fmt::format("{} finds no NVIDIA device", api_->path)};
+    for (int n = 0; n < count; ++n) {
+      DeviceState state;
+      if (int error = api().cuDeviceGet(&state.device, n); error != 0) return unavailable(failure("cuDeviceGet", error));
+      state.once = new std::once_flag;
+      devices_.push_back(state);
+    }
+    return {};
+  }
+  Status unavailable(const Status& status) const {
+    return {StatusCode::unavailable, fmt::format("no NVIDIA device can be used: {}, says {}", status.message(), api_->path)};
+  }
+
+  const cuda::OpenApi* api_ = nullptr;
+  std::vector<DeviceState> devices_;
+  Status status_;
+};
+
+}  // namespace
+
+const Driver& cuda_driver() {
+  static const auto* const kDriver = new CudaDriver;
+  return *kDriver;
+}
+
+}  // namespace fulmen::gpu

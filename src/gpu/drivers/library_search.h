@@ -1,0 +1,28 @@
+// Finding a vendor's shared library where drivers, SDKs and Python packages keep them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fulmen/status.h"
+
+namespace fulmen::gpu {
+
+struct LibrarySearch {
+  std::vector<std::string> names;           // "libnvrtc.so.13", the best first
+  std::vector<std::string> home_variables;  // "CUDA_HOME": its lib and lib64 are looked in
+  std::vector<std::string> system_folders;  // "/usr/local/cuda/lib64"; a '*' in the last but one component is expanded
+  std::vector<std::string> python_folders;  // below a Python environment's site-packages: "nvidia/cu13/lib"
+  std::string install;                      // what to do where there is none: one command or sentence
+};
+
+struct FoundLibrary {
+  void* handle = nullptr;
+  std::string path;
+};
+
+// Order: loaded in this process already, the loader's own path, home variables, system folders, Python environments ($VIRTUAL_ENV,
+// $CONDA_PREFIX, and that of the python3 in PATH). The error says what was looked for, where, and `install`.
+Result<FoundLibrary> find_library(const LibrarySearch& search);
+
+}  // namespace fulmen::gpu
