@@ -1,0 +1,168 @@
+"""Fulmen on an NVIDIA GPU beside PyTorch's own attention, in one process: forward, boards, decode. JSON lines to --json.
+
+Every result is compared with PyTorch's math in fp32 on a sample before it is timed."""
+
+import argparse
+import json
+import math
+
+import torch
+import torch.nn.functional as F
+from fulmen import Attention
+from timing import graph_seconds, seconds
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+ROWS = []
+
+
+def report(**row):
+    ROWS.append(row)
+    print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
+
+
+def normal(*shape, dtype):
+    return torch.randn(*shape, dtype=torch.float32, device="cuda").to(dtype)
+
+
+def heads_first(x):
+    return x.transpose(1, 2)
+
+
+def check(out, q, k, v, *, causal=False, bias=None, label=""):
+    """Worst error of the first and last batch and head, beside the dtype's own."""
+    worst = 0.0
+    group = q.shape[2] // k.shape[2]
+    for b in {0, q.shape[0] - 1}:
+        for h in {0, q.shape[2] - 1}:
+            qh, kh, vh = q[b, :, h].float(), k[b, :, h // group].float(), v[b, :, h // group].float()
+            rows = qh if qh.shape[0] <= 512 else qh[-512:]
+            scores = rows @ kh.T / math.sqrt(qh.shape[1])
+            if bias is not None:
+                scores = scores + bias[b if bias.shape[0] > 1 else 0, h].float()
+            if causal:
+                i = torch.arange(qh.shape[0] - rows.shape[0], qh.shape[0], device="cuda")[:, None]
+                scores = scores.masked_fill(torch.arange(kh.shape[0], device="cuda")[None] > i + kh.shape[0] - qh.shape[0], -math.inf)
+            expected = torch.softmax(scores, -1) @ vh
+            got = out[b, :, h].float()[-rows.shape[0] :]
+            worst = max(worst, (got - expected).abs().max().item())
+    if not worst < 0.02:
+        raise SystemExit(f"WRONG {label}: error {worst}")
+    return worst
+
+
+def ceilings():
+    a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    b = torch.empty_like(a)
+    copy = 2 * a.numel() / seconds(lambda: b.copy_(a)) / 1e12
+    x, y = normal(8192, 8192, dtype=torch.bfloat16), normal(8192, 8192, dtype=torch.bfloat16)
+    product = 2 * 8192**3 / seconds(lambda: x @ y) / 1e12
+    report(suite="ceilings", copy_tb_s=copy, bf16_product_tflops=product)
+
+
+def forward(dtype, only):
+    for dim in (64, 128, 256):
+        for length in (512, 2048, 16384):
+            for causal in (False, True):
+                name = f"D{dim} S{length} {'causal' if causal else 'full'}"
+                if only and only not in name:
+                    continue
+                shape = (16384 // length, length, 2048 // dim, dim)
+                q, k, v = (normal(*shape, dtype=dtype) for _ in range(3))
+                out = torch.full_like(q, math.nan)
+                ours = Attention(q, k, v, out, causal=causal)
+                ours()
+                torch.cuda.synchronize()
+                error = check(out, q, k, v, causal=causal, label=name)
+                flops = 4 * 16384 * length * 2048 * (0.5 if causal else 1)
+
+                def flash(q=q, k=k, v=v, causal=causal):
+                    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                        return F.scaled_dot_product_attention(heads_first(q), heads_first(k), heads_first(v), is_causal=causal)
+
+                mine, theirs = seconds(ours), seconds(flash)
+                mine = min(mine, seconds(ours))
+                report(
+                    suite="forward",
+                    case=name,
+                    kernel=ours.kernel(),
+                    tflops=flops / mine / 1e12,
+                    flash2_tflops=flops / theirs / 1e12,
+                    ratio=theirs / mine,
+                    error=error,
+                )
+
+
+def boards(dtype, only):
+    for heads, dim in ((24, 32), (12, 64), (8, 96), (6, 128)):
+        for with_bias in (False, True):
+            for batch in (1, 16, 64, 256, 1024):
+                name = f"{heads}x{dim} batch {batch}{' bias' if with_bias else ''}"
+                if only and only not in name:
+                    continue
+                # Sets of inputs in turn, more than the cache holds.
+                sets = max(1, min(16, (256 << 20) // (batch * 64 * 768 * 2 * 4)))
+                bias = normal(1, heads, 64, 64, dtype=dtype) if with_bias else None
+                calls = []
+                for _ in range(sets):
+                    q, k, v = (normal(batch, 64, heads, dim, dtype=dtype) for _ in range(3))
+                    out = torch.full_like(q, math.nan)
+                    calls.append(Attention(q, k, v, out, bias=bias.expand(batch, -1, -1, -1) if with_bias else None))
+                    calls[-1]()
+                torch.cuda.synchronize()
+                error = check(out, q, k, v, bias=bias, label=name)
+                mine = graph_seconds(calls, repeats=max(1, 32 // sets))
+                moved = (4 * batch * 64 * 768 + (heads * 64 * 64 if with_bias else 0)) * 2
+                report(
+                    suite="boards",
+                    case=name,
+                    kernel=calls[-1].kernel(),
+                    us=mine * 1e6,
+                    limit_us=moved / 4.27e12 * 1e6,
+                    error=error,
+                )
+
+
+def decode(dtype, only):
+    for batch, length in ((16, 8192), (64, 4096), (1, 65536)):
+        name = f"batch {batch} kv {length}"
+        if only and only not in name:
+            continue
+        q = normal(batch, 1, 32, 128, dtype=dtype)
+        k, v = (normal(batch, length, 8, 128, dtype=dtype) for _ in range(2))
+        out = torch.full_like(q, math.nan)
+        ours = Attention(q, k, v, out)
+        ours()
+        torch.cuda.synchronize()
+        error = check(out, q, k, v, label=name)
+        mine = graph_seconds([ours], repeats=8)
+        report(
+            suite="decode",
+            case=name,
+            kernel=ours.kernel(),
+            us=mine * 1e6,
+            tb_s=2 * k.numel() * 2 / mine / 1e12,
+            error=error,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suite", default="ceilings,forward,boards,decode")
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--dtype", default="")
+    parser.add_argument("--json", default="")
+    arguments = parser.parse_args()
+    torch.manual_seed(20240229)
+    for suite in arguments.suite.split(","):
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[arguments.dtype or ("fp16" if suite == "boards" else "bf16")]
+        if suite == "ceilings":
+            ceilings()
+        else:
+            {"forward": forward, "boards": boards, "decode": decode}[suite](dtype, arguments.only)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            file.writelines(json.dumps(row) + "\n" for row in ROWS)
+
+
+if __name__ == "__main__":
+    main()
