@@ -29,6 +29,7 @@ class GpuRunner final : public Runner {
     for (const KernelLaunch& launch : plan_.launches) {
       Specialisation s = launch.specialisation;
       s.whole_rows = s.whole_rows && whole_rows;
+      s.whole_bias = s.whole_bias && whole_rows;
       Result<Function> function = load_kernel(driver_, device_, s);
       if (!function.ok()) return function.status();
       launches.push_back({function.value(), launch.workgroups, s.workgroup, s.lds_bytes});
@@ -71,7 +72,7 @@ class GpuRunner final : public Runner {
   static bool pointers_are_whole(const AttentionTensors& t) {
     constexpr std::uintptr_t kPiece = 16;
     std::uintptr_t bits = 0;
-    for (const void* data : {t.q.data, t.k.data, t.v.data, t.out.data}) {
+    for (const void* data : {t.q.data, t.k.data, t.v.data, t.out.data, t.bias.data}) {
       bits |= reinterpret_cast<std::uintptr_t>(data);
     }
     return bits % kPiece == 0;

@@ -6,6 +6,7 @@
 //     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums only at the end
 //     O = rescale * O + P V           P goes from accumulators straight into the next product
 // While a tile is computed the next one is on its way. Only tiles at the band's edges, and the last one, take the code with masks.
+#include "tile/softmax.h"
 #include "tile/stage.h"
 
 namespace fulmen::kernels {
@@ -20,17 +21,15 @@ static_assert(kBlockN % 16 == 0 && kHeadDim % kDepth == 0 && kHeadDimV % 16 == 0
 
 // The wave's rows: their softmax state and outputs.
 struct WaveRows {
-  float max[kRowTiles][kRowsPerLane];  // base-2 units; with kPlainScale in units of q.k
-  float sum[kRowTiles][kRowsPerLane];  // of the lane's own keys
+  RowState state[kRowTiles];
   float out[kRowTiles][kDimTiles][kElements];
   RowOperand queries[kQueriesInLds ? 1 : kRowTiles][kQueriesInLds ? 1 : kDepths];
 };
 
 struct ForwardTask {
   const ForwardArguments& arguments;
-  const ScoreModifiers& modifiers;
+  const RowMap& map;
   Int64 wave_row;  // the first of the wave's rows
-  Int64 row_end;   // of the sequence
   int wave_at;     // of its queries in LDS
 
   FULMEN_DEVICE RowOperand queries(const WaveRows& rows, int t, int d) const {
@@ -53,73 +52,6 @@ struct ForwardTask {
     }
   }
 
-  // Scale, softcap, bias, ALiBi and masks of one row tile.
-  template <bool kMasked>
-  FULMEN_DEVICE void modify(int t, Int64 first_key, float (&score)[kKeyTiles][kElements]) const {
-    if constexpr (kPlainScale && !kMasked) return;
-    const algorithm::Band band = band_of(arguments);
-#pragma unroll
-    for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      const Int64 row = wave_row + 16 * t + tile_row(slot);
-      const Int64 i = row < row_end ? row : row_end - 1;
-      const ScoreRow score_row = modifiers.row(i);
-      const int low = static_cast<int>(algorithm::Band::clamp(band.first(i) - first_key, 0, kBlockN));
-      const int high = static_cast<int>(algorithm::Band::clamp(band.last_plus_one(i) - first_key, 0, kBlockN));
-#pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          if (row_slot(e) != slot) continue;
-          const int column = 16 * f + tile_column(e);
-          float s = score[f][e];
-          if (!kMasked || (column >= low && column < high)) {
-            if constexpr (!kPlainScale) s = modifiers.finish(score_row, s, first_key + column);
-          } else {
-            s = -kInfinity;
-          }
-          score[f][e] = s;
-        }
-      }
-    }
-  }
-
-  // The online softmax: scores become probabilities.
-  FULMEN_DEVICE void exponentiate(WaveRows& rows, int t, float (&score)[kKeyTiles][kElements]) const {
-    const float scale = kPlainScale ? arguments.scale : 1.0F;
-    float offset[kRowsPerLane], rescale[kRowsPerLane];
-#pragma unroll
-    for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      float tile_max = -kInfinity;
-#pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          if (row_slot(e) == slot) tile_max = larger(tile_max, score[f][e]);
-        }
-      }
-      const float max = larger(rows.max[t][slot], row_max(tile_max));
-      offset[slot] = max == -kInfinity ? 0.0F : max * scale;
-      rescale[slot] = exp2(rows.max[t][slot] * scale - offset[slot]);
-      rows.max[t][slot] = max;
-      float sum = 0;
-#pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          if (row_slot(e) != slot) continue;
-          score[f][e] = exp2(score[f][e] * scale - offset[slot]);
-          sum += score[f][e];
-        }
-      }
-      rows.sum[t][slot] = rows.sum[t][slot] * rescale[slot] + sum;
-    }
-#pragma unroll
-    for (int d = 0; d < kDimTiles; ++d) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) rows.out[t][d][e] *= rescale[row_slot(e)];
-    }
-  }
-
   template <bool kMasked>
   FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int buffer) const {
     float score[kRowTiles][kKeyTiles][kElements] = {};
@@ -127,8 +59,14 @@ struct ForwardTask {
     ProbabilityOperand p[kRowTiles][kKeyTiles];
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
-      modify<kMasked>(t, first_key, score[t]);
-      exponentiate(rows, t, score[t]);
+      modify_scores<kMasked>(map, wave_row + 16 * t, first_key, score[t]);
+      float rescale[kRowsPerLane];
+      exponentiate(rows.state[t], softmax_scale(arguments), score[t], rescale);
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) rows.out[t][d][e] *= rescale[row_slot(e)];
+      }
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) p[t][f] = to_operand<Element>(score[t][f]);
     }
@@ -143,16 +81,16 @@ struct ForwardTask {
     }
   }
 
-  FULMEN_DEVICE void finish(const WaveRows& rows, Int64 batch, Int64 head) const {
-    const float scale = kPlainScale ? arguments.scale : 1.0F;
+  FULMEN_DEVICE void finish(const WaveRows& rows) const {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        const RowState& state = rows.state[t];
         const Int64 i = wave_row + 16 * t + tile_row(slot);
-        const RowEnd end = end_row(arguments, head, rows.max[t][slot] * scale, row_sum(rows.sum[t][slot]));
-        if (i >= row_end) continue;
-        auto* row = const_cast<Element*>(at<Element>(arguments.out, batch, i, head));
+        const RowEnd end = end_row(arguments, map.first_head, state.max[slot] * softmax_scale(arguments), row_sum(state.sum[slot]));
+        if (i >= map.end) continue;
+        Element* row = out_row(arguments, map.batch, map.first_head, i);
 #pragma unroll
         for (int d = 0; d < kDimTiles; ++d) {
 #pragma unroll
@@ -165,9 +103,7 @@ struct ForwardTask {
           }
         }
         // One of the lanes that share the row.
-        if (arguments.lse != nullptr && tile_column(0) == 0) {
-          global_store(arguments.lse + batch * arguments.lse_batch + head * arguments.lse_head + i * arguments.lse_row, end.lse);
-        }
+        if (tile_column(0) == 0) store_lse(arguments, map.batch, map.first_head, i, end.lse);
       }
     }
   }
@@ -184,12 +120,12 @@ FULMEN_DEVICE void forward(const ForwardArguments& a) {
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
   const algorithm::Band band = band_of(a);
   const algorithm::KeyRange keys = band.any(row_begin, row_end), whole = band.all(row_begin, row_end);
-  const ScoreModifiers modifiers = ScoreModifiers::of(a, batch, head);
+  const RowMap map{a, batch, head, a.seqlen_q};
   const Int64 kv_head = head / a.group_size;
   const StageSource source{
       a, batch, head, row_begin, row_end, at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), keys.end};
   Stage stage(source);
-  const ForwardTask task{a, modifiers, row_begin + wave_id() * kRowTiles * 16, a.seqlen_q,
+  const ForwardTask task{a, map, row_begin + wave_id() * kRowTiles * 16,
                          kLayout.queries_at + wave_id() * kRowTiles * 16 * kLayout.key_pitch};
 
   if (keys.begin < keys.end) stage.fetch(keys.begin, 0);
@@ -197,8 +133,7 @@ FULMEN_DEVICE void forward(const ForwardArguments& a) {
   const auto* q = at<Element>(a.q, batch, 0, head);
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-    for (int slot = 0; slot < kRowsPerLane; ++slot) rows.max[t][slot] = -kInfinity;
+    rows.state[t].clear();
     if constexpr (!kQueriesInLds) {
 #pragma unroll
       for (int d = 0; d < kDepths; ++d) {
@@ -236,7 +171,7 @@ FULMEN_DEVICE void forward(const ForwardArguments& a) {
     }
     buffer = next;
   }
-  task.finish(rows, batch, head);
+  task.finish(rows);
 }
 
 }  // namespace fulmen::kernels

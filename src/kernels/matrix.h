@@ -6,7 +6,7 @@
 //   kRowsPerLane            query rows of a tile that a lane owns; row_slot(e) says which of them element e belongs to
 //   kElements               elements of a 16 x 16 tile that a lane holds; the same map serves scores and outputs:
 //   tile_row(slot)          the tile's row
-//   tile_column(e)          the tile's column: a key of the scores
+//   tile_column(e)          the tile's column: a key of the scores; runs of kColumnRun elements are neighbours
 //   output_column(e)        the same for outputs: a dim; runs of kOutputRun elements are neighbours in one row
 //   row_max(x) row_sum(x)   over the lanes that share a row
 //

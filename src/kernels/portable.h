@@ -66,7 +66,6 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
   const auto* q = at<Element>(a.q, batch, 0, head);
   const auto* k = at<Element>(a.k, batch, 0, kv_head);
   const auto* v = at<Element>(a.v, batch, 0, kv_head);
-  const ScoreModifiers modifiers = ScoreModifiers::of(a, batch, head);
 
   float max[kRows], sum[kRows], out[kRows][kChunksV][kDims] = {};
 #pragma unroll
@@ -98,13 +97,15 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const Int64 i = row_begin + y + kSide * r;
-      const ScoreRow score_row = modifiers.row(i);
+      const ScoreRow modifiers = ScoreRow::of(a, batch, head, i < row_end ? i : row_end - 1);
       float tile_max = -kInfinity;
 #pragma unroll
       for (int c = 0; c < kKeys; ++c) {
         const Int64 j = first_key + x + kSide * c;
         const bool attended = i < row_end && in_band(a, i, j);
-        score[r][c] = attended ? modifiers.finish(score_row, score[r][c], j) : -kInfinity;
+        float bias = 0;
+        if constexpr (kBias) bias = attended ? kLog2E * to_float(global_load(modifiers.bias + j)) : 0.0F;
+        score[r][c] = attended ? modifiers.finish(a, score[r][c], bias, j, true) : -kInfinity;
         tile_max = larger(tile_max, score[r][c]);
       }
       const float new_max = larger(max[r], over_row(tile_max, true));

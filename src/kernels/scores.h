@@ -16,44 +16,30 @@ FULMEN_DEVICE float tanh_by_exp2(float x) {
   return magnitude < 0.04F ? small : copy_sign(large, x);
 }
 
-// One head's modifiers; a row's parts are fetched by row().
+// What modifies the scores of one query row.
 struct ScoreRow {
   const BiasElement* bias;         // of key 0
   const unsigned char* keep_mask;  // of key 0
   float slope;                     // ALiBi, base-2 units
   Int64 diagonal;                  // key index of this row's diagonal: i + offset
-};
 
-struct ScoreModifiers {
-  const ForwardArguments& arguments;
-  Int64 batch, head;
-  float slope = 0;
-
-  FULMEN_DEVICE static ScoreModifiers of(const ForwardArguments& a, Int64 batch, Int64 head) {
-    ScoreModifiers m{a, batch, head};
-    if constexpr (kAlibi) m.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
-    return m;
-  }
-
-  FULMEN_DEVICE ScoreRow row(Int64 i) const {
+  FULMEN_DEVICE static ScoreRow of(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i) {
     ScoreRow r{};
-    if constexpr (kBias) r.bias = at<BiasElement>(arguments.bias, batch, i, head);
-    if constexpr (kKeepMask) r.keep_mask = at<unsigned char>(arguments.keep_mask, batch, i, head);
-    r.slope = slope;
-    r.diagonal = i + arguments.diagonal;
+    if constexpr (kBias) r.bias = at<BiasElement>(a.bias, batch, i, head);
+    if constexpr (kKeepMask) r.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head);
+    if constexpr (kAlibi) r.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+    r.diagonal = i + a.diagonal;
     return r;
   }
 
-  // The score of an attended key in base-2 units, -inf where the keep-mask says no.
-  FULMEN_DEVICE float finish(const ScoreRow& row, float dot, Int64 j) const {
-    float score = dot * arguments.scale;
-    if constexpr (kSoftcap) score = arguments.softcap * tanh_by_exp2(score);
-    if constexpr (kBias) score += kLog2E * to_float(global_load(row.bias + j));
-    if constexpr (kAlibi) {
-      const auto distance = static_cast<float>(row.diagonal - j);
-      score -= row.slope * absolute(distance);
-    }
-    if constexpr (kKeepMask) score = global_load(row.keep_mask + j) != 0 ? score : -kInfinity;
+  // The score of key j in base-2 units, -inf where the keep-mask says no. scaled_bias: times log2 e. The mask of a key that is not
+  // attended anyway is not read: it may be beyond the end.
+  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias, Int64 j, bool attended) const {
+    float score = dot * a.scale;
+    if constexpr (kSoftcap) score = a.softcap * tanh_by_exp2(score);
+    if constexpr (kBias) score += scaled_bias;
+    if constexpr (kAlibi) score -= slope * absolute(static_cast<float>(diagonal - j));
+    if constexpr (kKeepMask) score = attended && global_load(keep_mask + j) != 0 ? score : -kInfinity;
     return score;
   }
 };

@@ -7,6 +7,9 @@
 //   FULMEN_BIAS             -1 none, else its dtype
 //   FULMEN_KEEP_MASK FULMEN_ALIBI FULMEN_SOFTCAP FULMEN_SINKS FULMEN_BAND   0 or 1
 //   FULMEN_PLAIN_SCALE      1: the scale is positive and nothing but the band changes scores: it rides in the exponent's FMA
+//   FULMEN_WHOLE_BIAS       1: rows of the bias start at multiples of 16 bytes and of 8 keys
+//   FULMEN_PACKED_ROWS      1: a tile's rows are the query heads of a KV head, query after query
+//   FULMEN_SPLITS           1: partial results, for combine.h
 //   FULMEN_BLOCK_M FULMEN_BLOCK_N   query and key rows of a tile
 //   FULMEN_BUFFERS FULMEN_QUERIES_IN_LDS   of K and V tiles; 1: Q waits in LDS, not in registers
 //   FULMEN_WORKGROUP        lanes of a workgroup;  FULMEN_LDS_BYTES what it uses
@@ -45,6 +48,9 @@ constexpr bool kWholeRows = FULMEN_WHOLE_ROWS != 0;
 constexpr bool kExactDims = FULMEN_EXACT_DIMS != 0;
 constexpr int kBuffers = FULMEN_BUFFERS;
 constexpr bool kQueriesInLds = FULMEN_QUERIES_IN_LDS != 0;
+constexpr bool kWholeBias = FULMEN_WHOLE_BIAS != 0;
+constexpr bool kPackedRows = FULMEN_PACKED_ROWS != 0;
+constexpr bool kSplits = FULMEN_SPLITS != 0;
 constexpr bool kBias = FULMEN_BIAS >= 0;
 constexpr bool kKeepMask = FULMEN_KEEP_MASK != 0;
 constexpr bool kAlibi = FULMEN_ALIBI != 0;

@@ -4,11 +4,19 @@ namespace fulmen::gpu {
 
 const std::vector<const Family*>& families() {
   static const auto* const kFamilies = [] {
-    auto* list = new std::vector<const Family*>(forward_families());
+    auto* list = new std::vector<const Family*>;
+    for (const auto& more : {split_kv_families(), short_sequence_families(), forward_families()}) {
+      list->insert(list->end(), more.begin(), more.end());
+    }
     list->push_back(portable_family());
     return list;
   }();
   return *kFamilies;
+}
+
+Support takes_matrix_instructions(const Problem& p) {
+  if (p.dtype != DType::fp32) return {};
+  return Support::no("matrix instructions multiply fp16 and bf16; fp32 runs without");
 }
 
 Support grid_fits(int64_t workgroups) {

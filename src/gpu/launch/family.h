@@ -1,6 +1,7 @@
 // A family of GPU kernels: which problems it runs on which chip, and how. One file each in this folder, listed in families().
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,7 +45,21 @@ const std::vector<const Family*>& families();
 
 // The target's tile shapes and their LDS; defined in the families' files.
 std::vector<const Family*> forward_families();
+std::vector<const Family*> short_sequence_families();
+std::vector<const Family*> split_kv_families();
 const Family* portable_family();
+
+// The targets with matrix instructions.
+struct MatrixTarget {
+  std::string_view name;
+  int depth;               // dims that an operand of q.k covers
+  bool transposed_values;  // V^T in LDS
+};
+inline constexpr std::array kMatrixTargets{MatrixTarget{"gfx11", 16, true}, MatrixTarget{"gfx12", 16, true},
+                                    MatrixTarget{"cdna3", 32, true}, MatrixTarget{"sm80", 32, false}};
+
+// Why fp32 does not take matrix instructions; yes for the other dtypes.
+Support takes_matrix_instructions(const Problem& problem);
 
 // 2^31 - 1 workgroups is what launches take everywhere.
 Support grid_fits(int64_t workgroups);

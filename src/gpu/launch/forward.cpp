@@ -7,8 +7,6 @@
 namespace fulmen::gpu {
 namespace {
 
-int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
-
 // Tile shapes for head dims up to max_head_dim (the larger of q's and v's).
 struct TileShape {
   int max_head_dim;

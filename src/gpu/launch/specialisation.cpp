@@ -32,6 +32,14 @@ bool strides_are_whole(const Problem& p) {
   return true;
 }
 
+bool bias_is_whole(const Problem& p) {
+  if (!p.bias.present || p.seqlen_k % kPieceElements != 0 || p.window_left >= 0) return false;
+  for (int d = 0; d < 3; ++d) {
+    if (p.bias.strides[d] % kPieceElements != 0) return false;
+  }
+  return true;
+}
+
 void specialise_for(const Problem& p, Specialisation& s) {
   s.dtype = p.dtype;
   s.bias = p.bias.present ? static_cast<int>(p.bias.dtype) : -1;
@@ -43,6 +51,7 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.plain_scale = !p.bias.present && !s.keep_mask && !s.alibi && !s.softcap && p.softmax_scale > 0;
   s.exact_dims = p.head_dim == s.head_dim && p.head_dim_v == s.head_dim_v;
   s.whole_rows = p.dtype != DType::fp32 && strides_are_whole(p);
+  s.whole_bias = s.whole_rows && bias_is_whole(p);
 }
 
 std::string prelude(const Specialisation& s) {
@@ -69,6 +78,8 @@ std::string prelude(const Specialisation& s) {
   define("SINKS", static_cast<int>(s.sinks));
   define("BAND", static_cast<int>(s.band));
   define("PLAIN_SCALE", static_cast<int>(s.plain_scale));
+  define("WHOLE_BIAS", static_cast<int>(s.whole_bias));
+  define("PACKED_ROWS", static_cast<int>(s.packed_rows));
   define("SPLITS", static_cast<int>(s.num_splits > 1));
   return text;
 }

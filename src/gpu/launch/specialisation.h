@@ -1,7 +1,9 @@
 // From a Problem and a tile shape to the constants that a kernel is compiled with, and the arguments that a launch passes.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
@@ -25,7 +27,8 @@ struct Specialisation {
   bool queries_in_lds = false;
   int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for
   int min_workgroups = 1;  // NVIDIA: workgroups a multiprocessor
-  bool whole_rows = false, exact_dims = false;
+  bool whole_rows = false, exact_dims = false, whole_bias = false;
+  bool packed_rows = false;
   int bias = -1;  // its DType, or none
   bool keep_mask = false, alibi = false, softcap = false, sinks = false, band = false, plain_scale = false;
   int num_splits = 0;  // more than 1: partial results for combine.h
@@ -33,8 +36,11 @@ struct Specialisation {
 
 // Fills in what the problem decides: dtype, features, exact_dims, and whole_rows as far as strides say.
 void specialise_for(const Problem& problem, Specialisation& s);
-// May rows move as 16-byte vectors, by the strides of q, k, v and out? Pointers are looked at when a plan runs.
+// May rows of q, k, v and out (or of the bias) move as 16-byte vectors, by their strides? Pointers are looked at when a plan runs.
 bool strides_are_whole(const Problem& problem);
+bool bias_is_whole(const Problem& problem);
+
+inline int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 std::string prelude(const Specialisation& s);
 // "forward gfx11 bf16 d128 64x32 ...": for listings.

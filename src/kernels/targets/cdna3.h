@@ -17,6 +17,7 @@ constexpr int kRowsPerLane = 1;
 constexpr int kElements = 4;
 FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }
 FULMEN_DEVICE int tile_row(int /*slot*/) { return lane_id() % 16; }
+constexpr int kColumnRun = 4;
 FULMEN_DEVICE int tile_column(int e) { return 4 * (lane_id() / 16) + e; }
 constexpr int kOutputRun = 4;
 FULMEN_DEVICE int output_column(int e) { return tile_column(e); }

@@ -15,6 +15,7 @@ constexpr int kRowsPerLane = 1;
 constexpr int kElements = 8;
 FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }
 FULMEN_DEVICE int tile_row(int /*slot*/) { return lane_id() % 16; }
+constexpr int kColumnRun = 1;
 FULMEN_DEVICE int tile_column(int e) { return 2 * e + lane_id() / 16; }
 // The order of dims among the rows of V^T is free (value_dim() below): a lane's outputs are neighbours.
 constexpr int kOutputRun = 8;

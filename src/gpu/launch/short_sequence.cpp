@@ -1,0 +1,63 @@
+// kernels/short_sequence.h: up to 128 keys, the whole score row in registers.
+#include <algorithm>
+
+#include "gpu/launch/family.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int64_t kMostKeys = 128;
+constexpr int kMostWaves = 4;
+
+class ShortSequence final : public Family {
+ public:
+  explicit ShortSequence(const MatrixTarget& target) : target_(target) {}
+  std::string_view name() const noexcept override { return "short"; }
+  std::string_view target() const noexcept override { return target_.name; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (p.seqlen_k > kMostKeys) return Support::no("seqlen_k is " + std::to_string(p.seqlen_k) + ", at most 128 are served");
+    const int64_t most_dim = most_head_dim(chip);
+    if (std::max(p.head_dim, p.head_dim_v) > most_dim) {
+      return Support::no("head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)) + ", registers hold rows of up to " +
+                         std::to_string(most_dim));
+    }
+    return grid_fits(workgroups(p));
+  }
+  double rank(const Problem& /*problem*/) const override { return 30; }
+  LaunchPlan plan(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
+    Specialisation s;
+    s.entry = "short_sequence.h";
+    s.target = target_.name;
+    s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
+    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, 32));
+    s.block_m = 16 * waves(p);
+    // Rounded up to 32 keys: fewer kernels for lengths that vary.
+    s.block_n = static_cast<int>(std::max<int64_t>(32, round_up(p.seqlen_k, 32)));
+    s.workgroup = waves(p) * chip.wave_size;
+    specialise_for(p, s);
+    LaunchPlan plan;
+    plan.launches.push_back({s, workgroups(p)});
+    plan.arguments = arguments_of(p);
+    plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
+    return plan;
+  }
+
+ private:
+  // Scores, outputs and a step's operands are in registers at once.
+  static int64_t most_head_dim(const Chip& chip) { return chip.target == "gfx11" ? 128 : 256; }
+  static int waves(const Problem& p) { return static_cast<int>(std::clamp<int64_t>((p.seqlen_q + 15) / 16, 1, kMostWaves)); }
+  static int64_t row_tiles(const Problem& p) { return (p.seqlen_q + 16 * waves(p) - 1) / (16 * waves(p)); }
+  static int64_t workgroups(const Problem& p) { return row_tiles(p) * p.batch * p.num_heads; }
+  const MatrixTarget& target_;
+};
+
+}  // namespace
+
+std::vector<const Family*> short_sequence_families() {
+  std::vector<const Family*> list;
+  for (const MatrixTarget& target : kMatrixTargets) list.push_back(new ShortSequence(target));
+  return list;
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,75 @@
+// Forward for up to 128 keys, chess boards above all: a wave owns 16 query rows of one head and has their whole score rows in
+// registers, so nothing is rescaled. K and V go straight from memory into operands: no LDS, no barrier, so a wave starts and ends
+// on its own and many are in flight.
+#include "tile/direct.h"
+
+namespace fulmen::kernels {
+
+constexpr int kWaves = kWorkgroup / kWaveSize;
+constexpr int kKeyTiles = kBlockN / 16;
+constexpr int kDepths = kHeadDim / kDepth;
+static_assert(kBlockM == 16 * kWaves, "short_sequence: a wave has 16 rows");
+static_assert(kHeadDim % kDepth == 0, "short_sequence: tiles are whole operands");
+
+FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
+  const Int64 id = workgroup_id();
+  const Int64 tile = id % a.row_tiles;
+  const Int64 head = id / a.row_tiles % a.num_heads, batch = id / a.row_tiles / a.num_heads;
+  const Int64 first_row = tile * kBlockM + 16 * wave_id();
+  if (first_row >= a.seqlen_q) return;
+  const RowMap map{a, batch, head, a.seqlen_q};
+  const Int64 row_end = first_row + 16 < a.seqlen_q ? first_row + 16 : a.seqlen_q;
+  const Int64 kv_head = head / a.group_size;
+
+  RowState rows;
+  rows.clear();
+  DirectOutput out = {};
+  if (a.seqlen_k > 0) {
+    const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, a.seqlen_k, a.head_dim};
+    const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, a.seqlen_k, a.head_dim_v};
+    const auto* q = at<Element>(a.q, batch, 0, head);
+    float score[kKeyTiles][kElements] = {};
+#pragma unroll
+    for (int d = 0; d < kDepths; ++d) {
+      const RowOperand queries = load_row_operand(q, a.q.row, first_row, a.seqlen_q, kDepth * d, a.head_dim);
+#pragma unroll
+      for (int f = 0; f < kKeyTiles; ++f) multiply_scores<Element>(score[f], load_keys(keys, 16 * f, kDepth * d), queries);
+    }
+    if (!kBand && a.seqlen_k == kBlockN) {
+      modify_scores<false>(map, first_row, 0, score);
+    } else {
+      modify_scores<true>(map, first_row, 0, score);
+    }
+    float rescale[kRowsPerLane];
+    exponentiate(rows, softmax_scale(a), score, rescale);
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+      const ProbabilityOperand p = to_operand<Element>(score[f]);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) multiply_values(out, g, p, load_direct(values, map, first_row, row_end, 16 * f, g));
+    }
+  }
+
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const Int64 i = first_row + tile_row(slot);
+    const RowEnd end = end_row(a, head, rows.max[slot] * softmax_scale(a), row_sum(rows.sum[slot]));
+    if (i >= row_end) continue;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int e = 0; e < kDirectElements; ++e) {
+        if (row_slot(e) != slot) continue;
+        float run[kWidth];
+#pragma unroll
+        for (int t = 0; t < kWidth; ++t) run[t] = out.value[g][t][e] * end.output_factor;
+        store_run(out_row(a, batch, head, i), direct_dim(g, e), a.head_dim_v, run);
+      }
+    }
+    if (tile_column(0) == 0) store_lse(a, batch, head, i, end.lse);
+  }
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::ForwardArguments, fulmen::kernels::short_sequence)

@@ -1,0 +1,167 @@
+// Forward for few queries: reading K and V is the work. A workgroup owns 16 rows - the query heads of a KV head are packed into
+// them - and a split of the keys; its waves take tiles of the split in turn, straight from memory into operands, and merge at the
+// end through LDS. With one split the result is final, else combine.h merges the splits.
+#include "tile/direct.h"
+
+namespace fulmen::kernels {
+
+constexpr int kWaves = kWorkgroup / kWaveSize;
+constexpr int kKeyTiles = kBlockN / 16;  // of a wave's step
+constexpr int kDepths = kHeadDim / kDepth;
+static_assert(kBlockM == 16, "split_kv: a workgroup has 16 rows");
+
+// LDS, in floats: each wave's maxima and sums, then its outputs.
+constexpr int kMaximaAt = 0;                 // [kWaves][16]
+constexpr int kSumsAt = kWaves * 16;         // [kWaves][16]
+constexpr int kOutputsAt = 2 * kWaves * 16;  // [kWaves][16][kHeadDimV + 4]
+constexpr int kOutputPitch = kHeadDimV + 4;
+static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
+              "split_kv: the host reserves the LDS that waves merge in");
+
+struct SplitTask {
+  const ForwardArguments& a;
+  const RowMap& map;
+  Int64 first_row, row_end;
+  const KeySource& keys;
+  const KeySource& values;
+  RowOperand queries[kDepths];
+
+  template <bool kMasked>
+  FULMEN_DEVICE void step(Int64 first_key, RowState& rows, DirectOutput& out) const {
+    float score[kKeyTiles][kElements] = {};
+    RowOperand key[kKeyTiles][kDepths];
+    DirectValues value[kKeyTiles][kGroups];
+    // All of the step's memory at once, before the first use.
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+      for (int d = 0; d < kDepths; ++d) key[f][d] = load_keys(keys, first_key + 16 * f, kDepth * d);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(values, map, first_row, row_end, first_key + 16 * f, g);
+    }
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+      for (int d = 0; d < kDepths; ++d) multiply_scores<Element>(score[f], key[f][d], queries[d]);
+    }
+    modify_scores<kMasked>(map, first_row, first_key, score);
+    float rescale[kRowsPerLane];
+    exponentiate(rows, softmax_scale(a), score, rescale);
+    out.rescale(rescale);
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+      const ProbabilityOperand p = to_operand<Element>(score[f]);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) multiply_values(out, g, p, value[f][g]);
+    }
+  }
+};
+
+FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, float scale) {
+  const int wave = wave_id();
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const int row = tile_row(slot);
+    const float sum = row_sum(rows.sum[slot]);
+    if (tile_column(0) == 0) {
+      lds_store(4 * (kMaximaAt + wave * 16 + row), rows.max[slot] * scale);
+      lds_store(4 * (kSumsAt + wave * 16 + row), sum);
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int e = 0; e < kDirectElements; ++e) {
+        if (row_slot(e) != slot) continue;
+#pragma unroll
+        for (int t = 0; t < kWidth; ++t) {
+          lds_store(4 * (kOutputsAt + (wave * 16 + row) * kOutputPitch + direct_dim(g, e) + t), out.value[g][t][e]);
+        }
+      }
+    }
+  }
+}
+
+// The waves' rows become one, and go to memory: the result, or a split's part of it.
+FULMEN_DEVICE void merge(const ForwardArguments& a, const RowMap& map, Int64 first_row, int split) {
+  constexpr int kLanesPerRow = kWorkgroup / 16;
+  const int row = thread_id() / kLanesPerRow;
+  const Int64 r = first_row + row;
+  if (r >= map.end) return;
+  const Int64 i = map.query(r), head = map.head(r);
+  float max = -kInfinity, sum = 0, weight[kWaves];
+#pragma unroll
+  for (int w = 0; w < kWaves; ++w) max = larger(max, lds_load<float>(4 * (kMaximaAt + w * 16 + row)));
+  const float offset = max == -kInfinity ? 0.0F : max;
+#pragma unroll
+  for (int w = 0; w < kWaves; ++w) {
+    weight[w] = exp2(lds_load<float>(4 * (kMaximaAt + w * 16 + row)) - offset);
+    sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * 16 + row));
+  }
+  const Int64 row_id = (map.batch * a.num_heads + head) * a.seqlen_q + i;
+  const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * a.seqlen_q + row_id;
+  RowEnd end{1.0F, 0.0F};
+  if constexpr (!kSplits) end = end_row(a, head, max, sum);
+  for (int d = thread_id() % kLanesPerRow; d < a.head_dim_v; d += kLanesPerRow) {
+    float value = 0;
+#pragma unroll
+    for (int w = 0; w < kWaves; ++w) value += weight[w] * lds_load<float>(4 * (kOutputsAt + (w * 16 + row) * kOutputPitch + d));
+    if constexpr (kSplits) {
+      global_store(a.partial_out + part * a.head_dim_v + d, value);
+    } else {
+      global_store(out_row(a, map.batch, head, i) + d, from_float<Element>(value * end.output_factor));
+    }
+  }
+  if (thread_id() % kLanesPerRow != 0) return;
+  if constexpr (kSplits) {
+    global_store(a.partial_max + part, max);
+    global_store(a.partial_sum + part, sum);
+  } else {
+    store_lse(a, map.batch, head, i, end.lse);
+  }
+}
+
+FULMEN_DEVICE void split_kv(const ForwardArguments& a) {
+  Int64 id = workgroup_id();
+  const int split = static_cast<int>(id % a.num_splits);
+  id /= a.num_splits;
+  const Int64 tile = id % a.row_tiles, kv_head = id / a.row_tiles % a.num_kv_heads, batch = id / a.row_tiles / a.num_kv_heads;
+  const Int64 first_row = 16 * tile;
+  const RowMap map{a, batch, kv_head * a.group_size, a.seqlen_q * a.group_size};
+  const Int64 row_end = first_row + 16 < map.end ? first_row + 16 : map.end;
+  const Int64 first_query = map.query(first_row), query_end = map.query(row_end - 1) + 1;
+  const algorithm::Band band = band_of(a);
+  const algorithm::KeyRange any = band.any(first_query, query_end), all = band.all(first_query, query_end);
+  // Splits begin at fixed keys, whatever the band: those outside have nothing to do.
+  const Int64 split_begin = split * a.split_keys, split_end = split_begin + a.split_keys;
+  const Int64 begin = any.begin > split_begin ? any.begin : split_begin, end = any.end < split_end ? any.end : split_end;
+
+  const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, end, a.head_dim};
+  const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, end, a.head_dim_v};
+  SplitTask task{a, map, first_row, row_end, keys, values, {}};
+#pragma unroll
+  for (int d = 0; d < kDepths; ++d) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const Int64 row = map.clamp(first_row + piece_row(p));
+      task.queries[d].piece[p] =
+          load_piece(at<Element>(a.q, batch, map.query(row), map.head(row)), kDepth * d + piece_dim(p), a.head_dim);
+    }
+  }
+  RowState rows;
+  rows.clear();
+  DirectOutput out = {};
+  for (Int64 key = begin + wave_id() * kBlockN; key < end; key += kWaves * kBlockN) {
+    if (key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
+      task.template step<false>(key, rows, out);
+    } else {
+      task.template step<true>(key, rows, out);
+    }
+  }
+  leave_in_lds(rows, out, softmax_scale(a));
+  barrier();
+  merge(a, map, first_row, split);
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::ForwardArguments, fulmen::kernels::split_kv)

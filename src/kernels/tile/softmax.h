@@ -1,0 +1,141 @@
+// From tiles of q.k to probabilities, in registers: modifiers, masks and the online softmax of 16 query rows.
+#pragma once
+
+#include "matrix.h"
+#include "scores.h"
+
+namespace fulmen::kernels {
+
+// Which query and head a row of a tile is. With kPackedRows the query heads of a KV head are neighbouring rows.
+struct RowMap {
+  const ForwardArguments& arguments;
+  Int64 batch, first_head;
+  Int64 end;  // rows
+
+  FULMEN_DEVICE Int64 clamp(Int64 row) const { return row < end ? row : end - 1; }
+  FULMEN_DEVICE Int64 query(Int64 row) const { return kPackedRows ? row / arguments.group_size : row; }
+  FULMEN_DEVICE Int64 head(Int64 row) const { return kPackedRows ? first_head + row % arguments.group_size : first_head; }
+};
+
+// The biases of a run of keys that lie side by side in a lane, times log2 e; those from `left` on are not there. Rows of whole
+// biases end at a multiple of 8 keys: a run is inside or outside.
+template <int kCount>
+FULMEN_DEVICE void load_bias(const BiasElement* bias, Int64 left, float (&value)[kCount]) {
+  if constexpr (kWholeBias && kCount > 1) {
+    if (left <= 0) return;
+    constexpr int kWords = kCount * static_cast<int>(sizeof(BiasElement)) / 4;
+    constexpr int kStep = kWords < 4 ? kWords : 4;
+    unsigned words[kWords];
+#pragma unroll
+    for (int w = 0; w < kWords; w += kStep) {
+      const auto piece = global_load(reinterpret_cast<const Words<kStep>*>(bias) + w / kStep);
+#pragma unroll
+      for (int n = 0; n < kStep; ++n) words[w + n] = piece.word[n];
+    }
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      if constexpr (sizeof(BiasElement) == 4) {
+        value[n] = kLog2E * bits_float(words[n]);
+      } else {
+        value[n] = kLog2E * to_float(BiasElement{static_cast<unsigned short>(words[n / 2] >> (16U * (n % 2)))});
+      }
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      if (n < left) value[n] = kLog2E * to_float(global_load(bias + n));
+    }
+  }
+}
+
+// Scale, softcap, bias, ALiBi and masks of 16 rows from first_row on. kMasked: some keys of the tile may not be attended, or be
+// beyond the end.
+template <bool kMasked, int kTiles>
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, float (&score)[kTiles][kElements]) {
+  if constexpr (kPlainScale && !kMasked) return;
+  const ForwardArguments& a = map.arguments;
+  const algorithm::Band band = band_of(a);
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const Int64 row = map.clamp(first_row + tile_row(slot));
+    const Int64 i = map.query(row);
+    const ScoreRow modifiers = ScoreRow::of(a, map.batch, map.head(row), i);
+    const int low = static_cast<int>(algorithm::Band::clamp(band.first(i) - first_key, 0, 16 * kTiles));
+    const int high = static_cast<int>(algorithm::Band::clamp(band.last_plus_one(i) - first_key, 0, 16 * kTiles));
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; e += kColumnRun) {
+        if (row_slot(e) != slot) continue;
+        const int column = 16 * f + tile_column(e);
+        float bias[kColumnRun] = {};
+        if constexpr (kBias)
+          load_bias(modifiers.bias + first_key + column, kMasked ? a.seqlen_k - first_key - column : kColumnRun, bias);
+#pragma unroll
+        for (int n = 0; n < kColumnRun; ++n) {
+          float& s = score[f][e + n];
+          const bool attended = !kMasked || (column + n >= low && column + n < high);
+          if constexpr (!kPlainScale) s = modifiers.finish(a, s, bias[n], first_key + column + n, attended);
+          s = attended ? s : -kInfinity;
+        }
+      }
+    }
+  }
+}
+
+// 16 rows' running maximum (of q.k with kPlainScale, else in base-2 units) and the sum of the lane's own probabilities.
+struct RowState {
+  float max[kRowsPerLane];
+  float sum[kRowsPerLane];
+
+  FULMEN_DEVICE void clear() {
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      max[slot] = -kInfinity;
+      sum[slot] = 0;
+    }
+  }
+};
+
+FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) { return kPlainScale ? a.scale : 1.0F; }
+
+// Scores become probabilities; `rescale` is what to multiply the rows' outputs so far with.
+template <int kTiles>
+FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTiles][kElements], float (&rescale)[kRowsPerLane]) {
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    float tile_max = -kInfinity;
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (row_slot(e) == slot) tile_max = larger(tile_max, score[f][e]);
+      }
+    }
+    const float max = larger(rows.max[slot], row_max(tile_max));
+    const float offset = max == -kInfinity ? 0.0F : max * scale;
+    rescale[slot] = exp2(rows.max[slot] * scale - offset);
+    rows.max[slot] = max;
+    float sum = 0;
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (row_slot(e) != slot) continue;
+        score[f][e] = exp2(score[f][e] * scale - offset);
+        sum += score[f][e];
+      }
+    }
+    rows.sum[slot] = rows.sum[slot] * rescale[slot] + sum;
+  }
+}
+
+// Where a row's result goes.
+FULMEN_DEVICE Element* out_row(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i) {
+  return const_cast<Element*>(at<Element>(a.out, batch, i, head));
+}
+FULMEN_DEVICE void store_lse(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i, float lse) {
+  if (a.lse != nullptr) global_store(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row, lse);
+}
+
+}  // namespace fulmen::kernels
