@@ -36,16 +36,18 @@ DeviceMemory::~DeviceMemory() {
   if (data_ != nullptr) backend_->free(device_, data_);
 }
 
-Status DeviceTensors::mirror(const Tensor& host, Tensor& device, std::size_t least) {
+Status DeviceTensors::mirror(const Tensor& host, Tensor& device, std::size_t shift) {
   if (host.data == nullptr) return {};
   const std::size_t bytes = bytes_of(host);
-  DeviceMemory& memory = memory_.emplace_back(backend_, device_, bytes > least ? bytes : least);
+  // A tensor without elements still has an address.
+  DeviceMemory& memory = memory_.emplace_back(backend_, device_, bytes + shift + (bytes == 0 ? 1 : 0));
   if (memory.data() == nullptr) return {StatusCode::out_of_memory, fmt::format("no memory for {} bytes on {}", bytes, device_)};
-  device.data = memory.data();
-  return backend_->copy(device_, memory.data(), host.data, bytes);
+  device.data = static_cast<std::byte*>(memory.data()) + shift;
+  return backend_->copy(device_, device.data, host.data, bytes);
 }
 
-Result<std::unique_ptr<DeviceTensors>> DeviceTensors::make(const std::string& device, const AttentionTensors& host) {
+Result<std::unique_ptr<DeviceTensors>> DeviceTensors::make(const std::string& device, const AttentionTensors& host,
+                                                           std::size_t shift_elements) {
   auto made = std::make_unique<DeviceTensors>();
   made->device_ = device.empty() ? default_device() : device;
   made->backend_ = backend_of(made->device_);
@@ -59,8 +61,8 @@ Result<std::unique_ptr<DeviceTensors>> DeviceTensors::make(const std::string& de
       {&host.out, &there.out}, {&host.bias, &there.bias},   {&host.keep_mask, &there.keep_mask},
       {&host.lse, &there.lse}, {&host.sinks, &there.sinks}, {&host.alibi_slopes, &there.alibi_slopes}};
   for (const auto& [from, to] : pairs) {
-    // One byte at least: a tensor without elements still has an address.
-    if (Status status = made->mirror(*from, *to, 1); !status.ok()) return status;
+    if (Status status = made->mirror(*from, *to, shift_elements * static_cast<std::size_t>(size_of(from->dtype))); !status.ok())
+      return status;
   }
   return made;
 }

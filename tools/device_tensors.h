@@ -29,7 +29,9 @@ class DeviceMemory {
 class DeviceTensors {
  public:
   // Allocates and copies everything, outputs too: poison on the host is poison there. host must outlive this.
-  static Result<std::unique_ptr<DeviceTensors>> make(const std::string& device, const AttentionTensors& host);
+  // shift: elements by which every tensor begins after an aligned address, where the device has memory of its own.
+  static Result<std::unique_ptr<DeviceTensors>> make(const std::string& device, const AttentionTensors& host,
+                                                     std::size_t shift = 0);
   const AttentionTensors& tensors() const noexcept { return tensors_; }
   // out and lse to the device again, and from it.
   Status upload_outputs() const;
@@ -38,7 +40,7 @@ class DeviceTensors {
   Status synchronize() const { return backend_->synchronize(device_, nullptr); }
 
  private:
-  Status mirror(const Tensor& host, Tensor& device, std::size_t least);
+  Status mirror(const Tensor& host, Tensor& device, std::size_t shift);
   Status move_outputs(bool to_device) const;
 
   std::shared_ptr<const Backend> backend_;

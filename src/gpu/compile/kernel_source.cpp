@@ -18,8 +18,10 @@ class Flattener {
     const EmbeddedFile* end = kEmbeddedFiles + kEmbeddedFileCount;
     const EmbeddedFile* file = std::find_if(kEmbeddedFiles, end, [&](const EmbeddedFile& f) { return f.name == name; });
     if (file == end) return {StatusCode::internal, fmt::format("kernel source {} is not embedded", name)};
+    return add_text(name, file->text);
+  }
+  Status add_text(std::string_view name, std::string_view rest) {
     text_ += fmt::format("#line 1 \"{}\"\n", name);
-    std::string_view rest = file->text;
     for (int line = 1; !rest.empty(); ++line) {
       const std::size_t length = std::min(rest.find('\n'), rest.size() - 1) + 1;
       const std::string_view current = rest.substr(0, length);
@@ -43,16 +45,23 @@ class Flattener {
   std::string text_;
 };
 
+std::string full_prelude(std::string_view prelude, const Chip& chip, Platform platform) {
+  const char* name = platform == Platform::amd ? "AMD" : platform == Platform::nvidia ? "NVIDIA" : "EMULATED";
+  return fmt::format("#define FULMEN_PLATFORM_{} 1\n#define FULMEN_WAVE_SIZE {}\n{}", name, chip.wave_size, prelude);
+}
+
 }  // namespace
 
 Result<std::string> kernel_source(std::string_view entry, std::string_view prelude, const Chip& chip, Platform platform) {
   Flattener flattener;
-  // The entry's includes of platforms/ are behind #if: only the right platform's text is wanted.
-  const char* name = platform == Platform::amd ? "AMD" : platform == Platform::nvidia ? "NVIDIA" : "EMULATED";
-  std::string text = fmt::format("#define FULMEN_PLATFORM_{} 1\n#define FULMEN_WAVE_SIZE {}\n#define FULMEN_CHIP_{} 1\n{}", name,
-                                 chip.wave_size, chip.arch, prelude);
   if (Status status = flattener.add(entry); !status.ok()) return status;
-  return text + flattener.take();
+  return full_prelude(prelude, chip, platform) + flattener.take();
+}
+
+Result<std::string> kernel_source_of(std::string_view text, std::string_view prelude, const Chip& chip, Platform platform) {
+  Flattener flattener;
+  if (Status status = flattener.add_text("kernel.h", text); !status.ok()) return status;
+  return full_prelude(prelude, chip, platform) + flattener.take();
 }
 
 }  // namespace fulmen::gpu

@@ -16,4 +16,7 @@ enum class Platform { amd, nvidia, emulated };
 // Errors: a file that is not embedded.
 Result<std::string> kernel_source(std::string_view entry, std::string_view prelude, const Chip& chip, Platform platform);
 
+// The same for a kernel that is not embedded: `text` may include embedded files. For tests.
+Result<std::string> kernel_source_of(std::string_view text, std::string_view prelude, const Chip& chip, Platform platform);
+
 }  // namespace fulmen::gpu

@@ -56,7 +56,7 @@ struct MatrixTarget {
   bool transposed_values;  // V^T in LDS
 };
 inline constexpr std::array kMatrixTargets{MatrixTarget{"gfx11", 16, true}, MatrixTarget{"gfx12", 16, true},
-                                    MatrixTarget{"cdna3", 32, true}, MatrixTarget{"sm80", 32, false}};
+                                           MatrixTarget{"cdna3", 32, true}, MatrixTarget{"sm80", 32, false}};
 
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);

@@ -1,0 +1,86 @@
+// Each rule that the emulator watches over: a kernel that breaks it is reported with its places, its correct twin runs.
+#include <gtest/gtest.h>
+
+#include "emulator/emulated_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+struct Rule {
+  const char* name;
+  const char* broken;
+  const char* report;  // what the message must hold
+  const char* correct;
+  const char* arch = "gfx1100";
+};
+
+class Detector : public ::testing::TestWithParam<Rule> {};
+
+TEST_P(Detector, ReportsTheBrokenKernelOnly) {
+  const Rule& rule = GetParam();
+  const DeviceArray x(64 * sizeof(float));
+  KernelText text{.arch = rule.arch, .body = rule.broken, .workgroup_size = 64};
+  const Status broken = run_text(text, x.data());
+  EXPECT_EQ(broken.code(), StatusCode::internal) << broken.message();
+  EXPECT_NE(broken.message().find(rule.report), std::string::npos) << broken.message();
+  EXPECT_NE(broken.message().find("kernel.h:"), std::string::npos) << "no source position: " << broken.message();
+  text.body = rule.correct;
+  const Status correct = run_text(text, x.data());
+  EXPECT_TRUE(correct.ok()) << correct.message();
+  // What an error left behind does not reach the next launch.
+  EXPECT_TRUE(run_text(text, x.data(), 3).ok());
+}
+
+const Rule kRules[] = {
+    {"ReadAfterWrite", "lds_store(4 * thread_id(), 1.0F);\nlds_load<float>(4 * (63 - thread_id()));", "reads bytes",
+     "lds_store(4 * thread_id(), 1.0F);\nbarrier();\nlds_load<float>(4 * (63 - thread_id()));"},
+    {"WriteAfterRead",
+     "lds_store(4 * thread_id(), 1.0F);\nbarrier();\nlds_load<float>(0);\nif (thread_id() == 5) lds_store(0, 2.0F);",
+     "LDS race: lane 5 writes",
+     "lds_store(4 * thread_id(), 1.0F);\nbarrier();\nlds_load<float>(0);\nbarrier();\nif (thread_id() == 5) lds_store(0, 2.0F);"},
+    {"WriteAfterWrite", "lds_store(0, 1.0F);", "LDS race: lane 1 writes bytes 0 to 3", "if (thread_id() == 0) lds_store(0, 1.0F);"},
+    {"Uninitialised", "lds_load<float>(4 * thread_id());", "uninitialised LDS",
+     "lds_store(4 * thread_id(), 0.0F);\nlds_load<float>(4 * thread_id());"},
+    {"LdsBounds", "lds_store(8 * thread_id(), 0.0F);", "LDS out of range: lane 32", "lds_store(4 * thread_id(), 0.0F);"},
+    {"LdsAlignment", "lds_store(4 * thread_id() + 2, 0.0F);", "misaligned LDS access", "lds_store(4 * thread_id(), 0.0F);"},
+    {"GlobalRead", "global_load(a.x + thread_id() + 1);", "global memory out of bounds: lane 63 reads 4 bytes",
+     "global_load(a.x + thread_id());"},
+    {"GlobalWrite", "global_store(a.x - 1 + thread_id(), 0.0F);", "global memory out of bounds: lane 0 writes 4 bytes",
+     "global_store(a.x + thread_id(), 0.0F);"},
+    {"DivergentBarrier", "if (wave_id() == 0) {\nbarrier();\n} else {\nbarrier();\n}", "divergent barrier", "barrier();"},
+    {"EndedLane", "if (wave_id() == 0) return;\nbarrier();", "has ended", "barrier();\nif (wave_id() == 0) return;"},
+    {"LanesDisagree", "if (lane_id() < 16) {\nshuffle_xor(1.0F, 1);\n} else {\nshuffle_xor(1.0F, 1);\n}", "lanes disagree",
+     "shuffle_xor(1.0F, 1);"},
+    {"LaneMissing", "if (lane_id() != 3) shuffle_xor(1.0F, 1);", "lanes disagree", "shuffle_xor(1.0F, 1);"},
+};
+INSTANTIATE_TEST_SUITE_P(Rules, Detector, ::testing::ValuesIn(kRules),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(AsyncCopy, ArrivesAtTheWaitAndNotBefore) {
+  const DeviceArray x(64 * 16);
+  KernelText text{.arch = "sm_80",
+                  .body =
+                      "copy_async_16(16 * thread_id(), a.x + 4 * thread_id(), true);\ncopy_commit();\n"
+                      "lds_load<Words<4>>(16 * thread_id());",
+                  .headers = "#include \"targets/emulated/elements.h\"\n#include \"targets/emulated/sm80.h\"\n",
+                  .workgroup_size = 64,
+                  .lds_bytes = 64 * 16};
+  const Status early = run_text(text, x.data());
+  EXPECT_NE(early.message().find("uninitialised LDS"), std::string::npos) << early.message();
+  text.body.replace(text.body.find("lds_load"), 0, "copy_wait<0>();\n");
+  EXPECT_TRUE(run_text(text, x.data()).ok());
+}
+
+TEST(Wmma, HalvesMustHoldTheSame) {
+  const DeviceArray x(4);
+  KernelText text{.arch = "gfx1100",
+                  .body = "float d[8] = {};\nWords<8> w{};\nw.word[0] = lane_id();\nwmma_f32_16x16x16<Half>(d, w, w);",
+                  .headers = "#include \"targets/emulated/elements.h\"\n#include \"targets/emulated/gfx11.h\"\n"};
+  EXPECT_NE(run_text(text, x.data()).message().find("hold different operands"), std::string::npos);
+  text.body.replace(text.body.find("lane_id()"), 9, "lane_id() % 16");
+  const Status status = run_text(text, x.data());
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+}  // namespace
+}  // namespace fulmen::testing

@@ -1,0 +1,57 @@
+#include "emulator/emulated_kernel.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "gpu/compile/compiler.h"
+#include "gpu/compile/kernel_source.h"
+#include "gpu/driver.h"
+
+namespace fulmen::testing {
+namespace {
+
+int ordinal_of(const std::string& arch) {
+  const std::vector<std::string> selectors = gpu::emulated_driver().selectors();
+  for (std::size_t n = 0; n < selectors.size(); ++n) {
+    if (selectors[n] == arch) return static_cast<int>(n);
+  }
+  ADD_FAILURE() << "no emulated " << arch;
+  return 0;
+}
+
+}  // namespace
+
+DeviceArray::DeviceArray(std::size_t bytes) {
+  const Result<void*> memory = gpu::emulated_driver().allocate(0, bytes);
+  EXPECT_TRUE(memory.ok());
+  data_ = memory.ok() ? memory.value() : nullptr;
+}
+DeviceArray::~DeviceArray() { gpu::emulated_driver().free(0, data_); }
+
+Status run_text(const KernelText& text, void* x, int workgroups) {
+  const gpu::Driver& driver = gpu::emulated_driver();
+  const Result<const gpu::Compiler*> compiler = gpu::host_compiler();
+  if (!compiler.ok()) return compiler.status();
+  std::string storage;
+  gpu::Chip chip{};
+  EXPECT_TRUE(gpu::find_chip(text.arch, storage, chip));
+  const std::string source = "#include \"base.h\"\n" + text.headers +
+                             "struct Arguments { float* x; };\ninline void kernel(const Arguments& a) {\n" + text.body +
+                             "\n}\nFULMEN_KERNEL(Arguments, kernel)\n";
+  const Result<std::string> whole = gpu::kernel_source_of(source, "", chip, gpu::Platform::emulated);
+  if (!whole.ok()) return whole.status();
+  const Result<gpu::CompiledCode> code = compiler.value()->compile({"test", whole.value(), text.arch, text.workgroup_size});
+  if (!code.ok()) return code.status();
+  const int device = ordinal_of(text.arch);
+  const Result<gpu::Module> module = driver.load(device, code->code);
+  if (!module.ok()) return module.status();
+  const Result<gpu::Function> function = driver.function(device, module.value(), "fulmen_kernel", text.lds_bytes);
+  Status status = function.status();
+  if (function.ok()) {
+    status = driver.launch(device, function.value(), {workgroups, text.workgroup_size, text.lds_bytes, nullptr, &x, sizeof(x)});
+  }
+  driver.unload(device, module.value());
+  return status;
+}
+
+}  // namespace fulmen::testing

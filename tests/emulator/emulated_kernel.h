@@ -1,0 +1,40 @@
+// A kernel from text, compiled for the host and run on an emulated chip.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "fulmen/status.h"
+
+namespace fulmen::testing {
+
+// Memory of the emulated device.
+class DeviceArray {
+ public:
+  explicit DeviceArray(std::size_t bytes);
+  ~DeviceArray();
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  void* data() const { return data_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+struct KernelText {
+  std::string arch = "gfx1100";
+  std::string body;     // void kernel(const Arguments& a) {...} and what it needs; Arguments { float* x; }
+  std::string headers{};  // more #include lines
+  int workgroup_size = 32;
+  int lds_bytes = 256;
+};
+
+// Compiles, loads and launches `workgroups` of it, with x.
+Status run_text(const KernelText& text, void* x, int workgroups = 1);
+
+}  // namespace fulmen::testing
