@@ -20,5 +20,7 @@ Command run_command(CLI::App& app);
 Command explain_command(CLI::App& app);
 Command verify_command(CLI::App& app);
 Command bench_command(CLI::App& app);
+Command compile_command(CLI::App& app);
+Command cache_command(CLI::App& app);
 
 }  // namespace fulmen::tools

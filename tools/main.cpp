@@ -1,5 +1,6 @@
-// The fulmen program: devices, run, explain, verify, bench.
+// The fulmen program: devices, run, explain, verify, bench, compile, cache.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "commands.h"
+#include "fulmen/compile.h"
 #include "fulmen/version.h"
 
 namespace {
@@ -33,7 +35,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("fulmen ") + fulmen::version());
   const std::array commands{fulmen::tools::devices_command(app), fulmen::tools::run_command(app),
                             fulmen::tools::explain_command(app), fulmen::tools::verify_command(app),
-                            fulmen::tools::bench_command(app)};
+                            fulmen::tools::bench_command(app),   fulmen::tools::compile_command(app),
+                            fulmen::tools::cache_command(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {
@@ -44,8 +47,18 @@ int run(int argc, char** argv) {
   for (const auto& command : commands) {
     if (command.parser->parsed()) return report(command.run());
   }
-  return report(
-      {StatusCode::invalid_argument, "a subcommand is needed: devices, run, explain, verify or bench (--help tells more)"});
+  return report({StatusCode::invalid_argument,
+                 "a subcommand is needed: devices, run, explain, verify, bench, compile or cache (--help tells more)"});
+}
+
+// On a terminal: a line while a kernel is compiled, gone when it is done.
+void show_compilation(void* /*context*/, const char* kernel, const char* arch, bool done, double /*seconds*/) {
+  if (done) {
+    fmt::print(stderr, "\r\x1b[K");
+  } else {
+    fmt::print(stderr, "\r\x1b[Kcompiling {} for {} ...", kernel, arch);
+  }
+  std::fflush(stderr);
 }
 
 // The baseline shall be as good as it can be: OpenBLAS before 0.3.22 takes Zen 4 and 5 for processors without AVX-512 and runs at
@@ -61,6 +74,7 @@ void let_openblas_use_avx512() {
 int main(int argc, char** argv) {
   try {
     let_openblas_use_avx512();
+    if (isatty(STDERR_FILENO) != 0) fulmen::set_compile_observer(show_compilation, nullptr);
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
     return report({StatusCode::out_of_memory, "no memory"});

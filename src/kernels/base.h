@@ -15,6 +15,8 @@
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 #pragma once
 
+namespace fulmen::kernels {
+
 using Int64 = long long;
 using Size = decltype(sizeof(0));
 
@@ -74,3 +76,5 @@ template <class T>
 constexpr bool kIsHalf = false;
 template <>
 constexpr bool kIsHalf<Half> = true;
+
+}  // namespace fulmen::kernels

@@ -8,6 +8,7 @@ namespace fulmen {
 BackendList builtin_backends() {
   return {
       cpu::make_cpu_backend(),
+      gpu::make_gpu_backend(gpu::hip_driver()),
       gpu::make_gpu_backend(gpu::cuda_driver()),
       gpu::make_gpu_backend(gpu::emulated_driver()),
   };

@@ -35,9 +35,9 @@ Status run_text(const KernelText& text, void* x, int workgroups) {
   std::string storage;
   gpu::Chip chip{};
   EXPECT_TRUE(gpu::find_chip(text.arch, storage, chip));
-  const std::string source = "#include \"base.h\"\n" + text.headers +
+  const std::string source = "#include \"base.h\"\nnamespace fulmen::kernels {\n" + text.headers +
                              "struct Arguments { float* x; };\ninline void kernel(const Arguments& a) {\n" + text.body +
-                             "\n}\nFULMEN_KERNEL(Arguments, kernel)\n";
+                             "\n}\n}\nFULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)\n";
   const Result<std::string> whole = gpu::kernel_source_of(source, "", chip, gpu::Platform::emulated);
   if (!whole.ok()) return whole.status();
   const Result<gpu::CompiledCode> code = compiler.value()->compile({"test", whole.value(), text.arch, text.workgroup_size});

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 
+#include "fulmen/compile.h"
 #include "gpu/compile/cache_file.h"
 #include "gpu/compile/run_program.h"
 #include "gpu/compile/sha256.h"
@@ -134,18 +135,18 @@ std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
   return {};
 }
 
-std::mutex observer_mutex;
-CompileObserver& observer() {
-  static auto* const kObserver = new CompileObserver;
+struct Observer {
+  std::mutex mutex;
+  CompileObserver call = nullptr;
+  void* context = nullptr;
+};
+Observer& observer() {
+  static auto* const kObserver = new Observer;
   return *kObserver;
 }
 void observe(const CompileRequest& request, bool done, double seconds) {
-  CompileObserver call;
-  {
-    const std::scoped_lock lock(observer_mutex);
-    call = observer();
-  }
-  if (call) call(request, done, seconds);
+  const std::scoped_lock lock(observer().mutex);
+  if (observer().call != nullptr) observer().call(observer().context, request.name.c_str(), request.arch.c_str(), done, seconds);
 }
 
 Result<CompiledCode> compile(const Compiler& compiler, const CompileRequest& request) {
@@ -230,9 +231,15 @@ Status write_prebuilt(const std::string& directory, const CompileRequest& reques
   return store(directory, {prebuilt_key(request), request.arch, request.name, code});
 }
 
-void set_compile_observer(CompileObserver call) {
-  const std::scoped_lock lock(observer_mutex);
-  observer() = std::move(call);
+}  // namespace fulmen::gpu
+
+namespace fulmen {
+
+void set_compile_observer(CompileObserver call, void* context) {
+  gpu::Observer& observer = gpu::observer();
+  const std::scoped_lock lock(observer.mutex);
+  observer.call = call;
+  observer.context = context;
 }
 
-}  // namespace fulmen::gpu
+}  // namespace fulmen

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,9 +31,5 @@ Result<int> clear_cache();
 Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request);
 // Writes what FULMEN_KERNEL_PATH finds: a file for the request, by source and chip, whatever compiler made it.
 Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code);
-
-// Called before and after a compilation that takes time, so that the command line can show it. Process-wide; null is off.
-using CompileObserver = std::function<void(const CompileRequest& request, bool done, double seconds)>;
-void set_compile_observer(CompileObserver observer);
 
 }  // namespace fulmen::gpu

@@ -8,7 +8,7 @@
   extern "C" {                                                                                   \
   extern const int fulmen_argument_bytes;                                                        \
   const int fulmen_argument_bytes = sizeof(Arguments);                                           \
-  void fulmen_bind(const EmulatorApi* api) { emulator = api; }                                   \
+  void fulmen_bind(const fulmen::kernels::EmulatorApi* api) { fulmen::kernels::emulator = api; } \
   void fulmen_kernel(const void* arguments) { body(*static_cast<const Arguments*>(arguments)); } \
   }
 

@@ -1,0 +1,69 @@
+// GPU kernels ahead of their first use: compiling them without a GPU, what the compiler made of them, and the cache on disk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fulmen/export.h"
+#include "fulmen/status.h"
+
+namespace fulmen {
+
+// Instructions of a kernel's inner loop: the innermost one with matrix instructions, else the longest.
+struct LoopCounts {
+  int matrix = 0;
+  int matrix_products = 0;  // the matrix instructions in units of 16 x 16 x 16
+  int vector = 0;           // vector ALU without transcendental ones
+  int transcendental = 0;   // exp2, log2, reciprocal
+  int lds = 0;
+  int memory = 0;  // global
+  int scalar = 0;
+  int total = 0;
+};
+
+struct KernelReport {
+  std::string arch;    // "gfx1100"
+  std::string kernel;  // "forward gfx11 bf16 d128 64x32"
+  int workgroup_size = 0;
+  // -1: the compiler does not say.
+  int registers = -1;      // 32-bit vector registers of a lane
+  int accumulators = -1;   // of them accumulators (AMD's CDNA)
+  int lds_bytes = 0;       // of a workgroup
+  int spills = -1;         // registers spilled (AMD), bytes (NVIDIA)
+  int scratch_bytes = -1;  // of a lane
+  int occupancy = -1;      // waves a SIMD (AMD) or multiprocessor (NVIDIA) that registers and LDS leave room for
+  std::size_t code_bytes = 0;
+  LoopCounts loop;
+  std::string loop_missing;  // why there are no counts: a disassembler that is not installed
+};
+
+struct CompileKernelsOptions {
+  bool all = false;        // every shipped configuration, else the main ones
+  std::string out_folder;  // write prebuilt kernels there, for FULMEN_KERNEL_PATH; empty: only compile
+};
+
+// Compiles kernels for a chip ("gfx1100", "sm_90a") without a GPU, by NVRTC or an installed clang, and says what came out. Errors:
+// no such chip; no compiler for it, with what installs one; a kernel that does not compile; a folder that cannot be written.
+FULMEN_API Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options = {});
+
+// A compiled kernel on disk.
+struct CachedKernel {
+  std::string arch, kernel, file;
+  std::size_t bytes = 0;
+  int64_t last_used = 0;  // seconds since 1970
+};
+// $FULMEN_CACHE_DIR, else $XDG_CACHE_HOME/fulmen, else ~/.cache/fulmen; empty where none is set: kernels are then kept in memory
+// only.
+FULMEN_API std::string kernel_cache_folder();
+FULMEN_API std::vector<CachedKernel> cached_kernels();
+// Deletes them all; returns how many. Errors: a file that cannot be deleted.
+FULMEN_API Result<int> clear_kernel_cache();
+
+// Called when a compilation that takes time begins (done false) and when it ended, from any thread; for progress lines. Null is
+// off.
+using CompileObserver = void (*)(void* context, const char* kernel, const char* arch, bool done, double seconds);
+FULMEN_API void set_compile_observer(CompileObserver observer, void* context);
+
+}  // namespace fulmen

@@ -1,0 +1,86 @@
+// An installed clang as the compiler for AMD chips: no ROCm is needed, kernels use compiler builtins alone.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "gpu/compile/compiler.h"
+#include "gpu/compile/run_program.h"
+
+namespace fulmen::gpu {
+namespace {
+
+const std::vector<std::string> kOptions{"-x",
+                                        "hip",
+                                        "-nogpuinc",
+                                        "-nogpulib",
+                                        "--offload-device-only",
+                                        "--no-gpu-bundle-output",
+                                        "-O3",
+                                        "-std=c++20",
+                                        "-ffp-contract=fast",
+                                        "-fno-math-errno",
+                                        "-Wall",
+                                        "-Wno-unused",
+                                        "-Rpass-analysis=kernel-resource-usage"};
+
+class OfflineClang final : public Compiler {
+ public:
+  OfflineClang(std::string path, std::string version) : path_(std::move(path)), version_(std::move(version)) {}
+  std::string_view name() const noexcept override { return "clang"; }
+  std::string identity() const override { return fmt::format("{} {}", version_, fmt::join(kOptions, " ")); }
+  Result<CompiledCode> compile(const CompileRequest& request) const override {
+    const TemporaryDirectory directory;
+    if (!directory.ok()) return Status(StatusCode::unavailable, "no temporary directory can be made (TMPDIR, or /tmp)");
+    const std::string source = directory.path() + "/kernel.hip", object = directory.path() + "/kernel.co";
+    if (Status status = write_file(source, request.source); !status.ok()) return status;
+    std::vector<std::string> command{path_};
+    command.insert(command.end(), kOptions.begin(), kOptions.end());
+    command.insert(command.end(), {"--offload-arch=" + request.arch, source, "-o", object});
+    Result<std::string> log = run_program(command);
+    if (!log.ok()) {
+      return Status(log.status().code(),
+                    fmt::format("kernel \"{}\" for {}: {}", request.name, request.arch, log.status().message()));
+    }
+    Result<std::vector<std::byte>> code = read_file(object);
+    if (!code.ok()) return code.status();
+    return CompiledCode{std::move(code).value(), std::move(log).value()};
+  }
+
+ private:
+  std::string path_, version_;
+};
+
+std::vector<std::string> candidates_for_clang() {
+  std::vector<std::string> names;
+  if (const char* home = std::getenv("ROCM_PATH"); home != nullptr && *home != '\0') {
+    names.push_back(std::string(home) + "/llvm/bin/amdclang++");
+    names.push_back(std::string(home) + "/llvm/bin/clang++");
+  }
+  for (const char* name : {"amdclang++", "/opt/rocm/llvm/bin/clang++", "clang++-21", "clang++-20", "clang++-19", "clang++"}) {
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+Result<const Compiler*> find() {
+  const std::vector<std::string> names = candidates_for_clang();
+  for (const std::string& name : names) {
+    const std::string path = find_program(name);
+    if (path.empty()) continue;
+    const Result<std::string> version = run_program({path, "--version"});
+    if (version.ok()) return new OfflineClang(path, version.value().substr(0, version.value().find('\n')));
+  }
+  return Status(StatusCode::unavailable,
+                fmt::format("no clang that compiles for AMD: looked for {} in PATH. To install it: apt-get install clang-19 lld-19",
+                            fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+Result<const Compiler*> offline_clang_compiler() {
+  static const Result<const Compiler*> kCompiler = find();
+  return kCompiler;
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,102 @@
+#include "gpu/compile/runtime_compiler.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace fulmen::gpu {
+namespace {
+
+using Program = struct ProgramHandle*;
+
+struct Calls {
+  int (*Version)(int* major, int* minor);
+  int (*CreateProgram)(Program* program, const char* source, const char* name, int headers, const char* const* texts,
+                       const char* const* names);
+  int (*CompileProgram)(Program program, int count, const char* const* options);
+  int (*GetProgramLogSize)(Program program, std::size_t* bytes);
+  int (*GetProgramLog)(Program program, char* log);
+  int (*GetCodeSize)(Program program, std::size_t* bytes);
+  int (*GetCode)(Program program, char* code);
+  int (*DestroyProgram)(Program* program);
+  const char* (*GetErrorString)(int result);
+};
+
+class RuntimeCompiler final : public Compiler {
+ public:
+  RuntimeCompiler(RuntimeCompilerKind kind, const Calls& calls, std::string path)
+      : kind_(std::move(kind)), calls_(calls), path_(std::move(path)) {
+    calls_.Version(&major_, &minor_);
+  }
+  std::string_view name() const noexcept override { return kind_.name; }
+  std::string identity() const override {
+    return fmt::format("{} {}.{} {}", kind_.name, major_, minor_, fmt::join(kind_.options, " "));
+  }
+
+  Result<CompiledCode> compile(const CompileRequest& request) const override {
+    Program program = nullptr;
+    if (int error = calls_.CreateProgram(&program, request.source.c_str(), "kernel", 0, nullptr, nullptr); error != 0) {
+      return Status(StatusCode::internal, fmt::format("{}CreateProgram: {}", kind_.prefix, calls_.GetErrorString(error)));
+    }
+    const std::string arch = std::string(kind_.arch_option) + request.arch;
+    std::vector<const char*> options{arch.c_str()};
+    for (const std::string& option : kind_.options) options.push_back(option.c_str());
+    const int error = calls_.CompileProgram(program, static_cast<int>(options.size()), options.data());
+    Result<CompiledCode> result = take(program, request, error);
+    calls_.DestroyProgram(&program);
+    return result;
+  }
+
+ private:
+  Result<CompiledCode> take(Program program, const CompileRequest& request, int error) const {
+    CompiledCode result;
+    std::size_t bytes = 0;
+    if (calls_.GetProgramLogSize(program, &bytes) == 0 && bytes > 1) {
+      result.log.resize(bytes);
+      calls_.GetProgramLog(program, result.log.data());
+      result.log.resize(bytes - 1);  // without its NUL
+    }
+    if (error != 0) {
+      return Status(StatusCode::internal, fmt::format("kernel \"{}\" for {}: {}: {}\n{}", request.name, request.arch, path_,
+                                                      calls_.GetErrorString(error), result.log));
+    }
+    error = calls_.GetCodeSize(program, &bytes);
+    result.code.resize(bytes);
+    if (error == 0) error = calls_.GetCode(program, reinterpret_cast<char*>(result.code.data()));
+    if (error == 0) return result;
+    return Status(StatusCode::internal, fmt::format("{}{}: {}", kind_.prefix, kind_.code, calls_.GetErrorString(error)));
+  }
+
+  RuntimeCompilerKind kind_;
+  Calls calls_;
+  std::string path_;
+  int major_ = 0, minor_ = 0;
+};
+
+}  // namespace
+
+Result<const Compiler*> open_runtime_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search) {
+  Result<FoundLibrary> library = find_library(search);
+  if (!library.ok()) return library.status();
+  Calls calls{};
+  std::string missing;
+  const auto load = [&](auto& function, std::string_view name) {
+    const std::string symbol = fmt::format("{}{}", kind.prefix, name);
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, symbol.c_str()));
+    if (function == nullptr) missing += fmt::format(" {}", symbol);
+  };
+  load(calls.Version, "Version");
+  load(calls.CreateProgram, "CreateProgram");
+  load(calls.CompileProgram, "CompileProgram");
+  load(calls.GetProgramLogSize, "GetProgramLogSize");
+  load(calls.GetProgramLog, "GetProgramLog");
+  load(calls.GetCodeSize, kind.code_size);
+  load(calls.GetCode, kind.code);
+  load(calls.DestroyProgram, "DestroyProgram");
+  load(calls.GetErrorString, "GetErrorString");
+  if (!missing.empty()) {
+    return Status(StatusCode::unavailable, fmt::format("{} lacks{}: {}", library->path, missing, kind.needed));
+  }
+  return new RuntimeCompiler(kind, calls, library->path);
+}
+
+}  // namespace fulmen::gpu

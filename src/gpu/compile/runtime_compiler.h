@@ -1,0 +1,24 @@
+// What NVRTC and hipRTC have in common: the same calls under two prefixes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gpu/compile/compiler.h"
+#include "gpu/drivers/library_search.h"
+
+namespace fulmen::gpu {
+
+struct RuntimeCompilerKind {
+  std::string_view name;             // "NVRTC"
+  std::string_view prefix;           // "nvrtc": of nvrtcCreateProgram and the others
+  std::string_view arch_option;      // "--gpu-architecture="
+  std::string_view code_size, code;  // "GetCUBINSize", "GetCUBIN": calls without the prefix
+  std::vector<std::string> options;
+  std::string_view needed;  // "NVRTC 12 or newer is needed"
+};
+
+// Opens the library. Errors: not there, or an entry point is missing.
+Result<const Compiler*> open_runtime_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search);
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,247 @@
+// AMD GPUs through libamdhip64.
+#include "gpu/driver.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "gpu/chip.h"
+#include "gpu/compile/compiler.h"
+#include "gpu/compile/hiprtc.h"
+#include "gpu/drivers/hip/hip_api.h"
+
+namespace fulmen::gpu {
+namespace {
+
+using hip::Api;
+
+class HipDriver final : public Driver {
+ public:
+  HipDriver() : status_(open()) {}
+  std::string_view name() const noexcept override { return "hip"; }
+  Status available() const override { return status_; }
+  std::vector<std::string> selectors() const override {
+    std::vector<std::string> list;
+    for (int n = 0; n < count_; ++n) list.push_back(std::to_string(n));
+    return list;
+  }
+
+  Result<DeviceProperties> properties(int device) const override {
+    DeviceProperties p;
+    char name[256] = {};
+    if (int error = api().hipDeviceGetName(name, sizeof(name), device); error != 0) return failure("hipDeviceGetName", error);
+    if (int error = api().hipDeviceTotalMem(&p.memory_bytes, device); error != 0) return failure("hipDeviceTotalMem", error);
+    // Larger than the struct of any release.
+    std::vector<std::byte> raw(16384);
+    const auto get =
+        api().hipGetDevicePropertiesR0600 != nullptr ? api().hipGetDevicePropertiesR0600 : api().hipGetDeviceProperties;
+    if (int error = get(raw.data(), device); error != 0) return failure("hipGetDeviceProperties", error);
+    p.name = name;
+    p.arch = hip::arch_of(raw.data(), raw.size());
+    if (p.arch.empty()) return Status(StatusCode::unavailable, fmt::format("{} does not say which chip {} is", api_->path, name));
+    std::string storage;
+    Chip chip{};
+    if (find_chip(p.arch, storage, chip)) {
+      p.wave_size = chip.wave_size;
+      p.lds_bytes = chip.lds_bytes;
+    }
+    p.compute_units = attribute(device, kMultiprocessorCount);
+    int version = 0;
+    api().hipRuntimeGetVersion(&version);
+    const Result<const Compiler*> found = compiler();
+    p.software = fmt::format("HIP {}.{}, {}", version / 10000000, version / 100000 % 100,
+                             found.ok() ? found.value()->identity() : "no compiler: " + found.status().message());
+    return p;
+  }
+  Result<const Compiler*> compiler() const override {
+    const Result<const Compiler*> runtime = hiprtc_compiler();
+    if (runtime.ok()) return runtime;
+    const Result<const Compiler*> clang = offline_clang_compiler();
+    if (clang.ok()) return clang;
+    return Status(StatusCode::unavailable, fmt::format("{}; {}", runtime.status().message(), clang.status().message()));
+  }
+
+  Result<Module> load(int device, std::span<const std::byte> code) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    hip::ModuleHandle module = nullptr;
+    if (int error = api().hipModuleLoadData(&module, code.data()); error != 0) return failure("hipModuleLoadData", error);
+    return Module{module};
+  }
+  void unload(int device, Module module) const noexcept override {
+    const Current current(*this, device);
+    api().hipModuleUnload(static_cast<hip::ModuleHandle>(module.handle));
+  }
+  // LDS is part of the code object: nothing to set.
+  Result<Function> function(int device, Module module, const char* name, int /*lds_bytes*/) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    hip::FunctionHandle function = nullptr;
+    if (int error = api().hipModuleGetFunction(&function, static_cast<hip::ModuleHandle>(module.handle), name); error != 0) {
+      return failure(fmt::format("hipModuleGetFunction of \"{}\"", name), error);
+    }
+    return Function{function};
+  }
+
+  Status launch(int device, Function function, const Launch& l) const override {
+    // HIP counts the grid in lanes, 32 bits of them.
+    if (l.workgroups * l.workgroup_size > UINT32_MAX) {
+      return {StatusCode::unsupported, fmt::format("grid is {} workgroups of {}: at most {} lanes are accepted", l.workgroups,
+                                                   l.workgroup_size, UINT32_MAX)};
+    }
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    // The argument block as it is, by HIP_LAUNCH_PARAM_BUFFER_POINTER and _SIZE.
+    std::size_t bytes = l.argument_bytes;
+    void* block[] = {reinterpret_cast<void*>(1), const_cast<void*>(l.arguments), reinterpret_cast<void*>(2), &bytes,
+                     reinterpret_cast<void*>(3)};
+    const int error =
+        api().hipModuleLaunchKernel(static_cast<hip::FunctionHandle>(function.handle), static_cast<unsigned>(l.workgroups), 1, 1,
+                                    static_cast<unsigned>(l.workgroup_size), 1, 1, 0, l.stream, nullptr, block);
+    return error == 0 ? Status{} : failure("hipModuleLaunchKernel", error);
+  }
+
+  Result<void*> allocate(int device, std::size_t bytes) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    void* memory = nullptr;
+    const int error = api().hipMalloc(&memory, bytes);
+    if (error == kOutOfMemory)
+      return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes on hip:{}", bytes, device));
+    if (error != 0) return failure("hipMalloc", error);
+    return memory;
+  }
+  void free(int device, void* memory) const noexcept override {
+    const Current current(*this, device);
+    api().hipFree(memory);
+  }
+  Status copy(int device, void* to, const void* from, std::size_t bytes) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    // After work of every stream: a copy on the default stream does not wait for non-blocking ones.
+    if (int error = api().hipDeviceSynchronize(); error != 0) return failure("hipDeviceSynchronize", error);
+    if (int error = api().hipMemcpy(to, from, bytes, hip::kMemcpyDefault); error != 0) return failure("hipMemcpy", error);
+    const int error = api().hipDeviceSynchronize();
+    return error == 0 ? Status{} : failure("hipDeviceSynchronize", error);
+  }
+  Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    if (int error = api().hipMemset(to, byte, bytes); error != 0) return failure("hipMemset", error);
+    const int error = api().hipDeviceSynchronize();
+    return error == 0 ? Status{} : failure("hipDeviceSynchronize", error);
+  }
+  Status check_memory(int device, const void* memory) const override {
+    hip::PointerAttributes attributes{};
+    if (api().hipPointerGetAttributes(&attributes, memory) != 0 ||
+        (attributes.device_pointer == nullptr && attributes.host_pointer == nullptr)) {
+      return {StatusCode::invalid_argument, "it is the host's ordinary memory, or freed"};
+    }
+    // Page-locked host memory is mapped into every device.
+    if (attributes.host_pointer != nullptr || attributes.device == device) return {};
+    return {StatusCode::invalid_argument, fmt::format("it belongs to hip:{}", attributes.device)};
+  }
+  Status synchronize(int device, void* stream) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    const int error = api().hipStreamSynchronize(stream);
+    return error == 0 ? Status{} : failure("hipStreamSynchronize", error);
+  }
+
+  Result<Event> create_event(int device) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    hip::Event event = nullptr;
+    if (int error = api().hipEventCreate(&event); error != 0) return failure("hipEventCreate", error);
+    return Event{event};
+  }
+  void destroy_event(int device, Event event) const noexcept override {
+    const Current current(*this, device);
+    api().hipEventDestroy(static_cast<hip::Event>(event.handle));
+  }
+  Status record(int device, Event event, void* stream) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    const int error = api().hipEventRecord(static_cast<hip::Event>(event.handle), stream);
+    return error == 0 ? Status{} : failure("hipEventRecord", error);
+  }
+  Result<float> elapsed(int device, Event begin, Event end) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    if (int error = api().hipEventSynchronize(static_cast<hip::Event>(end.handle)); error != 0) {
+      return failure("hipEventSynchronize", error);
+    }
+    float milliseconds = 0;
+    const int error =
+        api().hipEventElapsedTime(&milliseconds, static_cast<hip::Event>(begin.handle), static_cast<hip::Event>(end.handle));
+    if (error != 0) return failure("hipEventElapsedTime", error);
+    return milliseconds;
+  }
+
+ private:
+  static constexpr int kOutOfMemory = 2;
+  static constexpr int kMultiprocessorCount = 63;  // hipDeviceAttributeMultiprocessorCount since ROCm 5
+
+  // The device is the thread's current one as long as this lives.
+  class Current {
+   public:
+    Current(const HipDriver& driver, int device) : driver_(driver) {
+      error_ = driver.api().hipGetDevice(&before_);
+      if (error_ == 0 && before_ != device) {
+        error_ = driver.api().hipSetDevice(device);
+        changed_ = error_ == 0;
+      }
+    }
+    ~Current() {
+      if (changed_) driver_.api().hipSetDevice(before_);
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+    bool ok() const noexcept { return error_ == 0; }
+    Status status() const { return ok() ? Status{} : driver_.failure("hipSetDevice", error_); }
+
+   private:
+    const HipDriver& driver_;
+    int before_ = 0, error_ = 0;
+    bool changed_ = false;
+  };
+
+  const Api& api() const { return api_->api; }
+  int attribute(int device, int which) const {
+    int value = 0;
+    return api().hipDeviceGetAttribute(&value, which, device) == 0 ? value : 0;
+  }
+  Status failure(const std::string& call, int error) const {
+    const char *name = api().hipGetErrorName(error), *text = api().hipGetErrorString(error);
+    return {StatusCode::internal, fmt::format("{}: {} ({})", call, text != nullptr ? text : "unknown error",
+                                              name != nullptr ? name : std::to_string(error))};
+  }
+
+  Status open() {
+    const Result<const hip::OpenApi*> opened = hip::open_api();
+    if (!opened.ok()) return opened.status();
+    api_ = opened.value();
+    int error = api().hipInit(0);
+    if (error == 0) error = api().hipGetDeviceCount(&count_);
+    if (error == 0 && count_ > 0) return {};
+    count_ = 0;
+    return {StatusCode::unavailable,
+            error == 0 ? fmt::format("no AMD device: {} finds none", api_->path)
+                       : fmt::format("no AMD device can be used: {}, says {}", failure("hipInit", error).message(), api_->path)};
+  }
+
+  const hip::OpenApi* api_ = nullptr;
+  int count_ = 0;
+  Status status_;
+};
+
+}  // namespace
+
+const Driver& hip_driver() {
+  static const auto* const kDriver = new HipDriver;
+  return *kDriver;
+}
+
+}  // namespace fulmen::gpu

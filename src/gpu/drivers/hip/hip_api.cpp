@@ -1,0 +1,85 @@
+#include "gpu/drivers/hip/hip_api.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cctype>
+#include <cstring>
+
+#include "gpu/drivers/library_search.h"
+
+namespace fulmen::gpu::hip {
+namespace {
+
+Result<const OpenApi*> open() {
+  Result<FoundLibrary> library = find_library(
+      {.names = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"},
+       .home_variables = {"ROCM_PATH", "HIP_PATH"},
+       .system_folders = {"/opt/rocm/lib", "/opt/rocm-*/lib"},
+       .python_folders = {"torch/lib", "_rocm_sdk_*/lib"},
+       .install = "To install it: AMD's ROCm packages (rocm-hip-runtime), or on Debian apt-get install libamdhip64-5"});
+  if (!library.ok()) return library.status();
+  auto* opened = new OpenApi;
+  opened->path = library->path;
+  std::string missing;
+  const auto load = [&](auto& function, const char* name, bool needed) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
+    if (function == nullptr && needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
+  };
+  Api& a = opened->api;
+#define FULMEN_LOAD(name) load(a.name, #name, true)
+  FULMEN_LOAD(hipInit);
+  FULMEN_LOAD(hipGetDeviceCount);
+  FULMEN_LOAD(hipRuntimeGetVersion);
+  FULMEN_LOAD(hipGetDevice);
+  FULMEN_LOAD(hipSetDevice);
+  FULMEN_LOAD(hipDeviceGetName);
+  FULMEN_LOAD(hipDeviceTotalMem);
+  FULMEN_LOAD(hipDeviceGetAttribute);
+  FULMEN_LOAD(hipModuleLoadData);
+  FULMEN_LOAD(hipModuleUnload);
+  FULMEN_LOAD(hipModuleGetFunction);
+  FULMEN_LOAD(hipModuleLaunchKernel);
+  FULMEN_LOAD(hipMalloc);
+  FULMEN_LOAD(hipFree);
+  FULMEN_LOAD(hipMemcpy);
+  FULMEN_LOAD(hipMemset);
+  FULMEN_LOAD(hipDeviceSynchronize);
+  FULMEN_LOAD(hipStreamSynchronize);
+  FULMEN_LOAD(hipPointerGetAttributes);
+  FULMEN_LOAD(hipEventCreate);
+  FULMEN_LOAD(hipEventDestroy);
+  FULMEN_LOAD(hipEventRecord);
+  FULMEN_LOAD(hipEventSynchronize);
+  FULMEN_LOAD(hipEventElapsedTime);
+  FULMEN_LOAD(hipGetErrorName);
+  FULMEN_LOAD(hipGetErrorString);
+#undef FULMEN_LOAD
+  load(a.hipGetDevicePropertiesR0600, "hipGetDevicePropertiesR0600", false);
+  load(a.hipGetDeviceProperties, "hipGetDeviceProperties", a.hipGetDevicePropertiesR0600 == nullptr);
+  if (missing.empty()) return opened;
+  const Status status(StatusCode::unavailable, fmt::format("{} lacks {}: HIP 5 or newer is needed", opened->path, missing));
+  delete opened;
+  return status;
+}
+
+}  // namespace
+
+Result<const OpenApi*> open_api() {
+  static const Result<const OpenApi*> kApi = open();
+  return kApi;
+}
+
+std::string arch_of(const std::byte* properties, std::size_t bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(properties), bytes);
+  for (std::size_t at = text.find("gfx"); at != std::string_view::npos; at = text.find("gfx", at + 1)) {
+    std::size_t end = at + 3;
+    while (end < text.size() && std::isxdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
+    // A name, not a word in the middle of a product's.
+    if (end >= at + 6 && end < text.size() && (text[end] == '\0' || text[end] == ':'))
+      return std::string(text.substr(at, end - at));
+  }
+  return {};
+}
+
+}  // namespace fulmen::gpu::hip

@@ -1,0 +1,107 @@
+#include "gpu/launch/shipped.h"
+
+#include <algorithm>
+
+#include "gpu/launch/family.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int kUsualComputeUnits = 96;
+
+struct Shape {
+  int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
+};
+
+Problem problem_of(DType dtype, const Shape& shape, bool causal) {
+  Problem p;
+  p.dtype = dtype;
+  p.batch = shape.batch;
+  p.seqlen_q = shape.seqlen_q;
+  p.seqlen_k = shape.seqlen_k;
+  p.num_heads = shape.heads;
+  p.num_kv_heads = shape.kv_heads;
+  p.head_dim = p.head_dim_v = shape.head_dim;
+  p.softmax_scale = 0.125F;
+  if (causal) p.window_right = 0;
+  const auto view = [&](int64_t length, int64_t heads) {
+    return TensorSpec{dtype, true, {length * heads * shape.head_dim, heads * shape.head_dim, shape.head_dim, 1}};
+  };
+  p.q = p.out = view(shape.seqlen_q, shape.heads);
+  p.k = p.v = view(shape.seqlen_k, shape.kv_heads);
+  return p;
+}
+
+void add_bias(Problem& p, DType dtype) { p.bias = {dtype, true, {0, p.seqlen_q * p.seqlen_k, p.seqlen_k, 1}}; }
+
+std::vector<Problem> main_problems() {
+  std::vector<Problem> list;
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const bool causal : {false, true}) list.push_back(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
+  }
+  list.push_back(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false));
+  // Chess boards, with a bias a head.
+  for (const auto& [heads, dim] : {std::pair<int64_t, int64_t>{24, 32}, {12, 64}, {8, 96}, {6, 128}}) {
+    Problem board = problem_of(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
+    add_bias(board, DType::fp16);
+    list.push_back(board);
+  }
+  for (const int64_t dim : {64, 128}) list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
+  list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false));
+  return list;
+}
+
+std::vector<Problem> all_problems() {
+  std::vector<Problem> list = main_problems();
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    for (const int64_t dim : {32, 40, 64, 80, 96, 128, 160, 192, 256}) {
+      for (const Shape& shape :
+           {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim}, Shape{1, 1, 65536, 32, 8, dim}}) {
+        const bool few = shape.seqlen_q == 1;
+        for (const bool causal : {false, true}) list.push_back(problem_of(dtype, shape, causal && !few));
+        Problem p = problem_of(dtype, shape, false);
+        add_bias(p, dtype);
+        list.push_back(p);
+        p.bias = {};
+        p.keep_mask = {DType::boolean, true, {shape.seqlen_k, 0, 0, 1}};
+        list.push_back(p);
+        // Everything at once, the rows anywhere.
+        p = problem_of(dtype, shape, true);
+        add_bias(p, DType::fp32);
+        p.keep_mask = {DType::boolean, true, {shape.seqlen_k, 0, 0, 1}};
+        p.alibi_slopes = {DType::fp32, true, {0, 0, 0, 1}};
+        p.sinks = p.alibi_slopes;
+        p.softcap = 20;
+        p.window_left = 1024;
+        p.q.strides[1] += 1;
+        list.push_back(p);
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
+  std::vector<Specialisation> list;
+  std::vector<std::string> seen;
+  for (const Problem& problem : all ? all_problems() : main_problems()) {
+    const Family* best = nullptr;
+    for (const Family* family : families()) {
+      if (family->target() != "portable" && family->target() != chip.target) continue;
+      if (!family->supports(problem, chip).yes) continue;
+      if (best == nullptr || family->rank(problem) > best->rank(problem)) best = family;
+    }
+    if (best == nullptr) continue;
+    for (const KernelLaunch& launch : best->plan(problem, chip, kUsualComputeUnits).launches) {
+      const std::string key = std::string(launch.specialisation.entry) + prelude(launch.specialisation);
+      if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
+      seen.push_back(key);
+      list.push_back(launch.specialisation);
+    }
+  }
+  return list;
+}
+
+}  // namespace fulmen::gpu

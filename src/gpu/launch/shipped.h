@@ -1,0 +1,14 @@
+// The kernels that people meet: what `fulmen compile` compiles and reports.
+#pragma once
+
+#include <vector>
+
+#include "gpu/chip.h"
+#include "gpu/launch/specialisation.h"
+
+namespace fulmen::gpu {
+
+// Without duplicates. `all`: every tile shape, dtype and kind of mask; else the main ones.
+std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all);
+
+}  // namespace fulmen::gpu

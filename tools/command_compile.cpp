@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "fulmen/compile.h"
+#include "output_file.h"
+
+namespace fulmen::tools {
+namespace {
+
+struct CompileArguments {
+  std::vector<std::string> archs;
+  bool report = false;
+  std::string json;
+  CompileKernelsOptions options;
+};
+
+std::string known(int value) { return value < 0 ? "-" : std::to_string(value); }
+
+void print_head() {
+  fmt::print("{:8} {:44} {:>5} {:>5} {:>6} {:>6} {:>7} {:>5} {:>6} | {:>6} {:>5} {:>5} {:>4} {:>4} {:>9}\n", "arch", "kernel",
+             "regs", "acc", "LDS", "spills", "scratch", "waves", "bytes", "matrix", "VALU", "trans", "LDS", "mem", "VALU/512m");
+}
+
+void print_row(const KernelReport& r) {
+  const LoopCounts& c = r.loop;
+  std::string loop = fmt::format("{:>6} {:>5} {:>5} {:>4} {:>4} {:>9}", c.matrix, c.vector, c.transcendental, c.lds, c.memory,
+                                 c.matrix_products > 0 ? std::to_string(512 * c.vector / c.matrix_products) : "-");
+  if (!r.loop_missing.empty()) loop = fmt::format("{:>6} {:>5} {:>5} {:>4} {:>4} {:>9}", "-", "-", "-", "-", "-", "-");
+  fmt::print("{:8} {:44} {:>5} {:>5} {:>6} {:>6} {:>7} {:>5} {:>6} | {}\n", r.arch, r.kernel, known(r.registers),
+             known(r.accumulators), r.lds_bytes, known(r.spills), known(r.scratch_bytes), known(r.occupancy), r.code_bytes, loop);
+}
+
+nlohmann::json json_of(const KernelReport& r) {
+  const LoopCounts& c = r.loop;
+  return {{"arch", r.arch},
+          {"kernel", r.kernel},
+          {"workgroup_size", r.workgroup_size},
+          {"registers", r.registers},
+          {"accumulators", r.accumulators},
+          {"lds_bytes", r.lds_bytes},
+          {"spills", r.spills},
+          {"scratch_bytes", r.scratch_bytes},
+          {"occupancy", r.occupancy},
+          {"code_bytes", r.code_bytes},
+          {"loop",
+           {{"matrix", c.matrix},
+            {"matrix_products", c.matrix_products},
+            {"vector", c.vector},
+            {"transcendental", c.transcendental},
+            {"lds", c.lds},
+            {"memory", c.memory},
+            {"scalar", c.scalar}}}};
+}
+
+Status compile(const CompileArguments& arguments) {
+  nlohmann::json rows = nlohmann::json::array();
+  std::string missing;
+  if (arguments.report) print_head();
+  for (const std::string& arch : arguments.archs) {
+    const Result<std::vector<KernelReport>> reports = compile_kernels(arch, arguments.options);
+    if (!reports.ok()) return reports.status();
+    for (const KernelReport& r : reports.value()) {
+      if (arguments.report) print_row(r);
+      if (!r.loop_missing.empty()) missing = fmt::format("{}: {}", r.arch, r.loop_missing);
+      rows.push_back(json_of(r));
+    }
+    if (!arguments.report) fmt::print("{}: {} kernels compiled\n", arch, reports.value().size());
+  }
+  if (arguments.report && !missing.empty()) fmt::print("- is not known; {}\n", missing);
+  return arguments.json.empty() ? Status{} : write_text_file(arguments.json, rows.dump(2) + "\n");
+}
+
+}  // namespace
+
+Command compile_command(CLI::App& app) {
+  auto arguments = std::make_shared<CompileArguments>();
+  CLI::App* parser = app.add_subcommand("compile", "compile GPU kernels without a GPU, and report what the compiler made of them");
+  parser->add_option("--arch", arguments->archs, "chips, ',' between them: gfx1100,gfx1201,gfx942,sm_80,sm_90a")
+      ->delimiter(',')
+      ->required();
+  parser->add_flag("--all", arguments->options.all, "every shipped configuration, not only the main ones");
+  parser->add_flag(
+      "--report", arguments->report,
+      "a table: registers, LDS, spills, occupancy, and the instructions of the inner loop (VALU/512m: vector instructions "
+      "for 512 matrix instructions of 16x16x16)");
+  parser->add_option("--out", arguments->options.out_folder, "write prebuilt kernels there, for FULMEN_KERNEL_PATH");
+  parser->add_option("--json", arguments->json, "write the report as JSON");
+  return {parser, [arguments] { return compile(*arguments); }};
+}
+
+}  // namespace fulmen::tools
