@@ -1,23 +1,35 @@
-// One kernel in a file: a header of text lines, then the log, then the code, all under a checksum.
-//   "fulmen-kernel 1\n" <sha256 of all that follows, hex> "\n" key "\n" arch "\n" name "\n" <log bytes> " " <code bytes> "\n" log
-//   code
+// The file of one compiled kernel: fixed header, name, arch, code, log, and the SHA-256 of all that. Integers are little-endian.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "fulmen/status.h"
 #include "gpu/compile/compiler.h"
+#include "gpu/compile/sha256.h"
 
 namespace fulmen::gpu {
 
 struct CacheFile {
-  std::string key, arch, name;
+  Digest key{};  // of what the code was made from
+  std::string name, arch;
   CompiledCode compiled;
 };
 
-std::string encode(const CacheFile& file);
-// Errors: says what is damaged. Reads any bytes.
-Result<CacheFile> decode(std::span<const std::byte> bytes);
+std::vector<std::byte> write_cache_file(const CacheFile& file);
+// Any bytes are safe. Errors: too short, another program's or version's file, lengths that do not fit, a wrong checksum.
+Result<CacheFile> parse_cache_file(std::span<const std::byte> bytes);
+
+// What listings need, from the first kCacheListingBytes of a file of file_bytes; the checksum is not looked at.
+struct CacheFileHeader {
+  Digest key{};
+  std::string name, arch;
+  std::size_t code_bytes = 0, log_bytes = 0;
+};
+inline constexpr std::size_t kCacheListingBytes = 4096;
+Result<CacheFileHeader> parse_cache_header(std::span<const std::byte> start, uint64_t file_bytes);
 
 }  // namespace fulmen::gpu
