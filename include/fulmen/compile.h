@@ -15,7 +15,7 @@ namespace fulmen {
 struct LoopCounts {
   int matrix = 0;
   int matrix_products = 0;  // the matrix instructions in units of 16 x 16 x 16
-  int vector = 0;           // vector ALU without transcendental ones
+  int vector = 0;           // vector ALU without transcendental ones; a dual one counts once
   int transcendental = 0;   // exp2, log2, reciprocal
   int lds = 0;
   int memory = 0;  // global

@@ -8,10 +8,13 @@
 //   barrier()                                of the workgroup; LDS written before is read after
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
+//   any_lane(x)                              is x true in any lane of the wave? The same answer in all
 //   larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN
+//   class Buffer(base, bytes)         AMD: load(offset, fixed) of 16 bytes, 0 past the end
 //   shuffle_xor(x, mask)                     the value of lane_id() ^ mask
 //   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6 absolute) over the softmax's range
 //   half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32 bits, a in the low half
+//   pack_bf16_probabilities(a, b)            the same for numbers >= 0, ties to either side
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 #pragma once
 
@@ -44,6 +47,11 @@ constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000U);
 #include "platforms/emulated.h"
 #endif
 
+template <class T>
+constexpr bool kIsHalf = false;
+template <>
+constexpr bool kIsHalf<Half> = true;
+
 FULMEN_DEVICE unsigned float_bits(float x) { return __builtin_bit_cast(unsigned, x); }
 FULMEN_DEVICE float bits_float(unsigned x) { return __builtin_bit_cast(float, x); }
 
@@ -64,6 +72,11 @@ FULMEN_DEVICE unsigned pack<Bfloat16>(float a, float b) {
 }
 
 template <class T>
+FULMEN_DEVICE unsigned pack_probabilities(float a, float b) {
+  return kIsHalf<T> ? pack_halves(a, b) : pack_bf16_probabilities(a, b);
+}
+
+template <class T>
 FULMEN_DEVICE T from_float(float x) {
   if constexpr (sizeof(T) == 4) {
     return x;
@@ -71,10 +84,5 @@ FULMEN_DEVICE T from_float(float x) {
     return T{static_cast<unsigned short>(pack<T>(x, 0.0F))};
   }
 }
-
-template <class T>
-constexpr bool kIsHalf = false;
-template <>
-constexpr bool kIsHalf<Half> = true;
 
 }  // namespace fulmen::kernels

@@ -5,7 +5,7 @@
 //     S = Q K^T                       scores, one query row (or two) a lane
 //     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums only at the end
 //     O = rescale * O + P V           P goes from accumulators straight into the next product
-// While a tile is computed the next one is on its way. Only tiles at the band's edges, and the last one, take the code with masks.
+// While a tile is computed the next one is on its way.
 #include "tile/softmax.h"
 #include "tile/stage.h"
 
@@ -60,13 +60,13 @@ struct ForwardTask {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       modify_scores<kMasked>(map, wave_row + 16 * t, first_key, score[t]);
-      float rescale[kRowsPerLane];
-      exponentiate(rows.state[t], softmax_scale(arguments), score[t], rescale);
+      exponentiate(rows.state[t], softmax_scale(arguments), score[t], [&](const float(&factor)[kRowsPerLane]) {
 #pragma unroll
-      for (int d = 0; d < kDimTiles; ++d) {
+        for (int d = 0; d < kDimTiles; ++d) {
 #pragma unroll
-        for (int e = 0; e < kElements; ++e) rows.out[t][d][e] *= rescale[row_slot(e)];
-      }
+          for (int e = 0; e < kElements; ++e) rows.out[t][d][e] *= factor[row_slot(e)];
+        }
+      });
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) p[t][f] = to_operand<Element>(score[t][f]);
     }
@@ -88,7 +88,8 @@ struct ForwardTask {
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
         const RowState& state = rows.state[t];
         const Int64 i = wave_row + 16 * t + tile_row(slot);
-        const RowEnd end = end_row(arguments, map.first_head, state.max[slot] * softmax_scale(arguments), row_sum(state.sum[slot]));
+        const RowEnd end =
+            end_row(arguments, map.first_head, state.reference[slot] * softmax_scale(arguments), row_sum(state.sum[slot]));
         if (i >= map.end) continue;
         Element* row = out_row(arguments, map.batch, map.first_head, i);
 #pragma unroll
@@ -109,6 +110,62 @@ struct ForwardTask {
   }
 };
 
+// The tiles of a workgroup's keys: first those at the band's edges and the last, partial one, which need masks, then the others, so
+// that the long loop has no code for masks.
+struct TileOrder {
+  Int64 begin;  // the first key of the first tile
+  int count, masked;
+  int whole_begin, whole_end;  // tiles [whole_begin, whole_end) need no masks
+
+  FULMEN_DEVICE static TileOrder of(const algorithm::KeyRange& keys, const algorithm::KeyRange& whole) {
+    TileOrder order{keys.begin, static_cast<int>((keys.end - keys.begin + kBlockN - 1) / kBlockN), 0, 0, 0};
+    if (whole.end > whole.begin) {
+      order.whole_begin = static_cast<int>((whole.begin - keys.begin + kBlockN - 1) / kBlockN);
+      order.whole_end = static_cast<int>((whole.end - keys.begin) / kBlockN);
+      if (order.whole_end < order.whole_begin) order.whole_end = order.whole_begin;
+    }
+    order.masked = order.count - (order.whole_end - order.whole_begin);
+    return order;
+  }
+  FULMEN_DEVICE Int64 first_key(int n) const {
+    const int tile = n >= masked ? n - masked + whole_begin : n < whole_begin ? n : n - whole_begin + whole_end;
+    return begin + static_cast<Int64>(tile) * kBlockN;
+  }
+};
+
+// Is the next tile on its way while one is computed? Not where there is one buffer that copies write to by themselves.
+constexpr bool kFetchesEarly = kBuffers == 2 || !kCopiesToLds;
+
+FULMEN_DEVICE void publish(Stage& stage, int buffer) {
+  if constexpr (kBuffers == 1 && !kCopiesToLds) barrier();  // the last tile is read by now
+  stage.publish(buffer);
+  barrier();
+}
+
+// Q to registers, or to LDS; the first tile's barrier orders the latter.
+FULMEN_DEVICE void load_queries(const ForwardArguments& a, const RowMap& map, const ForwardTask& task, Int64 row_begin,
+                                WaveRows& rows) {
+  const auto* q = at<Element>(a.q, map.batch, 0, map.first_head);
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) {
+    rows.state[t].clear();
+    if constexpr (!kQueriesInLds) {
+#pragma unroll
+      for (int d = 0; d < kDepths; ++d) {
+        rows.queries[kQueriesInLds ? 0 : t][kQueriesInLds ? 0 : d] =
+            load_row_operand(q, a.q.row, task.wave_row + 16 * t, map.end, kDepth * d, a.head_dim);
+      }
+    }
+  }
+  if constexpr (kQueriesInLds) {
+    for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
+      const int row = index / kRowPieces, piece = index % kRowPieces;
+      lds_store(kLayout.queries_at + row * kLayout.key_pitch + 16 * piece,
+                load_piece(q + map.clamp(row_begin + row) * a.q.row, 8 * piece, a.head_dim));
+    }
+  }
+}
+
 FULMEN_DEVICE void forward(const ForwardArguments& a) {
   const Int64 id = workgroup_id();
   // The last rows attend most keys under a causal mask: they start first, of every head.
@@ -128,46 +185,43 @@ FULMEN_DEVICE void forward(const ForwardArguments& a) {
   const ForwardTask task{a, map, row_begin + wave_id() * kRowTiles * 16,
                          kLayout.queries_at + wave_id() * kRowTiles * 16 * kLayout.key_pitch};
 
-  if (keys.begin < keys.end) stage.fetch(keys.begin, 0);
   WaveRows rows = {};
-  const auto* q = at<Element>(a.q, batch, 0, head);
-#pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) {
-    rows.state[t].clear();
-    if constexpr (!kQueriesInLds) {
-#pragma unroll
-      for (int d = 0; d < kDepths; ++d) {
-        rows.queries[kQueriesInLds ? 0 : t][kQueriesInLds ? 0 : d] =
-            load_row_operand(q, a.q.row, task.wave_row + 16 * t, a.seqlen_q, kDepth * d, a.head_dim);
-      }
-    }
-  }
-  if constexpr (kQueriesInLds) {
-    for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
-      const int row = index / kRowPieces, piece = index % kRowPieces;
-      const Int64 i = row_begin + row < row_end ? row_begin + row : row_end - 1;
-      lds_store(kLayout.queries_at + row * kLayout.key_pitch + 16 * piece, load_piece(q + i * a.q.row, 8 * piece, a.head_dim));
-    }
-  }
-
-  int buffer = 0;
-  for (Int64 first_key = keys.begin; first_key < keys.end; first_key += kBlockN) {
-    if constexpr (kBuffers == 1) barrier();
-    stage.publish(buffer);
-    barrier();
-    const int next = kBuffers == 1 ? 0 : 1 - buffer;
-    const bool more = first_key + kBlockN < keys.end;
-    if (kBuffers == 2 || !kCopiesToLds) {
-      if (more) stage.fetch(first_key + kBlockN, next);
-    }
-    if (first_key >= whole.begin && first_key + kBlockN <= whole.end) {
-      task.step<false>(rows, first_key, buffer);
+  const TileOrder order = TileOrder::of(keys, whole);
+  if (order.count > 0) {
+    if (order.masked > 0) {
+      stage.template fetch<true>(order.first_key(0), 0);
     } else {
-      task.step<true>(rows, first_key, buffer);
+      stage.template fetch<false>(order.first_key(0), 0);
     }
-    if (kBuffers == 1 && kCopiesToLds && more) {
+  }
+  load_queries(a, map, task, row_begin, rows);
+  int buffer = 0, n = 0;
+  for (; n < order.masked; ++n) {
+    publish(stage, buffer);
+    const int next = kBuffers == 1 ? 0 : 1 - buffer;
+    const auto fetch = [&] {
+      if (n + 1 < order.masked) {
+        stage.template fetch<true>(order.first_key(n + 1), next);
+      } else if (n + 1 < order.count) {
+        stage.template fetch<false>(order.first_key(n + 1), next);
+      }
+    };
+    if constexpr (kFetchesEarly) fetch();
+    task.step<true>(rows, order.first_key(n), buffer);
+    if constexpr (!kFetchesEarly) {
       barrier();
-      stage.fetch(first_key + kBlockN, next);
+      fetch();
+    }
+    buffer = next;
+  }
+  for (; n < order.count; ++n) {
+    publish(stage, buffer);
+    const int next = kBuffers == 1 ? 0 : 1 - buffer;
+    if (kFetchesEarly && n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
+    task.step<false>(rows, order.first_key(n), buffer);
+    if (!kFetchesEarly) {
+      barrier();
+      if (n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
     }
     buffer = next;
   }

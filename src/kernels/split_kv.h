@@ -45,9 +45,7 @@ struct SplitTask {
       for (int d = 0; d < kDepths; ++d) multiply_scores<Element>(score[f], key[f][d], queries[d]);
     }
     modify_scores<kMasked>(map, first_row, first_key, score);
-    float rescale[kRowsPerLane];
-    exponentiate(rows, softmax_scale(a), score, rescale);
-    out.rescale(rescale);
+    exponentiate(rows, softmax_scale(a), score, [&](const float(&factor)[kRowsPerLane]) { out.rescale(factor); });
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
       const ProbabilityOperand p = to_operand<Element>(score[f]);
@@ -64,7 +62,7 @@ FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, f
     const int row = tile_row(slot);
     const float sum = row_sum(rows.sum[slot]);
     if (tile_column(0) == 0) {
-      lds_store(4 * (kMaximaAt + wave * 16 + row), rows.max[slot] * scale);
+      lds_store(4 * (kMaximaAt + wave * 16 + row), rows.reference[slot] * scale);
       lds_store(4 * (kSumsAt + wave * 16 + row), sum);
     }
 #pragma unroll

@@ -1,5 +1,7 @@
 // The inner loop of an AMD kernel, from llvm-objdump's text: lines "\t<mnemonic> <operands> // <address>: ..." and branches whose
-// first operand is the distance in words.
+// first operand is the distance in words. Loops are found as compilers define them: an edge to a block that dominates its source,
+// with all blocks that reach the source without passing the target. Blocks of a loop that the compiler placed outside it, as they
+// are seldom run, are not counted.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -13,6 +15,11 @@ namespace {
 struct Instruction {
   std::string_view name, operands;
   uint64_t address = 0;
+};
+
+struct Block {
+  std::size_t begin = 0, end = 0;  // instructions
+  std::vector<std::size_t> successors, predecessors;
 };
 
 std::string_view trim(std::string_view text) {
@@ -37,6 +44,69 @@ bool starts_with_any(std::string_view name, std::initializer_list<std::string_vi
   return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
+bool is_branch(const Instruction& i) { return starts_with_any(i.name, {"s_cbranch", "s_branch"}); }
+
+uint64_t target_of(const Instruction& i) {
+  int distance = 0;
+  std::from_chars(i.operands.data(), i.operands.data() + i.operands.size(), distance);
+  if (distance >= 32768) distance -= 65536;
+  return i.address + 4 + static_cast<uint64_t>(static_cast<int64_t>(distance) * 4);
+}
+
+std::vector<Block> blocks_of(const std::vector<Instruction>& code) {
+  std::map<uint64_t, std::size_t> index;
+  for (std::size_t n = 0; n < code.size(); ++n) index[code[n].address] = n;
+  std::vector<bool> starts(code.size() + 1, false);
+  starts[0] = true;
+  for (std::size_t n = 0; n < code.size(); ++n) {
+    if (!is_branch(code[n]) && code[n].name != "s_endpgm") continue;
+    starts[n + 1] = true;
+    if (const auto target = index.find(target_of(code[n])); is_branch(code[n]) && target != index.end())
+      starts[target->second] = true;
+  }
+  std::vector<Block> blocks;
+  std::map<std::size_t, std::size_t> block_at;  // by first instruction
+  for (std::size_t n = 0; n < code.size(); ++n) {
+    if (starts[n]) {
+      block_at[n] = blocks.size();
+      blocks.push_back({n, n, {}, {}});
+    }
+    blocks.back().end = n + 1;
+  }
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    const Instruction& last = code[blocks[b].end - 1];
+    const auto link = [&](std::size_t to) {
+      blocks[b].successors.push_back(to);
+      blocks[to].predecessors.push_back(b);
+    };
+    if (is_branch(last)) {
+      if (const auto target = index.find(target_of(last)); target != index.end()) link(block_at[target->second]);
+    }
+    if (last.name != "s_branch" && last.name != "s_endpgm" && b + 1 < blocks.size()) link(b + 1);
+  }
+  return blocks;
+}
+
+// dominators[b][d]: every way from the entry to b passes d.
+std::vector<std::vector<bool>> dominators_of(const std::vector<Block>& blocks) {
+  std::vector<std::vector<bool>> dominators(blocks.size(), std::vector<bool>(blocks.size(), true));
+  dominators[0].assign(blocks.size(), false);
+  dominators[0][0] = true;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t b = 1; b < blocks.size(); ++b) {
+      std::vector<bool> now(blocks.size(), !blocks[b].predecessors.empty());
+      for (const std::size_t p : blocks[b].predecessors) {
+        for (std::size_t d = 0; d < blocks.size(); ++d) now[d] = now[d] && dominators[p][d];
+      }
+      now[b] = true;
+      changed = changed || now != dominators[b];
+      dominators[b] = std::move(now);
+    }
+  }
+  return dominators;
+}
+
 void count(std::string_view name, LoopCounts& c) {
   ++c.total;
   if (starts_with_any(name, {"v_wmma_", "v_mfma_"})) {
@@ -45,15 +115,34 @@ void count(std::string_view name, LoopCounts& c) {
   } else if (starts_with_any(name, {"v_exp_", "v_log_", "v_rcp_"})) {
     ++c.transcendental;
   } else if (name.starts_with("v_")) {
-    // Two in one: counted as two.
-    c.vector += name.starts_with("v_dual_") ? 2 : 1;
+    ++c.vector;  // v_dual_*: one instruction, two operations
   } else if (name.starts_with("ds_")) {
     ++c.lds;
-  } else if (starts_with_any(name, {"global_", "flat_", "buffer_", "scratch_"})) {
+  } else if (starts_with_any(name, {"global_load", "global_store", "flat_", "buffer_", "scratch_"})) {
     ++c.memory;
   } else {
     ++c.scalar;
   }
+}
+
+// The natural loop of the edge from `latch` to `header`, without blocks placed outside of it.
+LoopCounts count_loop(const std::vector<Instruction>& code, const std::vector<Block>& blocks, std::size_t header,
+                      std::size_t latch) {
+  std::vector<bool> inside(blocks.size(), false);
+  std::vector<std::size_t> open{latch};
+  inside[header] = true;
+  while (!open.empty()) {
+    const std::size_t b = open.back();
+    open.pop_back();
+    if (inside[b]) continue;
+    inside[b] = true;
+    open.insert(open.end(), blocks[b].predecessors.begin(), blocks[b].predecessors.end());
+  }
+  LoopCounts counts;
+  for (std::size_t b = header; b <= latch; ++b) {
+    for (std::size_t i = blocks[b].begin; inside[b] && i < blocks[b].end; ++i) count(code[i].name, counts);
+  }
+  return counts;
 }
 
 }  // namespace
@@ -65,21 +154,19 @@ LoopCounts count_amd_loop(std::string_view text) {
     if (Instruction instruction; parse(text.substr(at, end - at), instruction)) code.push_back(instruction);
     at = end + 1;
   }
-  std::map<uint64_t, std::size_t> index;
-  for (std::size_t n = 0; n < code.size(); ++n) index[code[n].address] = n;
   LoopCounts best;
-  for (std::size_t n = 0; n < code.size(); ++n) {
-    if (!starts_with_any(code[n].name, {"s_cbranch", "s_branch"})) continue;
-    int distance = 0;
-    std::from_chars(code[n].operands.data(), code[n].operands.data() + code[n].operands.size(), distance);
-    if (distance < 32768) continue;  // forward
-    const auto target = index.find(code[n].address + 4 + static_cast<uint64_t>(static_cast<int64_t>(distance - 65536) * 4));
-    if (target == index.end() || target->second > n) continue;
-    LoopCounts loop;
-    for (std::size_t i = target->second; i <= n; ++i) count(code[i].name, loop);
-    const bool better = best.total == 0 || (loop.matrix > 0 && (best.matrix == 0 || loop.total < best.total)) ||
-                        (loop.matrix == 0 && best.matrix == 0 && loop.total > best.total);
-    if (better) best = loop;
+  if (code.empty()) return best;
+  const std::vector<Block> blocks = blocks_of(code);
+  const std::vector<std::vector<bool>> dominators = dominators_of(blocks);
+  for (std::size_t latch = 0; latch < blocks.size(); ++latch) {
+    for (const std::size_t header : blocks[latch].successors) {
+      if (header > latch || !dominators[latch][header]) continue;
+      const LoopCounts loop = count_loop(code, blocks, header, latch);
+      // The one with matrix instructions and the fewest others; else the longest.
+      const bool better = best.total == 0 || (loop.matrix > 0 && (best.matrix == 0 || loop.total < best.total)) ||
+                          (loop.matrix == 0 && best.matrix == 0 && loop.total > best.total);
+      if (better) best = loop;
+    }
   }
   return best;
 }

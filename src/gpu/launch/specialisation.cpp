@@ -9,6 +9,8 @@ namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr int64_t kPieceElements = 8;  // 16 bytes of 16-bit elements
+// Rows of a tile are reached by distances of 32 bits: 256 rows of 2^21 elements of 2 bytes.
+constexpr int64_t kMostRowStride = int64_t{1} << 21U;
 
 kernels::View view_of(const TensorSpec& spec) { return {nullptr, spec.strides[0], spec.strides[1], spec.strides[2]}; }
 // Logical [batch, head, query, key].
@@ -28,6 +30,7 @@ bool strides_are_whole(const Problem& p) {
     for (int d = 0; d < 3; ++d) {
       if (spec->strides[d] % kPieceElements != 0) return false;
     }
+    if (spec->strides[1] > kMostRowStride) return false;
   }
   return true;
 }

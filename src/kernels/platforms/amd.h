@@ -66,6 +66,28 @@ FULMEN_DEVICE void global_store(V* p, V value) {
   *(GlobalPointer<V>)p = __builtin_bit_cast(typename Plain<sizeof(V)>::Type, value);
 }
 
+// Memory behind a buffer descriptor: 16 bytes at offset + fixed, where `fixed` is the same in all lanes; 0 past the end.
+class Buffer {
+ public:
+  FULMEN_DEVICE Buffer(const void* base, unsigned bytes)
+      : resource_(__builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, static_cast<int>(bytes), kFlags)) {}
+  FULMEN_DEVICE Words<4> load(unsigned offset, unsigned fixed) const {
+    return __builtin_bit_cast(
+        Words<4>, __builtin_amdgcn_raw_buffer_load_b128(resource_, static_cast<int>(offset), static_cast<int>(fixed), 0));
+  }
+
+ private:
+  // Word 3 of the descriptor: a raw buffer of 32-bit data, bounds checked by bytes.
+#if defined(__GFX11__) || defined(__GFX12__)
+  static constexpr int kFlags = 0x31004000;
+#elif defined(__GFX10__)
+  static constexpr int kFlags = 0x31014000;
+#else
+  static constexpr int kFlags = 0x00027000;
+#endif
+  __amdgpu_buffer_rsrc_t resource_;
+};
+
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) {
   return static_cast<unsigned>(__builtin_amdgcn_ds_bpermute((lane_id() ^ mask) * 4, static_cast<int>(x)));
 }
@@ -76,6 +98,13 @@ FULMEN_DEVICE float shuffle_xor(float x, int mask) {
 FULMEN_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 FULMEN_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
 FULMEN_DEVICE float copy_sign(float x, float sign) { return __builtin_copysignf(x, sign); }
+FULMEN_DEVICE bool any_lane(bool x) {
+  if constexpr (kWaveSize == 32) {
+    return __builtin_amdgcn_ballot_w32(x) != 0;
+  } else {
+    return __builtin_amdgcn_ballot_w64(x) != 0;
+  }
+}
 FULMEN_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 FULMEN_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
 FULMEN_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
@@ -98,4 +127,9 @@ FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
 // The low, or the high, 16 bits of a, and above them those of b.
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return __builtin_amdgcn_perm(b, a, high ? 0x07060302U : 0x05040100U);
+}
+
+// Two probabilities: never NaN beside a sum that is not. Ties go up, which rounding to nearest lets be.
+FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
+  return halves(__builtin_bit_cast(unsigned, a) + 0x8000U, __builtin_bit_cast(unsigned, b) + 0x8000U, true);
 }

@@ -50,6 +50,20 @@ FULMEN_DEVICE void global_store(V* p, V value, Position at = Position::here()) {
   emulator->global_write(p, &value, sizeof(V), at.file, at.line);
 }
 
+// Memory behind AMD's buffer descriptor: 16 bytes at offset + fixed; 0 past the end.
+class Buffer {
+ public:
+  Buffer(const void* base, unsigned bytes) : base_(static_cast<const char*>(base)), bytes_(bytes) {}
+  Words<4> load(unsigned offset, unsigned fixed, Position at = Position::here()) const {
+    const unsigned long long end = static_cast<unsigned long long>(offset) + fixed + 16;
+    return end <= bytes_ ? global_load(reinterpret_cast<const Words<4>*>(base_ + offset + fixed), at) : Words<4>{};
+  }
+
+ private:
+  const char* base_;
+  unsigned bytes_;
+};
+
 // All lanes' values of x, by lane; valid until this lane's next verb.
 template <class V>
 FULMEN_DEVICE const V* all_lanes(const char* operation, const V& x, Position at) {
@@ -65,6 +79,12 @@ FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask, Position at = Position:
 FULMEN_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 FULMEN_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
 FULMEN_DEVICE float copy_sign(float x, float sign) { return __builtin_copysignf(x, sign); }
+FULMEN_DEVICE bool any_lane(bool x, Position at = Position::here()) {
+  const bool* all = all_lanes("any_lane", x, at);
+  bool any = false;
+  for (int l = 0; l < kWaveSize; ++l) any = any || all[l];
+  return any;
+}
 FULMEN_DEVICE float exp2(float x) { return __builtin_exp2f(x); }
 FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
 FULMEN_DEVICE float reciprocal(float x) { return 1.0F / x; }
@@ -95,4 +115,9 @@ FULMEN_DEVICE unsigned pack_bf16(float a, float b) { return round_bf16(a) | roun
 // The low, or the high, 16 bits of a, and above them those of b.
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return high ? a >> 16U | (b & 0xFFFF0000U) : (a & 0xFFFFU) | b << 16U;
+}
+
+// Two probabilities, ties up: as platforms/amd.h.
+FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
+  return halves(__builtin_bit_cast(unsigned, a) + 0x8000U, __builtin_bit_cast(unsigned, b) + 0x8000U, true);
 }

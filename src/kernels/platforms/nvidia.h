@@ -42,6 +42,7 @@ FULMEN_DEVICE float copy_sign(float x, float sign) { return copysignf(x, sign); 
 FULMEN_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
 
+FULMEN_DEVICE bool any_lane(bool x) { return __any_sync(0xffffffffU, x) != 0; }
 FULMEN_DEVICE float exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -90,3 +91,6 @@ FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
 
 // The low, or the high, 16 bits of a, and above them those of b.
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) { return __byte_perm(a, b, high ? 0x7632 : 0x5410); }
+
+// Two probabilities; the chip rounds as fast as anything else would.
+FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) { return pack_bf16(a, b); }

@@ -50,7 +50,7 @@ struct ProbabilityOperand {
 };
 template <class T>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
-  return {{{pack<T>(p[0], p[1]), pack<T>(p[2], p[3])}}};
+  return {{{pack_probabilities<T>(p[0], p[1]), pack_probabilities<T>(p[2], p[3])}}};
 }
 struct ValueOperand {
   Words<2> piece[1];

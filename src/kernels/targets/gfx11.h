@@ -50,7 +50,7 @@ FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
   const bool low_half = lane_id() < 16;
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
-    const unsigned mine = pack<T>(p[2 * m], p[2 * m + 1]);
+    const unsigned mine = pack_probabilities<T>(p[2 * m], p[2 * m + 1]);
     const unsigned other = permlanex16(mine);
     operand.words.word[m] = low_half ? mine : other;
     operand.words.word[m + 4] = low_half ? other : mine;

@@ -41,7 +41,8 @@ struct ProbabilityOperand {
 };
 template <class T>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
-  return {{{pack<T>(p[0], p[1]), pack<T>(p[2], p[3]), pack<T>(p[4], p[5]), pack<T>(p[6], p[7])}}};
+  return {{{pack_probabilities<T>(p[0], p[1]), pack_probabilities<T>(p[2], p[3]), pack_probabilities<T>(p[4], p[5]),
+            pack_probabilities<T>(p[6], p[7])}}};
 }
 struct ValueOperand {
   Words<4> piece[1];

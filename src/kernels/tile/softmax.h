@@ -83,15 +83,18 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
   }
 }
 
-// 16 rows' running maximum (of q.k with kPlainScale, else in base-2 units) and the sum of the lane's own probabilities.
+// 16 rows' reference (of q.k with kPlainScale, else in base-2 units) and the sum of the lane's own probabilities. Probabilities are
+// 2^(score - reference): the reference follows the running maximum only when that is more than 2^kSlack away, so that most tiles
+// need no rescaling of what was summed before.
+constexpr float kSlack = 8.0F;
 struct RowState {
-  float max[kRowsPerLane];
+  float reference[kRowsPerLane];
   float sum[kRowsPerLane];
 
   FULMEN_DEVICE void clear() {
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      max[slot] = -kInfinity;
+      reference[slot] = -kInfinity;
       sum[slot] = 0;
     }
   }
@@ -99,9 +102,12 @@ struct RowState {
 
 FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) { return kPlainScale ? a.scale : 1.0F; }
 
-// Scores become probabilities; `rescale` is what to multiply the rows' outputs so far with.
-template <int kTiles>
-FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTiles][kElements], float (&rescale)[kRowsPerLane]) {
+// Scores become probabilities. Calls rescale(factor) where the rows' outputs so far are to be multiplied, with a factor for each
+// slot.
+template <int kTiles, class Rescale>
+FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTiles][kElements], const Rescale& rescale) {
+  float max[kRowsPerLane];
+  bool moves = false;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     float tile_max = -kInfinity;
@@ -112,10 +118,23 @@ FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTil
         if (row_slot(e) == slot) tile_max = larger(tile_max, score[f][e]);
       }
     }
-    const float max = larger(rows.max[slot], row_max(tile_max));
-    const float offset = max == -kInfinity ? 0.0F : max * scale;
-    rescale[slot] = exp2(rows.max[slot] * scale - offset);
-    rows.max[slot] = max;
+    max[slot] = row_max(tile_max);
+    moves = moves || max[slot] * scale > rows.reference[slot] * scale + kSlack;
+  }
+  if (__builtin_expect(any_lane(moves), 0)) {
+    float factor[kRowsPerLane];
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const float moved = larger(rows.reference[slot], max[slot]);
+      factor[slot] = exp2((rows.reference[slot] - (moved == -kInfinity ? 0.0F : moved)) * scale);
+      rows.reference[slot] = moved;
+      rows.sum[slot] *= factor[slot];
+    }
+    rescale(factor);
+  }
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const float offset = rows.reference[slot] == -kInfinity ? 0.0F : rows.reference[slot] * scale;
     float sum = 0;
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
@@ -126,7 +145,7 @@ FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTil
         sum += score[f][e];
       }
     }
-    rows.sum[slot] = rows.sum[slot] * rescale[slot] + sum;
+    rows.sum[slot] += sum;
   }
 }
 

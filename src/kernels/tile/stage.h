@@ -1,5 +1,5 @@
 // Tiles of K and V on their way from memory to LDS, and from there into operands. The kernel's loop:
-//   fetch(first key, buffer)   begins the next tile's way
+//   fetch<clamped>(first key, buffer)   begins the next tile's way; clamped: keys past the end are possible
 //   publish(buffer)            its data is in LDS after the barrier that follows
 // Tiles begin at attended keys. Keys past the end repeat the last one: their scores are masked, and a probability of 0 meets a
 // value that the tile has anyway. What the keep-mask hides from every row becomes 0, as it may be NaN.
@@ -14,14 +14,27 @@ namespace fulmen::kernels {
 // What all tiles of a workgroup share.
 struct StageSource {
   const ForwardArguments& arguments;
-  Int64 batch, head;         // the (first) query head
+  Int64 batch, head;         // the query head
   Int64 row_begin, row_end;  // its query rows, for the keep-mask
   const Element* keys;       // row 0 of the KV head
   const Element* values;
   Int64 key_end;
 
-  FULMEN_DEVICE Int64 clamp(Int64 key) const { return key < key_end ? key : key_end - 1; }
   FULMEN_DEVICE bool alive(Int64 key) const { return any_row_keeps(arguments, batch, head, row_begin, row_end, key); }
+};
+
+// Rows [first_key, first_key + kBlockN) of K or V: where they begin, the same in all lanes, and each lane's distance from there in
+// 32 bits (whole rows are near, see gpu/launch/specialisation.cpp).
+struct TileRows {
+  const Element* rows;  // the tile's first row
+  Int64 stride;
+  int last;  // the last row that is there
+
+  FULMEN_DEVICE static TileRows of(const Element* head, Int64 stride, Int64 first_key, Int64 key_end) {
+    const Int64 left = key_end - first_key;
+    return {head + first_key * stride, stride, static_cast<int>(left < kBlockN ? left - 1 : kBlockN - 1)};
+  }
+  FULMEN_DEVICE int clamp(int row) const { return row < last ? row : last; }
 };
 
 constexpr ForwardLayout kLayout =
@@ -45,48 +58,62 @@ FULMEN_DEVICE RowOperand key_operand(int buffer, int tile, int depth) {
 class Stage {
  public:
   FULMEN_DEVICE explicit Stage(const StageSource& source) : source_(source) {}
+  template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int buffer) {
     first_key_ = first_key;
+    const ForwardArguments& a = source_.arguments;
     if constexpr (kWholeRows) {
-      copy<kRowPieces>(source_.keys, source_.arguments.k.row, source_.arguments.head_dim, keys_at(buffer), kLayout.key_pitch,
-                       false);
-      copy<kRowPiecesV>(source_.values, source_.arguments.v.row, source_.arguments.head_dim_v, values_at(buffer),
-                        kLayout.value_pitch, true);
+      copy<kClamped, kRowPieces>(source_.keys, a.k.row, a.head_dim, keys_at(buffer), kLayout.key_pitch, false);
+      copy<kClamped, kRowPiecesV>(source_.values, a.v.row, a.head_dim_v, values_at(buffer), kLayout.value_pitch, true);
     }
     copy_commit();
   }
   FULMEN_DEVICE void publish(int buffer) {
+    const ForwardArguments& a = source_.arguments;
     if constexpr (kWholeRows) {
       copy_wait<0>();
     } else {
-      through_registers<kRowPieces>(source_.keys, source_.arguments.k.row, source_.arguments.head_dim, keys_at(buffer),
-                                    kLayout.key_pitch, false);
-      through_registers<kRowPiecesV>(source_.values, source_.arguments.v.row, source_.arguments.head_dim_v, values_at(buffer),
-                                     kLayout.value_pitch, true);
+      through_registers<kRowPieces>(source_.keys, a.k.row, a.head_dim, keys_at(buffer), kLayout.key_pitch, false);
+      through_registers<kRowPiecesV>(source_.values, a.v.row, a.head_dim_v, values_at(buffer), kLayout.value_pitch, true);
     }
   }
 
  private:
-  template <int kRow>
-  FULMEN_DEVICE void copy(const Element* rows, Int64 stride, int dims, int at, int pitch, bool values) {
+  template <bool kClamped, int kRow>
+  FULMEN_DEVICE void copy(const Element* head, Int64 stride, int dims, int at, int pitch, bool values) {
+    const TileRows rows = TileRows::of(head, stride, first_key_, source_.key_end);
+    if (kWorkgroup % kRow == 0 && !kClamped && !(kKeepMask && values)) {
+      // Every round the same piece of a later row.
+      const int row = thread_id() / kRow, dim = thread_id() % kRow * 8;
+      const Element* from = rows.rows + row * stride + dim;
+      const bool valid = kExactDims || dim < dims;
+#pragma unroll
+      for (int n = 0; n < (kBlockN * kRow + kWorkgroup - 1) / kWorkgroup; ++n) {
+        const int later = n * (kWorkgroup / kRow);
+        if (kBlockN * kRow % kWorkgroup != 0 && row + later >= kBlockN) break;
+        copy_async_16(at + row * pitch + 2 * dim + later * pitch, valid ? from + later * stride : head, valid);
+      }
+      return;
+    }
 #pragma unroll
     for (int n = 0; n < (kBlockN * kRow + kWorkgroup - 1) / kWorkgroup; ++n) {
       const int index = thread_id() + n * kWorkgroup;
       const int row = static_cast<unsigned>(index) / kRow, dim = static_cast<unsigned>(index) % kRow * 8;
       if (kBlockN * kRow % kWorkgroup != 0 && index >= kBlockN * kRow) break;
-      const Int64 key = source_.clamp(first_key_ + row);
       bool valid = kExactDims || dim < dims;
-      if constexpr (kKeepMask) valid = valid && (!values || source_.alive(key));
-      copy_async_16(at + row * pitch + 2 * dim, valid ? rows + key * stride + dim : rows, valid);
+      if constexpr (kKeepMask) valid = valid && (!values || source_.alive(first_key_ + rows.clamp(row)));
+      copy_async_16(at + row * pitch + 2 * dim, valid ? rows.rows + (kClamped ? rows.clamp(row) : row) * stride + dim : head,
+                    valid);
     }
   }
   template <int kRow>
-  FULMEN_DEVICE void through_registers(const Element* rows, Int64 stride, int dims, int at, int pitch, bool values) {
+  FULMEN_DEVICE void through_registers(const Element* head, Int64 stride, int dims, int at, int pitch, bool values) {
+    const TileRows rows = TileRows::of(head, stride, first_key_, source_.key_end);
     for (int index = thread_id(); index < kBlockN * kRow; index += kWorkgroup) {
       const int row = index / kRow, dim = index % kRow * 8;
-      const Int64 key = source_.clamp(first_key_ + row);
       Words<4> piece{};
-      if (!values || source_.alive(key)) piece = load_piece(rows + key * stride, dim, dims);
+      if (!values || source_.alive(first_key_ + rows.clamp(row)))
+        piece = load_piece(rows.rows + rows.clamp(row) * stride, dim, dims);
       lds_store(at + row * pitch + 2 * dim, piece);
     }
   }
@@ -108,14 +135,23 @@ FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims) {
 class Stage {
  public:
   FULMEN_DEVICE explicit Stage(const StageSource& source) : source_(source) {}
+  // Rows past the end read as 0.
+  template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
     const ForwardArguments& a = source_.arguments;
+    const TileRows key_rows = TileRows::of(source_.keys, a.k.row, first_key, source_.key_end);
+    const TileRows value_rows = TileRows::of(source_.values, a.v.row, first_key, source_.key_end);
+    const Source keys(key_rows, a.head_dim), values(value_rows, a.head_dim_v);
 #pragma unroll
     for (int n = 0; n < kKeyRounds; ++n) {
       const unsigned index = thread_id() + n * kWorkgroup;
       if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
-      const Int64 key = source_.clamp(first_key + index / kRowPieces);
-      keys_[n] = load_piece(source_.keys + key * a.k.row, index % kRowPieces * 8, a.head_dim);
+      if constexpr (kWorkgroup % kRowPieces == 0) {
+        // Every round the same piece of a later row.
+        keys_[n] = keys.piece(n * (kWorkgroup / kRowPieces), thread_id() / kRowPieces, thread_id() % kRowPieces * 8);
+      } else {
+        keys_[n] = keys.piece(0, index / kRowPieces, index % kRowPieces * 8);
+      }
     }
 #pragma unroll
     for (int n = 0; n < kValueRounds; ++n) {
@@ -124,10 +160,10 @@ class Stage {
       const int position = index % (kBlockN / kGroup) * kGroup, dim = index / (kBlockN / kGroup) * 8;
 #pragma unroll
       for (int m = 0; m < kGroup; ++m) {
-        const Int64 key = source_.clamp(first_key + key_at(position + m));
-        values_[n][m] = load_piece(source_.values + key * a.v.row, dim, a.head_dim_v);
+        // Positions of a group are at fixed distances from its first.
+        values_[n][m] = values.piece(key_at(m) - key_at(0), key_at(position), dim);
         if constexpr (kKeepMask) {
-          if (!source_.alive(key)) values_[n][m] = {};
+          if (!source_.alive(first_key + values.clamp(key_at(position + m)))) values_[n][m] = {};
         }
       }
     }
@@ -164,6 +200,30 @@ class Stage {
 
   // The key at a position of V^T's rows.
   FULMEN_DEVICE static int key_at(int position) { return position / kValueKeys * kValueKeys + value_key(position % kValueKeys); }
+
+  // A tile's memory: whole rows as a buffer, whose hardware knows the end.
+  class Source {
+   public:
+    FULMEN_DEVICE Source(const TileRows& rows, int dims)
+        : rows_(rows), dims_(dims), buffer_(rows.rows, static_cast<unsigned>(rows.last * rows.stride + dims) * 2) {}
+    FULMEN_DEVICE int clamp(int row) const { return rows_.clamp(row); }
+    // Elements [dim, dim + 8) of row `fixed + row`, where `fixed` is the same in all lanes.
+    FULMEN_DEVICE Words<4> piece(int fixed, int row, int dim) const {
+      if constexpr (kWholeRows) {
+        const auto stride = static_cast<unsigned>(rows_.stride) * 2;
+        const unsigned offset = static_cast<unsigned>(row) * stride + 2 * static_cast<unsigned>(dim);
+        return buffer_.load(kExactDims || dim < dims_ ? offset : kBeyond, static_cast<unsigned>(fixed) * stride);
+      } else {
+        return load_piece(rows_.rows + rows_.clamp(fixed + row) * rows_.stride, dim, dims_);
+      }
+    }
+
+   private:
+    static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
+    const TileRows& rows_;
+    int dims_;
+    Buffer buffer_;
+  };
 
   const StageSource& source_;
   Words<4> keys_[kKeyRounds];
