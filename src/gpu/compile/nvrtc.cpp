@@ -11,6 +11,8 @@ Result<const Compiler*> nvrtc_compiler() {
                              .code_size = "GetCUBINSize",
                              .code = "GetCUBIN",
                              .options = {"-std=c++20", "--ptxas-options=-v"},  // registers and spills into the log
+                             .before = "",
+                             .after = "",
                              .needed = "NVRTC 12 or newer is needed"},
                             {.names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"},
                              .home_variables = {"CUDA_HOME", "CUDA_PATH"},

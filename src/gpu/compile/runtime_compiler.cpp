@@ -34,7 +34,8 @@ class RuntimeCompiler final : public Compiler {
 
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     Program program = nullptr;
-    if (int error = calls_.CreateProgram(&program, request.source.c_str(), "kernel", 0, nullptr, nullptr); error != 0) {
+    const std::string source = fmt::format("{}{}{}", kind_.before, request.source, kind_.after);
+    if (int error = calls_.CreateProgram(&program, source.c_str(), "kernel", 0, nullptr, nullptr); error != 0) {
       return Status(StatusCode::internal, fmt::format("{}CreateProgram: {}", kind_.prefix, calls_.GetErrorString(error)));
     }
     const std::string arch = std::string(kind_.arch_option) + request.arch;

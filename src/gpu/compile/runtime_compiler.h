@@ -15,7 +15,8 @@ struct RuntimeCompilerKind {
   std::string_view arch_option;      // "--gpu-architecture="
   std::string_view code_size, code;  // "GetCUBINSize", "GetCUBIN": calls without the prefix
   std::vector<std::string> options;
-  std::string_view needed;  // "NVRTC 12 or newer is needed"
+  std::string_view before, after;  // put around the source
+  std::string_view needed;         // "NVRTC 12 or newer is needed"
 };
 
 // Opens the library. Errors: not there, or an entry point is missing.

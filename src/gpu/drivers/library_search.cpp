@@ -44,13 +44,18 @@ std::vector<std::string> site_packages() {
   return folders;
 }
 
-std::vector<std::string> folders_of(const LibrarySearch& search) {
+std::vector<std::string> home_folders(const LibrarySearch& search) {
   std::vector<std::string> folders;
   for (const std::string& variable : search.home_variables) {
     const char* home = std::getenv(variable.c_str());
     if (home == nullptr || *home == '\0') continue;
     for (const char* part : {"/lib64", "/lib"}) folders.push_back(home + std::string(part));
   }
+  return folders;
+}
+
+std::vector<std::string> usual_folders(const LibrarySearch& search) {
+  std::vector<std::string> folders;
   for (const std::string& pattern : search.system_folders) {
     for (std::string& path : expand(pattern)) folders.push_back(std::move(path));
   }
@@ -68,34 +73,60 @@ FoundLibrary describe(void* handle, const std::string& name) {
   return {handle, name};
 }
 
-}  // namespace
-
-Result<FoundLibrary> find_library(const LibrarySearch& search) {
-  std::string problems;
-  for (const std::string& name : search.names) {
-    if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL)) return describe(handle, name);
-  }
-  for (const std::string& name : search.names) {
-    if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return describe(handle, name);
-  }
-  const std::vector<std::string> folders = folders_of(search);
+// Files that are there and cannot be loaded are added to problems, in the loader's words.
+void* open_in(const std::vector<std::string>& folders, const std::vector<std::string>& names, std::string& problems) {
   for (const std::string& folder : folders) {
-    for (const std::string& name : search.names) {
+    for (const std::string& name : names) {
       const std::string path = folder + "/" + name;
       std::error_code error;
       if (!fs::exists(path, error)) continue;
-      if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return describe(handle, path);
+      if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
       problems += fmt::format("; {}", dlerror());
     }
   }
-  std::string variables;
+  return nullptr;
+}
+
+void* open_in_loaders_path(const std::vector<std::string>& names, std::string& problems) {
+  for (const std::string& name : names) {
+    if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
+    // "libx.so.1: cannot open shared object file: ..." says that it is not there; anything else is worth telling.
+    const std::string error = dlerror();
+    if (!error.starts_with(name + ": cannot open")) problems += "; " + error;
+  }
+  return nullptr;
+}
+
+// Where find_library looks, in words: also folders that do not exist here, as somebody may wonder.
+std::string places(const LibrarySearch& search) {
+  std::vector<std::string> list;
   for (const std::string& variable : search.home_variables) {
     const char* value = std::getenv(variable.c_str());
-    variables += fmt::format(", ${} ({})", variable, value != nullptr && *value != '\0' ? value : "not set");
+    list.push_back(fmt::format("${} ({})", variable, value != nullptr && *value != '\0' ? value : "not set"));
   }
-  return Status(StatusCode::unavailable,
-                fmt::format("{} not found: looked in the loader's path{}{}{}{}. {}", fmt::join(search.names, ", "), variables,
-                            folders.empty() ? "" : ", ", fmt::join(folders, ", "), problems, search.install));
+  list.emplace_back("the loader's path");
+  list.insert(list.end(), search.system_folders.begin(), search.system_folders.end());
+  if (!search.python_folders.empty()) {
+    const std::vector<std::string> sites = site_packages();
+    list.push_back(fmt::format("{} of {}", fmt::join(search.python_folders, " and "),
+                               sites.empty() ? "Python's packages (there are none)" : fmt::format("{}", fmt::join(sites, ", "))));
+  }
+  return fmt::format("{}", fmt::join(list, ", "));
+}
+
+}  // namespace
+
+Result<FoundLibrary> find_library(const LibrarySearch& search) {
+  for (const std::string& name : search.names) {
+    if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL)) return describe(handle, name);
+  }
+  std::string problems;
+  void* handle = open_in(home_folders(search), search.names, problems);
+  if (handle == nullptr) handle = open_in_loaders_path(search.names, problems);
+  if (handle == nullptr) handle = open_in(usual_folders(search), search.names, problems);
+  if (handle != nullptr) return describe(handle, search.names.front());
+  return Status(StatusCode::unavailable, fmt::format("{} not found: looked in {}{}. {}", fmt::join(search.names, ", "),
+                                                     places(search), problems, search.install));
 }
 
 }  // namespace fulmen::gpu

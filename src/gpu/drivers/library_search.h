@@ -21,8 +21,9 @@ struct FoundLibrary {
   std::string path;
 };
 
-// Order: loaded in this process already, the loader's own path, home variables, system folders, Python environments ($VIRTUAL_ENV,
-// $CONDA_PREFIX, and that of the python3 in PATH). The error says what was looked for, where, and `install`.
+// Order: loaded in this process already, home variables (who sets one means it), the loader's own path, system folders, Python
+// environments ($VIRTUAL_ENV, $CONDA_PREFIX, and that of the python3 in PATH). The error says what was looked for, where, and
+// `install`.
 Result<FoundLibrary> find_library(const LibrarySearch& search);
 
 }  // namespace fulmen::gpu

@@ -41,6 +41,7 @@ fulmen::Result<const OpenApi*> open() {
   FULMEN_LOAD(cuLibraryLoadData);
   FULMEN_LOAD(cuLibraryUnload);
   FULMEN_LOAD(cuLibraryGetKernel);
+  FULMEN_LOAD(cuKernelGetFunction);
   FULMEN_LOAD(cuKernelSetAttribute);
   FULMEN_LOAD(cuLaunchKernel);
   FULMEN_LOAD(cuMemAlloc_v2);

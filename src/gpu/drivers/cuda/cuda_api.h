@@ -46,6 +46,7 @@ struct Api {
                               int* options, void** values, unsigned count);
   Result (*cuLibraryUnload)(Library library);
   Result (*cuLibraryGetKernel)(KernelHandle* kernel, Library library, const char* name);
+  Result (*cuKernelGetFunction)(void** function, KernelHandle kernel);
   Result (*cuKernelSetAttribute)(int attribute, int value, KernelHandle kernel, Device device);
   Result (*cuLaunchKernel)(KernelHandle kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                            unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,

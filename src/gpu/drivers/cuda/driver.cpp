@@ -74,6 +74,11 @@ class CudaDriver final : public Driver {
     if (int error = api().cuLibraryGetKernel(&kernel, static_cast<cuda::Library>(module.handle), name); error != 0) {
       return failure(fmt::format("cuLibraryGetKernel of \"{}\"", name), error);
     }
+    // Loads the code onto the device now, which is lazy by default: a first launch in a stream capture must not have to.
+    void* loaded = nullptr;
+    if (int error = api().cuKernelGetFunction(&loaded, kernel); error != 0) {
+      return failure(fmt::format("cuKernelGetFunction of \"{}\"", name), error);
+    }
     if (int error = api().cuKernelSetAttribute(cuda::kFunctionMaxDynamicSharedBytes, lds_bytes, kernel, at(device).device);
         error != 0) {
       return failure(fmt::format("cuKernelSetAttribute to {} bytes of shared memory", lds_bytes), error);
@@ -82,8 +87,8 @@ class CudaDriver final : public Driver {
   }
 
   Status launch(int device, Function function, const Launch& l) const override {
-    if (l.workgroups > INT32_MAX) {
-      return {StatusCode::unsupported, fmt::format("grid is {}: at most {} workgroups are accepted", l.workgroups, INT32_MAX)};
+    if (l.workgroups < 1 || l.workgroups > INT32_MAX) {
+      return {StatusCode::unsupported, fmt::format("grid is {} workgroups: 1 to {} are accepted", l.workgroups, INT32_MAX)};
     }
     const Current current(*this, device);
     if (!current.ok()) return current.status();

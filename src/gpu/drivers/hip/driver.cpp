@@ -2,6 +2,7 @@
 #include "gpu/driver.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
@@ -48,6 +49,7 @@ class HipDriver final : public Driver {
       p.lds_bytes = chip.lds_bytes;
     }
     p.compute_units = attribute(device, kMultiprocessorCount);
+    p.cache_bytes = static_cast<std::size_t>(attribute(device, kL2CacheSize));
     int version = 0;
     api().hipRuntimeGetVersion(&version);
     const Result<const Compiler*> found = compiler();
@@ -87,9 +89,10 @@ class HipDriver final : public Driver {
 
   Status launch(int device, Function function, const Launch& l) const override {
     // HIP counts the grid in lanes, 32 bits of them.
-    if (l.workgroups * l.workgroup_size > UINT32_MAX) {
-      return {StatusCode::unsupported, fmt::format("grid is {} workgroups of {}: at most {} lanes are accepted", l.workgroups,
-                                                   l.workgroup_size, UINT32_MAX)};
+    const int64_t most = UINT32_MAX / l.workgroup_size;
+    if (l.workgroups < 1 || l.workgroups > most) {
+      return {StatusCode::unsupported,
+              fmt::format("grid is {} workgroups of {} lanes: 1 to {} are accepted", l.workgroups, l.workgroup_size, most)};
     }
     const Current current(*this, device);
     if (!current.ok()) return current.status();
@@ -135,8 +138,8 @@ class HipDriver final : public Driver {
   }
   Status check_memory(int device, const void* memory) const override {
     hip::PointerAttributes attributes{};
-    if (api().hipPointerGetAttributes(&attributes, memory) != 0 ||
-        (attributes.device_pointer == nullptr && attributes.host_pointer == nullptr)) {
+    // ROCm 5 gives an error for memory that it does not know, later ones no address for the device.
+    if (api().hipPointerGetAttributes(&attributes, memory) != 0 || attributes.device_pointer == nullptr) {
       return {StatusCode::invalid_argument, "it is the host's ordinary memory, or freed"};
     }
     // Page-locked host memory is mapped into every device.
@@ -182,7 +185,8 @@ class HipDriver final : public Driver {
 
  private:
   static constexpr int kOutOfMemory = 2;
-  static constexpr int kMultiprocessorCount = 63;  // hipDeviceAttributeMultiprocessorCount since ROCm 5
+  // hipDeviceAttribute_t since ROCm 5.
+  static constexpr int kL2CacheSize = 19, kMultiprocessorCount = 63;
 
   // The device is the thread's current one as long as this lives.
   class Current {
@@ -223,13 +227,29 @@ class HipDriver final : public Driver {
     const Result<const hip::OpenApi*> opened = hip::open_api();
     if (!opened.ok()) return opened.status();
     api_ = opened.value();
+    const char* call = "hipInit";
     int error = api().hipInit(0);
-    if (error == 0) error = api().hipGetDeviceCount(&count_);
+    if (error == 0) {
+      call = "hipGetDeviceCount";
+      error = api().hipGetDeviceCount(&count_);
+    }
     if (error == 0 && count_ > 0) return {};
     count_ = 0;
     return {StatusCode::unavailable,
-            error == 0 ? fmt::format("no AMD device: {} finds none", api_->path)
-                       : fmt::format("no AMD device can be used: {}, says {}", failure("hipInit", error).message(), api_->path)};
+            fmt::format("no AMD device: {}, says {}{}", error == 0 ? "none is found" : failure(call, error).message(), api_->path,
+                        access_to_kernel_driver())};
+  }
+  // HIP's errors do not tell a machine without a device from one whose device this process may not use.
+  static std::string access_to_kernel_driver() {
+    constexpr const char* kInterface = "/dev/kfd";
+    if (access(kInterface, F_OK) != 0) {
+      return fmt::format(
+          "; there is no {}: no AMD GPU, its kernel driver is not loaded (modprobe amdgpu), or it is not given to "
+          "this container (--device=/dev/kfd --device=/dev/dri)",
+          kInterface);
+    }
+    if (access(kInterface, R_OK | W_OK) == 0) return "";
+    return fmt::format("; {} is not this user's to open (usermod -aG render $USER)", kInterface);
   }
 
   const hip::OpenApi* api_ = nullptr;

@@ -1,0 +1,116 @@
+// Whole attention calls on fake devices: what is planned and packed is what the code object wants, in as many launches as planned.
+#include <cstring>
+
+#include "fulmen/fulmen.h"
+#include "gpu_drivers/fake_library.h"
+#include "kernels/arguments.h"
+
+namespace fulmen::testing {
+namespace {
+
+constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 64;
+
+// Tensors in a device's memory; nothing computes there, so their content does not matter.
+class DeviceCall {
+ public:
+  DeviceCall(const gpu::Driver& driver, int ordinal, int64_t seqlen_q, int64_t seqlen_k) : driver_(driver), ordinal_(ordinal) {
+    tensors.q = Tensor::bshd(memory(kBatch * seqlen_q * kHeads), DType::fp16, kBatch, seqlen_q, kHeads, kDim);
+    tensors.k = Tensor::bshd(memory(kBatch * seqlen_k * kKvHeads), DType::fp16, kBatch, seqlen_k, kKvHeads, kDim);
+    tensors.v = Tensor::bshd(memory(kBatch * seqlen_k * kKvHeads), DType::fp16, kBatch, seqlen_k, kKvHeads, kDim);
+    tensors.out = Tensor::bshd(memory(kBatch * seqlen_q * kHeads), DType::fp16, kBatch, seqlen_q, kHeads, kDim);
+  }
+  ~DeviceCall() {
+    for (void* p : owned_) driver_.free(ordinal_, p);
+  }
+  DeviceCall(const DeviceCall&) = delete;
+  DeviceCall& operator=(const DeviceCall&) = delete;
+  void* bytes(std::size_t n) {
+    Result<void*> p = driver_.allocate(ordinal_, n);
+    EXPECT_TRUE(p.ok()) << p.status().message();
+    owned_.push_back(p.value());
+    return p.value();
+  }
+  AttentionTensors tensors;
+
+ private:
+  void* memory(int64_t rows) { return bytes(static_cast<std::size_t>(rows * kDim) * 2); }
+
+  const gpu::Driver& driver_;
+  int ordinal_;
+  std::vector<void*> owned_;
+};
+
+class Attention : public FakeGpuTest {
+ protected:
+  Attention(const gpu::Driver& driver, const std::string& file) : FakeGpuTest(driver, file) {}
+
+  void run_everywhere() {
+    for (const int ordinal : {0, 1}) {
+      const std::string device = std::string(driver.name()) + ":" + std::to_string(ordinal);
+      for (const auto& [seqlen_q, seqlen_k] : {std::pair{64, 64}, std::pair{300, 300}, std::pair{1, 4096}})
+        run(device, ordinal, seqlen_q, seqlen_k);
+    }
+  }
+
+  void run(const std::string& device, int ordinal, int64_t seqlen_q, int64_t seqlen_k) {
+    SCOPED_TRACE(device + ", " + std::to_string(seqlen_q) + " queries of " + std::to_string(seqlen_k) + " keys");
+    DeviceCall call(driver, ordinal, seqlen_q, seqlen_k);
+    const Result<Problem> problem = make_problem(call.tensors, {});
+    ASSERT_TRUE(problem.ok()) << problem.status().message();
+    const Result<Plan> planned = plan(problem.value(), device, {});
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    void* workspace = planned->workspace_bytes() == 0 ? nullptr : call.bytes(planned->workspace_bytes());
+    int stream = 0;
+    state.launches.clear();
+    state.capturing = true;  // run() may be captured: no allocation, copy or wait
+    const Status status = planned->run(&stream, call.tensors, workspace, planned->workspace_bytes());
+    state.capturing = false;
+    ASSERT_TRUE(status.ok()) << status.message();
+    ASSERT_GE(state.launches.size(), 1U);
+    EXPECT_EQ(state.launches.size(), seqlen_q == 1 ? 2U : 1U) << planned->config().kernel << ": one launch, two with split keys";
+    for (const fake::LaunchRecord& launch : state.launches) {
+      EXPECT_EQ(launch.device, ordinal);
+      EXPECT_EQ(launch.stream, &stream);
+      ASSERT_EQ(launch.arguments.size(), sizeof(kernels::ForwardArguments));
+      kernels::ForwardArguments arguments;
+      std::memcpy(&arguments, launch.arguments.data(), sizeof(arguments));
+      EXPECT_EQ(arguments.q.data, call.tensors.q.data);
+      EXPECT_EQ(arguments.out.data, call.tensors.out.data);
+      EXPECT_EQ(arguments.seqlen_k, seqlen_k);
+      EXPECT_EQ(arguments.k.row, kKvHeads * kDim);
+    }
+    // Memory of the host, or of another device, is told before anything is launched.
+    AttentionTensors wrong = call.tensors;
+    std::vector<std::byte> host(static_cast<std::size_t>(kBatch * seqlen_q * kHeads * kDim) * 2);
+    wrong.q.data = host.data();
+    const Status refused = planned->run(&stream, wrong, workspace, planned->workspace_bytes());
+    EXPECT_EQ(refused.code(), StatusCode::invalid_argument);
+    EXPECT_NE(refused.message().find("q.data"), std::string::npos) << refused.message();
+    // A failed launch gives the driver's words, the kernel and the device.
+    state.failures = {{driver.name() == "hip" ? "hipModuleLaunchKernel" : "cuLaunchKernel", 1}};
+    const Status failed = planned->run(&stream, call.tensors, workspace, planned->workspace_bytes());
+    state.failures.clear();
+    for (const std::string& part : {planned->config().kernel, device, std::string("invalid argument")}) {
+      EXPECT_NE(failed.message().find(part), std::string::npos) << part << " in: " << failed.message();
+    }
+  }
+};
+
+class HipAttention : public Attention {
+ protected:
+  HipAttention() : Attention(gpu::hip_driver(), FULMEN_FAKE_ROCM "/lib/libamdhip64.so.7") {}
+  void SetUp() override {
+    if (!gpu::offline_clang_compiler().ok()) GTEST_SKIP() << gpu::offline_clang_compiler().status().message();
+    Attention::SetUp();
+  }
+};
+TEST_F(HipAttention, LaunchesAreWhatTheCodeObjectsWant) { run_everywhere(); }
+
+class CudaAttention : public Attention {
+ protected:
+  CudaAttention() : Attention(gpu::cuda_driver(), FULMEN_FAKE_CUDA "/lib64/libcuda.so.1") {}
+};
+TEST_F(CudaAttention, LaunchesPassTheArguments) { run_everywhere(); }
+
+}  // namespace
+}  // namespace fulmen::testing

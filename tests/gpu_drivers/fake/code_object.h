@@ -1,0 +1,25 @@
+// What an AMD code object says of itself: its chip, and of each kernel the arguments and limits that a launch must keep to.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace fulmen::fake {
+
+struct CodeObjectKernel {
+  std::string name;
+  std::size_t argument_bytes = 0;  // of the arguments in the source; the runtime appends hidden ones
+  unsigned lds_bytes = 0;          // static
+  unsigned max_workgroup = 0;
+};
+
+struct CodeObject {
+  std::string error;  // why it is none
+  std::string chip;   // "gfx1100"
+  std::vector<CodeObjectKernel> kernels;
+};
+
+CodeObject read_code_object(const void* image);
+
+}  // namespace fulmen::fake

@@ -1,0 +1,41 @@
+// Prints what a driver or compiler says in a process of its own: driver_report hip|cuda|nvrtc.
+#include <cstdio>
+#include <string>
+
+#include "gpu/compile/compiler.h"
+#include "gpu/driver.h"
+
+namespace {
+
+constexpr const char* kKernel = R"(
+struct Arguments { float* x; int n; };
+extern "C" __global__ void fulmen_kernel(const __grid_constant__ Arguments a) {
+  if (static_cast<int>(threadIdx.x) < a.n) a.x[threadIdx.x] *= 2.0f;
+}
+)";
+
+int report(const fulmen::Status& status) {
+  std::printf("%s\n", status.ok() ? "available" : status.message().c_str());
+  return 0;
+}
+
+int compile() {
+  const auto compiler = fulmen::gpu::nvrtc_compiler();
+  if (!compiler.ok()) return report(compiler.status());
+  const auto code = compiler.value()->compile({"probe", kKernel, "sm_80", 64});
+  if (!code.ok()) return report(code.status());
+  const auto* bytes = reinterpret_cast<const unsigned char*>(code->code.data());
+  // ELF's e_machine: 190 is EM_CUDA.
+  std::printf("%s: machine %d\n%s\n", compiler.value()->identity().c_str(), bytes[18] + 256 * bytes[19], code->log.c_str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc == 2 ? argv[1] : "";
+  if (what == "hip") return report(fulmen::gpu::hip_driver().available());
+  if (what == "cuda") return report(fulmen::gpu::cuda_driver().available());
+  if (what == "nvrtc") return compile();
+  return 2;
+}

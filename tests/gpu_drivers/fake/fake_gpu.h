@@ -1,0 +1,62 @@
+// What the fake vendor libraries share: they run nothing, keep device memory on the host, check every call against the rules of the
+// real interface, and record what they were told, for the test to look at.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace fulmen::fake {
+
+struct LaunchRecord {
+  std::string kernel;
+  int device = 0;
+  const void* context = nullptr;  // CUDA: the one that was current
+  unsigned workgroups = 0, workgroup_size = 0, lds_bytes = 0;
+  const void* stream = nullptr;
+  std::vector<std::byte> arguments;
+};
+
+struct Allocation {
+  std::size_t bytes = 0;
+  int device = 0;
+};
+
+struct State {
+  std::mutex mutex;
+  std::vector<std::string> calls;       // by name, in order
+  std::vector<std::string> complaints;  // rules of the interface that a call broke
+  std::vector<LaunchRecord> launches;
+  std::map<std::string, int> failures;  // a call's name -> the error it returns instead of doing its work
+  bool capturing = false;               // as in a stream capture: a call that would break it is complained about
+  std::map<std::uintptr_t, Allocation> memory;
+  int modules = 0, events = 0;  // alive
+
+  void complain(const std::string& text) { complaints.push_back(text); }
+  // Notes a call; the error that it shall return, or 0. breaks_capture: it may not be made while a stream is captured.
+  int enter(const char* call, bool breaks_capture = true);
+
+  void* allocate(std::size_t bytes, int device);
+  void free(const char* call, void* memory);
+  // The allocation that holds an address, or null.
+  const Allocation* find(const void* address) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    auto next = memory.upper_bound(at);
+    if (next == memory.begin()) return nullptr;
+    --next;
+    return at - next->first < next->second.bytes ? &next->second : nullptr;
+  }
+  // Complains about a range that begins in an allocation and goes past its end.
+  void check_range(const char* call, const void* address, std::size_t bytes);
+};
+
+State& state();
+
+}  // namespace fulmen::fake
+
+#define FULMEN_FAKE_EXPORT extern "C" __attribute__((visibility("default")))
+// How a test gets at the state of the library it has loaded.
+FULMEN_FAKE_EXPORT fulmen::fake::State* fulmen_fake_state();

@@ -1,0 +1,322 @@
+// libamdhip64.so.7 without a GPU: two devices, a gfx1100 and a gfx942.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+
+#include "gpu_drivers/fake/code_object.h"
+#include "gpu_drivers/fake/fake_gpu.h"
+
+namespace {
+
+using fulmen::fake::CodeObjectKernel;
+using fulmen::fake::state;
+
+using Error = int;
+constexpr Error kInvalidValue = 1, kInvalidDevice = 101, kInvalidImage = 200, kNoBinaryForGpu = 209, kNotFound = 500;
+constexpr unsigned kMaxLds = 64 * 1024;
+
+struct Device {
+  const char* name;
+  const char* arch;  // as HIP names it, features and all
+  int wave, units;
+};
+constexpr std::array kDevices{Device{"AMD Radeon RX 7900 XTX", "gfx1100", 32, 96},
+                              Device{"AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 64, 304}};
+
+// Modules and functions are kept when they end, so that their use afterwards is seen.
+struct Module;
+struct Function {
+  const Module* module = nullptr;
+  CodeObjectKernel kernel;
+};
+struct Module {
+  int device = 0;
+  bool alive = true;
+  fulmen::fake::CodeObject code;
+  std::vector<std::unique_ptr<Function>> functions;
+};
+std::vector<std::unique_ptr<Module>>& modules() {
+  static auto* const kModules = new std::vector<std::unique_ptr<Module>>;
+  return *kModules;
+}
+
+bool initialised = false;
+thread_local int current = 0;
+
+Error enter(const char* call, bool breaks_capture = true) {
+  if (!initialised) state().complain(std::string(call) + " before hipInit");
+  return state().enter(call, breaks_capture);
+}
+
+void copy_text(char* to, const char* text, std::size_t bytes) { std::memcpy(to, text, std::min(bytes, std::strlen(text) + 1)); }
+
+// What an argument block and a grid must be for this kernel.
+Error check_launch(const Function& f, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared, void** parameters,
+                   void** extra) {
+  auto& s = state();
+  const auto marker = [&](int n) { return reinterpret_cast<std::uintptr_t>(extra[n]); };
+  if (!f.module->alive) s.complain("a launch after its module was unloaded");
+  if (f.module->device != current) s.complain("a launch on another device than its module's");
+  if (parameters != nullptr || extra == nullptr || marker(0) != 1 || marker(2) != 2 || marker(4) != 3) {
+    s.complain("a launch whose arguments are not one buffer");
+    return kInvalidValue;
+  }
+  if (const std::size_t bytes = *static_cast<std::size_t*>(extra[3]); bytes != f.kernel.argument_bytes) {
+    s.complain("a launch with " + std::to_string(bytes) + " bytes of arguments; the code object wants " +
+               std::to_string(f.kernel.argument_bytes));
+    return kInvalidValue;
+  }
+  if (grid[0] == 0 || grid[1] != 1 || grid[2] != 1 || block[1] != 1 || block[2] != 1)
+    s.complain("a launch whose grid is not one-dimensional");
+  if (static_cast<std::uint64_t>(grid[0]) * block[0] > UINT32_MAX) return kInvalidValue;
+  if (block[0] == 0 || block[0] > f.kernel.max_workgroup) {
+    s.complain("a workgroup of " + std::to_string(block[0]) + " lanes; the code object allows " +
+               std::to_string(f.kernel.max_workgroup));
+    return kInvalidValue;
+  }
+  if (shared + f.kernel.lds_bytes > kMaxLds) {
+    s.complain("a launch with more LDS than a workgroup can have");
+    return kInvalidValue;
+  }
+  return 0;
+}
+
+}  // namespace
+
+FULMEN_FAKE_EXPORT Error hipInit(unsigned /*flags*/) {
+  const std::lock_guard lock(state().mutex);
+  initialised = true;
+  return state().enter("hipInit");
+}
+FULMEN_FAKE_EXPORT const char* hipGetErrorName(Error error) {
+  switch (error) {
+    case 0:
+      return "hipSuccess";
+    case kInvalidValue:
+      return "hipErrorInvalidValue";
+    case 2:
+      return "hipErrorOutOfMemory";
+    case kNoBinaryForGpu:
+      return "hipErrorNoBinaryForGpu";
+    case kNotFound:
+      return "hipErrorNotFound";
+    default:
+      return "hipErrorUnknown";
+  }
+}
+FULMEN_FAKE_EXPORT const char* hipGetErrorString(Error error) {
+  switch (error) {
+    case 0:
+      return "no error";
+    case kInvalidValue:
+      return "invalid argument";
+    case 2:
+      return "out of memory";
+    case kNoBinaryForGpu:
+      return "no kernel image is available for execution on the device";
+    case kNotFound:
+      return "named symbol not found";
+    default:
+      return "unknown error";
+  }
+}
+
+FULMEN_FAKE_EXPORT Error hipGetDeviceCount(int* count) {
+  const std::lock_guard lock(state().mutex);
+  *count = static_cast<int>(kDevices.size());
+  return enter("hipGetDeviceCount");
+}
+FULMEN_FAKE_EXPORT Error hipRuntimeGetVersion(int* version) {
+  const std::lock_guard lock(state().mutex);
+  *version = 70051831;  // 7.0.51831
+  return enter("hipRuntimeGetVersion");
+}
+FULMEN_FAKE_EXPORT Error hipGetDevice(int* device) {
+  const std::lock_guard lock(state().mutex);
+  *device = current;
+  return enter("hipGetDevice", false);
+}
+FULMEN_FAKE_EXPORT Error hipSetDevice(int device) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipSetDevice", false); error != 0) return error;
+  if (device < 0 || static_cast<std::size_t>(device) >= kDevices.size()) return kInvalidDevice;
+  current = device;
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipDeviceGetName(char* name, int bytes, int device) {
+  const std::lock_guard lock(state().mutex);
+  copy_text(name, kDevices.at(static_cast<std::size_t>(device)).name, static_cast<std::size_t>(bytes));
+  return enter("hipDeviceGetName");
+}
+FULMEN_FAKE_EXPORT Error hipDeviceTotalMem(std::size_t* bytes, int /*device*/) {
+  const std::lock_guard lock(state().mutex);
+  *bytes = std::size_t{24} << 30U;
+  return enter("hipDeviceTotalMem");
+}
+FULMEN_FAKE_EXPORT Error hipDeviceGetAttribute(int* value, int attribute, int device) {
+  const std::lock_guard lock(state().mutex);
+  const Device& d = kDevices.at(static_cast<std::size_t>(device));
+  switch (attribute) {
+    case 19:
+      *value = 6 << 20;
+      break;  // hipDeviceAttributeL2CacheSize
+    case 63:
+      *value = d.units;
+      break;  // hipDeviceAttributeMultiprocessorCount
+    case 74:
+      *value = static_cast<int>(kMaxLds);
+      break;  // hipDeviceAttributeMaxSharedMemoryPerBlock
+    case 87:
+      *value = d.wave;
+      break;  // hipDeviceAttributeWarpSize
+    default:
+      state().complain("an attribute that no driver asks for: " + std::to_string(attribute));
+      return kInvalidValue;
+  }
+  return enter("hipDeviceGetAttribute");
+}
+FULMEN_FAKE_EXPORT Error hipGetDevicePropertiesR0600(void* properties, int device) {
+  const std::lock_guard lock(state().mutex);
+  const Device& d = kDevices.at(static_cast<std::size_t>(device));
+  auto* bytes = static_cast<char*>(properties);
+  std::memset(bytes, 0, 1472);
+  copy_text(bytes, d.name, 256);
+  copy_text(bytes + 1160, d.arch, 256);  // gcnArchName in ROCm 6 and 7
+  return enter("hipGetDevicePropertiesR0600");
+}
+
+FULMEN_FAKE_EXPORT Error hipModuleLoadData(Module** module, const void* image) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipModuleLoadData"); error != 0) return error;
+  auto loaded = std::make_unique<Module>();
+  loaded->device = current;
+  loaded->code = fulmen::fake::read_code_object(image);
+  if (!loaded->code.error.empty()) return kInvalidImage;
+  const std::string arch = kDevices.at(static_cast<std::size_t>(current)).arch;
+  if (arch.substr(0, arch.find(':')) != loaded->code.chip) return kNoBinaryForGpu;
+  ++state().modules;
+  *module = loaded.get();
+  modules().push_back(std::move(loaded));
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipModuleUnload(Module* module) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipModuleUnload"); error != 0) return error;
+  if (!module->alive) state().complain("a module is unloaded twice");
+  module->alive = false;
+  --state().modules;
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipModuleGetFunction(Function** function, Module* module, const char* name) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipModuleGetFunction"); error != 0) return error;
+  if (!module->alive) state().complain("a function of an unloaded module");
+  const auto kernel = std::find_if(module->code.kernels.begin(), module->code.kernels.end(),
+                                   [&](const CodeObjectKernel& k) { return k.name == name; });
+  if (kernel == module->code.kernels.end()) return kNotFound;
+  module->functions.push_back(std::make_unique<Function>(Function{module, *kernel}));
+  *function = module->functions.back().get();
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipModuleLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                               unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared, void* stream,
+                                               void** parameters, void** extra) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipModuleLaunchKernel", false); error != 0) return error;
+  if (const Error error = check_launch(*function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, parameters, extra);
+      error != 0) {
+    return error;
+  }
+  const auto* block = static_cast<const std::byte*>(extra[1]);
+  state().launches.push_back(
+      {function->kernel.name, current, nullptr, grid_x, block_x, shared, stream, {block, block + function->kernel.argument_bytes}});
+  return 0;
+}
+
+FULMEN_FAKE_EXPORT Error hipMalloc(void** memory, std::size_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipMalloc"); error != 0) return error;
+  *memory = state().allocate(bytes, current);
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipFree(void* memory) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipFree"); error != 0) return error;
+  state().free("hipFree", memory);
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipMemcpy(void* to, const void* from, std::size_t bytes, int kind) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipMemcpy"); error != 0) return error;
+  if (kind != 4) state().complain("hipMemcpy of a kind other than hipMemcpyDefault");
+  state().check_range("hipMemcpy", to, bytes);
+  state().check_range("hipMemcpy", from, bytes);
+  std::memmove(to, from, bytes);
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipMemset(void* to, int byte, std::size_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipMemset"); error != 0) return error;
+  if (state().find(to) == nullptr) return kInvalidValue;
+  state().check_range("hipMemset", to, bytes);
+  std::memset(to, byte, bytes);
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipDeviceSynchronize() {
+  const std::lock_guard lock(state().mutex);
+  return enter("hipDeviceSynchronize");
+}
+FULMEN_FAKE_EXPORT Error hipStreamSynchronize(void* /*stream*/) {
+  const std::lock_guard lock(state().mutex);
+  return enter("hipStreamSynchronize");
+}
+
+struct PointerAttributes {
+  int type, device;
+  void *device_pointer, *host_pointer;
+  int managed;
+  unsigned flags;
+};
+FULMEN_FAKE_EXPORT Error hipPointerGetAttributes(PointerAttributes* attributes, const void* pointer) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipPointerGetAttributes", false); error != 0) return error;
+  const fulmen::fake::Allocation* allocation = state().find(pointer);
+  // As ROCm 6 and 7 do: ordinary memory is no error, but of no type (0) and no device (-2). Device memory is type 2.
+  *attributes = {allocation == nullptr ? 0 : 2,
+                 allocation == nullptr ? -2 : allocation->device,
+                 allocation == nullptr ? nullptr : const_cast<void*>(pointer),
+                 nullptr,
+                 0,
+                 0};
+  return 0;
+}
+
+FULMEN_FAKE_EXPORT Error hipEventCreate(int** event) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipEventCreate"); error != 0) return error;
+  *event = new int(current);
+  ++state().events;
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipEventDestroy(int* event) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipEventDestroy"); error != 0) return error;
+  delete event;
+  --state().events;
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error hipEventRecord(const int* event, void* /*stream*/) {
+  const std::lock_guard lock(state().mutex);
+  if (*event != current) state().complain("an event of another device");
+  return enter("hipEventRecord");
+}
+FULMEN_FAKE_EXPORT Error hipEventSynchronize(int* /*event*/) {
+  const std::lock_guard lock(state().mutex);
+  return enter("hipEventSynchronize");
+}
+FULMEN_FAKE_EXPORT Error hipEventElapsedTime(float* milliseconds, int* /*begin*/, int* /*end*/) {
+  const std::lock_guard lock(state().mutex);
+  *milliseconds = 0.5F;
+  return enter("hipEventElapsedTime");
+}

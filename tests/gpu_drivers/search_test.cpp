@@ -1,0 +1,116 @@
+// What is said where a library or a device is not there.
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "gpu/compile/run_program.h"
+#include "gpu/drivers/hip/hip_api.h"
+#include "gpu/drivers/library_search.h"
+#include "gpu_drivers/fake_library.h"
+
+namespace fulmen::testing {
+namespace {
+
+void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << '"' << part << "\" in: " << text;
+}
+
+TEST(LibrarySearch, NamesTheLibrariesThePlacesAndTheCommand) {
+  const Result<gpu::FoundLibrary> found = gpu::find_library({.names = {"libabsent.so.2", "libabsent.so.1"},
+                                                             .home_variables = {"ROCM_PATH", "FULMEN_NOT_SET"},
+                                                             .system_folders = {"/usr/absent-*/lib"},
+                                                             .python_folders = {"absent/lib"},
+                                                             .install = "To install it: make absent"});
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.status().code(), StatusCode::unavailable);
+  expect_parts(found.status().message(), {"libabsent.so.2", "libabsent.so.1", "loader's path", "$ROCM_PATH", FULMEN_FAKE_ROCM,
+                                          "$FULMEN_NOT_SET (not set)", "/usr/absent-*/lib", "absent/lib of", "make absent"});
+}
+
+// A folder with lib/<name> in it, named by $FULMEN_TEST_HOME as long as this lives.
+class TestHome {
+ public:
+  explicit TestHome(const std::string& name) {
+    std::filesystem::create_directory(folder_.path() + "/lib");
+    file = folder_.path() + "/lib/" + name;
+    setenv("FULMEN_TEST_HOME", folder_.path().c_str(), 1);
+  }
+  ~TestHome() {
+    unsetenv("FULMEN_TEST_HOME");
+    std::filesystem::remove_all(folder_.path() + "/lib");
+  }
+  TestHome(const TestHome&) = delete;
+  TestHome& operator=(const TestHome&) = delete;
+  Result<gpu::FoundLibrary> find(const std::vector<std::string>& names) const {
+    return gpu::find_library(
+        {.names = names, .home_variables = {"FULMEN_TEST_HOME"}, .system_folders = {}, .python_folders = {}, .install = ""});
+  }
+  std::string file;
+
+ private:
+  gpu::TemporaryDirectory folder_;
+};
+
+TEST(LibrarySearch, AVariableBeatsTheLoadersPath) {
+  // The loader's path has a libBrokenLocale.so.1 wherever there is a libc; this program has not loaded it.
+  const TestHome home("libBrokenLocale.so.1");
+  std::filesystem::copy_file(FULMEN_FAKE_CUDA "/lib64/libnvrtc.so.13", home.file);
+  const Result<gpu::FoundLibrary> found = home.find({"libBrokenLocale.so.1"});
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found->path, home.file);
+}
+
+TEST(LibrarySearch, AFileThatDoesNotLoadIsToldInTheLoadersWords) {
+  const TestHome home("libtext.so.1");
+  ASSERT_TRUE(gpu::write_file(home.file, "no library").ok());
+  const Result<gpu::FoundLibrary> found = home.find({"libtext.so.1"});
+  ASSERT_FALSE(found.ok());
+  expect_parts(found.status().message(), {"libtext.so.1", "file too short"});
+}
+
+// Debian's libamdhip64 5.2.3 (package libamdhip64-5) loads on a machine without an AMD GPU.
+TEST(RealLibraries, HipSaysThatThereIsNoDevice) {
+  const std::string text = report({"ROCM_PATH=/nonexistent", "ASAN_OPTIONS=detect_leaks=0"}, "hip");
+  if (text.find("not found") != std::string::npos) {
+    expect_parts(text, {"libamdhip64.so.7", "libamdhip64.so.5", "$ROCM_PATH", "apt-get install"});
+    GTEST_SKIP() << text;
+  }
+  if (access("/dev/kfd", F_OK) == 0) GTEST_SKIP() << "an AMD GPU is here: " << text;
+  expect_parts(text, {"no AMD device", "hipError", "libamdhip64.so", "there is no /dev/kfd"});
+}
+
+TEST(RealLibraries, NvrtcCompilesWithoutAGpu) {
+  const std::string text = report({"CUDA_HOME=/nonexistent", "ASAN_OPTIONS=detect_leaks=0"}, "nvrtc");
+  if (text.find("not found") != std::string::npos) {
+    expect_parts(text, {"libnvrtc.so.13", "libnvrtc.so.12", "$CUDA_HOME", "pip install nvidia-cuda-nvrtc"});
+    GTEST_SKIP() << text;
+  }
+  expect_parts(text, {"NVRTC", "machine 190", "registers"});
+}
+
+TEST(RealLibraries, CudaSaysWhatIsMissing) {
+  const std::string text = report({"FULMEN_CUDA_DRIVER_HOME=/nonexistent"}, "cuda");
+  if (text.find("not found") == std::string::npos) GTEST_SKIP() << "a libcuda is here: " << text;
+  expect_parts(text, {"libcuda.so.1", "loader's path", "apt-get install nvidia-driver"});
+}
+
+TEST(RealLibraries, CudaWithoutADeviceSaysWhatTheDriverSays) {
+  const std::string text = report({"FULMEN_FAKE_CUDA_INIT=100"}, "cuda");
+  expect_parts(text, {"no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE)", "libcuda.so.1"});
+}
+
+TEST(HipApi, TheChipIsReadFromAnyReleasesProperties) {
+  // gcnArchName is at byte 396 in ROCm 5, at 1160 since.
+  for (const std::size_t offset : {396, 1160}) {
+    std::vector<std::byte> properties(2048);
+    const char name[] = "gfx by AMD", arch[] = "gfx90a:sramecc+:xnack-";
+    std::memcpy(properties.data(), name, sizeof(name));
+    std::memcpy(properties.data() + offset, arch, sizeof(arch));
+    EXPECT_EQ(gpu::hip::arch_of(properties.data(), properties.size()), "gfx90a");
+  }
+  EXPECT_EQ(gpu::hip::arch_of(std::vector<std::byte>(64).data(), 64), "");
+}
+
+}  // namespace
+}  // namespace fulmen::testing
