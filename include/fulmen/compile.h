@@ -11,7 +11,8 @@
 
 namespace fulmen {
 
-// Instructions of a kernel's inner loop: the innermost one with matrix instructions, else the longest.
+// Instructions of a kernel's inner loop: of the innermost one with matrix instructions the way that most tiles take (without masks);
+// a kernel whose matrix instructions are in no loop counts as a whole, one without any by its longest loop.
 struct LoopCounts {
   int matrix = 0;
   int matrix_products = 0;  // the matrix instructions in units of 16 x 16 x 16
@@ -28,7 +29,7 @@ struct KernelReport {
   std::string kernel;  // "forward gfx11 bf16 d128 64x32"
   int workgroup_size = 0;
   // -1: the compiler does not say.
-  int registers = -1;      // 32-bit vector registers of a lane
+  int registers = -1;      // 32-bit vector registers of a lane, accumulators included
   int accumulators = -1;   // of them accumulators (AMD's CDNA)
   int lds_bytes = 0;       // of a workgroup
   int spills = -1;         // registers spilled (AMD), bytes (NVIDIA)

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 
+#include "gpu/compile/amd_metadata.h"
+#include "gpu/compile/inner_loop.h"
 #include "gpu/compile/run_program.h"
 
 namespace fulmen::gpu {
@@ -29,14 +32,23 @@ int number_before(std::string_view text, std::string_view label) {
   return value;
 }
 
-// clang's remarks of -Rpass-analysis=kernel-resource-usage.
-void read_amd_log(std::string_view log, KernelReport& r) {
-  r.registers = number_after(log, " VGPRs:");
-  r.accumulators = number_after(log, " AGPRs:");
-  r.scratch_bytes = number_after(log, "ScratchSize [bytes/lane]:");
-  r.occupancy = number_after(log, "Occupancy [waves/SIMD]:");
-  const int vector = number_after(log, "VGPRs Spill:"), scalar = number_after(log, "SGPRs Spill:");
-  r.spills = vector < 0 || scalar < 0 ? -1 : vector + scalar;
+// Registers and spills are in the code object. Occupancy is clang's (-Rpass-analysis=kernel-resource-usage): it knows how each chip
+// gives out registers and LDS.
+void read_amd_code(const CompiledCode& compiled, KernelReport& r) {
+  r.occupancy = number_after(compiled.log, "Occupancy [waves/SIMD]:");
+  const Result<std::vector<AmdKernelMetadata>> kernels = read_amd_metadata(compiled.code);
+  if (!kernels.ok() || kernels.value().empty()) return;
+  const AmdKernelMetadata& k = kernels.value().front();
+  r.registers = static_cast<int>(k.vector_registers);
+  r.accumulators = static_cast<int>(k.accumulators);
+  r.spills = static_cast<int>(k.vector_spills + k.scalar_spills);
+  r.scratch_bytes = static_cast<int>(k.scratch_bytes);
+}
+
+// Waves that a multiprocessor holds, by its compute capability.
+int most_waves(std::string_view arch) {
+  if (arch == "sm_75") return 32;
+  return arch.starts_with("sm_86") || arch.starts_with("sm_87") || arch.starts_with("sm_89") || arch.starts_with("sm_12") ? 48 : 64;
 }
 
 // ptxas -v.
@@ -47,11 +59,37 @@ void read_nvidia_log(std::string_view log, const Chip& chip, KernelReport& r) {
   r.scratch_bytes = number_before(log, " bytes stack frame");
   if (r.registers <= 0) return;
   // Registers are given out 8 a lane at a time; a workgroup takes 1 KiB of shared memory more than it asks for.
-  constexpr int kMostWaves = 64, kReserved = 1024;
+  constexpr int kReserved = 1024;
   const int waves = r.workgroup_size / chip.wave_size;
   const int by_registers = chip.register_file / ((r.registers + 7) / 8 * 8 * chip.wave_size) / waves;
   const int by_lds = (chip.lds_bytes + kReserved) / (r.lds_bytes + kReserved);
-  r.occupancy = std::min(kMostWaves, waves * std::min(by_registers, by_lds));
+  r.occupancy = std::min(most_waves(chip.arch), waves * std::min(by_registers, by_lds));
+}
+
+// What a disassembler says of the code, or why it is not there.
+Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) {
+  const bool amd = chip.vendor == Vendor::amd;
+  std::vector<std::string> names{"llvm-objdump-19", "llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"};
+  if (!amd) {
+    names = {"nvdisasm", "/usr/local/cuda/bin/nvdisasm"};
+    if (const char* home = std::getenv("CUDA_HOME"); home != nullptr && *home != 0)
+      names.push_back(std::string(home) + "/bin/nvdisasm");
+  }
+  std::string program;
+  for (const std::string& name : names) {
+    if (program.empty()) program = find_program(name);
+  }
+  if (program.empty()) {
+    return Status(StatusCode::unavailable,
+                  amd ? "llvm-objdump is not in PATH (apt-get install llvm-19)"
+                      : "nvdisasm is not in PATH (it is part of the CUDA toolkit, and of PyPI's nvidia-cuda-nvdisasm)");
+  }
+  const TemporaryDirectory folder;
+  const std::string file = folder.path() + "/kernel";
+  const std::string code(reinterpret_cast<const char*>(compiled.code.data()), compiled.code.size());
+  if (Status status = write_file(file, code); !status.ok()) return status;
+  return run_program(amd ? std::vector<std::string>{program, "-d", "--no-show-raw-insn", file}
+                         : std::vector<std::string>{program, "-c", file});
 }
 
 }  // namespace
@@ -63,28 +101,18 @@ KernelReport report_on(const Chip& chip, const CompileRequest& request, const Co
   r.workgroup_size = request.workgroup_size;
   r.lds_bytes = lds_bytes;
   r.code_bytes = code.code.size();
-  if (chip.vendor == Vendor::nvidia) {
-    read_nvidia_log(code.log, chip, r);
-    r.loop_missing = "inner loops are counted for AMD chips only";
-    return r;
-  }
-  read_amd_log(code.log, r);
-  std::string program;
-  for (const char* name : {"llvm-objdump-19", "llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"}) {
-    if (program.empty()) program = find_program(name);
-  }
-  const TemporaryDirectory folder;
-  const std::string file = folder.path() + "/kernel.co";
-  if (program.empty() || !write_file(file, std::string(reinterpret_cast<const char*>(code.code.data()), code.code.size())).ok()) {
-    r.loop_missing = "llvm-objdump is not installed (apt-get install llvm-19)";
-    return r;
-  }
-  const Result<std::string> text = run_program({program, "-d", "--no-show-raw-insn", file});
-  if (text.ok()) {
-    r.loop = count_amd_loop(text.value());
+  const bool amd = chip.vendor == Vendor::amd;
+  if (amd) {
+    read_amd_code(code, r);
   } else {
-    r.loop_missing = text.status().message();
+    read_nvidia_log(code.log, chip, r);
   }
+  const Result<std::string> text = disassemble(chip, code);
+  if (!text.ok()) {
+    r.loop_missing = text.status().message();
+    return r;
+  }
+  r.loop = amd ? count_amd_loop(text.value()) : count_nvidia_loop(text.value());
   return r;
 }
 
