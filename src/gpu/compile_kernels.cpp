@@ -1,6 +1,10 @@
 // fulmen/compile.h.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
 #include "fulmen/compile.h"
 #include "gpu/chip.h"
 #include "gpu/compile/cache.h"
@@ -8,6 +12,20 @@
 #include "gpu/launch/shipped.h"
 
 namespace fulmen {
+namespace {
+
+Status compile_one(const gpu::Compiler& compiler, const gpu::Chip& chip, const gpu::Specialisation& s,
+                   const CompileKernelsOptions& options, KernelReport& report) {
+  const bool amd = chip.vendor == gpu::Vendor::amd;
+  const Result<gpu::CompileRequest> request = compile_request(s, chip, amd ? gpu::Platform::amd : gpu::Platform::nvidia);
+  if (!request.ok()) return request.status();
+  const Result<gpu::CompiledCode> code = gpu::cached_compile(&compiler, {}, request.value());
+  if (!code.ok()) return code.status();
+  report = gpu::report_on(chip, request.value(), code.value(), s.lds_bytes);
+  return options.out_folder.empty() ? Status{} : gpu::write_prebuilt(options.out_folder, request.value(), code.value());
+}
+
+}  // namespace
 
 Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options) {
   std::string storage;
@@ -22,16 +40,22 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const
   const bool amd = chip.vendor == gpu::Vendor::amd;
   const Result<const gpu::Compiler*> compiler = amd ? gpu::offline_clang_compiler() : gpu::nvrtc_compiler();
   if (!compiler.ok()) return compiler.status();
-  std::vector<KernelReport> reports;
-  for (const gpu::Specialisation& s : gpu::shipped_kernels(chip, options.all)) {
-    const Result<gpu::CompileRequest> request = compile_request(s, chip, amd ? gpu::Platform::amd : gpu::Platform::nvidia);
-    if (!request.ok()) return request.status();
-    const Result<gpu::CompiledCode> code = gpu::cached_compile(compiler.value(), {}, request.value());
-    if (!code.ok()) return code.status();
-    if (!options.out_folder.empty()) {
-      if (Status status = gpu::write_prebuilt(options.out_folder, request.value(), code.value()); !status.ok()) return status;
+  const std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, options.all);
+  std::vector<KernelReport> reports(kernels.size());
+  std::vector<Status> failures(kernels.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t n = 0; (n = next.fetch_add(1)) < kernels.size();) {
+      failures[n] = compile_one(*compiler.value(), chip, kernels[n], options, reports[n]);
     }
-    reports.push_back(gpu::report_on(chip, request.value(), code.value(), s.lds_bytes));
+  };
+  // A compiler runs a second or so for each kernel.
+  std::vector<std::thread> threads(std::max(1U, std::thread::hardware_concurrency()) - 1);
+  for (std::thread& thread : threads) thread = std::thread(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : failures) {
+    if (!status.ok()) return status;
   }
   return reports;
 }

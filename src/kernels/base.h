@@ -9,6 +9,8 @@
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
 //   any_lane(x)                              is x true in any lane of the wave? The same answer in all
+//   struct Pair {x, y}; multiply_add(pair, b, c) add(pair, pair)
+//   schedule_fence()                         a hint: keep the order of loads across it
 //   larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN
 //   class Buffer(base, bytes)         AMD: load(offset, fixed) of 16 bytes, 0 past the end
 //   shuffle_xor(x, mask)                     the value of lane_id() ^ mask

@@ -16,6 +16,8 @@ constexpr int kRowTiles = kBlockM / (16 * kWaves);
 constexpr int kKeyTiles = kBlockN / 16;
 constexpr int kDepths = kHeadDim / kDepth;
 constexpr int kDimTiles = kHeadDimV / 16;
+// Outputs alone fill half the registers: operands must not be loaded long before their use.
+constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
 static_assert(kBlockM == kRowTiles * 16 * kWaves, "forward: block_m is a multiple of 16 rows a wave");
 static_assert(kBlockN % 16 == 0 && kHeadDim % kDepth == 0 && kHeadDimV % 16 == 0, "forward: tiles are whole operands");
 
@@ -49,6 +51,7 @@ struct ForwardTask {
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[t][f], keys, query[t]);
       }
+      if (kTightRegisters && d % 2 == 1) schedule_fence();
     }
   }
 
@@ -77,6 +80,7 @@ struct ForwardTask {
         const ValueOperand values = value_operand(buffer, f, d);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.out[t][d], p[t][f], values);
+        if (kTightRegisters && d % 2 == 1) schedule_fence();
       }
     }
   }

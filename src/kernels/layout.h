@@ -23,9 +23,9 @@ struct ForwardLayout {
     if (s.transposed_values) {
       // Eight rows' pieces in eight different groups of four banks.
       l.key_pitch = 2 * s.head_dim + 16;
-      // Rows of V^T are read 8 bytes at a time by 16 lanes of 16 rows, and written by 8 or 16 lanes a row, 8 rows apart: with 32
-      // keys, 72 bytes put both in different banks.
-      l.value_pitch = 2 * s.block_n + 8;
+      // Rows of V^T are read 16 bytes at a time by 8 lanes of 8 rows, and written 8 bytes at a time by 16 lanes: of one row with 64
+      // keys, of two rows 8 apart with 32. 16 bytes more, or 8, put all of these in different banks.
+      l.value_pitch = 2 * s.block_n + (s.block_n % 64 == 0 ? 16 : 8);
       l.value_bytes = s.head_dim_v * l.value_pitch;
     } else {
       // Lanes read 4 pieces (64 bytes) of two rows at a time.

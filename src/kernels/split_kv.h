@@ -18,6 +18,10 @@ constexpr int kOutputPitch = kHeadDimV + 4;
 static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
               "split_kv: the host reserves the LDS that waves merge in");
 
+// Do a step's keys and values fit in registers at once, beside queries and outputs?
+constexpr int kOperandWords = kDepths * kPieces * 4;
+constexpr bool kTogether = 2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <= 230;
+
 struct SplitTask {
   const ForwardArguments& a;
   const RowMap& map;
@@ -29,20 +33,29 @@ struct SplitTask {
   template <bool kMasked>
   FULMEN_DEVICE void step(Int64 first_key, RowState& rows, DirectOutput& out) const {
     float score[kKeyTiles][kElements] = {};
-    RowOperand key[kKeyTiles][kDepths];
-    DirectValues value[kKeyTiles][kGroups];
-    // All of the step's memory at once, before the first use.
+    RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kDepths : 1];
+    DirectValues value[kTogether ? kKeyTiles : 1][kTogether ? kGroups : 1];
+    if constexpr (kTogether) {
+      // All of the step's memory at once, before the first use.
 #pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
+      for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
-      for (int d = 0; d < kDepths; ++d) key[f][d] = load_keys(keys, first_key + 16 * f, kDepth * d);
+        for (int d = 0; d < kDepths; ++d) key[f][d] = load_keys(keys, first_key + 16 * f, kDepth * d);
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(values, map, first_row, row_end, first_key + 16 * f, g);
+        for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(values, map, first_row, row_end, first_key + 16 * f, g);
+      }
     }
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
-      for (int d = 0; d < kDepths; ++d) multiply_scores<Element>(score[f], key[f][d], queries[d]);
+      for (int d = 0; d < kDepths; ++d) {
+        if constexpr (kTogether) {
+          multiply_scores<Element>(score[f], key[f][d], queries[d]);
+        } else {
+          multiply_scores<Element>(score[f], load_keys(keys, first_key + 16 * f, kDepth * d), queries[d]);
+          if (d % 4 == 3) schedule_fence();
+        }
+      }
     }
     modify_scores<kMasked>(map, first_row, first_key, score);
     exponentiate(rows, softmax_scale(a), score, [&](const float(&factor)[kRowsPerLane]) { out.rescale(factor); });
@@ -50,7 +63,14 @@ struct SplitTask {
     for (int f = 0; f < kKeyTiles; ++f) {
       const ProbabilityOperand p = to_operand<Element>(score[f]);
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) multiply_values(out, g, p, value[f][g]);
+      for (int g = 0; g < kGroups; ++g) {
+        if constexpr (kTogether) {
+          multiply_values(out, g, p, value[f][g]);
+        } else {
+          schedule_fence();
+          multiply_values(out, g, p, load_direct(values, map, first_row, row_end, first_key + 16 * f, g));
+        }
+      }
     }
   }
 };

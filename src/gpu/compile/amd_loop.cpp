@@ -1,7 +1,6 @@
 // The inner loop of an AMD kernel, from llvm-objdump's text: lines "\t<mnemonic> <operands> // <address>: ..." and branches whose
 // first operand is the distance in words. Loops are found as compilers define them: an edge to a block that dominates its source,
-// with all blocks that reach the source without passing the target. Blocks of a loop that the compiler placed outside it, as they
-// are seldom run, are not counted.
+// with all blocks that reach the source without passing the target.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -125,11 +124,24 @@ void count(std::string_view name, LoopCounts& c) {
   }
 }
 
-// The natural loop of the edge from `latch` to `header`, without blocks placed outside of it.
+LoopCounts sum(const LoopCounts& a, const LoopCounts& b) {
+  return {a.matrix + b.matrix, a.matrix_products + b.matrix_products,
+          a.vector + b.vector, a.transcendental + b.transcendental,
+          a.lds + b.lds,       a.memory + b.memory,
+          a.scalar + b.scalar, a.total + b.total};
+}
+
+// The way that does more of the loop's work; of equals the one with fewer instructions.
+bool better_way(const LoopCounts& a, const LoopCounts& b) {
+  const int work_a = a.matrix + a.lds + a.memory, work_b = b.matrix + b.lds + b.memory;
+  return work_a != work_b ? work_a > work_b : a.total < b.total;
+}
+
+// The natural loop of the edges from `open` to `header`: one way round it, with all its products and memory accesses and without
+// what is skipped when nothing unusual happens.
 LoopCounts count_loop(const std::vector<Instruction>& code, const std::vector<Block>& blocks, std::size_t header,
-                      std::size_t latch) {
+                      std::vector<std::size_t> open) {
   std::vector<bool> inside(blocks.size(), false);
-  std::vector<std::size_t> open{latch};
   inside[header] = true;
   while (!open.empty()) {
     const std::size_t b = open.back();
@@ -138,11 +150,28 @@ LoopCounts count_loop(const std::vector<Instruction>& code, const std::vector<Bl
     inside[b] = true;
     open.insert(open.end(), blocks[b].predecessors.begin(), blocks[b].predecessors.end());
   }
-  LoopCounts counts;
-  for (std::size_t b = header; b <= latch; ++b) {
-    for (std::size_t i = blocks[b].begin; inside[b] && i < blocks[b].end; ++i) count(code[i].name, counts);
+  // From each block to the latch, later ones first: blocks are taken when all that follow them are known.
+  std::vector<LoopCounts> rest(blocks.size());
+  std::vector<bool> known(blocks.size(), false);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      if (!inside[b] || known[b]) continue;
+      LoopCounts best;
+      bool ready = true;
+      for (const std::size_t next : blocks[b].successors) {
+        if (next == header || !inside[next]) continue;
+        ready = ready && known[next];
+        if (best.total == 0 || better_way(rest[next], best)) best = rest[next];
+      }
+      if (!ready) continue;
+      LoopCounts own;
+      for (std::size_t i = blocks[b].begin; i < blocks[b].end; ++i) count(code[i].name, own);
+      rest[b] = sum(own, best);
+      known[b] = changed = true;
+    }
   }
-  return counts;
+  return rest[header];
 }
 
 }  // namespace
@@ -158,15 +187,17 @@ LoopCounts count_amd_loop(std::string_view text) {
   if (code.empty()) return best;
   const std::vector<Block> blocks = blocks_of(code);
   const std::vector<std::vector<bool>> dominators = dominators_of(blocks);
-  for (std::size_t latch = 0; latch < blocks.size(); ++latch) {
-    for (const std::size_t header : blocks[latch].successors) {
-      if (header > latch || !dominators[latch][header]) continue;
-      const LoopCounts loop = count_loop(code, blocks, header, latch);
-      // The one with matrix instructions and the fewest others; else the longest.
-      const bool better = best.total == 0 || (loop.matrix > 0 && (best.matrix == 0 || loop.total < best.total)) ||
-                          (loop.matrix == 0 && best.matrix == 0 && loop.total > best.total);
-      if (better) best = loop;
+  for (std::size_t header = 0; header < blocks.size(); ++header) {
+    std::vector<std::size_t> latches;
+    for (const std::size_t p : blocks[header].predecessors) {
+      if (dominators[p][header]) latches.push_back(p);
     }
+    if (latches.empty()) continue;
+    const LoopCounts loop = count_loop(code, blocks, header, latches);
+    // The one with matrix instructions and the fewest others; else the longest.
+    const bool better = best.total == 0 || (loop.matrix > 0 && (best.matrix == 0 || loop.total < best.total)) ||
+                        (loop.matrix == 0 && best.matrix == 0 && loop.total > best.total);
+    if (better) best = loop;
   }
   return best;
 }

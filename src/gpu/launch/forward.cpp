@@ -25,14 +25,20 @@ struct Target {
 };
 
 constexpr std::array kTargets{
-    Target{
-        "gfx11", 16, true, {{{64, 64, 32, 4, 2, false, 1, 1}, {128, 64, 32, 4, 1, false, 1, 1}, {256, 64, 16, 4, 1, true, 1, 1}}}},
-    Target{
-        "gfx12", 16, true, {{{64, 64, 32, 4, 2, false, 1, 1}, {128, 64, 32, 4, 1, false, 1, 1}, {256, 64, 32, 4, 1, false, 1, 1}}}},
+    // 8 waves share the way of a tile to LDS; with head_dim 256 outputs take half the registers, and Q waits in LDS.
+    Target{"gfx11",
+           16,
+           true,
+           {{{64, 128, 32, 8, 2, false, 1, 1}, {128, 128, 32, 8, 1, false, 1, 1}, {256, 64, 16, 4, 1, true, 1, 1}}}},
+    Target{"gfx12",
+           16,
+           true,
+           {{{64, 128, 32, 8, 2, false, 1, 1}, {128, 128, 32, 8, 1, false, 1, 1}, {256, 64, 16, 4, 1, true, 1, 1}}}},
+    // Two waves a SIMD: the compiler then keeps accumulators among the ordinary registers and moves nothing.
     Target{"cdna3",
            32,
            true,
-           {{{64, 64, 32, 4, 2, false, 1, 1}, {128, 128, 32, 4, 1, false, 1, 1}, {256, 64, 32, 4, 1, false, 1, 1}}}},
+           {{{64, 128, 32, 4, 2, false, 2, 1}, {128, 128, 32, 4, 1, false, 2, 1}, {256, 128, 32, 8, 1, false, 2, 1}}}},
     Target{"sm80",
            32,
            false,

@@ -105,6 +105,12 @@ FULMEN_DEVICE bool any_lane(bool x) {
     return __builtin_amdgcn_ballot_w64(x) != 0;
   }
 }
+// Two numbers at once: CDNA3 has packed fp32 arithmetic, elsewhere this is two instructions.
+typedef float Pair __attribute__((ext_vector_type(2)));
+FULMEN_DEVICE Pair multiply_add(Pair a, float b, float c) { return a * Pair{b, b} + Pair{c, c}; }
+FULMEN_DEVICE Pair add(Pair a, Pair b) { return a + b; }
+// The compiler moves nothing across.
+FULMEN_DEVICE void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
 FULMEN_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 FULMEN_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
 FULMEN_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }

@@ -85,6 +85,13 @@ FULMEN_DEVICE bool any_lane(bool x, Position at = Position::here()) {
   for (int l = 0; l < kWaveSize; ++l) any = any || all[l];
   return any;
 }
+// Two numbers at once, for chips with packed fp32 arithmetic.
+struct Pair {
+  float x, y;
+};
+FULMEN_DEVICE Pair multiply_add(Pair a, float b, float c) { return {a.x * b + c, a.y * b + c}; }
+FULMEN_DEVICE Pair add(Pair a, Pair b) { return {a.x + b.x, a.y + b.y}; }
+FULMEN_DEVICE void schedule_fence() {}
 FULMEN_DEVICE float exp2(float x) { return __builtin_exp2f(x); }
 FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
 FULMEN_DEVICE float reciprocal(float x) { return 1.0F / x; }

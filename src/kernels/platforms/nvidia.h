@@ -43,6 +43,13 @@ FULMEN_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xff
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
 
 FULMEN_DEVICE bool any_lane(bool x) { return __any_sync(0xffffffffU, x) != 0; }
+// Two numbers at once, for chips with packed fp32 arithmetic.
+struct Pair {
+  float x, y;
+};
+FULMEN_DEVICE Pair multiply_add(Pair a, float b, float c) { return {a.x * b + c, a.y * b + c}; }
+FULMEN_DEVICE Pair add(Pair a, Pair b) { return {a.x + b.x, a.y + b.y}; }
+FULMEN_DEVICE void schedule_fence() {}
 FULMEN_DEVICE float exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

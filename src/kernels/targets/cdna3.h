@@ -52,8 +52,9 @@ template <class T>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
   return {{{pack_probabilities<T>(p[0], p[1]), pack_probabilities<T>(p[2], p[3])}}};
 }
+using ValuePiece = Words<2>;
 struct ValueOperand {
-  Words<2> piece[1];
+  ValuePiece piece[1];
 };
 template <class T>
 FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p, const ValueOperand& v) {

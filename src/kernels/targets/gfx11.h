@@ -57,8 +57,9 @@ FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
   }
   return operand;
 }
+using ValuePiece = Words<4>;
 struct ValueOperand {
-  Words<4> piece[2];
+  ValuePiece piece[2];
 };
 template <class T>
 FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p, const ValueOperand& v) {

@@ -44,8 +44,9 @@ FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
   return {{{pack_probabilities<T>(p[0], p[1]), pack_probabilities<T>(p[2], p[3]), pack_probabilities<T>(p[4], p[5]),
             pack_probabilities<T>(p[6], p[7])}}};
 }
+using ValuePiece = Words<4>;
 struct ValueOperand {
-  Words<4> piece[1];
+  ValuePiece piece[1];
 };
 template <class T>
 FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p, const ValueOperand& v) {

@@ -135,17 +135,20 @@ FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTil
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const float offset = rows.reference[slot] == -kInfinity ? 0.0F : rows.reference[slot] * scale;
-    float sum = 0;
+    Pair sum{0, 0};
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) {
+      for (int e = 0; e < kElements; e += 2) {
         if (row_slot(e) != slot) continue;
-        score[f][e] = exp2(score[f][e] * scale - offset);
-        sum += score[f][e];
+        const Pair s = multiply_add(Pair{score[f][e], score[f][e + 1]}, scale, -offset);
+        const Pair p{exp2(s.x), exp2(s.y)};
+        score[f][e] = p.x;
+        score[f][e + 1] = p.y;
+        sum = add(sum, p);
       }
     }
-    rows.sum[slot] += sum;
+    rows.sum[slot] += sum.x + sum.y;
   }
 }
 

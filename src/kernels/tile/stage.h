@@ -235,13 +235,16 @@ FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims) {
   const int row = values_at(buffer) + (16 * dims + value_dim()) * kLayout.value_pitch + 2 * 16 * tile;
 #pragma unroll
   for (int p = 0; p < kValuePieces; ++p) {
-    // Rows begin at multiples of 8 bytes.
-    constexpr int kWords = sizeof(operand.piece[0]) / 4;
+    if constexpr (kLayout.value_pitch % sizeof(operand.piece[0]) == 0) {
+      operand.piece[p] = lds_load<ValuePiece>(row + 2 * value_piece(p));
+    } else {
+      constexpr int kWords = sizeof(operand.piece[0]) / 4;
 #pragma unroll
-    for (int w = 0; w < kWords; w += 2) {
-      const auto two = lds_load<Words<2> >(row + 2 * value_piece(p) + 4 * w);
-      operand.piece[p].word[w] = two.word[0];
-      operand.piece[p].word[w + 1] = two.word[1];
+      for (int w = 0; w < kWords; w += 2) {
+        const auto two = lds_load<Words<2> >(row + 2 * value_piece(p) + 4 * w);
+        operand.piece[p].word[w] = two.word[0];
+        operand.piece[p].word[w + 1] = two.word[1];
+      }
     }
   }
   return operand;
