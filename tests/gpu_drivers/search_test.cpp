@@ -69,8 +69,15 @@ TEST(LibrarySearch, AFileThatDoesNotLoadIsToldInTheLoadersWords) {
   expect_parts(found.status().message(), {"libtext.so.1", "file too short"});
 }
 
+class RealLibraries : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::string_view(FULMEN_DRIVER_REPORT).empty()) GTEST_SKIP() << "a cross build: programs of its own cannot be started";
+  }
+};
+
 // Debian's libamdhip64 5.2.3 (package libamdhip64-5) loads on a machine without an AMD GPU.
-TEST(RealLibraries, HipSaysThatThereIsNoDevice) {
+TEST_F(RealLibraries, HipSaysThatThereIsNoDevice) {
   const std::string text = report({"ROCM_PATH=/nonexistent", "ASAN_OPTIONS=detect_leaks=0"}, "hip");
   if (text.find("not found") != std::string::npos) {
     expect_parts(text, {"libamdhip64.so.7", "libamdhip64.so.5", "$ROCM_PATH", "apt-get install"});
@@ -80,7 +87,7 @@ TEST(RealLibraries, HipSaysThatThereIsNoDevice) {
   expect_parts(text, {"no AMD device", "hipError", "libamdhip64.so", "there is no /dev/kfd"});
 }
 
-TEST(RealLibraries, NvrtcCompilesWithoutAGpu) {
+TEST_F(RealLibraries, NvrtcCompilesWithoutAGpu) {
   const std::string text = report({"CUDA_HOME=/nonexistent", "ASAN_OPTIONS=detect_leaks=0"}, "nvrtc");
   if (text.find("not found") != std::string::npos) {
     expect_parts(text, {"libnvrtc.so.13", "libnvrtc.so.12", "$CUDA_HOME", "pip install nvidia-cuda-nvrtc"});
@@ -89,13 +96,13 @@ TEST(RealLibraries, NvrtcCompilesWithoutAGpu) {
   expect_parts(text, {"NVRTC", "machine 190", "registers"});
 }
 
-TEST(RealLibraries, CudaSaysWhatIsMissing) {
+TEST_F(RealLibraries, CudaSaysWhatIsMissing) {
   const std::string text = report({"FULMEN_CUDA_DRIVER_HOME=/nonexistent"}, "cuda");
   if (text.find("not found") == std::string::npos) GTEST_SKIP() << "a libcuda is here: " << text;
   expect_parts(text, {"libcuda.so.1", "loader's path", "apt-get install nvidia-driver"});
 }
 
-TEST(RealLibraries, CudaWithoutADeviceSaysWhatTheDriverSays) {
+TEST_F(RealLibraries, CudaWithoutADeviceSaysWhatTheDriverSays) {
   const std::string text = report({"FULMEN_FAKE_CUDA_INIT=100"}, "cuda");
   expect_parts(text, {"no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE)", "libcuda.so.1"});
 }

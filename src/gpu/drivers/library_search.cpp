@@ -61,15 +61,16 @@ std::vector<std::string> usual_folders(const LibrarySearch& search) {
   }
   for (const std::string& site : site_packages()) {
     for (const std::string& part : search.python_folders) {
-      for (std::string& path : expand(site + "/" + part)) folders.push_back(std::move(path));
+      for (std::string& path : expand(fmt::format("{}/{}", site, part))) folders.push_back(std::move(path));
     }
   }
   return folders;
 }
 
 FoundLibrary describe(void* handle, const std::string& name) {
-  const link_map* map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && map->l_name[0] != '\0') return {handle, map->l_name};
+  link_map* map = nullptr;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map != nullptr && map->l_name[0] != '\0')
+    return {handle, map->l_name};
   return {handle, name};
 }
 
@@ -77,7 +78,7 @@ FoundLibrary describe(void* handle, const std::string& name) {
 void* open_in(const std::vector<std::string>& folders, const std::vector<std::string>& names, std::string& problems) {
   for (const std::string& folder : folders) {
     for (const std::string& name : names) {
-      const std::string path = folder + "/" + name;
+      const std::string path = fmt::format("{}/{}", folder, name);
       std::error_code error;
       if (!fs::exists(path, error)) continue;
       if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;

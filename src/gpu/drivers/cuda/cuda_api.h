@@ -17,13 +17,9 @@ using KernelHandle = struct KernelObject*;
 using Stream = void*;
 using Event = struct EventHandle*;
 
-enum DeviceAttribute : int {
-  kMultiprocessors = 16,
-  kL2CacheBytes = 38,
-  kComputeCapabilityMajor = 75,
-  kComputeCapabilityMinor = 76,
-  kSharedMemoryOptin = 97,
-};
+// CUdevice_attribute
+constexpr int kMultiprocessors = 16, kL2CacheBytes = 38, kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76;
+constexpr int kSharedMemoryOptin = 97;
 constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9;
 constexpr int kMemoryHost = 1;
 constexpr int kFunctionMaxDynamicSharedBytes = 8;

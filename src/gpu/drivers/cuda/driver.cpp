@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -107,7 +108,7 @@ class CudaDriver final : public Driver {
     if (error == kOutOfMemory)
       return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes on cuda:{}", bytes, device));
     if (error != 0) return failure("cuMemAlloc", error);
-    return reinterpret_cast<void*>(pointer);
+    return std::bit_cast<void*>(pointer);
   }
   void free(int device, void* memory) const noexcept override {
     const Current current(*this, device);
