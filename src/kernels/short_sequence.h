@@ -8,6 +8,8 @@ namespace fulmen::kernels {
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kKeyTiles = kBlockN / 16;
 constexpr int kDepths = kHeadDim / kDepth;
+// Where the operands of all dims would not fit beside outputs and scores, they are loaded as they are used.
+constexpr bool kTightRegisters = kDepths * kPieces * 4 * (1 + kKeyTiles) > 160;
 static_assert(kBlockM == 16 * kWaves, "short_sequence: a wave has 16 rows");
 static_assert(kHeadDim % kDepth == 0, "short_sequence: tiles are whole operands");
 
@@ -34,6 +36,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
       const RowOperand queries = load_row_operand(q, a.q.row, first_row, a.seqlen_q, kDepth * d, a.head_dim);
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) multiply_scores<Element>(score[f], load_keys(keys, 16 * f, kDepth * d), queries);
+      if constexpr (kTightRegisters) schedule_fence();
     }
     if (!kBand && a.seqlen_k == kBlockN) {
       modify_scores<false>(map, first_row, 0, score);
@@ -45,7 +48,10 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
     for (int f = 0; f < kKeyTiles; ++f) {
       const ProbabilityOperand p = to_operand<Element>(score[f]);
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) multiply_values(out, g, p, load_direct(values, map, first_row, row_end, 16 * f, g));
+      for (int g = 0; g < kGroups; ++g) {
+        if constexpr (kTightRegisters) schedule_fence();
+        multiply_values(out, g, p, load_direct(values, map, first_row, row_end, 16 * f, g));
+      }
     }
   }
 

@@ -53,7 +53,7 @@ struct SplitTask {
           multiply_scores<Element>(score[f], key[f][d], queries[d]);
         } else {
           multiply_scores<Element>(score[f], load_keys(keys, first_key + 16 * f, kDepth * d), queries[d]);
-          if (d % 4 == 3) schedule_fence();
+          schedule_fence();
         }
       }
     }
