@@ -9,11 +9,21 @@
 namespace fulmen::tools {
 namespace {
 
+Result<std::string> folder_or_reason() {
+  std::string folder = kernel_cache_folder();
+  if (!folder.empty()) return folder;
+  return Status{StatusCode::unavailable, "there is no cache: none of FULMEN_CACHE_DIR, XDG_CACHE_HOME and HOME is set"};
+}
+
+Status dir() {
+  const Result<std::string> folder = folder_or_reason();
+  if (folder.ok()) fmt::print("{}\n", folder.value());
+  return folder.status();
+}
+
 Status list() {
-  const std::string folder = kernel_cache_folder();
-  if (folder.empty()) {
-    return {StatusCode::unavailable, "there is no cache: none of FULMEN_CACHE_DIR, XDG_CACHE_HOME and HOME is set"};
-  }
+  const Result<std::string> folder = folder_or_reason();
+  if (!folder.ok()) return folder.status();
   std::size_t bytes = 0;
   const std::vector<CachedKernel> kernels = cached_kernels();
   for (const CachedKernel& kernel : kernels) {
@@ -21,7 +31,7 @@ Status list() {
                fmt::gmtime(static_cast<std::time_t>(kernel.last_used)), kernel.kernel);
     bytes += kernel.bytes;
   }
-  fmt::print("{}: {} kernels, {:.1f} MB\n", folder, kernels.size(), static_cast<double>(bytes) / 1e6);
+  fmt::print("{}: {} kernels, {:.1f} MB\n", folder.value(), kernels.size(), static_cast<double>(bytes) / 1e6);
   return {};
 }
 
@@ -36,10 +46,15 @@ Status clear() {
 
 Command cache_command(CLI::App& app) {
   CLI::App* parser = app.add_subcommand("cache", "the compiled GPU kernels kept on disk");
-  parser->require_subcommand(1);
-  CLI::App* clear_parser = parser->add_subcommand("clear", "delete them all");
-  parser->add_subcommand("list", "chip, bytes, last use (UTC) and kernel of each");
-  return {parser, [clear_parser] { return clear_parser->parsed() ? clear() : list(); }};
+  const CLI::App* list_parser = parser->add_subcommand("list", "chip, bytes, last use (UTC) and kernel of each");
+  const CLI::App* clear_parser = parser->add_subcommand("clear", "delete them all");
+  const CLI::App* dir_parser = parser->add_subcommand("dir", "where they are");
+  return {parser, [=]() -> Status {
+            if (list_parser->parsed()) return list();
+            if (clear_parser->parsed()) return clear();
+            if (dir_parser->parsed()) return dir();
+            return {StatusCode::invalid_argument, "cache needs a subcommand: list, clear or dir"};
+          }};
 }
 
 }  // namespace fulmen::tools

@@ -1,0 +1,78 @@
+// fulmen compile and fulmen cache.
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "program.h"
+
+namespace fulmen::test {
+namespace {
+
+class CompileTest : public ProgramTest {
+ protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    ::setenv("FULMEN_CACHE_DIR", path("cache").c_str(), 1);
+  }
+  void TearDown() override {
+    ::unsetenv("FULMEN_CACHE_DIR");
+    ProgramTest::TearDown();
+  }
+};
+
+TEST_F(CompileTest, ReportsListsAndClears) {
+  const Outcome first = fulmen({"compile", "--arch", "gfx1100", "--report", "--json", "report.json", "--out", "prebuilt"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(first.err, "");
+  EXPECT_NE(first.out.find("forward gfx11 bf16 d128"), std::string::npos) << first.out;
+  const auto rows = nlohmann::json::parse(read_text(path("report.json")));
+  ASSERT_GT(rows.size(), 3U);
+  for (const auto& row : rows) {
+    EXPECT_EQ(row["arch"], "gfx1100");
+    EXPECT_GT(row["registers"].get<int>(), 0) << row;
+    EXPECT_GT(row["occupancy"].get<int>(), 0) << row;
+    EXPECT_GT(row["code_bytes"].get<int>(), 1000) << row;
+  }
+  const auto count = std::to_string(rows.size());
+  const Outcome list = fulmen({"cache", "list"});
+  ASSERT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_NE(list.out.find(path("cache") + ": " + count + " kernels"), std::string::npos) << list.out;
+  EXPECT_NE(list.out.find("gfx1100"), std::string::npos);
+  // What was compiled once is found again, and the same.
+  const Outcome again = fulmen({"compile", "--arch", "gfx1100", "--report"});
+  EXPECT_EQ(again.out, first.out);
+  EXPECT_EQ(fulmen({"cache", "dir"}).out, path("cache") + "\n");
+  const Outcome clear = fulmen({"cache", "clear"});
+  EXPECT_EQ(clear.exit_code, 0) << clear.err;
+  EXPECT_NE(clear.out.find(count + " kernels deleted"), std::string::npos) << clear.out;
+  EXPECT_NE(fulmen({"cache", "list"}).out.find(": 0 kernels"), std::string::npos);
+  std::size_t prebuilt = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path("prebuilt"))) prebuilt += entry.is_regular_file() ? 1 : 0;
+  EXPECT_EQ(prebuilt, rows.size());
+}
+
+TEST_F(CompileTest, ErrorsNameTheArgument) {
+  struct Case {
+    std::vector<std::string> arguments;
+    const char* part;
+  };
+  for (const Case& c : {Case{{"compile"}, "--arch"}, Case{{"compile", "--arch", "gfx"}, "\"gfx\""},
+                        Case{{"compile", "--arch", "sm_50"}, "sm_50"}, Case{{"compile", "--arch", "gfx1100", "--arhc"}, "--arhc"},
+                        Case{{"cache"}, "list, clear or dir"}, Case{{"cache", "lists"}, "lists"}}) {
+    const Outcome outcome = fulmen(c.arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << c.part;
+    EXPECT_NE(outcome.err.find(c.part), std::string::npos) << outcome.err;
+  }
+}
+
+TEST_F(CompileTest, NoCompilerIsASentenceWithItsRemedy) {
+  const std::string old = std::getenv("PATH");
+  ::setenv("PATH", path("").c_str(), 1);
+  const Outcome outcome = fulmen({"compile", "--arch", "gfx1100"});
+  ::setenv("PATH", old.c_str(), 1);
+  if (outcome.exit_code == 0) GTEST_SKIP() << "ROCm is installed";
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(outcome.err.find("apt-get install clang-19 lld-19"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace fulmen::test
