@@ -11,6 +11,4 @@ namespace fulmen::gpu {
 // disassembly where llvm-objdump (nvdisasm) is installed.
 KernelReport report_on(const Chip& chip, const CompileRequest& request, const CompiledCode& code, int lds_bytes);
 
-LoopCounts count_amd_loop(std::string_view disassembly);
-
 }  // namespace fulmen::gpu
