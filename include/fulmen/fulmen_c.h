@@ -89,8 +89,9 @@ FULMEN_API int fulmen_plan_create(const fulmen_tensors* tensors, const fulmen_op
 FULMEN_API void fulmen_plan_destroy(fulmen_plan* plan);
 /* Bytes of scratch a run needs, aligned to 64. */
 FULMEN_API size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan);
-/* Computes into out and lse. Only the tensors' data pointers are read; shapes are the plan's. stream: a vendor's stream, ignored on
- * the CPU. workspace may be null: it is then allocated for the call. */
+/* Computes into out and lse. Only the tensors' data pointers are read; shapes are the plan's. stream: a vendor's stream, null for
+ * the device's default one, ignored on the CPU; a GPU may still be computing on return: fulmen_device_synchronize() waits.
+ * workspace may be null: it is then allocated for the call. */
 FULMEN_API int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace,
                                size_t workspace_bytes);
 /* Which kernel runs, and why each other does not. Lives as long as the plan. */
@@ -113,6 +114,7 @@ typedef struct fulmen_device_info {
   const char* features;
   bool usable;
   const char* reason; /* why not, else "" */
+  bool host_memory;   /* kernels take the caller's ordinary memory; else tensors and workspace are memory of the device */
 } fulmen_device_info;
 FULMEN_API int fulmen_visit_devices(void (*visit)(void* context, const fulmen_device_info* device), void* context);
 /* The device used where none is given: fulmen_set_default_device(), else $FULMEN_DEVICE, else "cpu". Valid until this thread's next
@@ -120,6 +122,18 @@ FULMEN_API int fulmen_visit_devices(void (*visit)(void* context, const fulmen_de
 FULMEN_API const char* fulmen_default_device(void);
 /* Null or "" forgets what was set. */
 FULMEN_API int fulmen_set_default_device(const char* device);
+
+/* Memory of a device, for tensors and workspace. A vendor's or a framework's own allocations of that device do as well. device may
+ * be null: fulmen_default_device(). */
+/* At least 64-byte aligned, contents undefined; host memory where the device uses it. *memory is null after an error. 0 bytes have
+ * an address, too. */
+FULMEN_API int fulmen_device_allocate(const char* device, size_t bytes, void** memory);
+/* Waits for work that may use it. Null does nothing. device: the one that it was allocated on. */
+FULMEN_API void fulmen_device_free(const char* device, void* memory);
+/* Between any memory of the host and the device, after all work already given to the device; complete on return. */
+FULMEN_API int fulmen_device_copy(const char* device, void* to, const void* from, size_t bytes);
+/* Returns when all work given to the stream is done. stream: the vendor's; null is the device's default one. */
+FULMEN_API int fulmen_device_synchronize(const char* device, void* stream);
 
 /* Every kernel of every backend, with the memory layout it needs, in words. Strings live until the visitor returns. */
 FULMEN_API int fulmen_visit_kernels(void (*visit)(void* context, const char* backend, const char* kernel, const char* layout),

@@ -32,7 +32,8 @@ class FULMEN_API Plan {
   std::size_t workspace_bytes() const noexcept;
   // The chosen kernel and its configuration, then a line for each other registered candidate with the reason it was not chosen.
   std::string explain() const;
-  // Computes into tensors.out (and lse). stream: a vendor's stream, ignored on the CPU. tensors: pointers are read, shapes are
+  // Computes into tensors.out (and lse). stream: a vendor's stream (null: the device's default one), ignored on the CPU; a GPU may
+  // still be computing on return: wait for the stream, or by Backend::synchronize. tensors: pointers are read, shapes are
   // those of the Problem (make_problem's tensors). workspace: workspace_bytes() bytes, or null to let the backend allocate one for
   // the call. Allocates nothing and synchronises nothing (with a workspace, and verify off). Safe to call from many threads at
   // once, each with its own workspace. Errors: a required pointer is null or not aligned to its element; out, lse or workspace

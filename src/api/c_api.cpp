@@ -13,6 +13,7 @@
 
 #include "fulmen/fulmen.h"
 #include "fulmen/fulmen_c.h"
+#include "plan/registry.h"
 
 struct fulmen_plan {  // NOLINT(readability-identifier-naming): the C ABI's name
   explicit fulmen_plan(fulmen::Plan made) : plan(std::move(made)) {}
@@ -160,6 +161,19 @@ Result<Call> to_cpp(const fulmen_tensors* tensors, const fulmen_options* options
   auto o = to_cpp(options);
   if (!o.ok()) return o.status();
   return Call{t.value(), o.value(), device != nullptr ? device : ""};
+}
+
+// The device that a caller names, or the default one, with its backend.
+struct FoundDevice {
+  std::string name;
+  std::shared_ptr<const Backend> backend;
+};
+
+Result<FoundDevice> find_device(const char* device) {
+  FoundDevice found{device != nullptr && *device != '\0' ? device : default_device(), nullptr};
+  if (Status status = check_device(found.name); !status.ok()) return status;
+  found.backend = backend_of(found.name);
+  return found;
 }
 
 // A user's callbacks as a backend with one device and one kernel.
@@ -347,9 +361,17 @@ int fulmen_plan_config(const fulmen_plan* plan, fulmen_kernel_config* config) {
 int fulmen_visit_devices(void (*visit)(void* context, const fulmen_device_info* device), void* context) {
   return guarded([&]() -> Status {
     if (visit == nullptr) return null_argument("visit");
-    for (const fulmen::DeviceInfo& d : fulmen::devices()) {
-      const fulmen_device_info info{sizeof info, d.name.c_str(), d.chip.c_str(), d.features.c_str(), d.usable, d.reason.c_str()};
-      visit(context, &info);
+    for (const auto& backend : fulmen::backends()) {
+      for (const fulmen::DeviceInfo& d : backend->devices()) {
+        const fulmen_device_info info{sizeof info,
+                                      d.name.c_str(),
+                                      d.chip.c_str(),
+                                      d.features.c_str(),
+                                      d.usable,
+                                      d.reason.c_str(),
+                                      backend->uses_host_memory()};
+        visit(context, &info);
+      }
     }
     return {};
   });
@@ -365,6 +387,44 @@ const char* fulmen_default_device(void) {
 
 int fulmen_set_default_device(const char* device) {
   return guarded([&]() -> Status { return fulmen::set_default_device(device != nullptr ? device : ""); });
+}
+
+int fulmen_device_allocate(const char* device, size_t bytes, void** memory) {
+  return guarded([&]() -> Status {
+    if (memory == nullptr) return null_argument("memory");
+    *memory = nullptr;
+    auto found = fulmen::find_device(device);
+    if (!found.ok()) return found.status();
+    *memory = found->backend->allocate(found->name, std::max<size_t>(bytes, 1));
+    if (*memory != nullptr) return {};
+    return {StatusCode::out_of_memory, fmt::format("no memory for {} bytes on device {}", bytes, found->name)};
+  });
+}
+
+void fulmen_device_free(const char* device, void* memory) {
+  if (memory == nullptr) return;
+  const int code = guarded([&]() -> Status {
+    auto found = fulmen::find_device(device);
+    if (found.ok()) found->backend->free(found->name, memory);
+    return found.status();
+  });
+  static_cast<void>(code);  // of an unknown device there is nothing to free
+}
+
+int fulmen_device_copy(const char* device, void* to, const void* from, size_t bytes) {
+  return guarded([&]() -> Status {
+    if (to == nullptr && bytes > 0) return null_argument("to");
+    if (from == nullptr && bytes > 0) return null_argument("from");
+    auto found = fulmen::find_device(device);
+    return found.ok() ? found->backend->copy(found->name, to, from, bytes) : found.status();
+  });
+}
+
+int fulmen_device_synchronize(const char* device, void* stream) {
+  return guarded([&]() -> Status {
+    auto found = fulmen::find_device(device);
+    return found.ok() ? found->backend->synchronize(found->name, stream) : found.status();
+  });
 }
 
 int fulmen_visit_kernels(void (*visit)(void* context, const char* backend, const char* kernel, const char* layout), void* context) {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "fulmen/fulmen.h"
 #include "fulmen/fulmen_c.h"
 #include "small_call.h"
 
@@ -281,6 +282,85 @@ TEST(CApi, TakesAUsersBackend) {
   EXPECT_NE(std::string(fulmen_last_error()).find("only head_dim 8"), std::string::npos);
   backend.run = nullptr;
   EXPECT_EQ(fulmen_register_backend(&backend), FULMEN_INVALID_ARGUMENT);
+}
+
+// Memory that the host cannot use as it is: addresses are shifted.
+class ShiftedBackend final : public Backend {
+ public:
+  static constexpr std::size_t kShift = std::size_t{1} << 50U;
+  static std::byte* shifted(void* memory, bool to_device) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    return reinterpret_cast<std::byte*>(to_device ? address + kShift : address - kShift);
+  }
+  static bool is_ours(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) >= kShift; }
+
+  std::string_view name() const noexcept override { return "shifted"; }
+  std::vector<DeviceInfo> devices() const override {
+    return {{"shifted:0", "a test", "", true, ""}, {"shifted:1", "a test", "", false, "there is only one"}};
+  }
+  const std::vector<const Kernel*>& kernels() const override { return none_; }
+  bool uses_host_memory() const noexcept override { return false; }
+  void* allocate(const std::string& device, std::size_t bytes) const noexcept override {
+    if (bytes > (std::size_t{1} << 30U)) return nullptr;
+    ++live;
+    return shifted(Backend::allocate(device, bytes), true);
+  }
+  void free(const std::string& device, void* memory) const noexcept override {
+    --live;
+    Backend::free(device, shifted(memory, false));
+  }
+  Status copy(const std::string& /*device*/, void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(is_ours(to) ? shifted(to, false) : to, is_ours(from) ? shifted(const_cast<void*>(from), false) : from, bytes);
+    return {};
+  }
+  Status synchronize(const std::string& /*device*/, void* stream) const override {
+    return stream == nullptr ? Status{} : Status{StatusCode::invalid_argument, "stream is unknown"};
+  }
+  mutable std::atomic<int> live{0};
+
+ private:
+  std::vector<const Kernel*> none_;
+};
+
+TEST(CApi, MemoryOfADevice) {
+  const auto backend = std::make_shared<ShiftedBackend>();
+  ASSERT_TRUE(register_backend(backend).ok());
+  EXPECT_EQ(fulmen_visit_devices(
+                [](void*, const fulmen_device_info* d) {
+                  const bool known = std::strcmp(d->name, "cpu") == 0 || std::strncmp(d->name, "shifted", 7) == 0;
+                  EXPECT_TRUE(!known || d->host_memory == (d->name[0] == 'c')) << d->name;
+                },
+                nullptr),
+            FULMEN_OK);
+  const std::vector<int> there{1, 2, 3};
+  for (const char* device : {"cpu", "shifted:0", "shifted", static_cast<const char*>(nullptr)}) {
+    void* memory = nullptr;
+    ASSERT_EQ(fulmen_device_allocate(device, sizeof(int) * 3, &memory), FULMEN_OK) << fulmen_last_error();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 64, 0U);
+    std::vector<int> back(3);
+    EXPECT_EQ(fulmen_device_copy(device, memory, there.data(), sizeof(int) * 3), FULMEN_OK) << fulmen_last_error();
+    EXPECT_EQ(fulmen_device_synchronize(device, nullptr), FULMEN_OK) << fulmen_last_error();
+    EXPECT_EQ(fulmen_device_copy(device, back.data(), memory, sizeof(int) * 3), FULMEN_OK) << fulmen_last_error();
+    EXPECT_EQ(back, there);
+    EXPECT_EQ(fulmen_device_copy(device, nullptr, nullptr, 0), FULMEN_OK) << fulmen_last_error();
+    EXPECT_EQ(fulmen_device_copy(device, nullptr, memory, 4), FULMEN_INVALID_ARGUMENT);
+    EXPECT_STREQ(fulmen_last_error(), "to is null: a pointer is needed");
+    fulmen_device_free(device, memory);
+    fulmen_device_free(device, nullptr);
+    ASSERT_EQ(fulmen_device_allocate(device, 0, &memory), FULMEN_OK) << fulmen_last_error();
+    EXPECT_NE(memory, nullptr);
+    fulmen_device_free(device, memory);
+  }
+  EXPECT_EQ(backend->live, 0);
+  void* memory = &memory;
+  EXPECT_EQ(fulmen_device_allocate("shifted:0", std::size_t{1} << 40U, &memory), FULMEN_OUT_OF_MEMORY);
+  EXPECT_EQ(memory, nullptr);
+  EXPECT_EQ(fulmen_device_allocate("shifted:1", 4, &memory), FULMEN_UNAVAILABLE);
+  EXPECT_NE(std::string(fulmen_last_error()).find("there is only one"), std::string::npos) << fulmen_last_error();
+  EXPECT_EQ(fulmen_device_copy("nowhere", nullptr, nullptr, 0), FULMEN_UNAVAILABLE);
+  EXPECT_EQ(fulmen_device_allocate("cpu", 4, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_device_synchronize("shifted:0", &memory), FULMEN_INVALID_ARGUMENT);
+  EXPECT_STREQ(fulmen_last_error(), "stream is unknown");
 }
 
 TEST(CApi, FlashAttnForward) {
