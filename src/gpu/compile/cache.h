@@ -21,13 +21,14 @@ struct CacheEntry {
 
 // $FULMEN_CACHE_DIR, else $XDG_CACHE_HOME/fulmen, else ~/.cache/fulmen; empty where none of them is set: memory only.
 std::string cache_directory();
-// Every entry on disk; damaged ones are left out.
+// Every entry on disk; files whose header does not fit are left out.
 std::vector<CacheEntry> list_cache();
 // Deletes every entry, and only files that are entries. Returns how many.
 Result<int> clear_cache();
 
-// The code of a request: from $FULMEN_KERNEL_PATH (directories of prebuilt kernels, ':' between them), memory, disk, else compiled
-// and kept. compiler may be null where prebuilt kernels must do; the reason is then in no_compiler.
+// The code of a request: from memory, $FULMEN_KERNEL_PATH (directories of prebuilt kernels, ':' between them), disk, else compiled
+// and kept. The disk holds at most $FULMEN_CACHE_BYTES (1 GiB; 0: nothing); what cannot be used or written there is said in a line
+// on stderr, once. compiler may be null where prebuilt kernels must do; the reason is then in no_compiler.
 Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request);
 // Writes what FULMEN_KERNEL_PATH finds: a file for the request, by source and chip, whatever compiler made it.
 Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code);
