@@ -15,8 +15,8 @@ using Bytes = std::span<const std::byte>;
 using Kind = MessagePackReader::Kind;
 using Token = MessagePackReader::Token;
 
-constexpr uint32_t kMetadataNote = 32;           // NT_AMDGPU_METADATA
-constexpr std::string_view kOwner{"AMDGPU", 7};  // with its NUL
+constexpr uint32_t kMetadataNote = 32;  // NT_AMDGPU_METADATA
+constexpr char kOwner[] = "AMDGPU";     // the note's owner, with its NUL
 
 Status malformed(const char* what) { return {StatusCode::invalid_argument, what}; }
 
@@ -40,8 +40,8 @@ std::optional<Bytes> find_note(Bytes notes) {
     const uint64_t name_at = at + sizeof note, text_at = name_at + (uint64_t{note.n_namesz} + 3) / 4 * 4;
     const std::optional<Bytes> name = piece(notes, name_at, note.n_namesz), text = piece(notes, text_at, note.n_descsz);
     if (!name || !text) return {};
-    const bool ours = note.n_type == kMetadataNote && name->size() == kOwner.size() &&
-                      std::memcmp(name->data(), kOwner.data(), kOwner.size()) == 0;
+    const bool ours =
+        note.n_type == kMetadataNote && name->size() == sizeof kOwner && std::memcmp(name->data(), kOwner, sizeof kOwner) == 0;
     if (ours) return text;
     at = text_at + (uint64_t{note.n_descsz} + 3) / 4 * 4;
   }
