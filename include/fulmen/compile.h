@@ -11,8 +11,8 @@
 
 namespace fulmen {
 
-// Instructions of a kernel's inner loop: of the innermost one with matrix instructions the way that most tiles take (without masks);
-// a kernel whose matrix instructions are in no loop counts as a whole, one without any by its longest loop.
+// Instructions of a kernel's inner loop: of the innermost one with matrix instructions the way that most tiles take (without
+// masks); a kernel whose matrix instructions are in no loop counts as a whole, one without any by its longest loop.
 struct LoopCounts {
   int matrix = 0;
   int matrix_products = 0;  // the matrix instructions in units of 16 x 16 x 16

@@ -10,6 +10,8 @@ constexpr int kKeyTiles = kBlockN / 16;
 constexpr int kDepths = kHeadDim / kDepth;
 // Where the operands of all dims would not fit beside outputs and scores, they are loaded as they are used.
 constexpr bool kTightRegisters = kDepths * kPieces * 4 * (1 + kKeyTiles) > 160;
+// V is on its way while scores are computed: the host says where that pays.
+constexpr bool kValuesEarly = FULMEN_VALUES_EARLY != 0 && !kTightRegisters;
 static_assert(kBlockM == 16 * kWaves, "short_sequence: a wave has 16 rows");
 static_assert(kHeadDim % kDepth == 0, "short_sequence: tiles are whole operands");
 
@@ -31,6 +33,14 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
     const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, a.seqlen_k, a.head_dim_v};
     const auto* q = at<Element>(a.q, batch, 0, head);
     float score[kKeyTiles][kElements] = {};
+    DirectValues value[kValuesEarly ? kKeyTiles : 1][kValuesEarly ? kGroups : 1];
+    if constexpr (kValuesEarly) {
+#pragma unroll
+      for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(values, map, first_row, row_end, 16 * f, g);
+      }
+    }
 #pragma unroll
     for (int d = 0; d < kDepths; ++d) {
       const RowOperand queries = load_row_operand(q, a.q.row, first_row, a.seqlen_q, kDepth * d, a.head_dim);
@@ -49,8 +59,12 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
       const ProbabilityOperand p = to_operand<Element>(score[f]);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        if constexpr (kTightRegisters) schedule_fence();
-        multiply_values(out, g, p, load_direct(values, map, first_row, row_end, 16 * f, g));
+        if constexpr (kValuesEarly) {
+          multiply_values(out, g, p, value[f][g]);
+        } else {
+          if constexpr (kTightRegisters) schedule_fence();
+          multiply_values(out, g, p, load_direct(values, map, first_row, row_end, 16 * f, g));
+        }
       }
     }
   }

@@ -28,7 +28,7 @@ class DeviceArray {
 
 struct KernelText {
   std::string arch = "gfx1100";
-  std::string body;     // void kernel(const Arguments& a) {...} and what it needs; Arguments { float* x; }
+  std::string body;       // void kernel(const Arguments& a) {...} and what it needs; Arguments { float* x; }
   std::string headers{};  // more #include lines
   int workgroup_size = 32;
   int lds_bytes = 256;

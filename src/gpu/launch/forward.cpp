@@ -39,10 +39,8 @@ constexpr std::array kTargets{
            32,
            true,
            {{{64, 128, 32, 4, 2, false, 2, 1}, {128, 128, 32, 4, 1, false, 2, 1}, {256, 128, 32, 8, 1, false, 2, 1}}}},
-    Target{"sm80",
-           32,
-           false,
-           {{{64, 128, 64, 4, 2, false, 1, 2}, {128, 128, 64, 8, 2, false, 1, 1}, {256, 128, 64, 8, 1, true, 1, 1}}}},
+    Target{
+        "sm80", 32, false, {{{64, 128, 64, 4, 2, false, 1, 2}, {128, 64, 64, 4, 2, false, 1, 2}, {256, 64, 32, 4, 2, true, 1, 2}}}},
 };
 
 class Forward final : public Family {

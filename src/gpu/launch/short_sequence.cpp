@@ -25,7 +25,7 @@ class ShortSequence final : public Family {
     return grid_fits(workgroups(p));
   }
   double rank(const Problem& /*problem*/) const override { return 30; }
-  LaunchPlan plan(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     Specialisation s;
     s.entry = "short_sequence.h";
     s.target = target_.name;
@@ -36,6 +36,7 @@ class ShortSequence final : public Family {
     s.block_n = static_cast<int>(std::max<int64_t>(32, round_up(p.seqlen_k, 32)));
     s.workgroup = waves(p) * chip.wave_size;
     specialise_for(p, s);
+    choose_occupancy(p, compute_units, s);
     LaunchPlan plan;
     plan.launches.push_back({s, workgroups(p)});
     plan.arguments = arguments_of(p);
@@ -46,6 +47,15 @@ class ShortSequence final : public Family {
  private:
   // Scores, outputs and a step's operands are in registers at once.
   static int64_t most_head_dim(const Chip& chip) { return chip.target == "gfx11" ? 128 : 256; }
+  // Measured on the H200 (docs/performance/nvidia.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
+  // more of them on a multiprocessor there is more memory on its way; a bias takes the registers that an early V would need.
+  static void choose_occupancy(const Problem& p, int compute_units, Specialisation& s) {
+    const bool few = workgroups(p) <= int64_t{4} * compute_units;
+    const int dim = std::max(s.head_dim, s.head_dim_v);
+    s.values_early = dim <= 64 && (few || !p.bias.present);
+    if (few || dim > 64) return;
+    s.min_workgroups = dim > 32 ? 4 : p.bias.present ? 5 : 1;
+  }
   static int waves(const Problem& p) { return static_cast<int>(std::clamp<int64_t>((p.seqlen_q + 15) / 16, 1, kMostWaves)); }
   static int64_t row_tiles(const Problem& p) { return (p.seqlen_q + 16 * waves(p) - 1) / (16 * waves(p)); }
   static int64_t workgroups(const Problem& p) { return row_tiles(p) * p.batch * p.num_heads; }
