@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <sstream>
 
 #include "commands.h"
 #include "fulmen/backend.h"
@@ -8,12 +9,36 @@
 namespace fulmen::tools {
 namespace {
 
+// Words in lines of at most 110 characters, the text's own lines kept, all but the first indented to stand below it.
+std::string wrapped(const std::string& text) {
+  constexpr std::size_t kColumns = 110;
+  constexpr const char* kIndent = "            ";
+  std::string all;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!all.empty()) all += std::string("\n") + kIndent;
+    std::size_t column = 0;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      if (column > 0 && column + 1 + word.size() > kColumns) {
+        all += std::string("\n") + kIndent;
+        column = 0;
+      }
+      if (column > 0) all += ' ';
+      all += word;
+      column += word.size() + (column > 0 ? 1 : 0);
+    }
+  }
+  return all;
+}
+
 Status list_devices() {
   const std::string preferred = default_device();
   for (const DeviceInfo& device : devices()) {
-    fmt::print("{}{}\n  chip      {}\n", device.name, device.name == preferred ? " (default)" : "", device.chip);
-    if (!device.features.empty()) fmt::print("  features  {}\n", device.features);
-    fmt::print("  usable    {}\n", device.usable ? "yes" : "no: " + device.reason);
+    fmt::print("{}{}\n", device.name, device.name == preferred ? " (default)" : "");
+    if (!device.chip.empty()) fmt::print("  chip      {}\n", device.chip);
+    if (!device.features.empty()) fmt::print("  features  {}\n", wrapped(device.features));
+    fmt::print("  usable    {}\n", device.usable ? "yes" : wrapped("no: " + device.reason));
   }
   for (const auto& backend : backends()) {
     fmt::print("kernels of {}\n", backend->name());

@@ -64,6 +64,7 @@ VerifyReport run_kernel(const Problem& problem, const GridData& data, const Devi
   poison(data.tensors.lse);
   if (Status status = there.upload_outputs(); !status.ok()) return failure(status);
   const DeviceMemory workspace = there.workspace(planned->workspace_bytes());
+  if (Status status = workspace.poison(); !status.ok()) return failure(status);
   Status status = planned->run(nullptr, there.tensors(), workspace.data(), planned->workspace_bytes());
   if (status.ok()) status = there.synchronize();
   if (status.ok()) status = there.download();
@@ -82,7 +83,7 @@ void print_table(Progress& progress, const Tallies& tallies) {
   }
 }
 
-Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments) {
+Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments, GridSize size) {
   std::vector<DType> dtypes{DType::fp32, DType::fp16, DType::bf16};
   if (!arguments.dtype.empty()) {
     const Result<DType> dtype = parse_dtype(arguments.dtype);
@@ -91,7 +92,7 @@ Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments) {
   }
   std::vector<GridCase> cases;
   for (const DType dtype : dtypes) {
-    const std::vector<GridCase> more = verify_grid(arguments.grid == "full", dtype);
+    const std::vector<GridCase> more = verify_grid(size, dtype);
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;
@@ -99,12 +100,15 @@ Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments) {
 
 Status verify(const VerifyArguments& arguments) {
   const std::string device = arguments.device.empty() ? default_device() : arguments.device;
-  const Result<std::vector<GridCase>> cases = chosen_grid(arguments);
+  const bool emulated = is_emulated(device);
+  const GridSize size = arguments.grid == "full" ? GridSize::full : emulated ? GridSize::emulated : GridSize::quick;
+  const Result<std::vector<GridCase>> cases = chosen_grid(arguments, size);
   if (!cases.ok()) return cases.status();
   const uint64_t seed = arguments.seed ? *arguments.seed : std::random_device{}();
   Progress progress;
   progress.line(fmt::format("fulmen {} on {}, {} grid of {} problems, --seed {}", version(), device, arguments.grid,
                             cases.value().size(), seed));
+  if (emulated) progress.line("an emulated chip: smaller problems; every new kernel is first compiled, for a second or two");
   NormalPool pool(seed);
   Tallies tallies;
   std::size_t failures = 0;
@@ -151,7 +155,8 @@ Status verify(const VerifyArguments& arguments) {
 Command verify_command(CLI::App& app) {
   auto arguments = std::make_shared<VerifyArguments>();
   CLI::App* parser = app.add_subcommand("verify", "put every kernel through a grid of problems and compare with the reference");
-  parser->add_option("--grid", arguments->grid, "quick or full")->check(CLI::IsMember({"quick", "full"}));
+  parser->add_option("--grid", arguments->grid, "quick or full; quick is smaller on emulated devices")
+      ->check(CLI::IsMember({"quick", "full"}));
   parser->add_option("--dtype", arguments->dtype, "fp32, fp16 or bf16; all when not given")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   parser->add_option("--device", arguments->device, "see `fulmen devices`");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "random_inputs.h"
@@ -16,24 +17,49 @@ std::shared_ptr<const Backend> backend_of(const std::string& device) {
   return nullptr;
 }
 
+constexpr std::size_t kPoisonBlock = std::size_t{1} << 20;
+
 std::size_t bytes_of(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
 
 }  // namespace
 
+bool uses_host_memory(const std::string& device) {
+  const auto backend = backend_of(device);
+  return backend != nullptr && backend->uses_host_memory();
+}
+
+bool is_emulated(const std::string& device) { return device.substr(0, device.find(':')) == "emulated"; }
+
 DeviceMemory::DeviceMemory(std::shared_ptr<const Backend> backend, std::string device, std::size_t bytes)
     : backend_(std::move(backend)), device_(std::move(device)) {
   if (bytes > 0) data_ = backend_->allocate(device_, bytes);
+  if (data_ != nullptr) bytes_ = bytes;
 }
 DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
-    : backend_(std::move(other.backend_)), device_(std::move(other.device_)), data_(std::exchange(other.data_, nullptr)) {}
+    : backend_(std::move(other.backend_)),
+      device_(std::move(other.device_)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(other.bytes_) {}
 DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   std::swap(backend_, other.backend_);
   std::swap(device_, other.device_);
   std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
   return *this;
 }
 DeviceMemory::~DeviceMemory() {
   if (data_ != nullptr) backend_->free(device_, data_);
+}
+
+Status DeviceMemory::poison() const {
+  if (data_ == nullptr) return {};
+  const std::vector<unsigned char> block(std::min(bytes_, kPoisonBlock), 0xFF);
+  for (std::size_t done = 0; done < bytes_; done += block.size()) {
+    const std::size_t bytes = std::min(block.size(), bytes_ - done);
+    const Status status = backend_->copy(device_, static_cast<std::byte*>(data_) + done, block.data(), bytes);
+    if (!status.ok()) return status;
+  }
+  return {};
 }
 
 Status DeviceTensors::mirror(const Tensor& host, Tensor& device, std::size_t shift) {

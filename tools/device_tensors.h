@@ -9,6 +9,11 @@
 
 namespace fulmen::tools {
 
+// Whether the device's kernels take the host's memory; an unknown device's do not.
+bool uses_host_memory(const std::string& device);
+// An emulated GPU: its results count, its times do not.
+bool is_emulated(const std::string& device);
+
 // Memory from the backend of a device.
 class DeviceMemory {
  public:
@@ -19,11 +24,14 @@ class DeviceMemory {
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
   ~DeviceMemory();
   void* data() const noexcept { return data_; }
+  // Fills it with bits that are NaN in every dtype: what is read before it is written cannot pass for a result.
+  Status poison() const;
 
  private:
   std::shared_ptr<const Backend> backend_;
   std::string device_;
   void* data_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 class DeviceTensors {

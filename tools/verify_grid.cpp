@@ -70,6 +70,42 @@ void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
   }
 }
 
+bool is_long(const Lengths& lengths) { return lengths.q * lengths.k > 512 * 512; }
+
+// One case; heads, layouts, batch, lse and size of the inputs go round with the turn. Their periods share no factor with the number
+// of features, so that each feature meets each of them.
+GridCase case_at(std::size_t turn, DType dtype, int64_t dim, const Lengths& lengths, Feature feature) {
+  const bool long_one = is_long(lengths);
+  const Heads heads = kHeads[turn % kHeads.size()];
+  // The standard's largest error over a handful of rows is luck, and the bound with it: single queries come in numbers.
+  const int64_t least_batch = lengths.q == 1 ? 16 : 1;
+  return {.dtype = dtype,
+          .batch = long_one ? 1 : least_batch + static_cast<int64_t>(turn / kFeatures % 3),
+          .seqlen_q = lengths.q,
+          .seqlen_k = lengths.k,
+          .heads = heads.q,
+          .kv_heads = heads.kv,
+          .head_dim = dim,
+          .head_dim_v = turn % 7 == 0 ? std::max<int64_t>(1, dim / 2 + 3) : dim,
+          .feature = feature,
+          .layout = static_cast<Layout>(turn % kLayouts),
+          .lse = turn % 5 != 0,
+          .large = turn % 13 == 4};
+}
+
+// Each feature three times, each head_dim and pair of lengths several times, but not each with each. Slower turns than those of
+// case_at(): else a head_dim would always have the same heads or never an lse.
+std::vector<GridCase> emulated_grid(DType dtype) {
+  constexpr std::array<int64_t, 5> kDims{64, 16, 128, 59, 256};
+  constexpr std::array<Lengths, 7> kLengths{Lengths{33, 70}, {1, 147}, {64, 64}, {5, 0}, {100, 41}, {1, 1}, {0, 5}};
+  std::vector<GridCase> cases;
+  for (std::size_t turn = 0; turn < 3 * kFeatures; ++turn) {
+    cases.push_back(case_at(turn, dtype, kDims[turn / 2 % kDims.size()], kLengths[turn / 3 % kLengths.size()],
+                            static_cast<Feature>(turn % kFeatures)));
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::string to_string(const GridCase& c) {
@@ -78,7 +114,9 @@ std::string to_string(const GridCase& c) {
                      kLayoutNames[static_cast<std::size_t>(c.layout)], c.lse ? ", lse" : "", c.large ? ", large inputs" : "");
 }
 
-std::vector<GridCase> verify_grid(bool full, DType dtype) {
+std::vector<GridCase> verify_grid(GridSize size, DType dtype) {
+  if (size == GridSize::emulated) return emulated_grid(dtype);
+  const bool full = size == GridSize::full;
   const std::vector<int64_t> dims = full ? std::vector<int64_t>{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256}
                                          : std::vector<int64_t>{1, 32, 59, 64, 128, 256};
   std::vector<Lengths> lengths{{1, 147}, {113, 203}, {64, 64}, {1, 1}, {0, 5}, {5, 0}, {33, 7}};
@@ -87,30 +125,13 @@ std::vector<GridCase> verify_grid(bool full, DType dtype) {
     lengths.insert(lengths.end(), more.begin(), more.end());
   }
   std::vector<GridCase> cases;
-  // Features are crossed with dims and lengths; heads, layouts, batch, lse and size of the inputs go round beside them. The periods
-  // share no factor with the number of features, so that each feature meets each of the others.
   std::size_t turn = 0;
   for (const int64_t dim : dims) {
-    for (const auto& [q, k] : lengths) {
-      const bool long_one = q * k > 512 * 512;
+    for (const Lengths& pair : lengths) {
       for (int feature = 0; feature < kFeatures; ++feature, ++turn) {
         // Long ones take seconds in the reference: none, causal, the biases, sinks and softcap there.
-        if (long_one && feature % 4 > 1) continue;
-        const Heads heads = kHeads[turn % kHeads.size()];
-        // The standard's largest error over a handful of rows is luck, and the bound with it: single queries come in numbers.
-        const int64_t least_batch = q == 1 ? 16 : 1;
-        cases.push_back({.dtype = dtype,
-                         .batch = long_one ? 1 : least_batch + static_cast<int64_t>(turn / kFeatures % 3),
-                         .seqlen_q = q,
-                         .seqlen_k = k,
-                         .heads = heads.q,
-                         .kv_heads = heads.kv,
-                         .head_dim = dim,
-                         .head_dim_v = turn % 7 == 0 ? std::max<int64_t>(1, dim / 2 + 3) : dim,
-                         .feature = static_cast<Feature>(feature),
-                         .layout = static_cast<Layout>(turn % kLayouts),
-                         .lse = turn % 5 != 0,
-                         .large = turn % 13 == 4});
+        if (is_long(pair) && feature % 4 > 1) continue;
+        cases.push_back(case_at(turn, dtype, dim, pair, static_cast<Feature>(feature)));
       }
     }
   }

@@ -32,8 +32,10 @@ struct GridCase {
 };
 std::string to_string(const GridCase& grid_case);
 
-// quick: a minute on two cores; full: every head_dim of docs/contract.md with every pair of lengths and every feature.
-std::vector<GridCase> verify_grid(bool full, DType dtype);
+// quick: a minute on two cores; full: every head_dim of docs/contract.md with every pair of lengths and every feature. emulated:
+// few and short problems that meet every feature, since each combination of head_dim and feature is a kernel to be compiled.
+enum class GridSize { emulated, quick, full };
+std::vector<GridCase> verify_grid(GridSize size, DType dtype);
 
 struct GridData {
   std::vector<Memory> memory;
