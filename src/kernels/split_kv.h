@@ -21,6 +21,8 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
 // Do a step's keys and values fit in registers at once, beside queries and outputs?
 constexpr int kOperandWords = kDepths * kPieces * 4;
 constexpr bool kTogether = 2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <= 230;
+// Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
+constexpr bool kQueriesStay = kTogether || kOperandWords < 64;
 
 struct SplitTask {
   const ForwardArguments& a;
@@ -28,7 +30,19 @@ struct SplitTask {
   Int64 first_row, row_end;
   const KeySource& keys;
   const KeySource& values;
-  RowOperand queries[kDepths];
+  RowOperand queries[kQueriesStay ? kDepths : 1];
+
+  FULMEN_DEVICE RowOperand load_query(int d) const {
+    RowOperand operand;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const Int64 row = map.clamp(first_row + piece_row(p));
+      operand.piece[p] =
+          load_piece(at<Element>(a.q, map.batch, map.query(row), map.head(row)), kDepth * d + piece_dim(p), a.head_dim);
+    }
+    return operand;
+  }
+  FULMEN_DEVICE RowOperand query(int d) const { return kQueriesStay ? queries[kQueriesStay ? d : 0] : load_query(d); }
 
   template <bool kMasked>
   FULMEN_DEVICE void step(Int64 first_key, RowState& rows, DirectOutput& out) const {
@@ -50,9 +64,9 @@ struct SplitTask {
 #pragma unroll
       for (int d = 0; d < kDepths; ++d) {
         if constexpr (kTogether) {
-          multiply_scores<Element>(score[f], key[f][d], queries[d]);
+          multiply_scores<Element>(score[f], key[f][d], query(d));
         } else {
-          multiply_scores<Element>(score[f], load_keys(keys, first_key + 16 * f, kDepth * d), queries[d]);
+          multiply_scores<Element>(score[f], load_keys(keys, first_key + 16 * f, kDepth * d), query(d));
           schedule_fence();
         }
       }
@@ -156,14 +170,9 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& a) {
   const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, end, a.head_dim};
   const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, end, a.head_dim_v};
   SplitTask task{a, map, first_row, row_end, keys, values, {}};
+  if constexpr (kQueriesStay) {
 #pragma unroll
-  for (int d = 0; d < kDepths; ++d) {
-#pragma unroll
-    for (int p = 0; p < kPieces; ++p) {
-      const Int64 row = map.clamp(first_row + piece_row(p));
-      task.queries[d].piece[p] =
-          load_piece(at<Element>(a.q, batch, map.query(row), map.head(row)), kDepth * d + piece_dim(p), a.head_dim);
-    }
+    for (int d = 0; d < kDepths; ++d) task.queries[kQueriesStay ? d : 0] = task.load_query(d);
   }
   RowState rows;
   rows.clear();

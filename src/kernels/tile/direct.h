@@ -7,7 +7,8 @@
 namespace fulmen::kernels {
 
 // A lane takes kWidth neighbouring dims of each of its keys; tile t of a group of outputs has every kWidth-th dim, from t on.
-constexpr int kWidth = kHeadDimV % (8 * kDirectDims) == 0 ? 8 : kHeadDimV % (4 * kDirectDims) == 0 ? 4 : 2;
+// On gfx11 a lane has all 16 keys: 8 dims of each would fill 64 registers.
+constexpr int kWidth = kHeadDimV % (8 * kDirectDims) == 0 && kDirectKeys <= 8 ? 8 : kHeadDimV % (4 * kDirectDims) == 0 ? 4 : 2;
 constexpr int kGroupDims = kWidth * kDirectDims;
 constexpr int kGroups = kHeadDimV / kGroupDims;
 static_assert(kHeadDimV % kGroupDims == 0, "direct: head_dim_v is rounded up to a multiple of 32");
