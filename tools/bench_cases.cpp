@@ -2,27 +2,41 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <cstring>
-#include <new>
-
-#include "float_conversion.h"
-#include "npy.h"
-
 namespace fulmen::tools {
 namespace {
 
-// Model width 1024: as many heads as fill it, so that every length has the work of a real layer. [batch, seqlen, head, dim].
-void add_prefill(std::vector<BenchCase>& cases, DType dtype, bool brief) {
-  for (const int64_t dim : {64, 128}) {
+struct Prefill {
+  int64_t tokens, width;  // batch = tokens / seqlen, heads = width / head_dim
+  std::vector<int64_t> dims, seqlens;
+  int64_t causal_from;  // the shortest seqlen that is also measured with a causal mask
+};
+struct Boards {
+  std::vector<int64_t> batches;
+  int64_t width;
+  std::vector<int64_t> dims;
+};
+struct Decode {
+  struct Cache {
+    int64_t batch, length;
+  };
+  std::vector<Cache> caches;
+};
+
+// A model's width has as many heads as fill it, so that every length has the work of a real layer. [batch, seqlen, head, dim].
+// tokens 0: a batch of 1.
+void add_prefill(std::vector<BenchCase>& cases, DType dtype, const Prefill& p, bool brief) {
+  for (const int64_t dim : p.dims) {
     for (const bool causal : {false, true}) {
-      for (const int64_t seqlen : {1024, 2048, 4096}) {
-        if (causal && seqlen < 2048) continue;
-        if (brief && (dim != 128 || seqlen != 2048 || causal)) continue;
-        const int64_t heads = 1024 / dim;
+      for (const int64_t seqlen : p.seqlens) {
+        if (causal && seqlen < p.causal_from) continue;
+        if (brief && (dim != p.dims[p.dims.size() / 2] || seqlen != p.seqlens[p.seqlens.size() / 2] || causal)) continue;
+        const int64_t heads = p.width / dim;
+        const int64_t batch = p.tokens == 0 ? 1 : p.tokens / seqlen;
         cases.push_back({.suite = "prefill",
-                         .name = fmt::format("{}x{} S{}{}", heads, dim, seqlen, causal ? " causal" : ""),
+                         .name = fmt::format("{}{}x{} S{}{}", batch == 1 ? "" : fmt::format("{} x ", batch), heads, dim, seqlen,
+                                             causal ? " causal" : ""),
                          .dtype = dtype,
+                         .batch = batch,
                          .seqlen_q = seqlen,
                          .seqlen_k = seqlen,
                          .heads = heads,
@@ -34,15 +48,13 @@ void add_prefill(std::vector<BenchCase>& cases, DType dtype, bool brief) {
   }
 }
 
-// Chess engines: 64 squares, width 768, interleaved [batch, 64, heads * dim]; the bias is one of each board and head.
-void add_boards(std::vector<BenchCase>& cases, DType dtype, bool brief) {
-  struct Heads {
-    int64_t count, dim;
-  };
-  for (const auto& [heads, dim] : {Heads{24, 32}, Heads{12, 64}, Heads{8, 96}, Heads{6, 128}}) {
-    for (const int64_t batch : {1, 64, 256, 1024}) {
+// Chess engines: 64 squares, interleaved [batch, 64, heads * dim]; the bias is one of each board and head.
+void add_boards(std::vector<BenchCase>& cases, DType dtype, const Boards& boards, bool brief) {
+  for (const int64_t dim : boards.dims) {
+    for (const int64_t batch : boards.batches) {
       for (const bool bias : {false, true}) {
-        if (brief && (dim != 32 || batch != 64 || bias)) continue;
+        if (brief && (dim != boards.dims[0] || batch != boards.batches[boards.batches.size() / 2 - 1] || bias)) continue;
+        const int64_t heads = boards.width / dim;
         cases.push_back({.suite = "boards",
                          .name = fmt::format("{} x {}x{}{}", batch, heads, dim, bias ? " bias" : ""),
                          .dtype = dtype,
@@ -59,112 +71,52 @@ void add_boards(std::vector<BenchCase>& cases, DType dtype, bool brief) {
 }
 
 // One token of a language model with 32 query and 8 KV heads; the cache is [batch, head, seqlen, dim].
-void add_decode(std::vector<BenchCase>& cases, DType dtype, bool brief) {
-  for (const int64_t length : {16384, 65536}) {
-    for (const int64_t batch : {1, 4, 16}) {
-      if (brief && (length != 16384 || batch != 1)) continue;
-      cases.push_back({.suite = "decode",
-                       .name = fmt::format("{} x kv {}", batch, length),
-                       .dtype = dtype,
-                       .batch = batch,
-                       .seqlen_q = 1,
-                       .seqlen_k = length,
-                       .heads = 32,
-                       .kv_heads = 8,
-                       .head_dim = 128});
-    }
+void add_decode(std::vector<BenchCase>& cases, DType dtype, const Decode& decode, bool brief) {
+  for (const auto& [batch, length] : decode.caches) {
+    cases.push_back({.suite = "decode",
+                     .name = fmt::format("{} x kv {}", batch, length),
+                     .dtype = dtype,
+                     .batch = batch,
+                     .seqlen_q = 1,
+                     .seqlen_k = length,
+                     .heads = 32,
+                     .kv_heads = 8,
+                     .head_dim = 128});
+    if (brief) return;
   }
 }
 
-std::size_t dense_bytes(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
+struct Suites {
+  Prefill prefill;
+  Boards boards;
+  Decode decode;
+};
 
-Memory checked_memory(std::size_t bytes) {
-  Memory memory(bytes);
-  if (memory.data() == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
-  const auto view = [&](int64_t seqlen, int64_t heads) {
-    return c.suite == "decode" ? Tensor::bhsd(nullptr, c.dtype, c.batch, seqlen, heads, c.head_dim)
-                               : Tensor::bshd(nullptr, c.dtype, c.batch, seqlen, heads, c.head_dim);
-  };
-  AttentionTensors& t = data.tensors;
-  t.q = t.out = view(c.seqlen_q, c.heads);
-  t.k = t.v = view(c.seqlen_k, c.kv_heads);
-  if (c.bias) t.bias = Tensor::bhqk(nullptr, c.dtype, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
-  std::vector<Tensor*> inputs{&t.q, &t.k, &t.v};
-  if (c.bias) inputs.push_back(&t.bias);
-  std::size_t bytes = dense_bytes(t.out);
-  for (const Tensor* tensor : inputs) bytes += dense_bytes(*tensor);
-  if (bytes > max_bytes) {
-    return {StatusCode::out_of_memory, fmt::format("its tensors are {:.1f} GB, more than --max-gb {:.1f}",
-                                                   static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
+Suites suites_of(CaseSize size) {
+  switch (size) {
+    case CaseSize::gpu:
+      return {{16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0},
+              {{1, 16, 64, 256, 1024}, 768, {32, 64, 96, 128}},
+              {{{16, 8192}, {64, 4096}, {1, 65536}, {1, 16384}}}};
+    case CaseSize::emulated:
+      return {{0, 128, {64, 128}, {150}, 0}, {{2, 3}, 64, {32}}, {{{1, 300}}}};
+    default:
+      return {{0, 1024, {64, 128}, {1024, 2048, 4096}, 2048},
+              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}},
+              {{{1, 16384}, {4, 16384}, {16, 16384}, {1, 65536}, {4, 65536}, {16, 65536}}}};
   }
-  for (Tensor* tensor : inputs) data.memory.push_back(random_tensor(pool, *tensor));
-  return {};
-}
-
-Status real_case(const BenchCase& c, CaseData& data) {
-  AttentionTensors& t = data.tensors;
-  struct File {
-    const char* name;
-    Tensor& tensor;
-  };
-  for (const File& file : {File{"q", t.q}, File{"k", t.k}, File{"v", t.v}, File{"keep", t.keep_mask}}) {
-    Result<NpyArray> read = read_npy(fmt::format("{}/{}.npy", c.folder, file.name), false);
-    if (!read.ok()) return read.status();
-    NpyArray& array = read.value();
-    const bool mask = array.dtype == DType::boolean;
-    if (array.shape.size() != (mask ? 2U : 4U) || (!mask && array.dtype != DType::fp32)) {
-      return {StatusCode::invalid_argument,
-              fmt::format("{}: neither an fp32 [batch, seqlen, head, dim] nor a bool [batch, seqlen]", array.path)};
-    }
-    const auto& s = array.shape;
-    Memory memory = std::move(array.data);
-    if (mask) {
-      file.tensor = Tensor::bhqk(memory.data(), DType::boolean, s[0], 1, 1, s[1]);
-    } else {
-      if (c.dtype != DType::fp32) {
-        Memory converted = checked_memory(array.element_count() * static_cast<std::size_t>(size_of(c.dtype)));
-        convert_from_fp32(static_cast<const float*>(memory.data()), c.dtype, converted.data(), array.element_count());
-        memory = std::move(converted);
-      }
-      file.tensor = Tensor::bshd(memory.data(), c.dtype, s[0], s[1], s[2], s[3]);
-    }
-    data.memory.push_back(std::move(memory));
-  }
-  t.out = t.q;
-  t.out.shape[3] = t.v.shape[3];
-  return {};
 }
 
 }  // namespace
 
-std::vector<BenchCase> bench_cases(const std::string& suite, DType dtype, bool brief) {
+std::vector<BenchCase> bench_cases(const std::string& suite, DType dtype, CaseSize size, bool brief) {
   std::vector<BenchCase> cases;
   const bool all = suite == "all";
-  if (all || suite == "prefill") add_prefill(cases, dtype, brief);
-  if (all || suite == "boards") add_boards(cases, dtype, brief);
-  if (all || suite == "decode") add_decode(cases, dtype, brief);
+  const Suites suites = suites_of(size);
+  if (all || suite == "prefill") add_prefill(cases, dtype, suites.prefill, brief);
+  if (all || suite == "boards") add_boards(cases, dtype, suites.boards, brief);
+  if (all || suite == "decode") add_decode(cases, dtype, suites.decode, brief);
   return cases;
-}
-
-Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool, const AttentionOptions& options,
-                                                 std::size_t max_bytes) {
-  auto data = std::make_unique<CaseData>();
-  data->options = options;
-  if (bench_case.causal) data->options.causal = Causal::bottom_right;
-  const Status status = bench_case.folder.empty() ? random_case(bench_case, pool, max_bytes, *data) : real_case(bench_case, *data);
-  if (!status.ok()) return status;
-  data->memory.push_back(checked_memory(dense_bytes(data->tensors.out) + 1));
-  data->tensors.out.data = data->memory.back().data();
-  // NaN everywhere: an element that is not written cannot pass for a result.
-  std::memset(data->tensors.out.data, 0xFF, dense_bytes(data->tensors.out));
-  Result<Problem> problem = make_problem(data->tensors, data->options);
-  if (!problem.ok()) return problem.status();
-  data->problem = std::move(problem).value();
-  return data;
 }
 
 }  // namespace fulmen::tools

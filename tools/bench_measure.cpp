@@ -21,6 +21,9 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 constexpr double kSpanSeconds = 1e-3;  // a timed span is at least so long: several calls where one is shorter
+// On a GPU: what waiting at the span's end costs, some 10 us, is a thousandth of it.
+constexpr double kDeviceSpanSeconds = 10e-3;
+constexpr int kMaxWarmUps = 8;
 constexpr double kLongSeconds = 20e-3;
 constexpr double kCountsSeconds = 0.3;
 constexpr double kStandardShare = 0.3;  // of the time a case gets
@@ -33,6 +36,16 @@ CeilingKind ceiling_of(const BenchCase& bench_case, const std::string& kernel) {
   if (kernel.find("amx") != std::string::npos) return CeilingKind::amx_bf16;
   if (kernel.find("bf16") != std::string::npos) return CeilingKind::bf16_dot;
   return CeilingKind::fma;
+}
+
+std::vector<std::string> standard_kernels(const std::string& device) {
+  std::vector<std::string> names;
+  const auto backend = backend_of(device);
+  if (backend == nullptr) return names;
+  for (const Kernel* kernel : backend->kernels()) {
+    if (kernel->name().find(".standard.") != std::string_view::npos) names.emplace_back(kernel->name());
+  }
+  return names;
 }
 
 // Real input brings its own numbers.
@@ -56,46 +69,73 @@ double median_of(std::vector<double> values) {
 // A plan with its workspace and the times of its spans.
 struct BenchMeter::Timed {
   Plan plan;
-  Memory workspace;
+  const DeviceTensors& there;
+  bool on_host;
+  Memory host_workspace;  // on huge pages
+  DeviceMemory device_workspace;
   std::vector<double> seconds;  // a call's, of each span
   int64_t calls = 1;            // of a span
   double span_seconds = 0;      // of the last one
 
-  explicit Timed(Plan chosen) : plan(std::move(chosen)), workspace(plan.workspace_bytes() + 1) {}
-
-  Status call(const AttentionTensors& tensors) const {
-    return plan.run(nullptr, tensors, workspace.data(), plan.workspace_bytes());
+  Timed(Plan chosen, const DeviceTensors& tensors)
+      : plan(std::move(chosen)), there(tensors), on_host(uses_host_memory(plan.device())) {
+    if (on_host) {
+      host_workspace = Memory(plan.workspace_bytes() + 1);
+    } else {
+      device_workspace = there.workspace(plan.workspace_bytes());
+    }
   }
-  Status span(const AttentionTensors& tensors) {
+
+  Status call() const {
+    void* workspace = on_host ? host_workspace.data() : device_workspace.data();
+    if (workspace == nullptr && plan.workspace_bytes() > 0) {
+      return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes", plan.workspace_bytes())};
+    }
+    return plan.run(nullptr, there.tensors(), workspace, plan.workspace_bytes());
+  }
+  // Calls one behind the other, then waits for the last.
+  Status span() {
     const auto start = Clock::now();
     for (int64_t i = 0; i < calls; ++i) {
-      if (Status status = call(tensors); !status.ok()) return status;
+      if (Status status = call(); !status.ok()) return status;
     }
+    if (Status status = there.synchronize(); !status.ok()) return status;
     span_seconds = seconds_since(start);
     seconds.push_back(span_seconds / static_cast<double>(calls));
     return {};
   }
   // Calls until a span is long enough to be timed; its times are not kept, unless one is so long that being first changes nothing.
-  Status warm_up(const AttentionTensors& tensors) {
+  Status warm_up() {
+    const double target = on_host ? kSpanSeconds : kDeviceSpanSeconds;
     // A long first call has touched its memory in a small part of its time; a short one is measured by a second.
     for (int i = 0; i < 2 && (seconds.empty() || seconds.back() < kLongSeconds); ++i) {
-      if (Status status = span(tensors); !status.ok()) return status;
+      if (Status status = span(); !status.ok()) return status;
     }
     if (seconds.back() > kCountsSeconds) return {};
-    calls = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(kSpanSeconds / std::max(seconds.back(), 1e-9))), 1, 1 << 20);
+    const auto calls_for = [&](double length) {
+      return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(length / std::max(seconds.back(), 1e-9))), 1, 1 << 20);
+    };
+    calls = calls_for(target);
+    // One call on a GPU takes as long as waiting for it: only spans tell how short it is.
+    for (int i = 0; !on_host && i < kMaxWarmUps; ++i) {
+      if (Status status = span(); !status.ok()) return status;
+      if (span_seconds >= target) break;
+      calls = calls_for(1.2 * target);
+    }
     seconds.clear();
     return {};
   }
 };
 
-BenchMeter::BenchMeter(BenchSettings settings, Ceilings& ceilings, uint64_t seed)
-    : settings_(std::move(settings)), ceilings_(ceilings), pool_(seed) {}
+BenchMeter::BenchMeter(BenchSettings settings, Yardsticks yardsticks, uint64_t seed)
+    : settings_(std::move(settings)), yardsticks_(yardsticks), pool_(seed) {}
 
-// Three-step attention: BLAS where there is one and it takes the problem, else plain loops.
-Status BenchMeter::prepare_standard(const CaseData& data, BenchRow& row, std::unique_ptr<Timed>& standard) {
+// Three-step attention where the backend has one: the first of its kernels <backend>.standard.* that takes the problem.
+Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& there, BenchRow& row,
+                                    std::unique_ptr<Timed>& standard) {
   AttentionOptions options = data.options;
   std::optional<Plan> chosen;
-  for (const char* name : {"cpu.standard.blas", "cpu.standard.plain"}) {
+  for (const std::string& name : standard_kernels(settings_.device)) {
     options.kernel = name;
     Result<Plan> planned = plan(data.problem, settings_.device, options);
     if (planned.ok()) {
@@ -118,21 +158,21 @@ Status BenchMeter::prepare_standard(const CaseData& data, BenchRow& row, std::un
     return {};
   }
   row.standard_note.clear();
-  standard = std::make_unique<Timed>(std::move(*chosen));
-  return standard->warm_up(data.tensors);
+  standard = std::make_unique<Timed>(std::move(*chosen), there);
+  return standard->warm_up();
 }
 
 // Reading is measured on the keys and values themselves, with cold caches before it and after it.
 double BenchMeter::ceiling_slice(const CaseData& data, CeilingKind kind, double seconds) {
-  if (kind != CeilingKind::read) return ceilings_.measure(kind, seconds);
+  if (kind != CeilingKind::read) return yardsticks_.cpu->measure(kind, seconds);
   const Problem& p = data.problem;
   const auto bytes = [&](const Tensor& tensor, int64_t dim) {
     const int64_t size = p.batch * p.seqlen_k * p.num_kv_heads * dim * static_cast<int64_t>(size_of(p.dtype));
     return std::span(static_cast<const std::byte*>(tensor.data), static_cast<std::size_t>(size));
   };
   const std::array buffers{bytes(data.tensors.k, p.head_dim), bytes(data.tensors.v, p.head_dim_v)};
-  const double rate = ceilings_.measure_read_of(buffers);
-  ceilings_.measure(kind);
+  const double rate = yardsticks_.cpu->measure_read_of(buffers);
+  yardsticks_.cpu->measure(kind);
   return rate;
 }
 
@@ -149,29 +189,46 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   take_numbers(data.problem, row.bench_case);
   Result<Plan> planned = plan(data.problem, settings_.device, data.options);
   if (!planned.ok()) return planned.status();
+  const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(settings_.device, data.tensors);
+  if (!there.ok()) return there.status();
 
-  Timed ours(std::move(planned).value());
+  Timed ours(std::move(planned).value(), *there.value());
   row.kernel = ours.plan.config().kernel;
   row.extra_bytes = ours.plan.workspace_bytes();
-  row.ceiling_kind = ceiling_of(bench_case, row.kernel);
-  if (Status status = ours.call(data.tensors); !status.ok()) return status;
+  Status status = ours.call();
+  if (status.ok()) status = there.value()->download();
+  if (!status.ok()) return status;
   const SampledReport check = verify_sampled(data.problem, data.tensors);
   row.verified = check.report.ok;
   row.sampled = !check.everything;
   row.verify_message = check.report.message;
+  if (is_emulated(settings_.device)) return row;
+  status = time_row(data, *there.value(), ours, row);
+  if (!status.ok()) return status;
+  return row;
+}
 
-  if (Status status = ours.warm_up(data.tensors); !status.ok()) return status;
+Status BenchMeter::time_row(const CaseData& data, const DeviceTensors& there, Timed& ours, BenchRow& row) {
+  if (Status status = ours.warm_up(); !status.ok()) return status;
   std::unique_ptr<Timed> standard;
-  if (Status status = prepare_standard(data, row, standard); !status.ok()) return status;
+  if (Status status = prepare_standard(data, there, row, standard); !status.ok()) return status;
 
+  const bool decode = row.bench_case.suite == "decode";
+  const CeilingKind kind = ceiling_of(row.bench_case, row.kernel);
+  // A GPU's matrix units are so fast that memory bounds boards, too.
+  row.by_bytes = decode || (yardsticks_.cpu == nullptr && row.bench_case.suite == "boards");
+  if (yardsticks_.cpu == nullptr && row.by_bytes) row.ceiling = yardsticks_.copy_gb_s;
+  const auto measure_ceiling = [&] {
+    if (yardsticks_.cpu != nullptr) row.ceiling = std::max(row.ceiling, ceiling_slice(data, kind, ours.span_seconds));
+  };
   double standard_total = standard != nullptr && !standard->seconds.empty() ? standard->seconds.back() : 0;
   const auto start = Clock::now();
   while (ours.seconds.size() < kMinRepetitions || seconds_since(start) < settings_.seconds) {
-    row.ceiling = std::max(row.ceiling, ceiling_slice(data, row.ceiling_kind, ours.span_seconds));
-    if (Status status = ours.span(data.tensors); !status.ok()) return status;
-    row.ceiling = std::max(row.ceiling, ceiling_slice(data, row.ceiling_kind, ours.span_seconds));
+    measure_ceiling();
+    if (Status status = ours.span(); !status.ok()) return status;
+    measure_ceiling();
     if (standard == nullptr || (!standard->seconds.empty() && standard_total > kStandardShare * seconds_since(start))) continue;
-    if (Status status = standard->span(data.tensors); !status.ok()) return status;
+    if (Status status = standard->span(); !status.ok()) return status;
     standard_total += standard->seconds.back() * static_cast<double>(standard->calls);
   }
 
@@ -181,8 +238,8 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   const double kv_bytes =
       static_cast<double>(p.batch * p.num_kv_heads * p.seqlen_k * (p.head_dim + p.head_dim_v) * size_of(p.dtype));
   row.tflops = p.flops() / row.min_s / 1e12;
-  row.gb_s = (row.ceiling_kind == CeilingKind::read ? kv_bytes : p.bytes()) / row.min_s / 1e9;
-  if (row.ceiling > 0) row.share_of_ceiling = (row.ceiling_kind == CeilingKind::read ? row.gb_s : row.tflops) / row.ceiling;
+  row.gb_s = (decode ? kv_bytes : p.bytes()) / row.min_s / 1e9;
+  if (row.ceiling > 0) row.share_of_ceiling = (row.by_bytes ? row.gb_s : row.tflops) / row.ceiling;
   if (standard != nullptr) {
     row.standard_s = *std::min_element(standard->seconds.begin(), standard->seconds.end());
     row.speedup = row.standard_s / row.min_s;
@@ -190,7 +247,7 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
     double& known = standard_flops_s_[static_cast<int>(p.dtype)];
     known = std::max(known, p.flops() / row.standard_s);
   }
-  return row;
+  return {};
 }
 
 }  // namespace fulmen::tools

@@ -5,7 +5,9 @@
 #include <string>
 
 #include "bench_cases.h"
+#include "case_data.h"
 #include "ceilings.h"
+#include "device_tensors.h"
 #include "fulmen/status.h"
 
 namespace fulmen::tools {
@@ -22,13 +24,13 @@ struct BenchSettings {
 struct BenchRow {
   BenchCase bench_case;
   std::string device, kernel;
-  double median_s = 0;
+  double median_s = 0;  // times and rates are 0 on an emulated device
   double min_s = 0;
   // Rates and ratios come from the fastest repetitions on both sides: what neighbours on the machine disturbed least.
   double tflops = 0;
-  double gb_s = 0;  // decode: K and V read once; otherwise all inputs and outputs once
-  CeilingKind ceiling_kind{};
-  double ceiling = 0;  // TFLOP/s, or GB/s for CeilingKind::read: the best slice measured between this case's repetitions
+  double gb_s = 0;        // decode: K and V read once; otherwise all inputs and outputs once
+  bool by_bytes = false;  // GB/s is the rate that counts, else TFLOP/s
+  double ceiling = 0;     // of that rate: the CPU's best slice between this case's repetitions, a GPU's copies; 0: not measured
   double share_of_ceiling = 0;
   double standard_s = 0;  // 0: not measured
   std::string standard_kernel;
@@ -40,19 +42,26 @@ struct BenchRow {
   std::string verify_message;  // of a failure
 };
 
+// What rows are compared with: the CPU's ceilings, or how fast the device copies in GB/s, read and written (0: not known).
+struct Yardsticks {
+  Ceilings* cpu = nullptr;
+  double copy_gb_s = 0;
+};
+
 // Measures rows one after the other and learns how fast standard attention is, so as not to wait for it.
 class BenchMeter {
  public:
-  BenchMeter(BenchSettings settings, Ceilings& ceilings, uint64_t seed);
+  BenchMeter(BenchSettings settings, Yardsticks yardsticks, uint64_t seed);
   Result<BenchRow> measure(const BenchCase& bench_case);
 
  private:
   struct Timed;
   double ceiling_slice(const CaseData& data, CeilingKind kind, double seconds);
-  Status prepare_standard(const CaseData& data, BenchRow& row, std::unique_ptr<Timed>& standard);
+  Status prepare_standard(const CaseData& data, const DeviceTensors& there, BenchRow& row, std::unique_ptr<Timed>& standard);
+  Status time_row(const CaseData& data, const DeviceTensors& there, Timed& ours, BenchRow& row);
 
   BenchSettings settings_;
-  Ceilings& ceilings_;
+  Yardsticks yardsticks_;
   NormalPool pool_;
   double standard_flops_s_[3] = {0, 0, 0};  // the best seen so far, by dtype
 };

@@ -39,10 +39,10 @@ nlohmann::ordered_json row_object(const BenchRow& row) {
           {"head_dim", c.head_dim},
           {"causal", c.causal},
           {"bias", c.bias},
-          {"median_s", row.median_s},
-          {"min_s", row.min_s},
-          {"tflops", row.tflops},
-          {"gb_s", row.gb_s},
+          {"median_s", number_or_null(row.median_s)},
+          {"min_s", number_or_null(row.min_s)},
+          {"tflops", number_or_null(row.tflops)},
+          {"gb_s", number_or_null(row.gb_s)},
           {"ceiling", number_or_null(row.ceiling)},
           {"share_of_ceiling", number_or_null(row.share_of_ceiling)},
           {"standard_s", number_or_null(row.standard_s)},
@@ -71,8 +71,8 @@ std::string table_head() {
 
 std::string table_line(const BenchRow& row) {
   const BenchCase& c = row.bench_case;
-  const std::string rate =
-      row.ceiling_kind == CeilingKind::read ? fmt::format("{:.1f} GB/s", row.gb_s) : fmt::format("{:.3f} TFLOP/s", row.tflops);
+  std::string rate = "-";
+  if (row.min_s > 0) rate = row.by_bytes ? fmt::format("{:.1f} GB/s", row.gb_s) : fmt::format("{:.3f} TFLOP/s", row.tflops);
   const std::string share = row.ceiling > 0 ? fmt::format("{:.1f} %", 100 * row.share_of_ceiling) : "-";
   const std::string speedup = row.speedup > 0 ? fmt::format("{:.2f} x", row.speedup) : "-";
   const std::string verified = row.verified ? (row.sampled ? "yes (sample)" : "yes") : "NO: " + row.verify_message;

@@ -2,9 +2,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "bench_report.h"
 #include "commands.h"
+#include "device_copy_rate.h"
+#include "device_tensors.h"
 #include "fulmen/backend.h"
 #include "fulmen/version.h"
 #include "output_file.h"
@@ -34,13 +37,19 @@ int default_threads() {
 #endif
 }
 
-// Real input first, then the suites. Without --dtype: all of fp32 and bf16, and one fp16 case of each kind.
+CaseSize size_of_cases(const std::string& device) {
+  return is_emulated(device) ? CaseSize::emulated : uses_host_memory(device) ? CaseSize::cpu : CaseSize::gpu;
+}
+
+// Real input first, then the suites. Without --dtype: all of fp32 and bf16 (GPU: fp16 and bf16), and one case of each kind of the
+// third.
 Result<std::vector<BenchCase>> chosen_cases(const BenchArguments& arguments) {
   struct Choice {
     DType dtype;
     bool brief;
   };
-  std::vector<Choice> choices{{DType::fp32, false}, {DType::bf16, false}, {DType::fp16, true}};
+  const CaseSize size = size_of_cases(arguments.settings.device);
+  std::vector<Choice> choices{{DType::fp32, size != CaseSize::cpu}, {DType::bf16, false}, {DType::fp16, size == CaseSize::cpu}};
   if (!arguments.dtype.empty()) {
     const Result<DType> dtype = parse_dtype(arguments.dtype);
     if (!dtype.ok()) return dtype.status();
@@ -52,7 +61,7 @@ Result<std::vector<BenchCase>> chosen_cases(const BenchArguments& arguments) {
     cases.push_back({.suite = "real", .name = "text encoder", .dtype = dtype, .folder = arguments.data});
   }
   for (const auto& [dtype, brief] : choices) {
-    for (BenchCase& bench_case : bench_cases(arguments.suite, dtype, brief)) cases.push_back(std::move(bench_case));
+    for (BenchCase& bench_case : bench_cases(arguments.suite, dtype, size, brief)) cases.push_back(std::move(bench_case));
   }
   return cases;
 }
@@ -77,6 +86,22 @@ std::string chip_of(const std::string& device) {
   return "unknown chip";
 }
 
+// What is measured, how, and beside what.
+void print_head(Progress& progress, const BenchSettings& settings, int threads) {
+  const std::string on = fmt::format("fulmen {} on {} ({})", version(), settings.device, chip_of(settings.device));
+  if (is_emulated(settings.device)) {
+    progress.line(on);
+    progress.line("an emulated chip: its times mean nothing, so none are given; small cases, every one run and verified");
+  } else if (uses_host_memory(settings.device)) {
+    progress.line(fmt::format("{}, threads: {}, rates from the fastest repetitions", on, threads));
+  } else {
+    progress.line(on);
+    progress.line(
+        "a repetition is as many runs, one behind the other on the default stream with the same tensors, as take 10 ms, and the "
+        "wait for the last; rates from the fastest repetitions, ceiling: of boards and decode, copying");
+  }
+}
+
 Status write_reports(const BenchArguments& arguments, const std::vector<BenchRow>& rows) {
   if (!arguments.json.empty()) {
     if (Status status = write_text_file(arguments.json, json_report(rows)); !status.ok()) return status;
@@ -98,14 +123,21 @@ Status bench(BenchArguments arguments) {
   const int threads = settings.num_threads > 0 ? settings.num_threads : default_threads();
 
   Progress progress;
-  progress.line(fmt::format("fulmen {} on {} ({}), threads: {}, rates from the fastest repetitions", version(), settings.device,
-                            chip_of(settings.device), threads));
-  progress.show("measuring the ceilings ...");
-  Ceilings ceilings(threads);
-  print_ceilings(progress, ceilings);
+  print_head(progress, settings, threads);
+  Yardsticks yardsticks;
+  std::optional<Ceilings> ceilings;
+  if (uses_host_memory(settings.device)) {
+    progress.show("measuring the ceilings ...");
+    yardsticks.cpu = &ceilings.emplace(threads);
+    print_ceilings(progress, *ceilings);
+  } else if (!is_emulated(settings.device)) {
+    progress.show("measuring the copy rate ...");
+    yardsticks.copy_gb_s = device_copy_rate(settings.device);
+    if (yardsticks.copy_gb_s > 0) progress.line(fmt::format("  copying within the device {:.0f} GB/s", yardsticks.copy_gb_s));
+  }
   progress.line(table_head());
 
-  BenchMeter meter(settings, ceilings, kSeed);
+  BenchMeter meter(settings, yardsticks, kSeed);
   std::vector<BenchRow> rows;
   std::string failed;
   for (std::size_t i = 0; i < cases.value().size(); ++i) {
@@ -127,8 +159,10 @@ Status bench(BenchArguments arguments) {
     if (!row->verified && failed.empty()) failed = name + ": " + row->verify_message;
     rows.push_back(row.value());
   }
-  progress.line("ceilings, the best of the whole run:");
-  print_ceilings(progress, ceilings);
+  if (ceilings) {
+    progress.line("ceilings, the best of the whole run:");
+    print_ceilings(progress, *ceilings);
+  }
   if (Status status = write_reports(arguments, rows); !status.ok()) return status;
   if (!failed.empty()) return {StatusCode::verification_failed, "a result is wrong: " + failed};
   if (rows.empty()) return {StatusCode::unavailable, "no case could be run"};
@@ -145,7 +179,9 @@ Command bench_command(CLI::App& app) {
       app.add_subcommand("bench", "time real problems, each verified and set beside ceilings and standard attention");
   parser->add_option("--suite", arguments->suite, "real, prefill, boards, decode or all")
       ->check(CLI::IsMember({"real", "prefill", "boards", "decode", "all"}));
-  parser->add_option("--dtype", arguments->dtype, "fp32, fp16 or bf16; without it fp32, bf16 and a few rows of fp16")
+  parser
+      ->add_option("--dtype", arguments->dtype,
+                   "fp32, fp16 or bf16; without it fp32, bf16 and a few rows of fp16 (GPU: fp16, bf16 and a few of fp32)")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   parser->add_option("--device", settings.device, "see `fulmen devices`");
   parser->add_option("--kernel", settings.kernel, "force a kernel by name");

@@ -10,18 +10,18 @@
 namespace fulmen::tools {
 namespace {
 
+constexpr std::size_t kPoisonBlock = std::size_t{1} << 20;
+
+std::size_t bytes_of(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
+
+}  // namespace
+
 std::shared_ptr<const Backend> backend_of(const std::string& device) {
   for (const auto& backend : backends()) {
     if (backend->name() == device.substr(0, device.find(':'))) return backend;
   }
   return nullptr;
 }
-
-constexpr std::size_t kPoisonBlock = std::size_t{1} << 20;
-
-std::size_t bytes_of(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
-
-}  // namespace
 
 bool uses_host_memory(const std::string& device) {
   const auto backend = backend_of(device);

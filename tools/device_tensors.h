@@ -9,6 +9,8 @@
 
 namespace fulmen::tools {
 
+// The backend that a device's name begins with, or null.
+std::shared_ptr<const Backend> backend_of(const std::string& device);
 // Whether the device's kernels take the host's memory; an unknown device's do not.
 bool uses_host_memory(const std::string& device);
 // An emulated GPU: its results count, its times do not.

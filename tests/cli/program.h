@@ -35,6 +35,7 @@ class ProgramTest : public testing::Test {
     std::string pattern = testing::TempDir() + "fulmen_cli_XXXXXX";
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
+    ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 0);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 

@@ -1,0 +1,87 @@
+// The program on a device with memory of its own: an emulated GPU.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "fulmen/fulmen.h"
+#include "program.h"
+
+namespace fulmen::test {
+namespace {
+
+class DeviceTest : public ProgramTest {
+ protected:
+  static constexpr const char* kDevice = "emulated:gfx1100";
+
+  void SetUp() override {
+    const std::vector<DeviceInfo> all = devices();
+    if (!std::any_of(all.begin(), all.end(), [](const DeviceInfo& d) { return d.name == kDevice && d.usable; })) {
+      GTEST_SKIP() << "this build has no emulator, or there is no host compiler";
+    }
+    ProgramTest::SetUp();
+  }
+  void TearDown() override {
+    if (!folder_.empty()) ProgramTest::TearDown();
+  }
+};
+
+TEST_F(DeviceTest, RunVerifiesAndWritesWhatTheCpuDoes) {
+  std::vector<std::string> arguments{"run", "--verify", "--out", "out.npy", "--lse", "lse.npy", "--device", kDevice};
+  for (const std::string& argument : example_inputs()) arguments.push_back(argument);
+  const Outcome outcome = fulmen(arguments);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("by emulated."), std::string::npos) << outcome.out;
+  for (const char* name : {"out.npy", "lse.npy"}) {
+    const auto ours = tools::read_npy(path(name), false), expected = tools::read_npy(example(name), false);
+    ASSERT_TRUE(ours.ok() && expected.ok());
+    ASSERT_EQ(ours->shape, expected->shape);
+    const auto* a = static_cast<const float*>(ours->data.data());
+    const auto* b = static_cast<const float*>(expected->data.data());
+    for (std::size_t i = 0; i < ours->element_count(); ++i) ASSERT_NEAR(a[i], b[i], 2e-5F) << name << ' ' << i;
+  }
+}
+
+TEST_F(DeviceTest, VerifyTakesASmallerGrid) {
+  const Outcome outcome =
+      fulmen({"verify", "--device", kDevice, "--dtype", "fp16", "--kernel", "emulated.split_kv.gfx11", "--seed", "3"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("an emulated chip"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("emulated.split_kv.gfx11"), std::string::npos) << outcome.out;
+}
+
+TEST_F(DeviceTest, BenchVerifiesAndGivesNoTimes) {
+  const Outcome outcome = fulmen({"bench", "--suite", "boards", "--dtype", "fp16", "--device", kDevice, "--json", "b.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("its times mean nothing"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("peak fp32"), std::string::npos) << "the CPU's ceilings are no yardstick here:\n" << outcome.out;
+  const auto rows = nlohmann::json::parse(read_text(path("b.json")));
+  ASSERT_GE(rows.size(), 2U);
+  for (const nlohmann::json& row : rows) {
+    EXPECT_EQ(row["device"], kDevice);
+    EXPECT_EQ(row["verified"], true);
+    for (const char* field : {"median_s", "min_s", "tflops", "gb_s", "ceiling", "standard_s", "speedup"}) {
+      EXPECT_TRUE(row[field].is_null()) << field;
+    }
+  }
+}
+
+TEST_F(DeviceTest, ExplainNamesKernelsOfTheDevice) {
+  const Outcome outcome =
+      fulmen({"explain", "--device", kDevice, "--dtype", "bf16", "--seqlen-q", "500", "--heads", "4", "--head-dim", "64"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("emulated.forward.gfx11"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("not emulated.forward.gfx12: gfx1100 has the matrix instructions of gfx11"), std::string::npos)
+      << outcome.out;
+}
+
+TEST_F(DeviceTest, UnusableDevicesSayWhyInLinesThatCanBeRead) {
+  const Outcome outcome = fulmen({"devices"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_TRUE(line.size() <= 125 || line.find(' ', 12) == std::string::npos) << line;
+    EXPECT_EQ(line, line.substr(0, line.find_last_not_of(' ') + 1)) << "no space at a line's end";
+  }
+}
+
+}  // namespace
+}  // namespace fulmen::test

@@ -1,0 +1,96 @@
+#include "case_data.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <new>
+
+#include "float_conversion.h"
+#include "npy.h"
+
+namespace fulmen::tools {
+namespace {
+
+std::size_t dense_bytes(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
+
+Memory checked_memory(std::size_t bytes) {
+  Memory memory(bytes);
+  if (memory.data() == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
+  const auto view = [&](int64_t seqlen, int64_t heads) {
+    return c.suite == "decode" ? Tensor::bhsd(nullptr, c.dtype, c.batch, seqlen, heads, c.head_dim)
+                               : Tensor::bshd(nullptr, c.dtype, c.batch, seqlen, heads, c.head_dim);
+  };
+  AttentionTensors& t = data.tensors;
+  t.q = t.out = view(c.seqlen_q, c.heads);
+  t.k = t.v = view(c.seqlen_k, c.kv_heads);
+  if (c.bias) t.bias = Tensor::bhqk(nullptr, c.dtype, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
+  std::vector<Tensor*> inputs{&t.q, &t.k, &t.v};
+  if (c.bias) inputs.push_back(&t.bias);
+  std::size_t bytes = dense_bytes(t.out);
+  for (const Tensor* tensor : inputs) bytes += dense_bytes(*tensor);
+  if (bytes > max_bytes) {
+    return {StatusCode::out_of_memory, fmt::format("its tensors are {:.1f} GB, more than --max-gb {:.1f}",
+                                                   static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
+  }
+  for (Tensor* tensor : inputs) data.memory.push_back(random_tensor(pool, *tensor));
+  return {};
+}
+
+Status real_case(const BenchCase& c, CaseData& data) {
+  AttentionTensors& t = data.tensors;
+  struct File {
+    const char* name;
+    Tensor& tensor;
+  };
+  for (const File& file : {File{"q", t.q}, File{"k", t.k}, File{"v", t.v}, File{"keep", t.keep_mask}}) {
+    Result<NpyArray> read = read_npy(fmt::format("{}/{}.npy", c.folder, file.name), false);
+    if (!read.ok()) return read.status();
+    NpyArray& array = read.value();
+    const bool mask = array.dtype == DType::boolean;
+    if (array.shape.size() != (mask ? 2U : 4U) || (!mask && array.dtype != DType::fp32)) {
+      return {StatusCode::invalid_argument,
+              fmt::format("{}: neither an fp32 [batch, seqlen, head, dim] nor a bool [batch, seqlen]", array.path)};
+    }
+    const auto& s = array.shape;
+    Memory memory = std::move(array.data);
+    if (mask) {
+      file.tensor = Tensor::bhqk(memory.data(), DType::boolean, s[0], 1, 1, s[1]);
+    } else {
+      if (c.dtype != DType::fp32) {
+        Memory converted = checked_memory(array.element_count() * static_cast<std::size_t>(size_of(c.dtype)));
+        convert_from_fp32(static_cast<const float*>(memory.data()), c.dtype, converted.data(), array.element_count());
+        memory = std::move(converted);
+      }
+      file.tensor = Tensor::bshd(memory.data(), c.dtype, s[0], s[1], s[2], s[3]);
+    }
+    data.memory.push_back(std::move(memory));
+  }
+  t.out = t.q;
+  t.out.shape[3] = t.v.shape[3];
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool, const AttentionOptions& options,
+                                                 std::size_t max_bytes) {
+  auto data = std::make_unique<CaseData>();
+  data->options = options;
+  if (bench_case.causal) data->options.causal = Causal::bottom_right;
+  const Status status = bench_case.folder.empty() ? random_case(bench_case, pool, max_bytes, *data) : real_case(bench_case, *data);
+  if (!status.ok()) return status;
+  data->memory.push_back(checked_memory(dense_bytes(data->tensors.out) + 1));
+  data->tensors.out.data = data->memory.back().data();
+  // NaN everywhere: an element that is not written cannot pass for a result.
+  std::memset(data->tensors.out.data, 0xFF, dense_bytes(data->tensors.out));
+  Result<Problem> problem = make_problem(data->tensors, data->options);
+  if (!problem.ok()) return problem.status();
+  data->problem = std::move(problem).value();
+  return data;
+}
+
+}  // namespace fulmen::tools

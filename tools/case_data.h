@@ -1,0 +1,28 @@
+// The tensors of a benchmark's case.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "bench_cases.h"
+#include "fulmen/attention.h"
+#include "fulmen/problem.h"
+#include "fulmen/status.h"
+#include "memory.h"
+#include "random_inputs.h"
+
+namespace fulmen::tools {
+
+// A case's tensors in memory of its own.
+struct CaseData {
+  std::vector<Memory> memory;
+  AttentionTensors tensors;
+  AttentionOptions options;
+  Problem problem;
+};
+// Errors: a file is bad; the tensors would need more memory than max_bytes.
+Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool, const AttentionOptions& options,
+                                                 std::size_t max_bytes);
+
+}  // namespace fulmen::tools
