@@ -12,4 +12,19 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noh
 if [[ ${VERIFY:-quick} != none ]]; then
   for dtype in ${DTYPES:-bf16 fp16 fp32}; do "$build/fulmen" verify --device cuda:0 --grid "${VERIFY:-quick}" --dtype "$dtype"; done
 fi
+# Each family once, under the tools that watch memory and races.
+if type -P compute-sanitizer >/dev/null && [[ ${SANITIZE:-yes} != no ]]; then
+  inputs=$(mktemp -d)
+  for tool in memcheck racecheck; do
+    for lengths in "64 64" "130 150" "2 600"; do
+      python3 -c 'import sys, numpy as np
+folder, queries, keys = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+for name, length in zip("qkv", (queries, keys, keys)):
+    np.save(f"{folder}/{name}.npy", np.random.standard_normal((2, length, 2, 64)).astype(np.float16))' "$inputs" $lengths
+      timeout 120 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 9 "$build/fulmen" run --device cuda:0 --dtype fp16 --verify \
+        --q "$inputs/q.npy" --k "$inputs/k.npy" --v "$inputs/v.npy" --out "$inputs/out.npy" | grep -v '^$'
+    done
+  done
+  rm -r "$inputs"
+fi
 python3 bench.py --json "$out/bench.json" "${@:2}"

@@ -28,9 +28,10 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
   RowState rows;
   rows.clear();
   DirectOutput out = {};
-  if (a.seqlen_k > 0) {
-    const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, a.seqlen_k, a.head_dim};
-    const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, a.seqlen_k, a.head_dim_v};
+  const algorithm::KeyRange attended = band_of(a).any(first_row, row_end);
+  if (attended.begin < attended.end) {
+    const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, attended.begin, attended.end, a.head_dim};
+    const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, attended.begin, attended.end, a.head_dim_v};
     const auto* q = at<Element>(a.q, batch, 0, head);
     float score[kKeyTiles][kElements] = {};
     DirectValues value[kValuesEarly ? kKeyTiles : 1][kValuesEarly ? kGroups : 1];

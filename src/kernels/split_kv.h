@@ -167,8 +167,8 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& a) {
   const Int64 split_begin = split * a.split_keys, split_end = split_begin + a.split_keys;
   const Int64 begin = any.begin > split_begin ? any.begin : split_begin, end = any.end < split_end ? any.end : split_end;
 
-  const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, end, a.head_dim};
-  const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, end, a.head_dim_v};
+  const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, begin, end, a.head_dim};
+  const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, begin, end, a.head_dim_v};
   SplitTask task{a, map, first_row, row_end, keys, values, {}};
   if constexpr (kQueriesStay) {
 #pragma unroll

@@ -44,12 +44,16 @@ FULMEN_DEVICE Words<kWidth / 2> load_values(const Element* row, int dim, int dim
   return words;
 }
 
+// Keys [begin, end) of a head, at least one. Others repeat the first or the last one: their scores are masked, and a probability of
+// 0 must not meet a value that may be NaN because nobody attends it.
 struct KeySource {
   const Element* rows;  // of key 0
   Int64 stride;
-  Int64 end;  // keys from here on repeat the last one: their scores are masked
+  Int64 begin, end;
   int dims;
-  FULMEN_DEVICE const Element* row(Int64 key) const { return rows + (key < end ? key : end - 1) * stride; }
+
+  FULMEN_DEVICE Int64 clamp(Int64 key) const { return key < begin ? begin : key < end ? key : end - 1; }
+  FULMEN_DEVICE const Element* row(Int64 key) const { return rows + clamp(key) * stride; }
 };
 
 FULMEN_DEVICE RowOperand load_keys(const KeySource& source, Int64 first_key, int dim) {
@@ -76,11 +80,10 @@ FULMEN_DEVICE DirectValues load_direct(const KeySource& source, const RowMap& ma
     values.key[m] = load_values(source.row(key), dim, source.dims);
     if constexpr (kKeepMask) {
       bool alive = false;
-      const Int64 clamped = key < source.end ? key : source.end - 1;
       const int heads = kPackedRows ? map.arguments.group_size : 1;
       for (int h = 0; h < heads && !alive; ++h) {
-        alive =
-            any_row_keeps(map.arguments, map.batch, map.first_head + h, map.query(row_begin), map.query(row_end - 1) + 1, clamped);
+        alive = any_row_keeps(map.arguments, map.batch, map.first_head + h, map.query(row_begin), map.query(row_end - 1) + 1,
+                              source.clamp(key));
       }
       if (!alive) values.key[m] = {};
     }

@@ -43,13 +43,14 @@ void arrive([[maybe_unused]] Fiber& here, [[maybe_unused]] Fiber* from) {
 
 Stacks::~Stacks() {
   for (int n = 0; n < count_; ++n) munmap(stacks_[n], kBytes);
-  std::free(stacks_);
+  std::free(static_cast<void*>(stacks_));
 }
 
 char* Stacks::get(int n) {
   constexpr std::size_t kGuard = 4096;
   while (count_ <= n) {
-    auto** more = static_cast<char**>(std::realloc(stacks_, sizeof(char*) * static_cast<std::size_t>(count_ + 1)));
+    auto** more =
+        static_cast<char**>(std::realloc(static_cast<void*>(stacks_), sizeof(char*) * static_cast<std::size_t>(count_ + 1)));
     if (more == nullptr) return nullptr;
     stacks_ = more;
     void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -109,8 +109,8 @@ const void* Workgroup::exchange(const char* operation, const void* mine, int byt
   if (bytes > kMostExchangeBytes)
     check(fmt::format("{} at {}: {} bytes, at most {} are exchanged", operation, to_string(site), bytes, kMostExchangeBytes));
   const int wave = thread() / shape_.wave_size, lane = thread() % shape_.wave_size;
-  const auto buffer = static_cast<std::size_t>(2 * wave + exchanges_[static_cast<std::size_t>(wave)] % 2);
-  std::byte* all = exchanged_.data() + buffer * static_cast<std::size_t>(shape_.wave_size * kMostExchangeBytes);
+  const std::size_t buffer = static_cast<std::size_t>(2) * wave + exchanges_[static_cast<std::size_t>(wave)] % 2;
+  std::byte* all = exchanged_.data() + buffer * static_cast<std::size_t>(shape_.wave_size) * kMostExchangeBytes;
   std::memcpy(all + static_cast<std::ptrdiff_t>(lane) * bytes, mine, static_cast<std::size_t>(bytes));
   wait(Waits::exchange, operation, bytes, site);
   return all;
@@ -170,7 +170,7 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   lds_.reset(shape.lds_bytes);
   const int waves = shape.workgroup_size / shape.wave_size;
   exchanges_.assign(static_cast<std::size_t>(waves), 0);
-  exchanged_.resize(static_cast<std::size_t>(2 * waves * shape.wave_size * kMostExchangeBytes));
+  exchanged_.resize(static_cast<std::size_t>(2) * waves * shape.wave_size * kMostExchangeBytes);
   lanes_.resize(static_cast<std::size_t>(shape.workgroup_size));
   for (int t = 0; t < shape.workgroup_size; ++t) {
     Lane& lane = lanes_[static_cast<std::size_t>(t)];
