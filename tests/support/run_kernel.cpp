@@ -1,12 +1,42 @@
 #include "support/run_kernel.h"
 
+#include <cstdlib>
 #include <cstring>
 
-namespace fulmen::testing {
+#include "plan/registry.h"
+#include "support/device_copy.h"
 
-std::vector<std::string> kernels_for(const Problem& problem) {
+namespace fulmen::testing {
+namespace {
+
+// Kernels that tests compile are kept in the build folder.
+[[maybe_unused]] const bool kCacheIsSet = ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 0) == 0;
+
+Status run_on_host(const Plan& plan, const Case& c) {
+  const std::size_t bytes = (plan.workspace_bytes() + 63) / 64 * 64;  // so that its start is aligned as the contract says
+  const GuardedBuffer workspace(bytes);
+  if (bytes > 0) std::memset(workspace.data(), 0xFF, bytes);  // NaN in every dtype: scratch must not be read before it is written
+  return plan.run(nullptr, c.tensors, bytes > 0 ? workspace.data() : nullptr, bytes);
+}
+
+Status run_on_copies(const Plan& plan, const Case& c, const Backend& backend, std::size_t shift) {
+  const auto there = DeviceCopy::make(plan.device(), c.tensors, shift);
+  if (!there.ok()) return there.status();
+  const Result<void*> workspace = there.value()->make_workspace(plan.workspace_bytes());
+  if (!workspace.ok()) return workspace.status();
+  Status status = plan.run(nullptr, there.value()->tensors(), workspace.value(), plan.workspace_bytes());
+  if (status.ok()) status = backend.synchronize(plan.device(), nullptr);
+  if (status.ok()) status = there.value()->download();
+  if (!status.ok()) return status;
+  const std::string damage = there.value()->damage();
+  return damage.empty() ? Status{} : Status{StatusCode::internal, damage};
+}
+
+}  // namespace
+
+std::vector<std::string> kernels_for(const Problem& problem, const std::string& device) {
   std::vector<std::string> names;
-  const Result<std::vector<Candidate>> all = candidates(problem, "cpu");
+  const Result<std::vector<Candidate>> all = candidates(problem, device);
   if (!all.ok()) {
     ADD_FAILURE() << all.status().message();
     return names;
@@ -21,35 +51,33 @@ std::vector<std::string> kernels_for(const Problem& problem) {
   return names;
 }
 
-Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options) {
+Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options, const Where& where) {
   options.kernel = kernel;
   Result<Problem> problem = make_problem(c.tensors, options);
   if (!problem.ok()) return problem.status();
-  const Result<Plan> planned = plan(problem.value(), "cpu", options);
+  const Result<Plan> planned = plan(problem.value(), where.device, options);
   if (!planned.ok()) return planned.status();
   if (planned->config().kernel != kernel)
     return {StatusCode::internal, "asked for " + kernel + ", got " + planned->config().kernel};
   c.poison_outputs();
-  const std::size_t bytes = (planned->workspace_bytes() + 63) / 64 * 64;  // so that its start is aligned as the contract says
-  const GuardedBuffer workspace(bytes);
-  if (bytes > 0) std::memset(workspace.data(), 0xFF, bytes);  // NaN in every dtype: scratch must not be read before it is written
-  return planned->run(nullptr, c.tensors, bytes > 0 ? workspace.data() : nullptr, bytes);
+  const auto backend = backend_of(where.device);
+  return backend->uses_host_memory() ? run_on_host(planned.value(), c) : run_on_copies(planned.value(), c, *backend, where.shift);
 }
 
-::testing::AssertionResult verified(Case& c, const std::string& kernel) {
-  const Status status = run_kernel(c, kernel);
-  if (!status.ok()) return ::testing::AssertionFailure() << kernel << ": " << status.message() << "\n  " << to_string(c.spec);
-  const VerifyReport report = verify_result(c.problem(), c.tensors);
-  if (!report.ok) return ::testing::AssertionFailure() << kernel << ": " << report.message << "\n  " << to_string(c.spec);
-  const std::string stray = c.stray_writes();
-  if (!stray.empty()) return ::testing::AssertionFailure() << kernel << ": " << stray << "\n  " << to_string(c.spec);
+::testing::AssertionResult verified(Case& c, const std::string& kernel, const Where& where) {
+  const auto failure = [&](const std::string& what) {
+    return ::testing::AssertionFailure() << kernel << " on " << where.device << ": " << what << "\n  " << to_string(c.spec);
+  };
+  if (const Status status = run_kernel(c, kernel, where); !status.ok()) return failure(status.message());
+  if (const VerifyReport report = verify_result(c.problem(), c.tensors); !report.ok) return failure(report.message);
+  if (const std::string stray = c.stray_writes(); !stray.empty()) return failure(stray);
   return ::testing::AssertionSuccess();
 }
 
-int expect_all_kernels_verified(Case& c) {
+int expect_all_kernels_verified(Case& c, const Where& where) {
   c.make_inputs_read_only();
-  const std::vector<std::string> kernels = kernels_for(c.problem());
-  for (const std::string& kernel : kernels) EXPECT_TRUE(verified(c, kernel));
+  const std::vector<std::string> kernels = kernels_for(c.problem(), where.device);
+  for (const std::string& kernel : kernels) EXPECT_TRUE(verified(c, kernel, where));
   return static_cast<int>(kernels.size());
 }
 

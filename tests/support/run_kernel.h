@@ -10,18 +10,27 @@
 
 namespace fulmen::testing {
 
-// The CPU kernels that support the problem, by name.
-std::vector<std::string> kernels_for(const Problem& problem);
+// Where a case runs.
+struct Where {
+  std::string device = "cpu";
+  std::size_t shift = 0;  // elements by which each tensor begins after an aligned address, on devices with memory of their own
+};
+
+// The device's kernels that support the problem, by name.
+std::vector<std::string> kernels_for(const Problem& problem, const std::string& device = "cpu");
 
 // Plans with options.kernel = kernel, checks that this is what was planned, poisons the outputs and runs in a guarded workspace of
-// exactly the size that the plan asks for.
-Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options);
-inline Status run_kernel(Case& c, const std::string& kernel) { return run_kernel(c, kernel, c.options); }
+// exactly the size that the plan asks for. On a device with memory of its own it runs on copies, and checks that neither inputs
+// nor what lies around them changed.
+Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options, const Where& where = {});
+inline Status run_kernel(Case& c, const std::string& kernel, const Where& where = {}) {
+  return run_kernel(c, kernel, c.options, where);
+}
 
 // Runs, then checks the result by the tolerance rule and that no gap was written.
-::testing::AssertionResult verified(Case& c, const std::string& kernel);
+::testing::AssertionResult verified(Case& c, const std::string& kernel, const Where& where = {});
 
 // EXPECTs verified() for every kernel that supports the case; returns how many there were.
-int expect_all_kernels_verified(Case& c);
+int expect_all_kernels_verified(Case& c, const Where& where = {});
 
 }  // namespace fulmen::testing

@@ -1,0 +1,248 @@
+// Every GPU kernel on emulated chips, and on the machine's GPU where it has one. Each combination of chip, dtype, head_dim and
+// feature is a kernel of its own, compiled when first met: those of the fixed tables are kept in the build folder, and only
+// AnyFeatures draws new ones.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuKernels : public GpuTest {
+ protected:
+  // Runs each kernel that supports the case; how many there were.
+  static int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0) {
+    Case c(spec, random);
+    return expect_all_kernels_verified(c, {device(), shift});
+  }
+};
+
+CaseSpec spec_of(DType dtype, int64_t head_dim, Random& random) {
+  CaseSpec s;
+  s.dtype = dtype;
+  s.batch = random.between(1, 2);
+  s.num_kv_heads = random.between(1, 2);
+  s.num_heads = s.num_kv_heads * random.between(1, 3);
+  s.head_dim = s.head_dim_v = head_dim;
+  s.seqlen_q = random.between(1, 90);
+  s.seqlen_k = random.between(1, 160);
+  return s;
+}
+
+TEST_P(GpuKernels, Features) {
+  Random random(7100);
+  int runs = 0;
+  const auto check = [&](const CaseSpec& s) { runs += expect_all_verified(s, random); };
+  CaseSpec s = spec_of(DType::bf16, 64, random);
+  check(s);
+
+  s = spec_of(DType::fp16, 32, random);  // boards: bias a head, interleaved
+  s.seqlen_q = s.seqlen_k = 64;
+  s.bias = true;
+  s.bias_dtype = DType::fp16;
+  s.bias_broadcast = {true, false, false};
+  check(s);
+
+  s = spec_of(DType::bf16, 128, random);
+  s.causal = random.pick({Causal::bottom_right, Causal::top_left});
+  s.nan_in_masked = true;
+  check(s);
+
+  s = spec_of(DType::fp16, 40, random);  // partial dims, rows of odd lengths
+  s.head_dim_v = 59;
+  s.layout = Layout::odd_strides;
+  s.window_left = random.between(0, 60);
+  s.window_right = random.between(0, 60);
+  s.softcap = 20;
+  s.sinks = true;
+  check(s);
+
+  s = spec_of(DType::bf16, 96, random);
+  s.layout = random.pick({Layout::bhsd, Layout::sbhd});
+  s.keep = true;
+  s.keep_broadcast = {random.chance(0.5), random.chance(0.5), random.chance(0.5)};
+  s.nan_in_masked = true;
+  s.alibi = static_cast<int>(random.between(1, 2));
+  s.bias = true;
+  s.bias_dtype = DType::fp32;
+  check(s);
+
+  s = spec_of(DType::fp32, 80, random);
+  s.causal = Causal::bottom_right;
+  s.sinks = true;
+  check(s);
+  EXPECT_GE(runs, 6);
+}
+
+// A family that takes nothing any more would go untested without anybody noticing.
+TEST_P(GpuKernels, EachFamilyServesWhatItIsFor) {
+  Random random(7105);
+  struct Use {
+    const char* family;
+    int64_t seqlen_q, seqlen_k;
+  };
+  for (const Use& use :
+       {Use{".split_kv.", 1, 2000}, {".short.", 64, 64}, {".forward.", 200, 200}, {".forward.portable", 200, 200}}) {
+    CaseSpec s = spec_of(DType::bf16, 64, random);
+    s.seqlen_q = use.seqlen_q;
+    s.seqlen_k = use.seqlen_k;
+    const Case c(s, random);
+    const std::vector<std::string> kernels = kernels_for(c.problem(), device());
+    EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(), [&](const std::string& name) {
+      return name.find(use.family) != std::string::npos;
+    })) << use.family;
+  }
+}
+
+// Lengths and heads are arguments, not constants: two kernels a dtype see all of these.
+TEST_P(GpuKernels, ShapesAndLayouts) {
+  Random random(7110);
+  struct Shape {
+    int64_t seqlen_q, seqlen_k;
+  };
+  for (const auto& [dtype, dim] : {std::pair<DType, int64_t>{DType::bf16, 64}, {DType::fp16, 128}, {DType::fp32, 80}}) {
+    for (const Shape shape : {Shape{1, 147}, {113, 203}, {128, 217}, {64, 64}, {33, 256}, {2, 700}}) {
+      CaseSpec s = spec_of(dtype, dim, random);
+      s.seqlen_q = shape.seqlen_q;
+      s.seqlen_k = shape.seqlen_k;
+      s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv});
+      s.lse = random.chance(0.7);
+      EXPECT_GT(expect_all_verified(s, random), 0);
+    }
+  }
+}
+
+TEST_P(GpuKernels, AnyFeatures) {
+  constexpr int kCases = 10;
+  // Other cases on each device.
+  const std::string name = device();
+  Random random(std::accumulate(name.begin(), name.end(), uint64_t{7120},
+                                [](uint64_t sum, char c) { return 31 * sum + static_cast<unsigned char>(c); }));
+  for (int i = 0; i < kCases; ++i) {
+    CaseSpec s = random_spec(random);
+    s.seqlen_q = std::min<int64_t>(s.seqlen_q, 100);
+    s.num_kv_heads = std::min<int64_t>(s.num_kv_heads, 2);
+    s.num_heads = s.num_kv_heads * std::min<int64_t>(s.num_heads / s.num_kv_heads, 3);
+    expect_all_verified(s, random, random.chance(0.2) ? 1 : 0);
+  }
+}
+
+TEST_P(GpuKernels, LengthsOfZeroAndOne) {
+  Random random(7200);
+  CaseSpec s = spec_of(DType::bf16, 64, random);
+  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}, {1, 1}, {1, 300}, {130, 3}, {17, 129}, {300, 1}}) {
+    s.seqlen_q = q;
+    s.seqlen_k = k;
+    EXPECT_GT(expect_all_verified(s, random), 0);
+  }
+  s.batch = 0;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+}
+
+TEST_P(GpuKernels, NoKeysWriteZerosAndMinusInfinity) {
+  Random random(7210);
+  CaseSpec s = spec_of(DType::bf16, 64, random);
+  s.seqlen_k = 0;
+  Case c(s, random);
+  for (const std::string& kernel : kernels_for(c.problem(), device())) {
+    const Status status = run_kernel(c, kernel, Where{device()});
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (const float value : c.out_values()) ASSERT_EQ(value, 0) << kernel;
+    for (const float value : c.lse_values()) ASSERT_EQ(value, -HUGE_VALF) << kernel;
+  }
+}
+
+TEST_P(GpuKernels, RowsWithoutAnyKey) {
+  Random random(7220);
+  CaseSpec s = spec_of(DType::fp16, 64, random);
+  s.seqlen_q = 37;
+  s.seqlen_k = 70;
+  s.keep = true;
+  s.nan_in_masked = true;
+  Case c(s, random);
+  auto* keep = static_cast<uint8_t*>(c.tensors.keep_mask.data);
+  const int64_t rows = s.batch * s.num_heads * s.seqlen_q;
+  for (int64_t row = 0; row < rows; row += 3) std::fill_n(keep + row * s.seqlen_k, s.seqlen_k, uint8_t{0});
+  EXPECT_GT(expect_all_kernels_verified(c, {device()}), 0);
+
+  // More queries than keys: the causal diagonal leaves the first rows empty, whole tiles of them.
+  s = spec_of(DType::bf16, 128, random);
+  s.seqlen_q = 200;
+  s.seqlen_k = 40;
+  s.causal = Causal::bottom_right;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+  // A window that ends before the first key.
+  s.causal = Causal::top_left;
+  s.window_left = 3;
+  s.nan_in_masked = true;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+}
+
+TEST_P(GpuKernels, InfinitiesAndNan) {
+  Random random(7230);
+  CaseSpec s = spec_of(DType::fp16, 64, random);
+  s.batch = s.num_kv_heads = 2;
+  s.num_heads = 4;
+  s.seqlen_q = 37;
+  s.seqlen_k = 70;
+  s.bias = true;
+  s.bias_dtype = DType::fp16;
+  Case bias(s, random);
+  for (int64_t j = 0; j < s.seqlen_k; ++j) {
+    // Row 5: all keys; row 6: the first ones, so that a first tile is empty and a later one is not.
+    Case::set(bias.tensors.bias, {0, 1, 5, j}, -HUGE_VALF);
+    if (j < 67) Case::set(bias.tensors.bias, {1, 2, 6, j}, -HUGE_VALF);
+  }
+  EXPECT_GT(expect_all_kernels_verified(bias, {device()}), 0);
+  for (const float value : {HUGE_VALF, -HUGE_VALF, NAN}) {
+    Case in_key(s, random);
+    Case::set(in_key.tensors.k, {1, 40, 1, 3}, value);
+    EXPECT_GT(expect_all_kernels_verified(in_key, {device()}), 0);
+    Case in_query(s, random);
+    Case::set(in_query.tensors.q, {0, 11, 2, 7}, value);
+    EXPECT_GT(expect_all_kernels_verified(in_query, {device()}), 0);
+  }
+}
+
+TEST_P(GpuKernels, LargeInputs) {
+  Random random(7240);
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    CaseSpec s = spec_of(dtype, dtype == DType::bf16 ? 64 : 128, random);
+    s.q_size = 5;
+    s.kv_size = 3;
+    s.seqlen_q = 40;
+    s.seqlen_k = 150;
+    EXPECT_GT(expect_all_verified(s, random), 0);
+  }
+}
+
+TEST_P(GpuKernels, PointersOfAnyAlignment) {
+  Random random(7300);
+  EXPECT_GT(expect_all_verified(spec_of(DType::bf16, 64, random), random, 1), 0);
+}
+
+TEST_P(GpuKernels, RepeatsBitForBit) {
+  Random random(7400);
+  CaseSpec s = spec_of(DType::bf16, 64, random);
+  s.seqlen_q = 2;
+  s.seqlen_k = 2000;  // split keys
+  Case c(s, random);
+  for (const std::string& kernel : kernels_for(c.problem(), device())) {
+    std::vector<float> first, first_lse;
+    for (int i = 0; i < 3; ++i) {
+      const Status status = run_kernel(c, kernel, Where{device()});
+      ASSERT_TRUE(status.ok()) << status.message();
+      if (i == 0) first = c.out_values(), first_lse = c.lse_values();
+      EXPECT_EQ(first, c.out_values()) << kernel;
+      EXPECT_EQ(first_lse, c.lse_values()) << kernel;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuKernels, ::testing::ValuesIn(gpu_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing

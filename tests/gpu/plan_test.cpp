@@ -1,0 +1,210 @@
+// Plans on devices with memory of their own: workspaces, what is refused and why, the one-line call, the C ABI.
+#include <algorithm>
+#include <cstring>
+
+#include "fulmen/fulmen_c.h"
+#include "gpu/gpu_devices.h"
+#include "plan/registry.h"
+#include "support/device_copy.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuPlan : public GpuTest {};
+
+CaseSpec small_spec(int64_t seqlen_q, int64_t seqlen_k) {
+  CaseSpec s;
+  s.dtype = DType::bf16;
+  s.seqlen_q = seqlen_q;
+  s.seqlen_k = seqlen_k;
+  s.num_heads = 4;
+  s.num_kv_heads = 2;
+  s.head_dim = s.head_dim_v = 64;
+  return s;
+}
+
+// A plan that splits the keys, and so needs a workspace.
+constexpr int64_t kSplitKeys = 2000;
+
+TEST_P(GpuPlan, RefusesHostMemory) {
+  Random random(7500);
+  const Case c(small_spec(20, 50), random);
+  const Result<Plan> planned = plan(c.problem(), device());
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  const Status status = planned->run(nullptr, c.tensors, nullptr, 0);
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("q.data is"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("memory of " + device() + " is needed"), std::string::npos) << status.message();
+  const auto there = DeviceCopy::make(device(), c.tensors, 0);
+  ASSERT_TRUE(there.ok()) << there.status().message();
+  AttentionTensors mixed = there.value()->tensors();
+  mixed.out.data = c.tensors.out.data;
+  EXPECT_NE(planned->run(nullptr, mixed, nullptr, 0).message().find("out.data is"), std::string::npos);
+}
+
+TEST_P(GpuPlan, TakesItsWorkspaceOrAllocatesOne) {
+  Random random(7510);
+  Case c(small_spec(1, kSplitKeys), random);
+  const Result<Plan> planned = plan(c.problem(), device());
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  ASSERT_GT(planned->workspace_bytes(), 0U) << planned->explain();
+  const auto there = DeviceCopy::make(device(), c.tensors, 0);
+  ASSERT_TRUE(there.ok()) << there.status().message();
+  const AttentionTensors& tensors = there.value()->tensors();
+  const std::size_t bytes = planned->workspace_bytes();
+  const Result<void*> workspace = there.value()->make_workspace(bytes + 64);
+  ASSERT_TRUE(workspace.ok()) << workspace.status().message();
+
+  const Status small = planned->run(nullptr, tensors, workspace.value(), bytes - 1);
+  EXPECT_EQ(small.code(), StatusCode::invalid_argument);
+  EXPECT_NE(small.message().find("workspace_bytes is " + std::to_string(bytes - 1)), std::string::npos) << small.message();
+  const Status odd = planned->run(nullptr, tensors, static_cast<std::byte*>(workspace.value()) + 4, bytes);
+  EXPECT_NE(odd.message().find("an address divisible by 64 is needed"), std::string::npos) << odd.message();
+  alignas(64) static std::byte host[64];
+  const Status of_host = planned->run(nullptr, tensors, host, bytes);
+  EXPECT_NE(of_host.message().find("workspace is"), std::string::npos) << of_host.message();
+
+  std::vector<float> out;
+  for (void* given : {workspace.value(), static_cast<void*>(nullptr)}) {
+    c.poison_outputs();
+    const Status status = planned->run(nullptr, tensors, given, given != nullptr ? bytes : 0);
+    ASSERT_TRUE(status.ok()) << status.message();
+    ASSERT_TRUE(backend_of(device())->synchronize(device(), nullptr).ok());
+    ASSERT_TRUE(there.value()->download().ok());
+    EXPECT_EQ(there.value()->damage(), "");
+    const VerifyReport report = verify_result(c.problem(), c.tensors);
+    EXPECT_TRUE(report.ok) << report.message;
+    if (given != nullptr) out = c.out_values();
+  }
+  EXPECT_EQ(out, c.out_values());
+}
+
+TEST_P(GpuPlan, OneCallWaitsForItsResult) {
+  Random random(7520);
+  Case c(small_spec(30, 60), random);
+  const auto there = DeviceCopy::make(device(), c.tensors, 0);
+  ASSERT_TRUE(there.ok()) << there.status().message();
+  const Status status = attention(there.value()->tensors(), c.options, device());
+  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_TRUE(there.value()->download().ok());
+  EXPECT_TRUE(verify_result(c.problem(), c.tensors).ok);
+  EXPECT_EQ(there.value()->damage(), "");
+}
+
+TEST_P(GpuPlan, VerifiesItself) {
+  Random random(7530);
+  Case c(small_spec(30, 60), random);
+  AttentionOptions options = c.options;
+  options.verify = true;
+  const Result<Plan> planned = plan(c.problem(), device(), options);
+  ASSERT_TRUE(planned.ok());
+  const Status status = run_kernel(c, planned->config().kernel, options, Where{device()});
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+// Everything that a program in C or Python needs: memory, copies, plan, run, wait.
+TEST_P(GpuPlan, RunsThroughTheCAbi) {
+  Random random(7540);
+  CaseSpec spec = small_spec(1, kSplitKeys);
+  spec.lse = false;
+  Case c(spec, random);
+  fulmen_tensors tensors;
+  fulmen_tensors_init(&tensors);
+  struct Mirror {
+    fulmen_tensor& view;
+    const Tensor& host;
+    std::size_t bytes;
+  };
+  std::vector<Mirror> mirrors;
+  for (const auto& [view, host] : {std::pair<fulmen_tensor*, const Tensor*>{&tensors.q, &c.tensors.q},
+                                   {&tensors.k, &c.tensors.k},
+                                   {&tensors.v, &c.tensors.v},
+                                   {&tensors.out, &c.tensors.out}}) {
+    view->dtype = static_cast<int32_t>(host->dtype);
+    std::copy(host->shape.begin(), host->shape.end(), view->shape);
+    std::copy(host->strides.begin(), host->strides.end(), view->strides);
+    const int64_t elements = host->shape[0] * host->shape[1] * host->shape[2] * host->shape[3];
+    mirrors.push_back({*view, *host, static_cast<std::size_t>(elements * size_of(host->dtype))});
+  }
+  const std::string name = device();
+  for (const Mirror& m : mirrors) {
+    ASSERT_EQ(fulmen_device_allocate(name.c_str(), m.bytes, &m.view.data), FULMEN_OK) << fulmen_last_error();
+    ASSERT_EQ(fulmen_device_copy(name.c_str(), m.view.data, m.host.data, m.bytes), FULMEN_OK) << fulmen_last_error();
+  }
+  fulmen_plan* plan = nullptr;
+  ASSERT_EQ(fulmen_plan_create(&tensors, nullptr, name.c_str(), &plan), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(fulmen_plan_device(plan), name);
+  const std::size_t bytes = fulmen_plan_workspace_bytes(plan);
+  EXPECT_GT(bytes, 0U);
+  void* workspace = nullptr;
+  ASSERT_EQ(fulmen_device_allocate(name.c_str(), bytes, &workspace), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(fulmen_plan_run(plan, nullptr, &tensors, workspace, bytes), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(fulmen_device_synchronize(name.c_str(), nullptr), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(fulmen_device_copy(name.c_str(), c.tensors.out.data, tensors.out.data, mirrors.back().bytes), FULMEN_OK);
+  const VerifyReport report = verify_result(c.problem(), c.tensors);
+  EXPECT_TRUE(report.ok) << report.message;
+  fulmen_plan_destroy(plan);
+  fulmen_device_free(name.c_str(), workspace);
+  for (const Mirror& m : mirrors) fulmen_device_free(name.c_str(), m.view.data);
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuPlan, ::testing::ValuesIn(gpu_devices()), test_name);
+
+TEST(GpuReasons, OtherTargetsSayWhyTheyDoNotRun) {
+  if (const std::string why = why_unusable("emulated:gfx1100"); !why.empty()) GTEST_SKIP() << why;
+  Random random(7600);
+  const Case c(small_spec(200, 200), random);
+  const Result<Plan> planned = plan(c.problem(), "emulated:gfx1100");
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->config().kernel, "emulated.forward.gfx11");
+  EXPECT_NE(planned->explain().find("not emulated.forward.gfx12: gfx1100 has the matrix instructions of gfx11"), std::string::npos)
+      << planned->explain();
+  EXPECT_NE(planned->explain().find("not emulated.short.gfx11: seqlen_k is 200, at most 128 are served"), std::string::npos);
+}
+
+TEST(GpuReasons, UnusableDevicesSayWhatIsMissing) {
+  for (const DeviceInfo& device : devices()) EXPECT_NE(device.usable, !device.reason.empty()) << device.name;
+}
+
+// A write outside the tensors must not go unseen, whoever looks for it: the emulator, or guards.
+class CarelessBackend final : public Backend {
+ public:
+  std::string_view name() const noexcept override { return "careless"; }
+  std::vector<DeviceInfo> devices() const override { return {{"careless", "a test", "", true, ""}}; }
+  const std::vector<const Kernel*>& kernels() const override { return none_; }
+  bool uses_host_memory() const noexcept override { return false; }
+
+ private:
+  std::vector<const Kernel*> none_;
+};
+
+TEST(DeviceCopies, SeeWhatIsWrittenAroundThemAndIntoInputs) {
+  ASSERT_TRUE(register_backend(std::make_shared<CarelessBackend>()).ok());
+  Random random(7700);
+  Case c(small_spec(5, 7), random);
+  const auto there = DeviceCopy::make("careless", c.tensors, 1);
+  ASSERT_TRUE(there.ok()) << there.status().message();
+  const AttentionTensors& t = there.value()->tensors();
+  const Result<void*> workspace = there.value()->make_workspace(100);
+  ASSERT_TRUE(workspace.ok());
+  std::memset(workspace.value(), 0, 100);
+  const int64_t out_bytes = 5 * 4 * 64 * 2;
+  std::memset(t.out.data, 0, static_cast<std::size_t>(out_bytes));
+  EXPECT_EQ(there.value()->damage(), "");
+  const auto expect_seen = [&](void* data, int64_t at, const std::string& what) {
+    std::byte& byte = static_cast<std::byte*>(data)[at];
+    byte ^= std::byte{1};
+    EXPECT_EQ(there.value()->damage().find(what), 0U) << there.value()->damage();
+    byte ^= std::byte{1};
+  };
+  expect_seen(t.out.data, out_bytes, "byte " + std::to_string(out_bytes) + " of out");
+  expect_seen(t.out.data, -1, "byte -1 of out");
+  expect_seen(t.q.data, 3, "byte 3 of q");
+  expect_seen(t.lse.data, -4, "byte -4 of lse");
+  expect_seen(workspace.value(), 100, "byte 100 of workspace");
+  EXPECT_EQ(there.value()->damage(), "");
+}
+
+}  // namespace
+}  // namespace fulmen::testing

@@ -1,0 +1,13 @@
+// A device that is as unlike the host as one can be without a GPU: the host cannot touch its memory, and nothing that it is given
+// is done before somebody waits for it. Its kernel is one of the CPU's.
+#pragma once
+
+namespace fulmen::testing {
+
+// Registers the backend "deferred" with the device "deferred:0", once a process. Alignments and sizes are as everywhere,
+// allocations over 256 MiB fail.
+void register_deferred_device();
+// Allocations that were not freed.
+int deferred_allocations();
+
+}  // namespace fulmen::testing
