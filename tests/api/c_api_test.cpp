@@ -289,8 +289,7 @@ class ShiftedBackend final : public Backend {
  public:
   static constexpr std::size_t kShift = std::size_t{1} << 50U;
   static std::byte* shifted(void* memory, bool to_device) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory);
-    return reinterpret_cast<std::byte*>(to_device ? address + kShift : address - kShift);
+    return to_device ? static_cast<std::byte*>(memory) + kShift : static_cast<std::byte*>(memory) - kShift;
   }
   static bool is_ours(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) >= kShift; }
 

@@ -1,6 +1,7 @@
 #include "support/deferred_device.h"
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,9 +20,9 @@ constexpr std::uintptr_t kShift = std::uintptr_t{1} << 52U;
 constexpr std::size_t kMostBytes = std::size_t{1} << 28U;
 
 bool is_of_device(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) >= kShift; }
-void* to_device(void* memory) { return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory) + kShift); }
+void* to_device(void* memory) { return static_cast<std::byte*>(memory) + kShift; }
 void* to_host(const void* memory) {
-  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory) - (is_of_device(memory) ? kShift : 0));
+  return const_cast<std::byte*>(static_cast<const std::byte*>(memory)) - (is_of_device(memory) ? kShift : 0);
 }
 
 std::atomic<int> allocations{0};
