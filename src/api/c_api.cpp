@@ -416,7 +416,8 @@ int fulmen_device_copy(const char* device, void* to, const void* from, size_t by
     if (to == nullptr && bytes > 0) return null_argument("to");
     if (from == nullptr && bytes > 0) return null_argument("from");
     auto found = fulmen::find_device(device);
-    return found.ok() ? found->backend->copy(found->name, to, from, bytes) : found.status();
+    if (!found.ok() || bytes == 0) return found.status();
+    return found->backend->copy(found->name, to, from, bytes);
   });
 }
 
