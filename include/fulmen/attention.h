@@ -29,6 +29,21 @@ struct AttentionTensors {
   Tensor alibi_slopes{};  // optional fp32 [1 or batch, 1, 1, num_heads]: adds -slope * |i + offset - j|
   Tensor sinks{};         // optional fp32 [1, 1, 1, num_heads]: one more logit a head in the softmax's denominator
   Tensor lse{};           // optional fp32 output [batch, num_heads, seqlen_q, 1]: natural log of the softmax's denominator
+
+  // Backward alone: there out and lse are inputs, as the forward call gave them, and lse is needed. A gradient that is absent is
+  // not computed; one at least is needed.
+  Tensor dout{};   // [batch, seqlen_q, num_heads, head_dim_v], dtype of q: the loss's gradient by out
+  Tensor dlse{};   // optional fp32 [batch, num_heads, seqlen_q, 1]: the loss's gradient by lse
+  Tensor dq{};     // output of q's shape and dtype
+  Tensor dk{};     // output of k's shape and dtype: the sum over the query heads that share a KV head
+  Tensor dv{};     // output of v's shape and dtype, the same
+  Tensor dbias{};  // output [batch, num_heads, seqlen_q, seqlen_k], any float dtype; over dims of size 1 (all but the last may be)
+                   // it is the sum; fp32 accumulation
+  Tensor dsinks{};  // fp32 output [1, 1, 1, num_heads]
+
+  // Which random numbers dropout takes: the same pair gives the same mask, forward and backward, on every device (dropout_mask).
+  uint64_t dropout_seed = 0;
+  uint64_t dropout_offset = 0;
 };
 
 // Runs task(arg, index) once for every index in [0, count), in any order, on any threads, and returns when all are done.
@@ -41,8 +56,10 @@ struct AttentionOptions {
   std::optional<float> softmax_scale{};  // default 1 / sqrt(head_dim); finite
   float softcap = 0.0F;                  // 0 is off; else score = softcap * tanh(score / softcap); finite, >= 0
   Causal causal = Causal::none;
-  int64_t window_left = -1;    // keys j >= i + offset - window_left; -1 is unlimited
-  int64_t window_right = -1;   // keys j <= i + offset + window_right; -1 is unlimited
+  int64_t window_left = -1;   // keys j >= i + offset - window_left; -1 is unlimited
+  int64_t window_right = -1;  // keys j <= i + offset + window_right; -1 is unlimited
+  float dropout = 0.0F;  // probability, >= 0 and < 1, that an element of the softmax is dropped; the others grow by 1 / (1 - p)
+  bool deterministic = false;  // never a kernel whose gradients may differ in bits from run to run (those with atomics)
   std::string kernel{};        // force a candidate by name, e.g. "cpu.prefill.avx2"; empty chooses
   int num_threads = 0;         // CPU threads; 0 takes the OpenMP setting of the caller
   ParallelFor parallel_for{};  // a user's own thread pool instead of OpenMP
@@ -53,5 +70,10 @@ struct AttentionOptions {
 // a backend's name alone for any device of it that works, or empty for default_device(). Errors: every Status that plan() and
 // Plan::run() give. On error nothing is written.
 FULMEN_API Status attention(const AttentionTensors& tensors, const AttentionOptions& options = {}, const std::string& device = {});
+
+// The same for the gradients: reads q, k, v, the optional inputs, out, lse, dout and dlse, writes dq, dk, dv, dbias and dsinks.
+// Errors: those of make_backward_problem(), plan() and Plan::run().
+FULMEN_API Status attention_backward(const AttentionTensors& tensors, const AttentionOptions& options = {},
+                                     const std::string& device = {});
 
 }  // namespace fulmen

@@ -45,6 +45,12 @@ class FULMEN_API Kernel {
  public:
   virtual ~Kernel() = default;
   virtual std::string_view name() const noexcept = 0;  // "<backend>.<family>.<variant>", unique in the process
+  // What it computes. Problems of the other pass, and with dropout where dropout() is false, are refused before supports() is
+  // asked.
+  virtual Pass pass() const noexcept { return Pass::forward; }
+  virtual bool dropout() const noexcept { return false; }
+  // Are its results the same bits from run to run? Where not, it is refused when options.deterministic is set.
+  virtual bool deterministic() const noexcept { return true; }
   // May it run this problem on this device? Asked often, answers quickly.
   virtual Support supports(const Problem& problem, const std::string& device) const = 0;
   // How good it is for a problem it supports: the highest wins; ties go to the one registered first. 0 or less: only when forced.

@@ -20,7 +20,10 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
+enum class Pass : int { forward = 0, backward = 1 };
+
 struct Problem {
+  Pass pass = Pass::forward;
   DType dtype = DType::fp32;  // of q, k, v and out
   int64_t batch = 0;
   int64_t seqlen_q = 0;
@@ -35,18 +38,27 @@ struct Problem {
   int64_t diagonal = 0;       // offset of the diagonal: seqlen_k - seqlen_q for bottom-right, 0 for top-left
   int64_t window_left = -1;   // keys j >= i + diagonal - window_left, -1 unlimited
   int64_t window_right = -1;  // keys j <= i + diagonal + window_right, -1 unlimited (causal gives 0)
+  // Probability in units of 1 / 65536: what the mask's random numbers are compared with. 0: no dropout.
+  int dropout = 0;
+  bool deterministic = false;
   TensorSpec q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse;
+  TensorSpec dout, dlse, dq, dk, dv, dbias, dsinks;  // backward alone; dbias: dims that it sums over have stride 0
 
   bool operator==(const Problem&) const = default;
   int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
-  // 4 * head pairs * attended keys * dims / 2: the useful multiply-adds of the two products, counted as 2 flops each.
+  // What an element that is kept is multiplied with: 1 / (1 - p).
+  float dropout_scale() const noexcept { return 65536.0F / static_cast<float>(65536 - dropout); }
+  // The useful multiply-adds of the products, 2 flops each: q k^T and p v; backward q k^T, dout v^T, and those of dq, dk and dv.
   FULMEN_API double flops() const noexcept;
-  // Bytes of q, k, v, bias and keep_mask read once, out and lse written once.
+  // Bytes of inputs read once and outputs written once.
   FULMEN_API double bytes() const noexcept;
 };
 
 // Checks the tensors (not their pointers) against the contract and returns the Problem, or a Status naming the bad argument.
 FULMEN_API Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOptions& options);
+
+// The same for the backward pass: out, lse and dout are needed, and one of dq, dk, dv, dbias and dsinks at least.
+FULMEN_API Result<Problem> make_backward_problem(const AttentionTensors& tensors, const AttentionOptions& options);
 
 // "bf16 b=64 sq=64 sk=64 h=24/24 d=32 scale=0.1768 bias=bf16 ..."
 FULMEN_API std::string to_string(const Problem& problem);

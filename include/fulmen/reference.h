@@ -15,16 +15,34 @@ namespace fulmen {
 // Where memory is too short for one KV head in double a thread, the results are all NaN.
 FULMEN_API void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse);
 
+// The gradients' row-major doubles, each null where it is not wanted.
+struct ReferenceGradients {
+  double* dq = nullptr;      // [batch, seqlen_q, num_heads, head_dim]
+  double* dk = nullptr;      // [batch, seqlen_k, num_kv_heads, head_dim]
+  double* dv = nullptr;      // [batch, seqlen_k, num_kv_heads, head_dim_v]
+  double* dbias = nullptr;   // [batch, num_heads, seqlen_q, seqlen_k], 1 instead where problem.dbias has stride 0
+  double* dsinks = nullptr;  // [num_heads]
+};
+// Exact gradients in double precision by plain loops, from q, k, v, the optional inputs, dout and dlse; tensors.out and tensors.lse
+// are ignored: the forward pass is computed again. problem: of make_backward_problem. Errors: out_of_memory.
+FULMEN_API Status attention_backward_reference(const Problem& problem, const AttentionTensors& tensors,
+                                               const ReferenceGradients& gradients);
+
+// Which elements of the softmax dropout keeps (1) and drops (0), by Philox 4x32-10 (Salmon et al. 2011) from tensors.dropout_seed
+// and dropout_offset. keep: [batch, num_heads, seqlen_q, seqlen_k] bytes, row-major.
+FULMEN_API void dropout_mask(const Problem& problem, const AttentionTensors& tensors, uint8_t* keep);
+
 struct VerifyReport {
   bool ok = false;
-  double worst_error = 0;     // E = max |ours - ref| over out
+  std::string tensor;         // "out"; backward: the gradient nearest to its bound, or over it
+  double worst_error = 0;     // E = max |ours - ref| over it
   double baseline_error = 0;  // P = max |same-precision standard attention - ref|
-  double bound = 0;           // 2 P + 1e-5 (softcap: + 3e-4)
+  double bound = 0;           // 2 P + 1e-5, gradients 3 P + 1e-5 (softcap: + 3e-4)
   double lse_error = 0;       // max |lse - ref| / max(1, |ref|), 0 without an lse
   std::string message;        // when not ok: the worst element with its index, value, expected value
 };
-// Compares tensors.out (and lse) with the reference under the rule of docs/contract.md. O(seqlen^2) time, O(seqlen_k) memory a
-// thread.
+// Compares tensors.out (and lse), or in the backward pass every gradient, with the reference under the rule of docs/contract.md.
+// O(seqlen^2) time; O(seqlen_k) memory a thread, backward three times the gradients in double.
 FULMEN_API VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors);
 
 }  // namespace fulmen

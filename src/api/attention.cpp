@@ -51,30 +51,25 @@ Status bad_overlap(const Range& a, const Range& b) {
 }
 
 Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const void* workspace) {
-  const Problem& p = plan.problem;
-  const TensorBytes& bytes = plan.bytes;
-  const Range inputs[] = {{"q", t.q.data, bytes.q, p.q},
-                          {"k", t.k.data, bytes.k, p.k},
-                          {"v", t.v.data, bytes.v, p.v},
-                          {"bias", t.bias.data, bytes.bias, p.bias},
-                          {"keep_mask", t.keep_mask.data, bytes.keep_mask, p.keep_mask},
-                          {"alibi_slopes", t.alibi_slopes.data, bytes.alibi_slopes, p.alibi_slopes},
-                          {"sinks", t.sinks.data, bytes.sinks, p.sinks}};
-  const Range outputs[] = {{"out", t.out.data, bytes.out, p.out}, {"lse", t.lse.data, bytes.lse, p.lse}};
+  const auto pass = static_cast<std::size_t>(plan.problem.pass);
   const TensorSpec scratch;
   const Range work{"workspace", workspace, workspace != nullptr ? plan.runner->workspace_bytes() : 0, scratch};
-  for (const Range& range : inputs) {
+  const auto range_of = [&](int i) {
+    const TensorField& field = kTensorTable[i];
+    return Range{field.name, (t.*field.tensor).data, plan.bytes[i], plan.problem.*field.spec};
+  };
+  for (int i = 0; i < kTensorFields; ++i) {
+    const TensorField& field = kTensorTable[i];
+    if (!field.read[pass] && !field.written[pass]) continue;
+    const Range range = range_of(i);
     if (!addressable(range)) return bad_address(range);
     if (overlap(work, range)) return bad_overlap(work, range);
-  }
-  for (const Range& output : outputs) {
-    if (!addressable(output)) return bad_address(output);
-    if (overlap(work, output)) return bad_overlap(work, output);
-    for (const Range& input : inputs) {
-      if (overlap(output, input)) return bad_overlap(output, input);
+    if (!field.written[pass]) continue;
+    for (int other = 0; other < i; ++other) {
+      const bool used = kTensorTable[other].read[pass] || kTensorTable[other].written[pass];
+      if (used && overlap(range, range_of(other))) return bad_overlap(range, range_of(other));
     }
   }
-  if (overlap(outputs[0], outputs[1])) return bad_overlap(outputs[0], outputs[1]);
   return {};
 }
 
@@ -101,20 +96,12 @@ Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const Atten
   if (Status status = backend.synchronize(plan.device, stream); !status.ok()) return status;
   AttentionTensors host = tensors;
   std::vector<std::vector<std::byte>> copies;
-  const TensorBytes& bytes = plan.bytes;
-  for (const auto& [tensor, size] : {std::pair{&host.q, bytes.q},
-                                     {&host.k, bytes.k},
-                                     {&host.v, bytes.v},
-                                     {&host.out, bytes.out},
-                                     {&host.bias, bytes.bias},
-                                     {&host.keep_mask, bytes.keep_mask},
-                                     {&host.alibi_slopes, bytes.alibi_slopes},
-                                     {&host.sinks, bytes.sinks},
-                                     {&host.lse, bytes.lse}}) {
-    if (size == 0) continue;
-    std::vector<std::byte>& copy = copies.emplace_back(size);
-    if (Status status = backend.copy(plan.device, copy.data(), tensor->data, size); !status.ok()) return status;
-    tensor->data = copy.data();
+  for (int i = 0; i < kTensorFields; ++i) {
+    if (plan.bytes[i] == 0) continue;
+    std::vector<std::byte>& copy = copies.emplace_back(plan.bytes[i]);
+    Tensor& tensor = host.*kTensorTable[i].tensor;
+    if (Status status = backend.copy(plan.device, copy.data(), tensor.data, plan.bytes[i]); !status.ok()) return status;
+    tensor.data = copy.data();
   }
   return verify_result(plan.problem, host);
 }
@@ -158,13 +145,25 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
   }
 }
 
-Status attention(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device) {
-  auto problem = make_problem(tensors, options);
+namespace {
+
+Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors, const AttentionOptions& options,
+                const std::string& device) {
   if (!problem.ok()) return problem.status();
   auto chosen = plan(problem.value(), device, options);
   if (!chosen.ok()) return chosen.status();
   const Status status = chosen->run(nullptr, tensors, nullptr, 0);
   return status.ok() ? backend_of(chosen->device())->synchronize(chosen->device(), nullptr) : status;
+}
+
+}  // namespace
+
+Status attention(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device) {
+  return run_once(make_problem(tensors, options), tensors, options, device);
+}
+
+Status attention_backward(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device) {
+  return run_once(make_backward_problem(tensors, options), tensors, options, device);
 }
 
 }  // namespace fulmen

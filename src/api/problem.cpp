@@ -141,10 +141,6 @@ Status check_main(const AttentionTensors& a, Problem& p) {
   if (!status.ok()) return status;
   status = check_shape("out", a.out, {p.batch, p.seqlen_q, p.num_heads, p.head_dim_v}, "[batch, seqlen_q, num_heads, head_dim_v]");
   if (!status.ok()) return status;
-  if (overlaps_itself(a.out)) {
-    return invalid(fmt::format("out with shape {} and strides {} overlaps itself: each element needs its own place", a.out.shape,
-                               a.out.strides));
-  }
   p.q = spec_of(a.q);
   p.k = spec_of(a.k);
   p.v = spec_of(a.v);
@@ -165,6 +161,19 @@ Status check_score_tensor(const char* name, const Tensor& t, const Problem& p, T
   }
   spec = spec_of(t);
   return {};
+}
+
+// lse and dlse: [batch, num_heads, seqlen_q, 1].
+Status check_row_numbers(const char* name, const Tensor& t, const Problem& p) {
+  if (t.dtype != DType::fp32) return invalid(fmt::format("{}.dtype is {}: fp32 is needed", name, name_of(t.dtype)));
+  if (Status status = check_view(name, t); !status.ok()) return status;
+  return check_shape(name, t, {p.batch, p.num_heads, p.seqlen_q, 1}, "[batch, num_heads, seqlen_q, 1]");
+}
+
+Status check_output(const char* name, const Tensor& t) {
+  if (!overlaps_itself(t)) return {};
+  return invalid(
+      fmt::format("{} with shape {} and strides {} overlaps itself: each element needs its own place", name, t.shape, t.strides));
 }
 
 Status check_optional(const AttentionTensors& a, Problem& p) {
@@ -199,15 +208,66 @@ Status check_optional(const AttentionTensors& a, Problem& p) {
     v.spec = spec_of(v.tensor);
   }
   if (!absent(a.lse)) {
-    if (a.lse.dtype != DType::fp32) return invalid(fmt::format("lse.dtype is {}: fp32 is needed", name_of(a.lse.dtype)));
-    if (Status status = check_view("lse", a.lse); !status.ok()) return status;
-    Status status = check_shape("lse", a.lse, {p.batch, p.num_heads, p.seqlen_q, 1}, "[batch, num_heads, seqlen_q, 1]");
-    if (!status.ok()) return status;
-    if (overlaps_itself(a.lse)) {
-      return invalid(fmt::format("lse with shape {} and strides {} overlaps itself: each element needs its own place", a.lse.shape,
-                                 a.lse.strides));
-    }
+    if (Status status = check_row_numbers("lse", a.lse, p); !status.ok()) return status;
+    if (Status status = check_output("lse", a.lse); !status.ok()) return status;
     p.lse = spec_of(a.lse);
+  }
+  return {};
+}
+
+// A gradient of q, k, v: as the tensor itself.
+Status check_gradient(const char* name, const Tensor& t, DType dtype, const Shape& want, const char* meaning, TensorSpec& spec) {
+  if (absent(t)) return {};
+  if (t.dtype != dtype) {
+    return invalid(fmt::format("{}.dtype is {}, q.dtype is {}: they must agree", name, name_of(t.dtype), name_of(dtype)));
+  }
+  if (Status status = check_view(name, t); !status.ok()) return status;
+  if (Status status = check_shape(name, t, want, meaning); !status.ok()) return status;
+  if (Status status = check_output(name, t); !status.ok()) return status;
+  spec = spec_of(t);
+  return {};
+}
+
+Status check_bias_gradient(const AttentionTensors& a, Problem& p) {
+  if (absent(a.dbias)) return {};
+  if (!p.bias.present) return invalid("dbias is given, bias is missing: without a bias it has no gradient");
+  if (!is_float(a.dbias.dtype)) {
+    return invalid(fmt::format("dbias.dtype is {}: fp32, fp16 and bf16 are accepted", name_of(a.dbias.dtype)));
+  }
+  if (Status status = check_score_tensor("dbias", a.dbias, p, p.dbias); !status.ok()) return status;
+  return check_output("dbias", a.dbias);
+}
+
+Status check_backward(const AttentionTensors& a, Problem& p) {
+  p.pass = Pass::backward;
+  if (absent(a.lse)) return invalid("lse is missing: the backward pass needs the one that the forward pass gave");
+  if (absent(a.dout)) return invalid("dout is missing: the backward pass needs the gradient of out");
+  const Shape q{p.batch, p.seqlen_q, p.num_heads, p.head_dim}, out{p.batch, p.seqlen_q, p.num_heads, p.head_dim_v};
+  const Shape k{p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim}, v{p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim_v};
+  if (a.dout.dtype != p.dtype) {
+    return invalid(fmt::format("dout.dtype is {}, q.dtype is {}: they must agree", name_of(a.dout.dtype), name_of(p.dtype)));
+  }
+  if (Status status = check_view("dout", a.dout); !status.ok()) return status;
+  if (Status status = check_shape("dout", a.dout, out, "[batch, seqlen_q, num_heads, head_dim_v]"); !status.ok()) return status;
+  p.dout = spec_of(a.dout);
+  if (!absent(a.dlse)) {
+    if (Status status = check_row_numbers("dlse", a.dlse, p); !status.ok()) return status;
+    p.dlse = spec_of(a.dlse);
+  }
+  Status status = check_gradient("dq", a.dq, p.dtype, q, "[batch, seqlen_q, num_heads, head_dim]", p.dq);
+  if (status.ok()) status = check_gradient("dk", a.dk, p.dtype, k, "[batch, seqlen_k, num_kv_heads, head_dim]", p.dk);
+  if (status.ok()) status = check_gradient("dv", a.dv, p.dtype, v, "[batch, seqlen_k, num_kv_heads, head_dim_v]", p.dv);
+  if (status.ok()) status = check_bias_gradient(a, p);
+  if (!status.ok()) return status;
+  if (!absent(a.dsinks)) {
+    if (!p.sinks.present) return invalid("dsinks is given, sinks is missing: without sinks they have no gradient");
+    if (a.dsinks.dtype != DType::fp32) return invalid(fmt::format("dsinks.dtype is {}: fp32 is needed", name_of(a.dsinks.dtype)));
+    if (Status bad = check_view("dsinks", a.dsinks); !bad.ok()) return bad;
+    if (Status bad = check_shape("dsinks", a.dsinks, {1, 1, 1, p.num_heads}, "[1, 1, 1, num_heads]"); !bad.ok()) return bad;
+    p.dsinks = spec_of(a.dsinks);
+  }
+  if (!p.dq.present && !p.dk.present && !p.dv.present && !p.dbias.present && !p.dsinks.present) {
+    return invalid("dq, dk, dv, dbias and dsinks are all missing: there is nothing to compute");
   }
   return {};
 }
@@ -226,6 +286,12 @@ Status check_options(const AttentionOptions& o, Problem& p) {
   }
   if (o.window_left < -1) return invalid(fmt::format("window_left is {}: -1 (unlimited) or above is accepted", o.window_left));
   if (o.window_right < -1) return invalid(fmt::format("window_right is {}: -1 (unlimited) or above is accepted", o.window_right));
+  if (!(o.dropout >= 0 && o.dropout < 1)) {
+    return invalid(fmt::format("dropout is {}: a probability, 0 (off) or above and below 1, is needed", o.dropout));
+  }
+  constexpr float kDropoutSteps = 65536;
+  p.dropout = std::min(static_cast<int>(std::lround(o.dropout * kDropoutSteps)), static_cast<int>(kDropoutSteps) - 1);
+  p.deterministic = o.deterministic;
   if (o.num_threads < 0)
     return invalid(fmt::format("num_threads is {}: 0 (the caller's setting) or above is accepted", o.num_threads));
   // Wider than any sequence is unlimited; clipping keeps sums of indices exact.
@@ -242,6 +308,20 @@ Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOpt
     Problem p;
     if (Status status = check_main(tensors, p); !status.ok()) return status;
     if (Status status = check_optional(tensors, p); !status.ok()) return status;
+    if (Status status = check_output("out", tensors.out); !status.ok()) return status;
+    if (Status status = check_options(options, p); !status.ok()) return status;
+    return p;
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, "no memory to describe the problem");
+  }
+}
+
+Result<Problem> make_backward_problem(const AttentionTensors& tensors, const AttentionOptions& options) {
+  try {
+    Problem p;
+    if (Status status = check_main(tensors, p); !status.ok()) return status;
+    if (Status status = check_optional(tensors, p); !status.ok()) return status;
+    if (Status status = check_backward(tensors, p); !status.ok()) return status;
     if (Status status = check_options(options, p); !status.ok()) return status;
     return p;
   } catch (const std::bad_alloc&) {
@@ -269,27 +349,35 @@ double Problem::flops() const noexcept {
   const double all = static_cast<double>(seqlen_q) * static_cast<double>(seqlen_k);
   const double ends = window_right < 0 ? all : sum_of_clamped(diagonal + window_right + 1, seqlen_q, seqlen_k);
   const double starts = window_left < 0 ? 0 : sum_of_clamped(diagonal - window_left, seqlen_q, seqlen_k);
-  return 2.0 * static_cast<double>(batch * num_heads) * (ends - starts) * static_cast<double>(head_dim + head_dim_v);
+  const auto dims = static_cast<double>(pass == Pass::forward ? head_dim + head_dim_v : 3 * head_dim + 2 * head_dim_v);
+  return 2.0 * static_cast<double>(batch * num_heads) * (ends - starts) * dims;
 }
 
 double Problem::bytes() const noexcept {
   const auto size = static_cast<double>(size_of(dtype));
   const auto b = static_cast<double>(batch), h = static_cast<double>(num_heads), kv = static_cast<double>(num_kv_heads);
   const auto sq = static_cast<double>(seqlen_q), sk = static_cast<double>(seqlen_k);
-  const auto d = static_cast<double>(head_dim + head_dim_v);
-  double total = size * b * d * (h * sq + kv * sk);
-  for (const TensorSpec* spec : {&bias, &keep_mask}) {
+  const auto d = static_cast<double>(head_dim), dv = static_cast<double>(head_dim_v);
+  double total = size * b * (d + dv) * (h * sq + kv * sk);
+  if (pass == Pass::backward) {
+    total += size * b * h * sq * dv;  // dout
+    total += size * b * (this->dq.present ? h * sq * d : 0);
+    total += size * b * kv * sk * ((this->dk.present ? d : 0) + (this->dv.present ? dv : 0));
+  }
+  for (const TensorSpec* spec : {&bias, &keep_mask, &dbias}) {
     if (!spec->present) continue;
     total += static_cast<double>(size_of(spec->dtype)) * (spec->strides[0] != 0 ? b : 1) * (spec->strides[1] != 0 ? h : 1) *
              (spec->strides[2] != 0 ? sq : 1) * sk;
   }
-  if (lse.present) total += 4.0 * b * h * sq;
+  for (const TensorSpec* spec : {&lse, &dlse}) {
+    if (spec->present) total += 4.0 * b * h * sq;
+  }
   return total;
 }
 
 std::string to_string(const Problem& p) {
-  std::string text = fmt::format("{} b={} sq={} sk={} h={}/{} d={}", to_string(p.dtype), p.batch, p.seqlen_q, p.seqlen_k,
-                                 p.num_heads, p.num_kv_heads, p.head_dim);
+  std::string text = fmt::format("{}{} b={} sq={} sk={} h={}/{} d={}", p.pass == Pass::backward ? "backward " : "",
+                                 to_string(p.dtype), p.batch, p.seqlen_q, p.seqlen_k, p.num_heads, p.num_kv_heads, p.head_dim);
   if (p.head_dim_v != p.head_dim) text += fmt::format("/{}", p.head_dim_v);
   text += fmt::format(" scale={:.4g}", p.softmax_scale);
   if (p.softcap > 0) text += fmt::format(" softcap={:g}", p.softcap);
@@ -300,7 +388,18 @@ std::string to_string(const Problem& p) {
   if (p.keep_mask.present) text += fmt::format(" keep_mask strides={}", p.keep_mask.strides);
   if (p.alibi_slopes.present) text += " alibi";
   if (p.sinks.present) text += " sinks";
-  if (p.lse.present) text += " lse";
+  if (p.dropout > 0) text += fmt::format(" dropout={:.5g}", p.dropout / 65536.0);
+  if (p.deterministic) text += " deterministic";
+  if (p.pass == Pass::forward) {
+    if (p.lse.present) text += " lse";
+    return text;
+  }
+  if (p.dlse.present) text += " dlse";
+  text += " gives";
+  for (const auto& [name, spec] : {std::pair{" dq", &p.dq}, {" dk", &p.dk}, {" dv", &p.dv}, {" dsinks", &p.dsinks}}) {
+    if (spec->present) text += name;
+  }
+  if (p.dbias.present) text += fmt::format(" dbias={} strides={}", to_string(p.dbias.dtype), p.dbias.strides);
   return text;
 }
 
@@ -308,12 +407,14 @@ std::size_t hash_value(const Problem& p) noexcept {
   std::size_t hash = 0;
   const auto mix = [&hash](int64_t x) { hash ^= std::hash<int64_t>{}(x) + 0x9E3779B97F4A7C15ULL + (hash << 6U) + (hash >> 2U); };
   for (const int64_t x : {static_cast<int64_t>(p.dtype), p.batch, p.seqlen_q, p.seqlen_k, p.num_heads, p.num_kv_heads, p.head_dim,
-                          p.head_dim_v, p.diagonal, p.window_left, p.window_right}) {
+                          p.head_dim_v, p.diagonal, p.window_left, p.window_right, static_cast<int64_t>(p.pass),
+                          static_cast<int64_t>(p.dropout), static_cast<int64_t>(p.deterministic)}) {
     mix(x);
   }
   mix(static_cast<int64_t>(std::hash<float>{}(p.softmax_scale)));
   mix(static_cast<int64_t>(std::hash<float>{}(p.softcap)));
-  for (const TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.bias, &p.keep_mask, &p.alibi_slopes, &p.sinks, &p.lse}) {
+  for (const TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.bias, &p.keep_mask, &p.alibi_slopes, &p.sinks, &p.lse, &p.dout,
+                                 &p.dlse, &p.dq, &p.dk, &p.dv, &p.dbias, &p.dsinks}) {
     mix(static_cast<int64_t>(spec->dtype) * 2 + static_cast<int64_t>(spec->present));
     for (const int64_t stride : spec->strides) mix(stride);
   }

@@ -10,6 +10,28 @@
 #include "plan/registry.h"
 
 namespace fulmen {
+
+using T = AttentionTensors;
+using P = Problem;
+constexpr std::array<TensorField, kTensorFields> kTensorTable{{
+    {"q", &T::q, &P::q, {true, true}, {}},
+    {"k", &T::k, &P::k, {true, true}, {}},
+    {"v", &T::v, &P::v, {true, true}, {}},
+    {"bias", &T::bias, &P::bias, {true, true}, {}},
+    {"keep_mask", &T::keep_mask, &P::keep_mask, {true, true}, {}},
+    {"alibi_slopes", &T::alibi_slopes, &P::alibi_slopes, {true, true}, {}},
+    {"sinks", &T::sinks, &P::sinks, {true, true}, {}},
+    {"out", &T::out, &P::out, {false, true}, {true, false}},
+    {"lse", &T::lse, &P::lse, {false, true}, {true, false}},
+    {"dout", &T::dout, &P::dout, {false, true}, {}},
+    {"dlse", &T::dlse, &P::dlse, {false, true}, {}},
+    {"dq", &T::dq, &P::dq, {}, {false, true}},
+    {"dk", &T::dk, &P::dk, {}, {false, true}},
+    {"dv", &T::dv, &P::dv, {}, {false, true}},
+    {"dbias", &T::dbias, &P::dbias, {}, {false, true}},
+    {"dsinks", &T::dsinks, &P::dsinks, {}, {false, true}},
+}};
+
 namespace {
 
 bool environment_flag(const char* name) {
@@ -27,17 +49,17 @@ std::size_t bytes_of(const TensorSpec& spec, const std::array<int64_t, 4>& shape
   return static_cast<std::size_t>((last + 1) * size_of(spec.dtype));
 }
 
-TensorBytes bytes_of(const Problem& p) {
-  const std::array<int64_t, 4> scores{p.batch, p.num_heads, p.seqlen_q, p.seqlen_k};
-  return {.q = bytes_of(p.q, {p.batch, p.seqlen_q, p.num_heads, p.head_dim}),
-          .k = bytes_of(p.k, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim}),
-          .v = bytes_of(p.v, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim_v}),
-          .out = bytes_of(p.out, {p.batch, p.seqlen_q, p.num_heads, p.head_dim_v}),
-          .bias = bytes_of(p.bias, scores),
-          .keep_mask = bytes_of(p.keep_mask, scores),
-          .alibi_slopes = bytes_of(p.alibi_slopes, {p.batch, 1, 1, p.num_heads}),
-          .sinks = bytes_of(p.sinks, {1, 1, 1, p.num_heads}),
-          .lse = bytes_of(p.lse, {p.batch, p.num_heads, p.seqlen_q, 1})};
+// In the order of kTensorTable.
+std::array<std::size_t, kTensorFields> bytes_of(const Problem& p) {
+  using Shape = std::array<int64_t, 4>;
+  const Shape q{p.batch, p.seqlen_q, p.num_heads, p.head_dim}, out{p.batch, p.seqlen_q, p.num_heads, p.head_dim_v};
+  const Shape k{p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim}, v{p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim_v};
+  const Shape scores{p.batch, p.num_heads, p.seqlen_q, p.seqlen_k}, rows{p.batch, p.num_heads, p.seqlen_q, 1};
+  const Shape slopes{p.batch, 1, 1, p.num_heads}, heads{1, 1, 1, p.num_heads};
+  const Shape shapes[kTensorFields] = {q, k, v, scores, scores, slopes, heads, out, rows, out, rows, q, k, v, scores, heads};
+  std::array<std::size_t, kTensorFields> bytes{};
+  for (int i = 0; i < kTensorFields; ++i) bytes[i] = bytes_of(p.*kTensorTable[i].spec, shapes[i]);
+  return bytes;
 }
 
 // The best kernel that supports the problem: the highest rank, the first registered among equals.
@@ -46,7 +68,7 @@ const Kernel* choose(const Backend& backend, const Problem& problem, const std::
   double best_rank = 0;
   for (const Kernel* kernel : backend.kernels()) {
     const double rank = kernel->rank(problem);
-    if (rank > best_rank && kernel->supports(problem, device).yes) {
+    if (rank > best_rank && support_of(*kernel, problem, device).yes) {
       best = kernel;
       best_rank = rank;
     }
@@ -59,7 +81,7 @@ Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem
   std::string names;
   for (const Kernel* kernel : backend.kernels()) {
     if (kernel->name() == name) {
-      const Support support = kernel->supports(problem, device);
+      const Support support = support_of(*kernel, problem, device);
       if (support.yes) return kernel;
       return Status(StatusCode::unsupported, fmt::format("kernel \"{}\" cannot run this problem: {}", name, support.reason));
     }
@@ -72,7 +94,7 @@ Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem
 std::string no_kernel_message(const Backend& backend, const Problem& problem, const std::string& device) {
   std::string reasons;
   for (const Kernel* kernel : backend.kernels()) {
-    const Support support = kernel->supports(problem, device);
+    const Support support = support_of(*kernel, problem, device);
     reasons += fmt::format("; {}: {}", kernel->name(), support.yes ? "runs only when forced by name" : support.reason);
   }
   return fmt::format("no kernel of device \"{}\" runs {}{}", device, to_string(problem), reasons);
@@ -148,7 +170,7 @@ std::string Plan::explain() const {
                                  impl.forced ? "forced by name" : fmt::format("the highest rank, {:g}", chosen_rank));
   for (const Kernel* kernel : impl.backend->kernels()) {
     if (kernel == impl.kernel) continue;
-    const Support support = kernel->supports(impl.problem, impl.device);
+    const Support support = support_of(*kernel, impl.problem, impl.device);
     const double rank = kernel->rank(impl.problem);
     text += fmt::format("\n  not {}: ", kernel->name());
     if (!support.yes) {

@@ -1,6 +1,7 @@
 // What a Plan holds.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 
@@ -9,10 +10,15 @@
 
 namespace fulmen {
 
-// Bytes from a tensor's first to one past its last element; 0 where it is absent or empty.
-struct TensorBytes {
-  std::size_t q = 0, k = 0, v = 0, out = 0, bias = 0, keep_mask = 0, alibi_slopes = 0, sinks = 0, lse = 0;
+// A tensor of a call, by where it is in each struct.
+struct TensorField {
+  const char* name;
+  Tensor AttentionTensors::* tensor;
+  TensorSpec Problem::* spec;
+  bool read[2], written[2];  // by the forward pass, by the backward pass
 };
+constexpr int kTensorFields = 16;
+extern const std::array<TensorField, kTensorFields> kTensorTable;
 
 struct Plan::Impl {
   Problem problem;
@@ -22,7 +28,8 @@ struct Plan::Impl {
   std::shared_ptr<const Backend> backend;  // keeps a user's backend alive
   const Kernel* kernel = nullptr;
   std::unique_ptr<const Runner> runner;
-  TensorBytes bytes;
+  // Of each tensor of the table, from its first to one past its last element; 0 where it is absent or empty.
+  std::array<std::size_t, kTensorFields> bytes{};
 };
 
 }  // namespace fulmen

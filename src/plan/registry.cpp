@@ -55,6 +55,15 @@ std::shared_ptr<const Backend> backend_of(std::string_view device) {
   return nullptr;
 }
 
+Support support_of(const Kernel& kernel, const Problem& problem, const std::string& device) {
+  if (kernel.pass() != problem.pass) {
+    return Support::no(problem.pass == Pass::backward ? "it computes the forward pass" : "it computes gradients");
+  }
+  if (problem.dropout > 0 && !kernel.dropout()) return Support::no("it has no dropout");
+  if (problem.deterministic && !kernel.deterministic()) return Support::no("it is not deterministic: it adds with atomics");
+  return kernel.supports(problem, device);
+}
+
 Status check_device(std::string_view device) {
   const auto backend = backend_of(device);
   if (backend != nullptr) {
@@ -165,7 +174,7 @@ Result<std::vector<Candidate>> candidates(const Problem& problem, const std::str
     std::vector<Candidate> all;
     const auto backend = backend_of(device);
     for (const Kernel* kernel : backend->kernels()) {
-      all.push_back({std::string(kernel->name()), kernel->supports(problem, device), kernel->rank(problem)});
+      all.push_back({std::string(kernel->name()), support_of(*kernel, problem, device), kernel->rank(problem)});
     }
     return all;
   } catch (const std::bad_alloc&) {

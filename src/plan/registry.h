@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,9 @@ std::shared_ptr<const BackendList> backend_list();
 
 // The backend of a device's name ("cuda:0" belongs to "cuda"), or null.
 std::shared_ptr<const Backend> backend_of(std::string_view device);
+
+// May the kernel run this problem on this device: its own answer, after what any kernel is asked (pass, dropout, deterministic).
+Support support_of(const Kernel& kernel, const Problem& problem, const std::string& device);
 
 // Error for a device that no backend has, or that cannot be used, with what there is.
 Status check_device(std::string_view device);

@@ -1,4 +1,5 @@
-// Baselines as kernels that can be forced by name: "cpu.standard.blas", "cpu.standard.plain", "cpu.reference.double".
+// Baselines as kernels that can be forced by name: "cpu.standard.blas", "cpu.standard.plain", "cpu.reference.double" and
+// "cpu.reference.double.backward".
 #pragma once
 
 #include <vector>

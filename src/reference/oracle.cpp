@@ -62,11 +62,13 @@ double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
   magnitude_ = 0;
   if (max == -kInfinity && !nan) return -kInfinity;  // nothing to attend: zeros, not 0 / 0
 
+  const RowDropout dropout(p_, t_, batch_, h, i);
   double sum = sink == -kInfinity ? 0 : std::exp(sink - max);
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
-    const double weight = std::exp(scores[j] - max);
-    sum += weight;
+    const double exponential = std::exp(scores[j] - max);
+    sum += exponential;
+    const double weight = exponential * dropout.factor(j);
     add_scaled(out, v_.data() + j * p_.head_dim_v, weight, p_.head_dim_v);
     magnitude_ += weight * v_sizes_[static_cast<std::size_t>(j)];
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "algorithm/philox.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "reference/float_formats.h"
@@ -53,6 +54,28 @@ void add_score_terms(const Problem& p, const AttentionTensors& t, int64_t b, int
     for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = round(scores[j] - slope * Real(std::abs(i + p.diagonal - j)));
   }
 }
+
+// Which elements of a row of the softmax dropout keeps, and with what factor.
+class RowDropout {
+ public:
+  RowDropout(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i) noexcept
+      : random_(algorithm::DropoutHead::of(t.dropout_seed, t.dropout_offset, b * p.num_heads + h)),
+        row_(i),
+        dropout_(p.dropout),
+        scale_(p.dropout_scale()) {}
+  bool any() const noexcept { return dropout_ > 0; }
+  // 0 for a dropped element, else 1 / (1 - p).
+  float factor(int64_t j) const noexcept {
+    if (dropout_ == 0) return 1;
+    return random_.keeps(row_, j, dropout_) ? scale_ : 0;
+  }
+
+ private:
+  algorithm::DropoutHead random_;
+  int64_t row_;
+  int dropout_;
+  float scale_;
+};
 
 // The sink's logit of a head, -inf where there is none.
 inline float sink_of(const Problem& p, const AttentionTensors& t, int64_t h) noexcept {

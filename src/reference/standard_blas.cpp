@@ -124,6 +124,7 @@ class BlasRunner final : public Runner {
 class StandardBlas final : public Kernel {
  public:
   std::string_view name() const noexcept override { return "cpu.standard.blas"; }
+  bool dropout() const noexcept override { return true; }
   double rank(const Problem& /*problem*/) const override { return 1; }
   std::string_view layout() const noexcept override { return "rows of q, k, v and out further apart than their length"; }
 
@@ -168,7 +169,7 @@ const Kernel& standard_blas_kernel() {
 }
 
 std::vector<const Kernel*> baseline_kernels() {
-  return {&standard_blas_kernel(), &standard_plain_kernel(), &reference_double_kernel()};
+  return {&standard_blas_kernel(), &standard_plain_kernel(), &reference_double_kernel(), &reference_backward_kernel()};
 }
 
 }  // namespace fulmen::reference

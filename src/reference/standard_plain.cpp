@@ -63,6 +63,7 @@ class PlainRunner final : public Runner {
 class StandardPlain final : public Kernel {
  public:
   std::string_view name() const noexcept override { return "cpu.standard.plain"; }
+  bool dropout() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     if (problem.dtype != DType::fp32 && problem.lse.present) {
       return Support::no(std::string("it rounds its scores to ") + to_string(problem.dtype) + ", so an LSE would not be exact");
@@ -130,6 +131,7 @@ class OracleRunner final : public Runner {
 class ReferenceDouble final : public Kernel {
  public:
   std::string_view name() const noexcept override { return "cpu.reference.double"; }
+  bool dropout() const noexcept override { return true; }
   Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
   double rank(const Problem& /*problem*/) const override { return 0; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,

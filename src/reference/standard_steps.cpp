@@ -26,7 +26,8 @@ float softmax_rounded(const Problem& p, const AttentionTensors& t, int64_t b, in
     for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = keys.keep[j * keys.keep_stride] != 0 ? scores[j] : kMasked;
   }
   const float lse = softmax_row(scores, p.seqlen_k, sink_of(p, t, h));
-  for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = round(scores[j]);
+  const RowDropout dropout(p, t, b, h, i);
+  for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = round(round(scores[j]) * dropout.factor(j));
   return lse;
 }
 

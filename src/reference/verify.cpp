@@ -12,26 +12,23 @@
 #include "reference/oracle_rows.h"
 #include "reference/score_row.h"
 #include "reference/standard_steps.h"
+#include "reference/verify_gradients.h"
+#include "reference/worst.h"
 
 namespace fulmen {
 namespace {
 
+using reference::describe;
+using reference::error_of;
+using reference::kAbsolute;
+using reference::kSoftcapExtra;
 using reference::OracleHead;
 using reference::StandardRows;
+using reference::Worst;
 
-constexpr double kAbsolute = 1e-5;
-constexpr double kSoftcapExtra = 3e-4;
 constexpr double kRelativeToRow = 1e-5;    // fp32 only
 constexpr double kRelativeToTerms = 1e-6;  // fp32 only, for rows whose terms cancel: a correct result can't be closer
 constexpr double kRelativeLse = 1e-5;
-
-struct Worst {
-  double error = -1;  // infinity where a NaN or infinity is wrong
-  double slack = 0;   // how far the error may go by the rule of its own row, without 2 P
-  std::array<int64_t, 4> index{};
-  double value = 0;
-  double expected = 0;
-};
 
 struct Findings {
   Worst out;         // largest error
@@ -46,12 +43,6 @@ struct Findings {
     standard_error = std::fmax(standard_error, other.standard_error);
   }
 };
-
-// |value - expected|, 0 where both are NaN or the same infinity, infinity where only one is.
-double error_of(double value, double expected) noexcept {
-  if (std::isnan(value) || std::isnan(expected)) return std::isnan(value) && std::isnan(expected) ? 0 : HUGE_VAL;
-  return value == expected ? 0 : std::fabs(value - expected);
-}
 
 class Check {
  public:
@@ -111,14 +102,9 @@ class Check {
   Findings findings_;
 };
 
-std::string describe(const char* tensor, const char* order, const Worst& worst, double bound, const char* rule) {
-  const auto& at = worst.index;
-  return fmt::format("{}[{}] = [{}, {}, {}, {}]: value {:.9g}, expected {:.9g}, error {:.3g} exceeds {:.3g} ({})", tensor, order,
-                     at[0], at[1], at[2], at[3], worst.value, worst.expected, worst.error, bound, rule);
-}
-
 VerifyReport judge(const Problem& p, const Findings& found) {
   VerifyReport report;
+  report.tensor = "out";
   const double extra = p.softcap > 0 ? kSoftcapExtra : 0;
   report.worst_error = std::fmax(0, found.out.error);
   report.baseline_error = found.standard_error;
@@ -161,10 +147,11 @@ VerifyReport check_all(const Problem& p, const AttentionTensors& tensors) {
 
 VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors) {
   try {
-    return check_all(problem, tensors);
+    return problem.pass == Pass::forward ? check_all(problem, tensors) : reference::verify_gradients(problem, tensors);
   } catch (const std::bad_alloc&) {
     VerifyReport report;
-    report.message = "not enough memory to verify: one KV head in double a thread is needed";
+    report.message = problem.pass == Pass::forward ? "not enough memory to verify: one KV head in double a thread is needed"
+                                                   : "not enough memory to verify: three times the gradients in double are needed";
     return report;
   }
 }

@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
             [](SmallCall& c) { c.tensors.out.data = c.bias.data(); },
             {"out at", "overlaps bias", "memory of their own"}},
         Bad{"OutOverlapsQ", [](SmallCall& c) { c.tensors.out.data = c.q.data() + 3; }, {"out at", "overlaps q"}},
-        Bad{"LseOverlapsOut", [](SmallCall& c) { c.tensors.lse.data = c.out.data(); }, {"out at", "overlaps lse"}}),
+        Bad{"LseOverlapsOut", [](SmallCall& c) { c.tensors.lse.data = c.out.data(); }, {"out at", "overlaps out"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(PlanErrors, UnknownDeviceListsTheKnown) {

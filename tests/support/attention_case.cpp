@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -55,6 +56,13 @@ std::string to_string(const CaseSpec& s) {
   if (s.alibi != 0) text += fmt::format(" alibi={}", s.alibi);
   if (s.sinks) text += " sinks";
   if (!s.lse) text += " no_lse";
+  if (s.dropout > 0) text += fmt::format(" dropout={}", s.dropout);
+  if (s.backward) {
+    text += fmt::format(" backward gradients={}{}{}{}{}", s.gradients[0] ? "q" : "", s.gradients[1] ? "k" : "",
+                        s.gradients[2] ? "v" : "", s.gradients[3] ? "b" : "", s.gradients[4] ? "s" : "");
+    if (s.dlse) text += " dlse";
+    if (s.dbias_summed != std::array<bool, 3>{}) text += " dbias_summed=" + broadcast_text(s.dbias_summed);
+  }
   if (s.q_size != 1 || s.kv_size != 1) text += fmt::format(" sizes={},{}", s.q_size, s.kv_size);
   return text;
 }
@@ -88,6 +96,17 @@ CaseSpec random_spec(Random& random) {
   return s;
 }
 
+CaseSpec random_backward_spec(Random& random) {
+  CaseSpec s = random_spec(random);
+  s.backward = true;
+  s.lse = true;
+  s.dlse = random.chance(0.3);
+  if (random.chance(0.3)) s.dropout = random.pick({0.1F, 0.5F, 0.9F});
+  for (bool& wanted : s.gradients) wanted = random.chance(0.8);
+  for (bool& summed : s.dbias_summed) summed = random.chance(0.2);
+  return s;
+}
+
 Case::Case(const CaseSpec& given, Random& random) : spec(given) {
   const CaseSpec& s = spec;
   options.causal = s.causal;
@@ -107,7 +126,7 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
   fill_normal(tensors.k, s.kv_size, random);
   fill_normal(tensors.v, s.kv_size, random);
   tensors.out = strided(s.dtype, s.seqlen_q, s.num_heads, s.head_dim_v);
-  out_buffer_ = buffers_.size() - 1;
+  output(&AttentionTensors::out);
 
   if (s.bias) {
     tensors.bias = broadcastable(s.bias_dtype, s.bias_broadcast);
@@ -130,19 +149,79 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
     tensors.sinks = {allocate(static_cast<std::size_t>(s.num_heads) * 4), DType::fp32, {1, 1, 1, s.num_heads}, {0, 0, 0, 1}};
     fill_normal(tensors.sinks, 1, random);
   }
-  if (s.lse) {
-    tensors.lse = {allocate(static_cast<std::size_t>(s.batch * s.num_heads * s.seqlen_q) * 4),
-                   DType::fp32,
-                   {s.batch, s.num_heads, s.seqlen_q, 1},
-                   {s.num_heads * s.seqlen_q, s.seqlen_q, 1, 1}};
-    lse_buffer_ = buffers_.size() - 1;
+  if (s.lse || s.backward) {
+    tensors.lse = row_numbers();
+    output(&AttentionTensors::lse);
+  }
+  if (s.dropout > 0) {
+    options.dropout = s.dropout;
+    tensors.dropout_seed = static_cast<uint64_t>(random.between(0, INT64_MAX));
+    tensors.dropout_offset = static_cast<uint64_t>(random.between(0, INT64_MAX));
   }
   if (s.nan_in_masked) hide_nan_behind_mask();
+  if (s.backward) {
+    forward_results();
+    outputs_.clear();
+    add_gradients(random);
+  }
   poison_outputs();
 }
 
+Tensor Case::row_numbers() {
+  return {allocate(static_cast<std::size_t>(spec.batch * spec.num_heads * spec.seqlen_q) * 4),
+          DType::fp32,
+          {spec.batch, spec.num_heads, spec.seqlen_q, 1},
+          {spec.num_heads * spec.seqlen_q, spec.seqlen_q, 1, 1}};
+}
+
+void Case::forward_results() {
+  AttentionOptions exact = options;
+  exact.kernel = "cpu.reference.double";
+  if (const Status status = attention(tensors, exact, "cpu"); !status.ok()) {
+    throw std::runtime_error(to_string(spec) + ": " + status.message());
+  }
+}
+
+void Case::add_gradients(Random& random) {
+  using T = AttentionTensors;
+  const CaseSpec& s = spec;
+  tensors.dout = strided(s.dtype, s.seqlen_q, s.num_heads, s.head_dim_v);
+  fill_normal(tensors.dout, 1, random);
+  if (s.dlse) {
+    tensors.dlse = row_numbers();
+    fill_normal(tensors.dlse, 1, random);
+  }
+  if (s.gradients[0]) {
+    tensors.dq = strided(s.dtype, s.seqlen_q, s.num_heads, s.head_dim);
+    output(&T::dq);
+  }
+  if (s.gradients[1]) {
+    tensors.dk = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim);
+    output(&T::dk);
+  }
+  if (s.gradients[2]) {
+    tensors.dv = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim_v);
+    output(&T::dv);
+  }
+  if (s.gradients[3] && s.bias) {
+    std::array<bool, 3> summed{};
+    for (std::size_t d = 0; d < 3; ++d) summed[d] = s.bias_broadcast[d] || s.dbias_summed[d];
+    tensors.dbias = broadcastable(s.bias_dtype, summed);
+    output(&T::dbias);
+  }
+  if (s.gradients[4] && s.sinks) {
+    tensors.dsinks = {allocate(static_cast<std::size_t>(s.num_heads) * 4), DType::fp32, {1, 1, 1, s.num_heads}, {0, 0, 0, 1}};
+    output(&T::dsinks);
+  }
+  // One at least.
+  if (outputs_.empty()) {
+    tensors.dv = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim_v);
+    output(&T::dv);
+  }
+}
+
 Problem Case::problem() const {
-  Result<Problem> problem = make_problem(tensors, options);
+  Result<Problem> problem = spec.backward ? make_backward_problem(tensors, options) : make_problem(tensors, options);
   if (!problem.ok()) throw std::runtime_error(to_string(spec) + ": " + problem.status().message());
   return problem.value();
 }
@@ -248,21 +327,26 @@ void Case::hide_nan_behind_mask() {
 }
 
 void Case::poison_outputs() {
-  if (buffers_[out_buffer_].size() > 0) std::memset(buffers_[out_buffer_].data(), kPoison, buffers_[out_buffer_].size());
-  if (spec.lse && buffers_[lse_buffer_].size() > 0)
-    std::memset(buffers_[lse_buffer_].data(), kPoison, buffers_[lse_buffer_].size());
+  for (const Output& one : outputs_) {
+    const GuardedBuffer& buffer = buffers_[one.buffer];
+    if (buffer.size() > 0) std::memset(buffer.data(), kPoison, buffer.size());
+  }
 }
 
 std::string Case::stray_writes() const {
-  const GuardedBuffer& buffer = buffers_[out_buffer_];
-  const auto bytes = static_cast<std::size_t>(size_of(spec.dtype));
-  std::vector<bool> ours(buffer.size() / bytes);
-  for_each(tensors.out, [&](const auto& at) { ours[static_cast<std::size_t>(offset(tensors.out, at))] = true; });
-  for (std::size_t element = 0; element < ours.size(); ++element) {
-    if (ours[element]) continue;
-    for (std::size_t byte = 0; byte < bytes; ++byte) {
-      if (static_cast<unsigned char>(buffer.data()[element * bytes + byte]) != kPoison) {
-        return fmt::format("element {} of out's buffer lies in a gap and was written", element);
+  for (const Output& one : outputs_) {
+    const Tensor& tensor = tensors.*one.tensor;
+    const GuardedBuffer& buffer = buffers_[one.buffer];
+    const auto bytes = static_cast<std::size_t>(size_of(tensor.dtype));
+    std::vector<bool> ours(buffer.size() / bytes);
+    for_each(tensor, [&](const auto& at) { ours[static_cast<std::size_t>(offset(tensor, at))] = true; });
+    for (std::size_t element = 0; element < ours.size(); ++element) {
+      if (ours[element]) continue;
+      for (std::size_t byte = 0; byte < bytes; ++byte) {
+        if (static_cast<unsigned char>(buffer.data()[element * bytes + byte]) != kPoison) {
+          return fmt::format("element {} of an output's buffer, {}, lies in a gap and was written", element,
+                             fulmen::to_string(tensor));
+        }
       }
     }
   }
@@ -291,7 +375,8 @@ void Case::set(const Tensor& tensor, const std::array<int64_t, 4>& index, float 
 
 void Case::make_inputs_read_only() {
   for (std::size_t n = 0; n < buffers_.size(); ++n) {
-    if (n != out_buffer_ && !(spec.lse && n == lse_buffer_)) buffers_[n].make_read_only();
+    const bool written = std::any_of(outputs_.begin(), outputs_.end(), [n](const Output& one) { return one.buffer == n; });
+    if (!written) buffers_[n].make_read_only();
   }
 }
 

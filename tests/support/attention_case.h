@@ -49,11 +49,19 @@ struct CaseSpec {
   bool lse = true;
   float q_size = 1;
   float kv_size = 1;
+  float dropout = 0;
+  bool backward = false;  // out and lse are given, by the double-precision reference; the gradients are what a kernel computes
+  bool dlse = false;
+  std::array<bool, 3> dbias_summed{};  // over batch, head, query; a bias's dims that are broadcast always are
+  // Which of dq, dk, dv, and of dbias and dsinks where there are a bias and sinks.
+  std::array<bool, 5> gradients{true, true, true, true, true};
 };
 std::string to_string(const CaseSpec& spec);
 
 // A small case of any features.
 CaseSpec random_spec(Random& random);
+// The same for the backward pass, dropout included.
+CaseSpec random_backward_spec(Random& random);
 
 class Case {
  public:
@@ -65,9 +73,9 @@ class Case {
 
   // The Problem; the test stops where make_problem refuses it.
   Problem problem() const;
-  // Fills out and lse, and their gaps, with NaN.
+  // Fills the outputs, and their gaps, with NaN.
   void poison_outputs();
-  // Which byte outside the logical out was written, or "".
+  // Which byte outside an output's logical elements was written, or "".
   std::string stray_writes() const;
   // Logical out [batch, seqlen_q, head, head_dim_v] and lse [batch, head, seqlen_q] as floats, row-major.
   std::vector<float> out_values() const;
@@ -80,6 +88,7 @@ class Case {
 
  private:
   Tensor strided(DType dtype, int64_t seqlen, int64_t heads, int64_t dim);
+  Tensor row_numbers();
   void packed_inputs();
   Tensor broadcastable(DType dtype, const std::array<bool, 3>& broadcast);
   void fill_normal(const Tensor& tensor, float size, Random& random);
@@ -87,9 +96,17 @@ class Case {
   void hide_nan_behind_mask();
   std::byte* allocate(std::size_t bytes);
 
+  void add_gradients(Random& random);
+  void forward_results();
+  // The tensor written last among buffers_ is an output of the pass.
+  void output(Tensor AttentionTensors::* tensor) { outputs_.push_back({tensor, buffers_.size() - 1}); }
+
+  struct Output {
+    Tensor AttentionTensors::* tensor;
+    std::size_t buffer;
+  };
   std::vector<GuardedBuffer> buffers_;
-  std::size_t out_buffer_ = 0;
-  std::size_t lse_buffer_ = 0;
+  std::vector<Output> outputs_;
 };
 
 }  // namespace fulmen::testing

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "plan/plan_impl.h"
 #include "plan/registry.h"
 
 namespace fulmen::testing {
@@ -47,21 +48,17 @@ Result<void*> DeviceCopy::place(const char* name, const void* data, std::size_t 
   return static_cast<void*>(placed.memory + placed.before);
 }
 
-Result<std::unique_ptr<DeviceCopy>> DeviceCopy::make(const std::string& device, const AttentionTensors& host, std::size_t shift) {
+Result<std::unique_ptr<DeviceCopy>> DeviceCopy::make(const std::string& device, const AttentionTensors& host, std::size_t shift,
+                                                     Pass pass) {
   auto backend = backend_of(device);
   if (backend == nullptr) return Status(StatusCode::unavailable, "no backend of device " + device);
   std::unique_ptr<DeviceCopy> made(new DeviceCopy(device, std::move(backend)));
   made->tensors_ = host;
   AttentionTensors& there = made->tensors_;
-  struct Named {
-    const char* name;
-    Tensor& tensor;
-    bool output;
-  };
-  for (const auto& [name, tensor, output] :
-       {Named{"q", there.q, false}, Named{"k", there.k, false}, Named{"v", there.v, false}, Named{"bias", there.bias, false},
-        Named{"keep_mask", there.keep_mask, false}, Named{"alibi_slopes", there.alibi_slopes, false},
-        Named{"sinks", there.sinks, false}, Named{"out", there.out, true}, Named{"lse", there.lse, true}}) {
+  for (const TensorField& field : kTensorTable) {
+    Tensor& tensor = there.*field.tensor;
+    const char* name = field.name;
+    const bool output = field.written[static_cast<std::size_t>(pass)];
     if (tensor.data == nullptr) continue;
     void* from = tensor.data;
     const Result<void*> placed =

@@ -15,7 +15,8 @@ namespace fulmen::testing {
 class DeviceCopy {
  public:
   // Every tensor begins `shift` elements after an aligned address. Outputs are copied, too: poison stays poison.
-  static Result<std::unique_ptr<DeviceCopy>> make(const std::string& device, const AttentionTensors& host, std::size_t shift);
+  static Result<std::unique_ptr<DeviceCopy>> make(const std::string& device, const AttentionTensors& host, std::size_t shift,
+                                                  Pass pass = Pass::forward);
   DeviceCopy(const DeviceCopy&) = delete;
   DeviceCopy& operator=(const DeviceCopy&) = delete;
   ~DeviceCopy();
@@ -23,7 +24,7 @@ class DeviceCopy {
   const AttentionTensors& tensors() const noexcept { return tensors_; }
   // Scratch of exactly so many bytes, all NaN; null for none. One a copy.
   Result<void*> make_workspace(std::size_t bytes);
-  // out and lse to the host's tensors.
+  // What the pass writes to the host's tensors.
   Status download() const;
   // Which guard or input was written, or "".
   std::string damage() const;

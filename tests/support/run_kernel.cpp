@@ -20,7 +20,7 @@ Status run_on_host(const Plan& plan, const Case& c) {
 }
 
 Status run_on_copies(const Plan& plan, const Case& c, const Backend& backend, std::size_t shift) {
-  const auto there = DeviceCopy::make(plan.device(), c.tensors, shift);
+  const auto there = DeviceCopy::make(plan.device(), c.tensors, shift, plan.problem().pass);
   if (!there.ok()) return there.status();
   const Result<void*> workspace = there.value()->make_workspace(plan.workspace_bytes());
   if (!workspace.ok()) return workspace.status();
@@ -53,7 +53,7 @@ std::vector<std::string> kernels_for(const Problem& problem, const std::string& 
 
 Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options, const Where& where) {
   options.kernel = kernel;
-  Result<Problem> problem = make_problem(c.tensors, options);
+  Result<Problem> problem = c.spec.backward ? make_backward_problem(c.tensors, options) : make_problem(c.tensors, options);
   if (!problem.ok()) return problem.status();
   const Result<Plan> planned = plan(problem.value(), where.device, options);
   if (!planned.ok()) return planned.status();

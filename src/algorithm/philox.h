@@ -1,0 +1,56 @@
+// Dropout's random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"), a
+// function of (seed, offset) and the element alone. Freestanding: host and device share it.
+//
+// One call decides 8 elements of the softmax: those of rows 2 r, 2 r + 1 and columns 4 c .. 4 c + 3 of a head, 16 bits each. It is
+//   counter  c, r, batch * num_heads + head, offset's low half
+//   key      seed's low half, seed's high half ^ offset's high half
+//   word w   column 4 c + w: the low 16 bits row 2 r, the high 16 bits row 2 r + 1
+// An element is dropped when its number is below `dropout`, a probability in units of 1 / 65536.
+#pragma once
+
+#include "algorithm/key_range.h"
+
+namespace fulmen::algorithm {
+
+using Word = unsigned;
+using DoubleWord = unsigned long long;
+
+struct Philox {
+  Word word[4];
+
+  FULMEN_ALGORITHM static Philox of(Word c0, Word c1, Word c2, Word c3, Word key0, Word key1) {
+    for (int round = 0; round < 10; ++round) {
+      const DoubleWord a = DoubleWord{0xD2511F53U} * c0, b = DoubleWord{0xCD9E8D57U} * c2;
+      const Word high_a = static_cast<Word>(a >> 32U), high_b = static_cast<Word>(b >> 32U);
+      c0 = high_b ^ c1 ^ key0;
+      c1 = static_cast<Word>(b);
+      c2 = high_a ^ c3 ^ key1;
+      c3 = static_cast<Word>(a);
+      key0 += 0x9E3779B9U;
+      key1 += 0xBB67AE85U;
+    }
+    return {{c0, c1, c2, c3}};
+  }
+};
+
+// The numbers of one head.
+struct DropoutHead {
+  Word key0, key1, head, offset;
+
+  FULMEN_ALGORITHM static DropoutHead of(DoubleWord seed, DoubleWord offset, Index batch_head) {
+    return {static_cast<Word>(seed), static_cast<Word>(seed >> 32U) ^ static_cast<Word>(offset >> 32U),
+            static_cast<Word>(batch_head), static_cast<Word>(offset)};
+  }
+  // Those of rows 2 row_pair, + 1 and columns 4 column_quad .. + 3.
+  FULMEN_ALGORITHM Philox block(Index row_pair, Index column_quad) const {
+    return Philox::of(static_cast<Word>(column_quad), static_cast<Word>(row_pair), head, offset, key0, key1);
+  }
+  FULMEN_ALGORITHM static int number(const Philox& block, Index row, Index column) {
+    return static_cast<int>((block.word[column % 4] >> (16U * static_cast<Word>(row % 2))) & 0xFFFFU);
+  }
+  FULMEN_ALGORITHM bool keeps(Index row, Index column, int dropout) const {
+    return number(block(row / 2, column / 4), row, column) >= dropout;
+  }
+};
+
+}  // namespace fulmen::algorithm

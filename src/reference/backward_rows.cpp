@@ -1,0 +1,116 @@
+#include "reference/backward_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "reference/decode_rows.h"
+#include "reference/row_loops.h"
+#include "reference/score_row.h"
+
+namespace fulmen::reference {
+
+template <class Real>
+BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors& tensors, DType storage)
+    : p_(problem), t_(tensors), storage_(storage) {
+  const auto keys = static_cast<std::size_t>(p_.seqlen_k);
+  const auto dim = static_cast<std::size_t>(p_.head_dim), dim_v = static_cast<std::size_t>(p_.head_dim_v);
+  for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_}) tensor->resize(keys * dim);
+  for (std::vector<Real>* tensor : {&v_columns_, &dv_}) tensor->resize(keys * dim_v);
+  for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_}) row->resize(keys);
+  q_.resize(dim);
+  dq_.resize(dim);
+  dout_.resize(dim_v);
+}
+
+template <class Real>
+Real BackwardHead<Real>::rounded(Real x) const noexcept {
+  if constexpr (std::is_same_v<Real, float>) return round_to(storage_, x);
+  return x;
+}
+
+template <class Real>
+void BackwardHead<Real>::load(int64_t batch, int64_t kv_head) noexcept {
+  batch_ = batch;
+  const int64_t k_head = offset_of(p_.k, batch, 0, kv_head), v_head = offset_of(p_.v, batch, 0, kv_head);
+  decode_transposed(t_.k.data, p_.dtype, k_head, p_.k.strides[1], p_.seqlen_k, p_.head_dim, k_columns_.data());
+  decode_transposed(t_.v.data, p_.dtype, v_head, p_.v.strides[1], p_.seqlen_k, p_.head_dim_v, v_columns_.data());
+  for (int64_t j = 0; j < p_.seqlen_k; ++j) {
+    decode_row(t_.k.data, p_.dtype, k_head + j * p_.k.strides[1], p_.head_dim, k_.data() + j * p_.head_dim);
+  }
+  std::fill(dk_.begin(), dk_.end(), Real{0});
+  std::fill(dv_.begin(), dv_.end(), Real{0});
+}
+
+template <class Real>
+RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
+  const AttendedKeys keys(p_, t_, batch_, h, i);
+  const int64_t count = keys.end - keys.begin;
+  const auto round = [this](Real x) { return rounded(x); };
+  Real *scores = scores_.data(), *p = probabilities_.data(), *dp = dprobabilities_.data(), *slope = softcap_slope_.data();
+  decode_row(t_.q.data, p_.dtype, offset_of(p_.q, batch_, i, h), p_.head_dim, q_.data());
+  decode_row(t_.dout.data, p_.dtype, offset_of(p_.dout, batch_, i, h), p_.head_dim_v, dout_.data());
+  std::fill(dq_.begin(), dq_.end(), Real{0});
+  std::fill(dprobabilities_.begin(), dprobabilities_.end(), Real{0});
+
+  std::fill(scores + keys.begin, scores + keys.end, Real{0});
+  for (int64_t d = 0; d < p_.head_dim; ++d) {
+    add_scaled(scores + keys.begin, k_columns_.data() + d * p_.seqlen_k + keys.begin, q_[static_cast<std::size_t>(d)], count);
+  }
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    scores[j] = rounded(scores[j] * p_.softmax_scale);
+    const Real tanh = p_.softcap > 0 ? std::tanh(scores[j] / p_.softcap) : Real{0};
+    slope[j] = 1 - tanh * tanh;
+  }
+  add_score_terms(p_, t_, batch_, h, i, keys, scores, round);
+
+  constexpr Real kInfinity = HUGE_VAL;
+  const Real sink = sink_of(p_, t_, h);
+  Real max = sink;
+  bool nan = false;
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    if (!keys.contains(j)) continue;
+    nan = nan || std::isnan(scores[j]);
+    max = scores[j] > max ? scores[j] : max;
+  }
+  if (max == -kInfinity && !nan) return {dq_.data(), dp, 0};  // nothing is attended: no gradient
+
+  const Real sink_weight = sink == -kInfinity ? Real{0} : std::exp(sink - max);
+  Real sum = sink_weight;
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    p[j] = keys.contains(j) ? std::exp(scores[j] - max) : Real{0};
+    sum += p[j];
+  }
+  for (int64_t j = keys.begin; j < keys.end; ++j) p[j] = rounded(p[j] / sum);
+
+  for (int64_t d = 0; d < p_.head_dim_v; ++d) {
+    add_scaled(dp + keys.begin, v_columns_.data() + d * p_.seqlen_k + keys.begin, dout_[static_cast<std::size_t>(d)], count);
+  }
+  const RowDropout dropout(p_, t_, batch_, h, i);
+  Real delta = 0;  // sum_j p_j dp_j - dlse
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    if (!keys.contains(j)) {
+      dp[j] = 0;
+      continue;
+    }
+    const Real kept = dropout.factor(j);
+    dp[j] = rounded(rounded(dp[j]) * kept);
+    delta += p[j] * dp[j];
+    const Real weight = dropout.any() ? rounded(p[j] * kept) : p[j];
+    add_scaled(dv_.data() + j * p_.head_dim_v, dout_.data(), weight, p_.head_dim_v);
+  }
+  if (p_.dlse.present) delta -= static_cast<const float*>(t_.dlse.data)[offset_of(p_.dlse, batch_, h, i)];
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    if (!keys.contains(j)) continue;
+    dp[j] = rounded(p[j] * (dp[j] - delta));
+    const Real dscore = rounded(rounded(dp[j] * slope[j]) * p_.softmax_scale);
+    add_scaled(dq_.data(), k_.data() + j * p_.head_dim, dscore, p_.head_dim);
+    add_scaled(dk_.data() + j * p_.head_dim, q_.data(), dscore, p_.head_dim);
+  }
+  return {dq_.data(), dp, -sink_weight / sum * delta};
+}
+
+template class BackwardHead<float>;
+template class BackwardHead<double>;
+
+}  // namespace fulmen::reference

@@ -1,0 +1,50 @@
+// Gradients of one KV head by plain loops, row by row, for the oracle (double) and for standard attention (float, every tensor
+// that three-step attention would store rounded to the problem's dtype). docs/contract.md has the formulas.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fulmen/attention.h"
+#include "fulmen/problem.h"
+
+namespace fulmen::reference {
+
+// What one query row gives beside its part of dk and dv.
+template <class Real>
+struct RowGradients {
+  const Real* dq;       // [head_dim]
+  const Real* dscores;  // [seqlen_k]: by the scores after bias and ALiBi, the bias's gradient; 0 where masked
+  Real dsink;           // this row's part
+};
+
+template <class Real>
+class BackwardHead {
+ public:
+  // storage: what stored tensors are rounded to; fp32 rounds nothing. Allocates all it will need: load() and row() do not throw.
+  BackwardHead(const Problem& problem, const AttentionTensors& tensors, DType storage);
+  // Decodes K and V of one KV head, and clears its gradients.
+  void load(int64_t batch, int64_t kv_head) noexcept;
+  // Row i of query head h (of the loaded KV head): adds to dk() and dv(). The result is valid until the next call.
+  RowGradients<Real> row(int64_t h, int64_t i) noexcept;
+  const Real* dk() const noexcept { return dk_.data(); }  // [seqlen_k, head_dim], not rounded
+  const Real* dv() const noexcept { return dv_.data(); }  // [seqlen_k, head_dim_v]
+
+ private:
+  Real rounded(Real x) const noexcept;
+
+  const Problem& p_;
+  const AttentionTensors& t_;
+  DType storage_;
+  int64_t batch_ = 0;
+  std::vector<Real> k_columns_, v_columns_;  // [dim, seqlen_k]: products whose loop runs over keys
+  std::vector<Real> k_;                      // [seqlen_k, head_dim]
+  std::vector<Real> dk_, dv_;
+  std::vector<Real> scores_, probabilities_, dprobabilities_, softcap_slope_;  // [seqlen_k]
+  std::vector<Real> q_, dout_, dq_;
+};
+
+extern template class BackwardHead<float>;
+extern template class BackwardHead<double>;
+
+}  // namespace fulmen::reference

@@ -1,0 +1,102 @@
+#include "reference/gradients.h"
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+#include "algorithm/philox.h"
+#include "cpu/threading.h"
+#include "fulmen/reference.h"
+#include "reference/backward_rows.h"
+
+namespace fulmen::reference {
+namespace {
+
+Shape shape_if(const TensorSpec& spec, const Shape& shape) noexcept { return spec.present ? shape : Shape{}; }
+
+// A bias gradient's row of queries of one head, and the step between its keys.
+int64_t bias_row(const Shape& shape, int64_t b, int64_t h, int64_t i) noexcept {
+  const int64_t row = shape[2] == 1 ? 0 : i, head = shape[1] == 1 ? 0 : h, batch = shape[0] == 1 ? 0 : b;
+  return ((batch * shape[1] + head) * shape[2] + row) * shape[3];
+}
+
+}  // namespace
+
+GradientShapes::GradientShapes(const Problem& p) noexcept
+    : dq(shape_if(p.dq, {p.batch, p.seqlen_q, p.num_heads, p.head_dim})),
+      dk(shape_if(p.dk, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim})),
+      dv(shape_if(p.dv, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim_v})),
+      dbias(shape_if(p.dbias,
+                     {p.dbias.strides[0] != 0 ? p.batch : std::min<int64_t>(p.batch, 1), p.dbias.strides[1] != 0 ? p.num_heads : 1,
+                      p.dbias.strides[2] != 0 ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1), p.seqlen_k})),
+      dsinks(shape_if(p.dsinks, {1, 1, 1, p.num_heads})) {}
+
+template <class Real>
+void compute_gradients(const Problem& p, const AttentionTensors& t, DType storage, const Gradients<Real>& to) {
+  const GradientShapes shapes(p);
+  if (to.dbias != nullptr) std::fill_n(to.dbias, elements(shapes.dbias), Real{0});
+  if (to.dsinks != nullptr) std::fill_n(to.dsinks, elements(shapes.dsinks), Real{0});
+  const cpu::ThreadSettings threads = cpu::thread_settings({});
+  std::vector<BackwardHead<Real>> heads;
+  heads.reserve(static_cast<std::size_t>(threads.num_threads));
+  for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(p, t, storage);
+  std::mutex sums;  // dbias and dsinks add up what several tasks give
+
+  cpu::parallel_tasks(threads, p.batch * p.num_kv_heads, [&](int64_t task, int worker) {
+    const int64_t b = task / p.num_kv_heads, kv_head = task % p.num_kv_heads;
+    BackwardHead<Real>& head = heads[static_cast<std::size_t>(worker)];
+    head.load(b, kv_head);
+    for (int64_t h = kv_head * p.group_size(); h < (kv_head + 1) * p.group_size(); ++h) {
+      for (int64_t i = 0; i < p.seqlen_q; ++i) {
+        const RowGradients<Real> row = head.row(h, i);
+        if (to.dq != nullptr) std::copy_n(row.dq, p.head_dim, to.dq + ((b * p.seqlen_q + i) * p.num_heads + h) * p.head_dim);
+        if (to.dbias == nullptr && to.dsinks == nullptr) continue;
+        const std::scoped_lock lock(sums);
+        if (to.dsinks != nullptr) to.dsinks[h] += row.dsink;
+        if (to.dbias == nullptr) continue;
+        Real* dbias = to.dbias + bias_row(shapes.dbias, b, h, i);
+        for (int64_t j = 0; j < p.seqlen_k; ++j) dbias[j] += row.dscores[j];
+      }
+    }
+    for (int64_t j = 0; j < p.seqlen_k; ++j) {
+      const int64_t row = (b * p.seqlen_k + j) * p.num_kv_heads + kv_head;
+      if (to.dk != nullptr) std::copy_n(head.dk() + j * p.head_dim, p.head_dim, to.dk + row * p.head_dim);
+      if (to.dv != nullptr) std::copy_n(head.dv() + j * p.head_dim_v, p.head_dim_v, to.dv + row * p.head_dim_v);
+    }
+  });
+}
+
+template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<float>&);
+template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<double>&);
+
+}  // namespace fulmen::reference
+
+namespace fulmen {
+
+Status attention_backward_reference(const Problem& problem, const AttentionTensors& tensors, const ReferenceGradients& to) {
+  try {
+    reference::compute_gradients<double>(problem, tensors, DType::fp32, {to.dq, to.dk, to.dv, to.dbias, to.dsinks});
+    return {};
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::out_of_memory, "no memory for the gradients of one KV head in double a thread"};
+  }
+}
+
+void dropout_mask(const Problem& p, const AttentionTensors& tensors, uint8_t* keep) {
+  for (int64_t head = 0; head < p.batch * p.num_heads; ++head) {
+    const auto random = algorithm::DropoutHead::of(tensors.dropout_seed, tensors.dropout_offset, head);
+    for (int64_t i = 0; i < p.seqlen_q; i += 2) {
+      for (int64_t j = 0; j < p.seqlen_k; j += 4) {
+        const algorithm::Philox block = random.block(i / 2, j / 4);
+        for (int64_t row = i; row < std::min(i + 2, p.seqlen_q); ++row) {
+          for (int64_t column = j; column < std::min(j + 4, p.seqlen_k); ++column) {
+            const bool kept = algorithm::DropoutHead::number(block, row, column) >= p.dropout;
+            keep[(head * p.seqlen_q + row) * p.seqlen_k + column] = kept ? 1 : 0;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace fulmen

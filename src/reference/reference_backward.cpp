@@ -1,0 +1,84 @@
+// "cpu.reference.double.backward": the oracle's gradients as a kernel that can be forced by name.
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "reference/baseline_kernels.h"
+#include "reference/float_formats.h"
+#include "reference/gradients.h"
+#include "reference/score_row.h"
+
+namespace fulmen::reference {
+namespace {
+
+// One gradient in double, on its way to the tensor.
+class Exact {
+ public:
+  Exact(const TensorSpec& spec, const Shape& shape)
+      : spec_(spec), shape_(shape), values_(static_cast<std::size_t>(elements(shape))) {}
+  double* data() noexcept { return spec_.present ? values_.data() : nullptr; }
+  void store(const Tensor& to) const noexcept {
+    std::size_t at = 0;
+    for (int64_t a = 0; a < shape_[0]; ++a) {
+      for (int64_t b = 0; b < shape_[1]; ++b) {
+        for (int64_t c = 0; c < shape_[2]; ++c) {
+          for (int64_t d = 0; d < shape_[3]; ++d) {
+            store_float(to.data, spec_.dtype, offset_of(spec_, a, b, c, d), static_cast<float>(values_[at++]));
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  const TensorSpec& spec_;
+  Shape shape_;
+  std::vector<double> values_;
+};
+
+class OracleRunner final : public Runner {
+ public:
+  explicit OracleRunner(const Problem& problem) : p_(problem), config_{.kernel = "cpu.reference.double.backward"} {}
+  const KernelConfig& config() const noexcept override { return config_; }
+  std::size_t workspace_bytes() const noexcept override { return 0; }
+
+  // Allocates, like the forward oracle.
+  Status run(void* /*stream*/, const AttentionTensors& t, void* /*workspace*/) const override {
+    const GradientShapes shapes(p_);
+    Exact dq(p_.dq, shapes.dq), dk(p_.dk, shapes.dk), dv(p_.dv, shapes.dv), dbias(p_.dbias, shapes.dbias);
+    Exact dsinks(p_.dsinks, shapes.dsinks);
+    compute_gradients<double>(p_, t, DType::fp32, {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()});
+    dq.store(t.dq);
+    dk.store(t.dk);
+    dv.store(t.dv);
+    dbias.store(t.dbias);
+    dsinks.store(t.dsinks);
+    return {};
+  }
+
+ private:
+  Problem p_;
+  KernelConfig config_;
+};
+
+class ReferenceBackward final : public Kernel {
+ public:
+  std::string_view name() const noexcept override { return "cpu.reference.double.backward"; }
+  Pass pass() const noexcept override { return Pass::backward; }
+  bool dropout() const noexcept override { return true; }
+  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
+  double rank(const Problem& /*problem*/) const override { return 0; }
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& /*options*/) const override {
+    return std::unique_ptr<Runner>(std::make_unique<OracleRunner>(problem));
+  }
+};
+
+}  // namespace
+
+const Kernel& reference_backward_kernel() {
+  static const ReferenceBackward kernel;
+  return kernel;
+}
+
+}  // namespace fulmen::reference

@@ -1,0 +1,91 @@
+#include "reference/verify_gradients.h"
+
+#include <cmath>
+#include <vector>
+
+#include "reference/float_formats.h"
+#include "reference/gradients.h"
+#include "reference/score_row.h"
+#include "reference/worst.h"
+
+namespace fulmen::reference {
+namespace {
+
+// One gradient: what was computed, and the same in double and by standard attention.
+struct Checked {
+  const char* name;
+  const char* order;
+  const Tensor AttentionTensors::* tensor;
+  const TensorSpec& spec;
+  Shape shape;
+  std::vector<double> exact{};
+  std::vector<float> standard{};
+
+  void allocate() {
+    exact.resize(static_cast<std::size_t>(elements(shape)));
+    standard.resize(exact.size());
+  }
+  double* exact_data() noexcept { return spec.present ? exact.data() : nullptr; }
+  float* standard_data() noexcept { return spec.present ? standard.data() : nullptr; }
+
+  // How far it is over its bound, relative to that: the report of the worst gradient is kept.
+  double judge(const AttentionTensors& tensors, double extra, VerifyReport& report) const {
+    const Tensor& values = tensors.*tensor;
+    Worst worst;
+    double standard_error = 0;
+    for (int64_t at = 0; at < elements(shape); ++at) {
+      const std::array<int64_t, 4> index{at / (shape[1] * shape[2] * shape[3]), at / (shape[2] * shape[3]) % shape[1],
+                                         at / shape[3] % shape[2], at % shape[3]};
+      double expected = exact[static_cast<std::size_t>(at)];
+      const double nearest = round_to(spec.dtype, static_cast<float>(expected));
+      if (std::isinf(nearest)) expected = nearest;  // beyond the dtype's range infinity is right
+      const double value = load_float(values.data, spec.dtype, offset_of(spec, index[0], index[1], index[2], index[3]));
+      const double error = error_of(value, expected);
+      if (error > worst.error) worst = {error, 0, index, value, expected};
+      const double other = error_of(round_to(spec.dtype, standard[static_cast<std::size_t>(at)]), expected);
+      if (std::isfinite(other)) standard_error = std::fmax(standard_error, other);
+    }
+    report.tensor = name;
+    report.worst_error = std::fmax(0, worst.error);
+    report.baseline_error = standard_error;
+    report.bound = 3 * standard_error + kAbsolute + extra;
+    report.ok = report.worst_error <= report.bound;
+    if (!report.ok) report.message = describe(name, order, worst, report.bound, "3 P + 1e-5");
+    return report.worst_error / report.bound;
+  }
+};
+
+}  // namespace
+
+VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors) {
+  using T = AttentionTensors;
+  const GradientShapes shapes(p);
+  Checked all[] = {{"dq", "b, i, h, d", &T::dq, p.dq, shapes.dq},
+                   {"dk", "b, j, h, d", &T::dk, p.dk, shapes.dk},
+                   {"dv", "b, j, h, d", &T::dv, p.dv, shapes.dv},
+                   {"dbias", "b, h, i, j", &T::dbias, p.dbias, shapes.dbias},
+                   {"dsinks", "0, 0, 0, h", &T::dsinks, p.dsinks, shapes.dsinks}};
+  for (Checked& one : all) one.allocate();
+  auto& [dq, dk, dv, dbias, dsinks] = all;
+  compute_gradients<double>(p, tensors, DType::fp32,
+                            {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data()});
+  compute_gradients<float>(
+      p, tensors, p.dtype,
+      {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(), dsinks.standard_data()});
+
+  VerifyReport worst;
+  worst.ok = true;
+  double worst_excess = -1;
+  for (const Checked& one : all) {
+    if (!one.spec.present) continue;
+    VerifyReport report;
+    const double excess = one.judge(tensors, p.softcap > 0 ? kSoftcapExtra : 0, report);
+    if (excess > worst_excess) {
+      worst_excess = excess;
+      worst = report;
+    }
+  }
+  return worst;
+}
+
+}  // namespace fulmen::reference

@@ -1,0 +1,200 @@
+// The oracle's gradients against numeric differentiation of the oracle's forward pass, and every backward kernel against the
+// oracle.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+#include "algorithm/philox.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+CaseSpec small_spec() {
+  CaseSpec s;
+  s.batch = 2;
+  s.seqlen_q = 5;
+  s.seqlen_k = 7;
+  s.num_heads = 4;
+  s.num_kv_heads = 2;
+  s.head_dim = 6;
+  s.head_dim_v = 3;
+  s.backward = true;
+  s.dlse = true;
+  return s;
+}
+
+// sum(out * dout) + sum(lse * dlse), in double.
+double loss(const Case& c) {
+  const Problem p = c.problem();
+  std::vector<double> out(static_cast<std::size_t>(p.batch * p.seqlen_q * p.num_heads * p.head_dim_v));
+  std::vector<double> lse(static_cast<std::size_t>(p.batch * p.num_heads * p.seqlen_q));
+  attention_reference(p, c.tensors, out.data(), lse.data());
+  double sum = 0;
+  std::size_t at = 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t i = 0; i < p.seqlen_q; ++i) {
+      for (int64_t h = 0; h < p.num_heads; ++h) {
+        for (int64_t d = 0; d < p.head_dim_v; ++d) sum += out[at++] * static_cast<double>(Case::get(c.tensors.dout, {b, i, h, d}));
+      }
+    }
+  }
+  at = 0;
+  for (int64_t b = 0; b < p.batch && p.dlse.present; ++b) {
+    for (int64_t h = 0; h < p.num_heads; ++h) {
+      for (int64_t i = 0; i < p.seqlen_q; ++i, ++at) {
+        if (std::isfinite(lse[at])) sum += lse[at] * static_cast<double>(Case::get(c.tensors.dlse, {b, h, i, 0}));
+      }
+    }
+  }
+  return sum;
+}
+
+// Steps a few elements of an input; `exact` has its shape, row-major.
+void expect_slopes(const Case& c, const char* name, const Tensor& input, const std::vector<double>& exact, Random& random) {
+  for (int n = 0; n < 12; ++n) {
+    std::array<int64_t, 4> at{};
+    int64_t flat = 0;
+    for (std::size_t d = 0; d < 4; ++d) {
+      at[d] = random.between(0, input.shape[d] - 1);
+      flat = flat * input.shape[d] + at[d];
+    }
+    constexpr float kStep = 1.0F / 512;  // exact to add to numbers of a few binary digits, which fp32 inputs are rounded to here
+    const float value = std::round(Case::get(input, at) * 512) / 512;
+    Case::set(input, at, value + kStep);
+    const double above = loss(c);
+    Case::set(input, at, value - kStep);
+    const double below = loss(c);
+    Case::set(input, at, value);
+    const double slope = (above - below) / (2 * static_cast<double>(kStep));
+    EXPECT_NEAR(exact[static_cast<std::size_t>(flat)], slope, 2e-3 * (1 + std::fabs(slope)))
+        << name << "[" << at[0] << ", " << at[1] << ", " << at[2] << ", " << at[3] << "] " << to_string(c.spec);
+  }
+}
+
+std::size_t elements(const Tensor& t) { return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]); }
+
+void expect_numeric(const CaseSpec& spec, uint64_t stream) {
+  Random random(stream);
+  const Case c(spec, random);
+  const AttentionTensors& t = c.tensors;
+  // The inputs rounded as expect_slopes does, so that the gradients are of the same point.
+  for (const Tensor* input : {&t.q, &t.k, &t.v, &t.bias, &t.sinks}) {
+    for (std::size_t n = 0; n < elements(*input); ++n) {
+      auto rest = static_cast<int64_t>(n);
+      std::array<int64_t, 4> at{};
+      for (std::size_t d = 4; d-- > 0;) {
+        at[d] = rest % input->shape[d];
+        rest /= input->shape[d];
+      }
+      Case::set(*input, at, std::round(Case::get(*input, at) * 512) / 512);
+    }
+  }
+  std::vector<double> dq(elements(t.q)), dk(elements(t.k)), dv(elements(t.v)), dbias(elements(t.bias)), dsinks(elements(t.sinks));
+  const ReferenceGradients gradients{dq.data(), dk.data(), dv.data(), spec.bias ? dbias.data() : nullptr,
+                                     spec.sinks ? dsinks.data() : nullptr};
+  ASSERT_TRUE(attention_backward_reference(c.problem(), t, gradients).ok());
+  expect_slopes(c, "q", t.q, dq, random);
+  expect_slopes(c, "k", t.k, dk, random);
+  expect_slopes(c, "v", t.v, dv, random);
+  if (spec.bias) expect_slopes(c, "bias", t.bias, dbias, random);
+  if (spec.sinks) expect_slopes(c, "sinks", t.sinks, dsinks, random);
+}
+
+TEST(OracleGradients, EqualNumericDifferentiation) {
+  CaseSpec s = small_spec();
+  expect_numeric(s, 700);
+  s.softcap = 2;
+  expect_numeric(s, 701);
+  s = small_spec();
+  s.bias = true;
+  expect_numeric(s, 702);
+  for (std::size_t d = 0; d < 3; ++d) {
+    s.bias_broadcast[d] = true;
+    expect_numeric(s, 703 + d);
+  }
+  s.softcap = 2;
+  expect_numeric(s, 706);
+  s = small_spec();
+  s.keep = true;
+  expect_numeric(s, 707);
+  s.causal = Causal::bottom_right;
+  expect_numeric(s, 708);
+  s.causal = Causal::top_left;
+  expect_numeric(s, 709);
+  s = small_spec();
+  s.window_left = 2;
+  s.window_right = 1;
+  expect_numeric(s, 710);
+  s.alibi = 2;
+  expect_numeric(s, 711);
+  s.sinks = true;
+  expect_numeric(s, 712);
+  s.dropout = 0.4F;
+  expect_numeric(s, 713);
+  s.keep = s.bias = true;
+  s.softcap = 3;
+  s.scale = -0.4F;
+  expect_numeric(s, 714);
+  s.dlse = false;
+  expect_numeric(s, 715);
+}
+
+// How many random cases: the same for every kernel.
+int cases() { return 40; }
+
+TEST(Gradients, CasesOfAnyFeatures) {
+  for (int n = 0; n < cases(); ++n) {
+    Random random(800 + static_cast<uint64_t>(n));
+    Case c(random_backward_spec(random), random);
+    EXPECT_GT(expect_all_kernels_verified(c), 0);
+  }
+}
+
+// The published vectors (Random123's kat_vectors, philox4x32 with 10 rounds).
+TEST(Dropout, PhiloxOfKnownAnswers) {
+  const auto expect = [](const algorithm::Philox& got, const std::array<uint32_t, 4>& want) {
+    for (std::size_t n = 0; n < 4; ++n) EXPECT_EQ(got.word[n], want[n]) << n;
+  };
+  expect(algorithm::Philox::of(0, 0, 0, 0, 0, 0), {0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8});
+  constexpr uint32_t kOnes = 0xFFFFFFFF;
+  expect(algorithm::Philox::of(kOnes, kOnes, kOnes, kOnes, kOnes, kOnes), {0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD});
+  expect(algorithm::Philox::of(0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0),
+         {0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1});
+}
+
+TEST(Dropout, MaskIsBinomialAndForgetsNothing) {
+  Random random(900);
+  for (const float probability : {0.02F, 0.1F, 0.5F, 0.97F}) {
+    CaseSpec s = small_spec();
+    s.seqlen_q = 203;
+    s.seqlen_k = 310;
+    s.dropout = probability;
+    s.backward = false;
+    const Case c(s, random);
+    const Problem p = c.problem();
+    std::vector<uint8_t> keep(static_cast<std::size_t>(p.batch * p.num_heads * p.seqlen_q * p.seqlen_k)), again(keep.size());
+    dropout_mask(p, c.tensors, keep.data());
+    double kept = 0;
+    for (const uint8_t one : keep) kept += one;
+    const auto count = static_cast<double>(keep.size());
+    EXPECT_NEAR(kept, count * (1 - static_cast<double>(probability)),
+                5 * std::sqrt(count * static_cast<double>(probability * (1 - probability))) + count / 65536);
+    AttentionTensors other = c.tensors;
+    for (uint64_t* part : {&other.dropout_seed, &other.dropout_offset}) {
+      for (const int bit : {0, 31, 32, 63}) {
+        *part ^= uint64_t{1} << static_cast<unsigned>(bit);
+        dropout_mask(p, other, again.data());
+        EXPECT_NE(keep, again) << "bit " << bit;
+        *part ^= uint64_t{1} << static_cast<unsigned>(bit);
+      }
+    }
+    dropout_mask(p, other, again.data());
+    EXPECT_EQ(keep, again);
+  }
+}
+
+}  // namespace
+}  // namespace fulmen::testing
