@@ -32,13 +32,13 @@ struct AttentionTensors {
 
   // Backward alone: there out and lse are inputs, as the forward call gave them, and lse is needed. A gradient that is absent is
   // not computed; one at least is needed.
-  Tensor dout{};   // [batch, seqlen_q, num_heads, head_dim_v], dtype of q: the loss's gradient by out
-  Tensor dlse{};   // optional fp32 [batch, num_heads, seqlen_q, 1]: the loss's gradient by lse
-  Tensor dq{};     // output of q's shape and dtype
-  Tensor dk{};     // output of k's shape and dtype: the sum over the query heads that share a KV head
-  Tensor dv{};     // output of v's shape and dtype, the same
-  Tensor dbias{};  // output [batch, num_heads, seqlen_q, seqlen_k], any float dtype; over dims of size 1 (all but the last may be)
-                   // it is the sum; fp32 accumulation
+  Tensor dout{};    // [batch, seqlen_q, num_heads, head_dim_v], dtype of q: the loss's gradient by out
+  Tensor dlse{};    // optional fp32 [batch, num_heads, seqlen_q, 1]: the loss's gradient by lse
+  Tensor dq{};      // output of q's shape and dtype
+  Tensor dk{};      // output of k's shape and dtype: the sum over the query heads that share a KV head
+  Tensor dv{};      // output of v's shape and dtype, the same
+  Tensor dbias{};   // output [batch, num_heads, seqlen_q, seqlen_k], any float dtype; over dims of size 1 (all but the last may be)
+                    // it is the sum; fp32 accumulation
   Tensor dsinks{};  // fp32 output [1, 1, 1, num_heads]
 
   // Which random numbers dropout takes: the same pair gives the same mask, forward and backward, on every device (dropout_mask).

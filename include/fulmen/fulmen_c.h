@@ -48,6 +48,11 @@ typedef struct fulmen_tensors {
   fulmen_tensor q, k, v, out;
   fulmen_tensor bias, keep_mask, alibi_slopes, sinks; /* optional inputs */
   fulmen_tensor lse;                                  /* optional output */
+  /* Backward alone: there out and lse are inputs, as the forward call gave them, and lse is needed. */
+  fulmen_tensor dout;                      /* input: the loss's gradient by out */
+  fulmen_tensor dlse;                      /* optional input: its gradient by lse */
+  fulmen_tensor dq, dk, dv, dbias, dsinks; /* outputs: an absent one is not computed, one at least is needed */
+  uint64_t dropout_seed, dropout_offset;   /* which random numbers dropout takes: the same pair forward and backward */
 } fulmen_tensors;
 
 /* Runs task(arg, index) once for every index in [0, count), in any order, on any threads; returns when all are done. */
@@ -65,6 +70,8 @@ typedef struct fulmen_options {
   bool verify;                      /* default false: run the reference beside every call */
   fulmen_parallel_for parallel_for; /* default null: OpenMP */
   void* parallel_for_context;
+  float dropout;      /* default 0, off: the probability, below 1, that an element of the softmax is dropped */
+  bool deterministic; /* default false: true refuses kernels whose gradients may differ in bits from run to run */
 } fulmen_options;
 
 FULMEN_API void fulmen_tensors_init(fulmen_tensors* tensors);
@@ -80,18 +87,23 @@ FULMEN_API const char* fulmen_status_name(int status);
 /* One call: checks, plans, runs and waits. options may be null: defaults. device may be null: fulmen_default_device(). On error
  * nothing is written. */
 FULMEN_API int fulmen_attention(const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
+/* The same for the gradients: reads q, k, v, the optional inputs, out, lse, dout and dlse, writes dq, dk, dv, dbias and dsinks. */
+FULMEN_API int fulmen_attention_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
 
 /* A plan: the decision which kernel runs a problem, made once, run any number of times from any thread. The tensors' shapes, dtypes
  * and strides are read, their pointers are not. */
 typedef struct fulmen_plan fulmen_plan;
 FULMEN_API int fulmen_plan_create(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                                   fulmen_plan** plan);
+/* A plan of the backward pass. All that follows takes plans of both. */
+FULMEN_API int fulmen_plan_create_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                           fulmen_plan** plan);
 FULMEN_API void fulmen_plan_destroy(fulmen_plan* plan);
 /* Bytes of scratch a run needs, aligned to 64. */
 FULMEN_API size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan);
-/* Computes into out and lse. Only the tensors' data pointers are read; shapes are the plan's. stream: a vendor's stream, null for
- * the device's default one, ignored on the CPU; a GPU may still be computing on return: fulmen_device_synchronize() waits.
- * workspace may be null: it is then allocated for the call. */
+/* Computes into out and lse, or into the gradients. Only the tensors' data pointers and the dropout's seed and offset are read;
+ * shapes are the plan's. stream: a vendor's stream, null for the device's default one, ignored on the CPU; a GPU may still be
+ * computing on return: fulmen_device_synchronize() waits. workspace may be null: it is then allocated for the call. */
 FULMEN_API int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace,
                                size_t workspace_bytes);
 /* Which kernel runs, and why each other does not. Lives as long as the plan. */
@@ -148,29 +160,46 @@ typedef struct fulmen_problem_info {
   const char* text; /* "bf16 b=64 sq=64 sk=64 h=24/24 d=32 scale=0.1768"; valid until this thread's next call */
 } fulmen_problem_info;
 FULMEN_API int fulmen_describe(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_problem_info* info);
+FULMEN_API int fulmen_describe_backward(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_problem_info* info);
 
 /* Every kernel of the device's backend, whether it supports the problem (else the reason), and its rank. */
 FULMEN_API int fulmen_visit_candidates(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                                        void (*visit)(void* context, const char* kernel, bool supported, const char* reason,
                                                      double rank),
                                        void* context);
+FULMEN_API int fulmen_visit_candidates_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                                void (*visit)(void* context, const char* kernel, bool supported, const char* reason,
+                                                              double rank),
+                                                void* context);
 
 /* Exact attention in double. out: [batch, seqlen_q, num_heads, head_dim_v] row-major; lse: [batch, num_heads, seqlen_q], or null.
  * The data pointers of tensors->out and lse are not touched. */
 FULMEN_API int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* options, double* out, double* lse);
+/* Exact gradients in double, row-major, each null where it is not wanted: dq, dk and dv with the shapes of q, k and v, dbias with
+ * that of tensors->dbias (the sum over its dims of size 1), dsinks [num_heads]. A gradient is to be in tensors, too: that says its
+ * shape. The data pointers of out, lse and the gradients in tensors are not touched: the forward pass is computed again. */
+FULMEN_API int fulmen_reference_backward(const fulmen_tensors* tensors, const fulmen_options* options, double* dq, double* dk,
+                                         double* dv, double* dbias, double* dsinks);
+/* Which elements of the softmax dropout keeps (1) and drops (0): [batch, num_heads, seqlen_q, seqlen_k] bytes, row-major, from
+ * options->dropout and the seed and offset of tensors. Of the tensors it reads the shapes of a forward call, no data. */
+FULMEN_API int fulmen_dropout_mask(const fulmen_tensors* tensors, const fulmen_options* options, uint8_t* keep);
 
 typedef struct fulmen_verify_report {
   size_t struct_size;
   bool ok;
-  double worst_error;    /* max |out - reference| */
+  double worst_error;    /* max |ours - reference|, of out or of one gradient */
   double baseline_error; /* that of standard attention in the same precision */
   double bound;
-  double lse_error; /* max |lse - reference| / max(1, |reference|) */
+  double lse_error;   /* max |lse - reference| / max(1, |reference|) */
+  const char* tensor; /* "out", or the gradient nearest to its bound or over it; valid until this thread's next call */
 } fulmen_verify_report;
 /* Compares out (and lse) with the reference. Returns FULMEN_VERIFICATION_FAILED, the report filled, where the rule is broken. */
 FULMEN_API int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);
+/* The same for every gradient in tensors. */
+FULMEN_API int fulmen_verify_backward(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);
 
-/* A backend of the user's own, for the rest of the process. It has one kernel and one device, both called by the backend's name. */
+/* A backend of the user's own, for the rest of the process. It has one device, called by the backend's name, one kernel for the
+ * forward pass, and one for the gradients if it likes. */
 typedef struct fulmen_backend {
   size_t struct_size;
   const char* name;        /* without ':'; copied */
@@ -182,6 +211,11 @@ typedef struct fulmen_backend {
   /* Computes; 0 is success, else a fulmen_status. The tensors' pointers are checked. The options are the plan's, resolved: the
    * scale is set, causal and windows say the same band. May be called from many threads at once. */
   int (*run)(void* context, void* stream, const fulmen_tensors* tensors, const fulmen_options* options);
+  /* Null, the default: no gradients. Else the second kernel's name, copied; supports() is asked for it, too, with dout present. */
+  const char* backward_kernel_name;
+  int (*run_backward)(void* context, void* stream, const fulmen_tensors* tensors, const fulmen_options* options);
+  bool dropout; /* its kernels know dropout; else such problems are refused before supports() is asked */
+  bool atomics; /* its gradients may differ in bits from run to run: refused where options.deterministic is set */
 } fulmen_backend;
 FULMEN_API int fulmen_register_backend(const fulmen_backend* backend);
 
@@ -194,6 +228,11 @@ typedef struct FlashAttnParams {
   float softmax_scale;
 } FlashAttnParams;
 FULMEN_API int flash_attn_forward(const void* q, const void* k, const void* v, void* out, const FlashAttnParams* params);
+/* The gradients of flash_attn_forward, all tensors shaped like its own; a null dq, dk or dv is not computed. out is its result. It
+ * has not kept the log-sum-exp that gradients need: this call computes it again, by a forward pass into memory of its own. Where
+ * that counts, fulmen_attention_backward takes the one that fulmen_attention gave. */
+FULMEN_API int flash_attn_backward(const void* dout, const void* q, const void* k, const void* v, const void* out, void* dq,
+                                   void* dk, void* dv, const FlashAttnParams* params);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "c_views.h"
 #include "fulmen/fulmen.h"
 #include "fulmen/fulmen_c.h"
 #include "small_call.h"
@@ -17,43 +18,13 @@ namespace fulmen {
 namespace {
 
 using testing::SmallCall;
-
-fulmen_tensor view(const Tensor& t) {
-  fulmen_tensor c{t.data, static_cast<int32_t>(t.dtype), {}, {}};
-  std::copy(t.shape.begin(), t.shape.end(), c.shape);
-  std::copy(t.strides.begin(), t.strides.end(), c.strides);
-  return c;
-}
-
-fulmen_tensors views(const SmallCall& call) {
-  fulmen_tensors t;
-  fulmen_tensors_init(&t);
-  t.q = view(call.tensors.q);
-  t.k = view(call.tensors.k);
-  t.v = view(call.tensors.v);
-  t.out = view(call.tensors.out);
-  t.bias = view(call.tensors.bias);
-  t.keep_mask = view(call.tensors.keep_mask);
-  t.alibi_slopes = view(call.tensors.alibi_slopes);
-  t.sinks = view(call.tensors.sinks);
-  t.lse = view(call.tensors.lse);
-  return t;
-}
-
-// Inputs that tell every option apart.
-void vary(SmallCall& call) {
-  for (std::size_t i = 0; i < call.q.size(); ++i) call.q[i] = static_cast<float>(i * 37 % 19) / 9.0F - 1.0F;
-  for (std::size_t i = 0; i < call.k.size(); ++i) call.k[i] = static_cast<float>(i * 53 % 23) / 11.0F - 1.0F;
-  for (std::size_t i = 0; i < call.v.size(); ++i) call.v[i] = static_cast<float>(i * 29 % 31) / 15.0F - 1.0F;
-  for (std::size_t i = 0; i < call.bias.size(); ++i) call.bias[i] = static_cast<float>(i * 7 % 5) / 5.0F;
-  call.keep[3] = 0;
-}
+using testing::views;
 
 TEST(CApi, GivesWhatCppGives) {
   SmallCall cpp, c;
   for (SmallCall* call : {&cpp, &c}) {
     call->with_everything();
-    vary(*call);
+    call->vary();
   }
   cpp.options.softmax_scale = 0.7F;
   cpp.options.softcap = 3.0F;
@@ -74,7 +45,7 @@ TEST(CApi, GivesWhatCppGives) {
 
 TEST(CApi, PlansRunAndExplain) {
   SmallCall call;
-  vary(call);
+  call.vary();
   const fulmen_tensors t = views(call);
   fulmen_options options;
   fulmen_options_init(&options);

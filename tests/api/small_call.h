@@ -1,6 +1,8 @@
 // A small valid call that tests bend out of shape.
 #pragma once
 
+#include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include "fulmen/fulmen.h"
@@ -18,6 +20,11 @@ struct SmallCall {
   std::vector<float> bias = std::vector<float>(kBatch * kHeads * kSeqlenQ * kSeqlenK, 0.0F);
   std::vector<uint8_t> keep = std::vector<uint8_t>(kBatch * kSeqlenK, 1);
   std::vector<float> heads = std::vector<float>(kHeads, 0.5F);
+  // Of the backward pass.
+  std::vector<float> dout = std::vector<float>(out.size(), 1.0F), dlse = std::vector<float>(lse.size(), 0.5F);
+  std::vector<float> dq = std::vector<float>(q.size(), kPoison), dk = std::vector<float>(k.size(), kPoison);
+  std::vector<float> dv = std::vector<float>(v.size(), kPoison), dbias = std::vector<float>(bias.size(), kPoison);
+  std::vector<float> dsinks = std::vector<float>(kHeads, kPoison);
   AttentionTensors tensors;
   AttentionOptions options;
 
@@ -34,15 +41,40 @@ struct SmallCall {
     tensors.sinks = {heads.data(), DType::fp32, {1, 1, 1, kHeads}, {0, 0, 0, 1}};
     tensors.lse = {lse.data(), DType::fp32, {kBatch, kHeads, kSeqlenQ, 1}, {kHeads * kSeqlenQ, kSeqlenQ, 1, 1}};
   }
-  bool untouched() const {
-    for (const float x : out) {
-      if (x != kPoison) return false;
-    }
-    for (const float x : lse) {
-      if (x != kPoison) return false;
-    }
-    return true;
+  // Everything that the backward pass may have, after a forward pass by the reference.
+  void with_gradients() {
+    with_everything();
+    tensors.dout = Tensor::bshd(dout.data(), DType::fp32, kBatch, kSeqlenQ, kHeads, kDim);
+    tensors.dlse = tensors.lse;
+    tensors.dlse.data = dlse.data();
+    tensors.dq = Tensor::bshd(dq.data(), DType::fp32, kBatch, kSeqlenQ, kHeads, kDim);
+    tensors.dk = Tensor::bshd(dk.data(), DType::fp32, kBatch, kSeqlenK, kKvHeads, kDim);
+    tensors.dv = Tensor::bshd(dv.data(), DType::fp32, kBatch, kSeqlenK, kKvHeads, kDim);
+    tensors.dbias = Tensor::bhqk(dbias.data(), DType::fp32, kBatch, kHeads, kSeqlenQ, kSeqlenK);
+    tensors.dsinks = {dsinks.data(), DType::fp32, {1, 1, 1, kHeads}, {0, 0, 0, 1}};
+    run_forward();
+    options.kernel = "cpu.reference.double.backward";
   }
+  // out and lse of the options by the reference.
+  void run_forward() {
+    AttentionOptions exact = options;
+    exact.kernel = "cpu.reference.double";
+    if (const Status status = attention(tensors, exact, "cpu"); !status.ok()) throw std::runtime_error(status.message());
+  }
+  // Inputs that tell every option apart.
+  void vary() {
+    for (std::size_t i = 0; i < q.size(); ++i) q[i] = static_cast<float>(i * 37 % 19) / 9.0F - 1.0F;
+    for (std::size_t i = 0; i < k.size(); ++i) k[i] = static_cast<float>(i * 53 % 23) / 11.0F - 1.0F;
+    for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i * 29 % 31) / 15.0F - 1.0F;
+    for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i * 7 % 5) / 5.0F;
+    for (std::size_t i = 0; i < dout.size(); ++i) dout[i] = static_cast<float>(i * 17 % 13) / 6.0F - 1.0F;
+    keep[3] = 0;
+  }
+  static bool poisoned(const std::vector<float>& values) {
+    return std::all_of(values.begin(), values.end(), [](float x) { return x == kPoison; });
+  }
+  bool untouched() const { return poisoned(out) && poisoned(lse); }
+  bool gradients_untouched() const { return poisoned(dq) && poisoned(dk) && poisoned(dv) && poisoned(dbias) && poisoned(dsinks); }
 };
 
 }  // namespace fulmen::testing

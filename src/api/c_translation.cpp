@@ -1,0 +1,110 @@
+#include "api/c_translation.h"
+
+#include <cmath>
+#include <limits>
+
+namespace fulmen::c_api {
+
+std::string& last_error() noexcept {
+  thread_local std::string text;
+  return text;
+}
+
+std::string& given_text() noexcept {
+  thread_local std::string text;
+  return text;
+}
+
+int fail(const Status& status) noexcept {
+  try {
+    last_error() = status.message();
+  } catch (...) {
+    last_error() = "out of memory";  // short enough to need none
+  }
+  return static_cast<int>(status.code());
+}
+
+Status null_argument(const char* name) {
+  return {StatusCode::invalid_argument, fmt::format("{} is null: a pointer is needed", name)};
+}
+
+fulmen_tensor to_c(const Tensor& t) noexcept {
+  fulmen_tensor tensor{t.data, static_cast<int32_t>(t.dtype), {}, {}};
+  std::copy_n(t.shape.begin(), 4, tensor.shape);
+  std::copy_n(t.strides.begin(), 4, tensor.strides);
+  return tensor;
+}
+
+Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
+  if (from == nullptr) return null_argument("tensors");
+  fulmen_tensors t;
+  fulmen_tensors_init(&t);
+  if (Status status = read_struct("tensors", from, t); !status.ok()) return status;
+  AttentionTensors tensors;
+  for (const TensorPair& pair : kTensorPairs) {
+    const fulmen_tensor& view = t.*pair.c;
+    Tensor& tensor = tensors.*pair.cpp;
+    tensor.data = view.data;
+    tensor.dtype = static_cast<DType>(view.dtype);
+    std::copy_n(view.shape, 4, tensor.shape.begin());
+    std::copy_n(view.strides, 4, tensor.strides.begin());
+  }
+  tensors.dropout_seed = t.dropout_seed;
+  tensors.dropout_offset = t.dropout_offset;
+  return tensors;
+}
+
+Result<AttentionOptions> to_cpp(const fulmen_options* from) {
+  AttentionOptions options;
+  if (from == nullptr) return options;
+  fulmen_options o;
+  fulmen_options_init(&o);
+  if (Status status = read_struct("options", from, o); !status.ok()) return status;
+  if (!std::isnan(o.softmax_scale)) options.softmax_scale = o.softmax_scale;
+  options.softcap = o.softcap;
+  options.causal = static_cast<Causal>(o.causal);
+  options.window_left = o.window_left;
+  options.window_right = o.window_right;
+  options.dropout = o.dropout;
+  options.deterministic = o.deterministic;
+  if (o.kernel != nullptr) options.kernel = o.kernel;
+  options.num_threads = o.num_threads;
+  options.verify = o.verify;
+  options.parallel_for = {o.parallel_for, o.parallel_for_context};
+  return options;
+}
+
+Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options, const char* device) {
+  auto t = to_cpp(tensors);
+  if (!t.ok()) return t.status();
+  auto o = to_cpp(options);
+  if (!o.ok()) return o.status();
+  auto problem = pass == Pass::forward ? make_problem(t.value(), o.value()) : make_backward_problem(t.value(), o.value());
+  if (!problem.ok()) return problem.status();
+  return Call{t.value(), std::move(o).value(), device != nullptr ? device : "", problem.value()};
+}
+
+}  // namespace fulmen::c_api
+
+extern "C" {
+
+void fulmen_tensors_init(fulmen_tensors* tensors) {
+  if (tensors == nullptr) return;
+  *tensors = {};
+  tensors->struct_size = sizeof *tensors;
+}
+
+void fulmen_options_init(fulmen_options* options) {
+  if (options == nullptr) return;
+  *options = {};
+  options->struct_size = sizeof *options;
+  options->softmax_scale = std::numeric_limits<float>::quiet_NaN();
+  options->window_left = -1;
+  options->window_right = -1;
+}
+
+const char* fulmen_version(void) { return fulmen::version(); }
+const char* fulmen_last_error(void) { return fulmen::c_api::last_error().c_str(); }
+const char* fulmen_status_name(int status) { return fulmen::to_string(static_cast<fulmen::StatusCode>(status)); }
+
+}  // extern "C"

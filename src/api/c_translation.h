@@ -1,0 +1,101 @@
+// The C ABI's structs in C++ and back, and errors of C calls: what every file of the C ABI needs.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "fulmen/fulmen.h"
+#include "fulmen/fulmen_c.h"
+
+namespace fulmen::c_api {
+
+// The message of this thread's last call.
+std::string& last_error() noexcept;
+// Text that a call gave out, which is valid until this thread's next call.
+std::string& given_text() noexcept;
+// The code, its message kept.
+int fail(const Status& status) noexcept;
+Status null_argument(const char* name);
+
+// Runs body, which returns a Status, and turns whatever comes out into a code and this thread's message.
+template <class Body>
+int guarded(const Body& body) noexcept {
+  try {
+    last_error().clear();
+    const Status status = body();
+    return status.ok() ? FULMEN_OK : fail(status);
+  } catch (const std::bad_alloc&) {
+    return fail({StatusCode::out_of_memory, "out of memory"});
+  } catch (const std::exception& error) {
+    return fail({StatusCode::internal, error.what()});
+  } catch (...) {
+    return fail({StatusCode::internal, "unknown exception"});
+  }
+}
+
+// A struct from a caller that may know fewer fields than this library; more is refused, since what they ask for would be ignored.
+template <class Struct>
+Status read_struct(const char* name, const Struct* from, Struct& to) {
+  if (from->struct_size < sizeof(std::size_t) || from->struct_size > sizeof(Struct)) {
+    return {StatusCode::invalid_argument,
+            fmt::format("{}.struct_size is {}: up to {} bytes are known to version {}; set it with sizeof", name, from->struct_size,
+                        sizeof(Struct), version())};
+  }
+  std::memcpy(static_cast<void*>(&to), from, from->struct_size);
+  to.struct_size = sizeof(Struct);
+  return {};
+}
+
+template <class Struct>
+Status write_struct(const char* name, const Struct& from, Struct* to) {
+  if (to == nullptr) return null_argument(name);
+  const std::size_t size = to->struct_size;
+  if (size < sizeof(std::size_t)) {
+    return {StatusCode::invalid_argument, fmt::format("{}.struct_size is {}: set it with sizeof", name, size)};
+  }
+  std::memcpy(static_cast<void*>(to), &from, std::min(size, sizeof(Struct)));
+  to->struct_size = size;
+  return {};
+}
+
+fulmen_tensor to_c(const Tensor& tensor) noexcept;
+Result<AttentionTensors> to_cpp(const fulmen_tensors* from);
+Result<AttentionOptions> to_cpp(const fulmen_options* from);
+
+// Tensors, options and device of a call, translated and checked.
+struct Call {
+  AttentionTensors tensors;
+  AttentionOptions options;
+  std::string device;
+  Problem problem;
+};
+Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
+
+// A tensor of a call, by where it is in each struct.
+struct TensorPair {
+  fulmen_tensor fulmen_tensors::* c;
+  Tensor AttentionTensors::* cpp;
+};
+inline constexpr TensorPair kTensorPairs[] = {{&fulmen_tensors::q, &AttentionTensors::q},
+                                              {&fulmen_tensors::k, &AttentionTensors::k},
+                                              {&fulmen_tensors::v, &AttentionTensors::v},
+                                              {&fulmen_tensors::out, &AttentionTensors::out},
+                                              {&fulmen_tensors::bias, &AttentionTensors::bias},
+                                              {&fulmen_tensors::keep_mask, &AttentionTensors::keep_mask},
+                                              {&fulmen_tensors::alibi_slopes, &AttentionTensors::alibi_slopes},
+                                              {&fulmen_tensors::sinks, &AttentionTensors::sinks},
+                                              {&fulmen_tensors::lse, &AttentionTensors::lse},
+                                              {&fulmen_tensors::dout, &AttentionTensors::dout},
+                                              {&fulmen_tensors::dlse, &AttentionTensors::dlse},
+                                              {&fulmen_tensors::dq, &AttentionTensors::dq},
+                                              {&fulmen_tensors::dk, &AttentionTensors::dk},
+                                              {&fulmen_tensors::dv, &AttentionTensors::dv},
+                                              {&fulmen_tensors::dbias, &AttentionTensors::dbias},
+                                              {&fulmen_tensors::dsinks, &AttentionTensors::dsinks}};
+
+}  // namespace fulmen::c_api
