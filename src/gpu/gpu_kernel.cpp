@@ -8,6 +8,7 @@
 
 #include "gpu/device_list.h"
 #include "gpu/loaded_kernels.h"
+#include "plan/plan_impl.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -17,13 +18,14 @@ struct LoadedLaunch {
   int64_t workgroups = 0;
   int workgroup_size = 0;
   int lds_bytes = 0;
+  std::size_t argument_bytes = 0;
 };
 
 // The launches of a plan. A second set serves pointers that are not multiples of 16, compiled when first met.
 class GpuRunner final : public Runner {
  public:
-  GpuRunner(const Driver& driver, const Device& device, LaunchPlan plan, KernelConfig config)
-      : driver_(driver), device_(device), plan_(std::move(plan)), config_(std::move(config)) {}
+  GpuRunner(const Driver& driver, const Device& device, const Problem& problem, LaunchPlan plan, KernelConfig config)
+      : driver_(driver), device_(device), problem_(problem), plan_(std::move(plan)), config_(std::move(config)) {}
 
   Status load(bool whole_rows, std::vector<LoadedLaunch>& launches) const {
     for (const KernelLaunch& launch : plan_.launches) {
@@ -32,7 +34,8 @@ class GpuRunner final : public Runner {
       s.whole_bias = s.whole_bias && whole_rows;
       Result<Function> function = load_kernel(driver_, device_, s);
       if (!function.ok()) return function.status();
-      launches.push_back({function.value(), launch.workgroups, s.workgroup, s.lds_bytes});
+      const std::size_t bytes = s.backward ? sizeof(kernels::BackwardArguments) : sizeof(kernels::ForwardArguments);
+      launches.push_back({function.value(), launch.workgroups, s.workgroup, s.lds_bytes, bytes});
     }
     return {};
   }
@@ -40,11 +43,13 @@ class GpuRunner final : public Runner {
 
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
-    return static_cast<std::size_t>(plan_.partial_out_floats + 2 * plan_.partial_row_floats) * sizeof(float);
+    const int64_t floats =
+        plan_.partial_out_floats + 2 * plan_.partial_row_floats + plan_.row_number_floats + plan_.bias_partial_floats;
+    return static_cast<std::size_t>(floats) * sizeof(float);
   }
 
   Status run(void* stream, const AttentionTensors& tensors, void* workspace) const override {
-    if (plan_.launches.front().workgroups == 0) return {};
+    if (plan_.launches.empty()) return {};
     if (Status status = check_memory(tensors, workspace); !status.ok()) return status;
     const std::vector<LoadedLaunch>* launches = &aligned_;
     if (plan_.launches.front().specialisation.whole_rows && !pointers_are_whole(tensors)) {
@@ -54,13 +59,15 @@ class GpuRunner final : public Runner {
       }
       launches = &unaligned_;
     }
-    kernels::ForwardArguments arguments = plan_.arguments;
+    kernels::BackwardArguments arguments = plan_.arguments;
     set_pointers(tensors, arguments);
     arguments.partial_out = static_cast<float*>(workspace);
     arguments.partial_max = arguments.partial_out + plan_.partial_out_floats;
     arguments.partial_sum = arguments.partial_max + plan_.partial_row_floats;
+    arguments.row_numbers = arguments.partial_sum + plan_.partial_row_floats;
+    arguments.bias_partials = plan_.bias_partial_floats > 0 ? arguments.row_numbers + plan_.row_number_floats : nullptr;
     for (const LoadedLaunch& l : *launches) {
-      Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, sizeof(arguments)};
+      Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes};
       if (Status status = driver_.launch(device_.ordinal, l.function, launch); !status.ok()) {
         return {status.code(), fmt::format("kernel {} on {}: {}", config_.kernel, device_.info.name, status.message())};
       }
@@ -72,33 +79,30 @@ class GpuRunner final : public Runner {
   static bool pointers_are_whole(const AttentionTensors& t) {
     constexpr std::uintptr_t kPiece = 16;
     std::uintptr_t bits = 0;
-    for (const void* data : {t.q.data, t.k.data, t.v.data, t.out.data, t.bias.data}) {
+    for (const void* data : {t.q.data, t.k.data, t.v.data, t.out.data, t.bias.data, t.dout.data, t.dq.data, t.dk.data, t.dv.data}) {
       bits |= reinterpret_cast<std::uintptr_t>(data);
     }
     return bits % kPiece == 0;
   }
 
   Status check_memory(const AttentionTensors& t, const void* workspace) const {
-    struct Named {
-      const char* name;
-      const void* data;
+    const auto check = [&](const char* name, const char* member, const void* data) -> Status {
+      if (data == nullptr) return {};
+      Status status = driver_.check_memory(device_.ordinal, data);
+      if (status.ok()) return {};
+      return {StatusCode::invalid_argument,
+              fmt::format("{}{} is {}: memory of {} is needed ({})", name, member, data, device_.info.name, status.message())};
     };
-    for (const auto& [name, data] :
-         {Named{"q", t.q.data}, Named{"k", t.k.data}, Named{"v", t.v.data}, Named{"out", t.out.data}, Named{"bias", t.bias.data},
-          Named{"keep_mask", t.keep_mask.data}, Named{"alibi_slopes", t.alibi_slopes.data}, Named{"sinks", t.sinks.data},
-          Named{"lse", t.lse.data}, Named{"workspace", workspace}}) {
-      if (data == nullptr) continue;
-      if (Status status = driver_.check_memory(device_.ordinal, data); !status.ok()) {
-        return {StatusCode::invalid_argument,
-                fmt::format("{}{} is {}: memory of {} is needed ({})", name, data == workspace ? "" : ".data", data,
-                            device_.info.name, status.message())};
-      }
+    for (const TensorField& field : kTensorTable) {
+      if (!(problem_.*field.spec).present) continue;
+      if (Status status = check(field.name, ".data", (t.*field.tensor).data); !status.ok()) return status;
     }
-    return {};
+    return check("workspace", "", workspace);
   }
 
   const Driver& driver_;
   const Device& device_;
+  Problem problem_;
   LaunchPlan plan_;
   KernelConfig config_;
   std::vector<LoadedLaunch> aligned_;
@@ -111,6 +115,8 @@ class GpuKernel final : public Kernel {
   GpuKernel(const Driver& driver, const Family& family)
       : driver_(driver), family_(family), name_(fmt::format("{}.{}.{}", driver.name(), family.name(), family.target())) {}
   std::string_view name() const noexcept override { return name_; }
+  Pass pass() const noexcept override { return family_.pass(); }
+  bool dropout() const noexcept override { return family_.dropout(); }
   Support supports(const Problem& problem, const std::string& device_name) const override {
     const Device* device = DeviceList(driver_).find(device_name);
     if (device == nullptr) return Support::no("device " + device_name + " cannot be used");
@@ -125,9 +131,13 @@ class GpuKernel final : public Kernel {
     const Device* device = DeviceList(driver_).find(device_name);
     if (device == nullptr) return Status(StatusCode::unavailable, fmt::format("device {} cannot be used", device_name));
     LaunchPlan plan = family_.plan(problem, device->chip, device->properties.compute_units);
-    const Specialisation& s = plan.launches.front().specialisation;
-    KernelConfig config{name_, s.block_m, s.block_n, plan.num_splits, 0};
-    auto runner = std::make_unique<GpuRunner>(driver_, *device, std::move(plan), std::move(config));
+    KernelConfig config{name_, 0, 0, plan.num_splits, 0};
+    std::erase_if(plan.launches, [](const KernelLaunch& launch) { return launch.workgroups == 0; });
+    if (!plan.launches.empty()) {
+      config.block_m = plan.launches.front().specialisation.block_m;
+      config.block_n = plan.launches.front().specialisation.block_n;
+    }
+    auto runner = std::make_unique<GpuRunner>(driver_, *device, problem, std::move(plan), std::move(config));
     if (Status status = runner->load(); !status.ok()) return status;
     return std::unique_ptr<Runner>(std::move(runner));
   }

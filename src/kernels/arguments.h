@@ -1,4 +1,4 @@
-// What a launch passes to a forward kernel: one struct by value, the same on host and device. Plain data, fixed layout.
+// What a launch passes to a kernel: one struct by value, the same on host and device. Plain data, fixed layout.
 #pragma once
 
 namespace fulmen::kernels {
@@ -30,12 +30,29 @@ struct ForwardArguments {
 
   Int64 diagonal, window_left, window_right;  // algorithm/key_range.h
 
+  unsigned long long dropout_seed, dropout_offset;
+  int dropout;          // probability in units of 1 / 65536
+  float dropout_scale;  // of what is kept
+
   // Split keys: unnormalised output, maxima and sums of each split, for combine.h.
   Int64 split_keys;
   int num_splits;
   float* partial_out;  // [num_splits][batch, num_heads, seqlen_q][head_dim_v]
   float* partial_max;  // [num_splits][batch, num_heads, seqlen_q]
   float* partial_sum;
+};
+
+// The backward kernels' own: out and lse are inputs.
+struct BackwardArguments : ForwardArguments {
+  View dout, dq, dk, dv, dbias;  // dbias: a stride of 0 where it is summed over
+  const float* dlse;
+  Int64 dlse_batch, dlse_head, dlse_row;
+  float* dsinks;
+  float softmax_scale;  // of dq and dk
+  float* row_numbers;   // [batch, num_heads, seqlen_q] pairs: log2(e) lse (+inf where it is -inf), delta
+  // The bias's gradient in parts: [bias_parts][what dbias holds, row-major][rows of a tile where it is summed over queries]
+  float* bias_partials;
+  int bias_parts;
 };
 
 }  // namespace fulmen::kernels

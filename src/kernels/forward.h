@@ -6,6 +6,8 @@
 //     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums only at the end
 //     O = rescale * O + P V           P goes from accumulators straight into the next product
 // While a tile is computed the next one is on its way.
+#include "dropout.h"
+#include "tile/order.h"
 #include "tile/softmax.h"
 #include "tile/stage.h"
 
@@ -20,6 +22,22 @@ constexpr int kDimTiles = kHeadDimV / 16;
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
 static_assert(kBlockM == kRowTiles * 16 * kWaves, "forward: block_m is a multiple of 16 rows a wave");
 static_assert(kBlockN % 16 == 0 && kHeadDim % kDepth == 0 && kHeadDimV % 16 == 0, "forward: tiles are whole operands");
+
+// Dropout of 16 rows' probabilities.
+template <int kTiles>
+FULMEN_DEVICE void drop(const RowMap& map, Int64 first_row, Int64 first_key, float (&probability)[kTiles][kElements]) {
+  DropoutMask mask(map.arguments, map.batch, map.first_head);
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (row_slot(e) == slot) probability[f][e] *= mask.factor(first_row + tile_row(slot), first_key + 16 * f + tile_column(e));
+      }
+    }
+  }
+}
 
 // The wave's rows: their softmax state and outputs.
 struct WaveRows {
@@ -70,6 +88,7 @@ struct ForwardTask {
           for (int e = 0; e < kElements; ++e) rows.out[t][d][e] *= factor[row_slot(e)];
         }
       });
+      if constexpr (kDropout) drop(map, wave_row + 16 * t, first_key, score[t]);
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) p[t][f] = to_operand<Element>(score[t][f]);
     }
@@ -111,29 +130,6 @@ struct ForwardTask {
         if (tile_column(0) == 0) store_lse(arguments, map.batch, map.first_head, i, end.lse);
       }
     }
-  }
-};
-
-// The tiles of a workgroup's keys: first those at the band's edges and the last, partial one, which need masks, then the others, so
-// that the long loop has no code for masks.
-struct TileOrder {
-  Int64 begin;  // the first key of the first tile
-  int count, masked;
-  int whole_begin, whole_end;  // tiles [whole_begin, whole_end) need no masks
-
-  FULMEN_DEVICE static TileOrder of(const algorithm::KeyRange& keys, const algorithm::KeyRange& whole) {
-    TileOrder order{keys.begin, static_cast<int>((keys.end - keys.begin + kBlockN - 1) / kBlockN), 0, 0, 0};
-    if (whole.end > whole.begin) {
-      order.whole_begin = static_cast<int>((whole.begin - keys.begin + kBlockN - 1) / kBlockN);
-      order.whole_end = static_cast<int>((whole.end - keys.begin) / kBlockN);
-      if (order.whole_end < order.whole_begin) order.whole_end = order.whole_begin;
-    }
-    order.masked = order.count - (order.whole_end - order.whole_begin);
-    return order;
-  }
-  FULMEN_DEVICE Int64 first_key(int n) const {
-    const int tile = n >= masked ? n - masked + whole_begin : n < whole_begin ? n : n - whole_begin + whole_end;
-    return begin + static_cast<Int64>(tile) * kBlockN;
   }
 };
 

@@ -41,4 +41,42 @@ struct ForwardLayout {
   }
 };
 
+struct BackwardShape {
+  bool transposed_values;
+  int head_dim, head_dim_v, block_m, block_n;
+  int buffers;
+  bool rows_in_lds;
+  bool first_values, second_values;  // whether a product takes the first (q or k), or second (dout or v), columns as values
+};
+
+// LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as values; numbers of each column; and
+// the workgroup's own rows, where they stay there.
+struct BackwardLayout {
+  int first_pitch, second_pitch;  // of columns and rows alike: 8 rows' pieces lie in different banks
+  int value_pitch;                // of transposed tiles
+  int first_at, second_at, first_values_at, second_values_at, numbers_at;  // in a buffer
+  int buffer_bytes;
+  int first_rows_at, second_rows_at, total;
+
+  FULMEN_ALGORITHM static BackwardLayout of(const BackwardShape& s) {
+    BackwardLayout l{};
+    l.first_pitch = 2 * s.head_dim + 16;
+    l.second_pitch = 2 * s.head_dim_v + 16;
+    l.value_pitch = 2 * s.block_n + (s.block_n % 64 == 0 ? 16 : 8);
+    l.second_at = s.block_n * l.first_pitch;
+    l.first_values_at = l.second_at + s.block_n * l.second_pitch;
+    l.second_values_at = l.first_values_at + (s.transposed_values && s.first_values ? round(s.head_dim * l.value_pitch) : 0);
+    l.numbers_at = l.second_values_at + (s.transposed_values && s.second_values ? round(s.head_dim_v * l.value_pitch) : 0);
+    l.buffer_bytes = l.numbers_at + round(8 * s.block_n);
+    l.first_rows_at = s.buffers * l.buffer_bytes;
+    l.second_rows_at = l.first_rows_at + (s.rows_in_lds ? s.block_m * l.first_pitch : 0);
+    l.total = l.second_rows_at + (s.rows_in_lds ? s.block_m * l.second_pitch : 0);
+    // On their way to registers the rows pass through LDS.
+    const int pass = s.rows_in_lds ? 0 : s.block_m * (l.first_pitch > l.second_pitch ? l.first_pitch : l.second_pitch);
+    if (l.total < pass) l.total = pass;
+    return l;
+  }
+  FULMEN_ALGORITHM static int round(int bytes) { return (bytes + 15) / 16 * 16; }
+};
+
 }  // namespace fulmen::kernels

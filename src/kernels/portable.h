@@ -4,45 +4,25 @@
 //   for each key tile:   S = Q K^T   by chunks of kChunk dims
 //                        P = softmax step of S, to LDS
 //                        O += P V    by chunks of kChunk dims of V
+#include "dropout.h"
 #include "scores.h"
+#include "tile/square.h"
 
 namespace fulmen::kernels {
 
-constexpr int kSide = 16;
-constexpr int kChunk = 32;
 constexpr int kRows = kBlockM / kSide;
 constexpr int kKeys = kBlockN / kSide;
-constexpr int kDims = kChunk / kSide;
 constexpr int kChunks = (kHeadDim + kChunk - 1) / kChunk;
 constexpr int kChunksV = (kHeadDimV + kChunk - 1) / kChunk;
 static_assert(kWorkgroup == kSide * kSide, "portable: lanes form a square of 16 x 16");
 static_assert(kBlockM % kSide == 0 && kBlockN % kSide == 0, "portable: tiles are multiples of 16");
 
-// LDS, in floats. Rows are one longer than their tile, so that a column lies in different banks.
-constexpr int kLongerSide = kBlockM > kBlockN ? kBlockM : kBlockN;
-constexpr int kPitch = kLongerSide + 1;
+// LDS, in floats.
 constexpr int kQueriesAt = 0;                                      // [kChunk][kPitch], transposed
 constexpr int kKeysAt = kQueriesAt + kChunk * kPitch;              // [kChunk][kPitch], transposed; then V [kBlockN][kChunk + 1]
 constexpr int kProbabilitiesAt = kKeysAt + (kChunk + 1) * kPitch;  // [kBlockM][kBlockN + 1]
 constexpr int kLdsFloats = kProbabilitiesAt + kBlockM * (kBlockN + 1);
 static_assert(kLdsBytes == 4 * kLdsFloats, "portable: the host reserves the LDS that the tiles need");
-
-FULMEN_DEVICE float lds_float(int index) { return lds_load<float>(4 * index); }
-FULMEN_DEVICE void set_lds_float(int index, float value) { lds_store(4 * index, value); }
-
-// Rows [first, first + count) of a head, dims [dim, dim + kChunk), to LDS [row * row_step + dim * dim_step]; zeros outside valid
-// rows.
-template <int kCount>
-FULMEN_DEVICE void stage(const Element* head_rows, Int64 stride, Int64 first, Int64 valid_begin, Int64 valid_end, int dim, int dims,
-                         int lds, int row_step, int dim_step) {
-  for (int index = thread_id(); index < kCount * kChunk; index += kWorkgroup) {
-    const int row = index / kChunk, d = index % kChunk;
-    const Int64 r = first + row;
-    float value = 0;
-    if (r >= valid_begin && r < valid_end && dim + d < dims) value = to_float(global_load(head_rows + r * stride + dim + d));
-    set_lds_float(lds + row * row_step + d * dim_step, value);
-  }
-}
 
 FULMEN_DEVICE float over_row(float x, bool is_max) {
 #pragma unroll
@@ -54,7 +34,7 @@ FULMEN_DEVICE float over_row(float x, bool is_max) {
 }
 
 FULMEN_DEVICE void portable(const ForwardArguments& a) {
-  const int x = thread_id() % kSide, y = thread_id() / kSide;
+  const int x = lane_column(), y = lane_row();
   const Int64 id = workgroup_id();
   // The last rows attend most keys under a causal mask: they start first.
   const Int64 tile = a.row_tiles - 1 - id % a.row_tiles;
@@ -67,7 +47,8 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
   const auto* k = at<Element>(a.k, batch, 0, kv_head);
   const auto* v = at<Element>(a.v, batch, 0, kv_head);
 
-  float max[kRows], sum[kRows], out[kRows][kChunksV][kDims] = {};
+  DropoutMask dropout(a, batch, head);
+  float max[kRows], sum[kRows], out[kRows][kChunksV][kChunkDims] = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     max[r] = -kInfinity;
@@ -78,8 +59,8 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
     float score[kRows][kKeys] = {};
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       barrier();
-      stage<kBlockM>(q, a.q.row, row_begin, row_begin, row_end, chunk * kChunk, a.head_dim, kQueriesAt, 1, kPitch);
-      stage<kBlockN>(k, a.k.row, first_key, keys.begin, keys.end, chunk * kChunk, a.head_dim, kKeysAt, 1, kPitch);
+      stage<kBlockM>(q, a.q.row, RowRange{row_begin, row_end}, chunk * kChunk, a.head_dim, kQueriesAt, 1, kPitch);
+      stage<kBlockN>(k, a.k.row, RowRange{first_key, keys.end}, chunk * kChunk, a.head_dim, kKeysAt, 1, kPitch);
       barrier();
       for (int d = 0; d < kChunk; ++d) {
         float query[kRows], key[kKeys];
@@ -116,14 +97,15 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
       for (int c = 0; c < kKeys; ++c) {
         const float p = exp2(score[r][c] - offset);
         tile_sum += p;
-        set_lds_float(kProbabilitiesAt + (y + kSide * r) * (kBlockN + 1) + x + kSide * c, p);
+        const float weight = kDropout ? p * dropout.factor(i, first_key + x + kSide * c) : p;
+        set_lds_float(kProbabilitiesAt + (y + kSide * r) * (kBlockN + 1) + x + kSide * c, weight);
       }
       max[r] = new_max;
       sum[r] = sum[r] * rescale + over_row(tile_sum, false);
 #pragma unroll
       for (int chunk = 0; chunk < kChunksV; ++chunk) {
 #pragma unroll
-        for (int c = 0; c < kDims; ++c) out[r][chunk][c] *= rescale;
+        for (int c = 0; c < kChunkDims; ++c) out[r][chunk][c] *= rescale;
       }
     }
 #pragma unroll
@@ -140,15 +122,15 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
       }
       barrier();
       for (int j = 0; j < kBlockN; ++j) {
-        float p[kRows], value[kDims];
+        float p[kRows], value[kChunkDims];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) p[r] = lds_float(kProbabilitiesAt + (y + kSide * r) * (kBlockN + 1) + j);
 #pragma unroll
-        for (int c = 0; c < kDims; ++c) value[c] = lds_float(kKeysAt + j * (kChunk + 1) + x + kSide * c);
+        for (int c = 0; c < kChunkDims; ++c) value[c] = lds_float(kKeysAt + j * (kChunk + 1) + x + kSide * c);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-          for (int c = 0; c < kDims; ++c) out[r][chunk][c] += p[r] * value[c];
+          for (int c = 0; c < kChunkDims; ++c) out[r][chunk][c] += p[r] * value[c];
         }
       }
     }
@@ -163,7 +145,7 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
 #pragma unroll
     for (int chunk = 0; chunk < kChunksV; ++chunk) {
 #pragma unroll
-      for (int c = 0; c < kDims; ++c) {
+      for (int c = 0; c < kChunkDims; ++c) {
         const int d = chunk * kChunk + x + kSide * c;
         if (d < a.head_dim_v) global_store(row + d, from_float<Element>(out[r][chunk][c] * end.output_factor));
       }

@@ -9,6 +9,8 @@
 //   FULMEN_PLAIN_SCALE      1: the scale is positive and nothing but the band changes scores: it rides in the exponent's FMA
 //   FULMEN_WHOLE_BIAS       1: rows of the bias start at multiples of 16 bytes and of 8 keys
 //   FULMEN_PACKED_ROWS      1: a tile's rows are the query heads of a KV head, query after query
+//   FULMEN_DROPOUT          1: the softmax's elements are dropped at random
+//   FULMEN_OUTPUTS          backward: the sum of 1 for dq, 2 for dk, 4 for dv, 8 for dbias
 //   FULMEN_SPLITS           1: partial results, for combine.h
 //   FULMEN_BLOCK_M FULMEN_BLOCK_N   query and key rows of a tile
 //   FULMEN_BUFFERS FULMEN_QUERIES_IN_LDS   of K and V tiles; 1: Q waits in LDS, not in registers
@@ -57,6 +59,7 @@ constexpr bool kKeepMask = FULMEN_KEEP_MASK != 0;
 constexpr bool kAlibi = FULMEN_ALIBI != 0;
 constexpr bool kSoftcap = FULMEN_SOFTCAP != 0;
 constexpr bool kSinks = FULMEN_SINKS != 0;
+constexpr bool kDropout = FULMEN_DROPOUT != 0;
 constexpr bool kBand = FULMEN_BAND != 0;
 constexpr bool kPlainScale = FULMEN_PLAIN_SCALE != 0;
 
@@ -64,6 +67,8 @@ constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 
 FULMEN_DEVICE algorithm::Band band_of(const ForwardArguments& a) { return {a.seqlen_k, a.diagonal, a.window_left, a.window_right}; }
+
+FULMEN_DEVICE Int64 tiles_of(Int64 length, int block) { return (length + block - 1) / block; }
 
 // The first element of a head's row.
 template <class T>

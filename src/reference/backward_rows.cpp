@@ -107,7 +107,7 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     add_scaled(dq_.data(), k_.data() + j * p_.head_dim, dscore, p_.head_dim);
     add_scaled(dk_.data() + j * p_.head_dim, q_.data(), dscore, p_.head_dim);
   }
-  return {dq_.data(), dp, -sink_weight / sum * delta};
+  return {dq_.data(), dp, rounded(-rounded(sink_weight / sum) * delta)};
 }
 
 template class BackwardHead<float>;

@@ -19,12 +19,13 @@ struct KernelLaunch {
   int64_t workgroups = 0;
 };
 
-// What a plan runs: one launch, or two with split keys.
+// What a plan runs: one launch, or two with split keys, or a launch a few gradients.
 struct LaunchPlan {
   std::vector<KernelLaunch> launches;
-  kernels::ForwardArguments arguments{};  // without pointers
-  // Workspace: partial results of splits, in floats from its start.
+  kernels::BackwardArguments arguments{};  // without pointers
+  // Workspace, in floats from its start: partial results of splits; backward: row numbers, then parts of the bias's gradient.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
+  int64_t row_number_floats = 0, bias_partial_floats = 0;
   int num_splits = 0;
 };
 
@@ -34,6 +35,8 @@ class Family {
   virtual std::string_view name() const noexcept = 0;  // "forward"
   // kernels/targets/<target>.h that it is compiled with; "portable" is none.
   virtual std::string_view target() const noexcept = 0;
+  virtual Pass pass() const noexcept { return Pass::forward; }
+  virtual bool dropout() const noexcept { return false; }
   virtual Support supports(const Problem& problem, const Chip& chip) const = 0;
   virtual double rank(const Problem& problem) const = 0;
   // compute_units: of the device, to have work for each.
@@ -47,7 +50,9 @@ const std::vector<const Family*>& families();
 std::vector<const Family*> forward_families();
 std::vector<const Family*> short_sequence_families();
 std::vector<const Family*> split_kv_families();
+std::vector<const Family*> backward_families();
 const Family* portable_family();
+const Family* portable_backward_family();
 
 // The targets with matrix instructions.
 struct MatrixTarget {

@@ -10,6 +10,7 @@ class Portable final : public Family {
  public:
   std::string_view name() const noexcept override { return "forward"; }
   std::string_view target() const noexcept override { return "portable"; }
+  bool dropout() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& /*chip*/) const override { return grid_fits(workgroups(p)); }
   double rank(const Problem& /*problem*/) const override { return 10; }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/) const override {

@@ -26,7 +26,7 @@ std::string upper(std::string_view text) {
 
 bool strides_are_whole(const Problem& p) {
   if (p.head_dim % kPieceElements != 0 || p.head_dim_v % kPieceElements != 0) return false;
-  for (const TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out}) {
+  for (const TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) {
     for (int d = 0; d < 3; ++d) {
       if (spec->strides[d] % kPieceElements != 0) return false;
     }
@@ -50,6 +50,8 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.alibi = p.alibi_slopes.present;
   s.softcap = p.softcap > 0;
   s.sinks = p.sinks.present;
+  s.backward = p.pass == Pass::backward;
+  s.dropout = p.dropout > 0;
   s.band = p.window_left >= 0 || p.window_right >= 0;
   s.plain_scale = !p.bias.present && !s.keep_mask && !s.alibi && !s.softcap && p.softmax_scale > 0;
   s.exact_dims = p.head_dim == s.head_dim && p.head_dim_v == s.head_dim_v;
@@ -81,6 +83,9 @@ std::string prelude(const Specialisation& s) {
   define("SOFTCAP", static_cast<int>(s.softcap));
   define("SINKS", static_cast<int>(s.sinks));
   define("BAND", static_cast<int>(s.band));
+  define("DROPOUT", static_cast<int>(s.dropout));
+  define("OUTPUTS", s.outputs);
+  define("DBIAS", s.bias_gradient);
   define("PLAIN_SCALE", static_cast<int>(s.plain_scale));
   define("WHOLE_BIAS", static_cast<int>(s.whole_bias));
   define("PACKED_ROWS", static_cast<int>(s.packed_rows));
@@ -101,6 +106,10 @@ std::string to_string(const Specialisation& s) {
   if (s.softcap) text += " softcap";
   if (s.sinks) text += " sinks";
   if (s.num_splits > 1) text += " splits";
+  if (s.dropout) text += " dropout";
+  for (const auto& [bit, name] : {std::pair{kGivesDq, " dq"}, {kGivesDk, " dk"}, {kGivesDv, " dv"}, {kGivesDbias, " dbias"}}) {
+    if ((s.outputs & bit) != 0) text += name;
+  }
   if (!s.whole_rows && s.dtype != DType::fp32) text += " any rows";
   return text;
 }
@@ -111,8 +120,8 @@ Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip
   return CompileRequest{to_string(s), std::move(source).value(), std::string(chip.arch), s.workgroup};
 }
 
-kernels::ForwardArguments arguments_of(const Problem& p) {
-  kernels::ForwardArguments a{};
+kernels::BackwardArguments arguments_of(const Problem& p) {
+  kernels::BackwardArguments a{};
   a.q = view_of(p.q);
   a.k = view_of(p.k);
   a.v = view_of(p.v);
@@ -137,10 +146,22 @@ kernels::ForwardArguments arguments_of(const Problem& p) {
   a.window_left = p.window_left;
   a.window_right = p.window_right;
   a.num_splits = 1;
+  a.dropout = p.dropout;
+  a.dropout_scale = p.dropout_scale();
+  if (p.pass == Pass::forward) return a;
+  a.dout = view_of(p.dout);
+  a.dq = view_of(p.dq);
+  a.dk = view_of(p.dk);
+  a.dv = view_of(p.dv);
+  a.dbias = score_view_of(p.dbias);
+  a.dlse_batch = p.dlse.strides[0];
+  a.dlse_head = p.dlse.strides[1];
+  a.dlse_row = p.dlse.strides[2];
+  a.softmax_scale = p.softmax_scale;
   return a;
 }
 
-void set_pointers(const AttentionTensors& t, kernels::ForwardArguments& a) {
+void set_pointers(const AttentionTensors& t, kernels::BackwardArguments& a) {
   a.q.data = t.q.data;
   a.k.data = t.k.data;
   a.v.data = t.v.data;
@@ -150,6 +171,15 @@ void set_pointers(const AttentionTensors& t, kernels::ForwardArguments& a) {
   a.alibi_slopes = static_cast<const float*>(t.alibi_slopes.data);
   a.sinks = static_cast<const float*>(t.sinks.data);
   a.lse = static_cast<float*>(t.lse.data);
+  a.dropout_seed = t.dropout_seed;
+  a.dropout_offset = t.dropout_offset;
+  a.dout.data = t.dout.data;
+  a.dq.data = t.dq.data;
+  a.dk.data = t.dk.data;
+  a.dv.data = t.dv.data;
+  a.dbias.data = t.dbias.data;
+  a.dlse = static_cast<const float*>(t.dlse.data);
+  a.dsinks = static_cast<float*>(t.dsinks.data);
 }
 
 }  // namespace fulmen::gpu

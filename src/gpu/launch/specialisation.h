@@ -33,7 +33,14 @@ struct Specialisation {
   int bias = -1;  // its DType, or none
   bool keep_mask = false, alibi = false, softcap = false, sinks = false, band = false, plain_scale = false;
   int num_splits = 0;  // more than 1: partial results for combine.h
+  bool dropout = false;
+  bool backward = false;   // its kernel takes BackwardArguments
+  int outputs = 0;         // backward: kGivesDq, ...
+  int bias_gradient = -1;  // dbias's DType, or none
 };
+
+// Which gradients a backward kernel gives.
+constexpr int kGivesDq = 1, kGivesDk = 2, kGivesDv = 4, kGivesDbias = 8;
 
 // Fills in what the problem decides: dtype, features, exact_dims, and whole_rows as far as strides say.
 void specialise_for(const Problem& problem, Specialisation& s);
@@ -48,8 +55,8 @@ std::string prelude(const Specialisation& s);
 std::string to_string(const Specialisation& s);
 Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip, Platform platform);
 
-// Everything but pointers and splits.
-kernels::ForwardArguments arguments_of(const Problem& problem);
-void set_pointers(const AttentionTensors& tensors, kernels::ForwardArguments& arguments);
+// Everything but pointers, splits and tiles.
+kernels::BackwardArguments arguments_of(const Problem& problem);
+void set_pointers(const AttentionTensors& tensors, kernels::BackwardArguments& arguments);
 
 }  // namespace fulmen::gpu

@@ -8,6 +8,7 @@
 #include "layout.h"
 #include "scores.h"
 #include "tile/rows.h"
+#include "tile/values.h"
 
 namespace fulmen::kernels {
 
@@ -122,10 +123,8 @@ class Stage {
   Int64 first_key_ = 0;
 };
 
-// 16 keys x 16 dims of V: matrices of keys 0-7 and 8-15 for the first 8 dims, then for the others.
 FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims) {
-  const int key = 16 * tile + lane_id() % 16, dim = 16 * dims + lane_id() / 16 * 8;
-  return {ldmatrix_x4_trans(values_at(buffer) + key * kLayout.value_pitch + 2 * dim)};
+  return lds_value_operand<kLayout.value_pitch>(values_at(buffer), tile, dims);
 }
 
 #else
@@ -231,23 +230,7 @@ class Stage {
 };
 
 FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims) {
-  ValueOperand operand;
-  const int row = values_at(buffer) + (16 * dims + value_dim()) * kLayout.value_pitch + 2 * 16 * tile;
-#pragma unroll
-  for (int p = 0; p < kValuePieces; ++p) {
-    if constexpr (kLayout.value_pitch % sizeof(operand.piece[0]) == 0) {
-      operand.piece[p] = lds_load<ValuePiece>(row + 2 * value_piece(p));
-    } else {
-      constexpr int kWords = sizeof(operand.piece[0]) / 4;
-#pragma unroll
-      for (int w = 0; w < kWords; w += 2) {
-        const auto two = lds_load<Words<2> >(row + 2 * value_piece(p) + 4 * w);
-        operand.piece[p].word[w] = two.word[0];
-        operand.piece[p].word[w + 1] = two.word[1];
-      }
-    }
-  }
-  return operand;
+  return lds_value_operand<kLayout.value_pitch>(values_at(buffer), tile, dims);
 }
 
 #endif

@@ -1,0 +1,134 @@
+// kernels/backward.h: tiles and registers for each target.
+#include "gpu/launch/backward.h"
+
+#include <array>
+
+#include "kernels/layout.h"
+
+namespace fulmen::gpu {
+namespace {
+
+struct TileShape {
+  int block_m, block_n, waves;
+  int buffers;
+  bool rows_in_lds;
+  int min_waves, min_workgroups;
+};
+
+// For head dims up to max_head_dim (the larger of q's and v's): the rows are queries, or keys.
+struct Shapes {
+  int max_head_dim;
+  TileShape queries, keys;
+  bool split_keys;  // dk and dv by a launch each: together their sums would not fit in registers
+};
+
+struct Target {
+  MatrixTarget matrix;
+  std::array<Shapes, 3> shapes;
+};
+
+constexpr std::array kTargets{
+    // Both halves of a wave hold the same operands: rows of more than 64 dims wait in LDS.
+    Target{kMatrixTargets[0],
+           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false},
+             {128, {64, 32, 4, 1, true, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false},
+             {256, {32, 16, 2, 1, true, 1, 1}, {32, 16, 2, 1, true, 1, 1}, true}}}},
+    Target{kMatrixTargets[1],
+           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false},
+             {128, {128, 32, 8, 1, false, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false},
+             {256, {32, 16, 2, 1, true, 1, 1}, {32, 16, 2, 1, true, 1, 1}, true}}}},
+    Target{kMatrixTargets[2],
+           {{{64, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 2, 1}, false},
+             {128, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 2, 1}, false},
+             {256, {64, 16, 4, 1, false, 1, 1}, {64, 16, 4, 1, false, 1, 1}, false}}}},
+    Target{kMatrixTargets[3],
+           {{{64, {128, 64, 4, 2, false, 1, 2}, {128, 32, 4, 2, false, 1, 2}, false},
+             {128, {128, 32, 8, 2, false, 1, 1}, {128, 32, 8, 2, true, 1, 1}, false},
+             {256, {64, 32, 4, 1, true, 1, 1}, {64, 32, 4, 1, true, 1, 1}, true}}}},
+};
+
+class Backward final : public Family {
+ public:
+  explicit Backward(const Target& target) : target_(target) {}
+  std::string_view name() const noexcept override { return "backward"; }
+  std::string_view target() const noexcept override { return target_.matrix.name; }
+  Pass pass() const noexcept override { return Pass::backward; }
+  bool dropout() const noexcept override { return true; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    for (const int outputs : {kGivesDq, kGivesDk | kGivesDv}) {
+      const Specialisation s = specialisation(p, chip, outputs);
+      if (s.lds_bytes > chip.lds_bytes) {
+        return Support::no(std::to_string(s.lds_bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
+                           std::to_string(chip.lds_bytes));
+      }
+    }
+    return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
+  }
+  double rank(const Problem& /*problem*/) const override { return 20; }
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    BackwardPlan plan(p, compute_units);
+    const Specialisation queries = specialisation(p, chip, kGivesDq);
+    plan.add_row_numbers(queries);
+    if (p.dq.present) plan.add_rows(queries, kGivesDq);
+    const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
+    if (shapes_for(p).split_keys && dk != 0 && dv != 0) {
+      plan.add_rows(specialisation(p, chip, dk), dk);
+      plan.add_rows(specialisation(p, chip, dv), dv);
+    } else if ((dk | dv) != 0) {
+      plan.add_rows(specialisation(p, chip, dk | dv), dk | dv);
+    }
+    plan.add_bias(portable_backward_kernel(p));
+    plan.add_sinks(queries);
+    return plan.take();
+  }
+
+ private:
+  int dims(int64_t dim) const { return static_cast<int>(round_up(dim, target_.matrix.depth)); }
+  const Shapes& shapes_for(const Problem& p) const {
+    std::size_t n = 0;
+    while (n + 1 < target_.shapes.size() && dims(std::max(p.head_dim, p.head_dim_v)) > target_.shapes[n].max_head_dim) ++n;
+    return target_.shapes[n];
+  }
+  Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
+    const TileShape& shape = outputs == kGivesDq ? shapes_for(p).queries : shapes_for(p).keys;
+    if (shapes_for(p).split_keys && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
+    Specialisation s;
+    s.entry = "backward.h";
+    s.target = target_.matrix.name;
+    s.head_dim = dims(p.head_dim);
+    s.head_dim_v = dims(p.head_dim_v);
+    s.block_m = shape.block_m;
+    s.block_n = shape.block_n;
+    s.workgroup = shape.waves * chip.wave_size;
+    s.buffers = shape.buffers;
+    s.queries_in_lds = shape.rows_in_lds;
+    s.min_waves = shape.min_waves;
+    s.min_workgroups = shape.min_workgroups;
+    s.outputs = outputs;
+    s.lds_bytes = kernels::BackwardLayout::of({.transposed_values = target_.matrix.transposed_values,
+                                               .head_dim = s.head_dim,
+                                               .head_dim_v = s.head_dim_v,
+                                               .block_m = s.block_m,
+                                               .block_n = s.block_n,
+                                               .buffers = s.buffers,
+                                               .rows_in_lds = s.queries_in_lds,
+                                               .first_values = (outputs & (kGivesDq | kGivesDk)) != 0,
+                                               .second_values = (outputs & kGivesDv) != 0})
+                      .total;
+    specialise_for(p, s);
+    s.sinks = false;  // they are in the log-sum-exp
+    return s;
+  }
+  const Target& target_;
+};
+
+}  // namespace
+
+std::vector<const Family*> backward_families() {
+  std::vector<const Family*> list;
+  for (const Target& target : kTargets) list.push_back(new Backward(target));
+  return list;
+}
+
+}  // namespace fulmen::gpu

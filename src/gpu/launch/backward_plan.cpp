@@ -1,0 +1,97 @@
+#include <algorithm>
+
+#include "gpu/launch/backward.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int kHelperLanes = 128;
+constexpr int kLanesOfRow = 8;  // kernels/backward_rows.h
+constexpr int kSinkLanes = 256;
+
+int64_t tiles_of(int64_t length, int block) { return (length + block - 1) / block; }
+
+// How many scores an element of dbias is the sum of, in terms of tiles.
+struct BiasSums {
+  int64_t batches, heads, row_tiles;  // of dbias
+  int64_t terms;
+  bool over_queries;
+
+  BiasSums(const Problem& p, int block_m) {
+    over_queries = p.dbias.strides[2] == 0;
+    const int64_t tiles = tiles_of(p.seqlen_q, block_m);
+    batches = p.dbias.strides[0] == 0 ? 1 : p.batch;
+    heads = p.dbias.strides[1] == 0 ? 1 : p.num_heads;
+    row_tiles = over_queries ? 1 : tiles;
+    terms = p.batch * p.num_heads * tiles / (batches * heads * row_tiles);
+  }
+};
+
+}  // namespace
+
+BackwardPlan::BackwardPlan(const Problem& problem, int compute_units) : p_(problem), compute_units_(std::max(1, compute_units)) {
+  plan_.arguments = arguments_of(problem);
+  plan_.row_number_floats = round_up(2 * problem.batch * problem.num_heads * problem.seqlen_q, 16);
+}
+
+void BackwardPlan::add_row_numbers(const Specialisation& products) {
+  Specialisation s = products;
+  s.entry = "backward_rows.h";
+  s.target = {};
+  s.workgroup = kHelperLanes;
+  s.lds_bytes = s.outputs = 0;
+  s.block_m = s.block_n = 16;  // nothing depends on what the products are specialised by
+  s.bias = s.bias_gradient = -1;
+  s.keep_mask = s.alibi = s.softcap = s.sinks = s.band = s.plain_scale = s.dropout = s.exact_dims = s.whole_bias = false;
+  s.buffers = s.min_waves = s.min_workgroups = 1;
+  s.queries_in_lds = false;
+  plan_.launches.push_back({s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kLanesOfRow)});
+}
+
+void BackwardPlan::add_rows(Specialisation s, int outputs) {
+  s.outputs = outputs;
+  if (outputs == 0) return;
+  const bool rows_are_keys = (outputs & kGivesDq) == 0;
+  const int64_t tiles = tiles_of(rows_are_keys ? p_.seqlen_k : p_.seqlen_q, s.block_m);
+  plan_.launches.push_back({s, tiles * p_.batch * (rows_are_keys ? p_.num_kv_heads : p_.num_heads)});
+}
+
+void BackwardPlan::add_bias(Specialisation s) {
+  if (!p_.dbias.present || p_.batch == 0 || p_.seqlen_q == 0) return;
+  s.outputs = kGivesDbias;
+  s.bias_gradient = static_cast<int>(p_.dbias.dtype);
+  const BiasSums sums(p_, s.block_m);
+  const int64_t tiles = sums.batches * sums.heads * sums.row_tiles * tiles_of(p_.seqlen_k, s.block_n);
+  const int64_t elements = sums.batches * sums.heads * (sums.over_queries ? s.block_m : p_.seqlen_q) * p_.seqlen_k;
+  // Enough workgroups for every compute unit, each with a few terms, and not more memory than 64 MiB, or 4 times dbias's.
+  constexpr int64_t kFewTerms = 4, kMostFloats = int64_t{1} << 24;
+  const int64_t wanted = (int64_t{4} * compute_units_ + tiles - 1) / std::max<int64_t>(tiles, 1);
+  const int64_t room = std::max(kMostFloats / std::max<int64_t>(elements, 1), int64_t{4});
+  const int64_t parts = std::clamp(std::min({wanted, sums.terms / kFewTerms, room}), int64_t{1}, int64_t{1} << 20);
+  plan_.arguments.bias_parts = static_cast<int>(parts);
+  plan_.launches.push_back({s, tiles * parts});
+  if (parts == 1 && !sums.over_queries) return;
+  plan_.bias_partial_floats = round_up(parts * elements, 16);
+  Specialisation add = s;
+  add.entry = "backward_bias_sum.h";
+  add.target = {};
+  add.workgroup = kHelperLanes;
+  add.lds_bytes = add.outputs = 0;
+  add.bias = -1;
+  add.keep_mask = add.alibi = add.softcap = add.sinks = add.band = add.plain_scale = add.dropout = false;
+  const int64_t rows = sums.over_queries ? 1 : p_.seqlen_q;
+  plan_.launches.push_back({add, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, kHelperLanes)});
+}
+
+void BackwardPlan::add_sinks(const Specialisation& products) {
+  if (!p_.dsinks.present) return;
+  add_row_numbers(products);
+  Specialisation s = plan_.launches.back().specialisation;
+  plan_.launches.pop_back();
+  s.entry = "backward_sinks.h";
+  s.workgroup = kSinkLanes;
+  s.lds_bytes = static_cast<int>(sizeof(float)) * kSinkLanes;
+  plan_.launches.push_back({s, p_.num_heads});
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,347 @@
+// Gradients by matrix instructions. A workgroup owns kBlockM rows of one head, a wave kRowTiles x 16 of them, and goes over the
+// other side's rows, the columns, which stream through LDS:
+//
+//              rows       columns    for each tile of kBlockN columns
+//   dq         q, dout    k, v       S = q.k, D = dout.v, dS = P (D - delta)      dq += dS k
+//   dk, dv     k, v       q, dout    the same transposed: a lane owns a key       dv += P^T dout, dk += dS^T q
+//
+// So what a lane holds of P and dS is what the next product takes from it, on every chip, and nothing is added by atomics.
+#include "backward_scores.h"
+#include "layout.h"
+#include "matrix.h"
+#include "tile/columns.h"
+#include "tile/order.h"
+
+namespace fulmen::kernels {
+
+constexpr int kWaves = kWorkgroup / kWaveSize;
+constexpr int kRowTiles = kBlockM / (16 * kWaves);
+constexpr int kColumnTiles = kBlockN / 16;
+constexpr int kFirstDepths = kHeadDim / kDepth, kSecondDepths = kHeadDimV / kDepth;
+constexpr bool kGivesFirst = kGivesDq || kGivesDk;
+constexpr int kFirstTiles = kGivesFirst ? kHeadDim / 16 : 1, kSecondTiles = kGivesDv ? kHeadDimV / 16 : 1;
+constexpr bool kRowsInLds = kQueriesInLds;
+static_assert(kBlockM == kRowTiles * 16 * kWaves, "backward: block_m is a multiple of 16 rows a wave");
+static_assert(kBlockN % 16 == 0 && kHeadDim % kDepth == 0 && kHeadDimV % kDepth == 0, "backward: tiles are whole operands");
+
+constexpr BackwardLayout kBackward =
+    BackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kRowsInLds, kGivesFirst, kGivesDv});
+static_assert(kBackward.total == kLdsBytes, "backward: the host reserves the LDS that the tiles need");
+
+// The wave's rows and their gradients so far.
+struct WaveRows {
+  RowOperand first[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kFirstDepths];
+  RowOperand second[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kSecondDepths];
+  float first_sum[kRowTiles][kFirstTiles][kElements];
+  float second_sum[kRowTiles][kSecondTiles][kElements];
+};
+
+// One head's two tensors of a side.
+struct Side {
+  const Element* first;
+  const Element* second;
+  Int64 first_stride, second_stride;
+
+  FULMEN_DEVICE static Side queries(const BackwardArguments& a, Int64 batch, Int64 head) {
+    return {at<Element>(a.q, batch, 0, head), at<Element>(a.dout, batch, 0, head), a.q.row, a.dout.row};
+  }
+  FULMEN_DEVICE static Side keys(const BackwardArguments& a, Int64 batch, Int64 kv_head) {
+    return {at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), a.k.row, a.v.row};
+  }
+};
+
+// A tile of both tensors of the columns, and of the queries' numbers where they are the columns.
+class Columns {
+ public:
+  template <class Alive>
+  FULMEN_DEVICE void fetch(const BackwardArguments& a, const Side& side, Int64 batch, Int64 head, Int64 first, Int64 end,
+                           int buffer, const Alive& alive) {
+    const int at = buffer * kBackward.buffer_bytes;
+    const auto tile_alive = [&](int row) { return alive(first + row); };
+    first_.fetch(ColumnSource::of(side.first, side.first_stride, a.head_dim, first, end), at, at + kBackward.first_values_at,
+                 kBackward.first_pitch, tile_alive);
+    if constexpr (kNeedsDout || kGivesDv) {
+      second_.fetch(ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end), at + kBackward.second_at,
+                    at + kBackward.second_values_at, kBackward.second_pitch, [](int) { return true; });
+    }
+    if constexpr (kRowsAreKeys) {
+      if (thread_id() < kBlockN)
+        numbers_ = RowNumbers::of(a, batch, head, first + thread_id() < end ? first + thread_id() : a.seqlen_q);
+    }
+#if defined(FULMEN_TARGET_SM80)
+    copy_commit();
+#endif
+  }
+  FULMEN_DEVICE void publish(int buffer) const {
+    const int at = buffer * kBackward.buffer_bytes;
+    first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
+    if constexpr (kNeedsDout || kGivesDv) {
+      second_.publish(at + kBackward.second_at, at + kBackward.second_values_at, kBackward.second_pitch);
+    }
+    if constexpr (kRowsAreKeys) {
+      if (thread_id() < kBlockN) {
+        lds_store(at + kBackward.numbers_at + 8 * thread_id(), Words<2>{{float_bits(numbers_.offset), float_bits(numbers_.delta)}});
+      }
+    }
+#if defined(FULMEN_TARGET_SM80)
+    copy_wait<0>();
+#endif
+  }
+
+ private:
+  ColumnTile<kHeadDim, kGivesFirst> first_;
+  ColumnTile<kHeadDimV, kGivesDv> second_;
+  RowNumbers numbers_;
+};
+
+FULMEN_DEVICE RowOperand lds_operand(int at, int pitch) {
+#if defined(FULMEN_TARGET_SM80)
+  return matrix_row_operand(at, pitch);
+#else
+  return lds_row_operand(at, pitch);
+#endif
+}
+
+struct BackwardTask {
+  const BackwardArguments& arguments;
+  Int64 batch;
+  Int64 wave_row;  // the first of the wave's rows
+  Int64 row_end;
+  int wave_first_at, wave_second_at;  // the wave's rows in LDS
+
+  // product[t] += rows . columns of one tile of 16 columns, over all dims.
+  template <int kDepths, int kHeld>
+  FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], int wave_at, int columns_at, int pitch,
+                              float (&product)[kRowTiles][kElements]) const {
+#pragma unroll
+    for (int d = 0; d < kDepths; ++d) {
+      const RowOperand column = lds_operand(columns_at + 2 * kDepth * d, pitch);
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        const RowOperand row = kRowsInLds ? lds_operand(wave_at + 16 * t * pitch + 2 * kDepth * d, pitch)
+                                          : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
+        multiply_scores<Element>(product[t], column, row);
+      }
+    }
+  }
+
+  // P and dS of 16 rows and 16 columns, in place of q.k and dout.v. kMasked: the band, or an end, may lie in the tile.
+  template <bool kMasked>
+  FULMEN_DEVICE void gradients(Int64 head, Int64 first_row, Int64 first_column, int numbers_at, DropoutMask& dropout,
+                               const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements],
+                               float (&gradient)[kElements]) const {
+    const BackwardArguments& a = arguments;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const Int64 row = first_row + tile_row(row_slot(e)), column = first_column + tile_column(e);
+      RowNumbers numbers = row_numbers[row_slot(e)];
+      if constexpr (kRowsAreKeys) {
+        const auto words = lds_load<Words<2>>(numbers_at + 8 * tile_column(e));
+        numbers = {bits_float(words.word[0]), bits_float(words.word[1])};
+      }
+      if constexpr (kPlainScale && !kMasked && !kDropout) {
+        // The scale rides in the exponent's FMA.
+        const float probability = exp2(score[e] * a.scale - numbers.offset);
+        score[e] = probability;
+        gradient[e] = probability * (gradient[e] - numbers.delta);
+      } else {
+        const Int64 i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
+        const Int64 query = i < a.seqlen_q ? i : a.seqlen_q - 1;
+        const bool attended = i < a.seqlen_q && (kMasked ? in_band(a, i, j) : j < a.seqlen_k);
+        const ScoreRow score_row = ScoreRow::of(a, batch, head, query);
+        const ScoreGradient g = score_gradient(a, score_row, numbers, dropout, score[e], gradient[e], i, j, attended);
+        score[e] = g.weight;
+        gradient[e] = g.dot;
+      }
+    }
+  }
+
+  template <bool kMasked>
+  FULMEN_DEVICE void step(WaveRows& rows, Int64 head, Int64 first_column, int buffer, DropoutMask& dropout,
+                          const RowNumbers (&numbers)[kRowTiles][kRowsPerLane]) const {
+    const int at = buffer * kBackward.buffer_bytes;
+#pragma unroll
+    for (int f = 0; f < kColumnTiles; ++f) {
+      float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
+      multiply<kFirstDepths>(rows.first, wave_first_at, at + 16 * f * kBackward.first_pitch, kBackward.first_pitch, score);
+      if constexpr (kNeedsDout) {
+        multiply<kSecondDepths>(rows.second, wave_second_at, at + kBackward.second_at + 16 * f * kBackward.second_pitch,
+                                kBackward.second_pitch, gradient);
+      }
+      ProbabilityOperand p[kRowTiles], ds[kRowTiles];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        gradients<kMasked>(head, wave_row + 16 * t, first_column + 16 * f, at + kBackward.numbers_at + 8 * 16 * f, dropout,
+                           numbers[t], score[t], gradient[t]);
+        p[t] = to_operand<Element>(score[t]);
+        ds[t] = to_operand<Element>(gradient[t]);
+      }
+      constexpr bool kTurned = kTransposedValues;
+      if constexpr (kGivesDv) {
+#pragma unroll
+        for (int d = 0; d < kSecondTiles; ++d) {
+          const ValueOperand values = lds_value_operand<kTurned ? kBackward.value_pitch : kBackward.second_pitch>(
+              at + (kTurned ? kBackward.second_values_at : kBackward.second_at), f, d);
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
+        }
+      }
+      if constexpr (kGivesFirst) {
+#pragma unroll
+        for (int d = 0; d < kFirstTiles; ++d) {
+          const ValueOperand values = lds_value_operand<kTurned ? kBackward.value_pitch : kBackward.first_pitch>(
+              at + (kTurned ? kBackward.first_values_at : 0), f, d);
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
+        }
+      }
+    }
+  }
+
+  template <int kTiles>
+  FULMEN_DEVICE void store(const View& view, Int64 head, int dims, float factor,
+                           const float (&sum)[kRowTiles][kTiles][kElements]) const {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        const Int64 i = wave_row + 16 * t + tile_row(slot);
+        if (i >= row_end) continue;
+        auto* row = const_cast<Element*>(at<Element>(view, batch, i, head));
+#pragma unroll
+        for (int d = 0; d < kTiles; ++d) {
+#pragma unroll
+          for (int e = 0; e < kElements; e += kOutputRun) {
+            if (row_slot(e) != slot) continue;
+            float run[kOutputRun];
+#pragma unroll
+            for (int n = 0; n < kOutputRun; ++n) run[n] = sum[t][d][e + n] * factor;
+            store_run(row, 16 * d + output_column(e), dims, run);
+          }
+        }
+      }
+    }
+  }
+};
+
+// The workgroup's rows to LDS, and from there to registers unless they stay. Rows past the end repeat the last one.
+FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64 row_begin, Int64 row_end, WaveRows& rows) {
+  // Where they do not stay they pass through the columns' place, one tensor after the other.
+  const int first_at = kRowsInLds ? kBackward.first_rows_at : 0, second_at = kRowsInLds ? kBackward.second_rows_at : 0;
+  const auto to_lds = [&](const Element* head, Int64 stride, int dims, int pieces, int at, int pitch) {
+    for (int index = thread_id(); index < kBlockM * pieces; index += kWorkgroup) {
+      const int row = index / pieces, piece = index % pieces;
+      const Int64 from = row_begin + row < row_end ? row_begin + row : row_end - 1;
+      lds_store(at + row * pitch + 16 * piece, load_piece(head + from * stride, 8 * piece, dims));
+    }
+  };
+  const int wave = wave_id() * kRowTiles * 16;
+  to_lds(side.first, side.first_stride, a.head_dim, kHeadDim / 8, first_at, kBackward.first_pitch);
+  if constexpr (!kRowsInLds) {
+    barrier();
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int d = 0; d < kFirstDepths; ++d) {
+        rows.first[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] =
+            lds_operand(first_at + (wave + 16 * t) * kBackward.first_pitch + 2 * kDepth * d, kBackward.first_pitch);
+      }
+    }
+    barrier();
+  }
+  if constexpr (kNeedsDout) {
+    to_lds(side.second, side.second_stride, a.head_dim_v, kHeadDimV / 8, second_at, kBackward.second_pitch);
+    if constexpr (!kRowsInLds) {
+      barrier();
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int d = 0; d < kSecondDepths; ++d) {
+          rows.second[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] =
+              lds_operand(second_at + (wave + 16 * t) * kBackward.second_pitch + 2 * kDepth * d, kBackward.second_pitch);
+        }
+      }
+      barrier();
+    }
+  }
+}
+
+FULMEN_DEVICE void backward(const BackwardArguments& a) {
+  const Int64 id = workgroup_id();
+  const Int64 tiles = tiles_of(kRowsAreKeys ? a.seqlen_k : a.seqlen_q, kBlockM);
+  const Int64 heads = kRowsAreKeys ? a.num_kv_heads : a.num_heads, all_heads = heads * a.batch;
+  // Under a causal mask the last queries, and the first keys, have most to do: they start first, of every head.
+  const Int64 nth = kBand ? id / all_heads : id % tiles, batch_head = kBand ? id % all_heads : id / tiles;
+  const Int64 row_begin = (kRowsAreKeys || !kBand ? nth : tiles - 1 - nth) * kBlockM;
+  const Int64 row_head = batch_head % heads, batch = batch_head / heads;
+  const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q;
+  const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
+  // Which columns the rows meet: queries see a band of keys, and keys the same band of queries from the other side.
+  const algorithm::Band band = kRowsAreKeys ? algorithm::Band{a.seqlen_q, -a.diagonal, a.window_right, a.window_left} : band_of(a);
+  const TileOrder order = TileOrder::of(band.any(row_begin, row_end), band.all(row_begin, row_end));
+  const Int64 column_end = band.any(row_begin, row_end).end;
+
+  const Side own = kRowsAreKeys ? Side::keys(a, batch, row_head) : Side::queries(a, batch, row_head);
+  const int wave = wave_id() * kRowTiles * 16;
+  const BackwardTask task{a,
+                          batch,
+                          row_begin + wave,
+                          row_end,
+                          kBackward.first_rows_at + wave * kBackward.first_pitch,
+                          kBackward.second_rows_at + wave * kBackward.second_pitch};
+  WaveRows rows = {};
+  RowNumbers numbers[kRowTiles][kRowsPerLane] = {};
+  if constexpr (!kRowsAreKeys) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        numbers[t][slot] = RowNumbers::of(a, batch, row_head, task.wave_row + 16 * t + tile_row(slot));
+      }
+    }
+  }
+  const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
+  const Int64 steps = order.count * (kRowsAreKeys ? a.group_size : 1);
+  const auto head_of = [&](Int64 n) { return first_head + n / order.count; };
+  Columns columns;
+  const auto fetch = [&](Int64 n, int buffer) {
+    const Int64 head = head_of(n);
+    const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, row_head / a.group_size);
+    columns.fetch(a, side, batch, head, order.first_key(static_cast<int>(n % order.count)), column_end, buffer,
+                  [&](Int64 j) { return kRowsAreKeys || any_row_keeps(a, batch, head, row_begin, row_end, j); });
+  };
+  if (steps > 0) {
+    load_rows(a, own, row_begin, row_end, rows);
+    fetch(0, 0);
+  }
+  int buffer = 0;
+  for (Int64 n = 0; n < steps; ++n) {
+    if constexpr (kBuffers == 1 && !kCopiesToLds) barrier();  // the last tile is read by now
+    columns.publish(buffer);
+    barrier();
+    const int next = kBuffers == 1 ? 0 : 1 - buffer;
+    constexpr bool kEarly = kBuffers == 2 || !kCopiesToLds;
+    if (kEarly && n + 1 < steps) fetch(n + 1, next);
+    const int tile = static_cast<int>(n % order.count);
+    const Int64 head = head_of(n);
+    DropoutMask dropout(a, batch, head);
+    // Rows of keys past the end have a place in unmasked tiles, too: what they give is not stored.
+    if (tile < order.masked) {
+      task.step<true>(rows, head, order.first_key(tile), buffer, dropout, numbers);
+    } else {
+      task.step<false>(rows, head, order.first_key(tile), buffer, dropout, numbers);
+    }
+    if (!kEarly && n + 1 < steps) {
+      barrier();
+      fetch(n + 1, next);
+    }
+    buffer = next;
+  }
+  if constexpr (kGivesDq) task.store(a.dq, row_head, a.head_dim, a.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDk) task.store(a.dk, row_head, a.head_dim, a.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDv) task.store(a.dv, row_head, a.head_dim_v, 1.0F, rows.second_sum);
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::BackwardArguments, fulmen::kernels::backward)

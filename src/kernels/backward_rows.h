@@ -1,0 +1,49 @@
+// What the backward kernels need of each query row, before them: log2(e) lse, and delta = sum of dout * out - dlse. 8 lanes a row.
+#include "specialisation.h"
+
+namespace fulmen::kernels {
+
+constexpr int kLanesOfRow = 8;
+
+template <class T>
+FULMEN_DEVICE float product_of_pieces(const T* out, const T* dout, int dims) {
+  float sum = 0;
+  for (int dim = 8 * (thread_id() % kLanesOfRow); dim < dims; dim += 8 * kLanesOfRow) {
+    if constexpr (kWholeRows && sizeof(T) == 2) {
+      const auto x = global_load(reinterpret_cast<const Words<4>*>(out + dim));
+      const auto y = global_load(reinterpret_cast<const Words<4>*>(dout + dim));
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        sum += to_float(__builtin_bit_cast(T, static_cast<unsigned short>(x.word[e / 2] >> (16U * (e % 2))))) *
+               to_float(__builtin_bit_cast(T, static_cast<unsigned short>(y.word[e / 2] >> (16U * (e % 2)))));
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        if (dim + e < dims) sum += to_float(global_load(out + dim + e)) * to_float(global_load(dout + dim + e));
+      }
+    }
+  }
+  return sum;
+}
+
+FULMEN_DEVICE void backward_rows(const BackwardArguments& a) {
+  const Int64 rows = static_cast<Int64>(a.batch) * a.num_heads * a.seqlen_q;
+  const Int64 asked = workgroup_id() * (kWorkgroup / kLanesOfRow) + thread_id() / kLanesOfRow;
+  const Int64 row = asked < rows ? asked : rows - 1;  // all lanes meet in the exchange
+  const Int64 i = row % a.seqlen_q, head = row / a.seqlen_q % a.num_heads, batch = row / a.seqlen_q / a.num_heads;
+  float delta = product_of_pieces(at<Element>(a.out, batch, i, head), at<Element>(a.dout, batch, i, head), a.head_dim_v);
+#pragma unroll
+  for (int mask = 1; mask < kLanesOfRow; mask *= 2) delta += shuffle_xor(delta, mask);
+  if (thread_id() % kLanesOfRow != 0 || asked >= rows) return;
+  if (a.dlse != nullptr) delta -= global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
+  const float lse = global_load(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row);
+  // A row without any key: 2^(score - infinity) is 0.
+  const float offset = lse == -kInfinity ? kInfinity : kLog2E * lse;
+  // Its out is 0, so delta is -dlse: times a probability of 0.
+  global_store(reinterpret_cast<Words<2>*>(a.row_numbers) + row, Words<2>{{float_bits(offset), float_bits(delta)}});
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::BackwardArguments, fulmen::kernels::backward_rows)

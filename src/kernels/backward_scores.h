@@ -1,0 +1,60 @@
+// From q.k and dout.v of one (query, key) to the probability and the score's gradient (docs/contract.md has the formulas).
+#pragma once
+
+#include "dropout.h"
+#include "scores.h"
+
+namespace fulmen::kernels {
+
+constexpr bool kGivesDq = (FULMEN_OUTPUTS & 1) != 0;
+constexpr bool kGivesDk = (FULMEN_OUTPUTS & 2) != 0;
+constexpr bool kGivesDv = (FULMEN_OUTPUTS & 4) != 0;
+constexpr bool kGivesDbias = (FULMEN_OUTPUTS & 8) != 0;
+// dk and dv: the tile's rows are keys, its columns queries. Else the other way round.
+constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
+constexpr bool kNeedsDout = kGivesDq || kGivesDk || kGivesDbias;  // dout.v
+static_assert(kRowsAreKeys ? !kGivesDq && !kGivesDbias : kGivesDq != kGivesDbias, "backward: what one launch can give");
+
+// A query row's numbers, by backward_rows.h.
+struct RowNumbers {
+  float offset;  // base-2 log-sum-exp; +inf where there is no key, or no such row
+  float delta;
+
+  FULMEN_DEVICE static RowNumbers of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i) {
+    if (i >= a.seqlen_q) return {kInfinity, 0};
+    const auto words =
+        global_load(reinterpret_cast<const Words<2>*>(a.row_numbers) + (batch * a.num_heads + head) * a.seqlen_q + i);
+    return {bits_float(words.word[0]), bits_float(words.word[1])};
+  }
+};
+
+struct ScoreGradient {
+  float weight;  // of v: the probability, after dropout
+  float bias;    // by the score after bias and ALiBi
+  float dot;     // by scale * q.k
+};
+
+// dot: q.k; dprobability: dout.v. `attended` says what the band, and the ends, let the query attend; what is not attended is not
+// read.
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreRow& row, const RowNumbers& numbers,
+                                           DropoutMask& dropout, float dot, float dprobability, Int64 i, Int64 j, bool attended) {
+  if constexpr (kKeepMask) attended = attended && global_load(row.keep_mask + j) != 0;
+  float bias = 0;
+  if constexpr (kBias) bias = attended ? kLog2E * to_float(global_load(row.bias + j)) : 0.0F;
+  float score = dot * a.scale;
+  float slope = 1.0F;
+  if constexpr (kSoftcap) {
+    const float tanh = tanh_by_exp2(score);
+    slope = 1.0F - tanh * tanh;
+    score = a.softcap * tanh;
+  }
+  if constexpr (kBias) score += bias;
+  if constexpr (kAlibi) score -= row.slope * absolute(static_cast<float>(row.diagonal - j));
+  const float probability = exp2(score - numbers.offset);
+  const float factor = kDropout ? dropout.factor(i, j) : 1.0F;
+  const float gradient = probability * (dprobability * factor - numbers.delta);
+  if (!attended) return {0, 0, 0};
+  return {probability * factor, gradient, gradient * slope};
+}
+
+}  // namespace fulmen::kernels

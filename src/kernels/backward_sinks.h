@@ -1,0 +1,32 @@
+// The sinks' gradient: - sum of exp(sink - lse) delta over a head's rows. A workgroup a head; sums in a fixed order.
+#include "specialisation.h"
+
+namespace fulmen::kernels {
+
+static_assert(kLdsBytes == 4 * kWorkgroup, "backward_sinks: the host reserves a float a lane");
+
+FULMEN_DEVICE void backward_sinks(const BackwardArguments& a) {
+  const Int64 head = workgroup_id();
+  const float sink = kLog2E * global_load(a.sinks + head);
+  float sum = 0;
+  for (Int64 batch = 0; batch < a.batch; ++batch) {
+    const auto* rows = reinterpret_cast<const Words<2>*>(a.row_numbers) + (batch * a.num_heads + head) * a.seqlen_q;
+    for (Int64 i = thread_id(); i < a.seqlen_q; i += kWorkgroup) {
+      const auto row = global_load(rows + i);
+      if (sink != -kInfinity) sum -= exp2(sink - bits_float(row.word[0])) * bits_float(row.word[1]);
+    }
+  }
+  lds_store(4 * thread_id(), sum);
+  for (int half = kWorkgroup / 2; half > 0; half /= 2) {
+    barrier();
+    if (thread_id() < half) {
+      sum += lds_load<float>(4 * (thread_id() + half));
+      lds_store(4 * thread_id(), sum);
+    }
+  }
+  if (thread_id() == 0) global_store(a.dsinks + head, sum);
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::BackwardArguments, fulmen::kernels::backward_sinks)

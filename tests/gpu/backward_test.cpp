@@ -1,0 +1,155 @@
+// Every GPU kernel of the backward pass, and dropout in both passes, on emulated chips and on the machine's GPU where it has one.
+#include <algorithm>
+#include <numeric>
+
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuBackward : public GpuTest {
+ protected:
+  static int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0) {
+    Case c(spec, random);
+    return expect_all_kernels_verified(c, {device(), shift});
+  }
+};
+
+CaseSpec spec_of(DType dtype, int64_t head_dim, Random& random) {
+  CaseSpec s;
+  s.backward = true;
+  s.dtype = dtype;
+  s.batch = random.between(1, 2);
+  s.num_kv_heads = random.between(1, 2);
+  s.num_heads = s.num_kv_heads * random.between(1, 3);
+  s.head_dim = s.head_dim_v = head_dim;
+  s.seqlen_q = random.between(1, 90);
+  s.seqlen_k = random.between(1, 160);
+  return s;
+}
+
+TEST_P(GpuBackward, Features) {
+  Random random(7500);
+  const auto check = [&](const CaseSpec& s) { EXPECT_GT(expect_all_verified(s, random), 0); };
+  CaseSpec s = spec_of(DType::bf16, 64, random);
+  check(s);
+
+  s = spec_of(DType::fp16, 32, random);  // boards: a bias a head, its gradient the sum over the batch
+  s.batch = 3;
+  s.seqlen_q = s.seqlen_k = 64;
+  s.bias = true;
+  s.bias_dtype = DType::fp16;
+  s.bias_broadcast = {true, false, false};
+  check(s);
+
+  s = spec_of(DType::bf16, 128, random);
+  s.causal = random.pick({Causal::bottom_right, Causal::top_left});
+  s.nan_in_masked = true;
+  check(s);
+
+  s = spec_of(DType::fp16, 40, random);  // partial dims, rows of odd lengths
+  s.head_dim_v = 59;
+  s.layout = Layout::odd_strides;
+  s.window_left = random.between(0, 60);
+  s.window_right = random.between(0, 60);
+  s.softcap = 20;
+  s.sinks = true;
+  s.dlse = true;
+  check(s);
+
+  s = spec_of(DType::bf16, 96, random);
+  s.layout = random.pick({Layout::bhsd, Layout::sbhd});
+  s.keep = true;
+  s.keep_broadcast = {random.chance(0.5), random.chance(0.5), random.chance(0.5)};
+  s.nan_in_masked = true;
+  s.alibi = static_cast<int>(random.between(1, 2));
+  s.bias = true;
+  s.bias_dtype = DType::fp32;
+  s.bias_broadcast = {false, true, true};
+  s.dropout = 0.3F;
+  check(s);
+
+  s = spec_of(DType::fp32, 80, random);
+  s.causal = Causal::bottom_right;
+  s.sinks = true;
+  s.dropout = 0.3F;
+  check(s);
+  for (std::size_t wanted = 0; wanted < 3; ++wanted) {
+    s = spec_of(DType::bf16, 64, random);
+    s.gradients = {};
+    s.gradients[wanted] = true;
+    check(s);
+  }
+}
+
+TEST_P(GpuBackward, DropoutForward) {
+  Random random(7510);
+  for (const DType dtype : {DType::bf16, DType::fp32}) {
+    CaseSpec s = spec_of(dtype, 64, random);
+    s.backward = false;
+    s.dropout = 0.3F;
+    s.causal = Causal::bottom_right;
+    EXPECT_GT(expect_all_verified(s, random), 0);
+  }
+}
+
+TEST_P(GpuBackward, ShapesAndLayouts) {
+  Random random(7520);
+  struct Shape {
+    int64_t seqlen_q, seqlen_k;
+  };
+  for (const auto& [dtype, dim] :
+       {std::pair<DType, int64_t>{DType::bf16, 64}, {DType::fp16, 128}, {DType::bf16, 256}, {DType::fp32, 80}}) {
+    for (const Shape shape : {Shape{1, 147}, {113, 203}, {64, 64}, {200, 33}}) {
+      CaseSpec s = spec_of(dtype, dim, random);
+      s.seqlen_q = shape.seqlen_q;
+      s.seqlen_k = shape.seqlen_k;
+      s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv});
+      EXPECT_GT(expect_all_verified(s, random), 0);
+    }
+  }
+}
+
+TEST_P(GpuBackward, LengthsOfZeroAndOne) {
+  Random random(7530);
+  CaseSpec s = spec_of(DType::bf16, 64, random);
+  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}, {1, 1}, {1, 300}, {130, 3}, {300, 1}}) {
+    s.seqlen_q = q;
+    s.seqlen_k = k;
+    EXPECT_GT(expect_all_verified(s, random), 0);
+  }
+}
+
+TEST_P(GpuBackward, RowsAndKeysWithoutAnyPartner) {
+  Random random(7540);
+  CaseSpec s = spec_of(DType::bf16, 64, random);
+  s.seqlen_q = 120;
+  s.seqlen_k = 40;
+  s.causal = Causal::bottom_right;  // the first 80 queries attend nothing
+  s.dlse = true;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+  s.causal = Causal::top_left;
+  s.seqlen_q = 40;
+  s.seqlen_k = 120;  // the last 80 keys are attended by none
+  EXPECT_GT(expect_all_verified(s, random), 0);
+}
+
+TEST_P(GpuBackward, AnyFeatures) {
+  constexpr int kCases = 5;
+  const std::string name = device();  // other cases on each device
+  Random random(std::accumulate(name.begin(), name.end(), uint64_t{7550},
+                                [](uint64_t sum, char c) { return 31 * sum + static_cast<unsigned char>(c); }));
+  for (int i = 0; i < kCases; ++i) {
+    CaseSpec s = random_backward_spec(random);
+    s.seqlen_q = std::min<int64_t>(s.seqlen_q, 100);
+    s.num_kv_heads = std::min<int64_t>(s.num_kv_heads, 2);
+    s.num_heads = s.num_kv_heads * std::min<int64_t>(s.num_heads / s.num_kv_heads, 3);
+    expect_all_verified(s, random, random.chance(0.2) ? 1 : 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuBackward, ::testing::ValuesIn(gpu_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
