@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 
 #include "commands.h"
@@ -15,6 +17,9 @@ struct ExplainArguments {
   std::vector<int64_t> bias_shape, keep_shape;
   std::string bias_dtype;
   bool alibi = false, sinks = false, lse = false;
+  bool backward = false, dlse = false;
+  std::vector<std::string> gradients;  // empty: all that there are
+  std::vector<int64_t> dbias_shape;
 };
 
 Tensor head_vector(int64_t heads) {
@@ -58,6 +63,32 @@ Result<AttentionTensors> tensors_by_numbers(const ExplainArguments& arguments) {
   return tensors;
 }
 
+// Views of what the backward pass reads and writes beside the forward tensors.
+Status add_gradients(const ExplainArguments& arguments, AttentionTensors& t) {
+  t.dout = t.out;
+  t.lse = Tensor::bhqk(nullptr, DType::fp32, t.q.shape[0], t.q.shape[2], t.q.shape[1], 1);
+  if (arguments.dlse) t.dlse = t.lse;
+  const bool has_bias = t.bias.shape != std::array<int64_t, 4>{}, has_sinks = t.sinks.shape != std::array<int64_t, 4>{};
+  Tensor dbias = t.bias;
+  if (const auto& s = arguments.dbias_shape; !s.empty()) dbias = Tensor::bhqk(nullptr, t.bias.dtype, s[0], s[1], s[2], s[3]);
+  struct Gradient {
+    const char* name;
+    bool there;
+    const Tensor& like;
+    Tensor& gradient;
+  };
+  for (const Gradient& one : {Gradient{"dq", true, t.q, t.dq}, Gradient{"dk", true, t.k, t.dk}, Gradient{"dv", true, t.v, t.dv},
+                              Gradient{"dbias", has_bias, dbias, t.dbias}, Gradient{"dsinks", has_sinks, t.sinks, t.dsinks}}) {
+    const bool named = std::find(arguments.gradients.begin(), arguments.gradients.end(), one.name) != arguments.gradients.end();
+    if (named && !one.there) {
+      return {StatusCode::invalid_argument,
+              fmt::format("--gradients {}: there is nothing here that it is a gradient of", one.name)};
+    }
+    if (named || (arguments.gradients.empty() && one.there)) one.gradient = one.like;
+  }
+  return {};
+}
+
 Status explain(const ExplainArguments& arguments) {
   const ProblemArguments& given = arguments.problem;
   const bool by_files = !given.q.empty() || !given.k.empty() || !given.v.empty();
@@ -78,7 +109,11 @@ Status explain(const ExplainArguments& arguments) {
   }
   const Result<AttentionOptions> options = attention_options(given);
   if (!options.ok()) return options.status();
-  const Result<Problem> problem = make_problem(tensors, options.value());
+  if (arguments.backward) {
+    if (Status status = add_gradients(arguments, tensors); !status.ok()) return status;
+  }
+  const Result<Problem> problem =
+      arguments.backward ? make_backward_problem(tensors, options.value()) : make_problem(tensors, options.value());
   if (!problem.ok()) return problem.status();
   const Result<Plan> planned = plan(problem.value(), device_of(given), options.value());
   if (!planned.ok()) return planned.status();
@@ -108,6 +143,17 @@ Command explain_command(CLI::App& app) {
   parser->add_flag("--with-alibi", arguments->alibi);
   parser->add_flag("--with-sinks", arguments->sinks);
   parser->add_flag("--with-lse", arguments->lse);
+  parser->add_flag("--backward", arguments->backward, "the backward pass of the problem");
+  parser
+      ->add_option("--gradients", arguments->gradients,
+                   "backward: which of dq,dk,dv,dbias,dsinks; all that there are when not given")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"dq", "dk", "dv", "dbias", "dsinks"}));
+  parser
+      ->add_option("--dbias-shape", arguments->dbias_shape, "backward: batch,head,seqlen_q,seqlen_k, the sum over those that are 1")
+      ->delimiter(',')
+      ->expected(4);
+  parser->add_flag("--with-dlse", arguments->dlse);
   return {parser, [arguments] { return explain(*arguments); }};
 }
 

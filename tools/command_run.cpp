@@ -1,8 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "backward_arguments.h"
 #include "commands.h"
 #include "device_tensors.h"
 #include "fulmen/fulmen.h"
@@ -13,67 +18,157 @@ namespace {
 
 struct RunArguments {
   ProblemArguments problem;
+  BackwardArguments backward;
   std::string out, lse;
+  uint64_t dropout_seed = 0, dropout_offset = 0;
 };
 
-Status write_outputs(const RunArguments& arguments, const AttentionTensors& tensors) {
-  Result<OutputFile> out = OutputFile::create(arguments.out);
-  if (!out.ok()) return out.status();
-  Status status = write_npy(out.value(), tensors.out.dtype, file_shape(arguments.problem.layout, tensors.out), tensors.out.data);
-  if (!status.ok()) return status;
-  if (arguments.lse.empty()) return out->commit();
+Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
-  Result<OutputFile> lse = OutputFile::create(arguments.lse);
-  if (!lse.ok()) return lse.status();
-  const auto& shape = tensors.lse.shape;
-  status = write_npy(lse.value(), DType::fp32, std::array{shape[0], shape[1], shape[2]}, tensors.lse.data);
-  if (!status.ok()) return status;
-  // Both are complete on the disk before either gets its name.
-  status = out->commit();
-  return status.ok() ? lse->commit() : status;
+// Files to be written: the forward pass's, then the gradients.
+std::vector<OutputTensor> wanted_files(const RunArguments& arguments, const LoadedProblem& problem) {
+  const AttentionTensors& t = problem.tensors;
+  std::vector<OutputTensor> wanted;
+  if (!arguments.out.empty()) {
+    wanted.push_back({"--out", arguments.out, &AttentionTensors::out, file_shape(arguments.problem.layout, t.out)});
+  }
+  if (!arguments.lse.empty()) {
+    wanted.push_back({"--lse", arguments.lse, &AttentionTensors::lse, {t.lse.shape[0], t.lse.shape[1], t.lse.shape[2]}});
+  }
+  for (OutputTensor& gradient : gradient_outputs(arguments.problem, arguments.backward, problem)) {
+    wanted.push_back(std::move(gradient));
+  }
+  return wanted;
 }
 
-Status compute(const RunArguments& arguments) {
-  if (arguments.out.empty()) return {StatusCode::invalid_argument, "--out is needed: the .npy file to write"};
-  if (arguments.out == arguments.lse) {
-    return {StatusCode::invalid_argument, fmt::format("--out and --lse are both {}", arguments.out)};
+Status check_names(const RunArguments& a) {
+  if (Status status = check_backward(a.backward); !status.ok()) return status;
+  if (a.out.empty() && !a.backward.backward) return invalid("--out is needed: the .npy file to write");
+  if (!a.backward.forward_out.empty() && !(a.out.empty() && a.lse.empty())) {
+    return invalid(fmt::format("{} would write what --forward-out and --forward-lse read: there is no forward pass to compute",
+                               a.out.empty() ? "--lse" : "--out"));
   }
-  Result<std::unique_ptr<LoadedProblem>> loaded = load_problem(arguments.problem);
-  if (!loaded.ok()) return loaded.status();
-  AttentionTensors& tensors = loaded.value()->tensors;
-  const auto [batch, seqlen_q, heads, head_dim] = tensors.q.shape;
+  const std::pair<const char*, const std::string*> all[] = {{"--out", &a.out},
+                                                            {"--lse", &a.lse},
+                                                            {"--dq", &a.backward.dq},
+                                                            {"--dk", &a.backward.dk},
+                                                            {"--dv", &a.backward.dv},
+                                                            {"--dbias", &a.backward.dbias},
+                                                            {"--dsinks", &a.backward.dsinks}};
+  for (const auto& one : all) {
+    for (const auto* other = std::begin(all); other->second != one.second; ++other) {
+      if (!one.second->empty() && *one.second == *other->second) {
+        return invalid(fmt::format("{} and {} are both {}", other->first, one.first, *one.second));
+      }
+    }
+  }
+  return {};
+}
 
-  // A plan first: it says what is wrong before anything is allocated.
-  const AttentionOptions& options = loaded.value()->options;
-  if (!arguments.lse.empty()) tensors.lse = Tensor::bhqk(nullptr, DType::fp32, batch, heads, seqlen_q, 1);
-  const Result<Problem> problem = make_problem(tensors, options);
+Status write_outputs(const std::vector<OutputTensor>& outputs, const AttentionTensors& tensors) {
+  std::vector<OutputFile> files;
+  for (const OutputTensor& output : outputs) {
+    Result<OutputFile> file = OutputFile::create(output.path);
+    if (!file.ok()) return file.status();
+    const Tensor& tensor = tensors.*output.tensor;
+    if (Status status = write_npy(file.value(), tensor.dtype, output.shape, tensor.data); !status.ok()) return status;
+    files.push_back(std::move(file).value());
+  }
+  // All are complete on the disk before any gets its name.
+  for (OutputFile& file : files) {
+    if (Status status = file.commit(); !status.ok()) return status;
+  }
+  return {};
+}
+
+// The passes that a call asks for. Plans first: they say what is wrong before anything is allocated.
+struct Passes {
+  std::optional<Plan> forward, backward;
+};
+
+Result<Passes> plan_passes(const RunArguments& arguments, const LoadedProblem& loaded) {
+  const std::string device = device_of(arguments.problem);
+  Passes passes;
+  AttentionOptions options = loaded.options;
+  if (arguments.backward.backward) {
+    const Result<Problem> problem = make_backward_problem(loaded.tensors, options);
+    if (!problem.ok()) return problem.status();
+    Result<Plan> planned = plan(problem.value(), device, options);
+    if (!planned.ok()) return planned.status();
+    passes.backward = std::move(planned).value();
+    options.kernel.clear();  // --kernel is the backward one
+    if (!arguments.backward.forward_out.empty()) return passes;
+  }
+  const Result<Problem> problem = make_problem(loaded.tensors, options);
   if (!problem.ok()) return problem.status();
-  const Result<Plan> planned = plan(problem.value(), device_of(arguments.problem), options);
+  Result<Plan> planned = plan(problem.value(), device, options);
   if (!planned.ok()) return planned.status();
+  passes.forward = std::move(planned).value();
+  return passes;
+}
 
-  const auto elements = [](const Tensor& t) { return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]); };
-  // One more byte each: a tensor without elements still has an address.
-  Memory out(elements(tensors.out) * static_cast<std::size_t>(size_of(tensors.out.dtype)) + 1);
-  Memory lse(elements(tensors.lse) * sizeof(float) + 1);
-  if (out.data() == nullptr || lse.data() == nullptr) {
-    return {StatusCode::out_of_memory, fmt::format("no memory for the result of {}", to_string(problem.value()))};
+// Memory for what is computed and not there yet: out, lse and the gradients.
+Status allocate_outputs(AttentionTensors& tensors, std::vector<Memory>& memory) {
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    for (Tensor AttentionTensors::* const one : outputs_of(pass)) {
+      Tensor& tensor = tensors.*one;
+      if (tensor.data != nullptr || tensor.shape == std::array<int64_t, 4>{}) continue;
+      std::size_t bytes = static_cast<std::size_t>(size_of(tensor.dtype));
+      for (const int64_t size : tensor.shape) bytes *= static_cast<std::size_t>(size);
+      // One more byte each: a tensor without elements still has an address.
+      tensor.data = memory.emplace_back(bytes + 1).data();
+      if (tensor.data == nullptr) return {StatusCode::out_of_memory, fmt::format("no memory for a result of {} bytes", bytes)};
+    }
   }
-  tensors.out.data = out.data();
-  if (!arguments.lse.empty()) tensors.lse.data = lse.data();
-  const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(planned.value().device(), tensors);
-  if (!there.ok()) return there.status();
-  const std::size_t scratch = planned.value().workspace_bytes();
-  const DeviceMemory workspace = there.value()->workspace(scratch);
+  return {};
+}
+
+Status run_pass(const std::optional<Plan>& planned, const DeviceTensors& there) {
+  if (!planned) return {};
+  const std::size_t scratch = planned->workspace_bytes();
+  const DeviceMemory workspace = there.workspace(scratch);
   if (scratch > 0 && workspace.data() == nullptr) {
     return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes", scratch)};
   }
-  Status status = planned.value().run(nullptr, there.value()->tensors(), workspace.data(), scratch);
-  if (status.ok()) status = there.value()->synchronize();
-  if (status.ok()) status = there.value()->download();
+  Status status = planned->run(nullptr, there.tensors(), workspace.data(), scratch);
+  if (status.ok()) status = there.synchronize();
+  if (status.ok()) status = there.download(planned->problem().pass);
+  return status;
+}
+
+Status compute(const RunArguments& arguments) {
+  if (Status status = check_names(arguments); !status.ok()) return status;
+  Result<std::unique_ptr<LoadedProblem>> loaded = load_problem(arguments.problem);
+  if (!loaded.ok()) return loaded.status();
+  LoadedProblem& problem = *loaded.value();
+  AttentionTensors& tensors = problem.tensors;
+  tensors.dropout_seed = arguments.dropout_seed;
+  tensors.dropout_offset = arguments.dropout_offset;
+  const auto [batch, seqlen_q, heads, head_dim] = tensors.q.shape;
+  if (!arguments.lse.empty()) tensors.lse = Tensor::bhqk(nullptr, DType::fp32, batch, heads, seqlen_q, 1);
+  LoadedGradients gradients;
+  if (arguments.backward.backward) {
+    if (Status status = load_gradients(arguments.problem, arguments.backward, problem, gradients); !status.ok()) return status;
+  }
+  const Result<Passes> passes = plan_passes(arguments, problem);
+  if (!passes.ok()) return passes.status();
+
+  const auto& [forward, backward] = passes.value();
+  std::vector<Memory> memory;
+  if (Status status = allocate_outputs(tensors, memory); !status.ok()) return status;
+  const Result<std::unique_ptr<DeviceTensors>> there =
+      DeviceTensors::make(forward ? forward->device() : backward->device(), tensors);
+  if (!there.ok()) return there.status();
+  Status status = run_pass(forward, *there.value());
+  if (status.ok()) status = run_pass(backward, *there.value());
+  const std::vector<OutputTensor> outputs = wanted_files(arguments, problem);
+  if (status.ok()) status = write_outputs(outputs, tensors);
   if (!status.ok()) return status;
-  if (Status written = write_outputs(arguments, tensors); !written.ok()) return written;
-  fmt::print("{} {} by {}\n", arguments.out, shape_text(file_shape(arguments.problem.layout, tensors.out)),
-             to_string(planned.value().config()));
+  for (const OutputTensor& output : outputs) {
+    if (output.tensor == &AttentionTensors::lse) continue;
+    const Plan& by = output.tensor == &AttentionTensors::out ? *forward : *backward;
+    fmt::print("{} {} by {}\n", output.path, shape_text(output.shape), to_string(by.config()));
+  }
   return {};
 }
 
@@ -81,10 +176,15 @@ Status compute(const RunArguments& arguments) {
 
 Command run_command(CLI::App& app) {
   auto arguments = std::make_shared<RunArguments>();
-  CLI::App* parser = app.add_subcommand("run", "compute attention from .npy files into a .npy file");
+  CLI::App* parser = app.add_subcommand("run", "compute attention, and its gradients, from .npy files into .npy files");
   add_problem_options(*parser, arguments->problem);
   parser->add_option("--out", arguments->out, "the output, in the layout and dtype of the computation (bf16 as uint16)");
   parser->add_option("--lse", arguments->lse, "also write the log-sum-exp of each row, fp32 [batch, head, seqlen_q]");
+  parser->add_option("--dropout-seed", arguments->dropout_seed, "which random numbers dropout takes: the same mask for the same")
+      ->check(CLI::NonNegativeNumber);
+  parser->add_option("--dropout-offset", arguments->dropout_offset, "seed and offset, forward and backward, on every device")
+      ->check(CLI::NonNegativeNumber);
+  add_backward_options(*parser, arguments->backward);
   parser->add_flag("--verify", arguments->problem.verify,
                    "check the result against the double-precision reference; exit 1 if it fails");
   return {parser, [arguments] { return compute(*arguments); }};

@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <tuple>
 
 #include "commands.h"
 #include "device_tensors.h"
@@ -22,24 +24,38 @@ struct VerifyArguments {
   std::string dtype, device, kernel;
   std::optional<uint64_t> seed;
   int threads = 0;
+  bool backward = false;
 };
 
 constexpr std::size_t kShownFailures = 10;
 
-// What is known of one kernel in one dtype.
+// What is known of one tensor that a kernel gives in one dtype.
 struct Tally {
   std::size_t cases = 0;
   std::size_t failures = 0;
-  VerifyReport worst;  // the largest error against its bound
+  TensorError worst;  // the largest error against its bound
   double worst_lse = 0;
 
-  void add(const VerifyReport& report) {
+  void add(const TensorError& error, bool ok, double lse_error) {
     ++cases;
-    failures += report.ok ? 0 : 1;
-    worst_lse = std::fmax(worst_lse, report.lse_error);
-    if (cases == 1 || report.worst_error * worst.bound > worst.worst_error * report.bound) worst = report;
+    failures += ok ? 0 : 1;
+    worst_lse = std::fmax(worst_lse, lse_error);
+    if (cases == 1 || error.worst_error * worst.bound > worst.worst_error * error.bound) worst = error;
   }
 };
+
+// By kernel, dtype and tensor: the order of the table.
+using Tallies = std::map<std::tuple<std::string, DType, std::string>, Tally>;
+
+// A line for out, or one for each gradient.
+void add_to(Tallies& tallies, const std::string& kernel, DType dtype, const VerifyReport& report) {
+  for (const TensorError& one : report.gradients) {
+    tallies[{kernel, dtype, one.tensor}].add(one, one.worst_error <= one.bound, 0);
+  }
+  if (!report.gradients.empty()) return;
+  const TensorError whole{report.tensor, report.worst_error, report.baseline_error, report.bound};
+  tallies[{kernel, dtype, report.tensor}].add(whole, report.ok, report.lse_error);
+}
 
 // Old bits that are no results: NaN in every format.
 void poison(const Tensor& tensor) {
@@ -49,6 +65,7 @@ void poison(const Tensor& tensor) {
 
 VerifyReport failure(const Status& status) {
   VerifyReport report;
+  report.tensor = "none";
   report.message = status.message();
   return report;
 }
@@ -60,26 +77,27 @@ VerifyReport run_kernel(const Problem& problem, const GridData& data, const Devi
   options.num_threads = threads;
   const Result<Plan> planned = plan(problem, device, options);
   if (!planned.ok()) return failure(planned.status());
-  poison(data.tensors.out);
-  poison(data.tensors.lse);
-  if (Status status = there.upload_outputs(); !status.ok()) return failure(status);
+  for (Tensor AttentionTensors::* const output : outputs_of(problem.pass)) poison(data.tensors.*output);
+  if (Status status = there.upload_outputs(problem.pass); !status.ok()) return failure(status);
   const DeviceMemory workspace = there.workspace(planned->workspace_bytes());
   if (Status status = workspace.poison(); !status.ok()) return failure(status);
   Status status = planned->run(nullptr, there.tensors(), workspace.data(), planned->workspace_bytes());
   if (status.ok()) status = there.synchronize();
-  if (status.ok()) status = there.download();
+  if (status.ok()) status = there.download(problem.pass);
   return status.ok() ? verify_result(problem, data.tensors) : failure(status);
 }
 
-using Tallies = std::map<std::pair<std::string, DType>, Tally>;
-
 void print_table(Progress& progress, const Tallies& tallies) {
-  progress.line(fmt::format("{:28} {:5} {:>6} {:>12} {:>12} {:>8} {:>12} {:>8}", "kernel", "dtype", "cases", "worst error",
-                            "its bound", "share", "worst lse", "failed"));
+  std::size_t width = 28;
+  for (const auto& [key, tally] : tallies) width = std::max(width, std::get<0>(key).size());
+  progress.line(fmt::format("{:{}} {:5} {:6} {:>6} {:>12} {:>12} {:>8} {:>12} {:>8}", "kernel", width, "dtype", "tensor", "cases",
+                            "worst error", "its bound", "share", "worst lse", "failed"));
   for (const auto& [key, tally] : tallies) {
+    const auto& [kernel, dtype, tensor] = key;
     const double share = tally.worst.bound > 0 ? 100 * tally.worst.worst_error / tally.worst.bound : 0;
-    progress.line(fmt::format("{:28} {:5} {:6} {:12.3g} {:12.3g} {:6.1f} % {:12.3g} {:8}", key.first, to_string(key.second),
-                              tally.cases, tally.worst.worst_error, tally.worst.bound, share, tally.worst_lse, tally.failures));
+    const std::string lse = tensor == "out" ? fmt::format("{:.3g}", tally.worst_lse) : "-";
+    progress.line(fmt::format("{:{}} {:5} {:6} {:6} {:12.3g} {:12.3g} {:6.1f} % {:>12} {:8}", kernel, width, to_string(dtype),
+                              tensor, tally.cases, tally.worst.worst_error, tally.worst.bound, share, lse, tally.failures));
   }
 }
 
@@ -92,7 +110,7 @@ Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments, Grid
   }
   std::vector<GridCase> cases;
   for (const DType dtype : dtypes) {
-    const std::vector<GridCase> more = verify_grid(size, dtype);
+    const std::vector<GridCase> more = verify_grid(size, dtype, arguments.backward ? Pass::backward : Pass::forward);
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;
@@ -106,8 +124,8 @@ Status verify(const VerifyArguments& arguments) {
   if (!cases.ok()) return cases.status();
   const uint64_t seed = arguments.seed ? *arguments.seed : std::random_device{}();
   Progress progress;
-  progress.line(fmt::format("fulmen {} on {}, {} grid of {} problems, --seed {}", version(), device, arguments.grid,
-                            cases.value().size(), seed));
+  progress.line(fmt::format("fulmen {} on {}, {} grid of {} {}problems, --seed {}", version(), device, arguments.grid,
+                            cases.value().size(), arguments.backward ? "backward " : "", seed));
   if (emulated) progress.line("an emulated chip: smaller problems; every new kernel is first compiled, for a second or two");
   NormalPool pool(seed);
   Tallies tallies;
@@ -117,7 +135,8 @@ Status verify(const VerifyArguments& arguments) {
     const GridCase& grid_case = cases.value()[i];
     progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), to_string(grid_case)));
     const GridData data = make_grid_data(grid_case, pool);
-    const Result<Problem> problem = make_problem(data.tensors, data.options);
+    const Result<Problem> problem =
+        arguments.backward ? make_backward_problem(data.tensors, data.options) : make_problem(data.tensors, data.options);
     if (!problem.ok()) return problem.status();
     const Result<std::vector<Candidate>> found = candidates(problem.value(), device);
     if (!found.ok()) return found.status();
@@ -128,7 +147,7 @@ Status verify(const VerifyArguments& arguments) {
       const bool asked_for = arguments.kernel.empty() || candidate.kernel == arguments.kernel;
       if (!asked_for || !candidate.support.yes) continue;
       const VerifyReport report = run_kernel(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads);
-      tallies[{candidate.kernel, grid_case.dtype}].add(report);
+      add_to(tallies, candidate.kernel, grid_case.dtype, report);
       if (report.ok) continue;
       if (++failures <= kShownFailures) {
         progress.line(fmt::format("FAILED {} {}: {}", candidate.kernel, to_string(grid_case), report.message));
@@ -140,8 +159,9 @@ Status verify(const VerifyArguments& arguments) {
     }
   }
   if (tallies.empty()) {
-    return {StatusCode::unsupported,
-            fmt::format("--kernel {}: it supports no problem of the grid here, see `fulmen explain`", arguments.kernel)};
+    const std::string which = arguments.kernel.empty() ? "no kernel of " + device : "--kernel " + arguments.kernel + ": it";
+    const std::string what = arguments.kernel.empty() ? "supports a problem" : "supports no problem";
+    return {StatusCode::unsupported, fmt::format("{} {} of the grid here, see `fulmen explain`", which, what)};
   }
   print_table(progress, tallies);
   if (failures != 0) {
@@ -155,6 +175,7 @@ Status verify(const VerifyArguments& arguments) {
 Command verify_command(CLI::App& app) {
   auto arguments = std::make_shared<VerifyArguments>();
   CLI::App* parser = app.add_subcommand("verify", "put every kernel through a grid of problems and compare with the reference");
+  parser->add_flag("--backward", arguments->backward, "gradients, with dropout in a part of the problems");
   parser->add_option("--grid", arguments->grid, "quick or full; quick is smaller on emulated devices")
       ->check(CLI::IsMember({"quick", "full"}));
   parser->add_option("--dtype", arguments->dtype, "fp32, fp16 or bf16; all when not given")

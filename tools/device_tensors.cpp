@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "random_inputs.h"
@@ -14,7 +15,20 @@ constexpr std::size_t kPoisonBlock = std::size_t{1} << 20;
 
 std::size_t bytes_of(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
 
+using T = AttentionTensors;
+// Inputs of both passes, then what the forward pass writes, inputs of the backward pass, and what that writes.
+constexpr std::array<Tensor T::*, 16> kTensors{&T::q,     &T::k,   &T::v,     &T::bias,  &T::keep_mask, &T::alibi_slopes,
+                                               &T::sinks, &T::out, &T::lse,   &T::dout,  &T::dlse,      &T::dq,
+                                               &T::dk,    &T::dv,  &T::dbias, &T::dsinks};
+constexpr std::size_t kForwardOutput = 7, kBackwardInput = 9, kGradient = 11;  // where each kind begins
+
 }  // namespace
+
+std::span<Tensor T::* const> all_tensors() noexcept { return kTensors; }
+std::span<Tensor T::* const> outputs_of(Pass pass) noexcept {
+  const std::span<Tensor T::* const> all = kTensors;
+  return pass == Pass::forward ? all.subspan(kForwardOutput, kBackwardInput - kForwardOutput) : all.subspan(kGradient);
+}
 
 std::shared_ptr<const Backend> backend_of(const std::string& device) {
   for (const auto& backend : backends()) {
@@ -81,29 +95,26 @@ Result<std::unique_ptr<DeviceTensors>> DeviceTensors::make(const std::string& de
   if (made->backend_ == nullptr)
     return Status(StatusCode::invalid_argument, fmt::format("device {}: see `fulmen devices`", device));
   if (made->backend_->uses_host_memory()) return made;
-  AttentionTensors& there = made->tensors_;
-  const std::pair<const Tensor*, Tensor*> pairs[] = {
-      {&host.q, &there.q},     {&host.k, &there.k},         {&host.v, &there.v},
-      {&host.out, &there.out}, {&host.bias, &there.bias},   {&host.keep_mask, &there.keep_mask},
-      {&host.lse, &there.lse}, {&host.sinks, &there.sinks}, {&host.alibi_slopes, &there.alibi_slopes}};
-  for (const auto& [from, to] : pairs) {
-    if (Status status = made->mirror(*from, *to, shift_elements * static_cast<std::size_t>(size_of(from->dtype))); !status.ok())
-      return status;
+  for (Tensor AttentionTensors::* const one : kTensors) {
+    const Tensor& from = host.*one;
+    const std::size_t shift = shift_elements * static_cast<std::size_t>(size_of(from.dtype));
+    if (Status status = made->mirror(from, made->tensors_.*one, shift); !status.ok()) return status;
   }
   return made;
 }
 
-Status DeviceTensors::move_outputs(bool to_device) const {
+Status DeviceTensors::move_outputs(Pass pass, bool to_device) const {
   if (backend_->uses_host_memory()) return {};
-  for (const auto& [host, device] : {std::pair{&host_.out, &tensors_.out}, {&host_.lse, &tensors_.lse}}) {
-    if (host->data == nullptr) continue;
-    const Status status = to_device ? backend_->copy(device_, device->data, host->data, bytes_of(*host))
-                                    : backend_->copy(device_, host->data, device->data, bytes_of(*host));
+  for (Tensor AttentionTensors::* const one : outputs_of(pass)) {
+    const Tensor &host = host_.*one, &device = tensors_.*one;
+    if (host.data == nullptr) continue;
+    const Status status = to_device ? backend_->copy(device_, device.data, host.data, bytes_of(host))
+                                    : backend_->copy(device_, host.data, device.data, bytes_of(host));
     if (!status.ok()) return status;
   }
   return {};
 }
-Status DeviceTensors::upload_outputs() const { return move_outputs(true); }
-Status DeviceTensors::download() const { return move_outputs(false); }
+Status DeviceTensors::upload_outputs(Pass pass) const { return move_outputs(pass, true); }
+Status DeviceTensors::download(Pass pass) const { return move_outputs(pass, false); }
 
 }  // namespace fulmen::tools

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,10 @@ std::shared_ptr<const Backend> backend_of(const std::string& device);
 bool uses_host_memory(const std::string& device);
 // An emulated GPU: its results count, its times do not.
 bool is_emulated(const std::string& device);
+
+// Every tensor of a call, and those that a pass writes.
+std::span<Tensor AttentionTensors::* const> all_tensors() noexcept;
+std::span<Tensor AttentionTensors::* const> outputs_of(Pass pass) noexcept;
 
 // Memory from the backend of a device.
 class DeviceMemory {
@@ -43,15 +48,15 @@ class DeviceTensors {
   static Result<std::unique_ptr<DeviceTensors>> make(const std::string& device, const AttentionTensors& host,
                                                      std::size_t shift = 0);
   const AttentionTensors& tensors() const noexcept { return tensors_; }
-  // out and lse to the device again, and from it.
-  Status upload_outputs() const;
-  Status download() const;
+  // What the pass writes, to the device again and from it.
+  Status upload_outputs(Pass pass = Pass::forward) const;
+  Status download(Pass pass = Pass::forward) const;
   DeviceMemory workspace(std::size_t bytes) const { return {backend_, device_, bytes}; }
   Status synchronize() const { return backend_->synchronize(device_, nullptr); }
 
  private:
   Status mirror(const Tensor& host, Tensor& device, std::size_t shift);
-  Status move_outputs(bool to_device) const;
+  Status move_outputs(Pass pass, bool to_device) const;
 
   std::shared_ptr<const Backend> backend_;
   std::string device_;

@@ -23,7 +23,7 @@ bool parse_window(std::string_view text, AttentionOptions& options) {
 }
 
 // A file's array, converted to the dtype that was asked for when it is fp32.
-Status read_operand(const ProblemArguments& arguments, const std::string& path, NpyArray& array) {
+Status read_file(const ProblemArguments& arguments, const std::string& path, NpyArray& array) {
   Result<NpyArray> read = read_npy(path, arguments.bf16 || arguments.dtype == "bf16");
   if (!read.ok()) return read.status();
   array = std::move(read).value();
@@ -155,6 +155,8 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   // The value may be left out.
   app.add_flag("--causal{bottom-right}", arguments.causal, "causal mask: --causal (bottom-right) or --causal=top-left");
   app.add_option("--window", arguments.window, "keys to attend left and right of the diagonal: L,R, -1 is unlimited");
+  app.add_option("--dropout", arguments.dropout, "probability, below 1, that an element of the softmax is dropped; 0 is off");
+  app.add_flag("--deterministic", arguments.deterministic, "no kernel whose gradients may differ in bits from run to run");
   app.add_option("--softcap", arguments.softcap, "score = softcap * tanh(score / softcap); 0 is off");
   app.add_option("--scale", arguments.scale, "of the scores; 1 / sqrt(head_dim) when not given");
   app.add_option("--layout", arguments.layout, "memory order: bshd, bhsd or interleaved ([batch, seqlen, heads * dim])")
@@ -182,6 +184,8 @@ Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
   AttentionOptions options;
   options.softmax_scale = arguments.scale;
   options.softcap = arguments.softcap;
+  options.dropout = arguments.dropout;
+  options.deterministic = arguments.deterministic;
   options.kernel = arguments.kernel;
   options.num_threads = arguments.threads;
   options.verify = arguments.verify;
@@ -211,6 +215,12 @@ std::vector<int64_t> file_shape(const std::string& layout, const Tensor& tensor)
   return {batch, seqlen, heads, dim};
 }
 
+Result<Tensor> read_operand(const ProblemArguments& arguments, const char* option, const std::string& path, int64_t heads,
+                            NpyArray& array) {
+  if (Status status = read_file(arguments, path, array); !status.ok()) return status;
+  return view_of_file(arguments, option, array, heads);
+}
+
 Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& arguments) {
   if (arguments.q.empty() || arguments.k.empty() || arguments.v.empty()) return invalid("--q, --k and --v are all needed");
   auto problem = std::make_unique<LoadedProblem>();
@@ -229,8 +239,7 @@ Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& argu
   for (const Operand& operand : {Operand{"--q", arguments.q, problem->q, problem->tensors.q, arguments.heads},
                                  Operand{"--k", arguments.k, problem->k, problem->tensors.k, kv_heads},
                                  Operand{"--v", arguments.v, problem->v, problem->tensors.v, kv_heads}}) {
-    if (Status status = read_operand(arguments, operand.path, operand.array); !status.ok()) return status;
-    const Result<Tensor> view = view_of_file(arguments, operand.option, operand.array, operand.heads);
+    const Result<Tensor> view = read_operand(arguments, operand.option, operand.path, operand.heads, operand.array);
     if (!view.ok()) return view.status();
     operand.tensor = view.value();
   }

@@ -25,10 +25,12 @@ struct ProblemArguments {
   std::string kernel;
   std::optional<float> scale;
   float softcap = 0.0F;
+  float dropout = 0.0F;
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int threads = 0;
   bool bf16 = false;
+  bool deterministic = false;
   bool verify = false;
 };
 
@@ -48,6 +50,10 @@ struct LoadedProblem {
 };
 // Reads q, k, v and what else is given. tensors.out has its shape and no data.
 Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& arguments);
+
+// Reads a file like q, k, v and out into array and views it. heads: of the tensor, 0 where any number will do. Errors name option.
+Result<Tensor> read_operand(const ProblemArguments& arguments, const char* option, const std::string& path, int64_t heads,
+                            NpyArray& array);
 
 // A view of q, k, v or out in the layout's memory order.
 Tensor view_in_layout(const std::string& layout, void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads,

@@ -21,7 +21,18 @@ NormalPool::NormalPool(uint64_t seed) : generator_(seed), normals_(kPoolSize) {
 
 void NormalPool::fill(void* data, DType dtype, std::size_t count, float factor) {
   const auto element = static_cast<std::size_t>(size_of(dtype));
-  std::vector<float> scaled(normals_);
+  std::vector<float> scaled;
+  if (count < kPoolSize) {  // converting the whole pool would take longer than all the rest
+    for (std::size_t done = 0; done < count; done += kRun) {
+      const std::size_t length = std::min(kRun, count - done);
+      const float* from = normals_.data() + generator_() % (kPoolSize - kRun);
+      scaled.assign(from, from + length);
+      for (float& x : scaled) x *= factor;
+      convert_from_fp32(scaled.data(), dtype, static_cast<std::byte*>(data) + done * element, length);
+    }
+    return;
+  }
+  scaled = normals_;
   for (float& x : scaled) x *= factor;
   std::vector<std::byte> pool(kPoolSize * element);
   convert_from_fp32(scaled.data(), dtype, pool.data(), kPoolSize);

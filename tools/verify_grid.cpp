@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 
 namespace fulmen::tools {
 namespace {
@@ -40,6 +41,11 @@ void allocate(NormalPool& pool, const GridCase& c, GridData& data, Tensor& tenso
   wider.shape[3] += 1;
   data.memory.push_back(random_tensor(pool, wider, factor));
   tensor.data = static_cast<char*>(wider.data) + size_of(tensor.dtype);
+}
+
+// q, k, v, out and their gradients: views of their shapes in the case's layout.
+Tensor operand(const GridCase& c, bool keys, int64_t dim) {
+  return view(c.layout, c.dtype, c.batch, keys ? c.seqlen_k : c.seqlen_q, keys ? c.kv_heads : c.heads, dim);
 }
 
 bool has(const GridCase& c, Feature feature) { return c.feature == feature || c.feature == Feature::all_at_once; }
@@ -93,6 +99,35 @@ GridCase case_at(std::size_t turn, DType dtype, int64_t dim, const Lengths& leng
           .large = turn % 13 == 4};
 }
 
+// What the forward pass gives, and what the backward pass reads and writes beside that.
+void add_gradients(const GridCase& c, NormalPool& pool, GridData& data) {
+  AttentionTensors& t = data.tensors;
+  data.options.dropout = c.dropout;
+  t.dropout_seed = pool.generator()();
+  t.dropout_offset = pool.generator()();
+  AttentionOptions exact = data.options;
+  exact.kernel = "cpu.reference.double";
+  if (const Status status = attention(t, exact, "cpu"); !status.ok()) throw std::runtime_error(status.message());
+
+  t.dout = operand(c, false, c.head_dim_v);
+  t.dq = operand(c, false, c.head_dim);
+  t.dk = operand(c, true, c.head_dim);
+  t.dv = operand(c, true, c.head_dim_v);
+  for (Tensor* tensor : {&t.dout, &t.dq, &t.dk, &t.dv}) allocate(pool, c, data, *tensor, 1.0F);
+  if (c.dlse) t.dlse = t.lse;
+  if (t.bias.data != nullptr) {
+    const auto stored = [&](int dim, int64_t size) {
+      const bool broadcast = t.bias.shape[static_cast<std::size_t>(dim)] == 1;
+      return broadcast || c.dbias_summed == dim + 1 || c.dbias_summed == 4 ? std::min<int64_t>(size, 1) : size;
+    };
+    t.dbias = Tensor::bhqk(nullptr, t.bias.dtype, stored(0, c.batch), stored(1, c.heads), stored(2, c.seqlen_q), c.seqlen_k);
+  }
+  t.dsinks = t.sinks;
+  for (Tensor* tensor : {&t.dlse, &t.dbias, &t.dsinks}) {
+    if (tensor->shape != std::array<int64_t, 4>{}) data.memory.push_back(random_tensor(pool, *tensor));
+  }
+}
+
 // Each feature three times, each head_dim and pair of lengths several times, but not each with each. Slower turns than those of
 // case_at(): else a head_dim would always have the same heads or never an lse.
 std::vector<GridCase> emulated_grid(DType dtype) {
@@ -106,15 +141,49 @@ std::vector<GridCase> emulated_grid(DType dtype) {
   return cases;
 }
 
+// Backward cases of forward ones; dropout, dlse and sums of the bias's gradient in turns that share no factor with the others.
+std::vector<GridCase> backward_cases(const std::vector<GridCase>& forward, GridSize size) {
+  constexpr int64_t kLongDims[] = {64, 128};
+  std::vector<GridCase> cases;
+  for (std::size_t turn = 0; turn < forward.size(); ++turn) {
+    GridCase c = forward[turn];
+    // The reference's gradients take five times as long as its output: half of the quick problems, every second feature of one pair
+    // of lengths, the others of the next.
+    if (size == GridSize::quick && (turn + turn / kFeatures) % 2 != 0) continue;
+    const bool long_one = is_long({c.seqlen_q, c.seqlen_k});
+    if (long_one && (c.feature > Feature::causal || std::count(std::begin(kLongDims), std::end(kLongDims), c.head_dim) == 0))
+      continue;
+    c.pass = Pass::backward;
+    c.lse = true;
+    c.dropout = turn % 3 == 1 ? 0.1F : turn % 17 == 8 ? 0.6F : 0.0F;
+    c.dlse = turn % 5 < 2;
+    c.dbias_summed = static_cast<int>(turn / kFeatures % 5);
+    cases.push_back(c);
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::string to_string(const GridCase& c) {
-  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}, {}{}{}", to_string(c.dtype), c.batch, c.seqlen_q, c.seqlen_k, c.heads,
-                     c.kv_heads, c.head_dim, c.head_dim_v, kFeatureNames[static_cast<std::size_t>(c.feature)],
-                     kLayoutNames[static_cast<std::size_t>(c.layout)], c.lse ? ", lse" : "", c.large ? ", large inputs" : "");
+  const std::string backward =
+      c.pass == Pass::forward
+          ? ""
+          : fmt::format(", backward{}{}{}", c.dropout > 0 ? fmt::format(", dropout {}", c.dropout) : "", c.dlse ? ", dlse" : "",
+                        c.dbias_summed > 0 ? fmt::format(", dbias sum {}", c.dbias_summed) : "");
+  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}, {}{}{}{}", to_string(c.dtype), c.batch, c.seqlen_q, c.seqlen_k,
+                     c.heads, c.kv_heads, c.head_dim, c.head_dim_v, kFeatureNames[static_cast<std::size_t>(c.feature)],
+                     kLayoutNames[static_cast<std::size_t>(c.layout)], c.lse ? ", lse" : "", c.large ? ", large inputs" : "",
+                     backward);
 }
 
-std::vector<GridCase> verify_grid(GridSize size, DType dtype) {
+std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
+  if (pass == Pass::backward) {
+    std::vector<GridCase> cases = backward_cases(verify_grid(size, dtype, Pass::forward), size);
+    // Twice as many kernels to compile: each feature once.
+    if (size == GridSize::emulated) cases.resize(kFeatures);
+    return cases;
+  }
   if (size == GridSize::emulated) return emulated_grid(dtype);
   const bool full = size == GridSize::full;
   const std::vector<int64_t> dims = full ? std::vector<int64_t>{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256}
@@ -141,10 +210,10 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype) {
 GridData make_grid_data(const GridCase& c, NormalPool& pool) {
   GridData data;
   AttentionTensors& t = data.tensors;
-  t.q = view(c.layout, c.dtype, c.batch, c.seqlen_q, c.heads, c.head_dim);
-  t.k = view(c.layout, c.dtype, c.batch, c.seqlen_k, c.kv_heads, c.head_dim);
-  t.v = view(c.layout, c.dtype, c.batch, c.seqlen_k, c.kv_heads, c.head_dim_v);
-  t.out = view(c.layout, c.dtype, c.batch, c.seqlen_q, c.heads, c.head_dim_v);
+  t.q = operand(c, false, c.head_dim);
+  t.k = operand(c, true, c.head_dim);
+  t.v = operand(c, true, c.head_dim_v);
+  t.out = operand(c, false, c.head_dim_v);
   allocate(pool, c, data, t.q, c.large ? 5.0F : 1.0F);
   allocate(pool, c, data, t.k, c.large ? 3.0F : 1.0F);
   allocate(pool, c, data, t.v, c.large ? 3.0F : 1.0F);
@@ -160,6 +229,7 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool) {
   if (has(c, Feature::window)) o.window_left = 40;
   if (c.feature == Feature::window) o.window_right = 17;
   if (has(c, Feature::softcap)) o.softcap = 15.0F;
+  if (c.pass == Pass::backward) add_gradients(c, pool, data);
   return data;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fulmen/attention.h"
+#include "fulmen/problem.h"
 #include "memory.h"
 #include "random_inputs.h"
 
@@ -29,19 +30,25 @@ struct GridCase {
   Layout layout = Layout::bshd;
   bool lse = true;
   bool large = false;  // q x 5, k and v x 3
+  Pass pass = Pass::forward;
+  // Backward alone: there dropout, and a gradient of the bias that is summed over dims of the bias.
+  float dropout = 0;
+  bool dlse = false;
+  int dbias_summed = 0;  // 1: over batches, 2: over heads, 3: over queries, 4: all of them
 };
 std::string to_string(const GridCase& grid_case);
 
 // quick: a minute on two cores; full: every head_dim of docs/contract.md with every pair of lengths and every feature. emulated:
 // few and short problems that meet every feature, since each combination of head_dim and feature is a kernel to be compiled.
 enum class GridSize { emulated, quick, full };
-std::vector<GridCase> verify_grid(GridSize size, DType dtype);
+std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass = Pass::forward);
 
 struct GridData {
   std::vector<Memory> memory;
   AttentionTensors tensors;
   AttentionOptions options;
 };
+// Inputs and room for outputs; out and lse of a backward case are the reference's. Throws std::runtime_error when that fails.
 GridData make_grid_data(const GridCase& grid_case, NormalPool& pool);
 
 }  // namespace fulmen::tools

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "fulmen/attention.h"
 #include "fulmen/export.h"
@@ -32,14 +33,23 @@ FULMEN_API Status attention_backward_reference(const Problem& problem, const Att
 // and dropout_offset. keep: [batch, num_heads, seqlen_q, seqlen_k] bytes, row-major.
 FULMEN_API void dropout_mask(const Problem& problem, const AttentionTensors& tensors, uint8_t* keep);
 
+// The largest error of one tensor, beside its bound.
+struct TensorError {
+  std::string tensor;
+  double worst_error = 0;
+  double baseline_error = 0;
+  double bound = 0;
+};
+
 struct VerifyReport {
   bool ok = false;
-  std::string tensor;         // "out"; backward: the gradient nearest to its bound, or over it
-  double worst_error = 0;     // E = max |ours - ref| over it
-  double baseline_error = 0;  // P = max |same-precision standard attention - ref|
-  double bound = 0;           // 2 P + 1e-5, gradients 3 P + 1e-5 (softcap: + 3e-4)
-  double lse_error = 0;       // max |lse - ref| / max(1, |ref|), 0 without an lse
-  std::string message;        // when not ok: the worst element with its index, value, expected value
+  std::string tensor;                    // "out"; backward: the gradient nearest to its bound, or over it
+  double worst_error = 0;                // E = max |ours - ref| over it
+  double baseline_error = 0;             // P = max |same-precision standard attention - ref|
+  double bound = 0;                      // 2 P + 1e-5, gradients 3 P + 1e-5 (softcap: + 3e-4)
+  double lse_error = 0;                  // max |lse - ref| / max(1, |ref|), 0 without an lse
+  std::string message;                   // when not ok: the worst element with its index, value, expected value
+  std::vector<TensorError> gradients{};  // backward: every one, dq first
 };
 // Compares tensors.out (and lse), or in the backward pass every gradient, with the reference under the rule of docs/contract.md.
 // O(seqlen^2) time; O(seqlen_k) memory a thread, backward three times the gradients in double.

@@ -1,6 +1,7 @@
 #include "reference/verify_gradients.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "reference/float_formats.h"
@@ -74,17 +75,20 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors)
       {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(), dsinks.standard_data()});
 
   VerifyReport worst;
+  std::vector<TensorError> gradients;
   worst.ok = true;
   double worst_excess = -1;
   for (const Checked& one : all) {
     if (!one.spec.present) continue;
     VerifyReport report;
     const double excess = one.judge(tensors, p.softcap > 0 ? kSoftcapExtra : 0, report);
+    gradients.push_back({report.tensor, report.worst_error, report.baseline_error, report.bound});
     if (excess > worst_excess) {
       worst_excess = excess;
       worst = report;
     }
   }
+  worst.gradients = std::move(gradients);
   return worst;
 }
 

@@ -52,12 +52,36 @@ TEST(DeviceMemory, OwnWorkspaceLivesAsLongAsTheWork) {
   EXPECT_TRUE(verify_result(c.problem(), c.tensors).ok);
 }
 
+TEST(DeviceMemory, BackwardWaitsForItsResult) {
+  register_deferred_device();
+  Random random(803);
+  CaseSpec spec = small_spec();
+  spec.backward = true;
+  spec.dropout = 0.25F;
+  Case c(spec, random);
+  {
+    const auto there = DeviceCopy::make(kDevice, c.tensors, 0, Pass::backward);
+    ASSERT_TRUE(there.ok()) << there.status().message();
+    for (const bool verify : {false, true}) {
+      AttentionOptions options = c.options;
+      options.verify = verify;
+      const Status status = attention_backward(there.value()->tensors(), options, kDevice);
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+    ASSERT_TRUE(there.value()->download().ok());
+    EXPECT_TRUE(verify_result(c.problem(), c.tensors).ok);
+  }
+  EXPECT_EQ(deferred_allocations(), 0);
+}
+
 TEST(DeviceMemory, RandomCases) {
   register_deferred_device();
   Random random(802);
   for (int i = 0; i < 20; ++i) {
     Case c(random_spec(random), random);
     EXPECT_EQ(expect_all_kernels_verified(c, {kDevice, random.chance(0.3) ? std::size_t{1} : 0}), 1);
+    Case backward(random_backward_spec(random), random);
+    EXPECT_EQ(expect_all_kernels_verified(backward, {kDevice, random.chance(0.3) ? std::size_t{1} : 0}), 1);
   }
   EXPECT_EQ(deferred_allocations(), 0);
 }

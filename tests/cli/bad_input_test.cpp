@@ -18,6 +18,7 @@ class BadInputTest : public ProgramTest {
     write_array("half.npy", DType::fp16, {1, 4, 2, 8}, zeros.data());
     write_array("bits.npy", DType::bf16, {1, 4, 2, 8}, zeros.data());
     write_array("mask.npy", DType::boolean, {1, 4}, zeros.data());
+    write_array("wrong_rows.npy", DType::fp32, {1, 2, 5}, zeros.data());
     write_bytes("double.npy", npy_bytes(1, dict("<f8", "(1, 4, 2, 8)"), std::string(512, '\0')));
     write_bytes("fortran.npy", npy_bytes(2, dict("<f4", "(1, 4, 2, 8)", "True"), std::string(256, '\0')));
     write_bytes("short.npy", npy_bytes(3, dict("<f4", "(1, 4, 2, 8)"), std::string(100, '\0')));
@@ -99,6 +100,47 @@ TEST_F(BadInputTest, Options) {
   expect_refused(good_inputs({"--frob"}), "--frob");
 }
 
+TEST_F(BadInputTest, Backward) {
+  // Without --out and --lse, which expect_refused() would add: here they may be what is wrong.
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& part) {
+    std::vector<std::string> arguments{"run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const std::vector<std::string> before = files();
+    expect_one_sentence(fulmen(arguments), part);
+    EXPECT_EQ(files(), before);
+  };
+  refused({"--out", "o.npy", "--dq", "dq.npy"}, "--dq dq.npy: it is of the backward pass, --backward is needed");
+  refused({"--out", "o.npy", "--dout", "x.npy"}, "--dout x.npy: it is of the backward pass");
+  refused({"--backward", "--dq", "dq.npy"}, "--backward needs --dout");
+  refused({"--backward", "--dout", "x.npy"}, "--backward needs one of --dq, --dk, --dv, --dbias and --dsinks");
+  const std::vector<std::string> good{"--backward", "--dout", "x.npy", "--dq", "dq.npy"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), good.begin(), good.end());
+    return more;
+  };
+  refused(with({"--forward-out", "x.npy"}), "--forward-out is given alone");
+  refused(with({"--forward-lse", "lse.npy"}), "--forward-lse is given alone");
+  refused(with({"--forward-out", "x.npy", "--forward-lse", "flat.npy"}),
+          "--forward-lse (flat.npy): fp32 [8, 8] is not fp32 [batch");
+  refused(with({"--forward-out", "x.npy", "--forward-lse", "l.npy", "--lse", "m.npy"}), "--lse would write what --forward-out");
+  refused(with({"--dlse", "half.npy"}), "--dlse (half.npy): fp16 [1, 4, 2, 8] is not fp32");
+  refused(with({"--dlse", "wrong_rows.npy"}), "dlse.shape is [1, 2, 5, 1]");
+  refused(with({"--dbias", "db.npy"}), "--dbias db.npy: without --bias");
+  refused(with({"--dsinks", "ds.npy"}), "--dsinks ds.npy: without --sinks");
+  refused(with({"--dk", "dq.npy"}), "--dq and --dk are both dq.npy");
+  refused(with({"--out", "dq.npy"}), "--out and --dq are both dq.npy");
+  refused(with({"--dropout", "1"}), "dropout is 1:");
+  refused(with({"--dropout", "-0.5"}), "dropout is -0.5:");
+  refused(with({"--dropout-seed", "-3"}), "--dropout-seed");
+  refused(with({"--kernel", "cpu.reference.double"}), "it computes the forward pass");
+  refused({"--backward", "--dout", "half.npy", "--dq", "dq.npy"}, "dout.dtype is fp16");
+  refused({"--backward", "--dout", "other_batch.npy", "--dq", "dq.npy"}, "2 were asked for");
+  refused({"--backward", "--dout", "none.npy", "--dq", "dq.npy"}, "none.npy: No such file");
+  refused(
+      {"--backward", "--kernel", "cpu.reference.double.backward", "--dout", "x.npy", "--dq", "dq.npy", "--dk", "missing/dk.npy"},
+      "missing/dk.npy");
+}
+
 TEST_F(BadInputTest, OutputThatCannotBeWritten) {
   const std::vector<std::string> before = files();
   for (const std::string out : {"missing/out.npy", "folder.npy"}) {
@@ -119,6 +161,11 @@ TEST_F(BadInputTest, Subcommands) {
   expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--head-dim", "257"}), "257");
   expect_one_sentence(fulmen({"verify", "--grid", "huge"}), "--grid");
   expect_one_sentence(fulmen({"verify", "--kernel", "cpu.prefill.abacus"}), "cpu.prefill.abacus");
+  expect_one_sentence(fulmen({"verify", "--backward", "--kernel", "cpu.backward.abacus"}), "cpu.backward.abacus");
+  expect_one_sentence(fulmen({"explain", "--backward", "--gradients", "dz"}), "--gradients");
+  expect_one_sentence(
+      fulmen({"explain", "--backward", "--gradients", "dbias", "--seqlen-q", "4", "--heads", "1", "--head-dim", "8"}),
+      "--gradients dbias");
   expect_one_sentence(fulmen({"verify", "--device", "abacus:0"}), "abacus:0");
   expect_one_sentence(fulmen({"bench", "--suite", "chess"}), "--suite");
   expect_one_sentence(fulmen({"bench", "--dtype", "fp8"}), "--dtype");

@@ -52,13 +52,13 @@ Queue& queue() {
 
 class DeferredRunner final : public Runner {
  public:
-  explicit DeferredRunner(Plan plan) : plan_(std::move(plan)), config_(plan_.config()) { config_.kernel = "deferred.prefill"; }
+  DeferredRunner(Plan plan, std::string_view name) : plan_(std::move(plan)), config_(plan_.config()) { config_.kernel = name; }
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override { return plan_.workspace_bytes(); }
   Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
     AttentionTensors host = tensors;
-    for (Tensor* t :
-         {&host.q, &host.k, &host.v, &host.out, &host.bias, &host.keep_mask, &host.alibi_slopes, &host.sinks, &host.lse}) {
+    for (Tensor* t : {&host.q, &host.k, &host.v, &host.out, &host.bias, &host.keep_mask, &host.alibi_slopes, &host.sinks, &host.lse,
+                      &host.dout, &host.dlse, &host.dq, &host.dk, &host.dv, &host.dbias, &host.dsinks}) {
       if (t->data == nullptr) continue;
       if (!is_of_device(t->data)) return {StatusCode::invalid_argument, "a tensor is in the host's memory"};
       t->data = to_host(t->data);
@@ -79,18 +79,24 @@ class DeferredRunner final : public Runner {
 
 class DeferredKernel final : public Kernel {
  public:
-  std::string_view name() const noexcept override { return "deferred.prefill"; }
+  explicit DeferredKernel(Pass pass) : pass_(pass) {}
+  std::string_view name() const noexcept override { return pass_ == Pass::forward ? "deferred.prefill" : "deferred.backward"; }
+  Pass pass() const noexcept override { return pass_; }
+  bool dropout() const noexcept override { return pass_ == Pass::backward; }
   Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
   double rank(const Problem& /*problem*/) const override { return 1; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     AttentionOptions inner;
-    inner.kernel = "cpu.prefill.scalar";
+    inner.kernel = pass_ == Pass::forward ? "cpu.prefill.scalar" : "cpu.reference.double.backward";
     inner.num_threads = options.num_threads;
     Result<Plan> planned = plan(problem, "cpu", inner);
     if (!planned.ok()) return planned.status();
-    return std::unique_ptr<Runner>(std::make_unique<DeferredRunner>(std::move(planned).value()));
+    return std::unique_ptr<Runner>(std::make_unique<DeferredRunner>(std::move(planned).value(), name()));
   }
+
+ private:
+  Pass pass_;
 };
 
 class DeferredBackend final : public Backend {
@@ -120,8 +126,8 @@ class DeferredBackend final : public Backend {
   }
 
  private:
-  DeferredKernel kernel_;
-  std::vector<const Kernel*> kernels_{&kernel_};
+  DeferredKernel forward_{Pass::forward}, backward_{Pass::backward};
+  std::vector<const Kernel*> kernels_{&forward_, &backward_};
 };
 
 }  // namespace
