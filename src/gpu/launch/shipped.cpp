@@ -34,6 +34,15 @@ Problem problem_of(DType dtype, const Shape& shape, bool causal) {
 
 void add_bias(Problem& p, DType dtype) { p.bias = {dtype, true, {0, p.seqlen_q * p.seqlen_k, p.seqlen_k, 1}}; }
 
+// The backward pass of a problem, dq, dk and dv.
+Problem backward_of(Problem p) {
+  p.pass = Pass::backward;
+  p.dout = p.dq = p.q;
+  p.dk = p.dv = p.k;
+  p.lse = {DType::fp32, true, {p.num_heads * p.seqlen_q, p.seqlen_q, 1, 1}};
+  return p;
+}
+
 std::vector<Problem> main_problems() {
   std::vector<Problem> list;
   for (const int64_t dim : {64, 128, 256}) {
@@ -48,6 +57,21 @@ std::vector<Problem> main_problems() {
   }
   for (const int64_t dim : {64, 128}) list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
   list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false));
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const bool causal : {false, true}) {
+      list.push_back(backward_of(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal)));
+    }
+  }
+  list.push_back(backward_of(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false)));
+  for (const int64_t dim : {32, 64, 96, 128}) {
+    const int64_t heads = 768 / dim;
+    Problem board = problem_of(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
+    add_bias(board, DType::fp16);
+    board = backward_of(board);
+    board.dbias = board.bias;
+    list.push_back(board);
+  }
+  list.push_back(backward_of(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false)));
   return list;
 }
 
@@ -90,7 +114,7 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
     const Family* best = nullptr;
     for (const Family* family : families()) {
       if (family->target() != "portable" && family->target() != chip.target) continue;
-      if (!family->supports(problem, chip).yes) continue;
+      if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
       if (best == nullptr || family->rank(problem) > best->rank(problem)) best = family;
     }
     if (best == nullptr) continue;

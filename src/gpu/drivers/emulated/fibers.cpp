@@ -12,6 +12,7 @@
 #endif
 #endif
 #ifdef FULMEN_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -65,6 +66,10 @@ void start(Fiber& fiber, char* stack, void (*entry)(transfer_t)) {
   fiber.stack = stack;
   fiber.stack_bytes = Stacks::kBytes;
   fiber.sanitizer_stack = nullptr;
+#ifdef FULMEN_ASAN
+  // A fiber that was stopped by a report never left its frames.
+  __asan_unpoison_memory_region(stack, Stacks::kBytes);
+#endif
   fiber.context = make_fcontext(stack + Stacks::kBytes, Stacks::kBytes, entry);
 }
 
