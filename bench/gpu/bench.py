@@ -41,7 +41,9 @@ def check(out, q, k, v, *, causal=False, bias=None, label=""):
                 scores = scores + bias[b if bias.shape[0] > 1 else 0, h].float()
             if causal:
                 i = torch.arange(qh.shape[0] - rows.shape[0], qh.shape[0], device="cuda")[:, None]
-                scores = scores.masked_fill(torch.arange(kh.shape[0], device="cuda")[None] > i + kh.shape[0] - qh.shape[0], -math.inf)
+                scores = scores.masked_fill(
+                    torch.arange(kh.shape[0], device="cuda")[None] > i + kh.shape[0] - qh.shape[0], -math.inf
+                )
             expected = torch.softmax(scores, -1) @ vh
             got = out[b, :, h].float()[-rows.shape[0] :]
             worst = max(worst, (got - expected).abs().max().item())
@@ -122,6 +124,116 @@ def boards(dtype, only):
                 )
 
 
+def gradients(q, k, v, dout, *, causal=False, bias=None):
+    """PyTorch's own gradients of one head, in fp32."""
+    q, k, v = (x.float().detach().requires_grad_() for x in (q, k, v))
+    bias = None if bias is None else bias.float().detach().requires_grad_()
+    scores = q @ k.T / math.sqrt(q.shape[1])
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        i = torch.arange(q.shape[0], device="cuda")
+        scores = scores.masked_fill(i[None] > i[:, None] + k.shape[0] - q.shape[0], -math.inf)
+    (torch.softmax(scores, -1) @ v).backward(dout.float())
+    return q.grad, k.grad, v.grad
+
+
+def backward(dtype, only):
+    aten = torch.ops.aten
+    for dim in (64, 128, 256):
+        for length in (512, 2048, 16384):
+            for causal in (False, True):
+                name = f"D{dim} S{length} {'causal' if causal else 'full'}"
+                if only and only not in name:
+                    continue
+                batch, heads = 16384 // length, 2048 // dim
+                q, k, v, dout = (normal(batch, length, heads, dim, dtype=dtype) for _ in range(4))
+                out, dq, dk, dv = (torch.full_like(q, math.nan) for _ in range(4))
+                lse = torch.full((batch, heads, length, 1), math.nan, device="cuda")
+                Attention(q, k, v, out, lse=lse, causal=causal)()
+                ours = Attention(q, k, v, out, lse=lse, causal=causal, dout=dout, dq=dq, dk=dk, dv=dv)
+                ours()
+                torch.cuda.synchronize()
+                error = 0.0
+                if length <= 2048:
+                    at = (batch - 1, slice(None), heads - 1)
+                    for got, want in zip((dq, dk, dv), gradients(q[at], k[at], v[at], dout[at], causal=causal), strict=True):
+                        error = max(error, ((got[at].float() - want).abs().max() / want.abs().max()).item())
+                    if not error < 0.03:
+                        raise SystemExit(f"WRONG {name}: error {error}")
+                flops = 10 * 16384 * length * 2048 * (0.5 if causal else 1)
+
+                qh, kh, vh, doh = (heads_first(x) for x in (q, k, v, dout))
+                o, logs, cq, ck, mq, mk, seed, offset, _ = aten._scaled_dot_product_flash_attention(qh, kh, vh, 0.0, causal)
+
+                def flash(q=qh, k=kh, v=vh, dout=doh, causal=causal, rest=(o, logs, cq, ck, mq, mk), random=(seed, offset)):
+                    return aten._scaled_dot_product_flash_attention_backward(dout, q, k, v, *rest, 0.0, causal, *random)
+
+                mine, theirs = seconds(ours), seconds(flash)
+                mine = min(mine, seconds(ours))
+                report(
+                    suite="backward",
+                    case=name,
+                    kernel=ours.kernel(),
+                    tflops=flops / mine / 1e12,
+                    flash2_tflops=flops / theirs / 1e12,
+                    ratio=theirs / mine,
+                    error=error,
+                )
+
+
+def training(dtype, only):
+    """Boards, forward and backward with the bias's gradient, beside PyTorch's memory-efficient kernels."""
+    aten = torch.ops.aten
+    for heads, dim in ((24, 32), (12, 64), (8, 96), (6, 128)):
+        for batch in (1, 64, 256, 1024):
+            name = f"{heads}x{dim} batch {batch} training"
+            if only and only not in name:
+                continue
+            q, k, v, dout = (normal(batch, 64, heads, dim, dtype=dtype) for _ in range(4))
+            bias = normal(1, heads, 64, 64, dtype=dtype)
+            out, dq, dk, dv = (torch.full_like(q, math.nan) for _ in range(4))
+            dbias = torch.full_like(bias, math.nan)
+            lse = torch.full((batch, heads, 64, 1), math.nan, device="cuda")
+            spread = bias.expand(batch, -1, -1, -1)
+            forth = Attention(q, k, v, out, lse=lse, bias=spread)
+            back = Attention(q, k, v, out, lse=lse, bias=spread, dout=dout, dq=dq, dk=dk, dv=dv, dbias=dbias)
+
+            def ours(forth=forth, back=back):
+                forth()
+                back()
+
+            ours()
+            torch.cuda.synchronize()
+            at = (batch - 1, slice(None), heads - 1)
+            error = 0.0
+            for got, want in zip((dq, dk, dv), gradients(q[at], k[at], v[at], dout[at], bias=bias[0, heads - 1]), strict=True):
+                error = max(error, ((got[at].float() - want).abs().max() / want.abs().max()).item())
+            qh, kh, vh, doh = (heads_first(x) for x in (q, k, v, dout))
+
+            def peer(q=qh, k=kh, v=vh, dout=doh, bias=spread):
+                o, logs, seed, offset = aten._scaled_dot_product_efficient_attention(q, k, v, bias, True)
+                g = aten._scaled_dot_product_efficient_attention_backward(
+                    dout, q, k, v, bias, o, logs, seed, offset, 0.0, [True, True, True, True], False
+                )
+                return g[3].sum(0, dtype=torch.float32)
+
+            want = peer()[heads - 1]
+            error = max(error, ((dbias[0, heads - 1].float() - want).abs().max() / want.abs().max()).item())
+            if not error < 0.03:
+                raise SystemExit(f"WRONG {name}: error {error}")
+            mine, theirs = graph_seconds([ours], repeats=8), graph_seconds([peer], repeats=8)
+            report(
+                suite="training",
+                case=name,
+                kernel=back.kernel(),
+                us=mine * 1e6,
+                efficient_us=theirs * 1e6,
+                ratio=theirs / mine,
+                error=error,
+            )
+
+
 def decode(dtype, only):
     for batch, length in ((16, 8192), (64, 4096), (1, 65536)):
         name = f"batch {batch} kv {length}"
@@ -147,18 +259,21 @@ def decode(dtype, only):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", default="ceilings,forward,boards,decode")
+    parser.add_argument("--suite", default="ceilings,forward,boards,decode,backward,training")
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--dtype", default="")
     parser.add_argument("--json", default="")
     arguments = parser.parse_args()
     torch.manual_seed(20240229)
     for suite in arguments.suite.split(","):
-        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[arguments.dtype or ("fp16" if suite == "boards" else "bf16")]
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[
+            arguments.dtype or ("fp16" if suite in ("boards", "training") else "bf16")
+        ]
         if suite == "ceilings":
             ceilings()
         else:
-            {"forward": forward, "boards": boards, "decode": decode}[suite](dtype, arguments.only)
+            suites = {"forward": forward, "boards": boards, "decode": decode, "backward": backward, "training": training}
+            suites[suite](dtype, arguments.only)
     if arguments.json:
         with open(arguments.json, "w") as file:
             file.writelines(json.dumps(row) + "\n" for row in ROWS)

@@ -8,6 +8,7 @@ import torch
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.bool: 3}
 _NAMES = ("q", "k", "v", "out", "bias", "keep_mask", "alibi_slopes", "sinks", "lse")
+_GRADIENTS = ("dout", "dlse", "dq", "dk", "dv", "dbias", "dsinks")
 
 
 class Tensor(ctypes.Structure):
@@ -20,7 +21,12 @@ class Tensor(ctypes.Structure):
 
 
 class Tensors(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), *((name, Tensor) for name in _NAMES)]
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        *((name, Tensor) for name in _NAMES + _GRADIENTS),
+        ("dropout_seed", ctypes.c_uint64),
+        ("dropout_offset", ctypes.c_uint64),
+    ]
 
 
 class Options(ctypes.Structure):
@@ -36,6 +42,8 @@ class Options(ctypes.Structure):
         ("verify", ctypes.c_bool),
         ("parallel_for", ctypes.c_void_p),
         ("parallel_for_context", ctypes.c_void_p),
+        ("dropout", ctypes.c_float),
+        ("deterministic", ctypes.c_bool),
     ]
 
 
@@ -62,12 +70,14 @@ def _view(tensor):
 
 
 class Attention:
-    """A plan for these tensors. q, k, v, out: [batch, seqlen, head, dim], any strides."""
+    """A plan for these tensors, by the names of the C ABI; with dout one of the backward pass. q, k, v, out, dout, dq, dk, dv:
+    [batch, seqlen, head, dim], any strides; lse: [batch, head, seqlen, 1]."""
 
-    def __init__(self, q, k, v, out, *, bias=None, lse=None, causal=False, scale=math.nan, kernel=None):
-        self._keep = (q, k, v, out, bias, lse)
+    def __init__(self, q, k, v, out, *, causal=False, scale=math.nan, kernel=None, deterministic=False, **others):
+        named = {"q": q, "k": k, "v": v, "out": out, **others}
+        self._keep = named
         self.tensors = Tensors(ctypes.sizeof(Tensors))
-        for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out), ("bias", bias), ("lse", lse)):
+        for name, tensor in named.items():
             if tensor is not None:
                 setattr(self.tensors, name, _view(tensor))
         options = Options(ctypes.sizeof(Options))
@@ -75,9 +85,11 @@ class Attention:
         options.softmax_scale = scale
         options.causal = int(causal)
         options.kernel = kernel.encode() if kernel else None
+        options.deterministic = deterministic
         device = f"cuda:{q.device.index or 0}".encode()
         self.plan = ctypes.c_void_p()
-        _check(_lib.fulmen_plan_create(ctypes.byref(self.tensors), ctypes.byref(options), device, ctypes.byref(self.plan)))
+        create = _lib.fulmen_plan_create_backward if named.get("dout") is not None else _lib.fulmen_plan_create
+        _check(create(ctypes.byref(self.tensors), ctypes.byref(options), device, ctypes.byref(self.plan)))
         self.bytes = _lib.fulmen_plan_workspace_bytes(self.plan)
         self.workspace = torch.empty(max(self.bytes, 1), dtype=torch.uint8, device=q.device)
 

@@ -11,6 +11,7 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noh
 "$build/fulmen" devices | grep -A4 '^cuda'
 if [[ ${VERIFY:-quick} != none ]]; then
   for dtype in ${DTYPES:-bf16 fp16 fp32}; do "$build/fulmen" verify --device cuda:0 --grid "${VERIFY:-quick}" --dtype "$dtype"; done
+  for dtype in ${DTYPES:-bf16 fp16 fp32}; do "$build/fulmen" verify --backward --device cuda:0 --grid "${VERIFY:-quick}" --dtype "$dtype"; done
 fi
 # Each family once, under the tools that watch memory and races.
 if type -P compute-sanitizer >/dev/null && [[ ${SANITIZE:-yes} != no ]]; then

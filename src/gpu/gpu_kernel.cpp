@@ -133,9 +133,12 @@ class GpuKernel final : public Kernel {
     LaunchPlan plan = family_.plan(problem, device->chip, device->properties.compute_units);
     KernelConfig config{name_, 0, 0, plan.num_splits, 0};
     std::erase_if(plan.launches, [](const KernelLaunch& launch) { return launch.workgroups == 0; });
-    if (!plan.launches.empty()) {
-      config.block_m = plan.launches.front().specialisation.block_m;
-      config.block_n = plan.launches.front().specialisation.block_n;
+    // The tiles of the first launch that has some: the backward pass begins with one that goes by rows.
+    for (const KernelLaunch& launch : plan.launches) {
+      if (problem.pass == Pass::backward && launch.specialisation.outputs == 0) continue;
+      config.block_m = launch.specialisation.block_m;
+      config.block_n = launch.specialisation.block_n;
+      break;
     }
     auto runner = std::make_unique<GpuRunner>(driver_, *device, problem, std::move(plan), std::move(config));
     if (Status status = runner->load(); !status.ok()) return status;
