@@ -86,10 +86,29 @@ void add_decode(std::vector<BenchCase>& cases, DType dtype, const Decode& decode
   }
 }
 
+// Forward and backward: layers of language models, and of a chess engine whose bias is learnt.
+void add_training(std::vector<BenchCase>& cases, DType dtype, const Prefill& layers, const Boards& boards, bool brief) {
+  std::vector<BenchCase> more;
+  add_prefill(more, dtype, layers, brief);
+  const std::size_t first_board = more.size();
+  add_boards(more, dtype, boards, brief);
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    const bool board = i >= first_board;
+    if (board && !brief && !more[i].bias) continue;
+    if (board && brief) more[i].name += " bias";
+    more[i].bias = board;
+    more[i].suite = "training";
+    more[i].training = true;
+    cases.push_back(std::move(more[i]));
+  }
+}
+
 struct Suites {
   Prefill prefill;
   Boards boards;
   Decode decode;
+  Prefill training_layers;
+  Boards training_boards;
 };
 
 Suites suites_of(CaseSize size) {
@@ -97,13 +116,17 @@ Suites suites_of(CaseSize size) {
     case CaseSize::gpu:
       return {{16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0},
               {{1, 16, 64, 256, 1024}, 768, {32, 64, 96, 128}},
-              {{{16, 8192}, {64, 4096}, {1, 65536}, {1, 16384}}}};
+              {{{16, 8192}, {64, 4096}, {1, 65536}, {1, 16384}}},
+              {16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0},
+              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};
     case CaseSize::emulated:
-      return {{0, 128, {64, 128}, {150}, 0}, {{2, 3}, 64, {32}}, {{{1, 300}}}};
+      return {{0, 128, {64, 128}, {150}, 0}, {{2, 3}, 64, {32}}, {{{1, 300}}}, {0, 128, {64, 128}, {150}, 0}, {{2}, 64, {32}}};
     default:
       return {{0, 1024, {64, 128}, {1024, 2048, 4096}, 2048},
               {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}},
-              {{{1, 16384}, {4, 16384}, {16, 16384}, {1, 65536}, {4, 65536}, {16, 65536}}}};
+              {{{1, 16384}, {4, 16384}, {16, 16384}, {1, 65536}, {4, 65536}, {16, 65536}}},
+              {0, 1024, {64, 128, 256}, {512, 2048}, 0},
+              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};
   }
 }
 
@@ -116,6 +139,8 @@ std::vector<BenchCase> bench_cases(const std::string& suite, DType dtype, CaseSi
   if (all || suite == "prefill") add_prefill(cases, dtype, suites.prefill, brief);
   if (all || suite == "boards") add_boards(cases, dtype, suites.boards, brief);
   if (all || suite == "decode") add_decode(cases, dtype, suites.decode, brief);
+  // Of all suites training takes longest for what it adds: two rows of it.
+  if (all || suite == "training") add_training(cases, dtype, suites.training_layers, suites.training_boards, brief || all);
   return cases;
 }
 

@@ -10,7 +10,7 @@
 namespace fulmen::tools {
 
 struct BenchCase {
-  std::string suite;  // "real", "prefill", "boards", "decode"
+  std::string suite;  // "real", "prefill", "boards", "decode", "training"
   std::string name;   // "16x64 S1024 causal"
   DType dtype = DType::fp32;
   int64_t batch = 1;
@@ -20,7 +20,8 @@ struct BenchCase {
   int64_t kv_heads = 1;
   int64_t head_dim = 0;
   bool causal = false;
-  bool bias = false;
+  bool bias = false;        // one of each board and head; training: of each head, its gradient summed over the batch
+  bool training = false;    // the forward pass, and the gradients of q, k, v and the bias
   std::string folder = {};  // of .npy files, for real input
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "bench_cases.h"
@@ -9,6 +10,7 @@
 #include "ceilings.h"
 #include "device_tensors.h"
 #include "fulmen/status.h"
+#include "timed_passes.h"
 
 namespace fulmen::tools {
 
@@ -24,7 +26,8 @@ struct BenchSettings {
 struct BenchRow {
   BenchCase bench_case;
   std::string device, kernel;
-  double median_s = 0;  // times and rates are 0 on an emulated device
+  std::string backward_kernel;  // training, where times, rates and bytes are of both passes together
+  double median_s = 0;          // times and rates are 0 on an emulated device
   double min_s = 0;
   // Rates and ratios come from the fastest repetitions on both sides: what neighbours on the machine disturbed least.
   double tflops = 0;
@@ -32,13 +35,16 @@ struct BenchRow {
   bool by_bytes = false;  // GB/s is the rate that counts, else TFLOP/s
   double ceiling = 0;     // of that rate: the CPU's best slice between this case's repetitions, a GPU's copies; 0: not measured
   double share_of_ceiling = 0;
+  double backward_s = 0;  // the backward pass alone
+  double backward_tflops = 0;
   double standard_s = 0;  // 0: not measured
   std::string standard_kernel;
   std::string standard_note;  // why not
   double speedup = 0;
-  std::size_t extra_bytes = 0;  // workspace
+  std::size_t extra_bytes = 0;           // workspace; training: and outputs
+  std::size_t standard_extra_bytes = 0;  // training: the same of standard attention; 0: not known
   bool verified = false;
-  bool sampled = false;        // a sample of heads and rows was compared
+  std::string verified_how;    // "all", "sample" (of heads and rows), "sample, dk and dv at S512" (a shorter problem)
   std::string verify_message;  // of a failure
 };
 
@@ -55,10 +61,11 @@ class BenchMeter {
   Result<BenchRow> measure(const BenchCase& bench_case);
 
  private:
-  struct Timed;
   double ceiling_slice(const CaseData& data, CeilingKind kind, double seconds);
-  Status prepare_standard(const CaseData& data, const DeviceTensors& there, BenchRow& row, std::unique_ptr<Timed>& standard);
-  Status time_row(const CaseData& data, const DeviceTensors& there, Timed& ours, BenchRow& row);
+  Status prepare_standard(const CaseData& data, const DeviceTensors& there, const TimedPasses& ours, BenchRow& row,
+                          std::unique_ptr<TimedPasses>& standard);
+  Status verify(const CaseData& data, const TimedPasses& ours, BenchRow& row);
+  Status time_row(const CaseData& data, const DeviceTensors& there, TimedPasses& ours, BenchRow& row);
 
   BenchSettings settings_;
   Yardsticks yardsticks_;

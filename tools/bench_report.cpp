@@ -24,12 +24,17 @@ nlohmann::ordered_json number_or_null(double value) {
   return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
 
+nlohmann::ordered_json text_or_null(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+}
+
 nlohmann::ordered_json row_object(const BenchRow& row) {
   const BenchCase& c = row.bench_case;
   return {{"suite", c.suite},
           {"case", c.name},
           {"device", row.device},
           {"kernel", row.kernel},
+          {"backward_kernel", text_or_null(row.backward_kernel)},
           {"dtype", to_string(c.dtype)},
           {"batch", c.batch},
           {"heads", c.heads},
@@ -45,10 +50,15 @@ nlohmann::ordered_json row_object(const BenchRow& row) {
           {"gb_s", number_or_null(row.gb_s)},
           {"ceiling", number_or_null(row.ceiling)},
           {"share_of_ceiling", number_or_null(row.share_of_ceiling)},
+          {"backward_s", number_or_null(row.backward_s)},
+          {"backward_tflops", number_or_null(row.backward_tflops)},
           {"standard_s", number_or_null(row.standard_s)},
           {"speedup", number_or_null(row.speedup)},
           {"extra_bytes", row.extra_bytes},
-          {"verified", row.verified}};
+          {"standard_extra_bytes",
+           row.standard_extra_bytes > 0 ? nlohmann::ordered_json(row.standard_extra_bytes) : nlohmann::ordered_json(nullptr)},
+          {"verified", row.verified},
+          {"verified_how", row.verified_how}};
 }
 
 // RFC 4180: quoted where the text has a comma or a quote.
@@ -65,7 +75,7 @@ std::string csv_field(const nlohmann::ordered_json& value) {
 }  // namespace
 
 std::string table_head() {
-  return fmt::format("{:7} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>8}  {}", "suite", "dtype", "case", "kernel",
+  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>8}  {}", "suite", "dtype", "case", "kernel",
                      "median", "min", "rate", "ceiling", "standard", "speed-up", "extra", "verified");
 }
 
@@ -75,10 +85,14 @@ std::string table_line(const BenchRow& row) {
   if (row.min_s > 0) rate = row.by_bytes ? fmt::format("{:.1f} GB/s", row.gb_s) : fmt::format("{:.3f} TFLOP/s", row.tflops);
   const std::string share = row.ceiling > 0 ? fmt::format("{:.1f} %", 100 * row.share_of_ceiling) : "-";
   const std::string speedup = row.speedup > 0 ? fmt::format("{:.2f} x", row.speedup) : "-";
-  const std::string verified = row.verified ? (row.sampled ? "yes (sample)" : "yes") : "NO: " + row.verify_message;
-  return fmt::format("{:7} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>8}  {}", c.suite, to_string(c.dtype), c.name,
-                     row.kernel, time_text(row.median_s), time_text(row.min_s), rate, share, time_text(row.standard_s), speedup,
-                     bytes_text(row.extra_bytes), verified);
+  // Training: beside what standard attention needs.
+  std::string extra = bytes_text(row.extra_bytes);
+  if (row.standard_extra_bytes > 0) extra += fmt::format(" ({})", bytes_text(row.standard_extra_bytes));
+  const std::string how = row.verified_how == "all" ? "" : " (" + row.verified_how + ")";
+  const std::string verified = row.verified ? "yes" + how : "NO: " + row.verify_message;
+  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>8}  {}", c.suite, to_string(c.dtype), c.name,
+                     c.training ? row.backward_kernel : row.kernel, time_text(row.median_s), time_text(row.min_s), rate, share,
+                     time_text(row.standard_s), speedup, extra, verified);
 }
 
 std::string json_report(const std::vector<BenchRow>& rows) {

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 #include <new>
 
+#include "device_tensors.h"
 #include "float_conversion.h"
 #include "npy.h"
 
@@ -27,11 +29,18 @@ Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, 
   AttentionTensors& t = data.tensors;
   t.q = t.out = view(c.seqlen_q, c.heads);
   t.k = t.v = view(c.seqlen_k, c.kv_heads);
-  if (c.bias) t.bias = Tensor::bhqk(nullptr, c.dtype, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
+  if (c.bias) t.bias = Tensor::bhqk(nullptr, c.dtype, c.training ? 1 : c.batch, c.heads, c.seqlen_q, c.seqlen_k);
   std::vector<Tensor*> inputs{&t.q, &t.k, &t.v};
   if (c.bias) inputs.push_back(&t.bias);
-  std::size_t bytes = dense_bytes(t.out);
-  for (const Tensor* tensor : inputs) bytes += dense_bytes(*tensor);
+  if (c.training) {
+    inputs.push_back(&t.dout);
+    t.dout = t.dq = t.q;
+    t.dk = t.dv = t.k;
+    t.dbias = t.bias;
+    t.lse = Tensor::bhqk(nullptr, DType::fp32, c.batch, c.heads, c.seqlen_q, 1);
+  }
+  std::size_t bytes = 0;
+  for (Tensor AttentionTensors::* const tensor : all_tensors()) bytes += dense_bytes(t.*tensor);
   if (bytes > max_bytes) {
     return {StatusCode::out_of_memory, fmt::format("its tensors are {:.1f} GB, more than --max-gb {:.1f}",
                                                    static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
@@ -83,13 +92,24 @@ Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, No
   if (bench_case.causal) data->options.causal = Causal::bottom_right;
   const Status status = bench_case.folder.empty() ? random_case(bench_case, pool, max_bytes, *data) : real_case(bench_case, *data);
   if (!status.ok()) return status;
-  data->memory.push_back(checked_memory(dense_bytes(data->tensors.out) + 1));
-  data->tensors.out.data = data->memory.back().data();
-  // NaN everywhere: an element that is not written cannot pass for a result.
-  std::memset(data->tensors.out.data, 0xFF, dense_bytes(data->tensors.out));
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    for (Tensor AttentionTensors::* const one : outputs_of(pass)) {
+      Tensor& output = data->tensors.*one;
+      if (output.shape == std::array<int64_t, 4>{}) continue;
+      data->memory.push_back(checked_memory(dense_bytes(output) + 1));
+      output.data = data->memory.back().data();
+      // NaN everywhere: an element that is not written cannot pass for a result.
+      std::memset(output.data, 0xFF, dense_bytes(output));
+    }
+  }
   Result<Problem> problem = make_problem(data->tensors, data->options);
   if (!problem.ok()) return problem.status();
   data->problem = std::move(problem).value();
+  if (bench_case.training) {
+    Result<Problem> backward = make_backward_problem(data->tensors, data->options);
+    if (!backward.ok()) return backward.status();
+    data->backward = std::move(backward).value();
+  }
   return data;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "bench_cases.h"
@@ -20,6 +21,7 @@ struct CaseData {
   AttentionTensors tensors;
   AttentionOptions options;
   Problem problem;
+  std::optional<Problem> backward;  // training
 };
 // Errors: a file is bad; the tensors would need more memory than max_bytes.
 Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool, const AttentionOptions& options,

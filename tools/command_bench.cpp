@@ -142,7 +142,7 @@ Status bench(BenchArguments arguments) {
   std::string failed;
   for (std::size_t i = 0; i < cases.value().size(); ++i) {
     const BenchCase& bench_case = cases.value()[i];
-    const std::string name = fmt::format("{:7} {:5} {:20}", bench_case.suite, to_string(bench_case.dtype), bench_case.name);
+    const std::string name = fmt::format("{:8} {:5} {:20}", bench_case.suite, to_string(bench_case.dtype), bench_case.name);
     progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), name));
     if (!bench_case.folder.empty() && !std::filesystem::exists(bench_case.folder)) {
       progress.line(fmt::format("{} left out: the folder {} is not there (--data)", name, bench_case.folder));
@@ -155,7 +155,7 @@ Status bench(BenchArguments arguments) {
       continue;
     }
     progress.line(table_line(row.value()));
-    if (!row->standard_note.empty()) progress.line(fmt::format("{:34} standard attention {}", "", row->standard_note));
+    if (!row->standard_note.empty()) progress.line(fmt::format("{:35} standard attention {}", "", row->standard_note));
     if (!row->verified && failed.empty()) failed = name + ": " + row->verify_message;
     rows.push_back(row.value());
   }
@@ -177,8 +177,8 @@ Command bench_command(CLI::App& app) {
   settings.device.clear();
   CLI::App* parser =
       app.add_subcommand("bench", "time real problems, each verified and set beside ceilings and standard attention");
-  parser->add_option("--suite", arguments->suite, "real, prefill, boards, decode or all")
-      ->check(CLI::IsMember({"real", "prefill", "boards", "decode", "all"}));
+  parser->add_option("--suite", arguments->suite, "real, prefill, boards, decode, training (forward and backward) or all")
+      ->check(CLI::IsMember({"real", "prefill", "boards", "decode", "training", "all"}));
   parser
       ->add_option("--dtype", arguments->dtype,
                    "fp32, fp16 or bf16; without it fp32, bf16 and a few rows of fp16 (GPU: fp16, bf16 and a few of fp32)")

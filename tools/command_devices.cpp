@@ -42,7 +42,11 @@ Status list_devices() {
   }
   for (const auto& backend : backends()) {
     fmt::print("kernels of {}\n", backend->name());
-    for (const Kernel* kernel : backend->kernels()) fmt::print("  {:28} {}\n", kernel->name(), kernel->layout());
+    for (const Kernel* kernel : backend->kernels()) {
+      const std::string computes =
+          fmt::format("{}{}", kernel->pass() == Pass::forward ? "forward" : "backward", kernel->dropout() ? ", dropout" : "");
+      fmt::print("  {:30} {:18} {}\n", kernel->name(), computes, kernel->layout());
+    }
   }
   return {};
 }

@@ -155,6 +155,9 @@ std::vector<GridCase> backward_cases(const std::vector<GridCase>& forward, GridS
       continue;
     c.pass = Pass::backward;
     c.lse = true;
+    // exp(score - lse) is as exact as a score is, in which fp32 sums of large products err by 1e-5; a softmax that standard
+    // attention computes anew does not see that, and the bound with it.
+    c.large = c.large && c.dtype != DType::fp32;
     c.dropout = turn % 3 == 1 ? 0.1F : turn % 17 == 8 ? 0.6F : 0.0F;
     c.dlse = turn % 5 < 2;
     c.dbias_summed = static_cast<int>(turn / kFeatures % 5);
@@ -180,8 +183,11 @@ std::string to_string(const GridCase& c) {
 std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
   if (pass == Pass::backward) {
     std::vector<GridCase> cases = backward_cases(verify_grid(size, dtype, Pass::forward), size);
-    // Twice as many kernels to compile: each feature once.
-    if (size == GridSize::emulated) cases.resize(kFeatures);
+    if (size != GridSize::emulated) return cases;
+    // Twice as many kernels to compile: each feature once, in one of the 16-bit dtypes.
+    cases.resize(kFeatures);
+    std::size_t turn = dtype == DType::fp16 ? 0 : 1;
+    if (dtype != DType::fp32) std::erase_if(cases, [&turn](const GridCase&) { return turn++ % 2 != 0; });
     return cases;
   }
   if (size == GridSize::emulated) return emulated_grid(dtype);

@@ -87,6 +87,58 @@ TEST_F(DeviceTensorsTest, BenchTimesWholeRunsAndKnowsNoCpuCeiling) {
   }
 }
 
+TEST_F(DeviceTensorsTest, BenchTimesBothPassesOfTraining) {
+  tools::BenchSettings settings;
+  settings.device = kDevice;
+  settings.seconds = 0.02;
+  tools::BenchMeter meter(settings, {nullptr, 100}, 1);
+  const tools::BenchCase board{.suite = "training",
+                               .name = "boards",
+                               .dtype = DType::fp32,
+                               .batch = 2,
+                               .seqlen_q = 64,
+                               .seqlen_k = 64,
+                               .heads = 2,
+                               .kv_heads = 2,
+                               .head_dim = 32,
+                               .bias = true,
+                               .training = true};
+  const Result<tools::BenchRow> row = meter.measure(board);
+  ASSERT_TRUE(row.ok()) << row.status().message();
+  EXPECT_TRUE(row->verified) << row->verify_message;
+  EXPECT_EQ(row->verified_how, "all");
+  EXPECT_EQ(row->kernel, "deferred.prefill");
+  EXPECT_EQ(row->backward_kernel, "deferred.backward");
+  EXPECT_GT(row->backward_s, 0);
+  EXPECT_GT(row->min_s, 0.5 * row->backward_s);
+  EXPECT_TRUE(row->by_bytes) << "boards are bound by memory on a GPU";
+  // Workspace, and what both passes write: out, lse, dq, dk, dv, and one dbias for all boards.
+  EXPECT_GE(row->extra_bytes, 4U * (4 * 2 * 64 * 2 * 32 + 2 * 2 * 64 + 2 * 64 * 64));
+  EXPECT_EQ(row->standard_s, 0);
+  EXPECT_EQ(row->standard_note, "");
+}
+
+TEST_F(DeviceTensorsTest, BenchVerifiesGradientsOfLongRowsOnShorterOnes) {
+  tools::BenchSettings settings;
+  settings.device = kDevice;
+  settings.seconds = 0.001;
+  tools::BenchMeter meter(settings, {}, 1);
+  const tools::BenchCase layer{.suite = "training",
+                               .name = "a layer",
+                               .dtype = DType::fp32,
+                               .seqlen_q = 2200,
+                               .seqlen_k = 2200,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = 64,
+                               .causal = true,
+                               .training = true};
+  const Result<tools::BenchRow> row = meter.measure(layer);
+  ASSERT_TRUE(row.ok()) << row.status().message();
+  EXPECT_TRUE(row->verified) << row->verify_message;
+  EXPECT_EQ(row->verified_how, "sample, dk and dv at S512");
+}
+
 TEST_F(DeviceTensorsTest, CopyRateIsOfTheDevice) {
   EXPECT_GT(tools::device_copy_rate(kDevice), 0.1);
   EXPECT_EQ(tools::device_copy_rate("nowhere"), 0);

@@ -64,6 +64,42 @@ TEST_F(DeviceTest, BenchVerifiesAndGivesNoTimes) {
   }
 }
 
+TEST_F(DeviceTest, BackwardRunVerifies) {
+  std::vector<std::string> arguments{
+      "run",    "--backward",       "--verify", "--device", kDevice, "--dtype", "fp16", "--deterministic",
+      "--dout", example("out.npy"), "--dq",     "dq.npy",   "--dk",  "dk.npy",  "--dv", "dv.npy"};
+  for (const std::string& argument : example_inputs()) arguments.push_back(argument);
+  const Outcome outcome = fulmen(arguments);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("dk.npy [2, 44, 6, 32] by emulated.backward."), std::string::npos) << outcome.out;
+}
+
+TEST_F(DeviceTest, BackwardVerifyTakesAGridOfItsOwn) {
+  const Outcome outcome = fulmen(
+      {"verify", "--backward", "--device", kDevice, "--dtype", "bf16", "--kernel", "emulated.backward.gfx11", "--seed", "3"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("emulated.backward.gfx11"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("dbias"), std::string::npos) << outcome.out;
+}
+
+TEST_F(DeviceTest, TrainingBenchVerifiesBothPasses) {
+  const Outcome outcome = fulmen({"bench", "--suite", "training", "--dtype", "fp16", "--device", kDevice, "--json", "b.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  const auto rows = nlohmann::json::parse(read_text(path("b.json")));
+  ASSERT_GE(rows.size(), 3U);
+  bool bias = false;
+  for (const nlohmann::json& row : rows) {
+    EXPECT_EQ(row["suite"], "training");
+    EXPECT_EQ(row["verified"], true) << row;
+    EXPECT_EQ(row["verified_how"], "all");
+    EXPECT_EQ(row["backward_kernel"].get<std::string>().rfind("emulated.backward.", 0), 0U) << row;
+    EXPECT_GT(row["extra_bytes"].get<int64_t>(), 0) << row;
+    EXPECT_TRUE(row["backward_s"].is_null());
+    bias = bias || row["bias"].get<bool>();
+  }
+  EXPECT_TRUE(bias) << "boards have a gradient of their bias";
+}
+
 TEST_F(DeviceTest, ExplainNamesKernelsOfTheDevice) {
   const Outcome outcome =
       fulmen({"explain", "--device", kDevice, "--dtype", "bf16", "--seqlen-q", "500", "--heads", "4", "--head-dim", "64"});

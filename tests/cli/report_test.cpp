@@ -12,7 +12,7 @@ class ReportTest : public ProgramTest {};
 TEST_F(ReportTest, DevicesNameTheCpuAndItsKernels) {
   const Outcome outcome = fulmen({"devices"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* part : {"cpu", "chip", "usable", "cpu.standard.plain"}) {
+  for (const char* part : {"cpu", "chip", "usable", "cpu.standard.plain", "cpu.reference.double.backward  backward, dropout"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;
   }
 }
@@ -53,10 +53,34 @@ TEST_F(ReportTest, BenchWritesEveryFieldOfARealCase) {
   ASSERT_TRUE(rows.is_array());
   ASSERT_EQ(rows.size(), 1U);
   const nlohmann::json& row = rows[0];
-  const std::set<std::string> fields{
-      "suite",    "case",     "device",           "kernel",     "dtype",   "batch",       "heads",   "kv_heads",
-      "seqlen_q", "seqlen_k", "head_dim",         "causal",     "bias",    "median_s",    "min_s",   "tflops",
-      "gb_s",     "ceiling",  "share_of_ceiling", "standard_s", "speedup", "extra_bytes", "verified"};
+  const std::set<std::string> fields{"suite",
+                                     "case",
+                                     "device",
+                                     "kernel",
+                                     "backward_kernel",
+                                     "dtype",
+                                     "batch",
+                                     "heads",
+                                     "kv_heads",
+                                     "seqlen_q",
+                                     "seqlen_k",
+                                     "head_dim",
+                                     "causal",
+                                     "bias",
+                                     "median_s",
+                                     "min_s",
+                                     "tflops",
+                                     "gb_s",
+                                     "ceiling",
+                                     "backward_s",
+                                     "backward_tflops",
+                                     "speedup",
+                                     "standard_s",
+                                     "verified",
+                                     "verified_how",
+                                     "extra_bytes",
+                                     "standard_extra_bytes",
+                                     "share_of_ceiling"};
   std::set<std::string> found;
   for (const auto& item : row.items()) found.insert(item.key());
   EXPECT_EQ(found, fields);
@@ -67,6 +91,10 @@ TEST_F(ReportTest, BenchWritesEveryFieldOfARealCase) {
   EXPECT_EQ(row["seqlen_k"], 44);
   EXPECT_EQ(row["head_dim"], 32);
   EXPECT_EQ(row["verified"], true);
+  EXPECT_EQ(row["verified_how"], "all");
+  for (const char* field : {"backward_kernel", "backward_s", "backward_tflops", "standard_extra_bytes"}) {
+    EXPECT_TRUE(row[field].is_null()) << field << " is of training";
+  }
   EXPECT_GT(row["min_s"], 0.0);
   EXPECT_GE(row["median_s"], row["min_s"]);
   EXPECT_NEAR(row["share_of_ceiling"].get<double>(), row["tflops"].get<double>() / row["ceiling"].get<double>(), 1e-9);
@@ -74,7 +102,7 @@ TEST_F(ReportTest, BenchWritesEveryFieldOfARealCase) {
 
   const std::string csv = read_text(path("b.csv"));
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 2) << csv;
-  EXPECT_EQ(csv.rfind("suite,case,device,kernel,dtype,", 0), 0U) << csv;
+  EXPECT_EQ(csv.rfind("suite,case,device,kernel,backward_kernel,dtype,", 0), 0U) << csv;
 }
 
 TEST_F(ReportTest, BenchNamesACaseThatIsLeftOut) {
