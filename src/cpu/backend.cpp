@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/backward_kernel.h"
 #include "cpu/decode_kernel.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/tile_kernel.h"
@@ -23,6 +24,7 @@ class CpuBackend final : public Backend {
       if (serves(isa.table->tile_task)) own(make_prefill_kernel(isa));
       if (serves(isa.table->short_task)) own(make_short_kernel(isa));
       if (serves(isa.table->decode_task)) own(make_decode_kernel(isa));
+      if (serves(isa.table->backward)) own(make_backward_kernel(isa));
     }
     for (const Kernel* kernel : reference::baseline_kernels()) kernels_.push_back(kernel);
   }

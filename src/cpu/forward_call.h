@@ -42,6 +42,9 @@ struct DecodeTask {
   int split = 0;
 };
 
+struct BackwardCall;
+enum class BackwardStep : int;
+
 constexpr int kNumFloatTypes = 3;  // indexed by DType: fp32, fp16, bf16
 
 // An instruction set's kernels. A null entry: this set does not serve that dtype.
@@ -57,6 +60,9 @@ struct IsaTable {
   int64_t (*scratch_floats)(const Problem&, int block_n, int tiles) = nullptr;
   void (*decode_task[kNumFloatTypes])(const ForwardCall&, const DecodeTask&, float* scratch) = {};
   void (*decode_combine[kNumFloatTypes])(const ForwardCall&, const DecodeTask&) = {};
+  // One task of a step of the backward pass, for a worker.
+  using BackwardFunction = void (*)(const BackwardCall&, BackwardStep, int64_t task, int worker, float* scratch);
+  BackwardFunction backward[kNumFloatTypes] = {};
 };
 
 // Cuts a worker's scratch into parts that begin on cache lines.

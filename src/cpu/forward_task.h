@@ -1,6 +1,7 @@
 // Forward attention for a few query tiles of one head: the body of the prefill and short-sequence kernels.
 #pragma once
 
+#include "cpu/additive_tile.h"
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
@@ -22,11 +23,8 @@ class ForwardTask {
         kv_head_(task.head / problem_.group_size()),
         layout_(layout),
         scratch_(scratch),
-        tiles_(static_cast<int>((task.row_end - task.row_begin + kBlockM - 1) / kBlockM)) {
-    if (problem_.alibi_slopes.present) {
-      alibi_slope_ = *element<float>(tensors_.alibi_slopes, problem_.alibi_slopes, task.batch, 0, 0, task.head) * algorithm::kLog2E;
-    }
-  }
+        tiles_(static_cast<int>((task.row_end - task.row_begin + kBlockM - 1) / kBlockM)),
+        alibi_slope_(log2_alibi_slope(problem_, tensors_, task.batch, task.head)) {}
 
   void run() {
     load_queries();
@@ -167,32 +165,8 @@ class ForwardTask {
   }
 
   void add(const Piece& p) {
-    switch (problem_.bias.dtype) {
-      case DType::fp16:
-        return add<Fp16>(p);
-      case DType::bf16:
-        return add<Bf16>(p);
-      default:
-        return add<float>(p);
-    }
-  }
-  template <class BiasT>
-  void add(const Piece& p) {
-    const int64_t row = tile_row(p.tile);
-    AdditiveTile<BiasT> tile;
-    if (problem_.bias.present) {
-      tile.bias = {element<BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, row, p.first), problem_.bias.strides[2]};
-    }
-    if (problem_.keep_mask.present) {
-      tile.keep = {element<uint8_t>(tensors_.keep_mask, problem_.keep_mask, task_.batch, task_.head, row, p.first),
-                   problem_.keep_mask.strides[2]};
-    }
-    tile.alibi_slope = alibi_slope_;
-    tile.masked_range = p.partial;
-    tile.band = call_.band;
-    tile.first_row = row;
-    tile.first_key = p.first;
-    build_additive<Isa>(tile, p.rows, p.count, scratch_ + layout_.additive);
+    const TilePlace place{task_.batch, task_.head, tile_row(p.tile), p.rows, p.first, p.count, p.partial};
+    additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_, place, scratch_ + layout_.additive);
   }
 
   void clear_unless_started(int tile) {
@@ -219,7 +193,7 @@ class ForwardTask {
   TileScratch layout_;
   float* scratch_;
   int tiles_;
-  float alibi_slope_ = 0;
+  float alibi_slope_;
   RowPrefetch ahead_[2];
   int ahead_rows_ = 0;
   unsigned started_ = 0;  // bit per tile: its output holds something

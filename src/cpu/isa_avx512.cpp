@@ -1,3 +1,4 @@
+#include "cpu/backward_steps.h"
 #include "cpu/decode_combine.h"
 #include "cpu/decode_task.h"
 #include "cpu/forward_task.h"
@@ -14,7 +15,8 @@ const IsaTable& table_avx512() {
       .tile_task = {forward_task<Avx512, float>, forward_task<Avx512, Fp16>, forward_task<Avx512, Bf16>},
       .short_task = {short_task<Avx512, float>, short_task<Avx512, Fp16>, short_task<Avx512, Bf16>},
       .decode_task = {decode_task<Avx512, float>, decode_task<Avx512, Fp16>, decode_task<Avx512, Bf16>},
-      .decode_combine = {decode_combine<Avx512, float>, decode_combine<Avx512, Fp16>, decode_combine<Avx512, Bf16>}};
+      .decode_combine = {decode_combine<Avx512, float>, decode_combine<Avx512, Fp16>, decode_combine<Avx512, Bf16>},
+      .backward = {backward_step<Avx512, float>, backward_step<Avx512, Fp16>, backward_step<Avx512, Bf16>}};
   return kTable;
 }
 

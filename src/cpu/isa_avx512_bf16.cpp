@@ -1,3 +1,4 @@
+#include "cpu/backward_steps.h"
 #include "cpu/decode_combine.h"
 #include "cpu/decode_task.h"
 #include "cpu/forward_task.h"
@@ -14,7 +15,8 @@ const IsaTable& table_avx512_bf16() {
                                    .tile_task = {nullptr, nullptr, forward_task<Avx512Bf16, Bf16>},
                                    .short_task = {nullptr, nullptr, short_task<Avx512Bf16, Bf16>},
                                    .decode_task = {nullptr, nullptr, decode_task<Avx512Bf16, Bf16>},
-                                   .decode_combine = {nullptr, nullptr, decode_combine<Avx512Bf16, Bf16>}};
+                                   .decode_combine = {nullptr, nullptr, decode_combine<Avx512Bf16, Bf16>},
+                                   .backward = {nullptr, nullptr, backward_step<Avx512Bf16, Bf16>}};
   return kTable;
 }
 

@@ -1,3 +1,4 @@
+#include "cpu/backward_steps.h"
 #include "cpu/decode_combine.h"
 #include "cpu/decode_task.h"
 #include "cpu/forward_task.h"
@@ -14,7 +15,8 @@ const IsaTable& table_neon() {
       .tile_task = {forward_task<Neon, float>, forward_task<Neon, Fp16>, forward_task<Neon, Bf16>},
       .short_task = {short_task<Neon, float>, short_task<Neon, Fp16>, short_task<Neon, Bf16>},
       .decode_task = {decode_task<Neon, float>, decode_task<Neon, Fp16>, decode_task<Neon, Bf16>},
-      .decode_combine = {decode_combine<Neon, float>, decode_combine<Neon, Fp16>, decode_combine<Neon, Bf16>}};
+      .decode_combine = {decode_combine<Neon, float>, decode_combine<Neon, Fp16>, decode_combine<Neon, Bf16>},
+      .backward = {backward_step<Neon, float>, backward_step<Neon, Fp16>, backward_step<Neon, Bf16>}};
   return kTable;
 }
 

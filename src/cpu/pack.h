@@ -56,13 +56,18 @@ __attribute__((noinline)) void pack_queries(const T* q, int64_t stride, int rows
   }
 }
 
-// k rows [keys][dim] -> panel [keys][panel_stride] of words; zeros to the end of the last vector.
+// k rows [keys][dim] -> panel [keys][panel_stride] of words; zeros to the end of the last vector. alive as in pack_values.
 template <class Isa, class T>
-__attribute__((noinline)) void pack_keys(const T* k, int64_t stride, int keys, int64_t dim, float* panel, int64_t panel_stride) {
+__attribute__((noinline)) void pack_keys(const T* k, int64_t stride, int keys, int64_t dim, float* panel, int64_t panel_stride,
+                                         const uint8_t* alive = nullptr) {
   constexpr int kElements = Isa::kLanes * Isa::kGroup;
   for (int key = 0; key < keys; ++key) {
     const T* row = k + key * stride;
     float* out = panel + key * panel_stride;
+    if (alive != nullptr && alive[key] == 0) {
+      for (int64_t word = 0; word < panel_stride; word += Isa::kLanes) Isa::store(out + word, Isa::zero());
+      continue;
+    }
     for (int64_t element = 0; element < dim; element += kElements) {
       Isa::store(out + element / Isa::kGroup, load_row_words<Isa>(row + element, dim - element));
     }

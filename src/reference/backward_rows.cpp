@@ -17,7 +17,7 @@ BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors&
   const auto dim = static_cast<std::size_t>(p_.head_dim), dim_v = static_cast<std::size_t>(p_.head_dim_v);
   for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_}) tensor->resize(keys * dim);
   for (std::vector<Real>* tensor : {&v_columns_, &dv_}) tensor->resize(keys * dim_v);
-  for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_}) row->resize(keys);
+  for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_}) row->resize(keys);
   q_.resize(dim);
   dq_.resize(dim);
   dout_.resize(dim_v);
@@ -73,7 +73,7 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     nan = nan || std::isnan(scores[j]);
     max = scores[j] > max ? scores[j] : max;
   }
-  if (max == -kInfinity && !nan) return {dq_.data(), dp, 0};  // nothing is attended: no gradient
+  if (max == -kInfinity && !nan) return {dq_.data(), dp, 0, 0};  // nothing is attended: no gradient
 
   const Real sink_weight = sink == -kInfinity ? Real{0} : std::exp(sink - max);
   Real sum = sink_weight;
@@ -87,17 +87,27 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     add_scaled(dp + keys.begin, v_columns_.data() + d * p_.seqlen_k + keys.begin, dout_[static_cast<std::size_t>(d)], count);
   }
   const RowDropout dropout(p_, t_, batch_, h, i);
-  Real delta = 0;  // sum_j p_j dp_j - dlse
+  Real delta = 0;  // sum_j p_j dp_j, which is dout . out
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) {
-      dp[j] = 0;
+      dp[j] = weights_[static_cast<std::size_t>(j)] = 0;
       continue;
     }
     const Real kept = dropout.factor(j);
     dp[j] = rounded(rounded(dp[j]) * kept);
     delta += p[j] * dp[j];
     const Real weight = dropout.any() ? rounded(p[j] * kept) : p[j];
+    weights_[static_cast<std::size_t>(j)] = weight;
     add_scaled(dv_.data() + j * p_.head_dim_v, dout_.data(), weight, p_.head_dim_v);
+  }
+  Real rounding = 0;
+  if constexpr (std::is_same_v<Real, float>) {
+    // Where few rows are added up, rounding errors may cancel by luck, which must not be asked of others: they count for at least
+    // what is usual.
+    const Delta stored = delta_of_stored_out(keys.begin, keys.end);
+    const Real error = stored.value - delta;
+    delta += std::copysign(std::max(std::fabs(error), stored.usual_error), error);
+    rounding = stored.largest_error;
   }
   if (p_.dlse.present) delta -= static_cast<const float*>(t_.dlse.data)[offset_of(p_.dlse, batch_, h, i)];
   for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -107,7 +117,29 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     add_scaled(dq_.data(), k_.data() + j * p_.head_dim, dscore, p_.head_dim);
     add_scaled(dk_.data() + j * p_.head_dim, q_.data(), dscore, p_.head_dim);
   }
-  return {dq_.data(), dp, rounded(-rounded(sink_weight / sum) * delta)};
+  return {dq_.data(), dp, rounded(-rounded(sink_weight / sum) * delta), sink_weight / sum * rounding};
+}
+
+// dout . out of the row at hand, with out rounded as the forward pass stores it, and what the rounding may have changed.
+template <class Real>
+typename BackwardHead<Real>::Delta BackwardHead<Real>::delta_of_stored_out(int64_t begin, int64_t end) const noexcept {
+  Delta delta{0, 0, 0};
+  Real squares = 0;
+  for (int64_t d = 0; d < p_.head_dim_v; ++d) {
+    const Real* v = v_columns_.data() + d * p_.seqlen_k;
+    Real out = 0;
+    for (int64_t j = begin; j < end; ++j) {
+      const Real weight = weights_[static_cast<std::size_t>(j)];
+      if (weight != 0) out += weight * v[j];  // a masked key's V may be anything
+    }
+    const Real dout = dout_[static_cast<std::size_t>(d)];
+    delta.value += dout * rounded(out);
+    const Real error = dout * (rounded(out) - out);
+    delta.largest_error += std::fabs(error);
+    squares += error * error;
+  }
+  delta.usual_error = std::sqrt(squares);
+  return delta;
 }
 
 template class BackwardHead<float>;

@@ -16,6 +16,7 @@ struct RowGradients {
   const Real* dq;       // [head_dim]
   const Real* dscores;  // [seqlen_k]: by the scores after bias and ALiBi, the bias's gradient; 0 where masked
   Real dsink;           // this row's part
+  Real dsink_rounding;  // what rounding the stored out may have done to it; 0 in double
 };
 
 template <class Real>
@@ -32,6 +33,10 @@ class BackwardHead {
 
  private:
   Real rounded(Real x) const noexcept;
+  struct Delta {
+    Real value, usual_error, largest_error;
+  };
+  Delta delta_of_stored_out(int64_t begin, int64_t end) const noexcept;
 
   const Problem& p_;
   const AttentionTensors& t_;
@@ -40,7 +45,7 @@ class BackwardHead {
   std::vector<Real> k_columns_, v_columns_;  // [dim, seqlen_k]: products whose loop runs over keys
   std::vector<Real> k_;                      // [seqlen_k, head_dim]
   std::vector<Real> dk_, dv_;
-  std::vector<Real> scores_, probabilities_, dprobabilities_, softcap_slope_;  // [seqlen_k]
+  std::vector<Real> scores_, probabilities_, dprobabilities_, softcap_slope_, weights_;  // [seqlen_k]
   std::vector<Real> q_, dout_, dq_;
 };
 

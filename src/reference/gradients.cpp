@@ -50,6 +50,7 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
       for (int64_t i = 0; i < p.seqlen_q; ++i) {
         const RowGradients<Real> row = head.row(h, i);
         if (to.dq != nullptr) std::copy_n(row.dq, p.head_dim, to.dq + ((b * p.seqlen_q + i) * p.num_heads + h) * p.head_dim);
+        if (to.dsink_rounding != nullptr) to.dsink_rounding[(b * p.num_heads + h) * p.seqlen_q + i] = row.dsink_rounding;
         if (to.dbias == nullptr && to.dsinks == nullptr) continue;
         const std::scoped_lock lock(sums);
         if (to.dsinks != nullptr) to.dsinks[h] += row.dsink;

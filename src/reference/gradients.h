@@ -21,6 +21,7 @@ struct GradientShapes {
 template <class Real>
 struct Gradients {
   Real *dq = nullptr, *dk = nullptr, *dv = nullptr, *dbias = nullptr, *dsinks = nullptr;
+  Real* dsink_rounding = nullptr;  // [batch, num_heads, seqlen_q]: see RowGradients
 };
 
 inline int64_t elements(const Shape& shape) noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }

@@ -1,0 +1,174 @@
+#include "cpu/backward_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "cpu/backward_call.h"
+#include "cpu/isa_support.h"
+#include "cpu/threading.h"
+
+namespace fulmen::cpu {
+namespace {
+
+// Tasks that a problem is cut into where it can be: enough for the cores of most machines, few enough that summing up dQ and dbias
+// costs little.
+constexpr int64_t kTasks = 32;
+// Bytes of a block of keys: K, V, dK and dV stay in L2, beside the tiles.
+constexpr int64_t kHeldBytes = 512 << 10;
+// Most floats of all parts of the sums of dbias together, unless one part is bigger.
+constexpr int64_t kBiasSumFloats = 16 << 20;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Key rows of a tile, as in the forward pass: 128 where P, dS and the operands of narrow heads leave room for them. Measured on
+// Zen 5: +1 % with 128 for narrow heads, -3 % for others.
+int choose_block_n(const Problem& p, int group) {
+  return p.seqlen_k > 64 && ceil_div(std::max(p.head_dim, p.head_dim_v), group) <= 64 ? 128 : 64;
+}
+
+int64_t choose_held_keys(const Problem& p, int lanes, int group, int block_n) {
+  const int64_t operands = round_up(ceil_div(p.head_dim, group), lanes) + round_up(ceil_div(p.head_dim_v, group), lanes) +
+                           (group > 1 ? round_up(p.head_dim, lanes) / group : 0);
+  const int64_t floats = operands + round_up(p.head_dim, lanes) + round_up(p.head_dim_v, lanes);
+  const int64_t most = std::clamp<int64_t>(kHeldBytes / (floats * static_cast<int64_t>(sizeof(float))), 1, kMaxHeldKeys);
+  const int64_t tiles = std::max<int64_t>(most / block_n, 1);
+  return std::min(tiles, std::max<int64_t>(ceil_div(p.seqlen_k, block_n), 1)) * block_n;
+}
+
+int64_t bias_rows(const Problem& p, const BackwardCut& cut) {
+  return (cut.sums_batch ? 1 : p.batch) * (cut.sums_heads ? 1 : p.num_heads) * (cut.sums_queries ? 1 : p.seqlen_q);
+}
+
+BackwardCut choose_cut(const Problem& p, int64_t held_keys) {
+  BackwardCut cut;
+  cut.held_keys = held_keys;
+  if (p.dbias.present) {
+    cut.sums_batch = p.dbias.strides[0] == 0 && p.batch > 1;
+    cut.sums_heads = p.dbias.strides[1] == 0 && p.num_heads > 1;
+    cut.sums_queries = p.dbias.strides[2] == 0 && p.seqlen_q > 1;
+  }
+  cut.set_units = (cut.sums_batch ? p.batch : 1) * (cut.sums_heads ? p.num_kv_heads : 1);
+  cut.sets = p.batch * p.num_kv_heads / std::max<int64_t>(cut.set_units, 1);
+  const int64_t sum_floats = std::max<int64_t>(bias_rows(p, cut) * p.seqlen_k, 1);
+  cut.bias_parts = std::min(
+      {cut.set_units, ceil_div(kTasks, std::max<int64_t>(cut.sets, 1)), std::max<int64_t>(kBiasSumFloats / sum_floats, 1)});
+  const int64_t blocks = std::max<int64_t>(ceil_div(p.seqlen_k, held_keys), 1);
+  const int64_t splits = std::min(blocks, ceil_div(kTasks, std::max<int64_t>(cut.sets * cut.bias_parts, 1)));
+  cut.split_keys = ceil_div(blocks, splits) * held_keys;
+  cut.num_splits = std::max<int64_t>(ceil_div(p.seqlen_k, cut.split_keys), 1);
+  return cut;
+}
+
+double log2_of_e(const Problem& p, const ScoreScale& scale) {
+  if (p.softcap > 0.0F) return static_cast<double>(scale.log2_softcap) / static_cast<double>(p.softcap);
+  const double ratio = static_cast<double>(scale.log2_scale) / static_cast<double>(p.softmax_scale);
+  return std::isnormal(scale.log2_scale) ? ratio : static_cast<double>(algorithm::kLog2E);
+}
+
+class BackwardRunner final : public Runner {
+ public:
+  BackwardRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options)
+      : problem_(problem), threads_(thread_settings(options)), function_(isa.table->backward[static_cast<int>(problem.dtype)]) {
+    const int lanes = isa.table->lanes, group = isa.table->group[static_cast<int>(problem.dtype)];
+    const int block_n = choose_block_n(problem, group);
+    call_.problem = &problem_;
+    call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
+    call_.scale = score_scale(problem);
+    call_.lse_scale = log2_of_e(problem, call_.scale);
+    call_.block_n = block_n;
+    call_.cut = choose_cut(problem, choose_held_keys(problem, lanes, group, block_n));
+    call_.wants_dx = problem.dq.present || problem.dk.present || problem.dbias.present;
+    const BackwardCut& cut = call_.cut;
+
+    scratch_floats_ = backward_scratch(problem, lanes, group, block_n, cut.held_keys).total;
+    const int64_t units = problem.batch * problem.num_kv_heads;
+    if (cut.num_splits > 1 || cut.held_keys < cut.split_keys) {
+      const bool each = cut.num_splits > 1 || units <= threads_.num_threads;
+      call_.unit_slots = each ? units * cut.num_splits : 0;
+      sums_floats_ = query_sums(problem, lanes).total * (each ? call_.unit_slots : threads_.num_threads);
+    }
+    if (cut.any_sum()) choose_bias_sums();
+    config_ = {std::move(name), kBlockM, block_n, static_cast<int>(cut.num_splits), threads_.num_threads};
+  }
+
+  const KernelConfig& config() const noexcept override { return config_; }
+  std::size_t workspace_bytes() const noexcept override {
+    return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + sums_floats_ + bias_floats_) * sizeof(float);
+  }
+
+  Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
+    BackwardCall call = call_;
+    call.tensors = &tensors;
+    auto* scratch = static_cast<float*>(workspace);
+    float* sums = scratch + scratch_floats_ * threads_.num_threads;
+    call.sums = sums_floats_ > 0 ? sums : nullptr;
+    if (call.cut.any_sum()) {
+      call.bias_sums.data = bias_floats_ > 0 ? sums + sums_floats_ : static_cast<float*>(tensors.dbias.data);
+    }
+    const auto step = [&](BackwardStep kind, int64_t tasks) {
+      parallel_tasks(threads_, tasks,
+                     [&](int64_t task, int worker) { function_(call, kind, task, worker, scratch + worker * scratch_floats_); });
+    };
+    if (problem_.dq.present || problem_.dk.present || problem_.dv.present || problem_.dbias.present) {
+      step(BackwardStep::attend, call.cut.tasks());
+    }
+    if (problem_.dq.present && call.cut.num_splits > 1) {
+      step(BackwardStep::reduce_dq, problem_.batch * problem_.num_heads * ceil_div(problem_.seqlen_q, kBlockM));
+    }
+    if (bias_floats_ > 0) step(BackwardStep::reduce_bias, bias_rows(problem_, call.cut));
+    if (problem_.dsinks.present) step(BackwardStep::sinks, problem_.num_heads);
+    return {};
+  }
+
+ private:
+  // In the tensor itself where it is fp32 and there is one part.
+  void choose_bias_sums() {
+    const BackwardCut& cut = call_.cut;
+    const Problem& p = problem_;
+    if (p.dbias.dtype == DType::fp32 && cut.bias_parts == 1) {
+      call_.bias_sums = {nullptr, 0, p.dbias.strides[0], p.dbias.strides[1], p.dbias.strides[2]};
+      return;
+    }
+    const int64_t rows = cut.sums_queries ? 1 : p.seqlen_q, heads = cut.sums_heads ? 1 : p.num_heads;
+    call_.bias_sums = {nullptr, bias_rows(p, cut) * p.seqlen_k, cut.sums_batch ? 0 : heads * rows * p.seqlen_k,
+                       cut.sums_heads ? 0 : rows * p.seqlen_k, cut.sums_queries ? 0 : p.seqlen_k};
+    bias_floats_ = call_.bias_sums.part * cut.bias_parts;
+  }
+
+  Problem problem_;
+  ThreadSettings threads_;
+  IsaTable::BackwardFunction function_;
+  BackwardCall call_;
+  KernelConfig config_;
+  int64_t scratch_floats_ = 0;
+  int64_t sums_floats_ = 0;
+  int64_t bias_floats_ = 0;
+};
+
+class BackwardKernel final : public Kernel {
+ public:
+  explicit BackwardKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.backward.") + isa.table->name) {}
+  std::string_view name() const noexcept override { return name_; }
+  Pass pass() const noexcept override { return Pass::backward; }
+  bool dropout() const noexcept override { return true; }
+  Support supports(const Problem& problem, const std::string& /*device*/) const override {
+    return isa_support(isa_, isa_.table->backward[static_cast<int>(problem.dtype)] != nullptr, problem);
+  }
+  double rank(const Problem& /*problem*/) const override { return 10.0 + isa_.preference; }
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
+    return std::unique_ptr<Runner>(std::make_unique<BackwardRunner>(problem, isa_, name_, options));
+  }
+
+ private:
+  const InstructionSet& isa_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Kernel> make_backward_kernel(const InstructionSet& isa) { return std::make_unique<BackwardKernel>(isa); }
+
+}  // namespace fulmen::cpu

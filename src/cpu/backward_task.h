@@ -1,0 +1,359 @@
+// Gradients of attention, Flash style: scores are computed again tile by tile and never stored.
+//
+// A unit is a KV head of a sequence. For each block of its keys, whose K, V, dK and dV are held in L2, it goes through the query
+// tiles of all heads that share the KV head. Five products a tile, every one of which reads what the one before left in place:
+//   S^T  = K Q^T     -> P^T = 2^(S^T - lse)           queries in lanes, as in the forward pass
+//   dP^T = V dO^T    -> dS^T = P^T (dP^T - delta)     the same
+//   dV  += P^T dO       dK += dS^T Q                  keys by broadcast, head_dim in lanes
+//   dQ  += dS K                                       queries by broadcast
+// docs/contract.md has the formulas. The scale of dQ and dK is left to the end.
+#pragma once
+
+#include "cpu/additive_tile.h"
+#include "cpu/backward_bias.h"
+#include "cpu/backward_call.h"
+#include "cpu/backward_tile.h"
+#include "cpu/dropout_tile.h"
+#include "cpu/finish_rows.h"
+#include "cpu/pack.h"
+#include "cpu/storage.h"
+#include "cpu/tile.h"
+
+namespace fulmen::cpu {
+
+template <bool kPairs, class T>
+struct PackedElement {  // what rows in scratch hold: pairs as they were stored, others widened
+  using Type = float;
+};
+template <class T>
+struct PackedElement<true, T> {
+  using Type = T;
+};
+
+template <class Isa, class T>
+class BackwardTask {
+ public:
+  BackwardTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch)
+      : call_(call),
+        problem_(*call.problem),
+        tensors_(*call.tensors),
+        unit_(unit),
+        layout_(backward_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n, call.cut.held_keys)),
+        scratch_(scratch),
+        sums_(sums),
+        sums_layout_(query_sums(problem_, Isa::kLanes)) {
+    keys_.begin = unit.split * call.cut.split_keys;
+    keys_.end = problem_.seqlen_k - keys_.begin < call.cut.split_keys ? problem_.seqlen_k : keys_.begin + call.cut.split_keys;
+  }
+
+  // first_of_sums: nothing was added to the unit's sums of dbias yet.
+  void run(bool first_of_sums) {
+    const int64_t group = problem_.group_size();
+    clear_what_stays_empty(first_of_sums);
+    for (int64_t first = keys_.begin; first < keys_.end; first += call_.cut.held_keys) {
+      const int64_t left = keys_.end - first;
+      held_ = {first, left < call_.cut.held_keys ? left : call_.cut.held_keys};
+      load_keys();
+      for (int64_t g = 0; g < group; ++g) {
+        select_head(g);
+        for (int64_t row = 0; row < problem_.seqlen_q; row += kBlockM) attend_rows(row);
+      }
+      store_keys();
+    }
+  }
+
+ private:
+  using Packed = typename PackedElement<(Isa::kGroup > 1), T>::Type;
+  static constexpr float kMinusInfinity = -__builtin_inff();
+
+  struct Held {
+    int64_t first = 0;
+    int64_t count = 0;
+  };
+  // The query tile at hand, and what it attends of the split's keys.
+  struct Rows {
+    int64_t first = 0;
+    int count = 0;
+    algorithm::KeyRange keys;  // attended by any
+    algorithm::KeyRange all;   // attended by all
+    float* dq = nullptr;       // [count][key_stride]
+    bool dq_started = false;
+  };
+
+  float* at(int64_t offset) const { return scratch_ + offset; }
+  float* minus_lse() const { return scratch_ + layout_.rows; }
+  float* delta() const { return scratch_ + layout_.rows + 2 * kBlockM; }
+  // A block of held keys sees each row tile once; where there are several, dQ and delta wait for the next one in the sums.
+  bool one_block() const { return call_.cut.held_keys >= call_.cut.split_keys; }
+
+  void select_head(int64_t g) {
+    group_head_ = g;
+    head_ = unit_.kv_head * problem_.group_size() + g;
+    alibi_slope_ = log2_alibi_slope(problem_, tensors_, unit_.batch, head_);
+  }
+
+  int64_t rows_from(int64_t row) const { return problem_.seqlen_q - row < kBlockM ? problem_.seqlen_q - row : kBlockM; }
+
+  // The split's keys that some of the rows attend.
+  algorithm::KeyRange split_keys_of(int64_t row, int64_t rows) const {
+    algorithm::KeyRange range = call_.band.any(row, row + rows);
+    if (range.begin < keys_.begin) range.begin = keys_.begin;
+    if (range.end > keys_.end) range.end = keys_.end;
+    return range;
+  }
+
+  // dQ of rows without any key, and dbias.
+  void clear_what_stays_empty(bool first_of_sums) {
+    const int64_t group = problem_.group_size();
+    for (int64_t g = 0; g < group; ++g) {
+      select_head(g);
+      if (problem_.dbias.present && (first_of_sums || call_.bias_sums.data == nullptr) && (g == 0 || !call_.cut.sums_heads)) {
+        clear_bias_gradient<Isa>(call_, unit_, head_, keys_.begin, keys_.end - keys_.begin);
+      }
+      if (!problem_.dq.present || call_.cut.num_splits > 1) continue;
+      for (int64_t row = 0; row < problem_.seqlen_q; row += kBlockM) {
+        const algorithm::KeyRange range = split_keys_of(row, rows_from(row));
+        if (range.begin < range.end) continue;
+        T* dq = element<T>(tensors_.dq, problem_.dq, unit_.batch, row, head_);
+        clear_rows<Isa>(dq, rows_from(row), problem_.dq.strides[1], problem_.head_dim);
+      }
+    }
+  }
+
+  // Which keys some query of the group attends, or null for all: what the others hold, a NaN even, must not reach a gradient.
+  const uint8_t* alive_keys_of_group(uint8_t* alive) const {
+    const bool masked = problem_.keep_mask.present;
+    if (!masked && call_.band.left < 0 && call_.band.right < 0) return nullptr;
+    const int count = static_cast<int>(held_.count);
+    for (int i = 0; i < count; ++i) alive[i] = 0;
+    for (int64_t g = 0; g < (masked ? problem_.group_size() : 1); ++g) {
+      const int64_t head = unit_.kv_head * problem_.group_size() + g;
+      const uint8_t* keep = masked ? element<const uint8_t>(tensors_.keep_mask, problem_.keep_mask, unit_.batch, head, 0) : nullptr;
+      uint8_t one[kMaxHeldKeys];
+      find_alive_keys(call_.band, keep, problem_.keep_mask.strides[2], 0, problem_.seqlen_q, held_.first, count, one);
+      for (int i = 0; i < count; ++i) alive[i] |= one[i];
+    }
+    return alive;
+  }
+
+  void load_keys() {
+    const int count = static_cast<int>(held_.count);
+    uint8_t marks[kMaxHeldKeys];
+    const uint8_t* alive = alive_keys_of_group(marks);
+    const T* k = element<const T>(tensors_.k, problem_.k, unit_.batch, held_.first, unit_.kv_head);
+    const T* v = element<const T>(tensors_.v, problem_.v, unit_.batch, held_.first, unit_.kv_head);
+    pack_keys<Isa>(k, problem_.k.strides[1], count, problem_.head_dim, at(layout_.keys), layout_.key_words, alive);
+    pack_keys<Isa>(v, problem_.v.strides[1], count, problem_.head_dim_v, at(layout_.values), layout_.value_words, alive);
+    if constexpr (Isa::kGroup > 1) {
+      if (problem_.dq.present) {
+        pack_values<Isa>(reinterpret_cast<const Packed*>(at(layout_.keys)), layout_.key_words * Isa::kGroup, count,
+                         problem_.head_dim, at(layout_.key_pairs), layout_.key_stride, nullptr);
+      }
+    }
+    const int64_t padded = round_up(held_.count, kBlockM);  // products run over whole register blocks of keys
+    clear(at(layout_.dk), problem_.dk.present ? padded * layout_.key_stride : 0);
+    clear(at(layout_.dv), problem_.dv.present ? padded * layout_.value_stride : 0);
+  }
+  static void clear(float* x, int64_t floats) {
+    for (int64_t i = 0; i < floats; i += Isa::kLanes) Isa::store(x + i, Isa::zero());
+  }
+
+  void store_keys() {
+    if (problem_.dk.present) {
+      store_scaled(at(layout_.dk), layout_.key_stride, static_cast<int>(held_.count), problem_.head_dim, problem_.softmax_scale,
+                   element<T>(tensors_.dk, problem_.dk, unit_.batch, held_.first, unit_.kv_head), problem_.dk.strides[1]);
+    }
+    if (problem_.dv.present) {
+      store_scaled(at(layout_.dv), layout_.value_stride, static_cast<int>(held_.count), problem_.head_dim_v, 1.0F,
+                   element<T>(tensors_.dv, problem_.dv, unit_.batch, held_.first, unit_.kv_head), problem_.dv.strides[1]);
+    }
+  }
+
+  void attend_rows(int64_t row) {
+    const int64_t count = rows_from(row);
+    rows_ = {row, static_cast<int>(count), split_keys_of(row, count), call_.band.all(row, row + count), nullptr, false};
+    const int64_t held_end = held_.first + held_.count;
+    const int64_t begin = rows_.keys.begin > held_.first ? rows_.keys.begin : held_.first;
+    const int64_t end = rows_.keys.end < held_end ? rows_.keys.end : held_end;
+    if (begin >= end) return;
+    const bool first_block = rows_.keys.begin >= held_.first, last_block = rows_.keys.end <= held_end;
+    rows_.dq =
+        sums_ == nullptr ? at(layout_.dq) : sums_ + sums_layout_.dq + (group_head_ * sums_layout_.rows + row) * sums_layout_.stride;
+    rows_.dq_started = !first_block;
+    load_rows(first_block);
+    for (int64_t key = begin / call_.block_n * call_.block_n; key < end; key += call_.block_n) {
+      attend(key, static_cast<int>(end - key < call_.block_n ? end - key : call_.block_n));
+    }
+    if (problem_.dq.present && last_block && call_.cut.num_splits == 1) {
+      store_scaled(rows_.dq, layout_.key_stride, rows_.count, problem_.head_dim, problem_.softmax_scale,
+                   element<T>(tensors_.dq, problem_.dq, unit_.batch, row, head_), problem_.dq.strides[1]);
+    }
+  }
+
+  // Q, dO, their transposes, and the rows' numbers. A row with an LSE of -inf has no gradient, whatever it holds.
+  void load_rows(bool first_block) {
+    const int64_t row = rows_.first;
+    const float* lse = element<const float>(tensors_.lse, problem_.lse, unit_.batch, head_, row);
+    uint8_t alive[kBlockM];
+    for (int i = 0; i < kBlockM; ++i) {
+      const float x = i < rows_.count ? lse[i * problem_.lse.strides[2]] : kMinusInfinity;
+      alive[i] = x == kMinusInfinity ? 0 : 1;
+      const double exact = -static_cast<double>(x) * call_.lse_scale;
+      minus_lse()[i] = alive[i] != 0 ? static_cast<float>(exact) : kMinusInfinity;
+      minus_lse()[kBlockM + i] = alive[i] != 0 ? static_cast<float>(exact - static_cast<double>(minus_lse()[i])) : 0.0F;
+    }
+    const T* q = element<const T>(tensors_.q, problem_.q, unit_.batch, row, head_);
+    load_operand(q, problem_.q.strides[1], problem_.head_dim, alive, at(layout_.query_rows), layout_.key_words,
+                 at(layout_.query_pairs), layout_.key_stride, at(layout_.queries));
+    const T* dout = element<const T>(tensors_.dout, problem_.dout, unit_.batch, row, head_);
+    load_operand(dout, problem_.dout.strides[1], problem_.head_dim_v, alive, at(layout_.dout_rows), layout_.value_words,
+                 at(layout_.dout_pairs), layout_.value_stride, at(layout_.douts));
+    load_deltas(alive, first_block);
+  }
+
+  void load_operand(const T* from, int64_t stride, int64_t dim, const uint8_t* alive, float* rows, int64_t words, float* pairs,
+                    int64_t pairs_stride, float* turned) {
+    pack_keys<Isa>(from, stride, rows_.count, dim, rows, words, alive);
+    const auto* packed = reinterpret_cast<const Packed*>(rows);
+    pack_queries<Isa>(packed, words * Isa::kGroup, rows_.count, dim, turned);
+    if constexpr (Isa::kGroup > 1) {
+      pack_values<Isa>(packed, words * Isa::kGroup, rows_.count, dim, pairs, pairs_stride, nullptr);
+    }
+  }
+
+  // delta = sum of dout out - dlse, once a row: later blocks of keys find it in the sums. Added up in the order of the product that
+  // gives dP, so that a row which attends one key alone has dP - delta = 0 exactly.
+  void load_deltas(const uint8_t* alive, bool first_block) {
+    float* kept = one_block() ? nullptr : sums_ + sums_layout_.delta + group_head_ * sums_layout_.rows + rows_.first;
+    if (!first_block) {
+      for (int i = 0; i < kBlockM; ++i) delta()[i] = kept[i];
+      return;
+    }
+    const T* out = element<const T>(tensors_.out, problem_.out, unit_.batch, rows_.first, head_);
+    pack_queries<Isa>(out, problem_.out.strides[1], rows_.count, problem_.head_dim_v, at(layout_.outs));
+    const int words = words_of<Isa>(problem_.head_dim_v);
+    for (int row = 0; row < rows_.count; row += Isa::kLanes) {
+      auto sum = Isa::zero();
+      const float *dout = at(layout_.douts) + row, *values = at(layout_.outs) + row;
+      for (int w = 0; w < words; ++w) sum = Isa::dot(sum, Isa::load(dout + w * kBlockM), Isa::load(values + w * kBlockM));
+      Isa::store(delta() + row, sum);
+    }
+    const float* dlse =
+        problem_.dlse.present ? element<const float>(tensors_.dlse, problem_.dlse, unit_.batch, head_, rows_.first) : nullptr;
+    for (int i = 0; i < kBlockM; ++i) {
+      if (i >= rows_.count || alive[i] == 0) {
+        delta()[i] = 0.0F;
+      } else if (dlse != nullptr) {
+        delta()[i] -= dlse[i * problem_.dlse.strides[2]];
+      }
+      if (kept != nullptr) kept[i] = delta()[i];
+    }
+  }
+
+  void attend(int64_t key, int count) {
+    const bool partial = rows_.all.begin > key || rows_.all.end < key + count;
+    const bool additive = partial || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F;
+    const int64_t held_key = key - held_.first;
+    if (additive || problem_.softcap > 0.0F) {
+      additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_,
+                         {unit_.batch, head_, rows_.first, rows_.count, key, count, partial}, at(layout_.additive));
+    }
+    if (problem_.softcap > 0.0F) {
+      score<ScoreKind::softcap>(held_key, count);
+    } else if (additive) {
+      score<ScoreKind::additive>(held_key, count);
+    } else {
+      score<ScoreKind::plain>(held_key, count);
+    }
+    if (problem_.dropout > 0) {
+      const auto random =
+          algorithm::DropoutHead::of(tensors_.dropout_seed, tensors_.dropout_offset, unit_.batch * problem_.num_heads + head_);
+      dropout_tile<Isa>(random, problem_.dropout, problem_.dropout_scale(), rows_.first, rows_.count, key, count,
+                        at(layout_.dropout));
+      problem_.softcap > 0.0F ? score_gradients<true, true>(held_key, count) : score_gradients<false, true>(held_key, count);
+    } else {
+      problem_.softcap > 0.0F ? score_gradients<true, false>(held_key, count) : score_gradients<false, false>(held_key, count);
+    }
+    if (problem_.dbias.present) {
+      add_bias_gradient<Isa>(call_, unit_, head_, rows_.first, rows_.count, key, count, at(layout_.dbias));
+    }
+    multiply(held_key, count);
+  }
+
+  template <ScoreKind kKind>
+  void score(int64_t held_key, int count) {
+    const Probabilities<Isa, kKind> epilogue{call_.scale, at(layout_.additive), minus_lse(), at(layout_.probabilities),
+                                             at(layout_.slope)};
+    score_tile<Isa>(at(layout_.queries), rows_.count, at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
+                    words_of<Isa>(problem_.head_dim), count, epilogue);
+  }
+
+  template <bool kSoftcap, bool kDropout>
+  void score_gradients(int64_t held_key, int count) {
+    float* dbias = problem_.dbias.present && layout_.dbias != layout_.dscores ? at(layout_.dbias) : nullptr;
+    const ScoreGradients<Isa, kSoftcap, kDropout> epilogue{
+        delta(), at(layout_.slope), at(layout_.dropout), at(layout_.probabilities), at(layout_.dscores), dbias};
+    // Where dV alone is wanted the product is left out, but not its epilogue, which prepares P.
+    const int words = call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0;
+    score_tile<Isa>(at(layout_.douts), rows_.count, at(layout_.values) + held_key * layout_.value_words, layout_.value_words, words,
+                    count, epilogue);
+  }
+
+  // The three products over the tile.
+  void multiply(int64_t held_key, int count) {
+    float *p = at(layout_.probabilities), *ds = at(layout_.dscores);
+    // Keys up to a whole register block, to whose sums these rows would be added.
+    const auto padded = static_cast<int>(round_up(count, 8));
+    clear_tile_rows<Isa>(p, count, padded);
+    if constexpr (Isa::kGroup == 1) clear_tile_rows<Isa>(ds, count, padded);
+    const int query_words = words_of<Isa>(rows_.count);
+    if (problem_.dv.present) {
+      const ScratchOutput<Isa, OutputKind::accumulate> dv{at(layout_.dv) + held_key * layout_.value_stride, layout_.value_stride,
+                                                          nullptr};
+      output_tile<Isa, KeysInLanes>(p, at(layout_.dout_pairs), layout_.value_stride, query_words, count, dv);
+    }
+    if (problem_.dk.present) {
+      const ScratchOutput<Isa, OutputKind::accumulate> dk{at(layout_.dk) + held_key * layout_.key_stride, layout_.key_stride,
+                                                          nullptr};
+      output_tile<Isa, KeysInLanes>(Isa::kGroup == 1 ? ds : p + kBlockM / 2, at(layout_.query_pairs), layout_.key_stride,
+                                    query_words, count, dk);
+    }
+    if (problem_.dq.present) {
+      rows_.dq_started ? multiply_dq<OutputKind::accumulate>(held_key, count) : multiply_dq<OutputKind::first>(held_key, count);
+      rows_.dq_started = true;
+    }
+  }
+  template <OutputKind kKind>
+  void multiply_dq(int64_t held_key, int count) {
+    const ScratchOutput<Isa, kKind> dq{rows_.dq, layout_.key_stride, nullptr};
+    output_tile<Isa, QueriesInLanes>(at(layout_.dscores), at(layout_.key_pairs) + held_key / Isa::kGroup * layout_.key_stride,
+                                     layout_.key_stride, words_of<Isa>(count), rows_.count, dq);
+  }
+
+  // [rows][stride] -> out, times the factor, rounded.
+  static void store_scaled(const float* from, int64_t stride, int rows, int64_t dim, float factor, T* out, int64_t out_stride) {
+    for (int row = 0; row < rows; row += kBlockM) {
+      float factors[kBlockM];
+      for (float& f : factors) f = factor;
+      store_output<Isa>(from + row * stride, stride, factors, rows - row < kBlockM ? rows - row : kBlockM, dim,
+                        out + row * out_stride, out_stride);
+    }
+  }
+
+  const BackwardCall& call_;
+  const Problem& problem_;
+  const AttentionTensors& tensors_;
+  BackwardUnit unit_;
+  BackwardScratch layout_;
+  float* scratch_;
+  float* sums_;  // the unit's slot of QuerySums, where one is needed
+  QuerySums sums_layout_;
+  algorithm::KeyRange keys_;  // of the split
+  Held held_;
+  Rows rows_;
+  int64_t group_head_ = 0;
+  int64_t head_ = 0;
+  float alibi_slope_ = 0;
+};
+
+}  // namespace fulmen::cpu
