@@ -33,11 +33,12 @@ struct BackwardCut {
   int64_t num_splits = 1;   // of the keys
   int64_t split_keys = 0;   // keys of a split: whole blocks of held keys
   int64_t held_keys = 0;    // whole key tiles
+  int64_t run_units = 1;    // units that a task takes in turn where each set is one unit
   bool sums_batch = false;  // dbias is a sum over sequences, heads, queries
   bool sums_heads = false;
   bool sums_queries = false;
   bool any_sum() const { return sums_batch || sums_heads || sums_queries; }
-  int64_t tasks() const { return sets * bias_parts * num_splits; }
+  int64_t tasks() const { return (sets * bias_parts * num_splits + run_units - 1) / run_units; }
 };
 
 // Sums of dbias in fp32: [parts][batch or 1][heads or 1][queries or 1][seqlen_k].
@@ -58,10 +59,13 @@ struct BackwardCall {
   double lse_scale = 1;
   int block_n = 64;  // key rows of a tile
   BackwardCut cut;
-  float* sums = nullptr;   // slots of QuerySums
-  int64_t unit_slots = 0;  // above 0: a slot for each unit and split; 0: one for each worker
-  BiasSums bias_sums;      // null: dbias is written at once
-  bool wants_dx = true;    // something else than dv is wanted
+  float* sums = nullptr;        // slots of QuerySums
+  int64_t unit_slots = 0;       // above 0: a slot for each unit and split; 0: one for each worker
+  BiasSums bias_sums;           // null: dbias is written at once
+  bool wants_dx = true;         // something else than dv is wanted
+  bool direct_keys = false;     // dK and dV of a key tile come from one query tile
+  bool direct_queries = false;  // dQ of a query tile comes from one key tile
+  bool stream_output = false;   // the gradients are bigger than what caches keep
 };
 
 // What is kept of each query row between blocks of held keys, in floats from a slot's start.

@@ -20,6 +20,10 @@ constexpr int64_t kHeldBytes = 512 << 10;
 // Most floats of all parts of the sums of dbias together, unless one part is bigger.
 constexpr int64_t kBiasSumFloats = 16 << 20;
 
+constexpr int64_t kMaxRun = 16;        // short units that a worker takes at once
+constexpr int64_t kRunsPerThread = 6;  // at least, so that threads end together
+constexpr double kStreamBytes = 16e6;  // a call that moves more leaves nothing of its output in most caches
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Key rows of a tile, as in the forward pass: 128 where P, dS and the operands of narrow heads leave room for them. Measured on
@@ -82,6 +86,14 @@ class BackwardRunner final : public Runner {
     call_.wants_dx = problem.dq.present || problem.dk.present || problem.dbias.present;
     const BackwardCut& cut = call_.cut;
 
+    const bool all_keys = call_.band.left < 0 && call_.band.right < 0;  // then every product is over whole tiles
+    call_.direct_keys = all_keys && problem.seqlen_q > 0 && problem.seqlen_q <= kBlockM && problem.group_size() == 1;
+    call_.direct_queries = all_keys && problem.seqlen_k > 0 && problem.seqlen_k <= block_n;
+    call_.stream_output = problem.bytes() > kStreamBytes;
+    if (cut.num_splits == 1 && cut.set_units == 1 && problem.seqlen_q <= kBlockM && problem.seqlen_k <= kMaxBlockN) {
+      call_.cut.run_units = choose_run(problem, cut.sets);
+    }
+
     scratch_floats_ = backward_scratch(problem, lanes, group, block_n, cut.held_keys).total;
     const int64_t units = problem.batch * problem.num_kv_heads;
     if (cut.num_splits > 1 || cut.held_keys < cut.split_keys) {
@@ -123,6 +135,13 @@ class BackwardRunner final : public Runner {
   }
 
  private:
+  // Consecutive units that one worker takes at once, each fetching the next one's memory: whole sequences where there are enough of
+  // them, so that threads share no page of interleaved heads. Units compute the same whatever the run.
+  int64_t choose_run(const Problem& p, int64_t units) const {
+    const int64_t runs = kRunsPerThread * threads_.num_threads;
+    return p.batch >= runs ? p.num_kv_heads : std::clamp<int64_t>(units / runs, 1, kMaxRun);
+  }
+
   // In the tensor itself where it is fp32 and there is one part.
   void choose_bias_sums() {
     const BackwardCut& cut = call_.cut;

@@ -7,22 +7,31 @@
 
 namespace fulmen::cpu {
 
-// One task of step attend: a part of a set's units, one after the other, and one split of their keys.
+// One task of step attend: a part of a set's units, or a run of sets that are one unit each, one after the other; and one split of
+// their keys.
 template <class Isa, class T>
 void attend_units(const BackwardCall& call, int64_t task, int worker, float* scratch) {
   const BackwardCut& cut = call.cut;
-  const int64_t split = task % cut.num_splits;
-  const int64_t part = task / cut.num_splits % cut.bias_parts;
-  const int64_t set = task / (cut.num_splits * cut.bias_parts);
-  const int64_t begin = cut.set_units * part / cut.bias_parts, end = cut.set_units * (part + 1) / cut.bias_parts;
+  const bool run = cut.run_units > 1;
+  const int64_t split = run ? 0 : task % cut.num_splits;
+  const int64_t part = run ? 0 : task / cut.num_splits % cut.bias_parts;
+  const int64_t set = run ? task * cut.run_units : task / (cut.num_splits * cut.bias_parts);
+  const int64_t begin = run ? 0 : cut.set_units * part / cut.bias_parts;
+  const int64_t run_end = cut.sets - set < cut.run_units ? cut.sets - set : cut.run_units;
+  const int64_t end = run ? run_end : cut.set_units * (part + 1) / cut.bias_parts;
   const int64_t slot_floats = query_sums(*call.problem, Isa::kLanes).total;
-  for (int64_t index = begin; index < end; ++index) {
-    BackwardUnit unit = unit_of(call, set, index);
+  const auto unit_at = [&](int64_t index) __attribute__((always_inline)) {
+    BackwardUnit unit = run ? unit_of(call, set + index, 0) : unit_of(call, set, index);
     unit.part = part;
     unit.split = split;
+    return unit;
+  };
+  for (int64_t index = begin; index < end; ++index) {
+    const BackwardUnit unit = unit_at(index);
+    const BackwardUnit next = unit_at(index + 1 < end ? index + 1 : index);
     const int64_t number = (unit.batch * call.problem->num_kv_heads + unit.kv_head) * cut.num_splits + split;
     float* sums = call.sums == nullptr ? nullptr : call.sums + (call.unit_slots > 0 ? number : worker) * slot_floats;
-    BackwardTask<Isa, T>(call, unit, sums, scratch).run(index == begin);
+    BackwardTask<Isa, T>(call, unit, sums, scratch).run(run || index == begin, index + 1 < end ? &next : nullptr);
   }
 }
 

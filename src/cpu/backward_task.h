@@ -46,9 +46,10 @@ class BackwardTask {
     keys_.end = problem_.seqlen_k - keys_.begin < call.cut.split_keys ? problem_.seqlen_k : keys_.begin + call.cut.split_keys;
   }
 
-  // first_of_sums: nothing was added to the unit's sums of dbias yet.
-  void run(bool first_of_sums) {
+  // first_of_sums: nothing was added to the unit's sums of dbias yet. next: what the same worker does afterwards, or null.
+  void run(bool first_of_sums, const BackwardUnit* next) {
     const int64_t group = problem_.group_size();
+    if (next != nullptr && problem_.seqlen_q <= kBlockM && problem_.seqlen_k <= kMaxBlockN) fetch_ahead(*next);
     clear_what_stays_empty(first_of_sums);
     for (int64_t first = keys_.begin; first < keys_.end; first += call_.cut.held_keys) {
       const int64_t left = keys_.end - first;
@@ -151,6 +152,7 @@ class BackwardTask {
       }
     }
     const int64_t padded = round_up(held_.count, kBlockM);  // products run over whole register blocks of keys
+    if (call_.direct_keys) return;
     clear(at(layout_.dk), problem_.dk.present ? padded * layout_.key_stride : 0);
     clear(at(layout_.dv), problem_.dv.present ? padded * layout_.value_stride : 0);
   }
@@ -159,6 +161,7 @@ class BackwardTask {
   }
 
   void store_keys() {
+    if (call_.direct_keys) return;
     if (problem_.dk.present) {
       store_scaled(at(layout_.dk), layout_.key_stride, static_cast<int>(held_.count), problem_.head_dim, problem_.softmax_scale,
                    element<T>(tensors_.dk, problem_.dk, unit_.batch, held_.first, unit_.kv_head), problem_.dk.strides[1]);
@@ -184,7 +187,7 @@ class BackwardTask {
     for (int64_t key = begin / call_.block_n * call_.block_n; key < end; key += call_.block_n) {
       attend(key, static_cast<int>(end - key < call_.block_n ? end - key : call_.block_n));
     }
-    if (problem_.dq.present && last_block && call_.cut.num_splits == 1) {
+    if (problem_.dq.present && last_block && call_.cut.num_splits == 1 && !call_.direct_queries) {
       store_scaled(rows_.dq, layout_.key_stride, rows_.count, problem_.head_dim, problem_.softmax_scale,
                    element<T>(tensors_.dq, problem_.dq, unit_.batch, row, head_), problem_.dq.strides[1]);
     }
@@ -282,8 +285,8 @@ class BackwardTask {
 
   template <ScoreKind kKind>
   void score(int64_t held_key, int count) {
-    const Probabilities<Isa, kKind> epilogue{call_.scale, at(layout_.additive), minus_lse(), at(layout_.probabilities),
-                                             at(layout_.slope)};
+    const Probabilities<Isa, kKind> epilogue{
+        call_.scale, at(layout_.additive), minus_lse(), at(layout_.probabilities), at(layout_.slope), &ahead_};
     score_tile<Isa>(at(layout_.queries), rows_.count, at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
                     words_of<Isa>(problem_.head_dim), count, epilogue);
   }
@@ -292,7 +295,7 @@ class BackwardTask {
   void score_gradients(int64_t held_key, int count) {
     float* dbias = problem_.dbias.present && layout_.dbias != layout_.dscores ? at(layout_.dbias) : nullptr;
     const ScoreGradients<Isa, kSoftcap, kDropout> epilogue{
-        delta(), at(layout_.slope), at(layout_.dropout), at(layout_.probabilities), at(layout_.dscores), dbias};
+        delta(), at(layout_.slope), at(layout_.dropout), at(layout_.probabilities), at(layout_.dscores), dbias, &ahead_};
     // Where dV alone is wanted the product is left out, but not its epilogue, which prepares P.
     const int words = call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0;
     score_tile<Isa>(at(layout_.douts), rows_.count, at(layout_.values) + held_key * layout_.value_words, layout_.value_words, words,
@@ -306,28 +309,92 @@ class BackwardTask {
     const auto padded = static_cast<int>(round_up(count, 8));
     clear_tile_rows<Isa>(p, count, padded);
     if constexpr (Isa::kGroup == 1) clear_tile_rows<Isa>(ds, count, padded);
-    const int query_words = words_of<Isa>(rows_.count);
     if (problem_.dv.present) {
-      const ScratchOutput<Isa, OutputKind::accumulate> dv{at(layout_.dv) + held_key * layout_.value_stride, layout_.value_stride,
-                                                          nullptr};
-      output_tile<Isa, KeysInLanes>(p, at(layout_.dout_pairs), layout_.value_stride, query_words, count, dv);
+      multiply_keys(p, at(layout_.dout_pairs), layout_.value_stride, held_key, count, at(layout_.dv), problem_.head_dim_v, 1.0F,
+                    tensors_.dv, problem_.dv);
     }
     if (problem_.dk.present) {
-      const ScratchOutput<Isa, OutputKind::accumulate> dk{at(layout_.dk) + held_key * layout_.key_stride, layout_.key_stride,
-                                                          nullptr};
-      output_tile<Isa, KeysInLanes>(Isa::kGroup == 1 ? ds : p + kBlockM / 2, at(layout_.query_pairs), layout_.key_stride,
-                                    query_words, count, dk);
+      multiply_keys(Isa::kGroup == 1 ? ds : p + kBlockM / 2, at(layout_.query_pairs), layout_.key_stride, held_key, count,
+                    at(layout_.dk), problem_.head_dim, problem_.softmax_scale, tensors_.dk, problem_.dk);
     }
-    if (problem_.dq.present) {
-      rows_.dq_started ? multiply_dq<OutputKind::accumulate>(held_key, count) : multiply_dq<OutputKind::first>(held_key, count);
-      rows_.dq_started = true;
+    if (!problem_.dq.present) return;
+    if (call_.direct_queries) {
+      T* dq = element<T>(tensors_.dq, problem_.dq, unit_.batch, rows_.first, head_);
+      const int64_t stride = problem_.dq.strides[1];
+      if (streams(dq, stride, problem_.head_dim)) {
+        multiply_dq(held_key, count, final_gradient<true>(dq, stride, rows_.count, problem_.head_dim, problem_.softmax_scale));
+        Isa::end_streams();
+      } else {
+        multiply_dq(held_key, count, final_gradient<false>(dq, stride, rows_.count, problem_.head_dim, problem_.softmax_scale));
+      }
+    } else if (rows_.dq_started) {
+      multiply_dq(held_key, count, ScratchOutput<Isa, OutputKind::accumulate>{rows_.dq, layout_.key_stride, nullptr});
+    } else {
+      multiply_dq(held_key, count, ScratchOutput<Isa, OutputKind::first>{rows_.dq, layout_.key_stride, nullptr});
+    }
+    rows_.dq_started = true;
+  }
+
+  // dV and dK: [keys] += words of queries by rows of dO or Q.
+  void multiply_keys(const float* words, const float* rows, int64_t stride, int64_t held_key, int count, float* sums, int64_t dim,
+                     float factor, const Tensor& tensor, const TensorSpec& spec) {
+    const int query_words = words_of<Isa>(rows_.count);
+    if (!call_.direct_keys) {
+      const ScratchOutput<Isa, OutputKind::accumulate> to{sums + held_key * stride, stride, nullptr};
+      output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count, to);
+      return;
+    }
+    T* out = element<T>(tensor, spec, unit_.batch, held_.first + held_key, unit_.kv_head);
+    if (streams(out, spec.strides[1], dim)) {
+      output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count,
+                                    final_gradient<true>(out, spec.strides[1], count, dim, factor));
+      Isa::end_streams();
+    } else {
+      output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count,
+                                    final_gradient<false>(out, spec.strides[1], count, dim, factor));
     }
   }
-  template <OutputKind kKind>
-  void multiply_dq(int64_t held_key, int count) {
-    const ScratchOutput<Isa, kKind> dq{rows_.dq, layout_.key_stride, nullptr};
+
+  template <class Output>
+  void multiply_dq(int64_t held_key, int count, const Output& output) {
     output_tile<Isa, QueriesInLanes>(at(layout_.dscores), at(layout_.key_pairs) + held_key / Isa::kGroup * layout_.key_stride,
-                                     layout_.key_stride, words_of<Isa>(count), rows_.count, dq);
+                                     layout_.key_stride, words_of<Isa>(count), rows_.count, output);
+  }
+
+  // Whether rows may go past the caches: only whole lines can.
+  bool streams(const T* out, int64_t stride, int64_t dim) const {
+    constexpr int64_t kSize = sizeof(T);
+    return call_.stream_output && reinterpret_cast<uintptr_t>(out) % 64 == 0 && stride * kSize % 64 == 0 && dim * kSize % 64 == 0;
+  }
+  template <bool kStreams>
+  FinalGradient<Isa, T, kStreams> final_gradient(T* out, int64_t stride, int rows, int64_t dim, float factor) {
+    return {out, stride, factor, rows, static_cast<int>(dim), &ahead_};
+  }
+
+  void fetch_ahead(const BackwardUnit& next) {
+    const int64_t head = next.kv_head * problem_.group_size();
+    const auto add = [&](const Tensor& tensor, const TensorSpec& spec, int64_t of_head, int64_t dim,
+                         int64_t rows) __attribute__((always_inline)) {
+      constexpr int64_t kSize = sizeof(T);
+      if (!spec.present) return;
+      ahead_.add(fetch_rows(element<const T>(tensor, spec, next.batch, 0, of_head), spec.strides[1] * kSize, dim * kSize, rows));
+    };
+    const int64_t queries = problem_.seqlen_q, keys = problem_.seqlen_k, dim = problem_.head_dim, dim_v = problem_.head_dim_v;
+    add(tensors_.k, problem_.k, next.kv_head, dim, keys);
+    add(tensors_.v, problem_.v, next.kv_head, dim_v, keys);
+    add(tensors_.q, problem_.q, head, dim, queries);
+    add(tensors_.dout, problem_.dout, head, dim_v, queries);
+    add(tensors_.out, problem_.out, head, dim_v, queries);
+    if (!call_.stream_output) {
+      add(tensors_.dv, problem_.dv, next.kv_head, dim_v, keys);
+      add(tensors_.dk, problem_.dk, next.kv_head, dim, keys);
+      add(tensors_.dq, problem_.dq, head, dim, queries);
+    }
+    int64_t rows = 0;
+    for (int i = 0; i < ahead_.count; ++i) rows += ahead_.rows[i].rows;
+    // Register blocks of the five products, roughly: two of 4 keys by 64 queries, three of 4 rows by 4 vectors.
+    const int64_t blocks = (keys * 2 + queries + 2 * keys * round_up(dim, 64) / 64) / 4 + 1;
+    ahead_.rows_a_step = static_cast<int>((rows + blocks - 1) / blocks);
   }
 
   // [rows][stride] -> out, times the factor, rounded.
@@ -354,6 +421,7 @@ class BackwardTask {
   int64_t group_head_ = 0;
   int64_t head_ = 0;
   float alibi_slope_ = 0;
+  FetchAhead ahead_;
 };
 
 }  // namespace fulmen::cpu

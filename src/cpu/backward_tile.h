@@ -5,9 +5,27 @@
 #include <cstdint>
 
 #include "cpu/finish_rows.h"
+#include "cpu/pack.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
+
+// Rows of the next unit, a few at each register block of this one's products.
+struct FetchAhead {
+  RowPrefetch rows[8];
+  int count = 0;  // of tensors
+  int at = 0;
+  int rows_a_step = 1;
+
+  FULMEN_INLINE void add(const RowPrefetch& tensor) { rows[count++] = tensor; }
+  template <class Isa>
+  FULMEN_INLINE void step() {
+    if (at >= count) return;
+    RowPrefetch& now = rows[at];
+    for (int i = 0; i < rows_a_step; ++i) now.any_row<Isa>();
+    if (now.rows <= 0) ++at;
+  }
+};
 
 // Epilogue of S^T = K Q^T: P^T = 2^(score - lse), [keys][kBlockM]. With a softcap also its slope, 1 - tanh^2.
 template <class Isa, ScoreKind kKind>
@@ -19,13 +37,16 @@ struct Probabilities {
   const float* minus_lse;
   float* out;    // [keys][kBlockM]
   float* slope;  // [keys][kBlockM], for kind softcap
+  FetchAhead* ahead;
 
   template <int kVecs>
   struct Block {
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const Probabilities& tile, int at) : tile_(tile), at_(at) {}
     template <int kRows>
-    FULMEN_INLINE void begin() {}
+    FULMEN_INLINE void begin() {
+      tile_.ahead->template step<Isa>();
+    }
     FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
       const int to = key * kBlockM + at_;
       Vec p[kVecs];
@@ -78,13 +99,16 @@ struct ScoreGradients {
   float* p;              // [keys][kBlockM]
   float* dscores;
   float* dbias;  // [keys][kBlockM], or null: the gradients as fp32, before the softcap's slope
+  FetchAhead* ahead;
 
   template <int kVecs>
   struct Block {
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const ScoreGradients& tile, int at) : tile_(tile), at_(at) {}
     template <int kRows>
-    FULMEN_INLINE void begin() {}
+    FULMEN_INLINE void begin() {
+      tile_.ahead->template step<Isa>();
+    }
     FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
       const int to = key * kBlockM + at_;
       Vec p[kVecs], ds[kVecs];
@@ -145,6 +169,34 @@ struct ScoreGradients {
     int last_ = 0;
     Vec even_[kVecs];
   };
+};
+
+// A gradient straight into the caller's tensor, from the one tile that it is the product of. kStreams: past the caches; then every
+// row begins and ends at a cache line.
+template <class Isa, class T, bool kStreams>
+struct FinalGradient {
+  T* out;
+  int64_t stride;
+  float factor;
+  int rows;  // rows from here on are padding and not written
+  int dim;   // columns likewise
+  FetchAhead* ahead;
+
+  template <int kRows>
+  FULMEN_INLINE void begin(int /*column*/) const {
+    ahead->template step<Isa>();
+  }
+  FULMEN_INLINE typename Isa::Vec start(int /*row*/, int /*column*/) const { return Isa::zero(); }
+  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const {
+    if (row >= rows) return;
+    const auto x = Isa::mul(sum, Isa::set1(factor));
+    T* to = out + row * stride + column;
+    if constexpr (kStreams) {
+      Isa::stream_from_float(to, x);
+    } else {
+      store_row_part<Isa>(to, x, dim - column);
+    }
+  }
 };
 
 // floats [first, last) rows of a [..][kBlockM] tile become 0.
