@@ -21,6 +21,12 @@ constexpr int kFirstDepths = kHeadDim / kDepth, kSecondDepths = kHeadDimV / kDep
 constexpr bool kGivesFirst = kGivesDq || kGivesDk;
 constexpr int kFirstTiles = kGivesFirst ? kHeadDim / 16 : 1, kSecondTiles = kGivesDv ? kHeadDimV / 16 : 1;
 constexpr bool kRowsInLds = kQueriesInLds;
+// The next tile is on its way while one is computed; or waits until that is read, where copies write to the one buffer by
+// themselves; or is fetched when it is needed, where registers are too few to hold it.
+constexpr bool kFetchLate = !kCopiesToLds && FULMEN_VALUES_EARLY == 0;
+constexpr bool kFetchEarly = !kFetchLate && (kBuffers == 2 || !kCopiesToLds);
+// A wave's sums alone fill half the registers.
+constexpr bool kTightRegisters = kRowTiles * ((kGivesFirst ? kFirstTiles : 0) + (kGivesDv ? kSecondTiles : 0)) * kElements >= 128;
 static_assert(kBlockM == kRowTiles * 16 * kWaves, "backward: block_m is a multiple of 16 rows a wave");
 static_assert(kBlockN % 16 == 0 && kHeadDim % kDepth == 0 && kHeadDimV % kDepth == 0, "backward: tiles are whole operands");
 
@@ -102,10 +108,28 @@ FULMEN_DEVICE RowOperand lds_operand(int at, int pitch) {
 #endif
 }
 
+// What modifies a wave's 16 rows of scores against a tile of columns, by the rows that a lane owns.
+struct TileScores {
+  Int64 first_column;
+  Int64 row[kRowsPerLane];
+  int low[kRowsPerLane], high[kRowsPerLane];  // the columns [low, high) of the tile are attended
+  const BiasElement* bias[kRowsPerLane];      // of the tile's first column
+  const unsigned char* keep_mask[kRowsPerLane];
+  Int64 bias_step, mask_step;    // from column to column
+  Int64 distance[kRowsPerLane];  // to the diagonal at the tile's first column
+  float slope;
+
+  FULMEN_DEVICE ScoreInputs score(int slot, int column) const {
+    return {bias[slot] + column * bias_step, keep_mask[slot] + column * mask_step, slope,
+            static_cast<float>(distance[slot] - column)};
+  }
+};
+
 struct BackwardTask {
   const BackwardArguments& arguments;
   Int64 batch;
-  Int64 wave_row;  // the first of the wave's rows
+  algorithm::Band band;  // of columns, for a row
+  Int64 wave_row;        // the first of the wave's rows
   Int64 row_end;
   int wave_first_at, wave_second_at;  // the wave's rows in LDS
 
@@ -122,44 +146,68 @@ struct BackwardTask {
                                           : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
         multiply_scores<Element>(product[t], column, row);
       }
+      // Sums and rows fill the registers: operands must not be loaded long before their use.
+      if (kTightRegisters || d % 2 == 1) schedule_fence();
     }
+    schedule_fence();
+  }
+
+  template <bool kMasked>
+  FULMEN_DEVICE TileScores tile_scores(Int64 head, Int64 first_row, Int64 first_column) const {
+    const BackwardArguments& a = arguments;
+    TileScores tile{};
+    tile.first_column = first_column;
+    tile.bias_step = kRowsAreKeys ? a.bias.row : 1;
+    tile.mask_step = kRowsAreKeys ? a.keep_mask.row : 1;
+    if constexpr (kAlibi) tile.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const Int64 asked = first_row + tile_row(slot), row = asked < row_end ? asked : row_end - 1;
+      tile.row[slot] = row;
+      if constexpr (kMasked) {
+        tile.low[slot] = static_cast<int>(algorithm::Band::clamp(band.first(row) - first_column, 0, kBlockN));
+        tile.high[slot] = static_cast<int>(algorithm::Band::clamp(band.last_plus_one(row) - first_column, 0, kBlockN));
+      }
+      const Int64 i = kRowsAreKeys ? first_column : row, j = kRowsAreKeys ? row : first_column;
+      if constexpr (kBias) tile.bias[slot] = at<BiasElement>(a.bias, batch, i, head) + j;
+      if constexpr (kKeepMask) tile.keep_mask[slot] = at<unsigned char>(a.keep_mask, batch, i, head) + j;
+      if constexpr (kAlibi) tile.distance[slot] = kRowsAreKeys ? row - a.diagonal - first_column : row + a.diagonal - first_column;
+    }
+    return tile;
   }
 
   // P and dS of 16 rows and 16 columns, in place of q.k and dout.v. kMasked: the band, or an end, may lie in the tile.
   template <bool kMasked>
-  FULMEN_DEVICE void gradients(Int64 head, Int64 first_row, Int64 first_column, int numbers_at, DropoutMask& dropout,
+  FULMEN_DEVICE void gradients(const TileScores& tile, Int64 head, int first_column, int numbers_at, DropoutMask& dropout,
                                const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements],
                                float (&gradient)[kElements]) const {
     const BackwardArguments& a = arguments;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      const Int64 row = first_row + tile_row(row_slot(e)), column = first_column + tile_column(e);
-      RowNumbers numbers = row_numbers[row_slot(e)];
+      const int slot = row_slot(e), column = first_column + tile_column(e);
+      RowNumbers numbers = row_numbers[slot];
       if constexpr (kRowsAreKeys) {
         const auto words = lds_load<Words<2>>(numbers_at + 8 * tile_column(e));
         numbers = {bits_float(words.word[0]), bits_float(words.word[1])};
       }
-      if constexpr (kPlainScale && !kMasked && !kDropout) {
-        // The scale rides in the exponent's FMA.
-        const float probability = exp2(score[e] * a.scale - numbers.offset);
-        score[e] = probability;
-        gradient[e] = probability * (gradient[e] - numbers.delta);
-      } else {
-        const Int64 i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
-        const Int64 query = i < a.seqlen_q ? i : a.seqlen_q - 1;
-        const bool attended = i < a.seqlen_q && (kMasked ? in_band(a, i, j) : j < a.seqlen_k);
-        const ScoreRow score_row = ScoreRow::of(a, batch, head, query);
-        const ScoreGradient g = score_gradient(a, score_row, numbers, dropout, score[e], gradient[e], i, j, attended);
-        score[e] = g.weight;
-        gradient[e] = g.dot;
-      }
+      const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
+      const ScoreGradient g = score_gradient(a, tile.score(slot, column), numbers, score[e], gradient[e], attended, [&] {
+        const Int64 row = tile.row[slot], other = tile.first_column + column;
+        return kRowsAreKeys ? dropout.factor(other, row) : dropout.factor(row, other);
+      });
+      score[e] = g.weight;
+      gradient[e] = g.dot;
     }
   }
 
   template <bool kMasked>
-  FULMEN_DEVICE void step(WaveRows& rows, Int64 head, Int64 first_column, int buffer, DropoutMask& dropout,
+  FULMEN_DEVICE void step(WaveRows& rows, Int64 head, Int64 first_column, int buffer,
                           const RowNumbers (&numbers)[kRowTiles][kRowsPerLane]) const {
     const int at = buffer * kBackward.buffer_bytes;
+    DropoutMask dropout(arguments, batch, head);
+    TileScores tile[kRowTiles];
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_column);
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
       float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
@@ -171,8 +219,8 @@ struct BackwardTask {
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        gradients<kMasked>(head, wave_row + 16 * t, first_column + 16 * f, at + kBackward.numbers_at + 8 * 16 * f, dropout,
-                           numbers[t], score[t], gradient[t]);
+        gradients<kMasked>(tile[t], head, 16 * f, at + kBackward.numbers_at + 8 * 16 * f, dropout, numbers[t], score[t],
+                           gradient[t]);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
       }
@@ -184,6 +232,7 @@ struct BackwardTask {
               at + (kTurned ? kBackward.second_values_at : kBackward.second_at), f, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
+          if (kTightRegisters || d % 2 == 1) schedule_fence();
         }
       }
       if constexpr (kGivesFirst) {
@@ -193,6 +242,7 @@ struct BackwardTask {
               at + (kTurned ? kBackward.first_values_at : 0), f, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
+          if (kTightRegisters || d % 2 == 1) schedule_fence();
         }
       }
     }
@@ -285,6 +335,7 @@ FULMEN_DEVICE void backward(const BackwardArguments& a) {
   const int wave = wave_id() * kRowTiles * 16;
   const BackwardTask task{a,
                           batch,
+                          band,
                           row_begin + wave,
                           row_end,
                           kBackward.first_rows_at + wave * kBackward.first_pitch,
@@ -301,41 +352,51 @@ FULMEN_DEVICE void backward(const BackwardArguments& a) {
     }
   }
   const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
-  const Int64 steps = order.count * (kRowsAreKeys ? a.group_size : 1);
-  const auto head_of = [&](Int64 n) { return first_head + n / order.count; };
+  const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
   Columns columns;
-  const auto fetch = [&](Int64 n, int buffer) {
-    const Int64 head = head_of(n);
+  // Brings tile n of a head, or the first of the next one after its last, on its way.
+  const auto fetch = [&](Int64 head, int n, int buffer) {
+    if (n == order.count) {
+      ++head;
+      n = 0;
+    }
+    if (head >= last_head) return;
     const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, row_head / a.group_size);
-    columns.fetch(a, side, batch, head, order.first_key(static_cast<int>(n % order.count)), column_end, buffer,
+    columns.fetch(a, side, batch, head, order.first_key(n), column_end, buffer,
                   [&](Int64 j) { return kRowsAreKeys || any_row_keeps(a, batch, head, row_begin, row_end, j); });
   };
-  if (steps > 0) {
-    load_rows(a, own, row_begin, row_end, rows);
-    fetch(0, 0);
-  }
   int buffer = 0;
-  for (Int64 n = 0; n < steps; ++n) {
+  // The tile that is on its way becomes the current one.
+  const auto arrive = [&](Int64 head, int n) {
     if constexpr (kBuffers == 1 && !kCopiesToLds) barrier();  // the last tile is read by now
+    if constexpr (kFetchLate) fetch(head, n, buffer);
     columns.publish(buffer);
     barrier();
-    const int next = kBuffers == 1 ? 0 : 1 - buffer;
-    constexpr bool kEarly = kBuffers == 2 || !kCopiesToLds;
-    if (kEarly && n + 1 < steps) fetch(n + 1, next);
-    const int tile = static_cast<int>(n % order.count);
-    const Int64 head = head_of(n);
-    DropoutMask dropout(a, batch, head);
-    // Rows of keys past the end have a place in unmasked tiles, too: what they give is not stored.
-    if (tile < order.masked) {
-      task.step<true>(rows, head, order.first_key(tile), buffer, dropout, numbers);
-    } else {
-      task.step<false>(rows, head, order.first_key(tile), buffer, dropout, numbers);
-    }
-    if (!kEarly && n + 1 < steps) {
+    if constexpr (kFetchEarly) fetch(head, n + 1, kBuffers == 1 ? 0 : 1 - buffer);
+  };
+  const auto leave = [&](Int64 head, int n) {
+    if constexpr (!kFetchEarly && !kFetchLate) {
       barrier();
-      fetch(n + 1, next);
+      fetch(head, n + 1, 0);
     }
-    buffer = next;
+    buffer = kBuffers == 1 ? 0 : 1 - buffer;
+  };
+  if (order.count > 0) {
+    load_rows(a, own, row_begin, row_end, rows);
+    if constexpr (!kFetchLate) fetch(first_head, 0, 0);
+    for (Int64 head = first_head; head < last_head; ++head) {
+      int n = 0;
+      for (; n < order.masked; ++n) {
+        arrive(head, n);
+        task.step<true>(rows, head, order.first_key(n), buffer, numbers);
+        leave(head, n);
+      }
+      for (; n < order.count; ++n) {
+        arrive(head, n);
+        task.step<false>(rows, head, order.first_key(n), buffer, numbers);
+        leave(head, n);
+      }
+    }
   }
   if constexpr (kGivesDq) task.store(a.dq, row_head, a.head_dim, a.softmax_scale, rows.first_sum);
   if constexpr (kGivesDk) task.store(a.dk, row_head, a.head_dim, a.softmax_scale, rows.first_sum);

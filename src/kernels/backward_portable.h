@@ -121,9 +121,10 @@ FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, Int64
       const Int64 row = rows.first + lane_row() + kSide * r, column = columns.first + lane_column() + kSide * c;
       const Int64 i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
       const bool attended = i < a.seqlen_q && in_band(a, i, j);
-      const ScoreRow score_row = ScoreRow::of(a, batch, head, i < a.seqlen_q ? i : a.seqlen_q - 1);
-      what(r, c,
-           score_gradient(a, score_row, RowNumbers::of(a, batch, head, i), dropout, dot[r][c], dprobability[r][c], i, j, attended));
+      const ScoreInputs inputs = ScoreInputs::of(a, batch, head, attended ? i : 0, attended ? j : 0);
+      what(r, c, score_gradient(a, inputs, RowNumbers::of(a, batch, head, i), dot[r][c], dprobability[r][c], attended, [&] {
+             return dropout.factor(i, j);
+           }));
     }
   }
 }

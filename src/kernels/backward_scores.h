@@ -34,13 +34,31 @@ struct ScoreGradient {
   float dot;     // by scale * q.k
 };
 
-// dot: q.k; dprobability: dout.v. `attended` says what the band, and the ends, let the query attend; what is not attended is not
-// read.
-FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreRow& row, const RowNumbers& numbers,
-                                           DropoutMask& dropout, float dot, float dprobability, Int64 i, Int64 j, bool attended) {
-  if constexpr (kKeepMask) attended = attended && global_load(row.keep_mask + j) != 0;
-  float bias = 0;
-  if constexpr (kBias) bias = attended ? kLog2E * to_float(global_load(row.bias + j)) : 0.0F;
+// What modifies one score: where its bias and its mask are, ALiBi's slope (base-2 units) and the distance to the diagonal.
+struct ScoreInputs {
+  const BiasElement* bias;
+  const unsigned char* keep_mask;
+  float slope;
+  float distance;
+
+  FULMEN_DEVICE static ScoreInputs of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i, Int64 j) {
+    ScoreInputs s{};
+    if constexpr (kBias) s.bias = at<BiasElement>(a.bias, batch, i, head) + j;
+    if constexpr (kKeepMask) s.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head) + j;
+    if constexpr (kAlibi) {
+      s.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+      s.distance = static_cast<float>(i + a.diagonal - j);
+    }
+    return s;
+  }
+};
+
+// dot: q.k; dprobability: dout.v; factor(): dropout's. `attended` says what the band, and the ends, let the query attend; what is
+// not attended is not read.
+template <class Factor>
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowNumbers& numbers,
+                                           float dot, float dprobability, bool attended, const Factor& factor) {
+  if constexpr (kKeepMask) attended = attended && global_load(inputs.keep_mask) != 0;
   float score = dot * a.scale;
   float slope = 1.0F;
   if constexpr (kSoftcap) {
@@ -48,13 +66,13 @@ FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const Sco
     slope = 1.0F - tanh * tanh;
     score = a.softcap * tanh;
   }
-  if constexpr (kBias) score += bias;
-  if constexpr (kAlibi) score -= row.slope * absolute(static_cast<float>(row.diagonal - j));
+  if constexpr (kBias) score += attended ? kLog2E * to_float(global_load(inputs.bias)) : 0.0F;
+  if constexpr (kAlibi) score -= inputs.slope * absolute(inputs.distance);
   const float probability = exp2(score - numbers.offset);
-  const float factor = kDropout ? dropout.factor(i, j) : 1.0F;
-  const float gradient = probability * (dprobability * factor - numbers.delta);
+  const float dropped = kDropout ? factor() : 1.0F;
+  const float gradient = probability * (dprobability * dropped - numbers.delta);
   if (!attended) return {0, 0, 0};
-  return {probability * factor, gradient, gradient * slope};
+  return {probability * dropped, gradient, gradient * slope};
 }
 
 }  // namespace fulmen::kernels

@@ -13,6 +13,7 @@ struct TileShape {
   int buffers;
   bool rows_in_lds;
   int min_waves, min_workgroups;
+  bool late = false;  // the columns' next tile is fetched only when it is needed: a few registers less
 };
 
 // For head dims up to max_head_dim (the larger of q's and v's): the rows are queries, or keys.
@@ -32,11 +33,11 @@ constexpr std::array kTargets{
     Target{kMatrixTargets[0],
            {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false},
              {128, {64, 32, 4, 1, true, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false},
-             {256, {32, 16, 2, 1, true, 1, 1}, {32, 16, 2, 1, true, 1, 1}, true}}}},
+             {256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true}}}},
     Target{kMatrixTargets[1],
            {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false},
              {128, {128, 32, 8, 1, false, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false},
-             {256, {32, 16, 2, 1, true, 1, 1}, {32, 16, 2, 1, true, 1, 1}, true}}}},
+             {256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true}}}},
     Target{kMatrixTargets[2],
            {{{64, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 2, 1}, false},
              {128, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 2, 1}, false},
@@ -103,6 +104,7 @@ class Backward final : public Family {
     s.workgroup = shape.waves * chip.wave_size;
     s.buffers = shape.buffers;
     s.queries_in_lds = shape.rows_in_lds;
+    s.values_early = !shape.late;
     s.min_waves = shape.min_waves;
     s.min_workgroups = shape.min_workgroups;
     s.outputs = outputs;
