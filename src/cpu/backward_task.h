@@ -269,10 +269,7 @@ class BackwardTask {
       score<ScoreKind::plain>(held_key, count);
     }
     if (problem_.dropout > 0) {
-      const auto random =
-          algorithm::DropoutHead::of(tensors_.dropout_seed, tensors_.dropout_offset, unit_.batch * problem_.num_heads + head_);
-      dropout_tile<Isa>(random, problem_.dropout, problem_.dropout_scale(), rows_.first, rows_.count, key, count,
-                        at(layout_.dropout));
+      head_dropout_tile<Isa>(problem_, tensors_, unit_.batch, head_, rows_.first, rows_.count, key, count, at(layout_.dropout));
       problem_.softcap > 0.0F ? score_gradients<true, true>(held_key, count) : score_gradients<false, true>(held_key, count);
     } else {
       problem_.softcap > 0.0F ? score_gradients<true, false>(held_key, count) : score_gradients<false, false>(held_key, count);

@@ -5,6 +5,8 @@
 
 #include "algorithm/philox.h"
 #include "cpu/tile.h"
+#include "fulmen/attention.h"
+#include "fulmen/problem.h"
 
 namespace fulmen::cpu {
 
@@ -33,6 +35,14 @@ __attribute__((noinline)) void dropout_tile(const algorithm::DropoutHead& random
       }
     }
   }
+}
+
+// The same from the call's seed and offset, for a tile of one head.
+template <class Isa>
+FULMEN_INLINE void head_dropout_tile(const Problem& problem, const AttentionTensors& tensors, int64_t batch, int64_t head,
+                                     int64_t first_row, int rows, int64_t first_key, int keys, float* out) {
+  const auto random = algorithm::DropoutHead::of(tensors.dropout_seed, tensors.dropout_offset, batch * problem.num_heads + head);
+  dropout_tile<Isa>(random, problem.dropout, problem.dropout_scale(), first_row, rows, first_key, keys, out);
 }
 
 }  // namespace fulmen::cpu

@@ -85,6 +85,7 @@ struct TileScratch {
   int64_t values;    // [block_n][value_stride]
   int64_t scores;    // [block_n][kBlockM]; on matrix tiles two of them
   int64_t additive;  // [block_n][kBlockM]
+  int64_t dropout;   // [block_n][kBlockM]: factors of the probabilities
   int64_t output;    // [tiles][kBlockM][value_stride]; on matrix tiles [tiles][value_stride, whole tiles][kBlockM]
   int64_t turned;    // matrix tiles: V^T of kTurnedBlocks key tiles, each [value_stride, whole tiles][block_n / 2]
   int64_t state;     // [tiles] SoftmaxState, then a tile's maxima
@@ -111,6 +112,7 @@ FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int gr
   s.values = cut.take(s.value_stride * block_n);
   s.scores = cut.take(static_cast<int64_t>(block_n) * kBlockM * (matrix_tiles ? 2 : 1));
   s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
+  s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
   s.output = cut.take(s.output_tile * tiles);
   s.turned_block = matrix_tiles ? round_up(s.value_stride, 32) * (block_n / 2) : 0;
   s.turned = cut.take(s.turned_block * kTurnedBlocks);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/additive_tile.h"
+#include "cpu/dropout_tile.h"
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
@@ -144,10 +145,18 @@ class ForwardTask {
 
   template <class Beside>
   bool softmax(const Piece& p, float* scores, Beside beside) {
+    if (problem_.dropout == 0) return softmax(p, scores, beside, NoDropout{});
+    float* factors = scratch_ + layout_.dropout;
+    head_dropout_tile<Isa>(problem_, tensors_, task_.batch, task_.head, tile_row(p.tile), p.rows, p.first, p.count, factors);
+    return softmax(p, scores, beside, DropoutFactors{factors});
+  }
+  template <class Beside, class Dropout>
+  bool softmax(const Piece& p, float* scores, Beside beside, Dropout dropout) {
     SoftmaxState& rows = state(p.tile);
     const float factor = p.additive ? 1.0F : call_.scale.log2_scale;
-    return problem_.lse.present ? softmax_tile<Isa, 5>(scores, tile_max(), p.rows, p.count, factor, rows, beside)
-                                : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), p.rows, p.count, factor, rows, beside);
+    return problem_.lse.present
+               ? softmax_tile<Isa, 5>(scores, tile_max(), p.rows, p.count, factor, rows, beside, dropout)
+               : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), p.rows, p.count, factor, rows, beside, dropout);
   }
 
   // Whether nothing was added to the tile's output yet.

@@ -263,10 +263,20 @@ struct NothingBeside {
   FULMEN_INLINE void step() {}
 };
 
+// What dropout multiplies the probabilities with, after they went into the row's sum: nothing, or factors [keys][kBlockM].
+struct NoDropout {
+  static constexpr bool kAny = false;
+  static constexpr const float* factors = nullptr;
+};
+struct DropoutFactors {
+  static constexpr bool kAny = true;
+  const float* factors;
+};
+
 // softmax_tile for kVecs vectors of queries; every pointer is at the first of them.
-template <class Isa, int kDegree, int kVecs, class Beside>
+template <class Isa, int kDegree, int kVecs, class Dropout, class Beside>
 FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, float factor, float* max, float* sum_out,
-                                float* rescale_out, Beside& beside) {
+                                float* rescale_out, const float* dropout, Beside& beside) {
   using Vec = typename Isa::Vec;
   constexpr int kLanes = Isa::kLanes;
   bool moved = false;
@@ -298,6 +308,10 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
       Isa::template exp2<kDegree>(p[i]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) sum[v] = Isa::add(sum[v], p[i][v]);
+      if constexpr (Dropout::kAny) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) p[i][v] = Isa::mul(p[i][v], Isa::load(dropout + (key + i) * kBlockM + v * kLanes));
+      }
     }
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
@@ -319,19 +333,21 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
 // Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what turns a stored
 // score into base-2 units. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
 // kDegree: of the exponential's polynomial.
-template <class Isa, int kDegree, class Beside = NothingBeside>
+template <class Isa, int kDegree, class Beside = NothingBeside, class Dropout = NoDropout>
 __attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows, int keys, float factor,
-                                            SoftmaxState& state, Beside beside = {}) {
+                                            SoftmaxState& state, Beside beside = {}, Dropout dropout = {}) {
   const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
   bool moved = false;
   int row = 0;
+  const auto factors_at = [&](int first)
+                              __attribute__((always_inline)) { return Dropout::kAny ? dropout.factors + first : nullptr; };
   for (; row + Isa::kSoftmaxVecs * Isa::kLanes <= padded_rows; row += Isa::kSoftmaxVecs * Isa::kLanes) {
-    moved |= softmax_rows<Isa, kDegree, Isa::kSoftmaxVecs>(scores + row, tile_max + row, keys, factor, state.max + row,
-                                                           state.sum + row, state.rescale + row, beside);
+    moved |= softmax_rows<Isa, kDegree, Isa::kSoftmaxVecs, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row,
+                                                                    state.sum + row, state.rescale + row, factors_at(row), beside);
   }
   for (; row < padded_rows; row += Isa::kLanes) {
-    moved |= softmax_rows<Isa, kDegree, 1>(scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
-                                           state.rescale + row, beside);
+    moved |= softmax_rows<Isa, kDegree, 1, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
+                                                    state.rescale + row, factors_at(row), beside);
   }
   return moved;
 }

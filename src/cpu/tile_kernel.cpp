@@ -113,6 +113,7 @@ class PrefillKernel final : public Kernel {
  public:
   explicit PrefillKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.prefill.") + isa.table->name) {}
   std::string_view name() const noexcept override { return name_; }
+  bool dropout() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     return isa_support(isa_, isa_.table->tile_task[static_cast<int>(problem.dtype)] != nullptr, problem);
   }

@@ -91,7 +91,9 @@ TEST(GridRandom, CasesOfAnyFeatures) {
   int cases = 0;
   int runs = 0;
   for (; cases < 20 || (seconds_since(start) < kSeconds && cases < 1500); ++cases) {
-    Case c(random_spec(random), random);
+    CaseSpec spec = random_spec(random);
+    if (random.chance(0.15)) spec.dropout = random.pick({0.1F, 0.5F, 0.9F});
+    Case c(spec, random);
     runs += expect_all_kernels_verified(c);
     const auto* result = ::testing::UnitTest::GetInstance()->current_test_info()->result();
     if (result->total_part_count() >= 12) break;  // enough to see what the failures share
