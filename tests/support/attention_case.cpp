@@ -365,6 +365,15 @@ std::vector<float> Case::lse_values() const {
   return values;
 }
 
+std::vector<float> Case::output_values() const {
+  std::vector<float> values;
+  for (const Output& one : outputs_) {
+    const Tensor& tensor = tensors.*one.tensor;
+    for_each(tensor, [&](const auto& at) { values.push_back(get(tensor, at)); });
+  }
+  return values;
+}
+
 float Case::get(const Tensor& tensor, const std::array<int64_t, 4>& index) {
   return reference::load_float(tensor.data, tensor.dtype, offset(tensor, index));
 }

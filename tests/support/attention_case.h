@@ -80,6 +80,8 @@ class Case {
   // Logical out [batch, seqlen_q, head, head_dim_v] and lse [batch, head, seqlen_q] as floats, row-major.
   std::vector<float> out_values() const;
   std::vector<float> lse_values() const;
+  // All outputs of the pass, one after the other.
+  std::vector<float> output_values() const;
   // Logical element of a tensor.
   static float get(const Tensor& tensor, const std::array<int64_t, 4>& index);
   static void set(const Tensor& tensor, const std::array<int64_t, 4>& index, float value);
