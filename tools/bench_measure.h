@@ -44,7 +44,8 @@ struct BenchRow {
   std::size_t extra_bytes = 0;           // workspace; training: and outputs
   std::size_t standard_extra_bytes = 0;  // training: the same of standard attention; 0: not known
   bool verified = false;
-  std::string verified_how;    // "all", "sample" (of heads and rows), "sample, dk and dv at S512" (a shorter problem)
+  std::string
+      verified_how;  // "all", "sample" (of heads and rows), "sample, dk and dv at S512" or "..., on 64 boards" (a smaller problem)
   std::string verify_message;  // of a failure
 };
 

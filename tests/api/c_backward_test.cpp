@@ -331,6 +331,12 @@ TEST(CBackward, FlashAttnBackward) {
   params.head_dim = SIZE_MAX;
   EXPECT_EQ(run(dq.data(), dk.data(), dv.data()), FULMEN_INVALID_ARGUMENT);
   EXPECT_EQ(fulmen_set_default_device(nullptr), FULMEN_OK);
+
+  params.head_dim = 16;  // and by the CPU's own kernels
+  std::fill(dk.begin(), dk.end(), 0x7E00);
+  ASSERT_EQ(run(nullptr, dk.data(), dv.data()), FULMEN_OK) << last_error();
+  EXPECT_NEAR(dv[0], 0x40E6, 1);
+  for (const uint16_t x : dk) ASSERT_LT(x & 0x7FFF, 0x2000) << "0 but for rounding: all values are the same";
 }
 
 }  // namespace
