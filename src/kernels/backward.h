@@ -5,7 +5,10 @@
 //   dq         q, dout    k, v       S = q.k, D = dout.v, dS = P (D - delta)      dq += dS k
 //   dk, dv     k, v       q, dout    the same transposed: a lane owns a key       dv += P^T dout, dk += dS^T q
 //
+// dbias, where a tile of columns holds all keys: beside dq, a wave keeps the sum of its dS over what dbias is summed over.
+//
 // So what a lane holds of P and dS is what the next product takes from it, on every chip, and nothing is added by atomics.
+#include "backward_bias.h"
 #include "backward_scores.h"
 #include "layout.h"
 #include "matrix.h"
@@ -41,6 +44,7 @@ struct WaveRows {
   float first_sum[kRowTiles][kFirstTiles][kElements];
   float second_sum[kRowTiles][kSecondTiles][kElements];
 };
+using BiasTiles = float[kRowTiles][kGivesDbias ? kColumnTiles : 1][kElements];
 
 // One head's two tensors of a side.
 struct Side {
@@ -180,7 +184,7 @@ struct BackwardTask {
   template <bool kMasked>
   FULMEN_DEVICE void gradients(const TileScores& tile, Int64 head, int first_column, int numbers_at, DropoutMask& dropout,
                                const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements],
-                               float (&gradient)[kElements]) const {
+                               float (&gradient)[kElements], float (&bias)[kElements]) const {
     const BackwardArguments& a = arguments;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
@@ -197,11 +201,12 @@ struct BackwardTask {
       });
       score[e] = g.weight;
       gradient[e] = g.dot;
+      if constexpr (kGivesDbias) bias[e] += g.bias;
     }
   }
 
   template <bool kMasked>
-  FULMEN_DEVICE void step(WaveRows& rows, Int64 head, Int64 first_column, int buffer,
+  FULMEN_DEVICE void step(WaveRows& rows, BiasTiles& bias, Int64 head, Int64 first_column, int buffer,
                           const RowNumbers (&numbers)[kRowTiles][kRowsPerLane]) const {
     const int at = buffer * kBackward.buffer_bytes;
     DropoutMask dropout(arguments, batch, head);
@@ -220,7 +225,7 @@ struct BackwardTask {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
         gradients<kMasked>(tile[t], head, 16 * f, at + kBackward.numbers_at + 8 * 16 * f, dropout, numbers[t], score[t],
-                           gradient[t]);
+                           gradient[t], bias[t][kGivesDbias ? f : 0]);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
       }
@@ -316,20 +321,19 @@ FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64
   }
 }
 
-FULMEN_DEVICE void backward(const BackwardArguments& a) {
-  const Int64 id = workgroup_id();
-  const Int64 tiles = tiles_of(kRowsAreKeys ? a.seqlen_k : a.seqlen_q, kBlockM);
-  const Int64 heads = kRowsAreKeys ? a.num_kv_heads : a.num_heads, all_heads = heads * a.batch;
-  // Under a causal mask the last queries, and the first keys, have most to do: they start first, of every head.
-  const Int64 nth = kBand ? id / all_heads : id % tiles, batch_head = kBand ? id % all_heads : id / tiles;
-  const Int64 row_begin = (kRowsAreKeys || !kBand ? nth : tiles - 1 - nth) * kBlockM;
-  const Int64 row_head = batch_head % heads, batch = batch_head / heads;
+// dq, or dk and dv, of kBlockM rows of one head.
+FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, Int64 row_head, Int64 row_begin, BiasTiles& bias) {
   const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q;
   const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
   // Which columns the rows meet: queries see a band of keys, and keys the same band of queries from the other side.
   const algorithm::Band band = kRowsAreKeys ? algorithm::Band{a.seqlen_q, -a.diagonal, a.window_right, a.window_left} : band_of(a);
-  const TileOrder order = TileOrder::of(band.any(row_begin, row_end), band.all(row_begin, row_end));
-  const Int64 column_end = band.any(row_begin, row_end).end;
+  const algorithm::KeyRange attended = band.any(row_begin, row_end);
+  algorithm::KeyRange any = attended;
+  const algorithm::KeyRange whole = kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
+  // One tile of all keys: masked wherever the band, or the end, lies in it.
+  if (kGivesDbias && any.end > any.begin) any = {0, a.seqlen_k};
+  const TileOrder order = TileOrder::of(any, kGivesDbias && !kBand && a.seqlen_k == kBlockN ? any : whole);
+  const Int64 column_end = any.end;
 
   const Side own = kRowsAreKeys ? Side::keys(a, batch, row_head) : Side::queries(a, batch, row_head);
   const int wave = wave_id() * kRowTiles * 16;
@@ -362,8 +366,11 @@ FULMEN_DEVICE void backward(const BackwardArguments& a) {
     }
     if (head >= last_head) return;
     const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, row_head / a.group_size);
-    columns.fetch(a, side, batch, head, order.first_key(n), column_end, buffer,
-                  [&](Int64 j) { return kRowsAreKeys || any_row_keeps(a, batch, head, row_begin, row_end, j); });
+    columns.fetch(a, side, batch, head, order.first_key(n), column_end, buffer, [&](Int64 j) {
+      // A tile that begins before the band has keys that no row attends.
+      if (kGivesDbias && kBand && (j < attended.begin || j >= attended.end)) return false;
+      return kRowsAreKeys || any_row_keeps(a, batch, head, row_begin, row_end, j);
+    });
   };
   int buffer = 0;
   // The tile that is on its way becomes the current one.
@@ -388,12 +395,12 @@ FULMEN_DEVICE void backward(const BackwardArguments& a) {
       int n = 0;
       for (; n < order.masked; ++n) {
         arrive(head, n);
-        task.step<true>(rows, head, order.first_key(n), buffer, numbers);
+        task.step<true>(rows, bias, head, order.first_key(n), buffer, numbers);
         leave(head, n);
       }
       for (; n < order.count; ++n) {
         arrive(head, n);
-        task.step<false>(rows, head, order.first_key(n), buffer, numbers);
+        task.step<false>(rows, bias, head, order.first_key(n), buffer, numbers);
         leave(head, n);
       }
     }
@@ -401,6 +408,37 @@ FULMEN_DEVICE void backward(const BackwardArguments& a) {
   if constexpr (kGivesDq) task.store(a.dq, row_head, a.head_dim, a.softmax_scale, rows.first_sum);
   if constexpr (kGivesDk) task.store(a.dk, row_head, a.head_dim, a.softmax_scale, rows.first_sum);
   if constexpr (kGivesDv) task.store(a.dv, row_head, a.head_dim_v, 1.0F, rows.second_sum);
+}
+
+FULMEN_DEVICE void backward(const BackwardArguments& a) {
+  const Int64 id = workgroup_id();
+  BiasTiles bias = {};
+  if constexpr (kGivesDbias) {
+    const BiasSum sum(a, kBlockM, id);
+    for (Int64 n = sum.first_term; n < sum.last_term; ++n) {
+      const BiasSum::Term term = sum.term(n);
+      barrier();  // the tiles of the term before are read by now
+      gradients_of_rows(a, term.batch, term.head, term.row, bias);
+    }
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int f = 0; f < kColumnTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          const int row = (wave_id() * kRowTiles + t) * 16 + tile_row(row_slot(e)), j = 16 * f + tile_column(e);
+          if (j < a.seqlen_k) sum.store(a, row, j, bias[t][f][e]);
+        }
+      }
+    }
+  } else {
+    const Int64 tiles = tiles_of(kRowsAreKeys ? a.seqlen_k : a.seqlen_q, kBlockM);
+    const Int64 heads = kRowsAreKeys ? a.num_kv_heads : a.num_heads, all_heads = heads * a.batch;
+    // Under a causal mask the last queries, and the first keys, have most to do: they start first, of every head.
+    const Int64 nth = kBand ? id / all_heads : id % tiles, batch_head = kBand ? id % all_heads : id / tiles;
+    const Int64 row_begin = (kRowsAreKeys || !kBand ? nth : tiles - 1 - nth) * kBlockM;
+    gradients_of_rows(a, batch_head / heads, batch_head % heads, row_begin, bias);
+  }
 }
 
 }  // namespace fulmen::kernels

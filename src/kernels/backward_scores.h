@@ -13,7 +13,7 @@ constexpr bool kGivesDbias = (FULMEN_OUTPUTS & 8) != 0;
 // dk and dv: the tile's rows are keys, its columns queries. Else the other way round.
 constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
 constexpr bool kNeedsDout = kGivesDq || kGivesDk || kGivesDbias;  // dout.v
-static_assert(kRowsAreKeys ? !kGivesDq && !kGivesDbias : kGivesDq != kGivesDbias, "backward: what one launch can give");
+static_assert(kRowsAreKeys ? !kGivesDq && !kGivesDbias : kGivesDq || kGivesDbias, "backward: what one launch can give");
 
 // A query row's numbers, by backward_rows.h.
 struct RowNumbers {

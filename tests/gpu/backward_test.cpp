@@ -42,6 +42,13 @@ TEST_P(GpuBackward, Features) {
   s.bias_dtype = DType::fp16;
   s.bias_broadcast = {true, false, false};
   check(s);
+  s.seqlen_q = random.between(65, 140);  // some queries' tiles attend no key
+  s.seqlen_k = random.between(1, 64);
+  s.window_left = random.between(0, 30);
+  s.window_right = random.between(0, 30);
+  s.nan_in_masked = true;
+  s.bias_broadcast = {random.chance(0.5), random.chance(0.5), random.chance(0.5)};
+  check(s);
 
   s = spec_of(DType::bf16, 128, random);
   s.causal = random.pick({Causal::bottom_right, Causal::top_left});

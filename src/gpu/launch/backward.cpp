@@ -43,9 +43,9 @@ constexpr std::array kTargets{
              {128, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 2, 1}, false},
              {256, {64, 16, 4, 1, false, 1, 1}, {64, 16, 4, 1, false, 1, 1}, false}}}},
     Target{kMatrixTargets[3],
-           {{{64, {64, 64, 4, 2, false, 1, 2}, {64, 64, 4, 2, false, 1, 2}, false},
+           {{{64, {128, 64, 4, 2, false, 1, 2}, {128, 32, 4, 2, false, 1, 2}, false},
              {128, {64, 64, 4, 2, false, 1, 2}, {64, 64, 4, 2, false, 1, 2}, false},
-             {256, {64, 32, 4, 1, true, 1, 1}, {64, 32, 4, 1, true, 1, 1}, true}}}},
+             {256, {64, 32, 4, 1, true, 1, 1}, {128, 64, 8, 2, false, 1, 1}, true}}}},
 };
 
 class Backward final : public Family {
@@ -71,7 +71,9 @@ class Backward final : public Family {
     BackwardPlan plan(p, compute_units);
     const Specialisation queries = specialisation(p, chip, kGivesDq);
     plan.add_row_numbers(queries);
-    if (p.dq.present) plan.add_rows(queries, kGivesDq);
+    Specialisation bias = queries;
+    const bool with_bias = p.batch > 0 && p.seqlen_q > 0 && holds_all_keys(p, chip, bias);
+    if (p.dq.present && !with_bias) plan.add_rows(queries, kGivesDq);
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
     if (shapes_for(p).split_keys && dk != 0 && dv != 0) {
       plan.add_rows(specialisation(p, chip, dk), dk);
@@ -79,7 +81,11 @@ class Backward final : public Family {
     } else if ((dk | dv) != 0) {
       plan.add_rows(specialisation(p, chip, dk | dv), dk | dv);
     }
-    plan.add_bias(portable_backward_kernel(p));
+    if (with_bias) {
+      plan.add_bias(bias, kGivesDbias | (p.dq.present ? kGivesDq : 0));
+    } else {
+      plan.add_bias(portable_backward_kernel(p), kGivesDbias);
+    }
     plan.add_sinks(queries);
     return plan.take();
   }
@@ -90,6 +96,33 @@ class Backward final : public Family {
     std::size_t n = 0;
     while (n + 1 < target_.shapes.size() && dims(std::max(p.head_dim, p.head_dim_v)) > target_.shapes[n].max_head_dim) ++n;
     return target_.shapes[n];
+  }
+  // Whether one tile of columns can hold all keys, so that dbias comes beside dq (chess boards): the kernel for both.
+  bool holds_all_keys(const Problem& p, const Chip& chip, Specialisation& s) const {
+    constexpr int kMostKeys = 64;
+    if (!p.dbias.present || p.seqlen_k < 1 || p.seqlen_k > kMostKeys || s.head_dim > 128 || s.head_dim_v > 128) return false;
+    s.block_m = s.block_n = kMostKeys;
+    s.workgroup = 4 * chip.wave_size;
+    s.buffers = 1;
+    s.queries_in_lds = false;
+    s.values_early = false;
+    s.min_waves = 1;
+    s.min_workgroups = 2;
+    s.outputs = kGivesDq | kGivesDbias;
+    s.lds_bytes = lds_bytes(s);
+    return s.lds_bytes <= chip.lds_bytes;
+  }
+  int lds_bytes(const Specialisation& s) const {
+    return kernels::BackwardLayout::of({.transposed_values = target_.matrix.transposed_values,
+                                        .head_dim = s.head_dim,
+                                        .head_dim_v = s.head_dim_v,
+                                        .block_m = s.block_m,
+                                        .block_n = s.block_n,
+                                        .buffers = s.buffers,
+                                        .rows_in_lds = s.queries_in_lds,
+                                        .first_values = (s.outputs & (kGivesDq | kGivesDk)) != 0,
+                                        .second_values = (s.outputs & kGivesDv) != 0})
+        .total;
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
     const TileShape& shape = outputs == kGivesDq ? shapes_for(p).queries : shapes_for(p).keys;
@@ -108,16 +141,7 @@ class Backward final : public Family {
     s.min_waves = shape.min_waves;
     s.min_workgroups = shape.min_workgroups;
     s.outputs = outputs;
-    s.lds_bytes = kernels::BackwardLayout::of({.transposed_values = target_.matrix.transposed_values,
-                                               .head_dim = s.head_dim,
-                                               .head_dim_v = s.head_dim_v,
-                                               .block_m = s.block_m,
-                                               .block_n = s.block_n,
-                                               .buffers = s.buffers,
-                                               .rows_in_lds = s.queries_in_lds,
-                                               .first_values = (outputs & (kGivesDq | kGivesDk)) != 0,
-                                               .second_values = (outputs & kGivesDv) != 0})
-                      .total;
+    s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);
     s.sinks = false;  // they are in the log-sum-exp
     return s;

@@ -56,9 +56,9 @@ void BackwardPlan::add_rows(Specialisation s, int outputs) {
   plan_.launches.push_back({s, tiles * p_.batch * (rows_are_keys ? p_.num_kv_heads : p_.num_heads)});
 }
 
-void BackwardPlan::add_bias(Specialisation s) {
+void BackwardPlan::add_bias(Specialisation s, int outputs) {
   if (!p_.dbias.present || p_.batch == 0 || p_.seqlen_q == 0) return;
-  s.outputs = kGivesDbias;
+  s.outputs = outputs;
   s.bias_gradient = static_cast<int>(p_.dbias.dtype);
   const BiasSums sums(p_, s.block_m);
   const int64_t tiles = sums.batches * sums.heads * sums.row_tiles * tiles_of(p_.seqlen_k, s.block_n);

@@ -23,7 +23,7 @@ class PortableBackward final : public Family {
     plan.add_row_numbers(s);
     plan.add_rows(s, p.dq.present ? kGivesDq : 0);
     plan.add_rows(s, (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0));
-    plan.add_bias(s);
+    plan.add_bias(s, kGivesDbias);
     plan.add_sinks(s);
     return plan.take();
   }
