@@ -169,7 +169,8 @@ const Kernel& standard_blas_kernel() {
 }
 
 std::vector<const Kernel*> baseline_kernels() {
-  return {&standard_blas_kernel(), &standard_plain_kernel(), &reference_double_kernel(), &reference_backward_kernel()};
+  return {&standard_blas_kernel(), &standard_plain_kernel(), &reference_double_kernel(), &standard_backward_kernel(),
+          &reference_backward_kernel()};
 }
 
 }  // namespace fulmen::reference
