@@ -1,6 +1,7 @@
 // What the library itself does on a device whose memory the host cannot touch and whose work waits until it is waited for.
 #include <gtest/gtest.h>
 
+#include "fulmen/fulmen_c.h"
 #include "support/deferred_device.h"
 #include "support/device_copy.h"
 #include "support/run_kernel.h"
@@ -70,6 +71,34 @@ TEST(DeviceMemory, BackwardWaitsForItsResult) {
     }
     ASSERT_TRUE(there.value()->download().ok());
     EXPECT_TRUE(verify_result(c.problem(), c.tensors).ok);
+  }
+  EXPECT_EQ(deferred_allocations(), 0);
+}
+
+// Its forward pass works in memory of the device.
+TEST(DeviceMemory, FlashAttnBackwardOnADefaultDevice) {
+  register_deferred_device();
+  Random random(804);
+  CaseSpec spec = small_spec();
+  spec.dtype = DType::fp16;
+  spec.seqlen_k = spec.seqlen_q;
+  spec.num_heads = spec.num_kv_heads = 3;
+  spec.causal = Causal::top_left;
+  spec.backward = true;
+  Case c(spec, random);
+  {
+    const auto there = DeviceCopy::make(kDevice, c.tensors, 0, Pass::backward);
+    ASSERT_TRUE(there.ok()) << there.status().message();
+    const AttentionTensors& t = there.value()->tensors();
+    const FlashAttnParams params{1, 20, 3, 32, true, 0.0F};
+    ASSERT_TRUE(set_default_device(kDevice).ok());
+    const int code =
+        flash_attn_backward(t.dout.data, t.q.data, t.k.data, t.v.data, t.out.data, t.dq.data, t.dk.data, t.dv.data, &params);
+    ASSERT_TRUE(set_default_device("").ok());
+    ASSERT_EQ(code, FULMEN_OK) << fulmen_last_error();
+    ASSERT_TRUE(there.value()->download().ok());
+    const VerifyReport report = verify_result(c.problem(), c.tensors);
+    EXPECT_TRUE(report.ok) << report.message;
   }
   EXPECT_EQ(deferred_allocations(), 0);
 }
