@@ -5,19 +5,22 @@
 //   FULMEN_DEVICE                            how a device function is declared
 //   FULMEN_KERNEL(Arguments, body)           the entry point fulmen_kernel(Arguments by value), calling body(const Arguments&)
 //   lane_id() wave_id() thread_id() workgroup_id()
+//   reload(arguments, when)                  a kernel's arguments again, so that they need not stay in registers until then; `when`
+//                                            is the same in all lanes and differs from one turn of a loop to the next
+//   recompute(x, when)                       x; what follows from it is not kept in registers from one turn to the next
 //   barrier()                                of the workgroup; LDS written before is read after
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
-//   any_lane(x)                              is x true in any lane of the wave? The same answer in all
+//   any_lane(x) ballot(x)                    is x true in any lane of the wave; bit l: in lane l. The same answer in all
 //   struct Pair {x, y}; multiply_add(pair, b, c) add(pair, pair)
 //   schedule_fence()                         a hint: keep the order of loads across it
-//   larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN
-//   class Buffer(base, bytes)         AMD: load(offset, fixed) of 16 bytes, 0 past the end
-//   shuffle_xor(x, mask)                     the value of lane_id() ^ mask
-//   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6 absolute) over the softmax's range
-//   half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32 bits, a in the low half
-//   pack_bf16_probabilities(a, b)            the same for numbers >= 0, ties to either side
-//   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
+//   evaluated(x) evaluated_uniform(x)        x (the same in all lanes), computed where it stands, so that a choice of it does not
+//   become a branch larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN global_load_unaligned<V>(p) AMD: at any
+//   address class Buffer(base, bytes)                AMD: load<V>(offset, fixed), 0 past the end shuffle_xor(x, mask) the value of
+//   lane_id() ^ mask exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6 absolute) over the
+//   softmax's range half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32 bits, a in the low
+//   half pack_bf16_probabilities(a, b)            the same for numbers >= 0, ties to either side halves(a, b, high) the low (high)
+//   16 bits of a, and above them those of b
 #pragma once
 
 namespace fulmen::kernels {
@@ -57,9 +60,22 @@ constexpr bool kIsHalf<Half> = true;
 FULMEN_DEVICE unsigned float_bits(float x) { return __builtin_bit_cast(unsigned, x); }
 FULMEN_DEVICE float bits_float(unsigned x) { return __builtin_bit_cast(float, x); }
 
+// The smaller of x >= 0 and an int: scalar units compare no 64 bits, so what is the same in all lanes would leave them.
+FULMEN_DEVICE int at_most(Int64 x, int most) { return x < most ? static_cast<int>(x) : most; }
+
 FULMEN_DEVICE float to_float(float x) { return x; }
 FULMEN_DEVICE float to_float(Half x) { return half_to_float(x.bits); }
 FULMEN_DEVICE float to_float(Bfloat16 x) { return bits_float(static_cast<unsigned>(x.bits) << 16U); }
+
+// The number whose bits are the low ones of x.
+template <class T>
+FULMEN_DEVICE float of_bits(unsigned x) {
+  if constexpr (sizeof(T) == 4) {
+    return bits_float(x);
+  } else {
+    return to_float(T{static_cast<unsigned short>(x)});
+  }
+}
 
 // Two values rounded to T in one word, a in the low half.
 template <class T>

@@ -105,16 +105,16 @@ struct ForwardTask {
   }
 
   FULMEN_DEVICE void finish(const WaveRows& rows) const {
+    const ForwardArguments& a = reload(arguments, wave_row);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
         const RowState& state = rows.state[t];
         const Int64 i = wave_row + 16 * t + tile_row(slot);
-        const RowEnd end =
-            end_row(arguments, map.first_head, state.reference[slot] * softmax_scale(arguments), row_sum(state.sum[slot]));
+        const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), row_sum(state.sum[slot]));
         if (i >= map.end) continue;
-        Element* row = out_row(arguments, map.batch, map.first_head, i);
+        Element* row = out_row(a, map.batch, map.first_head, i);
 #pragma unroll
         for (int d = 0; d < kDimTiles; ++d) {
 #pragma unroll
@@ -123,11 +123,11 @@ struct ForwardTask {
             float run[kOutputRun];
 #pragma unroll
             for (int n = 0; n < kOutputRun; ++n) run[n] = rows.out[t][d][e + n] * end.output_factor;
-            store_run(row, 16 * d + output_column(e), arguments.head_dim_v, run);
+            store_run(row, 16 * d + output_column(e), a.head_dim_v, run);
           }
         }
         // One of the lanes that share the row.
-        if (tile_column(0) == 0) store_lse(arguments, map.batch, map.first_head, i, end.lse);
+        if (tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);
       }
     }
   }
@@ -172,13 +172,13 @@ FULMEN_DEVICE void forward(const ForwardArguments& a) {
   const Int64 heads = static_cast<Int64>(a.batch) * a.num_heads;
   const Int64 tile = kBand ? a.row_tiles - 1 - id / heads : id % a.row_tiles;
   const Int64 batch_head = kBand ? id % heads : id / a.row_tiles;
-  const Int64 head = batch_head % a.num_heads, batch = batch_head / a.num_heads;
+  const int head = static_cast<int>(batch_head % a.num_heads), batch = static_cast<int>(batch_head / a.num_heads);
   const Int64 row_begin = tile * kBlockM;
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
   const algorithm::Band band = band_of(a);
   const algorithm::KeyRange keys = band.any(row_begin, row_end), whole = band.all(row_begin, row_end);
   const RowMap map{a, batch, head, a.seqlen_q};
-  const Int64 kv_head = head / a.group_size;
+  const int kv_head = head / a.group_size;
   const StageSource source{
       a, batch, head, row_begin, row_end, at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), keys.end};
   Stage stage(source);

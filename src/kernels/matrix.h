@@ -3,10 +3,13 @@
 //
 // A target header targets/<name>.h defines, for lane l = lane_id() and T = Half or Bfloat16:
 //   kCopiesToLds kTransposedValues   how tile/stage.h brings K and V to LDS
+//   kAnyAlignment           vectors are loaded from any address (AMD)
 //   kRowsPerLane            query rows of a tile that a lane owns; row_slot(e) says which of them element e belongs to
 //   kElements               elements of a 16 x 16 tile that a lane holds; the same map serves scores and outputs:
 //   tile_row(slot)          the tile's row
-//   tile_column(e)          the tile's column: a key of the scores; runs of kColumnRun elements are neighbours
+//   tile_column(e)          the tile's column: a key of the scores; runs of kColumnRun elements are neighbours, with a run of 1
+//   every
+//                           second column is the lane's
 //   output_column(e)        the same for outputs: a dim; runs of kOutputRun elements are neighbours in one row
 //   row_max(x) row_sum(x)   over the lanes that share a row
 //

@@ -86,7 +86,9 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
         const bool attended = i < row_end && in_band(a, i, j);
         float bias = 0;
         if constexpr (kBias) bias = attended ? kLog2E * to_float(global_load(modifiers.bias + j)) : 0.0F;
-        score[r][c] = attended ? modifiers.finish(a, score[r][c], bias, j, true) : -kInfinity;
+        bool kept = attended;
+        if constexpr (kKeepMask) kept = attended && global_load(modifiers.keep_mask + j) != 0;
+        score[r][c] = kept ? modifiers.finish(a, score[r][c], bias, modifiers.distance(j)) : -kInfinity;
         tile_max = larger(tile_max, score[r][c]);
       }
       const float new_max = larger(max[r], over_row(tile_max, true));

@@ -10,10 +10,10 @@ FULMEN_DEVICE float tanh_by_exp2(float x) {
   const float magnitude = absolute(x);
   // Below 0.04 the quotient would cancel: x - x^3 / 3 + 2 x^5 / 15.
   const float square = x * x;
-  const float small = x * (1.0F + square * (-1.0F / 3 + square * (2.0F / 15)));
+  const float small = evaluated(magnitude * (1.0F + square * (-1.0F / 3 + square * (2.0F / 15))));
   const float e = exp2(-2 * kLog2E * magnitude);
-  const float large = (1.0F - e) * reciprocal(1.0F + e);
-  return magnitude < 0.04F ? small : copy_sign(large, x);
+  const float large = evaluated((1.0F - e) * reciprocal(1.0F + e));
+  return copy_sign(magnitude < 0.04F ? small : large, x);
 }
 
 // What modifies the scores of one query row.
@@ -32,15 +32,18 @@ struct ScoreRow {
     return r;
   }
 
-  // The score of key j in base-2 units, -inf where the keep-mask says no. scaled_bias: times log2 e. The mask of a key that is not
-  // attended anyway is not read: it may be beyond the end.
-  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias, Int64 j, bool attended) const {
+  // The score of a key in base-2 units. scaled_bias: times log2 e; distance: of the key from the diagonal.
+  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias, int distance) const {
     float score = dot * a.scale;
     if constexpr (kSoftcap) score = a.softcap * tanh_by_exp2(score);
     if constexpr (kBias) score += scaled_bias;
-    if constexpr (kAlibi) score -= slope * absolute(static_cast<float>(diagonal - j));
-    if constexpr (kKeepMask) score = attended && global_load(keep_mask + j) != 0 ? score : -kInfinity;
+    if constexpr (kAlibi) score -= slope * absolute(static_cast<float>(distance));
     return score;
+  }
+  // Of key j; lengths where it is no int have no finite ALiBi anyway.
+  FULMEN_DEVICE int distance(Int64 j) const {
+    constexpr Int64 kMost = 1 << 30;
+    return static_cast<int>(algorithm::Band::clamp(diagonal - j, -kMost, kMost));
   }
 };
 
@@ -59,10 +62,17 @@ FULMEN_DEVICE bool in_band(const ForwardArguments& a, Int64 i, Int64 j) {
 // number: it may be NaN. Usually the first row answers.
 FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin, Int64 row_end, Int64 j) {
   if constexpr (!kKeepMask) return true;
-  const Int64 last = a.keep_mask.row == 0 ? row_begin + 1 : row_end;
-  for (Int64 i = row_begin; i < last; ++i) {
-    const bool attended = a.keep_mask.row == 0 || in_band(a, i, j);
-    if (attended && global_load(at<unsigned char>(a.keep_mask, batch, i, head) + j) != 0) return true;
+  if (j >= a.seqlen_k) return false;
+  if constexpr (kBand) {  // of the rows those whose band has the key
+    const Int64 begin = j - a.diagonal - a.window_right, end = j - a.diagonal + a.window_left + 1;
+    row_begin = a.window_right >= 0 && begin > row_begin ? begin : row_begin;
+    row_end = a.window_left >= 0 && end < row_end ? end : row_end;
+  }
+  const auto* mask = at<unsigned char>(a.keep_mask, batch, row_begin, head) + j;
+  int rows = static_cast<int>(row_end - row_begin);
+  if (a.keep_mask.row == 0 && rows > 1) rows = 1;
+  for (; rows > 0; --rows, mask += a.keep_mask.row) {
+    if (global_load(mask) != 0) return true;
   }
   return false;
 }

@@ -12,18 +12,20 @@ constexpr int kDepths = kHeadDim / kDepth;
 constexpr bool kTightRegisters = kDepths * kPieces * 4 * (1 + kKeyTiles) > 160;
 // V is on its way while scores are computed: the host says where that pays.
 constexpr bool kValuesEarly = FULMEN_VALUES_EARLY != 0 && !kTightRegisters;
+// Distances to keys that are the same in all lanes are scalars: not those of all tiles at once.
+constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kValuesEarly);
 static_assert(kBlockM == 16 * kWaves, "short_sequence: a wave has 16 rows");
 static_assert(kHeadDim % kDepth == 0, "short_sequence: tiles are whole operands");
 
 FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
   const Int64 id = workgroup_id();
   const Int64 tile = id % a.row_tiles;
-  const Int64 head = id / a.row_tiles % a.num_heads, batch = id / a.row_tiles / a.num_heads;
+  const int head = static_cast<int>(id / a.row_tiles % a.num_heads), batch = static_cast<int>(id / a.row_tiles / a.num_heads);
   const Int64 first_row = tile * kBlockM + 16 * wave_id();
   if (first_row >= a.seqlen_q) return;
   const RowMap map{a, batch, head, a.seqlen_q};
   const Int64 row_end = first_row + 16 < a.seqlen_q ? first_row + 16 : a.seqlen_q;
-  const Int64 kv_head = head / a.group_size;
+  const int kv_head = head / a.group_size;
 
   RowState rows;
   rows.clear();
@@ -33,20 +35,24 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
     const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, attended.begin, attended.end, a.head_dim};
     const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, attended.begin, attended.end, a.head_dim_v};
     const auto* q = at<Element>(a.q, batch, 0, head);
+    const NearKeys near_keys(keys, 0);
+    const NearValues near_values(values, 0);
+    const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, 0);
     float score[kKeyTiles][kElements] = {};
     DirectValues value[kValuesEarly ? kKeyTiles : 1][kValuesEarly ? kGroups : 1];
     if constexpr (kValuesEarly) {
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
+        if constexpr (kSameKeys) schedule_fence();
 #pragma unroll
-        for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(values, map, first_row, row_end, 16 * f, g);
+        for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(near_values, kept, f, g);
       }
     }
 #pragma unroll
     for (int d = 0; d < kDepths; ++d) {
       const RowOperand queries = load_row_operand(q, a.q.row, first_row, a.seqlen_q, kDepth * d, a.head_dim);
 #pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) multiply_scores<Element>(score[f], load_keys(keys, 16 * f, kDepth * d), queries);
+      for (int f = 0; f < kKeyTiles; ++f) multiply_scores<Element>(score[f], load_keys(near_keys, f, kDepth * d), queries);
       if constexpr (kTightRegisters) schedule_fence();
     }
     if (!kBand && a.seqlen_k == kBlockN) {
@@ -54,6 +60,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
     } else {
       modify_scores<true>(map, first_row, 0, score);
     }
+    if constexpr (kTightRegisters) schedule_fence();
     exponentiate(rows, softmax_scale(a), score, [](const float(&)[kRowsPerLane]) {});
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
@@ -63,8 +70,8 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
         if constexpr (kValuesEarly) {
           multiply_values(out, g, p, value[f][g]);
         } else {
-          if constexpr (kTightRegisters) schedule_fence();
-          multiply_values(out, g, p, load_direct(values, map, first_row, row_end, 16 * f, g));
+          if constexpr (kFencedValues) schedule_fence();
+          multiply_values(out, g, p, load_direct(near_values, kept, f, g));
         }
       }
     }

@@ -3,6 +3,7 @@
 //   FULMEN_DTYPE            0 fp32, 1 fp16, 2 bf16
 //   FULMEN_HEAD_DIM(_V)     dims of q.k and of v, rounded up to what the kernel's tiles need
 //   FULMEN_WHOLE_ROWS       1: rows are whole pieces of 16 bytes and start at multiples of 16: they move as vectors
+//   FULMEN_WHOLE_DIMS       1: rows are whole pieces of 8 elements, wherever they start
 //   FULMEN_EXACT_DIMS       1: the tensors' dims are the rounded ones
 //   FULMEN_BIAS             -1 none, else its dtype
 //   FULMEN_KEEP_MASK FULMEN_ALIBI FULMEN_SOFTCAP FULMEN_SINKS FULMEN_BAND   0 or 1
@@ -48,6 +49,7 @@ constexpr int kBlockN = FULMEN_BLOCK_N;
 constexpr int kWorkgroup = FULMEN_WORKGROUP;
 constexpr int kLdsBytes = FULMEN_LDS_BYTES;
 constexpr bool kWholeRows = FULMEN_WHOLE_ROWS != 0;
+constexpr bool kWholeDims = FULMEN_WHOLE_DIMS != 0;
 constexpr bool kExactDims = FULMEN_EXACT_DIMS != 0;
 constexpr int kBuffers = FULMEN_BUFFERS;
 constexpr bool kQueriesInLds = FULMEN_QUERIES_IN_LDS != 0;
@@ -62,6 +64,9 @@ constexpr bool kSinks = FULMEN_SINKS != 0;
 constexpr bool kDropout = FULMEN_DROPOUT != 0;
 constexpr bool kBand = FULMEN_BAND != 0;
 constexpr bool kPlainScale = FULMEN_PLAIN_SCALE != 0;
+
+// Features whose arguments do not fit in scalar registers beside those of the loop.
+constexpr bool kManyArguments = kKeepMask || (kBias && kAlibi);
 
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;

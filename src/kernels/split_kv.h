@@ -20,14 +20,30 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
 
 // Do a step's keys and values fit in registers at once, beside queries and outputs?
 constexpr int kOperandWords = kDepths * kPieces * 4;
-constexpr bool kTogether = 2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <= 230;
+// gfx11, whose scalars hold keys' distances, has less room where something else modifies scores.
+constexpr int kRoom = kSameKeys && kBias ? 170 : 230;
+constexpr bool kTogether = 2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <= kRoom;
 // Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
 constexpr bool kQueriesStay = kTogether || kOperandWords < 64;
+
+// What a workgroup has: rows of a KV head, and a split of its keys.
+struct Place {
+  int split, first_row, kv_head, batch;
+
+  FULMEN_DEVICE static Place of(const ForwardArguments& a) {
+    const Int64 id = workgroup_id(), tile = id / a.num_splits;
+    return {static_cast<int>(id % a.num_splits), 16 * static_cast<int>(tile % a.row_tiles),
+            static_cast<int>(tile / a.row_tiles % a.num_kv_heads), static_cast<int>(tile / a.row_tiles / a.num_kv_heads)};
+  }
+  FULMEN_DEVICE RowMap rows(const ForwardArguments& a) const {
+    return {a, batch, kv_head * a.group_size, a.seqlen_q * a.group_size};
+  }
+};
 
 struct SplitTask {
   const ForwardArguments& a;
   const RowMap& map;
-  Int64 first_row, row_end;
+  int first_row, row_end;
   const KeySource& keys;
   const KeySource& values;
   RowOperand queries[kQueriesStay ? kDepths : 1];
@@ -46,6 +62,9 @@ struct SplitTask {
 
   template <bool kMasked>
   FULMEN_DEVICE void step(Int64 first_key, RowState& rows, DirectOutput& out) const {
+    const NearKeys near_keys(keys, first_key);
+    const NearValues near_values(values, first_key);
+    const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
     float score[kKeyTiles][kElements] = {};
     RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kDepths : 1];
     DirectValues value[kTogether ? kKeyTiles : 1][kTogether ? kGroups : 1];
@@ -54,9 +73,9 @@ struct SplitTask {
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
-        for (int d = 0; d < kDepths; ++d) key[f][d] = load_keys(keys, first_key + 16 * f, kDepth * d);
+        for (int d = 0; d < kDepths; ++d) key[f][d] = load_keys(near_keys, f, kDepth * d);
 #pragma unroll
-        for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(values, map, first_row, row_end, first_key + 16 * f, g);
+        for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(near_values, kept, f, g);
       }
     }
 #pragma unroll
@@ -66,7 +85,7 @@ struct SplitTask {
         if constexpr (kTogether) {
           multiply_scores<Element>(score[f], key[f][d], query(d));
         } else {
-          multiply_scores<Element>(score[f], load_keys(keys, first_key + 16 * f, kDepth * d), query(d));
+          multiply_scores<Element>(score[f], load_keys(near_keys, f, kDepth * d), query(d));
           schedule_fence();
         }
       }
@@ -82,7 +101,7 @@ struct SplitTask {
           multiply_values(out, g, p, value[f][g]);
         } else {
           schedule_fence();
-          multiply_values(out, g, p, load_direct(values, map, first_row, row_end, first_key + 16 * f, g));
+          multiply_values(out, g, p, load_direct(near_values, kept, f, g));
         }
       }
     }
@@ -114,12 +133,18 @@ FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, f
 }
 
 // The waves' rows become one, and go to memory: the result, or a split's part of it.
-FULMEN_DEVICE void merge(const ForwardArguments& a, const RowMap& map, Int64 first_row, int split) {
+FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
+  // Both again: nothing of them has to stay in registers while keys stream.
+  const ForwardArguments& a = reload(arguments, workgroup_id());
+  const Place place = Place::of(a);
+  const RowMap map = place.rows(a);
+  const int first_row = place.first_row, split = place.split;
   constexpr int kLanesPerRow = kWorkgroup / 16;
   const int row = thread_id() / kLanesPerRow;
   const Int64 r = first_row + row;
   if (r >= map.end) return;
-  const Int64 i = map.query(r), head = map.head(r);
+  const Int64 i = map.query(r);
+  const int head = map.head(r);
   float max = -kInfinity, sum = 0, weight[kWaves];
 #pragma unroll
   for (int w = 0; w < kWaves; ++w) max = larger(max, lds_load<float>(4 * (kMaximaAt + w * 16 + row)));
@@ -129,7 +154,7 @@ FULMEN_DEVICE void merge(const ForwardArguments& a, const RowMap& map, Int64 fir
     weight[w] = exp2(lds_load<float>(4 * (kMaximaAt + w * 16 + row)) - offset);
     sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * 16 + row));
   }
-  const Int64 row_id = (map.batch * a.num_heads + head) * a.seqlen_q + i;
+  const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * a.seqlen_q + i;
   const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * a.seqlen_q + row_id;
   RowEnd end{1.0F, 0.0F};
   if constexpr (!kSplits) end = end_row(a, head, max, sum);
@@ -153,18 +178,15 @@ FULMEN_DEVICE void merge(const ForwardArguments& a, const RowMap& map, Int64 fir
 }
 
 FULMEN_DEVICE void split_kv(const ForwardArguments& a) {
-  Int64 id = workgroup_id();
-  const int split = static_cast<int>(id % a.num_splits);
-  id /= a.num_splits;
-  const Int64 tile = id % a.row_tiles, kv_head = id / a.row_tiles % a.num_kv_heads, batch = id / a.row_tiles / a.num_kv_heads;
-  const Int64 first_row = 16 * tile;
-  const RowMap map{a, batch, kv_head * a.group_size, a.seqlen_q * a.group_size};
-  const Int64 row_end = first_row + 16 < map.end ? first_row + 16 : map.end;
+  const Place place = Place::of(a);
+  const int first_row = place.first_row, kv_head = place.kv_head, batch = place.batch;
+  const RowMap map = place.rows(a);
+  const int row_end = first_row + 16 < map.end ? first_row + 16 : static_cast<int>(map.end);
   const Int64 first_query = map.query(first_row), query_end = map.query(row_end - 1) + 1;
   const algorithm::Band band = band_of(a);
   const algorithm::KeyRange any = band.any(first_query, query_end), all = band.all(first_query, query_end);
   // Splits begin at fixed keys, whatever the band: those outside have nothing to do.
-  const Int64 split_begin = split * a.split_keys, split_end = split_begin + a.split_keys;
+  const Int64 split_begin = place.split * a.split_keys, split_end = split_begin + a.split_keys;
   const Int64 begin = any.begin > split_begin ? any.begin : split_begin, end = any.end < split_end ? any.end : split_end;
 
   const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, begin, end, a.head_dim};
@@ -186,7 +208,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& a) {
   }
   leave_in_lds(rows, out, softmax_scale(a));
   barrier();
-  merge(a, map, first_row, split);
+  merge(a);
 }
 
 }  // namespace fulmen::kernels

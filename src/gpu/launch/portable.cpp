@@ -24,7 +24,7 @@ class Portable final : public Family {
     // Two chunks, rows one longer than a tile, and the probabilities.
     s.lds_bytes = 4 * ((2 * kChunk + 1) * (kBlockM + 1) + kBlockM * (kBlockN + 1));
     specialise_for(p, s);
-    s.whole_rows = s.exact_dims = s.whole_bias = s.plain_scale = false;  // nothing depends on them
+    s.whole_rows = s.whole_dims = s.exact_dims = s.whole_bias = s.plain_scale = false;  // nothing depends on them
     LaunchPlan plan;
     plan.launches.push_back({s, workgroups(p)});
     plan.arguments = arguments_of(p);

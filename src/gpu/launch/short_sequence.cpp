@@ -36,7 +36,7 @@ class ShortSequence final : public Family {
     s.block_n = static_cast<int>(std::max<int64_t>(32, round_up(p.seqlen_k, 32)));
     s.workgroup = waves(p) * chip.wave_size;
     specialise_for(p, s);
-    choose_occupancy(p, compute_units, s);
+    choose_occupancy(p, chip, compute_units, s);
     LaunchPlan plan;
     plan.launches.push_back({s, workgroups(p)});
     plan.arguments = arguments_of(p);
@@ -49,10 +49,12 @@ class ShortSequence final : public Family {
   static int64_t most_head_dim(const Chip& chip) { return chip.target == "gfx11" ? 128 : 256; }
   // Measured on the H200 (docs/performance/nvidia.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
   // more of them on a multiprocessor there is more memory on its way; a bias takes the registers that an early V would need.
-  static void choose_occupancy(const Problem& p, int compute_units, Specialisation& s) {
+  static void choose_occupancy(const Problem& p, const Chip& chip, int compute_units, Specialisation& s) {
     const bool few = workgroups(p) <= int64_t{4} * compute_units;
     const int dim = std::max(s.head_dim, s.head_dim_v);
     s.values_early = dim <= 64 && (few || !p.bias.present);
+    // gfx11: a lane has all keys of its dims, and these would leave too few registers for the rest.
+    if (chip.target == "gfx11") s.values_early = s.values_early && s.block_n * s.head_dim_v <= 64 * 32 && !s.keep_mask;
     if (few || dim > 64) return;
     s.min_workgroups = dim > 32 ? 4 : p.bias.present ? 5 : 1;
   }

@@ -54,6 +54,7 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.dropout = p.dropout > 0;
   s.band = p.window_left >= 0 || p.window_right >= 0;
   s.plain_scale = !p.bias.present && !s.keep_mask && !s.alibi && !s.softcap && p.softmax_scale > 0;
+  s.whole_dims = p.head_dim % kPieceElements == 0 && p.head_dim_v % kPieceElements == 0;
   s.exact_dims = p.head_dim == s.head_dim && p.head_dim_v == s.head_dim_v;
   s.whole_rows = p.dtype != DType::fp32 && strides_are_whole(p);
   s.whole_bias = s.whole_rows && bias_is_whole(p);
@@ -76,6 +77,7 @@ std::string prelude(const Specialisation& s) {
   define("MIN_WAVES", s.min_waves);
   define("MIN_WORKGROUPS", s.min_workgroups);
   define("WHOLE_ROWS", static_cast<int>(s.whole_rows));
+  define("WHOLE_DIMS", static_cast<int>(s.whole_dims));
   define("EXACT_DIMS", static_cast<int>(s.exact_dims));
   define("BIAS", s.bias);
   define("KEEP_MASK", static_cast<int>(s.keep_mask));

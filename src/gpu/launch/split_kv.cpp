@@ -88,7 +88,8 @@ class SplitKv final : public Family {
     s.workgroup = kCombineLanes;
     s.lds_bytes = 0;
     s.bias = -1;
-    s.keep_mask = s.alibi = s.softcap = s.band = s.whole_rows = s.exact_dims = s.whole_bias = s.packed_rows = s.plain_scale = false;
+    s.keep_mask = s.alibi = s.softcap = s.band = s.whole_rows = s.whole_dims = s.exact_dims = s.whole_bias = s.packed_rows =
+        s.plain_scale = false;
     const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
     plan.launches.push_back({s, rows});
     plan.partial_out_floats = round_up(rows * p.head_dim_v * s.num_splits, 16);

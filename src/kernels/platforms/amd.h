@@ -34,6 +34,20 @@ FULMEN_DEVICE void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
+// The kernel's arguments, loaded when they are used and not kept in scalar registers until then.
+template <class Arguments>
+FULMEN_DEVICE const Arguments& reload(const Arguments& /*arguments*/, Int64 when) {
+  const auto* segment = (const __attribute__((address_space(4))) void*)__builtin_amdgcn_kernarg_segment_ptr();
+  asm("" : "+s"(segment) : "s"(static_cast<int>(when)));  // as if it were another address
+  return *(const Arguments*)segment;
+}
+
+// The same for what is cheap to compute from a lane's number.
+FULMEN_DEVICE int recompute(int x, Int64 when) {
+  asm("" : "+v"(x) : "s"(static_cast<int>(when)));
+  return x;
+}
+
 template <class V>
 FULMEN_DEVICE V lds_load(int offset) {
   return *reinterpret_cast<const V*>(lds_memory + offset);
@@ -66,14 +80,29 @@ FULMEN_DEVICE void global_store(V* p, V value) {
   *(GlobalPointer<V>)p = __builtin_bit_cast(typename Plain<sizeof(V)>::Type, value);
 }
 
-// Memory behind a buffer descriptor: 16 bytes at offset + fixed, where `fixed` is the same in all lanes; 0 past the end.
+// At any address: the chips' memory instructions need no alignment where the operating system lets them, as ROCm does.
+template <class V>
+FULMEN_DEVICE V global_load_unaligned(const void* p) {
+  typedef typename Plain<sizeof(V)>::Type Unaligned __attribute__((aligned(1)));
+  return __builtin_bit_cast(V, static_cast<typename Plain<sizeof(V)>::Type>(*(__attribute__((address_space(1))) Unaligned*)p));
+}
+
+// Memory behind a buffer descriptor: V at offset + fixed, where `fixed` is the same in all lanes; 0 past the end. The hardware adds
+// without wrapping around: a `fixed` of 2^31 or more is past any end.
 class Buffer {
  public:
   FULMEN_DEVICE Buffer(const void* base, unsigned bytes)
       : resource_(__builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, static_cast<int>(bytes), kFlags)) {}
-  FULMEN_DEVICE Words<4> load(unsigned offset, unsigned fixed) const {
-    return __builtin_bit_cast(
-        Words<4>, __builtin_amdgcn_raw_buffer_load_b128(resource_, static_cast<int>(offset), static_cast<int>(fixed), 0));
+  template <class V>
+  FULMEN_DEVICE V load(unsigned offset, unsigned fixed) const {
+    const int at = static_cast<int>(offset), and_at = static_cast<int>(fixed);
+    if constexpr (sizeof(V) == 4) {
+      return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b32(resource_, at, and_at, 0));
+    } else if constexpr (sizeof(V) == 8) {
+      return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b64(resource_, at, and_at, 0));
+    } else {
+      return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b128(resource_, at, and_at, 0));
+    }
   }
 
  private:
@@ -98,12 +127,22 @@ FULMEN_DEVICE float shuffle_xor(float x, int mask) {
 FULMEN_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 FULMEN_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
 FULMEN_DEVICE float copy_sign(float x, float sign) { return __builtin_copysignf(x, sign); }
-FULMEN_DEVICE bool any_lane(bool x) {
+FULMEN_DEVICE unsigned long long ballot(bool x) {
   if constexpr (kWaveSize == 32) {
-    return __builtin_amdgcn_ballot_w32(x) != 0;
+    return __builtin_amdgcn_ballot_w32(x);
   } else {
-    return __builtin_amdgcn_ballot_w64(x) != 0;
+    return __builtin_amdgcn_ballot_w64(x);
   }
+}
+FULMEN_DEVICE bool any_lane(bool x) { return ballot(x) != 0; }
+template <class V>
+FULMEN_DEVICE V evaluated(V x) {
+  asm("" : "+v"(x));
+  return x;
+}
+FULMEN_DEVICE unsigned evaluated_uniform(unsigned x) {
+  asm("" : "+s"(x));
+  return x;
 }
 // Two numbers at once: CDNA3 has packed fp32 arithmetic, elsewhere this is two instructions.
 typedef float Pair __attribute__((ext_vector_type(2)));

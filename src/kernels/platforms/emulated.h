@@ -29,6 +29,13 @@ FULMEN_DEVICE int wave_id() { return emulator->thread_id() / kWaveSize; }
 FULMEN_DEVICE Int64 workgroup_id() { return emulator->workgroup_id(); }
 FULMEN_DEVICE void barrier(Position at = Position::here()) { emulator->barrier(at.file, at.line); }
 
+template <class Arguments>
+FULMEN_DEVICE const Arguments& reload(const Arguments& arguments, Int64 /*when*/) {
+  return arguments;
+}
+
+FULMEN_DEVICE int recompute(int x, Int64 /*when*/) { return x; }
+
 template <class V>
 FULMEN_DEVICE V lds_load(int offset, Position at = Position::here()) {
   V value;
@@ -50,13 +57,21 @@ FULMEN_DEVICE void global_store(V* p, V value, Position at = Position::here()) {
   emulator->global_write(p, &value, sizeof(V), at.file, at.line);
 }
 
-// Memory behind AMD's buffer descriptor: 16 bytes at offset + fixed; 0 past the end.
+template <class V>
+FULMEN_DEVICE V global_load_unaligned(const void* p, Position at = Position::here()) {
+  V value;
+  emulator->global_read(p, &value, sizeof(V), at.file, at.line);
+  return value;
+}
+
+// Memory behind AMD's buffer descriptor: V at offset + fixed; 0 past the end.
 class Buffer {
  public:
   Buffer(const void* base, unsigned bytes) : base_(static_cast<const char*>(base)), bytes_(bytes) {}
-  Words<4> load(unsigned offset, unsigned fixed, Position at = Position::here()) const {
-    const unsigned long long end = static_cast<unsigned long long>(offset) + fixed + 16;
-    return end <= bytes_ ? global_load(reinterpret_cast<const Words<4>*>(base_ + offset + fixed), at) : Words<4>{};
+  template <class V>
+  V load(unsigned offset, unsigned fixed, Position at = Position::here()) const {
+    const unsigned long long begin = static_cast<unsigned long long>(offset) + fixed;
+    return begin + sizeof(V) <= bytes_ ? global_load(reinterpret_cast<const V*>(base_ + begin), at) : V{};
   }
 
  private:
@@ -79,12 +94,18 @@ FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask, Position at = Position:
 FULMEN_DEVICE float larger(float a, float b) { return __builtin_fmaxf(a, b); }
 FULMEN_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
 FULMEN_DEVICE float copy_sign(float x, float sign) { return __builtin_copysignf(x, sign); }
-FULMEN_DEVICE bool any_lane(bool x, Position at = Position::here()) {
-  const bool* all = all_lanes("any_lane", x, at);
-  bool any = false;
-  for (int l = 0; l < kWaveSize; ++l) any = any || all[l];
-  return any;
+FULMEN_DEVICE unsigned long long ballot(bool x, Position at = Position::here()) {
+  const bool* all = all_lanes("ballot", x, at);
+  unsigned long long bits = 0;
+  for (int l = 0; l < kWaveSize; ++l) bits |= static_cast<unsigned long long>(all[l]) << static_cast<unsigned>(l);
+  return bits;
 }
+FULMEN_DEVICE bool any_lane(bool x, Position at = Position::here()) { return ballot(x, at) != 0; }
+template <class V>
+FULMEN_DEVICE V evaluated(V x) {
+  return x;
+}
+FULMEN_DEVICE unsigned evaluated_uniform(unsigned x) { return x; }
 // Two numbers at once, for chips with packed fp32 arithmetic.
 struct Pair {
   float x, y;

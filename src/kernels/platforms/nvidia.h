@@ -19,6 +19,14 @@ FULMEN_DEVICE int wave_id() { return __shfl_sync(0xffffffffU, static_cast<int>(t
 FULMEN_DEVICE Int64 workgroup_id() { return blockIdx.x; }
 FULMEN_DEVICE void barrier() { __syncthreads(); }
 
+// Arguments are operands of instructions here.
+template <class Arguments>
+FULMEN_DEVICE const Arguments& reload(const Arguments& arguments, Int64 /*when*/) {
+  return arguments;
+}
+
+FULMEN_DEVICE int recompute(int x, Int64 /*when*/) { return x; }
+
 template <class V>
 FULMEN_DEVICE V lds_load(int offset) {
   return *reinterpret_cast<const V*>(lds_memory + offset);
@@ -31,6 +39,9 @@ template <class V>
 FULMEN_DEVICE V global_load(const V* p) {
   return *p;
 }
+// Only for targets with kAnyAlignment.
+template <class V>
+FULMEN_DEVICE V global_load_unaligned(const void* p);
 template <class V>
 FULMEN_DEVICE void global_store(V* p, V value) {
   *p = value;
@@ -42,7 +53,13 @@ FULMEN_DEVICE float copy_sign(float x, float sign) { return copysignf(x, sign); 
 FULMEN_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
 
+FULMEN_DEVICE unsigned long long ballot(bool x) { return __ballot_sync(0xffffffffU, x); }
 FULMEN_DEVICE bool any_lane(bool x) { return __any_sync(0xffffffffU, x) != 0; }
+template <class V>
+FULMEN_DEVICE V evaluated(V x) {
+  return x;
+}
+FULMEN_DEVICE unsigned evaluated_uniform(unsigned x) { return x; }
 // Two numbers at once, for chips with packed fp32 arithmetic.
 struct Pair {
   float x, y;

@@ -13,6 +13,7 @@
 
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
+constexpr bool kAnyAlignment = true;
 constexpr int kRowsPerLane = 1;
 constexpr int kElements = 4;
 FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }

@@ -12,6 +12,7 @@
 
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
+constexpr bool kAnyAlignment = true;
 constexpr int kRowsPerLane = 1;
 constexpr int kElements = 8;
 FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }

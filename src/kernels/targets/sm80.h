@@ -13,6 +13,7 @@
 
 constexpr bool kCopiesToLds = true;
 constexpr bool kTransposedValues = false;
+constexpr bool kAnyAlignment = false;
 constexpr int kRowsPerLane = 2;
 constexpr int kElements = 8;
 FULMEN_DEVICE constexpr int row_slot(int e) { return e / 2 % 2; }

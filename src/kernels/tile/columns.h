@@ -73,8 +73,8 @@ class ColumnTile {
         const int row = row_of(position + m);
         if constexpr (kWholeRows) {
           const bool valid = (kExactDims || dim < source.dims) && alive(source.clamp(row));
-          pieces_[n][m] =
-              buffer.load(valid ? static_cast<unsigned>(source.clamp(row)) * stride + 2 * static_cast<unsigned>(dim) : kBeyond, 0);
+          pieces_[n][m] = buffer.load<Words<4> >(
+              valid ? static_cast<unsigned>(source.clamp(row)) * stride + 2 * static_cast<unsigned>(dim) : kBeyond, 0);
         } else {
           pieces_[n][m] = {};
           if (alive(source.clamp(row)))

@@ -1,6 +1,7 @@
 // Keys and values as operands straight from memory, without LDS: for kernels whose waves share little.
 #pragma once
 
+#include "tile/kept_keys.h"
 #include "tile/rows.h"
 #include "tile/softmax.h"
 
@@ -30,65 +31,132 @@ struct DirectOutput {
 
 FULMEN_DEVICE int direct_dim(int group, int e) { return group * kGroupDims + direct_column(e) * kWidth; }
 
-// kWidth elements of a row, from dim on; zeros beyond its end.
-FULMEN_DEVICE Words<kWidth / 2> load_values(const Element* row, int dim, int dims) {
-  Words<kWidth / 2> words{};
-  if constexpr (kWholeRows) {
-    if (kExactDims || dim < dims) words = global_load(reinterpret_cast<const Words<kWidth / 2>*>(row + dim));
-  } else {
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      if (dim + e < dims) words.word[e / 2] |= static_cast<unsigned>(global_load(row + dim + e).bits) << (16U * (e % 2));
-    }
-  }
-  return words;
-}
-
-// Keys [begin, end) of a head, at least one. Others repeat the first or the last one: their scores are masked, and a probability of
-// 0 must not meet a value that may be NaN because nobody attends it.
+// Keys [begin, end) of a head, at least one.
 struct KeySource {
   const Element* rows;  // of key 0
   Int64 stride;
   Int64 begin, end;
   int dims;
-
-  FULMEN_DEVICE Int64 clamp(Int64 key) const { return key < begin ? begin : key < end ? key : end - 1; }
-  FULMEN_DEVICE const Element* row(Int64 key) const { return rows + clamp(key) * stride; }
 };
 
-FULMEN_DEVICE RowOperand load_keys(const KeySource& source, Int64 first_key, int dim) {
+#if defined(FULMEN_TARGET_SM80)
+constexpr bool kBuffered = false;
+#else
+constexpr bool kBuffered = kWholeRows;
+#endif
+
+// A source's rows [first_key, first_key + kBlockN). Those past its end repeat the last one or are 0: their scores are masked. So
+// are those before its begin, but a probability of 0 must not meet a value that may be NaN because nobody attends it: these repeat
+// the first one or are 0, too.
+template <bool kValues>
+class NearRows {
+ public:
+  FULMEN_DEVICE NearRows(const KeySource& source, Int64 first_key)
+      : source_(source),
+        rows_(source.rows + first_key * source.stride),
+        skipped_(kSkips && first_key < source.begin ? static_cast<int>(source.begin - first_key) : 0),
+        last_(at_most(source.end - first_key, kBlockN) - 1)
+#if !defined(FULMEN_TARGET_SM80)
+        ,
+        buffer_(rows_ + skipped_ * source.stride, static_cast<unsigned>((last_ - skipped_) * source.stride + source.dims) * 2)
+#endif
+  {
+  }
+  // Elements of key first_key + key + fixed, from dim on, zeros beyond the row's end. `fixed` is the same in all lanes; so is `key`
+  // with kUniform.
+  template <bool kUniform, int kCount>
+  FULMEN_DEVICE Words<kCount / 2> load(int key, int fixed, int dim) const {
+    using Piece = Words<kCount / 2>;
+#if !defined(FULMEN_TARGET_SM80)
+    if constexpr (kBuffered) {
+      const auto stride = static_cast<unsigned>(source_.stride) * 2;
+      const unsigned at_dim = kExactDims || dim < source_.dims ? 2 * static_cast<unsigned>(dim) : kBeyond;
+      // Keys before the buffer have distances below 0, which are past any end: these must not be mended by the other part.
+      if constexpr (kUniform) return buffer_.load<Piece>(at_dim, static_cast<unsigned>(key + fixed - skipped_) * stride);
+      const auto row = static_cast<unsigned>(kSkips ? key + fixed - skipped_ : key) * stride;
+      return buffer_.load<Piece>(kExactDims || dim < source_.dims ? at_dim + row : kBeyond,
+                                 kSkips ? 0 : static_cast<unsigned>(fixed) * stride);
+    }
+#endif
+    int row_id = key + fixed;
+    row_id = row_id < skipped_ ? skipped_ : row_id < last_ ? row_id : last_;
+    const Element* row = rows_ + row_id * source_.stride;
+    Piece words{};
+    if constexpr (kWholeRows) {
+      if (kExactDims || dim < source_.dims) words = global_load(reinterpret_cast<const Piece*>(row + dim));
+    } else if constexpr (kWholeDims && kAnyAlignment) {
+      const bool there = kExactDims || dim < source_.dims;
+      words = global_load_unaligned<Piece>(row + (there ? dim : 0));
+      words = masked(words, there ? ~0U : 0U);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) {
+        if (dim + e < source_.dims) words.word[e / 2] |= static_cast<unsigned>(global_load(row + dim + e).bits) << (16U * (e % 2));
+      }
+    }
+    return words;
+  }
+
+ private:
+  static constexpr bool kSkips = kBand && kValues;
+  const KeySource& source_;
+  const Element* rows_;  // of the first key
+  int skipped_;          // keys before the source's first
+  int last_;
+#if !defined(FULMEN_TARGET_SM80)
+  static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
+  Buffer buffer_;
+#endif
+};
+
+using NearKeys = NearRows<false>;
+using NearValues = NearRows<true>;
+
+// Key tile `tile` of the near ones.
+FULMEN_DEVICE RowOperand load_keys(const NearKeys& keys, int tile, int dim) {
   RowOperand operand;
 #pragma unroll
-  for (int p = 0; p < kPieces; ++p)
-    operand.piece[p] = load_piece(source.row(first_key + piece_row(p)), dim + piece_dim(p), source.dims);
+  for (int p = 0; p < kPieces; ++p) operand.piece[p] = keys.load<false, 8>(piece_row(p), 16 * tile, dim + piece_dim(p));
   return operand;
 }
 
 // 16 keys' values of one group of dims.
+constexpr bool kSameKeys = kDirectKeys == 16;  // in all lanes
 struct DirectValues {
   Words<kWidth / 2> key[kDirectKeys];
 };
 
-// What the keep-mask hides from all rows [row_begin, row_end) of the map's first head becomes 0, as it may be NaN.
-FULMEN_DEVICE DirectValues load_direct(const KeySource& source, const RowMap& map, Int64 row_begin, Int64 row_end, Int64 first_key,
-                                       int group) {
-  DirectValues values;
+// Which of kBlockN keys from first_key on the keep-mask shows to any of the rows [row_begin, row_end).
+FULMEN_DEVICE KeptKeys<kBlockN> kept_keys(const RowMap& map, Int64 row_begin, Int64 row_end, const KeySource& source,
+                                          Int64 first_key) {
+  if constexpr (!kKeepMask) return {};
+  const ForwardArguments& a = reload(map.arguments, first_key);
+  const Int64 first_query = map.query(row_begin), query_end = map.query(row_end - 1) + 1;
+  return KeptKeys<kBlockN>::of([&](int n) {
+    const Int64 key = first_key + n;
+    if (key < source.begin || key >= source.end) return false;
+    const int heads = kPackedRows ? a.group_size : 1;
+    for (int h = 0; h < heads; ++h) {
+      if (any_row_keeps(a, map.batch, map.first_head + h, first_query, query_end, key)) return true;
+    }
+    return false;
+  });
+}
+
+// What the keep-mask hides from all rows becomes 0, as it may be NaN.
+FULMEN_DEVICE DirectValues load_direct(const NearValues& values, const KeptKeys<kBlockN>& kept, int tile, int group) {
+  DirectValues loaded;
   const int dim = group * kGroupDims + direct_lane() * kWidth;
 #pragma unroll
   for (int m = 0; m < kDirectKeys; ++m) {
-    const Int64 key = first_key + direct_key(m);
-    values.key[m] = load_values(source.row(key), dim, source.dims);
-    if constexpr (kKeepMask) {
-      bool alive = false;
-      const int heads = kPackedRows ? map.arguments.group_size : 1;
-      for (int h = 0; h < heads && !alive; ++h) {
-        alive = any_row_keeps(map.arguments, map.batch, map.first_head + h, map.query(row_begin), map.query(row_end - 1) + 1,
-                              source.clamp(key));
-      }
-      if (!alive) values.key[m] = {};
+    loaded.key[m] = values.load<kSameKeys, kWidth>(direct_key(0), 16 * tile + direct_key(m) - direct_key(0), dim);
+    if constexpr (kKeepMask) loaded.key[m] = kept.template or_zero<kSameKeys>(16 * tile + direct_key(m), loaded.key[m]);
+    constexpr int kAtOnce = kWidth == 8 ? 2 : 4;  // addresses and masks of some keys at a time
+    if constexpr (kManyArguments || (kSameKeys && !kBuffered)) {
+      if (m % kAtOnce == kAtOnce - 1) schedule_fence();
     }
   }
-  return values;
+  return loaded;
 }
 
 FULMEN_DEVICE void multiply_values(DirectOutput& out, int group, const ProbabilityOperand& p, const DirectValues& values) {

@@ -6,11 +6,27 @@
 
 namespace fulmen::kernels {
 
+// All bits or none of them, by a mask that does not become a choice: a choice of a load becomes a branch around it, and loads one
+// after the other.
+template <bool kUniform = false, int kWords>
+FULMEN_DEVICE Words<kWords> masked(const Words<kWords>& x, unsigned mask) {
+  Words<kWords> y;
+  mask = kUniform ? evaluated_uniform(mask) : evaluated(mask);
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) y.word[w] = x.word[w] & mask;
+  return y;
+}
+
 // Elements [dim, dim + 8) of a row of `dims` elements, zeros beyond its end.
 FULMEN_DEVICE Words<4> load_piece(const Element* row, int dim, int dims) {
   Words<4> piece{};
   if constexpr (kWholeRows) {
     if (kExactDims || dim < dims) piece = global_load(reinterpret_cast<const Words<4>*>(row + dim));
+  } else if constexpr (kWholeDims && kAnyAlignment) {
+    // Loaded in any case: with a branch around each load they would come one after the other.
+    const bool there = kExactDims || dim < dims;
+    piece = global_load_unaligned<Words<4>>(row + (there ? dim : 0));
+    piece = masked(piece, there ? ~0U : 0U);
   } else {
 #pragma unroll
     for (int e = 0; e < 8; ++e) {

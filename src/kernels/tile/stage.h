@@ -7,6 +7,7 @@
 
 #include "layout.h"
 #include "scores.h"
+#include "tile/kept_keys.h"
 #include "tile/rows.h"
 #include "tile/values.h"
 
@@ -15,13 +16,15 @@ namespace fulmen::kernels {
 // What all tiles of a workgroup share.
 struct StageSource {
   const ForwardArguments& arguments;
-  Int64 batch, head;         // the query head
+  int batch, head;           // the query head
   Int64 row_begin, row_end;  // its query rows, for the keep-mask
   const Element* keys;       // row 0 of the KV head
   const Element* values;
   Int64 key_end;
 
-  FULMEN_DEVICE bool alive(Int64 key) const { return any_row_keeps(arguments, batch, head, row_begin, row_end, key); }
+  FULMEN_DEVICE bool alive(const ForwardArguments& a, Int64 key) const {
+    return any_row_keeps(a, batch, head, row_begin, row_end, key);
+  }
 };
 
 // Rows [first_key, first_key + kBlockN) of K or V: where they begin, the same in all lanes, and each lane's distance from there in
@@ -32,8 +35,7 @@ struct TileRows {
   int last;  // the last row that is there
 
   FULMEN_DEVICE static TileRows of(const Element* head, Int64 stride, Int64 first_key, Int64 key_end) {
-    const Int64 left = key_end - first_key;
-    return {head + first_key * stride, stride, static_cast<int>(left < kBlockN ? left - 1 : kBlockN - 1)};
+    return {head + first_key * stride, stride, at_most(key_end - first_key, kBlockN) - 1};
   }
   FULMEN_DEVICE int clamp(int row) const { return row < last ? row : last; }
 };
@@ -102,7 +104,7 @@ class Stage {
       const int row = static_cast<unsigned>(index) / kRow, dim = static_cast<unsigned>(index) % kRow * 8;
       if (kBlockN * kRow % kWorkgroup != 0 && index >= kBlockN * kRow) break;
       bool valid = kExactDims || dim < dims;
-      if constexpr (kKeepMask) valid = valid && (!values || source_.alive(first_key_ + rows.clamp(row)));
+      if constexpr (kKeepMask) valid = valid && (!values || source_.alive(source_.arguments, first_key_ + rows.clamp(row)));
       copy_async_16(at + row * pitch + 2 * dim, valid ? rows.rows + (kClamped ? rows.clamp(row) : row) * stride + dim : head,
                     valid);
     }
@@ -113,7 +115,7 @@ class Stage {
     for (int index = thread_id(); index < kBlockN * kRow; index += kWorkgroup) {
       const int row = index / kRow, dim = index % kRow * 8;
       Words<4> piece{};
-      if (!values || source_.alive(first_key_ + rows.clamp(row)))
+      if (!values || source_.alive(source_.arguments, first_key_ + rows.clamp(row)))
         piece = load_piece(rows.rows + rows.clamp(row) * stride, dim, dims);
       lds_store(at + row * pitch + 2 * dim, piece);
     }
@@ -137,24 +139,29 @@ class Stage {
   // Rows past the end read as 0.
   template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
-    const ForwardArguments& a = source_.arguments;
+    const ForwardArguments& a = kManyArguments ? reload(source_.arguments, first_key) : source_.arguments;
+    const int thread = kManyArguments ? recompute(thread_id(), first_key) : thread_id();
     const TileRows key_rows = TileRows::of(source_.keys, a.k.row, first_key, source_.key_end);
     const TileRows value_rows = TileRows::of(source_.values, a.v.row, first_key, source_.key_end);
     const Source keys(key_rows, a.head_dim), values(value_rows, a.head_dim_v);
+    KeptKeys<kBlockN> kept;
+    if constexpr (kKeepMask) {
+      kept = KeptKeys<kBlockN>::of([&](int n) { return n <= value_rows.last && source_.alive(a, first_key + n); });
+    }
 #pragma unroll
     for (int n = 0; n < kKeyRounds; ++n) {
-      const unsigned index = thread_id() + n * kWorkgroup;
+      const unsigned index = thread + n * kWorkgroup;
       if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
       if constexpr (kWorkgroup % kRowPieces == 0) {
         // Every round the same piece of a later row.
-        keys_[n] = keys.piece(n * (kWorkgroup / kRowPieces), thread_id() / kRowPieces, thread_id() % kRowPieces * 8);
+        keys_[n] = keys.piece(n * (kWorkgroup / kRowPieces), thread / kRowPieces, thread % kRowPieces * 8);
       } else {
         keys_[n] = keys.piece(0, index / kRowPieces, index % kRowPieces * 8);
       }
     }
 #pragma unroll
     for (int n = 0; n < kValueRounds; ++n) {
-      const unsigned index = thread_id() + n * kWorkgroup;
+      const unsigned index = thread + n * kWorkgroup;
       if (kValueGroups % kWorkgroup != 0 && index >= kValueGroups) break;
       const int position = index % (kBlockN / kGroup) * kGroup, dim = index / (kBlockN / kGroup) * 8;
 #pragma unroll
@@ -162,7 +169,7 @@ class Stage {
         // Positions of a group are at fixed distances from its first.
         values_[n][m] = values.piece(key_at(m) - key_at(0), key_at(position), dim);
         if constexpr (kKeepMask) {
-          if (!source_.alive(first_key + values.clamp(key_at(position + m)))) values_[n][m] = {};
+          values_[n][m] = kept.or_zero(key_at(position) + (key_at(m) - key_at(0)), values_[n][m]);
         }
       }
     }
@@ -205,13 +212,12 @@ class Stage {
    public:
     FULMEN_DEVICE Source(const TileRows& rows, int dims)
         : rows_(rows), dims_(dims), buffer_(rows.rows, static_cast<unsigned>(rows.last * rows.stride + dims) * 2) {}
-    FULMEN_DEVICE int clamp(int row) const { return rows_.clamp(row); }
     // Elements [dim, dim + 8) of row `fixed + row`, where `fixed` is the same in all lanes.
     FULMEN_DEVICE Words<4> piece(int fixed, int row, int dim) const {
       if constexpr (kWholeRows) {
         const auto stride = static_cast<unsigned>(rows_.stride) * 2;
         const unsigned offset = static_cast<unsigned>(row) * stride + 2 * static_cast<unsigned>(dim);
-        return buffer_.load(kExactDims || dim < dims_ ? offset : kBeyond, static_cast<unsigned>(fixed) * stride);
+        return buffer_.load<Words<4> >(kExactDims || dim < dims_ ? offset : kBeyond, static_cast<unsigned>(fixed) * stride);
       } else {
         return load_piece(rows_.rows + rows_.clamp(fixed + row) * rows_.stride, dim, dims_);
       }
