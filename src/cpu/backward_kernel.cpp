@@ -12,11 +12,14 @@
 namespace fulmen::cpu {
 namespace {
 
-// Tasks that a problem is cut into where it can be: enough for the cores of most machines, few enough that summing up dQ and dbias
-// costs little.
-constexpr int64_t kTasks = 32;
-// Bytes of a block of keys: K, V, dK and dV stay in L2, beside the tiles.
+// Tasks that a problem is cut into where it can be: enough for the threads of small machines; and for those of most, where each
+// split of the keys is so long that adding up its part of dQ costs less than 1 %.
+constexpr int64_t kTasks = 16;
+constexpr int64_t kManyTasks = 64;
+constexpr int64_t kLongSplit = 2048;
+// Bytes of a block of keys: K, V, dK and dV stay in L2, beside the tiles. No fewer keys than that: each block reads and writes dQ.
 constexpr int64_t kHeldBytes = 512 << 10;
+constexpr int64_t kMinHeldKeys = 256;
 // Most floats of all parts of the sums of dbias together, unless one part is bigger.
 constexpr int64_t kBiasSumFloats = 16 << 20;
 
@@ -36,7 +39,7 @@ int64_t choose_held_keys(const Problem& p, int lanes, int group, int block_n) {
   const int64_t operands = round_up(ceil_div(p.head_dim, group), lanes) + round_up(ceil_div(p.head_dim_v, group), lanes) +
                            (group > 1 ? round_up(p.head_dim, lanes) / group : 0);
   const int64_t floats = operands + round_up(p.head_dim, lanes) + round_up(p.head_dim_v, lanes);
-  const int64_t most = std::clamp<int64_t>(kHeldBytes / (floats * static_cast<int64_t>(sizeof(float))), 1, kMaxHeldKeys);
+  const int64_t most = std::clamp<int64_t>(kHeldBytes / (floats * static_cast<int64_t>(sizeof(float))), kMinHeldKeys, kMaxHeldKeys);
   const int64_t tiles = std::max<int64_t>(most / block_n, 1);
   return std::min(tiles, std::max<int64_t>(ceil_div(p.seqlen_k, block_n), 1)) * block_n;
 }
@@ -59,7 +62,9 @@ BackwardCut choose_cut(const Problem& p, int64_t held_keys) {
   cut.bias_parts = std::min(
       {cut.set_units, ceil_div(kTasks, std::max<int64_t>(cut.sets, 1)), std::max<int64_t>(kBiasSumFloats / sum_floats, 1)});
   const int64_t blocks = std::max<int64_t>(ceil_div(p.seqlen_k, held_keys), 1);
-  const int64_t splits = std::min(blocks, ceil_div(kTasks, std::max<int64_t>(cut.sets * cut.bias_parts, 1)));
+  const int64_t unsplit = std::max<int64_t>(cut.sets * cut.bias_parts, 1);
+  const int64_t long_splits = std::min(ceil_div(kManyTasks, unsplit), p.seqlen_k / kLongSplit);
+  const int64_t splits = std::min(blocks, std::max(ceil_div(kTasks, unsplit), long_splits));
   cut.split_keys = ceil_div(blocks, splits) * held_keys;
   cut.num_splits = std::max<int64_t>(ceil_div(p.seqlen_k, cut.split_keys), 1);
   return cut;

@@ -184,6 +184,7 @@ class BackwardTask {
         sums_ == nullptr ? at(layout_.dq) : sums_ + sums_layout_.dq + (group_head_ * sums_layout_.rows + row) * sums_layout_.stride;
     rows_.dq_started = !first_block;
     load_rows(first_block);
+    fetch_next_rows(first_block);
     for (int64_t key = begin / call_.block_n * call_.block_n; key < end; key += call_.block_n) {
       attend(key, static_cast<int>(end - key < call_.block_n ? end - key : call_.block_n));
     }
@@ -366,6 +367,21 @@ class BackwardTask {
   template <bool kStreams>
   FinalGradient<Isa, T, kStreams> final_gradient(T* out, int64_t stride, int rows, int64_t dim, float factor) {
     return {out, stride, factor, rows, static_cast<int>(dim), &ahead_};
+  }
+
+  // The rows of the head's next query tile, over the products of this one.
+  void fetch_next_rows(bool with_out) {
+    const int64_t row = rows_.first + kBlockM;
+    if (row >= problem_.seqlen_q) return;
+    constexpr int64_t kSize = sizeof(T);
+    ahead_ = {};
+    const auto add = [&](const Tensor& tensor, const TensorSpec& spec, int64_t dim) __attribute__((always_inline)) {
+      ahead_.add(fetch_rows(element<const T>(tensor, spec, unit_.batch, row, head_), spec.strides[1] * kSize, dim * kSize,
+                            rows_from(row)));
+    };
+    add(tensors_.q, problem_.q, problem_.head_dim);
+    add(tensors_.dout, problem_.dout, problem_.head_dim_v);
+    if (with_out) add(tensors_.out, problem_.out, problem_.head_dim_v);
   }
 
   void fetch_ahead(const BackwardUnit& next) {
