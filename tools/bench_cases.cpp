@@ -139,8 +139,10 @@ std::vector<BenchCase> bench_cases(const std::string& suite, DType dtype, CaseSi
   if (all || suite == "prefill") add_prefill(cases, dtype, suites.prefill, brief);
   if (all || suite == "boards") add_boards(cases, dtype, suites.boards, brief);
   if (all || suite == "decode") add_decode(cases, dtype, suites.decode, brief);
-  // Of all suites training takes longest for what it adds: two rows of it.
-  if (all || suite == "training") add_training(cases, dtype, suites.training_layers, suites.training_boards, brief || all);
+  // Of all suites training takes longest for what it adds: two rows of it, and none of a dtype that has few of the others.
+  if (suite == "training" || (all && !brief)) {
+    add_training(cases, dtype, suites.training_layers, suites.training_boards, brief || all);
+  }
   return cases;
 }
 

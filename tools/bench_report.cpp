@@ -75,8 +75,8 @@ std::string csv_field(const nlohmann::ordered_json& value) {
 }  // namespace
 
 std::string table_head() {
-  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>8}  {}", "suite", "dtype", "case", "kernel",
-                     "median", "min", "rate", "ceiling", "standard", "speed-up", "extra", "verified");
+  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>18}  {}", "suite", "dtype", "case", "kernel",
+                     "median", "min", "rate", "ceiling", "standard", "speed-up", "extra (standard's)", "verified");
 }
 
 std::string table_line(const BenchRow& row) {
@@ -90,7 +90,7 @@ std::string table_line(const BenchRow& row) {
   if (row.standard_extra_bytes > 0) extra += fmt::format(" ({})", bytes_text(row.standard_extra_bytes));
   const std::string how = row.verified_how == "all" ? "" : " (" + row.verified_how + ")";
   const std::string verified = row.verified ? "yes" + how : "NO: " + row.verify_message;
-  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>8}  {}", c.suite, to_string(c.dtype), c.name,
+  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>18}  {}", c.suite, to_string(c.dtype), c.name,
                      c.training ? row.backward_kernel : row.kernel, time_text(row.median_s), time_text(row.min_s), rate, share,
                      time_text(row.standard_s), speedup, extra, verified);
 }

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "program.h"
+#include "tools/bench_measure.h"
 
 namespace fulmen::test {
 namespace {
@@ -103,6 +104,37 @@ TEST_F(ReportTest, BenchWritesEveryFieldOfARealCase) {
   const std::string csv = read_text(path("b.csv"));
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 2) << csv;
   EXPECT_EQ(csv.rfind("suite,case,device,kernel,backward_kernel,dtype,", 0), 0U) << csv;
+}
+
+TEST_F(ReportTest, TrainingStandsBesideStandardAttention) {
+  tools::BenchSettings settings;
+  settings.seconds = 0.02;
+  settings.kernel = "cpu.backward.scalar";  // forces the pass that it computes
+  tools::BenchMeter meter(settings, {}, 1);
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const Result<tools::BenchRow> row = meter.measure({.suite = "training",
+                                                       .name = "a layer",
+                                                       .dtype = dtype,
+                                                       .batch = 2,
+                                                       .seqlen_q = 100,
+                                                       .seqlen_k = 100,
+                                                       .heads = 2,
+                                                       .kv_heads = 1,
+                                                       .head_dim = 32,
+                                                       .causal = true,
+                                                       .training = true});
+    ASSERT_TRUE(row.ok()) << row.status().message();
+    EXPECT_TRUE(row->verified) << row->verify_message;
+    EXPECT_EQ(row->backward_kernel, "cpu.backward.scalar");
+    EXPECT_NE(row->kernel, "");
+    EXPECT_EQ(row->standard_kernel, "cpu.standard.backward") << row->standard_note;
+    EXPECT_GT(row->standard_s, 0);
+    EXPECT_NEAR(row->speedup, row->standard_s / row->min_s, 1e-9);
+    EXPECT_GT(row->standard_extra_bytes, 0U);
+    // 2 flops of 2 + 5 products of 32 for the 5050 pairs that each of 4 heads attends.
+    EXPECT_NEAR(row->tflops * row->min_s * 1e12, 2.0 * 7 * 32 * 5050 * 4, 1);
+    EXPECT_NEAR(row->backward_tflops * row->backward_s * 1e12, 2.0 * 5 * 32 * 5050 * 4, 1);
+  }
 }
 
 TEST_F(ReportTest, BenchNamesACaseThatIsLeftOut) {
