@@ -125,7 +125,14 @@ class Backward final : public Family {
         .total;
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
-    const TileShape& shape = outputs == kGivesDq ? shapes_for(p).queries : shapes_for(p).keys;
+    TileShape shape = outputs == kGivesDq ? shapes_for(p).queries : shapes_for(p).keys;
+    // No wave without rows: chess boards have 64.
+    const int64_t rows = outputs == kGivesDq ? p.seqlen_q : p.seqlen_k;
+    while (rows <= shape.block_m / 2 && shape.block_m > 16 * shape.waves) shape.block_m /= 2;
+    while (rows <= shape.block_m / 2 && shape.waves > 4) {
+      shape.block_m /= 2;
+      shape.waves /= 2;
+    }
     if (shapes_for(p).split_keys && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
     Specialisation s;
     s.entry = "backward.h";

@@ -39,9 +39,15 @@ template <class V>
 FULMEN_DEVICE V global_load(const V* p) {
   return *p;
 }
-// Only for targets with kAnyAlignment.
+// By pieces of 2 bytes: no target here has kAnyAlignment, so nothing calls it.
 template <class V>
-FULMEN_DEVICE V global_load_unaligned(const void* p);
+FULMEN_DEVICE V global_load_unaligned(const void* p) {
+  struct Pieces {
+    unsigned short piece[sizeof(V) / 2];
+  } pieces;
+  for (unsigned n = 0; n < sizeof(V) / 2; ++n) pieces.piece[n] = static_cast<const unsigned short*>(p)[n];
+  return __builtin_bit_cast(V, pieces);
+}
 template <class V>
 FULMEN_DEVICE void global_store(V* p, V value) {
   *p = value;
