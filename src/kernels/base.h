@@ -5,22 +5,25 @@
 //   FULMEN_DEVICE                            how a device function is declared
 //   FULMEN_KERNEL(Arguments, body)           the entry point fulmen_kernel(Arguments by value), calling body(const Arguments&)
 //   lane_id() wave_id() thread_id() workgroup_id()
-//   reload(arguments, when)                  a kernel's arguments again, so that they need not stay in registers until then; `when`
-//                                            is the same in all lanes and differs from one turn of a loop to the next
-//   recompute(x, when)                       x; what follows from it is not kept in registers from one turn to the next
+//   reload(arguments, when)                  a kernel's arguments again: they need not stay in registers until then. `when` is the
+//                                            same in all lanes and differs from one turn of a loop to the next
+//   recompute(x, when)                       x; what follows from it need not stay in registers either
 //   barrier()                                of the workgroup; LDS written before is read after
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
 //   any_lane(x) ballot(x)                    is x true in any lane of the wave; bit l: in lane l. The same answer in all
 //   struct Pair {x, y}; multiply_add(pair, b, c) add(pair, pair)
 //   schedule_fence()                         a hint: keep the order of loads across it
-//   evaluated(x) evaluated_uniform(x)        x (the same in all lanes), computed where it stands, so that a choice of it does not
-//   become a branch larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN global_load_unaligned<V>(p) AMD: at any
-//   address class Buffer(base, bytes)                AMD: load<V>(offset, fixed), 0 past the end shuffle_xor(x, mask) the value of
-//   lane_id() ^ mask exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6 absolute) over the
-//   softmax's range half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32 bits, a in the low
-//   half pack_bf16_probabilities(a, b)            the same for numbers >= 0, ties to either side halves(a, b, high) the low (high)
-//   16 bits of a, and above them those of b
+//   larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN
+//   evaluated(x) evaluated_uniform(x)        x (the same in all lanes), so that to choose it does not become a branch
+//   global_load_unaligned<V>(p)              AMD: at any address
+//   class Buffer(base, bytes)                AMD: load<V>(offset, fixed), 0 past the end
+//   shuffle_xor(x, mask)                     the value of lane_id() ^ mask
+//   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6 absolute) over the softmax's range
+//   half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32 bits, a in the low half
+//   pack_half_probabilities(a, b)            the same for numbers >= 0 that are 2^kHalfShift too large (kHalfUnshift undoes it)
+//   pack_bf16_probabilities(a, b)            the same for numbers >= 0, ties to either side
+//   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 #pragma once
 
 namespace fulmen::kernels {
@@ -60,7 +63,7 @@ constexpr bool kIsHalf<Half> = true;
 FULMEN_DEVICE unsigned float_bits(float x) { return __builtin_bit_cast(unsigned, x); }
 FULMEN_DEVICE float bits_float(unsigned x) { return __builtin_bit_cast(float, x); }
 
-// The smaller of x >= 0 and an int: scalar units compare no 64 bits, so what is the same in all lanes would leave them.
+// The smaller of x and an int.
 FULMEN_DEVICE int at_most(Int64 x, int most) { return x < most ? static_cast<int>(x) : most; }
 
 FULMEN_DEVICE float to_float(float x) { return x; }
@@ -89,9 +92,11 @@ FULMEN_DEVICE unsigned pack<Bfloat16>(float a, float b) {
   return pack_bf16(a, b);
 }
 
-template <class T>
+// kShifted: they are 2^kHalfShift too large.
+template <class T, bool kShifted>
 FULMEN_DEVICE unsigned pack_probabilities(float a, float b) {
-  return kIsHalf<T> ? pack_halves(a, b) : pack_bf16_probabilities(a, b);
+  if constexpr (!kIsHalf<T>) return pack_bf16_probabilities(a, b);
+  return kShifted ? pack_half_probabilities(a, b) : pack_halves(a, b);
 }
 
 template <class T>

@@ -90,7 +90,7 @@ struct ForwardTask {
       });
       if constexpr (kDropout) drop(map, wave_row + 16 * t, first_key, score[t]);
 #pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) p[t][f] = to_operand<Element>(score[t][f]);
+      for (int f = 0; f < kKeyTiles; ++f) p[t][f] = to_operand<Element, true>(score[t][f]);
     }
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
@@ -112,7 +112,7 @@ struct ForwardTask {
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
         const RowState& state = rows.state[t];
         const Int64 i = wave_row + 16 * t + tile_row(slot);
-        const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), row_sum(state.sum[slot]));
+        const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), total(state.sum[slot]));
         if (i >= map.end) continue;
         Element* row = out_row(a, map.batch, map.first_head, i);
 #pragma unroll

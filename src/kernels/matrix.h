@@ -20,7 +20,7 @@
 //   multiply_scores<T>(float (&scores)[kElements], keys, queries)
 //
 //   Probabilities and values, of kValueKeys keys:
-//   ProbabilityOperand to_operand<T>(const float (&p)[kElements])    16 keys
+//   ProbabilityOperand to_operand<T, kShifted>(const float (&p)[kElements])    16 keys; kShifted: see kHalfShift in base.h
 //   struct ValueOperand; multiply_output<T>(float (&out)[kElements], probabilities, values)   16 dims
 //   tile/stage.h loads ValueOperands from LDS.
 //

@@ -64,7 +64,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
     exponentiate(rows, softmax_scale(a), score, [](const float(&)[kRowsPerLane]) {});
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
-      const ProbabilityOperand p = to_operand<Element>(score[f]);
+      const ProbabilityOperand p = to_operand<Element, true>(score[f]);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         if constexpr (kValuesEarly) {
@@ -80,7 +80,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const Int64 i = first_row + tile_row(slot);
-    const RowEnd end = end_row(a, head, rows.reference[slot] * softmax_scale(a), row_sum(rows.sum[slot]));
+    const RowEnd end = end_row(a, head, rows.reference[slot] * softmax_scale(a), total(rows.sum[slot]));
     if (i >= row_end) continue;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {

@@ -94,7 +94,7 @@ struct SplitTask {
     exponentiate(rows, softmax_scale(a), score, [&](const float(&factor)[kRowsPerLane]) { out.rescale(factor); });
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
-      const ProbabilityOperand p = to_operand<Element>(score[f]);
+      const ProbabilityOperand p = to_operand<Element, true>(score[f]);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         if constexpr (kTogether) {
@@ -113,7 +113,7 @@ FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, f
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const int row = tile_row(slot);
-    const float sum = row_sum(rows.sum[slot]);
+    const float sum = total(rows.sum[slot]);
     if (tile_column(0) == 0) {
       lds_store(4 * (kMaximaAt + wave * 16 + row), rows.reference[slot] * scale);
       lds_store(4 * (kSumsAt + wave * 16 + row), sum);

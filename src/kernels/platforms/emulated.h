@@ -145,6 +145,19 @@ FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return high ? a >> 16U | (b & 0xFFFF0000U) : (a & 0xFFFFU) | b << 16U;
 }
 
+// Two probabilities, as platforms/nvidia.h or platforms/amd.h: there toward zero.
+#if defined(FULMEN_TARGET_SM80)
+constexpr float kHalfShift = 0, kHalfUnshift = 1;
+FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) { return pack_halves(a, b); }
+#else
+constexpr float kHalfShift = 5.0803e-4F, kHalfUnshift = 0.99964792F;
+FULMEN_DEVICE unsigned truncate_half(float x) {
+  const unsigned rounded = round_half(x);
+  return rounded - (half_to_float(static_cast<unsigned short>(rounded)) > x ? 1U : 0U);
+}
+FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) { return truncate_half(a) | truncate_half(b) << 16U; }
+#endif
+
 // Two probabilities, ties up: as platforms/amd.h.
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
   return halves(__builtin_bit_cast(unsigned, a) + 0x8000U, __builtin_bit_cast(unsigned, b) + 0x8000U, true);

@@ -123,4 +123,6 @@ FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) { return __byte_perm(a, b, high ? 0x7632 : 0x5410); }
 
 // Two probabilities; the chip rounds as fast as anything else would.
+constexpr float kHalfShift = 0, kHalfUnshift = 1;
+FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) { return pack_halves(a, b); }
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) { return pack_bf16(a, b); }

@@ -49,9 +49,9 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
 struct ProbabilityOperand {
   Words<2> words;
 };
-template <class T>
+template <class T, bool kShifted = false>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
-  return {{{pack_probabilities<T>(p[0], p[1]), pack_probabilities<T>(p[2], p[3])}}};
+  return {{{pack_probabilities<T, kShifted>(p[0], p[1]), pack_probabilities<T, kShifted>(p[2], p[3])}}};
 }
 using ValuePiece = Words<2>;
 struct ValueOperand {

@@ -45,13 +45,13 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
 struct ProbabilityOperand {
   Words<8> words;
 };
-template <class T>
+template <class T, bool kShifted = false>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
   ProbabilityOperand operand;
   const bool low_half = lane_id() < 16;
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
-    const unsigned mine = pack_probabilities<T>(p[2 * m], p[2 * m + 1]);
+    const unsigned mine = pack_probabilities<T, kShifted>(p[2 * m], p[2 * m + 1]);
     const unsigned other = permlanex16(mine);
     operand.words.word[m] = low_half ? mine : other;
     operand.words.word[m + 4] = low_half ? other : mine;

@@ -70,10 +70,10 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
 struct ProbabilityOperand {
   Words<4> words;
 };
-template <class T>
+template <class T, bool kShifted = false>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
-  return {{{pack_probabilities<T>(p[0], p[1]), pack_probabilities<T>(p[2], p[3]), pack_probabilities<T>(p[4], p[5]),
-            pack_probabilities<T>(p[6], p[7])}}};
+  return {{{pack_probabilities<T, kShifted>(p[0], p[1]), pack_probabilities<T, kShifted>(p[2], p[3]),
+            pack_probabilities<T, kShifted>(p[4], p[5]), pack_probabilities<T, kShifted>(p[6], p[7])}}};
 }
 struct ValueOperand {
   Words<4> words;  // of dims 0 to 7: both words of B; then of dims 8 to 15

@@ -172,6 +172,11 @@ struct RowState {
   }
 };
 
+// Probabilities and their sums are 2^kShift too large where their rounding wants that.
+constexpr float kShift = kIsHalf<Element> ? kHalfShift : 0.0F;
+// A row's sum, without that.
+FULMEN_DEVICE float total(float sum) { return row_sum(sum) * (kIsHalf<Element> ? kHalfUnshift : 1.0F); }
+
 FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) { return kPlainScale ? a.scale : 1.0F; }
 
 // Scores become probabilities. Calls rescale(factor) where the rows' outputs so far are to be multiplied, with a factor for each
@@ -207,13 +212,14 @@ FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTil
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const float offset = rows.reference[slot] == -kInfinity ? 0.0F : rows.reference[slot] * scale;
+    const float shift = kShift == 0 ? -offset : kShift - offset;
     Pair sum{0, 0};
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
       for (int e = 0; e < kElements; e += 2) {
         if (row_slot(e) != slot) continue;
-        const Pair s = multiply_add(Pair{score[f][e], score[f][e + 1]}, scale, -offset);
+        const Pair s = multiply_add(Pair{score[f][e], score[f][e + 1]}, scale, shift);
         const Pair p{exp2(s.x), exp2(s.y)};
         score[f][e] = p.x;
         score[f][e + 1] = p.y;
