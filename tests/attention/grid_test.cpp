@@ -119,23 +119,29 @@ TEST(GridCoverage, EveryRegisteredKernelRunsSomewhere) {
       spec.num_heads = 4;
       spec.num_kv_heads = 2;
       spec.head_dim = spec.head_dim_v = 64;
-      Case c(spec, random);
-      for (const std::string& kernel : kernels_for(c.problem())) {
-        EXPECT_TRUE(verified(c, kernel));
-        std::erase(unseen, kernel);
+      for (const bool backward : {false, true}) {
+        spec.backward = backward;
+        Case c(spec, random);
+        for (const std::string& kernel : kernels_for(c.problem())) {
+          EXPECT_TRUE(verified(c, kernel));
+          std::erase(unseen, kernel);
+        }
       }
     }
   }
-  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
-    CaseSpec spec;
-    spec.dtype = dtype;
-    const Case c(spec, random);
-    const Result<std::vector<Candidate>> all = candidates(c.problem(), "cpu");
-    ASSERT_TRUE(all.ok());
-    for (const Candidate& candidate : all.value()) {
-      if (std::find(unseen.begin(), unseen.end(), candidate.kernel) == unseen.end()) continue;
-      EXPECT_FALSE(candidate.support.yes) << candidate.kernel << " supports a problem and was never run";
-      std::cout << candidate.kernel << " did not run: " << candidate.support.reason << '\n';
+  for (const bool backward : {false, true}) {
+    for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
+      CaseSpec spec;
+      spec.dtype = dtype;
+      spec.backward = backward;
+      const Case c(spec, random);
+      const Result<std::vector<Candidate>> all = candidates(c.problem(), "cpu");
+      ASSERT_TRUE(all.ok());
+      for (const Candidate& candidate : all.value()) {
+        if (std::find(unseen.begin(), unseen.end(), candidate.kernel) == unseen.end()) continue;
+        EXPECT_FALSE(candidate.support.yes) << candidate.kernel << " supports a problem and was never run";
+        std::cout << candidate.kernel << " did not run: " << candidate.support.reason << '\n';
+      }
     }
   }
 }
