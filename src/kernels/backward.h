@@ -115,6 +115,7 @@ FULMEN_DEVICE RowOperand lds_operand(int at, int pitch) {
 // What modifies a wave's 16 rows of scores against a tile of columns, by the rows that a lane owns.
 struct TileScores {
   Int64 first_column;
+  int last_column;  // that is there
   Int64 row[kRowsPerLane];
   int low[kRowsPerLane], high[kRowsPerLane];  // the columns [low, high) of the tile are attended
   const BiasElement* bias[kRowsPerLane];      // of the tile's first column
@@ -161,6 +162,8 @@ struct BackwardTask {
     const BackwardArguments& a = arguments;
     TileScores tile{};
     tile.first_column = first_column;
+    const Int64 left = (kRowsAreKeys ? a.seqlen_q : a.seqlen_k) - first_column;
+    tile.last_column = kMasked && left < kBlockN ? static_cast<int>(left) - 1 : kBlockN - 1;
     tile.bias_step = kRowsAreKeys ? a.bias.row : 1;
     tile.mask_step = kRowsAreKeys ? a.keep_mask.row : 1;
     if constexpr (kAlibi) tile.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
@@ -195,10 +198,11 @@ struct BackwardTask {
         numbers = {bits_float(words.word[0]), bits_float(words.word[1])};
       }
       const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
-      const ScoreGradient g = score_gradient(a, tile.score(slot, column), numbers, score[e], gradient[e], attended, [&] {
-        const Int64 row = tile.row[slot], other = tile.first_column + column;
-        return kRowsAreKeys ? dropout.factor(other, row) : dropout.factor(row, other);
-      });
+      const ScoreGradient g = score_gradient(a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
+                                             numbers, score[e], gradient[e], attended, [&] {
+                                               const Int64 row = tile.row[slot], other = tile.first_column + column;
+                                               return kRowsAreKeys ? dropout.factor(other, row) : dropout.factor(row, other);
+                                             });
       score[e] = g.weight;
       gradient[e] = g.dot;
       if constexpr (kGivesDbias) bias[e] += g.bias;

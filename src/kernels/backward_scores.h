@@ -53,12 +53,13 @@ struct ScoreInputs {
   }
 };
 
-// dot: q.k; dprobability: dout.v; factor(): dropout's. `attended` says what the band, and the ends, let the query attend; what is
-// not attended is not read.
+// dot: q.k; dprobability: dout.v; factor(): dropout's. `attended` says what the band, and the ends, let the query attend; the
+// inputs are somewhere in memory also where it says no.
 template <class Factor>
 FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowNumbers& numbers,
                                            float dot, float dprobability, bool attended, const Factor& factor) {
-  if constexpr (kKeepMask) attended = attended && global_load(inputs.keep_mask) != 0;
+  // Read whether attended or not: a branch around each load would hold up all that follows.
+  if constexpr (kKeepMask) attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
   float score = dot * a.scale;
   float slope = 1.0F;
   if constexpr (kSoftcap) {
@@ -66,7 +67,7 @@ FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const Sco
     slope = 1.0F - tanh * tanh;
     score = a.softcap * tanh;
   }
-  if constexpr (kBias) score += attended ? kLog2E * to_float(global_load(inputs.bias)) : 0.0F;
+  if constexpr (kBias) score += evaluated(kLog2E * to_float(global_load(inputs.bias)));
   if constexpr (kAlibi) score -= inputs.slope * absolute(inputs.distance);
   const float probability = exp2(score - numbers.offset);
   const float dropped = kDropout ? factor() : 1.0F;
