@@ -25,24 +25,29 @@ struct Shapes {
 
 struct Target {
   MatrixTarget matrix;
+  int max_bias_dim;  // most head_dim with which dbias beside dq fits in registers
   std::array<Shapes, 3> shapes;
 };
 
 constexpr std::array kTargets{
     // Both halves of a wave hold the same operands: rows of more than 64 dims wait in LDS.
     Target{kMatrixTargets[0],
+           32,
            {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false},
              {128, {64, 32, 4, 1, true, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false},
              {256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true}}}},
     Target{kMatrixTargets[1],
+           64,
            {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false},
              {128, {128, 32, 8, 1, false, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false},
              {256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true}}}},
     Target{kMatrixTargets[2],
+           128,
            {{{64, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 2, 1}, false},
              {128, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 1, 1}, false},
              {256, {64, 16, 4, 1, false, 1, 1}, {64, 16, 4, 1, false, 1, 1}, false}}}},
     Target{kMatrixTargets[3],
+           128,
            {{{64, {128, 64, 4, 2, false, 1, 2}, {128, 32, 4, 2, false, 1, 2}, false},
              {128, {64, 64, 4, 2, false, 1, 2}, {64, 64, 4, 2, false, 1, 2}, false},
              {256, {64, 32, 4, 1, true, 1, 1}, {128, 64, 8, 2, false, 1, 1}, true}}}},
@@ -100,7 +105,8 @@ class Backward final : public Family {
   // Whether one tile of columns can hold all keys, so that dbias comes beside dq (chess boards): the kernel for both.
   bool holds_all_keys(const Problem& p, const Chip& chip, Specialisation& s) const {
     constexpr int kMostKeys = 64;
-    if (!p.dbias.present || p.seqlen_k < 1 || p.seqlen_k > kMostKeys || s.head_dim > 128 || s.head_dim_v > 128) return false;
+    if (!p.dbias.present || p.seqlen_k < 1 || p.seqlen_k > kMostKeys || std::max(s.head_dim, s.head_dim_v) > target_.max_bias_dim)
+      return false;
     s.block_m = s.block_n = kMostKeys;
     s.workgroup = 4 * chip.wave_size;
     s.buffers = 1;
