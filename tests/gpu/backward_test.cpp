@@ -42,6 +42,9 @@ TEST_P(GpuBackward, Features) {
   s.bias_dtype = DType::fp16;
   s.bias_broadcast = {true, false, false};
   check(s);
+  s.gradients = {false, false, false, true, false};  // dbias alone
+  check(s);
+  s.gradients = {true, true, true, true, true};
   s.seqlen_q = random.between(65, 140);  // some queries' tiles attend no key
   s.seqlen_k = random.between(1, 64);
   s.window_left = random.between(0, 30);

@@ -87,7 +87,7 @@ class Backward final : public Family {
       plan.add_rows(specialisation(p, chip, dk | dv), dk | dv);
     }
     if (with_bias) {
-      plan.add_bias(bias, kGivesDbias | (p.dq.present ? kGivesDq : 0));
+      plan.add_bias(bias, bias.outputs);
     } else {
       plan.add_bias(portable_backward_kernel(p), kGivesDbias);
     }
@@ -114,7 +114,7 @@ class Backward final : public Family {
     s.values_early = false;
     s.min_waves = 1;
     s.min_workgroups = 2;
-    s.outputs = kGivesDq | kGivesDbias;
+    s.outputs = kGivesDbias | (p.dq.present ? kGivesDq : 0);
     s.lds_bytes = lds_bytes(s);
     return s.lds_bytes <= chip.lds_bytes;
   }
