@@ -52,6 +52,31 @@ def check(out, q, k, v, *, causal=False, bias=None, label=""):
     return worst
 
 
+def worst_share(gots, wants, label):
+    """Worst error of gradients, as a share of the largest number of each."""
+    worst = 0.0
+    for got, want in zip(gots, wants, strict=True):
+        share = ((got.float() - want).abs().max() / want.abs().max()).item()
+        if not share < 0.03:
+            raise SystemExit(f"WRONG {label}: error {share}")
+        worst = max(worst, share)
+    return worst
+
+
+def beside_flash(suite, name, ours, flash, flops, error):
+    mine, theirs = seconds(ours), seconds(flash)
+    mine = min(mine, seconds(ours))
+    report(
+        suite=suite,
+        case=name,
+        kernel=ours.kernel(),
+        tflops=flops / mine / 1e12,
+        flash2_tflops=flops / theirs / 1e12,
+        ratio=theirs / mine,
+        error=error,
+    )
+
+
 def ceilings():
     a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     b = torch.empty_like(a)
@@ -81,17 +106,7 @@ def forward(dtype, only):
                     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                         return F.scaled_dot_product_attention(heads_first(q), heads_first(k), heads_first(v), is_causal=causal)
 
-                mine, theirs = seconds(ours), seconds(flash)
-                mine = min(mine, seconds(ours))
-                report(
-                    suite="forward",
-                    case=name,
-                    kernel=ours.kernel(),
-                    tflops=flops / mine / 1e12,
-                    flash2_tflops=flops / theirs / 1e12,
-                    ratio=theirs / mine,
-                    error=error,
-                )
+                beside_flash("forward", name, ours, flash, flops, error)
 
 
 def boards(dtype, only):
@@ -157,10 +172,7 @@ def backward(dtype, only):
                 error = 0.0
                 if length <= 2048:
                     at = (batch - 1, slice(None), heads - 1)
-                    for got, want in zip((dq, dk, dv), gradients(q[at], k[at], v[at], dout[at], causal=causal), strict=True):
-                        error = max(error, ((got[at].float() - want).abs().max() / want.abs().max()).item())
-                    if not error < 0.03:
-                        raise SystemExit(f"WRONG {name}: error {error}")
+                    error = worst_share((dq[at], dk[at], dv[at]), gradients(q[at], k[at], v[at], dout[at], causal=causal), name)
                 flops = 10 * 16384 * length * 2048 * (0.5 if causal else 1)
 
                 qh, kh, vh, doh = (heads_first(x) for x in (q, k, v, dout))
@@ -169,17 +181,7 @@ def backward(dtype, only):
                 def flash(q=qh, k=kh, v=vh, dout=doh, causal=causal, rest=(o, logs, cq, ck, mq, mk), random=(seed, offset)):
                     return aten._scaled_dot_product_flash_attention_backward(dout, q, k, v, *rest, 0.0, causal, *random)
 
-                mine, theirs = seconds(ours), seconds(flash)
-                mine = min(mine, seconds(ours))
-                report(
-                    suite="backward",
-                    case=name,
-                    kernel=ours.kernel(),
-                    tflops=flops / mine / 1e12,
-                    flash2_tflops=flops / theirs / 1e12,
-                    ratio=theirs / mine,
-                    error=error,
-                )
+                beside_flash("backward", name, ours, flash, flops, error)
 
 
 def training(dtype, only):
@@ -206,9 +208,7 @@ def training(dtype, only):
             ours()
             torch.cuda.synchronize()
             at = (batch - 1, slice(None), heads - 1)
-            error = 0.0
-            for got, want in zip((dq, dk, dv), gradients(q[at], k[at], v[at], dout[at], bias=bias[0, heads - 1]), strict=True):
-                error = max(error, ((got[at].float() - want).abs().max() / want.abs().max()).item())
+            wanted = gradients(q[at], k[at], v[at], dout[at], bias=bias[0, heads - 1])
             qh, kh, vh, doh = (heads_first(x) for x in (q, k, v, dout))
 
             def peer(q=qh, k=kh, v=vh, dout=doh, bias=spread):
@@ -218,10 +218,7 @@ def training(dtype, only):
                 )
                 return g[3].sum(0, dtype=torch.float32)
 
-            want = peer()[heads - 1]
-            error = max(error, ((dbias[0, heads - 1].float() - want).abs().max() / want.abs().max()).item())
-            if not error < 0.03:
-                raise SystemExit(f"WRONG {name}: error {error}")
+            error = worst_share((dq[at], dk[at], dv[at], dbias[0, heads - 1]), (*wanted, peer()[heads - 1]), name)
             mine, theirs = graph_seconds([ours], repeats=8), graph_seconds([peer], repeats=8)
             report(
                 suite="training",

@@ -76,11 +76,22 @@ class GpuRunner final : public Runner {
   }
 
  private:
-  static bool pointers_are_whole(const AttentionTensors& t) {
+  bool pointers_are_whole(const AttentionTensors& t) const {
     constexpr std::uintptr_t kPiece = 16;
+    using T = AttentionTensors;
+    using P = Problem;
     std::uintptr_t bits = 0;
-    for (const void* data : {t.q.data, t.k.data, t.v.data, t.out.data, t.bias.data, t.dout.data, t.dq.data, t.dk.data, t.dv.data}) {
-      bits |= reinterpret_cast<std::uintptr_t>(data);
+    for (const auto& [tensor, spec] : {std::pair{&T::q, &P::q},
+                                       {&T::k, &P::k},
+                                       {&T::v, &P::v},
+                                       {&T::out, &P::out},
+                                       {&T::bias, &P::bias},
+                                       {&T::dout, &P::dout},
+                                       {&T::dq, &P::dq},
+                                       {&T::dk, &P::dk},
+                                       {&T::dv, &P::dv}}) {
+      // A forward call may carry pointers of the backward pass.
+      if ((problem_.*spec).present) bits |= reinterpret_cast<std::uintptr_t>((t.*tensor).data);
     }
     return bits % kPiece == 0;
   }

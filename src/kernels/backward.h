@@ -21,7 +21,6 @@ constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kRowTiles = kBlockM / (16 * kWaves);
 constexpr int kColumnTiles = kBlockN / 16;
 constexpr int kFirstDepths = kHeadDim / kDepth, kSecondDepths = kHeadDimV / kDepth;
-constexpr bool kGivesFirst = kGivesDq || kGivesDk;
 constexpr int kFirstTiles = kGivesFirst ? kHeadDim / 16 : 1, kSecondTiles = kGivesDv ? kHeadDimV / 16 : 1;
 constexpr bool kRowsInLds = kQueriesInLds;
 // The next tile is on its way while one is computed; or waits until that is read, where copies write to the one buffer by
@@ -45,20 +44,6 @@ struct WaveRows {
   float second_sum[kRowTiles][kSecondTiles][kElements];
 };
 using BiasTiles = float[kRowTiles][kGivesDbias ? kColumnTiles : 1][kElements];
-
-// One head's two tensors of a side.
-struct Side {
-  const Element* first;
-  const Element* second;
-  Int64 first_stride, second_stride;
-
-  FULMEN_DEVICE static Side queries(const BackwardArguments& a, Int64 batch, Int64 head) {
-    return {at<Element>(a.q, batch, 0, head), at<Element>(a.dout, batch, 0, head), a.q.row, a.dout.row};
-  }
-  FULMEN_DEVICE static Side keys(const BackwardArguments& a, Int64 batch, Int64 kv_head) {
-    return {at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), a.k.row, a.v.row};
-  }
-};
 
 // A tile of both tensors of the columns, and of the queries' numbers where they are the columns.
 class Columns {
@@ -90,7 +75,7 @@ class Columns {
     }
     if constexpr (kRowsAreKeys) {
       if (thread_id() < kBlockN) {
-        lds_store(at + kBackward.numbers_at + 8 * thread_id(), Words<2>{{float_bits(numbers_.offset), float_bits(numbers_.delta)}});
+        lds_store(at + kBackward.numbers_at + 8 * thread_id(), numbers_.words());
       }
     }
 #if defined(FULMEN_TARGET_SM80)
@@ -185,7 +170,7 @@ struct BackwardTask {
 
   // P and dS of 16 rows and 16 columns, in place of q.k and dout.v. kMasked: the band, or an end, may lie in the tile.
   template <bool kMasked>
-  FULMEN_DEVICE void gradients(const TileScores& tile, Int64 head, int first_column, int numbers_at, DropoutMask& dropout,
+  FULMEN_DEVICE void gradients(const TileScores& tile, int first_column, int numbers_at, DropoutMask& dropout,
                                const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements],
                                float (&gradient)[kElements], float (&bias)[kElements]) const {
     const BackwardArguments& a = arguments;
@@ -193,10 +178,7 @@ struct BackwardTask {
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
       RowNumbers numbers = row_numbers[slot];
-      if constexpr (kRowsAreKeys) {
-        const auto words = lds_load<Words<2>>(numbers_at + 8 * tile_column(e));
-        numbers = {bits_float(words.word[0]), bits_float(words.word[1])};
-      }
+      if constexpr (kRowsAreKeys) numbers = RowNumbers::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
       const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       const ScoreGradient g = score_gradient(a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
                                              numbers, score[e], gradient[e], attended, [&] {
@@ -228,8 +210,8 @@ struct BackwardTask {
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        gradients<kMasked>(tile[t], head, 16 * f, at + kBackward.numbers_at + 8 * 16 * f, dropout, numbers[t], score[t],
-                           gradient[t], bias[t][kGivesDbias ? f : 0]);
+        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, dropout, numbers[t], score[t], gradient[t],
+                           bias[t][kGivesDbias ? f : 0]);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
       }
@@ -283,45 +265,38 @@ struct BackwardTask {
   }
 };
 
-// The workgroup's rows to LDS, and from there to registers unless they stay. Rows past the end repeat the last one.
-FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64 row_begin, Int64 row_end, WaveRows& rows) {
-  // Where they do not stay they pass through the columns' place, one tensor after the other.
-  const int first_at = kRowsInLds ? kBackward.first_rows_at : 0, second_at = kRowsInLds ? kBackward.second_rows_at : 0;
-  const auto to_lds = [&](const Element* head, Int64 stride, int dims, int pieces, int at, int pitch) {
-    for (int index = thread_id(); index < kBlockM * pieces; index += kWorkgroup) {
-      const int row = index / pieces, piece = index % pieces;
-      const Int64 from = row_begin + row < row_end ? row_begin + row : row_end - 1;
-      lds_store(at + row * pitch + 16 * piece, load_piece(head + from * stride, 8 * piece, dims));
-    }
-  };
-  const int wave = wave_id() * kRowTiles * 16;
-  to_lds(side.first, side.first_stride, a.head_dim, kHeadDim / 8, first_at, kBackward.first_pitch);
+// One tensor of the workgroup's rows to LDS, and from there to registers unless they stay. Rows past the end repeat the last one.
+template <int kDepths, int kHeld>
+FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at, int pitch,
+                               RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths]) {
+  constexpr int kRowPieces = kDepths * kDepth / 8;
+  for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
+    const int row = index / kRowPieces, piece = index % kRowPieces;
+    const Int64 from = row_begin + row < row_end ? row_begin + row : row_end - 1;
+    lds_store(at + row * pitch + 16 * piece, load_piece(head + from * stride, 8 * piece, dims));
+  }
   if constexpr (!kRowsInLds) {
+    const int wave = wave_id() * kRowTiles * 16;
     barrier();
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
-      for (int d = 0; d < kFirstDepths; ++d) {
-        rows.first[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] =
-            lds_operand(first_at + (wave + 16 * t) * kBackward.first_pitch + 2 * kDepth * d, kBackward.first_pitch);
+      for (int d = 0; d < kDepths; ++d) {
+        rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] = lds_operand(at + (wave + 16 * t) * pitch + 2 * kDepth * d, pitch);
       }
     }
     barrier();
   }
+}
+
+FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64 row_begin, Int64 row_end, WaveRows& rows) {
+  // Where they do not stay they pass through the columns' place, one tensor after the other.
+  const int first_at = kRowsInLds ? kBackward.first_rows_at : 0, second_at = kRowsInLds ? kBackward.second_rows_at : 0;
+  load_tensor<kFirstDepths>(side.first, side.first_stride, a.head_dim, row_begin, row_end, first_at, kBackward.first_pitch,
+                            rows.first);
   if constexpr (kNeedsDout) {
-    to_lds(side.second, side.second_stride, a.head_dim_v, kHeadDimV / 8, second_at, kBackward.second_pitch);
-    if constexpr (!kRowsInLds) {
-      barrier();
-#pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-        for (int d = 0; d < kSecondDepths; ++d) {
-          rows.second[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] =
-              lds_operand(second_at + (wave + 16 * t) * kBackward.second_pitch + 2 * kDepth * d, kBackward.second_pitch);
-        }
-      }
-      barrier();
-    }
+    load_tensor<kSecondDepths>(side.second, side.second_stride, a.head_dim_v, row_begin, row_end, second_at, kBackward.second_pitch,
+                               rows.second);
   }
 }
 
@@ -329,8 +304,7 @@ FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64
 FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, Int64 row_head, Int64 row_begin, BiasTiles& bias) {
   const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q;
   const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
-  // Which columns the rows meet: queries see a band of keys, and keys the same band of queries from the other side.
-  const algorithm::Band band = kRowsAreKeys ? algorithm::Band{a.seqlen_q, -a.diagonal, a.window_right, a.window_left} : band_of(a);
+  const algorithm::Band band = column_band(a);
   const algorithm::KeyRange attended = band.any(row_begin, row_end);
   algorithm::KeyRange any = attended;
   const algorithm::KeyRange whole = kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);

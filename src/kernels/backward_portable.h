@@ -29,21 +29,6 @@ static_assert(kLdsBytes == 4 * kLdsFloats, "backward_portable: the host reserves
 
 using RowsByColumns = float[kRows][kColumns];
 
-// One head's two tensors of a side: q and dout, or k and v.
-struct Side {
-  const Element* first;
-  const Element* second;
-  Int64 first_stride, second_stride;
-
-  FULMEN_DEVICE static Side queries(const BackwardArguments& a, Int64 batch, Int64 head) {
-    return {at<Element>(a.q, batch, 0, head), at<Element>(a.dout, batch, 0, head), a.q.row, a.dout.row};
-  }
-  FULMEN_DEVICE static Side keys(const BackwardArguments& a, Int64 batch, Int64 head) {
-    const Int64 kv_head = head / a.group_size;
-    return {at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), a.k.row, a.v.row};
-  }
-};
-
 // product += rows . columns over all dims.
 FULMEN_DEVICE void multiply(const Element* rows, Int64 row_stride, RowRange row_range, const Element* columns, Int64 column_stride,
                             RowRange column_range, int chunks, int dims, RowsByColumns& product) {
@@ -103,7 +88,7 @@ FULMEN_DEVICE void accumulate(int factors_at, const Element* columns, Int64 stri
 template <class What>
 FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, Int64 head, RowRange rows, RowRange columns,
                                   const What& what) {
-  const Side queries = Side::queries(a, batch, head), keys = Side::keys(a, batch, head);
+  const Side queries = Side::queries(a, batch, head), keys = Side::keys(a, batch, head / a.group_size);
   const Side& row_side = kRowsAreKeys ? keys : queries;
   const Side& column_side = kRowsAreKeys ? queries : keys;
   RowsByColumns dot = {}, dprobability = {};
@@ -158,26 +143,25 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a) {
   const Int64 row_head = id / tiles % heads, batch = id / tiles / heads;
   const RowRange rows{tile * kBlockM, kRowsAreKeys ? a.seqlen_k : a.seqlen_q};
   const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
-  const algorithm::Band band = kRowsAreKeys ? algorithm::Band{a.seqlen_q, -a.diagonal, a.window_right, a.window_left} : band_of(a);
+  const algorithm::Band band = column_band(a);
   const algorithm::KeyRange range = band.any(rows.first, row_end);
-  constexpr int kFirstChunks = kGivesDq || kGivesDk ? kChunks : 1, kSecondChunks = kGivesDv ? kChunksV : 1;
+  constexpr int kFirstChunks = kGivesFirst ? kChunks : 1, kSecondChunks = kGivesDv ? kChunksV : 1;
   float first[kRows][kFirstChunks][kChunkDims] = {}, second[kRows][kSecondChunks][kChunkDims] = {};
 
   const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
   const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
   for (Int64 head = first_head; head < last_head; ++head) {
-    const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, head);
+    const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, head / a.group_size);
     for (Int64 column = range.begin; column < range.end; column += kBlockN) {
       const RowRange columns{column, range.end};
       barrier();  // the last tile's factors are read by now
       tile_gradients(a, batch, head, rows, columns, [&](int r, int c, const ScoreGradient& g) {
         const int at = (lane_row() + kSide * r) * (kBlockN + 1) + lane_column() + kSide * c;
         if constexpr (kGivesDv) set_lds_float(kWeightsAt + at, g.weight);
-        if constexpr (kGivesDq || kGivesDk) set_lds_float(kGradientsAt + at, g.dot);
+        if constexpr (kGivesFirst) set_lds_float(kGradientsAt + at, g.dot);
       });
       const auto alive = [&](Int64 j) { return kRowsAreKeys || any_row_keeps(a, batch, head, rows.first, row_end, j); };
-      if constexpr (kGivesDq || kGivesDk)
-        accumulate(kGradientsAt, side.first, side.first_stride, columns, a.head_dim, alive, first);
+      if constexpr (kGivesFirst) accumulate(kGradientsAt, side.first, side.first_stride, columns, a.head_dim, alive, first);
       if constexpr (kGivesDv) accumulate(kWeightsAt, side.second, side.second_stride, columns, a.head_dim_v, alive, second);
     }
   }

@@ -1,5 +1,5 @@
 // What the backward kernels need of each query row, before them: log2(e) lse, and delta = sum of dout * out - dlse. 8 lanes a row.
-#include "specialisation.h"
+#include "row_numbers.h"
 
 namespace fulmen::kernels {
 
@@ -41,7 +41,7 @@ FULMEN_DEVICE void backward_rows(const BackwardArguments& a) {
   // A row without any key: 2^(score - infinity) is 0.
   const float offset = lse == -kInfinity ? kInfinity : kLog2E * lse;
   // Its out is 0, so delta is -dlse: times a probability of 0.
-  global_store(reinterpret_cast<Words<2>*>(a.row_numbers) + row, Words<2>{{float_bits(offset), float_bits(delta)}});
+  global_store(RowNumbers::first_of(a, batch, head) + i, RowNumbers{offset, delta}.words());
 }
 
 }  // namespace fulmen::kernels

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dropout.h"
+#include "row_numbers.h"
 #include "scores.h"
 
 namespace fulmen::kernels {
@@ -12,21 +13,28 @@ constexpr bool kGivesDv = (FULMEN_OUTPUTS & 4) != 0;
 constexpr bool kGivesDbias = (FULMEN_OUTPUTS & 8) != 0;
 // dk and dv: the tile's rows are keys, its columns queries. Else the other way round.
 constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
+constexpr bool kGivesFirst = kGivesDq || kGivesDk;                // by the columns' first tensor
 constexpr bool kNeedsDout = kGivesDq || kGivesDk || kGivesDbias;  // dout.v
 static_assert(kRowsAreKeys ? !kGivesDq && !kGivesDbias : kGivesDq || kGivesDbias, "backward: what one launch can give");
 
-// A query row's numbers, by backward_rows.h.
-struct RowNumbers {
-  float offset;  // base-2 log-sum-exp; +inf where there is no key, or no such row
-  float delta;
+// One head's two tensors of a side: q and dout, or k and v.
+struct Side {
+  const Element* first;
+  const Element* second;
+  Int64 first_stride, second_stride;
 
-  FULMEN_DEVICE static RowNumbers of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i) {
-    if (i >= a.seqlen_q) return {kInfinity, 0};
-    const auto words =
-        global_load(reinterpret_cast<const Words<2>*>(a.row_numbers) + (batch * a.num_heads + head) * a.seqlen_q + i);
-    return {bits_float(words.word[0]), bits_float(words.word[1])};
+  FULMEN_DEVICE static Side queries(const BackwardArguments& a, Int64 batch, Int64 head) {
+    return {at<Element>(a.q, batch, 0, head), at<Element>(a.dout, batch, 0, head), a.q.row, a.dout.row};
+  }
+  FULMEN_DEVICE static Side keys(const BackwardArguments& a, Int64 batch, Int64 kv_head) {
+    return {at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), a.k.row, a.v.row};
   }
 };
+
+// Which columns a row meets: queries see a band of keys, and keys the same band of queries from the other side.
+FULMEN_DEVICE algorithm::Band column_band(const BackwardArguments& a) {
+  return kRowsAreKeys ? algorithm::Band{a.seqlen_q, -a.diagonal, a.window_right, a.window_left} : band_of(a);
+}
 
 struct ScoreGradient {
   float weight;  // of v: the probability, after dropout

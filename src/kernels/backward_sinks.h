@@ -1,5 +1,5 @@
 // The sinks' gradient: - sum of exp(sink - lse) delta over a head's rows. A workgroup a head; sums in a fixed order.
-#include "specialisation.h"
+#include "row_numbers.h"
 
 namespace fulmen::kernels {
 
@@ -10,10 +10,9 @@ FULMEN_DEVICE void backward_sinks(const BackwardArguments& a) {
   const float sink = kLog2E * global_load(a.sinks + head);
   float sum = 0;
   for (Int64 batch = 0; batch < a.batch; ++batch) {
-    const auto* rows = reinterpret_cast<const Words<2>*>(a.row_numbers) + (batch * a.num_heads + head) * a.seqlen_q;
     for (Int64 i = thread_id(); i < a.seqlen_q; i += kWorkgroup) {
-      const auto row = global_load(rows + i);
-      if (sink != -kInfinity) sum -= exp2(sink - bits_float(row.word[0])) * bits_float(row.word[1]);
+      const RowNumbers row = RowNumbers::of(a, batch, head, i);
+      if (sink != -kInfinity) sum -= exp2(sink - row.offset) * row.delta;
     }
   }
   lds_store(4 * thread_id(), sum);

@@ -5,6 +5,11 @@
 
 namespace fulmen::kernels {
 
+// Bytes from row to row of a transposed tile of block_n keys. They are read 16 bytes at a time by 8 lanes of 8 rows, and written 8
+// bytes at a time by 16 lanes: of one row with 64 keys, of two rows 8 apart with 32. 16 bytes more, or 8, put all of these in
+// different banks.
+FULMEN_ALGORITHM int transposed_pitch(int block_n) { return 2 * block_n + (block_n % 64 == 0 ? 16 : 8); }
+
 struct ForwardShape {
   bool transposed_values;  // V^T in LDS (AMD); NVIDIA's ldmatrix transposes while it reads
   int head_dim, head_dim_v, block_m, block_n;
@@ -23,9 +28,7 @@ struct ForwardLayout {
     if (s.transposed_values) {
       // Eight rows' pieces in eight different groups of four banks.
       l.key_pitch = 2 * s.head_dim + 16;
-      // Rows of V^T are read 16 bytes at a time by 8 lanes of 8 rows, and written 8 bytes at a time by 16 lanes: of one row with 64
-      // keys, of two rows 8 apart with 32. 16 bytes more, or 8, put all of these in different banks.
-      l.value_pitch = 2 * s.block_n + (s.block_n % 64 == 0 ? 16 : 8);
+      l.value_pitch = transposed_pitch(s.block_n);
       l.value_bytes = s.head_dim_v * l.value_pitch;
     } else {
       // Lanes read 4 pieces (64 bytes) of two rows at a time.
@@ -62,7 +65,7 @@ struct BackwardLayout {
     BackwardLayout l{};
     l.first_pitch = 2 * s.head_dim + 16;
     l.second_pitch = 2 * s.head_dim_v + 16;
-    l.value_pitch = 2 * s.block_n + (s.block_n % 64 == 0 ? 16 : 8);
+    l.value_pitch = transposed_pitch(s.block_n);
     l.second_at = s.block_n * l.first_pitch;
     l.first_values_at = l.second_at + s.block_n * l.second_pitch;
     l.second_values_at = l.first_values_at + (s.transposed_values && s.first_values ? round(s.head_dim * l.value_pitch) : 0);

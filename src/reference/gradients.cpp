@@ -14,12 +14,6 @@ namespace {
 
 Shape shape_if(const TensorSpec& spec, const Shape& shape) noexcept { return spec.present ? shape : Shape{}; }
 
-// A bias gradient's row of queries of one head, and the step between its keys.
-int64_t bias_row(const Shape& shape, int64_t b, int64_t h, int64_t i) noexcept {
-  const int64_t row = shape[2] == 1 ? 0 : i, head = shape[1] == 1 ? 0 : h, batch = shape[0] == 1 ? 0 : b;
-  return ((batch * shape[1] + head) * shape[2] + row) * shape[3];
-}
-
 }  // namespace
 
 GradientShapes::GradientShapes(const Problem& p) noexcept

@@ -7,6 +7,8 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
+#include "reference/float_formats.h"
+#include "reference/score_row.h"
 
 namespace fulmen::reference {
 
@@ -25,6 +27,25 @@ struct Gradients {
 };
 
 inline int64_t elements(const Shape& shape) noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }
+
+// Where a query's row of dbias begins in memory of its shape.
+inline int64_t bias_row(const Shape& shape, int64_t b, int64_t h, int64_t i) noexcept {
+  const int64_t row = shape[2] == 1 ? 0 : i, head = shape[1] == 1 ? 0 : h, batch = shape[0] == 1 ? 0 : b;
+  return ((batch * shape[1] + head) * shape[2] + row) * shape[3];
+}
+
+// Row-major numbers of a gradient to where its tensor lies, rounded.
+template <class Real>
+void store_gradient(const Real* from, const Shape& shape, const TensorSpec& spec, const Tensor& to) noexcept {
+  for (int64_t a = 0; a < shape[0]; ++a) {
+    for (int64_t b = 0; b < shape[1]; ++b) {
+      for (int64_t c = 0; c < shape[2]; ++c) {
+        const int64_t row = offset_of(spec, a, b, c);
+        for (int64_t d = 0; d < shape[3]; ++d) store_float(to.data, spec.dtype, row + d, static_cast<float>(*from++));
+      }
+    }
+  }
+}
 
 // Computes the gradients that are not null, in parallel over KV heads. storage: see BackwardHead. Throws std::bad_alloc.
 template <class Real>

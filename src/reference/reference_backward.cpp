@@ -4,9 +4,7 @@
 #include <vector>
 
 #include "reference/baseline_kernels.h"
-#include "reference/float_formats.h"
 #include "reference/gradients.h"
-#include "reference/score_row.h"
 
 namespace fulmen::reference {
 namespace {
@@ -17,18 +15,7 @@ class Exact {
   Exact(const TensorSpec& spec, const Shape& shape)
       : spec_(spec), shape_(shape), values_(static_cast<std::size_t>(elements(shape))) {}
   double* data() noexcept { return spec_.present ? values_.data() : nullptr; }
-  void store(const Tensor& to) const noexcept {
-    std::size_t at = 0;
-    for (int64_t a = 0; a < shape_[0]; ++a) {
-      for (int64_t b = 0; b < shape_[1]; ++b) {
-        for (int64_t c = 0; c < shape_[2]; ++c) {
-          for (int64_t d = 0; d < shape_[3]; ++d) {
-            store_float(to.data, spec_.dtype, offset_of(spec_, a, b, c, d), static_cast<float>(values_[at++]));
-          }
-        }
-      }
-    }
-  }
+  void store(const Tensor& to) const noexcept { store_gradient(values_.data(), shape_, spec_, to); }
 
  private:
   const TensorSpec& spec_;

@@ -136,7 +136,7 @@ class StandardBackwardRunner final : public Runner {
         for (int64_t h = first_h; h < (sums_heads_ ? p_.num_kv_heads : first_h + 1); ++h) unit(t, b, h, mine, bias, sinks);
       }
     });
-    if (p_.dbias.present) store_bias(t, bias);
+    if (p_.dbias.present) store_gradient(bias, shapes_.dbias, p_.dbias, t.dbias);
     for (int64_t h = 0; h < p_.num_heads && p_.dsinks.present; ++h) {
       float sum = 0;
       for (int64_t b = 0; b < p_.batch; ++b) sum += sinks[b * p_.num_heads + h];
@@ -216,12 +216,7 @@ class StandardBackwardRunner final : public Runner {
     } else {
       for (int64_t j = 0; j < keys; ++j) ds[j] = p[j] * (ds[j] - delta);
     }
-    if (p_.dbias.present) {
-      const Shape& shape = shapes_.dbias;
-      const int64_t at =
-          (shape[0] == 1 ? 0 : b * shape[1] * shape[2]) + (shape[1] == 1 ? 0 : h * shape[2]) + (shape[2] == 1 ? 0 : i);
-      add_scaled(bias + at * keys, ds, 1, keys);
-    }
+    if (p_.dbias.present) add_scaled(bias + bias_row(shapes_.dbias, b, h, i), ds, 1, keys);
     for (int64_t j = 0; j < keys && p_.softcap > 0; ++j) ds[j] *= slope[j];
     const float sink = sink_of(p_, t, h);
     if (!p_.dsinks.present || sink == -HUGE_VALF) return 0;
@@ -237,18 +232,6 @@ class StandardBackwardRunner final : public Runner {
         const AttendedKeys keys(p_, t, b, h, i);
         for (int64_t j = keys.begin; j < keys.end; ++j) {
           if (keys.contains(j)) alive[j] = 1;
-        }
-      }
-    }
-  }
-
-  void store_bias(const AttentionTensors& t, const float* from) const noexcept {
-    const Shape& shape = shapes_.dbias;
-    for (int64_t b = 0; b < shape[0]; ++b) {
-      for (int64_t h = 0; h < shape[1]; ++h) {
-        for (int64_t i = 0; i < shape[2]; ++i) {
-          const int64_t to = offset_of(p_.dbias, b, h, i);
-          for (int64_t j = 0; j < shape[3]; ++j) store_float(t.dbias.data, p_.dbias.dtype, to + j, *from++);
         }
       }
     }

@@ -1,8 +1,12 @@
 // A small valid call that tests bend out of shape.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "fulmen/fulmen.h"
@@ -76,5 +80,20 @@ struct SmallCall {
   bool untouched() const { return poisoned(out) && poisoned(lse); }
   bool gradients_untouched() const { return poisoned(dq) && poisoned(dk) && poisoned(dv) && poisoned(dbias) && poisoned(dsinks); }
 };
+
+// A call bent out of shape, and what its refusal says.
+struct Bad {
+  const char* name;
+  std::function<void(SmallCall&)> bend;
+  std::vector<std::string> said;  // argument, value, accepted
+};
+
+inline void expect_refused(const Status& status, const Bad& bad) {
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  for (const std::string& text : bad.said) {
+    EXPECT_NE(status.message().find(text), std::string::npos) << "\"" << text << "\" is not in: " << status.message();
+  }
+}
 
 }  // namespace fulmen::testing

@@ -110,7 +110,6 @@ TEST_F(DeviceTensorsTest, BenchTimesBothPassesOfTraining) {
   EXPECT_EQ(row->kernel, "deferred.prefill");
   EXPECT_EQ(row->backward_kernel, "deferred.backward");
   EXPECT_GT(row->backward_s, 0);
-  EXPECT_GT(row->min_s, 0.5 * row->backward_s);
   EXPECT_TRUE(row->by_bytes) << "boards are bound by memory on a GPU";
   // Workspace, and what both passes write: out, lse, dq, dk, dv, and one dbias for all boards.
   EXPECT_GE(row->extra_bytes, 4U * (4 * 2 * 64 * 2 * 32 + 2 * 2 * 64 + 2 * 64 * 64));

@@ -8,24 +8,11 @@
 namespace fulmen::testing {
 namespace {
 
-class GpuBackward : public GpuTest {
- protected:
-  static int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0) {
-    Case c(spec, random);
-    return expect_all_kernels_verified(c, {device(), shift});
-  }
-};
+class GpuBackward : public GpuTest {};
 
 CaseSpec spec_of(DType dtype, int64_t head_dim, Random& random) {
-  CaseSpec s;
+  CaseSpec s = small_spec(dtype, head_dim, random);
   s.backward = true;
-  s.dtype = dtype;
-  s.batch = random.between(1, 2);
-  s.num_kv_heads = random.between(1, 2);
-  s.num_heads = s.num_kv_heads * random.between(1, 3);
-  s.head_dim = s.head_dim_v = head_dim;
-  s.seqlen_q = random.between(1, 90);
-  s.seqlen_k = random.between(1, 160);
   return s;
 }
 
@@ -150,15 +137,9 @@ TEST_P(GpuBackward, RowsAndKeysWithoutAnyPartner) {
 
 TEST_P(GpuBackward, AnyFeatures) {
   constexpr int kCases = 5;
-  const std::string name = device();  // other cases on each device
-  Random random(std::accumulate(name.begin(), name.end(), uint64_t{7550},
-                                [](uint64_t sum, char c) { return 31 * sum + static_cast<unsigned char>(c); }));
+  Random random(own_stream(7550));
   for (int i = 0; i < kCases; ++i) {
-    CaseSpec s = random_backward_spec(random);
-    s.seqlen_q = std::min<int64_t>(s.seqlen_q, 100);
-    s.num_kv_heads = std::min<int64_t>(s.num_kv_heads, 2);
-    s.num_heads = s.num_kv_heads * std::min<int64_t>(s.num_heads / s.num_kv_heads, 3);
-    expect_all_verified(s, random, random.chance(0.2) ? 1 : 0);
+    expect_all_verified(limited(random_backward_spec(random)), random, random.chance(0.2) ? 1 : 0);
   }
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "support/run_kernel.h"
+
 namespace fulmen::testing {
 
 std::vector<std::string> gpu_devices() {
@@ -25,6 +27,35 @@ std::string why_unusable(const std::string& device) {
     if (info.name == device || info.name == backend) reason = info.reason;
   }
   return reason;
+}
+
+uint64_t GpuTest::own_stream(uint64_t stream) {
+  for (const char c : device()) stream = 31 * stream + static_cast<unsigned char>(c);
+  return stream;
+}
+
+int GpuTest::expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift) {
+  Case c(spec, random);
+  return expect_all_kernels_verified(c, {device(), shift});
+}
+
+CaseSpec small_spec(DType dtype, int64_t head_dim, Random& random) {
+  CaseSpec s;
+  s.dtype = dtype;
+  s.batch = random.between(1, 2);
+  s.num_kv_heads = random.between(1, 2);
+  s.num_heads = s.num_kv_heads * random.between(1, 3);
+  s.head_dim = s.head_dim_v = head_dim;
+  s.seqlen_q = random.between(1, 90);
+  s.seqlen_k = random.between(1, 160);
+  return s;
+}
+
+CaseSpec limited(CaseSpec s) {
+  s.seqlen_q = std::min<int64_t>(s.seqlen_q, 100);
+  s.num_kv_heads = std::min<int64_t>(s.num_kv_heads, 2);
+  s.num_heads = s.num_kv_heads * std::min<int64_t>(s.num_heads / s.num_kv_heads, 3);
+  return s;
 }
 
 std::string test_name(const ::testing::TestParamInfo<std::string>& info) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fulmen/fulmen.h"
+#include "support/attention_case.h"
 
 namespace fulmen::testing {
 
@@ -22,7 +23,15 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
     if (const std::string why = why_unusable(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
   static std::string device() { return GetParam(); }
+  // A stream of random numbers of the device's own: other cases on each.
+  static uint64_t own_stream(uint64_t stream);
+  // Runs each kernel that supports the case; how many there were. shift: see Where.
+  static int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0);
 };
+
+// A few rows, keys and heads: emulated chips take their time.
+CaseSpec small_spec(DType dtype, int64_t head_dim, Random& random);
+CaseSpec limited(CaseSpec spec);
 
 // "emulated:gfx1100" as a test's name.
 std::string test_name(const ::testing::TestParamInfo<std::string>& info);

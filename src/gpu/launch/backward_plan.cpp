@@ -35,16 +35,8 @@ BackwardPlan::BackwardPlan(const Problem& problem, int compute_units) : p_(probl
 }
 
 void BackwardPlan::add_row_numbers(const Specialisation& products) {
-  Specialisation s = products;
-  s.entry = "backward_rows.h";
-  s.target = {};
-  s.workgroup = kHelperLanes;
-  s.lds_bytes = s.outputs = 0;
-  s.block_m = s.block_n = 16;  // nothing depends on what the products are specialised by
-  s.bias = s.bias_gradient = -1;
-  s.keep_mask = s.alibi = s.softcap = s.sinks = s.band = s.plain_scale = s.dropout = s.exact_dims = s.whole_bias = false;
-  s.buffers = s.min_waves = s.min_workgroups = 1;
-  s.queries_in_lds = false;
+  Specialisation s = beside(products, "backward_rows.h", kHelperLanes);
+  s.block_m = s.block_n = 16;  // nothing depends on the products' tiles
   plan_.launches.push_back({s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kLanesOfRow)});
 }
 
@@ -72,24 +64,15 @@ void BackwardPlan::add_bias(Specialisation s, int outputs) {
   plan_.launches.push_back({s, tiles * parts});
   if (parts == 1 && !sums.over_queries) return;
   plan_.bias_partial_floats = round_up(parts * elements, 16);
-  Specialisation add = s;
-  add.entry = "backward_bias_sum.h";
-  add.target = {};
-  add.workgroup = kHelperLanes;
-  add.lds_bytes = add.outputs = 0;
-  add.bias = -1;
-  add.keep_mask = add.alibi = add.softcap = add.sinks = add.band = add.plain_scale = add.dropout = false;
   const int64_t rows = sums.over_queries ? 1 : p_.seqlen_q;
-  plan_.launches.push_back({add, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, kHelperLanes)});
+  plan_.launches.push_back(
+      {beside(s, "backward_bias_sum.h", kHelperLanes), tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, kHelperLanes)});
 }
 
 void BackwardPlan::add_sinks(const Specialisation& products) {
   if (!p_.dsinks.present) return;
-  add_row_numbers(products);
-  Specialisation s = plan_.launches.back().specialisation;
-  plan_.launches.pop_back();
-  s.entry = "backward_sinks.h";
-  s.workgroup = kSinkLanes;
+  Specialisation s = beside(products, "backward_sinks.h", kSinkLanes);
+  s.block_m = s.block_n = 16;
   s.lds_bytes = static_cast<int>(sizeof(float)) * kSinkLanes;
   plan_.launches.push_back({s, p_.num_heads});
 }

@@ -43,6 +43,23 @@ bool bias_is_whole(const Problem& p) {
   return true;
 }
 
+Specialisation beside(const Specialisation& products, std::string_view entry, int workgroup) {
+  Specialisation s;
+  s.entry = entry;
+  s.workgroup = workgroup;
+  s.dtype = products.dtype;
+  s.head_dim = products.head_dim;
+  s.head_dim_v = products.head_dim_v;
+  s.block_m = products.block_m;
+  s.block_n = products.block_n;
+  s.whole_rows = products.whole_rows;
+  s.sinks = products.sinks;
+  s.num_splits = products.num_splits;
+  s.backward = products.backward;
+  s.bias_gradient = products.bias_gradient;
+  return s;
+}
+
 void specialise_for(const Problem& p, Specialisation& s) {
   s.dtype = p.dtype;
   s.bias = p.bias.present ? static_cast<int>(p.bias.dtype) : -1;

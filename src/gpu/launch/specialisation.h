@@ -42,6 +42,9 @@ struct Specialisation {
 // Which gradients a backward kernel gives.
 constexpr int kGivesDq = 1, kGivesDk = 2, kGivesDv = 4, kGivesDbias = 8;
 
+// A kernel beside the products, by whose dtype, dims and tiles it goes: without their target and what only changes scores.
+Specialisation beside(const Specialisation& products, std::string_view entry, int workgroup);
+
 // Fills in what the problem decides: dtype, features, exact_dims, and whole_rows as far as strides say.
 void specialise_for(const Problem& problem, Specialisation& s);
 // May rows of q, k, v and out (or of the bias) move as 16-byte vectors, by their strides? Pointers are looked at when a plan runs.

@@ -81,15 +81,9 @@ class SplitKv final : public Family {
   }
 
   static void add_combine(const Problem& p, const Specialisation& split, LaunchPlan& plan) {
-    Specialisation s = split;
-    s.entry = "combine.h";
-    s.target = {};
+    Specialisation s = beside(split, "combine.h", kCombineLanes);
     s.head_dim = s.head_dim_v;
-    s.workgroup = kCombineLanes;
-    s.lds_bytes = 0;
-    s.bias = -1;
-    s.keep_mask = s.alibi = s.softcap = s.band = s.whole_rows = s.whole_dims = s.exact_dims = s.whole_bias = s.packed_rows =
-        s.plain_scale = false;
+    s.whole_rows = false;  // nothing depends on it
     const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
     plan.launches.push_back({s, rows});
     plan.partial_out_floats = round_up(rows * p.head_dim_v * s.num_splits, 16);

@@ -4,6 +4,7 @@
 // What `alive` says no to becomes 0.
 #pragma once
 
+#include "layout.h"
 #include "tile/rows.h"
 #include "tile/values.h"
 
@@ -106,7 +107,7 @@ class ColumnTile {
   static constexpr int kGroup = kBlockN / 4 * kRowPieces >= kWorkgroup ? 4 : 2;
   static constexpr int kAll = kBlockN / kGroup * kRowPieces;
   static constexpr int kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
-  static constexpr int kValuePitch = 2 * kBlockN + (kBlockN % 64 == 0 ? 16 : 8);
+  static constexpr int kValuePitch = transposed_pitch(kBlockN);
   static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
 
   FULMEN_DEVICE static int row_of(int position) { return kValues ? row_at(position) : position; }
