@@ -1,0 +1,118 @@
+"""The keyword arguments that every function shares, and the kinds of arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
+
+import numpy as np
+
+# A NumPy array, a torch tensor, or another array with __dlpack__; results are of q's kind.
+Array: TypeAlias = Any
+Causal: TypeAlias = "bool | Literal['none', 'bottom_right', 'top_left']"
+Layout: TypeAlias = Literal["bshd", "bhsd"]
+
+
+class Options(TypedDict, total=False):
+    """What attention() describes, for the functions that take the same."""
+
+    bias: Array | None
+    keep_mask: Array | None
+    alibi_slopes: Array | None
+    sinks: Array | None
+    softmax_scale: float | None
+    softcap: float
+    causal: Causal
+    window_left: int
+    window_right: int
+    dropout: float
+    dropout_seed: int | None
+    dropout_offset: int
+    deterministic: bool
+    kernel: str | None
+    num_threads: int
+    verify: bool
+    device: str | None
+    layout: Layout
+
+
+# In the order of the tuple that fulmen._core takes.
+SCALARS: dict[str, Any] = {
+    "softmax_scale": None,
+    "softcap": 0.0,
+    "causal": False,
+    "window_left": -1,
+    "window_right": -1,
+    "dropout": 0.0,
+    "dropout_seed": None,
+    "dropout_offset": 0,
+    "deterministic": False,
+    "kernel": None,
+    "num_threads": 0,
+    "verify": False,
+}
+OPTIONAL_TENSORS = ("bias", "keep_mask", "alibi_slopes", "sinks")
+GRADIENTS = ("q", "k", "v", "bias", "sinks")
+
+
+class Arguments(NamedTuple):
+    optional: tuple[Any, ...]  # bias, keep_mask, alibi_slopes, sinks
+    scalars: tuple[Any, ...]
+    device: str | None
+    bhsd: bool
+
+
+def read(function: str, given: Mapping[str, Any]) -> Arguments:
+    for name in given:
+        if name not in SCALARS and name not in OPTIONAL_TENSORS and name not in ("device", "layout"):
+            raise TypeError(
+                f"{function}() got an unexpected keyword argument {name!r}: {', '.join(Options.__annotations__)} are accepted"
+            )
+    optional = tuple(given.get(name) for name in OPTIONAL_TENSORS)
+    scalars = tuple(given.get(name, default) for name, default in SCALARS.items())
+    return Arguments(optional, scalars, given.get("device"), is_bhsd(given.get("layout", "bshd")))
+
+
+def is_bhsd(layout: str) -> bool:
+    if layout not in ("bshd", "bhsd"):
+        raise ValueError(
+            f'layout is {layout!r}: "bshd" ([batch, seqlen, heads, head_dim]) or "bhsd" (dims 1 and 2 exchanged) is accepted'
+        )
+    return layout == "bhsd"
+
+
+def wanted_gradients(gradients: Sequence[str]) -> int:
+    """The bits that fulmen._core takes."""
+    if isinstance(gradients, str) or not gradients or any(name not in GRADIENTS for name in gradients):
+        raise ValueError(f"gradients is {gradients!r}: a sequence of one or more of {', '.join(map(repr, GRADIENTS))} is accepted")
+    return sum(1 << GRADIENTS.index(name) for name in set(gradients))
+
+
+class Framework(NamedTuple):
+    """A kind of array for which reading and writing memory is not all there is to it."""
+
+    # fulmen._core.forward for its arrays.
+    forward: Callable[[tuple[Any, ...], tuple[Any, ...], str | None, bool, bool], Any]
+    backward: Callable[[tuple[Any, ...], tuple[Any, ...], str | None, bool, int], tuple[Any, ...]]
+    to_host: Callable[[Array], Array]  # what the reference can read
+    from_host: Callable[[np.ndarray, Array], Array]  # a NumPy array as one like the second
+
+
+# By the type of q; None where memory is all.
+_frameworks: dict[type, Framework | None] = {np.ndarray: None}
+
+
+def framework_of(q: Array) -> Framework | None:
+    kind = type(q)
+    if kind in _frameworks:
+        return _frameworks[kind]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(q, torch.Tensor):
+        from fulmen.torch._frontend import FRAMEWORK as found
+    elif hasattr(q, "__array_namespace__") and hasattr(q, "__dlpack__") and not isinstance(q, np.ndarray):
+        from fulmen._array_api import FRAMEWORK as found
+    else:
+        found = None
+    _frameworks[kind] = found
+    return found

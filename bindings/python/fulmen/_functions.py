@@ -1,0 +1,288 @@
+"""The functions of the package, for every kind of array. What PyTorch adds (autograd, compilation, …) is in fulmen.torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fulmen import _core
+from fulmen._arguments import Array, Causal, Layout, _frameworks, framework_of, is_bhsd, read, wanted_gradients
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from fulmen._arguments import Options
+
+
+class VerificationError(RuntimeError):
+    """verify=True, and a result differs from the double-precision reference by more than the tolerance rule allows."""
+
+
+class Gradients(NamedTuple):
+    """Of the loss, by the inputs; None for those that were not asked for."""
+
+    dq: Array | None
+    dk: Array | None
+    dv: Array | None
+    dbias: Array | None
+    dsinks: Array | None
+
+
+class VerifyReport(NamedTuple):
+    """ok, or not, and by how much: errors are largest absolute differences over a tensor."""
+
+    ok: bool
+    worst_error: float
+    baseline_error: float  # that of standard attention in the same precision
+    bound: float  # what worst_error may be
+    lse_error: float
+    tensor: str  # "out", or the gradient that is nearest to its bound, or over it
+    message: str  # names the worst element, where not ok
+
+
+class Plan(NamedTuple):
+    """What would run."""
+
+    kernel: str  # e.g. "cpu.short.avx512"; what attention(kernel=...) takes
+    workspace_bytes: int
+    explanation: str  # which kernel runs, and why each other does not
+
+
+class Device(NamedTuple):
+    """A place to compute; one that can't be used is listed with the reason."""
+
+    name: str  # what calls take as device
+    chip: str
+    features: str
+    usable: bool
+    reason: str
+    host_memory: bool  # kernels take ordinary memory
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    bias: Array | None = None,
+    keep_mask: Array | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    out: Array | None = None,
+    return_lse: bool = False,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    causal: Causal = False,
+    window_left: int = -1,
+    window_right: int = -1,
+    dropout: float = 0.0,
+    dropout_seed: int | None = None,
+    dropout_offset: int = 0,
+    deterministic: bool = False,
+    kernel: str | None = None,
+    num_threads: int = 0,
+    verify: bool = False,
+    device: str | None = None,
+    layout: Layout = "bshd",
+) -> Any:
+    """softmax(softmax_scale * q k^T + bias, masked) v, in one fused operation.
+
+    Shapes are those of layout "bshd"; with "bhsd" dims 1 and 2 of q, k, v and out are exchanged. Any strides will do whose last dim
+    is contiguous: a transposed view costs nothing. Torch tensors are differentiable by q, k, v, bias and sinks.
+
+    Args:
+      q: [batch, seqlen_q, heads, head_dim], float32, float16 or bfloat16; head_dim 1 to 256.
+      k: [batch, seqlen_k, kv_heads, head_dim], q's dtype; heads is a multiple of kv_heads.
+      v: [batch, seqlen_k, kv_heads, head_dim_v], q's dtype.
+      bias: broadcasts to [batch, heads, seqlen_q, seqlen_k], the last dim in full; added to the scaled scores. Any of the dtypes.
+      keep_mask: the same in bool; True attends.
+      alibi_slopes: [heads] or [batch, heads], float32: adds -slope * |query's position - key's|.
+      sinks: [heads], float32: one more score of each head in the softmax's denominator.
+      out: written and returned, where given; must not overlap an input. Not with autograd.
+      return_lse: also return the natural log of the softmax's denominator, [batch, heads, seqlen_q], float32.
+      softmax_scale: None is 1 / sqrt(head_dim).
+      softcap: 0 is off; else a score is softcap * tanh(score / softcap).
+      causal: True or "bottom_right": the last query is on the diagonal with the last key; "top_left": the first with the first.
+      window_left, window_right: how many keys before and after its own position a query attends; -1 is unlimited.
+      dropout: probability, below 1, that an element of the softmax is dropped.
+      dropout_seed, dropout_offset: which ones. For torch tensors None draws from torch's generator; else a seed is needed.
+      deterministic: refuse kernels whose gradients may differ in bits from run to run.
+      kernel: force one by name ("cpu.prefill.avx2"); plan() names the one that runs.
+      num_threads: of the CPU; 0 is OpenMP's setting.
+      verify: compare the result with the double-precision reference, and raise VerificationError where it is wrong.
+      device: None is where q is.
+      layout: "bshd" or "bhsd".
+
+    Returns:
+      out, of q's kind and dtype, [batch, seqlen_q, heads, head_dim_v]; or (out, lse). Rows with no key attended are 0, their lse is
+      -inf. On a GPU the work is in torch's current stream.
+
+    Raises:
+      TypeError, ValueError: an argument is wrong; the message names it, its value and what is accepted.
+      NotImplementedError: the forced kernel, or every kernel, refuses the problem; with the reason.
+      RuntimeError: the device can't be used. MemoryError. VerificationError. Nothing is written on an error but the last.
+    """
+    scalars = (
+        softmax_scale,
+        softcap,
+        causal,
+        window_left,
+        window_right,
+        dropout,
+        dropout_seed,
+        dropout_offset,
+        deterministic,
+        kernel,
+        num_threads,
+        verify,
+    )
+    tensors = (q, k, v, out, bias, keep_mask, alibi_slopes, sinks)
+    kind = type(q)
+    framework = _frameworks[kind] if kind in _frameworks else framework_of(q)
+    bhsd = is_bhsd(layout)
+    if framework is None:
+        return _core.forward(tensors, scalars, device, bhsd, return_lse)
+    return framework.forward(tensors, scalars, device, bhsd, return_lse)
+
+
+def attention_backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    gradients: Sequence[str] = ("q", "k", "v"),
+    dlse: Array | None = None,
+    **options: Unpack[Options],
+) -> Gradients:
+    """The gradients of attention(), from its out and lse (return_lse=True) and the loss's gradient by out.
+
+    Torch tensors need this only outside of autograd.
+
+    Args:
+      dout: like out: the loss's gradient by out. dlse: like lse: its gradient by lse, None where lse is not used.
+      gradients: which ones are computed, of "q", "k", "v", "bias" and "sinks". Each has the shape and dtype of its input; a bias's
+        is the sum over dims of size 1.
+      options: those of attention(), with the values of the forward call.
+
+    Returns:
+      Gradients: None for those that were not asked for. Errors are those of attention().
+    """
+    a = read("attention_backward", options)
+    tensors = (q, k, v, out, *a.optional, lse, dout, dlse)
+    framework = framework_of(q)
+    backward = _core.backward if framework is None else framework.backward
+    return Gradients(*backward(tensors, a.scalars, a.device, a.bhsd, wanted_gradients(gradients)))
+
+
+def _host_call(tensors: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
+    """Tensors in host memory, and what makes a result of the host one of q's kind."""
+    framework = framework_of(tensors[0])
+    if framework is None:
+        return tensors, lambda result: result
+    on_host = tuple(None if t is None else framework.to_host(t) for t in tensors)
+    return on_host, lambda result: None if result is None else framework.from_host(result, tensors[0])
+
+
+def attention_reference(q: Array, k: Array, v: Array, *, return_lse: bool = False, **options: Unpack[Options]) -> Any:
+    """attention() by plain loops in double precision: out, or (out, lse), in float64. For tests; slow."""
+    a = read("attention_reference", options)
+    tensors, to_kind = _host_call((q, k, v, None, *a.optional))
+    out, lse = _core.reference(tensors, a.scalars, a.bhsd)
+    out = to_kind(out.swapaxes(1, 2) if a.bhsd else out)
+    return (out, to_kind(lse)) if return_lse else out
+
+
+def attention_backward_reference(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    gradients: Sequence[str] = ("q", "k", "v"),
+    dlse: Array | None = None,
+    **options: Unpack[Options],
+) -> Gradients:
+    """attention_backward() in double precision. It computes out and lse itself. For tests; slow."""
+    a = read("attention_backward_reference", options)
+    tensors, to_kind = _host_call((q, k, v, None, *a.optional, None, dout, dlse))
+    results = list(_core.reference_backward(tensors, a.scalars, a.bhsd, wanted_gradients(gradients)))
+    shaped = (q, k, v, a.optional[0], a.optional[3])
+    for at, (result, like) in enumerate(zip(results, shaped, strict=True)):
+        if result is not None:
+            bshd = result.swapaxes(1, 2) if a.bhsd and at < 3 else result
+            results[at] = to_kind(bshd.reshape(tuple(like.shape)))
+    return Gradients(*results)
+
+
+def verify(
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    *,
+    lse: Array | None = None,
+    dout: Array | None = None,
+    dlse: Array | None = None,
+    dq: Array | None = None,
+    dk: Array | None = None,
+    dv: Array | None = None,
+    dbias: Array | None = None,
+    dsinks: Array | None = None,
+    **options: Unpack[Options],
+) -> VerifyReport:
+    """Compares a result with the double-precision reference by the tolerance rule of docs/contract.md.
+
+    Without dout: out, and lse if given. With it: the gradients that are given, for which out and lse are needed.
+    """
+    a = read("verify", options)
+    tensors, _ = _host_call((q, k, v, out, *a.optional, lse, dout, dlse, dq, dk, dv, dbias, dsinks))
+    return VerifyReport(*_core.verify(tensors, a.scalars, a.bhsd))
+
+
+def plan(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: bool = False,
+    backward: bool = False,
+    gradients: Sequence[str] = ("q", "k", "v"),
+    **options: Unpack[Options],
+) -> Plan:
+    """What attention() (or, with backward, attention_backward()) would run for such arguments. Their data are not read."""
+    a = read("plan", options)
+    wanted = wanted_gradients(gradients) if backward else 0
+    text, kernel, workspace = _core.explain((q, k, v, None, *a.optional), a.scalars, a.device, a.bhsd, return_lse, wanted)
+    return Plan(kernel, workspace, text)
+
+
+def explain(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: bool = False,
+    backward: bool = False,
+    gradients: Sequence[str] = ("q", "k", "v"),
+    **options: Unpack[Options],
+) -> str:
+    """Which kernel runs, and why each other does not, in words: the explanation of plan()."""
+    return plan(q, k, v, return_lse=return_lse, backward=backward, gradients=gradients, **options).explanation
+
+
+def dropout_mask(
+    q: Array, k: Array, *, dropout: float, dropout_seed: int, dropout_offset: int = 0, layout: Layout = "bshd"
+) -> Array:
+    """Which elements of the softmax dropout keeps: bool [batch, heads, seqlen_q, seqlen_k]. Of q and k only shapes are read."""
+    a = read("dropout_mask", dict(dropout=dropout, dropout_seed=dropout_seed, dropout_offset=dropout_offset, layout=layout))
+    framework = framework_of(q)
+    keep = _core.dropout_mask((q, k, k), a.scalars, a.bhsd)
+    return keep if framework is None else framework.from_host(keep, q)
+
+
+def devices() -> list[Device]:
+    """Every device of every backend, those that can't be used with the reason."""
+    return [Device(*one) for one in _core.devices()]

@@ -1,0 +1,312 @@
+#include "array.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace fulmen::python {
+namespace {
+
+// What numpy.ndarray.__array_struct__ holds (NumPy's array interface, version 3).
+struct ArrayStruct {
+  int two;
+  int nd;
+  char kind;
+  int itemsize;
+  int flags;
+  Py_ssize_t* shape;
+  Py_ssize_t* strides;  // bytes
+  void* data;
+  PyObject* descr;
+};
+constexpr int kNumpyNotSwapped = 0x200, kNumpyWritable = 0x400;
+
+enum class Access : int { numpy, exchange, torch_attributes, dlpack, none };
+
+struct KnownType {
+  nb::handle type;
+  Access access;
+  bool is_torch;
+  const DlExchangeApi* api;
+};
+
+std::string name_of_type(nb::handle object) { return text_of(object.type().attr("__qualname__")); }
+
+// Objects that are looked up once and live as long as the process, as the module does.
+nb::handle attribute_of(const char* module, const char* name) {
+  return nb::object(nb::module_::import_(module).attr(name)).release();
+}
+nb::handle numpy_ndarray() {
+  static const nb::handle type = attribute_of("numpy", "ndarray");
+  return type;
+}
+nb::handle numpy_empty() {
+  static const nb::handle function = attribute_of("numpy", "empty");
+  return function;
+}
+
+const DlExchangeApi* exchange_api(nb::handle type) {
+  nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
+  auto* api = static_cast<DlExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (api != nullptr && api->major != 1) api = api->previous;
+  return api != nullptr && api->view != nullptr ? api : nullptr;
+}
+
+KnownType examine(nb::handle type) {
+  const auto module = text_of(nb::getattr(type, "__module__", nb::str("")));
+  const bool is_torch = module == "torch" || module.rfind("torch.", 0) == 0;
+  if (PyObject_IsSubclass(type.ptr(), numpy_ndarray().ptr()) == 1) return {type, Access::numpy, false, nullptr};
+  if (const DlExchangeApi* api = exchange_api(type)) return {type, Access::exchange, is_torch, api};
+  if (is_torch && nb::hasattr(type, "data_ptr")) return {type, Access::torch_attributes, true, nullptr};
+  return {type, nb::hasattr(type, "__dlpack__") ? Access::dlpack : Access::none, false, nullptr};
+}
+
+// Few types are ever seen; each is asked once. Under the GIL.
+const KnownType& known_type(nb::handle object) {
+  static auto* known = new std::vector<KnownType>;  // lives as long as the process: no destructor after Python's end
+  const nb::handle type = object.type();
+  for (const KnownType& one : *known) {
+    if (one.type.is(type)) return one;
+  }
+  if (known->size() == 64) {  // classes made on the fly, by somebody's loop
+    for (const KnownType& one : *known) one.type.dec_ref();
+    known->clear();
+  }
+  known->push_back(examine(type));
+  type.inc_ref();
+  return known->back();
+}
+
+[[noreturn]] void refuse_dtype(const char* name, const std::string& dtype) {
+  throw nb::type_error(
+      (std::string(name) + " has dtype " + dtype + ": float32, float16 and bfloat16 are accepted, bool for keep_mask").c_str());
+}
+
+void check_ndim(const char* name, int64_t ndim) {
+  if (ndim > 4)
+    throw nb::value_error((std::string(name) + " has " + std::to_string(ndim) + " dims: 4 at most are accepted").c_str());
+}
+
+fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
+  if (dtype.lanes == 1) {
+    if (dtype.code == kDlFloat && dtype.bits == 32) return FULMEN_FP32;
+    if (dtype.code == kDlFloat && dtype.bits == 16) return FULMEN_FP16;
+    if (dtype.code == kDlBfloat && dtype.bits == 16) return FULMEN_BF16;
+    if (dtype.code == kDlBool && dtype.bits == 8) return FULMEN_BOOLEAN;
+  }
+  constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  const std::string kind = dtype.code < std::size(kNames) ? kNames[dtype.code] : "code" + std::to_string(dtype.code) + "_";
+  refuse_dtype(name, kind + std::to_string(dtype.bits) + (dtype.lanes != 1 ? "x" + std::to_string(dtype.lanes) : ""));
+}
+
+void read_dl_tensor(const DlTensor& tensor, const char* name, Array& array) {
+  check_ndim(name, tensor.ndim);
+  array.dtype = dtype_of(tensor.dtype, name);
+  array.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  array.device = tensor.device;
+  array.ndim = tensor.ndim;
+  std::copy_n(tensor.shape, tensor.ndim, array.shape);
+  int64_t row_major = 1;
+  for (int d = tensor.ndim - 1; d >= 0; --d) {
+    array.strides[d] = tensor.strides != nullptr ? tensor.strides[d] : row_major;
+    row_major *= array.shape[d];
+  }
+}
+
+void read_numpy(nb::handle object, const char* name, Array& array) {
+  array.owner = object.attr("__array_struct__");
+  const auto* view = static_cast<const ArrayStruct*>(PyCapsule_GetPointer(array.owner.ptr(), nullptr));
+  if (view == nullptr) throw nb::python_error();
+  const auto dtype_name = [&] { return text_of(object.attr("dtype")); };
+  const bool native = (view->flags & kNumpyNotSwapped) != 0;
+  if (native && view->kind == 'f' && view->itemsize == 4) {
+    array.dtype = FULMEN_FP32;
+  } else if (native && view->kind == 'f' && view->itemsize == 2) {
+    array.dtype = FULMEN_FP16;
+  } else if (view->kind == 'b') {
+    array.dtype = FULMEN_BOOLEAN;
+  } else if (native && view->itemsize == 2 && dtype_name() == "bfloat16") {  // of ml_dtypes, whatever its kind
+    array.dtype = FULMEN_BF16;
+  } else {
+    refuse_dtype(name, dtype_name());
+  }
+  check_ndim(name, view->nd);
+  array.data = view->data;
+  array.writable = (view->flags & kNumpyWritable) != 0;
+  array.ndim = view->nd;
+  for (int d = 0; d < view->nd; ++d) {
+    if (view->strides[d] % view->itemsize != 0) {
+      throw nb::value_error((std::string(name) + " has a stride of " + std::to_string(view->strides[d]) + " bytes in dim " +
+                             std::to_string(d) + ": a multiple of its element's " + std::to_string(view->itemsize) +
+                             " bytes is needed")
+                                .c_str());
+    }
+    array.shape[d] = view->shape[d];
+    array.strides[d] = view->strides[d] / view->itemsize;
+  }
+}
+
+// PyTorch before it had the exchange table.
+void read_torch(nb::handle object, const char* name, Array& array) {
+  const auto dtype = text_of(object.attr("dtype"));
+  if (dtype == "torch.float32") {
+    array.dtype = FULMEN_FP32;
+  } else if (dtype == "torch.float16") {
+    array.dtype = FULMEN_FP16;
+  } else if (dtype == "torch.bfloat16") {
+    array.dtype = FULMEN_BF16;
+  } else if (dtype == "torch.bool") {
+    array.dtype = FULMEN_BOOLEAN;
+  } else {
+    refuse_dtype(name, dtype);
+  }
+  const nb::object device = object.attr("device");
+  const auto kind = nb::cast<std::string>(device.attr("type"));
+  if (kind == "cuda") {
+    const bool rocm = !nb::module_::import_("torch").attr("version").attr("hip").is_none();
+    array.device = {rocm ? kDlRocm : kDlCuda, nb::cast<int32_t>(device.attr("index"))};
+  } else if (kind != "cpu") {
+    throw nb::value_error((std::string(name) + " is on device " + kind + ": cpu and cuda are accepted").c_str());
+  }
+  const nb::object shape = object.attr("shape"), strides = object.attr("stride")();
+  check_ndim(name, static_cast<int64_t>(nb::len(shape)));
+  array.ndim = static_cast<int>(nb::len(shape));
+  for (int d = 0; d < array.ndim; ++d) {
+    array.shape[d] = nb::cast<int64_t>(shape[d]);
+    array.strides[d] = nb::cast<int64_t>(strides[d]);
+  }
+  array.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(object.attr("data_ptr")()));  // NOLINT(performance-no-int-to-ptr)
+}
+
+void read_dlpack(nb::handle object, const char* name, Array& array) {
+  array.imported = nb::cast<nb::ndarray<nb::ro>>(object);
+  const auto& view = array.imported;
+  check_ndim(name, static_cast<int64_t>(view.ndim()));
+  const auto dtype = view.dtype();
+  array.dtype = dtype_of({dtype.code, dtype.bits, dtype.lanes}, name);
+  array.data = const_cast<void*>(view.data());
+  array.device = {view.device_type(), view.device_id()};
+  array.ndim = static_cast<int>(view.ndim());
+  for (int d = 0; d < array.ndim; ++d) {
+    array.shape[d] = static_cast<int64_t>(view.shape(d));
+    array.strides[d] = view.stride(d);
+  }
+}
+
+nb::object shape_tuple(int ndim, const int64_t* shape) {
+  nb::object tuple = nb::steal(PyTuple_New(ndim));
+  for (int d = 0; d < ndim; ++d) PyTuple_SetItem(tuple.ptr(), d, PyLong_FromLongLong(shape[d]));
+  return tuple;
+}
+
+nb::object torch_dtype(fulmen_dtype dtype) {
+  constexpr const char* kNames[] = {"float32", "float16", "bfloat16", "bool"};
+  static nb::handle known[std::size(kNames)];
+  if (!known[dtype].is_valid()) known[dtype] = attribute_of("torch", kNames[dtype]);
+  return nb::borrow(known[dtype]);
+}
+
+}  // namespace
+
+std::string text_of(nb::handle object) {
+  const nb::object text = nb::steal(PyObject_Str(object.ptr()));
+  if (!text.is_valid()) throw nb::python_error();
+  return nb::cast<std::string>(text);
+}
+
+Array read_array(nb::handle object, const char* name) {
+  const KnownType& known = known_type(object);
+  Array array;
+  array.framework = known.is_torch ? Framework::torch : known.access == Access::numpy ? Framework::numpy : Framework::other;
+  array.api = known.api;
+  switch (known.access) {
+    case Access::exchange: {
+      DlTensor tensor;
+      if (known.api->view(object.ptr(), &tensor) != 0) throw nb::python_error();
+      read_dl_tensor(tensor, name, array);
+      break;
+    }
+    case Access::numpy:
+      read_numpy(object, name, array);
+      break;
+    case Access::torch_attributes:
+      read_torch(object, name, array);
+      break;
+    case Access::dlpack:
+      read_dlpack(object, name, array);
+      break;
+    case Access::none:
+      throw nb::type_error((std::string(name) + " is of type " + name_of_type(object) +
+                            ": a NumPy array, a torch tensor or another array with __dlpack__ is needed")
+                               .c_str());
+  }
+  return array;
+}
+
+bool on_host(const Array& array) {
+  return array.device.type == kDlCpu || array.device.type == kDlCudaHost || array.device.type == kDlRocmHost;
+}
+
+std::string device_of(const Array& array, const char* name) {
+  switch (array.device.type) {
+    case kDlCpu:
+    case kDlCudaHost:
+    case kDlRocmHost:
+      return {};
+    case kDlCuda:
+    case kDlCudaManaged:
+      return "cuda:" + std::to_string(array.device.id);
+    case kDlRocm:
+      return "hip:" + std::to_string(array.device.id);
+    default:
+      throw nb::value_error((std::string(name) + " is on DLPack device type " + std::to_string(array.device.type) +
+                             ": the CPU (1), CUDA (2) and ROCm (10) are accepted")
+                                .c_str());
+  }
+}
+
+nb::object new_array(nb::handle object, const Array& like, int ndim, const int64_t* shape, fulmen_dtype dtype, bool swap_heads) {
+  if (like.framework == Framework::torch) {
+    if (swap_heads) {
+      const int64_t strides[4] = {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
+      return object.attr("new_empty_strided")(shape_tuple(ndim, shape), shape_tuple(ndim, strides));
+    }
+    if (dtype == like.dtype) return object.attr("new_empty")(shape_tuple(ndim, shape));
+    return object.attr("new_empty")(shape_tuple(ndim, shape), nb::arg("dtype") = torch_dtype(dtype));
+  }
+  if (like.framework != Framework::numpy) {
+    throw nb::type_error(("q is of type " + name_of_type(object) + ": results of this kind can't be made here, pass out").c_str());
+  }
+  if (dtype == like.dtype) return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), object.attr("dtype"));
+  if (dtype != FULMEN_FP32) throw nb::type_error("a result of this dtype can't be made here");
+  return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), nb::str("f4"));
+}
+
+nb::object new_double_array(int ndim, const int64_t* shape) {
+  return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), nb::str("f8"));
+}
+nb::object new_boolean_array(int ndim, const int64_t* shape) {
+  return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), nb::str("?"));
+}
+
+void* stream_of(const Array& array) {
+  if (on_host(array)) return nullptr;
+  void* stream = nullptr;
+  if (array.api != nullptr) {
+    if (array.api->current_stream(array.device.type, array.device.id, &stream) != 0) throw nb::python_error();
+  } else if (array.framework == Framework::torch) {
+    const nb::object current = nb::module_::import_("torch").attr("cuda").attr("current_stream")(array.device.id);
+    stream = reinterpret_cast<void*>(nb::cast<uintptr_t>(current.attr("cuda_stream")));  // NOLINT(performance-no-int-to-ptr)
+  }
+  return stream;
+}
+
+Workspace new_workspace(nb::handle object, const Array& like, size_t bytes) {
+  if (like.framework != Framework::torch || bytes == 0) return {};
+  static const nb::handle uint8 = attribute_of("torch", "uint8");
+  nb::object memory = object.attr("new_empty")(nb::int_(bytes), nb::arg("dtype") = uint8);
+  const auto address = nb::cast<uintptr_t>(memory.attr("data_ptr")());
+  return {std::move(memory), reinterpret_cast<void*>(address)};  // NOLINT(performance-no-int-to-ptr)
+}
+
+}  // namespace fulmen::python

@@ -1,0 +1,64 @@
+// An argument that is an array of some framework, seen as memory: NumPy, PyTorch, or anything with DLPack.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <string>
+
+#include "dlpack.h"
+#include "fulmen/fulmen_c.h"
+
+namespace fulmen::python {
+
+namespace nb = nanobind;
+
+// str(object).
+std::string text_of(nb::handle object);
+
+enum class Framework : int { numpy, torch, other };
+
+struct Array {
+  Framework framework = Framework::other;
+  void* data = nullptr;
+  fulmen_dtype dtype = FULMEN_FP32;
+  DlDevice device{kDlCpu, 0};
+  bool writable = true;
+  int ndim = 0;
+  int64_t shape[4] = {};
+  int64_t strides[4] = {};             // elements
+  const DlExchangeApi* api = nullptr;  // null where the framework has none
+  nb::object owner;                    // what keeps shape, strides and data alive beside the argument, if anything must
+  nb::ndarray<nb::ro> imported;        // the same for arrays read through __dlpack__
+};
+
+// Reads the array called name in messages. Up to 4 dims. Throws TypeError for what is no array or has a dtype that no argument
+// takes, ValueError for what has a layout that can't be described.
+Array read_array(nb::handle object, const char* name);
+
+bool on_host(const Array& array);
+
+// "cuda:1" or "hip:0": what the C ABI calls the place where the array is. Empty for a host array: the default device.
+std::string device_of(const Array& array, const char* name);
+
+// A new array of like's framework and device, its contents undefined, and in logical order row-major, except that with swap_heads
+// memory has dims 1 and 2 in the other order.
+nb::object new_array(nb::handle object, const Array& like, int ndim, const int64_t* shape, fulmen_dtype dtype, bool swap_heads);
+// The same on the host in double (NumPy).
+nb::object new_double_array(int ndim, const int64_t* shape);
+nb::object new_boolean_array(int ndim, const int64_t* shape);
+
+// The stream that the array's framework computes in now; null on the host.
+void* stream_of(const Array& array);
+
+// Device memory from the array's framework, which its stream keeps for as long as it is used; a null address where the framework
+// can't be asked.
+struct Workspace {
+  nb::object owner;
+  void* address = nullptr;
+};
+Workspace new_workspace(nb::handle object, const Array& like, size_t bytes);
+
+}  // namespace fulmen::python

@@ -1,0 +1,248 @@
+#include "call.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace fulmen::python {
+
+const char* const kPlaceNames[kPlaces] = {"q",   "k",    "v",    "out", "bias", "keep_mask", "alibi_slopes", "sinks",
+                                          "lse", "dout", "dlse", "dq",  "dk",   "dv",        "dbias",        "dsinks"};
+
+namespace {
+
+constexpr fulmen_tensor fulmen_tensors::* kMembers[kPlaces] = {&fulmen_tensors::q,
+                                                               &fulmen_tensors::k,
+                                                               &fulmen_tensors::v,
+                                                               &fulmen_tensors::out,
+                                                               &fulmen_tensors::bias,
+                                                               &fulmen_tensors::keep_mask,
+                                                               &fulmen_tensors::alibi_slopes,
+                                                               &fulmen_tensors::sinks,
+                                                               &fulmen_tensors::lse,
+                                                               &fulmen_tensors::dout,
+                                                               &fulmen_tensors::dlse,
+                                                               &fulmen_tensors::dq,
+                                                               &fulmen_tensors::dk,
+                                                               &fulmen_tensors::dv,
+                                                               &fulmen_tensors::dbias,
+                                                               &fulmen_tensors::dsinks};
+
+constexpr bool is_sequence(Place place) { return place <= kOut || place == kDout || place == kDq || place == kDk || place == kDv; }
+constexpr bool is_written(Place place, bool backward) { return place >= kDq || (!backward && (place == kOut || place == kLse)); }
+
+std::string shape_text(const Array& array) {
+  std::string text = "[";
+  for (int d = 0; d < array.ndim; ++d) text += (d > 0 ? ", " : "") + std::to_string(array.shape[d]);
+  return text + "]";
+}
+
+[[noreturn]] void wrong_ndim(const char* name, const Array& array, const char* accepted) {
+  throw nb::value_error((std::string(name) + " has shape " + shape_text(array) + ": " + accepted + " is accepted").c_str());
+}
+
+std::string place_text(const Array& array, const char* name) {
+  const std::string device = device_of(array, name);
+  return device.empty() ? "the CPU" : device;
+}
+
+[[noreturn]] void wrong_type(const char* name, nb::handle value, const char* accepted) {
+  const auto given = text_of(value.type().attr("__name__"));
+  throw nb::type_error((std::string(name) + " is of type " + given + ": " + accepted + " is accepted").c_str());
+}
+
+double number(const char* name, nb::handle value) {
+  const double result = PyFloat_AsDouble(value.ptr());
+  if (result == -1.0 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    wrong_type(name, value, "a number");
+  }
+  return result;
+}
+
+int64_t integer(const char* name, nb::handle value, int64_t low, int64_t high) {
+  int overflow = 0;
+  const int64_t result = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  if (result == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    wrong_type(name, value, "an integer");
+  }
+  if (overflow != 0 || result < low || result > high) {
+    throw nb::value_error(
+        (std::string(name) + " is " + text_of(value) + ": " + std::to_string(low) + " to " + std::to_string(high) + " is accepted")
+            .c_str());
+  }
+  return result;
+}
+
+// Random numbers are told apart by 64 bits: negative numbers are as good as large ones.
+uint64_t any_64_bits(const char* name, nb::handle value) {
+  if (PyLong_Check(value.ptr()) == 0) wrong_type(name, value, "an integer");
+  return PyLong_AsUnsignedLongLongMask(value.ptr());
+}
+
+bool flag(const char* name, nb::handle value) {
+  if (PyBool_Check(value.ptr()) == 0) wrong_type(name, value, "True or False");
+  return value.ptr() == Py_True;
+}
+
+const char* text(const char* name, nb::handle value) {
+  const char* result = PyUnicode_Check(value.ptr()) != 0 ? PyUnicode_AsUTF8AndSize(value.ptr(), nullptr) : nullptr;
+  if (result == nullptr) {
+    PyErr_Clear();
+    wrong_type(name, value, "a str, or None,");
+  }
+  return result;
+}
+
+int32_t causal(nb::handle value) {
+  constexpr const char* kAccepted = "False, True, \"none\", \"bottom_right\" (the same as True) or \"top_left\"";
+  if (PyBool_Check(value.ptr()) != 0) return value.ptr() == Py_True ? FULMEN_CAUSAL_BOTTOM_RIGHT : FULMEN_CAUSAL_NONE;
+  if (PyUnicode_Check(value.ptr()) == 0) wrong_type("causal", value, kAccepted);
+  const std::string name = text("causal", value);
+  if (name == "none") return FULMEN_CAUSAL_NONE;
+  if (name == "bottom_right") return FULMEN_CAUSAL_BOTTOM_RIGHT;
+  if (name == "top_left") return FULMEN_CAUSAL_TOP_LEFT;
+  throw nb::value_error(("causal is \"" + name + "\": " + kAccepted + " is accepted").c_str());
+}
+
+void read_options(nb::handle tuple, Call& call) {
+  enum { kScale, kSoftcap, kCausal, kLeft, kRight, kDropout, kSeed, kOffset, kDeterministic, kKernel, kThreads, kVerify, kCount };
+  if (PyTuple_Size(tuple.ptr()) != kCount) throw nb::type_error("options: a tuple of 12 is needed");
+  const auto item = [&](int at) { return nb::handle(PyTuple_GetItem(tuple.ptr(), at)); };
+  fulmen_options& o = call.options;
+  if (!item(kScale).is_none()) {
+    o.softmax_scale = static_cast<float>(number("softmax_scale", item(kScale)));
+    // NaN says "the default" to the C ABI.
+    if (std::isnan(o.softmax_scale)) throw nb::value_error("softmax_scale is nan: a finite number, or None, is accepted");
+  }
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  o.softcap = static_cast<float>(number("softcap", item(kSoftcap)));
+  o.causal = causal(item(kCausal));
+  o.window_left = integer("window_left", item(kLeft), -1, kMost);
+  o.window_right = integer("window_right", item(kRight), -1, kMost);
+  o.dropout = static_cast<float>(number("dropout", item(kDropout)));
+  if (!item(kSeed).is_none()) {
+    call.tensors.dropout_seed = any_64_bits("dropout_seed", item(kSeed));
+  } else if (o.dropout != 0.0F) {
+    throw nb::value_error(
+        "dropout_seed is None and dropout is not 0: which elements are dropped must be said by a seed, an integer");
+  }
+  call.tensors.dropout_offset = any_64_bits("dropout_offset", item(kOffset));
+  o.deterministic = flag("deterministic", item(kDeterministic));
+  if (!item(kKernel).is_none()) call.kernel = text("kernel", item(kKernel));
+  o.kernel = call.kernel.c_str();
+  o.num_threads = static_cast<int32_t>(integer("num_threads", item(kThreads), 0, std::numeric_limits<int32_t>::max()));
+  o.verify = flag("verify", item(kVerify));
+}
+
+// The array in the four dims that the C ABI wants for its place.
+fulmen_tensor placed(Place place, const Array& a, bool bhsd) {
+  const char* name = kPlaceNames[place];
+  fulmen_tensor t{a.data, a.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
+  if (is_sequence(place)) {
+    if (a.ndim != 4) wrong_ndim(name, a, bhsd ? "[batch, heads, seqlen, head_dim]" : "[batch, seqlen, heads, head_dim]");
+    std::copy_n(a.shape, 4, t.shape);
+    std::copy_n(a.strides, 4, t.strides);
+    if (bhsd) std::swap(t.shape[1], t.shape[2]), std::swap(t.strides[1], t.strides[2]);
+  } else if (place == kLse || place == kDlse) {
+    if (a.ndim != 3) wrong_ndim(name, a, "[batch, heads, seqlen_q]");
+    std::copy_n(a.shape, 3, t.shape);
+    std::copy_n(a.strides, 3, t.strides);
+  } else if (place == kBias || place == kKeepMask || place == kDbias) {
+    if (a.ndim == 0) wrong_ndim(name, a, "what broadcasts to [batch, heads, seqlen_q, seqlen_k]");
+    std::copy_n(a.shape, a.ndim, t.shape + 4 - a.ndim);
+    std::copy_n(a.strides, a.ndim, t.strides + 4 - a.ndim);
+  } else {
+    const bool by_sequence = place == kAlibiSlopes && a.ndim == 2;
+    if (a.ndim != 1 && !by_sequence) wrong_ndim(name, a, place == kAlibiSlopes ? "[heads] or [batch, heads]" : "[heads]");
+    if (by_sequence) t.shape[0] = a.shape[0], t.strides[0] = a.strides[0];
+    t.shape[3] = a.shape[a.ndim - 1];
+    t.strides[3] = a.strides[a.ndim - 1];
+  }
+  // Frameworks write anything there.
+  if (t.shape[3] == 1 || std::find(t.shape, t.shape + 4, 0) != t.shape + 4) t.strides[3] = 1;
+  return t;
+}
+
+}  // namespace
+
+Call::Call(nb::handle tuple, nb::handle option_tuple, nb::handle device_object, bool heads_first) : bhsd(heads_first) {
+  fulmen_tensors_init(&tensors);
+  fulmen_options_init(&options);
+  read_options(option_tuple, *this);
+  const auto given = static_cast<int>(PyTuple_Size(tuple.ptr()));
+  for (int at = 0; at < std::min<int>(given, kPlaces); ++at) {
+    const nb::handle object = PyTuple_GetItem(tuple.ptr(), at);
+    if (!object.is_none()) set(static_cast<Place>(at), object);
+  }
+  const bool backward = has(kDout);
+  for (int at = 0; at < kPlaces; ++at) {
+    if (has(static_cast<Place>(at)) && is_written(static_cast<Place>(at), backward) && !arrays[at].writable) {
+      throw nb::value_error((std::string(kPlaceNames[at]) + " is read-only: it is written").c_str());
+    }
+  }
+  device = device_object.is_none() ? device_of(arrays[kQ], "q") : text("device", device_object);
+}
+
+void Call::set(Place place, nb::handle object) {
+  const char* name = kPlaceNames[place];
+  objects[place] = object;
+  arrays[place] = read_array(object, name);
+  const DlDevice &here = arrays[place].device, &there = arrays[kQ].device;
+  if (here.type != there.type || here.id != there.id) {
+    const std::string ours = place_text(arrays[place], name), that_of_q = place_text(arrays[kQ], "q");
+    if (ours != that_of_q)
+      throw nb::value_error((std::string(name) + " is on " + ours + ", q on " + that_of_q + ": one device is needed").c_str());
+  }
+  tensors.*kMembers[place] = placed(place, arrays[place], bhsd);
+}
+
+fulmen_tensor& Call::tensor(Place place) { return tensors.*kMembers[place]; }
+
+nb::object Call::make(Place place, Place like, fulmen_dtype dtype, int ndim, const int64_t* shape) {
+  const bool swap = bhsd && is_sequence(place);
+  int64_t dims[4];
+  std::copy_n(shape, ndim, dims);
+  if (swap) std::swap(dims[1], dims[2]);
+  nb::object result = new_array(objects[like], arrays[like], ndim, dims, dtype, swap);
+  set(place, result);
+  return result;
+}
+
+void Call::describe(Place place, fulmen_dtype dtype, const int64_t (&shape)[4]) {
+  fulmen_tensor& t = tensor(place);
+  t.dtype = dtype;
+  int64_t row_major = 1;
+  for (int d = 3; d >= 0; --d) {
+    t.shape[d] = shape[d];
+    t.strides[d] = row_major;
+    row_major *= std::max<int64_t>(shape[d], 1);
+  }
+}
+
+void check(int status) {
+  if (status == FULMEN_OK) return;
+  const char* message = fulmen_last_error();
+  switch (status) {
+    case FULMEN_INVALID_ARGUMENT:
+      throw nb::value_error(message);
+    case FULMEN_UNSUPPORTED:
+      PyErr_SetString(PyExc_NotImplementedError, message);
+      break;
+    case FULMEN_OUT_OF_MEMORY:
+      PyErr_SetString(PyExc_MemoryError, message);
+      break;
+    case FULMEN_VERIFICATION_FAILED: {
+      const nb::object type = nb::module_::import_("fulmen").attr("VerificationError");
+      PyErr_SetString(type.ptr(), message);
+      break;
+    }
+    default:
+      PyErr_SetString(PyExc_RuntimeError, message);
+      break;  // unavailable, internal
+  }
+  throw nb::python_error();
+}
+
+}  // namespace fulmen::python

@@ -1,0 +1,227 @@
+// fulmen._core: what the Python sources beside it are written over. Tensors and options come as tuples, see call.h.
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "call.h"
+#include "run.h"
+
+namespace fulmen::python {
+namespace {
+
+// For an absent tensor: where its shape comes from.
+struct Shape {
+  int64_t dims[4];
+};
+Shape out_shape(const Call& call) {
+  const auto &q = call.tensors.q, &v = call.tensors.v;
+  return {{q.shape[0], q.shape[1], q.shape[2], v.shape[3]}};
+}
+Shape rows_shape(const Call& call) { return {{call.tensors.q.shape[0], call.tensors.q.shape[2], call.tensors.q.shape[1], 1}}; }
+
+constexpr struct {
+  Place gradient, of;
+} kGradients[] = {{kDq, kQ}, {kDk, kK}, {kDv, kV}, {kDbias, kBias}, {kDsinks, kSinks}};
+
+void need(const Call& call, Place place) {
+  if (!call.has(place)) throw nb::type_error((std::string(kPlaceNames[place]) + " is None: an array is needed").c_str());
+}
+
+void need_host(const Call& call) {
+  for (int at = 0; at < kPlaces; ++at) {
+    if (call.has(static_cast<Place>(at)) && !on_host(call.arrays[at])) {
+      const char* name = kPlaceNames[at];
+      throw nb::value_error(
+          (std::string(name) + " is on " + device_of(call.arrays[at], name) + ": arrays in host memory are needed here").c_str());
+    }
+  }
+}
+
+nb::object forward(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse) {
+  Call call(tensors, options, device, bhsd);
+  nb::object out =
+      call.has(kOut) ? nb::borrow(call.objects[kOut]) : call.make(kOut, kQ, call.arrays[kQ].dtype, 4, out_shape(call).dims);
+  nb::object lse;
+  if (want_lse) lse = call.has(kLse) ? nb::borrow(call.objects[kLse]) : call.make(kLse, kQ, FULMEN_FP32, 3, rows_shape(call).dims);
+  run(Pass::forward, call);
+  if (!want_lse) return out;
+  return nb::make_tuple(std::move(out), std::move(lse));
+}
+
+// wanted: bit n asks for the n-th of dq, dk, dv, dbias, dsinks; the others are None. One that is given is written.
+nb::object backward(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, int wanted) {
+  Call call(tensors, options, device, bhsd);
+  need(call, kOut), need(call, kLse), need(call, kDout);
+  nb::object results[5];
+  int n = 0;
+  for (const auto& [gradient, of] : kGradients) {
+    nb::object& result = results[n++];
+    result = nb::none();
+    if (call.has(gradient)) {
+      result = nb::borrow(call.objects[gradient]);
+    } else if ((wanted >> (n - 1) & 1) != 0) {
+      need(call, of);
+      const Array& like = call.arrays[of];
+      int64_t shape[4];
+      std::copy_n(like.shape, like.ndim, shape);
+      if (bhsd && of <= kV) std::swap(shape[1], shape[2]);
+      result = call.make(gradient, of, like.dtype, like.ndim, shape);
+    }
+  }
+  run(Pass::backward, call);
+  return nb::make_tuple(results[0], results[1], results[2], results[3], results[4]);
+}
+
+double* doubles(const nb::object& array) {
+  const nb::object interface = array.attr("__array_interface__");
+  return reinterpret_cast<double*>(nb::cast<uintptr_t>(interface["data"][0]));  // NOLINT(performance-no-int-to-ptr)
+}
+
+// (out [batch, seqlen_q, heads, head_dim_v], lse [batch, heads, seqlen_q]) in double.
+nb::object reference(nb::tuple tensors, nb::tuple options, bool bhsd) {
+  Call call(tensors, options, nb::none(), bhsd);
+  need_host(call);
+  if (!call.has(kOut)) call.describe(kOut, call.arrays[kQ].dtype, out_shape(call).dims);
+  const nb::object out = new_double_array(4, out_shape(call).dims), lse = new_double_array(3, rows_shape(call).dims);
+  double *out_data = doubles(out), *lse_data = doubles(lse);
+  int status = FULMEN_OK;
+  {
+    nb::gil_scoped_release no_gil;
+    status = fulmen_reference(&call.tensors, &call.options, out_data, lse_data);
+  }
+  check(status);
+  return nb::make_tuple(out, lse);
+}
+
+nb::object reference_backward(nb::tuple tensors, nb::tuple options, bool bhsd, int wanted) {
+  Call call(tensors, options, nb::none(), bhsd);
+  need_host(call);
+  need(call, kDout);
+  call.describe(kOut, call.arrays[kQ].dtype, out_shape(call).dims);
+  call.describe(kLse, FULMEN_FP32, rows_shape(call).dims);
+  nb::object results[5];
+  double* data[5] = {};
+  int n = 0;
+  for (const auto& [gradient, of] : kGradients) {
+    if ((wanted >> n & 1) == 0) {
+      results[n++] = nb::none();
+      continue;
+    }
+    need(call, of);
+    const fulmen_tensor& like = call.tensor(of);
+    const int64_t shape[4] = {like.shape[0], like.shape[1], like.shape[2], like.shape[3]};
+    call.describe(gradient, of == kSinks ? FULMEN_FP32 : call.arrays[of].dtype, shape);
+    results[n] = new_double_array(4, shape);
+    data[n] = doubles(results[n]);
+    ++n;
+  }
+  int status = FULMEN_OK;
+  {
+    nb::gil_scoped_release no_gil;
+    status = fulmen_reference_backward(&call.tensors, &call.options, data[0], data[1], data[2], data[3], data[4]);
+  }
+  check(status);
+  return nb::make_tuple(results[0], results[1], results[2], results[3], results[4]);
+}
+
+// (ok, worst_error, baseline_error, bound, lse_error, tensor, message)
+nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
+  Call call(tensors, options, nb::none(), bhsd);
+  need_host(call);
+  need(call, kOut);
+  fulmen_verify_report report{};
+  report.struct_size = sizeof report;
+  std::string tensor, message;
+  int status = FULMEN_OK;
+  {
+    nb::gil_scoped_release no_gil;
+    const auto verify_pass = call.has(kDout) ? fulmen_verify_backward : fulmen_verify;
+    status = verify_pass(&call.tensors, &call.options, &report);
+    if (status == FULMEN_OK || status == FULMEN_VERIFICATION_FAILED) tensor = report.tensor;
+    if (status == FULMEN_VERIFICATION_FAILED) message = fulmen_last_error();
+  }
+  if (status != FULMEN_VERIFICATION_FAILED) check(status);
+  return nb::make_tuple(report.ok, report.worst_error, report.baseline_error, report.bound, report.lse_error, tensor, message);
+}
+
+// (text, kernel, workspace bytes) of the plan for such a call. No data is read.
+nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse, int wanted) {
+  Call call(tensors, options, device, bhsd);
+  const bool is_backward = wanted != 0;
+  const fulmen_dtype dtype = call.arrays[kQ].dtype;
+  if (!call.has(kOut)) call.describe(kOut, dtype, out_shape(call).dims);
+  if (!call.has(kLse) && (want_lse || is_backward)) call.describe(kLse, FULMEN_FP32, rows_shape(call).dims);
+  if (is_backward) {
+    call.describe(kDout, dtype, out_shape(call).dims);
+    int n = 0;
+    for (const auto& [gradient, of] : kGradients) {
+      if ((wanted >> n++ & 1) == 0) continue;
+      need(call, of);
+      const fulmen_tensor& like = call.tensor(of);
+      const int64_t shape[4] = {like.shape[0], like.shape[1], like.shape[2], like.shape[3]};
+      call.describe(gradient, call.arrays[of].dtype, shape);
+    }
+  }
+  fulmen_plan* plan = nullptr;
+  int status = FULMEN_OK;
+  {
+    nb::gil_scoped_release no_gil;
+    const auto create = is_backward ? fulmen_plan_create_backward : fulmen_plan_create;
+    status = create(&call.tensors, &call.options, call.device_name(), &plan);
+  }
+  check(status);
+  fulmen_kernel_config config{};
+  config.struct_size = sizeof config;
+  fulmen_plan_config(plan, &config);
+  const nb::object result =
+      nb::make_tuple(nb::str(fulmen_plan_explain(plan)), nb::str(config.kernel), fulmen_plan_workspace_bytes(plan));
+  fulmen_plan_destroy(plan);
+  return result;
+}
+
+nb::object dropout_mask(nb::tuple tensors, nb::tuple options, bool bhsd) {
+  Call call(tensors, options, nb::none(), bhsd);
+  call.describe(kOut, call.arrays[kQ].dtype, out_shape(call).dims);
+  const fulmen_tensor &q = call.tensors.q, &k = call.tensors.k;
+  const int64_t shape[4] = {q.shape[0], q.shape[2], q.shape[1], k.shape[1]};
+  const nb::object keep = new_boolean_array(4, shape);
+  auto* data = reinterpret_cast<uint8_t*>(doubles(keep));
+  int status = FULMEN_OK;
+  {
+    nb::gil_scoped_release no_gil;
+    status = fulmen_dropout_mask(&call.tensors, &call.options, data);
+  }
+  check(status);
+  return keep;
+}
+
+nb::list devices() {
+  nb::list result;
+  check(fulmen_visit_devices(
+      [](void* context, const fulmen_device_info* d) {
+        static_cast<nb::list*>(context)->append(nb::make_tuple(nb::str(d->name), nb::str(d->chip), nb::str(d->features), d->usable,
+                                                               nb::str(d->reason), d->host_memory));
+      },
+      &result));
+  return result;
+}
+
+}  // namespace
+}  // namespace fulmen::python
+
+NB_MODULE(_core, m) {
+  namespace nb = nanobind;
+  using namespace nb::literals;
+  namespace py = fulmen::python;
+  m.def("forward", &py::forward, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a);
+  m.def("backward", &py::backward, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "wanted"_a);
+  m.def("reference", &py::reference, "tensors"_a, "options"_a, "bhsd"_a);
+  m.def("reference_backward", &py::reference_backward, "tensors"_a, "options"_a, "bhsd"_a, "wanted"_a);
+  m.def("verify", &py::verify, "tensors"_a, "options"_a, "bhsd"_a);
+  m.def("explain", &py::explain, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a, "wanted"_a);
+  m.def("dropout_mask", &py::dropout_mask, "tensors"_a, "options"_a, "bhsd"_a);
+  m.def("devices", &py::devices);
+  m.attr("__version__") = fulmen_version();
+}

@@ -1,0 +1,71 @@
+#include "run.h"
+
+#include <cstdlib>
+#include <memory>
+
+namespace fulmen::python {
+namespace {
+
+struct DestroyPlan {
+  void operator()(fulmen_plan* plan) const { fulmen_plan_destroy(plan); }
+};
+using Plan = std::unique_ptr<fulmen_plan, DestroyPlan>;
+
+// A thread's scratch on the host, kept from call to call, as fresh memory costs a page fault for every 4 KiB of it.
+void* host_workspace(size_t bytes) {
+  constexpr size_t kMostKept = size_t{64} << 20;
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  thread_local std::unique_ptr<void, Free> kept;
+  thread_local size_t kept_bytes = 0;
+  if (bytes > kMostKept) return nullptr;  // Plan::run takes it for the call
+  if (bytes > kept_bytes) {
+    kept.reset();
+    kept_bytes = 0;
+    const size_t rounded = (bytes + 4095) / 4096 * 4096;
+    kept.reset(std::aligned_alloc(64, rounded));
+    if (kept) kept_bytes = rounded;
+  }
+  return kept.get();
+}
+
+}  // namespace
+
+void run(Pass pass, const Call& call) {
+  const Array& q = call.arrays[kQ];
+  const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
+  fulmen_plan* made = nullptr;
+  if (on_host(q)) {
+    int status = FULMEN_OK;
+    {
+      nb::gil_scoped_release no_gil;
+      status = create(&call.tensors, &call.options, call.device_name(), &made);
+      const Plan plan(made);
+      if (status == FULMEN_OK) {
+        const size_t bytes = fulmen_plan_workspace_bytes(made);
+        void* workspace = host_workspace(bytes);
+        status = fulmen_plan_run(made, nullptr, &call.tensors, workspace, workspace != nullptr ? bytes : 0);
+      }
+    }
+    return check(status);
+  }
+  // Between planning and running the framework is asked for memory, which takes the GIL.
+  int status = FULMEN_OK;
+  {
+    nb::gil_scoped_release no_gil;
+    status = create(&call.tensors, &call.options, call.device_name(), &made);
+  }
+  check(status);
+  const Plan plan(made);
+  const size_t bytes = fulmen_plan_workspace_bytes(made);
+  const Workspace workspace = new_workspace(call.objects[kQ], q, bytes);
+  void* stream = stream_of(q);
+  {
+    nb::gil_scoped_release no_gil;
+    status = fulmen_plan_run(made, stream, &call.tensors, workspace.address, workspace.address != nullptr ? bytes : 0);
+  }
+  check(status);
+}
+
+}  // namespace fulmen::python
