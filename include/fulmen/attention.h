@@ -44,6 +44,16 @@ struct AttentionTensors {
   // Which random numbers dropout takes: the same pair gives the same mask, forward and backward, on every device (dropout_mask).
   uint64_t dropout_seed = 0;
   uint64_t dropout_offset = 0;
+
+  // Sequences of different lengths, and keys and values in pages: all optional, all int32. Their values are memory of the device
+  // like any tensor's: planning never reads them. docs/contract.md, "Sequences of different lengths", has the rules.
+  Tensor cu_seqlens_q{};  // [1, 1, 1, batch + 1]: q, out, dout, dq are packed, [1, total_q, ...], and lse, dlse [1, num_heads,
+                          // total_q, 1]; sequence b is rows cu[b] to cu[b + 1] - 1
+  Tensor cu_seqlens_k{};  // [1, 1, 1, batch + 1]: the same of k, v, dk, dv; with a block_table its differences are the lengths
+  Tensor seqlens_k{};     // [1, 1, 1, batch]: of padded or paged k and v, rows 0 to seqlens_k[b] - 1 are used
+  Tensor block_table{};   // [1, 1, batch, max_pages]: k, v are [num_pages, page_size, num_kv_heads, dim]; row r of sequence b is
+                          // row r % page_size of page block_table[b][r / page_size]
+  Tensor leftpad_k{};     // [1, 1, 1, batch]: the first used row of padded or paged k and v is leftpad_k[b]: key 0 of the masks
 };
 
 // Runs task(arg, index) once for every index in [0, count), in any order, on any threads, and returns when all are done.
@@ -64,6 +74,10 @@ struct AttentionOptions {
   int num_threads = 0;         // CPU threads; 0 takes the OpenMP setting of the caller
   ParallelFor parallel_for{};  // a user's own thread pool instead of OpenMP
   bool verify = false;         // run the reference beside every call; also FLASH_ATTENTION_VERIFY=1
+  // The most queries and keys of any sequence; -1: as the shapes say. Needed where they do not, which is for packed tensors. Plans
+  // and the shapes of bias and keep_mask go by them.
+  int64_t max_seqlen_q = -1;
+  int64_t max_seqlen_k = -1;
 };
 
 // One call: checks, plans, allocates the workspace, runs and waits for the result. device is "cpu", "cuda:0", ... (see devices()),

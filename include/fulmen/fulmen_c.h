@@ -29,7 +29,7 @@ typedef enum fulmen_status {
   FULMEN_INTERNAL = 6
 } fulmen_status;
 
-typedef enum fulmen_dtype { FULMEN_FP32 = 0, FULMEN_FP16 = 1, FULMEN_BF16 = 2, FULMEN_BOOLEAN = 3 } fulmen_dtype;
+typedef enum fulmen_dtype { FULMEN_FP32 = 0, FULMEN_FP16 = 1, FULMEN_BF16 = 2, FULMEN_BOOLEAN = 3, FULMEN_INT32 = 4 } fulmen_dtype;
 
 typedef enum fulmen_causal { FULMEN_CAUSAL_NONE = 0, FULMEN_CAUSAL_BOTTOM_RIGHT = 1, FULMEN_CAUSAL_TOP_LEFT = 2 } fulmen_causal;
 
@@ -53,6 +53,11 @@ typedef struct fulmen_tensors {
   fulmen_tensor dlse;                      /* optional input: its gradient by lse */
   fulmen_tensor dq, dk, dv, dbias, dsinks; /* outputs: an absent one is not computed, one at least is needed */
   uint64_t dropout_seed, dropout_offset;   /* which random numbers dropout takes: the same pair forward and backward */
+  /* Sequences of different lengths, and keys and values in pages; optional, int32. */
+  fulmen_tensor cu_seqlens_q, cu_seqlens_k; /* [1, 1, 1, batch + 1] of packed q, out, lse and packed k, v */
+  fulmen_tensor seqlens_k;                  /* [1, 1, 1, batch]: where the used rows of padded or paged k, v end */
+  fulmen_tensor block_table;                /* [1, 1, batch, max_pages]: k, v are [num_pages, page_size, head, head_dim] */
+  fulmen_tensor leftpad_k;                  /* [1, 1, 1, batch]: where the used rows of padded or paged k, v begin */
 } fulmen_tensors;
 
 /* Runs task(arg, index) once for every index in [0, count), in any order, on any threads; returns when all are done. */
@@ -70,8 +75,10 @@ typedef struct fulmen_options {
   bool verify;                      /* default false: run the reference beside every call */
   fulmen_parallel_for parallel_for; /* default null: OpenMP */
   void* parallel_for_context;
-  float dropout;      /* default 0, off: the probability, below 1, that an element of the softmax is dropped */
-  bool deterministic; /* default false: true refuses kernels whose gradients may differ in bits from run to run */
+  float dropout;        /* default 0, off: the probability, below 1, that an element of the softmax is dropped */
+  bool deterministic;   /* default false: true refuses kernels whose gradients may differ in bits from run to run */
+  int64_t max_seqlen_q; /* default -1, as the shapes say: the longest sequence; needed where q is packed */
+  int64_t max_seqlen_k; /* the same of k */
 } fulmen_options;
 
 FULMEN_API void fulmen_tensors_init(fulmen_tensors* tensors);
@@ -172,8 +179,8 @@ FULMEN_API int fulmen_visit_candidates_backward(const fulmen_tensors* tensors, c
                                                               double rank),
                                                 void* context);
 
-/* Exact attention in double. out: [batch, seqlen_q, num_heads, head_dim_v] row-major; lse: [batch, num_heads, seqlen_q], or null.
- * The data pointers of tensors->out and lse are not touched. */
+/* Exact attention in double, row-major. out: of tensors->out's shape; lse: [batch, num_heads, seqlen_q], packed [num_heads,
+ * total_q], or null. The data pointers of tensors->out and lse are not touched. */
 FULMEN_API int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* options, double* out, double* lse);
 /* Exact gradients in double, row-major, each null where it is not wanted: dq, dk and dv with the shapes of q, k and v, dbias with
  * that of tensors->dbias (the sum over its dims of size 1), dsinks [num_heads]. A gradient is to be in tensors, too: that says its
@@ -198,6 +205,11 @@ FULMEN_API int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options
 /* The same for every gradient in tensors. */
 FULMEN_API int fulmen_verify_backward(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);
 
+typedef enum fulmen_feature {
+  FULMEN_FEATURE_VARIABLE_LENGTHS = 1, /* cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k */
+  FULMEN_FEATURE_PAGED = 2             /* block_table; needs the other one, too */
+} fulmen_feature;
+
 /* A backend of the user's own, for the rest of the process. It has one device, called by the backend's name, one kernel for the
  * forward pass, and one for the gradients if it likes. */
 typedef struct fulmen_backend {
@@ -216,6 +228,8 @@ typedef struct fulmen_backend {
   int (*run_backward)(void* context, void* stream, const fulmen_tensors* tensors, const fulmen_options* options);
   bool dropout; /* its kernels know dropout; else such problems are refused before supports() is asked */
   bool atomics; /* its gradients may differ in bits from run to run: refused where options.deterministic is set */
+  /* What else its kernels know, fulmen_feature values added up; other problems are refused before supports() is asked. */
+  uint64_t features;
 } fulmen_backend;
 FULMEN_API int fulmen_register_backend(const fulmen_backend* backend);
 

@@ -34,6 +34,15 @@ struct Problem {
   int64_t head_dim_v = 0;
   float softmax_scale = 1.0F;
   float softcap = 0.0F;
+  // With sequences of different lengths seqlen_q and seqlen_k are the most that any has, and `diagonal` is not used: each sequence
+  // has its own, key length - query length, or 0 with `top_left`.
+  int64_t total_q = 0;    // rows of q where it is packed
+  int64_t total_k = 0;    // rows of k and v where they are packed
+  int64_t padded_k = 0;   // rows that a sequence has in k and v where they are neither packed nor paged: seqlen_k or more
+  int64_t num_pages = 0;  // where k and v are paged
+  int64_t page_size = 0;
+  int64_t max_pages = 0;  // columns of block_table
+  bool top_left = false;  // said only where lengths differ
   // Key range of query i: keys in [i + first_key, i + last_key], already clipped by causal and window; unlimited is kUnlimited.
   int64_t diagonal = 0;       // offset of the diagonal: seqlen_k - seqlen_q for bottom-right, 0 for top-left
   int64_t window_left = -1;   // keys j >= i + diagonal - window_left, -1 unlimited
@@ -43,15 +52,42 @@ struct Problem {
   bool deterministic = false;
   TensorSpec q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse;
   TensorSpec dout, dlse, dq, dk, dv, dbias, dsinks;  // backward alone; dbias: dims that it sums over have stride 0
+  TensorSpec cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, leftpad_k;
 
   bool operator==(const Problem&) const = default;
   int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
   // What an element that is kept is multiplied with: 1 / (1 - p).
   float dropout_scale() const noexcept { return 65536.0F / static_cast<float>(65536 - dropout); }
+  bool packed_q() const noexcept { return cu_seqlens_q.present; }
+  bool packed_k() const noexcept { return cu_seqlens_k.present && !block_table.present; }
+  bool paged() const noexcept { return block_table.present; }
+  // Whether the sequences' lengths are values that are known only in run().
+  bool variable_lengths() const noexcept {
+    return cu_seqlens_q.present || cu_seqlens_k.present || seqlens_k.present || block_table.present || leftpad_k.present;
+  }
+  using Shape = std::array<int64_t, 4>;
+  // The tensors' shapes: of q and dq, k and dk, v and dv, out and dout, lse and dlse, and of bias and keep_mask where nothing is
+  // broadcast.
+  Shape q_shape() const noexcept { return query_rows(num_heads, head_dim); }
+  Shape k_shape() const noexcept { return key_rows(head_dim); }
+  Shape v_shape() const noexcept { return key_rows(head_dim_v); }
+  Shape out_shape() const noexcept { return query_rows(num_heads, head_dim_v); }
+  Shape lse_shape() const noexcept { return {packed_q() ? 1 : batch, num_heads, packed_q() ? total_q : seqlen_q, 1}; }
+  Shape score_shape() const noexcept { return {batch, num_heads, seqlen_q, seqlen_k}; }
   // The useful multiply-adds of the products, 2 flops each: q k^T and p v; backward q k^T, dout v^T, and those of dq, dk and dv.
+  // Where lengths differ, an estimate from the shapes: the rows of q that there are, each as in a sequence of the most keys.
   FULMEN_API double flops() const noexcept;
-  // Bytes of inputs read once and outputs written once.
+  // Bytes of inputs read once and outputs written once; of paged keys those that block_table could name.
   FULMEN_API double bytes() const noexcept;
+
+ private:
+  Shape query_rows(int64_t heads, int64_t dim) const noexcept {
+    return {packed_q() ? 1 : batch, packed_q() ? total_q : seqlen_q, heads, dim};
+  }
+  Shape key_rows(int64_t dim) const noexcept {
+    if (paged()) return {num_pages, page_size, num_kv_heads, dim};
+    return {packed_k() ? 1 : batch, packed_k() ? total_k : variable_lengths() ? padded_k : seqlen_k, num_kv_heads, dim};
+  }
 };
 
 // Checks the tensors (not their pointers) against the contract and returns the Problem, or a Status naming the bad argument.

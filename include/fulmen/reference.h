@@ -11,21 +11,27 @@
 
 namespace fulmen {
 
-// Exact attention in double precision by plain loops, all features. out: [batch, seqlen_q, num_heads, head_dim_v] row-major
-// doubles; lse: [batch, num_heads, seqlen_q] row-major doubles, or null. tensors.out and tensors.lse are ignored.
-// Where memory is too short for one KV head in double a thread, the results are all NaN.
+// Whether the values of cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table and leftpad_k, in host memory, obey the contract; else
+// which tensor, at which index, has what value. Plan::run() asks on devices that use the host's memory. Reads nothing but them.
+FULMEN_API Status check_sequences(const Problem& problem, const AttentionTensors& tensors);
+
+// Exact attention in double precision by plain loops, all features. out: row-major doubles of problem.out_shape(), [batch,
+// seqlen_q, num_heads, head_dim_v]; lse: of problem.lse_shape(), or null. tensors.out and tensors.lse are ignored; packed rows
+// that belong to no sequence are not written. Where memory is too short for one KV head in double a thread, or check_sequences()
+// fails, the results are all NaN.
 FULMEN_API void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse);
 
-// The gradients' row-major doubles, each null where it is not wanted.
+// The gradients' row-major doubles, of the tensors' shapes, each null where it is not wanted.
 struct ReferenceGradients {
-  double* dq = nullptr;      // [batch, seqlen_q, num_heads, head_dim]
-  double* dk = nullptr;      // [batch, seqlen_k, num_kv_heads, head_dim]
-  double* dv = nullptr;      // [batch, seqlen_k, num_kv_heads, head_dim_v]
+  double* dq = nullptr;      // problem.q_shape()
+  double* dk = nullptr;      // problem.k_shape()
+  double* dv = nullptr;      // problem.v_shape()
   double* dbias = nullptr;   // [batch, num_heads, seqlen_q, seqlen_k], 1 instead where problem.dbias has stride 0
   double* dsinks = nullptr;  // [num_heads]
 };
 // Exact gradients in double precision by plain loops, from q, k, v, the optional inputs, dout and dlse; tensors.out and tensors.lse
-// are ignored: the forward pass is computed again. problem: of make_backward_problem. Errors: out_of_memory.
+// are ignored: the forward pass is computed again. Packed rows that belong to no sequence are not written. problem: of
+// make_backward_problem. Errors: out_of_memory; those of check_sequences().
 FULMEN_API Status attention_backward_reference(const Problem& problem, const AttentionTensors& tensors,
                                                const ReferenceGradients& gradients);
 

@@ -9,10 +9,12 @@
 
 namespace fulmen {
 
-enum class DType : int { fp32 = 0, fp16 = 1, bf16 = 2, boolean = 3 };  // boolean: one byte an element, 0 is false
+enum class DType : int { fp32 = 0, fp16 = 1, bf16 = 2, boolean = 3, int32 = 4 };  // boolean: one byte an element, 0 is false
 
 FULMEN_API const char* to_string(DType dtype) noexcept;
-constexpr int64_t size_of(DType dtype) noexcept { return dtype == DType::fp32 ? 4 : dtype == DType::boolean ? 1 : 2; }
+constexpr int64_t size_of(DType dtype) noexcept {
+  return dtype == DType::fp32 || dtype == DType::int32 ? 4 : dtype == DType::boolean ? 1 : 2;
+}
 
 // Four logical dims with strides counted in elements. q, k, v and out use the order [batch, seqlen, head, head_dim] whatever
 // their order in memory; bias and keep_mask use [batch, head, seqlen_q, seqlen_k]. The last dim is contiguous (stride 1).

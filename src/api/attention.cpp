@@ -112,6 +112,9 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
   try {
     const Impl& impl = *impl_;
     if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;
+    if (impl.problem.variable_lengths() && impl.backend->uses_host_memory()) {
+      if (Status status = check_sequences(impl.problem, tensors); !status.ok()) return status;
+    }
     const std::size_t needed = impl.runner->workspace_bytes();
     std::optional<OwnWorkspace> own;
     if (workspace == nullptr && needed > 0) {

@@ -188,6 +188,7 @@ int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* option
     const auto call = fulmen::c_api::to_cpp(Pass::forward, tensors, options, "");
     if (!call.ok()) return call.status();
     if (Status status = fulmen::c_api::check_data(Pass::forward, call.value().tensors, false); !status.ok()) return status;
+    if (Status status = fulmen::check_sequences(call.value().problem, call.value().tensors); !status.ok()) return status;
     fulmen::attention_reference(call.value().problem, call.value().tensors, out, lse);
     return {};
   });

@@ -29,9 +29,8 @@ fulmen_tensors tensors_of(const Problem& p, const AttentionTensors& a) {
   const auto view = [](const TensorSpec& spec, const Shape& shape, const Tensor& tensor) {
     return spec.present ? to_c(Tensor{tensor.data, spec.dtype, shape, spec.strides}) : fulmen_tensor{};
   };
-  const Shape q{p.batch, p.seqlen_q, p.num_heads, p.head_dim}, out{p.batch, p.seqlen_q, p.num_heads, p.head_dim_v};
-  const Shape k{p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim}, v{p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim_v};
-  const Shape scores{p.batch, p.num_heads, p.seqlen_q, p.seqlen_k}, rows{p.batch, p.num_heads, p.seqlen_q, 1};
+  const Shape q = p.q_shape(), out = p.out_shape(), k = p.k_shape(), v = p.v_shape(), scores = p.score_shape(),
+              rows = p.lse_shape();
   fulmen_tensors t;
   fulmen_tensors_init(&t);
   t.q = view(p.q, q, a.q);
@@ -50,6 +49,11 @@ fulmen_tensors tensors_of(const Problem& p, const AttentionTensors& a) {
   t.dv = view(p.dv, v, a.dv);
   t.dbias = view(p.dbias, stored_shape(p.dbias, scores), a.dbias);
   t.dsinks = view(p.dsinks, {1, 1, 1, p.num_heads}, a.dsinks);
+  t.cu_seqlens_q = view(p.cu_seqlens_q, {1, 1, 1, p.batch + 1}, a.cu_seqlens_q);
+  t.cu_seqlens_k = view(p.cu_seqlens_k, {1, 1, 1, p.batch + 1}, a.cu_seqlens_k);
+  t.seqlens_k = view(p.seqlens_k, {1, 1, 1, p.batch}, a.seqlens_k);
+  t.block_table = view(p.block_table, {1, 1, p.batch, p.max_pages}, a.block_table);
+  t.leftpad_k = view(p.leftpad_k, {1, 1, 1, p.batch}, a.leftpad_k);
   t.dropout_seed = a.dropout_seed;
   t.dropout_offset = a.dropout_offset;
   return t;
@@ -65,7 +69,11 @@ fulmen_options options_of(const Problem& p) {
   o.dropout = static_cast<float>(p.dropout) / 65536.0F;
   o.deterministic = p.deterministic;
   // A causal mask is the window (left, 0); which diagonal it has follows from the alignment.
-  const bool top_left = p.diagonal == 0 && p.seqlen_q != p.seqlen_k;
+  const bool top_left = p.variable_lengths() ? p.top_left : p.diagonal == 0 && p.seqlen_q != p.seqlen_k;
+  if (p.variable_lengths()) {
+    o.max_seqlen_q = p.seqlen_q;
+    o.max_seqlen_k = p.seqlen_k;
+  }
   if (p.window_right == 0) o.causal = top_left ? FULMEN_CAUSAL_TOP_LEFT : FULMEN_CAUSAL_BOTTOM_RIGHT;
   return o;
 }
@@ -81,6 +89,8 @@ class CallbackKernel final : public Kernel {
   std::string_view name() const noexcept override { return name_; }
   Pass pass() const noexcept override { return pass_; }
   bool dropout() const noexcept override { return callbacks_.dropout; }
+  bool variable_lengths() const noexcept override { return (callbacks_.features & FULMEN_FEATURE_VARIABLE_LENGTHS) != 0; }
+  bool paged() const noexcept override { return (callbacks_.features & FULMEN_FEATURE_PAGED) != 0; }
   bool deterministic() const noexcept override { return pass_ == Pass::forward || !callbacks_.atomics; }
   double rank(const Problem& /*problem*/) const override { return callbacks_.rank; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {

@@ -67,6 +67,8 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   options.window_right = o.window_right;
   options.dropout = o.dropout;
   options.deterministic = o.deterministic;
+  options.max_seqlen_q = o.max_seqlen_q;
+  options.max_seqlen_k = o.max_seqlen_k;
   if (o.kernel != nullptr) options.kernel = o.kernel;
   options.num_threads = o.num_threads;
   options.verify = o.verify;
@@ -101,6 +103,8 @@ void fulmen_options_init(fulmen_options* options) {
   options->softmax_scale = std::numeric_limits<float>::quiet_NaN();
   options->window_left = -1;
   options->window_right = -1;
+  options->max_seqlen_q = -1;
+  options->max_seqlen_k = -1;
 }
 
 const char* fulmen_version(void) { return fulmen::version(); }

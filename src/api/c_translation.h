@@ -96,6 +96,11 @@ inline constexpr TensorPair kTensorPairs[] = {{&fulmen_tensors::q, &AttentionTen
                                               {&fulmen_tensors::dk, &AttentionTensors::dk},
                                               {&fulmen_tensors::dv, &AttentionTensors::dv},
                                               {&fulmen_tensors::dbias, &AttentionTensors::dbias},
-                                              {&fulmen_tensors::dsinks, &AttentionTensors::dsinks}};
+                                              {&fulmen_tensors::dsinks, &AttentionTensors::dsinks},
+                                              {&fulmen_tensors::cu_seqlens_q, &AttentionTensors::cu_seqlens_q},
+                                              {&fulmen_tensors::cu_seqlens_k, &AttentionTensors::cu_seqlens_k},
+                                              {&fulmen_tensors::seqlens_k, &AttentionTensors::seqlens_k},
+                                              {&fulmen_tensors::block_table, &AttentionTensors::block_table},
+                                              {&fulmen_tensors::leftpad_k, &AttentionTensors::leftpad_k}};
 
 }  // namespace fulmen::c_api

@@ -30,6 +30,8 @@ const char* to_string(DType dtype) noexcept {
       return "bf16";
     case DType::boolean:
       return "boolean";
+    case DType::int32:
+      return "int32";
   }
   return "unknown dtype";
 }

@@ -21,6 +21,11 @@ constexpr std::array<TensorField, kTensorFields> kTensorTable{{
     {"keep_mask", &T::keep_mask, &P::keep_mask, {true, true}, {}},
     {"alibi_slopes", &T::alibi_slopes, &P::alibi_slopes, {true, true}, {}},
     {"sinks", &T::sinks, &P::sinks, {true, true}, {}},
+    {"cu_seqlens_q", &T::cu_seqlens_q, &P::cu_seqlens_q, {true, true}, {}},
+    {"cu_seqlens_k", &T::cu_seqlens_k, &P::cu_seqlens_k, {true, true}, {}},
+    {"seqlens_k", &T::seqlens_k, &P::seqlens_k, {true, true}, {}},
+    {"block_table", &T::block_table, &P::block_table, {true, true}, {}},
+    {"leftpad_k", &T::leftpad_k, &P::leftpad_k, {true, true}, {}},
     {"out", &T::out, &P::out, {false, true}, {true, false}},
     {"lse", &T::lse, &P::lse, {false, true}, {true, false}},
     {"dout", &T::dout, &P::dout, {false, true}, {}},
@@ -51,12 +56,13 @@ std::size_t bytes_of(const TensorSpec& spec, const std::array<int64_t, 4>& shape
 
 // In the order of kTensorTable.
 std::array<std::size_t, kTensorFields> bytes_of(const Problem& p) {
-  using Shape = std::array<int64_t, 4>;
-  const Shape q{p.batch, p.seqlen_q, p.num_heads, p.head_dim}, out{p.batch, p.seqlen_q, p.num_heads, p.head_dim_v};
-  const Shape k{p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim}, v{p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim_v};
-  const Shape scores{p.batch, p.num_heads, p.seqlen_q, p.seqlen_k}, rows{p.batch, p.num_heads, p.seqlen_q, 1};
+  using Shape = Problem::Shape;
+  const Shape q = p.q_shape(), out = p.out_shape(), k = p.k_shape(), v = p.v_shape(), scores = p.score_shape(),
+              rows = p.lse_shape();
   const Shape slopes{p.batch, 1, 1, p.num_heads}, heads{1, 1, 1, p.num_heads};
-  const Shape shapes[kTensorFields] = {q, k, v, scores, scores, slopes, heads, out, rows, out, rows, q, k, v, scores, heads};
+  const Shape each{1, 1, 1, p.batch}, bounds{1, 1, 1, p.batch + 1}, pages{1, 1, p.batch, p.max_pages};
+  const Shape shapes[kTensorFields] = {q,    k,   v,    scores, scores, slopes, heads, bounds, bounds, each, pages,
+                                       each, out, rows, out,    rows,   q,      k,     v,      scores, heads};
   std::array<std::size_t, kTensorFields> bytes{};
   for (int i = 0; i < kTensorFields; ++i) bytes[i] = bytes_of(p.*kTensorTable[i].spec, shapes[i]);
   return bytes;

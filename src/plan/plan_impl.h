@@ -17,7 +17,7 @@ struct TensorField {
   TensorSpec Problem::* spec;
   bool read[2], written[2];  // by the forward pass, by the backward pass
 };
-constexpr int kTensorFields = 16;
+constexpr int kTensorFields = 21;
 extern const std::array<TensorField, kTensorFields> kTensorTable;
 
 struct Plan::Impl {

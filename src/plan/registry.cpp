@@ -60,6 +60,10 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
     return Support::no(problem.pass == Pass::backward ? "it computes the forward pass" : "it computes gradients");
   }
   if (problem.dropout > 0 && !kernel.dropout()) return Support::no("it has no dropout");
+  if (problem.variable_lengths() && !kernel.variable_lengths()) {
+    return Support::no("it has no sequences of different lengths (cu_seqlens, seqlens_k, block_table, leftpad_k)");
+  }
+  if (problem.paged() && !kernel.paged()) return Support::no("it reads no keys and values in pages (block_table)");
   if (problem.deterministic && !kernel.deterministic()) return Support::no("it is not deterministic: it adds with atomics");
   return kernel.supports(problem, device);
 }

@@ -12,9 +12,9 @@ namespace fulmen::reference {
 
 template <class Real>
 BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors& tensors, DType storage)
-    : p_(problem), t_(tensors), storage_(storage) {
-  const auto keys = static_cast<std::size_t>(p_.seqlen_k);
-  const auto dim = static_cast<std::size_t>(p_.head_dim), dim_v = static_cast<std::size_t>(p_.head_dim_v);
+    : all_(problem), all_tensors_(tensors), view_(sequence_view(problem, tensors)), storage_(storage) {
+  const auto keys = static_cast<std::size_t>(problem.seqlen_k);
+  const auto dim = static_cast<std::size_t>(problem.head_dim), dim_v = static_cast<std::size_t>(problem.head_dim_v);
   for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_}) tensor->resize(keys * dim);
   for (std::vector<Real>* tensor : {&v_columns_, &dv_}) tensor->resize(keys * dim_v);
   for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_}) row->resize(keys);
@@ -32,11 +32,14 @@ Real BackwardHead<Real>::rounded(Real x) const noexcept {
 template <class Real>
 void BackwardHead<Real>::load(int64_t batch, int64_t kv_head) noexcept {
   batch_ = batch;
-  const int64_t k_head = offset_of(p_.k, batch, 0, kv_head), v_head = offset_of(p_.v, batch, 0, kv_head);
-  decode_transposed(t_.k.data, p_.dtype, k_head, p_.k.strides[1], p_.seqlen_k, p_.head_dim, k_columns_.data());
-  decode_transposed(t_.v.data, p_.dtype, v_head, p_.v.strides[1], p_.seqlen_k, p_.head_dim_v, v_columns_.data());
-  for (int64_t j = 0; j < p_.seqlen_k; ++j) {
-    decode_row(t_.k.data, p_.dtype, k_head + j * p_.k.strides[1], p_.head_dim, k_.data() + j * p_.head_dim);
+  select_sequence(all_, all_tensors_, batch, view_);
+  const Problem& p = view_.problem;
+  const AttentionTensors& t = view_.tensors;
+  const KeyRows k_row(view_, p.k, batch, kv_head), v_row(view_, p.v, batch, kv_head);
+  decode_transposed(t.k.data, p.dtype, k_row, p.seqlen_k, p.head_dim, k_columns_.data());
+  decode_transposed(t.v.data, p.dtype, v_row, p.seqlen_k, p.head_dim_v, v_columns_.data());
+  for (int64_t j = 0; j < p.seqlen_k; ++j) {
+    decode_row(t.k.data, p.dtype, k_row(j), p.head_dim, k_.data() + j * p.head_dim);
   }
   std::fill(dk_.begin(), dk_.end(), Real{0});
   std::fill(dv_.begin(), dv_.end(), Real{0});
@@ -44,28 +47,30 @@ void BackwardHead<Real>::load(int64_t batch, int64_t kv_head) noexcept {
 
 template <class Real>
 RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
-  const AttendedKeys keys(p_, t_, batch_, h, i);
+  const Problem& problem = view_.problem;
+  const AttentionTensors& tensors = view_.tensors;
+  const AttendedKeys keys(problem, tensors, batch_, h, i);
   const int64_t count = keys.end - keys.begin;
   const auto round = [this](Real x) { return rounded(x); };
   Real *scores = scores_.data(), *p = probabilities_.data(), *dp = dprobabilities_.data(), *slope = softcap_slope_.data();
-  decode_row(t_.q.data, p_.dtype, offset_of(p_.q, batch_, i, h), p_.head_dim, q_.data());
-  decode_row(t_.dout.data, p_.dtype, offset_of(p_.dout, batch_, i, h), p_.head_dim_v, dout_.data());
+  decode_row(tensors.q.data, problem.dtype, offset_of(problem.q, batch_, i, h), problem.head_dim, q_.data());
+  decode_row(tensors.dout.data, problem.dtype, offset_of(problem.dout, batch_, i, h), problem.head_dim_v, dout_.data());
   std::fill(dq_.begin(), dq_.end(), Real{0});
   std::fill(dprobabilities_.begin(), dprobabilities_.end(), Real{0});
 
   std::fill(scores + keys.begin, scores + keys.end, Real{0});
-  for (int64_t d = 0; d < p_.head_dim; ++d) {
-    add_scaled(scores + keys.begin, k_columns_.data() + d * p_.seqlen_k + keys.begin, q_[static_cast<std::size_t>(d)], count);
+  for (int64_t d = 0; d < problem.head_dim; ++d) {
+    add_scaled(scores + keys.begin, k_columns_.data() + d * problem.seqlen_k + keys.begin, q_[static_cast<std::size_t>(d)], count);
   }
   for (int64_t j = keys.begin; j < keys.end; ++j) {
-    scores[j] = rounded(scores[j] * p_.softmax_scale);
-    const Real tanh = p_.softcap > 0 ? std::tanh(scores[j] / p_.softcap) : Real{0};
+    scores[j] = rounded(scores[j] * problem.softmax_scale);
+    const Real tanh = problem.softcap > 0 ? std::tanh(scores[j] / problem.softcap) : Real{0};
     slope[j] = 1 - tanh * tanh;
   }
-  add_score_terms(p_, t_, batch_, h, i, keys, scores, round);
+  add_score_terms(problem, tensors, batch_, h, i, keys, scores, round);
 
   constexpr Real kInfinity = HUGE_VAL;
-  const Real sink = sink_of(p_, t_, h);
+  const Real sink = sink_of(problem, tensors, h);
   Real max = sink;
   bool nan = false;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -83,10 +88,10 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
   }
   for (int64_t j = keys.begin; j < keys.end; ++j) p[j] = rounded(p[j] / sum);
 
-  for (int64_t d = 0; d < p_.head_dim_v; ++d) {
-    add_scaled(dp + keys.begin, v_columns_.data() + d * p_.seqlen_k + keys.begin, dout_[static_cast<std::size_t>(d)], count);
+  for (int64_t d = 0; d < problem.head_dim_v; ++d) {
+    add_scaled(dp + keys.begin, v_columns_.data() + d * problem.seqlen_k + keys.begin, dout_[static_cast<std::size_t>(d)], count);
   }
-  const RowDropout dropout(p_, t_, batch_, h, i);
+  const RowDropout dropout(problem, tensors, batch_, h, i);
   Real delta = 0;  // sum_j p_j dp_j, which is dout . out
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) {
@@ -98,7 +103,7 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     delta += p[j] * dp[j];
     const Real weight = dropout.any() ? rounded(p[j] * kept) : p[j];
     weights_[static_cast<std::size_t>(j)] = weight;
-    add_scaled(dv_.data() + j * p_.head_dim_v, dout_.data(), weight, p_.head_dim_v);
+    add_scaled(dv_.data() + j * problem.head_dim_v, dout_.data(), weight, problem.head_dim_v);
   }
   Real rounding = 0;
   if constexpr (std::is_same_v<Real, float>) {
@@ -109,13 +114,13 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     delta += std::copysign(std::max(std::fabs(error), stored.usual_error), error);
     rounding = stored.largest_error;
   }
-  if (p_.dlse.present) delta -= static_cast<const float*>(t_.dlse.data)[offset_of(p_.dlse, batch_, h, i)];
+  if (problem.dlse.present) delta -= static_cast<const float*>(tensors.dlse.data)[offset_of(problem.dlse, batch_, h, i)];
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
     dp[j] = rounded(p[j] * (dp[j] - delta));
-    const Real dscore = rounded(rounded(dp[j] * slope[j]) * p_.softmax_scale);
-    add_scaled(dq_.data(), k_.data() + j * p_.head_dim, dscore, p_.head_dim);
-    add_scaled(dk_.data() + j * p_.head_dim, q_.data(), dscore, p_.head_dim);
+    const Real dscore = rounded(rounded(dp[j] * slope[j]) * problem.softmax_scale);
+    add_scaled(dq_.data(), k_.data() + j * problem.head_dim, dscore, problem.head_dim);
+    add_scaled(dk_.data() + j * problem.head_dim, q_.data(), dscore, problem.head_dim);
   }
   return {dq_.data(), dp, rounded(-rounded(sink_weight / sum) * delta), sink_weight / sum * rounding};
 }
@@ -126,10 +131,11 @@ typename BackwardHead<Real>::Delta BackwardHead<Real>::delta_of_stored_out(int64
   // Half of what rounding to nearest can do at most, relatively; not the rounding itself, which is nothing where out is one of V's
   // rows by a probability that was rounded to 1.
   const Real usual = storage_ == DType::bf16 ? Real(0x1p-9) : storage_ == DType::fp16 ? Real(0x1p-12) : Real{0};
+  const Problem& problem = view_.problem;
   Delta delta{0, 0, 0};
   Real squares = 0;
-  for (int64_t d = 0; d < p_.head_dim_v; ++d) {
-    const Real* v = v_columns_.data() + d * p_.seqlen_k;
+  for (int64_t d = 0; d < problem.head_dim_v; ++d) {
+    const Real* v = v_columns_.data() + d * problem.seqlen_k;
     Real out = 0;
     for (int64_t j = begin; j < end; ++j) {
       const Real weight = weights_[static_cast<std::size_t>(j)];

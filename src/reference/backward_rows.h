@@ -7,6 +7,7 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
+#include "plan/sequence_view.h"
 
 namespace fulmen::reference {
 
@@ -28,8 +29,9 @@ class BackwardHead {
   void load(int64_t batch, int64_t kv_head) noexcept;
   // Row i of query head h (of the loaded KV head): adds to dk() and dv(). The result is valid until the next call.
   RowGradients<Real> row(int64_t h, int64_t i) noexcept;
-  const Real* dk() const noexcept { return dk_.data(); }  // [seqlen_k, head_dim], not rounded
-  const Real* dv() const noexcept { return dv_.data(); }  // [seqlen_k, head_dim_v]
+  const SequenceView& sequence() const noexcept { return view_; }  // the loaded one
+  const Real* dk() const noexcept { return dk_.data(); }           // [seqlen_k, head_dim], not rounded
+  const Real* dv() const noexcept { return dv_.data(); }           // [seqlen_k, head_dim_v]
 
  private:
   Real rounded(Real x) const noexcept;
@@ -38,8 +40,9 @@ class BackwardHead {
   };
   Delta delta_of_stored_out(int64_t begin, int64_t end) const noexcept;
 
-  const Problem& p_;
-  const AttentionTensors& t_;
+  const Problem& all_;
+  const AttentionTensors& all_tensors_;
+  SequenceView view_;
   DType storage_;
   int64_t batch_ = 0;
   std::vector<Real> k_columns_, v_columns_;  // [dim, seqlen_k]: products whose loop runs over keys

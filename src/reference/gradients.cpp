@@ -8,6 +8,7 @@
 #include "cpu/threading.h"
 #include "fulmen/reference.h"
 #include "reference/backward_rows.h"
+#include "reference/row_numbers.h"
 
 namespace fulmen::reference {
 namespace {
@@ -17,13 +18,25 @@ Shape shape_if(const TensorSpec& spec, const Shape& shape) noexcept { return spe
 }  // namespace
 
 GradientShapes::GradientShapes(const Problem& p) noexcept
-    : dq(shape_if(p.dq, {p.batch, p.seqlen_q, p.num_heads, p.head_dim})),
-      dk(shape_if(p.dk, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim})),
-      dv(shape_if(p.dv, {p.batch, p.seqlen_k, p.num_kv_heads, p.head_dim_v})),
+    : dq(shape_if(p.dq, p.q_shape())),
+      dk(shape_if(p.dk, p.k_shape())),
+      dv(shape_if(p.dv, p.v_shape())),
       dbias(shape_if(p.dbias,
                      {p.dbias.strides[0] != 0 ? p.batch : std::min<int64_t>(p.batch, 1), p.dbias.strides[1] != 0 ? p.num_heads : 1,
                       p.dbias.strides[2] != 0 ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1), p.seqlen_k})),
       dsinks(shape_if(p.dsinks, {1, 1, 1, p.num_heads})) {}
+
+RowRange rows_of_queries(const Problem& p, const AttentionTensors& t) noexcept {
+  if (!p.packed_q()) return {};
+  const int* cu = static_cast<const int*>(t.cu_seqlens_q.data);
+  return {cu[0], cu[p.batch]};
+}
+
+RowRange rows_of_keys(const Problem& p, const AttentionTensors& t) noexcept {
+  if (!p.packed_k()) return {};
+  const int* cu = static_cast<const int*>(t.cu_seqlens_k.data);
+  return {cu[0], cu[p.batch]};
+}
 
 template <class Real>
 void compute_gradients(const Problem& p, const AttentionTensors& t, DType storage, const Gradients<Real>& to) {
@@ -40,21 +53,24 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
     const int64_t b = task / p.num_kv_heads, kv_head = task % p.num_kv_heads;
     BackwardHead<Real>& head = heads[static_cast<std::size_t>(worker)];
     head.load(b, kv_head);
+    const SequenceView& sequence = head.sequence();
+    const int64_t queries = sequence.problem.seqlen_q, keys = sequence.problem.seqlen_k;
+    const RowNumbers rows(p, sequence, b);
     for (int64_t h = kv_head * p.group_size(); h < (kv_head + 1) * p.group_size(); ++h) {
-      for (int64_t i = 0; i < p.seqlen_q; ++i) {
+      for (int64_t i = 0; i < queries; ++i) {
         const RowGradients<Real> row = head.row(h, i);
-        if (to.dq != nullptr) std::copy_n(row.dq, p.head_dim, to.dq + ((b * p.seqlen_q + i) * p.num_heads + h) * p.head_dim);
-        if (to.dsink_rounding != nullptr) to.dsink_rounding[(b * p.num_heads + h) * p.seqlen_q + i] = row.dsink_rounding;
+        if (to.dq != nullptr) std::copy_n(row.dq, p.head_dim, to.dq + (rows.q(i) * p.num_heads + h) * p.head_dim);
+        if (to.dsink_rounding != nullptr) to.dsink_rounding[rows.lse(h, i)] = row.dsink_rounding;
         if (to.dbias == nullptr && to.dsinks == nullptr) continue;
         const std::scoped_lock lock(sums);
         if (to.dsinks != nullptr) to.dsinks[h] += row.dsink;
         if (to.dbias == nullptr) continue;
         Real* dbias = to.dbias + bias_row(shapes.dbias, b, h, i);
-        for (int64_t j = 0; j < p.seqlen_k; ++j) dbias[j] += row.dscores[j];
+        for (int64_t j = 0; j < keys; ++j) dbias[j] += row.dscores[j];
       }
     }
-    for (int64_t j = 0; j < p.seqlen_k; ++j) {
-      const int64_t row = (b * p.seqlen_k + j) * p.num_kv_heads + kv_head;
+    for (int64_t j = 0; j < keys; ++j) {
+      const int64_t row = rows.k(j) * p.num_kv_heads + kv_head;
       if (to.dk != nullptr) std::copy_n(head.dk() + j * p.head_dim, p.head_dim, to.dk + row * p.head_dim);
       if (to.dv != nullptr) std::copy_n(head.dv() + j * p.head_dim_v, p.head_dim_v, to.dv + row * p.head_dim_v);
     }
@@ -70,6 +86,7 @@ namespace fulmen {
 
 Status attention_backward_reference(const Problem& problem, const AttentionTensors& tensors, const ReferenceGradients& to) {
   try {
+    if (Status status = check_sequences(problem, tensors); !status.ok()) return status;
     reference::compute_gradients<double>(problem, tensors, DType::fp32, {to.dq, to.dk, to.dv, to.dbias, to.dsinks});
     return {};
   } catch (const std::bad_alloc&) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "fulmen/attention.h"
@@ -23,7 +24,7 @@ struct GradientShapes {
 template <class Real>
 struct Gradients {
   Real *dq = nullptr, *dk = nullptr, *dv = nullptr, *dbias = nullptr, *dsinks = nullptr;
-  Real* dsink_rounding = nullptr;  // [batch, num_heads, seqlen_q]: see RowGradients
+  Real* dsink_rounding = nullptr;  // of lse_shape(): see RowGradients
 };
 
 inline int64_t elements(const Shape& shape) noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }
@@ -34,11 +35,24 @@ inline int64_t bias_row(const Shape& shape, int64_t b, int64_t h, int64_t i) noe
   return ((batch * shape[1] + head) * shape[2] + row) * shape[3];
 }
 
-// Row-major numbers of a gradient to where its tensor lies, rounded.
+// The rows of packed q, or of packed k, that belong to sequences; all where they are not packed.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = std::numeric_limits<int64_t>::max();
+  bool contains(int64_t row) const noexcept { return row >= begin && row < end; }
+};
+RowRange rows_of_queries(const Problem& problem, const AttentionTensors& tensors) noexcept;
+RowRange rows_of_keys(const Problem& problem, const AttentionTensors& tensors) noexcept;
+
+// Row-major numbers of a gradient to where its tensor lies, rounded; of dim 1 the rows of the range.
 template <class Real>
-void store_gradient(const Real* from, const Shape& shape, const TensorSpec& spec, const Tensor& to) noexcept {
+void store_gradient(const Real* from, const Shape& shape, const TensorSpec& spec, const Tensor& to, RowRange rows = {}) noexcept {
   for (int64_t a = 0; a < shape[0]; ++a) {
     for (int64_t b = 0; b < shape[1]; ++b) {
+      if (!rows.contains(b)) {
+        from += shape[2] * shape[3];
+        continue;
+      }
       for (int64_t c = 0; c < shape[2]; ++c) {
         const int64_t row = offset_of(spec, a, b, c);
         for (int64_t d = 0; d < shape[3]; ++d) store_float(to.data, spec.dtype, row + d, static_cast<float>(*from++));
@@ -47,7 +61,8 @@ void store_gradient(const Real* from, const Shape& shape, const TensorSpec& spec
   }
 }
 
-// Computes the gradients that are not null, in parallel over KV heads. storage: see BackwardHead. Throws std::bad_alloc.
+// Computes the gradients that are not null, except packed rows that belong to no sequence, in parallel over KV heads. storage: see
+// BackwardHead. Throws std::bad_alloc.
 template <class Real>
 void compute_gradients(const Problem& problem, const AttentionTensors& tensors, DType storage, const Gradients<Real>& to);
 

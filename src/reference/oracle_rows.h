@@ -6,6 +6,7 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
+#include "plan/sequence_view.h"
 
 namespace fulmen::reference {
 
@@ -13,16 +14,18 @@ class OracleHead {
  public:
   // Allocates all it will need, so that load() and row() can run inside parallel_tasks, which must not throw.
   OracleHead(const Problem& problem, const AttentionTensors& tensors);
-  // Decodes K and V of one KV head; does nothing when it is the one already loaded.
+  // Decodes K and V of one KV head of a sequence; does nothing when it is the one already loaded.
   void load(int64_t batch, int64_t kv_head) noexcept;
   // Row i of query head h (of the loaded KV head). out: [head_dim_v]; returns the LSE.
   double row(int64_t h, int64_t i, double* out) noexcept;
+  const SequenceView& sequence() const noexcept { return view_; }  // the loaded one
   // sum_j p_j max_d |v_jd| of the last row: what its terms amount to before they cancel.
   double magnitude() const noexcept { return magnitude_; }
 
  private:
-  const Problem& p_;
-  const AttentionTensors& t_;
+  const Problem& all_;
+  const AttentionTensors& all_tensors_;
+  SequenceView view_;
   int64_t batch_ = -1;
   int64_t kv_head_ = -1;
   std::vector<double> k_;        // [head_dim, seqlen_k]: transposed, so that the product's inner loop runs over keys

@@ -15,7 +15,7 @@ class Exact {
   Exact(const TensorSpec& spec, const Shape& shape)
       : spec_(spec), shape_(shape), values_(static_cast<std::size_t>(elements(shape))) {}
   double* data() noexcept { return spec_.present ? values_.data() : nullptr; }
-  void store(const Tensor& to) const noexcept { store_gradient(values_.data(), shape_, spec_, to); }
+  void store(const Tensor& to, RowRange rows = {}) const noexcept { store_gradient(values_.data(), shape_, spec_, to, rows); }
 
  private:
   const TensorSpec& spec_;
@@ -35,9 +35,9 @@ class OracleRunner final : public Runner {
     Exact dq(p_.dq, shapes.dq), dk(p_.dk, shapes.dk), dv(p_.dv, shapes.dv), dbias(p_.dbias, shapes.dbias);
     Exact dsinks(p_.dsinks, shapes.dsinks);
     compute_gradients<double>(p_, t, DType::fp32, {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()});
-    dq.store(t.dq);
-    dk.store(t.dk);
-    dv.store(t.dv);
+    dq.store(t.dq, rows_of_queries(p_, t));
+    dk.store(t.dk, rows_of_keys(p_, t));
+    dv.store(t.dv, rows_of_keys(p_, t));
     dbias.store(t.dbias);
     dsinks.store(t.dsinks);
     return {};
@@ -53,6 +53,7 @@ class ReferenceBackward final : public Kernel {
   std::string_view name() const noexcept override { return "cpu.reference.double.backward"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
   double rank(const Problem& /*problem*/) const override { return 0; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,

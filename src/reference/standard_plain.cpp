@@ -39,12 +39,14 @@ class PlainRunner final : public Runner {
       const int64_t b = task / (p_.num_kv_heads * tasks.blocks);
       const int64_t kv_head = task / tasks.blocks % p_.num_kv_heads;
       const int64_t first = task % tasks.blocks * kRowsPerTask;
-      const int64_t count = std::min(kRowsPerTask, p_.seqlen_q - first);
       StandardRows rows(p_, tensors, static_cast<float*>(workspace) + floats_per_worker() * static_cast<std::size_t>(worker));
       rows.load(b, kv_head);
+      const SequenceView& sequence = rows.sequence();
+      const int64_t count = std::min(kRowsPerTask, sequence.problem.seqlen_q - first);
+      if (count <= 0) return;
       for (int64_t h = kv_head * p_.group_size(); h < (kv_head + 1) * p_.group_size(); ++h) {
         const float* out = rows.rows(h, first, count);
-        store_rows(p_, tensors, b, h, first, count, out, rows.lse());
+        store_rows(sequence.problem, sequence.tensors, b, h, first, count, out, rows.lse());
       }
     });
     return {};
@@ -64,6 +66,8 @@ class StandardPlain final : public Kernel {
  public:
   std::string_view name() const noexcept override { return "cpu.standard.plain"; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
+  bool paged() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     if (problem.dtype != DType::fp32 && problem.lse.present) {
       return Support::no(std::string("it rounds its scores to ") + to_string(problem.dtype) + ", so an LSE would not be exact");
@@ -109,13 +113,14 @@ class OracleRunner final : public Runner {
       const int64_t b = task / (p_.num_kv_heads * tasks.blocks);
       const int64_t kv_head = task / tasks.blocks % p_.num_kv_heads;
       const int64_t first = task % tasks.blocks * kRowsPerTask;
-      const int64_t last = std::min(first + kRowsPerTask, p_.seqlen_q);
       mine.head.load(b, kv_head);
+      const SequenceView& sequence = mine.head.sequence();
+      const int64_t last = std::min(first + kRowsPerTask, sequence.problem.seqlen_q);
       for (int64_t h = kv_head * p_.group_size(); h < (kv_head + 1) * p_.group_size(); ++h) {
         for (int64_t i = first; i < last; ++i) {
           const auto lse = static_cast<float>(mine.head.row(h, i, mine.row.data()));
           std::copy(mine.row.begin(), mine.row.end(), mine.out.begin());
-          store_rows(p_, tensors, b, h, i, 1, mine.out.data(), &lse);
+          store_rows(sequence.problem, sequence.tensors, b, h, i, 1, mine.out.data(), &lse);
         }
       }
     });
@@ -132,6 +137,8 @@ class ReferenceDouble final : public Kernel {
  public:
   std::string_view name() const noexcept override { return "cpu.reference.double"; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
+  bool paged() const noexcept override { return true; }
   Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
   double rank(const Problem& /*problem*/) const override { return 0; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,

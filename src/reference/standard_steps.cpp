@@ -50,8 +50,9 @@ int64_t StandardRows::scratch_floats(const Problem& p) noexcept {
 }
 
 StandardRows::StandardRows(const Problem& problem, const AttentionTensors& tensors, float* scratch) noexcept
-    : p_(problem),
-      t_(tensors),
+    : all_(problem),
+      all_tensors_(tensors),
+      view_(sequence_view(problem, tensors)),
       k_(scratch),
       v_(k_ + problem.head_dim * problem.seqlen_k),
       scores_(v_ + problem.seqlen_k * problem.head_dim_v),
@@ -62,33 +63,39 @@ void StandardRows::load(int64_t batch, int64_t kv_head) noexcept {
   if (batch == batch_ && kv_head == kv_head_) return;
   batch_ = batch;
   kv_head_ = kv_head;
-  decode_transposed(t_.k.data, p_.dtype, offset_of(p_.k, batch, 0, kv_head), p_.k.strides[1], p_.seqlen_k, p_.head_dim, k_);
-  for (int64_t j = 0; j < p_.seqlen_k; ++j) {
-    decode_row(t_.v.data, p_.dtype, offset_of(p_.v, batch, j, kv_head), p_.head_dim_v, v_ + j * p_.head_dim_v);
+  select_sequence(all_, all_tensors_, batch, view_);
+  const Problem& p = view_.problem;
+  const AttentionTensors& t = view_.tensors;
+  decode_transposed(t.k.data, p.dtype, KeyRows(view_, p.k, batch, kv_head), p.seqlen_k, p.head_dim, k_);
+  const KeyRows v_row(view_, p.v, batch, kv_head);
+  for (int64_t j = 0; j < p.seqlen_k; ++j) {
+    decode_row(t.v.data, p.dtype, v_row(j), p.head_dim_v, v_ + j * p.head_dim_v);
   }
 }
 
 const float* StandardRows::rows(int64_t h, int64_t first, int64_t count) noexcept {
+  const Problem& p = view_.problem;
+  const AttentionTensors& t = view_.tensors;
   for (int64_t r = 0; r < count; ++r) {  // step one: scores = scale * q k^T
-    float* scores = scores_ + r * p_.seqlen_k;
-    std::fill(scores, scores + p_.seqlen_k, 0.0F);
-    const int64_t q_row = offset_of(p_.q, batch_, first + r, h);
-    for (int64_t d = 0; d < p_.head_dim; ++d) {
-      add_scaled(scores, k_ + d * p_.seqlen_k, load_float(t_.q.data, p_.dtype, q_row + d), p_.seqlen_k);
+    float* scores = scores_ + r * p.seqlen_k;
+    std::fill(scores, scores + p.seqlen_k, 0.0F);
+    const int64_t q_row = offset_of(p.q, batch_, first + r, h);
+    for (int64_t d = 0; d < p.head_dim; ++d) {
+      add_scaled(scores, k_ + d * p.seqlen_k, load_float(t.q.data, p.dtype, q_row + d), p.seqlen_k);
     }
-    for (int64_t j = 0; j < p_.seqlen_k; ++j) scores[j] *= p_.softmax_scale;
+    for (int64_t j = 0; j < p.seqlen_k; ++j) scores[j] *= p.softmax_scale;
   }
   for (int64_t r = 0; r < count; ++r) {
-    lse_[r] = softmax_step(p_, t_, batch_, h, first + r, p_.dtype, scores_ + r * p_.seqlen_k);
+    lse_[r] = softmax_step(p, t, batch_, h, first + r, p.dtype, scores_ + r * p.seqlen_k);
   }
   for (int64_t r = 0; r < count; ++r) {  // step three: out = probabilities v, without the masked keys: 0 * NaN would leak
-    float* out = out_ + r * p_.head_dim_v;
-    std::fill(out, out + p_.head_dim_v, 0.0F);
-    const AttendedKeys keys(p_, t_, batch_, h, first + r);
+    float* out = out_ + r * p.head_dim_v;
+    std::fill(out, out + p.head_dim_v, 0.0F);
+    const AttendedKeys keys(p, t, batch_, h, first + r);
     for (int64_t j = keys.begin; j < keys.end; ++j) {
-      if (keys.contains(j)) add_scaled(out, v_ + j * p_.head_dim_v, scores_[r * p_.seqlen_k + j], p_.head_dim_v);
+      if (keys.contains(j)) add_scaled(out, v_ + j * p.head_dim_v, scores_[r * p.seqlen_k + j], p.head_dim_v);
     }
-    for (int64_t d = 0; d < p_.head_dim_v; ++d) out[d] = round_to(p_.dtype, out[d]);
+    for (int64_t d = 0; d < p.head_dim_v; ++d) out[d] = round_to(p.dtype, out[d]);
   }
   return out_;
 }

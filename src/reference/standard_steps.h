@@ -5,6 +5,7 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
+#include "plan/sequence_view.h"
 
 namespace fulmen::reference {
 
@@ -25,10 +26,12 @@ class StandardRows {
   // and lse() [count] stay valid until the next call.
   const float* rows(int64_t h, int64_t first, int64_t count) noexcept;
   const float* lse() const noexcept { return lse_; }
+  const SequenceView& sequence() const noexcept { return view_; }  // the loaded one
 
  private:
-  const Problem& p_;
-  const AttentionTensors& t_;
+  const Problem& all_;
+  const AttentionTensors& all_tensors_;
+  SequenceView view_;
   int64_t batch_ = -1;
   int64_t kv_head_ = -1;
   float* k_;       // [head_dim, seqlen_k]: transposed, so that the product's inner loop runs over keys

@@ -48,7 +48,6 @@ class Check {
  public:
   Check(const Problem& problem, const AttentionTensors& tensors)
       : p_(problem),
-        t_(tensors),
         scratch_(static_cast<std::size_t>(StandardRows::scratch_floats(problem))),
         oracle_(problem, tensors),
         standard_(problem, tensors, scratch_.data()),
@@ -57,6 +56,8 @@ class Check {
   void rows(int64_t b, int64_t kv_head, int64_t first, int64_t count) noexcept {
     oracle_.load(b, kv_head);
     standard_.load(b, kv_head);
+    count = std::min(count, oracle_.sequence().problem.seqlen_q - first);
+    if (count <= 0) return;
     for (int64_t h = kv_head * p_.group_size(); h < (kv_head + 1) * p_.group_size(); ++h) {
       const float* standard = standard_.rows(h, first, count);
       for (int64_t r = 0; r < count; ++r) row(b, h, first + r, standard + r * p_.head_dim_v);
@@ -67,6 +68,7 @@ class Check {
  private:
   void row(int64_t b, int64_t h, int64_t i, const float* standard) noexcept {
     const double lse = oracle_.row(h, i, expected_.data());
+    const AttentionTensors& t = oracle_.sequence().tensors;
     const int64_t out_row = reference::offset_of(p_.out, b, i, h);
     Worst worst;
     double row_max = 0;
@@ -75,7 +77,7 @@ class Check {
       row_max = std::fmax(row_max, std::fabs(expected));
       const double rounded = reference::round_to(p_.dtype, static_cast<float>(expected));
       if (std::isinf(rounded)) expected = rounded;  // beyond the dtype's range infinity is right
-      const double value = reference::load_float(t_.out.data, p_.dtype, out_row + d);
+      const double value = reference::load_float(t.out.data, p_.dtype, out_row + d);
       const double error = error_of(value, expected);
       if (error > worst.error) worst = {error, 0, {b, i, h, d}, value, expected};
       const double standard_error = error_of(standard[d], expected);
@@ -87,14 +89,13 @@ class Check {
     found.out = worst;
     if (p_.dtype == DType::fp32) found.row_excess = worst;
     if (p_.lse.present) {
-      const double value = static_cast<const float*>(t_.lse.data)[reference::offset_of(p_.lse, b, h, i)];
+      const double value = static_cast<const float*>(t.lse.data)[reference::offset_of(p_.lse, b, h, i)];
       found.lse = {error_of(value, lse) / (std::isfinite(lse) ? std::fmax(1, std::fabs(lse)) : 1), 0, {b, h, i, 0}, value, lse};
     }
     findings_.merge(found);
   }
 
   const Problem& p_;
-  const AttentionTensors& t_;
   std::vector<float> scratch_;
   OracleHead oracle_;
   StandardRows standard_;
@@ -147,6 +148,11 @@ VerifyReport check_all(const Problem& p, const AttentionTensors& tensors) {
 
 VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors) {
   try {
+    if (const Status status = check_sequences(problem, tensors); !status.ok()) {
+      VerifyReport report;
+      report.message = status.message();
+      return report;
+    }
     return problem.pass == Pass::forward ? check_all(problem, tensors) : reference::verify_gradients(problem, tensors);
   } catch (const std::bad_alloc&) {
     VerifyReport report;

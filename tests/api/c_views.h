@@ -34,6 +34,11 @@ inline fulmen_tensors views(const AttentionTensors& tensors) {
   t.dv = view(tensors.dv);
   t.dbias = view(tensors.dbias);
   t.dsinks = view(tensors.dsinks);
+  t.cu_seqlens_q = view(tensors.cu_seqlens_q);
+  t.cu_seqlens_k = view(tensors.cu_seqlens_k);
+  t.seqlens_k = view(tensors.seqlens_k);
+  t.block_table = view(tensors.block_table);
+  t.leftpad_k = view(tensors.leftpad_k);
   t.dropout_seed = tensors.dropout_seed;
   t.dropout_offset = tensors.dropout_offset;
   return t;

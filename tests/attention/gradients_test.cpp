@@ -26,29 +26,38 @@ CaseSpec small_spec() {
   return s;
 }
 
-// sum(out * dout) + sum(lse * dlse), in double.
+// Body(index) in row-major order.
+template <class Body>
+void for_each(const Problem::Shape& shape, const Body& body) {
+  for (int64_t a = 0; a < shape[0]; ++a) {
+    for (int64_t b = 0; b < shape[1]; ++b) {
+      for (int64_t c = 0; c < shape[2]; ++c) {
+        for (int64_t d = 0; d < shape[3]; ++d) body(std::array<int64_t, 4>{a, b, c, d});
+      }
+    }
+  }
+}
+
+std::size_t elements(const Problem::Shape& s) { return static_cast<std::size_t>(s[0] * s[1] * s[2] * s[3]); }
+std::size_t elements(const Tensor& t) { return elements(t.shape); }
+
+// sum(out * dout) + sum(lse * dlse), in double. Packed rows that belong to no sequence have dout NaN.
 double loss(const Case& c) {
   const Problem p = c.problem();
-  std::vector<double> out(static_cast<std::size_t>(p.batch * p.seqlen_q * p.num_heads * p.head_dim_v));
-  std::vector<double> lse(static_cast<std::size_t>(p.batch * p.num_heads * p.seqlen_q));
+  std::vector<double> out(elements(p.out_shape())), lse(elements(p.lse_shape()));
   attention_reference(p, c.tensors, out.data(), lse.data());
   double sum = 0;
   std::size_t at = 0;
-  for (int64_t b = 0; b < p.batch; ++b) {
-    for (int64_t i = 0; i < p.seqlen_q; ++i) {
-      for (int64_t h = 0; h < p.num_heads; ++h) {
-        for (int64_t d = 0; d < p.head_dim_v; ++d) sum += out[at++] * static_cast<double>(Case::get(c.tensors.dout, {b, i, h, d}));
-      }
-    }
-  }
+  for_each(p.out_shape(), [&](const auto& index) {
+    const auto dout = static_cast<double>(Case::get(c.tensors.dout, index));
+    if (!std::isnan(dout)) sum += out[at] * dout;
+    ++at;
+  });
   at = 0;
-  for (int64_t b = 0; b < p.batch && p.dlse.present; ++b) {
-    for (int64_t h = 0; h < p.num_heads; ++h) {
-      for (int64_t i = 0; i < p.seqlen_q; ++i, ++at) {
-        if (std::isfinite(lse[at])) sum += lse[at] * static_cast<double>(Case::get(c.tensors.dlse, {b, h, i, 0}));
-      }
-    }
-  }
+  for_each(p.dlse.present ? p.lse_shape() : Problem::Shape{}, [&](const auto& index) {
+    if (std::isfinite(lse[at])) sum += lse[at] * static_cast<double>(Case::get(c.tensors.dlse, index));
+    ++at;
+  });
   return sum;
 }
 
@@ -73,8 +82,6 @@ void expect_slopes(const Case& c, const char* name, const Tensor& input, const s
         << name << "[" << at[0] << ", " << at[1] << ", " << at[2] << ", " << at[3] << "] " << to_string(c.spec);
   }
 }
-
-std::size_t elements(const Tensor& t) { return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]); }
 
 void expect_numeric(const CaseSpec& spec, uint64_t stream) {
   Random random(stream);
@@ -140,6 +147,22 @@ TEST(OracleGradients, EqualNumericDifferentiation) {
   expect_numeric(s, 714);
   s.dlse = false;
   expect_numeric(s, 715);
+  s = small_spec();
+  s.batch = 4;
+  s.packed_q = s.packed_k = true;
+  expect_numeric(s, 716);
+  s.causal = Causal::bottom_right;
+  s.alibi = 2;
+  s.sinks = true;
+  s.dropout = 0.3F;
+  expect_numeric(s, 717);
+  s.packed_q = false;
+  s.window_left = 2;
+  expect_numeric(s, 718);
+  s.packed_k = false;
+  s.packed_q = true;
+  s.causal = Causal::top_left;
+  expect_numeric(s, 719);
 }
 
 // How many random cases: the same for every kernel.

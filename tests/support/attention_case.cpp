@@ -56,6 +56,12 @@ std::string to_string(const CaseSpec& s) {
   if (s.alibi != 0) text += fmt::format(" alibi={}", s.alibi);
   if (s.sinks) text += " sinks";
   if (!s.lse) text += " no_lse";
+  if (s.packed_q) text += " packed_q";
+  if (s.packed_k) text += " packed_k";
+  if (s.used_k) text += " used_k";
+  if (s.page_size > 0) text += fmt::format(" page_size={}", s.page_size);
+  if (s.leftpad_k) text += " leftpad_k";
+  if (s.even_lengths) text += " even_lengths";
   if (s.dropout > 0) text += fmt::format(" dropout={}", s.dropout);
   if (s.backward) {
     text += fmt::format(" backward gradients={}{}{}{}{}", s.gradients[0] ? "q" : "", s.gradients[1] ? "k" : "",
@@ -115,17 +121,18 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
   options.softcap = s.softcap;
   if (s.scale != 0) options.softmax_scale = s.scale;
 
-  if (s.layout == Layout::packed_qkv && s.seqlen_q == s.seqlen_k && s.head_dim == s.head_dim_v) {
+  draw_sequences(random);
+  if (s.layout == Layout::packed_qkv && !variable_lengths(s) && s.seqlen_q == s.seqlen_k && s.head_dim == s.head_dim_v) {
     packed_inputs();
   } else {
-    tensors.q = strided(s.dtype, s.seqlen_q, s.num_heads, s.head_dim);
-    tensors.k = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim);
-    tensors.v = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim_v);
+    tensors.q = query_rows(s.head_dim);
+    tensors.k = key_rows(s.head_dim);
+    tensors.v = key_rows(s.head_dim_v);
   }
-  fill_normal(tensors.q, s.q_size, random);
-  fill_normal(tensors.k, s.kv_size, random);
-  fill_normal(tensors.v, s.kv_size, random);
-  tensors.out = strided(s.dtype, s.seqlen_q, s.num_heads, s.head_dim_v);
+  fill_queries(tensors.q, s.q_size, random);
+  fill_keys(tensors.k, s.kv_size, random);
+  fill_keys(tensors.v, s.kv_size, random);
+  tensors.out = query_rows(s.head_dim_v);
   output(&AttentionTensors::out);
 
   if (s.bias) {
@@ -168,10 +175,11 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
 }
 
 Tensor Case::row_numbers() {
-  return {allocate(static_cast<std::size_t>(spec.batch * spec.num_heads * spec.seqlen_q) * 4),
+  const int64_t batch = spec.packed_q ? 1 : spec.batch, rows = spec.packed_q ? rows_q_ : spec.seqlen_q;
+  return {allocate(static_cast<std::size_t>(batch * spec.num_heads * rows) * 4),
           DType::fp32,
-          {spec.batch, spec.num_heads, spec.seqlen_q, 1},
-          {spec.num_heads * spec.seqlen_q, spec.seqlen_q, 1, 1}};
+          {batch, spec.num_heads, rows, 1},
+          {spec.num_heads * rows, rows, 1, 1}};
 }
 
 void Case::forward_results() {
@@ -185,25 +193,25 @@ void Case::forward_results() {
 void Case::add_gradients(Random& random) {
   using T = AttentionTensors;
   const CaseSpec& s = spec;
-  tensors.dout = strided(s.dtype, s.seqlen_q, s.num_heads, s.head_dim_v);
-  fill_normal(tensors.dout, 1, random);
+  tensors.dout = query_rows(s.head_dim_v);
+  fill_queries(tensors.dout, 1, random);
   if (s.dlse) {
     tensors.dlse = row_numbers();
     fill_normal(tensors.dlse, 1, random);
   }
   if (s.gradients[0]) {
-    tensors.dq = strided(s.dtype, s.seqlen_q, s.num_heads, s.head_dim);
+    tensors.dq = query_rows(s.head_dim);
     output(&T::dq);
   }
   if (s.gradients[1]) {
-    tensors.dk = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim);
+    tensors.dk = key_rows(s.head_dim);
     output(&T::dk);
   }
   if (s.gradients[2]) {
-    tensors.dv = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim_v);
+    tensors.dv = key_rows(s.head_dim_v);
     output(&T::dv);
   }
-  if (s.gradients[3] && s.bias) {
+  if (s.gradients[3] && s.bias && !variable_lengths(s)) {
     std::array<bool, 3> summed{};
     for (std::size_t d = 0; d < 3; ++d) summed[d] = s.bias_broadcast[d] || s.dbias_summed[d];
     tensors.dbias = broadcastable(s.bias_dtype, summed);
@@ -215,7 +223,7 @@ void Case::add_gradients(Random& random) {
   }
   // One at least.
   if (outputs_.empty()) {
-    tensors.dv = strided(s.dtype, s.seqlen_k, s.num_kv_heads, s.head_dim_v);
+    tensors.dv = key_rows(s.head_dim_v);
     output(&T::dv);
   }
 }
@@ -232,14 +240,14 @@ std::byte* Case::allocate(std::size_t bytes) {
   return buffers_.back().data();
 }
 
-Tensor Case::strided(DType dtype, int64_t seqlen, int64_t heads, int64_t dim) {
-  Tensor t{nullptr, dtype, {spec.batch, seqlen, heads, dim}, {}};
+Tensor Case::strided(DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t dim) {
+  Tensor t{nullptr, dtype, {batch, seqlen, heads, dim}, {}};
   switch (spec.layout) {
     case Layout::bhsd:
       t.strides = {heads * seqlen * dim, dim, seqlen * dim, 1};
       break;
     case Layout::sbhd:
-      t.strides = {heads * dim, spec.batch * heads * dim, dim, 1};
+      t.strides = {heads * dim, batch * heads * dim, dim, 1};
       break;
     case Layout::odd_strides: {
       const int64_t head = dim + 3;
@@ -304,14 +312,15 @@ void Case::fill_keep(Random& random) {
 }
 
 void Case::hide_nan_behind_mask() {
-  const int64_t diagonal = spec.causal == Causal::top_left ? 0 : spec.seqlen_k - spec.seqlen_q;
   for (int64_t b = 0; b < spec.batch; ++b) {
+    const Sequence& sequence = sequences_[static_cast<std::size_t>(b)];
+    const int64_t diagonal = spec.causal == Causal::top_left ? 0 : sequence.k_len - sequence.q_len;
     for (int64_t kv_head = 0; kv_head < spec.num_kv_heads; ++kv_head) {
-      for (int64_t j = 0; j < spec.seqlen_k; ++j) {
+      for (int64_t j = 0; j < sequence.k_len; ++j) {
         bool attended = false;
         for (int64_t h = 0; h < spec.num_heads && !attended; ++h) {
           if (h / (spec.num_heads / spec.num_kv_heads) != kv_head) continue;
-          for (int64_t i = 0; i < spec.seqlen_q && !attended; ++i) {
+          for (int64_t i = 0; i < sequence.q_len && !attended; ++i) {
             attended = !(spec.causal != Causal::none && j > i + diagonal) &&
                        !(spec.window_left >= 0 && j < i + diagonal - spec.window_left) &&
                        !(spec.window_right >= 0 && j > i + diagonal + spec.window_right) &&
@@ -319,8 +328,8 @@ void Case::hide_nan_behind_mask() {
           }
         }
         if (attended) continue;
-        for (int64_t d = 0; d < spec.head_dim; ++d) set(tensors.k, {b, j, kv_head, d}, NAN);
-        for (int64_t d = 0; d < spec.head_dim_v; ++d) set(tensors.v, {b, j, kv_head, d}, d % 2 == 0 ? NAN : HUGE_VALF);
+        for (int64_t d = 0; d < spec.head_dim; ++d) set(tensors.k, key_at(b, j, kv_head, d), NAN);
+        for (int64_t d = 0; d < spec.head_dim_v; ++d) set(tensors.v, key_at(b, j, kv_head, d), d % 2 == 0 ? NAN : HUGE_VALF);
       }
     }
   }
@@ -339,12 +348,14 @@ std::string Case::stray_writes() const {
     const GuardedBuffer& buffer = buffers_[one.buffer];
     const auto bytes = static_cast<std::size_t>(size_of(tensor.dtype));
     std::vector<bool> ours(buffer.size() / bytes);
-    for_each(tensor, [&](const auto& at) { ours[static_cast<std::size_t>(offset(tensor, at))] = true; });
+    for_each(tensor, [&](const auto& at) {
+      if (belongs_to_sequence(one.tensor, at)) ours[static_cast<std::size_t>(offset(tensor, at))] = true;
+    });
     for (std::size_t element = 0; element < ours.size(); ++element) {
       if (ours[element]) continue;
       for (std::size_t byte = 0; byte < bytes; ++byte) {
         if (static_cast<unsigned char>(buffer.data()[element * bytes + byte]) != kPoison) {
-          return fmt::format("element {} of an output's buffer, {}, lies in a gap and was written", element,
+          return fmt::format("element {} of an output's buffer, {}, lies in a gap, or in no sequence, and was written", element,
                              fulmen::to_string(tensor));
         }
       }
@@ -353,24 +364,25 @@ std::string Case::stray_writes() const {
   return "";
 }
 
-std::vector<float> Case::out_values() const {
-  std::vector<float> values;
-  for_each(tensors.out, [&](const auto& at) { values.push_back(get(tensors.out, at)); });
-  return values;
-}
+std::vector<float> Case::out_values() const { return values(&AttentionTensors::out); }
 
-std::vector<float> Case::lse_values() const {
-  std::vector<float> values;
-  if (spec.lse) for_each(tensors.lse, [&](const auto& at) { values.push_back(get(tensors.lse, at)); });
-  return values;
-}
+std::vector<float> Case::lse_values() const { return spec.lse ? values(&AttentionTensors::lse) : std::vector<float>(); }
 
 std::vector<float> Case::output_values() const {
-  std::vector<float> values;
+  std::vector<float> all;
   for (const Output& one : outputs_) {
-    const Tensor& tensor = tensors.*one.tensor;
-    for_each(tensor, [&](const auto& at) { values.push_back(get(tensor, at)); });
+    const std::vector<float> some = values(one.tensor);
+    all.insert(all.end(), some.begin(), some.end());
   }
+  return all;
+}
+
+std::vector<float> Case::values(Tensor AttentionTensors::* member) const {
+  const Tensor& tensor = tensors.*member;
+  std::vector<float> values;
+  for_each(tensor, [&](const auto& at) {
+    if (belongs_to_sequence(member, at)) values.push_back(get(tensor, at));
+  });
   return values;
 }
 

@@ -24,7 +24,7 @@ enum class Layout {
 struct CaseSpec {
   DType dtype = DType::fp32;
   int64_t batch = 1;
-  int64_t seqlen_q = 1;
+  int64_t seqlen_q = 1;  // of every sequence, or the most that lengths are drawn from
   int64_t seqlen_k = 1;
   int64_t num_heads = 1;
   int64_t num_kv_heads = 1;
@@ -53,14 +53,23 @@ struct CaseSpec {
   bool backward = false;  // out and lse are given, by the double-precision reference; the gradients are what a kernel computes
   bool dlse = false;
   std::array<bool, 3> dbias_summed{};  // over batch, head, query; a bias's dims that are broadcast always are
+  bool packed_q = false;               // by cu_seqlens_q, with rows before and after that belong to no sequence
+  bool packed_k = false;
+  bool used_k = false;    // seqlens_k
+  int64_t page_size = 0;  // 0: no pages
+  bool leftpad_k = false;
+  bool even_lengths = false;  // every sequence has the most
   // Which of dq, dk, dv, and of dbias and dsinks where there are a bias and sinks.
   std::array<bool, 5> gradients{true, true, true, true, true};
 };
 std::string to_string(const CaseSpec& spec);
+inline bool variable_lengths(const CaseSpec& s) { return s.packed_q || s.packed_k || s.used_k || s.page_size > 0 || s.leftpad_k; }
 
 // A small case of any features.
 CaseSpec random_spec(Random& random);
-// The same for the backward pass, dropout included.
+// Sequences of different lengths for a case: packed, padded or paged; backward: packed.
+void draw_variable_lengths(CaseSpec& spec, Random& random);
+// random_spec() for the backward pass, dropout included.
 CaseSpec random_backward_spec(Random& random);
 
 class Case {
@@ -77,7 +86,8 @@ class Case {
   void poison_outputs();
   // Which byte outside an output's logical elements was written, or "".
   std::string stray_writes() const;
-  // Logical out [batch, seqlen_q, head, head_dim_v] and lse [batch, head, seqlen_q] as floats, row-major.
+  // Logical out [batch, seqlen_q, head, head_dim_v] and lse [batch, head, seqlen_q] as floats, row-major; of packed tensors the
+  // rows of sequences.
   std::vector<float> out_values() const;
   std::vector<float> lse_values() const;
   // All outputs of the pass, one after the other.
@@ -89,7 +99,18 @@ class Case {
   void make_inputs_read_only();
 
  private:
-  Tensor strided(DType dtype, int64_t seqlen, int64_t heads, int64_t dim);
+  Tensor strided(DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t dim);
+  Tensor query_rows(int64_t dim) {
+    return strided(spec.dtype, spec.packed_q ? 1 : spec.batch, spec.packed_q ? rows_q_ : spec.seqlen_q, spec.num_heads, dim);
+  }
+  Tensor key_rows(int64_t dim);
+  // case_sequences.cpp: lengths and tables, and where they put keys and queries.
+  void draw_sequences(Random& random);
+  Tensor int32_tensor(const std::vector<int>& values, int64_t rows);
+  std::array<int64_t, 4> key_at(int64_t b, int64_t j, int64_t head, int64_t d) const;
+  void fill_queries(const Tensor& tensor, float size, Random& random);
+  void fill_keys(const Tensor& tensor, float size, Random& random);
+  bool belongs_to_sequence(Tensor AttentionTensors::* tensor, const std::array<int64_t, 4>& at) const;
   Tensor row_numbers();
   void packed_inputs();
   Tensor broadcastable(DType dtype, const std::array<bool, 3>& broadcast);
@@ -98,6 +119,7 @@ class Case {
   void hide_nan_behind_mask();
   std::byte* allocate(std::size_t bytes);
 
+  std::vector<float> values(Tensor AttentionTensors::* tensor) const;
   void add_gradients(Random& random);
   void forward_results();
   // The tensor written last among buffers_ is an output of the pass.
@@ -107,6 +129,14 @@ class Case {
     Tensor AttentionTensors::* tensor;
     std::size_t buffer;
   };
+  // Where a sequence lies; see algorithm/sequences.h, of which this shares no code.
+  struct Sequence {
+    int64_t q_row = 0, q_len = 0, k_row = 0, k_len = 0;
+  };
+  std::vector<Sequence> sequences_;
+  std::vector<std::vector<int>> pages_;  // of each sequence
+  int64_t rows_q_ = 0, rows_k_ = 0;      // of packed tensors
+  int64_t num_pages_ = 0;
   std::vector<GuardedBuffer> buffers_;
   std::vector<Output> outputs_;
 };
