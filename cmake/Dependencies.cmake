@@ -10,8 +10,18 @@ function(fulmen_header_only name header)
   endif()
 endfunction()
 
-fulmen_header_only(fmt fmt/format.h)
-target_compile_definitions(fulmen_fmt INTERFACE FMT_HEADER_ONLY=1)
+fulmen_header_only(fmt_headers fmt/format.h)
+file(STRINGS ${FULMEN_fmt_headers_INCLUDE_DIR}/fmt/core.h fmt_version REGEX "define FMT_VERSION 9")
+if(fmt_version)
+  add_library(fulmen_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/fmt.cpp)
+  set_target_properties(fulmen_fmt PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(fulmen_fmt PUBLIC fulmen_fmt_headers)
+else()
+  # What has to be instantiated differs between versions: every file compiles its own.
+  add_library(fulmen_fmt INTERFACE)
+  target_compile_definitions(fulmen_fmt INTERFACE FMT_HEADER_ONLY=1)
+  target_link_libraries(fulmen_fmt INTERFACE fulmen_fmt_headers)
+endif()
 # Fibers of the emulated GPU, linked statically: the library needs nothing of Boost where it runs. The archive is of this machine's
 # architecture; without it the emulator is left out, and says so.
 find_path(FULMEN_boost_context_INCLUDE_DIR boost/context/detail/fcontext.hpp DOC "Where <boost/context/...> is")
