@@ -15,6 +15,7 @@
 #include "gpu/chip.h"
 #include "gpu/compile/compiler.h"
 #include "gpu/compile/run_program.h"
+#include "gpu/drivers/emulated/lds_banks.h"
 #include "gpu/drivers/emulated/workgroup.h"
 
 namespace fulmen::gpu {
@@ -146,12 +147,16 @@ class EmulatedDriver final : public Driver {
     alignas(64) std::byte arguments[1024];
     if (l.argument_bytes > sizeof(arguments)) return invalid("more than 1024 bytes of arguments");
     std::memcpy(arguments, l.arguments, l.argument_bytes);
-    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes};
+    emulated::LdsBanks own;
+    const bool print = std::getenv("FULMEN_EMULATOR_BANKS") != nullptr;
+    emulated::LdsBanks* const banks = print ? &own : emulated::LdsBankCount::active();
+    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, banks};
     const emulated::MemoryCheck accessible = [this](const void* p, std::size_t bytes) { return memory_.contains(p, bytes); };
     for (int64_t id = 0; id < l.workgroups; ++id) {
       std::string error = emulated::run_workgroup(shape, id, loaded.kernel, arguments, accessible);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
+    if (print) fmt::print(stderr, "LDS of a launch on {}, {} bank conflicts:\n{}", chip.arch, own.conflicts(), own.report());
     return {};
   }
 

@@ -8,6 +8,7 @@
 
 #include "gpu/drivers/emulated/fibers.h"
 #include "gpu/drivers/emulated/lds.h"
+#include "gpu/drivers/emulated/lds_banks.h"
 
 namespace fulmen::gpu::emulated {
 namespace {
@@ -44,8 +45,14 @@ class Workgroup {
   long long id() const { return id_; }
   void barrier(Site site) { wait(Waits::barrier, "barrier", 0, site); }
   const void* exchange(const char* operation, const void* mine, int bytes, Site site);
-  void lds_read(int offset, void* to, int bytes, Site site) { check(lds_.read(offset, to, bytes, thread(), site)); }
-  void lds_write(int offset, const void* from, int bytes, Site site) { check(lds_.write(offset, from, bytes, thread(), site)); }
+  void lds_read(int offset, void* to, int bytes, Site site) {
+    check(lds_.read(offset, to, bytes, thread(), site));
+    note(false, offset, bytes, site);
+  }
+  void lds_write(int offset, const void* from, int bytes, Site site) {
+    check(lds_.write(offset, from, bytes, thread(), site));
+    note(true, offset, bytes, site);
+  }
   void check_global(const void* address, int bytes, const char* verb, Site site);
   void copy_async(int offset, const void* from, int bytes, int read_bytes, Site site);
   void copy_commit() {
@@ -73,6 +80,12 @@ class Workgroup {
   void fail(std::string error) {
     if (error_.empty()) error_ = std::move(error);
   }
+  // For the count of bank conflicts.
+  void note(bool write, int offset, int bytes, Site site) {
+    if (shape_.banks != nullptr)
+      accesses_[static_cast<std::size_t>(thread() % shape_.wave_size)].push_back({site, write, offset, bytes});
+  }
+  void count_conflicts();
   bool run_wave(int wave);
   std::string place(const Lane& lane) const {
     if (lane.waits == Waits::done) return fmt::format("lane {} has ended", lane.thread);
@@ -89,6 +102,7 @@ class Workgroup {
   std::vector<Lane> lanes_;
   Lane* current_ = nullptr;
   Lds lds_;
+  std::vector<std::vector<LdsAccess>> accesses_;  // of each lane of the running wave since its last collective
   // Two each wave, in turn: a lane may be at the next exchange while others still read the last one's.
   std::vector<std::byte> exchanged_;
   std::vector<int> exchanges_;  // of each wave so far
@@ -136,6 +150,12 @@ void Workgroup::copy_wait(int left) {
   }
 }
 
+void Workgroup::count_conflicts() {
+  if (shape_.banks == nullptr) return;
+  shape_.banks->count(accesses_);
+  for (auto& lane : accesses_) lane.clear();
+}
+
 // Runs a wave's lanes until all wait at a barrier or have ended.
 bool Workgroup::run_wave(int wave) {
   Lane* first = lanes_.data() + static_cast<std::ptrdiff_t>(wave) * shape_.wave_size;
@@ -146,6 +166,7 @@ bool Workgroup::run_wave(int wave) {
       resume(scheduler_, current_->fiber);
       if (!error_.empty()) return false;
     }
+    count_conflicts();
     for (int l = 1; l < shape_.wave_size; ++l) {
       const Lane &a = *first, &b = first[l];
       const bool same_site = a.site.line == b.site.line && std::strcmp(a.site.file, b.site.file) == 0 && a.bytes == b.bytes &&
@@ -168,6 +189,7 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   accessible_ = &accessible;
   error_.clear();
   lds_.reset(shape.lds_bytes);
+  accesses_.assign(shape.banks != nullptr ? static_cast<std::size_t>(shape.wave_size) : 0, {});
   const int waves = shape.workgroup_size / shape.wave_size;
   exchanges_.assign(static_cast<std::size_t>(waves), 0);
   exchanged_.resize(static_cast<std::size_t>(2) * waves * shape.wave_size * kMostExchangeBytes);

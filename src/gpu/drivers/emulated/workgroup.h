@@ -13,10 +13,13 @@ namespace fulmen::gpu::emulated {
 // Is [address, address + bytes) inside one allocation of the device? Else why not.
 using MemoryCheck = std::function<bool(const void* address, std::size_t bytes)>;
 
+class LdsBanks;
+
 struct LaunchShape {
   int wave_size = 0;
   int workgroup_size = 0;
   int lds_bytes = 0;
+  LdsBanks* banks = nullptr;  // where bank conflicts are counted; null: they are not, which is quicker
 };
 
 // What the kernel's shared object calls.

@@ -1,0 +1,112 @@
+// Bank conflicts of LDS: what an instruction costs, that a kernel's are counted at their lines, and that the main loops have none.
+#include "gpu/drivers/emulated/lds_banks.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "emulator/emulated_kernel.h"
+#include "support/attention_case.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+using gpu::emulated::cost_of;
+using gpu::emulated::kNoAccess;
+using gpu::emulated::LdsBankCount;
+using gpu::emulated::LdsLine;
+
+std::vector<int> offsets(int lanes, const std::function<int(int)>& of) {
+  std::vector<int> at;
+  for (int lane = 0; lane < lanes; ++lane) at.push_back(of(lane));
+  return at;
+}
+
+TEST(LdsBanks, CostOfAnInstruction) {
+  const auto expect = [](const LdsLine& cost, int64_t instructions, int64_t cycles, int64_t conflicts) {
+    EXPECT_EQ(cost.instructions, instructions);
+    EXPECT_EQ(cost.cycles, cycles);
+    EXPECT_EQ(cost.conflicts, conflicts);
+  };
+  expect(cost_of(offsets(32, [](int l) { return 4 * l; }), 4), 1, 1, 0);      // each lane a bank
+  expect(cost_of(offsets(32, [](int) { return 64; }), 4), 1, 1, 0);           // one word for all
+  expect(cost_of(offsets(32, [](int l) { return 128 * l; }), 4), 1, 32, 31);  // one bank for all
+  expect(cost_of(offsets(32, [](int l) { return 8 * l; }), 4), 1, 2, 1);
+  expect(cost_of(offsets(64, [](int l) { return 4 * l; }), 4), 1, 2, 0);
+  expect(cost_of(offsets(32, [](int l) { return 8 * l; }), 8), 1, 2, 0);
+  expect(cost_of(offsets(32, [](int l) { return 16 * l; }), 16), 1, 4, 0);
+  // A column of 16-byte pieces: rows of 128 bytes lie in the same banks, rows of 144 do not.
+  expect(cost_of(offsets(8, [](int l) { return 128 * l; }), 16), 1, 8, 7);
+  expect(cost_of(offsets(8, [](int l) { return 144 * l; }), 16), 1, 1, 0);
+  // 16 bytes at multiples of 8 are two instructions, so are 32 bytes.
+  expect(cost_of(offsets(16, [](int l) { return 8 + 16 * l; }), 16), 2, 4, 2);
+  expect(cost_of(offsets(8, [](int l) { return 32 * l; }), 32), 2, 4, 2);
+  // Lanes without an access cost nothing.
+  expect(cost_of(offsets(32, [](int l) { return l == 7 ? 0 : kNoAccess; }), 4), 1, 1, 0);
+  expect(cost_of(offsets(32, [](int) { return kNoAccess; }), 4), 1, 0, 0);
+}
+
+TEST(LdsBanks, AKernelsConflictsAreCountedAtTheirLines) {
+  const DeviceArray x(4);
+  const KernelText text{.body = "lds_store(4 * thread_id(), 1.0F);\nbarrier();\nlds_load<float>(128 * (thread_id() % 8));",
+                        .workgroup_size = 64,
+                        .lds_bytes = 1024};
+  const KernelText whole{.body =
+                             "for (int n = 0; n < 4; ++n) lds_store(4 * thread_id() + 256 * n, 1.0F);\nbarrier();\n"
+                             "lds_load<float>(128 * (thread_id() % 8));",
+                         .workgroup_size = 64,
+                         .lds_bytes = 1024};
+  EXPECT_FALSE(run_text(text, x.data()).ok()) << "reads what nobody wrote";
+  const LdsBankCount count;
+  ASSERT_TRUE(run_text(whole, x.data()).ok());
+  // Two waves; each reads eight words of one bank at once.
+  EXPECT_EQ(count.banks().conflicts(), 2 * 7);
+  const std::string report = count.banks().report();
+  EXPECT_NE(report.find("reads 4 bytes: 2 instructions, 16 cycles, 14 conflicts\n"), std::string::npos) << report;
+  EXPECT_NE(report.find("writes 4 bytes: 8 instructions, 8 cycles, 0 conflicts\n"), std::string::npos) << report;
+  EXPECT_EQ(report.find("kernel.h:"), 0U) << "no source position: " << report;
+}
+
+TEST(LdsBanks, NobodyCountsUnasked) {
+  EXPECT_EQ(LdsBankCount::active(), nullptr);
+  {
+    const LdsBankCount outer;
+    const LdsBankCount inner;
+    EXPECT_EQ(LdsBankCount::active(), &inner.banks());
+  }
+  EXPECT_EQ(LdsBankCount::active(), nullptr);
+}
+
+class MainLoop : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(MainLoop, OfMatrixKernelsHasNoBankConflicts) {
+  Random random(7400);
+  const std::string device = "emulated:" + GetParam();
+  for (const int64_t head_dim : {64, 128}) {
+    CaseSpec s;
+    s.dtype = random.pick({DType::fp16, DType::bf16});
+    s.seqlen_q = s.seqlen_k = 160;  // whole tiles and a part of one
+    s.head_dim = s.head_dim_v = head_dim;
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    Case c(s, random);
+    int runs = 0;
+    for (const std::string& kernel : kernels_for(c.problem(), device)) {
+      if (!kernel.starts_with("emulated.forward.") || kernel.ends_with(".portable")) continue;
+      const LdsBankCount count;
+      EXPECT_TRUE(verified(c, kernel, {device}));
+      EXPECT_EQ(count.banks().conflicts(), 0) << kernel << ", head_dim " << head_dim << '\n' << count.banks().report();
+      EXPECT_NE(count.banks().report().find("stage.h"), std::string::npos) << "nothing was counted";
+      ++runs;
+    }
+    EXPECT_EQ(runs, 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Chips, MainLoop, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942", "sm_80"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace fulmen::testing
