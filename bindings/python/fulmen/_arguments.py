@@ -110,6 +110,8 @@ def framework_of(q: Array) -> Framework | None:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(q, torch.Tensor):
         from fulmen.torch._frontend import FRAMEWORK as found
+    elif (jax := sys.modules.get("jax")) is not None and isinstance(q, jax.Array):
+        from fulmen.jax import FRAMEWORK as found
     elif hasattr(q, "__array_namespace__") and hasattr(q, "__dlpack__") and not isinstance(q, np.ndarray):
         from fulmen._array_api import FRAMEWORK as found
     else:

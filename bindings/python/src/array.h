@@ -20,15 +20,19 @@ std::string text_of(nb::handle object);
 
 enum class Framework : int { numpy, torch, other };
 
-struct Array {
-  Framework framework = Framework::other;
+// What an array is as memory.
+struct View {
   void* data = nullptr;
   fulmen_dtype dtype = FULMEN_FP32;
-  DlDevice device{kDlCpu, 0};
-  bool writable = true;
   int ndim = 0;
   int64_t shape[4] = {};
-  int64_t strides[4] = {};             // elements
+  int64_t strides[4] = {};  // elements
+};
+
+struct Array : View {
+  Framework framework = Framework::other;
+  DlDevice device{kDlCpu, 0};
+  bool writable = true;
   const DlExchangeApi* api = nullptr;  // null where the framework has none
   nb::object owner;                    // what keeps shape, strides and data alive beside the argument, if anything must
   nb::ndarray<nb::ro> imported;        // the same for arrays read through __dlpack__

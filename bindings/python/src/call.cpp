@@ -9,35 +9,35 @@ namespace fulmen::python {
 const char* const kPlaceNames[kPlaces] = {"q",   "k",    "v",    "out", "bias", "keep_mask", "alibi_slopes", "sinks",
                                           "lse", "dout", "dlse", "dq",  "dk",   "dv",        "dbias",        "dsinks"};
 
-namespace {
+fulmen_tensor fulmen_tensors::* const kMembers[kPlaces] = {&fulmen_tensors::q,
+                                                           &fulmen_tensors::k,
+                                                           &fulmen_tensors::v,
+                                                           &fulmen_tensors::out,
+                                                           &fulmen_tensors::bias,
+                                                           &fulmen_tensors::keep_mask,
+                                                           &fulmen_tensors::alibi_slopes,
+                                                           &fulmen_tensors::sinks,
+                                                           &fulmen_tensors::lse,
+                                                           &fulmen_tensors::dout,
+                                                           &fulmen_tensors::dlse,
+                                                           &fulmen_tensors::dq,
+                                                           &fulmen_tensors::dk,
+                                                           &fulmen_tensors::dv,
+                                                           &fulmen_tensors::dbias,
+                                                           &fulmen_tensors::dsinks};
 
-constexpr fulmen_tensor fulmen_tensors::* kMembers[kPlaces] = {&fulmen_tensors::q,
-                                                               &fulmen_tensors::k,
-                                                               &fulmen_tensors::v,
-                                                               &fulmen_tensors::out,
-                                                               &fulmen_tensors::bias,
-                                                               &fulmen_tensors::keep_mask,
-                                                               &fulmen_tensors::alibi_slopes,
-                                                               &fulmen_tensors::sinks,
-                                                               &fulmen_tensors::lse,
-                                                               &fulmen_tensors::dout,
-                                                               &fulmen_tensors::dlse,
-                                                               &fulmen_tensors::dq,
-                                                               &fulmen_tensors::dk,
-                                                               &fulmen_tensors::dv,
-                                                               &fulmen_tensors::dbias,
-                                                               &fulmen_tensors::dsinks};
+namespace {
 
 constexpr bool is_sequence(Place place) { return place <= kOut || place == kDout || place == kDq || place == kDk || place == kDv; }
 constexpr bool is_written(Place place, bool backward) { return place >= kDq || (!backward && (place == kOut || place == kLse)); }
 
-std::string shape_text(const Array& array) {
+std::string shape_text(const View& array) {
   std::string text = "[";
   for (int d = 0; d < array.ndim; ++d) text += (d > 0 ? ", " : "") + std::to_string(array.shape[d]);
   return text + "]";
 }
 
-[[noreturn]] void wrong_ndim(const char* name, const Array& array, const char* accepted) {
+[[noreturn]] void wrong_ndim(const char* name, const View& array, const char* accepted) {
   throw nb::value_error((std::string(name) + " has shape " + shape_text(array) + ": " + accepted + " is accepted").c_str());
 }
 
@@ -136,8 +136,9 @@ void read_options(nb::handle tuple, Call& call) {
   o.verify = flag("verify", item(kVerify));
 }
 
-// The array in the four dims that the C ABI wants for its place.
-fulmen_tensor placed(Place place, const Array& a, bool bhsd) {
+}  // namespace
+
+fulmen_tensor placed(Place place, const View& a, bool bhsd) {
   const char* name = kPlaceNames[place];
   fulmen_tensor t{a.data, a.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
   if (is_sequence(place)) {
@@ -164,8 +165,6 @@ fulmen_tensor placed(Place place, const Array& a, bool bhsd) {
   if (t.shape[3] == 1 || std::find(t.shape, t.shape + 4, 0) != t.shape + 4) t.strides[3] = 1;
   return t;
 }
-
-}  // namespace
 
 Call::Call(nb::handle tuple, nb::handle option_tuple, nb::handle device_object, bool heads_first) : bhsd(heads_first) {
   fulmen_tensors_init(&tensors);

@@ -31,6 +31,10 @@ enum Place : int {
   kPlaces
 };
 extern const char* const kPlaceNames[kPlaces];
+extern fulmen_tensor fulmen_tensors::* const kMembers[kPlaces];
+
+// The view in the four dims that the C ABI wants for its place. Throws ValueError where it has others.
+fulmen_tensor placed(Place place, const View& view, bool bhsd);
 
 struct Call {
   // options: (softmax_scale, softcap, causal, window_left, window_right, dropout, dropout_seed, dropout_offset, deterministic,

@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "run.h"
+#include "xla.h"
 
 namespace fulmen::python {
 namespace {
@@ -208,6 +209,17 @@ nb::list devices() {
   return result;
 }
 
+// By name, in the capsules that jax.ffi.register_ffi_target takes.
+nb::dict xla_handlers() {
+  nb::dict handlers;
+  const auto add = [&](const char* name, xla::Handler* handler) {
+    handlers[name] = nb::capsule(reinterpret_cast<void*>(handler), "xla._CUSTOM_CALL_TARGET");
+  };
+  add("fulmen_attention", xla::forward);
+  add("fulmen_attention_backward", xla::backward);
+  return handlers;
+}
+
 }  // namespace
 }  // namespace fulmen::python
 
@@ -223,5 +235,6 @@ NB_MODULE(_core, m) {
   m.def("explain", &py::explain, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a, "wanted"_a);
   m.def("dropout_mask", &py::dropout_mask, "tensors"_a, "options"_a, "bhsd"_a);
   m.def("devices", &py::devices);
+  m.def("xla_handlers", &py::xla_handlers);
   m.attr("__version__") = fulmen_version();
 }

@@ -11,7 +11,9 @@ struct DestroyPlan {
 };
 using Plan = std::unique_ptr<fulmen_plan, DestroyPlan>;
 
-// A thread's scratch on the host, kept from call to call, as fresh memory costs a page fault for every 4 KiB of it.
+}  // namespace
+
+// Kept, as fresh memory costs a page fault for every 4 KiB of it.
 void* host_workspace(size_t bytes) {
   constexpr size_t kMostKept = size_t{64} << 20;
   struct Free {
@@ -29,8 +31,6 @@ void* host_workspace(size_t bytes) {
   }
   return kept.get();
 }
-
-}  // namespace
 
 void run(Pass pass, const Call& call) {
   const Array& q = call.arrays[kQ];

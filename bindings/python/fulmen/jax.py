@@ -1,0 +1,197 @@
+"""JAX arrays on the CPU for fulmen.attention: inside and outside of jax.jit, differentiable (jax.grad, jax.vjp), under jax.vmap.
+
+The computation is a custom call of XLA (jax.ffi), so that nothing is copied. dropout_seed may be an integer, an integer scalar
+array or a key of jax.random: the latter two may be traced, so that one compiled step draws anew each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from fulmen import _core
+from fulmen._arguments import SCALARS, Framework
+
+for _name, _handler in _core.xla_handlers().items():
+    jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
+
+# The places of tensors in the tuples of fulmen._core (bindings/python/src/call.h); gradients are those of q, k, v, bias and sinks.
+_OUT, _BIAS, _SINKS, _LSE, _DOUT, _DLSE, _DQ = 3, 4, 7, 8, 9, 10, 11
+_INPUTS = 8
+_DIFFERENTIABLE = (0, 1, 2, _BIAS, _SINKS)
+_DTYPES = ("float32", "float16", "bfloat16", "bool")
+_NAMES = ("q", "k", "v", "out", "bias", "keep_mask", "alibi_slopes", "sinks", "lse", "dout", "dlse")
+_CAUSAL = {False: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
+_AT = {name: at for at, name in enumerate(SCALARS)}
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    scalars: tuple[Any, ...]  # in the order of SCALARS; the seed and the offset are an array's business
+    device: str | None
+    bhsd: bool
+    want_lse: bool
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    gradients: int  # the bits of fulmen._core.backward
+
+
+def _described(array: Any) -> Any:
+    """A NumPy array of that shape, over no memory to speak of, for checks that read none."""
+    shape, dtype = array.shape, array.dtype
+    strides = [dtype.itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
+
+
+@functools.lru_cache(maxsize=256)
+def _check(shapes: tuple[Any, ...], options: _Options, wanted: int) -> None:
+    """Raises what fulmen.attention raises, when a call is traced: XLA's own errors come late, and have one type."""
+    tensors = tuple(None if shape is None else _described(shape) for shape in shapes)
+    _core.explain(tensors, options.scalars, options.device, options.bhsd, options.want_lse, wanted)
+
+
+def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> None:
+    for name, tensor in zip(_NAMES, tensors, strict=False):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, jax.Array | np.ndarray):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}: a JAX array is accepted, as q is one")
+        if tensor.dtype.name not in _DTYPES:
+            raise TypeError(f"{name} has dtype {tensor.dtype.name}: {', '.join(_DTYPES[:3])}, and bool for keep_mask, are accepted")
+        if isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer):
+            platforms = {device.platform for device in tensor.devices()}
+            if platforms != {"cpu"}:
+                raise ValueError(f"{name} is on {', '.join(sorted(platforms))}: JAX arrays on cpu are accepted")
+    inputs = tuple(None if t is None else jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors[:_INPUTS])
+    _check(inputs, options, wanted)
+
+
+def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]]:
+    """Seed and offset as uint32 [4], low halves first, and the scalars without them."""
+    seed, offset = scalars[_AT["dropout_seed"]], scalars[_AT["dropout_offset"]]
+    without = list(scalars)
+    without[_AT["dropout_offset"]] = 0
+    if scalars[_AT["dropout"]] == 0 or seed is None:  # None with dropout is refused by the checks
+        without[_AT["dropout_seed"]] = None
+        return None, tuple(without)
+    without[_AT["dropout_seed"]] = 0
+    parts = []
+    for name, value in (("dropout_seed", seed), ("dropout_offset", offset)):
+        if isinstance(value, int | np.integer):
+            words = np.array([int(value) & 0xFFFFFFFF, int(value) >> 32 & 0xFFFFFFFF], np.uint32)
+        elif isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) and value.shape == ():
+            words = jax.random.key_data(value).reshape(-1)[-2:]
+        elif isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer) and value.shape in ((), (2,)):
+            # (2,): what jax.random.PRNGKey makes.
+            words = value.astype(jnp.uint32)
+            words = words if value.shape else jnp.stack([words, jnp.zeros_like(words)])
+        else:
+            raise TypeError(f"{name} is {value!r}: an integer, an integer scalar array, or one key of jax.random is accepted")
+        parts.append(words)
+    return jnp.concatenate([jnp.asarray(words) for words in parts]), tuple(without)
+
+
+def _attributes(options: _Options, arguments: int, results: int) -> dict[str, Any]:
+    given = dict(zip(SCALARS, options.scalars, strict=True))
+    attributes = {
+        "arguments": np.int64(arguments),
+        "results": np.int64(results),
+        "bhsd": np.int64(options.bhsd),
+        "softcap": np.float32(given["softcap"]),
+        "dropout": np.float32(given["dropout"]),
+        "causal": np.int64(_CAUSAL[given["causal"]]),
+        **{name: np.int64(given[name]) for name in ("window_left", "window_right", "deterministic", "num_threads", "verify")},
+    }
+    if given["softmax_scale"] is not None:
+        attributes["softmax_scale"] = np.float32(given["softmax_scale"])
+    for name, value in (("kernel", given["kernel"]), ("device", options.device)):
+        if value:
+            attributes[name] = value
+    return attributes
+
+
+def _call(target: str, options: _Options, tensors: tuple[Any, ...], random: Any, results: dict[int, Any]) -> list[Any]:
+    """Results by place, each with its shape; in the order of places."""
+    arguments = [(1 << at, tensor) for at, tensor in enumerate(tensors) if tensor is not None]
+    attributes = _attributes(options, sum(bit for bit, _ in arguments), sum(1 << at for at in results))
+    # expand_dims: what is not mapped is not repeated.
+    call = jax.ffi.ffi_call(target, [results[at] for at in sorted(results)], vmap_method="expand_dims")
+    operands = [tensor for _, tensor in arguments] + ([] if random is None else [random])
+    return call(*operands, **attributes)
+
+
+def _computed(options: _Options, tensors: tuple[Any, ...], random: Any, want_lse: bool) -> tuple[Any, Any]:
+    q, v = tensors[0], tensors[2]
+    rows = q.shape[:3] if options.bhsd else (q.shape[0], q.shape[2], q.shape[1])
+    results = {_OUT: jax.ShapeDtypeStruct((*q.shape[:3], v.shape[3]), q.dtype)}
+    if want_lse:
+        results[_LSE] = jax.ShapeDtypeStruct(rows, jnp.float32)
+    out, *lse = _call("fulmen_attention", options, tensors, random, results)
+    return out, lse[0] if want_lse else None
+
+
+def _gradients(options: _Options, tensors: tuple[Any, ...], random: Any, wanted: int) -> tuple[Any, ...]:
+    """dq, dk, dv, dbias and dsinks; None for those that are not wanted. tensors: out, lse and dout are among them."""
+    like = {_DQ + bit: tensors[at] for bit, at in enumerate(_DIFFERENTIABLE) if wanted >> bit & 1}
+    results = {at: jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for at, tensor in like.items()}
+    computed = dict(zip(sorted(results), _call("fulmen_attention_backward", options, tensors, random, results), strict=True))
+    return tuple(computed.get(_DQ + bit) for bit in range(len(_DIFFERENTIABLE)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(options: _Options, tensors: tuple[Any, ...], random: Any) -> tuple[Any, Any]:
+    return _computed(options, tensors, random, options.want_lse)
+
+
+def _attention_forward(options: _Options, tensors: Any, random: Any) -> tuple[Any, Any]:
+    wanted = sum(1 << bit for bit, at in enumerate(_DIFFERENTIABLE) if tensors[at] is not None and tensors[at].perturbed)
+    tensors = tuple(None if t is None else t.value for t in tensors)
+    random = None if random is None else random.value
+    out, lse = _computed(options, tensors, random, True)
+    return (out, lse if options.want_lse else None), (tensors, random, out, lse, _Wanted(wanted))
+
+
+def _attention_backward(options: _Options, saved: Any, cotangents: Any) -> tuple[Any, Any]:
+    tensors, random, out, lse, wanted = saved
+    dout, dlse = (None if isinstance(one, SymbolicZero) else one for one in cotangents)
+    dout = jnp.zeros_like(out) if dout is None else dout
+    filled = (*tensors[:_OUT], out, *tensors[_BIAS:], lse, dout, dlse)
+    by_place = [None] * _INPUTS
+    if wanted.gradients:
+        for at, gradient in zip(_DIFFERENTIABLE, _gradients(options, filled, random, wanted.gradients), strict=True):
+            by_place[at] = gradient
+    return tuple(by_place), None
+
+
+_attention.defvjp(_attention_forward, _attention_backward, symbolic_zeros=True)
+
+
+def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
+    if tensors[_OUT] is not None:
+        raise ValueError("out is given: JAX arrays are never written, pass out=None")
+    random, scalars = _random(scalars)
+    options = _Options(scalars, device, bhsd, want_lse)
+    _checked(tensors, options)
+    out, lse = _attention(options, tensors, random)
+    return (out, lse) if want_lse else out
+
+
+def _backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, wanted: int) -> tuple[Any, ...]:
+    random, scalars = _random(scalars)
+    options = _Options(scalars, device, bhsd, True)
+    _checked(tensors, options, wanted)
+    return _gradients(options, tensors, random, wanted)
+
+
+FRAMEWORK = Framework(_forward, _backward, to_host=np.asarray, from_host=lambda result, like: jnp.asarray(result))

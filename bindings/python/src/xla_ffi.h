@@ -1,0 +1,121 @@
+// The part of XLA's foreign function interface (FFI) that a handler of CPU calls needs, declared by ourselves so that the wheel
+// builds without jaxlib (a third of a gigabyte for one header). It is a C ABI, version 0.x, whose structs begin with their size and
+// only grow at the end; jaxlib's xla/ffi/api/c_api.h is its definition. CallFrame::readable() is to be asked before anything else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace fulmen::python::xla {
+
+struct Error;  // XLA's own, made by Api::create_error; null is success
+
+enum class DataType : int32_t { boolean = 1, int32 = 4, int64 = 5, uint32 = 8, fp16 = 10, fp32 = 11, bf16 = 16 };
+enum class AttributeType : int32_t { scalar = 3, string = 4 };
+enum class Stage : int32_t { execute = 3 };
+enum class ErrorCode : int32_t {
+  invalid_argument = 3,
+  resource_exhausted = 8,
+  unimplemented = 12,
+  internal = 13,
+  unavailable = 14
+};
+
+struct Extension {
+  size_t struct_size;
+  int32_t type;  // 1: MetadataExtension
+  Extension* next;
+};
+
+struct Version {
+  size_t struct_size;
+  Extension* extensions;
+  int32_t major, minor;
+};
+
+struct CreateErrorArguments {
+  size_t struct_size;
+  Extension* extensions;
+  const char* message;
+  ErrorCode code;
+};
+
+struct Api {
+  size_t struct_size;
+  Extension* extensions;
+  Version version;
+  const void* internal;
+  Error* (*create_error)(CreateErrorArguments* arguments);
+  // More functions follow.
+};
+
+// How XLA asks what a handler was written for, before it calls it.
+struct Metadata {
+  size_t struct_size;
+  Version version;
+  uint32_t traits;
+};
+struct MetadataExtension {
+  static constexpr int32_t kType = 1;
+  Extension base;
+  Metadata* metadata;
+};
+
+// Dense, row-major.
+struct Buffer {
+  size_t struct_size;
+  Extension* extensions;
+  DataType dtype;
+  void* data;
+  int64_t rank;
+  int64_t* dims;
+};
+
+struct Buffers {
+  size_t struct_size;
+  Extension* extensions;
+  int64_t size;
+  int32_t* types;    // 1: Buffer
+  Buffer** buffers;  // [size]
+};
+
+struct Text {
+  const char* data;
+  size_t size;
+};
+struct Scalar {
+  DataType dtype;
+  void* value;
+};
+struct Attributes {
+  size_t struct_size;
+  Extension* extensions;
+  int64_t size;
+  AttributeType* types;  // [size]
+  Text** names;          // [size]
+  void** values;         // [size]: Scalar* or Text*
+
+  const void* find(std::string_view name, AttributeType type) const {
+    for (int64_t n = 0; n < size; ++n) {
+      if (types[n] == type && std::string_view(names[n]->data, names[n]->size) == name) return values[n];
+    }
+    return nullptr;
+  }
+};
+
+struct CallFrame {
+  size_t struct_size;
+  Extension* extensions;
+  const Api* api;
+  void* context;
+  Stage stage;
+  Buffers arguments, results;
+  Attributes attributes;
+
+  bool readable() const { return struct_size >= sizeof(CallFrame); }
+};
+
+using Handler = Error*(CallFrame* frame);
+
+}  // namespace fulmen::python::xla

@@ -1,0 +1,198 @@
+"""JAX arrays: values, gradients, jit, vmap, errors."""
+
+import fulmen
+import numpy as np
+import problems
+import pytest
+from problems import assert_close, attention_float64, normal, qkv
+
+jax = pytest.importorskip("jax", minversion="0.5")
+jnp = jax.numpy
+
+OPTIONS = {
+    "plain": lambda rng: {},
+    "causal": lambda rng: {"causal": True, "softmax_scale": 0.3},
+    "top_left": lambda rng: {"causal": "top_left", "window_left": 9},
+    "window": lambda rng: {"window_left": 5, "window_right": 20, "softcap": 2.0},
+    "bias": lambda rng: {"bias": normal(rng, (4, 37, 53)), "keep_mask": rng.random((2, 1, 37, 53)) < 0.7},
+    "alibi": lambda rng: {"alibi_slopes": normal(rng, (4,)) ** 2, "sinks": normal(rng, (4,))},
+}
+
+
+def as_jax(options):
+    return {name: jnp.asarray(value) if isinstance(value, np.ndarray) else value for name, value in options.items()}
+
+
+def arrays(rng, shape=None, dtype="fp32"):
+    return tuple(map(jnp.asarray, qkv(rng, shape, dtype)))
+
+
+@pytest.mark.parametrize("dtype", problems.DTYPES)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(name, dtype, rng):
+    tensors, options = qkv(rng, dtype=dtype), OPTIONS[name](rng)
+    expected, expected_lse = attention_float64(*tensors, **options)
+
+    def function(q, k, v):
+        return fulmen.attention(q, k, v, return_lse=True, **as_jax(options))
+
+    for call in (function, jax.jit(function)):
+        out, lse = call(*map(jnp.asarray, tensors))
+        assert isinstance(out, jax.Array) and out.dtype == problems.DTYPES[dtype] and lse.dtype == jnp.float32
+        assert_close(out, expected, dtype)
+        assert_close(lse, expected_lse, "fp32", "lse")
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradients(name, rng):
+    options = as_jax(OPTIONS[name](rng))
+    names = ["q", "k", "v", *(n for n in ("bias", "sinks") if n in options)]
+    values = dict(zip("qkv", arrays(rng, {"dv": 16}), strict=True)) | options
+    dout, dlse = normal(rng, (2, 37, 4, 16)), normal(rng, (2, 4, 37))
+
+    def loss(differentiated, weight):
+        out, lse = fulmen.attention(**{**values, **differentiated}, return_lse=True)
+        return (out * dout).sum() + (weight * lse).sum()
+
+    step = jax.jit(jax.grad(loss))
+    for weight in (dlse, 0 * dlse):
+        expected = fulmen.attention_backward_reference(
+            dout,
+            *(np.asarray(values[n]) for n in "qkv"),
+            gradients=names,
+            dlse=weight,
+            **{n: _plain(v) for n, v in options.items()},
+        )
+        gradients = step({n: values[n] for n in names}, weight)
+        for n in names:
+            assert_close(gradients[n], getattr(expected, "d" + n), "fp32", "d" + n)
+    # One alone, through out alone.
+    dv = jax.grad(lambda v: (fulmen.attention(**{**values, "v": v}) * dout).sum())(values["v"])
+    assert_close(dv, expected.dv, "fp32", "dv")
+
+
+def _plain(value):
+    return np.asarray(value) if isinstance(value, jax.Array) else value
+
+
+def test_backward_by_hand(rng):
+    tensors = arrays(rng)
+    out, lse = fulmen.attention(*tensors, causal=True, return_lse=True)
+    dout = jnp.asarray(normal(rng, out.shape))
+    gradients = fulmen.attention_backward(dout, *tensors, out, lse, causal=True, gradients=("v", "q"))
+    expected = fulmen.attention_backward_reference(*map(np.asarray, (dout, *tensors)), causal=True)
+    assert gradients.dk is None
+    assert_close(gradients.dq, expected.dq, "fp32", "dq")
+    assert_close(gradients.dv, expected.dv, "fp32", "dv")
+
+
+def test_layout(rng):
+    q, k, v = arrays(rng)
+    swapped = [jnp.swapaxes(t, 1, 2) for t in (q, k, v)]
+    out = fulmen.attention(*swapped, layout="bhsd", causal=True)
+    assert_close(jnp.swapaxes(out, 1, 2), attention_float64(q, k, v, causal=True)[0], "fp32")
+
+    def loss(q, k, v, layout):
+        return (fulmen.attention(q, k, v, layout=layout) ** 2).sum()
+
+    ours = jax.grad(loss, (0, 1, 2))(*swapped, "bhsd")
+    for gradient, expected in zip(ours, jax.grad(loss, (0, 1, 2))(q, k, v, "bshd"), strict=True):
+        np.testing.assert_allclose(jnp.swapaxes(gradient, 1, 2), expected, atol=1e-5)
+
+
+def test_vmap(rng):
+    q = jnp.asarray(normal(rng, (3, 2, 2, 11, 4, 8)))
+    k, v = (jnp.asarray(normal(rng, (2, 2, 13, 2, 8))) for _ in "kv")
+    bias = jnp.asarray(normal(rng, (3, 4, 11, 13)))
+
+    def loss(q, k, v, bias):
+        out, lse = fulmen.attention(q, k, v, bias=bias, causal=True, return_lse=True)
+        return (out**2).sum() + lse.sum(), out
+
+    # The first dim of q and bias, then the second of q beside the first of k and v.
+    inner = jax.vmap(jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True), (0, 0, 0, None))
+    mapped = jax.jit(jax.vmap(inner, (0, None, None, 0)))
+    (_, out), gradients = mapped(q, k, v, bias)
+    assert out.shape == (3, 2, 2, 11, 4, 8)
+    for i in range(3):
+        for j in range(2):
+            expected, _ = attention_float64(q[i, j], k[j], v[j], bias=bias[i], causal=True)
+            assert_close(out[i, j], expected, "fp32")
+            alone = jax.grad(lambda *a: loss(*a)[0], (0, 1, 2, 3))(q[i, j], k[j], v[j], bias[i])
+            for gradient, one in zip(gradients, alone, strict=True):
+                np.testing.assert_allclose(gradient[i, j], one, atol=1e-5)
+
+
+def test_dropout(rng):
+    tensors = qkv(rng)
+    q, k, v = map(jnp.asarray, tensors)
+    for seed in (7, 2**63 + 5, -1):
+        settings = {"dropout": 0.25, "dropout_seed": seed, "dropout_offset": 1}
+        expected = fulmen.attention(*tensors, **settings)
+        np.testing.assert_array_equal(fulmen.attention(q, k, v, **settings), expected)
+
+    @jax.jit
+    def step(q, seed):
+        return fulmen.attention(q, k, v, dropout=0.25, dropout_seed=seed)
+
+    np.testing.assert_array_equal(step(q, 9), fulmen.attention(*tensors, dropout=0.25, dropout_seed=9))
+    assert step._cache_size() == 1 and (step(q, 10) != step(q, 9)).any() and step._cache_size() == 1
+    keys = jax.random.split(jax.random.key(3), 2)
+    each = jax.vmap(step, (None, 0))(q, keys)
+    assert (each[0] != each[1]).any()
+    np.testing.assert_array_equal(each[1], step(q, keys[1]))
+    np.testing.assert_array_equal(each[1], step(q, jax.random.key_data(keys[1])))
+
+    # The gradient is that of the same elements.
+    kept = fulmen.dropout_mask(*tensors[:2], dropout=0.25, dropout_seed=9)
+    expected = fulmen.attention_backward_reference(np.ones_like(tensors[0]), *tensors, dropout=0.25, dropout_seed=9)
+    dq = jax.grad(lambda q: step(q, 9).sum())(q)
+    assert kept.mean() < 0.8
+    assert_close(dq, expected.dq, "fp32", "dq")
+
+
+def test_empty(rng):
+    q, k, v = arrays(rng)
+    assert fulmen.attention(q[:0], k[:0], v[:0]).shape == (0, 37, 4, 24)
+    assert (fulmen.attention(q, k[:, :0], v[:, :0]) == 0).all()
+    assert jax.vmap(fulmen.attention)(*(t[None][:0] for t in (q, k, v))).shape == (0, 2, 37, 4, 24)
+
+
+def test_reference_and_plan(rng):
+    q, k, v = arrays(rng)
+    assert isinstance(fulmen.attention_reference(q, k, v), jax.Array)
+    assert_close(fulmen.attention_reference(q, k, v), attention_float64(q, k, v)[0], "fp32")
+    kernel = fulmen.plan(q, k, v).kernel
+    assert_close(fulmen.attention(q, k, v, kernel=kernel, verify=True, num_threads=1), attention_float64(q, k, v)[0], "fp32")
+
+
+ERRORS = {
+    "shape": (lambda q, k, v: fulmen.attention(q[0], k, v), ValueError, r"q has shape \[37, 4, 24\]"),
+    "dtype": (lambda q, k, v: fulmen.attention(q.astype(jnp.int32), k, v), TypeError, "q has dtype int32: float32, float16"),
+    "mixed": (lambda q, k, v: fulmen.attention(q, k.astype(jnp.float16), v), ValueError, "k.dtype is fp16"),
+    "heads": (lambda q, k, v: fulmen.attention(q[:, :, :3], k, v), ValueError, "num_kv_heads is 2, it must divide num_heads = 3"),
+    "list": (lambda q, k, v: fulmen.attention(q, [1], v), TypeError, "k is of type list: a JAX array is accepted"),
+    "out": (lambda q, k, v: fulmen.attention(q, k, v, out=q), ValueError, "out is given: JAX arrays are never written"),
+    "causal": (lambda q, k, v: fulmen.attention(q, k, v, causal="left"), ValueError, 'causal is "left"'),
+    "seed": (lambda q, k, v: fulmen.attention(q, k, v, dropout=0.5), ValueError, "dropout_seed is None and dropout is not 0"),
+    "seed type": (
+        lambda q, k, v: fulmen.attention(q, k, v, dropout=0.5, dropout_seed=1.5),
+        TypeError,
+        "dropout_seed is 1.5: an integer, an integer scalar array, or one key of jax.random",
+    ),
+    "kernel": (lambda q, k, v: fulmen.attention(q, k, v, kernel="fast"), ValueError, 'kernel is "fast"'),
+    "refused": (lambda q, k, v: fulmen.attention(q, k, v, kernel="cpu.decode.scalar"), NotImplementedError, "query rows"),
+    "twice": (
+        lambda q, k, v: jax.grad(lambda q: jax.grad(lambda q: fulmen.attention(q, k, v).sum())(q).sum())(q),
+        ValueError,
+        "cannot be differentiated",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("traced", [False, True])
+def test_errors(name, traced, rng):
+    call, error, message = ERRORS[name]
+    with pytest.raises(error, match=message):
+        (jax.jit(call) if traced else call)(*arrays(rng))
