@@ -50,6 +50,36 @@ TEST(InnerLoop, CountsEachKindOnAmd) {
   EXPECT_EQ(c.total, 9);
 }
 
+TEST(InnerLoop, WithALoopOfTwoEntriesInside) {
+  const LoopCounts c = gpu::count_amd_loop(amd_text({
+      "s_nop 0",
+      "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], 0",  // 1: the loop
+      "s_cbranch_vccnz @4",                                    // into the middle of ...
+      "v_mul_f32 v0, v1, v2",                                  // 3: ... a loop in the loop
+      "v_add_f32 v0, v1, v2",                                  // 4
+      "s_cbranch_execnz @3",
+      "s_cbranch_scc1 @1",
+      "s_endpgm",
+  }));
+  EXPECT_EQ(c.matrix, 1);
+  EXPECT_EQ(c.vector, 1);
+}
+
+TEST(InnerLoop, CodeThatNothingLeadsToIsNoWayIn) {
+  const LoopCounts c = gpu::count_amd_loop(amd_text({
+      "s_cbranch_scc0 @4",
+      "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], 0",  // a tile before the loop
+      "s_branch @4",
+      "s_branch @5",                                           // left behind
+      "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], 0",  // 4: the loop
+      "v_add_f32 v0, v1, v2",                                  // 5
+      "s_cbranch_scc1 @4",
+      "s_endpgm",
+  }));
+  EXPECT_EQ(c.matrix, 1);
+  EXPECT_EQ(c.total, 3);
+}
+
 TEST(InnerLoop, OfTwoWaysTheOneThatWorksMoreAndThenTheShorter) {
   const LoopCounts c = gpu::count_amd_loop(amd_text({
       "s_nop 0",

@@ -1,7 +1,7 @@
 #include "gpu/compile/inner_loop.h"
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
 namespace fulmen::gpu {
 namespace {
@@ -59,17 +59,49 @@ std::vector<Block> blocks_of(const std::vector<Instruction>& code) {
   return blocks;
 }
 
+// Blocks in an order in which every edge goes forward but those that close a cycle. Blocks that nothing leads to, which compilers
+// leave behind, are not in it.
+std::vector<std::size_t> forward_order(const std::vector<Block>& blocks) {
+  std::vector<std::size_t> order;
+  std::vector<bool> seen(blocks.size(), false);
+  // A block, and how many of its successors have been visited.
+  std::vector<std::pair<std::size_t, std::size_t>> way{{0, 0}};
+  seen[0] = true;
+  while (!way.empty()) {
+    auto& [block, visited] = way.back();
+    if (visited == blocks[block].successors.size()) {
+      order.push_back(block);
+      way.pop_back();
+      continue;
+    }
+    const std::size_t next = blocks[block].successors[visited++];
+    if (seen[next]) continue;
+    seen[next] = true;
+    way.emplace_back(next, 0);
+  }
+  std::reverse(order.begin(), order.end());
+  return order;
+}
+
+// Only of blocks in the order: a block that nothing leads to is no way into another.
+void keep_predecessors(std::vector<Block>& blocks, const std::vector<std::size_t>& order) {
+  std::vector<bool> reached(blocks.size(), false);
+  for (const std::size_t b : order) reached[b] = true;
+  for (Block& block : blocks) std::erase_if(block.predecessors, [&](std::size_t p) { return !reached[p]; });
+}
+
 using Dominators = std::vector<std::vector<bool>>;
 
-// dominators[b][d]: every way from the entry to b passes d.
-Dominators dominators_of(const std::vector<Block>& blocks) {
+// dominators[b][d]: every way from the entry to b passes d. order: forward_order().
+Dominators dominators_of(const std::vector<Block>& blocks, const std::vector<std::size_t>& order) {
   Dominators dominators(blocks.size(), std::vector<bool>(blocks.size(), true));
   dominators[0].assign(blocks.size(), false);
   dominators[0][0] = true;
   for (bool changed = true; changed;) {
     changed = false;
-    for (std::size_t b = 1; b < blocks.size(); ++b) {
-      std::vector<bool> now(blocks.size(), !blocks[b].predecessors.empty());
+    for (const std::size_t b : order) {
+      if (b == 0) continue;
+      std::vector<bool> now(blocks.size(), true);
       for (const std::size_t p : blocks[b].predecessors) {
         for (std::size_t d = 0; d < blocks.size(); ++d) now[d] = now[d] && dominators[p][d];
       }
@@ -107,31 +139,27 @@ bool better_way(const LoopCounts& a, const LoopCounts& b) {
 }
 
 // The best way from a block to the end of the kernel or of the loop's round; loops within are passed once.
-LoopCounts best_way(const std::vector<Block>& blocks, const Dominators& dominators, const std::vector<bool>& inside,
+LoopCounts best_way(const std::vector<Block>& blocks, const std::vector<std::size_t>& order, const std::vector<bool>& inside,
                     std::size_t start) {
   std::vector<LoopCounts> rest(blocks.size());
   std::vector<bool> known(blocks.size(), false);
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (std::size_t b = blocks.size(); b-- > 0;) {
-      if (!inside[b] || known[b]) continue;
-      const LoopCounts* best = nullptr;
-      bool ready = true;
-      for (const std::size_t next : blocks[b].successors) {
-        if (!inside[next] || dominators[b][next]) continue;  // outside, or back
-        ready = ready && known[next];
-        if (best == nullptr || better_way(rest[next], *best)) best = &rest[next];
-      }
-      if (!ready) continue;
-      rest[b] = blocks[b].counts;
-      if (best != nullptr) add(rest[b], *best);
-      known[b] = changed = true;
+  for (auto at = order.rbegin(); at != order.rend(); ++at) {
+    const std::size_t b = *at;
+    if (!inside[b]) continue;
+    const LoopCounts* best = nullptr;
+    for (const std::size_t next : blocks[b].successors) {
+      // Not known yet: back, to what comes before in the order. Compilers' loops may have several entries.
+      if (known[next] && (best == nullptr || better_way(rest[next], *best))) best = &rest[next];
     }
+    rest[b] = blocks[b].counts;
+    if (best != nullptr) add(rest[b], *best);
+    known[b] = true;
   }
   return rest[start];
 }
 
-std::vector<Loop> loops_of(const std::vector<Block>& blocks, const Dominators& dominators) {
+std::vector<Loop> loops_of(const std::vector<Block>& blocks, const std::vector<std::size_t>& order) {
+  const Dominators dominators = dominators_of(blocks, order);
   std::vector<Loop> loops;
   for (std::size_t header = 0; header < blocks.size(); ++header) {
     std::vector<std::size_t> latches;
@@ -140,7 +168,7 @@ std::vector<Loop> loops_of(const std::vector<Block>& blocks, const Dominators& d
     }
     if (latches.empty()) continue;
     Loop loop{header, natural_loop(blocks, header, std::move(latches)), {}};
-    loop.counts = best_way(blocks, dominators, loop.inside, header);
+    loop.counts = best_way(blocks, order, loop.inside, header);
     loops.push_back(std::move(loop));
   }
   return loops;
@@ -150,9 +178,10 @@ std::vector<Loop> loops_of(const std::vector<Block>& blocks, const Dominators& d
 
 LoopCounts inner_loop(const std::vector<Instruction>& code) {
   if (code.empty()) return {};
-  const std::vector<Block> blocks = blocks_of(code);
-  const Dominators dominators = dominators_of(blocks);
-  const std::vector<Loop> loops = loops_of(blocks, dominators);
+  std::vector<Block> blocks = blocks_of(code);
+  const std::vector<std::size_t> order = forward_order(blocks);
+  keep_predecessors(blocks, order);
+  const std::vector<Loop> loops = loops_of(blocks, order);
   const auto holds_another = [&](const Loop& outer) {
     return std::any_of(loops.begin(), loops.end(), [&](const Loop& inner) {
       return &inner != &outer && inner.counts.matrix > 0 && outer.inside[inner.header];
@@ -166,7 +195,7 @@ LoopCounts inner_loop(const std::vector<Instruction>& code) {
     if (c.matrix > hot.matrix || (c.matrix == hot.matrix && c.total < hot.total)) hot = c;
   }
   if (hot.matrix > 0) return hot;
-  const LoopCounts whole = best_way(blocks, dominators, std::vector<bool>(blocks.size(), true), 0);
+  const LoopCounts whole = best_way(blocks, order, std::vector<bool>(blocks.size(), true), 0);
   return whole.matrix > 0 || loops.empty() ? whole : longest;
 }
 
