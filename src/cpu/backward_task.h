@@ -143,12 +143,13 @@ class BackwardTask {
     const uint8_t* alive = alive_keys_of_group(marks);
     const T* k = element<const T>(tensors_.k, problem_.k, unit_.batch, held_.first, unit_.kv_head);
     const T* v = element<const T>(tensors_.v, problem_.v, unit_.batch, held_.first, unit_.kv_head);
-    pack_keys<Isa>(k, problem_.k.strides[1], count, problem_.head_dim, at(layout_.keys), layout_.key_words, alive);
-    pack_keys<Isa>(v, problem_.v.strides[1], count, problem_.head_dim_v, at(layout_.values), layout_.value_words, alive);
+    pack_keys<Isa>(StridedRows<T>{k, problem_.k.strides[1]}, count, problem_.head_dim, at(layout_.keys), layout_.key_words, alive);
+    pack_keys<Isa>(StridedRows<T>{v, problem_.v.strides[1]}, count, problem_.head_dim_v, at(layout_.values), layout_.value_words,
+                   alive);
     if constexpr (Isa::kGroup > 1) {
       if (problem_.dq.present) {
-        pack_values<Isa>(reinterpret_cast<const Packed*>(at(layout_.keys)), layout_.key_words * Isa::kGroup, count,
-                         problem_.head_dim, at(layout_.key_pairs), layout_.key_stride, nullptr);
+        pack_values<Isa>(StridedRows<Packed>{reinterpret_cast<const Packed*>(at(layout_.keys)), layout_.key_words * Isa::kGroup},
+                         count, problem_.head_dim, at(layout_.key_pairs), layout_.key_stride, nullptr);
       }
     }
     const int64_t padded = round_up(held_.count, kBlockM);  // products run over whole register blocks of keys
@@ -217,11 +218,11 @@ class BackwardTask {
 
   void load_operand(const T* from, int64_t stride, int64_t dim, const uint8_t* alive, float* rows, int64_t words, float* pairs,
                     int64_t pairs_stride, float* turned) {
-    pack_keys<Isa>(from, stride, rows_.count, dim, rows, words, alive);
+    pack_keys<Isa>(StridedRows<T>{from, stride}, rows_.count, dim, rows, words, alive);
     const auto* packed = reinterpret_cast<const Packed*>(rows);
     pack_queries<Isa>(packed, words * Isa::kGroup, rows_.count, dim, turned);
     if constexpr (Isa::kGroup > 1) {
-      pack_values<Isa>(packed, words * Isa::kGroup, rows_.count, dim, pairs, pairs_stride, nullptr);
+      pack_values<Isa>(StridedRows<Packed>{packed, words * Isa::kGroup}, rows_.count, dim, pairs, pairs_stride, nullptr);
     }
   }
 

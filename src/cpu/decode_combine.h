@@ -17,7 +17,7 @@ void decode_combine(const ForwardCall& call, const DecodeTask& task) {
   const DecodeScratch layout = decode_scratch(problem, Isa::kLanes, Isa::kGroup, call.heads_per_task);
   const int rows = decode_rows(problem), head_slots = decode_slots(problem);
   const int64_t max_at = round_up(layout.slots * layout.value_stride, 16), sum_at = max_at + kBlockM;
-  const auto partial = [&](int split) { return call.partials + decode_partial(call, layout, task, split); };
+  const auto partial = [&](int split) { return task.partials + split * call.partial_stride; };
   for (int index = 0; index < task.kv_heads * rows; ++index) {
     const int row = index % rows, slot = index / rows * head_slots + row;
     const int64_t head = (task.kv_head + index / rows) * problem.group_size() + row / problem.seqlen_q;

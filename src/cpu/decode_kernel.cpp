@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/isa_support.h"
+#include "cpu/sequence_tasks.h"
 #include "cpu/threading.h"
 
 namespace fulmen::cpu {
@@ -26,36 +27,36 @@ class DecodeRunner final : public Runner {
         side_by_side ? static_cast<int>(std::min<int64_t>(problem.num_kv_heads, kBlockM / std::max(1, decode_slots(problem)))) : 1;
     groups_ = (problem.num_kv_heads + call_.heads_per_task - 1) / call_.heads_per_task;
     layout_ = decode_scratch(problem, table_.lanes, table_.group[static_cast<int>(problem.dtype)], call_.heads_per_task);
-    const int64_t most = std::max<int64_t>(1, problem.seqlen_k / kMinSplitKeys);
-    const int64_t splits = std::clamp<int64_t>(kWantedTasks / std::max<int64_t>(1, problem.batch * groups_), 1, most);
-    const int64_t block = layout_.block_keys;
-    call_.split_keys = std::max<int64_t>(block, round_up((problem.seqlen_k + splits - 1) / splits, block));
-    call_.num_splits = static_cast<int>(std::max<int64_t>(1, (problem.seqlen_k + call_.split_keys - 1) / call_.split_keys));
+    call_.partial_stride = layout_.partial;
+    call_.split_keys = choose_split(problem.seqlen_k);
+    call_.num_splits = splits_of(problem.seqlen_k, call_.split_keys);
+    most_splits_ = problem.batch * call_.num_splits;
+    if (problem.variable_lengths()) {
+      // All sequences together have no more than those of equal ones, and a last one each.
+      most_splits_ = problem.batch * (mean_splits(problem.seqlen_k) + 1);
+    }
     config_ = {std::move(name), decode_rows(problem), layout_.block_keys, call_.num_splits, threads_.num_threads};
   }
 
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
-    return static_cast<std::size_t>(counters_at() + round_up(problem_.batch * groups_ * static_cast<int64_t>(sizeof(Counter)), 64));
+    const int64_t lists = problem_.variable_lengths() ? list_bytes() : 0;
+    return static_cast<std::size_t>(counters_at() + counter_bytes() + lists);
   }
 
   Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
+    if (problem_.variable_lengths()) return run_sequences(tensors, workspace);
     ForwardCall call = call_;
     call.tensors = &tensors;
     auto* scratch = static_cast<float*>(workspace);
-    call.partials = scratch + layout_.total * threads_.num_threads;
-    auto* unfinished = reinterpret_cast<Counter*>(static_cast<char*>(workspace) + counters_at());
+    float* partials = scratch + layout_.total * threads_.num_threads;
+    Counter* unfinished = counters(workspace);
     for (int64_t i = 0; i < problem_.batch * groups_; ++i) new (unfinished + i) Counter(call.num_splits);
-    const int dtype = static_cast<int>(problem_.dtype);
     parallel_tasks(threads_, problem_.batch * groups_ * call.num_splits, [&](int64_t index, int worker) {
       const int64_t group = index / call.num_splits;
-      DecodeTask task;
-      task.batch = group / groups_;
-      task.kv_head = group % groups_ * call.heads_per_task;
-      task.kv_heads = static_cast<int>(std::min<int64_t>(call.heads_per_task, problem_.num_kv_heads - task.kv_head));
-      task.split = static_cast<int>(index % call.num_splits);
-      table_.decode_task[dtype](call, task, scratch + worker * layout_.total);
-      if (unfinished[group].fetch_sub(1, std::memory_order_acq_rel) == 1) table_.decode_combine[dtype](call, task);
+      const DecodeTask task = make_task(group / groups_, group % groups_, static_cast<int>(index % call.num_splits),
+                                        partials + group * call.num_splits * layout_.partial);
+      attend(call, task, scratch + worker * layout_.total, unfinished[group]);
     });
     return {};
   }
@@ -63,9 +64,96 @@ class DecodeRunner final : public Runner {
  private:
   using Counter = std::atomic<int>;  // splits of a group of KV heads that are not done
 
+  int64_t mean_splits(int64_t keys) const noexcept {
+    const int64_t most = std::max<int64_t>(1, keys / kMinSplitKeys);
+    return std::clamp<int64_t>(kWantedTasks / std::max<int64_t>(1, problem_.batch * groups_), 1, most);
+  }
+  // How many keys a split has, by the sequences' lengths alone. keys: of a sequence, or the mean where they differ.
+  int64_t choose_split(int64_t keys) const noexcept {
+    const int64_t splits = mean_splits(keys);
+    const int64_t block = layout_.block_keys;
+    return std::max<int64_t>(block, round_up((keys + splits - 1) / splits, block));
+  }
+  static int splits_of(int64_t keys, int64_t split_keys) noexcept {
+    return static_cast<int>(std::max<int64_t>(1, (keys + split_keys - 1) / split_keys));
+  }
+
+  DecodeTask make_task(int64_t batch, int64_t group, int split, float* partials) const noexcept {
+    DecodeTask task;
+    task.batch = batch;
+    task.kv_head = group * call_.heads_per_task;
+    task.kv_heads = static_cast<int>(std::min<int64_t>(call_.heads_per_task, problem_.num_kv_heads - task.kv_head));
+    task.split = split;
+    task.partials = partials;
+    return task;
+  }
+
+  void attend(const ForwardCall& call, const DecodeTask& task, float* scratch, Counter& unfinished) const noexcept {
+    const int dtype = static_cast<int>(problem_.dtype);
+    table_.decode_task[dtype](call, task, scratch);
+    if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) table_.decode_combine[dtype](call, task);
+  }
+
+  // A task is a split of one sequence and a group of heads. Long sequences have more splits than short ones.
+  Status run_sequences(const AttentionTensors& tensors, void* workspace) const {
+    auto* scratch = static_cast<float*>(workspace);
+    float* partials = scratch + layout_.total * threads_.num_threads;
+    Counter* unfinished = counters(workspace);
+    auto* first_split = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + counters_at() + counter_bytes());
+    auto* tasks = reinterpret_cast<SequenceTask*>(first_split + problem_.batch);
+    const algorithm::SequenceTable table = sequence_table(problem_, tensors);
+    int64_t keys = 0;
+    for (int64_t b = 0; b < problem_.batch; ++b) keys += table.sequence(b).k_len;
+    const int64_t split_keys = choose_split((keys + problem_.batch - 1) / std::max<int64_t>(problem_.batch, 1));
+    int64_t splits = 0;
+    for (int64_t b = 0; b < problem_.batch; ++b) {
+      const int own = splits_of(table.sequence(b).k_len, split_keys);
+      first_split[b] = splits;
+      splits += own;
+      for (int64_t g = 0; g < groups_; ++g) new (unfinished + b * groups_ + g) Counter(own);
+    }
+    const int64_t count = order_tasks(
+        [&](const auto& put) {
+          for (int64_t b = 0; b < problem_.batch; ++b) {
+            const algorithm::Sequence s = table.sequence(b);
+            if (s.q_len == 0) continue;
+            const auto seen = s.band(problem_.top_left, problem_.window_left, problem_.window_right).any(0, s.q_len);
+            for (int64_t split = 0; split < splits_of(s.k_len, split_keys); ++split) {
+              const int64_t begin = std::max<int64_t>(seen.begin, split * split_keys);
+              put(b, split, std::min<int64_t>(seen.end, (split + 1) * split_keys) - begin);
+            }
+          }
+        },
+        tasks);
+    parallel_tasks(
+        threads_, count * groups_,
+        [&](int64_t index, int worker) {
+          const SequenceTask& split = tasks[index / groups_];
+          const int64_t b = split.sequence, group = index % groups_;
+          SequenceView view = sequence_view(problem_, tensors);
+          ForwardCall call = call_;
+          call_sequence(problem_, tensors, b, view, call);
+          call.split_keys = split_keys;
+          call.num_splits = splits_of(view.problem.seqlen_k, split_keys);
+          const int64_t partial = first_split[b] * groups_ + group * call.num_splits;
+          const DecodeTask task = make_task(b, group, split.part, partials + partial * layout_.partial);
+          attend(call, task, scratch + worker * layout_.total, unfinished[b * groups_ + group]);
+        },
+        1);
+    return {};
+  }
+
+  Counter* counters(void* workspace) const noexcept {
+    return reinterpret_cast<Counter*>(static_cast<char*>(workspace) + counters_at());
+  }
   int64_t counters_at() const noexcept {
-    const int64_t floats = layout_.total * threads_.num_threads + layout_.partial * problem_.batch * groups_ * call_.num_splits;
+    const int64_t floats = layout_.total * threads_.num_threads + layout_.partial * groups_ * most_splits_;
     return floats * static_cast<int64_t>(sizeof(float));
+  }
+  int64_t counter_bytes() const noexcept { return round_up(problem_.batch * groups_ * static_cast<int64_t>(sizeof(Counter)), 64); }
+  // Where each sequence's splits begin, and the tasks.
+  int64_t list_bytes() const noexcept {
+    return problem_.batch * static_cast<int64_t>(sizeof(int64_t)) + most_splits_ * static_cast<int64_t>(sizeof(SequenceTask));
   }
 
   Problem problem_;
@@ -74,13 +162,16 @@ class DecodeRunner final : public Runner {
   ForwardCall call_;
   DecodeScratch layout_{};
   KernelConfig config_;
-  int64_t groups_ = 0;  // of KV heads, a sequence
+  int64_t groups_ = 0;       // of KV heads, a sequence
+  int64_t most_splits_ = 0;  // of all sequences
 };
 
 class DecodeKernel final : public Kernel {
  public:
   explicit DecodeKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.decode.") + isa.table->name) {}
   std::string_view name() const noexcept override { return name_; }
+  bool variable_lengths() const noexcept override { return true; }
+  bool paged() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     const int64_t rows = problem.group_size() * problem.seqlen_q;
     if (rows > kMaxDecodeRows) {

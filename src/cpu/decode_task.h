@@ -5,8 +5,12 @@
 // keys are cut into splits, each a task, so that all cores have work even for one sequence; a split leaves its unnormalised output
 // with the rows' maxima and sums, and whoever ends a group's last split merges them, in order.
 //
+// Paged keys and values are read where they are, too: rows are then listed for a block at a time, and the prefetch walks the pages.
+//
 // Products keep head_dim in lanes; scores are [slots][keys] with every query row of every head in a slot of its own.
 #pragma once
+
+#include <type_traits>
 
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
@@ -49,7 +53,7 @@ class DecodeTaskRunner {
         slots_(head_slots_ * task.kv_heads),
         queries_(scratch + layout_.queries),
         scores_(scratch + layout_.scores),
-        output_(call.partials + decode_partial(call, layout_, task, task.split)),
+        output_(task.partials + task.split * call.partial_stride),
         state_(*reinterpret_cast<SoftmaxState*>(output_ + round_up(layout_.slots * layout_.value_stride, 16))) {}
 
   void run() {
@@ -64,10 +68,20 @@ class DecodeTaskRunner {
     const int64_t split_begin = task_.split * call_.split_keys, split_end = split_begin + call_.split_keys;
     const int64_t begin = keys.begin > split_begin ? keys.begin : split_begin;
     end_ = keys.end < split_end ? keys.end : split_end;
+    if (call_.pages.pages != nullptr) {
+      attend<PagePrefetch>(begin);
+    } else {
+      attend<StreamPrefetch>(begin);
+    }
+  }
+
+ private:
+  template <class Ahead>
+  void attend(int64_t begin) {
     const int block = layout_.block_keys;
     for (int64_t first = begin; first < end_; first += block) {
       const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
-      score(first, count);
+      score<Ahead>(first, count);
       switch (problem_.bias.dtype) {
         case DType::fp16:
           softmax<Fp16>(first, count);
@@ -79,11 +93,10 @@ class DecodeTaskRunner {
           softmax<float>(first, count);
           break;
       }
-      multiply_values(first, count);
+      multiply_values<Ahead>(first, count);
     }
   }
 
- private:
   // A slot's row: query of head. A quad's missing rows repeat the last one.
   struct Row {
     int64_t head;
@@ -99,30 +112,51 @@ class DecodeTaskRunner {
     for (int slot = 0; slot < slots_; ++slot) {
       const Row row = row_of(slot);
       const T* q = element<const T>(tensors_.q, problem_.q, task_.batch, row.query, row.head);
-      pack_keys<Isa>(q, 0, 1, problem_.head_dim, queries_ + slot * layout_.query_stride, 0);
+      pack_keys<Isa>(StridedRows<T>{q}, 1, problem_.head_dim, queries_ + slot * layout_.query_stride, 0);
     }
   }
 
-  StreamPrefetch stream(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
+  // Prefetches what lies kAheadBytes after the rows [first, first + count).
+  template <class Ahead>
+  Ahead stream(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
     const int64_t size = sizeof(T);
     const int64_t row_bytes = (task_.kv_heads > 1 ? (task_.kv_heads - 1) * spec.strides[2] + dim : dim) * size;
     const int64_t ahead = round_up((kAheadBytes + row_bytes - 1) / row_bytes, kQuad);
     const int64_t last = first + count + ahead < end_ ? first + count + ahead : end_;
     const int64_t from = first + ahead < last ? first + ahead : last;
-    return {element<const T>(tensor, spec, task_.batch, 0, task_.kv_head), spec.strides[1] * size, row_bytes, from, last};
+    if constexpr (std::is_same_v<Ahead, PagePrefetch>) {
+      return {head_of(tensor, spec), call_.pages, spec, size, row_bytes, from, last};
+    } else {
+      return {element<const T>(tensor, spec, task_.batch, 0, task_.kv_head), spec.strides[1] * size, row_bytes, from, last};
+    }
+  }
+  // Where the pages' rows of the task's first KV head are counted from.
+  const T* head_of(const Tensor& tensor, const TensorSpec& spec) const {
+    return element<const T>(tensor, spec, 0, 0, task_.kv_head);
   }
 
   // scores[slot][key] of a block, raw.
+  template <class Ahead>
   __attribute__((noinline)) void score(int64_t first, int count) {
-    StreamPrefetch ahead = stream(tensors_.k, problem_.k, problem_.head_dim, first, count);
+    constexpr bool kPaged = std::is_same_v<Ahead, PagePrefetch>;
+    int64_t rows[kPaged ? kMaxDecodeKeys : 1];
+    if constexpr (kPaged) list_rows(call_.pages, problem_.k, first, count, rows);
+    auto ahead = stream<Ahead>(tensors_.k, problem_.k, problem_.head_dim, first, count);
     const int64_t query_stride = layout_.query_stride, dim = problem_.head_dim;
     const int64_t stride = problem_.k.strides[1], head_stride = problem_.k.strides[2];
     const int slots = slots_, head_slots = head_slots_;
-    const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, first, task_.kv_head);
-    for (int key = 0; key < count; key += kScoreKeys, k += kScoreKeys * stride) {
+    const T* k =
+        kPaged ? head_of(tensors_.k, problem_.k) : element<const T>(tensors_.k, problem_.k, task_.batch, first, task_.kv_head);
+    for (int key = 0; key < count; key += kScoreKeys, k += kPaged ? 0 : kScoreKeys * stride) {
       int64_t offsets[kScoreKeys];  // a last block repeats the last key; its scores are masked
 #pragma GCC unroll 4
-      for (int i = 0; i < kScoreKeys; ++i) offsets[i] = (key + i < count ? i : count - 1 - key) * stride;
+      for (int i = 0; i < kScoreKeys; ++i) {
+        if constexpr (kPaged) {
+          offsets[i] = rows[key + i < count ? key + i : count - 1];
+        } else {
+          offsets[i] = (key + i < count ? i : count - 1 - key) * stride;
+        }
+      }
       const T* head_keys = k;
       const float* q = queries_;
       float* out = scores_ + key;
@@ -139,8 +173,9 @@ class DecodeTaskRunner {
     }
   }
 
+  template <class Ahead>
   FULMEN_INLINE static void score_quad(const T* keys, const int64_t (&offsets)[kScoreKeys], const float* q, int64_t query_stride,
-                                       int64_t dim, float* out, StreamPrefetch& ahead) {
+                                       int64_t dim, float* out, Ahead& ahead) {
     Vec sum[kQuad][kScoreKeys];  // [row][key]
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
@@ -262,8 +297,12 @@ class DecodeTaskRunner {
   }
 
   // output = rescale * output + P V.
+  template <class Ahead>
   __attribute__((noinline)) void multiply_values(int64_t first, int count) {
-    StreamPrefetch ahead = stream(tensors_.v, problem_.v, problem_.head_dim_v, first, count);
+    constexpr bool kPaged = std::is_same_v<Ahead, PagePrefetch>;
+    int64_t offsets[kPaged ? kMaxDecodeKeys : 1];
+    if constexpr (kPaged) list_rows(call_.pages, problem_.v, first, count, offsets);
+    auto ahead = stream<Ahead>(tensors_.v, problem_.v, problem_.head_dim_v, first, count);
     const bool masked = problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0;
     for (int slot = 0; slot < slots_; ++slot) {
       const float factor = state_.rescale[slot];
@@ -274,17 +313,25 @@ class DecodeTaskRunner {
     const int64_t stride = problem_.v.strides[1], head_stride = problem_.v.strides[2];
     const int64_t value_stride = layout_.value_stride, dim = problem_.head_dim_v;
     const int slots = slots_, head_slots = head_slots_;
-    const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, first, task_.kv_head);
-    for (int key = 0; key < count; key += kValueKeys, v += kValueKeys * stride) {
+    const T* v =
+        kPaged ? head_of(tensors_.v, problem_.v) : element<const T>(tensors_.v, problem_.v, task_.batch, first, task_.kv_head);
+    for (int key = 0; key < count; key += kValueKeys, v += kPaged ? 0 : kValueKeys * stride) {
       const int keys = count - key < kValueKeys ? count - key : kValueKeys;
+      const auto values_at = [&](const T* values) __attribute__((always_inline)) {
+        if constexpr (kPaged) {
+          return ListedRows<T>{values, offsets + key};
+        } else {
+          return StridedRows<T>{values, stride};
+        }
+      };
       const T* values = v;
       float* out = output_;
       const float* p = scores_ + key / kGroup;
       for (int slot = 0, left = head_slots; slot < slots; slot += kQuad) {
         if (keys == kValueKeys && !(masked && hides_key(p))) {
-          value_quad<kValueKeys / kGroup, true>(values, stride, ~0U, p, out, value_stride, dim, ahead);
+          value_quad<kValueKeys / kGroup, true>(values_at(values), ~0U, p, out, value_stride, dim, ahead);
         } else {
-          value_words(values, keys, masked, p, out, ahead);
+          value_words(values_at(values), keys, masked, p, out, ahead);
         }
         out += kQuad * value_stride;
         p += static_cast<int64_t>(kQuad) * kDecodeRow;
@@ -298,15 +345,20 @@ class DecodeTaskRunner {
   }
 
   // Word by word, where some keys are not there or not to be touched: what no row attends may be anything, a NaN even.
-  __attribute__((noinline)) void value_words(const T* v, int keys, bool masked, const float* p, float* out, StreamPrefetch& ahead) {
-    const int64_t stride = problem_.v.strides[1];
+  template <class Rows, class Ahead>
+  __attribute__((noinline)) void value_words(Rows v, int keys, bool masked, const float* p, float* out, Ahead& ahead) {
     for (int key = 0; key < keys; key += kGroup, ++p) {
       unsigned alive = 0;
       for (int i = 0; i < kGroup && key + i < keys; ++i) alive |= !masked || attended(p, i) ? 1U << i : 0U;
       if (alive == 0) continue;
-      value_quad<1, false>(v + key * stride, stride, alive, p, out, layout_.value_stride, problem_.head_dim_v, ahead);
+      value_quad<1, false>(rows_from(v, key), alive, p, out, layout_.value_stride, problem_.head_dim_v, ahead);
     }
   }
+
+  static FULMEN_INLINE StridedRows<T> rows_from(StridedRows<T> v, int key) { return {v[key], v.stride}; }
+  static FULMEN_INLINE ListedRows<T> rows_from(ListedRows<T> v, int key) { return {v.base, v.offsets + key}; }
+  static FULMEN_INLINE void step_columns(StridedRows<T>& v, int64_t columns) { v.first += columns; }
+  static FULMEN_INLINE void step_columns(ListedRows<T>& v, int64_t columns) { v.base += columns; }
 
   FULMEN_INLINE static bool hides_key(const float* p) {
     bool all = true;
@@ -328,32 +380,32 @@ class DecodeTaskRunner {
 
   // kWords words of keys, V's rows stride elements apart; not kWhole: only the keys whose bit in alive is set, the others are
   // zeros.
-  template <int kWords, bool kWhole>
-  FULMEN_INLINE static void value_quad(const T* v, int64_t stride, unsigned alive, const float* p, float* out, int64_t value_stride,
-                                       int64_t dim, StreamPrefetch& ahead) {
+  template <int kWords, bool kWhole, class Rows, class Ahead>
+  FULMEN_INLINE static void value_quad(Rows v, unsigned alive, const float* p, float* out, int64_t value_stride, int64_t dim,
+                                       Ahead& ahead) {
     constexpr int64_t kColumns = static_cast<int64_t>(kMostVecs) * kLanes;
     int64_t left = dim;
-    for (; left >= kColumns; left -= kColumns, v += kColumns, out += kColumns) {
-      value_block<kWords, kMostVecs, kWhole, true>(v, stride, alive, p, out, value_stride, kColumns, ahead);
+    for (; left >= kColumns; left -= kColumns, step_columns(v, kColumns), out += kColumns) {
+      value_block<kWords, kMostVecs, kWhole, true>(v, alive, p, out, value_stride, kColumns, ahead);
     }
     if (left > 3 * kLanes) {
-      value_block<kWords, 4, kWhole, false>(v, stride, alive, p, out, value_stride, left, ahead);
+      value_block<kWords, 4, kWhole, false>(v, alive, p, out, value_stride, left, ahead);
     } else if (left > 2 * kLanes) {
-      value_block<kWords, kGroup == 1 ? 3 : 4, kWhole, false>(v, stride, alive, p, out, value_stride, left, ahead);
+      value_block<kWords, kGroup == 1 ? 3 : 4, kWhole, false>(v, alive, p, out, value_stride, left, ahead);
     } else if (left > kLanes) {
-      value_block<kWords, 2, kWhole, false>(v, stride, alive, p, out, value_stride, left, ahead);
+      value_block<kWords, 2, kWhole, false>(v, alive, p, out, value_stride, left, ahead);
     } else if (left > 0) {
-      value_block<kWords, kGroup, kWhole, false>(v, stride, alive, p, out, value_stride, left, ahead);
+      value_block<kWords, kGroup, kWhole, false>(v, alive, p, out, value_stride, left, ahead);
     }
   }
 
   // kVecs vectors of columns, of which `left` elements are there; kFull: all.
-  template <int kWords, int kVecs, bool kWhole, bool kFull>
-  FULMEN_INLINE static void value_block(const T* v, int64_t stride, unsigned alive, const float* p, float* out,
-                                        int64_t value_stride, int64_t left, StreamPrefetch& ahead) {
+  template <int kWords, int kVecs, bool kWhole, bool kFull, class Rows, class Ahead>
+  FULMEN_INLINE static void value_block(Rows v, unsigned alive, const float* p, float* out, int64_t value_stride, int64_t left,
+                                        Ahead& ahead) {
     const auto load = [&](int key, int64_t at) __attribute__((always_inline)) {
       if (!kWhole && (alive >> key & 1U) == 0) return Isa::zero();
-      return load_row_words<Isa>(v + key * stride + at, kFull ? kElements : left - at);
+      return load_row_words<Isa>(v[key] + at, kFull ? kElements : left - at);
     };
     Vec sum[kQuad][kVecs];
 #pragma GCC unroll 4

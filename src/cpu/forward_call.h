@@ -4,13 +4,14 @@
 #include <cstdint>
 
 #include "algorithm/key_range.h"
+#include "cpu/key_rows.h"
 #include "cpu/tile.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 
 namespace fulmen::cpu {
 
-// One call of run(): the plan's constants and the caller's pointers.
+// One call of run(), or one of its sequences where they differ in length: the plan's constants and the caller's pointers.
 struct ForwardCall {
   const Problem* problem = nullptr;
   const AttentionTensors* tensors = nullptr;
@@ -22,7 +23,8 @@ struct ForwardCall {
   int64_t split_keys = 0;      // decode: keys of one split
   int num_splits = 1;          // decode
   int heads_per_task = 1;      // decode: KV heads that are streamed together
-  float* partials = nullptr;   // decode: [batch][groups of KV heads][num_splits], each a DecodeScratch::partial
+  int64_t partial_stride = 0;  // decode: floats from one split's result to the next one's
+  PageTable pages;             // of the sequence at hand, where keys and values are paged
 };
 
 // Rows [row_begin, row_end) of one head, at most tiles_per_task tiles.
@@ -40,6 +42,7 @@ struct DecodeTask {
   int64_t kv_head = 0;  // the first
   int kv_heads = 0;
   int split = 0;
+  float* partials = nullptr;  // [num_splits] results of these heads, each a DecodeScratch::partial
 };
 
 struct BackwardCall;
@@ -194,12 +197,6 @@ FULMEN_INLINE DecodeScratch decode_scratch(const Problem& problem, int lanes, in
   s.total = cut.total;
   s.partial = round_up(s.slots * s.value_stride, 16) + round_up(sizeof(SoftmaxState) / sizeof(float), 16);
   return s;
-}
-
-// The result of a split, in floats from the partials' start.
-FULMEN_INLINE int64_t decode_partial(const ForwardCall& call, const DecodeScratch& scratch, const DecodeTask& task, int split) {
-  const int64_t groups = (call.problem->num_kv_heads + call.heads_per_task - 1) / call.heads_per_task;
-  return ((task.batch * groups + task.kv_head / call.heads_per_task) * call.num_splits + split) * scratch.partial;
 }
 
 }  // namespace fulmen::cpu

@@ -71,24 +71,45 @@ class ForwardTask {
   }
 
   void load_keys_and_values(int64_t first, int count) {
-    const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_);
-    pack_keys<Isa>(k, problem_.k.strides[1], count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
+    if (call_.pages.pages != nullptr) {
+      int64_t k_rows[kMaxBlockN], v_rows[kMaxBlockN];
+      list_rows(call_.pages, problem_.k, first, count, k_rows);
+      list_rows(call_.pages, problem_.v, first, count, v_rows);
+      return load_keys_and_values(ListedRows<T>{head_of(tensors_.k, problem_.k), k_rows},
+                                  ListedRows<T>{head_of(tensors_.v, problem_.v), v_rows}, first, count);
+    }
+    load_keys_and_values(
+        StridedRows<T>{element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_), problem_.k.strides[1]},
+        StridedRows<T>{element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1]}, first,
+        count);
+  }
+  template <class Rows>
+  void load_keys_and_values(Rows k, Rows v, int64_t first, int count) {
+    pack_keys<Isa>(k, count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
     uint8_t alive[kMaxBlockN];
-    pack_values<Isa>(element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1], count,
-                     problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
+    pack_values<Isa>(v, count, problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
                      alive_keys(call_, task_, first, count, alive));
   }
+  const T* head_of(const Tensor& tensor, const TensorSpec& spec) const { return element<const T>(tensor, spec, 0, 0, kv_head_); }
 
   // The next tile's keys and values, a row or two at each register block of this one's scores.
   void fetch_ahead(int64_t first, int64_t end) {
     ahead_[0] = ahead_[1] = {};
     if (first >= end) return;
-    const int64_t count = end - first < call_.block_n ? end - first : call_.block_n;
+    int64_t count = end - first < call_.block_n ? end - first : call_.block_n;
     constexpr int64_t kSize = sizeof(T);
-    ahead_[0] = fetch_rows(element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_), problem_.k.strides[1] * kSize,
-                           problem_.head_dim * kSize, count);
-    ahead_[1] = fetch_rows(element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1] * kSize,
-                           problem_.head_dim_v * kSize, count);
+    const T *k = nullptr, *v = nullptr;
+    if (call_.pages.pages != nullptr) {  // of small pages the first one of the tile
+      const PageWalk k_walk(call_.pages, problem_.k, first), v_walk(call_.pages, problem_.v, first);
+      k = head_of(tensors_.k, problem_.k) + k_walk.offset();
+      v = head_of(tensors_.v, problem_.v) + v_walk.offset();
+      count = k_walk.left_in_page() < count ? k_walk.left_in_page() : count;
+    } else {
+      k = element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_);
+      v = element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_);
+    }
+    ahead_[0] = fetch_rows(k, problem_.k.strides[1] * kSize, problem_.head_dim * kSize, count);
+    ahead_[1] = fetch_rows(v, problem_.v.strides[1] * kSize, problem_.head_dim_v * kSize, count);
     const int blocks = tiles_ * (call_.block_n / Isa::kQkKeys);
     ahead_rows_ = (2 * call_.block_n + blocks - 1) / blocks;
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "algorithm/key_range.h"
+#include "cpu/key_rows.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
@@ -57,12 +58,12 @@ __attribute__((noinline)) void pack_queries(const T* q, int64_t stride, int rows
 }
 
 // k rows [keys][dim] -> panel [keys][panel_stride] of words; zeros to the end of the last vector. alive as in pack_values.
-template <class Isa, class T>
-__attribute__((noinline)) void pack_keys(const T* k, int64_t stride, int keys, int64_t dim, float* panel, int64_t panel_stride,
+template <class Isa, class Rows>
+__attribute__((noinline)) void pack_keys(Rows k, int keys, int64_t dim, float* panel, int64_t panel_stride,
                                          const uint8_t* alive = nullptr) {
   constexpr int kElements = Isa::kLanes * Isa::kGroup;
   for (int key = 0; key < keys; ++key) {
-    const T* row = k + key * stride;
+    const auto* row = k[key];
     float* out = panel + key * panel_stride;
     if (alive != nullptr && alive[key] == 0) {
       for (int64_t word = 0; word < panel_stride; word += Isa::kLanes) Isa::store(out + word, Isa::zero());
@@ -77,13 +78,13 @@ __attribute__((noinline)) void pack_keys(const T* k, int64_t stride, int keys, i
 // v rows [keys][dim] -> panel [words of keys][panel_stride]: word (w, d) holds V[kGroup w .. kGroup w + kGroup - 1][d]. Rows whose
 // alive is 0 become zeros: no query attends them, and what they hold, a NaN even, must not reach the output. alive may be null: all
 // are.
-template <class Isa, class T>
-__attribute__((noinline)) void pack_values(const T* v, int64_t stride, int keys, int64_t dim, float* panel, int64_t panel_stride,
+template <class Isa, class Rows>
+__attribute__((noinline)) void pack_values(Rows v, int keys, int64_t dim, float* panel, int64_t panel_stride,
                                            const uint8_t* alive) {
   constexpr int kElements = Isa::kLanes * Isa::kGroup;
   const auto load = [&](int key, int64_t element) __attribute__((always_inline)) {
     if (key >= keys || (alive != nullptr && alive[key] == 0)) return Isa::zero();
-    return load_row_words<Isa>(v + key * stride + element, dim - element);
+    return load_row_words<Isa>(v[key] + element, dim - element);
   };
   for (int key = 0; key < keys; key += Isa::kGroup) {
     float* out = panel + key / Isa::kGroup * panel_stride;

@@ -76,7 +76,7 @@ class ShortTask {
     const bool in_place =
         sizeof(T) * Isa::kGroup == sizeof(float) && problem_.head_dim % Isa::kGroup == 0 && q_stride % Isa::kGroup == 0;
     if (!in_place) {
-      pack_keys<Isa>(q, q_stride, rows_, problem_.head_dim, scratch_ + layout_.queries, layout_.query_stride);
+      pack_keys<Isa>(StridedRows<T>{q, q_stride}, rows_, problem_.head_dim, scratch_ + layout_.queries, layout_.query_stride);
       queries = scratch_ + layout_.queries;
       query_stride = layout_.query_stride;
     }
@@ -266,7 +266,7 @@ class ShortTask {
     float* values = scratch_ + layout_.values;
     const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
     uint8_t alive[kBlockM];
-    pack_values<Isa>(v, problem_.v.strides[1], plane_keys(plane), problem_.head_dim_v, values, layout_.value_stride,
+    pack_values<Isa>(StridedRows<T>{v, problem_.v.strides[1]}, plane_keys(plane), problem_.head_dim_v, values, layout_.value_stride,
                      alive_keys(call_, task_, static_cast<int64_t>(plane) * kBlockM, plane_keys(plane), alive));
     output_tile<Isa, KeysInLanes>(scores(plane), values, layout_.value_stride, words_of<Isa>(plane_keys(plane)), rows_, output);
   }

@@ -52,13 +52,13 @@ class TaskRanges {
   Counter next_[kMaxRanges];
 };
 
-// Runs body(task, worker) for every task in [0, count); body must not throw.
+// Runs body(task, worker) for every task in [0, count); body must not throw. ranges: 1 where the tasks are to begin in order.
 template <class Body>
-void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& body) noexcept {
+void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& body, int ranges) noexcept {
   struct Shared {
     TaskRanges tasks;
     const Body& body;
-  } shared{TaskRanges(count, settings.num_threads), body};
+  } shared{TaskRanges(count, ranges), body};
   run_workers(
       settings, count,
       [](void* arg, int64_t worker) {
@@ -66,6 +66,10 @@ void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& b
         work.tasks.run(static_cast<int>(worker), work.body);
       },
       &shared);
+}
+template <class Body>
+void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& body) noexcept {
+  parallel_tasks(settings, count, body, settings.num_threads);
 }
 
 }  // namespace fulmen::cpu

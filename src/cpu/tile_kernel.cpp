@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cpu/isa_support.h"
+#include "cpu/sequence_tasks.h"
 #include "cpu/threading.h"
 
 namespace fulmen::cpu {
@@ -64,15 +65,22 @@ class TileRunner final : public Runner {
                         ? heads
                         : std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
     }
+    if (problem.variable_lengths()) {
+      const int64_t most = problem.batch * blocks_;
+      most_tasks_ = problem.packed_q() ? std::min(most, problem.total_q / task_rows_ + problem.batch) : most;
+      run_length_ = short_sequence ? std::min(problem.num_heads, kMaxRunLength) : 1;
+    }
     config_ = {std::move(name), kBlockM, block_n, 1, threads_.num_threads};
   }
 
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
-    return static_cast<std::size_t>(scratch_floats_) * sizeof(float) * static_cast<std::size_t>(threads_.num_threads);
+    return static_cast<std::size_t>(scratch_floats_) * sizeof(float) * static_cast<std::size_t>(threads_.num_threads) +
+           static_cast<std::size_t>(most_tasks_) * sizeof(SequenceTask);
   }
 
   Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
+    if (problem_.variable_lengths()) return run_sequences(tensors, static_cast<float*>(workspace));
     ForwardCall call = call_;
     call.tensors = &tensors;
     auto* scratch = static_cast<float*>(workspace);
@@ -91,6 +99,41 @@ class TileRunner final : public Runner {
   }
 
  private:
+  // A task is a block of queries of one sequence and run_length_ heads.
+  Status run_sequences(const AttentionTensors& tensors, float* scratch) const {
+    auto* tasks = reinterpret_cast<SequenceTask*>(scratch + scratch_floats_ * threads_.num_threads);
+    const algorithm::SequenceTable table = sequence_table(problem_, tensors);
+    const int64_t blocks = order_tasks(
+        [&](const auto& put) {
+          for (int64_t b = 0; b < problem_.batch; ++b) {
+            const algorithm::Sequence s = table.sequence(b);
+            const algorithm::Band band = s.band(problem_.top_left, problem_.window_left, problem_.window_right);
+            for (int64_t row = 0; row < s.q_len; row += task_rows_) {
+              const int64_t end = std::min<int64_t>(s.q_len, row + task_rows_);
+              const auto keys = band.any(row, end);
+              put(b, row / task_rows_, (end - row) * (keys.end - keys.begin + kBlockM));  // a row costs something, too
+            }
+          }
+        },
+        tasks);
+    const int64_t runs = (problem_.num_heads + run_length_ - 1) / run_length_;
+    parallel_tasks(
+        threads_, blocks * runs,
+        [&](int64_t index, int worker) {
+          const SequenceTask& block = tasks[index / runs];
+          SequenceView view = sequence_view(problem_, tensors);
+          ForwardCall call = call_;
+          call_sequence(problem_, tensors, block.sequence, view, call);
+          const int64_t first = block.part * task_rows_, head_end = std::min(problem_.num_heads, (index % runs + 1) * run_length_);
+          for (int64_t head = index % runs * run_length_; head < head_end; ++head) {
+            const TileTask task{block.sequence, head, first, std::min(view.problem.seqlen_q, first + task_rows_)};
+            function_(call, task, scratch + worker * scratch_floats_);
+          }
+        },
+        1);
+    return {};
+  }
+
   TileTask make_task(int64_t index) const {
     const int64_t head = index / blocks_;
     const int64_t block = blocks_ - 1 - index % blocks_;  // causal: the longest rows of a head first
@@ -106,6 +149,7 @@ class TileRunner final : public Runner {
   int64_t scratch_floats_ = 0;
   int64_t task_rows_ = 0;
   int64_t blocks_ = 0;
+  int64_t most_tasks_ = 0;  // of sequences of different lengths
   int64_t run_length_ = 1;  // consecutive tasks that one worker takes at once: each fetches the next one's memory
 };
 
@@ -114,6 +158,8 @@ class PrefillKernel final : public Kernel {
   explicit PrefillKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.prefill.") + isa.table->name) {}
   std::string_view name() const noexcept override { return name_; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
+  bool paged() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     return isa_support(isa_, isa_.table->tile_task[static_cast<int>(problem.dtype)] != nullptr, problem);
   }
@@ -135,6 +181,7 @@ class ShortKernel final : public Kernel {
  public:
   explicit ShortKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.short.") + isa.table->name) {}
   std::string_view name() const noexcept override { return name_; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     if (problem.seqlen_k > kShortKeys) {
       return Support::no("seqlen_k is " + std::to_string(problem.seqlen_k) + ", at most " + std::to_string(kShortKeys) +
