@@ -50,6 +50,7 @@ struct BiasSums {
   int64_t row = 0;
 };
 
+// One call of run(), or one of its sequences where they differ in length.
 struct BackwardCall {
   const Problem* problem = nullptr;
   const AttentionTensors* tensors = nullptr;
@@ -60,6 +61,7 @@ struct BackwardCall {
   int block_n = 64;  // key rows of a tile
   BackwardCut cut;
   float* sums = nullptr;        // slots of QuerySums
+  int64_t slot_floats = 0;      // of a slot
   int64_t unit_slots = 0;       // above 0: a slot for each unit and split; 0: one for each worker
   BiasSums bias_sums;           // null: dbias is written at once
   bool wants_dx = true;         // something else than dv is wanted

@@ -7,6 +7,7 @@
 
 #include "cpu/backward_call.h"
 #include "cpu/isa_support.h"
+#include "cpu/sequence_tasks.h"
 #include "cpu/threading.h"
 
 namespace fulmen::cpu {
@@ -91,20 +92,20 @@ class BackwardRunner final : public Runner {
     call_.wants_dx = problem.dq.present || problem.dk.present || problem.dbias.present;
     const BackwardCut& cut = call_.cut;
 
-    const bool all_keys = call_.band.left < 0 && call_.band.right < 0;  // then every product is over whole tiles
-    call_.direct_keys = all_keys && problem.seqlen_q > 0 && problem.seqlen_q <= kBlockM && problem.group_size() == 1;
-    call_.direct_queries = all_keys && problem.seqlen_k > 0 && problem.seqlen_k <= block_n;
+    choose_direct(call_);
     call_.stream_output = problem.bytes() > kStreamBytes;
-    if (cut.num_splits == 1 && cut.set_units == 1 && problem.seqlen_q <= kBlockM && problem.seqlen_k <= kMaxBlockN) {
+    if (!problem.variable_lengths() && cut.num_splits == 1 && cut.set_units == 1 && problem.seqlen_q <= kBlockM &&
+        problem.seqlen_k <= kMaxBlockN) {
       call_.cut.run_units = choose_run(problem, cut.sets);
     }
 
+    call_.slot_floats = query_sums(problem, lanes).total;
     scratch_floats_ = backward_scratch(problem, lanes, group, block_n, cut.held_keys).total;
     const int64_t units = problem.batch * problem.num_kv_heads;
     if (cut.num_splits > 1 || cut.held_keys < cut.split_keys) {
       const bool each = cut.num_splits > 1 || units <= threads_.num_threads;
       call_.unit_slots = each ? units * cut.num_splits : 0;
-      sums_floats_ = query_sums(problem, lanes).total * (each ? call_.unit_slots : threads_.num_threads);
+      sums_floats_ = call_.slot_floats * (each ? call_.unit_slots : threads_.num_threads);
     }
     if (cut.any_sum()) choose_bias_sums();
     config_ = {std::move(name), kBlockM, block_n, static_cast<int>(cut.num_splits), threads_.num_threads};
@@ -112,7 +113,9 @@ class BackwardRunner final : public Runner {
 
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
-    return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + sums_floats_ + bias_floats_) * sizeof(float);
+    const int64_t tasks = problem_.variable_lengths() ? most_tasks() : 0;
+    return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + sums_floats_ + bias_floats_) * sizeof(float) +
+           static_cast<std::size_t>(tasks) * sizeof(SequenceTask);
   }
 
   Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
@@ -121,6 +124,10 @@ class BackwardRunner final : public Runner {
     auto* scratch = static_cast<float*>(workspace);
     float* sums = scratch + scratch_floats_ * threads_.num_threads;
     call.sums = sums_floats_ > 0 ? sums : nullptr;
+    if (problem_.variable_lengths()) {
+      run_sequences(tensors, call, scratch, reinterpret_cast<SequenceTask*>(sums + sums_floats_));
+      return {};
+    }
     if (call.cut.any_sum()) {
       call.bias_sums.data = bias_floats_ > 0 ? sums + sums_floats_ : static_cast<float*>(tensors.dbias.data);
     }
@@ -140,6 +147,94 @@ class BackwardRunner final : public Runner {
   }
 
  private:
+  // Whether gradients of keys, or of queries, go straight from registers to memory.
+  static void choose_direct(BackwardCall& call) {
+    const Problem& p = *call.problem;
+    const bool all_keys = call.band.left < 0 && call.band.right < 0;  // then every product is over whole tiles
+    call.direct_keys = all_keys && p.seqlen_q > 0 && p.seqlen_q <= kBlockM && p.group_size() == 1;
+    // Where other sequences' keys are split, dQ is the sum of its parts in every one.
+    call.direct_queries = all_keys && p.seqlen_k > 0 && p.seqlen_k <= call.block_n && call.cut.num_splits == 1;
+  }
+
+  // Of sequences of different lengths: splits of the keys, or tiles of queries.
+  int64_t most_tasks() const {
+    const int64_t tiles = ceil_div(problem_.seqlen_q, kBlockM);
+    const int64_t query_tiles = problem_.packed_q() ? problem_.total_q / kBlockM + problem_.batch : problem_.batch * tiles;
+    return std::max(problem_.batch * call_.cut.num_splits, std::min(query_tiles, problem_.batch * tiles));
+  }
+
+  // The call of one of the sequences. The cut, and with it the scratch, stays the plan's.
+  void call_of(const AttentionTensors& tensors, int64_t b, SequenceView& view, BackwardCall& call) const {
+    select_sequence(problem_, tensors, b, view);
+    const Problem& p = view.problem;
+    call.problem = &p;
+    call.tensors = &view.tensors;
+    call.band = {p.seqlen_k, p.diagonal, p.window_left, p.window_right};
+    choose_direct(call);
+  }
+
+  // A task is a split of one sequence and KV head, then a tile of queries of one head: the longest first.
+  void run_sequences(const AttentionTensors& tensors, const BackwardCall& all, float* scratch, SequenceTask* tasks) const {
+    const algorithm::SequenceTable table = sequence_table(problem_, tensors);
+    const int64_t splits = call_.cut.num_splits, split_keys = call_.cut.split_keys, kv_heads = problem_.num_kv_heads;
+    const auto step = [&](BackwardStep kind, int64_t parts, int64_t heads, const auto& number) {
+      parallel_tasks(
+          threads_, parts * heads,
+          [&](int64_t index, int worker) {
+            SequenceView view = sequence_view(problem_, tensors);
+            BackwardCall call = all;
+            const SequenceTask& task = tasks[index / heads];
+            call_of(tensors, task.sequence, view, call);
+            const int64_t head = task.sequence * heads + index % heads;
+            function_(call, kind, head * number(view.problem) + task.part, worker, scratch + worker * scratch_floats_);
+          },
+          1);
+    };
+    if (problem_.dq.present || problem_.dk.present || problem_.dv.present) {
+      const int64_t parts = order_tasks(
+          [&](const auto& put) {
+            for (int64_t b = 0; b < problem_.batch; ++b) {
+              const algorithm::Sequence s = table.sequence(b);
+              // Without keys dQ is still to be cleared.
+              for (int64_t part = 0; part == 0 || part * split_keys < s.k_len; ++part) {
+                put(b, part, s.q_len * std::min<int64_t>(split_keys, s.k_len - part * split_keys));
+              }
+            }
+          },
+          tasks);
+      step(BackwardStep::attend, parts, kv_heads, [&](const Problem&) { return splits; });
+    }
+    if (problem_.dq.present && splits > 1) {
+      const int64_t parts = order_tasks(
+          [&](const auto& put) {
+            for (int64_t b = 0; b < problem_.batch; ++b) {
+              for (int64_t tile = 0; tile * kBlockM < table.sequence(b).q_len; ++tile) put(b, tile, kBlockM);
+            }
+          },
+          tasks);
+      step(BackwardStep::reduce_dq, parts, problem_.num_heads, [](const Problem& p) { return ceil_div(p.seqlen_q, kBlockM); });
+    }
+    if (problem_.dsinks.present) sum_sinks(tensors, all, table, scratch);
+  }
+
+  // The rows of packed queries are as good as one sequence's: a sink's gradient needs no keys.
+  void sum_sinks(const AttentionTensors& tensors, const BackwardCall& all, const algorithm::SequenceTable& table,
+                 float* scratch) const {
+    SequenceView view = sequence_view(problem_, tensors);
+    if (problem_.packed_q() && problem_.batch > 0) {
+      select_sequence(problem_, tensors, 0, view);
+      const algorithm::Sequence last = table.sequence(problem_.batch - 1);
+      view.problem.seqlen_q = last.q_row + last.q_len - table.sequence(0).q_row;
+      view.problem.batch = 1;
+    }
+    BackwardCall call = all;
+    call.problem = &view.problem;
+    call.tensors = &view.tensors;
+    parallel_tasks(threads_, problem_.num_heads, [&](int64_t head, int worker) {
+      function_(call, BackwardStep::sinks, head, worker, scratch + worker * scratch_floats_);
+    });
+  }
+
   // Consecutive units that one worker takes at once, each fetching the next one's memory: whole sequences where there are enough of
   // them, so that threads share no page of interleaved heads. Units compute the same whatever the run.
   int64_t choose_run(const Problem& p, int64_t units) const {
@@ -177,6 +272,7 @@ class BackwardKernel final : public Kernel {
   std::string_view name() const noexcept override { return name_; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     return isa_support(isa_, isa_.table->backward[static_cast<int>(problem.dtype)] != nullptr, problem);
   }

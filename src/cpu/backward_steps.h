@@ -19,7 +19,6 @@ void attend_units(const BackwardCall& call, int64_t task, int worker, float* scr
   const int64_t begin = run ? 0 : cut.set_units * part / cut.bias_parts;
   const int64_t run_end = cut.sets - set < cut.run_units ? cut.sets - set : cut.run_units;
   const int64_t end = run ? run_end : cut.set_units * (part + 1) / cut.bias_parts;
-  const int64_t slot_floats = query_sums(*call.problem, Isa::kLanes).total;
   const auto unit_at = [&](int64_t index) __attribute__((always_inline)) {
     BackwardUnit unit = run ? unit_of(call, set + index, 0) : unit_of(call, set, index);
     unit.part = part;
@@ -30,12 +29,12 @@ void attend_units(const BackwardCall& call, int64_t task, int worker, float* scr
     const BackwardUnit unit = unit_at(index);
     const BackwardUnit next = unit_at(index + 1 < end ? index + 1 : index);
     const int64_t number = (unit.batch * call.problem->num_kv_heads + unit.kv_head) * cut.num_splits + split;
-    float* sums = call.sums == nullptr ? nullptr : call.sums + (call.unit_slots > 0 ? number : worker) * slot_floats;
+    float* sums = call.sums == nullptr ? nullptr : call.sums + (call.unit_slots > 0 ? number : worker) * call.slot_floats;
     BackwardTask<Isa, T>(call, unit, sums, scratch).run(run || index == begin, index + 1 < end ? &next : nullptr);
   }
 }
 
-// A query tile of dQ from the sums of the splits, in order.
+// A query tile of dQ from the sums of the splits, in order. Tiles are counted within a sequence, then its heads, then sequences.
 template <class Isa, class T>
 void reduce_dq(const BackwardCall& call, int64_t task) {
   const Problem& p = *call.problem;
@@ -45,8 +44,8 @@ void reduce_dq(const BackwardCall& call, int64_t task) {
   const int64_t first = task % tiles * kBlockM, head = task / tiles % p.num_heads, batch = task / tiles / p.num_heads;
   const int64_t last = p.seqlen_q - first < kBlockM ? p.seqlen_q : first + kBlockM;
   const int64_t unit = batch * p.num_kv_heads + head / p.group_size();
-  const float* sums =
-      call.sums + unit * cut.num_splits * layout.total + layout.dq + (head % p.group_size() * layout.rows + first) * layout.stride;
+  const float* sums = call.sums + unit * cut.num_splits * call.slot_floats + layout.dq +
+                      (head % p.group_size() * layout.rows + first) * layout.stride;
   const algorithm::KeyRange keys = call.band.any(first, last);
   // Only these splits have written the tile.
   const int64_t from = keys.begin / cut.split_keys;
@@ -57,7 +56,7 @@ void reduce_dq(const BackwardCall& call, int64_t task) {
     for (int64_t d = 0; d < p.head_dim; d += Isa::kLanes) {
       auto sum = Isa::zero();
       for (int64_t split = from; split < to; ++split) {
-        sum = Isa::add(sum, Isa::load(sums + split * layout.total + (row - first) * layout.stride + d));
+        sum = Isa::add(sum, Isa::load(sums + split * call.slot_floats + (row - first) * layout.stride + d));
       }
       store_row_part<Isa>(out + d, Isa::mul(sum, scale), p.head_dim - d);
     }

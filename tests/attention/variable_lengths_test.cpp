@@ -2,6 +2,7 @@
 // the oracle.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -181,7 +182,7 @@ TEST(VariableLengthsOracle, SequencesMayShareAPage) {
 }
 
 TEST(VariableLengths, CasesOfAnyFeatures) {
-  for (int n = 0; n < 60; ++n) {
+  for (int n = 0; n < 30; ++n) {
     Random random(1200 + static_cast<uint64_t>(n));
     CaseSpec spec = random_spec(random);
     if (random.chance(0.15)) spec.dropout = random.pick({0.1F, 0.5F});
@@ -193,13 +194,100 @@ TEST(VariableLengths, CasesOfAnyFeatures) {
 }
 
 TEST(VariableLengths, GradientsOfAnyFeatures) {
-  for (int n = 0; n < 40; ++n) {
+  for (int n = 0; n < 20; ++n) {
     Random random(1300 + static_cast<uint64_t>(n));
     CaseSpec spec = random_backward_spec(random);
     draw_variable_lengths(spec, random);
     Case c(spec, random);
     EXPECT_GT(expect_all_kernels_verified(c), 0);
   }
+}
+
+// Long enough for several splits of the keys, of one sequence and not of another.
+TEST(VariableLengths, LongSequencesAreSplit) {
+  for (const int64_t page_size : {0, 16, 37}) {
+    Random random(1350 + static_cast<uint64_t>(page_size));
+    CaseSpec s = small_spec();
+    s.dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
+    s.batch = 3;
+    s.seqlen_q = 2;
+    s.seqlen_k = 6000;
+    s.head_dim = s.head_dim_v = 32;
+    s.used_k = true;
+    s.page_size = page_size;
+    s.packed_q = page_size == 16;
+    s.causal = Causal::bottom_right;
+    if (page_size == 37) s.window_left = 3000;
+    Case c(s, random);
+    EXPECT_GT(expect_all_kernels_verified(c), 0);
+  }
+  Random random(1360);
+  CaseSpec s = small_spec();
+  s.backward = true;
+  s.batch = 6;  // short ones among them
+
+  s.seqlen_q = 150;
+  s.seqlen_k = 1100;
+  s.num_heads = 2;
+  s.num_kv_heads = 1;
+  s.head_dim = s.head_dim_v = 24;
+  s.packed_q = s.packed_k = s.sinks = true;
+  Case c(s, random);
+  EXPECT_GT(expect_all_kernels_verified(c), 0);
+}
+
+// The bits do not depend on the number of threads.
+TEST(VariableLengths, AnyNumberOfThreadsGivesTheSameBits) {
+  for (const int kind : {0, 1, 2}) {
+    Random random(1370 + static_cast<uint64_t>(kind));
+    CaseSpec s = small_spec();
+    s.batch = 5;
+    s.seqlen_q = kind == 1 ? 1 : 150;
+    s.seqlen_k = kind == 1 ? 5000 : 700;
+    s.packed_q = true;
+    s.packed_k = kind != 1;
+    s.page_size = kind == 1 ? 16 : 0;
+    s.used_k = kind == 1;
+    s.backward = kind == 2;
+    Case c(s, random);
+    for (const std::string& kernel : kernels_for(c.problem())) {
+      std::vector<float> expected;
+      for (const int threads : {1, 2, 5}) {
+        AttentionOptions options = c.options;
+        options.num_threads = threads;
+        ASSERT_TRUE(run_kernel(c, kernel, options).ok());
+        const std::vector<float> got = c.output_values();
+        if (threads == 1) expected = got;
+        EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << kernel << " " << threads;
+      }
+    }
+  }
+}
+
+// No family is left to a slower one in silence.
+TEST(VariableLengths, EveryFamilyRunsThem) {
+  Random random(1380);
+  CaseSpec s = small_spec();
+  s.packed_q = s.used_k = true;
+  const auto kernels = [&] {
+    const Case c(s, random);
+    return kernels_for(c.problem());
+  };
+  const auto has = [](const std::vector<std::string>& names, const char* family) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.rfind(family, 0) == 0; });
+  };
+  EXPECT_TRUE(has(kernels(), "cpu.prefill."));
+  EXPECT_TRUE(has(kernels(), "cpu.short."));
+  EXPECT_TRUE(has(kernels(), "cpu.standard.plain"));
+  s.page_size = 16;
+  EXPECT_TRUE(has(kernels(), "cpu.prefill."));
+  EXPECT_FALSE(has(kernels(), "cpu.short."));
+  s.seqlen_q = 1;
+  EXPECT_TRUE(has(kernels(), "cpu.decode."));
+  s.page_size = 0;
+  s.used_k = false;
+  s.packed_k = s.backward = true;
+  EXPECT_TRUE(has(kernels(), "cpu.backward."));
 }
 
 // All sequences of the most queries and keys: the bits of the same call without packing.
