@@ -21,6 +21,13 @@ class Options(TypedDict, total=False):
     keep_mask: Array | None
     alibi_slopes: Array | None
     sinks: Array | None
+    cu_seqlens_q: Array | None
+    cu_seqlens_k: Array | None
+    seqlens_k: Array | None
+    leftpad_k: Array | None
+    block_table: Array | None
+    max_seqlen_q: int | None
+    max_seqlen_k: int | None
     softmax_scale: float | None
     softcap: float
     causal: Causal
@@ -53,6 +60,10 @@ SCALARS: dict[str, Any] = {
     "verify": False,
 }
 OPTIONAL_TENSORS = ("bias", "keep_mask", "alibi_slopes", "sinks")
+# At the end of both tuples, where sequences differ in length.
+LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table")
+LONGEST = ("max_seqlen_q", "max_seqlen_k")
+_PLACE_OF_LENGTHS = 16
 GRADIENTS = ("q", "k", "v", "bias", "sinks")
 
 
@@ -61,17 +72,30 @@ class Arguments(NamedTuple):
     scalars: tuple[Any, ...]
     device: str | None
     bhsd: bool
+    lengths: tuple[Any, ...] = ()  # cu_seqlens_q …, max_seqlen_k aside; empty where none is given
+
+    def completed(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        """With the lengths in their places."""
+        return with_lengths(tensors, self.lengths)
+
+
+def with_lengths(tensors: tuple[Any, ...], lengths: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*tensors, *(None,) * (_PLACE_OF_LENGTHS - len(tensors)), *lengths) if lengths else tensors
 
 
 def read(function: str, given: Mapping[str, Any]) -> Arguments:
     for name in given:
-        if name not in SCALARS and name not in OPTIONAL_TENSORS and name not in ("device", "layout"):
+        if name not in Options.__annotations__:
             raise TypeError(
                 f"{function}() got an unexpected keyword argument {name!r}: {', '.join(Options.__annotations__)} are accepted"
             )
     optional = tuple(given.get(name) for name in OPTIONAL_TENSORS)
     scalars = tuple(given.get(name, default) for name, default in SCALARS.items())
-    return Arguments(optional, scalars, given.get("device"), is_bhsd(given.get("layout", "bshd")))
+    lengths = tuple(given.get(name) for name in LENGTHS)
+    longest = tuple(given.get(name) for name in LONGEST)
+    if all(value is None for value in lengths + longest):
+        lengths, longest = (), ()
+    return Arguments(optional, scalars + longest, given.get("device"), is_bhsd(given.get("layout", "bshd")), lengths)
 
 
 def is_bhsd(layout: str) -> bool:
@@ -97,6 +121,8 @@ class Framework(NamedTuple):
     backward: Callable[[tuple[Any, ...], tuple[Any, ...], str | None, bool, int], tuple[Any, ...]]
     to_host: Callable[[Array], Array]  # what the reference can read
     from_host: Callable[[np.ndarray, Array], Array]  # a NumPy array as one like the second
+    # forward with the tensors of LENGTHS after the others; None where the framework has no such thing.
+    forward_lengths: Callable[[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], str | None, bool, bool], Any] | None = None
 
 
 # By the type of q; None where memory is all.

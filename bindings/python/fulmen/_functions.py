@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fulmen import _core
-from fulmen._arguments import Array, Causal, Layout, _frameworks, framework_of, is_bhsd, read, wanted_gradients
+from fulmen._arguments import Array, Causal, Layout, _frameworks, framework_of, is_bhsd, read, wanted_gradients, with_lengths
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,6 +68,13 @@ def attention(
     keep_mask: Array | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    cu_seqlens_q: Array | None = None,
+    cu_seqlens_k: Array | None = None,
+    seqlens_k: Array | None = None,
+    leftpad_k: Array | None = None,
+    block_table: Array | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     out: Array | None = None,
     return_lse: bool = False,
     softmax_scale: float | None = None,
@@ -98,6 +105,14 @@ def attention(
       keep_mask: the same in bool; True attends.
       alibi_slopes: [heads] or [batch, heads], float32: adds -slope * |query's position - key's|.
       sinks: [heads], float32: one more score of each head in the softmax's denominator.
+      cu_seqlens_q: [batch + 1], int32: q and out are packed, [total_q, heads, head_dim], lse is [heads, total_q]; sequence n is
+        rows cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Needs max_seqlen_q. Each sequence is computed as if it were alone.
+      cu_seqlens_k: the same of k and v, [total_k, kv_heads, head_dim], and max_seqlen_k.
+      seqlens_k: [batch], int32: the used rows of sequence n of padded or paged k and v end before row seqlens_k[n].
+      leftpad_k: [batch], int32: and begin at row leftpad_k[n].
+      block_table: [batch, max_pages], int32: k and v are paged, [num_pages, page_size, kv_heads, head_dim]; row r of sequence n is
+        row r % page_size of page block_table[n, r // page_size].
+      max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; None where the shapes say it.
       out: written and returned, where given; must not overlap an input. Not with autograd.
       return_lse: also return the natural log of the softmax's denominator, [batch, heads, seqlen_q], float32.
       softmax_scale: None is 1 / sqrt(head_dim).
@@ -140,6 +155,16 @@ def attention(
     kind = type(q)
     framework = _frameworks[kind] if kind in _frameworks else framework_of(q)
     bhsd = is_bhsd(layout)
+    lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table)
+    if any(one is not None for one in lengths) or max_seqlen_q is not None or max_seqlen_k is not None:
+        scalars = (*scalars, max_seqlen_q, max_seqlen_k)
+        if framework is not None and framework.forward_lengths is None:
+            raise NotImplementedError(
+                f"sequences of different lengths: NumPy arrays and torch tensors are accepted, q is of type {kind.__name__}"
+            )
+        if framework is not None:
+            return framework.forward_lengths(tensors, lengths, scalars, device, bhsd, return_lse)
+        tensors = with_lengths(tensors, lengths)
     if framework is None:
         return _core.forward(tensors, scalars, device, bhsd, return_lse)
     return framework.forward(tensors, scalars, device, bhsd, return_lse)
@@ -171,7 +196,7 @@ def attention_backward(
       Gradients: None for those that were not asked for. Errors are those of attention().
     """
     a = read("attention_backward", options)
-    tensors = (q, k, v, out, *a.optional, lse, dout, dlse)
+    tensors = a.completed((q, k, v, out, *a.optional, lse, dout, dlse))
     framework = framework_of(q)
     backward = _core.backward if framework is None else framework.backward
     return Gradients(*backward(tensors, a.scalars, a.device, a.bhsd, wanted_gradients(gradients)))
@@ -189,7 +214,7 @@ def _host_call(tensors: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
 def attention_reference(q: Array, k: Array, v: Array, *, return_lse: bool = False, **options: Unpack[Options]) -> Any:
     """attention() by plain loops in double precision: out, or (out, lse), in float64. For tests; slow."""
     a = read("attention_reference", options)
-    tensors, to_kind = _host_call((q, k, v, None, *a.optional))
+    tensors, to_kind = _host_call(a.completed((q, k, v, None, *a.optional)))
     out, lse = _core.reference(tensors, a.scalars, a.bhsd)
     out = to_kind(out.swapaxes(1, 2) if a.bhsd else out)
     return (out, to_kind(lse)) if return_lse else out
@@ -207,7 +232,7 @@ def attention_backward_reference(
 ) -> Gradients:
     """attention_backward() in double precision. It computes out and lse itself. For tests; slow."""
     a = read("attention_backward_reference", options)
-    tensors, to_kind = _host_call((q, k, v, None, *a.optional, None, dout, dlse))
+    tensors, to_kind = _host_call(a.completed((q, k, v, None, *a.optional, None, dout, dlse)))
     results = list(_core.reference_backward(tensors, a.scalars, a.bhsd, wanted_gradients(gradients)))
     shaped = (q, k, v, a.optional[0], a.optional[3])
     for at, (result, like) in enumerate(zip(results, shaped, strict=True)):
@@ -238,7 +263,7 @@ def verify(
     Without dout: out, and lse if given. With it: the gradients that are given, for which out and lse are needed.
     """
     a = read("verify", options)
-    tensors, _ = _host_call((q, k, v, out, *a.optional, lse, dout, dlse, dq, dk, dv, dbias, dsinks))
+    tensors, _ = _host_call(a.completed((q, k, v, out, *a.optional, lse, dout, dlse, dq, dk, dv, dbias, dsinks)))
     return VerifyReport(*_core.verify(tensors, a.scalars, a.bhsd))
 
 
@@ -255,7 +280,9 @@ def plan(
     """What attention() (or, with backward, attention_backward()) would run for such arguments. Their data are not read."""
     a = read("plan", options)
     wanted = wanted_gradients(gradients) if backward else 0
-    text, kernel, workspace = _core.explain((q, k, v, None, *a.optional), a.scalars, a.device, a.bhsd, return_lse, wanted)
+    text, kernel, workspace = _core.explain(
+        a.completed((q, k, v, None, *a.optional)), a.scalars, a.device, a.bhsd, return_lse, wanted
+    )
     return Plan(kernel, workspace, text)
 
 

@@ -78,8 +78,9 @@ const KnownType& known_type(nb::handle object) {
 }
 
 [[noreturn]] void refuse_dtype(const char* name, const std::string& dtype) {
-  throw nb::type_error(
-      (std::string(name) + " has dtype " + dtype + ": float32, float16 and bfloat16 are accepted, bool for keep_mask").c_str());
+  throw nb::type_error((std::string(name) + " has dtype " + dtype +
+                        ": float32, float16 and bfloat16 are accepted, bool for keep_mask, int32 for lengths")
+                           .c_str());
 }
 
 void check_ndim(const char* name, int64_t ndim) {
@@ -93,6 +94,7 @@ fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
     if (dtype.code == kDlFloat && dtype.bits == 16) return FULMEN_FP16;
     if (dtype.code == kDlBfloat && dtype.bits == 16) return FULMEN_BF16;
     if (dtype.code == kDlBool && dtype.bits == 8) return FULMEN_BOOLEAN;
+    if (dtype.code == kDlInt && dtype.bits == 32) return FULMEN_INT32;
   }
   constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
   const std::string kind = dtype.code < std::size(kNames) ? kNames[dtype.code] : "code" + std::to_string(dtype.code) + "_";
@@ -123,6 +125,8 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
     array.dtype = FULMEN_FP32;
   } else if (native && view->kind == 'f' && view->itemsize == 2) {
     array.dtype = FULMEN_FP16;
+  } else if (native && view->kind == 'i' && view->itemsize == 4) {
+    array.dtype = FULMEN_INT32;
   } else if (view->kind == 'b') {
     array.dtype = FULMEN_BOOLEAN;
   } else if (native && view->itemsize == 2 && dtype_name() == "bfloat16") {  // of ml_dtypes, whatever its kind
@@ -157,6 +161,8 @@ void read_torch(nb::handle object, const char* name, Array& array) {
     array.dtype = FULMEN_BF16;
   } else if (dtype == "torch.bool") {
     array.dtype = FULMEN_BOOLEAN;
+  } else if (dtype == "torch.int32") {
+    array.dtype = FULMEN_INT32;
   } else {
     refuse_dtype(name, dtype);
   }

@@ -6,8 +6,9 @@
 
 namespace fulmen::python {
 
-const char* const kPlaceNames[kPlaces] = {"q",   "k",    "v",    "out", "bias", "keep_mask", "alibi_slopes", "sinks",
-                                          "lse", "dout", "dlse", "dq",  "dk",   "dv",        "dbias",        "dsinks"};
+const char* const kPlaceNames[kPlaces] = {
+    "q",  "k",  "v",  "out",   "bias",   "keep_mask",    "alibi_slopes", "sinks",     "lse",       "dout",       "dlse",
+    "dq", "dk", "dv", "dbias", "dsinks", "cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table"};
 
 fulmen_tensor fulmen_tensors::* const kMembers[kPlaces] = {&fulmen_tensors::q,
                                                            &fulmen_tensors::k,
@@ -24,12 +25,20 @@ fulmen_tensor fulmen_tensors::* const kMembers[kPlaces] = {&fulmen_tensors::q,
                                                            &fulmen_tensors::dk,
                                                            &fulmen_tensors::dv,
                                                            &fulmen_tensors::dbias,
-                                                           &fulmen_tensors::dsinks};
+                                                           &fulmen_tensors::dsinks,
+                                                           &fulmen_tensors::cu_seqlens_q,
+                                                           &fulmen_tensors::cu_seqlens_k,
+                                                           &fulmen_tensors::seqlens_k,
+                                                           &fulmen_tensors::leftpad_k,
+                                                           &fulmen_tensors::block_table};
 
 namespace {
 
 constexpr bool is_sequence(Place place) { return place <= kOut || place == kDout || place == kDq || place == kDk || place == kDv; }
-constexpr bool is_written(Place place, bool backward) { return place >= kDq || (!backward && (place == kOut || place == kLse)); }
+constexpr bool is_key(Place place) { return place == kK || place == kV || place == kDk || place == kDv; }
+constexpr bool is_written(Place place, bool backward) {
+  return (place >= kDq && place <= kDsinks) || (!backward && (place == kOut || place == kLse));
+}
 
 std::string shape_text(const View& array) {
   std::string text = "[";
@@ -107,8 +116,24 @@ int32_t causal(nb::handle value) {
 }
 
 void read_options(nb::handle tuple, Call& call) {
-  enum { kScale, kSoftcap, kCausal, kLeft, kRight, kDropout, kSeed, kOffset, kDeterministic, kKernel, kThreads, kVerify, kCount };
-  if (PyTuple_Size(tuple.ptr()) != kCount) throw nb::type_error("options: a tuple of 12 is needed");
+  enum {
+    kScale,
+    kSoftcap,
+    kCausal,
+    kLeft,
+    kRight,
+    kDropout,
+    kSeed,
+    kOffset,
+    kDeterministic,
+    kKernel,
+    kThreads,
+    kVerify,
+    kMaxQ,
+    kMaxK
+  };
+  const auto count = PyTuple_Size(tuple.ptr());
+  if (count != kMaxQ && count != kMaxK + 1) throw nb::type_error("options: a tuple of 12 or 14 is needed");
   const auto item = [&](int at) { return nb::handle(PyTuple_GetItem(tuple.ptr(), at)); };
   fulmen_options& o = call.options;
   if (!item(kScale).is_none()) {
@@ -134,22 +159,42 @@ void read_options(nb::handle tuple, Call& call) {
   o.kernel = call.kernel.c_str();
   o.num_threads = static_cast<int32_t>(integer("num_threads", item(kThreads), 0, std::numeric_limits<int32_t>::max()));
   o.verify = flag("verify", item(kVerify));
+  if (count == kMaxQ) return;
+  if (!item(kMaxQ).is_none()) o.max_seqlen_q = integer("max_seqlen_q", item(kMaxQ), 0, kMost);
+  if (!item(kMaxK).is_none()) o.max_seqlen_k = integer("max_seqlen_k", item(kMaxK), 0, kMost);
 }
 
 }  // namespace
 
-fulmen_tensor placed(Place place, const View& a, bool bhsd) {
+fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
   const char* name = kPlaceNames[place];
   fulmen_tensor t{a.data, a.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
-  if (is_sequence(place)) {
+  if (is_sequence(place) && (is_key(place) ? layout.packed_k : layout.packed_q)) {
+    if (a.ndim != 3)
+      wrong_ndim(
+          name, a,
+          is_key(place) ? "beside cu_seqlens_k [total_k, kv_heads, head_dim]" : "beside cu_seqlens_q [total_q, heads, head_dim]");
+    std::copy_n(a.shape, 3, t.shape + 1);
+    std::copy_n(a.strides, 3, t.strides + 1);
+  } else if (is_sequence(place)) {
+    const bool bhsd = layout.bhsd;
     if (a.ndim != 4) wrong_ndim(name, a, bhsd ? "[batch, heads, seqlen, head_dim]" : "[batch, seqlen, heads, head_dim]");
     std::copy_n(a.shape, 4, t.shape);
     std::copy_n(a.strides, 4, t.strides);
     if (bhsd) std::swap(t.shape[1], t.shape[2]), std::swap(t.strides[1], t.strides[2]);
   } else if (place == kLse || place == kDlse) {
-    if (a.ndim != 3) wrong_ndim(name, a, "[batch, heads, seqlen_q]");
-    std::copy_n(a.shape, 3, t.shape);
-    std::copy_n(a.strides, 3, t.strides);
+    const int ndim = layout.packed_q ? 2 : 3;
+    if (a.ndim != ndim) wrong_ndim(name, a, layout.packed_q ? "[heads, total_q]" : "[batch, heads, seqlen_q]");
+    std::copy_n(a.shape, ndim, t.shape + 3 - ndim);
+    std::copy_n(a.strides, ndim, t.strides + 3 - ndim);
+  } else if (place == kBlockTable) {
+    if (a.ndim != 2) wrong_ndim(name, a, "[batch, max_pages]");
+    std::copy_n(a.shape, 2, t.shape + 2);
+    std::copy_n(a.strides, 2, t.strides + 2);
+  } else if (place >= kCuSeqlensQ) {
+    if (a.ndim != 1) wrong_ndim(name, a, place <= kCuSeqlensK ? "[batch + 1]" : "[batch]");
+    t.shape[3] = a.shape[0];
+    t.strides[3] = a.strides[0];
   } else if (place == kBias || place == kKeepMask || place == kDbias) {
     if (a.ndim == 0) wrong_ndim(name, a, "what broadcasts to [batch, heads, seqlen_q, seqlen_k]");
     std::copy_n(a.shape, a.ndim, t.shape + 4 - a.ndim);
@@ -166,11 +211,16 @@ fulmen_tensor placed(Place place, const View& a, bool bhsd) {
   return t;
 }
 
-Call::Call(nb::handle tuple, nb::handle option_tuple, nb::handle device_object, bool heads_first) : bhsd(heads_first) {
+Call::Call(nb::handle tuple, nb::handle option_tuple, nb::handle device_object, bool bhsd) {
   fulmen_tensors_init(&tensors);
   fulmen_options_init(&options);
   read_options(option_tuple, *this);
   const auto given = static_cast<int>(PyTuple_Size(tuple.ptr()));
+  const auto present = [&](Place place) { return place < given && !nb::handle(PyTuple_GetItem(tuple.ptr(), place)).is_none(); };
+  layout = {bhsd, present(kCuSeqlensQ), present(kCuSeqlensK) && !present(kBlockTable)};
+  if (bhsd && (layout.packed_q || layout.packed_k)) {
+    throw nb::value_error("layout is \"bhsd\": \"bshd\" is accepted with cu_seqlens_q or cu_seqlens_k");
+  }
   for (int at = 0; at < std::min<int>(given, kPlaces); ++at) {
     const nb::handle object = PyTuple_GetItem(tuple.ptr(), at);
     if (!object.is_none()) set(static_cast<Place>(at), object);
@@ -194,13 +244,13 @@ void Call::set(Place place, nb::handle object) {
     if (ours != that_of_q)
       throw nb::value_error((std::string(name) + " is on " + ours + ", q on " + that_of_q + ": one device is needed").c_str());
   }
-  tensors.*kMembers[place] = placed(place, arrays[place], bhsd);
+  tensors.*kMembers[place] = placed(place, arrays[place], layout);
 }
 
 fulmen_tensor& Call::tensor(Place place) { return tensors.*kMembers[place]; }
 
 nb::object Call::make(Place place, Place like, fulmen_dtype dtype, int ndim, const int64_t* shape) {
-  const bool swap = bhsd && is_sequence(place);
+  const bool swap = layout.bhsd && is_sequence(place);
   int64_t dims[4];
   std::copy_n(shape, ndim, dims);
   if (swap) std::swap(dims[1], dims[2]);

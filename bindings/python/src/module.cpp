@@ -12,15 +12,23 @@
 namespace fulmen::python {
 namespace {
 
-// For an absent tensor: where its shape comes from.
+// Of an absent tensor: in the C ABI, and as an array, which has no dims of size 1 where rows are packed.
 struct Shape {
   int64_t dims[4];
+  int first, ndim;
+
+  const int64_t* array() const { return dims + first; }
 };
 Shape out_shape(const Call& call) {
   const auto &q = call.tensors.q, &v = call.tensors.v;
-  return {{q.shape[0], q.shape[1], q.shape[2], v.shape[3]}};
+  const int first = call.layout.packed_q ? 1 : 0;
+  return {{q.shape[0], q.shape[1], q.shape[2], v.shape[3]}, first, 4 - first};
 }
-Shape rows_shape(const Call& call) { return {{call.tensors.q.shape[0], call.tensors.q.shape[2], call.tensors.q.shape[1], 1}}; }
+Shape lse_shape(const Call& call) {
+  const auto& q = call.tensors.q;
+  const int first = call.layout.packed_q ? 1 : 0;
+  return {{q.shape[0], q.shape[2], q.shape[1], 1}, first, 3 - first};
+}
 
 constexpr struct {
   Place gradient, of;
@@ -42,10 +50,11 @@ void need_host(const Call& call) {
 
 nb::object forward(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse) {
   Call call(tensors, options, device, bhsd);
-  nb::object out =
-      call.has(kOut) ? nb::borrow(call.objects[kOut]) : call.make(kOut, kQ, call.arrays[kQ].dtype, 4, out_shape(call).dims);
-  nb::object lse;
-  if (want_lse) lse = call.has(kLse) ? nb::borrow(call.objects[kLse]) : call.make(kLse, kQ, FULMEN_FP32, 3, rows_shape(call).dims);
+  const auto result = [&](Place place, fulmen_dtype dtype, const Shape& shape) {
+    return call.has(place) ? nb::borrow(call.objects[place]) : call.make(place, kQ, dtype, shape.ndim, shape.array());
+  };
+  nb::object out = result(kOut, call.arrays[kQ].dtype, out_shape(call)), lse;
+  if (want_lse) lse = result(kLse, FULMEN_FP32, lse_shape(call));
   run(Pass::forward, call);
   if (!want_lse) return out;
   return nb::make_tuple(std::move(out), std::move(lse));
@@ -85,7 +94,8 @@ nb::object reference(nb::tuple tensors, nb::tuple options, bool bhsd) {
   Call call(tensors, options, nb::none(), bhsd);
   need_host(call);
   if (!call.has(kOut)) call.describe(kOut, call.arrays[kQ].dtype, out_shape(call).dims);
-  const nb::object out = new_double_array(4, out_shape(call).dims), lse = new_double_array(3, rows_shape(call).dims);
+  const Shape out_dims = out_shape(call), lse_dims = lse_shape(call);
+  const nb::object out = new_double_array(out_dims.ndim, out_dims.array()), lse = new_double_array(lse_dims.ndim, lse_dims.array());
   double *out_data = doubles(out), *lse_data = doubles(lse);
   int status = FULMEN_OK;
   {
@@ -101,7 +111,7 @@ nb::object reference_backward(nb::tuple tensors, nb::tuple options, bool bhsd, i
   need_host(call);
   need(call, kDout);
   call.describe(kOut, call.arrays[kQ].dtype, out_shape(call).dims);
-  call.describe(kLse, FULMEN_FP32, rows_shape(call).dims);
+  call.describe(kLse, FULMEN_FP32, lse_shape(call).dims);
   nb::object results[5];
   double* data[5] = {};
   int n = 0;
@@ -153,7 +163,7 @@ nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool
   const bool is_backward = wanted != 0;
   const fulmen_dtype dtype = call.arrays[kQ].dtype;
   if (!call.has(kOut)) call.describe(kOut, dtype, out_shape(call).dims);
-  if (!call.has(kLse) && (want_lse || is_backward)) call.describe(kLse, FULMEN_FP32, rows_shape(call).dims);
+  if (!call.has(kLse) && (want_lse || is_backward)) call.describe(kLse, FULMEN_FP32, lse_shape(call).dims);
   if (is_backward) {
     call.describe(kDout, dtype, out_shape(call).dims);
     int n = 0;

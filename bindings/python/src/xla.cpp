@@ -166,7 +166,7 @@ class Execution {
       int64_t stride = 1;
       for (int d = view.ndim; d-- > 0; stride *= std::max<int64_t>(view.shape[d], 1)) view.strides[d] = stride;
       fulmen_tensor& tensor = tensors_.*kMembers[at];
-      tensor = placed(static_cast<Place>(at), view, bhsd);
+      tensor = placed(static_cast<Place>(at), view, {.bhsd = bhsd});
       operands_.push_back({&tensor, Mapped(buffer, leading)});
     }
     return next;
