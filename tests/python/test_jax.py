@@ -151,6 +151,17 @@ def test_dropout(rng):
     assert_close(dq, expected.dq, "fp32", "dq")
 
 
+def test_denormal_numbers(rng):
+    """XLA's threads take them for 0."""
+    q, k, v = qkv(rng)
+    v *= np.float32(1e-39)
+    expected = fulmen.attention(q, k, v)
+    assert (expected != 0).any()
+    for call in (fulmen.attention, jax.jit(fulmen.attention)):
+        np.testing.assert_array_equal(np.asarray(call(*map(jnp.asarray, (q, k, v)))), expected)
+    np.testing.assert_array_equal(fulmen.attention(q, k, v), expected)
+
+
 def test_empty(rng):
     q, k, v = arrays(rng)
     assert fulmen.attention(q[:0], k[:0], v[:0]).shape == (0, 37, 4, 24)

@@ -1,6 +1,7 @@
 #include "xla.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <cstring>
 #include <exception>
 #include <iterator>
@@ -180,10 +181,27 @@ class Execution {
   std::unique_ptr<Mapped> random_;
 };
 
+// XLA computes with denormal numbers taken for 0, which is a state of its thread. Attention does not; and a pool's threads, which a
+// call may start, keep for good what their creator had.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultArithmetic() { std::fesetenv(&saved_); }
+  DefaultArithmetic(const DefaultArithmetic&) = delete;
+  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+
+ private:
+  std::fenv_t saved_;
+};
+
 Error* call(Pass pass, CallFrame* frame) {
   if (describe(*frame)) return nullptr;
   if (!frame->readable()) return fail(*frame, FULMEN_UNSUPPORTED, "fulmen: this XLA calls handlers in an older way; update jaxlib");
   if (frame->stage != Stage::execute) return nullptr;
+  const DefaultArithmetic arithmetic;
   try {
     const int status = Execution(*frame).run(pass);
     return status == FULMEN_OK ? nullptr : fail(*frame, status, fulmen_last_error());
