@@ -1,6 +1,9 @@
 // The table of a tile instruction set: the real one, or the tests' emulation.
 #pragma once
 
+#include <type_traits>
+
+#include "cpu/backward_steps.h"
 #include "cpu/isa/amx.h"
 #include "cpu/matrix_task.h"
 
@@ -15,11 +18,14 @@ int64_t amx_scratch_floats(const Problem& problem, int block_n, int tiles) {
 // the products cost so little that turning bias and output matters less than them.
 template <class Isa, class T>
 constexpr IsaTable amx_table(const char* name, DType dtype) {
-  IsaTable table{.name = name, .lanes = Isa::kLanes, .block_n = 128, .scratch_floats = amx_scratch_floats<Isa>};
+  IsaTable table{
+      .name = name, .lanes = Isa::kLanes, .block_n = 128, .scratch_floats = amx_scratch_floats<Isa>, .matrix_tiles = true};
   const int index = static_cast<int>(dtype);
   table.group[index] = Isa::kGroup;
   table.tile_task[index] = matrix_task<Isa, T>;
   table.short_task[index] = matrix_task<Isa, T>;
+  // Backward's vectors between the products know pairs of bf16 alone.
+  if constexpr (std::is_same_v<T, Bf16>) table.backward[index] = backward_step<Isa, T>;
   return table;
 }
 

@@ -103,8 +103,10 @@ struct BackwardScratch {
   int64_t dout_rows;    // the same three of dout
   int64_t dout_pairs;
   int64_t douts;
-  int64_t outs;           // [words of head_dim_v][kBlockM]: O^T
-  int64_t dq;             // [kBlockM][key_stride]
+  int64_t outs;         // [words of head_dim_v][kBlockM]: O^T
+  int64_t dq;           // [kBlockM][key_stride]
+  int64_t turned_keys;  // matrix tiles: [head_dim, whole tiles][held / 2], K^T; and dQ^T, [head_dim, whole tiles][kBlockM]
+  int64_t turned_dq;
   int64_t probabilities;  // [block_n][kBlockM]
   int64_t dscores;        // [block_n][kBlockM]
   int64_t dbias;          // [block_n][kBlockM]: by the scores, fp32; where dscores is something else
@@ -117,7 +119,8 @@ struct BackwardScratch {
   int64_t key_stride, value_stride;  // floats of a row of fp32 numbers, or of pairs of rows
 };
 
-FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int group, int block_n, int64_t held) {
+FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int group, int block_n, int64_t held,
+                                               bool matrix_tiles) {
   BackwardScratch s{};
   s.key_words = round_up((p.head_dim + group - 1) / group, lanes);
   s.value_words = round_up((p.head_dim_v + group - 1) / group, lanes);
@@ -139,6 +142,9 @@ FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int 
   s.douts = cut.take(kBlockM * s.value_words);
   s.outs = cut.take(kBlockM * s.value_words);
   s.dq = cut.take(kBlockM * s.key_stride);
+  const int64_t turned_rows = matrix_tiles ? round_up(s.key_stride, 32) : 0;
+  s.turned_keys = cut.take(turned_rows * (held / 2));
+  s.turned_dq = cut.take(turned_rows * kBlockM);
   s.probabilities = cut.take(tile);
   s.dscores = cut.take(tile);
   s.dbias = p.dbias.present && (pairs || p.softcap > 0.0F) ? cut.take(tile) : s.dscores;

@@ -92,6 +92,7 @@ class BackwardRunner final : public Runner {
     call_.wants_dx = problem.dq.present || problem.dk.present || problem.dbias.present;
     const BackwardCut& cut = call_.cut;
 
+    matrix_tiles_ = isa.table->matrix_tiles;
     choose_direct(call_);
     call_.stream_output = problem.bytes() > kStreamBytes;
     if (!problem.variable_lengths() && cut.num_splits == 1 && cut.set_units == 1 && problem.seqlen_q <= kBlockM &&
@@ -100,7 +101,7 @@ class BackwardRunner final : public Runner {
     }
 
     call_.slot_floats = query_sums(problem, lanes).total;
-    scratch_floats_ = backward_scratch(problem, lanes, group, block_n, cut.held_keys).total;
+    scratch_floats_ = backward_scratch(problem, lanes, group, block_n, cut.held_keys, matrix_tiles_).total;
     const int64_t units = problem.batch * problem.num_kv_heads;
     if (cut.num_splits > 1 || cut.held_keys < cut.split_keys) {
       const bool each = cut.num_splits > 1 || units <= threads_.num_threads;
@@ -148,9 +149,9 @@ class BackwardRunner final : public Runner {
 
  private:
   // Whether gradients of keys, or of queries, go straight from registers to memory.
-  static void choose_direct(BackwardCall& call) {
+  void choose_direct(BackwardCall& call) const {
     const Problem& p = *call.problem;
-    const bool all_keys = call.band.left < 0 && call.band.right < 0;  // then every product is over whole tiles
+    const bool all_keys = !matrix_tiles_ && call.band.left < 0 && call.band.right < 0;  // then every product is over whole tiles
     call.direct_keys = all_keys && p.seqlen_q > 0 && p.seqlen_q <= kBlockM && p.group_size() == 1;
     // Where other sequences' keys are split, dQ is the sum of its parts in every one.
     call.direct_queries = all_keys && p.seqlen_k > 0 && p.seqlen_k <= call.block_n && call.cut.num_splits == 1;
@@ -261,6 +262,7 @@ class BackwardRunner final : public Runner {
   IsaTable::BackwardFunction function_;
   BackwardCall call_;
   KernelConfig config_;
+  bool matrix_tiles_ = false;
   int64_t scratch_floats_ = 0;
   int64_t sums_floats_ = 0;
   int64_t bias_floats_ = 0;

@@ -15,6 +15,7 @@
 #include "cpu/backward_tile.h"
 #include "cpu/dropout_tile.h"
 #include "cpu/finish_rows.h"
+#include "cpu/matrix_backward.h"
 #include "cpu/pack.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
@@ -38,7 +39,7 @@ class BackwardTask {
         problem_(*call.problem),
         tensors_(*call.tensors),
         unit_(unit),
-        layout_(backward_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n, call.cut.held_keys)),
+        layout_(backward_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n, call.cut.held_keys, kMatrix)),
         scratch_(scratch),
         sums_(sums),
         sums_layout_(query_sums(problem_, Isa::kLanes)) {
@@ -51,6 +52,7 @@ class BackwardTask {
     const int64_t group = problem_.group_size();
     if (next != nullptr && problem_.seqlen_q <= kBlockM && problem_.seqlen_k <= kMaxBlockN) fetch_ahead(*next);
     clear_what_stays_empty(first_of_sums);
+    if constexpr (kMatrix) Isa::TileInstructions::configure();
     for (int64_t first = keys_.begin; first < keys_.end; first += call_.cut.held_keys) {
       const int64_t left = keys_.end - first;
       held_ = {first, left < call_.cut.held_keys ? left : call_.cut.held_keys};
@@ -61,9 +63,11 @@ class BackwardTask {
       }
       store_keys();
     }
+    if constexpr (kMatrix) Isa::TileInstructions::release();
   }
 
  private:
+  static constexpr bool kMatrix = kOnMatrixTiles<Isa>;
   using Packed = typename PackedElement<(Isa::kGroup > 1), T>::Type;
   static constexpr float kMinusInfinity = -__builtin_inff();
 
@@ -150,6 +154,10 @@ class BackwardTask {
       if (problem_.dq.present) {
         pack_values<Isa>(StridedRows<Packed>{reinterpret_cast<const Packed*>(at(layout_.keys)), layout_.key_words * Isa::kGroup},
                          count, problem_.head_dim, at(layout_.key_pairs), layout_.key_stride, nullptr);
+        if constexpr (kMatrix) {
+          turn_values<Isa>(at(layout_.key_pairs), layout_.key_stride, words_of<Isa>(count), at(layout_.turned_keys),
+                           call_.cut.held_keys / 2);
+        }
       }
     }
     const int64_t padded = round_up(held_.count, kBlockM);  // products run over whole register blocks of keys
@@ -183,15 +191,28 @@ class BackwardTask {
     const bool first_block = rows_.keys.begin >= held_.first, last_block = rows_.keys.end <= held_end;
     rows_.dq =
         sums_ == nullptr ? at(layout_.dq) : sums_ + sums_layout_.dq + (group_head_ * sums_layout_.rows + row) * sums_layout_.stride;
-    rows_.dq_started = !first_block;
+    rows_.dq_started = !kMatrix && !first_block;
     load_rows(first_block);
     fetch_next_rows(first_block);
     for (int64_t key = begin / call_.block_n * call_.block_n; key < end; key += call_.block_n) {
       attend(key, static_cast<int>(end - key < call_.block_n ? end - key : call_.block_n));
     }
+    if constexpr (kMatrix) {
+      if (problem_.dq.present) turn_dq(first_block);
+    }
     if (problem_.dq.present && last_block && call_.cut.num_splits == 1 && !call_.direct_queries) {
       store_scaled(rows_.dq, layout_.key_stride, rows_.count, problem_.head_dim, problem_.softmax_scale,
                    element<T>(tensors_.dq, problem_.dq, unit_.batch, row, head_), problem_.dq.strides[1]);
+    }
+  }
+
+  // dQ^T of this block of keys -> rows_.dq, or added to what earlier blocks gave.
+  void turn_dq(bool first_block) {
+    float* rows = first_block ? rows_.dq : at(layout_.dq);
+    turn_output<Isa>(at(layout_.turned_dq), layout_.key_stride, rows_.count, rows);
+    if (first_block) return;
+    for (int64_t i = 0; i < rows_.count * layout_.key_stride; i += Isa::kLanes) {
+      Isa::store(rows_.dq + i, Isa::add(Isa::load(rows_.dq + i), Isa::load(rows + i)));
     }
   }
 
@@ -218,6 +239,14 @@ class BackwardTask {
 
   void load_operand(const T* from, int64_t stride, int64_t dim, const uint8_t* alive, float* rows, int64_t words, float* pairs,
                     int64_t pairs_stride, float* turned) {
+    if constexpr (kMatrix) {
+      // Whole tiles of words, and of queries.
+      clear(turned + words_of<Isa>(dim) * kBlockM, (words - words_of<Isa>(dim)) * kBlockM);
+      if (rows_.count < kBlockM) {
+        clear(turned, words * kBlockM);
+        clear(pairs, kBlockM / Isa::kGroup * pairs_stride);
+      }
+    }
     pack_keys<Isa>(StridedRows<T>{from, stride}, rows_.count, dim, rows, words, alive);
     const auto* packed = reinterpret_cast<const Packed*>(rows);
     pack_queries<Isa>(packed, words * Isa::kGroup, rows_.count, dim, turned);
@@ -259,6 +288,10 @@ class BackwardTask {
     const bool partial = rows_.all.begin > key || rows_.all.end < key + count;
     const bool additive = partial || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F;
     const int64_t held_key = key - held_.first;
+    if (kMatrix && rows_.count < kBlockM) {  // epilogues go over all columns
+      clear(at(layout_.additive), static_cast<int64_t>(call_.block_n) * kBlockM);
+      if (problem_.dropout > 0) clear(at(layout_.dropout), static_cast<int64_t>(call_.block_n) * kBlockM);
+    }
     if (additive || problem_.softcap > 0.0F) {
       additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_,
                          {unit_.batch, head_, rows_.first, rows_.count, key, count, partial}, at(layout_.additive));
@@ -286,8 +319,8 @@ class BackwardTask {
   void score(int64_t held_key, int count) {
     const Probabilities<Isa, kKind> epilogue{
         call_.scale, at(layout_.additive), minus_lse(), at(layout_.probabilities), at(layout_.slope), &ahead_};
-    score_tile<Isa>(at(layout_.queries), rows_.count, at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
-                    words_of<Isa>(problem_.head_dim), count, epilogue);
+    multiply_scores(at(layout_.queries), at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
+                    words_of<Isa>(problem_.head_dim), count, at(layout_.probabilities), epilogue);
   }
 
   template <bool kSoftcap, bool kDropout>
@@ -297,16 +330,28 @@ class BackwardTask {
         delta(), at(layout_.slope), at(layout_.dropout), at(layout_.probabilities), at(layout_.dscores), dbias, &ahead_};
     // Where dV alone is wanted the product is left out, but not its epilogue, which prepares P.
     const int words = call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0;
-    score_tile<Isa>(at(layout_.douts), rows_.count, at(layout_.values) + held_key * layout_.value_words, layout_.value_words, words,
-                    count, epilogue);
+    multiply_scores(at(layout_.douts), at(layout_.values) + held_key * layout_.value_words, layout_.value_words, words, count,
+                    at(layout_.dscores), epilogue);
+  }
+
+  // raw: on matrix tiles the sums' way to the epilogue.
+  template <class Epilogue>
+  void multiply_scores(const float* panel, const float* rows, int64_t stride, int words, int count, float* raw,
+                       const Epilogue& epilogue) {
+    if constexpr (kMatrix) {
+      matrix_scores<Isa>(rows, stride, panel, words, count, raw, epilogue);
+    } else {
+      score_tile<Isa>(panel, rows_.count, rows, stride, words, count, epilogue);
+    }
   }
 
   // The three products over the tile.
   void multiply(int64_t held_key, int count) {
     float *p = at(layout_.probabilities), *ds = at(layout_.dscores);
     // Keys up to a whole register block, to whose sums these rows would be added.
-    const auto padded = static_cast<int>(round_up(count, 8));
+    const auto padded = static_cast<int>(round_up(count, kMatrix ? kTileBlock : 8));
     clear_tile_rows<Isa>(p, count, padded);
+    if constexpr (kMatrix) clear_tile_rows<Isa>(ds, words_of<Isa>(count), padded / Isa::kGroup);
     if constexpr (Isa::kGroup == 1) clear_tile_rows<Isa>(ds, count, padded);
     if (problem_.dv.present) {
       multiply_keys(p, at(layout_.dout_pairs), layout_.value_stride, held_key, count, at(layout_.dv), problem_.head_dim_v, 1.0F,
@@ -317,7 +362,10 @@ class BackwardTask {
                     at(layout_.dk), problem_.head_dim, problem_.softmax_scale, tensors_.dk, problem_.dk);
     }
     if (!problem_.dq.present) return;
-    if (call_.direct_queries) {
+    if constexpr (kMatrix) {
+      matrix_add_queries<Isa>(at(layout_.turned_keys) + held_key / Isa::kGroup, call_.cut.held_keys / 2, ds, words_of<Isa>(count),
+                              layout_.key_stride, rows_.dq_started, at(layout_.turned_dq));
+    } else if (call_.direct_queries) {
       T* dq = element<T>(tensors_.dq, problem_.dq, unit_.batch, rows_.first, head_);
       const int64_t stride = problem_.dq.strides[1];
       if (streams(dq, stride, problem_.head_dim)) {
@@ -337,6 +385,10 @@ class BackwardTask {
   // dV and dK: [keys] += words of queries by rows of dO or Q.
   void multiply_keys(const float* words, const float* rows, int64_t stride, int64_t held_key, int count, float* sums, int64_t dim,
                      float factor, const Tensor& tensor, const TensorSpec& spec) {
+    if constexpr (kMatrix) {
+      matrix_add_keys<Isa>(words, rows, stride, count, sums + held_key * stride);
+      return;
+    }
     const int query_words = words_of<Isa>(rows_.count);
     if (!call_.direct_keys) {
       const ScratchOutput<Isa, OutputKind::accumulate> to{sums + held_key * stride, stride, nullptr};

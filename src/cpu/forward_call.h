@@ -66,6 +66,7 @@ struct IsaTable {
   // One task of a step of the backward pass, for a worker.
   using BackwardFunction = void (*)(const BackwardCall&, BackwardStep, int64_t task, int worker, float* scratch);
   BackwardFunction backward[kNumFloatTypes] = {};
+  bool matrix_tiles = false;  // its products are on matrix tiles, and have memory's sums as results
 };
 
 // Cuts a worker's scratch into parts that begin on cache lines.

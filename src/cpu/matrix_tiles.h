@@ -10,21 +10,23 @@ namespace fulmen::cpu {
 constexpr int kTile = 16;              // rows, and words of a row
 constexpr int kTileBlock = 2 * kTile;  // four sums, 2 x 2 tiles, halve the loads that a product needs
 
-// C = A B or C += A B, a step at a time, so that the tiles' work can be spread among other work. Rows and columns are rounded up to
-// kTileBlock: the operands' memory has them, and what they hold in the surplus reaches the surplus of C only. words is a multiple
-// of kTile, the surplus 0 in both operands. Columns are query rows: B and C have kBlockM of them.
+// C = A B or C += A B, a step at a time, so that the tiles' work can be spread among other work. Rows are rounded up to kTileBlock,
+// columns to kTile: the operands' memory has them, and what they hold in the surplus reaches the surplus of C only. words is a
+// multiple of kTile, the surplus 0 in both operands.
 template <class Tiles>
 class TileProduct {
  public:
   struct Operands {
     const float* a;  // [rows][words], a_stride floats apart
     int64_t a_stride;
-    const float* b;  // [words][kBlockM]
-    float* c;        // [rows][kBlockM]
+    const float* b;  // [words][columns], b_stride floats apart
+    float* c;        // [rows][columns], c_stride floats apart
     int rows;
     int columns;
     int words;
     bool accumulate;
+    int64_t b_stride = kBlockM;
+    int64_t c_stride = kBlockM;
   };
   TileProduct() = default;  // of nothing
   explicit TileProduct(const Operands& operands) : o_(operands) {}
@@ -35,24 +37,30 @@ class TileProduct {
   }
   FULMEN_INLINE bool done() const { return row_ >= o_.rows; }
   FULMEN_INLINE void step() {
-    float* c = o_.c + row_ * kBlockM + column_;
-    if (word_ == 0) begin(c);
+    // One tile's columns may be left.
+    const bool wide = o_.columns - column_ > kTile;
+    float* c = o_.c + row_ * o_.c_stride + column_;
+    if (word_ == 0) begin(c, wide);
     const float* a = o_.a + row_ * o_.a_stride + word_;
-    const float* b = o_.b + word_ * kBlockM + column_;
+    const float* b = o_.b + word_ * o_.b_stride + column_;
     Tiles::template load<4>(a, o_.a_stride);
-    Tiles::template load<6>(b, kBlockM);
+    Tiles::template load<6>(b, o_.b_stride);
     Tiles::template load<5>(a + kTile * o_.a_stride, o_.a_stride);
-    Tiles::template load<7>(b + kTile, kBlockM);
+    if (wide) Tiles::template load<7>(b + kTile, o_.b_stride);
     Tiles::template dot<0, 4, 6>();
     Tiles::template dot<2, 5, 6>();
-    Tiles::template dot<1, 4, 7>();
-    Tiles::template dot<3, 5, 7>();
+    if (wide) {
+      Tiles::template dot<1, 4, 7>();
+      Tiles::template dot<3, 5, 7>();
+    }
     word_ += kTile;
     if (word_ < o_.words) return;
-    Tiles::template store<0>(c, kBlockM);
-    Tiles::template store<1>(c + kTile, kBlockM);
-    Tiles::template store<2>(c + kTile * kBlockM, kBlockM);
-    Tiles::template store<3>(c + kTile * kBlockM + kTile, kBlockM);
+    Tiles::template store<0>(c, o_.c_stride);
+    Tiles::template store<2>(c + kTile * o_.c_stride, o_.c_stride);
+    if (wide) {
+      Tiles::template store<1>(c + kTile, o_.c_stride);
+      Tiles::template store<3>(c + kTile * o_.c_stride + kTile, o_.c_stride);
+    }
     word_ = 0;
     column_ += kTileBlock;
     if (column_ < o_.columns) return;
@@ -61,12 +69,13 @@ class TileProduct {
   }
 
  private:
-  FULMEN_INLINE void begin(const float* c) const {
+  FULMEN_INLINE void begin(const float* c, bool wide) const {
     if (o_.accumulate) {
-      Tiles::template load<0>(c, kBlockM);
-      Tiles::template load<1>(c + kTile, kBlockM);
-      Tiles::template load<2>(c + kTile * kBlockM, kBlockM);
-      Tiles::template load<3>(c + kTile * kBlockM + kTile, kBlockM);
+      Tiles::template load<0>(c, o_.c_stride);
+      Tiles::template load<2>(c + kTile * o_.c_stride, o_.c_stride);
+      if (!wide) return;
+      Tiles::template load<1>(c + kTile, o_.c_stride);
+      Tiles::template load<3>(c + kTile * o_.c_stride + kTile, o_.c_stride);
     } else {
       Tiles::template zero<0>();
       Tiles::template zero<1>();

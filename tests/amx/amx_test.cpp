@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "amx/emulated_tiles.h"
+#include "cpu/backward_kernel.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/tile_kernel.h"
 #include "support/attention_case.h"
+#include "support/run_kernel.h"
 
 namespace fulmen::testing {
 
@@ -31,6 +33,7 @@ class EmulatedBackend final : public Backend {
       owned_.push_back(cpu::make_prefill_kernel(*isa));
       owned_.push_back(cpu::make_short_kernel(*isa));
     }
+    owned_.push_back(cpu::make_backward_kernel(bf16_));
     for (const auto& kernel : owned_) kernels_.push_back(kernel.get());
   }
   std::string_view name() const noexcept override { return "amx_emulated"; }
@@ -79,6 +82,14 @@ class EmulatedAmx : public ::testing::Test {
       EXPECT_EQ(c.stray_writes(), "");
     }
     EXPECT_GT(kernels, 0) << to_string(spec);
+  }
+
+  static void check_backward(CaseSpec spec, Random& random) {
+    spec.backward = true;
+    spec.dtype = DType::bf16;
+    Case c(spec, random);
+    c.options.num_threads = 2;
+    EXPECT_TRUE(verified(c, "cpu.backward.amx_emulated", {"amx_emulated"})) << to_string(spec);
   }
 
  private:
@@ -133,6 +144,47 @@ TEST_F(EmulatedAmx, AnyFeatures) {
     CaseSpec spec = random_spec(random);
     check(spec, random);
   }
+}
+
+TEST_F(EmulatedAmx, GradientsOfEveryShape) {
+  Random random(4);
+  SCOPED_TRACE(test_seed());
+  for (const int64_t head_dim : {1, 16, 31, 32, 48, 59, 64, 80, 111, 128, 256}) {
+    for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {113, 203}, {70, 33}}) {
+      CaseSpec spec;
+      spec.batch = 1;
+      spec.num_heads = 2;
+      spec.num_kv_heads = 1;
+      spec.seqlen_q = seqlen_q;
+      spec.seqlen_k = seqlen_k;
+      spec.head_dim = head_dim;
+      spec.head_dim_v = head_dim % 3 == 0 ? 48 : head_dim;
+      spec.causal = random.pick({Causal::none, Causal::bottom_right});
+      check_backward(spec, random);
+    }
+  }
+}
+
+// Several blocks of held keys, and splits of the keys: sums of dQ wait in memory.
+TEST_F(EmulatedAmx, GradientsOfLongRows) {
+  Random random(5);
+  SCOPED_TRACE(test_seed());
+  for (const Causal causal : {Causal::none, Causal::bottom_right, Causal::top_left}) {
+    CaseSpec spec;
+    spec.batch = 1;
+    spec.num_heads = spec.num_kv_heads = 1;
+    spec.seqlen_q = 150;
+    spec.seqlen_k = 1300;
+    spec.head_dim = spec.head_dim_v = 48;
+    spec.causal = causal;
+    check_backward(spec, random);
+  }
+}
+
+TEST_F(EmulatedAmx, GradientsOfAnyFeatures) {
+  Random random(6);
+  SCOPED_TRACE(test_seed());
+  for (int i = 0; i < 40; ++i) check_backward(random_backward_spec(random), random);
 }
 
 }  // namespace
