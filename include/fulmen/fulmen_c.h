@@ -205,6 +205,26 @@ FULMEN_API int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options
 /* The same for every gradient in tensors. */
 FULMEN_API int fulmen_verify_backward(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);
 
+/* Appending to a KV cache; see kv_cache.h for shapes, dtypes and errors. */
+typedef struct fulmen_kv_cache {
+  size_t struct_size;
+  fulmen_tensor k_cache, v_cache;       /* written: [batch, rows, head, head_dim], or pages */
+  fulmen_tensor seqlens_k;              /* int32 [1, 1, 1, batch]: rows that are used before */
+  fulmen_tensor block_table;            /* optional int32 [1, 1, batch, max_pages] */
+  fulmen_tensor k_new, v_new;           /* [batch, seqlen_new, head, head_dim]; both or neither */
+  fulmen_tensor rotary_cos, rotary_sin; /* [1, 1, positions, rotary_dim / 2]; both or neither */
+  fulmen_tensor q, q_out;               /* with a rotary embedding: both or neither; q_out may be q */
+  fulmen_tensor seqlens_k_out;          /* optional output: seqlens_k + seqlen_new */
+  bool rotary_interleaved;              /* default true: pairs are neighbours; else the halves of rotary_dim */
+  bool queries_advance;                 /* default true: query i is at position seqlens_k + i; else all at seqlens_k */
+  int32_t num_threads;                  /* default 0: OpenMP's setting */
+  fulmen_parallel_for parallel_for;     /* default null: OpenMP */
+  void* parallel_for_context;
+} fulmen_kv_cache;
+FULMEN_API void fulmen_kv_cache_init(fulmen_kv_cache* call);
+/* device may be null: fulmen_default_device(). A GPU may still be at work on return. On error nothing is written. */
+FULMEN_API int fulmen_append_kv(const fulmen_kv_cache* call, const char* device, void* stream);
+
 typedef enum fulmen_feature {
   FULMEN_FEATURE_VARIABLE_LENGTHS = 1, /* cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k */
   FULMEN_FEATURE_PAGED = 2             /* block_table; needs the other one, too */

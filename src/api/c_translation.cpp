@@ -35,20 +35,20 @@ fulmen_tensor to_c(const Tensor& t) noexcept {
   return tensor;
 }
 
+Tensor to_cpp(const fulmen_tensor& view) noexcept {
+  Tensor tensor{view.data, static_cast<DType>(view.dtype)};
+  std::copy_n(view.shape, 4, tensor.shape.begin());
+  std::copy_n(view.strides, 4, tensor.strides.begin());
+  return tensor;
+}
+
 Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
   if (from == nullptr) return null_argument("tensors");
   fulmen_tensors t;
   fulmen_tensors_init(&t);
   if (Status status = read_struct("tensors", from, t); !status.ok()) return status;
   AttentionTensors tensors;
-  for (const TensorPair& pair : kTensorPairs) {
-    const fulmen_tensor& view = t.*pair.c;
-    Tensor& tensor = tensors.*pair.cpp;
-    tensor.data = view.data;
-    tensor.dtype = static_cast<DType>(view.dtype);
-    std::copy_n(view.shape, 4, tensor.shape.begin());
-    std::copy_n(view.strides, 4, tensor.strides.begin());
-  }
+  for (const TensorPair& pair : kTensorPairs) tensors.*pair.cpp = to_cpp(t.*pair.c);
   tensors.dropout_seed = t.dropout_seed;
   tensors.dropout_offset = t.dropout_offset;
   return tensors;

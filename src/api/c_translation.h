@@ -64,6 +64,7 @@ Status write_struct(const char* name, const Struct& from, Struct* to) {
 }
 
 fulmen_tensor to_c(const Tensor& tensor) noexcept;
+Tensor to_cpp(const fulmen_tensor& view) noexcept;
 Result<AttentionTensors> to_cpp(const fulmen_tensors* from);
 Result<AttentionOptions> to_cpp(const fulmen_options* from);
 

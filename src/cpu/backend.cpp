@@ -8,6 +8,7 @@
 #include "cpu/backward_kernel.h"
 #include "cpu/decode_kernel.h"
 #include "cpu/instruction_sets.h"
+#include "cpu/kv_cache.h"
 #include "cpu/tile_kernel.h"
 #include "reference/kernels.h"
 
@@ -43,6 +44,12 @@ class CpuBackend final : public Backend {
   }
 
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+
+  Status append_kv(const std::string& /*device*/, void* /*stream*/, const KvCacheProblem& problem, const KvCacheTensors& tensors,
+                   const KvCacheOptions& options) const override {
+    cpu::append_kv(problem, tensors, options);
+    return {};
+  }
 
  private:
   void own(std::unique_ptr<const Kernel> kernel) {
