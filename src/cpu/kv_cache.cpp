@@ -44,7 +44,7 @@ class Append {
   void rotate(const char* from, int64_t position, char* to) const noexcept {
     const int64_t half = p_.rotary_dim / 2;
     if (half > 0) {
-      float x[kMaxDim], cos[kMaxDim / 2], sin[kMaxDim / 2], turned[kMaxDim];
+      float x[kMaxDim] = {}, cos[kMaxDim / 2] = {}, sin[kMaxDim / 2] = {}, turned[kMaxDim] = {};
       reference::decode_row(from, p_.dtype, 0, p_.rotary_dim, x);
       reference::decode_row(t_.rotary_cos.data, p_.rotary_cos.dtype, position * p_.rotary_cos.strides[2], half, cos);
       reference::decode_row(t_.rotary_sin.data, p_.rotary_sin.dtype, position * p_.rotary_sin.strides[2], half, sin);
