@@ -5,6 +5,9 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#include <pthread.h>
+
+#include <vector>
 #endif
 
 namespace fulmen::cpu {
@@ -25,6 +28,28 @@ int take_extra_threads(int wanted, int limit) noexcept {
     const int taken = std::clamp(limit - used, 0, wanted);
     if (taken == 0 || in_use.compare_exchange_weak(used, used + taken, std::memory_order_relaxed)) return taken;
   }
+}
+
+// A forked child has none of its parent's threads, but OpenMP's runtime may count on them and wait for ever. Threads of the child's
+// own do the work there.
+bool forked = false;
+[[maybe_unused]] const int kForkWatch = pthread_atfork(nullptr, nullptr, [] {
+  forked = true;
+  extra_threads_in_use().store(0, std::memory_order_relaxed);
+});
+
+void run_on_new_threads(int extra, void (*task)(void* arg, int64_t worker), void* arg) noexcept {
+  std::vector<std::thread> threads;
+  bool more = true;
+  for (int worker = 1; worker <= extra && more; ++worker) {
+    try {
+      threads.emplace_back(task, arg, worker);
+    } catch (...) {
+      more = false;  // fewer threads do the same work
+    }
+  }
+  task(arg, 0);
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
@@ -55,6 +80,11 @@ void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task
   if (workers > 1 && omp_in_parallel() == 0) {
     const int extra = take_extra_threads(workers - 1, settings.num_threads - 1);
     if (extra > 0) {
+      if (forked) {
+        run_on_new_threads(extra, task, arg);
+        extra_threads_in_use().fetch_sub(extra, std::memory_order_relaxed);
+        return;
+      }
 #pragma omp parallel num_threads(extra + 1)
       task(arg, omp_get_thread_num());
       extra_threads_in_use().fetch_sub(extra, std::memory_order_relaxed);

@@ -150,6 +150,17 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
   }
 }
 
+// For tensors that are known to have no memory to look at.
+void refuse_torch(nb::handle object, const char* name) {
+  const std::string layout = text_of(object.attr("layout")), device = text_of(object.attr("device").attr("type"));
+  if (layout != "torch.strided") {
+    throw nb::value_error((std::string(name) + " has layout " + layout + ": strided is accepted").c_str());
+  }
+  if (device != "cpu" && device != "cuda") {
+    throw nb::value_error((std::string(name) + " is on device " + device + ": cpu and cuda are accepted").c_str());
+  }
+}
+
 // PyTorch before it had the exchange table.
 void read_torch(nb::handle object, const char* name, Array& array) {
   const auto dtype = text_of(object.attr("dtype"));
@@ -167,12 +178,12 @@ void read_torch(nb::handle object, const char* name, Array& array) {
     refuse_dtype(name, dtype);
   }
   const nb::object device = object.attr("device");
-  const auto kind = nb::cast<std::string>(device.attr("type"));
+  const auto kind = text_of(device.attr("type"));
+  if (kind != "cpu" && kind != "cuda") refuse_torch(object, name);
+  if (text_of(object.attr("layout")) != "torch.strided") refuse_torch(object, name);
   if (kind == "cuda") {
     const bool rocm = !nb::module_::import_("torch").attr("version").attr("hip").is_none();
     array.device = {rocm ? kDlRocm : kDlCuda, nb::cast<int32_t>(device.attr("index"))};
-  } else if (kind != "cpu") {
-    throw nb::value_error((std::string(name) + " is on device " + kind + ": cpu and cuda are accepted").c_str());
   }
   const nb::object shape = object.attr("shape"), strides = object.attr("stride")();
   check_ndim(name, static_cast<int64_t>(nb::len(shape)));
@@ -228,7 +239,11 @@ Array read_array(nb::handle object, const char* name) {
   switch (known.access) {
     case Access::exchange: {
       DlTensor tensor;
-      if (known.api->view(object.ptr(), &tensor) != 0) throw nb::python_error();
+      if (known.api->view(object.ptr(), &tensor) != 0) {
+        nb::python_error theirs;
+        if (known.is_torch) refuse_torch(object, name);
+        throw theirs;
+      }
       read_dl_tensor(tensor, name, array);
       break;
     }

@@ -1,0 +1,156 @@
+"""torch.nn.functional.scaled_dot_product_attention by Fulmen: as a function, in a with block, or for the whole process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from fulmen.torch._frontend import FRAMEWORK
+from fulmen.torch._ops import last_dim_contiguous
+
+_Tensor = torch.Tensor
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_torch_sdpa: Callable[..., _Tensor] = torch.nn.functional.scaled_dot_product_attention
+
+
+def scaled_dot_product_attention(
+    query: _Tensor,
+    key: _Tensor,
+    value: _Tensor,
+    attn_mask: _Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> _Tensor:
+    """What torch.nn.functional.scaled_dot_product_attention computes, with its arguments.
+
+    Args:
+      query: [..., heads, seqlen_q, head_dim], float32, float16 or bfloat16; key, value: [..., heads, seqlen_k, head_dim]. Leading
+        dims broadcast. enable_gqa: key and value may have fewer heads, of which heads is a multiple.
+      attn_mask: broadcasts to [..., heads, seqlen_q, seqlen_k]; bool, True attends, or float, added to the scores (differentiable).
+      is_causal: aligned top left; not together with attn_mask.
+      dropout_p: applied always, by torch's generator. scale: None is 1 / sqrt(head_dim).
+
+    Returns:
+      [..., heads, seqlen_q, head_dim of value], in memory positions before heads. Errors are those of fulmen.attention.
+    """
+    if is_causal and attn_mask is not None:
+        raise ValueError("is_causal is True and attn_mask is given: one of the two is accepted")
+    if dropout_p >= 1:
+        if dropout_p > 1:
+            raise ValueError(f"dropout_p is {dropout_p}: 0 to 1 is accepted")
+        return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa) * 0
+    causal = "top_left" if is_causal else False
+    options = (scale, 0.0, causal, -1, -1, dropout_p, None, 0, False, None, 0, False)
+    if query.dim() == 4 and key.dim() == 4 and (enable_gqa or query.size(1) == key.size(1)) and not torch.compiler.is_compiling():
+        try:
+            return _attention(query, key, value, attn_mask, options)
+        except ValueError:  # what broadcasts, and strides that kernels do not take, is seen to below
+            pass
+    return _in_four_dims(query, key, value, attn_mask, options, enable_gqa)
+
+
+def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None, options: tuple[Any, ...]) -> _Tensor:
+    bias = keep_mask = None
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            keep_mask = mask
+        else:
+            bias = mask
+    return FRAMEWORK.forward((query, key, value, None, bias, keep_mask, None, None), options, None, True, False)
+
+
+def _in_four_dims(
+    query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None, options: tuple[Any, ...], enable_gqa: bool
+) -> _Tensor:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() < 2:
+            raise ValueError(f"{name} has {tensor.dim()} dims: 2 or more are accepted")
+    tensors = [t.reshape((1,) * (4 - t.dim()) + t.shape) if t.dim() < 4 else t for t in (query, key, value)]
+    heads = [t.shape[-3] for t in tensors]
+    if not enable_gqa and any(n not in (1, heads[0]) for n in heads[1:]):
+        raise ValueError(
+            f"key has {heads[1]} heads, value {heads[2]}, query {heads[0]}: the same is accepted, or a divisor with enable_gqa=True"
+        )
+    if heads[1] != heads[2]:
+        tensors[1:] = (t.expand(*t.shape[:-3], max(heads[1:]), *t.shape[-2:]) for t in tensors[1:])
+    leading = torch.broadcast_shapes(*(t.shape[:-3] for t in tensors))
+    tensors = [last_dim_contiguous(t.expand(*leading, *t.shape[-3:]).flatten(0, -4)) for t in tensors]
+    if mask is not None:
+        if mask.dim() > 4 or (len(leading) > 1 and mask.dim() == 4 and mask.shape[0] > 1):
+            mask = mask.expand(*leading, *mask.shape[-3:]).flatten(0, -4)
+        mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
+        mask = last_dim_contiguous(mask.expand(*mask.shape[:-1], tensors[1].shape[2]))
+    out = _attention(*tensors, mask, options)
+    rows = (query.shape[-2], value.shape[-1])
+    if query.dim() == 4 == len(leading) + 3:
+        return out
+    dims = max(query.dim(), key.dim(), value.dim())
+    return out.reshape((*leading, heads[0], *rows)[len(leading) + 3 - dims :])
+
+
+def _why_not(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None) -> str | None:
+    """Why torch has to compute a call itself; None where Fulmen can."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.is_nested or tensor.layout != torch.strided:
+            return f"{name} is not strided"
+        if tensor.dtype not in _DTYPES:
+            return f"{name} has dtype {tensor.dtype}"
+        if tensor.device.type not in ("cpu", "cuda"):
+            return f"{name} is on {tensor.device}"
+        if not 1 <= tensor.size(-1) <= 256:
+            return f"{name} has a head_dim of {tensor.size(-1)}"
+    if mask is not None and mask.dtype != torch.bool and mask.dtype not in _DTYPES:
+        return f"attn_mask has dtype {mask.dtype}"
+    return None
+
+
+def _routed(
+    query: _Tensor,
+    key: _Tensor,
+    value: _Tensor,
+    attn_mask: _Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> _Tensor:
+    """scaled_dot_product_attention, by torch where Fulmen has no kernel."""
+    reason = _why_not(query, key, value, attn_mask)
+    if reason is None:
+        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if not torch.compiler.is_compiling() and os.environ.get("FLASH_ATTENTION_DEBUG") == "1":
+        print(f"fulmen: torch computes this scaled_dot_product_attention: {reason}", file=sys.stderr)
+    return _torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+class sdpa(TorchFunctionMode):
+    """with fulmen.torch.sdpa(): torch.nn.functional.scaled_dot_product_attention is Fulmen's, in this thread.
+
+    Calls for which Fulmen has no kernel (float64, head_dim over 256, other devices) stay torch's own; FLASH_ATTENTION_DEBUG=1 names
+    each on stderr, with the reason.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is _torch_sdpa:
+            return _routed(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def enable_sdpa() -> None:
+    """From now on torch.nn.functional.scaled_dot_product_attention is Fulmen's, in the whole process, under torch.compile, too.
+
+    It replaces the name in torch.nn.functional: modules that have imported the function itself before keep torch's.
+    """
+    torch.nn.functional.scaled_dot_product_attention = _routed
+
+
+def disable_sdpa() -> None:
+    """Takes enable_sdpa() back."""
+    torch.nn.functional.scaled_dot_product_attention = _torch_sdpa

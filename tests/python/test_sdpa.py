@@ -1,0 +1,150 @@
+"""scaled_dot_product_attention: torch's signature and semantics, and torch's own function routed to Fulmen."""
+
+import inspect
+
+import fulmen.torch
+import pytest
+import torch
+import torch.nn.functional as F
+from fulmen import _core
+from problems import SEED, assert_close
+
+sdpa = fulmen.torch.scaled_dot_product_attention
+TORCH_SDPA = F.scaled_dot_product_attention
+randn = torch.randn
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(SEED)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The number of times that a kernel of Fulmen was asked for."""
+    made = []
+    original = _core.forward
+    monkeypatch.setattr(_core, "forward", lambda *args: made.append(args) or original(*args))
+    return made
+
+
+def qkv():
+    return randn(2, 4, 9, 16), randn(2, 4, 11, 16), randn(2, 4, 11, 16)
+
+
+CASES = {
+    "plain": lambda q, k, v: ((q, k, v), {}),
+    "causal": lambda q, k, v: ((q, k, v), {"is_causal": True}),
+    "scale": lambda q, k, v: ((q, k, v), {"scale": 0.3}),
+    "positional": lambda q, k, v: ((q, k, v, None, 0.0, True), {}),
+    "bool mask": lambda q, k, v: ((q, k, v, torch.rand(2, 1, 9, 11) < 0.6), {}),
+    "rows without keys": lambda q, k, v: ((q, k, v, torch.arange(9)[:, None] > torch.arange(11)), {}),
+    "float mask": lambda q, k, v: ((q, k, v), {"attn_mask": randn(2, 4, 9, 11)}),
+    "2d mask": lambda q, k, v: ((q, k, v), {"attn_mask": randn(9, 11)}),
+    "mask without keys": lambda q, k, v: ((q, k, v), {"attn_mask": randn(2, 1, 9, 1)}),
+    "gqa": lambda q, k, v: ((q, k[:, :2], v[:, :2]), {"enable_gqa": True}),
+    "one head": lambda q, k, v: ((q, k[:, :1], v[:, :1]), {}),
+    "head_dim of v": lambda q, k, v: ((q, k, v[..., :5]), {}),
+    "3 dims": lambda q, k, v: ((q[0], k[0], v[0]), {"is_causal": True}),
+    "3 dims, mask": lambda q, k, v: ((q[0], k[0], v[0], randn(4, 9, 11)), {}),
+    "2 dims": lambda q, k, v: ((q[0, 0], k[0, 0], v[0, 0]), {}),
+    "5 dims": lambda q, k, v: (tuple(t.expand(3, -1, -1, -1, -1) for t in (q, k, v)), {}),
+    "5 dims, mask": lambda q, k, v: (tuple(t.expand(3, -1, -1, -1, -1) for t in (q, k, v)), {"attn_mask": randn(2, 1, 9, 11)}),
+    "5 dims, own mask": lambda q, k, v: (
+        tuple(t.expand(3, -1, -1, -1, -1) for t in (q, k, v)),
+        {"attn_mask": randn(3, 1, 1, 9, 11)},
+    ),
+    "broadcast": lambda q, k, v: ((q, k[:1], v[:1]), {}),
+    "broadcast query": lambda q, k, v: ((q[0], k, v), {}),
+    "strided": lambda q, k, v: ((q.mT.contiguous().mT, k, v[..., ::2]), {}),
+    "empty": lambda q, k, v: ((q[:0], k[:0], v[:0]), {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_semantics(name, calls):
+    arguments, options = CASES[name](*qkv())
+    leaves = [t.detach().requires_grad_(t.is_floating_point()) if isinstance(t, torch.Tensor) else t for t in arguments]
+    options = {n: o.requires_grad_() if isinstance(o, torch.Tensor) and o.is_floating_point() else o for n, o in options.items()}
+    wanted = [t for t in [*leaves, *options.values()] if isinstance(t, torch.Tensor) and t.requires_grad]
+
+    def run(function, cast):
+        out = function(*map(cast, leaves), **{n: cast(o) for n, o in options.items()})
+        return out, torch.autograd.grad(out.double().square().sum(), wanted)
+
+    out, gradients = run(sdpa, lambda t: t)
+    assert calls
+    expected, expected_gradients = run(
+        TORCH_SDPA, lambda t: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t
+    )
+    assert_close(out.detach(), expected.detach(), "fp32")
+    for at, (ours, theirs) in enumerate(zip(gradients, expected_gradients, strict=True)):
+        assert_close(ours, theirs, "fp32", f"gradient {at}")
+    with torch.no_grad():
+        assert torch.equal(sdpa(*leaves, **options), out)
+
+
+def test_signature():
+    names = ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
+    assert list(inspect.signature(sdpa).parameters) == names
+    q, k, v = qkv()
+    mask = torch.rand(9, 11) < 0.5
+    out = sdpa(query=q, key=k, value=v, attn_mask=mask, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False)
+    assert_close(out, TORCH_SDPA(q, k, v, mask), "fp32")
+
+
+def test_dropout():
+    q, k, v = (randn(2, 4, 64, 16) for _ in range(3))
+    torch.manual_seed(3)
+    out = sdpa(q, k, v, dropout_p=0.5)
+    torch.manual_seed(3)
+    assert torch.equal(sdpa(q, k, v, dropout_p=0.5), out) and not torch.equal(sdpa(q, k, v), out)
+    assert (sdpa(q, k, v, dropout_p=1.0) == 0).all()
+
+
+def test_errors():
+    q, k, v = qkv()
+    for call, message in {
+        lambda: sdpa(q, k, v, torch.ones(9, 11), is_causal=True): "is_causal is True and attn_mask is given",
+        lambda: sdpa(q, k[:, :2], v[:, :2]): "key has 2 heads, value 2, query 4: the same is accepted",
+        lambda: sdpa(q, k, v, dropout_p=1.5): "dropout_p is 1.5: 0 to 1 is accepted",
+        lambda: sdpa(q, k[..., :8], v): "k.shape",
+        lambda: sdpa(q[0, 0, 0], k, v): "query has 1 dims: 2 or more",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+    with pytest.raises(TypeError, match="q has dtype float64"):
+        sdpa(q.double(), k.double(), v.double())
+
+
+def test_with_block(calls, capfd, monkeypatch):
+    q, k, v = qkv()
+    expected = TORCH_SDPA(q, k, v, is_causal=True)
+    assert not calls
+    with fulmen.torch.sdpa():
+        assert_close(F.scaled_dot_product_attention(q, k, v, is_causal=True), expected, "fp32")
+        assert len(calls) == 1
+        assert_close(TORCH_SDPA(query=q, key=k, value=v, is_causal=True), expected, "fp32")
+        assert len(calls) == 2
+        monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
+        capfd.readouterr()
+        assert F.scaled_dot_product_attention(q.double(), k.double(), v.double()).dtype == torch.float64
+        assert "torch computes this scaled_dot_product_attention: query has dtype torch.float64" in capfd.readouterr().err
+        wide = randn(1, 1, 4, 300)
+        assert_close(F.scaled_dot_product_attention(wide, wide, wide), TORCH_SDPA(wide, wide, wide), "fp32")
+    F.scaled_dot_product_attention(q, k, v)
+    assert len(calls) == 2
+
+
+def test_process_wide(calls):
+    layer = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+    x = randn(3, 10, 32)
+    expected = layer(x, x, x, need_weights=False)[0]
+    fulmen.torch.enable_sdpa()
+    try:
+        out = layer(x, x, x, need_weights=False)[0]
+        assert len(calls) == 1
+    finally:
+        fulmen.torch.disable_sdpa()
+    assert F.scaled_dot_product_attention is TORCH_SDPA
+    assert_close(out.detach(), expected.detach(), "fp32")

@@ -1,0 +1,247 @@
+"""torch tensors: every option and its gradients against torch's own arithmetic in float64, views, autograd, the module."""
+
+import fulmen
+import fulmen.torch
+import pytest
+import torch
+from problems import SEED, assert_close
+from torch.utils.checkpoint import checkpoint
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(SEED)
+
+
+def attention_float64(
+    q,
+    k,
+    v,
+    *,
+    bias=None,
+    keep_mask=None,
+    alibi_slopes=None,
+    sinks=None,
+    softcap=0.0,
+    causal=False,
+    window_left=-1,
+    kept=None,
+    p=0.0,
+):
+    q, k, v = (t.double().transpose(1, 2) for t in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = q @ k.transpose(2, 3) / q.shape[3] ** 0.5
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.double()
+    distance = torch.arange(k.shape[2]) - (
+        torch.arange(q.shape[2])[:, None] + (0 if causal == "top_left" else k.shape[2] - q.shape[2])
+    )
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes.double()[:, None, None] * distance.abs()
+    attended = torch.ones_like(distance, dtype=torch.bool) if keep_mask is None else keep_mask
+    if causal:
+        attended = attended & (distance <= 0)
+    if window_left >= 0:
+        attended = attended & (distance >= -window_left)
+    scores = scores.masked_fill(~attended, -torch.inf)
+    lse = scores.logsumexp(-1)
+    if sinks is not None:
+        lse = torch.logaddexp(lse, sinks.double()[:, None])
+    weights = (scores - lse[..., None]).exp()
+    if kept is not None:
+        weights = weights * kept / (1 - p)
+    return (weights @ v).transpose(1, 2), lse
+
+
+def problem(dtype="fp32", requires_grad=True, b=2, sq=29, sk=41, hq=4, hkv=2, d=16):
+    shapes = [(b, sq, hq, d), (b, sk, hkv, d), (b, sk, hkv, d)]
+    return tuple(torch.randn(s, dtype=DTYPES[dtype]).requires_grad_(requires_grad) for s in shapes)
+
+
+def cases():
+    return {
+        "plain": {},
+        "softcap": {"softcap": 3.0},
+        "causal": {"causal": True},
+        "top_left": {"causal": "top_left", "window_left": 7},
+        "bias": {"bias": torch.randn(2, 4, 29, 41, requires_grad=True)},
+        "bias_of_heads": {"bias": torch.randn(1, 4, 1, 41, dtype=torch.bfloat16, requires_grad=True)},
+        "mask": {"keep_mask": torch.rand(2, 1, 29, 41) < 0.8},
+        "alibi": {"alibi_slopes": torch.rand(4), "causal": True},
+        "sinks": {"sinks": torch.randn(4, requires_grad=True)},
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("path", ["eager", "op"])
+def test_options_and_gradients(name, dtype, path):
+    options = cases()[name]
+    inputs = [*problem(dtype), *(t for t in options.values() if isinstance(t, torch.Tensor) and t.requires_grad)]
+
+    def run(function, **more):
+        out, lse = function(*inputs[:3], **options, **more)
+        return out, lse, torch.autograd.grad((out.double() * weights).sum() + (lse.double() * lse_weights).sum(), inputs)
+
+    q = inputs[0]
+    weights, lse_weights = torch.randn(q.shape).to(q.dtype).double(), torch.randn(2, 4, 29).double()
+    if path == "op":  # a mode that sees everything makes calls go through torch.ops.fulmen
+        with torch.overrides.BaseTorchFunctionMode():
+            out, lse, gradients = run(fulmen.attention, return_lse=True)
+    else:
+        out, lse, gradients = run(fulmen.attention, return_lse=True)
+    expected, expected_lse, expected_gradients = run(attention_float64)
+    assert out.dtype == q.dtype and lse.dtype == torch.float32
+    assert_close(out.detach().double(), expected.detach(), dtype)
+    assert_close(lse.detach(), expected_lse.detach(), "fp32", "lse")
+    for at, (ours, theirs, like) in enumerate(zip(gradients, expected_gradients, inputs, strict=True)):
+        assert ours.dtype == like.dtype and ours.shape == like.shape
+        exact = "fp32" if like.dtype == torch.float32 == q.dtype else "bf16" if like.dtype == torch.bfloat16 else dtype
+        assert_close(ours.double(), theirs.double(), exact, f"gradient {at}")
+
+
+def test_only_gradients_that_are_needed():
+    q, k, v = problem()
+    k.requires_grad_(False)
+    out = fulmen.attention(q, k, v)
+    out.sum().backward()  # a gradient whose strides are all 0
+    assert q.grad is not None and k.grad is None and v.grad is not None
+    (lse_alone,) = torch.autograd.grad(fulmen.attention(q, k, v, return_lse=True)[1].sum(), q)
+    (expected,) = torch.autograd.grad(attention_float64(q, k, v)[1].sum(), q)
+    assert_close(lse_alone, expected, "fp32")
+
+
+def test_gradcheck():
+    q, k, v = problem(b=1, sq=5, sk=6, hq=2, hkv=1, d=4)
+    bias, sinks = torch.randn(2, 5, 6, requires_grad=True), torch.randn(2, requires_grad=True)
+
+    def function(q, k, v, bias, sinks):
+        return fulmen.attention(q, k, v, bias=bias, sinks=sinks, softcap=5.0, causal=True, return_lse=True)
+
+    assert torch.autograd.gradcheck(function, (q, k, v, bias, sinks), eps=1e-2, atol=2e-3, rtol=2e-2, fast_mode=True)
+
+
+def test_double_backward_is_refused():
+    q, k, v = problem()
+    for call in (lambda: fulmen.attention(q, k, v), lambda: op_call(q, k, v)):
+        (gradient,) = torch.autograd.grad(call().square().sum(), q, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"fulmen.attention has no second derivative"):
+            gradient.sum().backward()
+
+
+def op_call(q, k, v, need_lse=True):
+    options = (None, None, 0.0, "none", -1, -1, 0.0, False, None, 0, False, None)
+    return torch.ops.fulmen.attention(q, k, v, None, None, None, None, *options, need_lse)[0]
+
+
+def test_views_are_read_in_place():
+    q, k, v = problem(requires_grad=False, sq=41, hkv=4)
+    expected = fulmen.attention(q, k, v, causal=True)
+    packed = torch.stack([q, k, v], 2)
+    assert torch.equal(fulmen.attention(*packed.unbind(2), causal=True), expected)
+    bhsd = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
+    assert torch.equal(fulmen.attention(*(t.transpose(1, 2) for t in bhsd), causal=True), expected)
+    out = fulmen.attention(*bhsd, causal=True, layout="bhsd")
+    assert torch.equal(out, expected.transpose(1, 2)) and out.transpose(1, 2).is_contiguous()
+    into = torch.full((2, 4, 41, 16), torch.nan)
+    assert fulmen.attention(*bhsd, causal=True, layout="bhsd", out=into) is into and torch.equal(into, out)
+    leaves = [t.clone().requires_grad_() for t in bhsd]
+    fulmen.attention(*leaves, causal=True, layout="bhsd").square().sum().backward()
+    straight = [t.clone().requires_grad_() for t in (q, k, v)]
+    fulmen.attention(*straight, causal=True).square().sum().backward()
+    for a, b in zip(leaves, straight, strict=True):
+        assert torch.equal(a.grad.transpose(1, 2), b.grad)
+
+
+def test_dropout_draws_from_torch():
+    q, k, v = problem(requires_grad=False, sq=64, sk=64)
+    torch.manual_seed(5)
+    first, second = (fulmen.attention(q, k, v, dropout=0.4) for _ in range(2))
+    torch.manual_seed(5)
+    assert torch.equal(fulmen.attention(q, k, v, dropout=0.4), first) and not torch.equal(first, second)
+    fixed = {"dropout": 0.25, "dropout_seed": 2**64 - 5, "dropout_offset": 1}
+    out = fulmen.attention(q, k, v, **fixed)
+    with torch.overrides.BaseTorchFunctionMode():
+        assert torch.equal(fulmen.attention(q, k, v, **fixed), out)
+    kept = fulmen.dropout_mask(q, k, **fixed)
+    assert isinstance(kept, torch.Tensor) and kept.dtype == torch.bool
+    assert_close(out, attention_float64(q, k, v, kept=kept, p=0.25)[0], "fp32")
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_module_and_checkpointing(reentrant):
+    attn = fulmen.torch.FlashAttention(softmax_scale=0.2, attention_dropout=0.3)
+    q, k, v = problem()
+
+    def gradient(wrap):
+        torch.manual_seed(11)
+        out = wrap(lambda *t: attn(*t, causal=True) * 1.0, q, k, v)
+        return torch.autograd.grad(out.square().sum(), (q, k, v))
+
+    plain = gradient(lambda f, *t: f(*t))
+    if reentrant:  # works by backward() alone
+        torch.manual_seed(11)
+        checkpoint(lambda *t: attn(*t, causal=True) * 1.0, q, k, v, use_reentrant=True).square().sum().backward()
+        again = tuple(t.grad for t in (q, k, v))
+    else:
+        again = gradient(lambda f, *t: checkpoint(f, *t, use_reentrant=False))
+    for a, b in zip(plain, again, strict=True):
+        assert torch.equal(a, b)
+    attn.eval()
+    assert torch.equal(attn(q, k, v, causal=True), fulmen.attention(q, k, v, causal=True, softmax_scale=0.2))
+    with pytest.raises(ValueError, match=r"attention_dropout is 1.5: 0 or more, and less than 1, is accepted"):
+        fulmen.torch.FlashAttention(attention_dropout=1.5)
+
+
+def test_reference_and_verify():
+    q, k, v = problem("bf16", requires_grad=False)
+    out, lse = fulmen.attention(q, k, v, causal=True, return_lse=True)
+    reference = fulmen.attention_reference(q, k, v, causal=True)
+    assert reference.dtype == torch.float64 and reference.device == q.device
+    assert_close(reference, attention_float64(q, k, v, causal=True)[0], "fp32")
+    assert fulmen.verify(q, k, v, out, lse=lse, causal=True).ok
+    gradients = fulmen.attention_backward(out, q, k, v, out, lse, causal=True)
+    assert gradients.dk.dtype == torch.bfloat16 and gradients.dbias is None
+    assert fulmen.verify(q, k, v, out, lse=lse, dout=out, dq=gradients.dq, dk=gradients.dk, causal=True).ok
+    assert fulmen.plan(q, k, v, causal=True).kernel in fulmen.explain(q, k, v, causal=True)
+
+
+def test_parameters_and_inference_mode():
+    q, k, v = problem(requires_grad=False)
+    expected = fulmen.attention(q, k, v)
+    parameter = torch.nn.Parameter(q)
+    out = fulmen.attention(parameter, k, v)
+    assert out.requires_grad and torch.equal(out, expected)
+    with torch.inference_mode():
+        assert torch.equal(fulmen.attention(parameter, k, v), expected)
+    with torch.device("cpu"):
+        assert torch.equal(fulmen.attention(q, k, v), expected)
+
+
+ERRORS = {
+    "float64": (lambda q, k, v: fulmen.attention(q.double(), k, v), TypeError, "q has dtype float64: float32, float16"),
+    "mixed": (lambda q, k, v: fulmen.attention(q, k.half(), v), ValueError, "k.dtype is fp16"),
+    "numpy": (lambda q, k, v: fulmen.attention(q, k.tolist(), v), TypeError, "k is of type list"),
+    "stride": (lambda q, k, v: fulmen.attention(q.mT.contiguous().mT, k, v), ValueError, "q.strides is .* last dim must be contig"),
+    "meta": (lambda q, k, v: fulmen.attention(q, k.to("meta"), v), ValueError, "k is on device meta: cpu and cuda are accepted"),
+    "sparse": (lambda q, k, v: fulmen.attention(q.to_sparse(), k, v), ValueError, "q has layout torch.sparse_coo: strided is"),
+    "conj": (lambda q, k, v: fulmen.attention(torch.view_as_complex(q.reshape(2, 29, 4, 8, 2)), k, v), TypeError, "complex"),
+    "out": (lambda q, k, v: fulmen.attention(q.requires_grad_(), k, v, out=torch.empty_like(q)), ValueError, "out is given and an"),
+    "lse": (
+        lambda q, k, v: op_call(q.requires_grad_(), k, v, need_lse=False).sum().backward(),
+        RuntimeError,
+        "need_lse is False: the gradients of fulmen.attention need the lse",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    call, error, message = ERRORS[name]
+    with pytest.raises(error, match=message):
+        call(*problem(requires_grad=False))

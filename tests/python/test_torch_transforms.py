@@ -1,0 +1,210 @@
+"""torch.compile, torch.func, autocast, opcheck and fake tensors: what sees torch.ops.fulmen."""
+
+import fulmen
+import fulmen.torch
+import pytest
+import torch
+import torch.nn.functional as F
+from problems import SEED, assert_close
+from torch.func import grad, jacrev, vjp, vmap
+
+randn = torch.randn
+OPTIONS = (None, None, 0.0, "bottom_right", -1, -1, 0.0, False, None, 0, False, None)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(SEED)
+    torch._dynamo.reset()
+
+
+def qkv(*leading, sq=7, sk=9, requires_grad=False):
+    return tuple(randn(*leading, 2, s, 2, 8).requires_grad_(requires_grad) for s in (sq, sk, sk))
+
+
+def by_torch(q, k, v, bias=None):
+    """Bottom-right causal, differentiable in every way."""
+    mask = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+    scores = q.transpose(1, 2) @ k.transpose(1, 2).mT / q.shape[3] ** 0.5
+    scores = (scores if bias is None else scores + bias).masked_fill(~mask, -torch.inf)
+    return (scores.softmax(-1) @ v.transpose(1, 2)).transpose(1, 2)
+
+
+def by_fulmen(q, k, v, bias=None):
+    return fulmen.attention(q, k, v, bias=bias, causal=True)
+
+
+def close(ours, theirs):
+    ours, theirs = (t if isinstance(t, tuple) else (t,) for t in (ours, theirs))
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a.detach(), b.detach(), "fp32")
+
+
+def test_opcheck():
+    q, k, v = qkv(requires_grad=True)
+    bias, sinks = randn(1, 2, 1, 9, requires_grad=True), randn(2, requires_grad=True)
+    arguments = (q, k, v, bias, torch.rand(7, 9) < 0.9, torch.rand(2), sinks, *OPTIONS)
+    torch.library.opcheck(torch.ops.fulmen.attention.default, (*arguments, True))
+    torch.library.opcheck(
+        torch.ops.fulmen.attention.default, (*(t.detach() if isinstance(t, torch.Tensor) else t for t in arguments), False)
+    )
+    out, lse = torch.ops.fulmen.attention(*arguments, True)
+    dropped = (*arguments[:7], torch.tensor([1, 2]), *OPTIONS[1:6], 0.5, *OPTIONS[7:])
+    torch.library.opcheck(torch.ops.fulmen.attention.default, (*dropped, True))
+    detached = [t.detach() if isinstance(t, torch.Tensor) else t for t in (*arguments, out, lse, randn(out.shape), None, 0b11111)]
+    torch.library.opcheck(torch.ops.fulmen.attention_backward.default, tuple(detached))
+    torch.library.opcheck(torch.ops.fulmen.attention_backward.default, (*detached[:-2], randn(lse.shape), 0b00101))
+
+
+def graphs():
+    """A backend of torch.compile that keeps what it is given, and runs it as it is."""
+    seen = []
+
+    def backend(module, _inputs):
+        seen.append(module)
+        return module
+
+    return seen, backend
+
+
+def has_op(module, name="fulmen.attention"):
+    return any(name in str(node.target) for node in module.graph.nodes)
+
+
+def test_compile_with_dynamic_shapes():
+    seen, backend = graphs()
+    compiled = torch.compile(by_fulmen, fullgraph=True, dynamic=True, backend=backend)
+    for sq, sk in ((5, 9), (6, 11), (17, 23)):  # equal sizes would become one symbol
+        q, k, v = qkv(sq=sq, sk=sk)
+        close(compiled(q, k, v), by_torch(q, k, v))
+    assert len(seen) == 1 and has_op(seen[0])
+
+
+def test_compile_trains_by_inductor():
+    def step(function, q, k, v, bias):
+        return torch.autograd.grad((function(q, k, v, bias) * 2).sin().sum(), (q, k, v, bias))
+
+    compiled = torch.compile(
+        lambda q, k, v, b: fulmen.attention(q * 1.5, k, v.relu(), bias=b, causal=True) + 1, fullgraph=True, dynamic=True
+    )
+    for size in (9, 12):
+        q, k, v = qkv(sq=size, sk=size + 1, requires_grad=True)
+        bias = randn(2, 1, size, size + 1, requires_grad=True)
+        expected = step(lambda q, k, v, b: by_torch(q * 1.5, k, v.relu(), b) + 1, q, k, v, bias)
+        close(step(compiled, q, k, v, bias), expected)
+
+
+def test_compile_keeps_strides():
+    def function(x, w):
+        q, k, v = (x @ w).unflatten(-1, (3, 2, 8)).unbind(-3)
+        return fulmen.attention(q, k, v, layout="bshd", causal=True).flatten(-2)
+
+    x, w = randn(2, 7, 16), randn(16, 48)
+    close(torch.compile(function, fullgraph=True)(x, w), function(x, w))
+
+
+def test_compile_with_dropout():
+    attn = fulmen.torch.FlashAttention(attention_dropout=0.5)
+    seen, backend = graphs()
+    compiled = torch.compile(lambda q, k, v: attn(q, k, v), fullgraph=True, backend=backend)
+    q, k, v = qkv()
+    torch.manual_seed(1)
+    first, second = compiled(q, k, v), compiled(q, k, v)
+    torch.manual_seed(1)
+    assert torch.equal(compiled(q, k, v), first) and not torch.equal(first, second)
+    assert len(seen) == 1
+
+
+def test_compiled_sdpa_is_routed():
+    q, k, v = (randn(2, 2, 7, 8) for _ in range(3))
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def in_block(q, k, v):
+        with fulmen.torch.sdpa():
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    for function in (in_block, lambda q, k, v: fulmen.torch.scaled_dot_product_attention(q, k, v, is_causal=True)):
+        seen, backend = graphs()
+        close(torch.compile(function, fullgraph=True, backend=backend)(q, k, v), expected)
+        assert has_op(seen[0])
+    fulmen.torch.enable_sdpa()
+    try:
+        seen, backend = graphs()
+        compiled = torch.compile(lambda *t: F.scaled_dot_product_attention(*t, is_causal=True), fullgraph=True, backend=backend)
+        close(compiled(q, k, v), expected)
+        assert has_op(seen[0])
+    finally:
+        fulmen.torch.disable_sdpa()
+
+
+def test_export():
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return by_fulmen(q, k, v)
+
+    q, k, v = qkv()
+    program = torch.export.export(Model(), (q, k, v))
+    assert has_op(program.graph_module)
+    close(program.module()(q, k, v), by_torch(q, k, v))
+
+
+def test_vmap():
+    q, k, v = qkv(3)
+    close(vmap(by_fulmen)(q, k, v), vmap(by_torch)(q, k, v))
+    mixed = (q.movedim(0, 2), k[0], v)
+    close(vmap(by_fulmen, in_dims=(2, None, 0), out_dims=1)(*mixed), vmap(by_torch, in_dims=(2, None, 0), out_dims=1)(*mixed))
+    for bias, dim in ((randn(3, 2, 1, 9), 0), (randn(2, 2, 7, 9), None), (randn(2, 1, 9), None), (randn(7, 9, 3), 2)):
+        close(vmap(by_fulmen, in_dims=(0, 0, 0, dim))(q, k, v, bias), vmap(by_torch, in_dims=(0, 0, 0, dim))(q, k, v, bias))
+    slopes, sinks = torch.rand(3, 2), randn(3, 2)
+    mapped = vmap(lambda q, k, v, a, s: fulmen.attention(q, k, v, alibi_slopes=a, sinks=s, return_lse=True))(q, k, v, slopes, sinks)
+    for n in range(3):
+        alone = fulmen.attention(q[n], k[n], v[n], alibi_slopes=slopes[n], sinks=sinks[n], return_lse=True)
+        close((mapped[0][n], mapped[1][n]), alone)
+    slopes = torch.rand(2, 2)
+    mapped = vmap(lambda q, k, v, a: fulmen.attention(q, k, v, alibi_slopes=a), in_dims=(0, 0, 0, None))(q, k, v, slopes)
+    close(mapped[1], fulmen.attention(q[1], k[1], v[1], alibi_slopes=slopes))
+    nested = vmap(vmap(by_fulmen))(*(t.unflatten(0, (3, 1)) for t in (q, k, v)))
+    close(nested[:, 0], vmap(by_torch)(q, k, v))
+
+
+def test_func_gradients():
+    def loss(function, by):
+        return grad(lambda *t: function(*t).square().sum(), argnums=by)
+
+    q, k, v = (t[0] for t in qkv(1))
+    bias = randn(2, 1, 7, 9)
+    close(loss(by_fulmen, (0, 1, 2, 3))(q, k, v, bias), loss(by_torch, (0, 1, 2, 3))(q, k, v, bias))
+    batched = qkv(3)
+    close(vmap(loss(by_fulmen, (0, 1, 2)))(*batched), vmap(loss(by_torch, (0, 1, 2)))(*batched))
+    dims = (0, 0, 0, None)
+    close(vmap(loss(by_fulmen, (0, 3)), dims)(*batched, bias), vmap(loss(by_torch, (0, 3)), dims)(*batched, bias))
+    close(vjp(by_fulmen, q, k, v)[1](q), vjp(by_torch, q, k, v)[1](q))
+    small = [t[:1, :3, :1, :4] for t in (q, k, v)]
+    close(jacrev(by_fulmen, (0, 1, 2))(*small), jacrev(by_torch, (0, 1, 2))(*small))
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        grad(lambda q: grad(lambda q: by_fulmen(q, k, v).square().sum())(q).sum())(q)
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.jvp(lambda q: by_fulmen(q, k, v), (q,), (q,))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast(compiled):
+    function = torch.compile(by_fulmen, fullgraph=True, backend="aot_eager") if compiled else by_fulmen
+    q, k, v = qkv(requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = function(q, k.detach().bfloat16(), v)
+    assert out.dtype == torch.bfloat16
+    assert_close(out.detach().double(), by_torch(*(t.detach().bfloat16().double() for t in (q, k, v))), "bf16")
+    out.float().square().sum().backward()
+    assert q.grad.dtype == torch.float32 and v.grad.abs().max() > 0
+    with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
+        assert function(q, k, v).dtype == torch.float32
+
+
+def test_meta_and_fake():
+    q, k, v = (t.to("meta") for t in qkv())
+    out, lse = fulmen.attention(q, k, v[..., :3], return_lse=True)
+    assert out.device.type == "meta" and out.shape == (2, 7, 2, 3) and lse.shape == (2, 2, 7)
+    with torch._subclasses.FakeTensorMode() as mode:
+        fake = [mode.from_tensor(t) for t in qkv()]
+        assert fulmen.attention(*fake, layout="bhsd").shape == fake[0].shape
