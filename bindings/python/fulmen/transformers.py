@@ -1,0 +1,180 @@
+"""Attention for Hugging Face transformers (5 and later):
+
+    fulmen.transformers.register()
+    model = AutoModel.from_pretrained(..., attn_implementation="fulmen")
+
+The mask function is registered, too, under the same name. Masks are transformers' own boolean ones, so any model's pattern is
+right. Where a mask turns out to be a band (causal, sliding window) and padding, it carries that along: the kernels then skip what
+the band leaves out, and of a static cache read the used rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, prepare_padding_mask, sdpa_mask
+
+from fulmen._functions import attention
+
+_BAND = "_fulmen_band"
+
+
+class Band(NamedTuple):
+    """Key j of the first num_keys is attended by query i, which is on the diagonal at j = i + num_keys - seqlen_q, when
+    window_left and window_right keys beside the diagonal include it, and padding keeps it."""
+
+    num_keys: int
+    window_left: int
+    window_right: int
+    padding: torch.Tensor | None  # [batch, 1, 1, num_keys], True is kept
+
+
+def register(name: str = "fulmen") -> None:
+    """Makes attn_implementation=name known to transformers. Once is enough; again does nothing."""
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, attention_mask)
+
+
+def attention_mask(**arguments: Any) -> torch.Tensor | None:
+    """transformers' own boolean mask, [batch, 1, seqlen_q, seqlen_k], and what it is made of where that can be said.
+
+    None is what it is for torch's SDPA: everything, or causal for a causal module's call of more than one query.
+    """
+    mask = sdpa_mask(**arguments)
+    # A graph has no place for a tensor's attributes: it reads the mask itself.
+    if mask is not None and not torch.compiler.is_compiling() and "q_length" in arguments:
+        band = _band_of(**arguments)
+        if band is not None:
+            setattr(mask, _BAND, band)
+    return mask
+
+
+def _band_of(
+    q_length: int,
+    kv_length: int,
+    q_offset: int | torch.Tensor = 0,
+    kv_offset: int = 0,
+    attention_mask: torch.Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **arguments: Any,
+) -> Band | None:
+    if use_vmap:  # a user's own pattern, which is expensive to ask twice
+        return None
+    pattern = sdpa_mask(
+        q_length=q_length,
+        kv_length=kv_length,
+        q_offset=q_offset,
+        kv_offset=kv_offset,
+        local_size=local_size,
+        device=device,
+        **{**arguments, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
+    )
+    if pattern.shape[0] > 1 and pattern.stride(0) != 0:  # it differs by sequence
+        return None
+    pattern = pattern[0, 0]
+    offset = int(q_offset) - kv_offset
+    distance = torch.arange(kv_length, device=device) - (torch.arange(q_length, device=device)[:, None] + offset)
+    for left, right in _candidates(local_size):
+        expected = torch.ones_like(pattern)
+        if left >= 0:
+            expected &= distance >= -left
+        if right >= 0:
+            expected &= distance <= right
+        if torch.equal(pattern, expected):
+            break
+    else:
+        return None
+    # The diagonal of attention() ends at the last key. A causal pattern attends none of those behind.
+    num_keys = offset + q_length
+    if num_keys > kv_length or num_keys < 0 or (num_keys < kv_length and right != 0):
+        if (left, right) != (-1, -1):
+            return None
+        num_keys = kv_length
+    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is not None:
+        padding = padding[:, kv_offset : kv_offset + num_keys]
+        padding = None if padding.all() else padding[:, None, None, :]
+    return Band(num_keys, left, right, padding)
+
+
+def _candidates(local_size: int | None) -> Iterator[tuple[int, int]]:
+    yield -1, 0  # causal
+    yield -1, -1
+    if local_size is not None:
+        yield local_size - 1, 0
+        yield local_size, local_size
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    deterministic: bool = False,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """What AttentionInterface calls.
+
+    Args:
+      query, key, value: [batch, heads or kv_heads, seqlen, head_dim]. A sliding window is in the mask.
+      attention_mask: bool, True attends, or added to the scores; broadcasts to [batch, heads, seqlen_q, seqlen_k].
+      softcap: None or 0 is off. s_aux: [heads], sinks. position_bias: added to the scores, beside either mask.
+
+    Returns:
+      ([batch, seqlen_q, heads, head_dim_v], None): there are no attention weights to return.
+    """
+    for name in ("cache", "indices", "block_indices", "sinks"):
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(f'{name} is given: attn_implementation="fulmen" has no such attention, "sdpa" or "eager" may')
+    if kwargs.get("output_attentions"):
+        raise ValueError('output_attentions is True: attn_implementation="fulmen" has no attention weights, "eager" has')
+
+    seqlen_q, seqlen_k = query.shape[2], key.shape[2]
+    options: dict[str, Any] = {}
+    bias = position_bias
+    if attention_mask is None:
+        causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+        if causal and seqlen_q > 1:
+            # As for SDPA, which starts its diagonal at the first key.
+            options["causal"] = "top_left"
+    else:
+        band: Band | None = getattr(attention_mask, _BAND, None)
+        if band is not None and attention_mask.shape[2:] == (seqlen_q, seqlen_k):
+            options.update(window_left=band.window_left, window_right=band.window_right, keep_mask=band.padding)
+            key, value = key[:, :, : band.num_keys], value[:, :, : band.num_keys]
+            bias = bias if bias is None else bias[..., : band.num_keys]
+        elif attention_mask.dtype == torch.bool:
+            options["keep_mask"] = _with_rows(attention_mask[..., :seqlen_k])
+        else:
+            scores = attention_mask[..., :seqlen_k]
+            bias = scores if bias is None else bias + scores
+    out = attention(
+        _with_rows(query).transpose(1, 2),
+        _with_rows(key).transpose(1, 2),
+        _with_rows(value).transpose(1, 2),
+        bias=None if bias is None else _with_rows(bias),
+        sinks=None if s_aux is None else s_aux.reshape(-1).float(),
+        softmax_scale=scaling,
+        softcap=softcap or 0.0,
+        dropout=dropout,
+        deterministic=bool(deterministic),
+        **options,
+    )
+    return out, None
+
+
+def _with_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """With the last dim contiguous, which views of a model need not have."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
