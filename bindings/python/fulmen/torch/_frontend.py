@@ -41,7 +41,7 @@ def requires_grad(tensors: tuple[Any, ...]) -> bool:
     return False
 
 
-def _with_seed(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
+def with_seed(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
     """With dropout and no seed: one from torch's generator."""
     if scalars[_DROPOUT] == 0 or scalars[_SEED] is not None:
         return scalars
@@ -118,7 +118,7 @@ def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | N
     if observed(tensors):
         op = torch.ops.fulmen.attention if _functorch_interpreter() is None else _transforms.Attention.apply
         return _dispatched(op, tensors, scalars, device, bhsd, want_lse)
-    scalars = _with_seed(scalars)
+    scalars = with_seed(scalars)
     if not requires_grad(tensors):
         return _core.forward(tensors, scalars, device, bhsd, want_lse)
     q, k, v, given_out, bias, keep_mask, alibi_slopes, sinks = tensors
@@ -128,9 +128,16 @@ def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | N
     return result if want_lse else result[0]
 
 
+def _forward_lengths(*arguments: Any) -> Any:
+    from fulmen.torch import _lengths  # which needs this file
+
+    return _lengths.forward(*arguments)
+
+
 FRAMEWORK = Framework(
     forward=_forward,
     backward=_core.backward,
     to_host=lambda tensor: tensor.detach().cpu(),
     from_host=lambda array, like: torch.from_numpy(array).to(like.device),
+    forward_lengths=_forward_lengths,
 )

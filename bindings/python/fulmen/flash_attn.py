@@ -1,0 +1,254 @@
+"""The functions of the package flash_attn (2.8), with its names, defaults and results: `from fulmen.flash_attn import …`.
+
+On top of what that package takes: tensors on the CPU, float32, and any head_dim from 1 to 256. Causal masks and windows are aligned
+with the last key, as there. A row that attends no key has an lse of -inf, where flash_attn's is +inf.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fulmen._functions import attention, dropout_mask
+
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+]
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """Attention of q [batch, seqlen_q, heads, head_dim] with k and v [batch, seqlen_k, kv_heads, head_dim].
+
+    Args:
+      dropout_p: probability that an element of the softmax is dropped; torch's generator draws.
+      softmax_scale: None is 1 / sqrt(head_dim).
+      causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; -1 is unlimited, causal is right = 0.
+      softcap: 0 is off. alibi_slopes: [heads] or [batch, heads], float32.
+      deterministic: gradients are the same in every bit from run to run.
+      return_attn_probs: for tests.
+
+    Returns:
+      out [batch, seqlen_q, heads, head_dim]; with return_attn_probs (out, softmax_lse [batch, heads, seqlen_q], S_dmask).
+      S_dmask is empty without dropout; else the softmax [batch, heads, seqlen_q, seqlen_k], negative where it was dropped.
+    """
+    shared, settings = _read(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    if not return_attn_probs:
+        return attention(q, k, v, **shared, **settings)
+    out, lse = attention(q, k, v, return_lse=True, **shared, **settings)
+    if dropout_p == 0:
+        return out, lse, q.new_empty(0)
+    softmax = _softmax(q, k, torch.arange(k.shape[1], device=k.device).expand(k.shape[:2]), k.shape[1], shared)
+    return out, lse, _signed(softmax.transpose(1, 2), q, k, settings)
+
+
+def flash_attn_qkvpacked_func(
+    qkv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_func of the slices of qkv [batch, seqlen, 3, heads, head_dim], which are read where they are."""
+    _check_packed("qkv", qkv, 5, "[batch, seqlen, 3, heads, head_dim]", 3)
+    q, k, v = qkv.unbind(2)
+    return flash_attn_func(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    )
+
+
+def flash_attn_kvpacked_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_func of q and the slices of kv [batch, seqlen_k, 2, kv_heads, head_dim], which are read where they are."""
+    _check_packed("kv", kv, 5, "[batch, seqlen_k, 2, kv_heads, head_dim]", 2)
+    k, v = kv.unbind(2)
+    return flash_attn_func(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    )
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: torch.Tensor | None = None,
+) -> Any:
+    """flash_attn_func of sequences one after another: q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim].
+
+    Args:
+      cu_seqlens_q, cu_seqlens_k: [batch + 1], int32: sequence n is rows cu_seqlens[n] to cu_seqlens[n + 1] - 1.
+      max_seqlen_q, max_seqlen_k: no sequence is longer.
+      block_table: [batch, max_pages], int32: k and v are in pages, [num_pages, page_size, kv_heads, head_dim], and cu_seqlens_k
+        says how many of its rows each sequence uses. Without dropout and gradients.
+      the others: see flash_attn_func.
+
+    Returns:
+      out [total_q, heads, head_dim]; with return_attn_probs (out, softmax_lse [heads, total_q], S_dmask), where S_dmask is empty
+      without dropout, else [batch, heads, max_seqlen_q, max_seqlen_k].
+    """
+    shared, settings = _read(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    shared.update(
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=int(max_seqlen_q),
+        max_seqlen_k=int(max_seqlen_k),
+        block_table=block_table,
+    )
+    if block_table is not None and dropout_p != 0:
+        raise NotImplementedError(f"dropout_p is {dropout_p} beside a block_table: 0 is accepted")
+    if not return_attn_probs:
+        return attention(q, k, v, **shared, **settings)
+    out, lse = attention(q, k, v, return_lse=True, **shared, **settings)
+    if dropout_p == 0:
+        return out, lse, q.new_empty(0)
+    rows = _softmax(q, k, _positions(cu_seqlens_k, k), int(max_seqlen_k), shared)
+    batch = len(cu_seqlens_q) - 1
+    softmax = q.new_zeros(batch, int(max_seqlen_q), *rows.shape[1:])
+    sequence = torch.bucketize(torch.arange(len(q), device=q.device), cu_seqlens_q[1:], right=True)
+    softmax[sequence, _positions(cu_seqlens_q, q)] = rows
+    # Of these only shapes are read.
+    padded_q = q.new_empty(q.shape[-1]).expand(batch, int(max_seqlen_q), *q.shape[1:])
+    padded_k = k.new_empty(k.shape[-1]).expand(batch, int(max_seqlen_k), *k.shape[1:])
+    return out, lse, _signed(softmax.transpose(1, 2), padded_q, padded_k, settings)
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_varlen_func of the slices of qkv [total, 3, heads, head_dim], which are read where they are."""
+    _check_packed("qkv", qkv, 4, "[total, 3, heads, head_dim]", 3)
+    q, k, v = qkv.unbind(1)
+    lengths = cu_seqlens, cu_seqlens, max_seqlen, max_seqlen
+    options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return flash_attn_varlen_func(q, k, v, *lengths, *options)
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_varlen_func of q and the slices of kv [total_k, 2, kv_heads, head_dim], which are read where they are."""
+    _check_packed("kv", kv, 4, "[total_k, 2, kv_heads, head_dim]", 2)
+    k, v = kv.unbind(1)
+    lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return flash_attn_varlen_func(q, k, v, *lengths, *options)
+
+
+def _read(
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
+    alibi_slopes: torch.Tensor | None,
+    deterministic: bool,
+    return_attn_probs: bool,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """fulmen.attention's options: those that the softmax depends on, and the others."""
+    left, right = window_size
+    shared = {
+        "softmax_scale": softmax_scale,
+        "causal": bool(causal),
+        "window_left": left,
+        "window_right": right,
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+    }
+    settings: dict[str, Any] = {"deterministic": bool(deterministic), "dropout": dropout_p}
+    if dropout_p != 0 and return_attn_probs:
+        settings["dropout_seed"] = torch.empty((), dtype=torch.int64).random_().item()
+    return shared, settings
+
+
+def _check_packed(name: str, tensor: torch.Tensor, dims: int, accepted: str, slices: int) -> None:
+    if tensor.dim() != dims or tensor.shape[-3] != slices:
+        raise ValueError(f"{name} has shape {list(tensor.shape)}: {accepted} is accepted")
+
+
+def _positions(cu_seqlens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Where each row is in its sequence."""
+    lengths = cu_seqlens.diff()
+    return torch.arange(len(rows), device=rows.device) - cu_seqlens[:-1].repeat_interleave(lengths, output_size=len(rows))
+
+
+@torch.no_grad()
+def _softmax(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, columns: int, shared: dict[str, Any]) -> torch.Tensor:
+    """[…, heads, columns]: attention to rows of the unit matrix, that of each key's position, is the softmax itself."""
+    unit = torch.eye(columns, dtype=q.dtype, device=q.device)
+    parts = []
+    for part in unit.split(256, dim=1):  # head_dim's limit
+        v = part[positions].unsqueeze(-2).expand(*k.shape[:-1], part.shape[1]).contiguous()
+        parts.append(attention(q, k, v, **shared))
+    return torch.cat(parts, dim=-1)
+
+
+def _signed(softmax: torch.Tensor, q: torch.Tensor, k: torch.Tensor, settings: dict[str, Any]) -> torch.Tensor:
+    """Negative where it was dropped."""
+    kept = dropout_mask(q, k, dropout=settings["dropout"], dropout_seed=settings["dropout_seed"])
+    return torch.where(kept, softmax, -softmax)
