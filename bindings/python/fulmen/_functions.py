@@ -310,6 +310,43 @@ def dropout_mask(
     return keep if framework is None else framework.from_host(keep, q)
 
 
+def append_kv(
+    k_cache: Array,
+    v_cache: Array,
+    seqlens_k: Array,
+    k: Array | None = None,
+    v: Array | None = None,
+    *,
+    block_table: Array | None = None,
+    rotary_cos: Array | None = None,
+    rotary_sin: Array | None = None,
+    q: Array | None = None,
+    rotary_interleaved: bool = True,
+    queries_advance: bool = True,
+    num_threads: int = 0,
+    device: str | None = None,
+) -> tuple[Array | None, Array]:
+    """Writes new keys and values behind those of a KV cache, and rotates them, and queries, on the way.
+
+    Args:
+      k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a block_table [num_pages, page_size, kv_heads, head_dim]; written
+        in place, which autograd does not see.
+      seqlens_k: [batch], int32: the rows that are used. Row i of k becomes row seqlens_k + i.
+      k, v: [batch, seqlen_new, kv_heads, head_dim], the cache's dtype; both or neither.
+      block_table: [batch, max_pages], int32. The pages that are written must be no other sequence's.
+      rotary_cos, rotary_sin: [positions, rotary_dim / 2], float32 or the cache's dtype; both or neither.
+      q: [batch, seqlen_q, heads, head_dim], beside rotary_cos; not written.
+      rotary_interleaved: pairs are elements 2 i and 2 i + 1; else i and i + rotary_dim / 2.
+      queries_advance: query i is at position seqlens_k + i; else all are at seqlens_k.
+      num_threads, device: see attention().
+
+    Returns:
+      (q rotated, or None; the lengths afterwards, as attention() takes them as seqlens_k). Errors are those of attention().
+    """
+    tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
+    return _core.append_kv(tensors, device, rotary_interleaved, queries_advance, num_threads)
+
+
 def devices() -> list[Device]:
     """Every device of every backend, those that can't be used with the reason."""
     return [Device(*one) for one in _core.devices()]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fulmen._functions import attention, dropout_mask
+from fulmen._functions import append_kv, attention, dropout_mask
 
 __all__ = [
     "flash_attn_func",
@@ -19,6 +19,7 @@ __all__ = [
     "flash_attn_varlen_func",
     "flash_attn_varlen_kvpacked_func",
     "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
 ]
 
 
@@ -198,6 +199,93 @@ def flash_attn_varlen_kvpacked_func(
     lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     return flash_attn_varlen_func(q, k, v, *lengths, *options)
+
+
+@torch.no_grad()
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: torch.Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Attention of q with a cache, to which k and v are appended first, in place. Without gradients.
+
+    Args:
+      q: [batch, seqlen_q, heads, head_dim].
+      k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a block_table pages, [num_pages, page_size, kv_heads, head_dim]
+        of any size.
+      k, v: [batch, seqlen_new, kv_heads, head_dim]: become the rows from cache_seqlens on.
+      rotary_cos, rotary_sin: [positions, rotary_dim / 2]: k and q are rotated before; k's row i is at position cache_seqlens + i,
+        and so is q's with causal or a window, else all of q is at cache_seqlens. q itself is not written.
+      cache_seqlens: how many rows of the cache are used before, int or [batch], int32; None is all.
+      cache_batch_idx: [batch], int32: which sequence of the cache each of q's is. Not with a block_table.
+      cache_leftpad: [batch], int32: where a sequence's used rows begin.
+      block_table: [batch, max_pages], int32.
+      rotary_interleaved: pairs are elements 2 i and 2 i + 1, else i and i + rotary_dim / 2.
+      num_splits: ignored: plans cut the keys by the problem.
+      the others: see flash_attn_func.
+
+    Returns:
+      out [batch, seqlen_q, heads, head_dim]; with return_softmax_lse (out, lse [batch, heads, seqlen_q]).
+    """
+    if cache_batch_idx is not None:
+        if block_table is not None:
+            raise ValueError("cache_batch_idx is given beside a block_table: one of them is accepted")
+        block_table = cache_batch_idx.unsqueeze(1)  # pages of one sequence each
+    if (k is None) != (v is None):
+        raise ValueError(f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are accepted")
+    if k is not None and cache_seqlens is None:
+        raise ValueError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
+    if rotary_cos is not None and k is None:
+        raise ValueError("rotary_cos is given and k is None: rotary embeddings are accepted with new keys")
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    left, right = window_size
+    if k is not None:
+        rotated, cache_seqlens = append_kv(
+            k_cache,
+            v_cache,
+            cache_seqlens,
+            k,
+            v,
+            block_table=block_table,
+            rotary_cos=rotary_cos,
+            rotary_sin=rotary_sin,
+            q=q if rotary_cos is not None else None,
+            rotary_interleaved=rotary_interleaved,
+            queries_advance=causal or left >= 0 or right >= 0,
+        )
+        q = q if rotated is None else rotated
+    return attention(
+        q,
+        k_cache,
+        v_cache,
+        seqlens_k=cache_seqlens,
+        leftpad_k=cache_leftpad,
+        block_table=block_table,
+        softmax_scale=softmax_scale,
+        causal=bool(causal),
+        window_left=left,
+        window_right=right,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        return_lse=return_softmax_lse,
+    )
 
 
 def _read(

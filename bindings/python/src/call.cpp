@@ -34,20 +34,16 @@ fulmen_tensor fulmen_tensors::* const kMembers[kPlaces] = {&fulmen_tensors::q,
 
 namespace {
 
-constexpr bool is_sequence(Place place) { return place <= kOut || place == kDout || place == kDq || place == kDk || place == kDv; }
-constexpr bool is_key(Place place) { return place == kK || place == kV || place == kDk || place == kDv; }
-constexpr bool is_written(Place place, bool backward) {
-  return (place >= kDq && place <= kDsinks) || (!backward && (place == kOut || place == kLse));
-}
-
 std::string shape_text(const View& array) {
   std::string text = "[";
   for (int d = 0; d < array.ndim; ++d) text += (d > 0 ? ", " : "") + std::to_string(array.shape[d]);
   return text + "]";
 }
 
-[[noreturn]] void wrong_ndim(const char* name, const View& array, const char* accepted) {
-  throw nb::value_error((std::string(name) + " has shape " + shape_text(array) + ": " + accepted + " is accepted").c_str());
+constexpr bool is_sequence(Place place) { return place <= kOut || place == kDout || place == kDq || place == kDk || place == kDv; }
+constexpr bool is_key(Place place) { return place == kK || place == kV || place == kDk || place == kDv; }
+constexpr bool is_written(Place place, bool backward) {
+  return (place >= kDq && place <= kDsinks) || (!backward && (place == kOut || place == kLse));
 }
 
 std::string place_text(const Array& array, const char* name) {
@@ -165,6 +161,10 @@ void read_options(nb::handle tuple, Call& call) {
 }
 
 }  // namespace
+
+void wrong_ndim(const char* name, const View& array, const char* accepted) {
+  throw nb::value_error((std::string(name) + " has shape " + shape_text(array) + ": " + accepted + " is accepted").c_str());
+}
 
 fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
   const char* name = kPlaceNames[place];

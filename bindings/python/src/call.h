@@ -38,6 +38,9 @@ enum Place : int {
 extern const char* const kPlaceNames[kPlaces];
 extern fulmen_tensor fulmen_tensors::* const kMembers[kPlaces];
 
+// Throws ValueError: name has that shape, what is accepted.
+[[noreturn]] void wrong_ndim(const char* name, const View& array, const char* accepted);
+
 // How a call's arrays lie.
 struct Layout {
   bool bhsd = false;      // dims 1 and 2 of q, k, v and what has their shape are exchanged

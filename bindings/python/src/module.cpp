@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "call.h"
+#include "kv_cache.h"
 #include "run.h"
 #include "xla.h"
 
@@ -244,6 +245,7 @@ NB_MODULE(_core, m) {
   m.def("verify", &py::verify, "tensors"_a, "options"_a, "bhsd"_a);
   m.def("explain", &py::explain, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a, "wanted"_a);
   m.def("dropout_mask", &py::dropout_mask, "tensors"_a, "options"_a, "bhsd"_a);
+  m.def("append_kv", &py::append_kv, "tensors"_a, "device"_a.none(), "rotary_interleaved"_a, "queries_advance"_a, "num_threads"_a);
   m.def("devices", &py::devices);
   m.def("xla_handlers", &py::xla_handlers);
   m.attr("__version__") = fulmen_version();
