@@ -31,16 +31,22 @@ struct SequenceTable {
   Index seqlen_q = 0;  // of every sequence where q is padded
   Index stored_k = 0;  // rows of k of every sequence where they are padded or paged
 
-  FULMEN_ALGORITHM Sequence sequence(Index b) const {
+  struct Read {
+    FULMEN_ALGORITHM int operator()(const int* number) const { return *number; }
+  };
+  // read(pointer): a number of a table, from wherever tables are.
+  template <class Reader = Read>
+  FULMEN_ALGORITHM Sequence sequence(Index b, const Reader& read = {}) const {
     Sequence s;
-    s.q_row = cu_seqlens_q != nullptr ? cu_seqlens_q[b] : 0;
-    s.q_len = cu_seqlens_q != nullptr ? cu_seqlens_q[b + 1] - s.q_row : seqlen_q;
+    s.q_row = cu_seqlens_q != nullptr ? read(cu_seqlens_q + b) : 0;
+    s.q_len = cu_seqlens_q != nullptr ? read(cu_seqlens_q + b + 1) - s.q_row : seqlen_q;
     if (cu_seqlens_k != nullptr) {
-      s.k_row = block_table != nullptr ? 0 : cu_seqlens_k[b];
-      s.k_len = static_cast<Index>(cu_seqlens_k[b + 1]) - cu_seqlens_k[b];
+      const Index begin = read(cu_seqlens_k + b);
+      s.k_row = block_table != nullptr ? 0 : begin;
+      s.k_len = read(cu_seqlens_k + b + 1) - begin;
     } else {
-      s.k_row = leftpad_k != nullptr ? leftpad_k[b] : 0;
-      s.k_len = (seqlens_k != nullptr ? seqlens_k[b] : stored_k) - s.k_row;
+      s.k_row = leftpad_k != nullptr ? read(leftpad_k + b) : 0;
+      s.k_len = (seqlens_k != nullptr ? read(seqlens_k + b) : stored_k) - s.k_row;
     }
     return s;
   }

@@ -60,7 +60,7 @@ class GpuRunner final : public Runner {
       launches = &unaligned_;
     }
     kernels::BackwardArguments arguments = plan_.arguments;
-    set_pointers(tensors, arguments);
+    set_pointers(problem_, tensors, arguments);
     arguments.partial_out = static_cast<float*>(workspace);
     arguments.partial_max = arguments.partial_out + plan_.partial_out_floats;
     arguments.partial_sum = arguments.partial_max + plan_.partial_row_floats;
@@ -128,6 +128,8 @@ class GpuKernel final : public Kernel {
   std::string_view name() const noexcept override { return name_; }
   Pass pass() const noexcept override { return family_.pass(); }
   bool dropout() const noexcept override { return family_.dropout(); }
+  bool variable_lengths() const noexcept override { return family_.variable_lengths(); }
+  bool paged() const noexcept override { return family_.pass() == Pass::forward && family_.variable_lengths(); }
   Support supports(const Problem& problem, const std::string& device_name) const override {
     const Device* device = DeviceList(driver_).find(device_name);
     if (device == nullptr) return Support::no("device " + device_name + " cannot be used");

@@ -1,6 +1,8 @@
 // What a launch passes to a kernel: one struct by value, the same on host and device. Plain data, fixed layout.
 #pragma once
 
+#include "algorithm/sequences.h"
+
 namespace fulmen::kernels {
 
 using Int64 = long long;
@@ -40,6 +42,13 @@ struct ForwardArguments {
   float* partial_out;  // [num_splits][batch, num_heads, seqlen_q][head_dim_v]
   float* partial_max;  // [num_splits][batch, num_heads, seqlen_q]
   float* partial_sum;
+
+  // Sequences of different lengths (sequence.h): seqlen_q and seqlen_k are the most that any has, `diagonal` says nothing.
+  algorithm::SequenceTable sequences;
+  Int64 rows_q, rows_k;  // that are there for the table to name: of packed tensors, or of each sequence
+  int num_pages;
+  int top_left;
+  Int64 first_row;  // of a sequence's pages; filled in on the device
 };
 
 // The backward kernels' own: out and lse are inputs.
@@ -49,7 +58,8 @@ struct BackwardArguments : ForwardArguments {
   Int64 dlse_batch, dlse_head, dlse_row;
   float* dsinks;
   float softmax_scale;  // of dq and dk
-  float* row_numbers;   // [batch, num_heads, seqlen_q] pairs: log2(e) lse (+inf where it is -inf), delta
+  // [batch, num_heads, seqlen_q] or, where q is packed, [num_heads, total_q] pairs: log2(e) lse (+inf where it is -inf), delta
+  float* row_numbers;
   // The bias's gradient in parts: [bias_parts][what dbias holds, row-major][rows of a tile where it is summed over queries]
   float* bias_partials;
   int bias_parts;

@@ -388,10 +388,11 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
   if constexpr (kGivesDv) task.store(a.dv, row_head, a.head_dim_v, 1.0F, rows.second_sum);
 }
 
-FULMEN_DEVICE void backward(const BackwardArguments& a) {
+FULMEN_DEVICE void backward(const BackwardArguments& call) {
   const Int64 id = workgroup_id();
   BiasTiles bias = {};
   if constexpr (kGivesDbias) {
+    const BackwardArguments& a = call;  // dbias: sequences all have one length
     const BiasSum sum(a, kBlockM, id);
     for (Int64 n = sum.first_term; n < sum.last_term; ++n) {
       const BiasSum::Term term = sum.term(n);
@@ -410,11 +411,13 @@ FULMEN_DEVICE void backward(const BackwardArguments& a) {
       }
     }
   } else {
-    const Int64 tiles = tiles_of(kRowsAreKeys ? a.seqlen_k : a.seqlen_q, kBlockM);
-    const Int64 heads = kRowsAreKeys ? a.num_kv_heads : a.num_heads, all_heads = heads * a.batch;
+    const Int64 tiles = tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM);
+    const Int64 heads = kRowsAreKeys ? call.num_kv_heads : call.num_heads, all_heads = heads * call.batch;
     // Under a causal mask the last queries, and the first keys, have most to do: they start first, of every head.
     const Int64 nth = kBand ? id / all_heads : id % tiles, batch_head = kBand ? id % all_heads : id / tiles;
     const Int64 row_begin = (kRowsAreKeys || !kBand ? nth : tiles - 1 - nth) * kBlockM;
+    const BackwardArguments& a = sequence_of(call, batch_head / heads);
+    if (kVariable && row_begin >= (kRowsAreKeys ? a.seqlen_k : a.seqlen_q)) return;
     gradients_of_rows(a, batch_head / heads, batch_head % heads, row_begin, bias);
   }
 }

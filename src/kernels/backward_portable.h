@@ -134,14 +134,16 @@ FULMEN_DEVICE void store_rows(const View& view, Int64 batch, Int64 head, RowRang
 }
 
 // dq, or dk and dv.
-FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a) {
+FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call) {
   const Int64 id = workgroup_id();
-  const Int64 tiles = tiles_of(kRowsAreKeys ? a.seqlen_k : a.seqlen_q, kBlockM);
-  const int heads = kRowsAreKeys ? a.num_kv_heads : a.num_heads;
+  const Int64 tiles = tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM);
+  const int heads = kRowsAreKeys ? call.num_kv_heads : call.num_heads;
   // Under a causal mask the last queries, and the first keys, have most to do: they start first.
   const Int64 tile = kRowsAreKeys ? id % tiles : tiles - 1 - id % tiles;
   const Int64 row_head = id / tiles % heads, batch = id / tiles / heads;
+  const BackwardArguments& a = sequence_of(call, batch);
   const RowRange rows{tile * kBlockM, kRowsAreKeys ? a.seqlen_k : a.seqlen_q};
+  if (kVariable && rows.first >= rows.end) return;
   const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
   const algorithm::Band band = column_band(a);
   const algorithm::KeyRange range = band.any(rows.first, row_end);

@@ -27,15 +27,18 @@ FULMEN_DEVICE float product_of_pieces(const T* out, const T* dout, int dims) {
   return sum;
 }
 
-FULMEN_DEVICE void backward_rows(const BackwardArguments& a) {
-  const Int64 rows = static_cast<Int64>(a.batch) * a.num_heads * a.seqlen_q;
+FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
+  const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;
   const Int64 asked = workgroup_id() * (kWorkgroup / kLanesOfRow) + thread_id() / kLanesOfRow;
   const Int64 row = asked < rows ? asked : rows - 1;  // all lanes meet in the exchange
-  const Int64 i = row % a.seqlen_q, head = row / a.seqlen_q % a.num_heads, batch = row / a.seqlen_q / a.num_heads;
-  float delta = product_of_pieces(at<Element>(a.out, batch, i, head), at<Element>(a.dout, batch, i, head), a.head_dim_v);
+  const Int64 i = row % call.seqlen_q, head = row / call.seqlen_q % call.num_heads, batch = row / call.seqlen_q / call.num_heads;
+  const BackwardArguments& a = sequence_of(call, batch);
+  const bool there = !kVariable || i < a.seqlen_q;
+  float delta =
+      product_of_pieces(at<Element>(a.out, batch, i, head), at<Element>(a.dout, batch, i, head), there ? a.head_dim_v : 0);
 #pragma unroll
   for (int mask = 1; mask < kLanesOfRow; mask *= 2) delta += shuffle_xor(delta, mask);
-  if (thread_id() % kLanesOfRow != 0 || asked >= rows) return;
+  if (thread_id() % kLanesOfRow != 0 || asked >= rows || !there) return;
   if (a.dlse != nullptr) delta -= global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
   const float lse = global_load(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row);
   // A row without any key: 2^(score - infinity) is 0.

@@ -5,11 +5,12 @@ namespace fulmen::kernels {
 
 static_assert(kLdsBytes == 4 * kWorkgroup, "backward_sinks: the host reserves a float a lane");
 
-FULMEN_DEVICE void backward_sinks(const BackwardArguments& a) {
+FULMEN_DEVICE void backward_sinks(const BackwardArguments& call) {
   const Int64 head = workgroup_id();
-  const float sink = kLog2E * global_load(a.sinks + head);
+  const float sink = kLog2E * global_load(call.sinks + head);
   float sum = 0;
-  for (Int64 batch = 0; batch < a.batch; ++batch) {
+  for (Int64 batch = 0; batch < call.batch; ++batch) {
+    const BackwardArguments& a = sequence_of(call, batch);
     for (Int64 i = thread_id(); i < a.seqlen_q; i += kWorkgroup) {
       const RowNumbers row = RowNumbers::of(a, batch, head, i);
       if (sink != -kInfinity) sum -= exp2(sink - row.offset) * row.delta;
@@ -23,7 +24,7 @@ FULMEN_DEVICE void backward_sinks(const BackwardArguments& a) {
       lds_store(4 * thread_id(), sum);
     }
   }
-  if (thread_id() == 0) global_store(a.dsinks + head, sum);
+  if (thread_id() == 0) global_store(call.dsinks + head, sum);
 }
 
 }  // namespace fulmen::kernels

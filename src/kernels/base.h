@@ -16,6 +16,7 @@
 //   schedule_fence()                         a hint: keep the order of loads across it
 //   larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN
 //   evaluated(x) evaluated_uniform(x)        x (the same in all lanes), so that to choose it does not become a branch
+//   uniform(x)                               x, which is the same in all lanes, in a scalar register where there are some
 //   global_load_unaligned<V>(p)              AMD: at any address
 //   class Buffer(base, bytes)                AMD: load<V>(offset, fixed), 0 past the end
 //   shuffle_xor(x, mask)                     the value of lane_id() ^ mask

@@ -3,10 +3,13 @@
 
 namespace fulmen::kernels {
 
-FULMEN_DEVICE void combine(const ForwardArguments& a) {
+FULMEN_DEVICE void combine(const ForwardArguments& call) {
   const Int64 row_id = workgroup_id();
-  const Int64 i = row_id % a.seqlen_q, head = row_id / a.seqlen_q % a.num_heads, batch = row_id / a.seqlen_q / a.num_heads;
-  const Int64 rows = static_cast<Int64>(a.batch) * a.num_heads * a.seqlen_q;
+  const Int64 i = row_id % call.seqlen_q, head = row_id / call.seqlen_q % call.num_heads;
+  const Int64 batch = row_id / call.seqlen_q / call.num_heads;
+  const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;
+  const ForwardArguments& a = sequence_of(call, batch);
+  if (kVariable && i >= a.seqlen_q) return;
   float max = -kInfinity, sum = 0;
   for (int s = 0; s < a.num_splits; ++s) max = larger(max, global_load(a.partial_max + s * rows + row_id));
   const float offset = max == -kInfinity ? 0.0F : max;

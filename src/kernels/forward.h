@@ -105,7 +105,7 @@ struct ForwardTask {
   }
 
   FULMEN_DEVICE void finish(const WaveRows& rows) const {
-    const ForwardArguments& a = reload(arguments, wave_row);
+    const ForwardArguments& a = again(arguments, wave_row);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -166,27 +166,29 @@ FULMEN_DEVICE void load_queries(const ForwardArguments& a, const RowMap& map, co
   }
 }
 
-FULMEN_DEVICE void forward(const ForwardArguments& a) {
+FULMEN_DEVICE void forward(const ForwardArguments& call) {
   const Int64 id = workgroup_id();
   // The last rows attend most keys under a causal mask: they start first, of every head.
-  const Int64 heads = static_cast<Int64>(a.batch) * a.num_heads;
-  const Int64 tile = kBand ? a.row_tiles - 1 - id / heads : id % a.row_tiles;
-  const Int64 batch_head = kBand ? id % heads : id / a.row_tiles;
-  const int head = static_cast<int>(batch_head % a.num_heads), batch = static_cast<int>(batch_head / a.num_heads);
+  const Int64 heads = static_cast<Int64>(call.batch) * call.num_heads;
+  const Int64 tile = kBand ? call.row_tiles - 1 - id / heads : id % call.row_tiles;
+  const Int64 batch_head = kBand ? id % heads : id / call.row_tiles;
+  const int head = static_cast<int>(batch_head % call.num_heads), batch = static_cast<int>(batch_head / call.num_heads);
+  const ForwardArguments& a = sequence_of(call, batch);
   const Int64 row_begin = tile * kBlockM;
+  if (kVariable && row_begin >= a.seqlen_q) return;
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
   const algorithm::Band band = band_of(a);
   const algorithm::KeyRange keys = band.any(row_begin, row_end), whole = band.all(row_begin, row_end);
   const RowMap map{a, batch, head, a.seqlen_q};
   const int kv_head = head / a.group_size;
-  const StageSource source{
-      a, batch, head, row_begin, row_end, at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), keys.end};
+  const StageSource source{a,          batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head),
+                           keys.begin, keys.end};
   Stage stage(source);
   const ForwardTask task{a, map, row_begin + wave_id() * kRowTiles * 16,
                          kLayout.queries_at + wave_id() * kRowTiles * 16 * kLayout.key_pitch};
 
   WaveRows rows = {};
-  const TileOrder order = TileOrder::of(keys, whole);
+  const TileOrder order = TileOrder::of({first_tile_key(keys.begin), keys.end}, whole);
   if (order.count > 0) {
     if (order.masked > 0) {
       stage.template fetch<true>(order.first_key(0), 0);

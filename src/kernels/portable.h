@@ -33,19 +33,22 @@ FULMEN_DEVICE float over_row(float x, bool is_max) {
   return x;
 }
 
-FULMEN_DEVICE void portable(const ForwardArguments& a) {
+FULMEN_DEVICE void portable(const ForwardArguments& call) {
   const int x = lane_column(), y = lane_row();
   const Int64 id = workgroup_id();
   // The last rows attend most keys under a causal mask: they start first.
-  const Int64 tile = a.row_tiles - 1 - id % a.row_tiles;
-  const Int64 head = id / a.row_tiles % a.num_heads, batch = id / a.row_tiles / a.num_heads;
+  const Int64 tile = call.row_tiles - 1 - id % call.row_tiles;
+  const Int64 head = id / call.row_tiles % call.num_heads, batch = id / call.row_tiles / call.num_heads;
+  const ForwardArguments& a = sequence_of(call, batch);
   const Int64 kv_head = head / a.group_size;
   const Int64 row_begin = tile * kBlockM;
+  if (kVariable && row_begin >= a.seqlen_q) return;
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
   const algorithm::KeyRange keys = band_of(a).any(row_begin, row_end);
   const auto* q = at<Element>(a.q, batch, 0, head);
-  const auto* k = at<Element>(a.k, batch, 0, kv_head);
-  const auto* v = at<Element>(a.v, batch, 0, kv_head);
+  const auto* k = head_rows(a.k, batch, kv_head);
+  const auto* v = head_rows(a.v, batch, kv_head);
+  const auto key_at = [&](Int64 j) { return key_row(a, a.k, k, j); };
 
   DropoutMask dropout(a, batch, head);
   float max[kRows], sum[kRows], out[kRows][kChunksV][kChunkDims] = {};
@@ -60,7 +63,7 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       barrier();
       stage<kBlockM>(q, a.q.row, RowRange{row_begin, row_end}, chunk * kChunk, a.head_dim, kQueriesAt, 1, kPitch);
-      stage<kBlockN>(k, a.k.row, RowRange{first_key, keys.end}, chunk * kChunk, a.head_dim, kKeysAt, 1, kPitch);
+      stage_rows<kBlockN>(key_at, RowRange{first_key, keys.end}, chunk * kChunk, a.head_dim, kKeysAt, 1, kPitch);
       barrier();
       for (int d = 0; d < kChunk; ++d) {
         float query[kRows], key[kKeys];
@@ -118,7 +121,7 @@ FULMEN_DEVICE void portable(const ForwardArguments& a) {
         const Int64 j = first_key + row;
         float value = 0;
         if (j < keys.end && chunk * kChunk + d < a.head_dim_v && any_row_keeps(a, batch, head, row_begin, row_end, j)) {
-          value = to_float(global_load(v + j * a.v.row + chunk * kChunk + d));
+          value = to_float(global_load(key_row(a, a.v, v, j) + chunk * kChunk + d));
         }
         set_lds_float(kKeysAt + row * (kChunk + 1) + d, value);
       }

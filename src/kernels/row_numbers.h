@@ -1,7 +1,7 @@
-// A query row's numbers between the launches of the backward pass: backward_rows.h writes them, [batch, num_heads, seqlen_q] pairs.
+// A query row's numbers between the launches of the backward pass: backward_rows.h writes them (arguments.h).
 #pragma once
 
-#include "specialisation.h"
+#include "sequence.h"
 
 namespace fulmen::kernels {
 
@@ -10,6 +10,7 @@ struct RowNumbers {
   float delta;   // sum of dout * out - dlse
 
   FULMEN_DEVICE static Words<2>* first_of(const BackwardArguments& a, Int64 batch, Int64 head) {
+    if constexpr (kVariable) return reinterpret_cast<Words<2>*>(a.row_numbers) + head * a.rows_q;
     return reinterpret_cast<Words<2>*>(a.row_numbers) + (batch * a.num_heads + head) * a.seqlen_q;
   }
   FULMEN_DEVICE static RowNumbers of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i) {

@@ -1,7 +1,7 @@
 // What happens to q.k before the softmax: scale, softcap, bias, ALiBi, masks (docs/contract.md has the formulas), in base-2 units.
 #pragma once
 
-#include "specialisation.h"
+#include "sequence.h"
 
 namespace fulmen::kernels {
 

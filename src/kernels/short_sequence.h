@@ -17,10 +17,12 @@ constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kValuesEarly);
 static_assert(kBlockM == 16 * kWaves, "short_sequence: a wave has 16 rows");
 static_assert(kHeadDim % kDepth == 0, "short_sequence: tiles are whole operands");
 
-FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
+FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
   const Int64 id = workgroup_id();
-  const Int64 tile = id % a.row_tiles;
-  const int head = static_cast<int>(id / a.row_tiles % a.num_heads), batch = static_cast<int>(id / a.row_tiles / a.num_heads);
+  const Int64 tile = id % call.row_tiles;
+  const int head = static_cast<int>(id / call.row_tiles % call.num_heads);
+  const int batch = static_cast<int>(id / call.row_tiles / call.num_heads);
+  const ForwardArguments& a = sequence_of(call, batch);
   const Int64 first_row = tile * kBlockM + 16 * wave_id();
   if (first_row >= a.seqlen_q) return;
   const RowMap map{a, batch, head, a.seqlen_q};
@@ -32,8 +34,8 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& a) {
   DirectOutput out = {};
   const algorithm::KeyRange attended = band_of(a).any(first_row, row_end);
   if (attended.begin < attended.end) {
-    const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, attended.begin, attended.end, a.head_dim};
-    const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, attended.begin, attended.end, a.head_dim_v};
+    const KeySource keys{a, a.k, head_rows(a.k, batch, kv_head), attended.begin, attended.end, a.head_dim};
+    const KeySource values{a, a.v, head_rows(a.v, batch, kv_head), attended.begin, attended.end, a.head_dim_v};
     const auto* q = at<Element>(a.q, batch, 0, head);
     const NearKeys near_keys(keys, 0);
     const NearValues near_values(values, 0);

@@ -10,6 +10,9 @@
 //   FULMEN_PLAIN_SCALE      1: the scale is positive and nothing but the band changes scores: it rides in the exponent's FMA
 //   FULMEN_WHOLE_BIAS       1: rows of the bias start at multiples of 16 bytes and of 8 keys
 //   FULMEN_PACKED_ROWS      1: a tile's rows are the query heads of a KV head, query after query
+//   FULMEN_VARIABLE         1: tables in memory say where each sequence lies and how long it is
+//   FULMEN_PAGE_SIZE        0: k and v are not in pages; else a page's rows, -1 where the arguments say how many
+//   FULMEN_TILES_IN_PAGES   1: pages begin with a tile of keys and end with one
 //   FULMEN_DROPOUT          1: the softmax's elements are dropped at random
 //   FULMEN_OUTPUTS          backward: the sum of 1 for dq, 2 for dk, 4 for dv, 8 for dbias
 //   FULMEN_SPLITS           1: partial results, for combine.h
@@ -63,6 +66,9 @@ constexpr bool kSoftcap = FULMEN_SOFTCAP != 0;
 constexpr bool kSinks = FULMEN_SINKS != 0;
 constexpr bool kDropout = FULMEN_DROPOUT != 0;
 constexpr bool kBand = FULMEN_BAND != 0;
+constexpr bool kVariable = FULMEN_VARIABLE != 0;
+constexpr int kPageSize = FULMEN_PAGE_SIZE;
+constexpr bool kPaged = kPageSize != 0;
 constexpr bool kPlainScale = FULMEN_PLAIN_SCALE != 0;
 
 // Features whose arguments do not fit in scalar registers beside those of the loop.

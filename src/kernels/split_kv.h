@@ -135,8 +135,9 @@ FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, f
 // The waves' rows become one, and go to memory: the result, or a split's part of it.
 FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   // Both again: nothing of them has to stay in registers while keys stream.
-  const ForwardArguments& a = reload(arguments, workgroup_id());
-  const Place place = Place::of(a);
+  const ForwardArguments& call = reload(arguments, workgroup_id());
+  const Place place = Place::of(call);
+  const ForwardArguments& a = sequence_of(call, place.batch);
   const RowMap map = place.rows(a);
   const int first_row = place.first_row, split = place.split;
   constexpr int kLanesPerRow = kWorkgroup / 16;
@@ -154,8 +155,8 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
     weight[w] = exp2(lds_load<float>(4 * (kMaximaAt + w * 16 + row)) - offset);
     sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * 16 + row));
   }
-  const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * a.seqlen_q + i;
-  const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * a.seqlen_q + row_id;
+  const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
+  const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id;
   RowEnd end{1.0F, 0.0F};
   if constexpr (!kSplits) end = end_row(a, head, max, sum);
   for (int d = thread_id() % kLanesPerRow; d < a.head_dim_v; d += kLanesPerRow) {
@@ -177,10 +178,12 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   }
 }
 
-FULMEN_DEVICE void split_kv(const ForwardArguments& a) {
-  const Place place = Place::of(a);
+FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
+  const Place place = Place::of(call);
   const int first_row = place.first_row, kv_head = place.kv_head, batch = place.batch;
+  const ForwardArguments& a = sequence_of(call, batch);
   const RowMap map = place.rows(a);
+  if (kVariable && first_row >= map.end) return;
   const int row_end = first_row + 16 < map.end ? first_row + 16 : static_cast<int>(map.end);
   const Int64 first_query = map.query(first_row), query_end = map.query(row_end - 1) + 1;
   const algorithm::Band band = band_of(a);
@@ -189,8 +192,8 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& a) {
   const Int64 split_begin = place.split * a.split_keys, split_end = split_begin + a.split_keys;
   const Int64 begin = any.begin > split_begin ? any.begin : split_begin, end = any.end < split_end ? any.end : split_end;
 
-  const KeySource keys{at<Element>(a.k, batch, 0, kv_head), a.k.row, begin, end, a.head_dim};
-  const KeySource values{at<Element>(a.v, batch, 0, kv_head), a.v.row, begin, end, a.head_dim_v};
+  const KeySource keys{a, a.k, head_rows(a.k, batch, kv_head), begin, end, a.head_dim};
+  const KeySource values{a, a.v, head_rows(a.v, batch, kv_head), begin, end, a.head_dim_v};
   SplitTask task{a, map, first_row, row_end, keys, values, {}};
   if constexpr (kQueriesStay) {
 #pragma unroll
@@ -199,7 +202,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& a) {
   RowState rows;
   rows.clear();
   DirectOutput out = {};
-  for (Int64 key = begin + wave_id() * kBlockN; key < end; key += kWaves * kBlockN) {
+  for (Int64 key = first_tile_key(begin) + wave_id() * kBlockN; key < end; key += kWaves * kBlockN) {
     if (key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
       task.template step<false>(key, rows, out);
     } else {
@@ -208,7 +211,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& a) {
   }
   leave_in_lds(rows, out, softmax_scale(a));
   barrier();
-  merge(a);
+  merge(call);
 }
 
 }  // namespace fulmen::kernels

@@ -60,6 +60,7 @@ class Backward final : public Family {
   std::string_view target() const noexcept override { return target_.matrix.name; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     for (const int outputs : {kGivesDq, kGivesDk | kGivesDv}) {

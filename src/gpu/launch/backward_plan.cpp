@@ -31,7 +31,8 @@ struct BiasSums {
 
 BackwardPlan::BackwardPlan(const Problem& problem, int compute_units) : p_(problem), compute_units_(std::max(1, compute_units)) {
   plan_.arguments = arguments_of(problem);
-  plan_.row_number_floats = round_up(2 * problem.batch * problem.num_heads * problem.seqlen_q, 16);
+  const Problem::Shape rows = problem.lse_shape();
+  plan_.row_number_floats = round_up(2 * rows[0] * rows[1] * rows[2], 16);
 }
 
 void BackwardPlan::add_row_numbers(const Specialisation& products) {

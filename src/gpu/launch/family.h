@@ -37,6 +37,8 @@ class Family {
   virtual std::string_view target() const noexcept = 0;
   virtual Pass pass() const noexcept { return Pass::forward; }
   virtual bool dropout() const noexcept { return false; }
+  // Sequences of different lengths; forward also keys and values in pages.
+  virtual bool variable_lengths() const noexcept { return false; }
   virtual Support supports(const Problem& problem, const Chip& chip) const = 0;
   virtual double rank(const Problem& problem) const = 0;
   // compute_units: of the device, to have work for each.

@@ -49,6 +49,7 @@ class Forward final : public Family {
   std::string_view name() const noexcept override { return "forward"; }
   std::string_view target() const noexcept override { return target_.name; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (p.dtype == DType::fp32) return Support::no("matrix instructions multiply fp16 and bf16; fp32 runs without");
     const Specialisation s = specialisation(p, chip);

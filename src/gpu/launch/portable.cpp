@@ -11,6 +11,7 @@ class Portable final : public Family {
   std::string_view name() const noexcept override { return "forward"; }
   std::string_view target() const noexcept override { return "portable"; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& /*chip*/) const override { return grid_fits(workgroups(p)); }
   double rank(const Problem& /*problem*/) const override { return 10; }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/) const override {
@@ -24,7 +25,8 @@ class Portable final : public Family {
     // Two chunks, rows one longer than a tile, and the probabilities.
     s.lds_bytes = 4 * ((2 * kChunk + 1) * (kBlockM + 1) + kBlockM * (kBlockN + 1));
     specialise_for(p, s);
-    s.whole_rows = s.whole_dims = s.exact_dims = s.whole_bias = s.plain_scale = false;  // nothing depends on them
+    s.whole_rows = s.whole_dims = s.exact_dims = s.whole_bias = s.plain_scale = s.tiles_in_pages =
+        false;  // nothing depends on them
     LaunchPlan plan;
     plan.launches.push_back({s, workgroups(p)});
     plan.arguments = arguments_of(p);

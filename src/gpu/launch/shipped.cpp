@@ -34,6 +34,28 @@ Problem problem_of(DType dtype, const Shape& shape, bool causal) {
 
 void add_bias(Problem& p, DType dtype) { p.bias = {dtype, true, {0, p.seqlen_q * p.seqlen_k, p.seqlen_k, 1}}; }
 
+constexpr TensorSpec kNumbers{DType::int32, true, {0, 0, 0, 1}};
+
+// Its sequences one after the other, each of up to the shape's lengths.
+Problem packed(Problem p) {
+  p.total_q = p.batch * p.seqlen_q;
+  p.total_k = p.batch * p.seqlen_k;
+  p.cu_seqlens_q = p.cu_seqlens_k = kNumbers;
+  for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out}) spec->strides[0] = 0;
+  return p;
+}
+
+// Its keys and values in pages, of which each sequence uses some.
+Problem paged(Problem p, int64_t page_size) {
+  p.page_size = page_size;
+  p.max_pages = p.seqlen_k / page_size;
+  p.num_pages = p.batch * p.max_pages;
+  p.seqlens_k = kNumbers;
+  p.block_table = {DType::int32, true, {0, 0, p.max_pages, 1}};
+  for (TensorSpec* spec : {&p.k, &p.v}) spec->strides[0] = page_size * spec->strides[1];
+  return p;
+}
+
 // The backward pass of a problem, dq, dk and dv.
 Problem backward_of(Problem p) {
   p.pass = Pass::backward;
@@ -57,12 +79,22 @@ std::vector<Problem> main_problems() {
   }
   for (const int64_t dim : {64, 128}) list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
   list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false));
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    for (const int64_t dim : {64, 128}) list.push_back(packed(problem_of(dtype, {8, 4096, 4096, 16, 4, dim}, true)));
+  }
+  list.push_back(paged(problem_of(DType::bf16, {8, 4096, 4096, 16, 4, 128}, true), 64));
+  for (const int64_t page_size : {16, 256}) {
+    list.push_back(paged(problem_of(DType::bf16, {8, 1, 65536, 32, 8, 128}, false), page_size));
+  }
   for (const int64_t dim : {64, 128, 256}) {
     for (const bool causal : {false, true}) {
       list.push_back(backward_of(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal)));
     }
   }
   list.push_back(backward_of(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false)));
+  for (const int64_t dim : {64, 128}) {
+    list.push_back(backward_of(packed(problem_of(DType::bf16, {8, 4096, 4096, 16, 4, dim}, true))));
+  }
   for (const int64_t dim : {32, 64, 96, 128}) {
     const int64_t heads = 768 / dim;
     Problem board = problem_of(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
@@ -89,6 +121,9 @@ std::vector<Problem> all_problems() {
         p.bias = {};
         p.keep_mask = {DType::boolean, true, {shape.seqlen_k, 0, 0, 1}};
         list.push_back(p);
+        p = problem_of(dtype, shape, !few);
+        if (!few) list.push_back(packed(p));
+        for (const int64_t page_size : {16, 64}) list.push_back(paged(p, page_size));
         // Everything at once, the rows anywhere.
         p = problem_of(dtype, shape, true);
         add_bias(p, DType::fp32);

@@ -14,6 +14,7 @@ class ShortSequence final : public Family {
   explicit ShortSequence(const MatrixTarget& target) : target_(target) {}
   std::string_view name() const noexcept override { return "short"; }
   std::string_view target() const noexcept override { return target_.name; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.seqlen_k > kMostKeys) return Support::no("seqlen_k is " + std::to_string(p.seqlen_k) + ", at most 128 are served");
@@ -21,6 +22,11 @@ class ShortSequence final : public Family {
     if (std::max(p.head_dim, p.head_dim_v) > most_dim) {
       return Support::no("head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)) + ", registers hold rows of up to " +
                          std::to_string(most_dim));
+    }
+    if (p.paged() && !tiles_in_pages(p, block_n(p))) {
+      // Looking up each row takes the registers that whole rows of scores need.
+      return Support::no("pages of " + std::to_string(p.page_size) + " rows" + (p.leftpad_k.present ? " and leftpad_k" : "") +
+                         ": all keys are needed in one page, whose rows are a multiple of " + std::to_string(block_n(p)));
     }
     return grid_fits(workgroups(p));
   }
@@ -32,8 +38,7 @@ class ShortSequence final : public Family {
     s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, 32));
     s.block_m = 16 * waves(p);
-    // Rounded up to 32 keys: fewer kernels for lengths that vary.
-    s.block_n = static_cast<int>(std::max<int64_t>(32, round_up(p.seqlen_k, 32)));
+    s.block_n = block_n(p);
     s.workgroup = waves(p) * chip.wave_size;
     specialise_for(p, s);
     choose_occupancy(p, chip, compute_units, s);
@@ -58,6 +63,8 @@ class ShortSequence final : public Family {
     if (few || dim > 64) return;
     s.min_workgroups = dim > 32 ? 4 : p.bias.present ? 5 : 1;
   }
+  // Rounded up to 32 keys: fewer kernels for lengths that vary.
+  static int block_n(const Problem& p) { return static_cast<int>(std::max<int64_t>(32, round_up(p.seqlen_k, 32))); }
   static int waves(const Problem& p) { return static_cast<int>(std::clamp<int64_t>((p.seqlen_q + 15) / 16, 1, kMostWaves)); }
   static int64_t row_tiles(const Problem& p) { return (p.seqlen_q + 16 * waves(p) - 1) / (16 * waves(p)); }
   static int64_t workgroups(const Problem& p) { return row_tiles(p) * p.batch * p.num_heads; }

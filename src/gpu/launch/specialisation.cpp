@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
+
+#include "plan/sequence_view.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -22,6 +26,14 @@ std::string upper(std::string_view text) {
   return result;
 }
 
+// A constant for sizes that are usual and quickly divided by; one kernel serves all others.
+int page_size(const Problem& p) {
+  if (!p.paged()) return 0;
+  constexpr int64_t kLeast = 16, kMost = 1024;
+  const bool usual = p.page_size >= kLeast && p.page_size <= kMost && (p.page_size & (p.page_size - 1)) == 0;
+  return usual ? static_cast<int>(p.page_size) : -1;
+}
+
 }  // namespace
 
 bool strides_are_whole(const Problem& p) {
@@ -34,6 +46,8 @@ bool strides_are_whole(const Problem& p) {
   }
   return true;
 }
+
+bool tiles_in_pages(const Problem& p, int block_n) { return p.paged() && p.page_size % block_n == 0 && !p.leftpad_k.present; }
 
 bool bias_is_whole(const Problem& p) {
   if (!p.bias.present || p.seqlen_k % kPieceElements != 0 || p.window_left >= 0) return false;
@@ -54,6 +68,7 @@ Specialisation beside(const Specialisation& products, std::string_view entry, in
   s.block_n = products.block_n;
   s.whole_rows = products.whole_rows;
   s.sinks = products.sinks;
+  s.variable = products.variable;
   s.num_splits = products.num_splits;
   s.backward = products.backward;
   s.bias_gradient = products.bias_gradient;
@@ -74,7 +89,11 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.whole_dims = p.head_dim % kPieceElements == 0 && p.head_dim_v % kPieceElements == 0;
   s.exact_dims = p.head_dim == s.head_dim && p.head_dim_v == s.head_dim_v;
   s.whole_rows = p.dtype != DType::fp32 && strides_are_whole(p);
-  s.whole_bias = s.whole_rows && bias_is_whole(p);
+  s.variable = p.variable_lengths();
+  s.page_size = page_size(p);
+  s.tiles_in_pages = tiles_in_pages(p, s.block_n);
+  // Not of a sequence's own keys.
+  s.whole_bias = s.whole_rows && bias_is_whole(p) && !s.variable;
 }
 
 std::string prelude(const Specialisation& s) {
@@ -103,6 +122,9 @@ std::string prelude(const Specialisation& s) {
   define("SINKS", static_cast<int>(s.sinks));
   define("BAND", static_cast<int>(s.band));
   define("DROPOUT", static_cast<int>(s.dropout));
+  define("VARIABLE", static_cast<int>(s.variable));
+  define("PAGE_SIZE", s.page_size);
+  define("TILES_IN_PAGES", static_cast<int>(s.tiles_in_pages));
   define("OUTPUTS", s.outputs);
   define("DBIAS", s.bias_gradient);
   define("PLAIN_SCALE", static_cast<int>(s.plain_scale));
@@ -126,6 +148,10 @@ std::string to_string(const Specialisation& s) {
   if (s.sinks) text += " sinks";
   if (s.num_splits > 1) text += " splits";
   if (s.dropout) text += " dropout";
+  if (s.variable) text += " variable";
+  if (s.page_size > 0) text += fmt::format(" pages={}", s.page_size);
+  if (s.page_size < 0) text += " pages";
+  if (s.page_size != 0 && !s.tiles_in_pages) text += " any tiles";
   for (const auto& [bit, name] : {std::pair{kGivesDq, " dq"}, {kGivesDk, " dk"}, {kGivesDv, " dv"}, {kGivesDbias, " dbias"}}) {
     if ((s.outputs & bit) != 0) text += name;
   }
@@ -167,6 +193,10 @@ kernels::BackwardArguments arguments_of(const Problem& p) {
   a.num_splits = 1;
   a.dropout = p.dropout;
   a.dropout_scale = p.dropout_scale();
+  a.rows_q = p.packed_q() ? p.total_q : p.seqlen_q;
+  a.rows_k = p.packed_k() ? p.total_k : !p.paged() ? p.padded_k : p.num_pages > 0 ? p.max_pages * p.page_size : 0;
+  a.num_pages = static_cast<int>(std::min<int64_t>(p.num_pages, std::numeric_limits<int>::max()));
+  a.top_left = static_cast<int>(p.top_left);
   if (p.pass == Pass::forward) return a;
   a.dout = view_of(p.dout);
   a.dq = view_of(p.dq);
@@ -180,7 +210,8 @@ kernels::BackwardArguments arguments_of(const Problem& p) {
   return a;
 }
 
-void set_pointers(const AttentionTensors& t, kernels::BackwardArguments& a) {
+void set_pointers(const Problem& p, const AttentionTensors& t, kernels::BackwardArguments& a) {
+  if (p.variable_lengths()) a.sequences = sequence_table(p, t);
   a.q.data = t.q.data;
   a.k.data = t.k.data;
   a.v.data = t.v.data;

@@ -34,6 +34,9 @@ struct Specialisation {
   bool keep_mask = false, alibi = false, softcap = false, sinks = false, band = false, plain_scale = false;
   int num_splits = 0;  // more than 1: partial results for combine.h
   bool dropout = false;
+  bool variable = false;  // sequences of different lengths
+  int page_size = 0;
+  bool tiles_in_pages = false;
   bool backward = false;   // its kernel takes BackwardArguments
   int outputs = 0;         // backward: kGivesDq, ...
   int bias_gradient = -1;  // dbias's DType, or none
@@ -50,6 +53,8 @@ void specialise_for(const Problem& problem, Specialisation& s);
 // May rows of q, k, v and out (or of the bias) move as 16-byte vectors, by their strides? Pointers are looked at when a plan runs.
 bool strides_are_whole(const Problem& problem);
 bool bias_is_whole(const Problem& problem);
+// Does every tile of block_n keys lie in one page?
+bool tiles_in_pages(const Problem& problem, int block_n);
 
 inline int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
@@ -60,6 +65,6 @@ Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip
 
 // Everything but pointers, splits and tiles.
 kernels::BackwardArguments arguments_of(const Problem& problem);
-void set_pointers(const AttentionTensors& tensors, kernels::BackwardArguments& arguments);
+void set_pointers(const Problem& problem, const AttentionTensors& tensors, kernels::BackwardArguments& arguments);
 
 }  // namespace fulmen::gpu

@@ -17,6 +17,7 @@ class SplitKv final : public Family {
   explicit SplitKv(const MatrixTarget& target) : target_(target) {}
   std::string_view name() const noexcept override { return "split_kv"; }
   std::string_view target() const noexcept override { return target_.name; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     const int64_t rows = p.group_size() * p.seqlen_q;

@@ -144,6 +144,7 @@ FULMEN_DEVICE unsigned evaluated_uniform(unsigned x) {
   asm("" : "+s"(x));
   return x;
 }
+FULMEN_DEVICE unsigned uniform(unsigned x) { return __builtin_amdgcn_readfirstlane(x); }
 // Two numbers at once: CDNA3 has packed fp32 arithmetic, elsewhere this is two instructions.
 typedef float Pair __attribute__((ext_vector_type(2)));
 FULMEN_DEVICE Pair multiply_add(Pair a, float b, float c) { return a * Pair{b, b} + Pair{c, c}; }

@@ -106,6 +106,7 @@ FULMEN_DEVICE V evaluated(V x) {
   return x;
 }
 FULMEN_DEVICE unsigned evaluated_uniform(unsigned x) { return x; }
+FULMEN_DEVICE unsigned uniform(unsigned x) { return x; }
 // Two numbers at once, for chips with packed fp32 arithmetic.
 struct Pair {
   float x, y;

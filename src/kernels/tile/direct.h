@@ -33,8 +33,9 @@ FULMEN_DEVICE int direct_dim(int group, int e) { return group * kGroupDims + dir
 
 // Keys [begin, end) of a head, at least one.
 struct KeySource {
-  const Element* rows;  // of key 0
-  Int64 stride;
+  const ForwardArguments& arguments;
+  const View& view;
+  const Element* rows;  // by head_rows()
   Int64 begin, end;
   int dims;
 };
@@ -42,7 +43,7 @@ struct KeySource {
 #if defined(FULMEN_TARGET_SM80)
 constexpr bool kBuffered = false;
 #else
-constexpr bool kBuffered = kWholeRows;
+constexpr bool kBuffered = kWholeRows && !kScattered;
 #endif
 
 // A source's rows [first_key, first_key + kBlockN). Those past its end repeat the last one or are 0: their scores are masked. So
@@ -53,12 +54,13 @@ class NearRows {
  public:
   FULMEN_DEVICE NearRows(const KeySource& source, Int64 first_key)
       : source_(source),
-        rows_(source.rows + first_key * source.stride),
+        first_key_(first_key),
+        rows_(kScattered ? source.rows : tile_row(source.arguments, source.view, source.rows, first_key)),
         skipped_(kSkips && first_key < source.begin ? static_cast<int>(source.begin - first_key) : 0),
         last_(at_most(source.end - first_key, kBlockN) - 1)
 #if !defined(FULMEN_TARGET_SM80)
         ,
-        buffer_(rows_ + skipped_ * source.stride, static_cast<unsigned>((last_ - skipped_) * source.stride + source.dims) * 2)
+        buffer_(rows_ + skipped_ * source.view.row, static_cast<unsigned>((last_ - skipped_) * source.view.row + source.dims) * 2)
 #endif
   {
   }
@@ -69,7 +71,7 @@ class NearRows {
     using Piece = Words<kCount / 2>;
 #if !defined(FULMEN_TARGET_SM80)
     if constexpr (kBuffered) {
-      const auto stride = static_cast<unsigned>(source_.stride) * 2;
+      const auto stride = static_cast<unsigned>(source_.view.row) * 2;
       const unsigned at_dim = kExactDims || dim < source_.dims ? 2 * static_cast<unsigned>(dim) : kBeyond;
       // Keys before the buffer have distances below 0, which are past any end: these must not be mended by the other part.
       if constexpr (kUniform) return buffer_.load<Piece>(at_dim, static_cast<unsigned>(key + fixed - skipped_) * stride);
@@ -80,7 +82,8 @@ class NearRows {
 #endif
     int row_id = key + fixed;
     row_id = row_id < skipped_ ? skipped_ : row_id < last_ ? row_id : last_;
-    const Element* row = rows_ + row_id * source_.stride;
+    const Element* row = kScattered ? key_row(source_.arguments, source_.view, source_.rows, first_key_ + row_id)
+                                    : rows_ + row_id * source_.view.row;
     Piece words{};
     if constexpr (kWholeRows) {
       if (kExactDims || dim < source_.dims) words = global_load(reinterpret_cast<const Piece*>(row + dim));
@@ -100,7 +103,8 @@ class NearRows {
  private:
   static constexpr bool kSkips = kBand && kValues;
   const KeySource& source_;
-  const Element* rows_;  // of the first key
+  Int64 first_key_;
+  const Element* rows_;  // of the first key; of no meaning where rows are scattered
   int skipped_;          // keys before the source's first
   int last_;
 #if !defined(FULMEN_TARGET_SM80)
@@ -130,7 +134,7 @@ struct DirectValues {
 FULMEN_DEVICE KeptKeys<kBlockN> kept_keys(const RowMap& map, Int64 row_begin, Int64 row_end, const KeySource& source,
                                           Int64 first_key) {
   if constexpr (!kKeepMask) return {};
-  const ForwardArguments& a = reload(map.arguments, first_key);
+  const ForwardArguments& a = again(map.arguments, first_key);
   const Int64 first_query = map.query(row_begin), query_end = map.query(row_end - 1) + 1;
   return KeptKeys<kBlockN>::of([&](int n) {
     const Int64 key = first_key + n;

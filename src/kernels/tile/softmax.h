@@ -121,7 +121,7 @@ struct TileBand {
 template <bool kMasked, int kTiles>
 FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, float (&score)[kTiles][kElements]) {
   if constexpr (kPlainScale && !kMasked) return;
-  const ForwardArguments& a = kManyArguments ? reload(map.arguments, first_key) : map.arguments;
+  const ForwardArguments& a = kManyArguments ? again(map.arguments, first_key) : map.arguments;
   const int left = at_most(a.seqlen_k - first_key, 16 * kTiles);
   const TileBand band = TileBand::of(a, map.query(first_row), first_key);
 #pragma unroll

@@ -23,17 +23,24 @@ struct RowRange {
   Int64 first, end;
 };
 
-// A tile's kCount rows of a head, dims [dim, dim + kChunk), to LDS [row * row_step + dim * dim_step]; zeros outside the range.
-template <int kCount>
-FULMEN_DEVICE void stage(const Element* head_rows, Int64 stride, RowRange range, int dim, int dims, int lds, int row_step,
-                         int dim_step) {
+// A tile's kCount rows, which row_at(number) finds, dims [dim, dim + kChunk), to LDS [row * row_step + dim * dim_step]; zeros
+// outside the range.
+template <int kCount, class RowAt>
+FULMEN_DEVICE void stage_rows(const RowAt& row_at, RowRange range, int dim, int dims, int lds, int row_step, int dim_step) {
   for (int index = thread_id(); index < kCount * kChunk; index += kWorkgroup) {
     const int row = index / kChunk, d = index % kChunk;
     const Int64 r = range.first + row;
     float value = 0;
-    if (r < range.end && dim + d < dims) value = to_float(global_load(head_rows + r * stride + dim + d));
+    if (r < range.end && dim + d < dims) value = to_float(global_load(row_at(r) + dim + d));
     set_lds_float(lds + row * row_step + d * dim_step, value);
   }
+}
+
+// Of a head's rows at a stride.
+template <int kCount>
+FULMEN_DEVICE void stage(const Element* head, Int64 stride, RowRange range, int dim, int dims, int lds, int row_step,
+                         int dim_step) {
+  stage_rows<kCount>([&](Int64 row) { return head + row * stride; }, range, dim, dims, lds, row_step, dim_step);
 }
 
 }  // namespace fulmen::kernels

@@ -1,8 +1,9 @@
 // Tiles of K and V on their way from memory to LDS, and from there into operands. The kernel's loop:
 //   fetch<clamped>(first key, buffer)   begins the next tile's way; clamped: keys past the end are possible
 //   publish(buffer)            its data is in LDS after the barrier that follows
-// Tiles begin at attended keys. Keys past the end repeat the last one: their scores are masked, and a probability of 0 meets a
-// value that the tile has anyway. What the keep-mask hides from every row becomes 0, as it may be NaN.
+// Tiles begin at attended keys, or before them where they lie in pages. Keys past the end repeat the last one: their scores are
+// masked, and a probability of 0 meets a value that the tile has anyway; keys before the first repeat that, or are 0. What the
+// keep-mask hides from every row becomes 0, as it may be NaN.
 #pragma once
 
 #include "layout.h"
@@ -18,9 +19,9 @@ struct StageSource {
   const ForwardArguments& arguments;
   int batch, head;           // the query head
   Int64 row_begin, row_end;  // its query rows, for the keep-mask
-  const Element* keys;       // row 0 of the KV head
+  const Element* keys;       // of the KV head, by head_rows()
   const Element* values;
-  Int64 key_end;
+  Int64 key_begin, key_end;
 
   FULMEN_DEVICE bool alive(const ForwardArguments& a, Int64 key) const {
     return any_row_keeps(a, batch, head, row_begin, row_end, key);
@@ -30,14 +31,36 @@ struct StageSource {
 // Rows [first_key, first_key + kBlockN) of K or V: where they begin, the same in all lanes, and each lane's distance from there in
 // 32 bits (whole rows are near, see gpu/launch/specialisation.cpp).
 struct TileRows {
-  const Element* rows;  // the tile's first row
+  const ForwardArguments& arguments;
+  const View& view;
+  const Element* head;
+  Int64 first_key;
+  const Element* rows;  // the tile's first row; of no meaning where rows are scattered
   Int64 stride;
-  int last;  // the last row that is there
+  int first, last;  // the rows that are there
 
-  FULMEN_DEVICE static TileRows of(const Element* head, Int64 stride, Int64 first_key, Int64 key_end) {
-    return {head + first_key * stride, stride, at_most(key_end - first_key, kBlockN) - 1};
+  FULMEN_DEVICE static TileRows of(const ForwardArguments& a, const View& view, const Element* head, const StageSource& source,
+                                   Int64 first_key) {
+    const int first = kSkips && first_key < source.key_begin ? static_cast<int>(source.key_begin - first_key) : 0;
+    return {a,
+            view,
+            head,
+            first_key,
+            kScattered ? head : tile_row(a, view, head, first_key),
+            view.row,
+            first,
+            at_most(source.key_end - first_key, kBlockN) - 1};
   }
-  FULMEN_DEVICE int clamp(int row) const { return row < last ? row : last; }
+  FULMEN_DEVICE int clamp(int row) const {
+    if constexpr (kSkips) row = row < first ? first : row;
+    return row < last ? row : last;
+  }
+  FULMEN_DEVICE const Element* row(int n) const {
+    if constexpr (kScattered) return key_row(arguments, view, head, first_key + n);
+    return rows + n * stride;
+  }
+
+  static constexpr bool kSkips = kTilesInPages && kBand;
 };
 
 constexpr ForwardLayout kLayout =
@@ -66,8 +89,8 @@ class Stage {
     first_key_ = first_key;
     const ForwardArguments& a = source_.arguments;
     if constexpr (kWholeRows) {
-      copy<kClamped, kRowPieces>(source_.keys, a.k.row, a.head_dim, keys_at(buffer), kLayout.key_pitch, false);
-      copy<kClamped, kRowPiecesV>(source_.values, a.v.row, a.head_dim_v, values_at(buffer), kLayout.value_pitch, true);
+      copy<kClamped, kRowPieces>(source_.keys, a.k, a.head_dim, keys_at(buffer), kLayout.key_pitch, false);
+      copy<kClamped, kRowPiecesV>(source_.values, a.v, a.head_dim_v, values_at(buffer), kLayout.value_pitch, true);
     }
     copy_commit();
   }
@@ -76,25 +99,25 @@ class Stage {
     if constexpr (kWholeRows) {
       copy_wait<0>();
     } else {
-      through_registers<kRowPieces>(source_.keys, a.k.row, a.head_dim, keys_at(buffer), kLayout.key_pitch, false);
-      through_registers<kRowPiecesV>(source_.values, a.v.row, a.head_dim_v, values_at(buffer), kLayout.value_pitch, true);
+      through_registers<kRowPieces>(source_.keys, a.k, a.head_dim, keys_at(buffer), kLayout.key_pitch, false);
+      through_registers<kRowPiecesV>(source_.values, a.v, a.head_dim_v, values_at(buffer), kLayout.value_pitch, true);
     }
   }
 
  private:
   template <bool kClamped, int kRow>
-  FULMEN_DEVICE void copy(const Element* head, Int64 stride, int dims, int at, int pitch, bool values) {
-    const TileRows rows = TileRows::of(head, stride, first_key_, source_.key_end);
-    if (kWorkgroup % kRow == 0 && !kClamped && !(kKeepMask && values)) {
+  FULMEN_DEVICE void copy(const Element* head, const View& view, int dims, int at, int pitch, bool values) {
+    const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
+    if (kWorkgroup % kRow == 0 && !kClamped && !(kKeepMask && values) && !kScattered) {
       // Every round the same piece of a later row.
       const int row = thread_id() / kRow, dim = thread_id() % kRow * 8;
-      const Element* from = rows.rows + row * stride + dim;
+      const Element* from = rows.row(row) + dim;
       const bool valid = kExactDims || dim < dims;
 #pragma unroll
       for (int n = 0; n < (kBlockN * kRow + kWorkgroup - 1) / kWorkgroup; ++n) {
         const int later = n * (kWorkgroup / kRow);
         if (kBlockN * kRow % kWorkgroup != 0 && row + later >= kBlockN) break;
-        copy_async_16(at + row * pitch + 2 * dim + later * pitch, valid ? from + later * stride : head, valid);
+        copy_async_16(at + row * pitch + 2 * dim + later * pitch, valid ? from + later * view.row : head, valid);
       }
       return;
     }
@@ -105,18 +128,17 @@ class Stage {
       if (kBlockN * kRow % kWorkgroup != 0 && index >= kBlockN * kRow) break;
       bool valid = kExactDims || dim < dims;
       if constexpr (kKeepMask) valid = valid && (!values || source_.alive(source_.arguments, first_key_ + rows.clamp(row)));
-      copy_async_16(at + row * pitch + 2 * dim, valid ? rows.rows + (kClamped ? rows.clamp(row) : row) * stride + dim : head,
-                    valid);
+      copy_async_16(at + row * pitch + 2 * dim, valid ? rows.row(kClamped ? rows.clamp(row) : row) + dim : head, valid);
     }
   }
   template <int kRow>
-  FULMEN_DEVICE void through_registers(const Element* head, Int64 stride, int dims, int at, int pitch, bool values) {
-    const TileRows rows = TileRows::of(head, stride, first_key_, source_.key_end);
+  FULMEN_DEVICE void through_registers(const Element* head, const View& view, int dims, int at, int pitch, bool values) {
+    const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
     for (int index = thread_id(); index < kBlockN * kRow; index += kWorkgroup) {
       const int row = index / kRow, dim = index % kRow * 8;
       Words<4> piece{};
       if (!values || source_.alive(source_.arguments, first_key_ + rows.clamp(row)))
-        piece = load_piece(rows.rows + rows.clamp(row) * stride, dim, dims);
+        piece = load_piece(rows.row(rows.clamp(row)), dim, dims);
       lds_store(at + row * pitch + 2 * dim, piece);
     }
   }
@@ -139,11 +161,12 @@ class Stage {
   // Rows past the end read as 0.
   template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
-    const ForwardArguments& a = kManyArguments ? reload(source_.arguments, first_key) : source_.arguments;
+    const ForwardArguments& a = kManyArguments ? again(source_.arguments, first_key) : source_.arguments;
     const int thread = kManyArguments ? recompute(thread_id(), first_key) : thread_id();
-    const TileRows key_rows = TileRows::of(source_.keys, a.k.row, first_key, source_.key_end);
-    const TileRows value_rows = TileRows::of(source_.values, a.v.row, first_key, source_.key_end);
-    const Source keys(key_rows, a.head_dim), values(value_rows, a.head_dim_v);
+    const TileRows key_rows = TileRows::of(a, a.k, source_.keys, source_, first_key);
+    const TileRows value_rows = TileRows::of(a, a.v, source_.values, source_, first_key);
+    const Source<false> keys(key_rows, a.head_dim);
+    const Source<kClamped && TileRows::kSkips> values(value_rows, a.head_dim_v);
     KeptKeys<kBlockN> kept;
     if constexpr (kKeepMask) {
       kept = KeptKeys<kBlockN>::of([&](int n) { return n <= value_rows.last && source_.alive(a, first_key + n); });
@@ -207,19 +230,21 @@ class Stage {
   // The key at a position of V^T's rows.
   FULMEN_DEVICE static int key_at(int position) { return position / kValueKeys * kValueKeys + value_key(position % kValueKeys); }
 
-  // A tile's memory: whole rows as a buffer, whose hardware knows the end.
+  // A tile's memory: whole rows as a buffer, whose hardware knows the end. kSkips: rows before the first are 0.
+  template <bool kSkips>
   class Source {
    public:
     FULMEN_DEVICE Source(const TileRows& rows, int dims)
         : rows_(rows), dims_(dims), buffer_(rows.rows, static_cast<unsigned>(rows.last * rows.stride + dims) * 2) {}
     // Elements [dim, dim + 8) of row `fixed + row`, where `fixed` is the same in all lanes.
     FULMEN_DEVICE Words<4> piece(int fixed, int row, int dim) const {
-      if constexpr (kWholeRows) {
+      if constexpr (kWholeRows && !kScattered) {
         const auto stride = static_cast<unsigned>(rows_.stride) * 2;
         const unsigned offset = static_cast<unsigned>(row) * stride + 2 * static_cast<unsigned>(dim);
-        return buffer_.load<Words<4> >(kExactDims || dim < dims_ ? offset : kBeyond, static_cast<unsigned>(fixed) * stride);
+        const bool there = (kExactDims || dim < dims_) && (!kSkips || fixed + row >= rows_.first);
+        return buffer_.template load<Words<4> >(there ? offset : kBeyond, static_cast<unsigned>(fixed) * stride);
       } else {
-        return load_piece(rows_.rows + rows_.clamp(fixed + row) * rows_.stride, dim, dims_);
+        return load_piece(rows_.row(rows_.clamp(fixed + row)), dim, dims_);
       }
     }
 

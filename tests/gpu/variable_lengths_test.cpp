@@ -1,0 +1,215 @@
+// Sequences of different lengths, and keys and values in pages, by every GPU kernel that takes them. Each combination of features
+// is a kernel to compile: these tests share a few.
+#include <algorithm>
+
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuVariableLengths : public GpuTest {};
+
+CaseSpec spec_of(DType dtype, int64_t head_dim, Random& random) {
+  CaseSpec s = small_spec(dtype, head_dim, random);
+  s.batch = random.between(2, 4);
+  s.num_kv_heads = random.between(1, 2);
+  s.num_heads = s.num_kv_heads * random.between(1, 2);
+  s.seqlen_q = random.between(20, 80);
+  s.seqlen_k = random.between(40, 99);
+  return s;
+}
+
+TEST_P(GpuVariableLengths, Packed) {
+  Random random(7800);
+  CaseSpec s = spec_of(DType::bf16, 64, random);
+  s.packed_q = s.packed_k = true;
+  s.causal = Causal::bottom_right;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+  EXPECT_GT(expect_all_verified(s, random, 1), 0);
+  s.seqlen_q = 1;  // decode: most sequences have a query, some have none
+  s.seqlen_k = random.between(600, 1100);
+  EXPECT_GT(expect_all_verified(s, random), 0);
+
+  s = spec_of(DType::fp16, 40, random);
+  s.packed_q = true;
+  s.used_k = s.leftpad_k = true;
+  s.head_dim_v = 59;
+  s.layout = Layout::odd_strides;
+  s.window_left = random.between(0, 30);
+  s.window_right = random.between(0, 30);
+  s.softcap = 20;
+  s.sinks = true;
+  s.alibi = 2;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+
+  s = spec_of(DType::bf16, 96, random);
+  s.packed_k = true;
+  s.keep = s.nan_in_masked = true;
+  s.bias = true;
+  s.bias_dtype = DType::bf16;
+  s.dropout = 0.3F;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+
+  s = spec_of(DType::fp32, 80, random);
+  s.packed_q = s.packed_k = true;
+  s.causal = Causal::top_left;
+  s.dropout = 0.2F;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+}
+
+// Tiles in a page each, in several, and pages of a size that only the arguments say.
+TEST_P(GpuVariableLengths, PagesOfAnySize) {
+  Random random(7810);
+  for (const int64_t page : {1, 16, 17, 64, 192, 256}) {
+    CaseSpec s = spec_of(DType::bf16, 64, random);
+    s.page_size = page;
+    s.used_k = page != 64;
+    s.packed_q = random.chance(0.5);
+    // A window that begins inside a tile: what lies before it must not be read as a number.
+    s.window_left = random.between(0, 20);
+    s.window_right = random.between(0, 20);
+    s.nan_in_masked = true;
+    EXPECT_GT(expect_all_verified(s, random), 0);
+    s.seqlen_q = random.between(1, 3);
+    s.seqlen_k = random.between(150, 300);
+    EXPECT_GT(expect_all_verified(s, random), 0);
+  }
+}
+
+TEST_P(GpuVariableLengths, PagesWithFeatures) {
+  Random random(7820);
+  CaseSpec s = spec_of(DType::fp16, 128, random);
+  s.page_size = 64;
+  s.used_k = s.leftpad_k = true;
+  s.nan_in_masked = true;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+
+  s = spec_of(DType::bf16, 72, random);
+  s.page_size = 32;
+  s.layout = Layout::odd_strides;
+  s.used_k = true;
+  s.keep = s.nan_in_masked = true;
+  s.bias = true;
+  s.alibi = 1;
+  s.softcap = 10;
+  s.causal = Causal::bottom_right;
+  s.window_left = random.between(0, 20);
+  EXPECT_GT(expect_all_verified(s, random), 0);
+
+  s = spec_of(DType::fp32, 48, random);
+  s.page_size = 8;
+  s.used_k = s.leftpad_k = s.packed_q = true;
+  s.window_left = random.between(0, 20);
+  s.dropout = 0.2F;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+}
+
+CaseSpec backward_of(DType dtype, int64_t head_dim, Random& random) {
+  CaseSpec s = spec_of(dtype, head_dim, random);
+  s.backward = s.packed_q = s.packed_k = true;
+  s.batch = random.between(2, 3);
+  return s;
+}
+
+TEST_P(GpuVariableLengths, Gradients) {
+  Random random(7830);
+  CaseSpec s = backward_of(DType::bf16, 64, random);
+  s.causal = Causal::bottom_right;
+  s.sinks = s.dlse = true;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+  s.packed_k = false;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+  s.packed_k = true;
+  s.packed_q = false;
+  s.causal = Causal::top_left;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+
+  s = backward_of(DType::fp16, 40, random);
+  s.layout = Layout::odd_strides;
+  s.window_left = random.between(0, 30);
+  s.window_right = random.between(0, 30);
+  s.softcap = 20;
+  s.alibi = 2;
+  s.dropout = 0.3F;
+  s.keep = s.nan_in_masked = s.bias = true;
+  s.gradients = {true, true, true, false, true};  // a bias has none here
+  EXPECT_GT(expect_all_verified(s, random), 0);
+
+  s = backward_of(DType::fp32, 48, random);
+  s.causal = Causal::bottom_right;
+  EXPECT_GT(expect_all_verified(s, random), 0);
+}
+
+// Nobody checks tables in a device's memory: numbers that are wrong give wrong results, but no access outside the tensors.
+TEST_P(GpuVariableLengths, NumbersThatLeadOutside) {
+  Random random(7840);
+  const auto spoil = [&](const Tensor& tensor) {
+    if (tensor.data == nullptr) return;
+    for (int64_t row = 0; row < tensor.shape[2]; ++row) {
+      for (int64_t column = 0; column < tensor.shape[3]; ++column) {
+        int& number = static_cast<int*>(tensor.data)[row * tensor.strides[2] + column];
+        if (random.chance(0.5)) number = random.pick({-2147483647 - 1, -1, 1000, 2147483647, number / 2, number + 40});
+      }
+    }
+  };
+  for (int n = 0; n < 12; ++n) {
+    CaseSpec s = n < 3 ? backward_of(DType::bf16, 64, random) : spec_of(DType::bf16, 64, random);
+    s.causal = Causal::bottom_right;
+    s.sinks = n < 3;
+    s.packed_q = n < 6;
+    s.packed_k = n < 5;
+    s.used_k = !s.packed_k;
+    s.page_size = n > 9 ? 64 : n > 7 ? 16 : 0;
+    s.leftpad_k = n == 6;
+    Case c(s, random);
+    for (const Tensor& t :
+         {c.tensors.cu_seqlens_q, c.tensors.cu_seqlens_k, c.tensors.seqlens_k, c.tensors.leftpad_k, c.tensors.block_table}) {
+      spoil(t);
+    }
+    const std::vector<std::string> kernels = kernels_for(c.problem(), device());
+    EXPECT_FALSE(kernels.empty());
+    for (const std::string& kernel : kernels) {
+      const Status status = run_kernel(c, kernel, Where{device()});
+      EXPECT_TRUE(status.ok()) << kernel << ": " << status.message() << "\n" << to_string(s);
+    }
+  }
+}
+
+// A family that takes no such problem any more would go untested without anybody noticing.
+TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
+  Random random(7850);
+  struct Use {
+    const char* family;
+    int64_t seqlen_q, seqlen_k;
+    bool backward;
+  };
+  for (const Use& use : {Use{".split_kv.", 1, 300, false},
+                         {".short.", 64, 64, false},
+                         {".forward.", 200, 200, false},
+                         {".forward.portable", 200, 200, false},
+                         {".backward.", 70, 70, true},
+                         {".backward.portable", 70, 70, true}}) {
+    for (const bool paged : {false, true}) {
+      if (paged && use.backward) continue;
+      CaseSpec s = spec_of(DType::bf16, 64, random);
+      s.seqlen_q = use.seqlen_q;
+      s.seqlen_k = use.seqlen_k;
+      s.backward = use.backward;
+      s.packed_q = true;
+      s.packed_k = !paged;
+      s.page_size = paged ? 64 : 0;
+      s.used_k = paged;
+      const Case c(s, random);
+      const std::vector<std::string> kernels = kernels_for(c.problem(), device());
+      EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(), [&](const std::string& name) {
+        return name.find(use.family) != std::string::npos;
+      })) << use.family;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuVariableLengths, ::testing::ValuesIn(gpu_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
