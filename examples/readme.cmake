@@ -1,7 +1,7 @@
 # Each program that README.md shows stands there as it is in its file.
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 file(READ ${root}/README.md readme)
-foreach(example boards.cpp plan.cpp training.cpp mean.c)
+foreach(example boards.cpp plan.cpp training.cpp paged_cache.cpp mean.c)
   file(READ ${CMAKE_CURRENT_LIST_DIR}/${example} program)
   string(FIND "${readme}" "${program}```" at)
   if(at EQUAL -1)

@@ -86,6 +86,24 @@ void add_decode(std::vector<BenchCase>& cases, DType dtype, const Decode& decode
   }
 }
 
+// The same over pages of several sizes, beside rows one after the other; the cache is [page, row, head, dim].
+void add_paged(std::vector<BenchCase>& cases, DType dtype, const Decode::Cache& cache, bool brief) {
+  for (const int64_t page_size : {0, 256, 64, 16}) {
+    if (brief && page_size != 64) continue;
+    cases.push_back(
+        {.suite = "paged",
+         .name = fmt::format("{} x kv {}{}", cache.batch, cache.length, page_size > 0 ? fmt::format(" p{}", page_size) : ""),
+         .dtype = dtype,
+         .batch = cache.batch,
+         .seqlen_q = 1,
+         .seqlen_k = cache.length,
+         .heads = 32,
+         .kv_heads = 8,
+         .head_dim = 128,
+         .page_size = page_size});
+  }
+}
+
 // Forward and backward: layers of language models, and of a chess engine whose bias is learnt.
 void add_training(std::vector<BenchCase>& cases, DType dtype, const Prefill& layers, const Boards& boards, bool brief) {
   std::vector<BenchCase> more;
@@ -107,6 +125,7 @@ struct Suites {
   Prefill prefill;
   Boards boards;
   Decode decode;
+  Decode::Cache paged;
   Prefill training_layers;
   Boards training_boards;
 };
@@ -114,17 +133,17 @@ struct Suites {
 Suites suites_of(CaseSize size) {
   switch (size) {
     case CaseSize::gpu:
-      return {{16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0},
-              {{1, 16, 64, 256, 1024}, 768, {32, 64, 96, 128}},
-              {{{16, 8192}, {64, 4096}, {1, 65536}, {1, 16384}}},
-              {16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0},
-              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};
+      return {{16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0}, {{1, 16, 64, 256, 1024}, 768, {32, 64, 96, 128}},
+              {{{16, 8192}, {64, 4096}, {1, 65536}, {1, 16384}}},   {16, 8192},
+              {16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0}, {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};
     case CaseSize::emulated:
-      return {{0, 128, {64, 128}, {150}, 0}, {{2, 3}, 64, {32}}, {{{1, 300}}}, {0, 128, {64, 128}, {150}, 0}, {{2}, 64, {32}}};
+      return {{0, 128, {64, 128}, {150}, 0}, {{2, 3}, 64, {32}}, {{{1, 300}}}, {2, 300},
+              {0, 128, {64, 128}, {150}, 0}, {{2}, 64, {32}}};
     default:
       return {{0, 1024, {64, 128}, {1024, 2048, 4096}, 2048},
               {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}},
               {{{1, 16384}, {4, 16384}, {16, 16384}, {1, 65536}, {4, 65536}, {16, 65536}}},
+              {4, 16384},
               {0, 1024, {64, 128, 256}, {512, 2048}, 0},
               {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};
   }
@@ -139,6 +158,7 @@ std::vector<BenchCase> bench_cases(const std::string& suite, DType dtype, CaseSi
   if (all || suite == "prefill") add_prefill(cases, dtype, suites.prefill, brief);
   if (all || suite == "boards") add_boards(cases, dtype, suites.boards, brief);
   if (all || suite == "decode") add_decode(cases, dtype, suites.decode, brief);
+  if (suite == "paged" || (all && !brief)) add_paged(cases, dtype, suites.paged, brief || all);
   // Of all suites training takes longest for what it adds: two rows of it, and none of a dtype that has few of the others.
   if (suite == "training" || (all && !brief)) {
     add_training(cases, dtype, suites.training_layers, suites.training_boards, brief || all);

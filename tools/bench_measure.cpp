@@ -29,7 +29,7 @@ constexpr double kUnknownStandardRate = 5e9;  // flop/s assumed of standard atte
 constexpr std::size_t kMaxStandardWorkspace = std::size_t{4} << 30;
 
 CeilingKind ceiling_of(const BenchCase& bench_case, const std::string& kernel) {
-  if (bench_case.suite == "decode") return CeilingKind::read;
+  if (is_decode(bench_case)) return CeilingKind::read;
   if (kernel.find("amx") != std::string::npos) return CeilingKind::amx_bf16;
   if (kernel.find("bf16") != std::string::npos) return CeilingKind::bf16_dot;
   return CeilingKind::fma;
@@ -253,7 +253,7 @@ Status BenchMeter::time_row(const CaseData& data, const DeviceTensors& there, Ti
     if (Status status = backward->warm_up(); !status.ok()) return status;
   }
 
-  const bool decode = row.bench_case.suite == "decode";
+  const bool decode = is_decode(row.bench_case);
   const CeilingKind kind = ceiling_of(row.bench_case, data.backward ? row.backward_kernel : row.kernel);
   // A GPU's matrix units are so fast that memory bounds boards, too.
   row.by_bytes = decode || (yardsticks_.cpu == nullptr && is_board(row.bench_case));

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 #include "device_tensors.h"
 #include "float_conversion.h"
@@ -21,6 +23,20 @@ Memory checked_memory(std::size_t bytes) {
   return memory;
 }
 
+// Pages in random order, as a cache has them after a while.
+void add_tables(const BenchCase& c, NormalPool& pool, CaseData& data) {
+  AttentionTensors& t = data.tensors;
+  for (Tensor* tensor : {&t.block_table, &t.seqlens_k}) {
+    data.memory.push_back(checked_memory(dense_bytes(*tensor) + 1));
+    tensor->data = data.memory.back().data();
+  }
+  auto* pages = static_cast<int*>(t.block_table.data);
+  const std::size_t count = stored_elements(t.block_table);
+  std::iota(pages, pages + count, 0);
+  std::shuffle(pages, pages + count, pool.generator());
+  std::fill_n(static_cast<int*>(t.seqlens_k.data), c.batch, static_cast<int>(c.seqlen_k));
+}
+
 Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
   const auto view = [&](int64_t seqlen, int64_t heads) {
     return c.suite == "decode" ? Tensor::bhsd(nullptr, c.dtype, c.batch, seqlen, heads, c.head_dim)
@@ -29,6 +45,12 @@ Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, 
   AttentionTensors& t = data.tensors;
   t.q = t.out = view(c.seqlen_q, c.heads);
   t.k = t.v = view(c.seqlen_k, c.kv_heads);
+  if (c.page_size > 0) {
+    const int64_t pages = (c.seqlen_k + c.page_size - 1) / c.page_size;  // of a sequence
+    t.k = t.v = Tensor::bshd(nullptr, c.dtype, c.batch * pages, c.page_size, c.kv_heads, c.head_dim);
+    t.block_table = {nullptr, DType::int32, {1, 1, c.batch, pages}, {0, 0, pages, 1}};
+    t.seqlens_k = {nullptr, DType::int32, {1, 1, 1, c.batch}, {0, 0, 0, 1}};
+  }
   if (c.bias) t.bias = Tensor::bhqk(nullptr, c.dtype, c.training ? 1 : c.batch, c.heads, c.seqlen_q, c.seqlen_k);
   std::vector<Tensor*> inputs{&t.q, &t.k, &t.v};
   if (c.bias) inputs.push_back(&t.bias);
@@ -46,6 +68,7 @@ Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, 
                                                    static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
   }
   for (Tensor* tensor : inputs) data.memory.push_back(random_tensor(pool, *tensor));
+  if (c.page_size > 0) add_tables(c, pool, data);
   return {};
 }
 

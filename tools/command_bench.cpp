@@ -177,8 +177,10 @@ Command bench_command(CLI::App& app) {
   settings.device.clear();
   CLI::App* parser =
       app.add_subcommand("bench", "time real problems, each verified and set beside ceilings and standard attention");
-  parser->add_option("--suite", arguments->suite, "real, prefill, boards, decode, training (forward and backward) or all")
-      ->check(CLI::IsMember({"real", "prefill", "boards", "decode", "training", "all"}));
+  parser
+      ->add_option("--suite", arguments->suite,
+                   "real, prefill, boards, decode, paged (decode over pages), training (forward and backward) or all")
+      ->check(CLI::IsMember({"real", "prefill", "boards", "decode", "paged", "training", "all"}));
   parser
       ->add_option("--dtype", arguments->dtype,
                    "fp32, fp16 or bf16; without it fp32, bf16 and a few rows of fp16 (GPU: fp16, bf16 and a few of fp32)")

@@ -107,7 +107,7 @@ Status explain(const ExplainArguments& arguments) {
   if (arguments.lse) {
     tensors.lse = Tensor::bhqk(nullptr, DType::fp32, tensors.q.shape[0], tensors.q.shape[2], tensors.q.shape[1], 1);
   }
-  const Result<AttentionOptions> options = attention_options(given);
+  const Result<AttentionOptions> options = files != nullptr ? files->options : attention_options(given);
   if (!options.ok()) return options.status();
   if (arguments.backward) {
     if (Status status = add_gradients(arguments, tensors); !status.ok()) return status;

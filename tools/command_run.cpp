@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -108,6 +109,7 @@ Result<Passes> plan_passes(const RunArguments& arguments, const LoadedProblem& l
 }
 
 // Memory for what is computed and not there yet: out, lse and the gradients.
+// Zeros: packed rows that belong to no sequence are not computed.
 Status allocate_outputs(AttentionTensors& tensors, std::vector<Memory>& memory) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     for (Tensor AttentionTensors::* const one : outputs_of(pass)) {
@@ -118,6 +120,7 @@ Status allocate_outputs(AttentionTensors& tensors, std::vector<Memory>& memory) 
       // One more byte each: a tensor without elements still has an address.
       tensor.data = memory.emplace_back(bytes + 1).data();
       if (tensor.data == nullptr) return {StatusCode::out_of_memory, fmt::format("no memory for a result of {} bytes", bytes)};
+      if (tensors.cu_seqlens_q.data != nullptr || tensors.cu_seqlens_k.data != nullptr) std::memset(tensor.data, 0, bytes);
     }
   }
   return {};

@@ -16,11 +16,30 @@ constexpr std::size_t kPoisonBlock = std::size_t{1} << 20;
 std::size_t bytes_of(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
 
 using T = AttentionTensors;
-// Inputs of both passes, then what the forward pass writes, inputs of the backward pass, and what that writes.
-constexpr std::array<Tensor T::*, 16> kTensors{&T::q,     &T::k,   &T::v,     &T::bias,  &T::keep_mask, &T::alibi_slopes,
-                                               &T::sinks, &T::out, &T::lse,   &T::dout,  &T::dlse,      &T::dq,
-                                               &T::dk,    &T::dv,  &T::dbias, &T::dsinks};
-constexpr std::size_t kForwardOutput = 7, kBackwardInput = 9, kGradient = 11;  // where each kind begins
+// Inputs of both passes, those of sequences and pages among them, then what the forward pass writes, inputs of the backward pass,
+// and what that writes.
+constexpr std::array<Tensor T::*, 21> kTensors{&T::q,
+                                               &T::k,
+                                               &T::v,
+                                               &T::bias,
+                                               &T::keep_mask,
+                                               &T::alibi_slopes,
+                                               &T::sinks,
+                                               &T::cu_seqlens_q,
+                                               &T::cu_seqlens_k,
+                                               &T::seqlens_k,
+                                               &T::block_table,
+                                               &T::leftpad_k,
+                                               &T::out,
+                                               &T::lse,
+                                               &T::dout,
+                                               &T::dlse,
+                                               &T::dq,
+                                               &T::dk,
+                                               &T::dv,
+                                               &T::dbias,
+                                               &T::dsinks};
+constexpr std::size_t kForwardOutput = 12, kBackwardInput = 14, kGradient = 16;  // where each kind begins
 
 }  // namespace
 

@@ -82,7 +82,7 @@ std::optional<std::vector<int64_t>> read_shape(DictReader& reader) {
 
 // Bytes of one element, or a sentence on why the type is not taken.
 Result<std::size_t> element_bytes(std::string_view descr) {
-  if (descr == "<f4") return std::size_t{4};
+  if (descr == "<f4" || descr == "<i4") return std::size_t{4};
   if (descr == "<f2" || descr == "<u2") return std::size_t{2};
   if (descr == "|b1" || descr == "|u1") return std::size_t{1};
   if (descr.size() == 3 && descr.substr(1) == "f8") {
@@ -92,8 +92,9 @@ Result<std::size_t> element_bytes(std::string_view descr) {
     return Status{StatusCode::invalid_argument,
                   fmt::format("dtype '{}' is big-endian: save it as little-endian, with .astype('<{}')", descr, descr.substr(1))};
   }
-  return Status{StatusCode::invalid_argument,
-                fmt::format("dtype '{}' is not accepted: use float32, float16, uint16 holding bf16, bool or uint8", descr)};
+  return Status{
+      StatusCode::invalid_argument,
+      fmt::format("dtype '{}' is not accepted: use float32, float16, uint16 holding bf16, bool or uint8, or int32", descr)};
 }
 
 // The text of the dictionary and where the data begin. Versions differ in the width of the length field only (3 is UTF-8).
@@ -218,6 +219,7 @@ Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
   array.dtype = header.descr == "<f4"   ? DType::fp32
                 : header.descr == "<f2" ? DType::fp16
                 : header.descr == "<u2" ? DType::bf16
+                : header.descr == "<i4" ? DType::int32
                                         : DType::boolean;
   array.shape = header.shape;
   array.data = Memory(bytes);
@@ -229,7 +231,11 @@ Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
 }
 
 std::string npy_header(DType dtype, std::span<const int64_t> shape) {
-  const char* descr = dtype == DType::fp32 ? "<f4" : dtype == DType::fp16 ? "<f2" : dtype == DType::bf16 ? "<u2" : "|b1";
+  const char* descr = dtype == DType::fp32    ? "<f4"
+                      : dtype == DType::fp16  ? "<f2"
+                      : dtype == DType::bf16  ? "<u2"
+                      : dtype == DType::int32 ? "<i4"
+                                              : "|b1";
   std::string dict = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", descr, fmt::join(shape, ", "),
                                  shape.size() == 1 ? "," : "");
   // The data begin at a multiple of 64 bytes, the dictionary ends with a newline: both as NumPy writes them.

@@ -27,7 +27,10 @@ Status read_file(const ProblemArguments& arguments, const std::string& path, Npy
   Result<NpyArray> read = read_npy(path, arguments.bf16 || arguments.dtype == "bf16");
   if (!read.ok()) return read.status();
   array = std::move(read).value();
-  if (array.dtype == DType::boolean) return invalid(fmt::format("{}: dtype bool is not accepted here: use a float type", path));
+  if (array.dtype == DType::boolean || array.dtype == DType::int32) {
+    const char* name = array.dtype == DType::boolean ? "bool" : "int32";
+    return invalid(fmt::format("{}: dtype {} is not accepted here: use a float type", path, name));
+  }
   if (arguments.dtype.empty()) return {};
   const Result<DType> dtype = parse_dtype(arguments.dtype);
   if (!dtype.ok()) return dtype.status();
@@ -166,6 +169,7 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--dtype", arguments.dtype, "compute in fp32, fp16 or bf16: fp32 files are converted")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   app.add_flag("--bf16", arguments.bf16, "uint16 files hold bf16");
+  add_sequence_options(app, arguments.sequences);
   app.add_option("--device", arguments.device, "see `fulmen devices`");
   app.add_option("--kernel", arguments.kernel, "force a kernel by name, see `fulmen explain`");
   app.add_option("--threads", arguments.threads, "CPU threads; 0 takes OpenMP's setting")->check(CLI::NonNegativeNumber);
@@ -244,6 +248,8 @@ Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& argu
     operand.tensor = view.value();
   }
   if (Status status = load_optional_tensors(arguments, *problem); !status.ok()) return status;
+  Status status = load_sequences(arguments.sequences, problem->sequences, problem->tensors, problem->options);
+  if (!status.ok()) return status;
   const auto [batch, seqlen, heads, dim] = problem->tensors.q.shape;
   problem->tensors.out =
       view_in_layout(arguments.layout, nullptr, problem->tensors.q.dtype, batch, seqlen, heads, problem->tensors.v.shape[3]);

@@ -12,6 +12,7 @@
 #include "fulmen/problem.h"
 #include "fulmen/status.h"
 #include "npy.h"
+#include "sequence_arguments.h"
 
 namespace fulmen::tools {
 
@@ -32,6 +33,7 @@ struct ProblemArguments {
   bool bf16 = false;
   bool deterministic = false;
   bool verify = false;
+  SequenceArguments sequences;
 };
 
 // Adds the options to a parser. The arguments must outlive it.
@@ -45,6 +47,7 @@ std::string device_of(const ProblemArguments& arguments);
 // Files in memory with views of them. out and lse are filled in by whoever wants them.
 struct LoadedProblem {
   NpyArray q, k, v, bias, keep, alibi, sinks;
+  SequenceFiles sequences;
   AttentionTensors tensors;
   AttentionOptions options;
 };

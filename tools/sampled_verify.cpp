@@ -23,7 +23,7 @@ struct Part {
   int64_t batch, batches, kv_head, row, rows;
 };
 
-// The part as a problem of its own.
+// The part as a problem of its own; of sequences of different lengths, which are padded or paged, all rows.
 void take_part(const Part& part, Problem& p, AttentionTensors& t) {
   const int64_t group = p.group_size();
   const int64_t h = part.kv_head * group, b = part.batch, rows = part.rows, first = part.row;
@@ -34,9 +34,11 @@ void take_part(const Part& part, Problem& p, AttentionTensors& t) {
   }
   for (Tensor* tensor : {&t.k, &t.v, &t.dk, &t.dv}) {
     if (tensor->data == nullptr) continue;
-    tensor->data = at(*tensor, b, 0, part.kv_head);
-    tensor->shape = {part.batches, p.seqlen_k, 1, tensor->shape[3]};
+    tensor->data = at(*tensor, p.paged() ? 0 : b, 0, part.kv_head);
+    tensor->shape = {p.paged() ? p.num_pages : part.batches, tensor->shape[1], 1, tensor->shape[3]};
   }
+  if (p.paged()) t.block_table.data = at(t.block_table, 0, 0, b);
+  if (p.seqlens_k.present) t.seqlens_k.data = static_cast<int*>(t.seqlens_k.data) + b;
   for (Tensor* tensor : {&t.bias, &t.keep_mask, &t.lse, &t.dlse, &t.dbias}) {
     if (tensor->data == nullptr) continue;
     tensor->data = at(*tensor, b, h, first);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <stdexcept>
 
 namespace fulmen::tools {
@@ -43,9 +44,62 @@ void allocate(NormalPool& pool, const GridCase& c, GridData& data, Tensor& tenso
   tensor.data = static_cast<char*>(wider.data) + size_of(tensor.dtype);
 }
 
+// Lengths of a case's sequences, the longest first: all, half, none, a quarter ...
+int64_t length_of(int64_t most, int64_t sequence) {
+  constexpr int64_t kDivisors[] = {1, 2, 0, 4, 3};
+  const int64_t divisor = kDivisors[sequence % 5];
+  return divisor == 0 ? 0 : (most + divisor - 1) / divisor;
+}
+
+int64_t total_of(int64_t most, int64_t batch) {
+  int64_t total = 0;
+  for (int64_t b = 0; b < batch; ++b) total += length_of(most, b);
+  return total;
+}
+
+int64_t pages_of(const GridCase& c) { return (c.seqlen_k + c.page_size - 1) / c.page_size; }
+
 // q, k, v, out and their gradients: views of their shapes in the case's layout.
 Tensor operand(const GridCase& c, bool keys, int64_t dim) {
+  const int64_t heads = keys ? c.kv_heads : c.heads;
+  if (c.sequences == Sequences::packed)
+    return view(c.layout, c.dtype, 1, total_of(keys ? c.seqlen_k : c.seqlen_q, c.batch), heads, dim);
+  if (keys && c.sequences == Sequences::paged) return view(c.layout, c.dtype, c.batch * pages_of(c), c.page_size, heads, dim);
   return view(c.layout, c.dtype, c.batch, keys ? c.seqlen_k : c.seqlen_q, keys ? c.kv_heads : c.heads, dim);
+}
+
+void add_int32(GridData& data, Tensor& tensor, const std::vector<int>& values, int64_t rows = 1) {
+  const int64_t columns = rows == 0 ? 0 : static_cast<int64_t>(values.size()) / rows;
+  Memory memory(values.size() * sizeof(int) + 1);
+  std::copy(values.begin(), values.end(), static_cast<int*>(memory.data()));
+  tensor = {memory.data(), DType::int32, {1, 1, rows, columns}, {0, 0, columns, 1}};
+  data.memory.push_back(std::move(memory));
+}
+
+// Where the sequences lie; pages in any order.
+void add_sequences(const GridCase& c, NormalPool& pool, GridData& data) {
+  AttentionTensors& t = data.tensors;
+  if (c.sequences == Sequences::even) return;
+  std::vector<int> cu_q{0}, cu_k{0}, used;
+  for (int64_t b = 0; b < c.batch; ++b) {
+    cu_q.push_back(cu_q.back() + static_cast<int>(length_of(c.seqlen_q, b)));
+    used.push_back(static_cast<int>(length_of(c.seqlen_k, b)));
+    cu_k.push_back(cu_k.back() + used.back());
+  }
+  if (c.sequences == Sequences::packed) {
+    add_int32(data, t.cu_seqlens_q, cu_q);
+    add_int32(data, t.cu_seqlens_k, cu_k);
+    data.options.max_seqlen_q = c.seqlen_q;
+    data.options.max_seqlen_k = c.seqlen_k;
+    return;
+  }
+  add_int32(data, t.seqlens_k, used);
+  if (c.sequences != Sequences::paged) return;
+  data.options.max_seqlen_k = c.seqlen_k;
+  std::vector<int> pages(static_cast<std::size_t>(c.batch * pages_of(c)));
+  std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), pool.generator());
+  add_int32(data, t.block_table, pages, c.batch);
 }
 
 bool has(const GridCase& c, Feature feature) { return c.feature == feature || c.feature == Feature::all_at_once; }
@@ -115,7 +169,7 @@ void add_gradients(const GridCase& c, NormalPool& pool, GridData& data) {
   t.dv = operand(c, true, c.head_dim_v);
   for (Tensor* tensor : {&t.dout, &t.dq, &t.dk, &t.dv}) allocate(pool, c, data, *tensor, 1.0F);
   if (c.dlse) t.dlse = t.lse;
-  if (t.bias.data != nullptr) {
+  if (t.bias.data != nullptr && c.sequences == Sequences::even) {
     const auto stored = [&](int dim, int64_t size) {
       const bool broadcast = t.bias.shape[static_cast<std::size_t>(dim)] == 1;
       return broadcast || c.dbias_summed == dim + 1 || c.dbias_summed == 4 ? std::min<int64_t>(size, 1) : size;
@@ -141,6 +195,26 @@ std::vector<GridCase> emulated_grid(DType dtype) {
   return cases;
 }
 
+// Sequences of different lengths, each kind with each feature in one of few shapes; backward: packed ones.
+std::vector<GridCase> sequence_cases(DType dtype) {
+  constexpr std::array<int64_t, 3> kDims{64, 40, 128};
+  constexpr std::array<Lengths, 4> kLengths{Lengths{70, 150}, {1, 300}, {130, 64}, {3, 33}};
+  constexpr std::array<int64_t, 3> kPageSizes{16, 64, 7};
+  std::vector<GridCase> cases;
+  std::size_t turn = 0;
+  for (const Sequences kind : {Sequences::packed, Sequences::padded, Sequences::paged}) {
+    for (int feature = 0; feature < kFeatures; ++feature, ++turn) {
+      GridCase c =
+          case_at(turn, dtype, kDims[turn % kDims.size()], kLengths[turn % kLengths.size()], static_cast<Feature>(feature));
+      c.batch = 5 + (c.seqlen_q == 1 ? 15 : 0);
+      c.sequences = kind;
+      c.page_size = kind == Sequences::paged ? kPageSizes[turn / 2 % kPageSizes.size()] : 0;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
 // Backward cases of forward ones; dropout, dlse and sums of the bias's gradient in turns that share no factor with the others.
 std::vector<GridCase> backward_cases(const std::vector<GridCase>& forward, GridSize size) {
   constexpr int64_t kLongDims[] = {64, 128};
@@ -150,6 +224,7 @@ std::vector<GridCase> backward_cases(const std::vector<GridCase>& forward, GridS
     // The reference's gradients take five times as long as its output: half of the quick problems, every second feature of one pair
     // of lengths, the others of the next.
     if (size == GridSize::quick && (turn + turn / kFeatures) % 2 != 0) continue;
+    if (c.sequences == Sequences::padded || c.sequences == Sequences::paged) continue;
     const bool long_one = is_long({c.seqlen_q, c.seqlen_k});
     if (long_one && (c.feature > Feature::causal || std::count(std::begin(kLongDims), std::end(kLongDims), c.head_dim) == 0))
       continue;
@@ -177,10 +252,13 @@ std::string to_string(const GridCase& c) {
           ? ""
           : fmt::format(", backward{}{}{}", c.dropout > 0 ? fmt::format(", dropout {}", c.dropout) : "", c.dlse ? ", dlse" : "",
                         c.dbias_summed > 0 ? fmt::format(", dbias sum {}", c.dbias_summed) : "");
-  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}, {}{}{}{}", to_string(c.dtype), c.batch, c.seqlen_q, c.seqlen_k,
+  constexpr std::array kSequenceNames{"", ", packed", ", padded", ", paged"};
+  const std::string sequences = kSequenceNames[static_cast<std::size_t>(c.sequences)] +
+                                (c.page_size > 0 ? fmt::format(" by {}", c.page_size) : std::string());
+  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}, {}{}{}{}{}", to_string(c.dtype), c.batch, c.seqlen_q, c.seqlen_k,
                      c.heads, c.kv_heads, c.head_dim, c.head_dim_v, kFeatureNames[static_cast<std::size_t>(c.feature)],
-                     kLayoutNames[static_cast<std::size_t>(c.layout)], c.lse ? ", lse" : "", c.large ? ", large inputs" : "",
-                     backward);
+                     kLayoutNames[static_cast<std::size_t>(c.layout)], sequences, c.lse ? ", lse" : "",
+                     c.large ? ", large inputs" : "", backward);
 }
 
 std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
@@ -202,7 +280,7 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
     const std::array<Lengths, 6> more{Lengths{128, 217}, {108, 256}, {256, 512}, {512, 256}, {1023, 1024}, {2048, 2048}};
     lengths.insert(lengths.end(), more.begin(), more.end());
   }
-  std::vector<GridCase> cases;
+  std::vector<GridCase> cases = sequence_cases(dtype);
   std::size_t turn = 0;
   for (const int64_t dim : dims) {
     for (const Lengths& pair : lengths) {
@@ -228,10 +306,12 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool) {
   allocate(pool, c, data, t.v, c.large ? 3.0F : 1.0F);
   allocate(pool, c, data, t.out, 1.0F);
   if (c.lse) {
-    t.lse = Tensor::bhqk(nullptr, DType::fp32, c.batch, c.heads, c.seqlen_q, 1);
+    const bool packed = c.sequences == Sequences::packed;
+    t.lse = Tensor::bhqk(nullptr, DType::fp32, packed ? 1 : c.batch, c.heads, t.q.shape[1], 1);
     data.memory.push_back(random_tensor(pool, t.lse));
   }
   add_score_tensors(c, pool, data);
+  add_sequences(c, pool, data);
   AttentionOptions& o = data.options;
   if (has(c, Feature::causal)) o.causal = Causal::bottom_right;
   if (c.feature == Feature::top_left) o.causal = Causal::top_left;

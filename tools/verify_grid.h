@@ -17,6 +17,9 @@ inline constexpr int kFeatures = 11;
 enum class Layout : int { bshd, bhsd, packed_qkv, odd_strides };
 inline constexpr int kLayouts = 4;
 
+// Sequences as long as the shapes; or of different lengths, packed, padded, or with paged keys and values.
+enum class Sequences : int { even, packed, padded, paged };
+
 struct GridCase {
   DType dtype = DType::fp32;
   int64_t batch = 1;
@@ -31,6 +34,8 @@ struct GridCase {
   bool lse = true;
   bool large = false;  // q x 5, k and v x 3
   Pass pass = Pass::forward;
+  Sequences sequences = Sequences::even;
+  int64_t page_size = 0;
   // Backward alone: there dropout, and a gradient of the bias that is summed over dims of the bias.
   float dropout = 0;
   bool dlse = false;
