@@ -154,9 +154,20 @@ def attention(
     tensors = (q, k, v, out, bias, keep_mask, alibi_slopes, sinks)
     kind = type(q)
     framework = _frameworks[kind] if kind in _frameworks else framework_of(q)
-    bhsd = is_bhsd(layout)
-    lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table)
-    if any(one is not None for one in lengths) or max_seqlen_q is not None or max_seqlen_k is not None:
+    bhsd = layout == "bhsd"
+    if not bhsd and layout != "bshd":
+        is_bhsd(layout)
+    # Written out: this is on the way of every call.
+    if (
+        cu_seqlens_q is not None
+        or cu_seqlens_k is not None
+        or seqlens_k is not None
+        or leftpad_k is not None
+        or block_table is not None
+        or max_seqlen_q is not None
+        or max_seqlen_k is not None
+    ):
+        lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table)
         scalars = (*scalars, max_seqlen_q, max_seqlen_k)
         if framework is not None and framework.forward_lengths is None:
             raise NotImplementedError(

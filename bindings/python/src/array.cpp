@@ -216,6 +216,20 @@ nb::object shape_tuple(int ndim, const int64_t* shape) {
   return tuple;
 }
 
+void row_major(int ndim, const int64_t* shape, bool swap_heads, int64_t* strides) {
+  int64_t stride = 1;
+  for (int at = ndim - 1; at >= 0; --at) {
+    const int d = swap_heads && (at == 1 || at == 2) ? 3 - at : at;
+    strides[d] = stride;
+    stride *= shape[d];
+  }
+}
+
+nb::handle torch_empty_like() {
+  static const nb::handle function = attribute_of("torch", "empty_like");
+  return function;
+}
+
 nb::object torch_dtype(fulmen_dtype dtype) {
   constexpr const char* kNames[] = {"float32", "float16", "bfloat16", "bool"};
   static nb::handle known[std::size(kNames)];
@@ -288,10 +302,13 @@ std::string device_of(const Array& array, const char* name) {
 
 nb::object new_array(nb::handle object, const Array& like, int ndim, const int64_t* shape, fulmen_dtype dtype, bool swap_heads) {
   if (like.framework == Framework::torch) {
-    if (swap_heads) {
-      const int64_t strides[4] = {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
-      return object.attr("new_empty_strided")(shape_tuple(ndim, shape), shape_tuple(ndim, strides));
-    }
+    int64_t strides[4];
+    row_major(ndim, shape, swap_heads, strides);
+    // The cheapest call, where it gives just that.
+    const bool same = ndim == like.ndim && dtype == like.dtype && std::equal(shape, shape + ndim, like.shape) &&
+                      std::equal(strides, strides + ndim, like.strides);
+    if (same) return nb::borrow(torch_empty_like())(object);
+    if (swap_heads) return object.attr("new_empty_strided")(shape_tuple(ndim, shape), shape_tuple(ndim, strides));
     if (dtype == like.dtype) return object.attr("new_empty")(shape_tuple(ndim, shape));
     return object.attr("new_empty")(shape_tuple(ndim, shape), nb::arg("dtype") = torch_dtype(dtype));
   }

@@ -19,13 +19,22 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _tracing_state = torch._C._get_tracing_state
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+_grad_enabled = torch.is_grad_enabled
+_forward_ad = torch.autograd.forward_ad
+_is_compiling = torch.compiler.is_compiling
 
 
 def observed(tensors: tuple[Any, ...]) -> bool:
     """Whether something besides autograd has to see the operation: a mode, a transform, a tracer, a subclass of Tensor."""
-    if _function_modes() or _dispatch_modes() or _functorch_interpreter() is not None or _tracing_state() is not None:
-        return True
-    if _any_autocast() or torch.autograd.forward_ad._current_level >= 0 or tensors[0].is_meta:
+    if (
+        _function_modes()
+        or _dispatch_modes()
+        or _functorch_interpreter() is not None
+        or _any_autocast()
+        or _tracing_state() is not None
+        or _forward_ad._current_level >= 0
+        or tensors[0].is_meta
+    ):
         return True
     if _PLAIN_TYPES.issuperset(map(type, tensors)):
         return False
@@ -34,7 +43,7 @@ def observed(tensors: tuple[Any, ...]) -> bool:
 
 
 def requires_grad(tensors: tuple[Any, ...]) -> bool:
-    if torch.is_grad_enabled():
+    if _grad_enabled():
         for tensor in tensors:
             if tensor is not None and getattr(tensor, "requires_grad", False):
                 return True
@@ -113,7 +122,7 @@ def _dispatched(
 
 
 def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return _dispatched(torch.ops.fulmen.attention, tensors, scalars, device, bhsd, want_lse)
     if observed(tensors):
         op = torch.ops.fulmen.attention if _functorch_interpreter() is None else _transforms.Attention.apply
