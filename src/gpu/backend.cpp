@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "gpu/append_kv.h"
 #include "gpu/device_list.h"
 #include "gpu/gpu_kernel.h"
 #include "gpu/launch/family.h"
@@ -47,6 +48,12 @@ class GpuBackend final : public Backend {
     const Device* device = devices_.find(name);
     if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};
     return bytes == 0 ? Status{} : driver_.copy(device->ordinal, to, from, bytes);
+  }
+  Status append_kv(const std::string& name, void* stream, const KvCacheProblem& problem, const KvCacheTensors& tensors,
+                   const KvCacheOptions& /*options*/) const override {
+    const Device* device = devices_.find(name);
+    if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};
+    return gpu::append_kv(driver_, *device, stream, problem, tensors);
   }
   Status synchronize(const std::string& name, void* stream) const override {
     const Device* device = devices_.find(name);

@@ -65,4 +65,21 @@ struct BackwardArguments : ForwardArguments {
   int bias_parts;
 };
 
+// append_kv.h: fulmen/kv_cache.h explains each.
+struct AppendArguments {
+  View k_new, v_new, k_cache, v_cache, q, q_out;  // of a paged cache `batch` is from page to page
+  const int* seqlens_k;
+  const int* block_table;  // null: padded
+  int* seqlens_k_out;
+  const void* rotary_cos;
+  const void* rotary_sin;
+  Int64 cos_row, sin_row, table_stride;  // strides
+  Int64 rows, positions, num_pages, page_size;
+  Int64 seqlen_new, seqlen_q;
+  int batch, num_heads, num_kv_heads;
+  int head_dim, head_dim_v;
+  int half;  // rotary_dim / 2
+  int rotary_fp32, interleaved, queries_advance;
+};
+
 }  // namespace fulmen::kernels

@@ -181,8 +181,8 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
   const algorithm::KeyRange keys = band.any(row_begin, row_end), whole = band.all(row_begin, row_end);
   const RowMap map{a, batch, head, a.seqlen_q};
   const int kv_head = head / a.group_size;
-  const StageSource source{a,          batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head),
-                           keys.begin, keys.end};
+  const StageSource source{
+      a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
   Stage stage(source);
   const ForwardTask task{a, map, row_begin + wave_id() * kRowTiles * 16,
                          kLayout.queries_at + wave_id() * kRowTiles * 16 * kLayout.key_pitch};

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "gpu/launch/family.h"
+#include "gpu/launch/append_kv.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -121,9 +121,11 @@ std::vector<Problem> all_problems() {
         p.bias = {};
         p.keep_mask = {DType::boolean, true, {shape.seqlen_k, 0, 0, 1}};
         list.push_back(p);
-        p = problem_of(dtype, shape, !few);
-        if (!few) list.push_back(packed(p));
-        for (const int64_t page_size : {16, 64}) list.push_back(paged(p, page_size));
+        if (dtype == DType::bf16 && dim != 64) {
+          p = problem_of(dtype, shape, !few);
+          if (!few) list.push_back(packed(p));
+          for (const int64_t page_size : {16, 64}) list.push_back(paged(p, page_size));
+        }
         // Everything at once, the rows anywhere.
         p = problem_of(dtype, shape, true);
         add_bias(p, DType::fp32);
@@ -160,6 +162,7 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
       list.push_back(launch.specialisation);
     }
   }
+  for (const DType dtype : {DType::bf16, DType::fp16}) list.push_back(append_kernel(dtype));
   return list;
 }
 

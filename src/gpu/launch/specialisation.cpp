@@ -136,8 +136,9 @@ std::string prelude(const Specialisation& s) {
 
 std::string to_string(const Specialisation& s) {
   const std::string_view family = s.entry.substr(0, s.entry.find('.'));
-  std::string text =
-      fmt::format("{} {} {} d{}", family, s.target.empty() ? "portable" : s.target, fulmen::to_string(s.dtype), s.head_dim);
+  std::string text = fmt::format("{} {} {}", family, s.target.empty() ? "portable" : s.target, fulmen::to_string(s.dtype));
+  if (s.head_dim == 0) return text;  // a kernel for any
+  text += fmt::format(" d{}", s.head_dim);
   if (s.head_dim_v != s.head_dim) text += fmt::format("/{}", s.head_dim_v);
   text += fmt::format(" {}x{}", s.block_m, s.block_n);
   if (s.band) text += " band";

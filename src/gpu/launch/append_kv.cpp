@@ -1,0 +1,67 @@
+#include "gpu/launch/append_kv.h"
+
+#include <algorithm>
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int kLanes = 128;
+constexpr int kLanesOfRow = 32;  // kernels/append_kv.h
+
+kernels::View view_of(const TensorSpec& spec, const Tensor& tensor) {
+  return {spec.present ? tensor.data : nullptr, spec.strides[0], spec.strides[1], spec.strides[2]};
+}
+int* numbers(const TensorSpec& spec, const Tensor& tensor) { return spec.present ? static_cast<int*>(tensor.data) : nullptr; }
+
+}  // namespace
+
+Specialisation append_kernel(DType dtype) {
+  Specialisation s;
+  s.entry = "append_kv.h";
+  s.dtype = dtype;
+  s.workgroup = kLanes;
+  s.block_m = s.block_n = 16;  // nothing depends on them
+  return s;
+}
+
+int64_t append_workgroups(const KvCacheProblem& p) {
+  const int64_t rows = p.batch * (2 * p.seqlen_new * p.num_kv_heads + p.seqlen_q * p.num_heads);
+  const int64_t lanes = std::max(rows * kLanesOfRow, p.seqlens_k_out.present ? p.batch : 0);
+  return (lanes + kLanes - 1) / kLanes;
+}
+
+kernels::AppendArguments append_arguments(const KvCacheProblem& p, const KvCacheTensors& t) {
+  kernels::AppendArguments a{};
+  a.k_new = view_of(p.k_new, t.k_new);
+  a.v_new = view_of(p.v_new, t.v_new);
+  a.k_cache = view_of(p.k_cache, t.k_cache);
+  a.v_cache = view_of(p.v_cache, t.v_cache);
+  a.q = view_of(p.q, t.q);
+  a.q_out = view_of(p.q_out, t.q_out);
+  a.seqlens_k = numbers(p.seqlens_k, t.seqlens_k);
+  a.block_table = numbers(p.block_table, t.block_table);
+  a.seqlens_k_out = numbers(p.seqlens_k_out, t.seqlens_k_out);
+  a.rotary_cos = t.rotary_cos.data;
+  a.rotary_sin = t.rotary_sin.data;
+  a.cos_row = p.rotary_cos.strides[2];
+  a.sin_row = p.rotary_sin.strides[2];
+  a.table_stride = p.block_table.strides[2];
+  a.rows = p.rows;
+  a.positions = p.positions;
+  a.num_pages = p.num_pages;
+  a.page_size = p.page_size;
+  a.seqlen_new = p.seqlen_new;
+  a.seqlen_q = p.seqlen_q;
+  a.batch = static_cast<int>(p.batch);
+  a.num_heads = static_cast<int>(p.num_heads);
+  a.num_kv_heads = static_cast<int>(p.num_kv_heads);
+  a.head_dim = static_cast<int>(p.head_dim);
+  a.head_dim_v = static_cast<int>(p.head_dim_v);
+  a.half = static_cast<int>(p.rotary_dim / 2);
+  a.rotary_fp32 = static_cast<int>(p.rotary_cos.dtype == DType::fp32);
+  a.interleaved = static_cast<int>(p.rotary_interleaved);
+  a.queries_advance = static_cast<int>(p.queries_advance);
+  return a;
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,197 @@
+// Appending to a KV cache in a GPU's memory, beside the same call on the CPU.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "fulmen/kv_cache.h"
+#include "gpu/gpu_devices.h"
+#include "plan/registry.h"
+#include "reference/float_formats.h"
+
+namespace fulmen::testing {
+namespace {
+
+using T = KvCacheTensors;
+constexpr std::array kAll{&T::k_cache,    &T::v_cache,    &T::seqlens_k, &T::block_table, &T::k_new,        &T::v_new,
+                          &T::rotary_cos, &T::rotary_sin, &T::q,         &T::q_out,       &T::seqlens_k_out};
+constexpr std::array kWritten{&T::k_cache, &T::v_cache, &T::q_out, &T::seqlens_k_out};
+
+std::size_t bytes_of(const Tensor& t) {
+  return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3] * size_of(t.dtype));
+}
+
+// Tensors of random numbers in host memory, contiguous.
+struct HostCall {
+  struct Shape {
+    DType dtype = DType::bf16;
+    int64_t batch = 1, rows = 1, seqlen_new = 1, seqlen_q = 1, heads = 1, kv_heads = 1, dim = 2, dim_v = 1, rotary_dim = 0,
+            page_size = 0;
+    DType rotary_dtype = DType::fp32;
+  };
+  HostCall(const Shape& s, Random& random) {
+    const int64_t max_pages = s.page_size > 0 ? (s.rows + s.page_size - 1) / s.page_size : 0, pages = s.batch * max_pages + 2;
+    const int64_t batch = s.page_size > 0 ? pages : s.batch, rows = s.page_size > 0 ? s.page_size : s.rows;
+    t.k_cache = floats(s.dtype, {batch, rows, s.kv_heads, s.dim}, random);
+    t.v_cache = floats(s.dtype, {batch, rows, s.kv_heads, s.dim_v}, random);
+    if (s.seqlen_new > 0) {
+      t.k_new = floats(s.dtype, {s.batch, s.seqlen_new, s.kv_heads, s.dim}, random);
+      t.v_new = floats(s.dtype, {s.batch, s.seqlen_new, s.kv_heads, s.dim_v}, random);
+    }
+    const int64_t most = s.rows - std::max(s.seqlen_new, s.seqlen_q);
+    t.seqlens_k = numbers(1, s.batch, [&](int64_t) { return random.between(0, most); });
+    t.seqlens_k_out = numbers(1, s.batch, [](int64_t) { return -7; });
+    if (s.page_size > 0) t.block_table = numbers(s.batch, max_pages, [&](int64_t n) { return pages - 1 - n; });
+    if (s.rotary_dim == 0) return;
+    t.rotary_cos = floats(s.rotary_dtype, {1, 1, s.rows, s.rotary_dim / 2}, random);
+    t.rotary_sin = floats(s.rotary_dtype, {1, 1, s.rows, s.rotary_dim / 2}, random);
+    t.q = floats(s.dtype, {s.batch, s.seqlen_q, s.heads, s.dim}, random);
+    t.q_out = floats(s.dtype, {s.batch, s.seqlen_q, s.heads, s.dim}, random);
+  }
+  T t;
+
+ private:
+  Tensor place(DType dtype, const std::array<int64_t, 4>& shape) {
+    Tensor tensor{nullptr, dtype, shape, {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1}};
+    memory_.push_back(std::make_unique<std::byte[]>(bytes_of(tensor)));
+    tensor.data = memory_.back().get();
+    return tensor;
+  }
+  Tensor floats(DType dtype, const std::array<int64_t, 4>& shape, Random& random) {
+    const Tensor tensor = place(dtype, shape);
+    for (int64_t n = 0; n < shape[0] * shape[1] * shape[2] * shape[3]; ++n)
+      reference::store_float(tensor.data, dtype, n, random.normal());
+    return tensor;
+  }
+  template <class Number>
+  Tensor numbers(int64_t rows, int64_t columns, const Number& number) {
+    const Tensor tensor = place(DType::int32, {1, 1, rows, columns});
+    for (int64_t n = 0; n < rows * columns; ++n) static_cast<int*>(tensor.data)[n] = static_cast<int>(number(n));
+    return tensor;
+  }
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+};
+
+class GpuAppendKv : public GpuTest {
+ protected:
+  // The call on the device, with copies of the tensors there; what it writes comes back into the host's.
+  static Status run(const T& host, const KvCacheOptions& options) {
+    const auto backend = backend_of(device());
+    T there = host;
+    std::vector<void*> owned;
+    Status status;
+    for (Tensor T::* tensor : kAll) {
+      if ((host.*tensor).data == nullptr) continue;
+      void* memory = backend->allocate(device(), bytes_of(host.*tensor));
+      owned.push_back(memory);
+      (there.*tensor).data = memory;
+      if (status.ok()) status = backend->copy(device(), memory, (host.*tensor).data, bytes_of(host.*tensor));
+    }
+    if (host.q_out.data == host.q.data) there.q_out.data = there.q.data;
+    if (status.ok()) status = append_kv(there, options, device());
+    if (status.ok()) status = backend->synchronize(device(), nullptr);
+    for (Tensor T::* tensor : kWritten) {
+      if (!status.ok() || (host.*tensor).data == nullptr) continue;
+      status = backend->copy(device(), (host.*tensor).data, (there.*tensor).data, bytes_of(host.*tensor));
+    }
+    for (void* memory : owned) backend->free(device(), memory);
+    return status;
+  }
+  // Every element of what is written, untouched ones included.
+  static void expect_same(const T& here, const T& there) {
+    for (Tensor T::* tensor : kWritten) {
+      const Tensor &a = here.*tensor, &b = there.*tensor;
+      if (a.data == nullptr) continue;
+      const int64_t count = static_cast<int64_t>(bytes_of(a)) / size_of(a.dtype);
+      if (a.dtype == DType::int32) {
+        EXPECT_TRUE(std::equal(static_cast<int*>(a.data), static_cast<int*>(a.data) + count, static_cast<int*>(b.data)));
+        continue;
+      }
+      // Products and sums may be contracted: a rounding more, of the terms.
+      const float size = 4 * (a.dtype == DType::fp32 ? 1e-6F : a.dtype == DType::fp16 ? 0x1p-11F : 0x1p-8F);
+      for (int64_t n = 0; n < count; ++n) {
+        const float x = reference::load_float(a.data, a.dtype, n), y = reference::load_float(b.data, b.dtype, n);
+        ASSERT_NEAR(x, y, size * std::max(1.0F, std::fabs(x))) << "element " << n;
+        ASSERT_TRUE(tensor != &T::v_cache || x == y) << "element " << n << " of v_cache";
+      }
+    }
+  }
+};
+
+TEST_P(GpuAppendKv, IsWhatTheCpuDoes) {
+  Random random(own_stream(7900));
+  for (int n = 0; n < 24; ++n) {
+    HostCall::Shape s;
+    s.dtype = std::array{DType::fp32, DType::fp16, DType::bf16}[static_cast<std::size_t>(n) % 3];
+    s.batch = random.between(1, 3);
+    s.kv_heads = random.between(1, 3);
+    s.heads = s.kv_heads * random.between(1, 2);
+    s.dim = random.between(1, 90);
+    s.dim_v = random.between(1, 90);
+    s.rotary_dim = random.chance(0.7) ? random.between(0, s.dim / 2) * 2 : 0;
+    s.rotary_dtype = random.chance(0.5) ? DType::fp32 : s.dtype;
+    s.seqlen_new = random.between(s.rotary_dim > 0 ? 0 : 1, 9);
+    s.seqlen_q = random.between(1, 5);
+    s.rows = random.between(10, 40);
+    s.page_size = random.pick<int64_t>({0, 0, 1, 4, 7, 16});
+    KvCacheOptions options;
+    options.rotary_interleaved = random.chance(0.5);
+    options.queries_advance = random.chance(0.5);
+    Random same = random;
+    HostCall here(s, random), there(s, same);
+    if (random.chance(0.3)) {
+      here.t.q_out = here.t.q;
+      there.t.q_out = there.t.q;
+    }
+    const Status expected = append_kv(here.t, options, "cpu");
+    ASSERT_TRUE(expected.ok()) << expected.message();
+    const Status status = run(there.t, options);
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_same(here.t, there.t);
+  }
+}
+
+// Numbers that nobody checked lead nowhere outside: rows without a place are not written, and everything else is.
+TEST_P(GpuAppendKv, NumbersThatLeadOutside) {
+  Random random(7910);
+  HostCall::Shape s;
+  s.dtype = DType::fp16;
+  s.batch = 4;
+  s.rows = 12;
+  s.seqlen_new = 3;
+  s.kv_heads = 2;
+  s.heads = 2;
+  s.dim = s.dim_v = s.rotary_dim = 8;
+  s.page_size = 4;
+  Random same = random;
+  HostCall before(s, random), call(s, same);
+  auto* used = static_cast<int*>(call.t.seqlens_k.data);
+  used[0] = -2147483647 - 1;
+  used[1] = 2147483640;
+  used[2] = 100;
+  used[3] = 3;
+  auto* table = static_cast<int*>(call.t.block_table.data);
+  table[3 * 3] = -1;
+  table[3 * 3 + 1] = 1 << 30;
+  const Status status = run(call.t, {});
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (Tensor T::* cache : {&T::k_cache, &T::v_cache}) {
+    const Tensor &a = before.t.*cache, &b = call.t.*cache;
+    EXPECT_TRUE(std::equal(static_cast<std::byte*>(a.data), static_cast<std::byte*>(a.data) + bytes_of(a),
+                           static_cast<std::byte*>(b.data)));
+  }
+}
+
+TEST_P(GpuAppendKv, RefusesHostMemory) {
+  Random random(7920);
+  HostCall call({.rows = 4}, random);
+  const Status status = append_kv(call.t, {}, device());
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("k_cache.data is"), std::string::npos) << status.message();
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuAppendKv, ::testing::ValuesIn(gpu_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
