@@ -236,6 +236,28 @@ TEST(VariableLengths, LongSequencesAreSplit) {
   EXPECT_GT(expect_all_kernels_verified(c), 0);
 }
 
+// No sequences, and sequences of nothing: what must be written is, and no more.
+TEST(VariableLengths, NothingThere) {
+  for (const bool backward : {false, true}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      Random random(1365 + static_cast<uint64_t>(kind));
+      CaseSpec s = small_spec();
+      s.backward = backward;
+      s.sinks = true;
+      s.packed_q = true;
+      s.packed_k = backward || kind % 2 == 0;
+      s.used_k = !s.packed_k;
+      s.page_size = s.packed_k ? 0 : 4;
+      s.even_lengths = kind != 3;
+      s.batch = kind == 0 ? 0 : 3;
+      if (kind == 1) s.seqlen_q = 0;
+      if (kind == 2) s.seqlen_k = 0;
+      Case c(s, random);
+      EXPECT_GT(expect_all_kernels_verified(c), 0);
+    }
+  }
+}
+
 // The bits do not depend on the number of threads.
 TEST(VariableLengths, AnyNumberOfThreadsGivesTheSameBits) {
   for (const int kind : {0, 1, 2}) {

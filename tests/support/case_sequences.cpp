@@ -135,7 +135,7 @@ bool Case::belongs_to_sequence(Tensor AttentionTensors::* tensor, const std::arr
   using T = AttentionTensors;
   const bool queries = tensor == &T::out || tensor == &T::dq, numbers = tensor == &T::lse;
   const bool keys = tensor == &T::dk || tensor == &T::dv;
-  if (sequences_.empty()) return true;
+  if (sequences_.empty()) return !(spec.packed_q && (queries || numbers)) && !(spec.packed_k && keys);
   const Sequence &first = sequences_.front(), &last = sequences_.back();
   if (spec.packed_q && (queries || numbers)) {
     const int64_t row = at[numbers ? 2 : 1];
