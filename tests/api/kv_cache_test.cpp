@@ -37,7 +37,8 @@ struct CacheCall {
     t.q = make(q, kBatch, kQueries, kHeads, kDim, random);
     t.q_out = make(q_out, kBatch, kQueries, kHeads, kDim, random);
     for (int64_t n = 0; n < kPositions * kHalf; ++n) {
-      const double angle = static_cast<double>(n / kHalf) * std::pow(100.0, -static_cast<double>(n % kHalf) / kHalf);
+      const int64_t position = n / kHalf, pair = n % kHalf;
+      const double angle = static_cast<double>(position) * std::pow(100.0, -static_cast<double>(pair) / static_cast<double>(kHalf));
       cos.push_back(static_cast<float>(std::cos(angle)));
       sin.push_back(static_cast<float>(std::sin(angle)));
     }
