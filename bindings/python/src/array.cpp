@@ -31,17 +31,19 @@ struct KnownType {
 
 std::string name_of_type(nb::handle object) { return text_of(object.type().attr("__qualname__")); }
 
-// Objects that are looked up once and live as long as the process, as the module does.
-nb::handle attribute_of(const char* module, const char* name) {
-  return nb::object(nb::module_::import_(module).attr(name)).release();
+// An attribute of a module that is looked up once and lives as long as the process, as the module does. Not by a static with an
+// initialiser: a second thread would wait for that with the GIL held, which the first one needs.
+nb::handle attribute_of(nb::handle& kept, const char* module, const char* name) {
+  if (!kept.is_valid()) kept = nb::object(nb::module_::import_(module).attr(name)).release();
+  return kept;
 }
 nb::handle numpy_ndarray() {
-  static const nb::handle type = attribute_of("numpy", "ndarray");
-  return type;
+  static nb::handle kept;
+  return attribute_of(kept, "numpy", "ndarray");
 }
 nb::handle numpy_empty() {
-  static const nb::handle function = attribute_of("numpy", "empty");
-  return function;
+  static nb::handle kept;
+  return attribute_of(kept, "numpy", "empty");
 }
 
 const DlExchangeApi* exchange_api(nb::handle type) {
@@ -61,20 +63,22 @@ KnownType examine(nb::handle type) {
   return {type, nb::hasattr(type, "__dlpack__") ? Access::dlpack : Access::none, false, nullptr};
 }
 
-// Few types are ever seen; each is asked once. Under the GIL.
-const KnownType& known_type(nb::handle object) {
+// Few types are ever seen; each is asked once. By value: while one is asked another thread may add to the list.
+KnownType known_type(nb::handle object) {
   static auto* known = new std::vector<KnownType>;  // lives as long as the process: no destructor after Python's end
   const nb::handle type = object.type();
   for (const KnownType& one : *known) {
     if (one.type.is(type)) return one;
   }
   if (known->size() == 64) {  // classes made on the fly, by somebody's loop
-    for (const KnownType& one : *known) one.type.dec_ref();
-    known->clear();
+    std::vector<KnownType> forgotten;
+    forgotten.swap(*known);  // first: the end of a class may run anything
+    for (const KnownType& one : forgotten) one.type.dec_ref();
   }
-  known->push_back(examine(type));
+  const KnownType found = examine(type);
   type.inc_ref();
-  return known->back();
+  known->push_back(found);
+  return found;
 }
 
 [[noreturn]] void refuse_dtype(const char* name, const std::string& dtype) {
@@ -175,7 +179,7 @@ void read_torch(nb::handle object, const char* name, Array& array) {
   } else if (dtype == "torch.int32") {
     array.dtype = FULMEN_INT32;
   } else {
-    refuse_dtype(name, dtype);
+    refuse_dtype(name, dtype.substr(dtype.find('.') + 1));
   }
   const nb::object device = object.attr("device");
   const auto kind = text_of(device.attr("type"));
@@ -226,15 +230,14 @@ void row_major(int ndim, const int64_t* shape, bool swap_heads, int64_t* strides
 }
 
 nb::handle torch_empty_like() {
-  static const nb::handle function = attribute_of("torch", "empty_like");
-  return function;
+  static nb::handle kept;
+  return attribute_of(kept, "torch", "empty_like");
 }
 
 nb::object torch_dtype(fulmen_dtype dtype) {
   constexpr const char* kNames[] = {"float32", "float16", "bfloat16", "bool"};
   static nb::handle known[std::size(kNames)];
-  if (!known[dtype].is_valid()) known[dtype] = attribute_of("torch", kNames[dtype]);
-  return nb::borrow(known[dtype]);
+  return nb::borrow(attribute_of(known[dtype], "torch", kNames[dtype]));
 }
 
 }  // namespace
@@ -246,7 +249,7 @@ std::string text_of(nb::handle object) {
 }
 
 Array read_array(nb::handle object, const char* name) {
-  const KnownType& known = known_type(object);
+  const KnownType known = known_type(object);
   Array array;
   array.framework = known.is_torch ? Framework::torch : known.access == Access::numpy ? Framework::numpy : Framework::other;
   array.api = known.api;
@@ -341,7 +344,8 @@ void* stream_of(const Array& array) {
 
 Workspace new_workspace(nb::handle object, const Array& like, size_t bytes) {
   if (like.framework != Framework::torch || bytes == 0) return {};
-  static const nb::handle uint8 = attribute_of("torch", "uint8");
+  static nb::handle uint8;
+  attribute_of(uint8, "torch", "uint8");
   nb::object memory = object.attr("new_empty")(nb::int_(bytes), nb::arg("dtype") = uint8);
   const auto address = nb::cast<uintptr_t>(memory.attr("data_ptr")());
   return {std::move(memory), reinterpret_cast<void*>(address)};  // NOLINT(performance-no-int-to-ptr)

@@ -127,7 +127,8 @@ def _routed(
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if not torch.compiler.is_compiling() and os.environ.get("FLASH_ATTENTION_DEBUG") == "1":
         print(f"fulmen: torch computes this scaled_dot_product_attention: {reason}", file=sys.stderr)
-    return _torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    options = {"enable_gqa": True} if enable_gqa else {}  # torch 2.4 has no such argument
+    return _torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
 
 
 class sdpa(TorchFunctionMode):
