@@ -14,6 +14,7 @@ import fulmen
 import numpy as np
 import pytest
 import torch
+import user_backend
 from problems import assert_close, attention_float64, qkv
 
 
@@ -129,25 +130,12 @@ def test_inputs_and_results_are_let_go(rng):
 
 def test_gil_is_released(rng):
     """A kernel of a user's backend waits, without the GIL, for what only another thread can give."""
-    library = ctypes.CDLL(str(next(Path(fulmen.__file__).parent.glob("libfulmen.so*"))))
     libc = ctypes.CDLL(None, use_errno=True)
     semaphore = ctypes.create_string_buffer(64)
     assert libc.sem_init(semaphore, 0, 0) == 0
 
-    class Backend(ctypes.Structure):  # fulmen_backend
-        _fields_ = (
-            ("struct_size", ctypes.c_size_t),
-            ("name", ctypes.c_char_p),
-            ("kernel_name", ctypes.c_char_p),
-            ("rank", ctypes.c_double),
-            ("context", ctypes.c_void_p),
-            ("supports", ctypes.c_void_p),
-            ("run", ctypes.c_void_p),
-        )
-
-    wait = ctypes.cast(libc.sem_wait, ctypes.c_void_p)  # takes the context as its first argument, returns 0
-    backend = Backend(ctypes.sizeof(Backend), b"waiting", b"waiting.semaphore.c", 1.0, ctypes.addressof(semaphore), None, wait)
-    assert library.fulmen_register_backend(ctypes.byref(backend)) == 0
+    # Takes the context as its argument, and returns 0.
+    user_backend.register("waiting", libc.sem_wait, ctypes.addressof(semaphore))
     q, k, v = qkv(rng)
     thread = threading.Thread(target=fulmen.attention, args=(q, k, v), kwargs={"device": "waiting"})
     thread.start()

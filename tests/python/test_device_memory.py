@@ -1,0 +1,119 @@
+"""Arrays in a GPU's memory, without a GPU: a framework that says so in its C functions, and a backend that looks on."""
+
+import ctypes
+
+import fulmen
+import pytest
+import user_backend
+
+PyCapsule_New = ctypes.pythonapi.PyCapsule_New
+PyCapsule_New.restype = ctypes.py_object
+PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+CUDA, STREAM = 2, 0x5EED0
+CAPSULE_NAME = b"dlpack_exchange_api"  # the capsule keeps the address
+
+
+class DlTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DlTensor))
+def view(array, out):
+    ctypes.memmove(out, ctypes.byref(array.tensor), ctypes.sizeof(DlTensor))
+    return 0
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+def current_stream(device_type, device_id, stream):
+    assert device_type == CUDA
+    stream[0] = STREAM + device_id
+    return 0
+
+
+class ExchangeApi(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from_object", ctypes.c_void_p),
+        ("managed_to_object", ctypes.c_void_p),
+        ("view", ctypes.c_void_p),
+        ("current_stream", ctypes.c_void_p),
+    )
+
+
+FUNCTIONS = ExchangeApi(1, 3, view=ctypes.cast(view, ctypes.c_void_p), current_stream=ctypes.cast(current_stream, ctypes.c_void_p))
+
+
+class GpuArray:
+    """Of one shape, strides null; the address is never followed."""
+
+    __dlpack_c_exchange_api__ = PyCapsule_New(ctypes.addressof(FUNCTIONS), CAPSULE_NAME, None)
+
+    def __init__(self, address, device=0, shape=(2, 5, 3, 8)):
+        self.shape = (ctypes.c_int64 * len(shape))(*shape)
+        self.tensor = DlTensor(address, CUDA, device, len(shape), 2, 16, 1, self.shape, None, 64)
+
+
+class Tensors(ctypes.Structure):  # the beginning of fulmen_tensors
+    class View(ctypes.Structure):
+        _fields_ = (
+            ("data", ctypes.c_void_p),
+            ("dtype", ctypes.c_int32),
+            ("shape", ctypes.c_int64 * 4),
+            ("strides", ctypes.c_int64 * 4),
+        )
+
+    _fields_ = (("struct_size", ctypes.c_size_t), ("q", View), ("k", View), ("v", View), ("out", View))
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """What a backend called "looking" was run with: (stream, addresses, shape and strides of q)."""
+    calls = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(Tensors), ctypes.c_void_p)
+    def run(_context, stream, tensors, _options):
+        t = tensors[0]
+        calls.append((stream, [v.data for v in (t.q, t.k, t.v, t.out)], list(t.q.shape), list(t.q.strides), t.q.dtype))
+        return 0
+
+    user_backend.register("looking", run)
+    yield calls, run  # the function lives as long as the tests
+
+
+def test_the_frameworks_stream_and_addresses_arrive(seen):
+    calls, _ = seen
+    q, k, v, out = (GpuArray(0x10000 * n, device=1) for n in (1, 2, 3, 4))
+    assert fulmen.attention(q, k, v, out=out, device="looking") is out
+    stream, addresses, shape, strides, dtype = calls[-1]
+    assert stream == STREAM + 1
+    assert addresses == [0x10000 * n + 64 for n in (1, 2, 3, 4)]
+    assert shape == [2, 5, 3, 8] and strides == [120, 24, 8, 1] and dtype == 1
+    heads_first = [GpuArray(0x10000 * n, device=1, shape=(2, 3, 5, 8)) for n in (1, 2, 3, 4)]
+    fulmen.attention(*heads_first[:3], out=heads_first[3], device="looking", layout="bhsd")
+    assert calls[-1][2] == [2, 5, 3, 8] and calls[-1][3] == [120, 8, 40, 1]
+
+
+def test_devices_do_not_mix(seen):
+    q, k, v, out = (GpuArray(0x10000 * n) for n in (1, 2, 3, 4))
+    with pytest.raises(ValueError, match="v is on cuda:1, q on cuda:0: one device is needed"):
+        fulmen.attention(q, k, GpuArray(0x30000, device=1), out=out, device="looking")
+    with pytest.raises(RuntimeError, match="cuda:0"):  # where q is, which is not here
+        fulmen.attention(q, k, v, out=out)
+    with pytest.raises(ValueError, match="q is on cuda:0: arrays in host memory are needed here"):
+        fulmen.attention_reference(q, k, v)
+    with pytest.raises(TypeError, match="q is of type GpuArray: results of this kind can't be made here, pass out"):
+        fulmen.attention(q, k, v, device="looking")

@@ -1,0 +1,29 @@
+"""A backend of one's own, by the C ABI of the library that fulmen has loaded."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import fulmen
+
+
+class _Backend(ctypes.Structure):  # fulmen_backend
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("kernel_name", ctypes.c_char_p),
+        ("rank", ctypes.c_double),
+        ("context", ctypes.c_void_p),
+        ("supports", ctypes.c_void_p),
+        ("run", ctypes.c_void_p),
+    )
+
+
+def register(name: str, run: Any, context: int | None = None) -> None:
+    """run, a C function, is called for attention(device=name) with context, the stream, the tensors and the options."""
+    library = ctypes.CDLL(str(next(Path(fulmen.__file__).parent.glob("libfulmen.so*"))))
+    encoded = name.encode()
+    backend = _Backend(
+        ctypes.sizeof(_Backend), encoded, encoded + b".kernel.c", 1.0, context, None, ctypes.cast(run, ctypes.c_void_p)
+    )
+    assert library.fulmen_register_backend(ctypes.byref(backend)) == 0
