@@ -232,6 +232,18 @@ ERRORS = {
     "sparse": (lambda q, k, v: fulmen.attention(q.to_sparse(), k, v), ValueError, "q has layout torch.sparse_coo: strided is"),
     "conj": (lambda q, k, v: fulmen.attention(torch.view_as_complex(q.reshape(2, 29, 4, 8, 2)), k, v), TypeError, "complex"),
     "out": (lambda q, k, v: fulmen.attention(q.requires_grad_(), k, v, out=torch.empty_like(q)), ValueError, "out is given and an"),
+    "slopes": (
+        lambda q, k, v: fulmen.attention(q, k, v, alibi_slopes=torch.rand(4, requires_grad=True)),
+        ValueError,
+        r"alibi_slopes requires grad: it has no gradient here, pass alibi_slopes.detach\(\)",
+    ),
+    "slopes of the op": (
+        lambda q, k, v: torch.compile(fulmen.attention, backend="aot_eager")(
+            q, k, v, alibi_slopes=torch.rand(4, requires_grad=True)
+        ),
+        Exception,
+        "alibi_slopes requires grad",
+    ),
     "lse": (
         lambda q, k, v: op_call(q.requires_grad_(), k, v, need_lse=False).sum().backward(),
         RuntimeError,

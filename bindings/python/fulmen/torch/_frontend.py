@@ -71,6 +71,7 @@ class _RefuseDoubleBackward(torch.autograd.Function):
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q, k, v, bias, sinks, keep_mask, alibi_slopes, scalars, device, bhsd):
+        _ops.refuse_gradient_by_slopes(ctx.needs_input_grad[6])
         ctx.set_materialize_grads(False)
         out, lse = _core.forward((q, k, v, None, bias, keep_mask, alibi_slopes, sinks), scalars, device, bhsd, True)
         ctx.save_for_backward(q, k, v, bias, sinks, keep_mask, alibi_slopes, out, lse)

@@ -78,7 +78,13 @@ def _backward_fake(*args: Any) -> tuple[torch.Tensor, ...]:
     return tuple(t.new_empty(t.shape) if wanted >> bit & 1 else args[0].new_empty(0) for bit, t in enumerate(like))
 
 
+def refuse_gradient_by_slopes(needed: bool) -> None:
+    if needed:
+        raise ValueError("alibi_slopes requires grad: it has no gradient here, pass alibi_slopes.detach()")
+
+
 def save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    refuse_gradient_by_slopes(ctx.needs_input_grad[5])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[: _TENSORS + 1], *output)
     ctx.options = inputs[_TENSORS + 1 : SHARED]
