@@ -176,6 +176,26 @@ TEST_P(GpuVariableLengths, NumbersThatLeadOutside) {
   }
 }
 
+// options.verify copies tables, too.
+TEST_P(GpuVariableLengths, VerifiesItself) {
+  Random random(7860);
+  for (const bool paged : {false, true}) {
+    CaseSpec s = spec_of(DType::bf16, 64, random);
+    s.causal = Causal::bottom_right;
+    s.packed_q = true;
+    s.packed_k = !paged;
+    s.used_k = paged;
+    s.page_size = paged ? 16 : 0;
+    Case c(s, random);
+    AttentionOptions options = c.options;
+    options.verify = true;
+    const Result<Plan> planned = plan(c.problem(), device(), options);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    const Status status = run_kernel(c, planned->config().kernel, options, Where{device()});
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
 // A family that takes no such problem any more would go untested without anybody noticing.
 TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
   Random random(7850);
