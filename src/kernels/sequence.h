@@ -69,36 +69,47 @@ FULMEN_DEVICE const Element* head_rows(const View& view, Int64 batch, Int64 kv_h
   return at<Element>(view, kPaged ? 0 : batch, 0, kv_head);
 }
 
-// A row of a sequence in its pages.
+// A row of a sequence in its pages: `page` as it stands in the table.
 struct PagedRow {
   unsigned page, row;
 
   FULMEN_DEVICE static PagedRow of(const ForwardArguments& a, Int64 key) {
     const auto row = static_cast<unsigned>(a.first_row + key);
     const auto size = static_cast<unsigned>(kPageSize > 0 ? kPageSize : a.sequences.page_size);
-    const auto page = static_cast<unsigned>(global_load(a.sequences.block_table + row / size));
-    return {page < static_cast<unsigned>(a.num_pages) ? page : 0U, row % size};
+    return {static_cast<unsigned>(global_load(a.sequences.block_table + row / size)), row % size};
   }
-  FULMEN_DEVICE const Element* in(const View& view, const Element* head) const { return head + page * view.batch + row * view.row; }
+  FULMEN_DEVICE const Element* in(const ForwardArguments& a, const View& view, const Element* head) const {
+    return head + (page < static_cast<unsigned>(a.num_pages) ? page : 0U) * view.batch + row * view.row;
+  }
 };
 
 // Where a key's row is; head: by head_rows().
 FULMEN_DEVICE const Element* key_row(const ForwardArguments& a, const View& view, const Element* head, Int64 key) {
   if constexpr (!kPaged) return head + key * view.row;
-  return PagedRow::of(a, key).in(view, head);
-}
-
-// The same of a key that is the same in all lanes.
-FULMEN_DEVICE const Element* tile_row(const ForwardArguments& a, const View& view, const Element* head, Int64 key) {
-  if constexpr (!kPaged) return head + key * view.row;
-  const PagedRow row = PagedRow::of(a, key);
-  return PagedRow{uniform(row.page), row.row}.in(view, head);
+  return PagedRow::of(a, key).in(a, view, head);
 }
 
 // Tiles of keys begin at multiples of kBlockN, and lie in a page each.
 constexpr bool kTilesInPages = FULMEN_TILES_IN_PAGES != 0;
 // The rows of a tile are anywhere: each is looked up.
 constexpr bool kScattered = kPaged && !kTilesInPages;
+
+// A tile's first key, which is the same in all lanes. Looking up its page, and using it, are apart: the former can come early.
+struct TilePlace {
+  Int64 key;
+  PagedRow place;
+
+  FULMEN_DEVICE static TilePlace of(const ForwardArguments& a, Int64 key) {
+    if constexpr (!kTilesInPages) return {key, {}};
+    return {key, PagedRow::of(a, key)};
+  }
+  // Its row; nothing where rows are scattered.
+  FULMEN_DEVICE const Element* row(const ForwardArguments& a, const View& view, const Element* head) const {
+    if constexpr (!kPaged) return head + key * view.row;
+    if constexpr (kScattered) return head;
+    return PagedRow{uniform(place.page), place.row}.in(a, view, head);
+  }
+};
 
 // Where tiles begin, given the first key that is attended.
 FULMEN_DEVICE Int64 first_tile_key(Int64 begin) { return kTilesInPages ? begin - begin % kBlockN : begin; }

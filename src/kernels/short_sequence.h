@@ -37,8 +37,9 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     const KeySource keys{a, a.k, head_rows(a.k, batch, kv_head), attended.begin, attended.end, a.head_dim};
     const KeySource values{a, a.v, head_rows(a.v, batch, kv_head), attended.begin, attended.end, a.head_dim_v};
     const auto* q = at<Element>(a.q, batch, 0, head);
-    const NearKeys near_keys(keys, 0);
-    const NearValues near_values(values, 0);
+    const TilePlace first = TilePlace::of(a, 0);
+    const NearKeys near_keys(keys, first);
+    const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, 0);
     float score[kKeyTiles][kElements] = {};
     DirectValues value[kValuesEarly ? kKeyTiles : 1][kValuesEarly ? kGroups : 1];

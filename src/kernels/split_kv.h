@@ -61,9 +61,10 @@ struct SplitTask {
   FULMEN_DEVICE RowOperand query(int d) const { return kQueriesStay ? queries[kQueriesStay ? d : 0] : load_query(d); }
 
   template <bool kMasked>
-  FULMEN_DEVICE void step(Int64 first_key, RowState& rows, DirectOutput& out) const {
-    const NearKeys near_keys(keys, first_key);
-    const NearValues near_values(values, first_key);
+  FULMEN_DEVICE void step(const TilePlace& first, RowState& rows, DirectOutput& out) const {
+    const Int64 first_key = first.key;
+    const NearKeys near_keys(keys, first);
+    const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
     float score[kKeyTiles][kElements] = {};
     RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kDepths : 1];
@@ -202,11 +203,17 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   RowState rows;
   rows.clear();
   DirectOutput out = {};
-  for (Int64 key = first_tile_key(begin) + wave_id() * kBlockN; key < end; key += kWaves * kBlockN) {
+  const Int64 first_key = first_tile_key(begin) + wave_id() * kBlockN;
+  TilePlace next{first_key, {}};
+  if (kTilesInPages && first_key < end) next = TilePlace::of(a, first_key);
+  for (Int64 key = first_key; key < end; key += kWaves * kBlockN) {
+    const TilePlace place{key, next.place};
+    // The next page's number is on its way during this step.
+    if (kTilesInPages && key + kWaves * kBlockN < end) next = TilePlace::of(a, key + kWaves * kBlockN);
     if (key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
-      task.template step<false>(key, rows, out);
+      task.template step<false>(place, rows, out);
     } else {
-      task.template step<true>(key, rows, out);
+      task.template step<true>(place, rows, out);
     }
   }
   leave_in_lds(rows, out, softmax_scale(a));

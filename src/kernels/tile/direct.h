@@ -52,12 +52,12 @@ constexpr bool kBuffered = kWholeRows && !kScattered;
 template <bool kValues>
 class NearRows {
  public:
-  FULMEN_DEVICE NearRows(const KeySource& source, Int64 first_key)
+  FULMEN_DEVICE NearRows(const KeySource& source, const TilePlace& first)
       : source_(source),
-        first_key_(first_key),
-        rows_(kScattered ? source.rows : tile_row(source.arguments, source.view, source.rows, first_key)),
-        skipped_(kSkips && first_key < source.begin ? static_cast<int>(source.begin - first_key) : 0),
-        last_(at_most(source.end - first_key, kBlockN) - 1)
+        first_key_(first.key),
+        rows_(first.row(source.arguments, source.view, source.rows)),
+        skipped_(kSkips && first.key < source.begin ? static_cast<int>(source.begin - first.key) : 0),
+        last_(at_most(source.end - first.key, kBlockN) - 1)
 #if !defined(FULMEN_TARGET_SM80)
         ,
         buffer_(rows_ + skipped_ * source.view.row, static_cast<unsigned>((last_ - skipped_) * source.view.row + source.dims) * 2)

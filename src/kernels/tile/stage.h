@@ -46,7 +46,7 @@ struct TileRows {
             view,
             head,
             first_key,
-            kScattered ? head : tile_row(a, view, head, first_key),
+            TilePlace::of(a, first_key).row(a, view, head),
             view.row,
             first,
             at_most(source.key_end - first_key, kBlockN) - 1};
