@@ -83,8 +83,9 @@ int64_t LdsBanks::conflicts() const {
 
 std::string LdsBanks::report() const {
   std::vector<std::pair<Line, LdsLine>> sorted(lines_.begin(), lines_.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.second.conflicts > b.second.conflicts; });
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return std::tuple(-a.second.conflicts, a.first) < std::tuple(-b.second.conflicts, b.first);
+  });
   std::string text;
   for (const auto& [line, cost] : sorted) {
     const auto& [file, number, write, bytes] = line;
