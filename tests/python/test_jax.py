@@ -178,6 +178,11 @@ def test_reference_and_plan(rng):
 
 
 ERRORS = {
+    "lengths": (
+        lambda q, k, v: fulmen.attention(q, k, v, max_seqlen_k=3),
+        NotImplementedError,
+        "sequences of different lengths: NumPy arrays and torch tensors are accepted",
+    ),
     "shape": (lambda q, k, v: fulmen.attention(q[0], k, v), ValueError, r"q has shape \[37, 4, 24\]"),
     "dtype": (lambda q, k, v: fulmen.attention(q.astype(jnp.int32), k, v), TypeError, "q has dtype int32: float32, float16"),
     "mixed": (lambda q, k, v: fulmen.attention(q, k.astype(jnp.float16), v), ValueError, "k.dtype is fp16"),
