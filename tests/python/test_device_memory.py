@@ -90,8 +90,16 @@ def seen():
         calls.append((stream, [v.data for v in (t.q, t.k, t.v, t.out)], list(t.q.shape), list(t.q.strides), t.q.dtype))
         return 0
 
-    user_backend.register("looking", run)
-    yield calls, run  # the function lives as long as the tests
+    planned = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+    def supports(*_):
+        planned.append(len(calls))
+        return True
+
+    user_backend.register("looking", run, supports=supports)
+    yield calls, planned
+    del run, supports  # they live as long as the tests
 
 
 def test_the_frameworks_stream_and_addresses_arrive(seen):
@@ -117,3 +125,23 @@ def test_devices_do_not_mix(seen):
         fulmen.attention_reference(q, k, v)
     with pytest.raises(TypeError, match="q is of type GpuArray: results of this kind can't be made here, pass out"):
         fulmen.attention(q, k, v, device="looking")
+
+
+def test_a_plan_is_made_once_for_equal_calls(seen):
+    calls, planned = seen
+
+    def attention(address=0x10000, shape=(2, 5, 3, 8), **options):
+        q, k, v, out = (GpuArray(address * n, shape=shape) for n in (1, 2, 3, 4))
+        before = len(planned)
+        fulmen.attention(q, k, v, out=out, device="looking", **options)
+        assert calls[-1][1][0] == address + 64
+        return len(planned) > before
+
+    assert attention(softcap=1.25)
+    assert not attention(softcap=1.25) and not attention(0x90000, softcap=1.25)
+    for other in ({"softcap": 1.5}, {"softcap": 1.25, "causal": True}, {"softcap": 1.25, "window_left": 3}, {"softmax_scale": 0.5}):
+        assert attention(**other) and not attention(**other)
+    assert attention(shape=(2, 6, 3, 8), softcap=1.25) and attention(shape=(2, 5, 3, 16), softcap=1.25)
+    for n in range(300):  # more than are kept
+        attention(softmax_scale=0.001 * (n + 1))
+    assert attention(softcap=1.25)

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "plan_cache.h"
+
 namespace fulmen::python {
 namespace {
 
@@ -34,12 +36,12 @@ void* host_workspace(size_t bytes) {
 
 void run(Pass pass, const Call& call) {
   const Array& q = call.arrays[kQ];
-  const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
-  fulmen_plan* made = nullptr;
+  int status = FULMEN_OK;
   if (on_host(q)) {
-    int status = FULMEN_OK;
     {
       nb::gil_scoped_release no_gil;
+      const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
+      fulmen_plan* made = nullptr;
       status = create(&call.tensors, &call.options, call.device_name(), &made);
       const Plan plan(made);
       if (status == FULMEN_OK) {
@@ -51,19 +53,18 @@ void run(Pass pass, const Call& call) {
     return check(status);
   }
   // Between planning and running the framework is asked for memory, which takes the GIL.
-  int status = FULMEN_OK;
+  SharedPlan plan;
   {
     nb::gil_scoped_release no_gil;
-    status = create(&call.tensors, &call.options, call.device_name(), &made);
+    plan = find_or_make_plan(pass, call, status);
   }
   check(status);
-  const Plan plan(made);
-  const size_t bytes = fulmen_plan_workspace_bytes(made);
+  const size_t bytes = fulmen_plan_workspace_bytes(plan.get());
   const Workspace workspace = new_workspace(call.objects[kQ], q, bytes);
   void* stream = stream_of(q);
   {
     nb::gil_scoped_release no_gil;
-    status = fulmen_plan_run(made, stream, &call.tensors, workspace.address, workspace.address != nullptr ? bytes : 0);
+    status = fulmen_plan_run(plan.get(), stream, &call.tensors, workspace.address, workspace.address != nullptr ? bytes : 0);
   }
   check(status);
 }
