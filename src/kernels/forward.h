@@ -47,7 +47,8 @@ struct WaveRows {
 };
 
 struct ForwardTask {
-  const ForwardArguments& arguments;
+  const ForwardArguments& call;
+  const ForwardArguments& arguments;  // of the sequence
   const RowMap& map;
   Int64 wave_row;  // the first of the wave's rows
   int wave_at;     // of its queries in LDS
@@ -105,7 +106,8 @@ struct ForwardTask {
   }
 
   FULMEN_DEVICE void finish(const WaveRows& rows) const {
-    const ForwardArguments& a = again(arguments, wave_row);
+    const ForwardArguments& reloaded = reload(call, wave_row);
+    const ForwardArguments& a = sequence_of(reloaded, map.batch);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -184,7 +186,7 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
   const StageSource source{
       a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
   Stage stage(source);
-  const ForwardTask task{a, map, row_begin + wave_id() * kRowTiles * 16,
+  const ForwardTask task{call, a, map, row_begin + wave_id() * kRowTiles * 16,
                          kLayout.queries_at + wave_id() * kRowTiles * 16 * kLayout.key_pitch};
 
   WaveRows rows = {};
