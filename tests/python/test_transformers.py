@@ -209,6 +209,26 @@ def test_traced(rng):
         close(traced[mask.bool()], eager.model(ids, attention_mask=mask, use_cache=False).last_hidden_state[mask.bool()])
 
 
+def test_traced_static_cache(rng):
+    """Steps of generation as one graph for all: masks and the cache's length are tensors in it."""
+    eager, model = decoder("gemma2", rng)
+    ids = tokens(rng, length=9)
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+
+    def logits(model, step):
+        cache = transformers.StaticCache(config=model.config, max_cache_len=16)
+        kept = mask
+        with torch.no_grad():
+            found = [model(ids, attention_mask=kept, past_key_values=cache).logits[:, -1:]]
+            for _ in range(3):
+                kept = torch.cat([kept, torch.ones(2, 1, dtype=kept.dtype)], 1)
+                found.append(step(found[-1].argmax(-1), attention_mask=kept, past_key_values=cache).logits)
+        return torch.cat(found, 1)
+
+    close(logits(model, torch.compile(model, backend="eager", fullgraph=True)), logits(eager, eager))
+
+
 def test_refusals(rng):
     module = torch.nn.Module()
     q = torch.randn(1, 2, 3, 8)
