@@ -78,7 +78,7 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     nan = nan || std::isnan(scores[j]);
     max = scores[j] > max ? scores[j] : max;
   }
-  if (max == -kInfinity && !nan) return {dq_.data(), dp, 0, 0};  // nothing is attended: no gradient
+  if (max == -kInfinity && !nan) return {dq_.data(), dp, 0, 0, p, 0};  // nothing is attended: no gradient
 
   const Real sink_weight = sink == -kInfinity ? Real{0} : std::exp(sink - max);
   Real sum = sink_weight;
@@ -105,13 +105,14 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     weights_[static_cast<std::size_t>(j)] = weight;
     add_scaled(dv_.data() + j * problem.head_dim_v, dout_.data(), weight, problem.head_dim_v);
   }
-  Real rounding = 0;
+  Real rounding = 0, delta_rounding = 0;
   if constexpr (std::is_same_v<Real, float>) {
     // Where few rows are added up, rounding errors may cancel by luck, which must not be asked of others: they count for at least
     // what is usual.
     const Delta stored = delta_of_stored_out(keys.begin, keys.end);
     const Real error = stored.value - delta;
-    delta += std::copysign(std::max(std::fabs(error), stored.usual_error), error);
+    delta_rounding = std::max(std::fabs(error), stored.usual_error);
+    delta += std::copysign(delta_rounding, error);
     rounding = stored.largest_error;
   }
   if (problem.dlse.present) delta -= static_cast<const float*>(tensors.dlse.data)[offset_of(problem.dlse, batch_, h, i)];
@@ -122,7 +123,7 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     add_scaled(dq_.data(), k_.data() + j * problem.head_dim, dscore, problem.head_dim);
     add_scaled(dk_.data() + j * problem.head_dim, q_.data(), dscore, problem.head_dim);
   }
-  return {dq_.data(), dp, rounded(-rounded(sink_weight / sum) * delta), sink_weight / sum * rounding};
+  return {dq_.data(), dp, rounded(-rounded(sink_weight / sum) * delta), sink_weight / sum * rounding, p, delta_rounding};
 }
 
 // dout . out of the row at hand, with out rounded as the forward pass stores it, and what the rounding may have changed.

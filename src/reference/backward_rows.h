@@ -14,10 +14,12 @@ namespace fulmen::reference {
 // What one query row gives beside its part of dk and dv.
 template <class Real>
 struct RowGradients {
-  const Real* dq;       // [head_dim]
-  const Real* dscores;  // [seqlen_k]: by the scores after bias and ALiBi, the bias's gradient; 0 where masked
-  Real dsink;           // this row's part
-  Real dsink_rounding;  // what rounding the stored out may have done to it; 0 in double
+  const Real* dq;             // [head_dim]
+  const Real* dscores;        // [seqlen_k]: by the scores after bias and ALiBi, the bias's gradient; 0 where masked
+  Real dsink;                 // this row's part
+  Real dsink_rounding;        // what rounding the stored out may have done to it; 0 in double
+  const Real* probabilities;  // [seqlen_k], where something is attended
+  Real delta_rounding;  // what rounding the stored out does to dout . out, and so, times a probability, to dscores; 0 in double
 };
 
 template <class Real>

@@ -42,6 +42,7 @@ template <class Real>
 void compute_gradients(const Problem& p, const AttentionTensors& t, DType storage, const Gradients<Real>& to) {
   const GradientShapes shapes(p);
   if (to.dbias != nullptr) std::fill_n(to.dbias, elements(shapes.dbias), Real{0});
+  if (to.dbias_rounding != nullptr) std::fill_n(to.dbias_rounding, elements(shapes.dbias), Real{0});
   if (to.dsinks != nullptr) std::fill_n(to.dsinks, elements(shapes.dsinks), Real{0});
   const cpu::ThreadSettings threads = cpu::thread_settings({});
   std::vector<BackwardHead<Real>> heads;
@@ -67,6 +68,12 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
         if (to.dbias == nullptr) continue;
         Real* dbias = to.dbias + bias_row(shapes.dbias, b, h, i);
         for (int64_t j = 0; j < keys; ++j) dbias[j] += row.dscores[j];
+        if (to.dbias_rounding == nullptr || row.delta_rounding == 0) continue;
+        Real* squares = to.dbias_rounding + bias_row(shapes.dbias, b, h, i);
+        for (int64_t j = 0; j < keys; ++j) {
+          const Real error = row.dscores[j] == 0 ? Real{0} : row.probabilities[j] * row.delta_rounding;
+          squares[j] += error * error;
+        }
       }
     }
     for (int64_t j = 0; j < keys; ++j) {

@@ -24,6 +24,7 @@ struct GradientShapes {
 template <class Real>
 struct Gradients {
   Real *dq = nullptr, *dk = nullptr, *dv = nullptr, *dbias = nullptr, *dsinks = nullptr;
+  Real* dbias_rounding = nullptr;  // of dbias's shape: the squares of what rounding the stored out does to each row, added up
   Real* dsink_rounding = nullptr;  // of lse_shape(): see RowGradients
 };
 
