@@ -27,6 +27,7 @@ bool chosen(const gpu::Specialisation& s) {
 std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::CompileRequest& request) {
   const auto code = gpu::cached_compile(&compiler, {}, request);
   if (!code.ok()) return code.status().message();
+  if (code->log.find("warning:") != std::string::npos) return code->log;
   const auto kernels = gpu::read_amd_metadata(code->code);
   if (!kernels.ok()) return kernels.status().message();
   const gpu::AmdKernelMetadata& k = kernels->front();
