@@ -15,7 +15,7 @@ BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors&
     : all_(problem), all_tensors_(tensors), view_(sequence_view(problem, tensors)), storage_(storage) {
   const auto keys = static_cast<std::size_t>(problem.seqlen_k);
   const auto dim = static_cast<std::size_t>(problem.head_dim), dim_v = static_cast<std::size_t>(problem.head_dim_v);
-  for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_}) tensor->resize(keys * dim);
+  for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_, &dk_rounding_}) tensor->resize(keys * dim);
   for (std::vector<Real>* tensor : {&v_columns_, &dv_}) tensor->resize(keys * dim_v);
   for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_}) row->resize(keys);
   q_.resize(dim);
@@ -42,6 +42,7 @@ void BackwardHead<Real>::load(int64_t batch, int64_t kv_head) noexcept {
     decode_row(t.k.data, p.dtype, k_row(j), p.head_dim, k_.data() + j * p.head_dim);
   }
   std::fill(dk_.begin(), dk_.end(), Real{0});
+  std::fill(dk_rounding_.begin(), dk_rounding_.end(), Real{0});
   std::fill(dv_.begin(), dv_.end(), Real{0});
 }
 
@@ -122,6 +123,13 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     const Real dscore = rounded(rounded(dp[j] * slope[j]) * problem.softmax_scale);
     add_scaled(dq_.data(), k_.data() + j * problem.head_dim, dscore, problem.head_dim);
     add_scaled(dk_.data() + j * problem.head_dim, q_.data(), dscore, problem.head_dim);
+    if constexpr (std::is_same_v<Real, float>) {
+      const Real error = p[j] * delta_rounding * slope[j] * problem.softmax_scale;
+      for (int64_t d = 0; d < problem.head_dim; ++d) {
+        const Real of_element = error * q_[static_cast<std::size_t>(d)];
+        dk_rounding_[static_cast<std::size_t>(j * problem.head_dim + d)] += of_element * of_element;
+      }
+    }
   }
   return {dq_.data(), dp, rounded(-rounded(sink_weight / sum) * delta), sink_weight / sum * rounding, p, delta_rounding};
 }

@@ -34,6 +34,8 @@ class BackwardHead {
   const SequenceView& sequence() const noexcept { return view_; }  // the loaded one
   const Real* dk() const noexcept { return dk_.data(); }           // [seqlen_k, head_dim], not rounded
   const Real* dv() const noexcept { return dv_.data(); }           // [seqlen_k, head_dim_v]
+  // [seqlen_k, head_dim]: the squares of what rounding the stored out does to each row's part of dk, added up; float alone.
+  const Real* dk_rounding() const noexcept { return dk_rounding_.data(); }
 
  private:
   Real rounded(Real x) const noexcept;
@@ -49,7 +51,7 @@ class BackwardHead {
   int64_t batch_ = 0;
   std::vector<Real> k_columns_, v_columns_;  // [dim, seqlen_k]: products whose loop runs over keys
   std::vector<Real> k_;                      // [seqlen_k, head_dim]
-  std::vector<Real> dk_, dv_;
+  std::vector<Real> dk_, dv_, dk_rounding_;
   std::vector<Real> scores_, probabilities_, dprobabilities_, softcap_slope_, weights_;  // [seqlen_k]
   std::vector<Real> q_, dout_, dq_;
 };

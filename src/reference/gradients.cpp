@@ -79,6 +79,9 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t row = rows.k(j) * p.num_kv_heads + kv_head;
       if (to.dk != nullptr) std::copy_n(head.dk() + j * p.head_dim, p.head_dim, to.dk + row * p.head_dim);
+      if (to.dk_rounding != nullptr) {
+        std::copy_n(head.dk_rounding() + j * p.head_dim, p.head_dim, to.dk_rounding + row * p.head_dim);
+      }
       if (to.dv != nullptr) std::copy_n(head.dv() + j * p.head_dim_v, p.head_dim_v, to.dv + row * p.head_dim_v);
     }
   });

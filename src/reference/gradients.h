@@ -24,7 +24,8 @@ struct GradientShapes {
 template <class Real>
 struct Gradients {
   Real *dq = nullptr, *dk = nullptr, *dv = nullptr, *dbias = nullptr, *dsinks = nullptr;
-  Real* dbias_rounding = nullptr;  // of dbias's shape: the squares of what rounding the stored out does to each row, added up
+  // Of the shapes of dk and dbias: the squares of what rounding the stored out does to each row's part, added up.
+  Real *dk_rounding = nullptr, *dbias_rounding = nullptr;
   Real* dsink_rounding = nullptr;  // of lse_shape(): see RowGradients
 };
 

@@ -79,8 +79,8 @@ double rounding_of_sinks(const Problem& p, const std::vector<float>& rows) {
   return worst;
 }
 
-// Where dbias is a sum over few rows the same holds for it: the root of the squares of what the rounding does to each.
-double rounding_of_bias(const std::vector<float>& squares) {
+// dk and dbias may be sums over few rows, for which the same holds: the root of the squares of what the rounding does to each.
+double rounding_of_sums(const std::vector<float>& squares) {
   float largest = 0;
   for (const float square : squares) {
     if (std::isfinite(square)) largest = std::fmax(largest, square);
@@ -103,14 +103,16 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors)
   dq.rows = rows_of_queries(p, tensors);
   dk.rows = dv.rows = rows_of_keys(p, tensors);
   std::vector<float> sink_rows(p.dsinks.present ? static_cast<std::size_t>(elements(p.lse_shape())) : 0);
-  std::vector<float> bias_squares(p.dbias.present ? static_cast<std::size_t>(elements(shapes.dbias)) : 0);
+  std::vector<float> bias_squares(static_cast<std::size_t>(elements(shapes.dbias)));
+  std::vector<float> key_squares(static_cast<std::size_t>(elements(shapes.dk)));
   compute_gradients<double>(p, tensors, DType::fp32,
                             {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data()});
-  compute_gradients<float>(
-      p, tensors, p.dtype,
-      {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(), dsinks.standard_data(),
-       bias_squares.empty() ? nullptr : bias_squares.data(), sink_rows.empty() ? nullptr : sink_rows.data()});
-  if (!bias_squares.empty()) dbias.least_error = rounding_of_bias(bias_squares);
+  compute_gradients<float>(p, tensors, p.dtype,
+                           {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(),
+                            dsinks.standard_data(), key_squares.empty() ? nullptr : key_squares.data(),
+                            bias_squares.empty() ? nullptr : bias_squares.data(), sink_rows.empty() ? nullptr : sink_rows.data()});
+  dk.least_error = rounding_of_sums(key_squares);
+  dbias.least_error = rounding_of_sums(bias_squares);
   if (!sink_rows.empty()) dsinks.least_error = rounding_of_sinks(p, sink_rows);
 
   VerifyReport worst;
