@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/memory_range.h"
 #include "fulmen/plan.h"
 #include "fulmen/reference.h"
 #include "plan/plan_impl.h"
@@ -19,55 +20,24 @@ namespace {
 
 constexpr std::size_t kWorkspaceAlignment = 64;
 
-struct Range {
-  const char* name;
-  const void* data;
-  std::size_t bytes;
-  const TensorSpec& spec;
-};
-
-bool overlap(const Range& a, const Range& b) {
-  const auto begin_a = reinterpret_cast<std::uintptr_t>(a.data), begin_b = reinterpret_cast<std::uintptr_t>(b.data);
-  return a.bytes > 0 && b.bytes > 0 && begin_a < begin_b + b.bytes && begin_b < begin_a + a.bytes;
-}
-
-// Where a tensor with elements is: somewhere, at a multiple of its element.
-bool addressable(const Range& range) {
-  const auto alignment = static_cast<std::uintptr_t>(size_of(range.spec.dtype));
-  return range.bytes == 0 || (range.data != nullptr && reinterpret_cast<std::uintptr_t>(range.data) % alignment == 0);
-}
-
-Status bad_address(const Range& range) {
-  if (range.data == nullptr) {
-    return {StatusCode::invalid_argument, fmt::format("{}.data is null: the plan needs {} bytes there", range.name, range.bytes)};
-  }
-  return {StatusCode::invalid_argument, fmt::format("{}.data is {}: an address divisible by the {} bytes of its dtype is needed",
-                                                    range.name, range.data, size_of(range.spec.dtype))};
-}
-
-Status bad_overlap(const Range& a, const Range& b) {
-  return {StatusCode::invalid_argument, fmt::format("{} at {} overlaps {} at {}: outputs and workspace need memory of their own",
-                                                    a.name, a.data, b.name, b.data)};
-}
-
 Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const void* workspace) {
   const auto pass = static_cast<std::size_t>(plan.problem.pass);
-  const TensorSpec scratch;
-  const Range work{"workspace", workspace, workspace != nullptr ? plan.runner->workspace_bytes() : 0, scratch};
+  constexpr const char* kWritten = "outputs and workspace";
+  const MemoryRange work{"workspace", workspace, workspace != nullptr ? plan.runner->workspace_bytes() : 0, DType::fp32};
   const auto range_of = [&](int i) {
     const TensorField& field = kTensorTable[i];
-    return Range{field.name, (t.*field.tensor).data, plan.bytes[i], plan.problem.*field.spec};
+    return MemoryRange{field.name, (t.*field.tensor).data, plan.bytes[i], (plan.problem.*field.spec).dtype};
   };
   for (int i = 0; i < kTensorFields; ++i) {
     const TensorField& field = kTensorTable[i];
     if (!field.read[pass] && !field.written[pass]) continue;
-    const Range range = range_of(i);
-    if (!addressable(range)) return bad_address(range);
-    if (overlap(work, range)) return bad_overlap(work, range);
+    const MemoryRange range = range_of(i);
+    if (!addressable(range)) return bad_address(range, fmt::format("the plan needs {} bytes there", range.bytes));
+    if (overlap(work, range)) return bad_overlap(work, range, kWritten);
     if (!field.written[pass]) continue;
     for (int other = 0; other < i; ++other) {
       const bool used = kTensorTable[other].read[pass] || kTensorTable[other].written[pass];
-      if (used && overlap(range, range_of(other))) return bad_overlap(range, range_of(other));
+      if (used && overlap(range, range_of(other))) return bad_overlap(range, range_of(other), kWritten);
     }
   }
   return {};

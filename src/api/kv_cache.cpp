@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
+#include <cstddef>
 #include <new>
 
+#include "api/memory_range.h"
 #include "api/tensor_checks.h"
 #include "fulmen/backend.h"
+#include "plan/kv_cache_fields.h"
+#include "plan/plan_impl.h"
 #include "plan/registry.h"
 
 namespace fulmen {
@@ -18,58 +21,22 @@ namespace {
 using T = KvCacheTensors;
 using P = KvCacheProblem;
 
-struct Field {
-  const char* name;
-  Tensor T::* tensor;
-  TensorSpec P::* spec;
-  bool written;
-};
-constexpr std::array<Field, 11> kFields{{{"k_cache", &T::k_cache, &P::k_cache, true},
-                                         {"v_cache", &T::v_cache, &P::v_cache, true},
-                                         {"q_out", &T::q_out, &P::q_out, true},
-                                         {"seqlens_k_out", &T::seqlens_k_out, &P::seqlens_k_out, true},
-                                         {"seqlens_k", &T::seqlens_k, &P::seqlens_k, false},
-                                         {"block_table", &T::block_table, &P::block_table, false},
-                                         {"k_new", &T::k_new, &P::k_new, false},
-                                         {"v_new", &T::v_new, &P::v_new, false},
-                                         {"rotary_cos", &T::rotary_cos, &P::rotary_cos, false},
-                                         {"rotary_sin", &T::rotary_sin, &P::rotary_sin, false},
-                                         {"q", &T::q, &P::q, false}}};
-
-std::uintptr_t address(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data); }
-
-// From the first to one past the last element; 0 where there is none.
-std::uintptr_t bytes_of(const Tensor& t, const TensorSpec& spec) {
-  int64_t last = 0;
-  for (std::size_t d = 0; d < 4; ++d) {
-    if (t.shape[d] == 0) return 0;
-    last += (t.shape[d] - 1) * spec.strides[d];
-  }
-  return static_cast<std::uintptr_t>((last + 1) * size_of(spec.dtype));
-}
-
 Status check_pointers(const P& p, const T& tensors) {
-  std::array<std::uintptr_t, kFields.size()> bytes{};
-  for (std::size_t i = 0; i < kFields.size(); ++i) {
-    const TensorSpec& spec = p.*kFields[i].spec;
-    const Tensor& t = tensors.*kFields[i].tensor;
-    bytes[i] = spec.present ? bytes_of(t, spec) : 0;
-    if (bytes[i] == 0) continue;
-    if (t.data == nullptr) return invalid(fmt::format("{}.data is null: {} bytes are needed there", kFields[i].name, bytes[i]));
-    const auto alignment = static_cast<std::uintptr_t>(size_of(spec.dtype));
-    if (address(t) % alignment != 0) {
-      return invalid(fmt::format("{}.data is {}: an address divisible by the {} bytes of its dtype is needed", kFields[i].name,
-                                 t.data, alignment));
-    }
+  std::array<MemoryRange, kKvCacheFields.size()> ranges{};
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const auto& [name, member, specified, written] = kKvCacheFields[i];
+    const TensorSpec& spec = p.*specified;
+    const Tensor& t = tensors.*member;
+    ranges[i] = {name, t.data, bytes_of(spec, t.shape), spec.dtype};
+    if (!addressable(ranges[i])) return bad_address(ranges[i], fmt::format("{} bytes are needed there", ranges[i].bytes));
   }
-  for (std::size_t i = 0; i < kFields.size() && kFields[i].written; ++i) {
-    for (std::size_t j = i + 1; j < kFields.size(); ++j) {
-      const Tensor &a = tensors.*kFields[i].tensor, &b = tensors.*kFields[j].tensor;
-      if (bytes[i] == 0 || bytes[j] == 0 || address(a) >= address(b) + bytes[j] || address(b) >= address(a) + bytes[i]) continue;
-      if (kFields[j].tensor == &T::v_cache) continue;  // K and V of a page may lie between each other
-      if (kFields[i].tensor == &T::q_out && kFields[j].tensor == &T::q && a.data == b.data && p.q == p.q_out) continue;
-      return invalid(fmt::format("{} at {} overlaps {} at {}: outputs need memory of their own", kFields[i].name, a.data,
-                                 kFields[j].name, b.data));
+  for (std::size_t i = 0; i < ranges.size() && kKvCacheFields[i].written; ++i) {
+    for (std::size_t j = i + 1; j < ranges.size(); ++j) {
+      if (!overlap(ranges[i], ranges[j])) continue;
+      const Tensor T::*const first = kKvCacheFields[i].tensor, T::*const second = kKvCacheFields[j].tensor;
+      if (second == &T::v_cache) continue;  // K and V of a page may lie between each other
+      if (first == &T::q_out && second == &T::q && tensors.q.data == tensors.q_out.data && p.q == p.q_out) continue;
+      return bad_overlap(ranges[i], ranges[j], "outputs");
     }
   }
   return {};

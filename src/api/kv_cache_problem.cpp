@@ -14,27 +14,18 @@ namespace {
 using T = KvCacheTensors;
 using P = KvCacheProblem;
 
-constexpr int64_t kMaxHeadDim = 256;
-
 Status missing(const char* name, const char* why) { return invalid(fmt::format("{} is missing: {}", name, why)); }
-
-Status check_dtype(const char* name, const Tensor& t, DType want) {
-  if (t.dtype == want) return {};
-  return invalid(fmt::format("{}.dtype is {}: {} is needed", name, name_of(t.dtype), to_string(want)));
-}
 
 // A tensor of the cache's dtype and this shape.
 Status check_rows(const char* name, const Tensor& t, const P& p, const Shape& want, const char* meaning, TensorSpec& spec) {
-  if (Status status = check_dtype(name, t, p.dtype); !status.ok()) return status;
+  if (t.dtype != p.dtype) return invalid(fmt::format("{}.dtype is {}: {} is needed", name, name_of(t.dtype), to_string(p.dtype)));
   if (Status status = check_view(name, t); !status.ok()) return status;
   spec = spec_of(t);
   return check_shape(name, t, want, meaning);
 }
 
 Status check_numbers(const char* name, const Tensor& t, const Shape& want, const char* meaning, TensorSpec& spec) {
-  if (Status status = check_dtype(name, t, DType::int32); !status.ok()) return status;
-  if (Status status = check_view(name, t); !status.ok()) return status;
-  spec = spec_of(t);
+  if (Status status = check_numbers(name, t, spec); !status.ok()) return status;
   return check_shape(name, t, want, meaning);
 }
 

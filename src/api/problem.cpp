@@ -14,8 +14,6 @@
 namespace fulmen {
 namespace {
 
-constexpr int64_t kMaxHeadDim = 256;
-
 Status check_main(const AttentionTensors& a, const AttentionOptions& o, Problem& p) {
   struct Named {
     const char* name;

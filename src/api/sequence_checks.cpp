@@ -12,12 +12,8 @@ namespace {
 
 constexpr int64_t kMaxSequence = std::numeric_limits<int32_t>::max();  // lengths are int32
 
-Status check_int32(const char* name, const Tensor& t, TensorSpec& spec) {
-  if (absent(t)) return {};
-  if (t.dtype != DType::int32) return invalid(fmt::format("{}.dtype is {}: int32 is needed", name, name_of(t.dtype)));
-  if (Status status = check_view(name, t); !status.ok()) return status;
-  spec = spec_of(t);
-  return {};
+Status check_optional_numbers(const char* name, const Tensor& t, TensorSpec& spec) {
+  return absent(t) ? Status{} : check_numbers(name, t, spec);
 }
 
 Status check_batch(const AttentionTensors& a, Problem& p) {
@@ -108,11 +104,11 @@ Status check_lengths(const AttentionTensors& a, const AttentionOptions& o, Probl
 }  // namespace
 
 Status check_sequence_tensors(const AttentionTensors& a, const AttentionOptions& o, Problem& p) {
-  Status status = check_int32("cu_seqlens_q", a.cu_seqlens_q, p.cu_seqlens_q);
-  if (status.ok()) status = check_int32("cu_seqlens_k", a.cu_seqlens_k, p.cu_seqlens_k);
-  if (status.ok()) status = check_int32("seqlens_k", a.seqlens_k, p.seqlens_k);
-  if (status.ok()) status = check_int32("block_table", a.block_table, p.block_table);
-  if (status.ok()) status = check_int32("leftpad_k", a.leftpad_k, p.leftpad_k);
+  Status status = check_optional_numbers("cu_seqlens_q", a.cu_seqlens_q, p.cu_seqlens_q);
+  if (status.ok()) status = check_optional_numbers("cu_seqlens_k", a.cu_seqlens_k, p.cu_seqlens_k);
+  if (status.ok()) status = check_optional_numbers("seqlens_k", a.seqlens_k, p.seqlens_k);
+  if (status.ok()) status = check_optional_numbers("block_table", a.block_table, p.block_table);
+  if (status.ok()) status = check_optional_numbers("leftpad_k", a.leftpad_k, p.leftpad_k);
   if (status.ok()) status = check_combination(p);
   if (status.ok()) status = check_batch(a, p);
   if (status.ok()) status = check_lengths(a, o, p);

@@ -49,6 +49,7 @@ std::string name_of(DType dtype) {
   const auto value = static_cast<int>(dtype);
   return value >= 0 && value <= static_cast<int>(DType::int32) ? to_string(dtype) : fmt::format("{}", value);
 }
+
 Status check_view(const char* name, const Tensor& t, int element_bits) {
   for (int d = 0; d < 4; ++d) {
     if (t.shape[d] < 0 || t.shape[d] > kMaxLength) {
@@ -80,6 +81,13 @@ TensorSpec spec_of(const Tensor& t) {
 Status check_shape(const char* name, const Tensor& t, const Shape& want, const char* meaning) {
   if (t.shape == want) return {};
   return invalid(fmt::format("{}.shape is {}: {} = {} is needed", name, t.shape, meaning, want));
+}
+
+Status check_numbers(const char* name, const Tensor& t, TensorSpec& spec) {
+  if (t.dtype != DType::int32) return invalid(fmt::format("{}.dtype is {}: int32 is needed", name, name_of(t.dtype)));
+  if (Status status = check_view(name, t); !status.ok()) return status;
+  spec = spec_of(t);
+  return {};
 }
 
 Status check_output(const char* name, const Tensor& t) {

@@ -13,6 +13,7 @@ namespace fulmen {
 
 using Shape = std::array<int64_t, 4>;
 
+inline constexpr int64_t kMaxHeadDim = 256;
 inline constexpr int64_t kMaxLength = int64_t{1} << 40;  // of any dim: far over any memory; products of index and stride stay exact
 // Bits of a number of elements and of the farthest one's offset: more than can be mapped, yet the products that planning and
 // kernels make of sizes stay exact. Scores may be broadcast to far more elements than lie in memory.
@@ -28,6 +29,8 @@ inline bool absent(const Tensor& tensor) { return tensor.data == nullptr && tens
 // Sizes and strides that address memory, the last dim contiguous.
 Status check_view(const char* name, const Tensor& tensor, int element_bits = kOffsetBits);
 Status check_shape(const char* name, const Tensor& tensor, const Shape& want, const char* meaning);
+// int32 numbers that say where sequences lie: dtype and view; sets the spec.
+Status check_numbers(const char* name, const Tensor& tensor, TensorSpec& spec);
 // An output's elements each have a place of their own.
 Status check_output(const char* name, const Tensor& tensor);
 TensorSpec spec_of(const Tensor& tensor);

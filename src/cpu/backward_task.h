@@ -241,11 +241,9 @@ class BackwardTask {
                     int64_t pairs_stride, float* turned) {
     if constexpr (kMatrix) {
       // Whole tiles of words, and of queries.
-      clear(turned + words_of<Isa>(dim) * kBlockM, (words - words_of<Isa>(dim)) * kBlockM);
-      if (rows_.count < kBlockM) {
-        clear(turned, words * kBlockM);
-        clear(pairs, kBlockM / Isa::kGroup * pairs_stride);
-      }
+      const int64_t packed_words = rows_.count < kBlockM ? 0 : words_of<Isa>(dim);
+      clear(turned + packed_words * kBlockM, (words - packed_words) * kBlockM);
+      if (rows_.count < kBlockM) clear(pairs, kBlockM / Isa::kGroup * pairs_stride);
     }
     pack_keys<Isa>(StridedRows<T>{from, stride}, rows_.count, dim, rows, words, alive);
     const auto* packed = reinterpret_cast<const Packed*>(rows);
@@ -288,11 +286,9 @@ class BackwardTask {
     const bool partial = rows_.all.begin > key || rows_.all.end < key + count;
     const bool additive = partial || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F;
     const int64_t held_key = key - held_.first;
-    if (kMatrix && rows_.count < kBlockM) {  // epilogues go over all columns
-      clear(at(layout_.additive), static_cast<int64_t>(call_.block_n) * kBlockM);
-      if (problem_.dropout > 0) clear(at(layout_.dropout), static_cast<int64_t>(call_.block_n) * kBlockM);
-    }
+    const bool all_columns = kMatrix && rows_.count < kBlockM;  // epilogues go over those without a query, too
     if (additive || problem_.softcap > 0.0F) {
+      if (all_columns) clear(at(layout_.additive), count * kBlockM);
       additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_,
                          {unit_.batch, head_, rows_.first, rows_.count, key, count, partial}, at(layout_.additive));
     }
@@ -304,6 +300,7 @@ class BackwardTask {
       score<ScoreKind::plain>(held_key, count);
     }
     if (problem_.dropout > 0) {
+      if (all_columns) clear(at(layout_.dropout), count * kBlockM);
       head_dropout_tile<Isa>(problem_, tensors_, unit_.batch, head_, rows_.first, rows_.count, key, count, at(layout_.dropout));
       problem_.softcap > 0.0F ? score_gradients<true, true>(held_key, count) : score_gradients<false, true>(held_key, count);
     } else {

@@ -59,23 +59,11 @@ class Append {
           turned[half + i] = x[i] * sin[i] + x[half + i] * cos[i];
         }
       }
-      store(turned, p_.rotary_dim, to);
+      for (int64_t i = 0; i < p_.rotary_dim; ++i) reference::store_float(to, p_.dtype, i, turned[i]);
     }
     const std::size_t done = bytes(p_.rotary_dim);
     if (from != to) std::memcpy(to + done, from + done, bytes(p_.head_dim) - done);
   }
-  void store(const float* from, int64_t count, char* to) const noexcept {
-    if (p_.dtype == DType::fp32) {
-      std::memcpy(to, from, bytes(count));
-    } else if (p_.dtype == DType::bf16) {
-      auto* out = reinterpret_cast<uint16_t*>(to);
-      for (int64_t i = 0; i < count; ++i) out[i] = reference::to_bf16(from[i]);
-    } else {
-      auto* out = reinterpret_cast<uint16_t*>(to);
-      for (int64_t i = 0; i < count; ++i) out[i] = reference::to_fp16(from[i]);
-    }
-  }
-
   const KvCacheProblem& p_;
   const KvCacheTensors& t_;
 };

@@ -35,7 +35,7 @@ void matrix_scores(const float* rows, int64_t stride, const float* panel, int wo
                    .columns = kBlockM,
                    .words = padded,
                    .accumulate = false});
-  while (!product.done()) product.step();
+  product.finish();
   finish_scores<Isa>(raw, count, epilogue);
 }
 
@@ -52,7 +52,7 @@ void matrix_add_keys(const float* words, const float* rows, int64_t stride, int 
                                                        .accumulate = true,
                                                        .b_stride = stride,
                                                        .c_stride = stride});
-  while (!product.done()) product.step();
+  product.finish();
 }
 
 // turned_sums [dims][kBlockM] = or += turned_keys [dims][key_words, turned_stride apart] x scores [key_words][kBlockM].
@@ -67,7 +67,7 @@ void matrix_add_queries(const float* turned_keys, int64_t turned_stride, const f
                                                        .columns = kBlockM,
                                                        .words = static_cast<int>(round_up(key_words, kTile)),
                                                        .accumulate = started});
-  while (!product.done()) product.step();
+  product.finish();
 }
 
 }  // namespace fulmen::cpu

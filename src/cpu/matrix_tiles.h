@@ -36,6 +36,9 @@ class TileProduct {
                             (o_.words / kTile));
   }
   FULMEN_INLINE bool done() const { return row_ >= o_.rows; }
+  void finish() {
+    while (!done()) step();
+  }
   FULMEN_INLINE void step() {
     // One tile's columns may be left.
     const bool wide = o_.columns - column_ > kTile;
@@ -100,9 +103,7 @@ class TileProducts {
     if (at_ < 2) products_[at_].step();
   }
   void finish() {
-    for (const TileProduct<Tiles>& product : products_) {
-      while (!product.done()) step();
-    }
+    for (TileProduct<Tiles>& product : products_) product.finish();
   }
 
  private:

@@ -6,29 +6,13 @@
 
 #include "gpu/launch/append_kv.h"
 #include "gpu/loaded_kernels.h"
+#include "plan/kv_cache_fields.h"
 
 namespace fulmen::gpu {
 namespace {
 
 Status check_memory(const Driver& driver, const Device& device, const KvCacheProblem& p, const KvCacheTensors& t) {
-  using P = KvCacheProblem;
-  using T = KvCacheTensors;
-  struct Field {
-    const char* name;
-    TensorSpec P::* spec;
-    Tensor T::* tensor;
-  };
-  for (const Field& field : {Field{"k_cache", &P::k_cache, &T::k_cache},
-                             {"v_cache", &P::v_cache, &T::v_cache},
-                             {"seqlens_k", &P::seqlens_k, &T::seqlens_k},
-                             {"block_table", &P::block_table, &T::block_table},
-                             {"k_new", &P::k_new, &T::k_new},
-                             {"v_new", &P::v_new, &T::v_new},
-                             {"rotary_cos", &P::rotary_cos, &T::rotary_cos},
-                             {"rotary_sin", &P::rotary_sin, &T::rotary_sin},
-                             {"q", &P::q, &T::q},
-                             {"q_out", &P::q_out, &T::q_out},
-                             {"seqlens_k_out", &P::seqlens_k_out, &T::seqlens_k_out}}) {
+  for (const KvCacheField& field : kKvCacheFields) {
     const void* data = (t.*field.tensor).data;
     if (!(p.*field.spec).present || data == nullptr) continue;
     if (Status status = driver.check_memory(device.ordinal, data); !status.ok()) {

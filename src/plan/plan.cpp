@@ -37,14 +37,7 @@ constexpr std::array<TensorField, kTensorFields> kTensorTable{{
     {"dsinks", &T::dsinks, &P::dsinks, {}, {false, true}},
 }};
 
-namespace {
-
-bool environment_flag(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
-}
-
-std::size_t bytes_of(const TensorSpec& spec, const std::array<int64_t, 4>& shape) {
+std::size_t bytes_of(const TensorSpec& spec, const Problem::Shape& shape) noexcept {
   if (!spec.present) return 0;
   int64_t last = 0;
   for (int d = 0; d < 4; ++d) {
@@ -52,6 +45,13 @@ std::size_t bytes_of(const TensorSpec& spec, const std::array<int64_t, 4>& shape
     last += (shape[d] - 1) * spec.strides[d];
   }
   return static_cast<std::size_t>((last + 1) * size_of(spec.dtype));
+}
+
+namespace {
+
+bool environment_flag(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
 }
 
 // In the order of kTensorTable.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,9 @@ struct TensorField {
 constexpr int kTensorFields = 21;
 extern const std::array<TensorField, kTensorFields> kTensorTable;
 
+// From a tensor's first to one past its last element; 0 where it is absent or empty.
+std::size_t bytes_of(const TensorSpec& spec, const Problem::Shape& shape) noexcept;
+
 struct Plan::Impl {
   Problem problem;
   std::string device;
@@ -28,7 +32,7 @@ struct Plan::Impl {
   std::shared_ptr<const Backend> backend;  // keeps a user's backend alive
   const Kernel* kernel = nullptr;
   std::unique_ptr<const Runner> runner;
-  // Of each tensor of the table, from its first to one past its last element; 0 where it is absent or empty.
+  // Of each tensor of the table.
   std::array<std::size_t, kTensorFields> bytes{};
 };
 

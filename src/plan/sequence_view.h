@@ -23,7 +23,7 @@ struct SequenceView {
   int64_t first_row = 0;  // paged: of the sequence's pages
 };
 
-// What all sequences share; b is chosen by select(). A problem without variable lengths has its own tensors for every b.
+// What all sequences share; b is chosen by select_sequence(). A problem without variable lengths has its own tensors for every b.
 SequenceView sequence_view(const Problem& problem, const AttentionTensors& tensors) noexcept;
 void select_sequence(const Problem& problem, const AttentionTensors& tensors, int64_t b, SequenceView& view) noexcept;
 

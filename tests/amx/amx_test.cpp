@@ -96,19 +96,25 @@ class EmulatedAmx : public ::testing::Test {
   static inline bool registered_ = false;
 };
 
+// Of one KV head; V's head_dim is another one now and then.
+CaseSpec two_heads(int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim) {
+  CaseSpec spec;
+  spec.batch = 1;
+  spec.num_heads = 2;
+  spec.num_kv_heads = 1;
+  spec.seqlen_q = seqlen_q;
+  spec.seqlen_k = seqlen_k;
+  spec.head_dim = head_dim;
+  spec.head_dim_v = head_dim % 3 == 0 ? 48 : head_dim;
+  return spec;
+}
+
 TEST_F(EmulatedAmx, Shapes) {
   Random random(1);
   SCOPED_TRACE(test_seed());
   for (const int64_t head_dim : {1, 16, 31, 32, 40, 59, 64, 80, 96, 111, 128, 192, 256}) {
     for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {113, 203}, {70, 300}}) {
-      CaseSpec spec;
-      spec.batch = 1;
-      spec.num_heads = 2;
-      spec.num_kv_heads = 1;
-      spec.seqlen_q = seqlen_q;
-      spec.seqlen_k = seqlen_k;
-      spec.head_dim = head_dim;
-      spec.head_dim_v = head_dim % 3 == 0 ? 48 : head_dim;
+      CaseSpec spec = two_heads(seqlen_q, seqlen_k, head_dim);
       spec.causal = head_dim % 2 == 0 ? Causal::bottom_right : Causal::none;
       check(spec, random);
     }
@@ -151,14 +157,7 @@ TEST_F(EmulatedAmx, GradientsOfEveryShape) {
   SCOPED_TRACE(test_seed());
   for (const int64_t head_dim : {1, 16, 31, 32, 48, 59, 64, 80, 111, 128, 256}) {
     for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {113, 203}, {70, 33}}) {
-      CaseSpec spec;
-      spec.batch = 1;
-      spec.num_heads = 2;
-      spec.num_kv_heads = 1;
-      spec.seqlen_q = seqlen_q;
-      spec.seqlen_k = seqlen_k;
-      spec.head_dim = head_dim;
-      spec.head_dim_v = head_dim % 3 == 0 ? 48 : head_dim;
+      CaseSpec spec = two_heads(seqlen_q, seqlen_k, head_dim);
       spec.causal = random.pick({Causal::none, Causal::bottom_right});
       check_backward(spec, random);
     }

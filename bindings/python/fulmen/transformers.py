@@ -18,6 +18,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, prepare_padding_mask, sdpa_mask
 
 from fulmen._functions import attention
+from fulmen.torch._ops import last_dim_contiguous
 
 _BAND = "_fulmen_band"
 
@@ -156,15 +157,15 @@ def attention_forward(
             key, value = key[:, :, : band.num_keys], value[:, :, : band.num_keys]
             bias = bias if bias is None else bias[..., : band.num_keys]
         elif attention_mask.dtype == torch.bool:
-            options["keep_mask"] = _with_rows(attention_mask[..., :seqlen_k])
+            options["keep_mask"] = last_dim_contiguous(attention_mask[..., :seqlen_k])
         else:
             scores = attention_mask[..., :seqlen_k]
             bias = scores if bias is None else bias + scores
     out = attention(
-        _with_rows(query).transpose(1, 2),
-        _with_rows(key).transpose(1, 2),
-        _with_rows(value).transpose(1, 2),
-        bias=None if bias is None else _with_rows(bias),
+        last_dim_contiguous(query).transpose(1, 2),
+        last_dim_contiguous(key).transpose(1, 2),
+        last_dim_contiguous(value).transpose(1, 2),
+        bias=None if bias is None else last_dim_contiguous(bias),
         sinks=None if s_aux is None else s_aux.reshape(-1).float(),
         softmax_scale=scaling,
         softcap=softcap or 0.0,
@@ -173,8 +174,3 @@ def attention_forward(
         **options,
     )
     return out, None
-
-
-def _with_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """With the last dim contiguous, which views of a model need not have."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()

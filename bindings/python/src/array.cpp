@@ -235,7 +235,7 @@ nb::handle torch_empty_like() {
 }
 
 nb::object torch_dtype(fulmen_dtype dtype) {
-  constexpr const char* kNames[] = {"float32", "float16", "bfloat16", "bool"};
+  constexpr const char* kNames[] = {"float32", "float16", "bfloat16", "bool", "int32"};  // by fulmen_dtype
   static nb::handle known[std::size(kNames)];
   return nb::borrow(attribute_of(known[dtype], "torch", kNames[dtype]));
 }
