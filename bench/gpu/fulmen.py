@@ -51,6 +51,7 @@ _lib = ctypes.CDLL(os.environ.get("FULMEN_LIBRARY", "libfulmen.so.0"))
 _lib.fulmen_last_error.restype = ctypes.c_char_p
 _lib.fulmen_plan_explain.restype = ctypes.c_char_p
 _lib.fulmen_plan_explain.argtypes = [ctypes.c_void_p]
+_lib.fulmen_options_init_sized.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _lib.fulmen_plan_workspace_bytes.restype = ctypes.c_size_t
 _lib.fulmen_plan_workspace_bytes.argtypes = [ctypes.c_void_p]
 _lib.fulmen_plan_run.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_size_t]
@@ -81,7 +82,7 @@ class Attention:
             if tensor is not None:
                 setattr(self.tensors, name, _view(tensor))
         options = Options(ctypes.sizeof(Options))
-        _lib.fulmen_options_init(ctypes.byref(options))
+        _lib.fulmen_options_init_sized(ctypes.byref(options), ctypes.sizeof(Options))
         options.softmax_scale = scale
         options.causal = int(causal)
         options.kernel = kernel.encode() if kernel else None

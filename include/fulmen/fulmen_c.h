@@ -81,8 +81,12 @@ typedef struct fulmen_options {
   int64_t max_seqlen_k; /* the same of k */
 } fulmen_options;
 
-FULMEN_API void fulmen_tensors_init(fulmen_tensors* tensors);
-FULMEN_API void fulmen_options_init(fulmen_options* options);
+/* Defaults; null is ignored. The size is that of the struct in the program's own headers: a newer library writes no more than that.
+ */
+FULMEN_API void fulmen_tensors_init_sized(fulmen_tensors* tensors, size_t struct_size);
+FULMEN_API void fulmen_options_init_sized(fulmen_options* options, size_t struct_size);
+static inline void fulmen_tensors_init(fulmen_tensors* tensors) { fulmen_tensors_init_sized(tensors, sizeof *tensors); }
+static inline void fulmen_options_init(fulmen_options* options) { fulmen_options_init_sized(options, sizeof *options); }
 
 /* "0.1.0" of the library that is loaded. */
 FULMEN_API const char* fulmen_version(void);
@@ -221,7 +225,9 @@ typedef struct fulmen_kv_cache {
   fulmen_parallel_for parallel_for;     /* default null: OpenMP */
   void* parallel_for_context;
 } fulmen_kv_cache;
-FULMEN_API void fulmen_kv_cache_init(fulmen_kv_cache* call);
+/* Defaults; see fulmen_options_init. */
+FULMEN_API void fulmen_kv_cache_init_sized(fulmen_kv_cache* call, size_t struct_size);
+static inline void fulmen_kv_cache_init(fulmen_kv_cache* call) { fulmen_kv_cache_init_sized(call, sizeof *call); }
 /* device may be null: fulmen_default_device(). A GPU may still be at work on return. On error nothing is written. */
 FULMEN_API int fulmen_append_kv(const fulmen_kv_cache* call, const char* device, void* stream);
 

@@ -4,12 +4,11 @@
 
 extern "C" {
 
-void fulmen_kv_cache_init(fulmen_kv_cache* call) {
-  if (call == nullptr) return;
-  *call = {};
-  call->struct_size = sizeof *call;
-  call->rotary_interleaved = true;
-  call->queries_advance = true;
+void fulmen_kv_cache_init_sized(fulmen_kv_cache* call, size_t struct_size) {
+  fulmen_kv_cache defaults{};
+  defaults.rotary_interleaved = true;
+  defaults.queries_advance = true;
+  fulmen::c_api::init_struct(defaults, call, struct_size);
 }
 
 int fulmen_append_kv(const fulmen_kv_cache* call, const char* device, void* stream) {

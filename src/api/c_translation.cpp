@@ -90,21 +90,18 @@ Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_optio
 
 extern "C" {
 
-void fulmen_tensors_init(fulmen_tensors* tensors) {
-  if (tensors == nullptr) return;
-  *tensors = {};
-  tensors->struct_size = sizeof *tensors;
+void fulmen_tensors_init_sized(fulmen_tensors* tensors, size_t struct_size) {
+  fulmen::c_api::init_struct(fulmen_tensors{}, tensors, struct_size);
 }
 
-void fulmen_options_init(fulmen_options* options) {
-  if (options == nullptr) return;
-  *options = {};
-  options->struct_size = sizeof *options;
-  options->softmax_scale = std::numeric_limits<float>::quiet_NaN();
-  options->window_left = -1;
-  options->window_right = -1;
-  options->max_seqlen_q = -1;
-  options->max_seqlen_k = -1;
+void fulmen_options_init_sized(fulmen_options* options, size_t struct_size) {
+  fulmen_options defaults{};
+  defaults.softmax_scale = std::numeric_limits<float>::quiet_NaN();
+  defaults.window_left = -1;
+  defaults.window_right = -1;
+  defaults.max_seqlen_q = -1;
+  defaults.max_seqlen_k = -1;
+  fulmen::c_api::init_struct(defaults, options, struct_size);
 }
 
 const char* fulmen_version(void) { return fulmen::version(); }

@@ -38,6 +38,15 @@ int guarded(const Body& body) noexcept {
   }
 }
 
+// Defaults for as much of the struct as its owner's headers know.
+template <class Struct>
+void init_struct(Struct defaults, Struct* to, std::size_t struct_size) {
+  if (to == nullptr || struct_size < sizeof(std::size_t)) return;
+  std::memset(static_cast<void*>(to), 0, struct_size);
+  std::memcpy(static_cast<void*>(to), &defaults, std::min(struct_size, sizeof(Struct)));
+  to->struct_size = struct_size;
+}
+
 // A struct from a caller that may know fewer fields than this library; more is refused, since what they ask for would be ignored.
 template <class Struct>
 Status read_struct(const char* name, const Struct* from, Struct& to) {

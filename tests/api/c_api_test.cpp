@@ -43,6 +43,25 @@ TEST(CApi, GivesWhatCppGives) {
   EXPECT_EQ(cpp.lse, c.lse);
 }
 
+TEST(CApi, DefaultsFillNoMoreThanTheCallersStruct) {
+  // A program built with an older header: its struct ends before the newest fields.
+  constexpr std::size_t kOld = offsetof(fulmen_options, max_seqlen_q);
+  std::vector<unsigned char> memory(sizeof(fulmen_options), 0xA5);
+  fulmen_options_init_sized(reinterpret_cast<fulmen_options*>(memory.data()), kOld);
+  fulmen_options options;
+  fulmen_options_init(&options);
+  options.struct_size = kOld;
+  EXPECT_EQ(std::memcmp(memory.data(), &options, offsetof(fulmen_options, softcap)), 0);
+  for (std::size_t n = kOld; n < memory.size(); ++n) ASSERT_EQ(memory[n], 0xA5) << n;
+
+  // What it leaves out has its default.
+  SmallCall call;
+  call.vary();
+  const fulmen_tensors t = views(call);
+  EXPECT_EQ(fulmen_attention(&t, reinterpret_cast<const fulmen_options*>(memory.data()), "cpu"), FULMEN_OK) << fulmen_last_error();
+  fulmen_options_init_sized(nullptr, kOld);
+}
+
 TEST(CApi, PlansRunAndExplain) {
   SmallCall call;
   call.vary();
