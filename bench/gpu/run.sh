@@ -28,4 +28,5 @@ for name, length in zip("qkv", (queries, keys, keys)):
   done
   rm -r "$inputs"
 fi
+python3 first_use.py
 python3 bench.py --json "$out/bench.json" "${@:2}"

@@ -89,6 +89,18 @@ TEST_F(Cuda, ALaunchPassesTheStruct) {
   }
 }
 
+TEST_F(Cuda, CodeIsLoadedWhileAStreamIsCaptured) {
+  const gpu::CompiledCode compiled = compile_for(driver, 0, kKernel);
+  ASSERT_TRUE(driver.synchronize(0, nullptr).ok());  // who captures has a context
+  state.capturing = true;
+  const Result<gpu::Module> module = driver.load(0, compiled.code);
+  ASSERT_TRUE(module.ok()) << module.status().message();
+  EXPECT_TRUE(driver.function(0, module.value(), "fulmen_kernel", 100 * 1024).ok());
+  state.capturing = false;
+  EXPECT_FALSE(state.relaxed) << "the caller's mode is back";
+  driver.unload(0, module.value());
+}
+
 TEST_F(Cuda, TheCallersContextIsUsedAndKept) {
   const auto [module, function] = load(0, 0);
   const Arguments arguments{};

@@ -90,6 +90,17 @@ TEST_F(Hip, ALaunchPassesWhatTheCodeObjectWants) {
   }
 }
 
+TEST_F(Hip, CodeIsLoadedWhileAStreamIsCaptured) {
+  const gpu::CompiledCode code = compile_for(driver, 0, kKernel);
+  state.capturing = true;
+  const Result<gpu::Module> module = driver.load(0, code.code);
+  ASSERT_TRUE(module.ok()) << module.status().message();
+  EXPECT_TRUE(driver.function(0, module.value(), "fulmen_kernel", 1024).ok());
+  state.capturing = false;
+  EXPECT_FALSE(state.relaxed) << "the caller's mode is back";
+  driver.unload(0, module.value());
+}
+
 TEST_F(Hip, GridsThatHipCannotCountAreRefused) {
   const gpu::CompiledCode code = compile_for(driver, 0, kKernel);
   const Result<gpu::Module> module = driver.load(0, code.code);

@@ -242,7 +242,7 @@ FULMEN_FAKE_EXPORT Error cuCtxSynchronize() {
 FULMEN_FAKE_EXPORT Error cuLibraryLoadData(Library** library, const void* code, const int* /*jit_options*/, void** /*jit_values*/,
                                            unsigned jit_count, const int* /*options*/, void** /*values*/, unsigned count) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter("cuLibraryLoadData"); error != 0) return error;
+  if (const Error error = enter("cuLibraryLoadData", !state().relaxed); error != 0) return error;
   if (jit_count != 0 || count != 0) state().complain("cuLibraryLoadData with options that are not there");
   auto loaded = std::make_unique<Library>();
   std::memcpy(&loaded->cubin, code, sizeof(loaded->cubin));
@@ -262,7 +262,7 @@ FULMEN_FAKE_EXPORT Error cuLibraryUnload(Library* library) {
 }
 FULMEN_FAKE_EXPORT Error cuLibraryGetKernel(Kernel** kernel, Library* library, const char* name) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter("cuLibraryGetKernel"); error != 0) return error;
+  if (const Error error = enter("cuLibraryGetKernel", !state().relaxed); error != 0) return error;
   if (!library->alive) state().complain("a kernel of an unloaded library");
   if (std::strcmp(name, library->cubin.kernel) != 0) return kNotFound;
   library->kernels.push_back(std::make_unique<Kernel>(Kernel{.library = library}));
@@ -272,7 +272,7 @@ FULMEN_FAKE_EXPORT Error cuLibraryGetKernel(Kernel** kernel, Library* library, c
 // With lazy loading, CUDA's default since 12.2, this is what moves code to the current context's device.
 FULMEN_FAKE_EXPORT Error cuKernelGetFunction(Kernel** function, Kernel* kernel) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter_context("cuKernelGetFunction"); error != 0) return error;
+  if (const Error error = enter_context("cuKernelGetFunction", !state().relaxed); error != 0) return error;
   if (!runs_on(kernel->library->cubin.arch, kDevices.at(static_cast<std::size_t>(contexts().back()->device))))
     return kNoBinaryForGpu;
   kernel->loaded = true;
@@ -281,7 +281,7 @@ FULMEN_FAKE_EXPORT Error cuKernelGetFunction(Kernel** function, Kernel* kernel) 
 }
 FULMEN_FAKE_EXPORT Error cuKernelSetAttribute(int attribute, int value, Kernel* kernel, int device) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter("cuKernelSetAttribute"); error != 0) return error;
+  if (const Error error = enter("cuKernelSetAttribute", !state().relaxed); error != 0) return error;
   if (attribute != 8) state().complain("a kernel's attribute that no driver sets: " + std::to_string(attribute));
   if (value < 0 || static_cast<unsigned>(value) > kMaxShared) return kInvalidValue;
   kernel->shared.at(static_cast<std::size_t>(device)) = std::max(kDefaultShared, static_cast<unsigned>(value));
@@ -364,6 +364,14 @@ FULMEN_FAKE_EXPORT Error cuPointerGetAttribute(void* value, int attribute, unsig
       state().complain("a pointer's attribute that no driver asks for: " + std::to_string(attribute));
       return kInvalidValue;
   }
+}
+// CU_STREAM_CAPTURE_MODE_RELAXED is 2; threads begin with 0, global.
+FULMEN_FAKE_EXPORT Error cuThreadExchangeStreamCaptureMode(int* mode) {
+  const std::lock_guard lock(state().mutex);
+  const int before = state().relaxed ? 2 : 0;
+  state().relaxed = *mode == 2;
+  *mode = before;
+  return enter("cuThreadExchangeStreamCaptureMode", false);
 }
 FULMEN_FAKE_EXPORT Error cuStreamSynchronize(void* /*stream*/) {
   const std::lock_guard lock(state().mutex);

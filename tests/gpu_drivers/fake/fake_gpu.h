@@ -32,6 +32,7 @@ struct State {
   std::vector<LaunchRecord> launches;
   std::map<std::string, int> failures;  // a call's name -> the error it returns instead of doing its work
   bool capturing = false;               // as in a stream capture: a call that would break it is complained about
+  bool relaxed = false;                 // the thread has said that it may load code in a capture
   std::map<std::uintptr_t, Allocation> memory;
   int modules = 0, events = 0;  // alive
 

@@ -188,7 +188,7 @@ FULMEN_FAKE_EXPORT Error hipGetDevicePropertiesR0600(void* properties, int devic
 
 FULMEN_FAKE_EXPORT Error hipModuleLoadData(Module** module, const void* image) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter("hipModuleLoadData"); error != 0) return error;
+  if (const Error error = enter("hipModuleLoadData", !state().relaxed); error != 0) return error;
   auto loaded = std::make_unique<Module>();
   loaded->device = current;
   loaded->code = fulmen::fake::read_code_object(image);
@@ -210,7 +210,7 @@ FULMEN_FAKE_EXPORT Error hipModuleUnload(Module* module) {
 }
 FULMEN_FAKE_EXPORT Error hipModuleGetFunction(Function** function, Module* module, const char* name) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter("hipModuleGetFunction"); error != 0) return error;
+  if (const Error error = enter("hipModuleGetFunction", !state().relaxed); error != 0) return error;
   if (!module->alive) state().complain("a function of an unloaded module");
   const auto kernel = std::find_if(module->code.kernels.begin(), module->code.kernels.end(),
                                    [&](const CodeObjectKernel& k) { return k.name == name; });
@@ -266,6 +266,14 @@ FULMEN_FAKE_EXPORT Error hipMemset(void* to, int byte, std::size_t bytes) {
 FULMEN_FAKE_EXPORT Error hipDeviceSynchronize() {
   const std::lock_guard lock(state().mutex);
   return enter("hipDeviceSynchronize");
+}
+// hipStreamCaptureModeRelaxed is 2; threads begin with 0, global.
+FULMEN_FAKE_EXPORT Error hipThreadExchangeStreamCaptureMode(int* mode) {
+  const std::lock_guard lock(state().mutex);
+  const int before = state().relaxed ? 2 : 0;
+  state().relaxed = *mode == 2;
+  *mode = before;
+  return enter("hipThreadExchangeStreamCaptureMode", false);
 }
 FULMEN_FAKE_EXPORT Error hipStreamSynchronize(void* /*stream*/) {
   const std::lock_guard lock(state().mutex);

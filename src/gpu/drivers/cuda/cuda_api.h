@@ -23,6 +23,7 @@ constexpr int kSharedMemoryOptin = 97;
 constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9;
 constexpr int kMemoryHost = 1;
 constexpr int kFunctionMaxDynamicSharedBytes = 8;
+constexpr int kCaptureRelaxed = 2;  // CUstreamCaptureMode
 
 struct Api {
   Result (*cuInit)(unsigned flags);
@@ -53,6 +54,7 @@ struct Api {
   Result (*cuMemsetD8_v2)(DevicePointer to, unsigned char byte, std::size_t count);
   Result (*cuPointerGetAttribute)(void* value, int attribute, DevicePointer pointer);
   Result (*cuStreamSynchronize)(Stream stream);
+  Result (*cuThreadExchangeStreamCaptureMode)(int* mode);
   Result (*cuEventCreate)(Event* event, unsigned flags);
   Result (*cuEventDestroy_v2)(Event event);
   Result (*cuEventRecord)(Event event, Stream stream);

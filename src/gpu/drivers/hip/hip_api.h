@@ -15,6 +15,7 @@ using FunctionHandle = struct HipFunction*;
 using Event = struct HipEvent*;
 
 constexpr int kMemcpyDefault = 4;
+constexpr int kCaptureRelaxed = 2;  // hipStreamCaptureMode
 
 // hipPointerAttribute_t begins with the memory's type, whose numbers changed with ROCm 6, and the device.
 struct PointerAttributes {
@@ -56,6 +57,7 @@ struct Api {
   Error (*hipEventElapsedTime)(float* milliseconds, Event begin, Event end);
   const char* (*hipGetErrorName)(Error error);
   const char* (*hipGetErrorString)(Error error);
+  Error (*hipThreadExchangeStreamCaptureMode)(int* mode);  // null in the first releases of HIP 5
   // One of these: the struct grew with ROCm 6. Only its gcnArchName is read, at an offset that depends on which it is.
   Error (*hipGetDevicePropertiesR0600)(void* properties, int device);
   Error (*hipGetDeviceProperties)(void* properties, int device);
