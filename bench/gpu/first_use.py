@@ -1,5 +1,5 @@
-"""What a kernel's first use costs on an NVIDIA GPU: planning in a process that compiles it, in a later one that finds it on disk, and a
-second time in the same process. Each is taken while a stream is captured, too, aligned or not: the graph must give the same result."""
+"""What a kernel's first use costs on an NVIDIA GPU: planning in a process that compiles it, in a later one that finds it on disk,
+and once more in the same process. Plans are made while a stream is captured, too, aligned and not: replays must give the same."""
 
 import json
 import os
