@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "commands.h"
+#include "compile_ahead.h"
 #include "device_tensors.h"
 #include "fulmen/fulmen.h"
 #include "problem_arguments.h"
@@ -127,6 +128,7 @@ Status verify(const VerifyArguments& arguments) {
   progress.line(fmt::format("fulmen {} on {}, {} grid of {} {}problems, --seed {}", version(), device, arguments.grid,
                             cases.value().size(), arguments.backward ? "backward " : "", seed));
   if (emulated) progress.line("an emulated chip: smaller problems; every new kernel is first compiled, for a second or two");
+  const CompileAhead ahead(cases.value(), device, arguments.kernel);
   NormalPool pool(seed);
   Tallies tallies;
   std::size_t failures = 0;

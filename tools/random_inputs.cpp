@@ -20,6 +20,7 @@ NormalPool::NormalPool(uint64_t seed) : generator_(seed), normals_(kPoolSize) {
 }
 
 void NormalPool::fill(void* data, DType dtype, std::size_t count, float factor) {
+  if (!has_values()) return;
   const auto element = static_cast<std::size_t>(size_of(dtype));
   std::vector<float> scaled;
   if (count < kPoolSize) {  // converting the whole pool would take longer than all the rest
@@ -44,6 +45,7 @@ void NormalPool::fill(void* data, DType dtype, std::size_t count, float factor) 
 }
 
 void NormalPool::fill_mask(void* data, std::size_t count, double share_of_ones) {
+  if (!has_values()) return;
   std::bernoulli_distribution one(share_of_ones);
   for (std::size_t i = 0; i < count; ++i) static_cast<uint8_t*>(data)[i] = one(generator_) ? 1 : 0;
 }
