@@ -85,7 +85,7 @@ class Driver {
   virtual Result<float> elapsed(int device, Event begin, Event end) const = 0;
 };
 
-// One of each, alive as long as the process; nothing is opened before the first call of a member.
+// One of each, alive as long as the process; no vendor's library is opened before available(), which is asked before other members.
 const Driver& cuda_driver();
 const Driver& hip_driver();
 const Driver& emulated_driver();

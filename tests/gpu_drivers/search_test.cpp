@@ -102,6 +102,11 @@ TEST_F(RealLibraries, CudaSaysWhatIsMissing) {
   expect_parts(text, {"libcuda.so.1", "loader's path", "apt-get install nvidia-driver"});
 }
 
+TEST_F(RealLibraries, OtherDevicesOpenNoDriver) {
+  EXPECT_EQ(report({}, "cpu"), "opened:\n");
+  expect_parts(report({}, "lists"), {"libcuda.so"});
+}
+
 TEST_F(RealLibraries, CudaWithoutADeviceSaysWhatTheDriverSays) {
   const std::string text = report({"FULMEN_FAKE_CUDA_INIT=100"}, "cuda");
   expect_parts(text, {"no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE)", "libcuda.so.1"});

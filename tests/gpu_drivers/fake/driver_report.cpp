@@ -1,7 +1,11 @@
-// Prints what a driver or compiler says in a process of its own: driver_report hip|cuda|nvrtc.
+// Prints what a driver or compiler says in a process of its own: driver_report hip|cuda|nvrtc|cpu|lists. The last two print which
+// of the vendors' libraries a process has opened that planned on the CPU, and one that has listed all devices.
+#include <array>
 #include <cstdio>
+#include <fstream>
 #include <string>
 
+#include "fulmen/fulmen.h"
 #include "gpu/compile/compiler.h"
 #include "gpu/driver.h"
 
@@ -17,6 +21,25 @@ extern "C" __global__ void fulmen_kernel(const __grid_constant__ Arguments a) {
 int report(const fulmen::Status& status) {
   std::printf("%s\n", status.ok() ? "available" : status.message().c_str());
   return 0;
+}
+
+int print_opened_libraries() {
+  std::ifstream maps("/proc/self/maps");
+  std::string all((std::istreambuf_iterator<char>(maps)), std::istreambuf_iterator<char>()), opened = "opened:";
+  for (const char* library : {"libcuda.so", "libamdhip64.so", "libnvrtc.so"}) {
+    if (all.find(library) != std::string::npos) opened += std::string(" ") + library;
+  }
+  std::printf("%s\n", opened.c_str());
+  return 0;
+}
+
+int plan_on_cpu() {
+  std::array<float, 8> x{};
+  fulmen::AttentionTensors tensors;
+  tensors.q = tensors.k = tensors.v = fulmen::Tensor::bshd(x.data(), fulmen::DType::fp32, 1, 1, 1, 4);
+  tensors.out = fulmen::Tensor::bshd(x.data() + 4, fulmen::DType::fp32, 1, 1, 1, 4);
+  if (const fulmen::Status status = fulmen::attention(tensors, {}); !status.ok()) return report(status);
+  return print_opened_libraries();
 }
 
 int compile() {
@@ -37,5 +60,10 @@ int main(int argc, char** argv) {
   if (what == "hip") return report(fulmen::gpu::hip_driver().available());
   if (what == "cuda") return report(fulmen::gpu::cuda_driver().available());
   if (what == "nvrtc") return compile();
+  if (what == "cpu") return plan_on_cpu();
+  if (what == "lists") {
+    fulmen::devices();
+    return print_opened_libraries();
+  }
   return 2;
 }

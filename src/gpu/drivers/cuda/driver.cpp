@@ -19,11 +19,14 @@ using cuda::Api;
 
 class CudaDriver final : public Driver {
  public:
-  CudaDriver() : status_(open()) {}
   std::string_view name() const noexcept override { return "cuda"; }
-  Status available() const override { return status_; }
+  Status available() const override {
+    std::call_once(opened_, [this] { status_ = open(); });
+    return status_;
+  }
   std::vector<std::string> selectors() const override {
     std::vector<std::string> list;
+    if (!available().ok()) return list;
     for (std::size_t n = 0; n < devices_.size(); ++n) list.push_back(std::to_string(n));
     return list;
   }
@@ -243,7 +246,7 @@ class CudaDriver final : public Driver {
                                               name != nullptr ? name : std::to_string(error))};
   }
 
-  Status open() {
+  Status open() const {
     const Result<const cuda::OpenApi*> opened = cuda::open_api();
     if (!opened.ok()) return opened.status();
     api_ = opened.value();
@@ -263,9 +266,11 @@ class CudaDriver final : public Driver {
     return {StatusCode::unavailable, fmt::format("no NVIDIA device can be used: {}, says {}", status.message(), api_->path)};
   }
 
-  const cuda::OpenApi* api_ = nullptr;
-  std::vector<DeviceState> devices_;
-  Status status_;
+  // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
+  mutable std::once_flag opened_;
+  mutable const cuda::OpenApi* api_ = nullptr;
+  mutable std::vector<DeviceState> devices_;
+  mutable Status status_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "gpu/chip.h"
@@ -20,11 +21,14 @@ using hip::Api;
 
 class HipDriver final : public Driver {
  public:
-  HipDriver() : status_(open()) {}
   std::string_view name() const noexcept override { return "hip"; }
-  Status available() const override { return status_; }
+  Status available() const override {
+    std::call_once(opened_, [this] { status_ = open(); });
+    return status_;
+  }
   std::vector<std::string> selectors() const override {
     std::vector<std::string> list;
+    if (!available().ok()) return list;
     for (int n = 0; n < count_; ++n) list.push_back(std::to_string(n));
     return list;
   }
@@ -241,7 +245,7 @@ class HipDriver final : public Driver {
                                               name != nullptr ? name : std::to_string(error))};
   }
 
-  Status open() {
+  Status open() const {
     const Result<const hip::OpenApi*> opened = hip::open_api();
     if (!opened.ok()) return opened.status();
     api_ = opened.value();
@@ -270,9 +274,11 @@ class HipDriver final : public Driver {
     return fmt::format("; {} is not this user's to open (usermod -aG render $USER)", kInterface);
   }
 
-  const hip::OpenApi* api_ = nullptr;
-  int count_ = 0;
-  Status status_;
+  // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
+  mutable std::once_flag opened_;
+  mutable const hip::OpenApi* api_ = nullptr;
+  mutable int count_ = 0;
+  mutable Status status_;
 };
 
 }  // namespace
