@@ -7,7 +7,8 @@
 //   lane_id() wave_id() thread_id() workgroup_id()
 //   reload(arguments, when)                  a kernel's arguments again: they need not stay in registers until then. `when` is the
 //                                            same in all lanes and differs from one turn of a loop to the next
-//   recompute(x, when)                       x; what follows from it need not stay in registers either
+//   recompute(x, when)                       x; what follows from it need not stay in registers either. Without `when`:
+//                                            computed anew wherever the code is run
 //   barrier()                                of the workgroup; LDS written before is read after
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches

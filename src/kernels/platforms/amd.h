@@ -47,6 +47,10 @@ FULMEN_DEVICE int recompute(int x, Int64 when) {
   asm("" : "+v"(x) : "s"(static_cast<int>(when)));
   return x;
 }
+FULMEN_DEVICE int recompute(int x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
 
 template <class V>
 FULMEN_DEVICE V lds_load(int offset) {

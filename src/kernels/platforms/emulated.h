@@ -35,6 +35,7 @@ FULMEN_DEVICE const Arguments& reload(const Arguments& arguments, Int64 /*when*/
 }
 
 FULMEN_DEVICE int recompute(int x, Int64 /*when*/) { return x; }
+FULMEN_DEVICE int recompute(int x) { return x; }
 
 template <class V>
 FULMEN_DEVICE V lds_load(int offset, Position at = Position::here()) {

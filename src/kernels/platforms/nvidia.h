@@ -26,6 +26,7 @@ FULMEN_DEVICE const Arguments& reload(const Arguments& arguments, Int64 /*when*/
 }
 
 FULMEN_DEVICE int recompute(int x, Int64 /*when*/) { return x; }
+FULMEN_DEVICE int recompute(int x) { return x; }
 
 template <class V>
 FULMEN_DEVICE V lds_load(int offset) {

@@ -108,14 +108,18 @@ class ColumnTile {
   static constexpr int kAll = kBlockN / kGroup * kRowPieces;
   static constexpr int kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
   static constexpr int kValuePitch = transposed_pitch(kBlockN);
+  // Each tile has the same addresses, which compilers keep in registers: not where those are too few, nor where the addresses of
+  // lanes that have nothing to do would be among them.
+  static constexpr bool kAnew = FULMEN_VALUES_EARLY == 0 || (!kValues && kAll < kWorkgroup);
   static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
 
   FULMEN_DEVICE static int row_of(int position) { return kValues ? row_at(position) : position; }
   template <class Body>
   FULMEN_DEVICE static void for_groups(const Body& body) {
+    const int thread = kAnew ? recompute(thread_id()) : thread_id();
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) {
-      const unsigned index = thread_id() + n * kWorkgroup;
+      const unsigned index = thread + n * kWorkgroup;
       if (kAll % kWorkgroup != 0 && index >= kAll) break;
       body(n, static_cast<int>(index % (kBlockN / kGroup)) * kGroup, static_cast<int>(index / (kBlockN / kGroup)) * 8);
     }
