@@ -383,9 +383,10 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
       }
     }
   }
-  if constexpr (kGivesDq) task.store(a.dq, row_head, a.head_dim, a.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDk) task.store(a.dk, row_head, a.head_dim, a.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDv) task.store(a.dv, row_head, a.head_dim_v, 1.0F, rows.second_sum);
+  const BackwardArguments& last = again(a, row_begin);
+  if constexpr (kGivesDq) task.store(last.dq, row_head, last.head_dim, last.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDk) task.store(last.dk, row_head, last.head_dim, last.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDv) task.store(last.dv, row_head, last.head_dim_v, 1.0F, rows.second_sum);
 }
 
 FULMEN_DEVICE void backward(const BackwardArguments& call) {
@@ -397,7 +398,7 @@ FULMEN_DEVICE void backward(const BackwardArguments& call) {
     for (Int64 n = sum.first_term; n < sum.last_term; ++n) {
       const BiasSum::Term term = sum.term(n);
       barrier();  // the tiles of the term before are read by now
-      gradients_of_rows(a, term.batch, term.head, term.row, bias);
+      gradients_of_rows(reload(call, n), term.batch, term.head, term.row, bias);
     }
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {

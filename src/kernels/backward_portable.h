@@ -167,9 +167,10 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call) {
       if constexpr (kGivesDv) accumulate(kWeightsAt, side.second, side.second_stride, columns, a.head_dim_v, alive, second);
     }
   }
-  if constexpr (kGivesDq) store_rows(a.dq, batch, row_head, rows, a.head_dim, a.softmax_scale, first);
-  if constexpr (kGivesDk) store_rows(a.dk, batch, row_head, rows, a.head_dim, a.softmax_scale, first);
-  if constexpr (kGivesDv) store_rows(a.dv, batch, row_head, rows, a.head_dim_v, 1.0F, second);
+  const BackwardArguments& last = again(a, rows.first);
+  if constexpr (kGivesDq) store_rows(last.dq, batch, row_head, rows, last.head_dim, last.softmax_scale, first);
+  if constexpr (kGivesDk) store_rows(last.dk, batch, row_head, rows, last.head_dim, last.softmax_scale, first);
+  if constexpr (kGivesDv) store_rows(last.dv, batch, row_head, rows, last.head_dim_v, 1.0F, second);
 }
 
 // dbias: one tile of it, and of what it is summed over one part.
@@ -184,7 +185,7 @@ FULMEN_DEVICE void gradients_of_bias(const BackwardArguments& a) {
     const Int64 row_end = t.row + kBlockM < a.seqlen_q ? t.row + kBlockM : a.seqlen_q;
     const algorithm::KeyRange keys = band.any(t.row, row_end);
     if (keys.end <= columns.first || keys.begin >= columns.first + kBlockN) continue;
-    tile_gradients(a, t.batch, t.head, RowRange{t.row, a.seqlen_q}, columns,
+    tile_gradients(reload(a, term), t.batch, t.head, RowRange{t.row, a.seqlen_q}, columns,
                    [&](int r, int c, const ScoreGradient& g) { total[r][c] += g.bias; });
   }
 #pragma unroll

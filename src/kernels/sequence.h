@@ -59,7 +59,8 @@ FULMEN_DEVICE decltype(auto) sequence_of(const Arguments& call, Int64 b) {
 }
 
 // reload() of a sequence's arguments, which have been computed and stay where they are.
-FULMEN_DEVICE const ForwardArguments& again(const ForwardArguments& a, Int64 when) {
+template <class Arguments>
+FULMEN_DEVICE const Arguments& again(const Arguments& a, Int64 when) {
   if constexpr (kVariable) return a;
   return reload(a, when);
 }
