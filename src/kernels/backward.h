@@ -400,6 +400,8 @@ FULMEN_DEVICE void backward(const BackwardArguments& call) {
       barrier();  // the tiles of the term before are read by now
       gradients_of_rows(reload(call, n), term.batch, term.head, term.row, bias);
     }
+    const BackwardArguments& last = reload(call, id);
+    const BiasSum stored(last, kBlockM, id);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -407,7 +409,7 @@ FULMEN_DEVICE void backward(const BackwardArguments& call) {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const int row = (wave_id() * kRowTiles + t) * 16 + tile_row(row_slot(e)), j = 16 * f + tile_column(e);
-          if (j < a.seqlen_k) sum.store(a, row, j, bias[t][f][e]);
+          if (j < last.seqlen_k) stored.store(last, row, j, bias[t][f][e]);
         }
       }
     }
