@@ -17,10 +17,9 @@ namespace {
 [[maybe_unused]] const bool kCacheIsSet = ::setenv("FULMEN_CACHE_DIR", FULMEN_SOURCE_DIR "/build/kernel-cache", 0) == 0;
 
 // Every family, feature and head dim with bf16. fp16 differs in conversions only: the forward kernels that are fullest, of
-// head_dim 128. `fulmen compile --all` looks at all.
-// Backward kernels are not clean yet (docs/performance/amd.md).
+// head_dim 128; of the backward kernels those without a band. `fulmen compile --all` looks at all.
 bool chosen(const gpu::Specialisation& s) {
-  if (s.entry.starts_with("backward")) return false;
+  if (s.entry.starts_with("backward")) return s.dtype == DType::bf16 && !s.band;
   return s.dtype != DType::fp16 || (s.entry == "forward.h" && s.head_dim == 128);
 }
 

@@ -20,8 +20,9 @@ struct TileShape {
 struct Shapes {
   int max_head_dim;
   TileShape queries, keys;
-  bool split_keys;           // dk and dv by a launch each: together their sums would not fit in registers
-  bool narrow_bias = false;  // keys against 16 queries at a time where there is a bias: its addresses need registers
+  bool split_keys;  // dk and dv by a launch each: together their sums would not fit in registers
+  // Above this head_dim keys meet 16 queries at a time where there is a bias: its addresses need registers.
+  int narrow_bias_above = 256;
 };
 
 struct Target {
@@ -34,7 +35,7 @@ constexpr std::array kTargets{
     // Both halves of a wave hold the same operands: rows of more than 64 dims wait in LDS.
     Target{kMatrixTargets[0],
            32,
-           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, true},
+           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, 32},
              {128, {64, 32, 4, 1, true, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false},
              {256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true}}}},
     Target{kMatrixTargets[1],
@@ -134,7 +135,8 @@ class Backward final : public Family {
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
     TileShape shape = outputs == kGivesDq ? shapes_for(p).queries : shapes_for(p).keys;
-    if (shapes_for(p).narrow_bias && p.bias.present && outputs != kGivesDq) shape.block_n = 16;
+    const bool narrow = p.bias.present && std::max(p.head_dim, p.head_dim_v) > shapes_for(p).narrow_bias_above;
+    if (narrow && outputs != kGivesDq) shape.block_n = 16;
     // No wave without rows: chess boards have 64.
     const int64_t rows = outputs == kGivesDq ? p.seqlen_q : p.seqlen_k;
     while (rows <= shape.block_m / 2 && shape.block_m > 16 * shape.waves) shape.block_m /= 2;
