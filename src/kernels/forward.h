@@ -16,12 +16,15 @@ namespace fulmen::kernels {
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kRowTiles = kBlockM / (16 * kWaves);
 constexpr int kKeyTiles = kBlockN / 16;
-constexpr int kDepths = kHeadDim / kDepth;
+constexpr int kDepths = kHeadDim / kTileDepth;
 constexpr int kDimTiles = kHeadDimV / 16;
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
 static_assert(kBlockM == kRowTiles * 16 * kWaves, "forward: block_m is a multiple of 16 rows a wave");
-static_assert(kBlockN % 16 == 0 && kHeadDim % kDepth == 0 && kHeadDimV % 16 == 0, "forward: tiles are whole operands");
+static_assert(kBlockN % 16 == 0 && kHeadDim % kTileDepth == 0 && kHeadDimV % 16 == 0, "forward: tiles are whole operands");
+
+// Are a tile's exponentials spread over its second product, one key tile ahead?
+constexpr bool kSpreadsExponentials = kSpreadsCopies && kHeadDim > 64 && !kDropout;
 
 // Dropout of 16 rows' probabilities.
 template <int kTiles>
@@ -43,7 +46,7 @@ FULMEN_DEVICE void drop(const RowMap& map, Int64 first_row, Int64 first_key, flo
 struct WaveRows {
   RowState state[kRowTiles];
   float out[kRowTiles][kDimTiles][kElements];
-  RowOperand queries[kQueriesInLds ? 1 : kRowTiles][kQueriesInLds ? 1 : kDepths];
+  QueryOperand queries[kQueriesInLds ? 1 : kRowTiles][kQueriesInLds ? 1 : kDepths];
 };
 
 struct ForwardTask {
@@ -51,63 +54,129 @@ struct ForwardTask {
   const ForwardArguments& arguments;  // of the sequence
   const RowMap& map;
   Int64 wave_row;  // the first of the wave's rows
-  int wave_at;     // of its queries in LDS
+  int first_row;   // the same, of the workgroup's
 
-  FULMEN_DEVICE RowOperand queries(const WaveRows& rows, int t, int d) const {
-    if constexpr (kQueriesInLds) return lds_row_operand(wave_at + 16 * t * kLayout.key_pitch + 2 * kDepth * d, kLayout.key_pitch);
+  // To registers, unless they stay in LDS.
+  FULMEN_DEVICE void load_queries(const QuerySource& source, WaveRows& rows) const {
+    if constexpr (kQueriesInLds) return;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int d = 0; d < kDepths; ++d) {
+        rows.queries[kQueriesInLds ? 0 : t][kQueriesInLds ? 0 : d] = Stage::query_operand(source, first_row + 16 * t, d);
+      }
+    }
+  }
+  FULMEN_DEVICE QueryOperand queries(const WaveRows& rows, int t, int d) const {
+    if constexpr (kQueriesInLds) return lds_queries(first_row + 16 * t, d);
     return rows.queries[kQueriesInLds ? 0 : t][kQueriesInLds ? 0 : d];
   }
 
-  FULMEN_DEVICE void multiply(const WaveRows& rows, int buffer, float (&score)[kRowTiles][kKeyTiles][kElements]) const {
+  template <class Copies>
+  FULMEN_DEVICE void multiply(const WaveRows& rows, int buffer, float (&score)[kRowTiles][kKeyTiles][kElements],
+                              Copies& copies) const {
 #pragma unroll
     for (int d = 0; d < kDepths; ++d) {
-      RowOperand query[kRowTiles];
+      QueryOperand query[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) query[t] = queries(rows, t, d);
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
-        const RowOperand keys = key_operand(buffer, f, d);
+        const KeyOperand keys = key_operand(buffer, f, d);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[t][f], keys, query[t]);
       }
       if (kTightRegisters && d % 2 == 1) schedule_fence();
+      copies.turn(d, kDepths);
     }
   }
 
-  template <bool kMasked>
-  FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int buffer) const {
+  FULMEN_DEVICE void rescale(WaveRows& rows, int t, const float (&factor)[kRowsPerLane]) const {
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) rows.out[t][d][e] *= factor[row_slot(e)];
+    }
+  }
+
+  // O += P V for one tile of 16 keys.
+  FULMEN_DEVICE void multiply_values(WaveRows& rows, int buffer, int f, const ProbabilityOperand (&p)[kRowTiles]) const {
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+      const ValueOperand values = value_operand(buffer, f, d);
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.out[t][d], p[t], values);
+      if (kTightRegisters && d % 2 == 1) schedule_fence();
+    }
+  }
+
+  template <bool kMasked, class Copies>
+  FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int buffer, Copies& copies) const {
     float score[kRowTiles][kKeyTiles][kElements] = {};
-    multiply(rows, buffer, score);
-    ProbabilityOperand p[kRowTiles][kKeyTiles];
+    multiply(rows, buffer, score, copies);
+    if constexpr (kCopiesToLds) {
+      // Registers are enough to look at all rows before any becomes probabilities: one branch, and what follows is one block.
+      follow<kMasked>(rows, first_key, score);
+#pragma unroll
+      for (int f = 0; f < (kSpreadsExponentials ? 1 : kKeyTiles); ++f) exponentiate_keys(rows, f, score);
+      if constexpr (kDropout) {
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) drop(map, wave_row + 16 * t, first_key, score[t]);
+      }
+#pragma unroll
+      for (int f = 0; f < kKeyTiles; ++f) {
+        if (kSpreadsExponentials && f + 1 < kKeyTiles) exponentiate_keys(rows, f + 1, score);
+        ProbabilityOperand p[kRowTiles];
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) p[t] = to_operand<Element, true>(score[t][f]);
+        multiply_values(rows, buffer, f, p);
+      }
+    } else {
+      ProbabilityOperand p[kKeyTiles][kRowTiles];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        modify_scores<kMasked>(map, wave_row + 16 * t, first_key, score[t]);
+        exponentiate(rows.state[t], softmax_scale(arguments), score[t],
+                     [&](const float(&factor)[kRowsPerLane]) { rescale(rows, t, factor); });
+        if constexpr (kDropout) drop(map, wave_row + 16 * t, first_key, score[t]);
+#pragma unroll
+        for (int f = 0; f < kKeyTiles; ++f) p[f][t] = to_operand<Element, true>(score[t][f]);
+      }
+#pragma unroll
+      for (int f = 0; f < kKeyTiles; ++f) multiply_values(rows, buffer, f, p[f]);
+    }
+  }
+
+  // Modifiers and masks of all rows, then their references.
+  template <bool kMasked>
+  FULMEN_DEVICE void follow(WaveRows& rows, Int64 first_key, float (&score)[kRowTiles][kKeyTiles][kElements]) const {
+    const float scale = softmax_scale(arguments);
+    float max[kRowTiles][kRowsPerLane];
+    bool moves = false;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       modify_scores<kMasked>(map, wave_row + 16 * t, first_key, score[t]);
-      exponentiate(rows.state[t], softmax_scale(arguments), score[t], [&](const float(&factor)[kRowsPerLane]) {
-#pragma unroll
-        for (int d = 0; d < kDimTiles; ++d) {
-#pragma unroll
-          for (int e = 0; e < kElements; ++e) rows.out[t][d][e] *= factor[row_slot(e)];
-        }
-      });
-      if constexpr (kDropout) drop(map, wave_row + 16 * t, first_key, score[t]);
-#pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) p[t][f] = to_operand<Element, true>(score[t][f]);
+      const bool these = find_maxima(rows.state[t], scale, score[t], max[t]);
+      moves = moves || these;
     }
+    if (__builtin_expect(any_lane(moves), 0)) {
 #pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-      for (int d = 0; d < kDimTiles; ++d) {
-        const ValueOperand values = value_operand(buffer, f, d);
-#pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.out[t][d], p[t][f], values);
-        if (kTightRegisters && d % 2 == 1) schedule_fence();
+      for (int t = 0; t < kRowTiles; ++t) {
+        float factor[kRowsPerLane];
+        follow_maxima(rows.state[t], scale, max[t], factor);
+        rescale(rows, t, factor);
       }
     }
+  }
+  FULMEN_DEVICE void exponentiate_keys(WaveRows& rows, int f, float (&score)[kRowTiles][kKeyTiles][kElements]) const {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) kernels::exponentiate_keys(rows.state[t], softmax_scale(arguments), score[t][f]);
   }
 
   FULMEN_DEVICE void finish(const WaveRows& rows) const {
     const ForwardArguments& reloaded = reload(call, wave_row);
     const ForwardArguments& a = sequence_of(reloaded, map.batch);
+    if constexpr (kStoresThroughLds) barrier();  // every lane has read its queries
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -115,10 +184,13 @@ struct ForwardTask {
         const RowState& state = rows.state[t];
         const Int64 i = wave_row + 16 * t + tile_row(slot);
         const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), total(state.sum[slot]));
+        if constexpr (kStoresThroughLds) {
+          leave_in_lds(rows.out[t], slot, output_at(16 * t + tile_row(slot)), end.output_factor);
+        }
         if (i >= map.end) continue;
         Element* row = out_row(a, map.batch, map.first_head, i);
 #pragma unroll
-        for (int d = 0; d < kDimTiles; ++d) {
+        for (int d = 0; d < (kStoresThroughLds ? 0 : kDimTiles); ++d) {
 #pragma unroll
           for (int e = 0; e < kElements; e += kOutputRun) {
             if (row_slot(e) != slot) continue;
@@ -132,6 +204,37 @@ struct ForwardTask {
         if (tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);
       }
     }
+    if constexpr (kStoresThroughLds) {
+      barrier();
+      store_from_lds(a);
+    }
+  }
+
+ private:
+  // Where a lane's outputs of a row are too few neighbours for wide stores, they go through the LDS of the wave's queries.
+  static constexpr bool kStoresThroughLds = kCopiesToLds && kWholeRows;
+
+  FULMEN_DEVICE int output_at(int row) const { return kLayout.queries_at + (first_row + row) * kLayout.query_pitch; }
+  FULMEN_DEVICE void leave_in_lds(const float (&out)[kDimTiles][kElements], int slot, int at, float factor) const {
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+      for (int e = 0; e < kElements; e += 2) {
+        if (row_slot(e) != slot) continue;
+        lds_store(at + 2 * (16 * d + output_column(e)), pack<Element>(out[d][e] * factor, out[d][e + 1] * factor));
+      }
+    }
+  }
+  FULMEN_DEVICE void store_from_lds(const ForwardArguments& a) const {
+#pragma unroll
+    for (int n = 0; n < kRowTiles * 16 * kRowPiecesV; n += kWaveSize) {
+      const int row = (n + lane_id()) / kRowPiecesV, dim = (n + lane_id()) % kRowPiecesV * 8;
+      if (kRowTiles * 16 * kRowPiecesV % kWaveSize != 0 && row >= kRowTiles * 16) break;
+      const auto piece = lds_load<Words<4> >(output_at(row) + 2 * dim);
+      if (wave_row + row >= map.end || (!kExactDims && dim >= a.head_dim_v)) continue;
+      Element* to = out_row(a, map.batch, map.first_head, wave_row + row) + dim;
+      global_store(reinterpret_cast<Words<4>*>(to), piece);
+    }
   }
 };
 
@@ -144,37 +247,14 @@ FULMEN_DEVICE void publish(Stage& stage, int buffer) {
   barrier();
 }
 
-// Q to registers, or to LDS; the first tile's barrier orders the latter.
-FULMEN_DEVICE void load_queries(const ForwardArguments& a, const RowMap& map, const ForwardTask& task, Int64 row_begin,
-                                WaveRows& rows) {
-  const auto* q = at<Element>(a.q, map.batch, 0, map.first_head);
-#pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) {
-    rows.state[t].clear();
-    if constexpr (!kQueriesInLds) {
-#pragma unroll
-      for (int d = 0; d < kDepths; ++d) {
-        rows.queries[kQueriesInLds ? 0 : t][kQueriesInLds ? 0 : d] =
-            load_row_operand(q, a.q.row, task.wave_row + 16 * t, map.end, kDepth * d, a.head_dim);
-      }
-    }
-  }
-  if constexpr (kQueriesInLds) {
-    for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
-      const int row = index / kRowPieces, piece = index % kRowPieces;
-      lds_store(kLayout.queries_at + row * kLayout.key_pitch + 16 * piece,
-                load_piece(q + map.clamp(row_begin + row) * a.q.row, 8 * piece, a.head_dim));
-    }
-  }
-}
-
 FULMEN_DEVICE void forward(const ForwardArguments& call) {
-  const Int64 id = workgroup_id();
+  // No launch has more than 2^31 - 1 workgroups, and divisions of 64 bits take long.
+  const auto id = static_cast<unsigned>(workgroup_id()), row_tiles = static_cast<unsigned>(call.row_tiles);
+  const auto num_heads = static_cast<unsigned>(call.num_heads), heads = static_cast<unsigned>(call.batch) * num_heads;
   // The last rows attend most keys under a causal mask: they start first, of every head.
-  const Int64 heads = static_cast<Int64>(call.batch) * call.num_heads;
-  const Int64 tile = kBand ? call.row_tiles - 1 - id / heads : id % call.row_tiles;
-  const Int64 batch_head = kBand ? id % heads : id / call.row_tiles;
-  const int head = static_cast<int>(batch_head % call.num_heads), batch = static_cast<int>(batch_head / call.num_heads);
+  const Int64 tile = kBand ? row_tiles - 1 - id / heads : id % row_tiles;
+  const unsigned batch_head = kBand ? id % heads : id / row_tiles;
+  const int head = static_cast<int>(batch_head % num_heads), batch = static_cast<int>(batch_head / num_heads);
   const ForwardArguments& a = sequence_of(call, batch);
   const Int64 row_begin = tile * kBlockM;
   if (kVariable && row_begin >= a.seqlen_q) return;
@@ -186,19 +266,27 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
   const StageSource source{
       a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
   Stage stage(source);
-  const ForwardTask task{call, a, map, row_begin + wave_id() * kRowTiles * 16,
-                         kLayout.queries_at + wave_id() * kRowTiles * 16 * kLayout.key_pitch};
+  const int first_row = wave_id() * kRowTiles * 16;
+  const ForwardTask task{call, a, map, row_begin + first_row, first_row};
 
   WaveRows rows = {};
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
   const TileOrder order = TileOrder::of({first_tile_key(keys.begin), keys.end}, whole);
+  const QuerySource queries{at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q, a.head_dim};
   if (order.count > 0) {
+    stage.fetch_queries(queries);
     if (order.masked > 0) {
       stage.template fetch<true>(order.first_key(0), 0);
     } else {
       stage.template fetch<false>(order.first_key(0), 0);
     }
   }
-  load_queries(a, map, task, row_begin, rows);
+  if (order.count > 0 || !kCopiesToLds) {
+    stage.publish_queries(queries);
+    task.load_queries(queries, rows);
+  }
+  NoCopies none;
   int buffer = 0, n = 0;
   for (; n < order.masked; ++n) {
     publish(stage, buffer);
@@ -211,7 +299,7 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
       }
     };
     if constexpr (kFetchesEarly) fetch();
-    task.step<true>(rows, order.first_key(n), buffer);
+    task.step<true>(rows, order.first_key(n), buffer, none);
     if constexpr (!kFetchesEarly) {
       barrier();
       fetch();
@@ -221,11 +309,18 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
   for (; n < order.count; ++n) {
     publish(stage, buffer);
     const int next = kBuffers == 1 ? 0 : 1 - buffer;
-    if (kFetchesEarly && n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
-    task.step<false>(rows, order.first_key(n), buffer);
-    if (!kFetchesEarly) {
-      barrier();
-      if (n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
+    if constexpr (kSpreadsCopies) {
+      const bool there = n + 1 < order.count;
+      auto copies = stage.next_tile(order.first_key(there ? n + 1 : n), next, there);
+      task.step<false>(rows, order.first_key(n), buffer, copies);
+      stage.committed();
+    } else {
+      if (kFetchesEarly && n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
+      task.step<false>(rows, order.first_key(n), buffer, none);
+      if (!kFetchesEarly) {
+        barrier();
+        if (n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
+      }
     }
     buffer = next;
   }

@@ -14,32 +14,32 @@ struct ForwardShape {
   bool transposed_values;  // V^T in LDS (AMD); NVIDIA's ldmatrix transposes while it reads
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;          // of K and V tiles
-  bool queries_in_lds;  // else in registers
+  bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
 };
 
 struct ForwardLayout {
   int key_pitch;  // bytes from row to row: a column of 16-byte pieces lies in different banks
   int value_pitch;
+  int query_pitch;             // NVIDIA: of queries, and of outputs on their way back
   int key_bytes, value_bytes;  // a tile's
   int queries_at, total;       // K tiles first, then V tiles, then Q
 
   FULMEN_ALGORITHM static ForwardLayout of(const ForwardShape& s) {
     ForwardLayout l{};
+    // Eight rows' pieces in eight different groups of four banks.
+    l.key_pitch = l.query_pitch = 2 * s.head_dim + 16;
     if (s.transposed_values) {
-      // Eight rows' pieces in eight different groups of four banks.
-      l.key_pitch = 2 * s.head_dim + 16;
       l.value_pitch = transposed_pitch(s.block_n);
       l.value_bytes = s.head_dim_v * l.value_pitch;
     } else {
-      // Lanes read 4 pieces (64 bytes) of two rows at a time.
-      l.key_pitch = 2 * s.head_dim + (2 * s.head_dim % 128 == 64 ? 0 : 64);
       l.value_pitch = 2 * s.head_dim_v + 16;
       l.value_bytes = s.block_n * l.value_pitch;
+      if (l.query_pitch < l.value_pitch) l.query_pitch = l.value_pitch;
     }
     l.key_bytes = s.block_n * l.key_pitch;
     l.value_bytes = (l.value_bytes + 15) / 16 * 16;
     l.queries_at = s.buffers * (l.key_bytes + l.value_bytes);
-    l.total = l.queries_at + (s.queries_in_lds ? s.block_m * l.key_pitch : 0);
+    l.total = l.queries_at + (s.queries_in_lds || !s.transposed_values ? s.block_m * l.query_pitch : 0);
     return l;
   }
 };

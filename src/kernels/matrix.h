@@ -18,6 +18,8 @@
 //   kPieces                 16-byte pieces of a lane: piece_row(p), piece_dim(p); the same for 16 query rows and for 16 keys
 //   struct RowOperand       { Words<4> piece[kPieces] }
 //   multiply_scores<T>(float (&scores)[kElements], keys, queries)
+//   kTileDepth QueryOperand KeyOperand lds_query_operand(at, pitch) lds_key_operand(at, pitch)   what tiles in LDS are read as: on
+//                           AMD the same as above
 //
 //   Probabilities and values, of kValueKeys keys:
 //   ProbabilityOperand to_operand<T, kShifted>(const float (&p)[kElements])    16 keys; kShifted: see kHalfShift in base.h

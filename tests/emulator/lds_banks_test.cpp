@@ -85,7 +85,9 @@ class MainLoop : public ::testing::TestWithParam<std::string> {};
 TEST_P(MainLoop, OfMatrixKernelsHasNoBankConflicts) {
   Random random(7400);
   const std::string device = "emulated:" + GetParam();
-  for (const int64_t head_dim : {64, 128}) {
+  // sm_90 has room for larger tiles from 128 on.
+  const bool large = GetParam() == "sm_90";
+  for (const int64_t head_dim : {large ? 128 : 64, large ? 256 : 128}) {
     CaseSpec s;
     s.dtype = random.pick({DType::fp16, DType::bf16});
     s.seqlen_q = s.seqlen_k = 160;  // whole tiles and a part of one
@@ -105,7 +107,7 @@ TEST_P(MainLoop, OfMatrixKernelsHasNoBankConflicts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, MainLoop, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942", "sm_80"),
+INSTANTIATE_TEST_SUITE_P(Chips, MainLoop, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942", "sm_80", "sm_90"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -151,6 +151,21 @@ TEST_P(GpuPlan, RunsThroughTheCAbi) {
 
 INSTANTIATE_TEST_SUITE_P(On, GpuPlan, ::testing::ValuesIn(gpu_devices()), test_name);
 
+// NVIDIA's chips differ in LDS: 99 KiB a workgroup, 163 or 227. All have a tile shape for every head_dim.
+TEST(GpuTiles, FitEveryChipsLds) {
+  Random random(7560);
+  for (const char* chip : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
+    for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
+      CaseSpec s = small_spec(300, 300);
+      s.head_dim = s.head_dim_v = head_dim;
+      const Case c(s, random);
+      const std::vector<std::string> kernels = kernels_for(c.problem(), std::string("emulated:") + chip);
+      EXPECT_NE(std::find(kernels.begin(), kernels.end(), "emulated.forward.sm80"), kernels.end())
+          << chip << ", head_dim " << head_dim;
+    }
+  }
+}
+
 TEST(GpuReasons, OtherTargetsSayWhyTheyDoNotRun) {
   if (const std::string why = why_unusable("emulated:gfx1100"); !why.empty()) GTEST_SKIP() << why;
   Random random(7600);

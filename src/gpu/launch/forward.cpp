@@ -1,5 +1,8 @@
 // kernels/forward.h: tiles and registers for each target.
+#include <algorithm>
 #include <array>
+#include <span>
+#include <vector>
 
 #include "gpu/launch/family.h"
 #include "kernels/layout.h"
@@ -7,7 +10,8 @@
 namespace fulmen::gpu {
 namespace {
 
-// Tile shapes for head dims up to max_head_dim (the larger of q's and v's).
+// Tile shapes for head dims up to max_head_dim (the larger of q's and v's). Of several for the same the first counts whose
+// workgroups (min_workgroups of them) the chip's LDS holds.
 struct TileShape {
   int max_head_dim;
   int block_m, block_n;
@@ -21,27 +25,22 @@ struct Target {
   std::string_view name;
   int depth;  // dims that an operand of q.k covers
   bool transposed_values;
-  std::array<TileShape, 3> shapes;
+  std::span<const TileShape> shapes;
 };
 
-constexpr std::array kTargets{
-    // 8 waves share the way of a tile to LDS; with head_dim 256 outputs take half the registers, and Q waits in LDS.
-    Target{"gfx11",
-           16,
-           true,
-           {{{64, 128, 32, 8, 2, false, 1, 1}, {128, 128, 32, 8, 1, false, 1, 1}, {256, 64, 16, 4, 1, true, 1, 1}}}},
-    Target{"gfx12",
-           16,
-           true,
-           {{{64, 128, 32, 8, 2, false, 1, 1}, {128, 128, 32, 8, 1, false, 1, 1}, {256, 64, 16, 4, 1, true, 1, 1}}}},
-    // Two waves a SIMD: the compiler then keeps accumulators among the ordinary registers and moves nothing.
-    Target{"cdna3",
-           32,
-           true,
-           {{{64, 128, 32, 4, 2, false, 2, 1}, {128, 128, 32, 4, 1, false, 2, 1}, {256, 128, 32, 8, 1, false, 2, 1}}}},
-    Target{
-        "sm80", 32, false, {{{64, 128, 64, 4, 2, false, 1, 2}, {128, 64, 64, 4, 2, false, 1, 2}, {256, 64, 32, 4, 2, true, 1, 2}}}},
-};
+// 8 waves share the way of a tile to LDS; with head_dim 256 outputs take half the registers, and Q waits in LDS.
+constexpr std::array kRdnaShapes{TileShape{64, 128, 32, 8, 2, false, 1, 1}, TileShape{128, 128, 32, 8, 1, false, 1, 1},
+                                 TileShape{256, 64, 16, 4, 1, true, 1, 1}};
+// Two waves a SIMD: the compiler then keeps accumulators among the ordinary registers and moves nothing.
+constexpr std::array kCdna3Shapes{TileShape{64, 128, 32, 4, 2, false, 2, 1}, TileShape{128, 128, 32, 4, 1, false, 2, 1},
+                                  TileShape{256, 128, 32, 8, 1, false, 2, 1}};
+// 32 rows a wave halve what it reads from LDS for a product; with head_dim 256 outputs of 16 rows fill half the registers.
+constexpr std::array kSm80Shapes{TileShape{64, 128, 64, 4, 2, false, 1, 2}, TileShape{64, 128, 32, 4, 2, false, 1, 2},
+                                 TileShape{128, 128, 64, 4, 2, true, 1, 2}, TileShape{128, 128, 32, 4, 2, true, 1, 2},
+                                 TileShape{128, 128, 32, 4, 2, true, 1, 1}, TileShape{256, 128, 64, 8, 2, true, 1, 1},
+                                 TileShape{256, 128, 32, 8, 2, true, 1, 1}, TileShape{256, 64, 32, 4, 2, true, 1, 1}};
+constexpr std::array kTargets{Target{"gfx11", 16, true, kRdnaShapes}, Target{"gfx12", 16, true, kRdnaShapes},
+                              Target{"cdna3", 32, true, kCdna3Shapes}, Target{"sm80", 32, false, kSm80Shapes}};
 
 class Forward final : public Family {
  public:
@@ -74,14 +73,18 @@ class Forward final : public Family {
     return (p.seqlen_q + s.block_m - 1) / s.block_m * p.batch * p.num_heads;
   }
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
+    for (const TileShape& shape : target_.shapes) {
+      const Specialisation s = specialisation(p, chip, shape);
+      if (std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim && s.min_workgroups * s.lds_bytes <= chip.lds_bytes) return s;
+    }
+    return specialisation(p, chip, target_.shapes.back());
+  }
+  Specialisation specialisation(const Problem& p, const Chip& chip, const TileShape& shape) const {
     Specialisation s;
     s.entry = "forward.h";
     s.target = target_.name;
     s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, 16));
-    std::size_t n = 0;
-    while (n + 1 < target_.shapes.size() && std::max(s.head_dim, s.head_dim_v) > target_.shapes[n].max_head_dim) ++n;
-    const TileShape& shape = target_.shapes[n];
     s.block_m = shape.block_m;
     s.block_n = shape.block_n;
     s.workgroup = shape.waves * chip.wave_size;

@@ -67,6 +67,26 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
   }
 }
 
+// The same from LDS by ldmatrix, 16 dims each, in the registers that the instruction wants: nothing is moved before it.
+constexpr int kTileDepth = 16;
+struct QueryOperand {
+  Words<4> words;
+};
+struct KeyOperand {
+  Words<4> words;  // of keys 0 to 7: both words of B; then of keys 8 to 15
+};
+FULMEN_DEVICE QueryOperand lds_query_operand(int at, int pitch) {
+  return {ldmatrix_x4(at + lane_id() % 16 * pitch + lane_id() / 16 * 16)};
+}
+FULMEN_DEVICE KeyOperand lds_key_operand(int at, int pitch) {
+  return {ldmatrix_x4(at + (lane_id() % 8 + lane_id() / 16 * 8) * pitch + lane_id() / 8 % 2 * 16)};
+}
+template <class T>
+FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const KeyOperand& keys, const QueryOperand& queries) {
+  multiply_half<T>(scores, 0, queries.words, keys.words.word[0], keys.words.word[1]);
+  multiply_half<T>(scores, 1, queries.words, keys.words.word[2], keys.words.word[3]);
+}
+
 struct ProbabilityOperand {
   Words<4> words;
 };

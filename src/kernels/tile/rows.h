@@ -54,6 +54,14 @@ FULMEN_DEVICE RowOperand lds_row_operand(int at, int pitch) {
   return operand;
 }
 
+#if !defined(FULMEN_TARGET_SM80)
+constexpr int kTileDepth = kDepth;
+using QueryOperand = RowOperand;
+using KeyOperand = RowOperand;
+FULMEN_DEVICE QueryOperand lds_query_operand(int at, int pitch) { return lds_row_operand(at, pitch); }
+FULMEN_DEVICE KeyOperand lds_key_operand(int at, int pitch) { return lds_row_operand(at, pitch); }
+#endif
+
 // A run of kCount outputs of one row, from dim on, rounded.
 template <int kCount>
 FULMEN_DEVICE void store_run(Element* row, int dim, int dims, const float (&value)[kCount]) {

@@ -179,11 +179,10 @@ FULMEN_DEVICE float total(float sum) { return row_sum(sum) * (kIsHalf<Element> ?
 
 FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) { return kPlainScale ? a.scale : 1.0F; }
 
-// Scores become probabilities. Calls rescale(factor) where the rows' outputs so far are to be multiplied, with a factor for each
-// slot.
-template <int kTiles, class Rescale>
-FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTiles][kElements], const Rescale& rescale) {
-  float max[kRowsPerLane];
+// The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.
+template <int kTiles>
+FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const float (&score)[kTiles][kElements],
+                               float (&max)[kRowsPerLane]) {
   bool moves = false;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -198,21 +197,53 @@ FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTil
     max[slot] = row_max(tile_max);
     moves = moves || max[slot] * scale > rows.reference[slot] * scale + kSlack;
   }
-  if (__builtin_expect(any_lane(moves), 0)) {
-    float factor[kRowsPerLane];
+  return moves;
+}
+
+// The references follow the maxima. factor: what the rows' outputs so far are to be multiplied with.
+FULMEN_DEVICE void follow_maxima(RowState& rows, float scale, const float (&max)[kRowsPerLane], float (&factor)[kRowsPerLane]) {
 #pragma unroll
-    for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      const float moved = larger(rows.reference[slot], max[slot]);
-      factor[slot] = exp2((rows.reference[slot] - (moved == -kInfinity ? 0.0F : moved)) * scale);
-      rows.reference[slot] = moved;
-      rows.sum[slot] *= factor[slot];
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const float moved = larger(rows.reference[slot], max[slot]);
+    factor[slot] = exp2((rows.reference[slot] - (moved == -kInfinity ? 0.0F : moved)) * scale);
+    rows.reference[slot] = moved;
+    rows.sum[slot] *= factor[slot];
+  }
+}
+
+// 2^(score * scale + shift) are a row's probabilities.
+FULMEN_DEVICE float exponent_shift(const RowState& rows, float scale, int slot) {
+  const float offset = rows.reference[slot] == -kInfinity ? 0.0F : rows.reference[slot] * scale;
+  return kShift == 0 ? -offset : kShift - offset;
+}
+
+// Scores of 16 keys become probabilities.
+FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)[kElements]) {
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const float shift = exponent_shift(rows, scale, slot);
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if (row_slot(e) != slot) continue;
+      score[e] = exp2(score[e] * scale + shift);
+      rows.sum[slot] += score[e];
     }
+  }
+}
+
+// Scores become probabilities. Calls rescale(factor) where the rows' outputs so far are to be multiplied, with a factor for each
+// slot.
+template <int kTiles, class Rescale>
+FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTiles][kElements], const Rescale& rescale) {
+  float max[kRowsPerLane];
+  if (__builtin_expect(any_lane(find_maxima(rows, scale, score, max)), 0)) {
+    float factor[kRowsPerLane];
+    follow_maxima(rows, scale, max, factor);
     rescale(factor);
   }
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const float offset = rows.reference[slot] == -kInfinity ? 0.0F : rows.reference[slot] * scale;
-    const float shift = kShift == 0 ? -offset : kShift - offset;
+    const float shift = exponent_shift(rows, scale, slot);
     Pair sum{0, 0};
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {

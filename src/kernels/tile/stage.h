@@ -28,6 +28,16 @@ struct StageSource {
   }
 };
 
+// The workgroup's rows of Q.
+struct QuerySource {
+  const Element* rows;  // of the head
+  Int64 stride, first, end;
+  int dims;
+
+  // Those past the end repeat the last one: what they give is not stored.
+  FULMEN_DEVICE const Element* row(int n) const { return rows + (first + n < end ? first + n : end - 1) * stride; }
+};
+
 // Rows [first_key, first_key + kBlockN) of K or V: where they begin, the same in all lanes, and each lane's distance from there in
 // 32 bits (whole rows are near, see gpu/launch/specialisation.cpp).
 struct TileRows {
@@ -74,11 +84,78 @@ constexpr int kKeyPieces = kBlockN * (kHeadDim / 8);  // of a tile
 constexpr int kRowPieces = kHeadDim / 8;
 constexpr int kRowPiecesV = kHeadDimV / 8;
 
-FULMEN_DEVICE RowOperand key_operand(int buffer, int tile, int depth) {
-  return lds_row_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kDepth * depth, kLayout.key_pitch);
+FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth) {
+  return lds_key_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kTileDepth * depth, kLayout.key_pitch);
 }
 
+// Queries [row, row + 16) of the workgroup's, from LDS.
+FULMEN_DEVICE QueryOperand lds_queries(int row, int depth) {
+  return lds_query_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileDepth * depth, kLayout.query_pitch);
+}
+
+// What a step does for the next tile between its products: nothing, where that is on its way already.
+struct NoCopies {
+  FULMEN_DEVICE void turn(int /*turn*/, int /*turns*/) {}
+};
+
 #if defined(FULMEN_TARGET_SM80)
+
+// Are a tile's copies spread over the step before it? Many at once hold up that step's own reads of LDS. (With head_dim 64 under a
+// causal mask the H200 is slower for it.)
+constexpr bool kSpreadsCopies = kBuffers == 2 && kWholeRows && !kKeepMask && !kScattered && !(kHeadDim <= 64 && kBand);
+
+// 8 neighbouring lanes copy 128 bytes of a row at a time, so that one address serves all of a row: registers that a copy waits to
+// read must not be needed soon.
+constexpr int kCopiedRows = kWorkgroup / 8;  // at once
+static_assert(kBlockN % kCopiedRows == 0 && kBlockM % kCopiedRows == 0, "stage: all lanes copy");
+FULMEN_DEVICE int copied_row() { return static_cast<int>(static_cast<unsigned>(thread_id()) / 8); }
+FULMEN_DEVICE int copied_dim() { return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8; }
+// A row of kRow pieces, of which this lane takes those from copied_dim() on: `from` and `at` are there. Invalid rows are zeros.
+template <int kRow>
+FULMEN_DEVICE void copy_row(int at, const Element* from, int dims, bool valid) {
+#pragma unroll
+  for (int dim = 0; dim < 8 * kRow; dim += 64) {
+    if (kRow % 8 != 0 && dim + copied_dim() >= 8 * kRow) break;
+    copy_async_16(at + 2 * dim, from + dim, valid && (kExactDims || dim + copied_dim() < dims));
+  }
+}
+
+// A tile without clamped rows on its way, by turns that the loop gives.
+class NextTile {
+ public:
+  FULMEN_DEVICE NextTile(const TileRows& keys, const TileRows& values, int buffer, bool there)
+      : arguments_(keys.arguments),
+        key_(keys.row(copied_row()) + copied_dim()),
+        value_(values.row(copied_row()) + copied_dim()),
+        key_step_(kCopiedRows * keys.stride),
+        value_step_(kCopiedRows * values.stride),
+        buffer_(buffer),
+        there_(there) {}
+  // All has begun its way long before the step ends, as the next step waits for it.
+  FULMEN_DEVICE void turn(int turn, int turns) {
+#pragma unroll
+    for (int n = (turn * kRounds + turns - 1) / turns; n < ((turn + 1) * kRounds + turns - 1) / turns; ++n) {
+      // Not after the copies that are yet to read them.
+      if (n > 0) {
+        key_ += key_step_;
+        value_ += value_step_;
+      }
+      if (!there_) continue;
+      const int row = n * kCopiedRows + copied_row();
+      copy_row<kRowPieces>(keys_at(buffer_) + row * kLayout.key_pitch + 2 * copied_dim(), key_, arguments_.head_dim, true);
+      copy_row<kRowPiecesV>(values_at(buffer_) + row * kLayout.value_pitch + 2 * copied_dim(), value_, arguments_.head_dim_v, true);
+    }
+  }
+
+ private:
+  static constexpr int kRounds = kBlockN / kCopiedRows;
+  const ForwardArguments& arguments_;
+  const Element* key_;
+  const Element* value_;
+  Int64 key_step_, value_step_;
+  int buffer_;
+  bool there_;  // is there such a tile?
+};
 
 // cp.async writes to LDS by itself; memory that is not whole pieces goes through registers.
 class Stage {
@@ -94,6 +171,13 @@ class Stage {
     }
     copy_commit();
   }
+  // The same by turns, which end with committed(); there: is there such a tile?
+  FULMEN_DEVICE NextTile next_tile(Int64 first_key, int buffer, bool there) const {
+    const ForwardArguments& a = source_.arguments;
+    return {TileRows::of(a, a.k, source_.keys, source_, first_key), TileRows::of(a, a.v, source_.values, source_, first_key),
+            buffer, there};
+  }
+  FULMEN_DEVICE static void committed() { copy_commit(); }
   FULMEN_DEVICE void publish(int buffer) {
     const ForwardArguments& a = source_.arguments;
     if constexpr (kWholeRows) {
@@ -103,32 +187,40 @@ class Stage {
       through_registers<kRowPiecesV>(source_.values, a.v, a.head_dim_v, values_at(buffer), kLayout.value_pitch, true);
     }
   }
+  // Q's way to LDS begins: before the first fetch().
+  FULMEN_DEVICE static void fetch_queries(const QuerySource& source) {
+#pragma unroll
+    for (int n = 0; n < kBlockM; n += kCopiedRows) {
+      const int row = n + copied_row(), at = kLayout.queries_at + row * kLayout.query_pitch + 2 * copied_dim();
+      if constexpr (kWholeRows) {
+        copy_row<kRowPieces>(at, source.row(row) + copied_dim(), source.dims, true);
+      } else {
+        for (int dim = 0; dim + copied_dim() < kHeadDim; dim += 64) {
+          lds_store(at + 2 * dim, load_piece(source.row(row), dim + copied_dim(), source.dims));
+        }
+      }
+    }
+    copy_commit();
+  }
+  // After the first fetch(): Q is in LDS after the next barrier. Registers need one here.
+  FULMEN_DEVICE static void publish_queries(const QuerySource& /*source*/) {
+    if constexpr (kQueriesInLds) return;
+    copy_wait<1>();
+    barrier();
+  }
+  FULMEN_DEVICE static QueryOperand query_operand(const QuerySource& /*source*/, int row, int d) { return lds_queries(row, d); }
 
  private:
   template <bool kClamped, int kRow>
   FULMEN_DEVICE void copy(const Element* head, const View& view, int dims, int at, int pitch, bool values) {
     const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
-    if (kWorkgroup % kRow == 0 && !kClamped && !(kKeepMask && values) && !kScattered) {
-      // Every round the same piece of a later row.
-      const int row = thread_id() / kRow, dim = thread_id() % kRow * 8;
-      const Element* from = rows.row(row) + dim;
-      const bool valid = kExactDims || dim < dims;
+    const Element* first = rows.row(kClamped || kScattered ? 0 : copied_row());
 #pragma unroll
-      for (int n = 0; n < (kBlockN * kRow + kWorkgroup - 1) / kWorkgroup; ++n) {
-        const int later = n * (kWorkgroup / kRow);
-        if (kBlockN * kRow % kWorkgroup != 0 && row + later >= kBlockN) break;
-        copy_async_16(at + row * pitch + 2 * dim + later * pitch, valid ? from + later * view.row : head, valid);
-      }
-      return;
-    }
-#pragma unroll
-    for (int n = 0; n < (kBlockN * kRow + kWorkgroup - 1) / kWorkgroup; ++n) {
-      const int index = thread_id() + n * kWorkgroup;
-      const int row = static_cast<unsigned>(index) / kRow, dim = static_cast<unsigned>(index) % kRow * 8;
-      if (kBlockN * kRow % kWorkgroup != 0 && index >= kBlockN * kRow) break;
-      bool valid = kExactDims || dim < dims;
-      if constexpr (kKeepMask) valid = valid && (!values || source_.alive(source_.arguments, first_key_ + rows.clamp(row)));
-      copy_async_16(at + row * pitch + 2 * dim, valid ? rows.row(kClamped ? rows.clamp(row) : row) + dim : head, valid);
+    for (int n = 0; n < kBlockN; n += kCopiedRows) {
+      const int row = n + copied_row(), from = rows.clamp(row);
+      const bool valid = !(kKeepMask && values) || source_.alive(source_.arguments, first_key_ + from);
+      const Element* of = kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
+      copy_row<kRow>(at + row * pitch + 2 * copied_dim(), of + copied_dim(), dims, valid);
     }
   }
   template <int kRow>
@@ -153,11 +245,26 @@ FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims) {
 
 #else
 
+constexpr bool kSpreadsCopies = false;
+
 // Global memory to registers early, registers to LDS a tile later, V transposed on the way: a lane takes kGroup neighbouring
 // positions of V^T's rows and 8 dims.
 class Stage {
  public:
   FULMEN_DEVICE explicit Stage(const StageSource& source) : source_(source) {}
+  FULMEN_DEVICE static NoCopies next_tile(Int64 /*first_key*/, int /*buffer*/, bool /*there*/) { return {}; }
+  FULMEN_DEVICE static void committed() {}
+  FULMEN_DEVICE static void fetch_queries(const QuerySource& /*source*/) {}
+  FULMEN_DEVICE static void publish_queries(const QuerySource& source) {
+    if constexpr (!kQueriesInLds) return;
+    for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
+      const int row = index / kRowPieces, piece = index % kRowPieces;
+      lds_store(kLayout.queries_at + row * kLayout.query_pitch + 16 * piece, load_piece(source.row(row), 8 * piece, source.dims));
+    }
+  }
+  FULMEN_DEVICE static QueryOperand query_operand(const QuerySource& source, int row, int d) {
+    return load_row_operand(source.rows, source.stride, source.first + row, source.end, kDepth * d, source.dims);
+  }
   // Rows past the end read as 0.
   template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
