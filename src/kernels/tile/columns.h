@@ -60,7 +60,8 @@ class ColumnTile {
 
 #else
 
-// Through registers. A lane takes kGroup neighbouring positions of the transposed tile and 8 dims.
+// Through registers. Lanes take neighbouring pieces of a row; where the tile is transposed, too, kGroup neighbouring positions of
+// that and 8 dims.
 template <int kDims, bool kValues>
 class ColumnTile {
  public:
@@ -104,7 +105,7 @@ class ColumnTile {
 
  private:
   static constexpr int kRowPieces = kDims / 8;
-  static constexpr int kGroup = kBlockN / 4 * kRowPieces >= kWorkgroup ? 4 : 2;
+  static constexpr int kGroup = !kValues ? 1 : kBlockN / 4 * kRowPieces >= kWorkgroup ? 4 : 2;
   static constexpr int kAll = kBlockN / kGroup * kRowPieces;
   static constexpr int kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
   static constexpr int kValuePitch = transposed_pitch(kBlockN);
@@ -121,7 +122,11 @@ class ColumnTile {
     for (int n = 0; n < kRounds; ++n) {
       const unsigned index = thread + n * kWorkgroup;
       if (kAll % kWorkgroup != 0 && index >= kAll) break;
-      body(n, static_cast<int>(index % (kBlockN / kGroup)) * kGroup, static_cast<int>(index / (kBlockN / kGroup)) * 8);
+      if constexpr (kValues) {
+        body(n, static_cast<int>(index % (kBlockN / kGroup)) * kGroup, static_cast<int>(index / (kBlockN / kGroup)) * 8);
+      } else {
+        body(n, static_cast<int>(index / kRowPieces), static_cast<int>(index % kRowPieces) * 8);
+      }
     }
   }
 
