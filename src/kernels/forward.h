@@ -26,6 +26,13 @@ static_assert(kBlockN % 16 == 0 && kHeadDim % kTileDepth == 0 && kHeadDimV % 16 
 // Are a tile's exponentials spread over its second product, one key tile ahead?
 constexpr bool kSpreadsExponentials = kSpreadsCopies && kHeadDim > 64 && !kDropout;
 
+// Operands of Q in registers, of the first dims: all, or, where Q stays in NVIDIA's LDS, as many as outputs and scores of 16 rows
+// leave room for: each is a read of LDS less in every step.
+constexpr int kSpareRegisters = 200 - (kDimTiles + kKeyTiles) * kElements;
+constexpr bool kKeepsSomeQueries = kCopiesToLds && kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout;
+constexpr int kKeptDepths = !kQueriesInLds || kSpareRegisters / 4 >= kDepths ? kDepths : kSpareRegisters / 4;
+constexpr int kQueryDepths = kQueriesInLds && !kKeepsSomeQueries ? 0 : kKeptDepths;
+
 // Dropout of 16 rows' probabilities.
 template <int kTiles>
 FULMEN_DEVICE void drop(const RowMap& map, Int64 first_row, Int64 first_key, float (&probability)[kTiles][kElements]) {
@@ -46,7 +53,7 @@ FULMEN_DEVICE void drop(const RowMap& map, Int64 first_row, Int64 first_key, flo
 struct WaveRows {
   RowState state[kRowTiles];
   float out[kRowTiles][kDimTiles][kElements];
-  QueryOperand queries[kQueriesInLds ? 1 : kRowTiles][kQueriesInLds ? 1 : kDepths];
+  QueryOperand queries[kRowTiles][kQueryDepths > 0 ? kQueryDepths : 1];
 };
 
 struct ForwardTask {
@@ -56,20 +63,16 @@ struct ForwardTask {
   Int64 wave_row;  // the first of the wave's rows
   int first_row;   // the same, of the workgroup's
 
-  // To registers, unless they stay in LDS.
   FULMEN_DEVICE void load_queries(const QuerySource& source, WaveRows& rows) const {
-    if constexpr (kQueriesInLds) return;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
-      for (int d = 0; d < kDepths; ++d) {
-        rows.queries[kQueriesInLds ? 0 : t][kQueriesInLds ? 0 : d] = Stage::query_operand(source, first_row + 16 * t, d);
-      }
+      for (int d = 0; d < kQueryDepths; ++d) rows.queries[t][d] = Stage::query_operand(source, first_row + 16 * t, d);
     }
   }
   FULMEN_DEVICE QueryOperand queries(const WaveRows& rows, int t, int d) const {
-    if constexpr (kQueriesInLds) return lds_queries(first_row + 16 * t, d);
-    return rows.queries[kQueriesInLds ? 0 : t][kQueriesInLds ? 0 : d];
+    if (d < kQueryDepths) return rows.queries[t][d < kQueryDepths ? d : 0];
+    return lds_queries(first_row + 16 * t, d);
   }
 
   template <class Copies>
@@ -282,7 +285,7 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
       stage.template fetch<false>(order.first_key(0), 0);
     }
   }
-  if (order.count > 0 || !kCopiesToLds) {
+  if (!kCopiesToLds || (kQueryDepths > 0 && order.count > 0)) {
     stage.publish_queries(queries);
     task.load_queries(queries, rows);
   }

@@ -11,7 +11,7 @@ namespace fulmen::gpu {
 namespace {
 
 // Tile shapes for head dims up to max_head_dim (the larger of q's and v's). Of several for the same the first counts whose
-// workgroups (min_workgroups of them) the chip's LDS holds.
+// workgroups (min_workgroups of them; one, of boards) the chip's LDS holds.
 struct TileShape {
   int max_head_dim;
   int block_m, block_n;
@@ -26,6 +26,7 @@ struct Target {
   int depth;  // dims that an operand of q.k covers
   bool transposed_values;
   std::span<const TileShape> shapes;
+  std::span<const TileShape> board_shapes;  // none: boards are left to short_sequence.h
 };
 
 // 8 waves share the way of a tile to LDS; with head_dim 256 outputs take half the registers, and Q waits in LDS.
@@ -39,8 +40,13 @@ constexpr std::array kSm80Shapes{TileShape{64, 128, 64, 4, 2, false, 1, 2}, Tile
                                  TileShape{128, 128, 64, 4, 2, true, 1, 2}, TileShape{128, 128, 32, 4, 2, true, 1, 2},
                                  TileShape{128, 128, 32, 4, 2, true, 1, 1}, TileShape{256, 128, 64, 8, 2, true, 1, 1},
                                  TileShape{256, 128, 32, 8, 2, true, 1, 1}, TileShape{256, 64, 32, 4, 2, true, 1, 1}};
-constexpr std::array kTargets{Target{"gfx11", 16, true, kRdnaShapes}, Target{"gfx12", 16, true, kRdnaShapes},
-                              Target{"cdna3", 32, true, kCdna3Shapes}, Target{"sm80", 32, false, kSm80Shapes}};
+// Chess boards, with all their rows in one tile: registers for many workgroups at once, whose memory is on its way.
+constexpr int64_t kMostBoardRows = 64;
+constexpr std::array kSm80BoardShapes{TileShape{32, 64, 64, 4, 1, false, 1, 6}, TileShape{64, 64, 64, 4, 1, false, 1, 3},
+                                      TileShape{128, 64, 64, 4, 1, true, 1, 3}};
+constexpr std::array kTargets{Target{"gfx11", 16, true, kRdnaShapes, {}}, Target{"gfx12", 16, true, kRdnaShapes, {}},
+                              Target{"cdna3", 32, true, kCdna3Shapes, {}},
+                              Target{"sm80", 32, false, kSm80Shapes, kSm80BoardShapes}};
 
 class Forward final : public Family {
  public:
@@ -58,7 +64,7 @@ class Forward final : public Family {
     }
     return grid_fits(workgroups(p, s));
   }
-  double rank(const Problem& /*problem*/) const override { return 20; }
+  double rank(const Problem& p) const override { return boards(p) ? 32 : 20; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
     LaunchPlan plan;
     const Specialisation s = specialisation(p, chip);
@@ -72,10 +78,21 @@ class Forward final : public Family {
   static int64_t workgroups(const Problem& p, const Specialisation& s) {
     return (p.seqlen_q + s.block_m - 1) / s.block_m * p.batch * p.num_heads;
   }
+  // Where this is faster than short_sequence.h (on the H200, docs/performance/nvidia.md): not for 32 dims with a bias.
+  bool boards(const Problem& p) const {
+    if (target_.board_shapes.empty()) return false;
+    const bool rows = p.dtype != DType::fp32 && strides_are_whole(p) && !p.variable_lengths();
+    const bool plain = p.window_left < 0 && p.window_right < 0 && !p.keep_mask.present && !p.alibi_slopes.present && p.softcap <= 0;
+    const int64_t dim = std::max(p.head_dim, p.head_dim_v);
+    return rows && plain && p.dropout == 0 && p.seqlen_q > kMostBoardRows / 2 && p.seqlen_q <= kMostBoardRows &&
+           p.seqlen_k <= kMostBoardRows && dim <= target_.board_shapes.back().max_head_dim && (dim > 32 || !p.bias.present);
+  }
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
-    for (const TileShape& shape : target_.shapes) {
+    const bool board = boards(p);
+    for (const TileShape& shape : board ? target_.board_shapes : target_.shapes) {
       const Specialisation s = specialisation(p, chip, shape);
-      if (std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim && s.min_workgroups * s.lds_bytes <= chip.lds_bytes) return s;
+      const bool fits = (board ? 1 : s.min_workgroups) * s.lds_bytes <= chip.lds_bytes;
+      if (fits && std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim) return s;
     }
     return specialisation(p, chip, target_.shapes.back());
   }

@@ -202,9 +202,8 @@ class Stage {
     }
     copy_commit();
   }
-  // After the first fetch(): Q is in LDS after the next barrier. Registers need one here.
+  // After the first fetch(), for registers: the first tile's publish() would do.
   FULMEN_DEVICE static void publish_queries(const QuerySource& /*source*/) {
-    if constexpr (kQueriesInLds) return;
     copy_wait<1>();
     barrier();
   }
