@@ -67,7 +67,7 @@ def raw_call() -> ctypes.CDLL:
     return loaded
 
 
-def wrapped_ops() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+def wrapped_ops(key: str = "CPU") -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
     """The same call as a custom_op, and by define and impl: the usual ways to bring a kernel to torch."""
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -76,7 +76,7 @@ def wrapped_ops() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tens
     custom = torch.library.custom_op("fulmen_bench::custom", call, mutates_args=())
     library = torch.library.Library("fulmen_bench", "FRAGMENT")
     library.define("defined(Tensor q, Tensor k, Tensor v) -> Tensor")
-    library.impl("defined", call, "CPU")
+    library.impl("defined", call, key)
     wrapped_ops.library = library  # lives as long as its op
     return custom, torch.ops.fulmen_bench.defined.default
 

@@ -65,39 +65,63 @@ class Step:
         return seconds, loss.item()
 
 
-def measure_time(length: int, arguments: argparse.Namespace, results: multiprocessing.SimpleQueue) -> None:
-    """Puts {implementation: (seconds of each step, loss)}. They take turns, so that what else the machine does hits all alike."""
+def measure_time(length: int, arguments: argparse.Namespace) -> dict[str, tuple[list[float], float]]:
+    """{implementation: (seconds of each step, loss)}. They take turns, so that what else the machine does hits all alike."""
     steps = {name: Step(name, length, arguments) for name in IMPLEMENTATIONS}
     found = {name: ([], step.run()[1]) for name, step in steps.items()}  # that warms up, too
     for _ in range(arguments.steps):
         for name, step in steps.items():
             found[name][0].append(step.run()[0])
-    results.put(found)
+    return found
 
 
-def measure_memory(implementation: str, length: int, arguments: argparse.Namespace, results: multiprocessing.SimpleQueue) -> None:
-    """Puts the MiB that a step needs at most, beside the model."""
+def measure_memory(implementation: str, length: int, arguments: argparse.Namespace) -> float:
+    """The MiB that a step needs at most, beside the model."""
     step = Step(implementation, length, arguments)
     if step.device.type == "cuda":
         step.run()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         step.run()
-        results.put((torch.cuda.max_memory_allocated() - before) / 2**20)
-        return
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
     before = resident()
     step.run()
-    results.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10 - before)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10 - before
 
 
-def in_a_process(context: multiprocessing.context.BaseContext, target: Callable[..., None], *arguments: Any) -> Any:
+def put_result(target: Callable[..., Any], arguments: tuple[Any, ...], results: multiprocessing.SimpleQueue) -> None:
+    results.put(target(*arguments))
+
+
+def in_a_process(target: Callable[..., Any], *arguments: Any) -> Any:
+    """target(*arguments), in a process of its own: what it has in memory is then the step's alone."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "transformers.models.bert.modeling_bert"])
     results = context.SimpleQueue()
-    process = context.Process(target=target, args=(*arguments, results))
+    process = context.Process(target=put_result, args=(target, arguments, results))
     process.start()
     process.join()
     if process.exitcode != 0:
-        raise SystemExit(f"{target.__name__}{arguments[:-1]}: the process ended with {process.exitcode}")
+        raise SystemExit(f"{target.__name__}{arguments}: the process ended with {process.exitcode}")
     return results.get()
+
+
+def measure(length: int, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """A row for each implementation."""
+    found = {}
+    # A GPU's memory is counted by torch.
+    measured = in_a_process if arguments.device == "cpu" else lambda target, *given: target(*given)
+    for name, (seconds, loss) in measured(measure_time, length, arguments).items():
+        times = [1e3 * one for one in seconds]
+        found[name] = {
+            "length": length,
+            "implementation": name,
+            "ms": statistics.median(times),
+            "fastest ms": min(times),
+            "MiB": measured(measure_memory, name, length, arguments),
+            "loss": loss,
+        }
+    return found
 
 
 def plot(rows: list[dict], path: pathlib.Path) -> None:
@@ -119,7 +143,7 @@ def plot(rows: list[dict], path: pathlib.Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def main() -> None:
+def options(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
@@ -132,27 +156,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--csv", type=pathlib.Path)
     parser.add_argument("--plot", type=pathlib.Path)
-    arguments = parser.parse_args()
+    return parser.parse_args(given)
 
-    context = multiprocessing.get_context("forkserver" if arguments.device == "cpu" else "spawn")
-    context.set_forkserver_preload(["torch", "transformers.models.bert.modeling_bert"])
+
+def main() -> None:
+    arguments = options()
     what = f"batch {arguments.batch}, {arguments.layers} layers, {arguments.steps} steps in turn"
     print(f"{arguments.device}, {arguments.dtype}, {what}")
     print(f"{'length':>6} {'':>7} {'median ms':>9} {'fastest':>9} {'vs eager':>8} {'peak MiB':>9} {'vs eager':>8}  loss")
     rows = []
     for length in arguments.lengths:
-        found = {}
-        for name, (seconds, loss) in in_a_process(context, measure_time, length, arguments).items():
-            peak = in_a_process(context, measure_memory, name, length, arguments)
-            times = [1e3 * one for one in seconds]
-            found[name] = {
-                "length": length,
-                "implementation": name,
-                "ms": statistics.median(times),
-                "fastest ms": min(times),
-                "MiB": peak,
-                "loss": loss,
-            }
+        found = measure(length, arguments)
         eager = found["eager"]
         for name, row in found.items():
             faster, smaller = eager["ms"] / row["ms"], 100 * (row["MiB"] / eager["MiB"] - 1)
