@@ -63,7 +63,7 @@ OPTIONAL_TENSORS = ("bias", "keep_mask", "alibi_slopes", "sinks")
 # At the end of both tuples, where sequences differ in length.
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table")
 LONGEST = ("max_seqlen_q", "max_seqlen_k")
-_PLACE_OF_LENGTHS = 16
+PLACE_OF_LENGTHS = 16
 GRADIENTS = ("q", "k", "v", "bias", "sinks")
 
 
@@ -80,7 +80,8 @@ class Arguments(NamedTuple):
 
 
 def with_lengths(tensors: tuple[Any, ...], lengths: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*tensors, *(None,) * (_PLACE_OF_LENGTHS - len(tensors)), *lengths) if lengths else tensors
+    """The tuple that fulmen._core takes, with those of LENGTHS in their places; lengths may be empty."""
+    return (*tensors, *(None,) * (PLACE_OF_LENGTHS - len(tensors)), *lengths) if lengths else tensors
 
 
 def read(function: str, given: Mapping[str, Any]) -> Arguments:
@@ -121,8 +122,7 @@ class Framework(NamedTuple):
     backward: Callable[[tuple[Any, ...], tuple[Any, ...], str | None, bool, int], tuple[Any, ...]]
     to_host: Callable[[Array], Array]  # what the reference can read
     from_host: Callable[[np.ndarray, Array], Array]  # a NumPy array as one like the second
-    # forward with the tensors of LENGTHS after the others; None where the framework has no such thing.
-    forward_lengths: Callable[[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], str | None, bool, bool], Any] | None = None
+    append_kv: Callable[..., tuple[Array | None, Array]] | None = None  # None is fulmen._core's
 
 
 # By the type of q; None where memory is all.

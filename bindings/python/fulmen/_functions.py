@@ -167,15 +167,8 @@ def attention(
         or max_seqlen_q is not None
         or max_seqlen_k is not None
     ):
-        lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table)
+        tensors = with_lengths(tensors, (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table))
         scalars = (*scalars, max_seqlen_q, max_seqlen_k)
-        if framework is not None and framework.forward_lengths is None:
-            raise NotImplementedError(
-                f"sequences of different lengths: NumPy arrays and torch tensors are accepted, q is of type {kind.__name__}"
-            )
-        if framework is not None:
-            return framework.forward_lengths(tensors, lengths, scalars, device, bhsd, return_lse)
-        tensors = with_lengths(tensors, lengths)
     if framework is None:
         return _core.forward(tensors, scalars, device, bhsd, return_lse)
     return framework.forward(tensors, scalars, device, bhsd, return_lse)
@@ -355,7 +348,9 @@ def append_kv(
       (q rotated, or None; the lengths afterwards, as attention() takes them as seqlens_k). Errors are those of attention().
     """
     tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
-    return _core.append_kv(tensors, device, rotary_interleaved, queries_advance, num_threads)
+    framework = framework_of(k_cache)
+    append = _core.append_kv if framework is None or framework.append_kv is None else framework.append_kv
+    return append(tensors, device, rotary_interleaved, queries_advance, num_threads)
 
 
 def devices() -> list[Device]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+import fulmen.torch  # noqa: F401  registers torch.ops.fulmen
 from fulmen._functions import append_kv, attention, dropout_mask
 
 __all__ = [

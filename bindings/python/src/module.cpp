@@ -8,6 +8,7 @@
 #include "call.h"
 #include "kv_cache.h"
 #include "run.h"
+#include "torch_observers.h"
 #include "xla.h"
 
 namespace fulmen::python {
@@ -246,6 +247,8 @@ NB_MODULE(_core, m) {
   m.def("explain", &py::explain, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a, "wanted"_a);
   m.def("dropout_mask", &py::dropout_mask, "tensors"_a, "options"_a, "bhsd"_a);
   m.def("append_kv", &py::append_kv, "tensors"_a, "device"_a.none(), "rotary_interleaved"_a, "queries_advance"_a, "num_threads"_a);
+  m.def("set_torch_questions", &py::set_torch_questions, "questions"_a, "grad_enabled"_a, "plain_types"_a);
+  m.def("torch_observers", &py::torch_observers, "tensors"_a);
   m.def("devices", &py::devices);
   m.def("xla_handlers", &py::xla_handlers);
   m.attr("__version__") = fulmen_version();

@@ -55,7 +55,10 @@ SharedPlan find_or_make_plan(Pass pass, const Call& call, int& status) {
   }
   const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
   fulmen_plan* made = nullptr;
-  status = create(&call.tensors, &call.options, call.device_name(), &made);
+  {
+    nb::gil_scoped_release no_gil;  // a kernel may be compiled; to look for one the GIL stays, as no lock is held for longer
+    status = create(&call.tensors, &call.options, call.device_name(), &made);
+  }
   if (status != FULMEN_OK) return nullptr;
   SharedPlan plan(made, [](fulmen_plan* one) { fulmen_plan_destroy(one); });
   const std::lock_guard lock(kept.mutex);

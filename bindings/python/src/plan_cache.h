@@ -11,7 +11,7 @@ namespace fulmen::python {
 
 using SharedPlan = std::shared_ptr<const fulmen_plan>;
 
-// The plan of the call; on an error null, and status says which. Without the GIL, from any thread.
+// The plan of the call; on an error null, and status says which. With the GIL, which it leaves to others while it makes a plan.
 SharedPlan find_or_make_plan(Pass pass, const Call& call, int& status);
 
 }  // namespace fulmen::python

@@ -53,11 +53,7 @@ void run(Pass pass, const Call& call) {
     return check(status);
   }
   // Between planning and running the framework is asked for memory, which takes the GIL.
-  SharedPlan plan;
-  {
-    nb::gil_scoped_release no_gil;
-    plan = find_or_make_plan(pass, call, status);
-  }
+  const SharedPlan plan = find_or_make_plan(pass, call, status);
   check(status);
   const size_t bytes = fulmen_plan_workspace_bytes(plan.get());
   const Workspace workspace = new_workspace(call.objects[kQ], q, bytes);

@@ -51,14 +51,15 @@ def _fold(size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[list
 
 
 def _one_by_one(op: Callable[..., tuple[torch.Tensor, ...]], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-    """For what one call can't tell apart: sinks of their own, a sum over a part of the sequences."""
+    """For what one call can't tell apart: sinks of their own, a sum over a part of the sequences, packed sequences."""
     results = [op(*(a if d is None else a.select(d, n) for a, d in zip(args, dims, strict=True))) for n in range(size)]
     stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
     return stacked, (0,) * len(stacked)
 
 
 def _map_forward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-    if dims[_SINKS] is not None or dims[_RNG] is not None:
+    varlen = len(args) > _ops.SHARED + 1
+    if varlen or dims[_SINKS] is not None or dims[_RNG] is not None:
         return _one_by_one(op, size, dims, args)
     folded, batch = _fold(size, dims, args)
     out, lse = op(*folded)
@@ -69,7 +70,8 @@ def _map_forward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args:
 
 def _map_backward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
     wanted = args[-1]
-    if dims[_SINKS] is not None or dims[_RNG] is not None or wanted & _SUMMED:
+    varlen = len(args) > _ops.SHARED + 5
+    if varlen or dims[_SINKS] is not None or dims[_RNG] is not None or wanted & _SUMMED:
         return _one_by_one(op, size, dims, args)
     folded, batch = _fold(size, dims, args)
     out, lse, dout, dlse = range(_ops.SHARED, _ops.SHARED + 4)
@@ -84,11 +86,12 @@ def _map_backward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args
 
 
 class Attention(torch.autograd.Function):
-    """torch.ops.fulmen.attention for torch.func.grad and its kin, to which an op's registered autograd is closed."""
+    """The ops for torch.func.grad and its kin, to which an op's registered autograd is closed."""
 
     @staticmethod
     def forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.ops.fulmen.attention(*args)
+        varlen = len(args) > _ops.SHARED + 1
+        return torch.ops.fulmen.attention_varlen(*args) if varlen else torch.ops.fulmen.attention(*args)
 
     setup_context = staticmethod(_ops.save_for_backward)
 
@@ -104,7 +107,8 @@ class Attention(torch.autograd.Function):
 class AttentionBackward(torch.autograd.Function):
     @staticmethod
     def forward(*args: Any) -> tuple[torch.Tensor, ...]:
-        return torch.ops.fulmen.attention_backward(*args)
+        varlen = len(args) > _ops.SHARED + 5
+        return torch.ops.fulmen.attention_varlen_backward(*args) if varlen else torch.ops.fulmen.attention_backward(*args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -125,5 +129,6 @@ def _register(name: str, rule: Callable[..., Any]) -> None:
 
 
 if hasattr(torch.library, "register_vmap"):  # torch 2.5
-    _register("attention", _map_forward)
-    _register("attention_backward", _map_backward)
+    for _name in ("attention", "attention_varlen"):
+        _register(_name, _map_forward)
+        _register(f"{_name}_backward", _map_backward)
