@@ -177,11 +177,75 @@ def test_reference_and_plan(rng):
     assert_close(fulmen.attention(q, k, v, kernel=kernel, verify=True, num_threads=1), attention_float64(q, k, v)[0], "fp32")
 
 
+LENGTHS_Q, LENGTHS_K = [9, 0, 1, 30], [17, 5, 40, 30]
+
+
+def packed(rng):
+    """q, k, v, the lengths as numbers that may be traced, and those that may not."""
+    q, k, v = (normal(rng, (sum(n), h, 24)) for n, h in ((LENGTHS_Q, 4), (LENGTHS_K, 2), (LENGTHS_K, 2)))
+    cu = [np.cumsum([0, *n], dtype=np.int32) for n in (LENGTHS_Q, LENGTHS_K)]
+    return (q, k, v), cu, {"max_seqlen_q": 30, "max_seqlen_k": 40, "causal": True}
+
+
+def test_packed_sequences(rng):
+    tensors, cu, options = packed(rng)
+    dout, dlse = normal(rng, tensors[0].shape), normal(rng, (4, sum(LENGTHS_Q)))
+
+    def loss(q, k, v, cu_q, cu_k):
+        out, lse = fulmen.attention(q, k, v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, return_lse=True, **options)
+        return (out * dout).sum() + (jnp.where(jnp.isfinite(lse), lse, 0) * dlse).sum(), (out, lse)
+
+    by_numpy = {"cu_seqlens_q": cu[0], "cu_seqlens_k": cu[1], **options}
+    out, lse = fulmen.attention(*tensors, return_lse=True, **by_numpy)
+    expected = fulmen.attention_backward(dout, *tensors, out, lse, dlse=dlse, **by_numpy)
+    step = jax.grad(loss, (0, 1, 2), has_aux=True)
+    for call in (step, jax.jit(step)):
+        gradients, results = call(*map(jnp.asarray, (*tensors, *cu)))
+        np.testing.assert_array_equal(results[0], out)
+        np.testing.assert_array_equal(results[1], lse)
+        for ours, theirs in zip(gradients, expected[:3], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    by_hand = fulmen.attention_backward(*map(jnp.asarray, (dout, *tensors, out, lse)), dlse=jnp.asarray(dlse), **by_numpy)
+    np.testing.assert_array_equal(by_hand.dk, expected.dk)
+    # Mapped over queries, and over queries and lengths.
+    queries, others = np.stack([tensors[0], tensors[0] * 0.5]), np.stack([cu[0], np.array([0, 3, 9, 10, 40], np.int32)])
+    mapped = jax.vmap(lambda q, c: loss(q, *map(jnp.asarray, tensors[1:]), c, jnp.asarray(cu[1]))[1][0])(queries, others)
+    for n in range(2):
+        alone = fulmen.attention(queries[n], *tensors[1:], **{**by_numpy, "cu_seqlens_q": others[n]})
+        np.testing.assert_array_equal(mapped[n], alone)
+    with pytest.raises(Exception, match=r"cu_seqlens_k\[4\] is 93: k has 92 rows"):
+        jax.jit(loss)(*map(jnp.asarray, (*tensors, cu[0], cu[1] + 1)))[0].block_until_ready()
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_cached_keys(paged, rng):
+    q, cache = normal(rng, (2, 3, 4, 24)), [normal(rng, (6, 8, 2, 24)) for _ in "kv"]
+    table, used = rng.permutation(6).astype(np.int32).reshape(2, 3), np.array([19, 7], np.int32)
+    before = np.array([2, 0], np.int32)
+    settings = {"seqlens_k": used, "leftpad_k": before, "causal": True}
+    if paged:
+        settings["block_table"] = table
+    else:
+        cache = [t.reshape(2, 24, 2, 24) for t in cache]
+    traced = {n: jnp.asarray(t) for n, t in settings.items() if isinstance(t, np.ndarray)}
+    call = jax.jit(lambda q, k, v, lengths: fulmen.attention(q, k, v, return_lse=True, causal=True, **lengths))
+    expected = fulmen.attention(q, *cache, return_lse=True, **settings)
+    for ours, theirs in zip(call(*map(jnp.asarray, (q, *cache)), traced), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(ValueError, match="is given: the backward pass takes packed sequences"):
+        jax.grad(lambda q: call(q, *map(jnp.asarray, cache), traced)[0].sum())(jnp.asarray(q))
+
+
 ERRORS = {
     "lengths": (
-        lambda q, k, v: fulmen.attention(q, k, v, max_seqlen_k=3),
-        NotImplementedError,
-        "sequences of different lengths: NumPy arrays and torch tensors are accepted",
+        lambda q, k, v: fulmen.attention(q, k, v, seqlens_k=jnp.ones(2)),
+        TypeError,
+        "seqlens_k has dtype float32: .*, int32 for lengths are accepted",
+    ),
+    "packed": (
+        lambda q, k, v: fulmen.attention(q, k, v, cu_seqlens_q=jnp.zeros(3, jnp.int32), max_seqlen_q=1),
+        ValueError,
+        r"q has shape .*: beside cu_seqlens_q \[total_q, heads, head_dim\] is accepted",
     ),
     "shape": (lambda q, k, v: fulmen.attention(q[0], k, v), ValueError, r"q has shape \[37, 4, 24\]"),
     "dtype": (lambda q, k, v: fulmen.attention(q.astype(jnp.int32), k, v), TypeError, "q has dtype int32: float32, float16"),

@@ -17,7 +17,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from fulmen import _core
-from fulmen._arguments import SCALARS, Framework
+from fulmen._arguments import LENGTHS, LONGEST, PLACE_OF_LENGTHS, SCALARS, Framework, with_lengths
 
 for _name, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
@@ -28,6 +28,7 @@ _INPUTS = 8
 _DIFFERENTIABLE = (0, 1, 2, _BIAS, _SINKS)
 _DTYPES = ("float32", "float16", "bfloat16", "bool")
 _NAMES = ("q", "k", "v", "out", "bias", "keep_mask", "alibi_slopes", "sinks", "lse", "dout", "dlse")
+_NAMES = (*_NAMES, *("",) * (PLACE_OF_LENGTHS - len(_NAMES)), *LENGTHS)
 _CAUSAL = {False: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
 _AT = {name: at for at, name in enumerate(SCALARS)}
 
@@ -35,7 +36,7 @@ _AT = {name: at for at, name in enumerate(SCALARS)}
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    scalars: tuple[Any, ...]  # in the order of SCALARS; the seed and the offset are an array's business
+    scalars: tuple[Any, ...]  # in the order of SCALARS, and LONGEST; the seed and the offset are an array's business
     device: str | None
     bhsd: bool
     want_lse: bool
@@ -67,14 +68,17 @@ def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> No
             continue
         if not isinstance(tensor, jax.Array | np.ndarray):
             raise TypeError(f"{name} is of type {type(tensor).__name__}: a JAX array is accepted, as q is one")
-        if tensor.dtype.name not in _DTYPES:
-            raise TypeError(f"{name} has dtype {tensor.dtype.name}: {', '.join(_DTYPES[:3])}, and bool for keep_mask, are accepted")
+        if tensor.dtype.name not in (("int32",) if name in LENGTHS else _DTYPES):
+            raise TypeError(
+                f"{name} has dtype {tensor.dtype.name}: "
+                f"{', '.join(_DTYPES[:3])}, bool for keep_mask, int32 for lengths are accepted"
+            )
         if isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer):
             platforms = {device.platform for device in tensor.devices()}
             if platforms != {"cpu"}:
                 raise ValueError(f"{name} is on {', '.join(sorted(platforms))}: JAX arrays on cpu are accepted")
-    inputs = tuple(None if t is None else jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors[:_INPUTS])
-    _check(inputs, options, wanted)
+    inputs = with_lengths(tensors[:_INPUTS], tensors[PLACE_OF_LENGTHS:])
+    _check(tuple(None if t is None else jax.ShapeDtypeStruct(t.shape, t.dtype) for t in inputs), options, wanted)
 
 
 def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]]:
@@ -103,7 +107,7 @@ def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]
 
 
 def _attributes(options: _Options, arguments: int, results: int) -> dict[str, Any]:
-    given = dict(zip(SCALARS, options.scalars, strict=True))
+    given = dict(zip((*SCALARS, *LONGEST), options.scalars, strict=False))
     attributes = {
         "arguments": np.int64(arguments),
         "results": np.int64(results),
@@ -115,6 +119,7 @@ def _attributes(options: _Options, arguments: int, results: int) -> dict[str, An
     }
     if given["softmax_scale"] is not None:
         attributes["softmax_scale"] = np.float32(given["softmax_scale"])
+    attributes.update({name: np.int64(given[name]) for name in LONGEST if given.get(name) is not None})
     for name, value in (("kernel", given["kernel"]), ("device", options.device)):
         if value:
             attributes[name] = value
@@ -133,10 +138,11 @@ def _call(target: str, options: _Options, tensors: tuple[Any, ...], random: Any,
 
 def _computed(options: _Options, tensors: tuple[Any, ...], random: Any, want_lse: bool) -> tuple[Any, Any]:
     q, v = tensors[0], tensors[2]
-    rows = q.shape[:3] if options.bhsd else (q.shape[0], q.shape[2], q.shape[1])
-    results = {_OUT: jax.ShapeDtypeStruct((*q.shape[:3], v.shape[3]), q.dtype)}
+    *leading, rows, heads, _ = q.shape  # packed ones have no batch
+    of_lse = q.shape[:3] if options.bhsd else (*leading, heads, rows)
+    results = {_OUT: jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype)}
     if want_lse:
-        results[_LSE] = jax.ShapeDtypeStruct(rows, jnp.float32)
+        results[_LSE] = jax.ShapeDtypeStruct(of_lse, jnp.float32)
     out, *lse = _call("fulmen_attention", options, tensors, random, results)
     return out, lse[0] if want_lse else None
 
@@ -166,9 +172,10 @@ def _attention_backward(options: _Options, saved: Any, cotangents: Any) -> tuple
     tensors, random, out, lse, wanted = saved
     dout, dlse = (None if isinstance(one, SymbolicZero) else one for one in cotangents)
     dout = jnp.zeros_like(out) if dout is None else dout
-    filled = (*tensors[:_OUT], out, *tensors[_BIAS:], lse, dout, dlse)
-    by_place = [None] * _INPUTS
+    filled = with_lengths((*tensors[:_OUT], out, *tensors[_BIAS:_INPUTS], lse, dout, dlse), tensors[PLACE_OF_LENGTHS:])
+    by_place = [None] * len(tensors)
     if wanted.gradients:
+        _checked(tensors, options, wanted.gradients)
         for at, gradient in zip(_DIFFERENTIABLE, _gradients(options, filled, random, wanted.gradients), strict=True):
             by_place[at] = gradient
     return tuple(by_place), None

@@ -100,12 +100,14 @@ class Execution {
     fulmen_tensors_init(&tensors_);
     read_options(attributes);
     const auto read = [&](const char* name) { return number<int64_t>(attributes, name, DataType::int64, 0); };
-    const bool bhsd = read("bhsd") != 0;
+    const int64_t given = read("arguments");
+    const auto present = [given](Place place) { return (given >> place & 1) != 0; };
+    const Layout layout{read("bhsd") != 0, present(kCuSeqlensQ), present(kCuSeqlensK) && !present(kBlockTable)};
     const Buffers &arguments = frame.arguments, &results = frame.results;
-    const int leading = static_cast<int>(arguments.buffers[0]->rank) - 4;
+    const int leading = static_cast<int>(arguments.buffers[0]->rank) - (layout.packed_q ? 3 : 4);
     sizes_.assign(results.buffers[0]->dims, results.buffers[0]->dims + leading);
-    const int64_t used = place(arguments, read("arguments"), leading, bhsd);
-    place(results, read("results"), leading, bhsd);
+    const int64_t used = place(arguments, given, leading, layout);
+    place(results, read("results"), leading, layout);
     if (used < arguments.size) random_ = std::make_unique<Mapped>(*arguments.buffers[used], leading);
   }
 
@@ -145,6 +147,8 @@ class Execution {
     options_.causal = static_cast<int32_t>(integer("causal", options_.causal));
     options_.window_left = integer("window_left", options_.window_left);
     options_.window_right = integer("window_right", options_.window_right);
+    options_.max_seqlen_q = integer("max_seqlen_q", options_.max_seqlen_q);
+    options_.max_seqlen_k = integer("max_seqlen_k", options_.max_seqlen_k);
     options_.deterministic = integer("deterministic", 0) != 0;
     options_.num_threads = static_cast<int32_t>(integer("num_threads", 0));
     options_.verify = integer("verify", 0) != 0;
@@ -154,7 +158,7 @@ class Execution {
   }
 
   // Returns how many of the buffers have a place.
-  int64_t place(const Buffers& buffers, int64_t places, int leading, bool bhsd) {
+  int64_t place(const Buffers& buffers, int64_t places, int leading, const Layout& layout) {
     int64_t next = 0;
     for (int at = 0; at < kPlaces; ++at) {
       if ((places >> at & 1) == 0) continue;
@@ -167,7 +171,7 @@ class Execution {
       int64_t stride = 1;
       for (int d = view.ndim; d-- > 0; stride *= std::max<int64_t>(view.shape[d], 1)) view.strides[d] = stride;
       fulmen_tensor& tensor = tensors_.*kMembers[at];
-      tensor = placed(static_cast<Place>(at), view, {.bhsd = bhsd});
+      tensor = placed(static_cast<Place>(at), view, layout);
       operands_.push_back({&tensor, Mapped(buffer, leading)});
     }
     return next;
