@@ -1,7 +1,9 @@
 #include "run.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include "plan_cache.h"
 
@@ -15,9 +17,10 @@ using Plan = std::unique_ptr<fulmen_plan, DestroyPlan>;
 
 }  // namespace
 
-// Kept, as fresh memory costs a page fault for every 4 KiB of it.
+// Kept, as fresh memory costs a page fault for every 4 KiB of it. Not beyond the tiles of each thread: what a long backward pass
+// adds to them would stand beside all that a training step keeps. malloc has it ready for the next call, and for tensors meanwhile.
 void* host_workspace(size_t bytes) {
-  constexpr size_t kMostKept = size_t{64} << 20;
+  static const size_t kMostKept = std::min<size_t>(std::max(1U, std::thread::hardware_concurrency()), 64) << 20;
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
