@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[[], *parts], help="all where none is named")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES), help="of the checks")
+    parser.add_argument("--only", default="", help="checks whose case holds this")
     parser.add_argument("--layers", type=int, default=12, help="of the model in training")
     parser.add_argument("--tokens", type=int, default=32768, help="of a step in training")
     arguments = parser.parse_args()
@@ -152,7 +153,7 @@ def main() -> None:
         if part == "checks":
             from gpu_checks import Checks
 
-            failed = sum(Checks(DTYPES[name], report).all() for name in arguments.dtypes)
+            failed = sum(Checks(DTYPES[name], report, arguments.only).all() for name in arguments.dtypes)
         elif part == "overhead":
             overhead(report)
         else:

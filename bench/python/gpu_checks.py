@@ -133,8 +133,8 @@ def worst(ours: Tensor, exact: Tensor, same: Tensor, gradient: bool, extra: floa
 
 
 class Checks:
-    def __init__(self, dtype: torch.dtype, report: Callable[..., None]) -> None:
-        self.dtype, self.report, self.failed = dtype, report, 0
+    def __init__(self, dtype: torch.dtype, report: Callable[..., None], only: str = "") -> None:
+        self.dtype, self.report, self.only, self.failed = dtype, report, only, 0
 
     def check(
         self,
@@ -147,7 +147,9 @@ class Checks:
         douts: Sequence[Tensor] = (),
         extra: float = 0.0,
     ) -> None:
-        """reference: of the same inputs in any precision; its further results are compared as they are."""
+        """reference: of the same inputs in any precision."""
+        if self.only not in name:
+            return
         doubles = [t.double() if t.is_floating_point() else t for t in inputs]
         exact = run(reference, doubles, [t.double() for t in douts])
         same = run(reference, inputs, [t.to(like.dtype) for t, like in zip(douts, tuple_of(reference(*inputs)), strict=False)])
@@ -345,13 +347,13 @@ class Checks:
                     outs.append(standard(*(t[None].to(q.dtype) for t in (query, old[0][n], old[1][n])))[0][0])
             return torch.cat(outs)
 
-        def generated(graphed: bool) -> Function:
+        def generated(graphed: bool = False, backend: str | None = None) -> Function:
             def way(_function: Function, _inputs: Sequence[Tensor], _douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
                 k_cache, v_cache = (pages_of([t[: used[n]] for n, t in enumerate(rows)]) for rows in old)
                 lengths = torch.tensor(used, dtype=torch.int32, device="cuda")
                 now = [t.clone() for t in steps[0]]
 
-                def step() -> Tensor:
+                def one_step() -> Tensor:
                     out = flash_attn.flash_attn_with_kvcache(
                         now[0],
                         k_cache,
@@ -367,6 +369,8 @@ class Checks:
                     lengths.add_(1)
                     return out
 
+                torch._dynamo.reset()
+                step = one_step if backend is None else torch.compile(one_step, fullgraph=True, backend=backend)
                 if graphed:
                     step()  # compiles; what it appends is appended again
                     graph = torch.cuda.CUDAGraph()
@@ -388,7 +392,8 @@ class Checks:
             return way
 
         name = "flash_attn_with_kvcache, append, rotary, pages"
-        self.check(name, reference, reference, [steps[0][0]], ways={"eager": generated(False), "graph": generated(True)})
+        ways = {"eager": generated(), "graph": generated(graphed=True), "compiled": generated(backend="aot_eager")}
+        self.check(name, reference, reference, [steps[0][0]], ways=ways)
 
     def module(self) -> None:
         layer = fulmen.torch.FlashAttention()

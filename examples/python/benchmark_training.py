@@ -49,7 +49,8 @@ class Step:
         config._attn_implementation = implementation
         self.device = torch.device(arguments.device)
         place = {"device": self.device, "dtype": getattr(torch, arguments.dtype)}
-        self.model = transformers.BertModel(config, add_pooling_layer=False).to(**place).train()
+        with self.device:  # random numbers are drawn there
+            self.model = transformers.BertModel(config, add_pooling_layer=False).to(**place).train()
         self.tokens = torch.randint(0, config.vocab_size, (arguments.batch, length), device=self.device)
         self.direction = torch.randn(config.hidden_size, **place)
 
