@@ -174,6 +174,9 @@ def test_reference_and_plan(rng):
     assert isinstance(fulmen.attention_reference(q, k, v), jax.Array)
     assert_close(fulmen.attention_reference(q, k, v), attention_float64(q, k, v)[0], "fp32")
     kernel = fulmen.plan(q, k, v).kernel
+    assert (
+        fulmen.verify(q, k, v, fulmen.attention(q, k, v)).ok and not fulmen.verify(q, k, v, q).ok
+    )  # that they can't be written is right
     assert_close(fulmen.attention(q, k, v, kernel=kernel, verify=True, num_threads=1), attention_float64(q, k, v)[0], "fp32")
 
 

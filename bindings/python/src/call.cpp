@@ -211,7 +211,7 @@ fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
   return t;
 }
 
-Call::Call(nb::handle tuple, nb::handle option_tuple, nb::handle device_object, bool bhsd) {
+Call::Call(nb::handle tuple, nb::handle option_tuple, nb::handle device_object, bool bhsd, bool writes) {
   fulmen_tensors_init(&tensors);
   fulmen_options_init(&options);
   read_options(option_tuple, *this);
@@ -226,7 +226,7 @@ Call::Call(nb::handle tuple, nb::handle option_tuple, nb::handle device_object, 
     if (!object.is_none()) set(static_cast<Place>(at), object);
   }
   const bool backward = has(kDout);
-  for (int at = 0; at < kPlaces; ++at) {
+  for (int at = 0; writes && at < kPlaces; ++at) {
     if (has(static_cast<Place>(at)) && is_written(static_cast<Place>(at), backward) && !arrays[at].writable) {
       throw nb::value_error((std::string(kPlaceNames[at]) + " is read-only: it is written").c_str());
     }

@@ -54,8 +54,8 @@ fulmen_tensor placed(Place place, const View& view, const Layout& layout);
 struct Call {
   // options: (softmax_scale, softcap, causal, window_left, window_right, dropout, dropout_seed, dropout_offset, deterministic,
   // kernel, num_threads, verify), and max_seqlen_q, max_seqlen_k where they are said. device: a name, or None for where q is.
-  // Throws TypeError and ValueError, which name the argument.
-  Call(nb::handle tensors, nb::handle options, nb::handle device, bool bhsd);
+  // writes: into the outputs that are given. Throws TypeError and ValueError, which name the argument.
+  Call(nb::handle tensors, nb::handle options, nb::handle device, bool bhsd, bool writes = true);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 

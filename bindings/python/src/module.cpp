@@ -141,7 +141,7 @@ nb::object reference_backward(nb::tuple tensors, nb::tuple options, bool bhsd, i
 
 // (ok, worst_error, baseline_error, bound, lse_error, tensor, message)
 nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
-  Call call(tensors, options, nb::none(), bhsd);
+  Call call(tensors, options, nb::none(), bhsd, false);
   need_host(call);
   need(call, kOut);
   fulmen_verify_report report{};
@@ -161,7 +161,7 @@ nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
 
 // (text, kernel, workspace bytes) of the plan for such a call. No data is read.
 nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse, int wanted) {
-  Call call(tensors, options, device, bhsd);
+  Call call(tensors, options, device, bhsd, false);
   const bool is_backward = wanted != 0;
   const fulmen_dtype dtype = call.arrays[kQ].dtype;
   if (!call.has(kOut)) call.describe(kOut, dtype, out_shape(call).dims);
