@@ -348,7 +348,9 @@ def append_kv(
       (q rotated, or None; the lengths afterwards, as attention() takes them as seqlens_k). Errors are those of attention().
     """
     tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
-    framework = framework_of(k_cache)
+    kind = type(k_cache)
+    # As in attention(): torch 2.4 compiles no code that finds the dict by two ways.
+    framework = _frameworks[kind] if kind in _frameworks else framework_of(k_cache)
     append = _core.append_kv if framework is None or framework.append_kv is None else framework.append_kv
     return append(tensors, device, rotary_interleaved, queries_advance, num_threads)
 

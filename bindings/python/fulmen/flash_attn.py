@@ -132,13 +132,14 @@ def flash_attn_varlen_func(
       without dropout, else [batch, heads, max_seqlen_q, max_seqlen_k].
     """
     shared, settings = _read(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
-    shared.update(
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=int(max_seqlen_q),
-        max_seqlen_k=int(max_seqlen_k),
-        block_table=block_table,
-    )
+    shared = {
+        **shared,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "max_seqlen_q": int(max_seqlen_q),
+        "max_seqlen_k": int(max_seqlen_k),
+        "block_table": block_table,
+    }
     if block_table is not None and dropout_p != 0:
         raise NotImplementedError(f"dropout_p is {dropout_p} beside a block_table: 0 is accepted")
     if not return_attn_probs:
