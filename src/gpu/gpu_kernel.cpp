@@ -43,8 +43,8 @@ class GpuRunner final : public Runner {
 
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
-    const int64_t floats =
-        plan_.partial_out_floats + 2 * plan_.partial_row_floats + plan_.row_number_floats + plan_.bias_partial_floats;
+    const int64_t floats = plan_.partial_out_floats + 2 * plan_.partial_row_floats + plan_.row_number_floats +
+                           plan_.bias_partial_floats + plan_.query_sum_floats;
     return static_cast<std::size_t>(floats) * sizeof(float);
   }
 
@@ -65,7 +65,10 @@ class GpuRunner final : public Runner {
     arguments.partial_max = arguments.partial_out + plan_.partial_out_floats;
     arguments.partial_sum = arguments.partial_max + plan_.partial_row_floats;
     arguments.row_numbers = arguments.partial_sum + plan_.partial_row_floats;
-    arguments.bias_partials = plan_.bias_partial_floats > 0 ? arguments.row_numbers + plan_.row_number_floats : nullptr;
+    float* const bias_partials = arguments.row_numbers + plan_.row_number_floats;
+    arguments.bias_partials = plan_.bias_partial_floats > 0 ? bias_partials : nullptr;
+    arguments.query_sums = plan_.query_sum_floats > 0 ? bias_partials + plan_.bias_partial_floats : nullptr;
+    arguments.query_sum_floats = plan_.query_sum_floats;
     for (const LoadedLaunch& l : *launches) {
       Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes};
       if (Status status = driver_.launch(device_.ordinal, l.function, launch); !status.ok()) {
@@ -128,6 +131,7 @@ class GpuKernel final : public Kernel {
   std::string_view name() const noexcept override { return name_; }
   Pass pass() const noexcept override { return family_.pass(); }
   bool dropout() const noexcept override { return family_.dropout(); }
+  bool deterministic() const noexcept override { return family_.deterministic(); }
   bool variable_lengths() const noexcept override { return family_.variable_lengths(); }
   bool paged() const noexcept override { return family_.pass() == Pass::forward && family_.variable_lengths(); }
   Support supports(const Problem& problem, const std::string& device_name) const override {

@@ -63,6 +63,9 @@ struct BackwardArguments : ForwardArguments {
   // The bias's gradient in parts: [bias_parts][what dbias holds, row-major][rows of a tile where it is summed over queries]
   float* bias_partials;
   int bias_parts;
+  // backward_atomic.h: dq / softmax_scale, backward_query_sums.h says where each element is.
+  float* query_sums;
+  Int64 query_sum_floats;
 };
 
 // append_kv.h: fulmen/kv_cache.h explains each.

@@ -30,6 +30,11 @@ FULMEN_DEVICE float product_of_pieces(const T* out, const T* dout, int dims) {
 FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
   const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;
   const Int64 asked = workgroup_id() * (kWorkgroup / kLanesOfRow) + thread_id() / kLanesOfRow;
+  // The sums that atomics add to begin with 0.
+  const Int64 lanes = tiles_of(rows, kWorkgroup / kLanesOfRow) * kWorkgroup;
+  for (Int64 n = 4 * (workgroup_id() * kWorkgroup + thread_id()); n < call.query_sum_floats; n += 4 * lanes) {
+    global_store(reinterpret_cast<Words<4>*>(call.query_sums + n), Words<4>{});
+  }
   const Int64 row = asked < rows ? asked : rows - 1;  // all lanes meet in the exchange
   const Int64 i = row % call.seqlen_q, head = row / call.seqlen_q % call.num_heads, batch = row / call.seqlen_q / call.num_heads;
   const BackwardArguments& a = sequence_of(call, batch);

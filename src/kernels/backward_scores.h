@@ -15,7 +15,8 @@ constexpr bool kGivesDbias = (FULMEN_OUTPUTS & 8) != 0;
 constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
 constexpr bool kGivesFirst = kGivesDq || kGivesDk;                // by the columns' first tensor
 constexpr bool kNeedsDout = kGivesDq || kGivesDk || kGivesDbias;  // dout.v
-static_assert(kRowsAreKeys ? !kGivesDq && !kGivesDbias : kGivesDq || kGivesDbias, "backward: what one launch can give");
+constexpr bool kAddsDq = kRowsAreKeys && kGivesDq;                // by atomics, beside dk or dv
+static_assert(kRowsAreKeys ? !kGivesDbias : kGivesDq || kGivesDbias, "backward: what one launch can give");
 
 // One head's two tensors of a side: q and dout, or k and v.
 struct Side {

@@ -12,6 +12,7 @@
 //   barrier()                                of the workgroup; LDS written before is read after
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
+//   kAddWidth global_add<kOffset>(p, words)  NVIDIA: adds that many floats to p[kOffset] and on, each atomically
 //   any_lane(x) ballot(x)                    is x true in any lane of the wave; bit l: in lane l. The same answer in all
 //   struct Pair {x, y}; multiply_add(pair, b, c) add(pair, pair)
 //   schedule_fence()                         a hint: keep the order of loads across it

@@ -82,4 +82,25 @@ struct BackwardLayout {
   FULMEN_ALGORITHM static int round(int bytes) { return (bytes + 15) / 16 * 16; }
 };
 
+// LDS of backward_atomic.h: that of backward.h; the keys, unless they stay there anyway; dS^T and, where waves share rows, P^T.
+struct AtomicLayout {
+  BackwardLayout tiles;
+  int keys_at;
+  int score_pitch;                   // bytes from key to key of [key][query]: 8 rows' pieces lie in different banks
+  int gradients_at, gradient_bytes;  // dS^T
+  int probabilities_at, total;       // P^T, or dS^T of every second tile where no wave needs another's P^T
+
+  FULMEN_ALGORITHM static AtomicLayout of(const BackwardShape& s) {
+    AtomicLayout l{};
+    l.tiles = BackwardLayout::of(s);
+    l.keys_at = s.rows_in_lds ? l.tiles.first_rows_at : l.tiles.total;
+    l.score_pitch = 2 * s.block_n + 16;
+    l.gradients_at = l.tiles.total + (s.rows_in_lds ? 0 : s.block_m * l.tiles.first_pitch);
+    l.gradient_bytes = s.block_m * l.score_pitch;
+    l.probabilities_at = l.gradients_at + l.gradient_bytes;
+    l.total = l.gradients_at + 2 * l.gradient_bytes;
+    return l;
+  }
+};
+
 }  // namespace fulmen::kernels

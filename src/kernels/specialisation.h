@@ -18,6 +18,7 @@
 //   FULMEN_SPLITS           1: partial results, for combine.h
 //   FULMEN_BLOCK_M FULMEN_BLOCK_N   query and key rows of a tile
 //   FULMEN_BUFFERS FULMEN_QUERIES_IN_LDS   of K and V tiles; 1: Q waits in LDS, not in registers
+//   FULMEN_DIM_GROUPS       backward_atomic.h: waves that share their keys and split the dims of dk and dv
 //   FULMEN_VALUES_EARLY     1: short_sequence.h loads V before it computes scores, backward.h the next columns before these
 //   FULMEN_WORKGROUP        lanes of a workgroup;  FULMEN_LDS_BYTES what it uses
 #pragma once

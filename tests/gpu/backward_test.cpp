@@ -135,6 +135,56 @@ TEST_P(GpuBackward, RowsAndKeysWithoutAnyPartner) {
   EXPECT_GT(expect_all_verified(s, random), 0);
 }
 
+// Atomics where they are faster and bits may differ from run to run; memory in proportion to the inputs either way.
+TEST(GpuBackwardAtomic, OnlyWhereBitsMayDiffer) {
+  const std::string device = "emulated:sm_80";
+  if (const std::string why = why_unusable(device); !why.empty()) GTEST_SKIP() << why;
+  Random random(7560);
+  CaseSpec s = spec_of(DType::bf16, 32, random);
+  s.seqlen_q = 70;
+  s.seqlen_k = 150;
+  Case c(s, random);
+  for (const bool deterministic : {false, true}) {
+    c.options.deterministic = deterministic;
+    const Result<Plan> planned = plan(c.problem(), device, c.options);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    const std::string& kernel = planned->config().kernel;
+    EXPECT_EQ(kernel, deterministic ? "emulated.backward.sm80" : "emulated.backward_atomic.sm80");
+    EXPECT_EQ(planned->explain().find("it adds with atomics") != std::string::npos, deterministic) << planned->explain();
+    const int64_t rows = s.batch * s.num_heads * (s.seqlen_q + 16);
+    EXPECT_LE(planned->workspace_bytes(), static_cast<std::size_t>(4 * rows * (s.head_dim + 2) + 64)) << planned->explain();
+    if (!deterministic) continue;
+    ASSERT_TRUE(run_kernel(c, kernel, {device}).ok());
+    const std::vector<float> first = c.output_values();
+    ASSERT_TRUE(run_kernel(c, kernel, {device}).ok());
+    EXPECT_EQ(first, c.output_values());
+  }
+}
+
+// Chips of one family with other LDS have other tiles.
+TEST(GpuBackwardAtomic, TilesOfEveryChip) {
+  Random random(7570);
+  struct Tiles {
+    const char* device;
+    int64_t dim, block_m;
+  };
+  for (const Tiles& t : {Tiles{"emulated:sm_90", 192, 64}, {"emulated:sm_86", 96, 64}}) {
+    if (!why_unusable(t.device).empty()) continue;
+    CaseSpec s = spec_of(DType::fp16, t.dim, random);
+    s.batch = 1;
+    s.num_heads = s.num_kv_heads = 1;
+    s.seqlen_q = random.between(65, 150);
+    s.seqlen_k = random.between(130, 200);
+    s.causal = Causal::bottom_right;
+    Case c(s, random);
+    const Result<Plan> planned = plan(c.problem(), t.device, c.options);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    EXPECT_EQ(planned->config().kernel, "emulated.backward_atomic.sm80");
+    EXPECT_EQ(planned->config().block_m, t.block_m) << planned->explain();
+    EXPECT_TRUE(verified(c, planned->config().kernel, {t.device})) << t.device;
+  }
+}
+
 TEST_P(GpuBackward, AnyFeatures) {
   constexpr int kCases = 5;
   Random random(own_stream(7550));

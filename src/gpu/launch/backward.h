@@ -15,6 +15,8 @@ class BackwardPlan {
   void add_row_numbers(const Specialisation& products);
   // dq (rows are queries), or dk, dv or both (rows are keys), by the kernel that `s` describes.
   void add_rows(Specialisation s, int outputs);
+  // dq, and dk, dv or both, by one kernel whose atomics add to sums for dq.
+  void add_with_atomics(Specialisation s, int outputs);
   // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its parts; dsinks.
   void add_bias(Specialisation s, int outputs);
   void add_sinks(const Specialisation& products);

@@ -49,6 +49,20 @@ void BackwardPlan::add_rows(Specialisation s, int outputs) {
   plan_.launches.push_back({s, tiles * p_.batch * (rows_are_keys ? p_.num_kv_heads : p_.num_heads)});
 }
 
+void BackwardPlan::add_with_atomics(Specialisation s, int outputs) {
+  constexpr int kSumRows = 16;  // of a tile of sums: kernels/backward_query_sums.h
+  s.outputs = outputs;
+  plan_.launches.push_back({s, tiles_of(p_.seqlen_k, s.block_m) * p_.batch * p_.num_kv_heads});
+  // Packed sequences begin with tiles of their own.
+  const int64_t tiles = p_.packed_q() ? p_.total_q / kSumRows + p_.batch : p_.batch * tiles_of(p_.seqlen_q, kSumRows);
+  plan_.query_sum_floats = tiles * p_.num_heads * kSumRows * s.head_dim;
+  Specialisation sums = beside(s, "backward_dq.h", kHelperLanes);
+  sums.target = s.target;  // whose tiles the sums have
+  sums.exact_dims = s.exact_dims;
+  constexpr int kWaves = kHelperLanes / 32;
+  plan_.launches.push_back({sums, tiles_of(p_.batch * p_.num_heads * tiles_of(p_.seqlen_q, kSumRows), kWaves)});
+}
+
 void BackwardPlan::add_bias(Specialisation s, int outputs) {
   if (!p_.dbias.present || p_.batch == 0 || p_.seqlen_q == 0) return;
   s.outputs = outputs;

@@ -8,6 +8,7 @@ const std::vector<const Family*>& families() {
     for (const auto& more : {split_kv_families(), short_sequence_families(), forward_families(), backward_families()}) {
       list->insert(list->end(), more.begin(), more.end());
     }
+    list->push_back(backward_atomic_family());
     list->push_back(portable_family());
     list->push_back(portable_backward_family());
     return list;

@@ -23,9 +23,10 @@ struct KernelLaunch {
 struct LaunchPlan {
   std::vector<KernelLaunch> launches;
   kernels::BackwardArguments arguments{};  // without pointers
-  // Workspace, in floats from its start: partial results of splits; backward: row numbers, then parts of the bias's gradient.
+  // Workspace, in floats from its start: partial results of splits; backward: row numbers, then parts of the bias's gradient,
+  // then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
-  int64_t row_number_floats = 0, bias_partial_floats = 0;
+  int64_t row_number_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
   int num_splits = 0;
 };
 
@@ -37,6 +38,7 @@ class Family {
   virtual std::string_view target() const noexcept = 0;
   virtual Pass pass() const noexcept { return Pass::forward; }
   virtual bool dropout() const noexcept { return false; }
+  virtual bool deterministic() const noexcept { return true; }
   // Sequences of different lengths; forward also keys and values in pages.
   virtual bool variable_lengths() const noexcept { return false; }
   virtual Support supports(const Problem& problem, const Chip& chip) const = 0;
@@ -53,6 +55,7 @@ std::vector<const Family*> forward_families();
 std::vector<const Family*> short_sequence_families();
 std::vector<const Family*> split_kv_families();
 std::vector<const Family*> backward_families();
+const Family* backward_atomic_family();
 const Family* portable_family();
 const Family* portable_backward_family();
 

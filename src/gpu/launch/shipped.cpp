@@ -147,10 +147,17 @@ std::vector<Problem> all_problems() {
 std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
   std::vector<Specialisation> list;
   std::vector<std::string> seen;
-  for (const Problem& problem : all ? all_problems() : main_problems()) {
+  std::vector<Problem> problems = all ? all_problems() : main_problems();
+  for (std::size_t n = 0, count = problems.size(); n < count; ++n) {
+    if (problems[n].pass != Pass::backward) continue;
+    problems.push_back(problems[n]);
+    problems.back().deterministic = true;
+  }
+  for (const Problem& problem : problems) {
     const Family* best = nullptr;
     for (const Family* family : families()) {
       if (family->target() != "portable" && family->target() != chip.target) continue;
+      if (problem.deterministic && !family->deterministic()) continue;
       if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
       if (best == nullptr || family->rank(problem) > best->rank(problem)) best = family;
     }

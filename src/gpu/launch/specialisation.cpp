@@ -109,6 +109,7 @@ std::string prelude(const Specialisation& s) {
   define("LDS_BYTES", s.lds_bytes);
   define("BUFFERS", s.buffers);
   define("QUERIES_IN_LDS", static_cast<int>(s.queries_in_lds));
+  define("DIM_GROUPS", s.dim_groups);
   define("VALUES_EARLY", static_cast<int>(s.values_early));
   define("MIN_WAVES", s.min_waves);
   define("MIN_WORKGROUPS", s.min_workgroups);

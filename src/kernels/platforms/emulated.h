@@ -65,6 +65,12 @@ FULMEN_DEVICE V global_load_unaligned(const void* p, Position at = Position::her
   return value;
 }
 
+constexpr int kAddWidth = 4;
+template <int kOffset>
+FULMEN_DEVICE void global_add(float* to, const Words<kAddWidth>& values, Position at = Position::here()) {
+  emulator->global_add(to + kOffset, reinterpret_cast<const float*>(&values), kAddWidth, at.file, at.line);
+}
+
 // Memory behind AMD's buffer descriptor: V at offset + fixed; 0 past the end.
 class Buffer {
  public:

@@ -22,7 +22,7 @@ struct EmulatorApi {
   void (*lds_write)(int offset, const void* from, int bytes, const char* file, int line);
   void (*global_read)(const void* from, void* to, int bytes, const char* file, int line);
   void (*global_write)(void* to, const void* from, int bytes, const char* file, int line);
-  unsigned (*global_atomic_add)(unsigned* at, unsigned value, const char* file, int line);
+  void (*global_add)(float* at, const float* values, int count, const char* file, int line);
 
   // NVIDIA's cp.async: read_bytes from global memory, zeros up to `bytes`, arrive in LDS at the wait, and not before.
   void (*copy_async)(int offset, const void* from, int bytes, int read_bytes, const char* file, int line);

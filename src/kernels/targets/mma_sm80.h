@@ -33,9 +33,13 @@ FULMEN_DEVICE Words<4> ldmatrix_x4_trans(int lds_offset) {
                : "memory");
   return x;
 }
-// 16 bytes from global memory, or zeros; there after the wait.
+// 16 or 8 bytes from global memory, or zeros; there after the wait.
 FULMEN_DEVICE void copy_async_16(int lds_offset, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(lds_offset)), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+FULMEN_DEVICE void copy_async_8(int lds_offset, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(lds_offset)), "l"(from), "r"(valid ? 8 : 0)
                : "memory");
 }
 FULMEN_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

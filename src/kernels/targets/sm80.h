@@ -40,8 +40,8 @@ struct RowOperand {
 };
 
 // 16 rows of LDS by matrices of 8 x 8: another order of dims than rows of memory give, for both operands or for none.
-FULMEN_DEVICE RowOperand matrix_row_operand(int at, int pitch) {
-  const int from = at + lane_id() % 8 * pitch + lane_id() / 8 * 16;
+FULMEN_DEVICE RowOperand matrix_row_operand(int at, int pitch, unsigned lane = lane_id()) {
+  const int from = at + lane % 8 * pitch + lane / 8 * 16;
   return {{ldmatrix_x4(from), ldmatrix_x4(from + 8 * pitch)}};
 }
 
@@ -75,11 +75,11 @@ struct QueryOperand {
 struct KeyOperand {
   Words<4> words;  // of keys 0 to 7: both words of B; then of keys 8 to 15
 };
-FULMEN_DEVICE QueryOperand lds_query_operand(int at, int pitch) {
-  return {ldmatrix_x4(at + lane_id() % 16 * pitch + lane_id() / 16 * 16)};
+FULMEN_DEVICE QueryOperand lds_query_operand(int at, int pitch, unsigned lane = lane_id()) {
+  return {ldmatrix_x4(at + lane % 16 * pitch + lane / 16 * 16)};
 }
-FULMEN_DEVICE KeyOperand lds_key_operand(int at, int pitch) {
-  return {ldmatrix_x4(at + (lane_id() % 8 + lane_id() / 16 * 8) * pitch + lane_id() / 8 % 2 * 16)};
+FULMEN_DEVICE KeyOperand lds_key_operand(int at, int pitch, unsigned lane = lane_id()) {
+  return {ldmatrix_x4(at + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 16)};
 }
 template <class T>
 FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const KeyOperand& keys, const QueryOperand& queries) {
@@ -94,6 +94,19 @@ template <class T, bool kShifted = false>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
   return {{{pack_probabilities<T, kShifted>(p[0], p[1]), pack_probabilities<T, kShifted>(p[2], p[3]),
             pack_probabilities<T, kShifted>(p[4], p[5]), pack_probabilities<T, kShifted>(p[6], p[7])}}};
+}
+// The same in LDS, [row][column], by 16-byte pieces in different banks: to there, and from there; or with the columns as rows.
+FULMEN_DEVICE void lds_store_operand(int at, int pitch, const ProbabilityOperand& p, unsigned lane = lane_id()) {
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    lds_store(at + lane / 4 * pitch + 4 * (lane % 4) + (8 * (w % 2) * pitch + 16 * (w / 2)), p.words.word[w]);
+  }
+}
+FULMEN_DEVICE ProbabilityOperand lds_probability_operand(int at, int pitch, unsigned lane = lane_id()) {
+  return {lds_query_operand(at, pitch, lane).words};
+}
+FULMEN_DEVICE ProbabilityOperand lds_turned_operand(int at, int pitch, unsigned lane = lane_id()) {
+  return {ldmatrix_x4_trans(at + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16)};
 }
 struct ValueOperand {
   Words<4> words;  // of dims 0 to 7: both words of B; then of dims 8 to 15

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <vector>
@@ -247,11 +248,10 @@ void api_global_write(void* to, const void* from, int bytes, const char* file, i
   running->check_global(to, bytes, "writes", {file, line});
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
-unsigned api_global_atomic_add(unsigned* at, unsigned value, const char* file, int line) {
-  running->check_global(at, sizeof(unsigned), "adds to", {file, line});
-  const unsigned old = *at;
-  *at += value;
-  return old;
+void api_global_add(float* at, const float* values, int count, const char* file, int line) {
+  running->check_global(at, count * static_cast<int>(sizeof(float)), "adds to", {file, line});
+  // Workgroups run on several threads.
+  for (int n = 0; n < count; ++n) std::atomic_ref<float>(at[n]).fetch_add(values[n], std::memory_order_relaxed);
 }
 void api_copy_async(int offset, const void* from, int bytes, int read_bytes, const char* file, int line) {
   running->copy_async(offset, from, bytes, read_bytes, {file, line});
@@ -260,9 +260,9 @@ void api_copy_commit() { running->copy_commit(); }
 void api_copy_wait(int left, const char* /*file*/, int /*line*/) { running->copy_wait(left); }
 
 EmulatorApi make_api(int wave_size) {
-  return {sizeof(EmulatorApi), wave_size,       api_fail,      api_thread_id,   api_workgroup_id, api_barrier,
-          api_exchange,        api_lds_read,    api_lds_write, api_global_read, api_global_write, api_global_atomic_add,
-          api_copy_async,      api_copy_commit, api_copy_wait};
+  return {sizeof(EmulatorApi), wave_size,      api_fail,       api_thread_id,   api_workgroup_id,
+          api_barrier,         api_exchange,   api_lds_read,   api_lds_write,   api_global_read,
+          api_global_write,    api_global_add, api_copy_async, api_copy_commit, api_copy_wait};
 }
 
 }  // namespace

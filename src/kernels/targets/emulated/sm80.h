@@ -46,6 +46,9 @@ FULMEN_DEVICE Words<4> ldmatrix_x4_trans(int lds_offset, Position at = Position:
 FULMEN_DEVICE void copy_async_16(int lds_offset, const void* from, bool valid, Position at = Position::here()) {
   emulator->copy_async(lds_offset, from, 16, valid ? 16 : 0, at.file, at.line);
 }
+FULMEN_DEVICE void copy_async_8(int lds_offset, const void* from, bool valid, Position at = Position::here()) {
+  emulator->copy_async(lds_offset, from, 8, valid ? 8 : 0, at.file, at.line);
+}
 FULMEN_DEVICE void copy_commit() { emulator->copy_commit(); }
 template <int kGroups>
 FULMEN_DEVICE void copy_wait(Position at = Position::here()) {

@@ -1,0 +1,460 @@
+// Gradients of q, k and v in one pass over the scores, by NVIDIA's matrix instructions: 5 products, where backward.h does 7, and dq
+// is added up by atomics. A workgroup owns kBlockM keys of one KV head and goes over queries in tiles of kBlockN:
+//
+//   S^T = k q^T, D^T = v dout^T     P^T and dS^T of a tile     dv += P^T dout, dk += dS^T q     in registers
+//                                                              dq += dS k                       in memory, fp32
+//
+// Where sums of 16 keys' dk and dv fit in a wave's registers a wave owns its keys: P^T and dS^T go from its scores to its products,
+// and only dq needs what other waves have of dS^T, a tile later, so that one barrier a tile is enough. Else kDimGroups waves share
+// their keys: each computes the scores of a part of the queries, and a part of the dims of dk and dv.
+#include "backward_query_sums.h"
+#include "backward_tile.h"
+#include "tile/quads.h"
+
+namespace fulmen::kernels {
+
+constexpr AtomicLayout kAtomic =
+    AtomicLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kRowsInLds, kGivesDk, kGivesDv});
+static_assert(kAtomic.total == kLdsBytes, "backward_atomic: the host reserves the LDS that the tiles need");
+static_assert(kAddsDq && kNeedsDout, "backward_atomic: dq alone, and dk and dv without it, need no atomics");
+
+constexpr bool kOwnKeys = kDimGroups == 1;
+constexpr int kShareTiles = kColumnTiles / kDimGroups;  // of a tile's queries, by 16: those whose scores a wave computes
+static_assert(kColumnTiles % kDimGroups == 0 && kColumnTiles % 2 == 0, "backward_atomic: every wave has queries");
+// A wave computes dq of 32 queries and of these dims, by 16, at a time.
+constexpr int kPassTiles = !kOwnKeys && kHeadDim % 64 == 0 && kColumnTiles / 2 * (kHeadDim / 64) % kWaves == 0 ? 4 : 2;
+constexpr int kPasses = kColumnTiles / 2 * (kHeadDim / 16 / kPassTiles);
+
+// Where waves wait for each other after the scores they do not begin with addresses of the next tile.
+constexpr bool kFetchesLater = !kOwnKeys && kBuffers == 2;
+
+// The lane's number, and not what was computed from it before: addresses need not stay in registers from one use to the next.
+FULMEN_DEVICE unsigned lane_again() { return static_cast<unsigned>(recompute(lane_id())); }
+
+// The scores' gradients of a tile that dq has yet to get.
+struct Pending {
+  QuerySums sums{};
+  Int64 first_query = -1;
+  int gradients_at = 0;
+};
+
+struct AtomicTask : BackwardTask {
+  int row;        // the first of the wave's keys in the workgroup's
+  int dim_group;  // its part of the dims, and of the queries
+
+  // product[t] += rows . columns of one tile of 16 columns, 32 dims.
+  template <int kDepths, int kHeld>
+  FULMEN_DEVICE void multiply_depth(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], int wave_at, int columns_at,
+                                    int pitch, int d, unsigned lane, float (&product)[kRowTiles][kElements]) const {
+    const int from = columns_at + 2 * kDepth * d;
+    if constexpr (kRowsInLds) {
+#pragma unroll
+      for (int step = 0; step < kDepth; step += kTileDepth) {
+        const KeyOperand column = lds_key_operand(from + 2 * step, pitch, lane);
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+          const int at = wave_at + 16 * t * pitch + 2 * (kDepth * d + step);
+          multiply_scores<Element>(product[t], column, lds_query_operand(at, pitch, lane));
+        }
+      }
+    } else {
+      const RowOperand column = matrix_row_operand(from, pitch, lane);
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(product[t], column, rows[t][d]);
+    }
+  }
+
+  // Both products of the scores, of the tile's f-th 16 queries: more sums at a time than either has alone.
+  FULMEN_DEVICE void multiply_both(const WaveRows& rows, int at, int f, unsigned lane, float (&score)[kRowTiles][kElements],
+                                   float (&gradient)[kRowTiles][kElements]) const {
+    const int first_at = at + 16 * f * kBackward.first_pitch,
+              second_at = at + kBackward.second_at + 16 * f * kBackward.second_pitch;
+    constexpr int kDepths = kFirstDepths > kSecondDepths ? kFirstDepths : kSecondDepths;
+#pragma unroll
+    for (int d = 0; d < kDepths; ++d) {
+      if (d < kFirstDepths)
+        multiply_depth<kFirstDepths>(rows.first, wave_first_at, first_at, kBackward.first_pitch, d, lane, score);
+      if (d < kSecondDepths)
+        multiply_depth<kSecondDepths>(rows.second, wave_second_at, second_at, kBackward.second_pitch, d, lane, gradient);
+    }
+  }
+
+  // dv and dk of 16 queries.
+  FULMEN_DEVICE void multiply_values(WaveRows& rows, int at, int f, unsigned lane, const ProbabilityOperand (&p)[kRowTiles],
+                                     const ProbabilityOperand (&ds)[kRowTiles]) const {
+    if constexpr (kGivesDv) {
+#pragma unroll
+      for (int d = 0; d < kSecondTiles; ++d) {
+        const ValueOperand values =
+            lds_value_operand<kBackward.second_pitch>(at + kBackward.second_at, f, dim_group * kSecondTiles + d, lane);
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
+      }
+    }
+    if constexpr (kGivesDk) {
+#pragma unroll
+      for (int d = 0; d < kFirstTiles; ++d) {
+        const ValueOperand values = lds_value_operand<kBackward.first_pitch>(at, f, dim_group * kFirstTiles + d, lane);
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
+      }
+    }
+  }
+
+  // The wave's scores of a tile; dS^T, and P^T where waves share them, to LDS; where they do not, dv and dk.
+  template <bool kMasked>
+  FULMEN_DEVICE void step(WaveRows& rows, Int64 head, Int64 first_query, int buffer, int gradients_at) const {
+    const int at = buffer * kBackward.buffer_bytes;
+    const unsigned lane = lane_again();
+    DropoutMask dropout(arguments, batch, head);
+    TileScores tile[kRowTiles];
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_query);
+#pragma unroll
+    for (int n = 0; n < kShareTiles; ++n) {
+      const int f = dim_group * kShareTiles + n;
+      float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
+      multiply_both(rows, at, f, lane, score, gradient);
+      ProbabilityOperand p[kRowTiles], ds[kRowTiles];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        const RowNumbers none[kRowsPerLane] = {};
+        float bias[kElements];
+        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, dropout, none, score[t], gradient[t], bias);
+        p[t] = to_operand<Element>(score[t]);
+        ds[t] = to_operand<Element>(gradient[t]);
+        const int place = (row + 16 * t) * kAtomic.score_pitch + 2 * 16 * f;
+        lds_store_operand(gradients_at + place, kAtomic.score_pitch, ds[t], lane);
+        if constexpr (!kOwnKeys) lds_store_operand(kAtomic.probabilities_at + place, kAtomic.score_pitch, p[t], lane);
+      }
+      if constexpr (kOwnKeys) multiply_values(rows, at, f, lane, p, ds);
+    }
+  }
+
+  // dv and dk of a tile whose P^T and dS^T are in LDS.
+  FULMEN_DEVICE void multiply_exchanged(WaveRows& rows, int buffer) const {
+    const unsigned lane = lane_again();
+#pragma unroll
+    for (int f = 0; f < kColumnTiles; ++f) {
+      ProbabilityOperand p[kRowTiles], ds[kRowTiles];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        const int place = (row + 16 * t) * kAtomic.score_pitch + 2 * 16 * f;
+        if constexpr (kGivesDv) p[t] = lds_probability_operand(kAtomic.probabilities_at + place, kAtomic.score_pitch, lane);
+        if constexpr (kGivesDk) ds[t] = lds_probability_operand(kAtomic.gradients_at + place, kAtomic.score_pitch, lane);
+      }
+      multiply_values(rows, buffer * kBackward.buffer_bytes, f, lane, p, ds);
+    }
+  }
+};
+
+// Tiles of 16 dims side by side, from kFirst on.
+template <int kFirst, int kTile = 0>
+FULMEN_DEVICE void add_tiles(float* to, const float (&sum)[kPassTiles][kElements]) {
+  QuerySums::add<(kFirst + kTile) * kSumTile>(to, sum[kTile]);
+  if constexpr (kTile + 1 < kPassTiles) add_tiles<kFirst, kTile + 1>(to, sum);
+}
+
+// dq of a tile of queries from this workgroup's keys.
+FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
+  const unsigned lane = lane_again();
+#pragma unroll
+  for (int n = 0; n < (kPasses + kWaves - 1) / kWaves; ++n) {
+    const int pass = n * kWaves + wave;
+    if (kPasses % kWaves != 0 && pass >= kPasses) break;
+    const int queries = pass % (kColumnTiles / 2) * 2, dims = pass / (kColumnTiles / 2) * kPassTiles;
+    float sum[2][kPassTiles][kElements] = {};
+#pragma unroll
+    for (int k = 0; k < kBlockM / 16; ++k) {
+      ProbabilityOperand ds[2];
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        ds[t] = lds_turned_operand(pending.gradients_at + 16 * k * kAtomic.score_pitch + 2 * 16 * (queries + t),
+                                   kAtomic.score_pitch, lane);
+      }
+#pragma unroll
+      for (int d = 0; d < kPassTiles; ++d) {
+        const ValueOperand keys = lds_value_operand<kBackward.first_pitch>(kAtomic.keys_at, k, dims + d, lane);
+#pragma unroll
+        for (int t = 0; t < 2; ++t) multiply_output<Element>(sum[t][d], ds[t], keys);
+      }
+    }
+    const Int64 tile = pending.first_query / 16 + queries;
+    float* const to = QuerySums::of_lane(pending.sums.tile(tile, dims), lane);
+    if (tile < pending.sums.tiles) add_tiles<0>(to, sum[0]);
+    if (tile + 1 < pending.sums.tiles) add_tiles<kHeadDim / 16>(to, sum[1]);
+  }
+}
+
+// kRows rows of a tensor to LDS, zeros where there are none.
+template <int kDims, int kRows, bool kAll, class Alive>
+FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int left, int at, int pitch, const Alive& alive) {
+  constexpr int kRow = kDims / 8, kLater = kWorkgroup / kRow;
+  // Every round the same piece of a later row.
+  const auto thread = static_cast<unsigned>(recompute(thread_id()));
+  const int row = static_cast<int>(thread / kRow), dim = static_cast<int>(thread % kRow) * 8;
+  const Element* from = rows + (row * static_cast<int>(stride) + dim);
+  const bool there = kExactDims || dim < dims;
+#pragma unroll
+  for (int n = 0; n < kRows / kLater; ++n) {
+    const int later = n * kLater;
+    copy_async_16(at + row * pitch + 2 * dim + later * pitch, from + later * stride,
+                  there && (kAll || row + later < left) && alive(row + later));
+  }
+}
+template <int kDims, int kRows>
+FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int left, int at, int pitch) {
+  const auto any = [](int) { return true; };
+  if (left >= kRows) {
+    copy_rows<kDims, kRows, true>(rows, stride, dims, left, at, pitch, any);
+  } else {
+    copy_rows<kDims, kRows, false>(rows, stride, dims, left, at, pitch, any);
+  }
+}
+template <int kRows>
+constexpr bool kEvenCopies = kWholeRows && kWorkgroup % (kHeadDim / 8) == 0 && kWorkgroup % (kHeadDimV / 8) == 0 &&
+                             kRows % (kWorkgroup / (kHeadDim / 8)) == 0 && kRows % (kWorkgroup / (kHeadDimV / 8)) == 0;
+
+// The workgroup's keys and values. A key that no query attends may be NaN, and dq takes it times 0: it becomes 0.
+class Keys {
+ public:
+  FULMEN_DEVICE Keys(const BackwardArguments& a, Int64 batch, Int64 kv_head, const algorithm::Band& band, Int64 row_begin,
+                     Int64 row_end, const algorithm::KeyRange& attended)
+      : a_(a), batch_(batch), kv_head_(kv_head), band_(band), row_begin_(row_begin), row_end_(row_end), attended_(attended) {}
+
+  // They are on their way to LDS, or there.
+  FULMEN_DEVICE void fetch(WaveRows& rows) const {
+    const Side side = Side::keys(a_, batch_, kv_head_);
+    if constexpr (kCopied) {
+      const auto left = static_cast<int>(row_end_ - row_begin_);
+      copy_rows<kHeadDim, kBlockM, false>(side.first + row_begin_ * side.first_stride, side.first_stride, a_.head_dim, left,
+                                          kAtomic.keys_at, kBackward.first_pitch,
+                                          [&](int row) { return row < left && alive(row_begin_ + row); });
+      copy_rows<kHeadDimV, kBlockM>(side.second + row_begin_ * side.second_stride, side.second_stride, a_.head_dim_v, left,
+                                    kValuesAt, kBackward.second_pitch);
+      copy_commit();
+    } else {
+      load_tensor<kFirstDepths>(side.first, side.first_stride, a_.head_dim, row_begin_, row_end_, kAtomic.keys_at,
+                                kBackward.first_pitch, rows.first, [&](Int64 j) { return alive(j); });
+      load_tensor<kSecondDepths>(side.second, side.second_stride, a_.head_dim_v, row_begin_, row_end_, kValuesAt,
+                                 kBackward.second_pitch, rows.second, [](Int64) { return true; });
+    }
+  }
+  // After the first tile of queries has been sent for: where they do not stay in LDS, to registers.
+  FULMEN_DEVICE void arrive(WaveRows& rows, int row) const {
+    if constexpr (kCopied && !kRowsInLds) {
+      copy_wait<1>();
+      barrier();
+      to_registers<kFirstDepths>(kAtomic.keys_at + row * kBackward.first_pitch, kBackward.first_pitch, rows.first);
+      to_registers<kSecondDepths>(kValuesAt + row * kBackward.second_pitch, kBackward.second_pitch, rows.second);
+    }
+  }
+
+ private:
+  static constexpr bool kCopied = kEvenCopies<kBlockM>;
+  // Values on their way to registers pass through the place of dS^T.
+  static constexpr int kValuesAt = kRowsInLds ? kBackward.second_rows_at : kAtomic.gradients_at;
+  static_assert(kRowsInLds || kBlockM * kBackward.second_pitch <= 2 * kAtomic.gradient_bytes, "backward_atomic: room for values");
+
+  FULMEN_DEVICE bool alive(Int64 j) const {
+    if (kBand && band_.first(j) >= band_.last_plus_one(j)) return false;
+    bool kept = !kKeepMask;
+    for (Int64 head = kv_head_ * a_.group_size; !kept && head < (kv_head_ + 1) * a_.group_size; ++head) {
+      kept = any_row_keeps(a_, batch_, head, attended_.begin, attended_.end, j);
+    }
+    return kept;
+  }
+  template <int kDepths, int kHeld>
+  FULMEN_DEVICE static void to_registers(int at, int pitch, RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths]) {
+#pragma unroll
+    for (int t = 0; t < kHeld; ++t) {
+#pragma unroll
+      for (int d = 0; d < kDepths; ++d) rows[t][kRowsInLds ? 0 : d] = lds_operand(at + 16 * t * pitch + 2 * kDepth * d, pitch);
+    }
+  }
+
+  const BackwardArguments& a_;
+  Int64 batch_, kv_head_;
+  const algorithm::Band& band_;
+  Int64 row_begin_, row_end_;
+  const algorithm::KeyRange& attended_;
+};
+
+// A workgroup on its way over the queries of a KV head's query heads.
+class Walk {
+ public:
+  FULMEN_DEVICE Walk(const BackwardArguments& a, Int64 batch, Int64 kv_head, const AtomicTask& task, const TileOrder& order,
+                     Int64 query_end, int wave)
+      : a_(a),
+        batch_(batch),
+        last_head_((kv_head + 1) * a.group_size),
+        task_(task),
+        order_(order),
+        query_end_(query_end),
+        wave_(wave) {}
+
+  FULMEN_DEVICE void begin() { fetch(last_head_ - a_.group_size, 0, 0); }
+  FULMEN_DEVICE void over_all(WaveRows& rows) {
+    const Int64 first_head = last_head_ - a_.group_size;
+    for (Int64 head = first_head; head < last_head_; ++head) {
+      int n = 0;
+      for (; n < order_.masked; ++n) tile<true>(rows, head, n);
+      for (; n < order_.count; ++n) tile<false>(rows, head, n);
+    }
+    if constexpr (kOwnKeys) {
+      barrier();
+      add_queries(pending_, wave_);
+    }
+  }
+
+ private:
+  // Brings tile n of a head, or the first of the next one after its last, on its way.
+  FULMEN_DEVICE void fetch(Int64 head, int n, int buffer) {
+    if (n == order_.count) {
+      ++head;
+      n = 0;
+    }
+    if (head >= last_head_) return;
+    const Side side = Side::queries(a_, batch_, head);
+    const Int64 first = order_.first_key(n);
+    if constexpr (kEvenCopies<kBlockN>) {
+      const int at = buffer * kBackward.buffer_bytes, left = at_most(query_end_ - first, kBlockN);
+      copy_rows<kHeadDim, kBlockN>(side.first + first * side.first_stride, side.first_stride, a_.head_dim, left, at,
+                                   kBackward.first_pitch);
+      copy_rows<kHeadDimV, kBlockN>(side.second + first * side.second_stride, side.second_stride, a_.head_dim_v, left,
+                                    at + kBackward.second_at, kBackward.second_pitch);
+      if (const int row = thread_id(); row < kBlockN)
+        copy_async_8(at + kBackward.numbers_at + 8 * row, RowNumbers::first_of(a_, batch_, head) + first + row, row < left);
+      copy_commit();
+    } else {
+      columns_.fetch(a_, side, batch_, head, first, query_end_, buffer, [](Int64) { return true; });
+    }
+  }
+  FULMEN_DEVICE void publish(int buffer) {
+    if constexpr (kEvenCopies<kBlockN>) {
+      copy_wait<0>();
+    } else {
+      columns_.publish(buffer);
+    }
+  }
+  template <bool kMasked>
+  FULMEN_DEVICE void tile(WaveRows& rows, Int64 head, int n) {
+    const int buffer = kBuffers == 2 ? turn_ : 0;
+    publish(buffer);
+    barrier();
+    if constexpr (kBuffers == 2 && !kFetchesLater) fetch(head, n + 1, 1 - turn_);
+    const Int64 first_query = order_.first_key(n);
+    const int gradients_at = kAtomic.gradients_at + (kOwnKeys ? turn_ * kAtomic.gradient_bytes : 0);
+    const Pending now{QuerySums::of(a_, batch_, head), first_query, gradients_at};
+    if constexpr (kOwnKeys && kWaves < 8) {
+      if (pending_.first_query >= 0) add_queries(pending_, wave_);
+      task_.step<kMasked>(rows, head, first_query, buffer, gradients_at);
+    } else {
+      if constexpr (!kOwnKeys) {
+        task_.step<kMasked>(rows, head, first_query, buffer, gradients_at);
+        if constexpr (kFetchesLater) fetch(head, n + 1, 1 - turn_);
+        barrier();
+        pending_ = now;
+      }
+      // Half of the waves, one of the two in each quarter of the multiprocessor, begin with dq: so atomics, and what keeps matrix
+      // units waiting, are spread over the tile.
+      int part = wave_ / 4 % 2;
+#pragma unroll 1
+      while (true) {
+        if (part % 2 == 0) {
+          if (pending_.first_query >= 0) add_queries(pending_, wave_);
+        } else if constexpr (kOwnKeys) {
+          task_.step<kMasked>(rows, head, first_query, buffer, gradients_at);
+        } else {
+          task_.multiply_exchanged(rows, buffer);
+        }
+        if (part >= 2) break;
+        part = 3 - part;
+      }
+    }
+    pending_ = now;
+    if constexpr (kBuffers == 1) {
+      barrier();
+      fetch(head, n + 1, 0);
+    }
+    turn_ = 1 - turn_;
+  }
+
+  const BackwardArguments& a_;
+  Int64 batch_, last_head_;
+  const AtomicTask& task_;
+  const TileOrder& order_;
+  Int64 query_end_;
+  int wave_;
+  Columns columns_;
+  Pending pending_;
+  int turn_ = 0;  // of two tiles
+};
+
+template <int kTiles>
+FULMEN_DEVICE void store_keys(const AtomicTask& task, const View& view, Int64 kv_head, int dims, float factor,
+                              const float (&sum)[kRowTiles][kTiles][kElements]) {
+  if constexpr (kTiles % 2 != 0) {
+    task.store(view, kv_head, task.dim_group * kTiles, dims, factor, sum);
+  } else {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        const Int64 j = task.wave_row + 16 * t + tile_row(slot);
+        auto* row = const_cast<Element*>(at<Element>(view, task.batch, j < task.row_end ? j : task.row_end - 1, kv_head));
+#pragma unroll
+        for (int d = 0; d < kTiles; d += 2) {
+          float run[kQuadRun];
+          quad_run(sum[t][d], sum[t][d + 1], slot, factor, run);
+          if (j < task.row_end) store_run(row, 16 * (task.dim_group * kTiles + d) + kQuadRun * (lane_id() % 4), dims, run);
+        }
+      }
+    }
+  }
+}
+
+FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, Int64 kv_head, Int64 row_begin) {
+  const Int64 row_end = row_begin + kBlockM < a.seqlen_k ? row_begin + kBlockM : a.seqlen_k;
+  const algorithm::Band band = column_band(a);
+  const algorithm::KeyRange attended = band.any(row_begin, row_end);
+  // Tiles of queries begin with a tile of sums. Keys beyond the end have no share in dq: all tiles are masked.
+  const TileOrder order = TileOrder::of({attended.begin / 16 * 16, attended.end},
+                                        row_begin + kBlockM > a.seqlen_k ? algorithm::KeyRange{} : band.all(row_begin, row_end));
+  const int wave = wave_id(), row = wave / kDimGroups * kRowTiles * 16;
+  const AtomicTask task{{a, batch, band, row_begin + row, row_end, kBackward.first_rows_at + row * kBackward.first_pitch,
+                         kBackward.second_rows_at + row * kBackward.second_pitch},
+                        row,
+                        wave % kDimGroups};
+  WaveRows rows = {};
+  if (attended.end > attended.begin) {
+    const Keys keys(a, batch, kv_head, band, row_begin, row_end, attended);
+    Walk walk(a, batch, kv_head, task, order, attended.end, wave);
+    keys.fetch(rows);
+    walk.begin();
+    keys.arrive(rows, row);
+    walk.over_all(rows);
+  }
+  if constexpr (kGivesDk) store_keys(task, a.dk, kv_head, a.head_dim, a.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDv) store_keys(task, a.dv, kv_head, a.head_dim_v, 1.0F, rows.second_sum);
+}
+
+FULMEN_DEVICE void backward_atomic(const BackwardArguments& call) {
+  // A head's tiles one after the other: they share its queries, and sums, in the cache. Under a causal mask the first keys have
+  // most to do: they start first, of as many heads as a third of an A100's or H100's cache holds.
+  constexpr Int64 kCacheBytes = 16 << 20, kQueryBytes = 2 * (kHeadDim + kHeadDimV) + 4 * kHeadDim;
+  const Int64 tiles = tiles_of(call.seqlen_k, kBlockM), all_heads = static_cast<Int64>(call.num_kv_heads) * call.batch;
+  const Int64 fit = kBand ? kCacheBytes / (call.seqlen_q * call.group_size * kQueryBytes + 1) : 1;
+  const Int64 together = algorithm::Band::clamp(fit, 1, all_heads);
+  const Int64 id = workgroup_id(), first_head = id / (tiles * together) * together, rest = id % (tiles * together);
+  const Int64 width = all_heads - first_head < together ? all_heads - first_head : together;
+  const Int64 batch_head = first_head + rest % width, row_begin = rest / width * kBlockM;
+  const Int64 batch = batch_head / call.num_kv_heads;
+  const BackwardArguments& a = sequence_of(call, batch);
+  if (kVariable && row_begin >= a.seqlen_k) return;
+  gradients_of_keys(a, batch, batch_head % call.num_kv_heads, row_begin);
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::BackwardArguments, fulmen::kernels::backward_atomic)
