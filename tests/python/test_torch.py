@@ -116,6 +116,26 @@ def test_only_gradients_that_are_needed():
     assert_close(lse_alone, expected, "fp32")
 
 
+@pytest.mark.parametrize("path", ["eager", "operator"])
+def test_deterministic_algorithms_hold_for_gradients(monkeypatch, path):
+    asked, backward = [], fulmen._core.backward
+
+    def watched(tensors, scalars, *rest):
+        asked.append(scalars[8])
+        return backward(tensors, scalars, *rest)
+
+    monkeypatch.setattr(fulmen._core, "backward", watched)
+    q = torch.randn(1, 4, 2, 8, requires_grad=True)
+    for deterministic in (False, True):
+        torch.use_deterministic_algorithms(deterministic)
+        try:
+            with torch.autocast("cpu", enabled=path == "operator", dtype=torch.bfloat16):
+                fulmen.attention(q, q, q).sum().backward()
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert asked == [False, True]
+
+
 def test_gradcheck():
     q, k, v = problem(b=1, sq=5, sk=6, hq=2, hkv=1, d=4)
     bias, sinks = torch.randn(2, 5, 6, requires_grad=True), torch.randn(2, requires_grad=True)

@@ -67,7 +67,7 @@ class _Attention(torch.autograd.Function):
         wanted = sum(1 << bit for bit in range(5) if ctx.needs_input_grad[bit])
         dout = torch.zeros_like(out) if dout is None else _ops.last_dim_contiguous(dout)
         tensors = with_lengths((q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse, dout, dlse), tuple(lengths))
-        gradients = _core.backward(tensors, *ctx.rest, wanted)
+        gradients = _ops.core_backward(tensors, *ctx.rest, wanted)
         if torch.is_grad_enabled():  # create_graph=True
             seen = [t for t in (q, k, v, bias, sinks, dout, dlse) if t is not None and t.requires_grad]
             if seen:
@@ -133,7 +133,7 @@ def _append_kv(tensors: tuple[Any, ...], device: str | None, interleaved: bool, 
 
 FRAMEWORK = Framework(
     forward=_forward,
-    backward=_core.backward,
+    backward=_ops.core_backward,
     to_host=lambda tensor: tensor.detach().cpu(),
     from_host=lambda array, like: torch.from_numpy(array).to(like.device),
     append_kv=_append_kv,

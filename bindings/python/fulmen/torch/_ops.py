@@ -29,6 +29,7 @@ _APPEND_KV = (
 )
 # Arguments of all four ops of attention come first: 7 tensors, then rng and the options. Those of _VARLEN are next.
 _TENSORS, SHARED = 7, 19
+_DETERMINISTIC = 8  # in fulmen._core's tuple
 # Of the shared arguments, those with a gradient, in the order of the bits of wanted.
 _DIFFERENTIABLE = (0, 1, 2, 3, 6)
 
@@ -60,6 +61,13 @@ def _scalars(rng: torch.Tensor | None, options: tuple[Any, ...], longest: tuple[
     return (scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, num_threads, verify, *longest)
 
 
+def core_backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], *rest: Any) -> tuple[torch.Tensor | None, ...]:
+    """fulmen._core's, with gradients that are the same in every bit where torch.use_deterministic_algorithms asks for them."""
+    if torch.are_deterministic_algorithms_enabled():
+        scalars = (*scalars[:_DETERMINISTIC], True, *scalars[_DETERMINISTIC + 1 :])
+    return _core.backward(tensors, scalars, *rest)
+
+
 def _forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v, bias, keep_mask, alibi_slopes, sinks, rng, *options, device = args[:SHARED]
     lengths, need_lse = args[SHARED:-1], args[-1]
@@ -86,7 +94,7 @@ def _backward(*args: Any) -> tuple[torch.Tensor, ...]:
     *lengths, out, lse, dout, dlse, wanted = args[SHARED:]
     tensors = (q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse, last_dim_contiguous(dout), dlse)
     tensors = with_lengths(tensors, tuple(lengths[: len(LENGTHS)]))
-    gradients = _core.backward(tensors, _scalars(rng, options, lengths[len(LENGTHS) :]), device, False, wanted)
+    gradients = core_backward(tensors, _scalars(rng, options, lengths[len(LENGTHS) :]), device, False, wanted)
     return tuple(q.new_empty(0) if one is None else one for one in gradients)
 
 
