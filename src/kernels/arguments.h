@@ -66,6 +66,7 @@ struct BackwardArguments : ForwardArguments {
   // backward_atomic.h: dq / softmax_scale, backward_query_sums.h says where each element is.
   float* query_sums;
   Int64 query_sum_floats;
+  int run_batches;  // short_backward.h: batches that a workgroup goes over
 };
 
 // append_kv.h: fulmen/kv_cache.h explains each.

@@ -13,7 +13,7 @@
 
 namespace fulmen::kernels {
 
-static_assert(!kAddsDq && kDimGroups == 1, "backward: one side's gradients, a wave's rows whole");
+static_assert(kGivesOneSide && !kAddsDq && kDimGroups == 1, "backward: one side's gradients, a wave's rows whole");
 static_assert(kBackward.total == kLdsBytes, "backward: the host reserves the LDS that the tiles need");
 
 using BiasTiles = float[kRowTiles][kGivesDbias ? kColumnTiles : 1][kElements];

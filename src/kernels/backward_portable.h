@@ -17,6 +17,7 @@ constexpr int kRows = kBlockM / kSide;
 constexpr int kColumns = kBlockN / kSide;
 constexpr int kChunks = (kHeadDim + kChunk - 1) / kChunk;
 constexpr int kChunksV = (kHeadDimV + kChunk - 1) / kChunk;
+static_assert(kGivesOneSide, "backward_portable: rows are queries or keys");
 static_assert(kWorkgroup == kSide * kSide, "backward_portable: lanes form a square of 16 x 16");
 
 // LDS, in floats.

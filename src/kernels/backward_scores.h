@@ -16,7 +16,8 @@ constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
 constexpr bool kGivesFirst = kGivesDq || kGivesDk;                // by the columns' first tensor
 constexpr bool kNeedsDout = kGivesDq || kGivesDk || kGivesDbias;  // dout.v
 constexpr bool kAddsDq = kRowsAreKeys && kGivesDq;                // by atomics, beside dk or dv
-static_assert(kRowsAreKeys ? !kGivesDbias : kGivesDq || kGivesDbias, "backward: what one launch can give");
+// Of a kernel that goes over one side's rows: what one launch can give.
+constexpr bool kGivesOneSide = kRowsAreKeys ? !kGivesDbias : kGivesDq || kGivesDbias;
 
 // One head's two tensors of a side: q and dout, or k and v.
 struct Side {
@@ -62,27 +63,37 @@ struct ScoreInputs {
   }
 };
 
-// dot: q.k; dprobability: dout.v; factor(): dropout's. `attended` says what the band, and the ends, let the query attend; the
-// inputs are somewhere in memory also where it says no.
+// dot: q.k; dprobability: dout.v; scaled_bias: times log2 e; alibi: what is subtracted, base-2 units; factor(): dropout's.
+template <class Factor>
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias, float alibi, const RowNumbers& numbers,
+                                           float dot, float dprobability, bool attended, const Factor& factor) {
+  float score = dot * a.scale - numbers.offset;
+  float slope = 1.0F;
+  if constexpr (kSoftcap) {
+    const float tanh = tanh_by_exp2(dot * a.scale);
+    slope = 1.0F - tanh * tanh;
+    score = a.softcap * tanh - numbers.offset;
+  }
+  if constexpr (kBias) score += scaled_bias;
+  if constexpr (kAlibi) score -= alibi;
+  const float probability = exp2(score);
+  const float dropped = kDropout ? factor() : 1.0F;
+  const float gradient = probability * (dprobability * dropped - numbers.delta);
+  if (!attended) return {0, 0, 0};
+  return {probability * dropped, gradient, gradient * slope};
+}
+
+// With the bias and the mask still in memory. `attended` says what the band, and the ends, let the query attend; the inputs are
+// somewhere in memory also where it says no.
 template <class Factor>
 FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowNumbers& numbers,
                                            float dot, float dprobability, bool attended, const Factor& factor) {
   // Read whether attended or not: a branch around each load would hold up all that follows.
   if constexpr (kKeepMask) attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
-  float score = dot * a.scale;
-  float slope = 1.0F;
-  if constexpr (kSoftcap) {
-    const float tanh = tanh_by_exp2(score);
-    slope = 1.0F - tanh * tanh;
-    score = a.softcap * tanh;
-  }
-  if constexpr (kBias) score += evaluated(kLog2E * to_float(global_load(inputs.bias)));
-  if constexpr (kAlibi) score -= inputs.slope * absolute(inputs.distance);
-  const float probability = exp2(score - numbers.offset);
-  const float dropped = kDropout ? factor() : 1.0F;
-  const float gradient = probability * (dprobability * dropped - numbers.delta);
-  if (!attended) return {0, 0, 0};
-  return {probability * dropped, gradient, gradient * slope};
+  float bias = 0;
+  if constexpr (kBias) bias = evaluated(kLog2E * to_float(global_load(inputs.bias)));
+  const float alibi = kAlibi ? inputs.slope * absolute(inputs.distance) : 0.0F;
+  return score_gradient(a, bias, alibi, numbers, dot, dprobability, attended, factor);
 }
 
 }  // namespace fulmen::kernels

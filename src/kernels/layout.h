@@ -103,4 +103,55 @@ struct AtomicLayout {
   }
 };
 
+struct ShortBackwardShape {
+  bool transposed_values;
+  int head_dim, head_dim_v, block;
+  int buffers;
+  bool bias;  // of 16 bits, the same for all batches
+};
+
+// LDS of short_backward.h: a sequence's k, q, v, dout (and on NVIDIA out) as rows, and transposed where a product takes them as
+// values; and the probabilities and their gradients, 16 bits each, on their way from the waves that own queries to those that own
+// keys.
+struct ShortBackwardLayout {
+  int pitch, pitch_v;                     // of rows
+  int value_pitch;                        // of transposed tiles
+  int k_at, q_at, v_at, dout_at, out_at;  // in a buffer
+  int k_values_at, q_values_at, dout_values_at;
+  int buffer_bytes;
+  int turned_pitch;
+  int weights_at, gradients_at, bias_at;
+  int total;
+
+  FULMEN_ALGORITHM static ShortBackwardLayout of(const ShortBackwardShape& s) {
+    ShortBackwardLayout l{};
+    const int padding = s.transposed_values ? 16 : 0;  // NVIDIA swizzles pieces instead (tile/short_tile.h)
+    l.pitch = 2 * s.head_dim + padding;
+    l.pitch_v = 2 * s.head_dim_v + padding;
+    l.value_pitch = transposed_pitch(s.block);
+    l.q_at = s.block * l.pitch;
+    l.v_at = l.q_at + s.block * l.pitch;
+    l.dout_at = l.v_at + s.block * l.pitch_v;
+    l.out_at = l.dout_at + s.block * l.pitch_v;
+    l.turned_pitch = 2 * s.block + 16;
+    const int turned_bytes = s.block * l.turned_pitch;
+    if (s.transposed_values) {
+      // The rows have been read when the probabilities come, and these take their place.
+      const int rows = l.out_at > 2 * turned_bytes ? l.out_at : 2 * turned_bytes;
+      const int bytes = (s.head_dim * l.value_pitch + 15) / 16 * 16, bytes_v = (s.head_dim_v * l.value_pitch + 15) / 16 * 16;
+      l.k_values_at = rows;
+      l.q_values_at = l.k_values_at + bytes;
+      l.dout_values_at = l.q_values_at + bytes;
+      l.total = l.buffer_bytes = l.dout_values_at + bytes_v;
+    } else {
+      l.buffer_bytes = l.out_at + s.block * l.pitch_v;
+      l.weights_at = s.buffers * l.buffer_bytes;
+      l.bias_at = l.weights_at + 2 * turned_bytes;
+      l.total = l.bias_at + (s.bias ? turned_bytes : 0);
+    }
+    l.gradients_at = l.weights_at + turned_bytes;
+    return l;
+  }
+};
+
 }  // namespace fulmen::kernels

@@ -12,6 +12,8 @@
 //                           second column is the lane's
 //   output_column(e)        the same for outputs: a dim; runs of kOutputRun elements are neighbours in one row
 //   row_max(x) row_sum(x)   over the lanes that share a row
+//   tile_diagonal(tile, slot)   the element of a lane's row on a tile's diagonal (AMD: tile/turned.h)
+//   paired_column() paired_outputs<T>(tile, slot, factor)   NVIDIA: 4 neighbouring outputs of a row, two lanes' put together
 //
 //   Operands for q.k, each lane 16 bytes (8 elements) at a time from rows of memory:
 //   kDepth                  dims that an operand covers

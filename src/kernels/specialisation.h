@@ -9,6 +9,8 @@
 //   FULMEN_KEEP_MASK FULMEN_ALIBI FULMEN_SOFTCAP FULMEN_SINKS FULMEN_BAND   0 or 1
 //   FULMEN_PLAIN_SCALE      1: the scale is positive and nothing but the band changes scores: it rides in the exponent's FMA
 //   FULMEN_WHOLE_BIAS       1: rows of the bias start at multiples of 16 bytes and of 8 keys
+//   FULMEN_BATCH_BIAS       short_backward.h: the sum of 1 where each batch has a bias of its own, 2 where a gradient of it
+//   FULMEN_WHOLE_TILES      1: seqlen_q is block_m, seqlen_k is block_n, and there is no band
 //   FULMEN_PACKED_ROWS      1: a tile's rows are the query heads of a KV head, query after query
 //   FULMEN_VARIABLE         1: tables in memory say where each sequence lies and how long it is
 //   FULMEN_PAGE_SIZE        0: k and v are not in pages; else a page's rows, -1 where the arguments say how many
@@ -58,6 +60,8 @@ constexpr bool kExactDims = FULMEN_EXACT_DIMS != 0;
 constexpr int kBuffers = FULMEN_BUFFERS;
 constexpr bool kQueriesInLds = FULMEN_QUERIES_IN_LDS != 0;
 constexpr bool kWholeBias = FULMEN_WHOLE_BIAS != 0;
+constexpr bool kBatchBias = (FULMEN_BATCH_BIAS & 1) != 0, kBatchDbias = (FULMEN_BATCH_BIAS & 2) != 0;
+constexpr bool kWholeTiles = FULMEN_WHOLE_TILES != 0;
 constexpr bool kPackedRows = FULMEN_PACKED_ROWS != 0;
 constexpr bool kSplits = FULMEN_SPLITS != 0;
 constexpr bool kBias = FULMEN_BIAS >= 0;

@@ -111,6 +111,39 @@ TEST_P(GpuBackward, ShapesAndLayouts) {
   }
 }
 
+// Those that have a kernel of their own, several a workgroup, one after the other. The grids above have it beside the others.
+TEST_P(GpuBackward, ShortSequences) {
+  Random random(own_stream(7560));
+  CaseSpec s = spec_of(DType::fp16, random.pick({32, 64, 96, 128}), random);
+  s.num_heads = s.num_kv_heads = 1;
+  s.batch = 16;
+  s.seqlen_q = s.seqlen_k = 64;
+  s.bias = true;
+  s.bias_dtype = DType::fp16;
+  s.bias_broadcast = {true, false, false};
+  const auto check = [&] {
+    Case c(s, random);
+    for (const std::string& kernel : kernels_for(c.problem(), device())) {
+      if (kernel.find("short_backward") == std::string::npos) continue;
+      EXPECT_TRUE(verified(c, kernel, Where{device()}));
+      const std::vector<float> first = c.output_values();
+      EXPECT_TRUE(verified(c, kernel, Where{device()}));
+      EXPECT_EQ(first, c.output_values()) << kernel << ' ' << to_string(s);
+    }
+  };
+  check();
+  s.head_dim = s.head_dim_v = 32;
+  s.num_heads = s.num_kv_heads = 2;
+  s.batch = 3;
+  s.bias_dtype = DType::fp32;
+  for (const bool over_queries : {false, true}) {
+    s.seqlen_q = random.pick({1, 17, 63});
+    s.seqlen_k = random.between(33, 64);
+    s.bias_broadcast = {true, random.chance(0.5), over_queries};
+    check();
+  }
+}
+
 TEST_P(GpuBackward, LengthsOfZeroAndOne) {
   Random random(7530);
   CaseSpec s = spec_of(DType::bf16, 64, random);

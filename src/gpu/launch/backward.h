@@ -20,9 +20,13 @@ class BackwardPlan {
   // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its parts; dsinks.
   void add_bias(Specialisation s, int outputs);
   void add_sinks(const Specialisation& products);
+  // All gradients by one launch, a workgroup a run of batches of a head, and the sum of dbias's parts.
+  void add_runs(Specialisation s, int64_t run_batches);
   LaunchPlan take() { return std::move(plan_); }
 
  private:
+  void add_bias_sum(const Specialisation& s, int64_t parts);
+
   const Problem& p_;
   int compute_units_;
   LaunchPlan plan_;

@@ -27,15 +27,19 @@ struct BiasSums {
   }
 };
 
+int64_t bias_part_floats(const Problem& p, const BiasSums& sums, int block_m) {
+  return sums.batches * sums.heads * (sums.over_queries ? block_m : p.seqlen_q) * p.seqlen_k;
+}
+
 }  // namespace
 
 BackwardPlan::BackwardPlan(const Problem& problem, int compute_units) : p_(problem), compute_units_(std::max(1, compute_units)) {
   plan_.arguments = arguments_of(problem);
-  const Problem::Shape rows = problem.lse_shape();
-  plan_.row_number_floats = round_up(2 * rows[0] * rows[1] * rows[2], 16);
 }
 
 void BackwardPlan::add_row_numbers(const Specialisation& products) {
+  const Problem::Shape rows = p_.lse_shape();
+  plan_.row_number_floats = round_up(2 * rows[0] * rows[1] * rows[2], 16);
   Specialisation s = beside(products, "backward_rows.h", kHelperLanes);
   s.block_m = s.block_n = 16;  // nothing depends on the products' tiles
   plan_.launches.push_back({s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kLanesOfRow)});
@@ -69,19 +73,35 @@ void BackwardPlan::add_bias(Specialisation s, int outputs) {
   s.bias_gradient = static_cast<int>(p_.dbias.dtype);
   const BiasSums sums(p_, s.block_m);
   const int64_t tiles = sums.batches * sums.heads * sums.row_tiles * tiles_of(p_.seqlen_k, s.block_n);
-  const int64_t elements = sums.batches * sums.heads * (sums.over_queries ? s.block_m : p_.seqlen_q) * p_.seqlen_k;
+  const int64_t elements = bias_part_floats(p_, sums, s.block_m);
   // Enough workgroups for every compute unit, each with a few terms, and not more memory than 64 MiB, or 4 times dbias's.
   constexpr int64_t kFewTerms = 4, kMostFloats = int64_t{1} << 24;
   const int64_t wanted = (int64_t{4} * compute_units_ + tiles - 1) / std::max<int64_t>(tiles, 1);
   const int64_t room = std::max(kMostFloats / std::max<int64_t>(elements, 1), int64_t{4});
   const int64_t parts = std::clamp(std::min({wanted, sums.terms / kFewTerms, room}), int64_t{1}, int64_t{1} << 20);
-  plan_.arguments.bias_parts = static_cast<int>(parts);
   plan_.launches.push_back({s, tiles * parts});
+  add_bias_sum(s, parts);
+}
+
+void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
+  plan_.arguments.bias_parts = static_cast<int>(parts);
+  const BiasSums sums(p_, s.block_m);
   if (parts == 1 && !sums.over_queries) return;
-  plan_.bias_partial_floats = round_up(parts * elements, 16);
+  plan_.bias_partial_floats = round_up(parts * bias_part_floats(p_, sums, s.block_m), 16);
   const int64_t rows = sums.over_queries ? 1 : p_.seqlen_q;
   plan_.launches.push_back(
       {beside(s, "backward_bias_sum.h", kHelperLanes), tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, kHelperLanes)});
+}
+
+void BackwardPlan::add_runs(Specialisation s, int64_t run_batches) {
+  const int64_t runs = (p_.batch + run_batches - 1) / run_batches;
+  plan_.arguments.run_batches = static_cast<int>(run_batches);
+  if (p_.dbias.present) s.bias_gradient = static_cast<int>(p_.dbias.dtype);
+  plan_.launches.push_back({s, runs * p_.num_heads});
+  if (!p_.dbias.present) return;
+  // A part a run, and a head, that dbias is summed over.
+  const BiasSums sums(p_, s.block_m);
+  add_bias_sum(s, (sums.batches == 1 ? runs : 1) * (sums.heads == 1 ? p_.num_heads : 1));
 }
 
 void BackwardPlan::add_sinks(const Specialisation& products) {

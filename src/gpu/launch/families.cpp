@@ -5,7 +5,8 @@ namespace fulmen::gpu {
 const std::vector<const Family*>& families() {
   static const auto* const kFamilies = [] {
     auto* list = new std::vector<const Family*>;
-    for (const auto& more : {split_kv_families(), short_sequence_families(), forward_families(), backward_families()}) {
+    for (const auto& more :
+         {split_kv_families(), short_sequence_families(), forward_families(), short_backward_families(), backward_families()}) {
       list->insert(list->end(), more.begin(), more.end());
     }
     list->push_back(backward_atomic_family());

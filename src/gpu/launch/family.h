@@ -54,6 +54,7 @@ const std::vector<const Family*>& families();
 std::vector<const Family*> forward_families();
 std::vector<const Family*> short_sequence_families();
 std::vector<const Family*> split_kv_families();
+std::vector<const Family*> short_backward_families();
 std::vector<const Family*> backward_families();
 const Family* backward_atomic_family();
 const Family* portable_family();

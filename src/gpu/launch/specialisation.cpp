@@ -130,6 +130,8 @@ std::string prelude(const Specialisation& s) {
   define("DBIAS", s.bias_gradient);
   define("PLAIN_SCALE", static_cast<int>(s.plain_scale));
   define("WHOLE_BIAS", static_cast<int>(s.whole_bias));
+  define("BATCH_BIAS", static_cast<int>(s.batch_bias) + 2 * static_cast<int>(s.batch_dbias));
+  define("WHOLE_TILES", static_cast<int>(s.whole_tiles));
   define("PACKED_ROWS", static_cast<int>(s.packed_rows));
   define("SPLITS", static_cast<int>(s.num_splits > 1));
   return text;
@@ -142,8 +144,10 @@ std::string to_string(const Specialisation& s) {
   text += fmt::format(" d{}", s.head_dim);
   if (s.head_dim_v != s.head_dim) text += fmt::format("/{}", s.head_dim_v);
   text += fmt::format(" {}x{}", s.block_m, s.block_n);
+  if (s.whole_tiles) text += " whole";
   if (s.band) text += " band";
   if (s.bias >= 0) text += fmt::format(" bias={}", fulmen::to_string(static_cast<DType>(s.bias)));
+  if (s.batch_bias) text += " of each batch";
   if (s.keep_mask) text += " keep_mask";
   if (s.alibi) text += " alibi";
   if (s.softcap) text += " softcap";

@@ -30,6 +30,8 @@ struct Specialisation {
   int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for
   int min_workgroups = 1;  // NVIDIA: workgroups a multiprocessor
   bool whole_rows = false, whole_dims = false, exact_dims = false, whole_bias = false;
+  bool whole_tiles = false;                      // one tile of each side, and the sequences fill it
+  bool batch_bias = false, batch_dbias = false;  // each batch has a bias, or a gradient of it, of its own
   bool packed_rows = false;
   int bias = -1;  // its DType, or none
   bool keep_mask = false, alibi = false, softcap = false, sinks = false, band = false, plain_scale = false;

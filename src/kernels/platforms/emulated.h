@@ -26,6 +26,7 @@ struct Position {
 FULMEN_DEVICE int thread_id() { return emulator->thread_id(); }
 FULMEN_DEVICE int lane_id() { return emulator->thread_id() % kWaveSize; }
 FULMEN_DEVICE int wave_id() { return emulator->thread_id() / kWaveSize; }
+FULMEN_DEVICE int broadcast(int x) { return x; }
 FULMEN_DEVICE Int64 workgroup_id() { return emulator->workgroup_id(); }
 FULMEN_DEVICE void barrier(Position at = Position::here()) { emulator->barrier(at.file, at.line); }
 

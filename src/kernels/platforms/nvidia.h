@@ -16,6 +16,8 @@ FULMEN_DEVICE int thread_id() { return static_cast<int>(threadIdx.x); }
 FULMEN_DEVICE int lane_id() { return static_cast<int>(threadIdx.x) % kWaveSize; }
 // Broadcast, so that the compiler knows it is the same in every lane.
 FULMEN_DEVICE int wave_id() { return __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / kWaveSize, 0); }
+// Broadcast, too.
+FULMEN_DEVICE int broadcast(int x) { return __shfl_sync(0xffffffffU, x, 0); }
 FULMEN_DEVICE Int64 workgroup_id() { return blockIdx.x; }
 FULMEN_DEVICE void barrier() { __syncthreads(); }
 
@@ -54,7 +56,14 @@ FULMEN_DEVICE V global_load_unaligned(const void* p) {
 }
 template <class V>
 FULMEN_DEVICE void global_store(V* p, V value) {
-  *p = value;
+  // By built-in vectors: the words of a class may be stored one by one.
+  if constexpr (sizeof(V) == 8) {
+    *reinterpret_cast<uint2*>(p) = __builtin_bit_cast(uint2, value);
+  } else if constexpr (sizeof(V) == 16) {
+    *reinterpret_cast<uint4*>(p) = __builtin_bit_cast(uint4, value);
+  } else {
+    *p = value;
+  }
 }
 
 // As many floats as one instruction adds, to memory that is aligned for it; kOffset: in floats from there.

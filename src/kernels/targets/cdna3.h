@@ -68,6 +68,7 @@ constexpr int kValuePieces = 1;
 FULMEN_DEVICE int value_dim() { return lane_id() % 16; }
 FULMEN_DEVICE int value_piece(int /*p*/) { return 4 * (lane_id() / 16); }
 FULMEN_DEVICE constexpr int value_key(int position) { return position; }
+FULMEN_DEVICE int value_position(int key) { return key; }
 
 constexpr int kDirectDims = 16;
 constexpr int kDirectElements = 4;

@@ -77,6 +77,7 @@ FULMEN_DEVICE int value_dim() { return lane_id() % 2 * 8 + lane_id() % 16 / 2; }
 FULMEN_DEVICE int value_piece(int p) { return 8 * p; }
 // The key at a position.
 FULMEN_DEVICE constexpr int value_key(int position) { return position % 8 * 2 + position / 8; }
+FULMEN_DEVICE int value_position(int key) { return key / 2 + key % 2 * 8; }
 
 constexpr int kDirectDims = 16;
 constexpr int kDirectElements = 8;

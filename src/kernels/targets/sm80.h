@@ -31,6 +31,23 @@ FULMEN_DEVICE float row_sum(float x) {
   return x + shuffle_xor(x, 2);
 }
 
+// Outputs of one row, two lanes' put together: 4 neighbours from paired_column() on.
+FULMEN_DEVICE int paired_column() { return lane_id() % 4 / 2 * 4 + lane_id() % 2 * 8; }
+template <class T>
+FULMEN_DEVICE Words<2> paired_outputs(const float (&tile)[kElements], int slot, float factor) {
+  const unsigned low = pack<T>(tile[2 * slot] * factor, tile[2 * slot + 1] * factor);
+  const unsigned high = pack<T>(tile[2 * slot + 4] * factor, tile[2 * slot + 5] * factor);
+  const bool odd = lane_id() % 2 != 0;
+  const unsigned other = shuffle_xor(odd ? low : high, 1);
+  return {{odd ? other : low, odd ? high : other}};
+}
+// A tile's diagonal: of a lane's row, in all lanes that share it.
+FULMEN_DEVICE float tile_diagonal(const float (&tile)[kElements], int slot) {
+  const int row = lane_id() / 4;
+  const float two = row % 2 != 0 ? tile[6 * slot + 1] : tile[6 * slot];
+  return row_sum(row / 2 == lane_id() % 4 ? two : 0.0F);
+}
+
 constexpr int kDepth = 32;
 constexpr int kPieces = 2;
 FULMEN_DEVICE int piece_row(int p) { return lane_id() / 4 + 8 * p; }

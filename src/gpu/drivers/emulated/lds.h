@@ -29,13 +29,17 @@ class Lds {
     int thread = 0;
     Site site;
   };
-  // A 32-bit word; LDS is addressed in words or more.
+  // A 32-bit word; LDS is addressed in words or more, and written in halves of one, too, each half by a lane.
   struct Word {
     Access written;
+    unsigned halves = 0;       // since the last barrier written by themselves: a bit each
+    bool two_writers = false;  // of its halves
     Access read;
     Access read_by_another;  // the first reader that differs from `read`
   };
   std::string check_range(int offset, int bytes, const char* verb, int thread, Site site) const;
+  // What a write of some words, or of one half, meets; and that it is remembered.
+  std::string write_word(int word, unsigned half, int thread, Site site);
   std::string race(int word, const char* verb, int thread, Site site, const char* other_verb, const Access& other) const;
 
   std::vector<std::byte> memory_;

@@ -20,7 +20,7 @@ int64_t cycles_of(std::span<const int> offsets, int bytes) {
   std::size_t cycles = 0;
   for (const int offset : offsets) {
     if (offset == kNoAccess) continue;
-    for (int word = offset / 4; word < (offset + bytes) / 4; ++word) {
+    for (int word = offset / 4; word < (offset + bytes + 3) / 4; ++word) {
       std::vector<int>& bank = words[static_cast<std::size_t>(word % kBanks)];
       if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
       cycles = std::max(cycles, bank.size());
@@ -36,7 +36,7 @@ std::atomic<LdsBankCount*> newest{nullptr};
 LdsLine cost_of(std::span<const int> offsets, int bytes) {
   const bool whole = std::all_of(offsets.begin(), offsets.end(), [](int o) { return o == kNoAccess || o % 16 == 0; });
   const int piece = std::min(bytes, bytes >= 16 && !whole ? 8 : 16);
-  const auto together = static_cast<std::size_t>(4 * kBanks) / std::bit_ceil(static_cast<unsigned>(piece));
+  const auto together = static_cast<std::size_t>(4 * kBanks) / std::bit_ceil(static_cast<unsigned>(std::max(piece, 4)));
   LdsLine cost{};
   for (int done = 0; done < bytes; done += piece) {
     ++cost.instructions;

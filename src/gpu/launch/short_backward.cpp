@@ -1,0 +1,155 @@
+// kernels/short_backward.h: up to 64 queries and keys, all gradients in one launch.
+#include <algorithm>
+#include <array>
+
+#include "gpu/launch/backward.h"
+#include "kernels/layout.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int64_t kMostRows = 64;
+
+int64_t tiles_of(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
+
+// For head dims up to max_head_dim (the larger of q's and v's).
+struct Shape {
+  int max_head_dim;
+  int parts;  // waves that share 16 rows
+  int buffers;
+  int min_workgroups;
+  bool whole = false;  // serves lengths and dims that fill their tiles, and rows in 16-byte pieces: others would spill registers
+};
+
+struct Target {
+  MatrixTarget matrix;
+  std::array<Shape, 2> shapes;
+};
+
+constexpr std::array kTargets{
+    // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
+    Target{kMatrixTargets[0], {{{64, 1, 1, 1, true}}}},
+    Target{kMatrixTargets[1], {{{32, 1, 1, 1}, {64, 1, 1, 1, true}}}},
+    Target{kMatrixTargets[2], {{{64, 1, 1, 1}}}},
+    Target{kMatrixTargets[3], {{{64, 2, 2, 2}, {128, 1, 1, 2}}}},
+};
+
+class ShortBackward final : public Family {
+ public:
+  explicit ShortBackward(const Target& target) : target_(target) {}
+  std::string_view name() const noexcept override { return "short_backward"; }
+  std::string_view target() const noexcept override { return target_.matrix.name; }
+  Pass pass() const noexcept override { return Pass::backward; }
+  bool dropout() const noexcept override { return true; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (p.batch == 0 || p.seqlen_q == 0 || p.seqlen_k == 0) return Support::no("there is nothing to compute, only zeros to write");
+    if (std::max(p.seqlen_q, p.seqlen_k) > kMostRows) {
+      return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + " and seqlen_k " + std::to_string(p.seqlen_k) +
+                         ", at most " + std::to_string(kMostRows) + " are served");
+    }
+    if (shape_for(p) == nullptr) {
+      return Support::no("head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)) + ", tiles of " +
+                         std::string(target_.matrix.name) + " have up to " + std::to_string(most_head_dim()));
+    }
+    if (p.group_size() != 1) return Support::no("num_kv_heads differs from num_heads: a workgroup has one head's dk and dv");
+    if (p.dsinks.present) return Support::no("dsinks needs each row's numbers in memory");
+    if (p.dbias.present && p.dbias.strides[1] == 0 && p.dbias.strides[0] != 0) {
+      return Support::no("dbias is a sum over heads, but not over the batch, which its parts are");
+    }
+    const Specialisation s = specialisation(p, chip);
+    if (shape_for(p)->whole && !(s.whole_tiles && s.whole_rows && s.exact_dims)) {
+      return Support::no(
+          "registers of " + std::string(target_.matrix.name) +
+          " suffice for sequences of 32 or 64 without a window, head_dim 32 or 64, and rows at multiples of 16 bytes");
+    }
+    if (s.lds_bytes > chip.lds_bytes) {
+      return Support::no(std::to_string(s.lds_bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
+                         std::to_string(chip.lds_bytes));
+    }
+    return grid_fits(p.batch * p.num_heads);
+  }
+  double rank(const Problem& /*problem*/) const override { return 30; }
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    BackwardPlan plan(p, compute_units);
+    const Specialisation s = specialisation(p, chip);
+    plan.add_runs(s, run_batches(p, s, std::max(1, compute_units)));
+    return plan.take();
+  }
+
+ private:
+  // Multiples of 32 on every chip: the pieces of 48 dims are shared unevenly, which takes registers.
+  static int dims(int64_t dim) { return static_cast<int>(round_up(dim, 32)); }
+  int most_head_dim() const {
+    int most = 0;
+    for (const Shape& shape : target_.shapes) most = std::max(most, shape.max_head_dim);
+    return most;
+  }
+  const Shape* shape_for(const Problem& p) const {
+    for (const Shape& shape : target_.shapes) {
+      if (dims(std::max(p.head_dim, p.head_dim_v)) <= shape.max_head_dim) return &shape;
+    }
+    return nullptr;
+  }
+  // As many workgroups as run at once, so that all end together; where heads alone are many, several times that. Or shorter runs,
+  // where the busiest compute unit has fewer batches to go over then.
+  static int64_t run_batches(const Problem& p, const Specialisation& s, int compute_units) {
+    constexpr int64_t kTimes = 4;
+    const int64_t at_once = int64_t{compute_units} * s.min_workgroups;
+    const int64_t runs = p.num_heads * kTimes <= at_once ? at_once / p.num_heads : tiles_of(kTimes * at_once, p.num_heads);
+    const auto most_batches = [&](int64_t length) {
+      return tiles_of(tiles_of(p.batch, length) * p.num_heads, compute_units) * length;
+    };
+    const int64_t longest = tiles_of(p.batch, runs);
+    int64_t best = longest;
+    for (int64_t length = longest - 1; length >= (longest + 1) / 2; --length) {
+      if (most_batches(length) < most_batches(best)) best = length;
+    }
+    return best;
+  }
+  int lds_bytes(const Specialisation& s) const {
+    return kernels::ShortBackwardLayout::of({.transposed_values = target_.matrix.transposed_values,
+                                             .head_dim = s.head_dim,
+                                             .head_dim_v = s.head_dim_v,
+                                             .block = s.block_n,
+                                             .buffers = s.buffers,
+                                             .bias = !target_.matrix.transposed_values && s.bias > 0 && !s.batch_bias})
+        .total;
+  }
+  Specialisation specialisation(const Problem& p, const Chip& chip) const {
+    const Shape& shape = *shape_for(p);
+    Specialisation s;
+    s.entry = "short_backward.h";
+    s.target = target_.matrix.name;
+    s.head_dim = dims(p.head_dim);
+    s.head_dim_v = dims(p.head_dim_v);
+    s.block_m = s.block_n = std::max(p.seqlen_q, p.seqlen_k) > kMostRows / 2 ? kMostRows : kMostRows / 2;
+    s.workgroup = s.block_m / 16 * shape.parts * chip.wave_size;
+    s.buffers = shape.buffers;
+    s.min_workgroups = shape.min_workgroups;
+    s.outputs = (p.dq.present ? kGivesDq : 0) | (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0) |
+                (p.dbias.present ? kGivesDbias : 0);
+    specialise_for(p, s);
+    s.whole_tiles = p.seqlen_q == s.block_m && p.seqlen_k == s.block_n && !s.band;
+    s.batch_bias = p.bias.present && p.bias.strides[0] != 0;
+    s.batch_dbias = p.dbias.present && p.dbias.strides[0] != 0;
+    s.sinks = false;  // they are in the log-sum-exp
+    s.lds_bytes = lds_bytes(s);
+    if (s.lds_bytes > chip.lds_bytes && s.buffers == 2) {
+      s.buffers = 1;
+      s.lds_bytes = lds_bytes(s);
+    }
+    return s;
+  }
+  const Target& target_;
+};
+
+}  // namespace
+
+std::vector<const Family*> short_backward_families() {
+  std::vector<const Family*> list;
+  for (const Target& target : kTargets) list.push_back(new ShortBackward(target));
+  return list;
+}
+
+}  // namespace fulmen::gpu

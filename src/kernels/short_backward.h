@@ -1,0 +1,405 @@
+// All gradients of short sequences, chess boards above all, in one launch: up to kBlockN queries and keys. A workgroup goes over
+// a run of batches of one head, with four waves for 64 rows, or eight:
+//
+//   by queries   S = q.k, D = dout.v, delta = dout.out     P, dS = P (D - delta) to LDS     a wave has 16 queries, and all or half
+//                                                                                           of the keys
+//   then         dq = dS k    by queries                                                    16 rows, and all or half of the dims
+//                dv = P^T dout, dk = dS^T q    by keys
+//
+// Five products, each tensor is read once, nothing is added by atomics. dbias, where it is a sum over batches: in registers over
+// the run.
+#include "backward_bias.h"
+#include "short_board.h"
+#include "tile/softmax.h"
+#include "tile/turned.h"
+
+namespace fulmen::kernels {
+
+// The bias of a wave's scores, where all batches of a run have the same; else each tile's is loaded when it is needed.
+class ScoreBias {
+ public:
+  FULMEN_DEVICE void hold(const BackwardArguments& a, int batch, int head, const Share& share) {
+#pragma unroll
+    for (int f = 0; f < kOwnTiles; ++f) {
+      unsigned bits[kElements];
+      load(a, batch, head, share, f, bits);
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) word_[f][w] = bits[2 * w] | bits[2 * w + 1] << 16U;
+#if defined(FULMEN_TARGET_SM80)
+      const Words<4> words{{word_[f][0], word_[f][1], word_[f][2], word_[f][3]}};
+      store_words<kShort.turned_pitch>(lane_id(), kShort.bias_at, share.tile, share.first_key_tile() + f, words);
+#endif
+    }
+  }
+  // Of a tile's elements, times log2 e. What is held is converted anew, so that no floats wait in registers from batch to batch.
+  FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, const Share& share, int tile,
+                            float (&bias)[kElements]) const {
+    if constexpr (kHoldsBias) {
+#if defined(FULMEN_TARGET_SM80)
+      const Words<4> words =
+          stored_operand<kShort.turned_pitch>(lane, kShort.bias_at, share.tile, share.first_key_tile() + tile).words;
+#endif
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+#if defined(FULMEN_TARGET_SM80)
+        const unsigned bits = words.word[w];
+#else
+        const auto bits = static_cast<unsigned>(recompute(static_cast<int>(word_[tile][w])));
+#endif
+        bias[2 * w] = kLog2E * of_bits<BiasElement>(bits);
+        bias[2 * w + 1] = kLog2E * of_bits<BiasElement>(bits >> 16U);
+      }
+    } else if constexpr (kBias) {
+      unsigned bits[kElements];
+      load(a, batch, head, share, tile, bits);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) bias[e] = kLog2E * of_bits<BiasElement>(bits[e]);
+    }
+  }
+
+ private:
+  static constexpr int kWords = kElements / 2;
+  FULMEN_DEVICE static void load(const BackwardArguments& a, int batch, int head, const Share& share, int tile,
+                                 unsigned (&bits)[kElements]) {
+    const int first = 16 * (share.first_key_tile() + tile);
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const Int64 asked = share.row() + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
+      load_columns<!kWholeTiles, kWholeBias>(at<BiasElement>(a.bias, batch, i, head) + first, static_cast<int>(a.seqlen_k) - first,
+                                             slot, bits);
+    }
+  }
+  unsigned word_[kHoldsBias ? kOwnTiles : 1][kWords];
+};
+
+// Which parts of dbias a workgroup gives, and where they go: as BiasSum in backward_bias.h says, with the head of a sum over heads
+// as the part's number.
+class BiasPart {
+ public:
+  FULMEN_DEVICE BiasPart(const BackwardArguments& a, Int64 run, Int64 batch, Int64 head) {
+    constexpr bool over_batches = !kBatchDbias;
+    const bool over_heads = a.dbias.head == 0;
+    const Int64 part = (over_batches ? run : 0) * (over_heads ? a.num_heads : 1) + (over_heads ? head : 0);
+    batch_ = over_batches ? 0 : batch;
+    head_ = over_heads ? 0 : head;
+    rows_ = a.dbias.row == 0 ? kBlockM : a.seqlen_q;
+    first_row_ = ((part * (over_batches ? 1 : a.batch) + batch_) * (over_heads ? 1 : a.num_heads) + head_) * rows_;
+  }
+  FULMEN_DEVICE void store(const BackwardArguments& a, const Share& share, const Scores& sum) const {
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const Int64 i = share.row() + tile_row(slot);
+      if (i >= rows_) continue;
+      if (a.bias_partials == nullptr) {
+        store_row(const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, batch_, i, head_)), slot, a.seqlen_k, share, sum);
+      } else {
+        store_row(a.bias_partials + (first_row_ + i) * a.seqlen_k, slot, a.seqlen_k, share, sum);
+      }
+    }
+  }
+
+ private:
+  template <class T>
+  FULMEN_DEVICE static void store_row(T* row, int slot, Int64 seqlen_k, const Share& share, const Scores& sum) {
+    const int first = 16 * share.first_key_tile() + tile_column(0);
+    T* lane = row + first;
+#pragma unroll
+    for (int f = 0; f < kOwnTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const int column = 16 * f + (tile_column(e) - tile_column(0));
+        if (row_slot(e) == slot && (kWholeTiles || first + column < seqlen_k)) {
+          global_store(lane + column, from_float<T>(sum[f][e]));
+        }
+      }
+    }
+  }
+  Int64 batch_, head_, rows_, first_row_;
+};
+
+// q.k, dout.v and dout.out (which is added to delta) of a wave's queries.
+FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64 head, unsigned lane, int at, const Share& share,
+                                  Scores& weight, Scores& gradient, float (&delta)[kRowsPerLane]) {
+  const int first_key = 16 * share.first_key_tile();
+  // The sums of dout * out are the diagonal of a product, too.
+  float diagonal[kElements] = {};
+#pragma unroll
+  for (int d = 0; d < kDepthsV; ++d) {
+    const QueryOperand gradients = DoutTile::queries(lane, at + kShort.dout_at, share.row(), d);
+#pragma unroll
+    for (int f = 0; f < kOwnTiles; ++f) {
+      multiply_scores<Element>(gradient[f], ValuesTile::keys(lane, at + kShort.v_at, first_key + 16 * f, d), gradients);
+    }
+#if defined(FULMEN_TARGET_SM80)
+    const KeyOperand out = ValuesTile::keys(lane, at + kShort.out_at, share.row(), d);
+#else
+    const KeyOperand out = load_row_operand(kernels::at<Element>(a.out, batch, 0, head), a.out.row, share.row(), a.seqlen_q,
+                                            kTileDepth * d, a.head_dim_v);
+#endif
+    multiply_scores<Element>(diagonal, out, gradients);
+    schedule_fence();
+  }
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) delta[slot] += tile_diagonal(diagonal, slot);
+#pragma unroll
+  for (int d = 0; d < kDepths; ++d) {
+    const QueryOperand queries = QueriesTile::queries(lane, at + kShort.q_at, share.row(), d);
+#pragma unroll
+    for (int f = 0; f < kOwnTiles; ++f) {
+      multiply_scores<Element>(weight[f], QueriesTile::keys(lane, at, first_key + 16 * f, d), queries);
+    }
+    schedule_fence();
+  }
+}
+
+// P and dS of a wave's scores in place of q.k and dout.v.
+FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane, const Share& share,
+                                   const RowNumbers (&numbers)[kRowsPerLane], const ScoreBias& bias, Scores& weight,
+                                   Scores& gradient, Scores& dbias) {
+  DropoutMask dropout(a, batch, head);
+  const float slope = kAlibi ? kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head) : 0.0F;
+  const algorithm::Band band = band_of(a);
+  int low[kRowsPerLane] = {}, high[kRowsPerLane] = {};
+  Int64 row[kRowsPerLane];
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const Int64 asked = share.row() + tile_row(slot);
+    row[slot] = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
+    if constexpr (!kWholeTiles) {
+      low[slot] = static_cast<int>(algorithm::Band::clamp(band.first(asked), 0, kBlockN));
+      high[slot] = asked < a.seqlen_q ? static_cast<int>(algorithm::Band::clamp(band.last_plus_one(asked), 0, kBlockN)) : 0;
+    }
+  }
+#pragma unroll
+  for (int f = 0; f < kOwnTiles; ++f) {
+    const int first = 16 * (share.first_key_tile() + f);
+    unsigned keep[kElements];
+    if constexpr (kKeepMask) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        load_columns<!kWholeTiles, false>(at<unsigned char>(a.keep_mask, batch, row[slot], head) + first,
+                                          static_cast<int>(a.seqlen_k) - first, slot, keep);
+      }
+    }
+    float scaled_bias[kElements];
+    bias.scaled(a, batch, head, lane, share, f, scaled_bias);
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const int slot = row_slot(e), column = first + tile_column(e);
+      bool attended = kWholeTiles || (column >= low[slot] && column < high[slot]);
+      if constexpr (kKeepMask) attended = attended & (keep[e] != 0);
+      const float alibi = kAlibi ? slope * absolute(static_cast<float>(row[slot] + a.diagonal - column)) : 0.0F;
+      const ScoreGradient g = score_gradient(a, scaled_bias[e], alibi, numbers[slot], weight[f][e], gradient[f][e], attended,
+                                             [&] { return dropout.factor(row[slot], column); });
+      weight[f][e] = g.weight;
+      gradient[f][e] = g.dot;
+      if constexpr (kGivesDbias) dbias[f][e] += g.bias;
+    }
+    if constexpr (kKeepMask || kDropout) schedule_fence();
+  }
+}
+
+// Outputs of two lanes are exchanged so that a row's run is 32 bytes, as memory is written.
+#if defined(FULMEN_TARGET_SM80)
+constexpr bool kPairsOutputs = kWholeRows;
+#else
+constexpr bool kPairsOutputs = false;
+FULMEN_DEVICE int paired_column() { return 0; }
+template <class T>
+FULMEN_DEVICE Words<2> paired_outputs(const float (&)[kElements], int, float);
+#endif
+
+// A wave's share of a gradient, kRowTiles x 16 rows from `row` on, and 1 / kParts of the dims.
+template <int kDims, int kRowTiles>
+struct GradientShare {
+  static constexpr int kDimTiles = kDims / 16 / kParts;
+  int row, part;
+  float sum[kRowTiles][kDimTiles][kElements] = {};
+
+  // += factors . values of the tile's 16 rows in LDS
+  template <class Tile, class Factors>
+  FULMEN_DEVICE void add(unsigned lane, int at, int values_at, int tile, const Factors& factors) {
+    ProbabilityOperand factor[kRowTiles];
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) factor[t] = factors(row / 16 + t);
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+      const ValueOperand values = Tile::values(lane, at, values_at, tile, part * kDimTiles + d);
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(sum[t][d], factor[t], values);
+      if (d % 2 == 1) schedule_fence();
+    }
+  }
+  FULMEN_DEVICE void store(const Board& board, Int64 end, int dims, float scale) const {
+    const int column = kPairsOutputs ? paired_column() : output_column(0);
+    const int first = part * (kDims / kParts) + column;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        const int i = row + 16 * t + tile_row(slot);
+        const bool there = kWholeTiles || i < end;
+        auto* lane = const_cast<Element*>(board.first) + (i * static_cast<Distance>(board.stride) + first);
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d) {
+          if constexpr (kPairsOutputs) {
+            const Words<2> words = paired_outputs<Element>(sum[t][d], slot, scale);
+            if (there && (kExactDims || 16 * d + first < dims)) global_store(reinterpret_cast<Words<2>*>(lane + 16 * d), words);
+          } else {
+#pragma unroll
+            for (int e = 0; e < kElements; e += kOutputRun) {
+              if (row_slot(e) != slot || !there) continue;
+              float run[kOutputRun];
+#pragma unroll
+              for (int n = 0; n < kOutputRun; ++n) run[n] = sum[t][d][e + n] * scale;
+              store_run(lane, 16 * d + (output_column(e) - output_column(0)), dims - first, run);
+            }
+          }
+        }
+      }
+    }
+  }
+};
+
+// dk or dv, by half of the waves: of the columns of what is at turned_at, and the queries' rows.
+template <int kDims, class Tile>
+FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned lane, int turned_at, int at, int values_at,
+                                 const Board& board, int dims, float scale) {
+  constexpr int kRowTiles = kTiles < 2 ? 1 : 2, kShares = kTiles / kRowTiles;
+  GradientShare<kDims, kRowTiles> share{16 * kRowTiles * (wave % kShares), kParts == 1 ? 0 : wave / kShares % kParts};
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) {
+    share.template add<Tile>(lane, at, values_at, f,
+                             [&](int tile) { return turned_operand<kShort.turned_pitch>(lane, turned_at, f, tile); });
+  }
+  share.store(board, a.seqlen_k, dims, scale);
+}
+
+FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
+  const int id = static_cast<int>(workgroup_id()), head = broadcast(id % call.num_heads), run = broadcast(id / call.num_heads);
+  const int first = run * call.run_batches;
+  const int last = call.run_batches < call.batch - first ? first + call.run_batches : call.batch;
+  const int wave = wave_id();
+  const Share share = Share::of(wave);
+  // Arguments are loaded anew for each step of a board: they are more than scalar registers.
+  int step = 0;
+  const auto arguments = [&]() -> const BackwardArguments& { return reload(call, step++); };
+
+  BoardTiles tiles;
+  const auto fetch_keys = [&](int batch, int at) { tiles.fetch_keys(arguments(), batch, head, at); };
+  const auto fetch_queries = [&](int batch, int at) { tiles.fetch_queries(arguments(), batch, head, at); };
+  QueryLse next_lse;
+  ScoreBias bias;
+  Scores dbias = {};
+  if constexpr (!kFetchLate) {
+    fetch_keys(first, 0);
+    fetch_queries(first, 0);
+  }
+  next_lse.load(arguments(), first, head, share);
+  if constexpr (kHoldsBias) bias.hold(arguments(), first, head, share);
+  int at = 0;  // the current buffer
+  for (int batch = first; batch < last; ++batch) {
+    const bool more = batch + 1 < last;
+    if constexpr (kFetchLate) {
+      fetch_keys(batch, 0);
+      fetch_queries(batch, 0);
+    }
+    tiles.publish(at);
+    barrier();
+    if constexpr (kBuffers == 2) {
+      if (more) {
+        fetch_keys(batch + 1, kShort.buffer_bytes - at);
+        fetch_queries(batch + 1, kShort.buffer_bytes - at);
+      }
+    }
+    const QueryLse lse = next_lse;
+    if (more) next_lse.load(arguments(), batch + 1, head, share);
+
+    Scores weight = {}, gradient = {};
+    {
+      const BackwardArguments& a = arguments();
+      float delta[kRowsPerLane] = {};
+      if (a.dlse != nullptr) {
+#pragma unroll
+        for (int slot = 0; slot < kRowsPerLane; ++slot) {
+          const int asked = share.row() + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : 0;
+          delta[slot] = -global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
+        }
+      }
+      first_products(a, batch, head, own_lane(), at, share, weight, gradient, delta);
+      RowNumbers numbers[kRowsPerLane];
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) numbers[slot] = {lse.offset(slot), delta[slot]};
+      score_gradients(a, batch, head, own_lane(), share, numbers, bias, weight, gradient, dbias);
+    }
+    if constexpr (kGivesDbias && kBatchDbias) {
+      BiasPart(arguments(), run, batch, head).store(arguments(), share, dbias);
+#pragma unroll
+      for (int f = 0; f < kOwnTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) dbias[f][e] = 0;
+      }
+    }
+
+    const unsigned lane = own_lane();
+    if constexpr (kTransposedValues) barrier();  // the rows have been read, and are overwritten
+#pragma unroll
+    for (int f = 0; f < kOwnTiles; ++f) {
+      const int column = share.first_key_tile() + f;
+      if constexpr (kGivesDv) {
+        store_turned<Element, kShort.turned_pitch>(lane, kShort.weights_at, share.tile, column, weight[f]);
+      }
+      if constexpr (kGivesDk || kParts > 1) {
+        store_turned<Element, kShort.turned_pitch>(lane, kShort.gradients_at, share.tile, column, gradient[f]);
+      }
+    }
+    if constexpr (kParts > 1) barrier();
+    if constexpr (kGivesDq) {
+      GradientShare<kHeadDim, 1> dq{share.row(), share.part};
+#pragma unroll
+      for (int f = 0; f < kTiles; ++f) {
+        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, f, [&](int tile) {
+#if defined(FULMEN_TARGET_SM80)
+          if constexpr (kParts > 1) return stored_operand<kShort.turned_pitch>(lane, kShort.gradients_at, tile, f);
+#endif
+          return to_operand<Element>(gradient[f]);
+        });
+      }
+      const BackwardArguments& a = arguments();
+      dq.store(Board::of(a.dq, batch, head), a.seqlen_q, a.head_dim, a.softmax_scale);
+    }
+    if constexpr (kParts == 1) barrier();
+    if constexpr (kFetchHalves) {
+      if (more) fetch_keys(batch + 1, 0);
+    }
+    if (wave < kWaves / 2) {
+      if constexpr (kGivesDv) {
+        const BackwardArguments& a = arguments();
+        give_key_rows<kHeadDimV, DoutTile>(a, wave, lane, kShort.weights_at, at + kShort.dout_at, at + kShort.dout_values_at,
+                                           Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
+      }
+    } else {
+      if constexpr (kGivesDk) {
+        const BackwardArguments& a = arguments();
+        give_key_rows<kHeadDim, QueriesTile>(a, wave - kWaves / 2, lane, kShort.gradients_at, at + kShort.q_at,
+                                             at + kShort.q_values_at, Board::of(a.dk, batch, head), a.head_dim, a.softmax_scale);
+      }
+    }
+    if constexpr (kBuffers == 2) {
+      at = kShort.buffer_bytes - at;
+    } else {
+      barrier();
+      if constexpr (kCopiesToLds) {
+        if (more) {
+          if constexpr (!kFetchHalves) fetch_keys(batch + 1, 0);
+          fetch_queries(batch + 1, 0);
+        }
+      }
+    }
+  }
+  if constexpr (kGivesDbias && !kBatchDbias) BiasPart(arguments(), run, first, head).store(arguments(), share, dbias);
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::BackwardArguments, fulmen::kernels::short_backward)
