@@ -5,9 +5,8 @@
 //   FULMEN_DEVICE                            how a device function is declared
 //   FULMEN_KERNEL(Arguments, body)           the entry point fulmen_kernel(Arguments by value), calling body(const Arguments&)
 //   lane_id() wave_id() thread_id() workgroup_id()
-//   broadcast(x)                             x of a wave's first lane: what is the same in all lanes, and known as such by the
-//   compiler reload(arguments, when)                  a kernel's arguments again: they need not stay in registers until then.
-//   `when` is the
+//   broadcast(x)                             x of a wave's first lane, so that the compiler knows it is the same in all
+//   reload(arguments, when)                  a kernel's arguments again: they need not stay in registers until then. `when` is the
 //                                            same in all lanes and differs from one turn of a loop to the next
 //   recompute(x, when)                       x; what follows from it need not stay in registers either. Without `when`:
 //                                            computed anew wherever the code is run
