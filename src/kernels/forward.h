@@ -190,7 +190,7 @@ struct ForwardTask {
         if constexpr (kStoresThroughLds) {
           leave_in_lds(rows.out[t], slot, output_at(16 * t + tile_row(slot)), end.output_factor);
         }
-        if (i >= map.end) continue;
+        if (i >= a.seqlen_q) continue;
         Element* row = out_row(a, map.batch, map.first_head, i);
 #pragma unroll
         for (int d = 0; d < (kStoresThroughLds ? 0 : kDimTiles); ++d) {
@@ -234,7 +234,7 @@ struct ForwardTask {
       const int row = (n + lane_id()) / kRowPiecesV, dim = (n + lane_id()) % kRowPiecesV * 8;
       if (kRowTiles * 16 * kRowPiecesV % kWaveSize != 0 && row >= kRowTiles * 16) break;
       const auto piece = lds_load<Words<4> >(output_at(row) + 2 * dim);
-      if (wave_row + row >= map.end || (!kExactDims && dim >= a.head_dim_v)) continue;
+      if (wave_row + row >= a.seqlen_q || (!kExactDims && dim >= a.head_dim_v)) continue;
       Element* to = out_row(a, map.batch, map.first_head, wave_row + row) + dim;
       global_store(reinterpret_cast<Words<4>*>(to), piece);
     }
