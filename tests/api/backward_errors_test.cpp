@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"DqQ", [](SmallCall& c) { c.tensors.dq.data = c.q.data() + 3; }, {"dq at", "overlaps q", "memory of their own"}},
         Bad{"DkOut", [](SmallCall& c) { c.tensors.dk.data = c.out.data(); }, {"dk at", "overlaps out"}},
         Bad{"DqDout", [](SmallCall& c) { c.tensors.dq.data = c.dout.data(); }, {"dq at", "overlaps dout"}},
-        Bad{"DvDk", [](SmallCall& c) { c.tensors.dv.data = c.dk.data() + 8; }, {"dv at", "overlaps dk"}},
+        Bad{"DvDk", [](SmallCall& c) { c.tensors.dv.data = c.dk.data() + 2; }, {"dv at", "overlaps dk"}},
         Bad{"DbiasBias", [](SmallCall& c) { c.tensors.dbias.data = c.bias.data(); }, {"dbias at", "overlaps bias"}},
         Bad{"DsinksSinks", [](SmallCall& c) { c.tensors.dsinks.data = c.heads.data(); }, {"dsinks at", "overlaps"}},
         Bad{"DsinksDlse", [](SmallCall& c) { c.tensors.dsinks.data = c.dlse.data(); }, {"dsinks at", "overlaps dlse"}},
