@@ -132,6 +132,13 @@ TEST_P(GpuBackward, ShortSequences) {
     }
   };
   check();
+  // Runs of several boards that do not fill their tiles, the last run a shorter one; dbias of each.
+  s.batch = 11;
+  s.head_dim = s.head_dim_v = random.pick({32, 96});
+  s.seqlen_q = random.pick({17, 63});
+  s.seqlen_k = random.between(33, 63);
+  s.bias_broadcast = {false, false, false};
+  check();
   s.head_dim = s.head_dim_v = 32;
   s.num_heads = s.num_kv_heads = 2;
   s.batch = 3;
@@ -199,17 +206,21 @@ TEST(GpuBackwardAtomic, TilesOfEveryChip) {
   Random random(7570);
   struct Tiles {
     const char* device;
-    int64_t dim, block_m;
+    int64_t dim, seqlen_k, block_m;
   };
-  for (const Tiles& t : {Tiles{"emulated:sm_90", 192, 64}, {"emulated:sm_86", 96, 64}}) {
+  for (const Tiles& t : {Tiles{"emulated:sm_90", 192, random.between(130, 200), 64},
+                         {"emulated:sm_86", 96, random.between(130, 200), 64},
+                         {"emulated:sm_86", 128, 20, 64}}) {
     if (!why_unusable(t.device).empty()) continue;
     CaseSpec s = spec_of(DType::fp16, t.dim, random);
     s.batch = 1;
     s.num_heads = s.num_kv_heads = 1;
     s.seqlen_q = random.between(65, 150);
-    s.seqlen_k = random.between(130, 200);
+    s.seqlen_k = t.seqlen_k;
     s.causal = Causal::bottom_right;
     Case c(s, random);
+    // Few keys are another kernel's, unless this one is asked for.
+    if (t.seqlen_k < 64) c.options.kernel = "emulated.backward_atomic.sm80";
     const Result<Plan> planned = plan(c.problem(), t.device, c.options);
     ASSERT_TRUE(planned.ok()) << planned.status().message();
     EXPECT_EQ(planned->config().kernel, "emulated.backward_atomic.sm80");

@@ -78,8 +78,8 @@ class BackwardAtomic final : public Family {
     Specialisation s;
     for (TileShape shape : kShapes) {
       if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim) continue;
-      // No wave without keys: chess boards have 64.
-      if (shape.dim_groups == 1 && p.seqlen_k <= shape.block_m / 2) {
+      // No wave without keys: chess boards have 64. A wave has 16 of them at least.
+      if (shape.dim_groups == 1 && p.seqlen_k <= shape.block_m / 2 && (shape.waves > 4 || shape.block_m > 16 * shape.waves)) {
         if (shape.waves > 4) shape.waves /= 2;
         shape.block_m /= 2;
       }

@@ -67,7 +67,7 @@ FULMEN_DEVICE void global_store(V* p, V value) {
 }
 
 // As many floats as one instruction adds, to memory that is aligned for it; kOffset: in floats from there.
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201
 constexpr int kAddWidth = 4;
 template <int kOffset>
 FULMEN_DEVICE void global_add(float* to, const Words<4>& values) {
