@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "gpu/compile/compiler.h"
-#include "gpu/launch/shipped.h"
 #include "tiny_kernel.h"
 
 namespace fulmen::test {
@@ -39,26 +38,6 @@ TEST(OfflineClang, ErrorsNameKernelChipAndLine) {
     EXPECT_NE(bad.status().message().find(part), std::string::npos) << bad.status().message();
   }
   EXPECT_FALSE(compiler.value()->compile(tiny_request("gfx9999")).ok());
-}
-
-// Every kernel that people meet compiles without a warning.
-// The others are looked at by spills_test.cpp.
-TEST(OfflineClang, ShippedBackwardKernelsCompileCleanly) {
-  const auto compiler = gpu::offline_clang_compiler();
-  ASSERT_TRUE(compiler.ok());
-  for (const std::string arch : {"gfx1100", "gfx942"}) {
-    std::string storage;
-    gpu::Chip chip{};
-    ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
-    for (const gpu::Specialisation& s : gpu::shipped_kernels(chip, false)) {
-      if (!s.entry.starts_with("backward")) continue;
-      const auto request = gpu::compile_request(s, chip, gpu::Platform::amd);
-      ASSERT_TRUE(request.ok()) << request.status().message();
-      const auto compiled = compiler.value()->compile(request.value());
-      ASSERT_TRUE(compiled.ok()) << compiled.status().message();
-      EXPECT_EQ(compiled.value().log.find("warning:"), std::string::npos) << arch << compiled.value().log;
-    }
-  }
 }
 
 }  // namespace
