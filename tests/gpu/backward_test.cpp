@@ -237,7 +237,7 @@ TEST_P(GpuBackward, AnyFeatures) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GpuBackward, ::testing::ValuesIn(gpu_devices()), test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuBackward, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -7,9 +7,11 @@
 
 namespace fulmen::testing {
 
-std::vector<std::string> gpu_devices() {
+std::vector<std::string> gpu_devices(Chips chips) {
   std::vector<std::string> names;
-  for (const char* chip : {"gfx1100", "gfx1151", "gfx1201", "gfx942", "sm_80"}) names.push_back(std::string("emulated:") + chip);
+  for (const std::string chip : {"gfx1100", "gfx1151", "gfx1201", "gfx942", "sm_80"}) {
+    if (chips == Chips::all || chip != "gfx1151") names.push_back("emulated:" + chip);
+  }
   for (const auto& backend : backends()) {
     if (backend->name() != "hip" && backend->name() != "cuda") continue;
     const std::vector<DeviceInfo> all = backend->devices();

@@ -12,7 +12,9 @@
 namespace fulmen::testing {
 
 // "emulated:gfx1100", ... and the first usable device of each vendor.
-std::vector<std::string> gpu_devices();
+// Emulated gfx1151 has the kernels of gfx1100 (GpuTargets.OneTargetsChipsHaveTheSameKernels): what takes long runs on one of them.
+enum class Chips { all, one_of_each_target };
+std::vector<std::string> gpu_devices(Chips chips = Chips::all);
 // "" where the device can be used, else why not.
 std::string why_unusable(const std::string& device);
 

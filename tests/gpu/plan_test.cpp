@@ -3,7 +3,9 @@
 #include <cstring>
 
 #include "fulmen/fulmen_c.h"
+#include "gpu/chip.h"
 #include "gpu/gpu_devices.h"
+#include "gpu/launch/shipped.h"
 #include "plan/registry.h"
 #include "support/device_copy.h"
 #include "support/run_kernel.h"
@@ -164,6 +166,20 @@ TEST(GpuTiles, FitEveryChipsLds) {
           << chip << ", head_dim " << head_dim;
     }
   }
+}
+
+TEST(GpuTargets, OneTargetsChipsHaveTheSameKernels) {
+  const auto preludes = [](const char* arch) {
+    std::string storage;
+    gpu::Chip chip{};
+    EXPECT_TRUE(gpu::find_chip(arch, storage, chip));
+    std::vector<std::string> texts;
+    for (const gpu::Specialisation& s : gpu::shipped_kernels(chip, true)) texts.push_back(std::string(s.entry) + prelude(s));
+    return texts;
+  };
+  const std::vector<std::string> kernels = preludes("gfx1100");
+  EXPECT_GT(kernels.size(), 50U);
+  EXPECT_EQ(kernels, preludes("gfx1151"));
 }
 
 TEST(GpuReasons, OtherTargetsSayWhyTheyDoNotRun) {

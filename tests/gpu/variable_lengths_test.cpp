@@ -229,7 +229,7 @@ TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GpuVariableLengths, ::testing::ValuesIn(gpu_devices()), test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuVariableLengths, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing
