@@ -137,8 +137,7 @@ Status verify(const VerifyArguments& arguments) {
     const GridCase& grid_case = cases.value()[i];
     progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), to_string(grid_case)));
     const GridData data = make_grid_data(grid_case, pool);
-    const Result<Problem> problem =
-        arguments.backward ? make_backward_problem(data.tensors, data.options) : make_problem(data.tensors, data.options);
+    const Result<Problem> problem = problem_of(grid_case, data);
     if (!problem.ok()) return problem.status();
     const Result<std::vector<Candidate>> found = candidates(problem.value(), device);
     if (!found.ok()) return found.status();

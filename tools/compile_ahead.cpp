@@ -32,8 +32,7 @@ void CompileAhead::work() {
 void CompileAhead::plan_all(const GridCase& grid_case) const {
   NormalPool pool = NormalPool::without_values();
   const GridData data = make_grid_data(grid_case, pool);
-  const Result<Problem> problem = grid_case.pass == Pass::backward ? make_backward_problem(data.tensors, data.options)
-                                                                   : make_problem(data.tensors, data.options);
+  const Result<Problem> problem = problem_of(grid_case, data);
   if (!problem.ok()) return;
   const Result<std::vector<Candidate>> found = candidates(problem.value(), device_);
   if (!found.ok()) return;

@@ -324,4 +324,8 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool) {
   return data;
 }
 
+Result<Problem> problem_of(const GridCase& c, const GridData& data) {
+  return c.pass == Pass::backward ? make_backward_problem(data.tensors, data.options) : make_problem(data.tensors, data.options);
+}
+
 }  // namespace fulmen::tools

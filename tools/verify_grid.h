@@ -55,5 +55,7 @@ struct GridData {
 };
 // Inputs and room for outputs; out and lse of a backward case are the reference's. Throws std::runtime_error when that fails.
 GridData make_grid_data(const GridCase& grid_case, NormalPool& pool);
+// The problem of the case's pass.
+Result<Problem> problem_of(const GridCase& grid_case, const GridData& data);
 
 }  // namespace fulmen::tools

@@ -81,8 +81,7 @@ typedef struct fulmen_options {
   int64_t max_seqlen_k; /* the same of k */
 } fulmen_options;
 
-/* Defaults; null is ignored. The size is that of the struct in the program's own headers: a newer library writes no more than that.
- */
+/* Defaults; null is ignored. The size is that of the struct in the program's headers: a newer library writes no more. */
 FULMEN_API void fulmen_tensors_init_sized(fulmen_tensors* tensors, size_t struct_size);
 FULMEN_API void fulmen_options_init_sized(fulmen_options* options, size_t struct_size);
 static inline void fulmen_tensors_init(fulmen_tensors* tensors) { fulmen_tensors_init_sized(tensors, sizeof *tensors); }

@@ -67,10 +67,7 @@ class Backward final : public Family {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     for (const int outputs : {kGivesDq, kGivesDk | kGivesDv}) {
       const Specialisation s = specialisation(p, chip, outputs);
-      if (s.lds_bytes > chip.lds_bytes) {
-        return Support::no(std::to_string(s.lds_bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
-                           std::to_string(chip.lds_bytes));
-      }
+      if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     }
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
   }

@@ -39,10 +39,7 @@ class BackwardAtomic final : public Family {
       return Support::no("dq alone, and dk and dv without it, need no atomics");
     }
     const Specialisation s = specialisation(p, chip);
-    if (s.lds_bytes > chip.lds_bytes) {
-      return Support::no(std::to_string(s.lds_bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
-                         std::to_string(chip.lds_bytes));
-    }
+    if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
   }
   double rank(const Problem& p) const override {

@@ -9,8 +9,6 @@ constexpr int kHelperLanes = 128;
 constexpr int kLanesOfRow = 8;  // kernels/backward_rows.h
 constexpr int kSinkLanes = 256;
 
-int64_t tiles_of(int64_t length, int block) { return (length + block - 1) / block; }
-
 // How many scores an element of dbias is the sum of, in terms of tiles.
 struct BiasSums {
   int64_t batches, heads, row_tiles;  // of dbias

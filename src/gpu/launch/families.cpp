@@ -28,4 +28,10 @@ Support grid_fits(int64_t workgroups) {
   return Support::no("it needs " + std::to_string(workgroups) + " workgroups, a launch takes " + std::to_string(kMost));
 }
 
+Support lds_fits(int64_t bytes, const Chip& chip) {
+  if (bytes <= chip.lds_bytes) return {};
+  return Support::no(std::to_string(bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
+                     std::to_string(chip.lds_bytes));
+}
+
 }  // namespace fulmen::gpu

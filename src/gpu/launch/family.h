@@ -74,5 +74,7 @@ Support takes_matrix_instructions(const Problem& problem);
 
 // 2^31 - 1 workgroups is what launches take everywhere.
 Support grid_fits(int64_t workgroups);
+// May a workgroup have as much LDS on this chip?
+Support lds_fits(int64_t bytes, const Chip& chip);
 
 }  // namespace fulmen::gpu

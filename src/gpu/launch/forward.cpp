@@ -56,12 +56,9 @@ class Forward final : public Family {
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
-    if (p.dtype == DType::fp32) return Support::no("matrix instructions multiply fp16 and bf16; fp32 runs without");
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     const Specialisation s = specialisation(p, chip);
-    if (s.lds_bytes > chip.lds_bytes) {
-      return Support::no(std::to_string(s.lds_bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
-                         std::to_string(chip.lds_bytes));
-    }
+    if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(workgroups(p, s));
   }
   double rank(const Problem& p) const override { return boards(p) ? 32 : 20; }
@@ -70,13 +67,13 @@ class Forward final : public Family {
     const Specialisation s = specialisation(p, chip);
     plan.launches.push_back({s, workgroups(p, s)});
     plan.arguments = arguments_of(p);
-    plan.arguments.row_tiles = static_cast<int>((p.seqlen_q + s.block_m - 1) / s.block_m);
+    plan.arguments.row_tiles = static_cast<int>(tiles_of(p.seqlen_q, s.block_m));
     return plan;
   }
 
  private:
   static int64_t workgroups(const Problem& p, const Specialisation& s) {
-    return (p.seqlen_q + s.block_m - 1) / s.block_m * p.batch * p.num_heads;
+    return tiles_of(p.seqlen_q, s.block_m) * p.batch * p.num_heads;
   }
   // Where this is faster than short_sequence.h (on the H200, docs/performance/nvidia.md): not for 32 dims with a bias.
   bool boards(const Problem& p) const {

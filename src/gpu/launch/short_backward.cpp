@@ -10,8 +10,6 @@ namespace {
 
 constexpr int64_t kMostRows = 64;
 
-int64_t tiles_of(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
-
 // For head dims up to max_head_dim (the larger of q's and v's).
 struct Shape {
   int max_head_dim;
@@ -63,10 +61,7 @@ class ShortBackward final : public Family {
           "registers of " + std::string(target_.matrix.name) +
           " suffice for sequences of 32 or 64 without a window, head_dim 32 or 64, and rows at multiples of 16 bytes");
     }
-    if (s.lds_bytes > chip.lds_bytes) {
-      return Support::no(std::to_string(s.lds_bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
-                         std::to_string(chip.lds_bytes));
-    }
+    if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(p.batch * p.num_heads);
   }
   double rank(const Problem& /*problem*/) const override { return 30; }

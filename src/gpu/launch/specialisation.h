@@ -59,6 +59,7 @@ bool bias_is_whole(const Problem& problem);
 // Does every tile of block_n keys lie in one page?
 bool tiles_in_pages(const Problem& problem, int block_n);
 
+inline int64_t tiles_of(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
 inline int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 std::string prelude(const Specialisation& s);

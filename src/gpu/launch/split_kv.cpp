@@ -25,10 +25,7 @@ class SplitKv final : public Family {
       return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
                          std::to_string(kMostTiles * kRows) + " are served");
     }
-    if (lds_bytes(head_dim_v(p)) > chip.lds_bytes) {
-      return Support::no(std::to_string(lds_bytes(head_dim_v(p))) + " bytes of LDS are needed, " + std::string(chip.arch) +
-                         " has " + std::to_string(chip.lds_bytes));
-    }
+    if (Support support = lds_fits(lds_bytes(head_dim_v(p)), chip); !support.yes) return support;
     return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / kMinSplitKeys));
   }
   // Above short_sequence only where there are many keys.

@@ -23,7 +23,6 @@ constexpr int kSharedMemoryOptin = 97;
 constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9;
 constexpr int kMemoryHost = 1;
 constexpr int kFunctionMaxDynamicSharedBytes = 8;
-constexpr int kCaptureRelaxed = 2;  // CUstreamCaptureMode
 
 struct Api {
   Result (*cuInit)(unsigned flags);

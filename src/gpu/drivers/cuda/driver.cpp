@@ -11,6 +11,7 @@
 
 #include "gpu/compile/compiler.h"
 #include "gpu/drivers/cuda/cuda_api.h"
+#include "gpu/drivers/relaxed_capture.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -61,7 +62,7 @@ class CudaDriver final : public Driver {
   Result<Module> load(int device, std::span<const std::byte> code) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
-    const RelaxedCapture relaxed(*this);
+    const RelaxedCapture relaxed(api().cuThreadExchangeStreamCaptureMode);
     cuda::Library library = nullptr;
     if (int error = api().cuLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0); error != 0) {
       return failure("cuLibraryLoadData", error);
@@ -75,7 +76,7 @@ class CudaDriver final : public Driver {
   Result<Function> function(int device, Module module, const char* name, int lds_bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
-    const RelaxedCapture relaxed(*this);
+    const RelaxedCapture relaxed(api().cuThreadExchangeStreamCaptureMode);
     cuda::KernelHandle kernel = nullptr;
     if (int error = api().cuLibraryGetKernel(&kernel, static_cast<cuda::Library>(module.handle), name); error != 0) {
       return failure(fmt::format("cuLibraryGetKernel of \"{}\"", name), error);
@@ -218,21 +219,6 @@ class CudaDriver final : public Driver {
     const CudaDriver& driver_;
     int error_ = 0;
     bool pushed_ = false;
-  };
-
-  // While this lives, code may be loaded though a stream is being captured, by this thread or another: a call whose kernel is met
-  // for the first time can be captured, too.
-  class RelaxedCapture {
-   public:
-    explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) { exchange(); }
-    ~RelaxedCapture() { exchange(); }
-    RelaxedCapture(const RelaxedCapture&) = delete;
-    RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
-   private:
-    void exchange() { driver_.api().cuThreadExchangeStreamCaptureMode(&mode_); }
-    const CudaDriver& driver_;
-    int mode_ = cuda::kCaptureRelaxed;
   };
 
   static cuda::DevicePointer pointer_of(const void* memory) { return reinterpret_cast<cuda::DevicePointer>(memory); }

@@ -13,6 +13,7 @@
 #include "gpu/compile/compiler.h"
 #include "gpu/compile/hiprtc.h"
 #include "gpu/drivers/hip/hip_api.h"
+#include "gpu/drivers/relaxed_capture.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -72,7 +73,7 @@ class HipDriver final : public Driver {
   Result<Module> load(int device, std::span<const std::byte> code) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
-    const RelaxedCapture relaxed(*this);
+    const RelaxedCapture relaxed(api().hipThreadExchangeStreamCaptureMode);
     hip::ModuleHandle module = nullptr;
     if (int error = api().hipModuleLoadData(&module, code.data()); error != 0) return failure("hipModuleLoadData", error);
     return Module{module};
@@ -85,7 +86,7 @@ class HipDriver final : public Driver {
   Result<Function> function(int device, Module module, const char* name, int /*lds_bytes*/) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
-    const RelaxedCapture relaxed(*this);
+    const RelaxedCapture relaxed(api().hipThreadExchangeStreamCaptureMode);
     hip::FunctionHandle function = nullptr;
     if (int error = api().hipModuleGetFunction(&function, static_cast<hip::ModuleHandle>(module.handle), name); error != 0) {
       return failure(fmt::format("hipModuleGetFunction of \"{}\"", name), error);
@@ -216,22 +217,6 @@ class HipDriver final : public Driver {
     const HipDriver& driver_;
     int before_ = 0, error_ = 0;
     bool changed_ = false;
-  };
-
-  // While this lives, code may be loaded though a stream is being captured: see the driver of CUDA.
-  class RelaxedCapture {
-   public:
-    explicit RelaxedCapture(const HipDriver& driver) : driver_(driver) { exchange(); }
-    ~RelaxedCapture() { exchange(); }
-    RelaxedCapture(const RelaxedCapture&) = delete;
-    RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
-   private:
-    void exchange() {
-      if (driver_.api().hipThreadExchangeStreamCaptureMode != nullptr) driver_.api().hipThreadExchangeStreamCaptureMode(&mode_);
-    }
-    const HipDriver& driver_;
-    int mode_ = hip::kCaptureRelaxed;
   };
 
   const Api& api() const { return api_->api; }

@@ -15,7 +15,6 @@ using FunctionHandle = struct HipFunction*;
 using Event = struct HipEvent*;
 
 constexpr int kMemcpyDefault = 4;
-constexpr int kCaptureRelaxed = 2;  // hipStreamCaptureMode
 
 // hipPointerAttribute_t begins with the memory's type, whose numbers changed with ROCm 6, and the device.
 struct PointerAttributes {

@@ -1,0 +1,25 @@
+// While this lives, code may be loaded though a stream is being captured, by this thread or another: a call whose kernel is met for
+// the first time can be captured, too.
+#pragma once
+
+namespace fulmen::gpu {
+
+class RelaxedCapture {
+ public:
+  // cuThreadExchangeStreamCaptureMode or hipThreadExchangeStreamCaptureMode: gives the mode of before. Null where there is none.
+  explicit RelaxedCapture(int (*exchange)(int* mode)) : exchange_(exchange) { exchange_modes(); }
+  ~RelaxedCapture() { exchange_modes(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  static constexpr int kRelaxed = 2;  // CUstreamCaptureMode and hipStreamCaptureMode have the same numbers
+
+  void exchange_modes() {
+    if (exchange_ != nullptr) exchange_(&mode_);
+  }
+  int (*exchange_)(int* mode);
+  int mode_ = kRelaxed;
+};
+
+}  // namespace fulmen::gpu
