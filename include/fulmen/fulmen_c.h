@@ -229,6 +229,8 @@ FULMEN_API void fulmen_kv_cache_init_sized(fulmen_kv_cache* call, size_t struct_
 static inline void fulmen_kv_cache_init(fulmen_kv_cache* call) { fulmen_kv_cache_init_sized(call, sizeof *call); }
 /* device may be null: fulmen_default_device(). A GPU may still be at work on return. On error nothing is written. */
 FULMEN_API int fulmen_append_kv(const fulmen_kv_cache* call, const char* device, void* stream);
+/* What fulmen_append_kv checks before it looks at pointers: shapes, strides, dtypes. */
+FULMEN_API int fulmen_append_kv_check(const fulmen_kv_cache* call);
 
 typedef enum fulmen_feature {
   FULMEN_FEATURE_VARIABLE_LENGTHS = 1, /* cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k */

@@ -44,9 +44,13 @@ Tensor to_cpp(const fulmen_tensor& view) noexcept {
 
 Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
   if (from == nullptr) return null_argument("tensors");
-  fulmen_tensors t;
-  fulmen_tensors_init(&t);
-  if (Status status = read_struct("tensors", from, t); !status.ok()) return status;
+  fulmen_tensors completed;
+  const bool complete = from->struct_size == sizeof completed;  // nearly always: 2 KiB need not move twice a call
+  if (!complete) {
+    fulmen_tensors_init(&completed);
+    if (Status status = read_struct("tensors", from, completed); !status.ok()) return status;
+  }
+  const fulmen_tensors& t = complete ? *from : completed;
   AttentionTensors tensors;
   for (const TensorPair& pair : kTensorPairs) tensors.*pair.cpp = to_cpp(t.*pair.c);
   tensors.dropout_seed = t.dropout_seed;

@@ -174,6 +174,7 @@ std::string Plan::explain() const {
   const double chosen_rank = impl.kernel->rank(impl.problem);
   std::string text = fmt::format("{} on {} for {}: {}", to_string(config()), impl.device, to_string(impl.problem),
                                  impl.forced ? "forced by name" : fmt::format("the highest rank, {:g}", chosen_rank));
+  if (!impl.kernel->deterministic()) text += "; it adds with atomics: gradients may differ in bits from run to run";
   for (const Kernel* kernel : impl.backend->kernels()) {
     if (kernel == impl.kernel) continue;
     const Support support = support_of(*kernel, impl.problem, impl.device);

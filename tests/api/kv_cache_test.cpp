@@ -197,12 +197,18 @@ TEST(KvCache, ThroughC) {
   call.seqlens_k = testing::view(cpp.t.seqlens_k);
   call.block_table = testing::view(cpp.t.block_table);
   call.rotary_interleaved = call.queries_advance = false;
+  const std::vector<uint8_t> before = c.k;
+  ASSERT_EQ(fulmen_append_kv_check(&call), FULMEN_OK) << fulmen_last_error();
+  EXPECT_TRUE(c.k == before);
   ASSERT_EQ(fulmen_append_kv(&call, "cpu", nullptr), FULMEN_OK) << fulmen_last_error();
   EXPECT_TRUE(cpp.k == c.k && cpp.v == c.v && cpp.q_out == c.q_out);
   call.k_new.shape[1] = 4;
   EXPECT_EQ(fulmen_append_kv(&call, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
   EXPECT_NE(std::string(fulmen_last_error()).find("v_new.shape"), std::string::npos);
+  EXPECT_EQ(fulmen_append_kv_check(&call), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("v_new.shape"), std::string::npos);
   EXPECT_EQ(fulmen_append_kv(nullptr, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_append_kv_check(nullptr), FULMEN_INVALID_ARGUMENT);
   call.struct_size = 1;
   EXPECT_EQ(fulmen_append_kv(&call, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
 }
