@@ -217,6 +217,19 @@ std::vector<GridCase> sequence_cases(DType dtype) {
   return cases;
 }
 
+// Few queries and keys enough to be split into tens of parts on a large device.
+std::vector<GridCase> split_cases(DType dtype) {
+  std::vector<GridCase> cases;
+  std::size_t turn = 0;
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const Feature feature : {Feature::none, Feature::causal, Feature::sinks}) {
+      cases.push_back(case_at(turn++, dtype, dim, {3, 20000}, feature));
+      cases.back().batch = 1;
+    }
+  }
+  return cases;
+}
+
 // Backward cases of forward ones; dropout, dlse and sums of the bias's gradient in turns that share no factor with the others.
 std::vector<GridCase> backward_cases(const std::vector<GridCase>& forward, GridSize size) {
   constexpr int64_t kLongDims[] = {64, 128};
@@ -283,6 +296,10 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
     lengths.insert(lengths.end(), more.begin(), more.end());
   }
   std::vector<GridCase> cases = sequence_cases(dtype);
+  if (full) {
+    const std::vector<GridCase> split = split_cases(dtype);
+    cases.insert(cases.end(), split.begin(), split.end());
+  }
   std::size_t turn = 0;
   for (const int64_t dim : dims) {
     for (const Lengths& pair : lengths) {

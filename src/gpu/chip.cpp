@@ -27,7 +27,7 @@ const std::vector<Chip> kChips{
     {"sm_86", Vendor::nvidia, "sm80", 32, 99 * kKiB, 255, 65536, "RTX 30"},
     {"sm_89", Vendor::nvidia, "sm80", 32, 99 * kKiB, 255, 65536, "RTX 40, L40"},
     {"sm_90", Vendor::nvidia, "sm80", 32, 227 * kKiB, 255, 65536, "H100, H200"},
-    {"sm_90a", Vendor::nvidia, "sm80", 32, 227 * kKiB, 255, 65536, "H100, H200"},
+    {"sm_90a", Vendor::nvidia, "sm90", 32, 227 * kKiB, 255, 65536, "H100, H200"},
     {"sm_100", Vendor::nvidia, "sm80", 32, 227 * kKiB, 255, 65536, "B200"},
     {"sm_120", Vendor::nvidia, "sm80", 32, 99 * kKiB, 255, 65536, "RTX 50"},
 };

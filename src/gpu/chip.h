@@ -18,6 +18,11 @@ struct Chip {
   int vector_registers;       // most 32-bit registers of a lane, accumulators included
   int register_file;          // 32-bit registers of a SIMD (AMD) or multiprocessor (NVIDIA), for all waves' lanes
   std::string_view products;  // "RX 7900": what people call it
+
+  // May kernels for the target run on it?
+  bool runs(std::string_view other) const {
+    return other == "portable" || other == target || (other == "sm80" && target == "sm90");
+  }
 };
 
 // Every chip with a row of its own: those that tests emulate and that `fulmen compile --all` reports.

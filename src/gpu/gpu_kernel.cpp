@@ -19,6 +19,7 @@ struct LoadedLaunch {
   int workgroup_size = 0;
   int lds_bytes = 0;
   std::size_t argument_bytes = 0;
+  bool starts_early = false;
 };
 
 // The launches of a plan. A second set serves pointers that are not multiples of 16, compiled when first met.
@@ -35,7 +36,7 @@ class GpuRunner final : public Runner {
       Result<Function> function = load_kernel(driver_, device_, s);
       if (!function.ok()) return function.status();
       const std::size_t bytes = s.backward ? sizeof(kernels::BackwardArguments) : sizeof(kernels::ForwardArguments);
-      launches.push_back({function.value(), launch.workgroups, s.workgroup, s.lds_bytes, bytes});
+      launches.push_back({function.value(), launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.starts_early});
     }
     return {};
   }
@@ -70,7 +71,7 @@ class GpuRunner final : public Runner {
     arguments.query_sums = plan_.query_sum_floats > 0 ? bias_partials + plan_.bias_partial_floats : nullptr;
     arguments.query_sum_floats = plan_.query_sum_floats;
     for (const LoadedLaunch& l : *launches) {
-      Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes};
+      Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes, l.starts_early};
       if (Status status = driver_.launch(device_.ordinal, l.function, launch); !status.ok()) {
         return {status.code(), fmt::format("kernel {} on {}: {}", config_.kernel, device_.info.name, status.message())};
       }
@@ -137,7 +138,7 @@ class GpuKernel final : public Kernel {
   Support supports(const Problem& problem, const std::string& device_name) const override {
     const Device* device = DeviceList(driver_).find(device_name);
     if (device == nullptr) return Support::no("device " + device_name + " cannot be used");
-    if (family_.target() != "portable" && family_.target() != device->chip.target) {
+    if (!device->chip.runs(family_.target())) {
       return Support::no(fmt::format("{} has the matrix instructions of {}", device->chip.arch, device->chip.target));
     }
     return family_.supports(problem, device->chip);

@@ -26,6 +26,7 @@ struct ForwardArguments {
   int batch, num_heads, num_kv_heads, group_size;
   int head_dim, head_dim_v;
   int row_tiles;  // query tiles a head (or a KV head, where a group shares tiles)
+  int runs;       // boards.h: workgroups a head
 
   float scale;    // of q.k, in base-2 units (times log2 e), unless there is a softcap
   float softcap;  // c * log2 e: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c

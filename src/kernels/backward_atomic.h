@@ -7,9 +7,8 @@
 // Where sums of 16 keys' dk and dv fit in a wave's registers a wave owns its keys: P^T and dS^T go from its scores to its products,
 // and only dq needs what other waves have of dS^T, a tile later, so that one barrier a tile is enough. Else kDimGroups waves share
 // their keys: each computes the scores of a part of the queries, and a part of the dims of dk and dv.
+#include "backward_keys.h"
 #include "backward_query_sums.h"
-#include "backward_tile.h"
-#include "tile/quads.h"
 
 namespace fulmen::kernels {
 
@@ -27,9 +26,6 @@ constexpr int kPasses = kColumnTiles / 2 * (kHeadDim / 16 / kPassTiles);
 
 // Where waves wait for each other after the scores they do not begin with addresses of the next tile.
 constexpr bool kFetchesLater = !kOwnKeys && kBuffers == 2;
-
-// The lane's number, and not what was computed from it before: addresses need not stay in registers from one use to the next.
-FULMEN_DEVICE unsigned lane_again() { return static_cast<unsigned>(recompute(lane_id())); }
 
 // The scores' gradients of a tile that dq has yet to get.
 struct Pending {
@@ -215,7 +211,7 @@ template <int kRows>
 constexpr bool kEvenCopies = kWholeRows && kWorkgroup % (kHeadDim / 8) == 0 && kWorkgroup % (kHeadDimV / 8) == 0 &&
                              kRows % (kWorkgroup / (kHeadDim / 8)) == 0 && kRows % (kWorkgroup / (kHeadDimV / 8)) == 0;
 
-// The workgroup's keys and values. A key that no query attends may be NaN, and dq takes it times 0: it becomes 0.
+// The workgroup's keys and values.
 class Keys {
  public:
   FULMEN_DEVICE Keys(const BackwardArguments& a, Int64 batch, Int64 kv_head, const algorithm::Band& band, Int64 row_begin,
@@ -256,14 +252,7 @@ class Keys {
   static constexpr int kValuesAt = kRowsInLds ? kBackward.second_rows_at : kAtomic.gradients_at;
   static_assert(kRowsInLds || kBlockM * kBackward.second_pitch <= 2 * kAtomic.gradient_bytes, "backward_atomic: room for values");
 
-  FULMEN_DEVICE bool alive(Int64 j) const {
-    if (kBand && band_.first(j) >= band_.last_plus_one(j)) return false;
-    bool kept = !kKeepMask;
-    for (Int64 head = kv_head_ * a_.group_size; !kept && head < (kv_head_ + 1) * a_.group_size; ++head) {
-      kept = any_row_keeps(a_, batch_, head, attended_.begin, attended_.end, j);
-    }
-    return kept;
-  }
+  FULMEN_DEVICE bool alive(Int64 j) const { return key_is_attended(a_, batch_, kv_head_, band_, attended_, j); }
   template <int kDepths, int kHeld>
   FULMEN_DEVICE static void to_registers(int at, int pitch, RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths]) {
 #pragma unroll
@@ -391,36 +380,11 @@ class Walk {
   int turn_ = 0;  // of two tiles
 };
 
-template <int kTiles>
-FULMEN_DEVICE void store_keys(const AtomicTask& task, const View& view, Int64 kv_head, int dims, float factor,
-                              const float (&sum)[kRowTiles][kTiles][kElements]) {
-  if constexpr (kTiles % 2 != 0) {
-    task.store(view, kv_head, task.dim_group * kTiles, dims, factor, sum);
-  } else {
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-      for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        const Int64 j = task.wave_row + 16 * t + tile_row(slot);
-        auto* row = const_cast<Element*>(at<Element>(view, task.batch, j < task.row_end ? j : task.row_end - 1, kv_head));
-#pragma unroll
-        for (int d = 0; d < kTiles; d += 2) {
-          float run[kQuadRun];
-          quad_run(sum[t][d], sum[t][d + 1], slot, factor, run);
-          if (j < task.row_end) store_run(row, 16 * (task.dim_group * kTiles + d) + kQuadRun * (lane_id() % 4), dims, run);
-        }
-      }
-    }
-  }
-}
-
 FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, Int64 kv_head, Int64 row_begin) {
   const Int64 row_end = row_begin + kBlockM < a.seqlen_k ? row_begin + kBlockM : a.seqlen_k;
   const algorithm::Band band = column_band(a);
   const algorithm::KeyRange attended = band.any(row_begin, row_end);
-  // Tiles of queries begin with a tile of sums. Keys beyond the end have no share in dq: all tiles are masked.
-  const TileOrder order = TileOrder::of({attended.begin / 16 * 16, attended.end},
-                                        row_begin + kBlockM > a.seqlen_k ? algorithm::KeyRange{} : band.all(row_begin, row_end));
+  const TileOrder order = order_of_queries(a, band, row_begin, row_end, attended);
   const int wave = wave_id(), row = wave / kDimGroups * kRowTiles * 16;
   const AtomicTask task{{a, batch, band, row_begin + row, row_end, kBackward.first_rows_at + row * kBackward.first_pitch,
                          kBackward.second_rows_at + row * kBackward.second_pitch},
@@ -435,24 +399,16 @@ FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, In
     keys.arrive(rows, row);
     walk.over_all(rows);
   }
-  if constexpr (kGivesDk) store_keys(task, a.dk, kv_head, a.head_dim, a.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDv) store_keys(task, a.dv, kv_head, a.head_dim_v, 1.0F, rows.second_sum);
+  if constexpr (kGivesDk)
+    store_keys(task, a.dk, kv_head, task.dim_group * kFirstTiles, a.head_dim, a.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDv) store_keys(task, a.dv, kv_head, task.dim_group * kSecondTiles, a.head_dim_v, 1.0F, rows.second_sum);
 }
 
 FULMEN_DEVICE void backward_atomic(const BackwardArguments& call) {
-  // A head's tiles one after the other: they share its queries, and sums, in the cache. Under a causal mask the first keys have
-  // most to do: they start first, of as many heads as a third of an A100's or H100's cache holds.
-  constexpr Int64 kCacheBytes = 16 << 20, kQueryBytes = 2 * (kHeadDim + kHeadDimV) + 4 * kHeadDim;
-  const Int64 tiles = tiles_of(call.seqlen_k, kBlockM), all_heads = static_cast<Int64>(call.num_kv_heads) * call.batch;
-  const Int64 fit = kBand ? kCacheBytes / (call.seqlen_q * call.group_size * kQueryBytes + 1) : 1;
-  const Int64 together = algorithm::Band::clamp(fit, 1, all_heads);
-  const Int64 id = workgroup_id(), first_head = id / (tiles * together) * together, rest = id % (tiles * together);
-  const Int64 width = all_heads - first_head < together ? all_heads - first_head : together;
-  const Int64 batch_head = first_head + rest % width, row_begin = rest / width * kBlockM;
-  const Int64 batch = batch_head / call.num_kv_heads;
-  const BackwardArguments& a = sequence_of(call, batch);
-  if (kVariable && row_begin >= a.seqlen_k) return;
-  gradients_of_keys(a, batch, batch_head % call.num_kv_heads, row_begin);
+  const KeyBlock block = KeyBlock::of(call, workgroup_id());
+  const BackwardArguments& a = sequence_of(call, block.batch);
+  if (kVariable && block.row_begin >= a.seqlen_k) return;
+  gradients_of_keys(a, block.batch, block.kv_head, block.row_begin);
 }
 
 }  // namespace fulmen::kernels

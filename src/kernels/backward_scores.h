@@ -63,37 +63,59 @@ struct ScoreInputs {
   }
 };
 
-// dot: q.k; dprobability: dout.v; scaled_bias: times log2 e; alibi: what is subtracted, base-2 units; factor(): dropout's.
-template <class Factor>
-FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias, float alibi, const RowNumbers& numbers,
-                                           float dot, float dprobability, bool attended, const Factor& factor) {
-  float score = dot * a.scale - numbers.offset;
-  float slope = 1.0F;
+// dot: q.k; scaled_bias: times log2 e; alibi: what is subtracted, base-2 units; slope: the score's by that before softcap.
+FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias, float alibi, float offset, float dot,
+                                   float& slope) {
+  float score = dot * a.scale - offset;
+  slope = 1.0F;
   if constexpr (kSoftcap) {
     const float tanh = tanh_by_exp2(dot * a.scale);
     slope = 1.0F - tanh * tanh;
-    score = a.softcap * tanh - numbers.offset;
+    score = a.softcap * tanh - offset;
   }
   if constexpr (kBias) score += scaled_bias;
   if constexpr (kAlibi) score -= alibi;
-  const float probability = exp2(score);
+  return exp2(score);
+}
+
+// dprobability: dout.v; factor(): dropout's.
+template <class Factor>
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias, float alibi, const RowNumbers& numbers,
+                                           float dot, float dprobability, bool attended, const Factor& factor) {
+  float slope;
+  const float probability = probability_of(a, scaled_bias, alibi, numbers.offset, dot, slope);
   const float dropped = kDropout ? factor() : 1.0F;
   const float gradient = probability * (dprobability * dropped - numbers.delta);
   if (!attended) return {0, 0, 0};
   return {probability * dropped, gradient, gradient * slope};
 }
 
-// With the bias and the mask still in memory. `attended` says what the band, and the ends, let the query attend; the inputs are
-// somewhere in memory also where it says no.
+// With the bias and the mask still in memory: what they add, and whether the query attends the key. `attended` says what the
+// band, and the ends, let it attend; the inputs are somewhere in memory also where it says no.
+struct ScoreTerms {
+  float bias, alibi;
+  bool attended;
+
+  FULMEN_DEVICE static ScoreTerms of(const ScoreInputs& inputs, bool attended) {
+    ScoreTerms terms{0, 0, attended};
+    // Read whether attended or not: a branch around each load would hold up all that follows.
+    if constexpr (kKeepMask) terms.attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
+    if constexpr (kBias) terms.bias = evaluated(kLog2E * to_float(global_load(inputs.bias)));
+    if constexpr (kAlibi) terms.alibi = inputs.slope * absolute(inputs.distance);
+    return terms;
+  }
+};
 template <class Factor>
 FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowNumbers& numbers,
                                            float dot, float dprobability, bool attended, const Factor& factor) {
-  // Read whether attended or not: a branch around each load would hold up all that follows.
-  if constexpr (kKeepMask) attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
-  float bias = 0;
-  if constexpr (kBias) bias = evaluated(kLog2E * to_float(global_load(inputs.bias)));
-  const float alibi = kAlibi ? inputs.slope * absolute(inputs.distance) : 0.0F;
-  return score_gradient(a, bias, alibi, numbers, dot, dprobability, attended, factor);
+  const ScoreTerms terms = ScoreTerms::of(inputs, attended);
+  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, factor);
+}
+FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreInputs& inputs, float offset, float dot, bool attended) {
+  const ScoreTerms terms = ScoreTerms::of(inputs, attended);
+  float slope;
+  const float probability = probability_of(a, terms.bias, terms.alibi, offset, dot, slope);
+  return terms.attended ? probability : 0.0F;
 }
 
 }  // namespace fulmen::kernels

@@ -160,6 +160,27 @@ struct BackwardTask {
     return tile;
   }
 
+  // P in place of q.k alone, where there is no dropout; the rows are keys.
+  template <bool kMasked>
+  FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, int numbers_at, float (&score)[kElements]) const {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const int slot = row_slot(e), column = first_column + tile_column(e);
+      const auto offset = lds_load<float>(numbers_at + 8 * tile_column(e));
+      const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
+      score[e] = probability_of(arguments, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
+                                offset, score[e], attended);
+    }
+  }
+  // dS in place of dout.v, from that P, where there is no softcap either.
+  FULMEN_DEVICE static void gradients_of(const float (&p)[kElements], int numbers_at, float (&gradient)[kElements]) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const auto delta = lds_load<float>(numbers_at + 8 * tile_column(e) + 4);
+      gradient[e] = p[e] * (gradient[e] - delta);
+    }
+  }
+
   // P and dS of 16 rows and 16 columns, in place of q.k and dout.v. kMasked: the band, or an end, may lie in the tile.
   template <bool kMasked>
   FULMEN_DEVICE void gradients(const TileScores& tile, int first_column, int numbers_at, DropoutMask& dropout,

@@ -6,7 +6,7 @@
 //     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums only at the end
 //     O = rescale * O + P V           P goes from accumulators straight into the next product
 // While a tile is computed the next one is on its way.
-#include "dropout.h"
+#include "tile/drop.h"
 #include "tile/order.h"
 #include "tile/softmax.h"
 #include "tile/stage.h"
@@ -23,6 +23,11 @@ constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
 static_assert(kBlockM == kRowTiles * 16 * kWaves, "forward: block_m is a multiple of 16 rows a wave");
 static_assert(kBlockN % 16 == 0 && kHeadDim % kTileDepth == 0 && kHeadDimV % 16 == 0, "forward: tiles are whole operands");
 
+// NVIDIA, where outputs of 16 rows fill half of the registers. 32 rows a wave, of smaller heads, are slower with what follows from
+// this.
+constexpr bool kWideHeads = kCopiesToLds && kRowTiles == 1 && kHeadDimV > 128;
+FULMEN_DEVICE unsigned operand_lane() { return kWideHeads ? recompute(lane_id()) : lane_id(); }
+
 // Are a tile's exponentials spread over its second product, one key tile ahead?
 constexpr bool kSpreadsExponentials = kSpreadsCopies && kHeadDim > 64 && !kDropout;
 
@@ -32,22 +37,6 @@ constexpr int kSpareRegisters = 200 - (kDimTiles + kKeyTiles) * kElements;
 constexpr bool kKeepsSomeQueries = kCopiesToLds && kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout;
 constexpr int kKeptDepths = !kQueriesInLds || kSpareRegisters / 4 >= kDepths ? kDepths : kSpareRegisters / 4;
 constexpr int kQueryDepths = kQueriesInLds && !kKeepsSomeQueries ? 0 : kKeptDepths;
-
-// Dropout of 16 rows' probabilities.
-template <int kTiles>
-FULMEN_DEVICE void drop(const RowMap& map, Int64 first_row, Int64 first_key, float (&probability)[kTiles][kElements]) {
-  DropoutMask mask(map.arguments, map.batch, map.first_head);
-#pragma unroll
-  for (int slot = 0; slot < kRowsPerLane; ++slot) {
-#pragma unroll
-    for (int f = 0; f < kTiles; ++f) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        if (row_slot(e) == slot) probability[f][e] *= mask.factor(first_row + tile_row(slot), first_key + 16 * f + tile_column(e));
-      }
-    }
-  }
-}
 
 // The wave's rows: their softmax state and outputs.
 struct WaveRows {
@@ -63,6 +52,12 @@ struct ForwardTask {
   Int64 wave_row;  // the first of the wave's rows
   int first_row;   // the same, of the workgroup's
 
+  // Has the wave anything to do in a tile that others attend?
+  FULMEN_DEVICE bool attends(const algorithm::Band& band, Int64 row_end, Int64 first_key) const {
+    const Int64 end = wave_row + 16 * kRowTiles;
+    const algorithm::KeyRange keys = band.any(wave_row, end < row_end ? end : row_end);
+    return first_key < keys.end && first_key + kBlockN > keys.begin;
+  }
   FULMEN_DEVICE void load_queries(const QuerySource& source, WaveRows& rows) const {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
@@ -70,22 +65,23 @@ struct ForwardTask {
       for (int d = 0; d < kQueryDepths; ++d) rows.queries[t][d] = Stage::query_operand(source, first_row + 16 * t, d);
     }
   }
-  FULMEN_DEVICE QueryOperand queries(const WaveRows& rows, int t, int d) const {
+  FULMEN_DEVICE QueryOperand queries(const WaveRows& rows, int t, int d, unsigned lane) const {
     if (d < kQueryDepths) return rows.queries[t][d < kQueryDepths ? d : 0];
-    return lds_queries(first_row + 16 * t, d);
+    return lds_queries(first_row + 16 * t, d, lane);
   }
 
   template <class Copies>
   FULMEN_DEVICE void multiply(const WaveRows& rows, int buffer, float (&score)[kRowTiles][kKeyTiles][kElements],
                               Copies& copies) const {
+    const unsigned lane = operand_lane();
 #pragma unroll
     for (int d = 0; d < kDepths; ++d) {
       QueryOperand query[kRowTiles];
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) query[t] = queries(rows, t, d);
+      for (int t = 0; t < kRowTiles; ++t) query[t] = queries(rows, t, d, lane);
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
-        const KeyOperand keys = key_operand(buffer, f, d);
+        const KeyOperand keys = key_operand(buffer, f, d, lane);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[t][f], keys, query[t]);
       }
@@ -104,9 +100,10 @@ struct ForwardTask {
 
   // O += P V for one tile of 16 keys.
   FULMEN_DEVICE void multiply_values(WaveRows& rows, int buffer, int f, const ProbabilityOperand (&p)[kRowTiles]) const {
+    const unsigned lane = operand_lane();
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
-      const ValueOperand values = value_operand(buffer, f, d);
+      const ValueOperand values = value_operand(buffer, f, d, lane);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.out[t][d], p[t], values);
       if (kTightRegisters && d % 2 == 1) schedule_fence();
@@ -188,7 +185,7 @@ struct ForwardTask {
         const Int64 i = wave_row + 16 * t + tile_row(slot);
         const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), total(state.sum[slot]));
         if constexpr (kStoresThroughLds) {
-          leave_in_lds(rows.out[t], slot, output_at(16 * t + tile_row(slot)), end.output_factor);
+          leave_in_lds(rows.out[t], slot, first_row + 16 * t + tile_row(slot), end.output_factor);
         }
         if (i >= a.seqlen_q) continue;
         Element* row = out_row(a, map.batch, map.first_head, i);
@@ -217,14 +214,13 @@ struct ForwardTask {
   // Where a lane's outputs of a row are too few neighbours for wide stores, they go through the LDS of the wave's queries.
   static constexpr bool kStoresThroughLds = kCopiesToLds && kWholeRows;
 
-  FULMEN_DEVICE int output_at(int row) const { return kLayout.queries_at + (first_row + row) * kLayout.query_pitch; }
-  FULMEN_DEVICE void leave_in_lds(const float (&out)[kDimTiles][kElements], int slot, int at, float factor) const {
+  FULMEN_DEVICE static void leave_in_lds(const float (&out)[kDimTiles][kElements], int slot, int row, float factor) {
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
 #pragma unroll
       for (int e = 0; e < kElements; e += 2) {
         if (row_slot(e) != slot) continue;
-        lds_store(at + 2 * (16 * d + output_column(e)), pack<Element>(out[d][e] * factor, out[d][e + 1] * factor));
+        lds_store(output_at(row, 2 * (16 * d + output_column(e))), pack<Element>(out[d][e] * factor, out[d][e + 1] * factor));
       }
     }
   }
@@ -233,7 +229,7 @@ struct ForwardTask {
     for (int n = 0; n < kRowTiles * 16 * kRowPiecesV; n += kWaveSize) {
       const int row = (n + lane_id()) / kRowPiecesV, dim = (n + lane_id()) % kRowPiecesV * 8;
       if (kRowTiles * 16 * kRowPiecesV % kWaveSize != 0 && row >= kRowTiles * 16) break;
-      const auto piece = lds_load<Words<4> >(output_at(row) + 2 * dim);
+      const auto piece = lds_load<Words<4> >(output_at(first_row + row, 2 * dim));
       if (wave_row + row >= a.seqlen_q || (!kExactDims && dim >= a.head_dim_v)) continue;
       Element* to = out_row(a, map.batch, map.first_head, wave_row + row) + dim;
       global_store(reinterpret_cast<Words<4>*>(to), piece);
@@ -251,15 +247,10 @@ FULMEN_DEVICE void publish(Stage& stage, int buffer) {
 }
 
 FULMEN_DEVICE void forward(const ForwardArguments& call) {
-  // No launch has more than 2^31 - 1 workgroups, and divisions of 64 bits take long.
-  const auto id = static_cast<unsigned>(workgroup_id()), row_tiles = static_cast<unsigned>(call.row_tiles);
-  const auto num_heads = static_cast<unsigned>(call.num_heads), heads = static_cast<unsigned>(call.batch) * num_heads;
-  // The last rows attend most keys under a causal mask: they start first, of every head.
-  const Int64 tile = kBand ? row_tiles - 1 - id / heads : id % row_tiles;
-  const unsigned batch_head = kBand ? id % heads : id / row_tiles;
-  const int head = static_cast<int>(batch_head % num_heads), batch = static_cast<int>(batch_head / num_heads);
+  const QueryBlock block = QueryBlock::of(call);
+  const int batch = block.batch, head = block.head;
+  const Int64 row_begin = block.row_begin;
   const ForwardArguments& a = sequence_of(call, batch);
-  const Int64 row_begin = tile * kBlockM;
   if (kVariable && row_begin >= a.seqlen_q) return;
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
   const algorithm::Band band = band_of(a);
@@ -302,7 +293,9 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
       }
     };
     if constexpr (kFetchesEarly) fetch();
-    task.step<true>(rows, order.first_key(n), buffer, none);
+    if (!kWideHeads || task.attends(band, row_end, order.first_key(n))) {
+      task.step<true>(rows, order.first_key(n), buffer, none);
+    }
     if constexpr (!kFetchesEarly) {
       barrier();
       fetch();

@@ -18,28 +18,32 @@ struct ForwardShape {
 };
 
 struct ForwardLayout {
-  int key_pitch;  // bytes from row to row: a column of 16-byte pieces lies in different banks
+  int key_pitch;  // bytes from row to row, padded so that a column of 16-byte pieces lies in different banks; NVIDIA: swizzled
+                  // instead
   int value_pitch;
-  int query_pitch;             // NVIDIA: of queries, and of outputs on their way back
+  int query_pitch;             // AMD
   int key_bytes, value_bytes;  // a tile's
   int queries_at, total;       // K tiles first, then V tiles, then Q
 
   FULMEN_ALGORITHM static ForwardLayout of(const ForwardShape& s) {
     ForwardLayout l{};
-    // Eight rows' pieces in eight different groups of four banks.
-    l.key_pitch = l.query_pitch = 2 * s.head_dim + 16;
+    int query_bytes = 0;
     if (s.transposed_values) {
+      // Eight rows' pieces in eight different groups of four banks.
+      l.key_pitch = l.query_pitch = 2 * s.head_dim + 16;
       l.value_pitch = transposed_pitch(s.block_n);
-      l.value_bytes = s.head_dim_v * l.value_pitch;
+      l.value_bytes = (s.head_dim_v * l.value_pitch + 15) / 16 * 16;
+      if (s.queries_in_lds) query_bytes = s.block_m * l.query_pitch;
     } else {
-      l.value_pitch = 2 * s.head_dim_v + 16;
+      l.key_pitch = 2 * s.head_dim;
+      l.value_pitch = 2 * s.head_dim_v;
       l.value_bytes = s.block_n * l.value_pitch;
-      if (l.query_pitch < l.value_pitch) l.query_pitch = l.value_pitch;
+      // Queries, and outputs on their way back.
+      query_bytes = s.block_m * (l.key_pitch < l.value_pitch ? l.value_pitch : l.key_pitch);
     }
     l.key_bytes = s.block_n * l.key_pitch;
-    l.value_bytes = (l.value_bytes + 15) / 16 * 16;
     l.queries_at = s.buffers * (l.key_bytes + l.value_bytes);
-    l.total = l.queries_at + (s.queries_in_lds || !s.transposed_values ? s.block_m * l.query_pitch : 0);
+    l.total = l.queries_at + query_bytes;
     return l;
   }
 };
@@ -103,16 +107,82 @@ struct AtomicLayout {
   }
 };
 
+// LDS of backward_wgmma.h, all in panels (targets/sm90.h): keys and values; tiles of queries, dout and their numbers; dS^T, and P^T
+// where warpgroups share keys, else dS^T of two tiles.
+struct WarpgroupLayout {
+  int keys_at, values_at;
+  int queries_at, buffer_bytes;  // the first of the tiles
+  int dout_at;                   // in a buffer
+  int gradients_at, gradient_bytes;
+  int probabilities_at;  // or dS^T of every second tile
+  int numbers_at, number_bytes, total;
+
+  FULMEN_ALGORITHM static WarpgroupLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
+    WarpgroupLayout l{};
+    l.values_at = block_m * 2 * head_dim;
+    l.queries_at = l.values_at + block_m * 2 * head_dim_v;
+    l.dout_at = block_n * 2 * head_dim;
+    l.buffer_bytes = l.dout_at + block_n * 2 * head_dim_v;
+    l.gradients_at = l.queries_at + buffers * l.buffer_bytes;
+    l.gradient_bytes = block_m * 2 * block_n;
+    l.probabilities_at = l.gradients_at + l.gradient_bytes;
+    l.numbers_at = l.probabilities_at + l.gradient_bytes;
+    l.number_bytes = 8 * block_n;
+    l.total = l.numbers_at + buffers * l.number_bytes;
+    return l;
+  }
+};
+
+// LDS of forward_wgmma.h, all in panels (targets/sm90.h): queries, and outputs on their way back; two tiles of keys, two of values.
+struct WarpgroupForwardLayout {
+  int queries_at;
+  int keys_at, key_bytes;  // a tile's
+  int values_at, value_bytes, total;
+
+  FULMEN_ALGORITHM static WarpgroupForwardLayout of(int head_dim, int head_dim_v, int block_m, int block_n) {
+    WarpgroupForwardLayout l{};
+    l.key_bytes = block_n * 2 * head_dim;
+    l.value_bytes = block_n * 2 * head_dim_v;
+    l.keys_at = block_m * 2 * (head_dim > head_dim_v ? head_dim : head_dim_v);
+    l.values_at = l.keys_at + 2 * l.key_bytes;
+    l.total = l.values_at + 2 * l.value_bytes;
+    return l;
+  }
+};
+
+struct BoardsShape {
+  int head_dim, block;
+  int buffers;  // boards
+  bool bias;    // of 16 bits, beside the board
+};
+
+// LDS of boards.h: a board's queries, keys and values as swizzled rows, and its bias.
+struct BoardsLayout {
+  int k_at, v_at, bias_at;  // in a buffer, which begins with the queries
+  int buffer_bytes, total;
+
+  FULMEN_ALGORITHM static BoardsLayout of(const BoardsShape& s) {
+    BoardsLayout l{};
+    l.k_at = s.block * 2 * s.head_dim;
+    l.v_at = 2 * l.k_at;
+    l.bias_at = 3 * l.k_at;
+    l.buffer_bytes = l.bias_at + (s.bias ? s.block * 2 * s.block : 0);
+    l.total = s.buffers * l.buffer_bytes;
+    return l;
+  }
+};
+
 struct ShortBackwardShape {
   bool transposed_values;
   int head_dim, head_dim_v, block;
   int buffers;
   bool bias;  // of 16 bits, the same for all batches
+  bool out;   // is read
 };
 
-// LDS of short_backward.h: a sequence's k, q, v, dout (and on NVIDIA out) as rows, and transposed where a product takes them as
-// values; and the probabilities and their gradients, 16 bits each, on their way from the waves that own queries to those that own
-// keys.
+// LDS of short_backward.h: a sequence's k, q, v, dout (and on NVIDIA out, where it is read) as rows, and transposed where a product
+// takes them as values; and the probabilities and their gradients, 16 bits each, on their way from the waves that own queries to
+// those that own keys.
 struct ShortBackwardLayout {
   int pitch, pitch_v;                     // of rows
   int value_pitch;                        // of transposed tiles
@@ -125,7 +195,7 @@ struct ShortBackwardLayout {
 
   FULMEN_ALGORITHM static ShortBackwardLayout of(const ShortBackwardShape& s) {
     ShortBackwardLayout l{};
-    const int padding = s.transposed_values ? 16 : 0;  // NVIDIA swizzles pieces instead (tile/short_tile.h)
+    const int padding = s.transposed_values ? 16 : 0;  // NVIDIA swizzles pieces instead (tile/swizzle.h)
     l.pitch = 2 * s.head_dim + padding;
     l.pitch_v = 2 * s.head_dim_v + padding;
     l.value_pitch = transposed_pitch(s.block);
@@ -144,7 +214,7 @@ struct ShortBackwardLayout {
       l.dout_values_at = l.q_values_at + bytes;
       l.total = l.buffer_bytes = l.dout_values_at + bytes_v;
     } else {
-      l.buffer_bytes = l.out_at + s.block * l.pitch_v;
+      l.buffer_bytes = l.out_at + (s.out ? s.block * l.pitch_v : 0);
       l.weights_at = s.buffers * l.buffer_bytes;
       l.bias_at = l.weights_at + 2 * turned_bytes;
       l.total = l.bias_at + (s.bias ? turned_bytes : 0);

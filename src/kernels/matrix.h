@@ -51,5 +51,8 @@ namespace fulmen::kernels {
 #elif defined(FULMEN_TARGET_SM80)
 #include "targets/sm80.h"
 #endif
+#if defined(FULMEN_TARGET_SM90)
+#include "targets/sm90.h"
+#endif
 
 }  // namespace fulmen::kernels

@@ -93,7 +93,7 @@ FULMEN_DEVICE RowEnd end_row(const ForwardArguments& a, Int64 head, float max, f
     return {total == 0 ? 0.0F : rescale / total, total == 0 ? -kInfinity : kLn2 * (with_sink + log2(total))};
   }
   if (max == -kInfinity && sum == 0) return {0.0F, -kInfinity};
-  return {1.0F / sum, kLn2 * (max + log2(sum))};
+  return {reciprocal(sum), kLn2 * (max + log2(sum))};
 }
 
 }  // namespace fulmen::kernels

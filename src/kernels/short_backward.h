@@ -1,10 +1,9 @@
 // All gradients of short sequences, chess boards above all, in one launch: up to kBlockN queries and keys. A workgroup goes over
-// a run of batches of one head, with four waves for 64 rows, or eight:
+// a run of batches of one head, a wave for 16 rows:
 //
-//   by queries   S = q.k, D = dout.v, delta = dout.out     P, dS = P (D - delta) to LDS     a wave has 16 queries, and all or half
-//                                                                                           of the keys
-//   then         dq = dS k    by queries                                                    16 rows, and all or half of the dims
-//                dv = P^T dout, dk = dS^T q    by keys
+//   by queries   S = q.k, D = dout.v, delta = dout.out (beside dbias: the sum of P D)     P, dS = P (D - delta) to LDS
+//   then         dq = dS k                        by queries, each wave its 16
+//                dv = P^T dout, dk = dS^T q       by keys, by half of the waves each
 //
 // Five products, each tensor is read once, nothing is added by atomics. dbias, where it is a sum over batches: in registers over
 // the run.
@@ -18,26 +17,25 @@ namespace fulmen::kernels {
 // The bias of a wave's scores, where all batches of a run have the same; else each tile's is loaded when it is needed.
 class ScoreBias {
  public:
-  FULMEN_DEVICE void hold(const BackwardArguments& a, int batch, int head, const Share& share) {
+  FULMEN_DEVICE void hold(const BackwardArguments& a, int batch, int head, int row) {
 #pragma unroll
-    for (int f = 0; f < kOwnTiles; ++f) {
+    for (int f = 0; f < kTiles; ++f) {
       unsigned bits[kElements];
-      load(a, batch, head, share, f, bits);
+      load(a, batch, head, row, f, bits);
 #pragma unroll
       for (int w = 0; w < kWords; ++w) word_[f][w] = bits[2 * w] | bits[2 * w + 1] << 16U;
 #if defined(FULMEN_TARGET_SM80)
       const Words<4> words{{word_[f][0], word_[f][1], word_[f][2], word_[f][3]}};
-      store_words<kShort.turned_pitch>(lane_id(), kShort.bias_at, share.tile, share.first_key_tile() + f, words);
+      store_words<kShort.turned_pitch>(lane_id(), kShort.bias_at, row / 16, f, words);
 #endif
     }
   }
   // Of a tile's elements, times log2 e. What is held is converted anew, so that no floats wait in registers from batch to batch.
-  FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, const Share& share, int tile,
+  FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, int row, int tile,
                             float (&bias)[kElements]) const {
     if constexpr (kHoldsBias) {
 #if defined(FULMEN_TARGET_SM80)
-      const Words<4> words =
-          stored_operand<kShort.turned_pitch>(lane, kShort.bias_at, share.tile, share.first_key_tile() + tile).words;
+      const Words<4> words = stored_operand<kShort.turned_pitch>(lane, kShort.bias_at, row / 16, tile).words;
 #endif
 #pragma unroll
       for (int w = 0; w < kWords; ++w) {
@@ -51,7 +49,7 @@ class ScoreBias {
       }
     } else if constexpr (kBias) {
       unsigned bits[kElements];
-      load(a, batch, head, share, tile, bits);
+      load(a, batch, head, row, tile, bits);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) bias[e] = kLog2E * of_bits<BiasElement>(bits[e]);
     }
@@ -59,17 +57,16 @@ class ScoreBias {
 
  private:
   static constexpr int kWords = kElements / 2;
-  FULMEN_DEVICE static void load(const BackwardArguments& a, int batch, int head, const Share& share, int tile,
-                                 unsigned (&bits)[kElements]) {
-    const int first = 16 * (share.first_key_tile() + tile);
+  FULMEN_DEVICE static void load(const BackwardArguments& a, int batch, int head, int row, int tile, unsigned (&bits)[kElements]) {
+    const int first = 16 * tile;
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      const Int64 asked = share.row() + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
+      const Int64 asked = row + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
       load_columns<!kWholeTiles, kWholeBias>(at<BiasElement>(a.bias, batch, i, head) + first, static_cast<int>(a.seqlen_k) - first,
                                              slot, bits);
     }
   }
-  unsigned word_[kHoldsBias ? kOwnTiles : 1][kWords];
+  unsigned word_[kHoldsBias ? kTiles : 1][kWords];
 };
 
 // Which parts of dbias a workgroup gives, and where they go: as BiasSum in backward_bias.h says, with the head of a sum over heads
@@ -85,30 +82,35 @@ class BiasPart {
     rows_ = a.dbias.row == 0 ? kBlockM : a.seqlen_q;
     first_row_ = ((part * (over_batches ? 1 : a.batch) + batch_) * (over_heads ? 1 : a.num_heads) + head_) * rows_;
   }
-  FULMEN_DEVICE void store(const BackwardArguments& a, const Share& share, const Scores& sum) const {
+  FULMEN_DEVICE void store(const BackwardArguments& a, int row, const Scores& sum) const {
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      const Int64 i = share.row() + tile_row(slot);
+      const Int64 i = row + tile_row(slot);
       if (i >= rows_) continue;
       if (a.bias_partials == nullptr) {
-        store_row(const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, batch_, i, head_)), slot, a.seqlen_k, share, sum);
+        store_row<false>(const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, batch_, i, head_)), slot, a.seqlen_k, sum);
       } else {
-        store_row(a.bias_partials + (first_row_ + i) * a.seqlen_k, slot, a.seqlen_k, share, sum);
+        store_row<kWholeTiles>(a.bias_partials + (first_row_ + i) * a.seqlen_k, slot, a.seqlen_k, sum);
       }
     }
   }
 
  private:
-  template <class T>
-  FULMEN_DEVICE static void store_row(T* row, int slot, Int64 seqlen_k, const Share& share, const Scores& sum) {
-    const int first = 16 * share.first_key_tile() + tile_column(0);
-    T* lane = row + first;
+  // kAligned: rows are multiples of 16 bytes, and so is where they begin.
+  template <bool kAligned, class T>
+  FULMEN_DEVICE static void store_row(T* row, int slot, Int64 seqlen_k, const Scores& sum) {
+    T* lane = row + tile_column(0);
 #pragma unroll
-    for (int f = 0; f < kOwnTiles; ++f) {
+    for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
         const int column = 16 * f + (tile_column(e) - tile_column(0));
-        if (row_slot(e) == slot && (kWholeTiles || first + column < seqlen_k)) {
+        if (row_slot(e) != slot || !(kWholeTiles || tile_column(0) + column < seqlen_k)) continue;
+        if constexpr (kAligned && kColumnRun > 1) {
+          if (e % 2 == 0) {
+            global_store(reinterpret_cast<Words<2>*>(lane + column), Words<2>{{float_bits(sum[f][e]), float_bits(sum[f][e + 1])}});
+          }
+        } else {
           global_store(lane + column, from_float<T>(sum[f][e]));
         }
       }
@@ -117,85 +119,117 @@ class BiasPart {
   Int64 batch_, head_, rows_, first_row_;
 };
 
-// q.k, dout.v and dout.out (which is added to delta) of a wave's queries.
-FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64 head, unsigned lane, int at, const Share& share,
+// q.k, dout.v and, where out is read, dout.out (which is added to delta) of a wave's queries.
+FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64 head, unsigned lane, int at, int row,
                                   Scores& weight, Scores& gradient, float (&delta)[kRowsPerLane]) {
-  const int first_key = 16 * share.first_key_tile();
   // The sums of dout * out are the diagonal of a product, too.
   float diagonal[kElements] = {};
 #pragma unroll
   for (int d = 0; d < kDepthsV; ++d) {
-    const QueryOperand gradients = DoutTile::queries(lane, at + kShort.dout_at, share.row(), d);
+    const QueryOperand gradients = DoutTile::queries(lane, at + kShort.dout_at, row, d);
 #pragma unroll
-    for (int f = 0; f < kOwnTiles; ++f) {
-      multiply_scores<Element>(gradient[f], ValuesTile::keys(lane, at + kShort.v_at, first_key + 16 * f, d), gradients);
+    for (int f = 0; f < kTiles; ++f) {
+      multiply_scores<Element>(gradient[f], ValuesTile::keys(lane, at + kShort.v_at, 16 * f, d), gradients);
     }
+    if constexpr (kReadsOut) {
 #if defined(FULMEN_TARGET_SM80)
-    const KeyOperand out = ValuesTile::keys(lane, at + kShort.out_at, share.row(), d);
+      const KeyOperand out = ValuesTile::keys(lane, at + kShort.out_at, row, d);
 #else
-    const KeyOperand out = load_row_operand(kernels::at<Element>(a.out, batch, 0, head), a.out.row, share.row(), a.seqlen_q,
-                                            kTileDepth * d, a.head_dim_v);
+      const KeyOperand out =
+          load_row_operand(kernels::at<Element>(a.out, batch, 0, head), a.out.row, row, a.seqlen_q, kTileDepth * d, a.head_dim_v);
 #endif
-    multiply_scores<Element>(diagonal, out, gradients);
+      multiply_scores<Element>(diagonal, out, gradients);
+    }
     schedule_fence();
   }
 #pragma unroll
-  for (int slot = 0; slot < kRowsPerLane; ++slot) delta[slot] += tile_diagonal(diagonal, slot);
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    if constexpr (kReadsOut) delta[slot] += tile_diagonal(diagonal, slot);
+  }
 #pragma unroll
   for (int d = 0; d < kDepths; ++d) {
-    const QueryOperand queries = QueriesTile::queries(lane, at + kShort.q_at, share.row(), d);
+    const QueryOperand queries = QueriesTile::queries(lane, at + kShort.q_at, row, d);
 #pragma unroll
-    for (int f = 0; f < kOwnTiles; ++f) {
-      multiply_scores<Element>(weight[f], QueriesTile::keys(lane, at, first_key + 16 * f, d), queries);
+    for (int f = 0; f < kTiles; ++f) {
+      multiply_scores<Element>(weight[f], QueriesTile::keys(lane, at, 16 * f, d), queries);
     }
     schedule_fence();
   }
 }
 
-// P and dS of a wave's scores in place of q.k and dout.v.
-FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane, const Share& share,
+// P and dS, or P D where out is not read, of a wave's scores in place of q.k and dout.v.
+FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane, int row,
                                    const RowNumbers (&numbers)[kRowsPerLane], const ScoreBias& bias, Scores& weight,
                                    Scores& gradient, Scores& dbias) {
   DropoutMask dropout(a, batch, head);
   const float slope = kAlibi ? kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head) : 0.0F;
   const algorithm::Band band = band_of(a);
   int low[kRowsPerLane] = {}, high[kRowsPerLane] = {};
-  Int64 row[kRowsPerLane];
+  Int64 query[kRowsPerLane];
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const Int64 asked = share.row() + tile_row(slot);
-    row[slot] = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
+    const Int64 asked = row + tile_row(slot);
+    query[slot] = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
     if constexpr (!kWholeTiles) {
       low[slot] = static_cast<int>(algorithm::Band::clamp(band.first(asked), 0, kBlockN));
       high[slot] = asked < a.seqlen_q ? static_cast<int>(algorithm::Band::clamp(band.last_plus_one(asked), 0, kBlockN)) : 0;
     }
   }
 #pragma unroll
-  for (int f = 0; f < kOwnTiles; ++f) {
-    const int first = 16 * (share.first_key_tile() + f);
+  for (int f = 0; f < kTiles; ++f) {
+    const int first = 16 * f;
     unsigned keep[kElements];
     if constexpr (kKeepMask) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        load_columns<!kWholeTiles, false>(at<unsigned char>(a.keep_mask, batch, row[slot], head) + first,
+        load_columns<!kWholeTiles, false>(at<unsigned char>(a.keep_mask, batch, query[slot], head) + first,
                                           static_cast<int>(a.seqlen_k) - first, slot, keep);
       }
     }
     float scaled_bias[kElements];
-    bias.scaled(a, batch, head, lane, share, f, scaled_bias);
+    bias.scaled(a, batch, head, lane, row, f, scaled_bias);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first + tile_column(e);
       bool attended = kWholeTiles || (column >= low[slot] && column < high[slot]);
       if constexpr (kKeepMask) attended = attended & (keep[e] != 0);
-      const float alibi = kAlibi ? slope * absolute(static_cast<float>(row[slot] + a.diagonal - column)) : 0.0F;
+      const float alibi = kAlibi ? slope * absolute(static_cast<float>(query[slot] + a.diagonal - column)) : 0.0F;
       const ScoreGradient g = score_gradient(a, scaled_bias[e], alibi, numbers[slot], weight[f][e], gradient[f][e], attended,
-                                             [&] { return dropout.factor(row[slot], column); });
+                                             [&] { return dropout.factor(query[slot], column); });
       weight[f][e] = g.weight;
       gradient[f][e] = g.dot;
-      if constexpr (kGivesDbias) dbias[f][e] += g.bias;
+      if constexpr (kGivesDbias && kReadsOut) dbias[f][e] += g.bias;
     }
     if constexpr (kKeepMask || kDropout) schedule_fence();
+  }
+}
+
+constexpr bool kAllAttended = kWholeTiles && !kBand && !kKeepMask;
+
+// P D of a wave's scores becomes dS, with delta the sum of a query's.
+FULMEN_DEVICE void subtract_deltas(const float (&dlse)[kRowsPerLane], const Scores& weight, Scores& gradient, Scores& dbias) {
+  float delta[kRowsPerLane];
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    delta[slot] = 0;
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (row_slot(e) == slot) delta[slot] += gradient[f][e];
+      }
+    }
+    delta[slot] = row_sum(delta[slot]);
+  }
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      // Of a query with a delta of NaN, too, keys that it does not attend get nothing.
+      const float share = weight[f][e] * (delta[row_slot(e)] - dlse[row_slot(e)]);
+      gradient[f][e] -= kAllAttended || weight[f][e] != 0 ? share : 0.0F;
+      dbias[f][e] += gradient[f][e];
+    }
   }
 }
 
@@ -209,11 +243,11 @@ template <class T>
 FULMEN_DEVICE Words<2> paired_outputs(const float (&)[kElements], int, float);
 #endif
 
-// A wave's share of a gradient, kRowTiles x 16 rows from `row` on, and 1 / kParts of the dims.
+// A wave's share of a gradient: kRowTiles x 16 rows from `row` on.
 template <int kDims, int kRowTiles>
 struct GradientShare {
-  static constexpr int kDimTiles = kDims / 16 / kParts;
-  int row, part;
+  static constexpr int kDimTiles = kDims / 16;
+  int row;
   float sum[kRowTiles][kDimTiles][kElements] = {};
 
   // += factors . values of the tile's 16 rows in LDS
@@ -224,15 +258,14 @@ struct GradientShare {
     for (int t = 0; t < kRowTiles; ++t) factor[t] = factors(row / 16 + t);
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
-      const ValueOperand values = Tile::values(lane, at, values_at, tile, part * kDimTiles + d);
+      const ValueOperand values = Tile::values(lane, at, values_at, tile, d);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(sum[t][d], factor[t], values);
       if (d % 2 == 1) schedule_fence();
     }
   }
   FULMEN_DEVICE void store(const Board& board, Int64 end, int dims, float scale) const {
-    const int column = kPairsOutputs ? paired_column() : output_column(0);
-    const int first = part * (kDims / kParts) + column;
+    const int first = kPairsOutputs ? paired_column() : output_column(0);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -265,8 +298,8 @@ struct GradientShare {
 template <int kDims, class Tile>
 FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned lane, int turned_at, int at, int values_at,
                                  const Board& board, int dims, float scale) {
-  constexpr int kRowTiles = kTiles < 2 ? 1 : 2, kShares = kTiles / kRowTiles;
-  GradientShare<kDims, kRowTiles> share{16 * kRowTiles * (wave % kShares), kParts == 1 ? 0 : wave / kShares % kParts};
+  constexpr int kRowTiles = kTiles < 2 ? 1 : 2;
+  GradientShare<kDims, kRowTiles> share{16 * kRowTiles * wave};
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
     share.template add<Tile>(lane, at, values_at, f,
@@ -276,11 +309,12 @@ FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned 
 }
 
 FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
+  follow_predecessors();
   const int id = static_cast<int>(workgroup_id()), head = broadcast(id % call.num_heads), run = broadcast(id / call.num_heads);
   const int first = run * call.run_batches;
   const int last = call.run_batches < call.batch - first ? first + call.run_batches : call.batch;
   const int wave = wave_id();
-  const Share share = Share::of(wave);
+  const int row = 16 * wave;  // the first of the wave's queries
   // Arguments are loaded anew for each step of a board: they are more than scalar registers.
   int step = 0;
   const auto arguments = [&]() -> const BackwardArguments& { return reload(call, step++); };
@@ -295,8 +329,8 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
     fetch_keys(first, 0);
     fetch_queries(first, 0);
   }
-  next_lse.load(arguments(), first, head, share);
-  if constexpr (kHoldsBias) bias.hold(arguments(), first, head, share);
+  next_lse.load(arguments(), first, head, row);
+  if constexpr (kHoldsBias) bias.hold(arguments(), first, head, row);
   int at = 0;  // the current buffer
   for (int batch = first; batch < last; ++batch) {
     const bool more = batch + 1 < last;
@@ -313,29 +347,32 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
       }
     }
     const QueryLse lse = next_lse;
-    if (more) next_lse.load(arguments(), batch + 1, head, share);
+    if (more) next_lse.load(arguments(), batch + 1, head, row);
 
     Scores weight = {}, gradient = {};
     {
       const BackwardArguments& a = arguments();
-      float delta[kRowsPerLane] = {};
+      float dlse[kRowsPerLane] = {}, delta[kRowsPerLane] = {};
       if (a.dlse != nullptr) {
 #pragma unroll
         for (int slot = 0; slot < kRowsPerLane; ++slot) {
-          const int asked = share.row() + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : 0;
-          delta[slot] = -global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
+          const int asked = row + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : 0;
+          dlse[slot] = global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
         }
       }
-      first_products(a, batch, head, own_lane(), at, share, weight, gradient, delta);
+      first_products(a, batch, head, own_lane(), at, row, weight, gradient, delta);
       RowNumbers numbers[kRowsPerLane];
 #pragma unroll
-      for (int slot = 0; slot < kRowsPerLane; ++slot) numbers[slot] = {lse.offset(slot), delta[slot]};
-      score_gradients(a, batch, head, own_lane(), share, numbers, bias, weight, gradient, dbias);
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        numbers[slot] = {lse.offset(slot), kReadsOut ? delta[slot] - dlse[slot] : 0.0F};
+      }
+      score_gradients(a, batch, head, own_lane(), row, numbers, bias, weight, gradient, dbias);
+      if constexpr (!kReadsOut) subtract_deltas(dlse, weight, gradient, dbias);
     }
     if constexpr (kGivesDbias && kBatchDbias) {
-      BiasPart(arguments(), run, batch, head).store(arguments(), share, dbias);
+      BiasPart(arguments(), run, batch, head).store(arguments(), row, dbias);
 #pragma unroll
-      for (int f = 0; f < kOwnTiles; ++f) {
+      for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) dbias[f][e] = 0;
       }
@@ -344,31 +381,24 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
     const unsigned lane = own_lane();
     if constexpr (kTransposedValues) barrier();  // the rows have been read, and are overwritten
 #pragma unroll
-    for (int f = 0; f < kOwnTiles; ++f) {
-      const int column = share.first_key_tile() + f;
+    for (int f = 0; f < kTiles; ++f) {
       if constexpr (kGivesDv) {
-        store_turned<Element, kShort.turned_pitch>(lane, kShort.weights_at, share.tile, column, weight[f]);
+        store_turned<Element, kShort.turned_pitch>(lane, kShort.weights_at, wave, f, weight[f]);
       }
-      if constexpr (kGivesDk || kParts > 1) {
-        store_turned<Element, kShort.turned_pitch>(lane, kShort.gradients_at, share.tile, column, gradient[f]);
+      if constexpr (kGivesDk) {
+        store_turned<Element, kShort.turned_pitch>(lane, kShort.gradients_at, wave, f, gradient[f]);
       }
     }
-    if constexpr (kParts > 1) barrier();
     if constexpr (kGivesDq) {
-      GradientShare<kHeadDim, 1> dq{share.row(), share.part};
+      GradientShare<kHeadDim, 1> dq{row};
 #pragma unroll
       for (int f = 0; f < kTiles; ++f) {
-        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, f, [&](int tile) {
-#if defined(FULMEN_TARGET_SM80)
-          if constexpr (kParts > 1) return stored_operand<kShort.turned_pitch>(lane, kShort.gradients_at, tile, f);
-#endif
-          return to_operand<Element>(gradient[f]);
-        });
+        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, f, [&](int) { return to_operand<Element>(gradient[f]); });
       }
       const BackwardArguments& a = arguments();
       dq.store(Board::of(a.dq, batch, head), a.seqlen_q, a.head_dim, a.softmax_scale);
     }
-    if constexpr (kParts == 1) barrier();
+    barrier();
     if constexpr (kFetchHalves) {
       if (more) fetch_keys(batch + 1, 0);
     }
@@ -397,7 +427,7 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
       }
     }
   }
-  if constexpr (kGivesDbias && !kBatchDbias) BiasPart(arguments(), run, first, head).store(arguments(), share, dbias);
+  if constexpr (kGivesDbias && !kBatchDbias) BiasPart(arguments(), run, first, head).store(arguments(), row, dbias);
 }
 
 }  // namespace fulmen::kernels

@@ -1,4 +1,4 @@
-// A board of short_backward.h: which of its tiles are a wave's, and its way to LDS.
+// A board of short_backward.h: its tiles, and its way to LDS.
 #pragma once
 
 #include "backward_scores.h"
@@ -8,40 +8,32 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kTiles = kBlockN / 16;     // of keys, and of queries
-constexpr int kParts = kWaves / kTiles;  // waves that share 16 queries, or 16 keys
-constexpr int kOwnTiles = kTiles / kParts;
+constexpr int kTiles = kBlockN / 16;  // of keys, and of queries
 constexpr int kDepths = kHeadDim / kTileDepth, kDepthsV = kHeadDimV / kTileDepth;
-static_assert(kBlockM == kBlockN && kWaves == kTiles * kParts && kTiles % kParts == 0, "short_backward: waves share tiles evenly");
-static_assert(kParts == 1 || kCopiesToLds, "short_backward: the rows' operands come back from LDS on NVIDIA alone");
+static_assert(kBlockM == kBlockN && kWaves == kTiles, "short_backward: a wave has 16 queries");
 static_assert(kHeadDim % kTileDepth == 0 && kHeadDimV % kTileDepth == 0, "short_backward: tiles are whole operands");
-static_assert(kHeadDim / 16 % kParts == 0 && kHeadDimV / 16 % kParts == 0, "short_backward: waves share dims evenly");
 
 // A bias that all batches of a run share stays in registers, or in LDS where lanes take it from there as it is stored.
 constexpr bool kHoldsBias = kBias && !kBatchBias && sizeof(BiasElement) == 2;
 constexpr bool kBiasInLds = kHoldsBias && kCopiesToLds;
 
+// Beside dbias the sum of dout * out over the dims is taken as that of P (dout.v) over the keys, which are all here: out need not
+// be read. Not without: out may then be that of more keys (ring attention), whose part this is. (Dropout and softcap would need
+// more registers from the one sum to the other.)
+constexpr bool kReadsOut = !(kGivesDbias && !kDropout && !kSoftcap);
+
 constexpr ShortBackwardLayout kShort =
-    ShortBackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockN, kBuffers, kBiasInLds});
+    ShortBackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockN, kBuffers, kBiasInLds, kReadsOut});
 static_assert(kShort.total == kLdsBytes, "short_backward: the host reserves the LDS that the tiles need");
 
 // The next board is on its way while one is computed: to the other buffer; or to the one there is, what dk and dv do not need
 // before them. Through registers a board is fetched when it is needed: they are too few to hold it.
-constexpr bool kFetchHalves = kCopiesToLds && kBuffers == 1 && kParts == 1;
+constexpr bool kFetchHalves = kCopiesToLds && kBuffers == 1;
 constexpr bool kFetchLate = !kCopiesToLds;
 static_assert(kBuffers == 1 || kCopiesToLds, "short_backward: one buffer where boards come through registers");
 
 // A wave's scores, or what comes of them.
-using Scores = float[kOwnTiles][kElements];
-
-// Which of the tiles are a wave's, and which part of them.
-struct Share {
-  int tile, part;
-
-  FULMEN_DEVICE static Share of(int wave) { return {wave % kTiles, kParts == 1 ? 0 : wave / kTiles}; }
-  FULMEN_DEVICE int row() const { return 16 * tile; }
-  FULMEN_DEVICE int first_key_tile() const { return part * kOwnTiles; }
-};
+using Scores = float[kTiles][kElements];
 
 // Between elements of a board; 32 bits where rows are near.
 template <bool kNear>
@@ -78,7 +70,9 @@ class BoardTiles {
     });
     v_tile_.fetch(Board::of(a.v, batch, head).rows(a.head_dim_v, a.seqlen_k), at + kShort.v_at, 0, always);
 #if defined(FULMEN_TARGET_SM80)
-    ValuesTile{}.fetch(Board::of(a.out, batch, head).rows(a.head_dim_v, a.seqlen_q), at + kShort.out_at, 0, always);
+    if constexpr (kReadsOut) {
+      ValuesTile{}.fetch(Board::of(a.out, batch, head).rows(a.head_dim_v, a.seqlen_q), at + kShort.out_at, 0, always);
+    }
 #endif
   }
   FULMEN_DEVICE void fetch_queries(const BackwardArguments& a, int batch, int head, int at) {
@@ -110,11 +104,11 @@ class BoardTiles {
 struct QueryLse {
   float value[kRowsPerLane];
 
-  FULMEN_DEVICE void load(const BackwardArguments& a, int batch, int head, const Share& share) {
+  FULMEN_DEVICE void load(const BackwardArguments& a, int batch, int head, int row) {
     const float* first = a.lse + batch * a.lse_batch + head * a.lse_head;
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      const int i = share.row() + tile_row(slot);
+      const int i = row + tile_row(slot);
       value[slot] = kWholeTiles || i < a.seqlen_q ? global_load(first + i * a.lse_row) : -kInfinity;
     }
   }

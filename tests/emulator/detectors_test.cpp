@@ -39,6 +39,16 @@ const Rule kRules[] = {
      "LDS race: lane 5 writes",
      "lds_store(4 * thread_id(), 1.0F);\nbarrier();\nlds_load<float>(0);\nbarrier();\nif (thread_id() == 5) lds_store(0, 2.0F);"},
     {"WriteAfterWrite", "lds_store(0, 1.0F);", "LDS race: lane 1 writes bytes 0 to 3", "if (thread_id() == 0) lds_store(0, 1.0F);"},
+    {"WaveBarrierOfAnotherWave",
+     "lds_store(4 * thread_id(), 1.0F);\nbarrier();\nlds_store(4 * thread_id(), 2.0F);\nwave_barrier();\n"
+     "lds_load<float>(4 * (63 - thread_id()));",
+     "LDS race: lane 32 writes", "lds_store(4 * thread_id(), 1.0F);\nwave_barrier();\nlds_load<float>(4 * (thread_id() ^ 31));"},
+    {"WriteAfterReadInAWave",
+     "lds_store(4 * thread_id(), 1.0F);\nwave_barrier();\nlds_load<float>(4 * (thread_id() ^ 31));\n"
+     "lds_store(4 * thread_id(), 2.0F);",
+     "LDS race: lane",
+     "lds_store(4 * thread_id(), 1.0F);\nwave_barrier();\nlds_load<float>(4 * (thread_id() ^ 31));\nwave_barrier();\n"
+     "lds_store(4 * thread_id(), 2.0F);"},
     {"Uninitialised", "lds_load<float>(4 * thread_id());", "uninitialised LDS",
      "lds_store(4 * thread_id(), 0.0F);\nlds_load<float>(4 * thread_id());"},
     {"LdsBounds", "lds_store(8 * thread_id(), 0.0F);", "LDS out of range: lane 32", "lds_store(4 * thread_id(), 0.0F);"},
@@ -74,9 +84,56 @@ TEST(AsyncCopy, ArrivesAtTheWaitAndNotBefore) {
                   .workgroup_size = 64,
                   .lds_bytes = 64 * 16};
   const Status early = run_text(text, x.data());
-  EXPECT_NE(early.message().find("uninitialised LDS"), std::string::npos) << early.message();
+  EXPECT_NE(early.message().find("has not arrived"), std::string::npos) << early.message();
   text.body.replace(text.body.find("lds_load"), 0, "copy_wait<0>();\n");
   EXPECT_TRUE(run_text(text, x.data()).ok());
+
+  // Into what another lane still reads: at fault from the copy's beginning on, also where a barrier lies before the wait.
+  text.body =
+      "lds_store(16 * thread_id(), Words<4>{});\nbarrier();\nlds_load<Words<4>>(16 * ((thread_id() + 1) % 64));\n"
+      "copy_async_16(16 * thread_id(), a.x + 4 * thread_id(), true);\ncopy_commit();\nbarrier();\ncopy_wait<0>();";
+  const Status overwritten = run_text(text, x.data());
+  EXPECT_NE(overwritten.message().find("LDS race"), std::string::npos) << overwritten.message();
+  text.body.replace(text.body.find("copy_async"), 0, "barrier();\n");
+  EXPECT_TRUE(run_text(text, x.data()).ok());
+}
+
+// Operands of zeros: sums that begin with 1 become 0 when the product is done, which is at the wait.
+TEST(WarpgroupProduct, IsDoneAtTheWaitAndNotBefore) {
+  const DeviceArray x(128 * sizeof(float));
+  KernelText text{.arch = "sm_90a",
+                  .body =
+                      "for (int n = 0; n < 8; ++n) lds_store(16 * (thread_id() + 128 * n), Words<4>{});\n"
+                      "lds_fence_for_matrices();\nbarrier();\n"
+                      "float d[4][8];\nfor (auto& tile : d) {\nfor (float& e : tile) e = 1.0F;\n}\n"
+                      "const LdsMatrix m = LdsMatrix::of(0, 64);\n"
+                      "wgmma_fence();\nwgmma<Half, false, false>(d, m, m, false);\nwgmma_commit();\n"
+                      "global_store(a.x + thread_id(), d[3][7]);\nwgmma_wait<0>();",
+                  .headers =
+                      "#include \"targets/emulated/elements.h\"\n#include \"targets/emulated/sm80.h\"\n"
+                      "#include \"targets/sm90.h\"\n",
+                  .workgroup_size = 128,
+                  .lds_bytes = 64 * 256};
+  Status status = run_text(text, x.data());
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(x.as<float>()[77], 1.0F);
+  text.body += "\nglobal_store(a.x + thread_id(), d[3][7]);";
+  status = run_text(text, x.data());
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(x.as<float>()[77], 0.0F);
+
+  // What lanes wrote, or copied, must be fenced for the matrix unit, a barrier is not enough.
+  const std::string fence = "lds_fence_for_matrices();\n", commit = "wgmma_commit();\n";
+  KernelText broken = text;
+  broken.body.replace(broken.body.find(fence), fence.size(), "");
+  EXPECT_NE(run_text(broken, x.data()).message().find("LDS without a fence: a matrix unit reads"), std::string::npos);
+  // Between the product's beginning and the wait that is too late.
+  broken.body.insert(broken.body.find(commit), fence + "barrier();\n");
+  EXPECT_NE(run_text(broken, x.data()).message().find("LDS without a fence: a matrix unit reads"), std::string::npos);
+  // Operands are the product's own until the wait.
+  broken = text;
+  broken.body.insert(broken.body.find(commit) + commit.size(), "lds_store(16 * ((thread_id() + 1) % 128), Words<4>{});\n");
+  EXPECT_NE(run_text(broken, x.data()).message().find("LDS race"), std::string::npos);
 }
 
 TEST(Wmma, HalvesMustHoldTheSame) {

@@ -28,10 +28,26 @@ DeviceArray::DeviceArray(std::size_t bytes) {
 }
 DeviceArray::~DeviceArray() { gpu::emulated_driver().free(0, data_); }
 
-Status run_text(const KernelText& text, void* x, int workgroups) {
+Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes,
+                   int64_t workgroups) {
   const gpu::Driver& driver = gpu::emulated_driver();
   const Result<const gpu::Compiler*> compiler = gpu::host_compiler();
   if (!compiler.ok()) return compiler.status();
+  const Result<gpu::CompiledCode> code = compiler.value()->compile(request);
+  if (!code.ok()) return code.status();
+  const int device = ordinal_of(request.arch);
+  const Result<gpu::Module> module = driver.load(device, code->code);
+  if (!module.ok()) return module.status();
+  const Result<gpu::Function> function = driver.function(device, module.value(), "fulmen_kernel", lds_bytes);
+  Status status = function.status();
+  if (function.ok()) {
+    status = driver.launch(device, function.value(), {workgroups, request.workgroup_size, lds_bytes, nullptr, arguments, bytes});
+  }
+  driver.unload(device, module.value());
+  return status;
+}
+
+Status run_text(const KernelText& text, void* x, int workgroups) {
   std::string storage;
   gpu::Chip chip{};
   EXPECT_TRUE(gpu::find_chip(text.arch, storage, chip));
@@ -40,18 +56,7 @@ Status run_text(const KernelText& text, void* x, int workgroups) {
                              "\n}\n}\nFULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)\n";
   const Result<std::string> whole = gpu::kernel_source_of(source, "", chip, gpu::Platform::emulated);
   if (!whole.ok()) return whole.status();
-  const Result<gpu::CompiledCode> code = compiler.value()->compile({"test", whole.value(), text.arch, text.workgroup_size});
-  if (!code.ok()) return code.status();
-  const int device = ordinal_of(text.arch);
-  const Result<gpu::Module> module = driver.load(device, code->code);
-  if (!module.ok()) return module.status();
-  const Result<gpu::Function> function = driver.function(device, module.value(), "fulmen_kernel", text.lds_bytes);
-  Status status = function.status();
-  if (function.ok()) {
-    status = driver.launch(device, function.value(), {workgroups, text.workgroup_size, text.lds_bytes, nullptr, &x, sizeof(x)});
-  }
-  driver.unload(device, module.value());
-  return status;
+  return run_request({"test", whole.value(), text.arch, text.workgroup_size}, text.lds_bytes, &x, sizeof(x), workgroups);
 }
 
 }  // namespace fulmen::testing

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fulmen/status.h"
+#include "gpu/compile/compiler.h"
 
 namespace fulmen::testing {
 
@@ -34,7 +35,10 @@ struct KernelText {
   int lds_bytes = 256;
 };
 
-// Compiles, loads and launches `workgroups` of it, with x.
+// Compiles, loads and launches `workgroups` of a kernel with that many bytes of LDS and an argument block.
+Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes, int64_t workgroups);
+
+// The same for text, with x.
 Status run_text(const KernelText& text, void* x, int workgroups = 1);
 
 }  // namespace fulmen::testing

@@ -41,6 +41,39 @@ int GpuTest::expect_all_verified(const CaseSpec& spec, Random& random, std::size
   return expect_all_kernels_verified(c, {device(), shift});
 }
 
+std::vector<std::string> hopper_devices() {
+  std::vector<std::string> names{"emulated:sm_90a"};
+  for (const std::string& name : gpu_devices()) {
+    if (name.starts_with("cuda")) names.push_back(name);
+  }
+  return names;
+}
+
+void HopperTest::SetUp() {
+  GpuTest::SetUp();
+  if (IsSkipped()) return;
+  Random random(7590);
+  const Case c(spec_of(DType::bf16, 64, 70, 70, random), random);
+  const std::vector<std::string> kernels = kernels_for(c.problem(), device());
+  if (std::find(kernels.begin(), kernels.end(), kernel()) != kernels.end()) return;
+  ASSERT_TRUE(device().starts_with("cuda"));
+  GTEST_SKIP() << device() << " has no wgmma";
+}
+
+CaseSpec HopperTest::spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k, Random& random) const {
+  CaseSpec s = small_spec(dtype, head_dim, random);
+  s.backward = backward_;
+  s.batch = s.num_heads = s.num_kv_heads = 1;
+  s.seqlen_q = seqlen_q;
+  s.seqlen_k = seqlen_k;
+  return s;
+}
+
+void HopperTest::check(const CaseSpec& spec, Random& random, std::size_t shift) const {
+  Case c(spec, random);
+  EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec);
+}
+
 CaseSpec small_spec(DType dtype, int64_t head_dim, Random& random) {
   CaseSpec s;
   s.dtype = dtype;

@@ -31,6 +31,25 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   static int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0);
 };
 
+// The emulated chip with warpgroup products, and the machine's NVIDIA GPU.
+std::vector<std::string> hopper_devices();
+
+// A test of a family of such kernels, on these devices; skipped where the GPU is no Hopper.
+class HopperTest : public GpuTest {
+ protected:
+  HopperTest(const char* family, bool backward) : family_(family), backward_(backward) {}
+  void SetUp() override;
+  // "cuda.forward_wgmma.sm90" on cuda:0.
+  std::string kernel() const { return device().substr(0, device().find(':')) + "." + family_ + ".sm90"; }
+  // One sequence, one head.
+  CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k, Random& random) const;
+  void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const;
+
+ private:
+  const char* family_;
+  bool backward_;
+};
+
 // A few rows, keys and heads: emulated chips take their time.
 CaseSpec small_spec(DType dtype, int64_t head_dim, Random& random);
 CaseSpec limited(CaseSpec spec);

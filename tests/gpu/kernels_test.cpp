@@ -96,6 +96,39 @@ TEST_P(GpuKernels, ShapesAndLayouts) {
   }
 }
 
+// Chess boards: one a workgroup, and runs of them, which 32 dims have where heads are many.
+TEST_P(GpuKernels, Boards) {
+  if (device().find(":sm_") == std::string::npos && device().find("cuda") != 0) GTEST_SKIP() << "a kernel for NVIDIA";
+  Random random(7115);
+  struct Board {
+    DType dtype;
+    int64_t head_dim, batch, heads, kv_heads;
+    int bias;  // 0 none, 1 a head, 2 a batch and head
+    Layout layout;
+    std::size_t shift = 0;
+  };
+  for (const Board& board : {Board{DType::fp16, 32, 6, 4, 4, 1, Layout::bshd},
+                             {DType::fp16, 32, 5, 4, 2, 2, Layout::packed_qkv},
+                             {DType::bf16, 64, 2, 1, 1, 2, Layout::bhsd},
+                             {DType::bf16, 64, 1, 1, 1, 1, Layout::bshd, 1},
+                             {DType::fp16, 96, 1, 2, 1, 1, Layout::sbhd},
+                             {DType::fp16, 128, 1, 1, 1, 0, Layout::bshd}}) {
+    CaseSpec s = small_spec(board.dtype, board.head_dim, random);
+    s.seqlen_q = s.seqlen_k = 64;
+    s.batch = board.batch;
+    s.num_heads = board.heads;
+    s.num_kv_heads = board.kv_heads;
+    s.bias = board.bias > 0;
+    s.bias_dtype = board.dtype;
+    s.bias_broadcast = {board.bias == 1, false, false};
+    s.layout = board.layout;
+    s.sinks = board.bias == 2;
+    s.lse = random.chance(0.7);
+    Case c(s, random);
+    EXPECT_TRUE(verified(c, device().substr(0, device().find(':')) + ".boards.sm80", {device(), board.shift})) << to_string(s);
+  }
+}
+
 TEST_P(GpuKernels, AnyFeatures) {
   constexpr int kCases = 10;
   Random random(own_stream(7120));
@@ -153,6 +186,36 @@ TEST_P(GpuKernels, RowsWithoutAnyKey) {
   s.window_left = 3;
   s.nan_in_masked = true;
   EXPECT_GT(expect_all_verified(s, random), 0);
+}
+
+// LDS rows that are no multiple of NVIDIA's lines of 128 bytes; heads so wide that a wave has 16 rows, and passes over tiles in
+// which these attend nothing; chips whose LDS wants other tiles.
+TEST(NvidiaForward, WidthsOfRowsUnderMasks) {
+  Random random(7240);
+  struct Use {
+    const char* chip;
+    DType dtype;
+    int64_t head_dim, head_dim_v, window_left;
+  };
+  for (const Use& use : {Use{"emulated:sm_90", DType::bf16, 256, 250, -1},
+                         {"emulated:sm_86", DType::fp16, 160, 208, 90},
+                         {"emulated:sm_90", DType::fp16, 96, 48, -1}}) {
+    if (const std::string why = why_unusable(use.chip); !why.empty()) GTEST_SKIP() << why;
+    CaseSpec s = small_spec(use.dtype, use.head_dim, random);
+    s.batch = s.num_kv_heads = 1;
+    s.num_heads = 2;
+    s.head_dim_v = use.head_dim_v;
+    s.seqlen_q = random.between(130, 160);
+    s.seqlen_k = random.between(150, 200);
+    s.causal = Causal::bottom_right;
+    s.window_left = use.window_left;
+    s.nan_in_masked = true;
+    Case c(s, random);
+    const Status status = run_kernel(c, "emulated.forward.sm80", Where{use.chip});
+    ASSERT_TRUE(status.ok()) << status.message();
+    const VerifyReport report = verify_result(c.problem(), c.tensors);
+    EXPECT_TRUE(report.ok) << use.chip << ", head_dim " << use.head_dim << ": " << report.message;
+  }
 }
 
 TEST_P(GpuKernels, InfinitiesAndNan) {

@@ -87,7 +87,7 @@ class Attention : public FakeGpuTest {
     EXPECT_EQ(refused.code(), StatusCode::invalid_argument);
     EXPECT_NE(refused.message().find("q.data"), std::string::npos) << refused.message();
     // A failed launch gives the driver's words, the kernel and the device.
-    state.failures = {{driver.name() == "hip" ? "hipModuleLaunchKernel" : "cuLaunchKernel", 1}};
+    state.failures = {{driver.name() == "hip" ? "hipModuleLaunchKernel" : "cuLaunchKernelEx", 1}};
     const Status failed = planned->run(&stream, call.tensors, workspace, planned->workspace_bytes());
     state.failures.clear();
     for (const std::string& part : {planned->config().kernel, device, std::string("invalid argument")}) {

@@ -127,13 +127,27 @@ TEST_F(Cuda, TheCallersContextIsUsedAndKept) {
   driver.unload(0, module);
 }
 
+TEST_F(Cuda, KernelsThatWaitThemselvesStartEarlyWhereTheDeviceCan) {
+  for (const int device : {0, 1}) {  // of sm_90 and sm_80
+    const auto [module, function] = load(device, 0);
+    const Arguments arguments{};
+    gpu::Launch launch{1, 64, 0, nullptr, &arguments, sizeof(arguments)};
+    ASSERT_TRUE(driver.launch(device, function, launch).ok());
+    EXPECT_FALSE(state.launches.back().early);
+    launch.starts_early = true;
+    ASSERT_TRUE(driver.launch(device, function, launch).ok());
+    EXPECT_EQ(state.launches.back().early, device == 0);
+    driver.unload(device, module);
+  }
+}
+
 TEST_F(Cuda, GridsThatCudaCannotCountAreRefused) {
   const auto [module, function] = load(0, 0);
   const Arguments arguments{};
   const Status status = driver.launch(0, function, {int64_t{2147483648}, 64, 0, nullptr, &arguments, sizeof(arguments)});
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_NE(status.message().find("2147483648"), std::string::npos) << status.message();
-  EXPECT_EQ(calls("cuLaunchKernel"), 0);
+  EXPECT_EQ(calls("cuLaunchKernelEx"), 0);
   driver.unload(0, module);
 }
 

@@ -94,7 +94,7 @@ const std::vector<Failure>& failures_of(const std::string& driver) {
                                           {"cuLibraryGetKernel", function},
                                           {"cuKernelGetFunction", function},
                                           {"cuKernelSetAttribute", function},
-                                          {"cuLaunchKernel", launch},
+                                          {"cuLaunchKernelEx", launch},
                                           {"cuMemAlloc", allocate},
                                           {"cuMemcpy", copy},
                                           {"cuCtxSynchronize", copy},

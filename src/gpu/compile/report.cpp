@@ -53,7 +53,7 @@ int most_waves(std::string_view arch) {
 
 // ptxas -v.
 void read_nvidia_log(std::string_view log, const Chip& chip, KernelReport& r) {
-  r.registers = number_before(log, " registers");
+  r.registers = number_after(log, "Used ");  // "registers" are in warnings, too
   const int stores = number_before(log, " bytes spill stores"), loads = number_before(log, " bytes spill loads");
   r.spills = stores < 0 ? -1 : stores + loads;
   r.scratch_bytes = number_before(log, " bytes stack frame");

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kHelperLanes = 128;
 constexpr int kLanesOfRow = 8;  // kernels/backward_rows.h
+constexpr int kLanesOfSum = 4;  // kernels/backward_bias_sum.h
 constexpr int kSinkLanes = 256;
 
 // How many scores an element of dbias is the sum of, in terms of tiles.
@@ -87,8 +88,10 @@ void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
   if (parts == 1 && !sums.over_queries) return;
   plan_.bias_partial_floats = round_up(parts * bias_part_floats(p_, sums, s.block_m), 16);
   const int64_t rows = sums.over_queries ? 1 : p_.seqlen_q;
-  plan_.launches.push_back(
-      {beside(s, "backward_bias_sum.h", kHelperLanes), tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, kHelperLanes)});
+  constexpr int64_t kElements = kHelperLanes / kLanesOfSum;
+  Specialisation sum = beside(s, "backward_bias_sum.h", kHelperLanes);
+  sum.lds_bytes = static_cast<int>(sizeof(float)) * kHelperLanes;
+  plan_.launches.push_back({sum, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, kElements), true});
 }
 
 void BackwardPlan::add_runs(Specialisation s, int64_t run_batches) {

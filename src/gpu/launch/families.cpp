@@ -9,7 +9,10 @@ const std::vector<const Family*>& families() {
          {split_kv_families(), short_sequence_families(), forward_families(), short_backward_families(), backward_families()}) {
       list->insert(list->end(), more.begin(), more.end());
     }
+    list->push_back(forward_wgmma_family());
+    list->push_back(boards_family());
     list->push_back(backward_atomic_family());
+    list->push_back(backward_wgmma_family());
     list->push_back(portable_family());
     list->push_back(portable_backward_family());
     return list;
@@ -20,6 +23,17 @@ const std::vector<const Family*>& families() {
 Support takes_matrix_instructions(const Problem& p) {
   if (p.dtype != DType::fp32) return {};
   return Support::no("matrix instructions multiply fp16 and bf16; fp32 runs without");
+}
+
+int64_t query_tile_workgroups(const Problem& p, const Specialisation& s) {
+  return tiles_of(p.seqlen_q, s.block_m) * p.batch * p.num_heads;
+}
+LaunchPlan query_tile_plan(const Problem& p, const Specialisation& s) {
+  LaunchPlan plan;
+  plan.launches.push_back({s, query_tile_workgroups(p, s)});
+  plan.arguments = arguments_of(p);
+  plan.arguments.row_tiles = static_cast<int>(tiles_of(p.seqlen_q, s.block_m));
+  return plan;
 }
 
 Support grid_fits(int64_t workgroups) {

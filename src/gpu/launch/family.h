@@ -17,6 +17,7 @@ namespace fulmen::gpu {
 struct KernelLaunch {
   Specialisation specialisation;
   int64_t workgroups = 0;
+  bool starts_early = false;  // gpu/driver.h
 };
 
 // What a plan runs: one launch, or two with split keys, or a launch a few gradients.
@@ -52,11 +53,14 @@ const std::vector<const Family*>& families();
 
 // The target's tile shapes and their LDS; defined in the families' files.
 std::vector<const Family*> forward_families();
+const Family* forward_wgmma_family();
 std::vector<const Family*> short_sequence_families();
 std::vector<const Family*> split_kv_families();
+const Family* boards_family();
 std::vector<const Family*> short_backward_families();
 std::vector<const Family*> backward_families();
 const Family* backward_atomic_family();
+const Family* backward_wgmma_family();
 const Family* portable_family();
 const Family* portable_backward_family();
 
@@ -71,6 +75,13 @@ inline constexpr std::array kMatrixTargets{MatrixTarget{"gfx11", 16, true}, Matr
 
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);
+
+// A forward launch with a workgroup for every s.block_m query rows of each head: how many these are, and the plan.
+int64_t query_tile_workgroups(const Problem& problem, const Specialisation& s);
+LaunchPlan query_tile_plan(const Problem& problem, const Specialisation& s);
+
+// Columns of a panel, in which operands of warpgroup products lie: kernels/targets/sm90.h.
+inline constexpr int64_t kPanelColumns = 64;
 
 // 2^31 - 1 workgroups is what launches take everywhere.
 Support grid_fits(int64_t workgroups);

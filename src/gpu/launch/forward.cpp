@@ -25,6 +25,7 @@ struct Target {
   std::string_view name;
   int depth;  // dims that an operand of q.k covers
   bool transposed_values;
+  int value_dims;  // head_dim_v is rounded up to a multiple of them
   std::span<const TileShape> shapes;
   std::span<const TileShape> board_shapes;  // none: boards are left to short_sequence.h
 };
@@ -44,9 +45,9 @@ constexpr std::array kSm80Shapes{TileShape{64, 128, 64, 4, 2, false, 1, 2}, Tile
 constexpr int64_t kMostBoardRows = 64;
 constexpr std::array kSm80BoardShapes{TileShape{32, 64, 64, 4, 1, false, 1, 6}, TileShape{64, 64, 64, 4, 1, false, 1, 3},
                                       TileShape{128, 64, 64, 4, 1, true, 1, 3}};
-constexpr std::array kTargets{Target{"gfx11", 16, true, kRdnaShapes, {}}, Target{"gfx12", 16, true, kRdnaShapes, {}},
-                              Target{"cdna3", 32, true, kCdna3Shapes, {}},
-                              Target{"sm80", 32, false, kSm80Shapes, kSm80BoardShapes}};
+constexpr std::array kTargets{Target{"gfx11", 16, true, 16, kRdnaShapes, {}}, Target{"gfx12", 16, true, 16, kRdnaShapes, {}},
+                              Target{"cdna3", 32, true, 16, kCdna3Shapes, {}},
+                              Target{"sm80", 32, false, 32, kSm80Shapes, kSm80BoardShapes}};
 
 class Forward final : public Family {
  public:
@@ -59,22 +60,14 @@ class Forward final : public Family {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     const Specialisation s = specialisation(p, chip);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    return grid_fits(workgroups(p, s));
+    return grid_fits(query_tile_workgroups(p, s));
   }
   double rank(const Problem& p) const override { return boards(p) ? 32 : 20; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
-    LaunchPlan plan;
-    const Specialisation s = specialisation(p, chip);
-    plan.launches.push_back({s, workgroups(p, s)});
-    plan.arguments = arguments_of(p);
-    plan.arguments.row_tiles = static_cast<int>(tiles_of(p.seqlen_q, s.block_m));
-    return plan;
+    return query_tile_plan(p, specialisation(p, chip));
   }
 
  private:
-  static int64_t workgroups(const Problem& p, const Specialisation& s) {
-    return tiles_of(p.seqlen_q, s.block_m) * p.batch * p.num_heads;
-  }
   // Where this is faster than short_sequence.h (on the H200, docs/performance/nvidia.md): not for 32 dims with a bias.
   bool boards(const Problem& p) const {
     if (target_.board_shapes.empty()) return false;
@@ -98,7 +91,7 @@ class Forward final : public Family {
     s.entry = "forward.h";
     s.target = target_.name;
     s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
-    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, 16));
+    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, target_.value_dims));
     s.block_m = shape.block_m;
     s.block_n = shape.block_n;
     s.workgroup = shape.waves * chip.wave_size;

@@ -71,6 +71,8 @@ std::vector<Problem> main_problems() {
     for (const bool causal : {false, true}) list.push_back(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
   }
   list.push_back(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false));
+  // Hopper's tiles of 64 dims go by the number of keys.
+  for (const bool causal : {false, true}) list.push_back(problem_of(DType::bf16, {1, 2048, 2048, 16, 16, 64}, causal));
   // Chess boards, with a bias a head.
   for (const auto& [heads, dim] : {std::pair<int64_t, int64_t>{24, 32}, {12, 64}, {8, 96}, {6, 128}}) {
     Problem board = problem_of(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
@@ -156,7 +158,7 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
   for (const Problem& problem : problems) {
     const Family* best = nullptr;
     for (const Family* family : families()) {
-      if (family->target() != "portable" && family->target() != chip.target) continue;
+      if (!chip.runs(family->target())) continue;
       if (problem.deterministic && !family->deterministic()) continue;
       if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
       if (best == nullptr || family->rank(problem) > best->rank(problem)) best = family;

@@ -13,7 +13,6 @@ constexpr int64_t kMostRows = 64;
 // For head dims up to max_head_dim (the larger of q's and v's).
 struct Shape {
   int max_head_dim;
-  int parts;  // waves that share 16 rows
   int buffers;
   int min_workgroups;
   bool whole = false;  // serves lengths and dims that fill their tiles, and rows in 16-byte pieces: others would spill registers
@@ -21,15 +20,15 @@ struct Shape {
 
 struct Target {
   MatrixTarget matrix;
-  std::array<Shape, 2> shapes;
+  std::array<Shape, 3> shapes;
 };
 
 constexpr std::array kTargets{
     // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
-    Target{kMatrixTargets[0], {{{64, 1, 1, 1, true}}}},
-    Target{kMatrixTargets[1], {{{32, 1, 1, 1}, {64, 1, 1, 1, true}}}},
-    Target{kMatrixTargets[2], {{{64, 1, 1, 1}}}},
-    Target{kMatrixTargets[3], {{{64, 2, 2, 2}, {128, 1, 1, 2}}}},
+    Target{kMatrixTargets[0], {{{64, 1, 1, true}}}},
+    Target{kMatrixTargets[1], {{{32, 1, 1}, {64, 1, 1, true}}}},
+    Target{kMatrixTargets[2], {{{64, 1, 1}}}},
+    Target{kMatrixTargets[3], {{{32, 2, 3}, {64, 2, 2}, {128, 1, 2}}}},
 };
 
 class ShortBackward final : public Family {
@@ -92,13 +91,17 @@ class ShortBackward final : public Family {
     constexpr int64_t kTimes = 4;
     const int64_t at_once = int64_t{compute_units} * s.min_workgroups;
     const int64_t runs = p.num_heads * kTimes <= at_once ? at_once / p.num_heads : tiles_of(kTimes * at_once, p.num_heads);
-    const auto most_batches = [&](int64_t length) {
-      return tiles_of(tiles_of(p.batch, length) * p.num_heads, compute_units) * length;
+    // Of the busiest compute unit, in halves of what the workgroups take that it runs at once. Fewer at the end than that take more
+    // than their share: less of their waiting is hidden.
+    const auto time = [&](int64_t length) {
+      const int64_t most = tiles_of(tiles_of(p.batch, length) * p.num_heads, compute_units);
+      const int64_t rest = most % s.min_workgroups;
+      return length * (2 * (most / s.min_workgroups) * s.min_workgroups + (rest > 0 ? s.min_workgroups + rest : 0));
     };
     const int64_t longest = tiles_of(p.batch, runs);
     int64_t best = longest;
     for (int64_t length = longest - 1; length >= (longest + 1) / 2; --length) {
-      if (most_batches(length) < most_batches(best)) best = length;
+      if (time(length) < time(best)) best = length;
     }
     return best;
   }
@@ -108,7 +111,8 @@ class ShortBackward final : public Family {
                                              .head_dim_v = s.head_dim_v,
                                              .block = s.block_n,
                                              .buffers = s.buffers,
-                                             .bias = !target_.matrix.transposed_values && s.bias > 0 && !s.batch_bias})
+                                             .bias = !target_.matrix.transposed_values && s.bias > 0 && !s.batch_bias,
+                                             .out = (s.outputs & kGivesDbias) == 0 || s.dropout || s.softcap})
         .total;
   }
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
@@ -119,7 +123,7 @@ class ShortBackward final : public Family {
     s.head_dim = dims(p.head_dim);
     s.head_dim_v = dims(p.head_dim_v);
     s.block_m = s.block_n = std::max(p.seqlen_q, p.seqlen_k) > kMostRows / 2 ? kMostRows : kMostRows / 2;
-    s.workgroup = s.block_m / 16 * shape.parts * chip.wave_size;
+    s.workgroup = s.block_m / 16 * chip.wave_size;
     s.buffers = shape.buffers;
     s.min_workgroups = shape.min_workgroups;
     s.outputs = (p.dq.present ? kGivesDq : 0) | (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0) |

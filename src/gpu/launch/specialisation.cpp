@@ -100,6 +100,7 @@ std::string prelude(const Specialisation& s) {
   std::string text;
   const auto define = [&text](std::string_view name, int value) { text += fmt::format("#define FULMEN_{} {}\n", name, value); };
   if (!s.target.empty()) define("TARGET_" + upper(s.target), 1);
+  if (s.target == "sm90") define("TARGET_SM80", 1);  // which it extends
   define("DTYPE", static_cast<int>(s.dtype));
   define("HEAD_DIM", s.head_dim);
   define("HEAD_DIM_V", s.head_dim_v);

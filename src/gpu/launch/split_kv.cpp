@@ -10,7 +10,7 @@ constexpr int64_t kRows = 16;      // of a workgroup
 constexpr int64_t kMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
 constexpr int64_t kMinSplitKeys = 512;
 constexpr int kWaves = 4;
-constexpr int kCombineLanes = 128;
+constexpr int kCombineLanes = 256;
 
 class SplitKv final : public Family {
  public:
@@ -50,7 +50,7 @@ class SplitKv final : public Family {
     plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
     plan.arguments.num_splits = plan.num_splits = s.num_splits;
     plan.arguments.split_keys = round_up((p.seqlen_k + s.num_splits - 1) / s.num_splits, kWaves * s.block_n);
-    if (s.num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, s, plan);
+    if (s.num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
     return plan;
   }
 
@@ -78,9 +78,10 @@ class SplitKv final : public Family {
     return best;
   }
 
-  static void add_combine(const Problem& p, const Specialisation& split, LaunchPlan& plan) {
+  static void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
     Specialisation s = beside(split, "combine.h", kCombineLanes);
     s.head_dim = s.head_dim_v;
+    s.lds_bytes = 4 * kCombineLanes / chip.wave_size * (2 + s.head_dim_v);
     s.whole_rows = false;  // nothing depends on it
     const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
     plan.launches.push_back({s, rows});

@@ -16,6 +16,8 @@ static const EmulatorApi* emulator;
 
 constexpr int kWaveSize = FULMEN_WAVE_SIZE;
 
+FULMEN_DEVICE void follow_predecessors() {}  // launches come one after the other
+
 // Where a verb was called. Verbs take it as their last, defaulted argument.
 struct Position {
   const char* file;
@@ -29,6 +31,7 @@ FULMEN_DEVICE int wave_id() { return emulator->thread_id() / kWaveSize; }
 FULMEN_DEVICE int broadcast(int x) { return x; }
 FULMEN_DEVICE Int64 workgroup_id() { return emulator->workgroup_id(); }
 FULMEN_DEVICE void barrier(Position at = Position::here()) { emulator->barrier(at.file, at.line); }
+FULMEN_DEVICE void wave_barrier(Position at = Position::here()) { emulator->wave_barrier(at.file, at.line); }
 
 template <class Arguments>
 FULMEN_DEVICE const Arguments& reload(const Arguments& arguments, Int64 /*when*/) {

@@ -14,6 +14,8 @@ struct EmulatorApi {
   long long (*workgroup_id)();
   // Of the whole workgroup. A lane that ended, or waits at another place, is a divergent barrier.
   void (*barrier)(const char* file, int line);
+  // The same of a wave, for what its lanes have in LDS.
+  void (*wave_barrier)(const char* file, int line);
   // Of a wave: every lane gives `bytes` bytes and gets the address of all lanes' bytes, lane after lane, valid until its next call.
   // All lanes must come from the same place with the same `operation` and `bytes`.
   const void* (*exchange)(const char* operation, const void* mine, int bytes, const char* file, int line);
@@ -28,6 +30,14 @@ struct EmulatorApi {
   void (*copy_async)(int offset, const void* from, int bytes, int read_bytes, const char* file, int line);
   void (*copy_commit)();
   void (*copy_wait)(int groups_left_in_flight, const char* file, int line);
+
+  // NVIDIA's wgmma: run(data), with a copy of these bytes, is called at the wait, and not before; groups as above.
+  void (*defer)(void (*run)(const void* data), const void* data, int bytes, const char* file, int line);
+  void (*defer_commit)();
+  void (*defer_wait)(int groups_left_in_flight);
+  // It reads LDS by another way than lanes: what a lane wrote, it fences first (fence.proxy.async).
+  void (*lds_read_matrix)(int offset, void* to, int bytes, const char* file, int line);
+  void (*lds_fence)();
 };
 
 // A kernel's shared object exports

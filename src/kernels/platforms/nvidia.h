@@ -8,9 +8,18 @@
     body(arguments);                                                                    \
   }
 
+// Launch::starts_early: here workgroups wait for the work ahead of them in the stream, and what it wrote. Then those of the next
+// kernel may come.
+FULMEN_DEVICE void follow_predecessors() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 constexpr int kWaveSize = 32;
 
-extern __shared__ __align__(128) unsigned char lds_memory[];
+extern __shared__ __align__(1024) unsigned char lds_memory[];
 
 FULMEN_DEVICE int thread_id() { return static_cast<int>(threadIdx.x); }
 FULMEN_DEVICE int lane_id() { return static_cast<int>(threadIdx.x) % kWaveSize; }
@@ -20,6 +29,7 @@ FULMEN_DEVICE int wave_id() { return __shfl_sync(0xffffffffU, static_cast<int>(t
 FULMEN_DEVICE int broadcast(int x) { return __shfl_sync(0xffffffffU, x, 0); }
 FULMEN_DEVICE Int64 workgroup_id() { return blockIdx.x; }
 FULMEN_DEVICE void barrier() { __syncthreads(); }
+FULMEN_DEVICE void wave_barrier() { __syncwarp(); }
 
 // Arguments are operands of instructions here.
 template <class Arguments>

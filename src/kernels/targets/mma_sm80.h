@@ -33,9 +33,11 @@ FULMEN_DEVICE Words<4> ldmatrix_x4_trans(int lds_offset) {
                : "memory");
   return x;
 }
-// 16 or 8 bytes from global memory, or zeros; there after the wait.
+// 16 or 8 bytes from global memory, or zeros; there after the wait. The L2 fetches whole lines: rows of 64 bytes share one with
+// another head's, which another workgroup copies at about the same time.
 FULMEN_DEVICE void copy_async_16(int lds_offset, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(lds_offset)), "l"(from), "r"(valid ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(lds_offset)), "l"(from),
+               "r"(valid ? 16 : 0)
                : "memory");
 }
 FULMEN_DEVICE void copy_async_8(int lds_offset, const void* from, bool valid) {

@@ -36,6 +36,14 @@ FULMEN_DEVICE Words<4> load_piece(const Element* row, int dim, int dims) {
   return piece;
 }
 
+// Its first `count` elements to memory, one by one.
+FULMEN_DEVICE void store_elements(Element* to, const Words<4>& piece, int count) {
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    if (e < count) global_store(to + e, Element{static_cast<unsigned short>(piece.word[e / 2] >> (16U * (e % 2)))});
+  }
+}
+
 // 16 rows of q as an operand. Rows from row_end on repeat the last one: what they give is not stored.
 FULMEN_DEVICE RowOperand load_row_operand(const Element* rows, Int64 stride, Int64 first, Int64 row_end, int dim, int dims) {
   RowOperand operand;

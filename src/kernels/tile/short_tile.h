@@ -1,10 +1,12 @@
 // A whole tensor of a short sequence in LDS, as rows and, on AMD, transposed: on its way from memory, and from there as operands.
-// On NVIDIA rows are not padded, as copies to LDS would cross its lines then: their pieces are swizzled, so that 8 rows' lie in
-// different banks.
+// On NVIDIA rows are swizzled (tile/swizzle.h).
 #pragma once
 
 #include "layout.h"
 #include "tile/columns.h"
+#if defined(FULMEN_TARGET_SM80)
+#include "tile/swizzle.h"
+#endif
 
 namespace fulmen::kernels {
 
@@ -29,7 +31,7 @@ class ShortTile {
 #pragma unroll
     for (int n = 0; n < kBlockN; n += kRows) {
       if (kBlockN % kRows != 0 && row + n >= kBlockN) break;
-      const int to = at + row * kPitch + (16 * piece ^ static_cast<int>(mask(row + n % 8))) + n * kPitch;
+      const int to = at + row * Rows::kPitch + (16 * piece ^ Rows::mask(row + n % 8)) + n * Rows::kPitch;
       const int asked = kWholeTiles ? row + n : source.clamp(row + n);
       if constexpr (kWholeRows) {
         copy_async_16(to, from + asked * stride, there && alive(asked));
@@ -41,26 +43,16 @@ class ShortTile {
   FULMEN_DEVICE void publish(int /*at*/, int /*values_at*/) const {}
 
   // 16 rows from `row` on, a multiple of 8, and kTileDepth dims. lane: own_lane().
-  FULMEN_DEVICE static KeyOperand keys(unsigned lane, int at, int row, int depth) {
-    return {ldmatrix_x4(at + row * kPitch + shifted(lane % 8 + lane / 16 * 8, lane / 8 % 2, 32 * depth))};
-  }
+  FULMEN_DEVICE static KeyOperand keys(unsigned lane, int at, int row, int depth) { return Rows::keys(lane, at, row, depth); }
   FULMEN_DEVICE static QueryOperand queries(unsigned lane, int at, int row, int depth) {
-    return {ldmatrix_x4(at + row * kPitch + shifted(lane % 16, lane / 16, 32 * depth))};
+    return Rows::queries(lane, at, row, depth);
   }
   FULMEN_DEVICE static ValueOperand values(unsigned lane, int at, int /*values_at*/, int tile, int dims) {
-    return {ldmatrix_x4_trans(at + 16 * tile * kPitch + shifted(lane % 16, lane / 16, 32 * dims))};
+    return Rows::values(lane, at, tile, dims);
   }
 
  private:
-  static constexpr int kPitch = 2 * kDims;
-  // Rows share lines of 128 bytes where they are no multiple of that.
-  static constexpr int kSwizzledBytes = kDims % 64 == 0 ? 128 : 64;
-  FULMEN_DEVICE static unsigned mask(unsigned row) { return 16 * (kDims % 64 == 0 ? row % 8 : row / 2 % 4); }
-  // Where a lane's piece lies, `bytes` further in its row: one address for all rows, with a bit or two changed.
-  FULMEN_DEVICE static int shifted(unsigned row, unsigned piece, int bytes) {
-    const int lane = static_cast<int>(row * kPitch + (16 * piece ^ mask(row)));
-    return (lane ^ bytes % kSwizzledBytes) + bytes / kSwizzledBytes * kSwizzledBytes;
-  }
+  using Rows = SwizzledRows<kDims>;
 };
 
 #else

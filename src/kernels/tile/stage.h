@@ -7,71 +7,14 @@
 #pragma once
 
 #include "layout.h"
-#include "scores.h"
 #include "tile/kept_keys.h"
-#include "tile/rows.h"
+#include "tile/sources.h"
 #include "tile/values.h"
+#if defined(FULMEN_TARGET_SM80)
+#include "tile/swizzle.h"
+#endif
 
 namespace fulmen::kernels {
-
-// What all tiles of a workgroup share.
-struct StageSource {
-  const ForwardArguments& arguments;
-  int batch, head;           // the query head
-  Int64 row_begin, row_end;  // its query rows, for the keep-mask
-  const Element* keys;       // of the KV head, by head_rows()
-  const Element* values;
-  Int64 key_begin, key_end;
-
-  FULMEN_DEVICE bool alive(const ForwardArguments& a, Int64 key) const {
-    return any_row_keeps(a, batch, head, row_begin, row_end, key);
-  }
-};
-
-// The workgroup's rows of Q.
-struct QuerySource {
-  const Element* rows;  // of the head
-  Int64 stride, first, end;
-  int dims;
-
-  // Those past the end repeat the last one: what they give is not stored.
-  FULMEN_DEVICE const Element* row(int n) const { return rows + (first + n < end ? first + n : end - 1) * stride; }
-};
-
-// Rows [first_key, first_key + kBlockN) of K or V: where they begin, the same in all lanes, and each lane's distance from there in
-// 32 bits (whole rows are near, see gpu/launch/specialisation.cpp).
-struct TileRows {
-  const ForwardArguments& arguments;
-  const View& view;
-  const Element* head;
-  Int64 first_key;
-  const Element* rows;  // the tile's first row; of no meaning where rows are scattered
-  Int64 stride;
-  int first, last;  // the rows that are there
-
-  FULMEN_DEVICE static TileRows of(const ForwardArguments& a, const View& view, const Element* head, const StageSource& source,
-                                   Int64 first_key) {
-    const int first = kSkips && first_key < source.key_begin ? static_cast<int>(source.key_begin - first_key) : 0;
-    return {a,
-            view,
-            head,
-            first_key,
-            TilePlace::of(a, first_key).row(a, view, head),
-            view.row,
-            first,
-            at_most(source.key_end - first_key, kBlockN) - 1};
-  }
-  FULMEN_DEVICE int clamp(int row) const {
-    if constexpr (kSkips) row = row < first ? first : row;
-    return row < last ? row : last;
-  }
-  FULMEN_DEVICE const Element* row(int n) const {
-    if constexpr (kScattered) return key_row(arguments, view, head, first_key + n);
-    return rows + n * stride;
-  }
-
-  static constexpr bool kSkips = kTilesInPages && kBand;
-};
 
 constexpr ForwardLayout kLayout =
     ForwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds});
@@ -84,21 +27,28 @@ constexpr int kKeyPieces = kBlockN * (kHeadDim / 8);  // of a tile
 constexpr int kRowPieces = kHeadDim / 8;
 constexpr int kRowPiecesV = kHeadDimV / 8;
 
-FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth) {
-  return lds_key_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kTileDepth * depth, kLayout.key_pitch);
-}
-
-// Queries [row, row + 16) of the workgroup's, from LDS.
-FULMEN_DEVICE QueryOperand lds_queries(int row, int depth) {
-  return lds_query_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileDepth * depth, kLayout.query_pitch);
-}
-
 // What a step does for the next tile between its products: nothing, where that is on its way already.
 struct NoCopies {
   FULMEN_DEVICE void turn(int /*turn*/, int /*turns*/) {}
 };
 
 #if defined(FULMEN_TARGET_SM80)
+
+using KeyRows = SwizzledRows<kHeadDim>;     // of K and Q
+using ValueRows = SwizzledRows<kHeadDimV>;  // of V and of outputs on their way back
+// lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in registers.
+FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned lane) {
+  return KeyRows::keys(lane, keys_at(buffer), 16 * tile, depth);
+}
+// Queries [row, row + 16) of the workgroup's, from LDS.
+FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned lane) {
+  return KeyRows::queries(lane, kLayout.queries_at, row, depth);
+}
+FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims, unsigned lane) {
+  return ValueRows::values(lane, values_at(buffer), tile, dims);
+}
+// Byte `byte` of an output row of the workgroup's, in place of the queries.
+FULMEN_DEVICE int output_at(int row, int byte) { return kLayout.queries_at + ValueRows::place(row, byte); }
 
 // Are a tile's copies spread over the step before it? Many at once hold up that step's own reads of LDS. (With head_dim 64 under a
 // causal mask the H200 is slower for it.)
@@ -107,16 +57,18 @@ constexpr bool kSpreadsCopies = kBuffers == 2 && kWholeRows && !kKeepMask && !kS
 // 8 neighbouring lanes copy 128 bytes of a row at a time, so that one address serves all of a row: registers that a copy waits to
 // read must not be needed soon.
 constexpr int kCopiedRows = kWorkgroup / 8;  // at once
-static_assert(kBlockN % kCopiedRows == 0 && kBlockM % kCopiedRows == 0, "stage: all lanes copy");
+static_assert(kBlockN % kCopiedRows == 0 && kBlockM % kCopiedRows == 0 && kCopiedRows % 8 == 0, "stage: all lanes copy");
 FULMEN_DEVICE int copied_row() { return static_cast<int>(static_cast<unsigned>(thread_id()) / 8); }
 FULMEN_DEVICE int copied_dim() { return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8; }
-// A row of kRow pieces, of which this lane takes those from copied_dim() on: `from` and `at` are there. Invalid rows are zeros.
-template <int kRow>
-FULMEN_DEVICE void copy_row(int at, const Element* from, int dims, bool valid) {
+// Row `first + copied_row()` of those at `at`, where `first` is a multiple of kCopiedRows. This lane takes the pieces from
+// copied_dim() on, where `from` is. Invalid rows are zeros.
+template <int kDims>
+FULMEN_DEVICE void copy_row(int at, int first, const Element* from, int dims, bool valid) {
+  const int to = at + first * SwizzledRows<kDims>::kPitch + SwizzledRows<kDims>::place(copied_row(), 2 * copied_dim());
 #pragma unroll
-  for (int dim = 0; dim < 8 * kRow; dim += 64) {
-    if (kRow % 8 != 0 && dim + copied_dim() >= 8 * kRow) break;
-    copy_async_16(at + 2 * dim, from + dim, valid && (kExactDims || dim + copied_dim() < dims));
+  for (int dim = 0; dim < kDims; dim += 64) {
+    if (kDims % 64 != 0 && dim + copied_dim() >= kDims) break;
+    copy_async_16(to + 2 * dim, from + dim, valid && (kExactDims || dim + copied_dim() < dims));
   }
 }
 
@@ -141,9 +93,8 @@ class NextTile {
         value_ += value_step_;
       }
       if (!there_) continue;
-      const int row = n * kCopiedRows + copied_row();
-      copy_row<kRowPieces>(keys_at(buffer_) + row * kLayout.key_pitch + 2 * copied_dim(), key_, arguments_.head_dim, true);
-      copy_row<kRowPiecesV>(values_at(buffer_) + row * kLayout.value_pitch + 2 * copied_dim(), value_, arguments_.head_dim_v, true);
+      copy_row<kHeadDim>(keys_at(buffer_), n * kCopiedRows, key_, arguments_.head_dim, true);
+      copy_row<kHeadDimV>(values_at(buffer_), n * kCopiedRows, value_, arguments_.head_dim_v, true);
     }
   }
 
@@ -166,8 +117,8 @@ class Stage {
     first_key_ = first_key;
     const ForwardArguments& a = source_.arguments;
     if constexpr (kWholeRows) {
-      copy<kClamped, kRowPieces>(source_.keys, a.k, a.head_dim, keys_at(buffer), kLayout.key_pitch, false);
-      copy<kClamped, kRowPiecesV>(source_.values, a.v, a.head_dim_v, values_at(buffer), kLayout.value_pitch, true);
+      copy<kClamped, kHeadDim>(source_.keys, a.k, a.head_dim, keys_at(buffer), false);
+      copy<kClamped, kHeadDimV>(source_.values, a.v, a.head_dim_v, values_at(buffer), true);
     }
     copy_commit();
   }
@@ -183,20 +134,20 @@ class Stage {
     if constexpr (kWholeRows) {
       copy_wait<0>();
     } else {
-      through_registers<kRowPieces>(source_.keys, a.k, a.head_dim, keys_at(buffer), kLayout.key_pitch, false);
-      through_registers<kRowPiecesV>(source_.values, a.v, a.head_dim_v, values_at(buffer), kLayout.value_pitch, true);
+      through_registers<kHeadDim>(source_.keys, a.k, a.head_dim, keys_at(buffer), false);
+      through_registers<kHeadDimV>(source_.values, a.v, a.head_dim_v, values_at(buffer), true);
     }
   }
   // Q's way to LDS begins: before the first fetch().
   FULMEN_DEVICE static void fetch_queries(const QuerySource& source) {
 #pragma unroll
     for (int n = 0; n < kBlockM; n += kCopiedRows) {
-      const int row = n + copied_row(), at = kLayout.queries_at + row * kLayout.query_pitch + 2 * copied_dim();
+      const int row = n + copied_row();
       if constexpr (kWholeRows) {
-        copy_row<kRowPieces>(at, source.row(row) + copied_dim(), source.dims, true);
+        copy_row<kHeadDim>(kLayout.queries_at, n, source.row(row) + copied_dim(), source.dims, true);
       } else {
-        for (int dim = 0; dim + copied_dim() < kHeadDim; dim += 64) {
-          lds_store(at + 2 * dim, load_piece(source.row(row), dim + copied_dim(), source.dims));
+        for (int dim = copied_dim(); dim < kHeadDim; dim += 64) {
+          lds_store(kLayout.queries_at + KeyRows::place(row, 2 * dim), load_piece(source.row(row), dim, source.dims));
         }
       }
     }
@@ -207,11 +158,13 @@ class Stage {
     copy_wait<1>();
     barrier();
   }
-  FULMEN_DEVICE static QueryOperand query_operand(const QuerySource& /*source*/, int row, int d) { return lds_queries(row, d); }
+  FULMEN_DEVICE static QueryOperand query_operand(const QuerySource& /*source*/, int row, int d) {
+    return lds_queries(row, d, lane_id());
+  }
 
  private:
-  template <bool kClamped, int kRow>
-  FULMEN_DEVICE void copy(const Element* head, const View& view, int dims, int at, int pitch, bool values) {
+  template <bool kClamped, int kDims>
+  FULMEN_DEVICE void copy(const Element* head, const View& view, int dims, int at, bool values) {
     const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
     const Element* first = rows.row(kClamped || kScattered ? 0 : copied_row());
 #pragma unroll
@@ -219,18 +172,18 @@ class Stage {
       const int row = n + copied_row(), from = rows.clamp(row);
       const bool valid = !(kKeepMask && values) || source_.alive(source_.arguments, first_key_ + from);
       const Element* of = kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
-      copy_row<kRow>(at + row * pitch + 2 * copied_dim(), of + copied_dim(), dims, valid);
+      copy_row<kDims>(at, n, of + copied_dim(), dims, valid);
     }
   }
-  template <int kRow>
-  FULMEN_DEVICE void through_registers(const Element* head, const View& view, int dims, int at, int pitch, bool values) {
+  template <int kDims>
+  FULMEN_DEVICE void through_registers(const Element* head, const View& view, int dims, int at, bool values) {
     const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
-    for (int index = thread_id(); index < kBlockN * kRow; index += kWorkgroup) {
-      const int row = index / kRow, dim = index % kRow * 8;
+    for (int index = thread_id(); index < kBlockN * (kDims / 8); index += kWorkgroup) {
+      const int row = index / (kDims / 8), dim = index % (kDims / 8) * 8;
       Words<4> piece{};
       if (!values || source_.alive(source_.arguments, first_key_ + rows.clamp(row)))
         piece = load_piece(rows.row(rows.clamp(row)), dim, dims);
-      lds_store(at + row * pitch + 2 * dim, piece);
+      lds_store(at + SwizzledRows<kDims>::place(row, 2 * dim), piece);
     }
   }
 
@@ -238,13 +191,18 @@ class Stage {
   Int64 first_key_ = 0;
 };
 
-FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims) {
-  return lds_value_operand<kLayout.value_pitch>(values_at(buffer), tile, dims);
-}
-
 #else
 
 constexpr bool kSpreadsCopies = false;
+
+FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
+  return lds_key_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kTileDepth * depth, kLayout.key_pitch);
+}
+// Queries [row, row + 16) of the workgroup's, from LDS.
+FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned /*lane*/) {
+  return lds_query_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileDepth * depth, kLayout.query_pitch);
+}
+FULMEN_DEVICE int output_at(int row, int byte) { return kLayout.queries_at + row * kLayout.query_pitch + byte; }
 
 // Global memory to registers early, registers to LDS a tile later, V transposed on the way: a lane takes kGroup neighbouring
 // positions of V^T's rows and 8 dims.
@@ -366,7 +324,7 @@ class Stage {
   Words<4> values_[kValueRounds][kGroup];
 };
 
-FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims) {
+FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims, unsigned /*lane*/) {
   return lds_value_operand<kLayout.value_pitch>(values_at(buffer), tile, dims);
 }
 

@@ -287,12 +287,26 @@ FULMEN_FAKE_EXPORT Error cuKernelSetAttribute(int attribute, int value, Kernel* 
   kernel->shared.at(static_cast<std::size_t>(device)) = std::max(kDefaultShared, static_cast<unsigned>(value));
   return 0;
 }
-FULMEN_FAKE_EXPORT Error cuLaunchKernel(Kernel* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                                        unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** parameters,
-                                        void** extra) {
+// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+  int id;
+  char pad[4];
+  union {
+    char bytes[64];
+    int number;
+  } value;
+};
+struct LaunchConfig {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+  void* stream;
+  const LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+FULMEN_FAKE_EXPORT Error cuLaunchKernelEx(const LaunchConfig* config, Kernel* kernel, void** parameters, void** extra) {
+  const auto [grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, attributes, attribute_count] = *config;
   const std::lock_guard lock(state().mutex);
   auto& s = state();
-  if (const Error error = enter_context("cuLaunchKernel", false); error != 0) return error;
+  if (const Error error = enter_context("cuLaunchKernelEx", false); error != 0) return error;
   const Context& context = *contexts().back();
   const auto device = static_cast<std::size_t>(context.device);
   if (!kernel->library->alive) s.complain("a launch after its library was unloaded");
@@ -308,6 +322,9 @@ FULMEN_FAKE_EXPORT Error cuLaunchKernel(Kernel* kernel, unsigned grid_x, unsigne
     s.complain("a launch whose arguments are no list of pointers");
     return kInvalidValue;
   }
+  const bool early = attribute_count == 1 && attributes[0].id == 6 && attributes[0].value.number == 1;
+  if (attribute_count > (early ? 1U : 0U)) s.complain("a launch with attributes that no driver sets");
+  if (early && kDevices.at(device).major < 9) s.complain("programmatic stream serialization before sm_90");
   const auto* argument = static_cast<const std::byte*>(parameters[0]);
   s.launches.push_back({kernel->library->cubin.kernel,
                         context.device,
@@ -316,7 +333,8 @@ FULMEN_FAKE_EXPORT Error cuLaunchKernel(Kernel* kernel, unsigned grid_x, unsigne
                         block_x,
                         shared,
                         stream,
-                        {argument, argument + kernel->library->cubin.argument_bytes}});
+                        {argument, argument + kernel->library->cubin.argument_bytes},
+                        early});
   return 0;
 }
 

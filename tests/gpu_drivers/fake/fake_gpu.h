@@ -18,6 +18,7 @@ struct LaunchRecord {
   unsigned workgroups = 0, workgroup_size = 0, lds_bytes = 0;
   const void* stream = nullptr;
   std::vector<std::byte> arguments;
+  bool early = false;  // CUDA: before the work ahead of it in the stream has ended
 };
 
 struct Allocation {

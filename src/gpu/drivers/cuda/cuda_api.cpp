@@ -43,7 +43,7 @@ fulmen::Result<const OpenApi*> open() {
   FULMEN_LOAD(cuLibraryGetKernel);
   FULMEN_LOAD(cuKernelGetFunction);
   FULMEN_LOAD(cuKernelSetAttribute);
-  FULMEN_LOAD(cuLaunchKernel);
+  FULMEN_LOAD(cuLaunchKernelEx);
   FULMEN_LOAD(cuMemAlloc_v2);
   FULMEN_LOAD(cuMemFree_v2);
   FULMEN_LOAD(cuMemcpy);

@@ -24,6 +24,23 @@ constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9;
 constexpr int kMemoryHost = 1;
 constexpr int kFunctionMaxDynamicSharedBytes = 8;
 
+constexpr int kProgrammaticStreamSerialization = 6;  // CUlaunchAttributeID
+
+// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+  int id;
+  alignas(8) union {
+    char bytes[64];
+    int programmatic_stream_serialization_allowed;
+  } value;
+};
+struct LaunchConfig {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  Stream stream;
+  LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+
 struct Api {
   Result (*cuInit)(unsigned flags);
   Result (*cuDriverGetVersion)(int* version);
@@ -44,9 +61,7 @@ struct Api {
   Result (*cuLibraryGetKernel)(KernelHandle* kernel, Library library, const char* name);
   Result (*cuKernelGetFunction)(void** function, KernelHandle kernel);
   Result (*cuKernelSetAttribute)(int attribute, int value, KernelHandle kernel, Device device);
-  Result (*cuLaunchKernel)(KernelHandle kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                           unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,
-                           void** extra);
+  Result (*cuLaunchKernelEx)(const LaunchConfig* config, KernelHandle kernel, void** parameters, void** extra);
   Result (*cuMemAlloc_v2)(DevicePointer* pointer, std::size_t bytes);
   Result (*cuMemFree_v2)(DevicePointer pointer);
   Result (*cuMemcpy)(DevicePointer to, DevicePointer from, std::size_t bytes);

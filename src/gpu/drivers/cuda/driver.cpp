@@ -100,10 +100,20 @@ class CudaDriver final : public Driver {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     void* parameters[] = {const_cast<void*>(l.arguments)};
-    const int error = api().cuLaunchKernel(static_cast<cuda::KernelHandle>(function.handle), static_cast<unsigned>(l.workgroups), 1,
-                                           1, static_cast<unsigned>(l.workgroup_size), 1, 1, static_cast<unsigned>(l.lds_bytes),
-                                           l.stream, parameters, nullptr);
-    return error == 0 ? Status{} : failure("cuLaunchKernel", error);
+    cuda::LaunchAttribute early{cuda::kProgrammaticStreamSerialization, {}};
+    early.value.programmatic_stream_serialization_allowed = 1;
+    const cuda::LaunchConfig config{static_cast<unsigned>(l.workgroups),
+                                    1,
+                                    1,
+                                    static_cast<unsigned>(l.workgroup_size),
+                                    1,
+                                    1,
+                                    static_cast<unsigned>(l.lds_bytes),
+                                    l.stream,
+                                    &early,
+                                    l.starts_early && at(device).starts_early ? 1U : 0U};
+    const int error = api().cuLaunchKernelEx(&config, static_cast<cuda::KernelHandle>(function.handle), parameters, nullptr);
+    return error == 0 ? Status{} : failure("cuLaunchKernelEx", error);
   }
 
   Result<void*> allocate(int device, std::size_t bytes) const override {
@@ -188,8 +198,10 @@ class CudaDriver final : public Driver {
 
  private:
   static constexpr int kOutOfMemory = 2;
+  static constexpr int kLeastVersionToStartEarly = 12030;  // older ones cannot capture such a launch
   struct DeviceState {
     cuda::Device device = 0;
+    bool starts_early = false;                // may launches?
     mutable cuda::Context primary = nullptr;  // retained at first use, for the rest of the process
     mutable std::once_flag* once = nullptr;
     mutable int error = 0;
@@ -238,12 +250,19 @@ class CudaDriver final : public Driver {
     api_ = opened.value();
     int count = 0;
     if (int error = api().cuInit(0); error != 0) return unavailable(failure("cuInit", error));
+    int version = 0;
+    api().cuDriverGetVersion(&version);
     if (int error = api().cuDeviceGetCount(&count); error != 0) return unavailable(failure("cuDeviceGetCount", error));
     if (count == 0) return {StatusCode::unavailable, fmt::format("{} finds no NVIDIA device", api_->path)};
     for (int n = 0; n < count; ++n) {
       DeviceState state;
       if (int error = api().cuDeviceGet(&state.device, n); error != 0) return unavailable(failure("cuDeviceGet", error));
       state.once = new std::once_flag;
+      int major = 0;
+      if (int error = api().cuDeviceGetAttribute(&major, cuda::kComputeCapabilityMajor, state.device); error != 0) {
+        return unavailable(failure("cuDeviceGetAttribute", error));
+      }
+      state.starts_early = major >= 9 && version >= kLeastVersionToStartEarly;
       devices_.push_back(state);
     }
     return {};

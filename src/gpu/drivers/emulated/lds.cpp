@@ -8,12 +8,16 @@ namespace fulmen::gpu::emulated {
 
 std::string to_string(const Site& site) { return fmt::format("{}:{}", site.file, site.line); }
 
-void Lds::reset(int bytes) {
+void Lds::reset(int bytes, int waves, int wave_size) {
   bytes_ = bytes;
+  wave_size_ = wave_size;
+  wave_epochs_.assign(static_cast<std::size_t>(waves), 0);
   const auto words = static_cast<std::size_t>((bytes + 3) / 4);
   memory_.assign(words * 4, std::byte{0xFF});
   words_.assign(words, {});
   epoch_ = 1;
+  writes_ = 0;
+  fenced_.clear();
 }
 
 std::string Lds::check_range(int offset, int bytes, const char* verb, int thread, Site site) const {
@@ -35,39 +39,86 @@ std::string Lds::race(int word, const char* verb, int thread, Site site, const c
                      4 * word, 4 * word + 3, to_string(site), other.thread, other_verb, to_string(other.site));
 }
 
+std::string Lds::not_arrived(int word, const char* verb, int thread, Site site) const {
+  const Access& copy = words_[static_cast<std::size_t>(word)].copied;
+  return fmt::format("LDS race: lane {} {} bytes {} to {} at {} where a copy of lane {} at {} has not arrived", thread, verb,
+                     4 * word, 4 * word + 3, to_string(site), copy.thread, to_string(copy.site));
+}
+
+bool Lds::ordered(const Access& before, int thread) const {
+  if (before.epoch != epoch_ || before.thread == thread) return true;
+  const int wave = wave_of(thread);
+  return wave_of(before.thread) == wave && before.wave_epoch != wave_epochs_[static_cast<std::size_t>(wave)];
+}
+
+// The first reader, or a later one of its wave that the wave's barrier does not order before what comes; and one of another wave,
+// or else another lane.
+void Lds::remember_read(Word& word, int thread, Site site) const {
+  const auto same_wave = [&](const Access& a) { return wave_of(a.thread) == wave_of(thread); };
+  Access& first = word.read;
+  if (first.epoch != epoch_ || (same_wave(first) && ordered(first, thread))) {
+    first = access(thread, site);
+  } else if (!same_wave(first) || word.read_by_another.epoch != epoch_ || same_wave(word.read_by_another)) {
+    word.read_by_another = access(thread, site);
+  }
+}
+
 std::string Lds::read(int offset, void* to, int bytes, int thread, Site site) {
   if (std::string wrong = check_range(offset, bytes, "reads", thread, site); !wrong.empty()) return wrong;
   for (int word = offset / 4; word < (offset + bytes + 3) / 4; ++word) {
     Word& w = words_[static_cast<std::size_t>(word)];
+    if (w.copying) return not_arrived(word, "reads", thread, site);
     if (w.written.epoch == 0) {
       return fmt::format("uninitialised LDS: lane {} reads bytes {} to {} at {}, which nobody wrote", thread, 4 * word,
                          4 * word + 3, to_string(site));
     }
-    if (w.written.epoch == epoch_ && (w.written.thread != thread || w.two_writers)) {
+    if (!ordered(w.written, thread) || (w.written.epoch == epoch_ && w.two_writers)) {
       return race(word, "reads", thread, site, "wrote", w.written);
     }
-    if (w.read.epoch != epoch_) {
-      w.read = {epoch_, thread, site};
-    } else if (w.read.thread != thread) {
-      w.read_by_another = {epoch_, thread, site};
-    }
+    remember_read(w, thread, site);
   }
   std::memcpy(to, memory_.data() + offset, static_cast<std::size_t>(bytes));
   return {};
 }
 
+void Lds::fence(int thread) {
+  if (fenced_.size() <= static_cast<std::size_t>(thread)) fenced_.resize(static_cast<std::size_t>(thread) + 1);
+  fenced_[static_cast<std::size_t>(thread)] = writes_;
+}
+
+std::string Lds::read_by_matrix_unit(int offset, void* to, int bytes, int thread, Site site) {
+  if (std::string wrong = read(offset, to, bytes, thread, site); !wrong.empty()) return wrong;
+  for (int word = offset / 4; word < (offset + bytes) / 4; ++word) {
+    const Word& w = words_[static_cast<std::size_t>(word)];
+    const auto writer = static_cast<std::size_t>(w.written.thread);
+    if (w.order <= (writer < fenced_.size() ? fenced_[writer] : 0)) continue;
+    return fmt::format("LDS without a fence: a matrix unit reads bytes {} to {} at {} that lane {} wrote at {}", 4 * word,
+                       4 * word + 3, to_string(site), w.written.thread, to_string(w.written.site));
+  }
+  return {};
+}
+
+std::string Lds::write_race(int word, bool beside, const char* verb, int thread, Site site) const {
+  const Word& w = words_[static_cast<std::size_t>(word)];
+  if (w.copying) return not_arrived(word, verb, thread, site);
+  const bool another = !ordered(w.written, thread) || (w.written.epoch == epoch_ && w.two_writers);
+  if (another && !beside) return race(word, verb, thread, site, "wrote", w.written);
+  for (const Access* access : {&w.read, &w.read_by_another}) {
+    if (!ordered(*access, thread)) return race(word, verb, thread, site, "read", *access);
+  }
+  return {};
+}
+
 std::string Lds::write_word(int word, unsigned half, int thread, Site site) {
   Word& w = words_[static_cast<std::size_t>(word)];
-  const bool written = w.written.epoch == epoch_, by_another = written && w.written.thread != thread;
+  const bool written = w.written.epoch == epoch_, by_another = !ordered(w.written, thread);
   // Beside a half that another lane wrote by itself.
   const bool beside = half != 0 && w.halves != 0 && (w.halves & half) == 0;
-  if ((by_another || (written && w.two_writers)) && !beside) return race(word, "writes", thread, site, "wrote", w.written);
-  for (const Access* access : {&w.read, &w.read_by_another}) {
-    if (access->epoch == epoch_ && access->thread != thread) return race(word, "writes", thread, site, "read", *access);
-  }
+  if (std::string wrong = write_race(word, beside, "writes", thread, site); !wrong.empty()) return wrong;
   w.two_writers = by_another;
   w.halves = half == 0 ? 0 : written ? w.halves | half : half;
-  w.written = {epoch_, thread, site};
+  w.written = access(thread, site);
+  w.order = ++writes_;
   return {};
 }
 
@@ -79,6 +130,22 @@ std::string Lds::write(int offset, const void* from, int bytes, int thread, Site
   }
   std::memcpy(memory_.data() + offset, from, static_cast<std::size_t>(bytes));
   return {};
+}
+
+std::string Lds::begin_copy(int offset, int bytes, int thread, Site site) {
+  if (std::string wrong = check_range(offset, bytes, "copies to", thread, site); !wrong.empty()) return wrong;
+  for (int word = offset / 4; word < (offset + bytes) / 4; ++word) {
+    if (std::string wrong = write_race(word, false, "copies to", thread, site); !wrong.empty()) return wrong;
+    Word& w = words_[static_cast<std::size_t>(word)];
+    w.copying = true;
+    w.copied = access(thread, site);
+  }
+  return {};
+}
+
+std::string Lds::arrive(int offset, const void* from, int bytes, int thread, Site site) {
+  for (int word = offset / 4; word < (offset + bytes) / 4; ++word) words_[static_cast<std::size_t>(word)].copying = false;
+  return write(offset, from, bytes, thread, site);
 }
 
 }  // namespace fulmen::gpu::emulated

@@ -16,36 +16,62 @@ std::string to_string(const Site& site);
 class Lds {
  public:
   // Fresh and uninitialised memory for a workgroup.
-  void reset(int bytes);
+  void reset(int bytes, int waves, int wave_size);
   // What was accessed before the barrier is ordered before what comes.
   void barrier() { ++epoch_; }
+  // The same among the lanes of one wave.
+  void wave_barrier(int wave) { ++wave_epochs_[static_cast<std::size_t>(wave)]; }
   // Both: empty, or what is wrong.
   std::string read(int offset, void* to, int bytes, int thread, Site site);
   std::string write(int offset, const void* from, int bytes, int thread, Site site);
+  // A copy by cp.async: from its beginning until it has arrived its destination is nobody's.
+  std::string begin_copy(int offset, int bytes, int thread, Site site);
+  std::string arrive(int offset, const void* from, int bytes, int thread, Site site);
+  // Matrix units that read LDS by themselves see what a lane wrote before its last fence.
+  std::string read_by_matrix_unit(int offset, void* to, int bytes, int thread, Site site);
+  void fence(int thread);
 
  private:
   struct Access {
     int epoch = 0;
     int thread = 0;
     Site site;
+    int wave_epoch = 0;
   };
   // A 32-bit word; LDS is addressed in words or more, and written in halves of one, too, each half by a lane.
   struct Word {
     Access written;
     unsigned halves = 0;       // since the last barrier written by themselves: a bit each
     bool two_writers = false;  // of its halves
+    int order = 0;             // of the last write among all
     Access read;
     Access read_by_another;  // the first reader that differs from `read`
+    bool copying = false;    // a copy is on its way
+    Access copied;           // its beginning
   };
+  int wave_of(int thread) const { return thread / wave_size_; }
+  Access access(int thread, Site site) const {
+    return {epoch_, thread, site, wave_epochs_[static_cast<std::size_t>(wave_of(thread))]};
+  }
+  // Is there a barrier between this access and what the thread does now, or is it its own?
+  bool ordered(const Access& before, int thread) const;
+  void remember_read(Word& word, int thread, Site site) const;
   std::string check_range(int offset, int bytes, const char* verb, int thread, Site site) const;
-  // What a write of some words, or of one half, meets; and that it is remembered.
+  // What a write meets.
+  std::string write_race(int word, bool beside, const char* verb, int thread, Site site) const;
+  // That, of a write of some words or of one half; and that it is remembered.
   std::string write_word(int word, unsigned half, int thread, Site site);
   std::string race(int word, const char* verb, int thread, Site site, const char* other_verb, const Access& other) const;
+  std::string not_arrived(int word, const char* verb, int thread, Site site) const;
 
   std::vector<std::byte> memory_;
   std::vector<Word> words_;
   int bytes_ = 0;
+  int wave_size_ = 1;
   int epoch_ = 1;
+  int writes_ = 0;
+  std::vector<int> fenced_;  // of each lane: how many writes there were at its last fence
+  std::vector<int> wave_epochs_;
 };
 
 }  // namespace fulmen::gpu::emulated

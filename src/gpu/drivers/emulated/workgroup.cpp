@@ -22,6 +22,14 @@ struct AsyncCopy {
   Site site;
 };
 
+constexpr const char* kWaveBarrier = "wave_barrier";
+
+// What a lane has begun and that is run at a wait.
+struct Deferred {
+  void (*run)(const void*) = nullptr;
+  alignas(16) std::byte data[128];
+};
+
 enum class Waits { nowhere, exchange, barrier, done };
 
 struct Lane {
@@ -33,6 +41,8 @@ struct Lane {
   Site site;
   std::vector<AsyncCopy> uncommitted;
   std::deque<std::vector<AsyncCopy>> in_flight;
+  std::vector<Deferred> begun;
+  std::deque<std::vector<Deferred>> deferred;
 };
 
 class Workgroup {
@@ -45,6 +55,7 @@ class Workgroup {
   int thread() const { return current_->thread; }
   long long id() const { return id_; }
   void barrier(Site site) { wait(Waits::barrier, "barrier", 0, site); }
+  void wave_barrier(Site site) { wait(Waits::exchange, kWaveBarrier, 0, site); }
   const void* exchange(const char* operation, const void* mine, int bytes, Site site);
   void lds_read(int offset, void* to, int bytes, Site site) {
     check(lds_.read(offset, to, bytes, thread(), site));
@@ -61,6 +72,16 @@ class Workgroup {
     current_->uncommitted.clear();
   }
   void copy_wait(int left);
+  void defer(void (*run)(const void*), const void* data, int bytes, Site site);
+  void defer_commit() {
+    current_->deferred.push_back(std::move(current_->begun));
+    current_->begun.clear();
+  }
+  void defer_wait(int left);
+  void lds_read_matrix(int offset, void* to, int bytes, Site site) {
+    check(lds_.read_by_matrix_unit(offset, to, bytes, thread(), site));
+  }
+  void lds_fence() { lds_.fence(thread()); }
 
  private:
   static void enter(boost::context::detail::transfer_t from);
@@ -139,6 +160,7 @@ void Workgroup::check_global(const void* address, int bytes, const char* verb, S
 
 void Workgroup::copy_async(int offset, const void* from, int bytes, int read_bytes, Site site) {
   if (read_bytes > 0) check_global(from, read_bytes, "copies", site);
+  check(lds_.begin_copy(offset, bytes, thread(), site));
   AsyncCopy copy{offset, bytes, {}, site};
   std::memcpy(copy.data, from, static_cast<std::size_t>(read_bytes));
   current_->uncommitted.push_back(copy);
@@ -147,7 +169,28 @@ void Workgroup::copy_async(int offset, const void* from, int bytes, int read_byt
 void Workgroup::copy_wait(int left) {
   auto& groups = current_->in_flight;
   for (; groups.size() > static_cast<std::size_t>(left); groups.pop_front()) {
-    for (const AsyncCopy& copy : groups.front()) lds_write(copy.offset, copy.data, copy.bytes, copy.site);
+    for (const AsyncCopy& copy : groups.front()) {
+      check(lds_.arrive(copy.offset, copy.data, copy.bytes, thread(), copy.site));
+      note(true, copy.offset, copy.bytes, copy.site);
+    }
+  }
+}
+
+void Workgroup::defer(void (*run)(const void*), const void* data, int bytes, Site site) {
+  Deferred work;
+  if (static_cast<std::size_t>(bytes) > sizeof(work.data)) {
+    check(fmt::format("{} bytes of data at {}: at most {} wait", bytes, to_string(site), sizeof(work.data)));
+  }
+  work.run = run;
+  std::memcpy(work.data, data, static_cast<std::size_t>(bytes));
+  current_->begun.push_back(work);
+}
+
+void Workgroup::defer_wait(int left) {
+  // It meets other lanes: this lane is current again when it goes on.
+  std::deque<std::vector<Deferred>>& groups = current_->deferred;
+  for (; groups.size() > static_cast<std::size_t>(left); groups.pop_front()) {
+    for (const Deferred& work : groups.front()) work.run(work.data);
   }
 }
 
@@ -178,6 +221,7 @@ bool Workgroup::run_wave(int wave) {
     }
     if (first->waits != Waits::exchange) return true;
     ++exchanges_[static_cast<std::size_t>(wave)];
+    if (std::strcmp(first->operation, kWaveBarrier) == 0) lds_.wave_barrier(wave);
   }
 }
 
@@ -189,9 +233,9 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   arguments_ = arguments;
   accessible_ = &accessible;
   error_.clear();
-  lds_.reset(shape.lds_bytes);
   accesses_.assign(shape.banks != nullptr ? static_cast<std::size_t>(shape.wave_size) : 0, {});
   const int waves = shape.workgroup_size / shape.wave_size;
+  lds_.reset(shape.lds_bytes, waves, shape.wave_size);
   exchanges_.assign(static_cast<std::size_t>(waves), 0);
   exchanged_.resize(static_cast<std::size_t>(2) * waves * shape.wave_size * kMostExchangeBytes);
   lanes_.resize(static_cast<std::size_t>(shape.workgroup_size));
@@ -201,6 +245,8 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
     lane.waits = Waits::nowhere;
     lane.uncommitted.clear();
     lane.in_flight.clear();
+    lane.begun.clear();
+    lane.deferred.clear();
     char* stack = stacks_.get(t);
     if (stack == nullptr) return "no memory for the lanes' stacks";
     start(lane.fiber, stack, enter);
@@ -231,6 +277,7 @@ void api_fail(const char* what, const char* file, int line) { running->broken_ru
 int api_thread_id() { return running->thread(); }
 long long api_workgroup_id() { return running->id(); }
 void api_barrier(const char* file, int line) { running->barrier({file, line}); }
+void api_wave_barrier(const char* file, int line) { running->wave_barrier({file, line}); }
 const void* api_exchange(const char* operation, const void* mine, int bytes, const char* file, int line) {
   return running->exchange(operation, mine, bytes, {file, line});
 }
@@ -258,11 +305,21 @@ void api_copy_async(int offset, const void* from, int bytes, int read_bytes, con
 }
 void api_copy_commit() { running->copy_commit(); }
 void api_copy_wait(int left, const char* /*file*/, int /*line*/) { running->copy_wait(left); }
+void api_defer(void (*run)(const void*), const void* data, int bytes, const char* file, int line) {
+  running->defer(run, data, bytes, {file, line});
+}
+void api_defer_commit() { running->defer_commit(); }
+void api_defer_wait(int left) { running->defer_wait(left); }
+void api_lds_read_matrix(int offset, void* to, int bytes, const char* file, int line) {
+  running->lds_read_matrix(offset, to, bytes, {file, line});
+}
+void api_lds_fence() { running->lds_fence(); }
 
 EmulatorApi make_api(int wave_size) {
-  return {sizeof(EmulatorApi), wave_size,      api_fail,       api_thread_id,   api_workgroup_id,
-          api_barrier,         api_exchange,   api_lds_read,   api_lds_write,   api_global_read,
-          api_global_write,    api_global_add, api_copy_async, api_copy_commit, api_copy_wait};
+  return {sizeof(EmulatorApi), wave_size,           api_fail,        api_thread_id, api_workgroup_id, api_barrier,
+          api_wave_barrier,    api_exchange,        api_lds_read,    api_lds_write, api_global_read,  api_global_write,
+          api_global_add,      api_copy_async,      api_copy_commit, api_copy_wait, api_defer,        api_defer_commit,
+          api_defer_wait,      api_lds_read_matrix, api_lds_fence};
 }
 
 }  // namespace

@@ -1,0 +1,94 @@
+// kernels/boards.h: chess boards, 64 queries and 64 keys.
+#include <algorithm>
+#include <array>
+
+#include "gpu/launch/family.h"
+#include "kernels/layout.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int kRows = 64;
+constexpr float kLeastScale = 0x1p-40F;                // a bias divided by it is still finite
+constexpr int64_t kMostBiasStride = int64_t{1} << 21;  // a tile's distances are 32 bits
+
+// Of the shapes measured on the H200 (docs/performance/nvidia.md). With 32 dims a board is so little work that a workgroup a board
+// spends a fifth of its time on its own start and end.
+struct Shape {
+  int head_dim;
+  int workgroups;  // of a multiprocessor
+  bool runs;       // of boards, where there are more than run at once
+};
+constexpr std::array kShapes{Shape{32, 4, true}, Shape{64, 4, false}, Shape{96, 4, false}, Shape{128, 3, false}};
+
+class Boards final : public Family {
+ public:
+  std::string_view name() const noexcept override { return "boards"; }
+  std::string_view target() const noexcept override { return "sm80"; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (p.seqlen_q != kRows || p.seqlen_k != kRows || p.variable_lengths()) {
+      return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + " and seqlen_k " + std::to_string(p.seqlen_k) +
+                         ", boards have 64 of each");
+    }
+    if (shape_for(p) == nullptr) {
+      return Support::no("head_dim is " + std::to_string(p.head_dim) + " and head_dim_v " + std::to_string(p.head_dim_v) +
+                         ": 32, 64, 96 or 128 for both is served");
+    }
+    if (!strides_are_whole(p)) return Support::no("rows of q, k, v or out are not at multiples of 16 bytes");
+    if (p.window_left >= 0 || p.window_right >= 0 || p.keep_mask.present || p.alibi_slopes.present || p.softcap > 0 ||
+        p.dropout > 0) {
+      return Support::no("masks, ALiBi, softcap and dropout are left to the other kernels");
+    }
+    if (!(p.softmax_scale >= kLeastScale)) return Support::no("softmax_scale is below 2^-40: the bias is divided by it");
+    if (p.bias.present && (size_of(p.bias.dtype) != 2 || !bias_is_whole(p) || p.bias.strides[2] > kMostBiasStride)) {
+      return Support::no("the bias has not 16 bits, or its rows are not at multiples of 16 bytes");
+    }
+    if (Support support = lds_fits(specialisation(p, chip, shape_for(p)->runs).lds_bytes, chip); !support.yes) return support;
+    return grid_fits(p.batch * p.num_heads);
+  }
+  double rank(const Problem& /*problem*/) const override { return 33; }
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    const int64_t at_once = int64_t{std::max(1, compute_units)} * shape_for(p)->workgroups;
+    const bool in_runs = shape_for(p)->runs && p.batch * p.num_heads > at_once;
+    LaunchPlan plan;
+    plan.arguments = arguments_of(p);
+    plan.arguments.runs = static_cast<int>(in_runs ? std::max<int64_t>(1, at_once / p.num_heads) : p.batch);
+    plan.launches.push_back({specialisation(p, chip, in_runs), plan.arguments.runs * p.num_heads, !in_runs});
+    return plan;
+  }
+
+ private:
+  static const Shape* shape_for(const Problem& p) {
+    const auto* shape = std::find_if(kShapes.begin(), kShapes.end(), [&](const Shape& s) { return s.head_dim == p.head_dim; });
+    return shape != kShapes.end() && p.head_dim_v == p.head_dim ? shape : nullptr;
+  }
+  static Specialisation specialisation(const Problem& p, const Chip& chip, bool in_runs) {
+    const Shape& shape = *shape_for(p);
+    Specialisation s;
+    s.entry = "boards.h";
+    s.target = "sm80";
+    s.head_dim = s.head_dim_v = shape.head_dim;
+    s.block_m = s.block_n = kRows;
+    s.workgroup = kRows / 16 * chip.wave_size;
+    s.buffers = in_runs ? 2 : 1;
+    s.min_workgroups = shape.workgroups;
+    specialise_for(p, s);
+    s.whole_tiles = true;
+    s.batch_bias = p.bias.present && p.bias.strides[0] != 0;
+    s.lds_bytes =
+        kernels::BoardsLayout::of(
+            {.head_dim = s.head_dim, .block = kRows, .buffers = s.buffers, .bias = p.bias.present && (s.batch_bias || !in_runs)})
+            .total;
+    return s;
+  }
+};
+
+}  // namespace
+
+const Family* boards_family() {
+  static const Boards kFamily;
+  return &kFamily;
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,120 @@
+// NVIDIA's warpgroup products for the host, from the PTX documentation: computed by each wave for its 16 rows, and at the wait,
+// not before: sums used earlier are the old ones, and operands in LDS that were overwritten meanwhile are the new ones. These are
+// looked at when a product begins, too: what is written, or fenced, only between there and the wait comes too late.
+#pragma once
+
+FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) { return static_cast<unsigned>(lds_offset) >> 4U; }
+
+// 16 bytes of an operand in LDS: `row` counts lines of 128 bytes, `piece` the 16-byte pieces of all panels; turned says which of
+// both is the depth. Panels are as far apart as the operand says.
+FULMEN_DEVICE Words<4> lds_matrix_piece(LdsMatrix matrix, int row, int piece, Position at) {
+  constexpr int kPieces = kPanelRowBytes / 16;
+  const int begin = static_cast<int>(matrix.bits() & 0x3FFFU) * 16, panel = static_cast<int>(matrix.bits() >> 16U & 0x3FFFU) * 16,
+            eight_rows = static_cast<int>(matrix.bits() >> 32U & 0x3FFFU) * 16;
+  const int place = begin + piece / kPieces * panel + row / 8 * eight_rows + row % 8 * kPanelRowBytes + piece % kPieces * 16;
+  Words<4> words;
+  emulator->lds_read_matrix(place ^ (place >> 7 & 7) << 4, &words, sizeof(words), at.file, at.line);
+  return words;
+}
+
+// A product on its way. kA: a lies in LDS.
+template <class T, int kTiles, bool kA, bool kTurnA, bool kTurnB>
+struct WarpgroupProduct {
+  float (*d)[8];
+  LdsMatrix a, b;
+  Words<4> rows;  // else a wave's 16 rows, as sm80.h has them
+  bool add;
+  Position at;
+
+  static void run(const void* data) {
+    // The other lanes' next one may take its place meanwhile.
+    const WarpgroupProduct p = *static_cast<const WarpgroupProduct*>(data);
+    p.compute();
+  }
+  // A lane's pieces of the operands. Of 16 x 16 elements two pieces a line; turned, lines are the depth.
+  Words<4> piece_of_a() const {
+    const int l = lane_id(), row = 16 * (wave_id() % 4);
+    return kTurnA ? lds_matrix_piece(a, l / 2, row / 8 + l % 2, at) : lds_matrix_piece(a, row + l / 2, l % 2, at);
+  }
+  Words<4> piece_of_b(int tile) const {
+    const int l = lane_id();
+    return kTurnB ? lds_matrix_piece(b, l / 2, 2 * tile + l % 2, at) : lds_matrix_piece(b, 16 * tile + l / 2, l % 2, at);
+  }
+  void begin() const {
+    if constexpr (kA) piece_of_a();
+    for (int t = 0; t < kTiles; ++t) piece_of_b(t);
+    emulator->defer(run, this, sizeof(*this), at.file, at.line);
+  }
+  void compute() const {
+    const int l = lane_id();
+    struct Piece {
+      Words<4> words;
+    };
+    Piece a_pieces[kWaveSize];
+    Words<4> mine = rows;
+    if constexpr (kA) mine = piece_of_a();
+    const auto* all = all_lanes("wgmma", mine, at);
+    for (int n = 0; n < kWaveSize; ++n) a_pieces[n].words = all[n];
+    Piece b_pieces[kTiles][kWaveSize];
+    for (int t = 0; t < kTiles; ++t) {
+      const auto* of_all = all_lanes("wgmma", piece_of_b(t), at);
+      for (int n = 0; n < kWaveSize; ++n) b_pieces[t][n].words = of_all[n];
+    }
+    // Element (i, k) of 16 x 16 in such pieces.
+    const auto of_lines = [](const Piece* pieces, int i, int k, bool turned) {
+      const int line = turned ? k : i, column = turned ? i : k;
+      return element<T>(pieces[2 * line + column / 8].words, column % 8);
+    };
+    const auto of_rows = [&](int i, int k) {
+      if constexpr (kA) return of_lines(a_pieces, i, k, kTurnA);
+      return element<T>(a_pieces[i % 8 * 4 + k % 8 / 2].words, 2 * (i / 8 + 2 * (k / 8)) + k % 2);
+    };
+    float a_rows[2][16];
+    for (int k = 0; k < 16; ++k) {
+      a_rows[0][k] = of_rows(l / 4, k);
+      a_rows[1][k] = of_rows(l / 4 + 8, k);
+    }
+    for (int t = 0; t < kTiles; ++t) {
+      for (int e = 0; e < 8; ++e) {
+        const int j = 8 * (e / 4) + 2 * (l % 4) + e % 2;
+        float sum = add ? d[t][e] : 0.0F;
+        for (int k = 0; k < 16; ++k) sum += a_rows[e / 2 % 2][k] * of_lines(b_pieces[t], j, k, kTurnB);
+        d[t][e] = sum;
+      }
+    }
+  }
+};
+
+template <class T, bool kTurnA, bool kTurnB, int kTiles>
+FULMEN_DEVICE void wgmma(float (&d)[kTiles][8], LdsMatrix a, LdsMatrix b, bool add, Position at = Position::here()) {
+  using Product = WarpgroupProduct<T, kTiles, true, kTurnA, kTurnB>;
+  Product{d, a, b, {}, add, at}.begin();
+}
+template <class T, bool kTurnB, int kTiles>
+FULMEN_DEVICE void wgmma(float (&d)[kTiles][8], const Words<4>& a, LdsMatrix b, bool add, Position at = Position::here()) {
+  using Product = WarpgroupProduct<T, kTiles, false, false, kTurnB>;
+  Product{d, {}, b, a, add, at}.begin();
+}
+FULMEN_DEVICE void wgmma_fence() {}
+FULMEN_DEVICE void wgmma_commit() { emulator->defer_commit(); }
+template <int kGroups>
+FULMEN_DEVICE void wgmma_wait() {
+  emulator->defer_wait(kGroups);
+}
+template <int kTiles>
+FULMEN_DEVICE void wgmma_hold(float (& /*d*/)[kTiles][8]) {}
+FULMEN_DEVICE void lds_fence_for_matrices() { emulator->lds_fence(); }
+
+// Lane l gives the address of row l % 8 of matrix l / 8; word w is of matrix w, row l / 4, elements 2 (l % 4) and the next.
+FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x, Position at = Position::here()) {
+  const auto* lanes = all_lanes("stmatrix_x4", x, at);
+  const int l = lane_id();
+  Words<4> row;
+  for (int w = 0; w < 4; ++w) row.word[w] = lanes[l % 8 * 4 + w].word[l / 8];
+  lds_store(lds_offset, row, at);
+}
+
+template <int kCount>
+FULMEN_DEVICE void give_registers() {}
+template <int kCount>
+FULMEN_DEVICE void take_registers() {}

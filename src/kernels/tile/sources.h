@@ -1,0 +1,84 @@
+// Where the rows of Q, K and V lie that a workgroup goes over.
+#pragma once
+
+#include "scores.h"
+#include "tile/rows.h"
+
+namespace fulmen::kernels {
+
+// Which query rows of which head a workgroup of a forward kernel has.
+struct QueryBlock {
+  int batch, head;
+  Int64 row_begin;
+
+  FULMEN_DEVICE static QueryBlock of(const ForwardArguments& call) {
+    // No launch has more than 2^31 - 1 workgroups, and divisions of 64 bits take long.
+    const auto id = static_cast<unsigned>(workgroup_id()), row_tiles = static_cast<unsigned>(call.row_tiles);
+    const auto num_heads = static_cast<unsigned>(call.num_heads), heads = static_cast<unsigned>(call.batch) * num_heads;
+    // The last rows attend most keys under a causal mask: they start first, of every head.
+    const Int64 tile = kBand ? row_tiles - 1 - id / heads : id % row_tiles;
+    const unsigned batch_head = kBand ? id % heads : id / row_tiles;
+    return {static_cast<int>(batch_head / num_heads), static_cast<int>(batch_head % num_heads), tile * kBlockM};
+  }
+};
+
+// What all tiles of a workgroup share.
+struct StageSource {
+  const ForwardArguments& arguments;
+  int batch, head;           // the query head
+  Int64 row_begin, row_end;  // its query rows, for the keep-mask
+  const Element* keys;       // of the KV head, by head_rows()
+  const Element* values;
+  Int64 key_begin, key_end;
+
+  FULMEN_DEVICE bool alive(const ForwardArguments& a, Int64 key) const {
+    return any_row_keeps(a, batch, head, row_begin, row_end, key);
+  }
+};
+
+// The workgroup's rows of Q.
+struct QuerySource {
+  const Element* rows;  // of the head
+  Int64 stride, first, end;
+  int dims;
+
+  // Those past the end repeat the last one: what they give is not stored.
+  FULMEN_DEVICE const Element* row(int n) const { return rows + (first + n < end ? first + n : end - 1) * stride; }
+};
+
+// Rows [first_key, first_key + kBlockN) of K or V: where they begin, the same in all lanes, and each lane's distance from there in
+// 32 bits (whole rows are near, see gpu/launch/specialisation.cpp).
+struct TileRows {
+  const ForwardArguments& arguments;
+  const View& view;
+  const Element* head;
+  Int64 first_key;
+  const Element* rows;  // the tile's first row; of no meaning where rows are scattered
+  Int64 stride;
+  int first, last;  // the rows that are there
+
+  FULMEN_DEVICE static TileRows of(const ForwardArguments& a, const View& view, const Element* head, const StageSource& source,
+                                   Int64 first_key) {
+    const int first = kSkips && first_key < source.key_begin ? static_cast<int>(source.key_begin - first_key) : 0;
+    return {a,
+            view,
+            head,
+            first_key,
+            TilePlace::of(a, first_key).row(a, view, head),
+            view.row,
+            first,
+            at_most(source.key_end - first_key, kBlockN) - 1};
+  }
+  FULMEN_DEVICE int clamp(int row) const {
+    if constexpr (kSkips) row = row < first ? first : row;
+    return row < last ? row : last;
+  }
+  FULMEN_DEVICE const Element* row(int n) const {
+    if constexpr (kScattered) return key_row(arguments, view, head, first_key + n);
+    return rows + n * stride;
+  }
+
+  static constexpr bool kSkips = kTilesInPages && kBand;
+};
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,51 @@
+// Rows of 16-bit elements in NVIDIA's LDS. They are not padded, as copies to LDS would cross its lines of 128 bytes then and take
+// two to three times as long: pieces of 16 bytes are swizzled, so that those of 8 rows lie in different banks.
+#pragma once
+
+#include "matrix.h"
+
+namespace fulmen::kernels {
+
+template <int kDims>
+struct SwizzledRows {
+  static_assert(kDims % 32 == 0, "swizzle: rows are multiples of 64 bytes");
+  static constexpr int kPitch = 2 * kDims;
+  // What a row's bytes are XORed with. Rows share lines of 128 bytes where they are no multiple of that.
+  FULMEN_DEVICE static int mask(int row) {
+    const auto r = static_cast<unsigned>(row);
+    return static_cast<int>(16 * (kDims % 64 == 0 ? r % 8 : r / 2 % 4));
+  }
+  // Where byte `byte` of a row lies, from the first row on.
+  FULMEN_DEVICE static int place(int row, int byte) { return row * kPitch + (byte ^ mask(row)); }
+
+  // 16 rows from `row` on, a multiple of 8, and kTileDepth dims.
+  FULMEN_DEVICE static KeyOperand keys(unsigned lane, int at, int row, int depth) {
+    return {ldmatrix_x4(at + row * kPitch + shifted(lane % 8 + lane / 16 * 8, lane / 8 % 2, 32 * depth))};
+  }
+  FULMEN_DEVICE static QueryOperand queries(unsigned lane, int at, int row, int depth) {
+    return {ldmatrix_x4(at + row * kPitch + shifted(lane % 16, lane / 16, 32 * depth))};
+  }
+  // 16 rows from 16 * tile on as keys of values, and 16 dims.
+  FULMEN_DEVICE static ValueOperand values(unsigned lane, int at, int tile, int dims) {
+    return {ldmatrix_x4_trans(at + 16 * tile * kPitch + shifted(lane % 16, lane / 16, 32 * dims))};
+  }
+
+  // A tile of outputs, packed as scores are, to 16 rows from `row` on and 16 dims.
+  FULMEN_DEVICE static void leave(unsigned lane, int at, int row, int dims, const Words<4>& outputs) {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const int half = shifted(lane / 4, 0, 32 * dims + 16 * (w / 2)) + 4 * static_cast<int>(lane % 4);
+      lds_store(at + (row + 8 * (w % 2)) * kPitch + half, outputs.word[w]);
+    }
+  }
+
+ private:
+  static constexpr int kSwizzledBytes = kDims % 64 == 0 ? 128 : 64;
+  // Where a lane's piece lies, `bytes` further in its row: one address for all rows, with a bit or two changed.
+  FULMEN_DEVICE static int shifted(unsigned row, unsigned piece, int bytes) {
+    const int lane = place(static_cast<int>(row), static_cast<int>(16 * piece));
+    return (lane ^ bytes % kSwizzledBytes) + bytes / kSwizzledBytes * kSwizzledBytes;
+  }
+};
+
+}  // namespace fulmen::kernels

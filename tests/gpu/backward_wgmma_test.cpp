@@ -1,0 +1,164 @@
+// The backward pass by warpgroup products, on the one emulated chip that has them, whose other kernels are sm_80's, and on the
+// machine's GPU where it is a Hopper.
+#include <algorithm>
+
+#include "gpu/chip.h"
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuBackwardWgmma : public HopperTest {
+ protected:
+  GpuBackwardWgmma() : HopperTest("backward_wgmma", true) {}
+};
+
+// Several tiles of keys and queries, the last ones partial; warpgroups with keys of their own, and sharing them.
+TEST_P(GpuBackwardWgmma, ShapesAndLayouts) {
+  Random random(7600);
+  for (const int64_t dim : {64, 128, 256}) {
+    CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260), random.between(129, 200), random);
+    s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});
+    check(s, random);
+  }
+  check(spec_of(DType::bf16, 64, 1, 147, random), random);
+  check(spec_of(DType::fp16, 128, random.between(64, 130), random.between(1, 64), random), random);
+}
+
+// Where workgroups of a head begin at different queries, the last tile is partial for all of them.
+TEST_P(GpuBackwardWgmma, PartialTilesOfQueriesUnderABias) {
+  Random random(7605);
+  CaseSpec s = spec_of(DType::fp16, 128, random.between(65, 127), 256, random);
+  s.num_heads = 2;
+  s.bias = true;
+  s.bias_dtype = DType::fp16;
+  s.keep = true;
+  s.gradients[3] = false;
+  check(s, random);
+}
+
+TEST_P(GpuBackwardWgmma, Features) {
+  Random random(7610);
+  CaseSpec s = spec_of(DType::bf16, 128, random.between(65, 200), random.between(129, 200), random);
+  s.batch = 2;
+  s.num_heads = 2;
+  s.causal = random.pick({Causal::bottom_right, Causal::top_left});
+  s.nan_in_masked = true;
+  s.dropout = 0.3F;
+  s.bias = true;
+  s.bias_dtype = random.pick({DType::fp32, DType::bf16});
+  s.gradients[3] = false;
+  check(s, random);
+
+  s = spec_of(DType::fp16, 40, 150, 90, random);  // partial dims, rows of odd lengths
+  s.head_dim_v = 59;
+  s.layout = Layout::odd_strides;
+  s.window_left = random.between(0, 60);
+  s.window_right = random.between(0, 60);
+  s.softcap = 20;
+  s.sinks = true;
+  s.dlse = true;
+  check(s, random);
+
+  s = spec_of(DType::bf16, 192, 70, 100, random);
+  s.head_dim_v = 48;
+  s.keep = true;
+  s.nan_in_masked = true;
+  s.alibi = 2;
+  s.causal = Causal::bottom_right;
+  check(s, random, 1);  // tensors at no multiple of 16 bytes
+
+  for (const bool dk : {true, false}) {
+    s = spec_of(DType::fp16, 96, 70, 140, random);
+    s.gradients = {true, dk, !dk, false, false};
+    check(s, random);
+  }
+}
+
+// Tiles that only one warpgroup's keys attend, and several heads of queries for a head of keys.
+TEST_P(GpuBackwardWgmma, BandsThatHalfOfTheKeysMiss) {
+  Random random(7650);
+  for (const int64_t dim : {64, 128}) {
+    CaseSpec s = spec_of(DType::bf16, dim, 200, 256, random);
+    s.num_heads = 2;
+    s.window_left = random.between(0, 20);
+    s.window_right = random.between(0, 20);
+    check(s, random);
+  }
+}
+
+TEST_P(GpuBackwardWgmma, SequencesOfDifferentLengths) {
+  Random random(7620);
+  CaseSpec s = spec_of(DType::bf16, 128, 150, 150, random);
+  s.batch = 3;
+  s.packed_q = s.packed_k = true;
+  s.causal = Causal::bottom_right;
+  check(s, random);
+
+  // The warpgroups share keys.
+  s = spec_of(DType::fp16, 160, 90, 110, random);
+  s.batch = 2;
+  s.num_heads = 2;
+  s.packed_q = s.packed_k = true;
+  s.dropout = 0.2F;
+  check(s, random);
+}
+
+TEST_P(GpuBackwardWgmma, AnyFeatures) {
+  constexpr int kCases = 4;
+  Random random(7630);
+  int served = 0;
+  for (int n = 0; served < kCases && n < 50 * kCases; ++n) {
+    CaseSpec s = limited(random_backward_spec(random));
+    const Case c(s, random);
+    const std::vector<std::string> kernels = kernels_for(c.problem(), device());
+    if (std::find(kernels.begin(), kernels.end(), kernel()) == kernels.end()) continue;
+    check(s, random);
+    ++served;
+  }
+  EXPECT_EQ(served, kCases);
+}
+
+// It is the choice where bits may differ and there are keys and dims enough.
+TEST_P(GpuBackwardWgmma, IsChosenForWideRows) {
+  Random random(7640);
+  for (const bool deterministic : {false, true}) {
+    for (const auto& [head_dim, seqlen_k] : {std::pair{128, 64}, {128, 150}, {32, 150}, {40, 150}}) {
+      Case c(spec_of(DType::bf16, head_dim, 70, seqlen_k, random), random);
+      c.options.deterministic = deterministic;
+      const Result<Plan> planned = plan(c.problem(), device(), c.options);
+      ASSERT_TRUE(planned.ok()) << planned.status().message();
+      const bool chosen = !deterministic && seqlen_k > 64 && head_dim > 32;
+      EXPECT_EQ(planned->config().kernel == kernel(), chosen) << planned->explain();
+      const bool atomics = chosen || planned->config().kernel == device().substr(0, device().find(':')) + ".backward_atomic.sm80";
+      EXPECT_FALSE(atomics && deterministic);
+      EXPECT_EQ(planned->explain().find("it adds with atomics: gradients may differ") != std::string::npos, atomics)
+          << planned->explain();
+    }
+  }
+}
+
+// Other chips have no such instructions; the emulator would run them there, too.
+TEST(GpuBackwardWgmmaChips, NeedsHopper) {
+  if (const std::string why = why_unusable("emulated:sm_80"); !why.empty()) GTEST_SKIP() << why;
+  Random random(7660);
+  CaseSpec s = small_spec(DType::bf16, 128, random);
+  s.backward = true;
+  s.seqlen_k = 150;
+  const Case c(s, random);
+  for (const char* arch : {"sm_80", "sm_86", "sm_90", "sm_90a", "sm_100", "sm_120"}) {
+    std::string storage;
+    gpu::Chip chip{};
+    ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
+    EXPECT_EQ(chip.runs("sm90"), std::string_view(arch) == "sm_90a") << arch;
+  }
+  const std::vector<std::string> kernels = kernels_for(c.problem(), "emulated:sm_80");
+  EXPECT_FALSE(kernels.empty());
+  EXPECT_EQ(std::find(kernels.begin(), kernels.end(), "emulated.backward_wgmma.sm90"), kernels.end());
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuBackwardWgmma, ::testing::ValuesIn(hopper_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
