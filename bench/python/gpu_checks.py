@@ -84,6 +84,14 @@ def on_side_stream(function: Function, inputs: Sequence[Tensor], douts: Sequence
     return results
 
 
+def on_another_gpu(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """While the first one is torch's current device."""
+    assert torch.cuda.current_device() == 0
+    results = run(function, [t.to("cuda:1") for t in inputs], [t.to("cuda:1") for t in douts])
+    assert all(t.device == torch.device("cuda:1") for t in results), [t.device for t in results]
+    return tuple(t.to("cuda:0") for t in results)
+
+
 def in_graph(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Captured over other numbers (of integers the same), replayed over these."""
     places = [torch.randn_like(t) if t.is_floating_point() else t.clone() for t in inputs]
@@ -187,6 +195,8 @@ class Checks:
             "graph": in_graph,
             "compiled": compiled("inductor" if dtype == torch.bfloat16 else "aot_eager"),
         }
+        if torch.cuda.device_count() > 1:
+            everything["another GPU"] = on_another_gpu
         self.check(
             "attention, causal, 8/2 heads",
             lambda q, k, v: fulmen.attention(q, k, v, causal=True),

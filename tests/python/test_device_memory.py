@@ -4,7 +4,10 @@ import ctypes
 
 import fulmen
 import pytest
+import torch
 import user_backend
+from fulmen import _core
+from fulmen.torch._frontend import _TORCH
 
 PyCapsule_New = ctypes.pythonapi.PyCapsule_New
 PyCapsule_New.restype = ctypes.py_object
@@ -125,6 +128,48 @@ def test_devices_do_not_mix(seen):
         fulmen.attention_reference(q, k, v)
     with pytest.raises(TypeError, match="q is of type GpuArray: results of this kind can't be made here, pass out"):
         fulmen.attention(q, k, v, device="looking")
+
+
+class GpuTensor(GpuArray):
+    """As a torch tensor that knows how it was made."""
+
+    __module__ = "torch.fake"
+
+    def __init__(self, made_by, device, shape=(2, 5, 3, 8)):
+        super().__init__(0x90000 if made_by == "hand" else 0x10000, device, shape)
+        self.made_by = made_by
+
+    def new_empty_strided(self, shape, _strides, dtype):
+        assert dtype == torch.float16
+        return GpuTensor("torch's own function", self.tensor.device_id, tuple(shape))
+
+
+@pytest.fixture
+def quick_allocator():
+    """Makes torch's function for the current device, 1, ours: the exceptions that it raises instead of a tensor, and its calls."""
+    raised, calls = [], []
+
+    def empty(shape, _strides, _dtype):
+        calls.append(shape)
+        if raised:
+            raise raised[0]
+        return GpuTensor("the quick one", 1, shape)
+
+    _core.set_torch(_TORCH | {"empty_gpu": empty, "current_gpu": lambda: 1})
+    yield raised, calls
+    _core.set_torch(_TORCH)
+
+
+def test_memory_of_the_current_device_is_asked_for_where_the_tensors_are(seen, quick_allocator):
+    raised, calls = quick_allocator
+
+    def made_by(device):
+        return fulmen.attention(*(GpuTensor("hand", device) for _ in "qkv"), device="looking").made_by
+
+    assert made_by(1) == "the quick one" and calls == [(2, 5, 3, 8)]
+    assert made_by(3) == made_by(0) == "torch's own function" and len(calls) == 1
+    raised.append(RuntimeError("full"))
+    assert made_by(1) == "torch's own function" and len(calls) == 2
 
 
 def test_a_plan_is_made_once_for_equal_calls(seen):

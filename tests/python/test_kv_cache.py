@@ -160,3 +160,27 @@ def test_leftpad_and_refusals(rng):
     ):
         with pytest.raises(ValueError, match=message):
             flash_attn_with_kvcache(q, k, v, **arguments)
+
+
+def test_append_kv_names_what_is_wrong():
+    cache, lengths, new = np.zeros((2, 8, 1, 4), np.float32), np.zeros(2, np.int32), np.zeros((2, 1, 1, 4), np.float32)
+    for changes, message in (
+        ({"num_threads": 1.5}, "num_threads is 1.5, of type float: an integer is accepted"),
+        ({"device": 3}, "device is 3, of type int: a str, or None, is accepted"),
+        ({"device": ["x"]}, r"device is \['x'\], of type list: a str, or None, is accepted"),
+        ({"rotary_interleaved": 1}, "rotary_interleaved is 1, of type int: True or False is accepted"),
+        ({"k_cache": None}, "k_cache is None: a NumPy array, a torch tensor or another array with __dlpack__ is needed"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            fulmen.append_kv(**{"k_cache": cache, "v_cache": cache, "seqlens_k": lengths, "k": new, "v": new, **changes})
+
+
+def test_append_kv_of_several_kinds_of_arrays():
+    jax = pytest.importorskip("jax")
+    cache, lengths, new = np.zeros((2, 8, 1, 4), np.float32), np.zeros(2, np.int32), np.ones((2, 1, 1, 4), np.float32)
+    fulmen.append_kv(cache, cache.copy(), lengths, jax.numpy.asarray(new), new)
+    assert cache[:, 0].all() and not cache[:, 1:].any()
+    with pytest.raises(TypeError, match="seqlens_k is of type ArrayImpl: a NumPy array or a torch tensor is needed, as a result"):
+        fulmen.append_kv(cache, cache, jax.numpy.asarray(lengths), new, new)
+    with pytest.raises(TypeError, match=r"k is of type .*Tracer, whose __dlpack__ gives none: a NumPy array"):
+        jax.jit(lambda k: fulmen.append_kv(cache, cache, lengths, k, new)[1])(new)

@@ -1,5 +1,7 @@
 """fulmen's functions on NumPy arrays: every option against float64, layouts, and what errors say."""
 
+import inspect
+
 import fulmen
 import numpy as np
 import pytest
@@ -166,7 +168,9 @@ def bad(change):
 
 ERRORS = {
     "list": (bad(lambda q, k, v: {"k": k.tolist()}), TypeError, "k is of type list: a NumPy array, a torch tensor or another"),
-    "none": (bad(lambda q, k, v: {"v": None}), ValueError, "v"),
+    "no queries": (bad(lambda q, k, v: {"q": None}), TypeError, "q is None: a NumPy array, a torch tensor or another array with"),
+    "contents": (bad(lambda q, k, v: {"num_threads": q}), TypeError, "num_threads is of type ndarray: an integer is accepted"),
+    "none": (bad(lambda q, k, v: {"v": None}), TypeError, "v is of type NoneType: a NumPy array"),
     "float64": (bad(lambda q, k, v: {"q": q.astype(float)}), TypeError, "q has dtype float64: float32, float16 and bfloat16"),
     "byte order": (bad(lambda q, k, v: {"q": q.astype(">f4")}), TypeError, "q has dtype >f4"),
     "mixed": (bad(lambda q, k, v: {"k": k.astype(np.float16)}), ValueError, "k.dtype is fp16"),
@@ -187,8 +191,8 @@ ERRORS = {
     "out": (bad(lambda q, k, v: {"out": q}), ValueError, "out at .* overlaps q"),
     "read-only": (bad(lambda q, k, v: {"out": np.broadcast_to(q[:1], q.shape)}), ValueError, "out is read-only"),
     "causal": (bad(lambda q, k, v: {"causal": "left"}), ValueError, 'causal is "left": False, True, "none"'),
-    "causal type": (bad(lambda q, k, v: {"causal": 2}), TypeError, "causal is of type int: False, True"),
-    "scale": (bad(lambda q, k, v: {"softmax_scale": "1"}), TypeError, "softmax_scale is of type str: a number is accepted"),
+    "causal type": (bad(lambda q, k, v: {"causal": 2}), TypeError, "causal is 2, of type int: False, True"),
+    "scale": (bad(lambda q, k, v: {"softmax_scale": "1"}), TypeError, "softmax_scale is '1', of type str: a number is accepted"),
     "nan": (bad(lambda q, k, v: {"softmax_scale": float("nan")}), ValueError, "softmax_scale is nan: a finite number, or None"),
     "softcap": (bad(lambda q, k, v: {"softcap": -1}), ValueError, "softcap is -1"),
     "window": (bad(lambda q, k, v: {"window_left": -2}), ValueError, "window_left is -2: -1 to"),
@@ -196,7 +200,7 @@ ERRORS = {
     "seed": (bad(lambda q, k, v: {"dropout": 0.5}), ValueError, "dropout_seed is None and dropout is not 0"),
     "kernel": (bad(lambda q, k, v: {"kernel": "fast"}), ValueError, 'kernel is "fast": device "cpu" has no kernel of that name'),
     "threads": (bad(lambda q, k, v: {"num_threads": -1}), ValueError, "num_threads is -1: 0 to"),
-    "verify": (bad(lambda q, k, v: {"verify": 1}), TypeError, "verify is of type int: True or False is accepted"),
+    "verify": (bad(lambda q, k, v: {"verify": 1}), TypeError, "verify is 1, of type int: True or False is accepted"),
     "layout": (bad(lambda q, k, v: {"layout": "sbhd"}), ValueError, "layout is 'sbhd': \"bshd\""),
     "device": (bad(lambda q, k, v: {"device": "tpu"}), RuntimeError, 'device is "tpu"'),
     "refused": (bad(lambda q, k, v: {"kernel": "cpu.decode.scalar"}), NotImplementedError, "cpu.decode.scalar.*query rows"),
@@ -220,6 +224,25 @@ def test_errors(rng, name):
     q, k, v = qkv(rng)
     with pytest.raises(error, match=message):
         call(q, k, v)
+
+
+def test_every_argument_of_the_signature_is_known(rng, plans):
+    q, k, v = qkv(rng)
+    parameters = inspect.signature(fulmen.attention).parameters
+    assert list(parameters)[:3] == ["q", "k", "v"] and len(parameters) == 30
+    defaults = {
+        name: parameter.default for name, parameter in parameters.items() if parameter.default is not inspect.Parameter.empty
+    }
+    expected = fulmen.attention(q, k, v)
+    for name, default in defaults.items():
+        made_now = "".join(list(name))  # not the string that the source has
+        assert np.array_equal(fulmen.attention(q, k, v, **{made_now: default}), expected), name
+    assert np.array_equal(fulmen.attention(v=v, q=q, k=k, **defaults), expected)
+    assert len(set(plans())) == 1
+    with pytest.raises(TypeError, match=r"attention\(\) got an unexpected keyword argument 'scale'"):
+        fulmen.attention(q, k, v, scale=1.0)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'v'"):
+        fulmen.attention(q, k)
 
 
 def test_nothing_is_written_on_an_error(rng):

@@ -5,6 +5,7 @@ import faulthandler
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import weakref
@@ -183,3 +184,33 @@ def test_fork(rng, framework):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert np.array_equal(np.asarray(fulmen.attention(q, k, v, num_threads=4)), np.asarray(out))
     assert_close(out, attention_float64(q, k, v)[0], "fp32")
+
+
+MISUSED = """
+from types import SimpleNamespace
+from fulmen import _core
+unknown = SimpleNamespace(saved_tensors=(), needs_input_grad=(), options=())
+lists = SimpleNamespace(saved_tensors=[], needs_input_grad=[True] * 6, options=[(), None, False])
+short = SimpleNamespace(saved_tensors=(), needs_input_grad=(True,) * 6, options=((), None))
+calls = [lambda: _core.torch_observers((1,)), lambda: _core.torch_forward((1, 2, 3), (), None, False, False)]
+calls += [lambda: _core.autograd_backward(unknown, 1, None)]
+calls += [lambda: _core.torch_sdpa(), lambda: _core.torch_sdpa(*range(8)), lambda: _core.attention()]
+calls += [lambda given=given: _core.autograd_forward(*given) for given in ((), range(1, 8), (None,) * 6 + ((1, 2, 3, 4, 5),))]
+calls += [lambda: _core.append_kv((), None, True, True, 0), lambda: _core.autograd_backward()]
+later = [lambda ctx=ctx: _core.autograd_backward(ctx, 1, None) for ctx in (unknown, lists, short)]
+refused = 0
+for call in calls + [None] + later:
+    if call is None:
+        import fulmen.torch
+        continue
+    try:
+        refused += call() is None and "torch_sdpa" in repr(call.__code__.co_names)
+    except (TypeError, RuntimeError):
+        refused += 1
+print(refused == len(calls) + len(later))
+"""
+
+
+def test_the_modules_own_functions_refuse_what_they_do_not_take():
+    program = subprocess.run([sys.executable, "-c", MISUSED], capture_output=True, text=True, timeout=100)
+    assert program.stdout == "True\n", (program.returncode, program.stderr)

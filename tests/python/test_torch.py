@@ -2,6 +2,7 @@
 
 import fulmen
 import fulmen.torch
+import numpy as np
 import pytest
 import torch
 from problems import SEED, assert_close
@@ -117,14 +118,7 @@ def test_only_gradients_that_are_needed():
 
 
 @pytest.mark.parametrize("path", ["eager", "operator"])
-def test_deterministic_algorithms_hold_for_gradients(monkeypatch, path):
-    asked, backward = [], fulmen._core.backward
-
-    def watched(tensors, scalars, *rest):
-        asked.append(scalars[8])
-        return backward(tensors, scalars, *rest)
-
-    monkeypatch.setattr(fulmen._core, "backward", watched)
+def test_deterministic_algorithms_hold_for_gradients(plans, path):
     q = torch.randn(1, 4, 2, 8, requires_grad=True)
     for deterministic in (False, True):
         torch.use_deterministic_algorithms(deterministic)
@@ -133,7 +127,8 @@ def test_deterministic_algorithms_hold_for_gradients(monkeypatch, path):
                 fulmen.attention(q, q, q).sum().backward()
         finally:
             torch.use_deterministic_algorithms(False)
-    assert asked == [False, True]
+        forward, backward = plans()
+        assert " deterministic " not in forward and (" deterministic " in backward) == deterministic
 
 
 def test_gradcheck():
@@ -243,10 +238,47 @@ def test_parameters_and_inference_mode():
         assert torch.equal(fulmen.attention(q, k, v), expected)
 
 
+def test_arrays_that_are_no_tensors_beside_a_gradient():
+    """They are read in place where nothing has to be differentiated, and would take gradients with them where something has."""
+    q, k, v = problem(requires_grad=False)
+    lengths = np.array([5, 9], np.int32)
+    for tensors, arrays in (
+        ((q, k, v), {"keep_mask": np.ones((q.shape[1], k.shape[1]), bool)}),
+        ((q, k, v), {"bias": np.ones((q.shape[1], k.shape[1]), np.float32)}),
+        ((q, k, v), {"seqlens_k": lengths}),
+        ((q, k.numpy(), v), {}),
+        ((q, k, v.numpy()), {}),
+    ):
+        name = next(iter(arrays), "k" if tensors[1] is not k else "v")
+        expected = fulmen.attention(*tensors, **arrays)
+        leaf = q.clone().requires_grad_()
+        with pytest.raises(TypeError, match=f"{name} is of type ndarray: a torch tensor is needed where an input requires grad"):
+            fulmen.attention(leaf, *tensors[1:], **arrays)
+        with torch.no_grad():
+            assert torch.equal(fulmen.attention(leaf, *tensors[1:], **arrays), expected)
+
+
+def test_autograd_sees_that_out_is_written():
+    q, k, v = problem(requires_grad=True)
+    k = k.detach()
+    loss = fulmen.attention(q, k, v).square().sum()
+    ones = torch.ones_like(k)
+    assert fulmen.attention(ones, ones, ones, out=k) is k
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    version = k._version
+    fulmen.attention(*[ones.numpy()] * 3, out=k)
+    assert k._version == version + 1
+    with torch.inference_mode():
+        out = torch.empty_like(k)
+        assert torch.equal(fulmen.attention(k, k, k, out=out), fulmen.attention(k, k, k))
+
+
 ERRORS = {
     "float64": (lambda q, k, v: fulmen.attention(q.double(), k, v), TypeError, "q has dtype float64: float32, float16"),
     "mixed": (lambda q, k, v: fulmen.attention(q, k.half(), v), ValueError, "k.dtype is fp16"),
     "numpy": (lambda q, k, v: fulmen.attention(q, k.tolist(), v), TypeError, "k is of type list"),
+    "no queries": (lambda q, k, v: fulmen.attention(None, k, v), TypeError, "q is None: a NumPy array, a torch tensor or another"),
     "stride": (lambda q, k, v: fulmen.attention(q.mT.contiguous().mT, k, v), ValueError, "q.strides is .* last dim must be contig"),
     "meta": (lambda q, k, v: fulmen.attention(q, k.to("meta"), v), ValueError, "k is on device meta: cpu and cuda are accepted"),
     "sparse": (lambda q, k, v: fulmen.attention(q.to_sparse(), k, v), ValueError, "q has layout torch.sparse_coo: strided is"),

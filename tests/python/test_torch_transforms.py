@@ -208,3 +208,65 @@ def test_meta_and_fake():
     with torch._subclasses.FakeTensorMode() as mode:
         fake = [mode.from_tensor(t) for t in qkv()]
         assert fulmen.attention(*fake, layout="bhsd").shape == fake[0].shape
+
+
+def left_behind(*tensors, depth=1):
+    """These as a transform's function had them, when that has ended."""
+    left = list(tensors)
+
+    def take(x, *seen):
+        left[:] = seen
+        return x.sum()
+
+    for _ in range(depth):
+        torch.func.grad(take)(randn(2), *left)
+    return left
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_tensors_that_a_transform_has_left_behind(gradients, depth):
+    q, k, v = qkv()
+    keep_mask = torch.rand(2, 1, 7, 9) < 0.8
+    left = left_behind(q, k, v, keep_mask, depth=depth)
+    torch.func.grad(lambda x: left.append(x) or x.sum())(q)  # one that required grad
+    expected = fulmen.attention(q, k, v, keep_mask=keep_mask)
+    with torch.set_grad_enabled(gradients):
+        for first in (left[0], left[-1]):
+            close(fulmen.attention(first, *left[1:3], keep_mask=left[3]), expected)
+        out = torch.empty_like(q)
+        fulmen.attention(q, *left[1:3], keep_mask=keep_mask, out=left_behind(out, depth=depth)[0])
+        close(out, expected)
+        assert out._version == 1
+
+
+def routed(*tensors):
+    with fulmen.torch.sdpa():
+        return F.scaled_dot_product_attention(*tensors)
+
+
+@pytest.mark.parametrize("function", [fulmen.torch.scaled_dot_product_attention, routed])
+def test_transforms_of_a_mask(function):
+    q, k, v = (randn(2, 3, 5, 8) for _ in range(3))
+    by_torch = F.scaled_dot_product_attention
+    for masks in (randn(4, 5, 5), torch.rand(4, 5, 5) < 0.7):
+        expected = torch.stack([by_torch(q, k, v, mask) for mask in masks])
+        close(vmap(lambda mask: function(q, k, v, mask))(masks), expected)
+        left = left_behind(masks[0])[0]
+        close(function(q, k, v, left), expected[0])
+        leaf = q.clone().requires_grad_()
+        assert torch.autograd.grad(function(leaf, k, v, left).sum(), leaf)[0].abs().max() > 0
+        with torch.no_grad():
+            close(function(leaf, k, v, left), expected[0])
+    mask = randn(5, 5)
+    close(*(grad(lambda mask, by=by: by(q, k, v, mask).square().sum())(mask) for by in (function, by_torch)))
+
+
+def test_compiled_autograd():
+    compiled_autograd = pytest.importorskip("torch._dynamo.compiled_autograd")
+    q, k, v = qkv(requires_grad=True)
+    expected = torch.autograd.grad(by_fulmen(q, k, v).square().sum(), (q, k, v))
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        by_fulmen(q, k, v).square().sum().backward()
+    for leaf, gradient in zip((q, k, v), expected, strict=True):
+        assert torch.equal(leaf.grad, gradient)

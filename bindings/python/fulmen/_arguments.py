@@ -122,7 +122,7 @@ class Framework(NamedTuple):
     backward: Callable[[tuple[Any, ...], tuple[Any, ...], str | None, bool, int], tuple[Any, ...]]
     to_host: Callable[[Array], Array]  # what the reference can read
     from_host: Callable[[np.ndarray, Array], Array]  # a NumPy array as one like the second
-    append_kv: Callable[..., tuple[Array | None, Array]] | None = None  # None is fulmen._core's
+    append_kv: Callable[..., tuple[Array | None, ...]] | None = None  # None is fulmen._core's
 
 
 # By the type of q; None where memory is all.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fulmen import _core
 from fulmen._arguments import Array, Causal, Layout, _frameworks, framework_of, is_bhsd, read, wanted_gradients, with_lengths
@@ -59,6 +61,38 @@ class Device(NamedTuple):
     host_memory: bool  # kernels take ordinary memory
 
 
+def being_compiled() -> bool:
+    """Whether torch.compile reads this. fulmen.torch puts torch's own function here, which takes less."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_dynamo_compiling()
+
+
+def by_framework(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
+    """attention() of the tuples that fulmen._core takes."""
+    framework = framework_of(tensors[0])
+    return (_core.forward if framework is None else framework.forward)(tensors, scalars, device, bhsd, want_lse)
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _straight(described: _F) -> _F:
+    """attention() as its signature says, by fulmen._core.attention, which takes a fraction of the time to find out what was given.
+
+    Compilers can't look into that: they read the body of what is described.
+    """
+    straight = _core.attention
+
+    @functools.wraps(described)
+    def attention(q: Array, k: Array, v: Array, **options: Any) -> Any:
+        if being_compiled():
+            return described(q, k, v, **options)
+        return straight(q, k, v, options)
+
+    return attention  # type: ignore[return-value]
+
+
+@_straight
 def attention(
     q: Array,
     k: Array,
@@ -153,25 +187,16 @@ def attention(
     )
     tensors = (q, k, v, out, bias, keep_mask, alibi_slopes, sinks)
     kind = type(q)
+    # Not by framework_of alone: torch 2.4 compiles no code that finds the dict by two ways.
     framework = _frameworks[kind] if kind in _frameworks else framework_of(q)
-    bhsd = layout == "bhsd"
-    if not bhsd and layout != "bshd":
-        is_bhsd(layout)
-    # Written out: this is on the way of every call.
-    if (
-        cu_seqlens_q is not None
-        or cu_seqlens_k is not None
-        or seqlens_k is not None
-        or leftpad_k is not None
-        or block_table is not None
-        or max_seqlen_q is not None
-        or max_seqlen_k is not None
-    ):
-        tensors = with_lengths(tensors, (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table))
-        scalars = (*scalars, max_seqlen_q, max_seqlen_k)
-    if framework is None:
-        return _core.forward(tensors, scalars, device, bhsd, return_lse)
-    return framework.forward(tensors, scalars, device, bhsd, return_lse)
+    lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table)
+    longest = (max_seqlen_q, max_seqlen_k)
+    for one in lengths + longest:
+        if one is not None:
+            tensors, scalars = with_lengths(tensors, lengths), scalars + longest
+            break
+    forward = _core.forward if framework is None else framework.forward
+    return forward(tensors, scalars, device, is_bhsd(layout), return_lse)
 
 
 def attention_backward(
@@ -329,12 +354,13 @@ def append_kv(
     queries_advance: bool = True,
     num_threads: int = 0,
     device: str | None = None,
-) -> tuple[Array | None, Array]:
+) -> tuple[Array | None, ...]:
     """Writes new keys and values behind those of a KV cache, and rotates them, and queries, on the way.
 
     Args:
       k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a block_table [num_pages, page_size, kv_heads, head_dim]; written
-        in place, which autograd does not see.
+        in place, which autograd does not see. JAX arrays are not written: new caches are returned, in the same memory where the
+        caller's jax.jit donates the old ones.
       seqlens_k: [batch], int32: the rows that are used. Row i of k becomes row seqlens_k + i.
       k, v: [batch, seqlen_new, kv_heads, head_dim], the cache's dtype; both or neither.
       block_table: [batch, max_pages], int32. The pages that are written must be no other sequence's.
@@ -345,7 +371,8 @@ def append_kv(
       num_threads, device: see attention().
 
     Returns:
-      (q rotated, or None; the lengths afterwards, as attention() takes them as seqlens_k). Errors are those of attention().
+      (q rotated, or None; the lengths afterwards, as attention() takes them as seqlens_k); for JAX arrays behind these the new
+      k_cache and v_cache. Errors are those of attention().
     """
     tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
     kind = type(k_cache)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -55,19 +56,37 @@ def _described(array: Any) -> Any:
     return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
 
 
-@functools.lru_cache(maxsize=256)
+def _shapes(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if t is None else jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors)
+
+
+def _kept(check: Callable[..., None]) -> Callable[..., None]:
+    """A check that is made once for equal arguments. Those without a hash are none that it accepts: it says which."""
+    once = functools.lru_cache(maxsize=256, typed=True)(check)
+
+    def checked(*arguments: Any) -> None:
+        try:
+            hash(arguments)
+        except TypeError:
+            check(*arguments)
+        once(*arguments)
+
+    return checked
+
+
+@_kept
 def _check(shapes: tuple[Any, ...], options: _Options, wanted: int) -> None:
     """Raises what fulmen.attention raises, when a call is traced: XLA's own errors come late, and have one type."""
     tensors = tuple(None if shape is None else _described(shape) for shape in shapes)
     _core.explain(tensors, options.scalars, options.device, options.bhsd, options.want_lse, wanted)
 
 
-def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> None:
-    for name, tensor in zip(_NAMES, tensors, strict=False):
+def _check_arrays(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
+    for name, tensor in zip(names, tensors, strict=False):
         if tensor is None:
             continue
         if not isinstance(tensor, jax.Array | np.ndarray):
-            raise TypeError(f"{name} is of type {type(tensor).__name__}: a JAX array is accepted, as q is one")
+            raise TypeError(f"{name} is of type {type(tensor).__name__}: a JAX array is accepted, as {names[0]} is one")
         if tensor.dtype.name not in (("int32",) if name in LENGTHS else _DTYPES):
             raise TypeError(
                 f"{name} has dtype {tensor.dtype.name}: "
@@ -77,8 +96,12 @@ def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> No
             platforms = {device.platform for device in tensor.devices()}
             if platforms != {"cpu"}:
                 raise ValueError(f"{name} is on {', '.join(sorted(platforms))}: JAX arrays on cpu are accepted")
+
+
+def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> None:
+    _check_arrays(_NAMES, tensors)
     inputs = with_lengths(tensors[:_INPUTS], tensors[PLACE_OF_LENGTHS:])
-    _check(tuple(None if t is None else jax.ShapeDtypeStruct(t.shape, t.dtype) for t in inputs), options, wanted)
+    _check(_shapes(inputs), options, wanted)
 
 
 def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]]:
@@ -204,4 +227,45 @@ def _backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | 
     return _gradients(options, tensors, random, wanted)
 
 
-FRAMEWORK = Framework(_forward, _backward, to_host=np.asarray, from_host=lambda result, like: jnp.asarray(result))
+_CACHE_NAMES = ("k_cache", "v_cache", "seqlens_k", "block_table", "k", "v", "rotary_cos", "rotary_sin", "q")
+_CACHES, _USED, _TURNED = 2, 2, 8  # how many caches come first, and the places of seqlens_k and q
+
+
+@_kept
+def _check_cache(shapes: tuple[Any, ...], *rest: Any) -> None:
+    _core.check_append_kv(tuple(None if shape is None else _described(shape) for shape in shapes), *rest)
+
+
+def _appended(
+    device: str | None, interleaved: bool, advance: bool, num_threads: int, tensors: tuple[Any, ...]
+) -> tuple[jax.Array, ...]:
+    """The caches, the lengths and, with queries, these."""
+    attributes = {
+        "arguments": np.int64(sum(1 << at for at, tensor in enumerate(tensors) if tensor is not None)),
+        "rotary_interleaved": np.int64(interleaved),
+        "queries_advance": np.int64(advance),
+        "num_threads": np.int64(num_threads),
+        **({"device": device} if device else {}),
+    }
+    results = [one for one in _shapes((*tensors[: _USED + 1], tensors[_TURNED])) if one is not None]
+    # Mapped, each call has a cache of its own, also where it begins as another's.
+    aliases = {at: at for at in range(_CACHES)}
+    call = jax.ffi.ffi_call("fulmen_append_kv", results, vmap_method="broadcast_all", input_output_aliases=aliases)
+    return tuple(call(*(tensor for tensor in tensors if tensor is not None), **attributes))
+
+
+_append_compiled = jax.jit(_appended, static_argnums=(0, 1, 2, 3))
+
+
+def _append_kv(tensors: tuple[Any, ...], device: str | None, interleaved: bool, advance: bool, num_threads: int) -> tuple[Any, ...]:
+    _check_arrays(_CACHE_NAMES, tensors)
+    _check_cache(_shapes(tensors), device, interleaved, advance, num_threads)
+    traced = any(isinstance(one, jax.core.Tracer) for one in tensors)
+    call = _appended if traced else _append_compiled
+    k_cache, v_cache, lengths, *queries = call(device, interleaved, advance, num_threads, tensors)
+    return queries[0] if queries else None, lengths, k_cache, v_cache
+
+
+FRAMEWORK = Framework(
+    _forward, _backward, to_host=np.asarray, from_host=lambda result, like: jnp.asarray(result), append_kv=_append_kv
+)

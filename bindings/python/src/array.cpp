@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "torch_memory.h"
+
 namespace fulmen::python {
 namespace {
 
@@ -27,9 +29,8 @@ struct KnownType {
   Access access;
   bool is_torch;
   const DlExchangeApi* api;
+  Kind kind = Kind::other;
 };
-
-std::string name_of_type(nb::handle object) { return text_of(object.type().attr("__qualname__")); }
 
 // An attribute of a module that is looked up once and lives as long as the process, as the module does. Not by a static with an
 // initialiser: a second thread would wait for that with the GIL held, which the first one needs.
@@ -57,27 +58,36 @@ const DlExchangeApi* exchange_api(nb::handle type) {
 KnownType examine(nb::handle type) {
   const auto module = text_of(nb::getattr(type, "__module__", nb::str("")));
   const bool is_torch = module == "torch" || module.rfind("torch.", 0) == 0;
-  if (PyObject_IsSubclass(type.ptr(), numpy_ndarray().ptr()) == 1) return {type, Access::numpy, false, nullptr};
+  if (PyObject_IsSubclass(type.ptr(), numpy_ndarray().ptr()) == 1) return {type, Access::numpy, false, nullptr, Kind::numpy};
   if (const DlExchangeApi* api = exchange_api(type)) return {type, Access::exchange, is_torch, api};
   if (is_torch && nb::hasattr(type, "data_ptr")) return {type, Access::torch_attributes, true, nullptr};
   return {type, nb::hasattr(type, "__dlpack__") ? Access::dlpack : Access::none, false, nullptr};
 }
 
-// Few types are ever seen; each is asked once. By value: while one is asked another thread may add to the list.
-KnownType known_type(nb::handle object) {
+// Few types are ever seen; each is asked once.
+std::vector<KnownType>& known_types() {
   static auto* known = new std::vector<KnownType>;  // lives as long as the process: no destructor after Python's end
-  const nb::handle type = object.type();
-  for (const KnownType& one : *known) {
+  return *known;
+}
+
+// By value: while one is asked another thread may add to the list.
+KnownType known_type(nb::handle type) {
+  std::vector<KnownType>& known = known_types();
+  for (const KnownType& one : known) {
     if (one.type.is(type)) return one;
   }
-  if (known->size() == 64) {  // classes made on the fly, by somebody's loop
+  if (known.size() >= 64) {  // classes made on the fly, by somebody's loop
     std::vector<KnownType> forgotten;
-    forgotten.swap(*known);  // first: the end of a class may run anything
-    for (const KnownType& one : forgotten) one.type.dec_ref();
+    for (const KnownType& one : known) {
+      if (one.kind != Kind::plain_torch) forgotten.push_back(one);
+    }
+    known.erase(std::remove_if(known.begin(), known.end(), [](const KnownType& one) { return one.kind != Kind::plain_torch; }),
+                known.end());
+    for (const KnownType& one : forgotten) one.type.dec_ref();  // last: the end of a class may run anything
   }
   const KnownType found = examine(type);
   type.inc_ref();
-  known->push_back(found);
+  known.push_back(found);
   return found;
 }
 
@@ -140,7 +150,8 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
   }
   check_ndim(name, view->nd);
   array.data = view->data;
-  array.writable = (view->flags & kNumpyWritable) != 0;
+  array.device = {kDlCpu, 0};
+  array.read_only = (view->flags & kNumpyWritable) == 0;
   array.ndim = view->nd;
   for (int d = 0; d < view->nd; ++d) {
     if (view->strides[d] % view->itemsize != 0) {
@@ -185,6 +196,7 @@ void read_torch(nb::handle object, const char* name, Array& array) {
   const auto kind = text_of(device.attr("type"));
   if (kind != "cpu" && kind != "cuda") refuse_torch(object, name);
   if (text_of(object.attr("layout")) != "torch.strided") refuse_torch(object, name);
+  array.device = {kDlCpu, 0};
   if (kind == "cuda") {
     const bool rocm = !nb::module_::import_("torch").attr("version").attr("hip").is_none();
     array.device = {rocm ? kDlRocm : kDlCuda, nb::cast<int32_t>(device.attr("index"))};
@@ -200,8 +212,13 @@ void read_torch(nb::handle object, const char* name, Array& array) {
 }
 
 void read_dlpack(nb::handle object, const char* name, Array& array) {
-  array.imported = nb::cast<nb::ndarray<nb::ro>>(object);
-  const auto& view = array.imported;
+  try {
+    array.imported = std::make_unique<nb::ndarray<nb::ro>>(nb::cast<nb::ndarray<nb::ro>>(object));
+  } catch (const nb::cast_error&) {  // no memory to see: one that is traced, for instance
+    throw nb::type_error(
+        (std::string(name) + " is of type " + name_of_type(object) + ", whose __dlpack__ gives none: " + kArrayNeeded).c_str());
+  }
+  const auto& view = *array.imported;
   check_ndim(name, static_cast<int64_t>(view.ndim()));
   const auto dtype = view.dtype();
   array.dtype = dtype_of({dtype.code, dtype.bits, dtype.lanes}, name);
@@ -225,19 +242,8 @@ void row_major(int ndim, const int64_t* shape, bool swap_heads, int64_t* strides
   for (int at = ndim - 1; at >= 0; --at) {
     const int d = swap_heads && (at == 1 || at == 2) ? 3 - at : at;
     strides[d] = stride;
-    stride *= shape[d];
+    stride *= std::max<int64_t>(shape[d], 1);
   }
-}
-
-nb::handle torch_empty_like() {
-  static nb::handle kept;
-  return attribute_of(kept, "torch", "empty_like");
-}
-
-nb::object torch_dtype(fulmen_dtype dtype) {
-  constexpr const char* kNames[] = {"float32", "float16", "bfloat16", "bool", "int32"};  // by fulmen_dtype
-  static nb::handle known[std::size(kNames)];
-  return nb::borrow(attribute_of(known[dtype], "torch", kNames[dtype]));
 }
 
 }  // namespace
@@ -248,8 +254,33 @@ std::string text_of(nb::handle object) {
   return nb::cast<std::string>(text);
 }
 
+std::string name_of_type(nb::handle object) { return text_of(object.type().attr("__qualname__")); }
+
+Kind kind_of(nb::handle object) { return known_type(object.type()).kind; }
+
+void set_plain_torch(nb::handle type) {
+  known_type(type);
+  for (KnownType& one : known_types()) {
+    if (one.type.is(type)) one.kind = Kind::plain_torch;
+  }
+}
+
+namespace {
+
+// What can't be read may be a tensor that has another one inside.
+bool read_inner_tensor(nb::handle object, const KnownType& known, const char* name, Array& array) {
+  if (known.kind != Kind::plain_torch) return false;
+  nb::object inner = torch_without_wrappers(object);
+  if (inner.is(object)) return false;
+  array = read_array(inner, name);
+  array.owner = std::move(inner);
+  return true;
+}
+
+}  // namespace
+
 Array read_array(nb::handle object, const char* name) {
-  const KnownType known = known_type(object);
+  const KnownType known = known_type(object.type());
   Array array;
   array.framework = known.is_torch ? Framework::torch : known.access == Access::numpy ? Framework::numpy : Framework::other;
   array.api = known.api;
@@ -258,6 +289,7 @@ Array read_array(nb::handle object, const char* name) {
       DlTensor tensor;
       if (known.api->view(object.ptr(), &tensor) != 0) {
         nb::python_error theirs;
+        if (read_inner_tensor(object, known, name, array)) break;
         if (known.is_torch) refuse_torch(object, name);
         throw theirs;
       }
@@ -268,15 +300,17 @@ Array read_array(nb::handle object, const char* name) {
       read_numpy(object, name, array);
       break;
     case Access::torch_attributes:
-      read_torch(object, name, array);
+      try {
+        read_torch(object, name, array);
+      } catch (const nb::python_error&) {
+        if (!read_inner_tensor(object, known, name, array)) throw;
+      }
       break;
     case Access::dlpack:
       read_dlpack(object, name, array);
       break;
     case Access::none:
-      throw nb::type_error((std::string(name) + " is of type " + name_of_type(object) +
-                            ": a NumPy array, a torch tensor or another array with __dlpack__ is needed")
-                               .c_str());
+      throw nb::type_error((std::string(name) + " is of type " + name_of_type(object) + ": " + kArrayNeeded).c_str());
   }
   return array;
 }
@@ -303,20 +337,17 @@ std::string device_of(const Array& array, const char* name) {
   }
 }
 
-nb::object new_array(nb::handle object, const Array& like, int ndim, const int64_t* shape, fulmen_dtype dtype, bool swap_heads) {
+nb::object new_array(nb::handle object, const Array& like, const char* name, int ndim, const int64_t* shape, fulmen_dtype dtype,
+                     bool swap_heads) {
   if (like.framework == Framework::torch) {
     int64_t strides[4];
     row_major(ndim, shape, swap_heads, strides);
-    // The cheapest call, where it gives just that.
-    const bool same = ndim == like.ndim && dtype == like.dtype && std::equal(shape, shape + ndim, like.shape) &&
-                      std::equal(strides, strides + ndim, like.strides);
-    if (same) return nb::borrow(torch_empty_like())(object);
-    if (swap_heads) return object.attr("new_empty_strided")(shape_tuple(ndim, shape), shape_tuple(ndim, strides));
-    if (dtype == like.dtype) return object.attr("new_empty")(shape_tuple(ndim, shape));
-    return object.attr("new_empty")(shape_tuple(ndim, shape), nb::arg("dtype") = torch_dtype(dtype));
+    return new_torch_tensor(object, like, ndim, shape, strides, dtype);
   }
   if (like.framework != Framework::numpy) {
-    throw nb::type_error(("q is of type " + name_of_type(object) + ": results of this kind can't be made here, pass out").c_str());
+    throw nb::type_error(
+        (std::string(name) + " is of type " + name_of_type(object) + ": results of this kind can't be made here, pass out")
+            .c_str());
   }
   if (dtype == like.dtype) return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), object.attr("dtype"));
   if (dtype != FULMEN_FP32) throw nb::type_error("a result of this dtype can't be made here");
@@ -344,9 +375,12 @@ void* stream_of(const Array& array) {
 
 Workspace new_workspace(nb::handle object, const Array& like, size_t bytes) {
   if (like.framework != Framework::torch || bytes == 0) return {};
-  static nb::handle uint8;
-  attribute_of(uint8, "torch", "uint8");
-  nb::object memory = object.attr("new_empty")(nb::int_(bytes), nb::arg("dtype") = uint8);
+  nb::object memory = new_torch_bytes(object, like, static_cast<int64_t>(bytes));
+  if (like.api != nullptr) {
+    DlTensor view{};
+    if (like.api->view(memory.ptr(), &view) != 0) throw nb::python_error();
+    return {std::move(memory), static_cast<char*>(view.data) + view.byte_offset};
+  }
   const auto address = nb::cast<uintptr_t>(memory.attr("data_ptr")());
   return {std::move(memory), reinterpret_cast<void*>(address)};  // NOLINT(performance-no-int-to-ptr)
 }

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "dlpack.h"
@@ -18,7 +19,12 @@ namespace nb = nanobind;
 // str(object).
 std::string text_of(nb::handle object);
 
-enum class Framework : int { numpy, torch, other };
+// The name of its type, for messages.
+std::string name_of_type(nb::handle object);
+
+constexpr const char* kArrayNeeded = "a NumPy array, a torch tensor or another array with __dlpack__ is needed";
+
+enum class Framework : int { other, numpy, torch };
 
 // What an array is as memory.
 struct View {
@@ -29,13 +35,14 @@ struct View {
   int64_t strides[4] = {};  // elements
 };
 
+// All zero bits until it is read: a call has a place for each argument that there is.
 struct Array : View {
   Framework framework = Framework::other;
-  DlDevice device{kDlCpu, 0};
-  bool writable = true;
-  const DlExchangeApi* api = nullptr;  // null where the framework has none
-  nb::object owner;                    // what keeps shape, strides and data alive beside the argument, if anything must
-  nb::ndarray<nb::ro> imported;        // the same for arrays read through __dlpack__
+  DlDevice device{};
+  bool read_only = false;
+  const DlExchangeApi* api = nullptr;             // null where the framework has none
+  nb::object owner;                               // what keeps shape, strides and data alive beside the argument, if anything must
+  std::unique_ptr<nb::ndarray<nb::ro>> imported;  // the same for arrays read through __dlpack__
 };
 
 // Reads the array called name in messages. Up to 4 dims. Throws TypeError for what is no array or has a dtype that no argument
@@ -47,9 +54,20 @@ bool on_host(const Array& array);
 // "cuda:1" or "hip:0": what the C ABI calls the place where the array is. Empty for a host array: the default device.
 std::string device_of(const Array& array, const char* name);
 
+// What kind of array a type's objects are, as far as the way of a call depends on it.
+enum class Kind : int {
+  numpy,
+  plain_torch,  // a tensor without a behaviour of its own
+  other         // Python finds out
+};
+Kind kind_of(nb::handle object);
+// From now on objects of that type are plain_torch.
+void set_plain_torch(nb::handle type);
+
 // A new array of like's framework and device, its contents undefined, and in logical order row-major, except that with swap_heads
-// memory has dims 1 and 2 in the other order.
-nb::object new_array(nb::handle object, const Array& like, int ndim, const int64_t* shape, fulmen_dtype dtype, bool swap_heads);
+// memory has dims 1 and 2 in the other order. name is like's in messages.
+nb::object new_array(nb::handle object, const Array& like, const char* name, int ndim, const int64_t* shape, fulmen_dtype dtype,
+                     bool swap_heads);
 // The same on the host in double (NumPy).
 nb::object new_double_array(int ndim, const int64_t* shape);
 nb::object new_boolean_array(int ndim, const int64_t* shape);

@@ -1,8 +1,6 @@
 #include "call.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 namespace fulmen::python {
 
@@ -46,118 +44,28 @@ constexpr bool is_written(Place place, bool backward) {
   return (place >= kDq && place <= kDsinks) || (!backward && (place == kOut || place == kLse));
 }
 
+// What fulmen_tensors_init and fulmen_options_init make, which is the same every time.
+const fulmen_tensors& no_tensors() {
+  static const fulmen_tensors kNone = [] {
+    fulmen_tensors none;
+    fulmen_tensors_init(&none);
+    return none;
+  }();
+  return kNone;
+}
+
+const fulmen_options& default_options() {
+  static const fulmen_options kDefault = [] {
+    fulmen_options options;
+    fulmen_options_init(&options);
+    return options;
+  }();
+  return kDefault;
+}
+
 std::string place_text(const Array& array, const char* name) {
   const std::string device = device_of(array, name);
   return device.empty() ? "the CPU" : device;
-}
-
-[[noreturn]] void wrong_type(const char* name, nb::handle value, const char* accepted) {
-  const auto given = text_of(value.type().attr("__name__"));
-  throw nb::type_error((std::string(name) + " is of type " + given + ": " + accepted + " is accepted").c_str());
-}
-
-double number(const char* name, nb::handle value) {
-  const double result = PyFloat_AsDouble(value.ptr());
-  if (result == -1.0 && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    wrong_type(name, value, "a number");
-  }
-  return result;
-}
-
-int64_t integer(const char* name, nb::handle value, int64_t low, int64_t high) {
-  int overflow = 0;
-  const int64_t result = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-  if (result == -1 && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    wrong_type(name, value, "an integer");
-  }
-  if (overflow != 0 || result < low || result > high) {
-    throw nb::value_error(
-        (std::string(name) + " is " + text_of(value) + ": " + std::to_string(low) + " to " + std::to_string(high) + " is accepted")
-            .c_str());
-  }
-  return result;
-}
-
-// Random numbers are told apart by 64 bits: negative numbers are as good as large ones.
-uint64_t any_64_bits(const char* name, nb::handle value) {
-  if (PyLong_Check(value.ptr()) == 0) wrong_type(name, value, "an integer");
-  return PyLong_AsUnsignedLongLongMask(value.ptr());
-}
-
-bool flag(const char* name, nb::handle value) {
-  if (PyBool_Check(value.ptr()) == 0) wrong_type(name, value, "True or False");
-  return value.ptr() == Py_True;
-}
-
-const char* text(const char* name, nb::handle value) {
-  const char* result = PyUnicode_Check(value.ptr()) != 0 ? PyUnicode_AsUTF8AndSize(value.ptr(), nullptr) : nullptr;
-  if (result == nullptr) {
-    PyErr_Clear();
-    wrong_type(name, value, "a str, or None,");
-  }
-  return result;
-}
-
-int32_t causal(nb::handle value) {
-  constexpr const char* kAccepted = "False, True, \"none\", \"bottom_right\" (the same as True) or \"top_left\"";
-  if (PyBool_Check(value.ptr()) != 0) return value.ptr() == Py_True ? FULMEN_CAUSAL_BOTTOM_RIGHT : FULMEN_CAUSAL_NONE;
-  if (PyUnicode_Check(value.ptr()) == 0) wrong_type("causal", value, kAccepted);
-  const std::string name = text("causal", value);
-  if (name == "none") return FULMEN_CAUSAL_NONE;
-  if (name == "bottom_right") return FULMEN_CAUSAL_BOTTOM_RIGHT;
-  if (name == "top_left") return FULMEN_CAUSAL_TOP_LEFT;
-  throw nb::value_error(("causal is \"" + name + "\": " + kAccepted + " is accepted").c_str());
-}
-
-void read_options(nb::handle tuple, Call& call) {
-  enum {
-    kScale,
-    kSoftcap,
-    kCausal,
-    kLeft,
-    kRight,
-    kDropout,
-    kSeed,
-    kOffset,
-    kDeterministic,
-    kKernel,
-    kThreads,
-    kVerify,
-    kMaxQ,
-    kMaxK
-  };
-  const auto count = PyTuple_Size(tuple.ptr());
-  if (count != kMaxQ && count != kMaxK + 1) throw nb::type_error("options: a tuple of 12 or 14 is needed");
-  const auto item = [&](int at) { return nb::handle(PyTuple_GetItem(tuple.ptr(), at)); };
-  fulmen_options& o = call.options;
-  if (!item(kScale).is_none()) {
-    o.softmax_scale = static_cast<float>(number("softmax_scale", item(kScale)));
-    // NaN says "the default" to the C ABI.
-    if (std::isnan(o.softmax_scale)) throw nb::value_error("softmax_scale is nan: a finite number, or None, is accepted");
-  }
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  o.softcap = static_cast<float>(number("softcap", item(kSoftcap)));
-  o.causal = causal(item(kCausal));
-  o.window_left = integer("window_left", item(kLeft), -1, kMost);
-  o.window_right = integer("window_right", item(kRight), -1, kMost);
-  o.dropout = static_cast<float>(number("dropout", item(kDropout)));
-  if (!item(kSeed).is_none()) {
-    call.tensors.dropout_seed = any_64_bits("dropout_seed", item(kSeed));
-  } else if (o.dropout != 0.0F) {
-    throw nb::value_error(
-        "dropout_seed is None and dropout is not 0: which elements are dropped must be said by a seed, an integer");
-  }
-  call.tensors.dropout_offset = any_64_bits("dropout_offset", item(kOffset));
-  o.deterministic = flag("deterministic", item(kDeterministic));
-  if (!item(kKernel).is_none()) call.kernel = text("kernel", item(kKernel));
-  o.kernel = call.kernel.c_str();
-  o.num_threads = static_cast<int32_t>(integer("num_threads", item(kThreads), 0, std::numeric_limits<int32_t>::max()));
-  o.verify = flag("verify", item(kVerify));
-  if (count == kMaxQ) return;
-  if (!item(kMaxQ).is_none()) o.max_seqlen_q = integer("max_seqlen_q", item(kMaxQ), 0, kMost);
-  if (!item(kMaxK).is_none()) o.max_seqlen_k = integer("max_seqlen_k", item(kMaxK), 0, kMost);
 }
 
 }  // namespace
@@ -211,27 +119,28 @@ fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
   return t;
 }
 
-Call::Call(nb::handle tuple, nb::handle option_tuple, nb::handle device_object, bool bhsd, bool writes) {
-  fulmen_tensors_init(&tensors);
-  fulmen_options_init(&options);
-  read_options(option_tuple, *this);
-  const auto given = static_cast<int>(PyTuple_Size(tuple.ptr()));
-  const auto present = [&](Place place) { return place < given && !nb::handle(PyTuple_GetItem(tuple.ptr(), place)).is_none(); };
-  layout = {bhsd, present(kCuSeqlensQ), present(kCuSeqlensK) && !present(kBlockTable)};
-  if (bhsd && (layout.packed_q || layout.packed_k)) {
+Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options(default_options()) {
+  read_options(given, *this);
+  const auto present = [&](Place place) { return given.tensors[place].is_valid(); };
+  layout = {given.bhsd, present(kCuSeqlensQ), present(kCuSeqlensK) && !present(kBlockTable)};
+  if (given.bhsd && (layout.packed_q || layout.packed_k)) {
     throw nb::value_error("layout is \"bhsd\": \"bshd\" is accepted with cu_seqlens_q or cu_seqlens_k");
   }
-  for (int at = 0; at < std::min<int>(given, kPlaces); ++at) {
-    const nb::handle object = PyTuple_GetItem(tuple.ptr(), at);
-    if (!object.is_none()) set(static_cast<Place>(at), object);
-  }
-  const bool backward = has(kDout);
-  for (int at = 0; writes && at < kPlaces; ++at) {
-    if (has(static_cast<Place>(at)) && is_written(static_cast<Place>(at), backward) && !arrays[at].writable) {
+  const bool backward = present(kDout);
+  for (int at = 0; at < kPlaces; ++at) {
+    const auto place = static_cast<Place>(at);
+    if (!present(place)) {
+      if (place <= kV) throw nb::type_error((std::string(kPlaceNames[at]) + " is None: " + kArrayNeeded).c_str());
+      continue;
+    }
+    set(place, given.tensors[at]);
+    if (writes && arrays[at].read_only && is_written(place, backward)) {
       throw nb::value_error((std::string(kPlaceNames[at]) + " is read-only: it is written").c_str());
     }
   }
-  device = device_object.is_none() ? device_of(arrays[kQ], "q") : text("device", device_object);
+  if (given.same_heads && tensors.q.shape[2] != tensors.k.shape[2])
+    throw nb::value_error("q and k have different numbers of heads");
+  if (!given.device.is_valid()) device = device_of(arrays[kQ], "q");
 }
 
 void Call::set(Place place, nb::handle object) {
@@ -254,7 +163,7 @@ nb::object Call::make(Place place, Place like, fulmen_dtype dtype, int ndim, con
   int64_t dims[4];
   std::copy_n(shape, ndim, dims);
   if (swap) std::swap(dims[1], dims[2]);
-  nb::object result = new_array(objects[like], arrays[like], ndim, dims, dtype, swap);
+  nb::object result = new_array(objects[like], arrays[like], kPlaceNames[like], ndim, dims, dtype, swap);
   set(place, result);
   return result;
 }

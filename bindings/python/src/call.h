@@ -38,6 +38,52 @@ enum Place : int {
 extern const char* const kPlaceNames[kPlaces];
 extern fulmen_tensor fulmen_tensors::* const kMembers[kPlaces];
 
+// The other arguments' order, in the tuples and behind the tensors in Arguments.
+enum Scalar : int {
+  kScale,
+  kSoftcap,
+  kCausal,
+  kWindowLeft,
+  kWindowRight,
+  kDropout,
+  kSeed,
+  kOffset,
+  kDeterministic,
+  kKernel,
+  kNumThreads,
+  kVerify,
+  kMaxSeqlenQ,
+  kMaxSeqlenK,
+  kScalars
+};
+
+// What Python gave, by place; null where a tensor is absent or None, and where a scalar has its default. The objects are the
+// caller's.
+struct Arguments {
+  nb::handle tensors[kPlaces];
+  nb::handle scalars[kScalars];
+  nb::handle device;
+  bool bhsd = false;
+  bool same_heads = false;  // whether q and k must have as many, which the tuples do not say
+
+  Arguments() = default;
+  // Of tuples, the second of which ends before or behind max_seqlen_q, max_seqlen_k.
+  Arguments(nb::handle tensor_tuple, nb::handle scalar_tuple, nb::handle device, bool bhsd);
+  // As the tuples of a forward pass; those of lengths only where one is given.
+  nb::object tensor_tuple() const;
+  nb::object scalar_tuple() const;
+
+ private:
+  bool have_lengths() const;
+};
+
+// Of an option what its type says, else TypeError, or ValueError outside of a range.
+bool flag(const char* name, nb::handle value);
+double number(const char* name, nb::handle value);
+int64_t integer(const char* name, nb::handle value, int64_t low, int64_t high);
+const char* text(const char* name, nb::handle value);  // as long as value lives
+int32_t thread_count(nb::handle num_threads);
+
 // Throws ValueError: name has that shape, what is accepted.
 [[noreturn]] void wrong_ndim(const char* name, const View& array, const char* accepted);
 
@@ -52,10 +98,8 @@ struct Layout {
 fulmen_tensor placed(Place place, const View& view, const Layout& layout);
 
 struct Call {
-  // options: (softmax_scale, softcap, causal, window_left, window_right, dropout, dropout_seed, dropout_offset, deterministic,
-  // kernel, num_threads, verify), and max_seqlen_q, max_seqlen_k where they are said. device: a name, or None for where q is.
   // writes: into the outputs that are given. Throws TypeError and ValueError, which name the argument.
-  Call(nb::handle tensors, nb::handle options, nb::handle device, bool bhsd, bool writes = true);
+  explicit Call(const Arguments& arguments, bool writes = true);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -78,6 +122,9 @@ struct Call {
  private:
   void set(Place place, nb::handle object);
 };
+
+// Of its arguments all but the tensors. Throws TypeError and ValueError, which name the argument.
+void read_options(const Arguments& arguments, Call& call);
 
 // Throws the Python exception of a status that is not FULMEN_OK, with the message of this thread's last call.
 void check(int status);

@@ -9,15 +9,7 @@
 #include "fulmen/fulmen_c.h"
 
 namespace fulmen::python {
-namespace {
-
-// In the order of the tuple.
-constexpr struct {
-  const char* name;
-  fulmen_tensor fulmen_kv_cache::* member;
-  int ndim;
-  const char* accepted;
-} kTensors[] = {
+const CacheTensor kCacheTensors[kCachePlaces] = {
     {"k_cache", &fulmen_kv_cache::k_cache, 4, "[batch, rows, kv_heads, head_dim], or pages,"},
     {"v_cache", &fulmen_kv_cache::v_cache, 4, "[batch, rows, kv_heads, head_dim_v], or pages,"},
     {"seqlens_k", &fulmen_kv_cache::seqlens_k, 1, "[batch]"},
@@ -28,7 +20,6 @@ constexpr struct {
     {"rotary_sin", &fulmen_kv_cache::rotary_sin, 2, "[positions, rotary_dim / 2]"},
     {"q", &fulmen_kv_cache::q, 4, "[batch, seqlen_q, heads, head_dim]"},
 };
-constexpr int kCount = std::size(kTensors), kSeqlens = 2, kQueries = 8;
 
 fulmen_tensor in_four_dims(const View& a) {
   fulmen_tensor t{a.data, a.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
@@ -38,33 +29,59 @@ fulmen_tensor in_four_dims(const View& a) {
   return t;
 }
 
-}  // namespace
+namespace {
 
-nb::object append_kv(nb::tuple tensors, nb::handle device, bool rotary_interleaved, bool queries_advance, int num_threads) {
-  fulmen_kv_cache call;
+struct CacheCall {
+  fulmen_kv_cache call;  // without what comes out
+  Array arrays[kCachePlaces];
+  std::string device;  // empty: the default one
+};
+
+CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
+                    nb::handle num_threads) {
+  CacheCall read;
+  auto& [call, arrays, place] = read;
   fulmen_kv_cache_init(&call);
-  call.rotary_interleaved = rotary_interleaved;
-  call.queries_advance = queries_advance;
-  call.num_threads = num_threads;
-  Array arrays[kCount];
-  for (int at = 0; at < kCount; ++at) {
-    const auto& [name, member, ndim, accepted] = kTensors[at];
+  call.rotary_interleaved = flag("rotary_interleaved", rotary_interleaved);
+  call.queries_advance = flag("queries_advance", queries_advance);
+  call.num_threads = thread_count(num_threads);
+  if (PyTuple_Size(tensors.ptr()) != kCachePlaces) throw nb::type_error("tensors: a tuple of 9 is needed");
+  for (int at = 0; at < kCachePlaces; ++at) {
+    const auto& [name, member, ndim, accepted] = kCacheTensors[at];
     const nb::handle object = PyTuple_GetItem(tensors.ptr(), at);
-    if (object.is_none()) continue;
+    if (object.is_none()) {
+      if (at <= kCacheV) throw nb::type_error((std::string(name) + " is None: " + kArrayNeeded).c_str());
+      continue;
+    }
     arrays[at] = read_array(object, name);
     if (arrays[at].ndim != ndim) wrong_ndim(name, arrays[at], accepted);
-    if (at < kSeqlens && !arrays[at].writable) throw nb::value_error((std::string(name) + " is read-only: it is written").c_str());
+    if (at <= kCacheV && arrays[at].read_only) throw nb::value_error((std::string(name) + " is read-only: it is written").c_str());
     call.*member = in_four_dims(arrays[at]);
   }
-  const auto like = [&](int at) {
+  place = device.is_none() ? device_of(arrays[kCacheK], "k_cache") : text("device", device);
+  return read;
+}
+
+}  // namespace
+
+nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
+                     nb::handle num_threads) {
+  auto [call, arrays, place] = read_call(tensors, device, rotary_interleaved, queries_advance, num_threads);
+  const auto like = [&, &arrays = arrays](int at) -> nb::object {
     const nb::handle object = PyTuple_GetItem(tensors.ptr(), at);
-    return object.is_none() ? nb::object(nb::none())
-                            : new_array(object, arrays[at], arrays[at].ndim, arrays[at].shape, arrays[at].dtype, false);
+    if (object.is_none()) return nb::none();
+    const char* name = kCacheTensors[at].name;
+    const Array& array = arrays[at];
+    if (array.framework == Framework::other) {
+      throw nb::type_error((std::string(name) + " is of type " + name_of_type(object) +
+                            ": a NumPy array or a torch tensor is needed, as a result is of its kind")
+                               .c_str());
+    }
+    return new_array(object, array, name, array.ndim, array.shape, array.dtype, false);
   };
-  nb::object lengths = like(kSeqlens), queries = like(kQueries);
+  nb::object lengths = like(kCacheSeqlens), queries = like(kQueries);
   if (!lengths.is_none()) call.seqlens_k_out = in_four_dims(read_array(lengths, "seqlens_k"));
   if (!queries.is_none()) call.q_out = in_four_dims(read_array(queries, "q"));
-  const std::string place = device.is_none() ? device_of(arrays[0], "k_cache") : nb::cast<std::string>(device);
   void* stream = stream_of(arrays[0]);
   int status = FULMEN_OK;
   {
@@ -73,6 +90,13 @@ nb::object append_kv(nb::tuple tensors, nb::handle device, bool rotary_interleav
   }
   check(status);
   return nb::make_tuple(std::move(queries), std::move(lengths));
+}
+
+void check_append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
+                     nb::handle num_threads) {
+  fulmen_kv_cache call = read_call(tensors, device, rotary_interleaved, queries_advance, num_threads).call;
+  call.q_out = call.q;
+  check(fulmen_append_kv_check(&call));
 }
 
 }  // namespace fulmen::python

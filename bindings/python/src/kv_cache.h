@@ -3,12 +3,29 @@
 
 #include <nanobind/nanobind.h>
 
+#include "array.h"
+#include "fulmen/fulmen_c.h"
+
 namespace fulmen::python {
 
-namespace nb = nanobind;
+// The order of the tensors in the tuples that Python hands over.
+struct CacheTensor {
+  const char* name;
+  fulmen_tensor fulmen_kv_cache::* member;
+  int ndim;
+  const char* accepted;
+};
+enum CachePlace : int { kCacheK, kCacheV, kCacheSeqlens, kCacheTable, kNewK, kNewV, kCos, kSin, kQueries, kCachePlaces };
+extern const CacheTensor kCacheTensors[kCachePlaces];
+
+fulmen_tensor in_four_dims(const View& view);
 
 // tensors: (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q), None where absent. Returns (rotated q or
 // None, the lengths afterwards).
-nb::object append_kv(nb::tuple tensors, nb::handle device, bool rotary_interleaved, bool queries_advance, int num_threads);
+nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
+                     nb::handle num_threads);
+// Throws what append_kv throws before it looks at pointers.
+void check_append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
+                     nb::handle num_threads);
 
 }  // namespace fulmen::python

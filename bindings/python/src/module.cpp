@@ -5,40 +5,15 @@
 #include <string>
 #include <utility>
 
+#include "attention.h"
 #include "call.h"
 #include "kv_cache.h"
-#include "run.h"
-#include "torch_observers.h"
+#include "passes.h"
+#include "torch_calls.h"
 #include "xla.h"
 
 namespace fulmen::python {
 namespace {
-
-// Of an absent tensor: in the C ABI, and as an array, which has no dims of size 1 where rows are packed.
-struct Shape {
-  int64_t dims[4];
-  int first, ndim;
-
-  const int64_t* array() const { return dims + first; }
-};
-Shape out_shape(const Call& call) {
-  const auto &q = call.tensors.q, &v = call.tensors.v;
-  const int first = call.layout.packed_q ? 1 : 0;
-  return {{q.shape[0], q.shape[1], q.shape[2], v.shape[3]}, first, 4 - first};
-}
-Shape lse_shape(const Call& call) {
-  const auto& q = call.tensors.q;
-  const int first = call.layout.packed_q ? 1 : 0;
-  return {{q.shape[0], q.shape[2], q.shape[1], 1}, first, 3 - first};
-}
-
-constexpr struct {
-  Place gradient, of;
-} kGradients[] = {{kDq, kQ}, {kDk, kK}, {kDv, kV}, {kDbias, kBias}, {kDsinks, kSinks}};
-
-void need(const Call& call, Place place) {
-  if (!call.has(place)) throw nb::type_error((std::string(kPlaceNames[place]) + " is None: an array is needed").c_str());
-}
 
 void need_host(const Call& call) {
   for (int at = 0; at < kPlaces; ++at) {
@@ -50,40 +25,12 @@ void need_host(const Call& call) {
   }
 }
 
-nb::object forward(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse) {
-  Call call(tensors, options, device, bhsd);
-  const auto result = [&](Place place, fulmen_dtype dtype, const Shape& shape) {
-    return call.has(place) ? nb::borrow(call.objects[place]) : call.make(place, kQ, dtype, shape.ndim, shape.array());
-  };
-  nb::object out = result(kOut, call.arrays[kQ].dtype, out_shape(call)), lse;
-  if (want_lse) lse = result(kLse, FULMEN_FP32, lse_shape(call));
-  run(Pass::forward, call);
-  if (!want_lse) return out;
-  return nb::make_tuple(std::move(out), std::move(lse));
+nb::object forward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse) {
+  return forward(Arguments(tensors, options, device, bhsd), want_lse);
 }
-
 // wanted: bit n asks for the n-th of dq, dk, dv, dbias, dsinks; the others are None. One that is given is written.
-nb::object backward(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, int wanted) {
-  Call call(tensors, options, device, bhsd);
-  need(call, kOut), need(call, kLse), need(call, kDout);
-  nb::object results[5];
-  int n = 0;
-  for (const auto& [gradient, of] : kGradients) {
-    nb::object& result = results[n++];
-    result = nb::none();
-    if (call.has(gradient)) {
-      result = nb::borrow(call.objects[gradient]);
-    } else if ((wanted >> (n - 1) & 1) != 0) {
-      need(call, of);
-      const Array& like = call.arrays[of];
-      int64_t shape[4];
-      std::copy_n(like.shape, like.ndim, shape);
-      if (bhsd && of <= kV) std::swap(shape[1], shape[2]);
-      result = call.make(gradient, of, like.dtype, like.ndim, shape);
-    }
-  }
-  run(Pass::backward, call);
-  return nb::make_tuple(results[0], results[1], results[2], results[3], results[4]);
+nb::object backward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, int wanted) {
+  return backward(Arguments(tensors, options, device, bhsd), wanted);
 }
 
 double* doubles(const nb::object& array) {
@@ -93,7 +40,7 @@ double* doubles(const nb::object& array) {
 
 // (out [batch, seqlen_q, heads, head_dim_v], lse [batch, heads, seqlen_q]) in double.
 nb::object reference(nb::tuple tensors, nb::tuple options, bool bhsd) {
-  Call call(tensors, options, nb::none(), bhsd);
+  Call call(Arguments(tensors, options, nb::none(), bhsd));
   need_host(call);
   if (!call.has(kOut)) call.describe(kOut, call.arrays[kQ].dtype, out_shape(call).dims);
   const Shape out_dims = out_shape(call), lse_dims = lse_shape(call);
@@ -109,7 +56,7 @@ nb::object reference(nb::tuple tensors, nb::tuple options, bool bhsd) {
 }
 
 nb::object reference_backward(nb::tuple tensors, nb::tuple options, bool bhsd, int wanted) {
-  Call call(tensors, options, nb::none(), bhsd);
+  Call call(Arguments(tensors, options, nb::none(), bhsd));
   need_host(call);
   need(call, kDout);
   call.describe(kOut, call.arrays[kQ].dtype, out_shape(call).dims);
@@ -141,7 +88,7 @@ nb::object reference_backward(nb::tuple tensors, nb::tuple options, bool bhsd, i
 
 // (ok, worst_error, baseline_error, bound, lse_error, tensor, message)
 nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
-  Call call(tensors, options, nb::none(), bhsd, false);
+  Call call(Arguments(tensors, options, nb::none(), bhsd), false);
   need_host(call);
   need(call, kOut);
   fulmen_verify_report report{};
@@ -161,7 +108,7 @@ nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
 
 // (text, kernel, workspace bytes) of the plan for such a call. No data is read.
 nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse, int wanted) {
-  Call call(tensors, options, device, bhsd, false);
+  Call call(Arguments(tensors, options, device, bhsd), false);
   const bool is_backward = wanted != 0;
   const fulmen_dtype dtype = call.arrays[kQ].dtype;
   if (!call.has(kOut)) call.describe(kOut, dtype, out_shape(call).dims);
@@ -195,7 +142,7 @@ nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool
 }
 
 nb::object dropout_mask(nb::tuple tensors, nb::tuple options, bool bhsd) {
-  Call call(tensors, options, nb::none(), bhsd);
+  Call call(Arguments(tensors, options, nb::none(), bhsd));
   call.describe(kOut, call.arrays[kQ].dtype, out_shape(call).dims);
   const fulmen_tensor &q = call.tensors.q, &k = call.tensors.k;
   const int64_t shape[4] = {q.shape[0], q.shape[2], q.shape[1], k.shape[1]};
@@ -229,6 +176,7 @@ nb::dict xla_handlers() {
   };
   add("fulmen_attention", xla::forward);
   add("fulmen_attention_backward", xla::backward);
+  add("fulmen_append_kv", xla::append_kv);
   return handlers;
 }
 
@@ -239,16 +187,26 @@ NB_MODULE(_core, m) {
   namespace nb = nanobind;
   using namespace nb::literals;
   namespace py = fulmen::python;
-  m.def("forward", &py::forward, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a);
-  m.def("backward", &py::backward, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "wanted"_a);
+  m.def("forward", &py::forward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a);
+  m.def("backward", &py::backward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "wanted"_a);
   m.def("reference", &py::reference, "tensors"_a, "options"_a, "bhsd"_a);
   m.def("reference_backward", &py::reference_backward, "tensors"_a, "options"_a, "bhsd"_a, "wanted"_a);
   m.def("verify", &py::verify, "tensors"_a, "options"_a, "bhsd"_a);
   m.def("explain", &py::explain, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a, "wanted"_a);
   m.def("dropout_mask", &py::dropout_mask, "tensors"_a, "options"_a, "bhsd"_a);
-  m.def("append_kv", &py::append_kv, "tensors"_a, "device"_a.none(), "rotary_interleaved"_a, "queries_advance"_a, "num_threads"_a);
-  m.def("set_torch_questions", &py::set_torch_questions, "questions"_a, "grad_enabled"_a, "plain_types"_a);
-  m.def("torch_observers", &py::torch_observers, "tensors"_a);
+  const auto cache = [&m](const char* name, auto function) {
+    m.def(name, function, "tensors"_a, "device"_a.none(), "rotary_interleaved"_a.none(), "queries_advance"_a.none(),
+          "num_threads"_a.none());
+  };
+  cache("append_kv", &py::append_kv);
+  cache("check_append_kv", &py::check_append_kv);
+  m.def("set_torch", &py::set_torch, "functions"_a);
+  m.def("torch_observers", &py::torch_observers_of, "tensors"_a);
+  m.def("torch_forward", &py::torch_forward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a);
+  if (PyModule_AddFunctions(m.ptr(), py::attention_methods()) != 0 || PyModule_AddFunctions(m.ptr(), py::torch_methods()) != 0) {
+    throw nb::python_error();
+  }
+  m.def("autograd_backward", &py::autograd_backward, "ctx"_a, "dout"_a.none(), "dlse"_a.none());
   m.def("devices", &py::devices);
   m.def("xla_handlers", &py::xla_handlers);
   m.attr("__version__") = fulmen_version();

@@ -1,40 +1,63 @@
 #include "plan_cache.h"
 
+#include <algorithm>
+#include <cstring>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <unordered_map>
-#include <utility>
 
 namespace fulmen::python {
 namespace {
 
-template <class T>
-void append(std::string& key, const T& value) {
-  static_assert(std::is_scalar_v<T> || std::is_array_v<T>, "padding would be part of the key");
-  key.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
+// What a plan is made of, without a place in memory that has to be asked for.
+class Key {
+ public:
+  template <class T>
+  void append(const T& value) {
+    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>, "padding would be part of the key");
+    std::memcpy(bytes_ + size_, &value, sizeof value);
+    size_ += sizeof value;
+  }
+  void append(std::string_view text) {
+    const size_t count = std::min(text.size(), kLongestText);  // a longer one names no device and no kernel
+    std::memcpy(bytes_ + size_, text.data(), count);
+    size_ += count;
+    append('\0');
+  }
+  std::string_view bytes() const { return {bytes_, size_}; }
+
+ private:
+  static constexpr size_t kLongestText = 256;
+  char bytes_[128 + kPlaces * 80 + 2 * (kLongestText + 1)];
+  size_t size_ = 0;
+};
 
 // All that planning reads: not where tensors are, nor the seed of the dropout.
-std::string key_of(Pass pass, const Call& call) {
-  std::string key;
-  key.reserve(1024);
-  append(key, pass);
+void read(Pass pass, const Call& call, Key& key) {
+  key.append(pass);
   const fulmen_options& o = call.options;
-  append(key, o.softmax_scale), append(key, o.softcap), append(key, o.causal), append(key, o.window_left);
-  append(key, o.window_right), append(key, o.num_threads), append(key, o.verify), append(key, o.dropout);
-  append(key, o.deterministic), append(key, o.max_seqlen_q), append(key, o.max_seqlen_k);
+  key.append(o.softmax_scale), key.append(o.softcap), key.append(o.causal), key.append(o.window_left);
+  key.append(o.window_right), key.append(o.num_threads), key.append(o.verify), key.append(o.dropout);
+  key.append(o.deterministic), key.append(o.max_seqlen_q), key.append(o.max_seqlen_k);
   for (int place = 0; place < kPlaces; ++place) {
     if (!call.has(static_cast<Place>(place))) continue;
     const fulmen_tensor& tensor = call.tensors.*kMembers[place];
-    append(key, place), append(key, tensor.dtype), append(key, tensor.shape), append(key, tensor.strides);
+    key.append(place), key.append(tensor.dtype), key.append(tensor.shape), key.append(tensor.strides);
   }
-  return key.append(call.device).append(1, '\0').append(call.kernel);
+  key.append(std::string_view(call.device)), key.append(std::string_view(call.kernel));
 }
+
+struct Hash {
+  using is_transparent = void;
+  size_t operator()(std::string_view key) const { return std::hash<std::string_view>()(key); }
+};
 
 struct Plans {
   std::mutex mutex;
-  std::unordered_map<std::string, SharedPlan> by_key;
+  std::unordered_map<std::string, SharedPlan, Hash, std::equal_to<>> by_key;
 };
 
 Plans& kept_plans() {
@@ -47,11 +70,12 @@ Plans& kept_plans() {
 SharedPlan find_or_make_plan(Pass pass, const Call& call, int& status) {
   constexpr size_t kMost = 256;
   Plans& kept = kept_plans();
-  std::string key = key_of(pass, call);
+  Key key;
+  read(pass, call, key);
   status = FULMEN_OK;
   {
     const std::lock_guard lock(kept.mutex);
-    if (const auto found = kept.by_key.find(key); found != kept.by_key.end()) return found->second;
+    if (const auto found = kept.by_key.find(key.bytes()); found != kept.by_key.end()) return found->second;
   }
   const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
   fulmen_plan* made = nullptr;
@@ -63,7 +87,7 @@ SharedPlan find_or_make_plan(Pass pass, const Call& call, int& status) {
   SharedPlan plan(made, [](fulmen_plan* one) { fulmen_plan_destroy(one); });
   const std::lock_guard lock(kept.mutex);
   if (kept.by_key.size() >= kMost) kept.by_key.clear();  // a run holds its own share
-  kept.by_key.insert_or_assign(std::move(key), plan);
+  kept.by_key.insert_or_assign(std::string(key.bytes()), plan);
   return plan;
 }
 

@@ -1,9 +1,7 @@
 #include "xla.h"
 
 #include <algorithm>
-#include <cfenv>
 #include <cstring>
-#include <exception>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -11,82 +9,10 @@
 
 #include "call.h"
 #include "run.h"
+#include "xla_frame.h"
 
 namespace fulmen::python::xla {
 namespace {
-
-Error* fail(const CallFrame& frame, int status, const char* message) {
-  ErrorCode code = ErrorCode::internal;
-  if (status == FULMEN_INVALID_ARGUMENT) code = ErrorCode::invalid_argument;
-  if (status == FULMEN_UNSUPPORTED) code = ErrorCode::unimplemented;
-  if (status == FULMEN_UNAVAILABLE) code = ErrorCode::unavailable;
-  if (status == FULMEN_OUT_OF_MEMORY) code = ErrorCode::resource_exhausted;
-  CreateErrorArguments arguments{offsetof(CreateErrorArguments, code) + sizeof(ErrorCode), nullptr, message, code};
-  return frame.api->create_error(&arguments);
-}
-
-// Whether XLA only asks what the handler was written for.
-bool describe(const CallFrame& frame) {
-  if (frame.extensions == nullptr || frame.extensions->type != MetadataExtension::kType) return false;
-  Metadata& metadata = *reinterpret_cast<MetadataExtension*>(frame.extensions)->metadata;
-  // What is read here has been the same in every 0.x, and struct sizes are checked, so XLA's own minor version will do.
-  metadata.version.major = 0;
-  metadata.version.minor = frame.api != nullptr ? frame.api->version.minor : 1;
-  metadata.traits = 0;
-  return true;
-}
-
-fulmen_dtype dtype_of(DataType dtype) {
-  switch (dtype) {
-    case DataType::fp16:
-      return FULMEN_FP16;
-    case DataType::bf16:
-      return FULMEN_BF16;
-    case DataType::boolean:
-      return FULMEN_BOOLEAN;
-    case DataType::int32:
-      return FULMEN_INT32;
-    default:  // another would have been refused when the call was traced
-      return FULMEN_FP32;
-  }
-}
-
-int64_t bytes_of(DataType dtype) {
-  if (dtype == DataType::boolean) return 1;
-  return dtype == DataType::fp16 || dtype == DataType::bf16 ? 2 : 4;
-}
-
-template <class T>
-T number(const Attributes& attributes, std::string_view name, DataType dtype, T otherwise) {
-  const auto* scalar = static_cast<const Scalar*>(attributes.find(name, AttributeType::scalar));
-  if (scalar == nullptr || scalar->dtype != dtype) return otherwise;
-  std::memcpy(&otherwise, scalar->value, sizeof otherwise);
-  return otherwise;
-}
-
-std::string text(const Attributes& attributes, std::string_view name) {
-  const auto* found = static_cast<const Text*>(attributes.find(name, AttributeType::string));
-  return found == nullptr ? std::string() : std::string(found->data, found->size);
-}
-
-// Dims in front of those of one call, and where in a buffer a call's part is.
-struct Mapped {
-  const Buffer* buffer;
-  int64_t bytes;  // of one call's part
-
-  Mapped(const Buffer& b, int leading) : buffer(&b), bytes(bytes_of(b.dtype)) {
-    for (int64_t d = leading; d < b.rank; ++d) bytes *= b.dims[d];
-  }
-  // The n-th of all calls, row-major over sizes.
-  char* part(int64_t n, const std::vector<int64_t>& sizes) const {
-    int64_t at = 0, pitch = 1;
-    for (auto d = static_cast<int64_t>(sizes.size()); d-- > 0; n /= sizes[d]) {
-      if (buffer->dims[d] > 1) at += n % sizes[d] * pitch;
-      pitch *= buffer->dims[d];
-    }
-    return static_cast<char*>(buffer->data) + at * bytes;
-  }
-};
 
 struct Operand {
   fulmen_tensor* tensor;
@@ -163,15 +89,8 @@ class Execution {
     for (int at = 0; at < kPlaces; ++at) {
       if ((places >> at & 1) == 0) continue;
       const Buffer& buffer = *buffers.buffers[next++];
-      View view;
-      view.data = buffer.data;
-      view.dtype = dtype_of(buffer.dtype);
-      view.ndim = static_cast<int>(buffer.rank) - leading;
-      std::copy_n(buffer.dims + leading, view.ndim, view.shape);
-      int64_t stride = 1;
-      for (int d = view.ndim; d-- > 0; stride *= std::max<int64_t>(view.shape[d], 1)) view.strides[d] = stride;
       fulmen_tensor& tensor = tensors_.*kMembers[at];
-      tensor = placed(static_cast<Place>(at), view, layout);
+      tensor = placed(static_cast<Place>(at), view_of(buffer, leading), layout);
       operands_.push_back({&tensor, Mapped(buffer, leading)});
     }
     return next;
@@ -185,38 +104,13 @@ class Execution {
   std::unique_ptr<Mapped> random_;
 };
 
-// XLA computes with denormal numbers taken for 0, which is a state of its thread. Attention does not; and a pool's threads, which a
-// call may start, keep for good what their creator had.
-class DefaultArithmetic {
- public:
-  DefaultArithmetic() {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultArithmetic() { std::fesetenv(&saved_); }
-  DefaultArithmetic(const DefaultArithmetic&) = delete;
-  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
-
- private:
-  std::fenv_t saved_;
-};
-
-Error* call(Pass pass, CallFrame* frame) {
-  if (describe(*frame)) return nullptr;
-  if (!frame->readable()) return fail(*frame, FULMEN_UNSUPPORTED, "fulmen: this XLA calls handlers in an older way; update jaxlib");
-  if (frame->stage != Stage::execute) return nullptr;
-  const DefaultArithmetic arithmetic;
-  try {
-    const int status = Execution(*frame).run(pass);
-    return status == FULMEN_OK ? nullptr : fail(*frame, status, fulmen_last_error());
-  } catch (const std::exception& error) {
-    return fail(*frame, FULMEN_INTERNAL, error.what());
-  }
-}
-
 }  // namespace
 
-Error* forward(CallFrame* frame) { return call(Pass::forward, frame); }
-Error* backward(CallFrame* frame) { return call(Pass::backward, frame); }
+Error* forward(CallFrame* frame) {
+  return handle(frame, [&] { return Execution(*frame).run(Pass::forward); });
+}
+Error* backward(CallFrame* frame) {
+  return handle(frame, [&] { return Execution(*frame).run(Pass::backward); });
+}
 
 }  // namespace fulmen::python::xla

@@ -1,4 +1,5 @@
-// Attention as custom calls of XLA, for JAX arrays on the CPU. They run on XLA's threads and know no Python.
+// Attention, and appending to a KV cache, as custom calls of XLA, for JAX arrays on the CPU. They run on XLA's threads and know no
+// Python.
 #pragma once
 
 #include "xla_ffi.h"
@@ -11,5 +12,8 @@ namespace fulmen::python::xla {
 // of the C ABI by their names, "device" and "bhsd".
 Error* forward(CallFrame* frame);
 Error* backward(CallFrame* frame);
+// The same of the tensors of kv_cache.h; results are the two caches, which take the place of the arguments, the lengths and, with
+// queries, these.
+Error* append_kv(CallFrame* frame);
 
 }  // namespace fulmen::python::xla

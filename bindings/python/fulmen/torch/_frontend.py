@@ -6,35 +6,18 @@ from typing import Any
 
 import torch
 
-from fulmen import _core
-from fulmen._arguments import PLACE_OF_LENGTHS, Framework, _frameworks, with_lengths
+from fulmen import _core, _functions
+from fulmen._arguments import PLACE_OF_LENGTHS, Framework, _frameworks
 from fulmen.torch import _ops, _transforms
-
-_SEED, _DROPOUT = 6, 5  # in the tuple of fulmen._core
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
-_observers = _core.torch_observers
-_NOBODY, _AUTOGRAD, _OTHERS = range(3)  # what it answers
-
-_core.set_torch_questions(
-    (
-        torch._C._len_torch_function_stack,
-        torch._C._len_torch_dispatch_stack,
-        _functorch_interpreter,
-        getattr(torch._C, "_is_any_autocast_enabled", lambda: True),
-        torch._C._get_tracing_state,
-        lambda: torch.autograd.forward_ad._current_level >= 0 or None,
-    ),
-    torch.is_grad_enabled,
-    (torch.Tensor, torch.nn.Parameter),
-)
+_OTHERS = 2  # what fulmen._core.torch_observers answers
 
 
-def _with_seed(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
-    """With one from torch's generator."""
-    seed = torch.empty((), dtype=torch.int64, device="cpu").random_().item()
-    return (*scalars[:_SEED], seed, *scalars[_SEED + 1 :])
+def _seed() -> int:
+    """From torch's generator."""
+    return torch.empty((), dtype=torch.int64, device="cpu").random_().item()
 
 
 class _RefuseDoubleBackward(torch.autograd.Function):
@@ -48,31 +31,19 @@ class _RefuseDoubleBackward(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q, k, v, bias, sinks, keep_mask, alibi_slopes, scalars, device, bhsd, *lengths):
-        _ops.refuse_gradient_by_slopes(ctx.needs_input_grad[6])
-        ctx.set_materialize_grads(False)
-        tensors = with_lengths((q, k, v, None, bias, keep_mask, alibi_slopes, sinks), lengths)
-        out, lse = _core.forward(tensors, scalars, device, bhsd, True)
-        ctx.save_for_backward(q, k, v, bias, sinks, keep_mask, alibi_slopes, out, lse, *lengths)
-        ctx.rest = scalars, device, bhsd
-        return out, lse
+    """Its passes are in C++: each line of Python would be a part of what a training step costs."""
+
+    forward = staticmethod(_core.autograd_forward)
 
     @staticmethod
-    def backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[Any, ...]:
-        nothing = (None,) * (len(ctx.needs_input_grad) - 5)
-        if dout is None and dlse is None:
-            return *(None,) * 5, *nothing
-        q, k, v, bias, sinks, keep_mask, alibi_slopes, out, lse, *lengths = ctx.saved_tensors
-        wanted = sum(1 << bit for bit in range(5) if ctx.needs_input_grad[bit])
-        dout = torch.zeros_like(out) if dout is None else _ops.last_dim_contiguous(dout)
-        tensors = with_lengths((q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse, dout, dlse), tuple(lengths))
-        gradients = _ops.core_backward(tensors, *ctx.rest, wanted)
-        if torch.is_grad_enabled():  # create_graph=True
-            seen = [t for t in (q, k, v, bias, sinks, dout, dlse) if t is not None and t.requires_grad]
-            if seen:
-                gradients = _RefuseDoubleBackward.apply(*gradients, *seen)[:5]
-        return *gradients, *nothing
+    def backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None = None) -> tuple[Any, ...]:
+        # In a line of Python: of anything else torch's compiled autograd warns that it can't look into it.
+        return _core.autograd_backward(ctx, dout, dlse)
+
+
+def _refuse_double_backward(gradients: tuple[Any, ...], saved: tuple[Any, ...], *cotangents: Any) -> tuple[Any, ...]:
+    seen = [t for t in (*saved, *cotangents) if t is not None and t.requires_grad]
+    return _RefuseDoubleBackward.apply(*gradients, *seen)[:5] if seen else gradients
 
 
 def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
@@ -109,23 +80,11 @@ def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | N
     """Tensors and scalars with those of LENGTHS and LONGEST, or both without."""
     if _is_compiling():
         return _dispatched(tensors, scalars, device, bhsd, want_lse)
-    observers = _observers(tensors)
-    if observers == _OTHERS:
-        return _dispatched(tensors, scalars, device, bhsd, want_lse)
-    if scalars[_DROPOUT] != 0 and scalars[_SEED] is None:
-        scalars = _with_seed(scalars)
-    if observers == _NOBODY:
-        return _core.forward(tensors, scalars, device, bhsd, want_lse)
-    q, k, v, given_out, bias, keep_mask, alibi_slopes, sinks = tensors[:8]
-    if given_out is not None:
-        raise ValueError("out is given and an input requires grad: autograd keeps a result of its own, pass out=None")
-    lengths = tensors[PLACE_OF_LENGTHS:]
-    result = _Attention.apply(q, k, v, bias, sinks, keep_mask, alibi_slopes, scalars, device, bhsd, *lengths)
-    return result if want_lse else result[0]
+    return _core.torch_forward(tensors, scalars, device, bhsd, want_lse)
 
 
 def _append_kv(tensors: tuple[Any, ...], device: str | None, interleaved: bool, advance: bool, num_threads: int) -> tuple[Any, Any]:
-    if not _is_compiling() and _observers(tensors) != _OTHERS:
+    if not _is_compiling() and _core.torch_observers(tensors) != _OTHERS:
         return _core.append_kv(tensors, device, interleaved, advance, num_threads)
     queries, lengths = torch.ops.fulmen.append_kv(*tensors, interleaved, advance, num_threads, device)
     return None if tensors[-1] is None else queries, lengths
@@ -138,6 +97,60 @@ FRAMEWORK = Framework(
     from_host=lambda array, like: torch.from_numpy(array).to(like.device),
     append_kv=_append_kv,
 )
-# Known before the first call: one that is compiled would be compiled again for the dict that it has changed.
-for _type in (torch.Tensor, torch.nn.Parameter):
+
+
+def _allocator(name: str) -> Any:
+    """What inductor's programs allocate by, in half of empty_strided's time; None where this torch has no such."""
+    function = getattr(torch._C._dynamo.guards, name, None)
+    try:
+        torch._C._dynamo.guards._empty_strided_cpu((2,), (1,), torch.float32)
+    except Exception:
+        return None
+    return function
+
+
+def _written(tensors: tuple[torch.Tensor, ...]) -> None:
+    """What torch has in C++ since it takes several: an inference tensor has no count, and none is needed."""
+    for tensor in tensors:
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+
+
+def _counts_changes() -> Any:
+    function = getattr(torch._C, "_increment_version", None)
+    try:
+        function((torch.empty(0),))
+    except Exception:
+        return _written
+    return function
+
+
+_types = (torch.Tensor, torch.nn.Parameter)
+_TORCH = {
+    "questions": (
+        torch._C._len_torch_function_stack,
+        torch._C._len_torch_dispatch_stack,
+        _functorch_interpreter,
+        getattr(torch._C, "_is_any_autocast_enabled", lambda: True),
+        torch._C._get_tracing_state,
+    ),
+    "forward_ad": torch.autograd.forward_ad,
+    "grad_enabled": torch.is_grad_enabled,
+    "deterministic": torch.are_deterministic_algorithms_enabled,
+    "seed": _seed,
+    "dispatched": _dispatched,
+    # Without the Python of Function.apply, which sees to transforms that are not there then, and unwraps.
+    "apply": super(torch.autograd.Function, _Attention).apply,
+    "refuse_double_backward": _refuse_double_backward,
+    "tensor": torch.Tensor,
+    "plain_types": _types,
+    "empty_cpu": _allocator("_empty_strided_cpu"),
+    "empty_gpu": _allocator("_empty_strided_cuda"),
+    "current_gpu": getattr(torch._C, "_cuda_getDevice", None),
+    "written": _counts_changes(),
+}
+_core.set_torch(_TORCH)
+# Known before the first call: one that is compiled would be compiled again for what it has changed.
+for _type in _types:
     _frameworks[_type] = FRAMEWORK
+_functions.being_compiled = torch.compiler.is_dynamo_compiling

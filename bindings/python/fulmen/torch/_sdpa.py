@@ -10,10 +10,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fulmen import _core
 from fulmen.torch._frontend import FRAMEWORK
 from fulmen.torch._ops import last_dim_contiguous
 
 _Tensor = torch.Tensor
+_is_compiling = torch.compiler.is_dynamo_compiling
+_straight = _core.torch_sdpa
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _torch_sdpa: Callable[..., _Tensor] = torch.nn.functional.scaled_dot_product_attention
 
@@ -40,6 +43,13 @@ def scaled_dot_product_attention(
     Returns:
       [..., heads, seqlen_q, head_dim of value], in memory positions before heads. Errors are those of fulmen.attention.
     """
+    if not _is_compiling():
+        try:
+            out = _straight(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            if out is not None:
+                return out
+        except ValueError:  # what broadcasts, and strides that kernels do not take, is seen to below
+            pass
     if is_causal and attn_mask is not None:
         raise ValueError("is_causal is True and attn_mask is given: one of the two is accepted")
     if dropout_p >= 1:
@@ -48,11 +58,6 @@ def scaled_dot_product_attention(
         return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa) * 0
     causal = "top_left" if is_causal else False
     options = (scale, 0.0, causal, -1, -1, dropout_p, None, 0, False, None, 0, False)
-    if query.dim() == 4 and key.dim() == 4 and (enable_gqa or query.size(1) == key.size(1)) and not torch.compiler.is_compiling():
-        try:
-            return _attention(query, key, value, attn_mask, options)
-        except ValueError:  # what broadcasts, and strides that kernels do not take, is seen to below
-            pass
     return _in_four_dims(query, key, value, attn_mask, options, enable_gqa)
 
 

@@ -1,0 +1,131 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include "call.h"
+#include "method.h"
+#include "passes.h"
+#include "torch_calls.h"
+
+namespace fulmen::python {
+namespace {
+
+// Where the arguments are kept until they are read: tensors, scalars, and three more.
+constexpr int kFirst = kPlaces;  // of the scalars
+enum { kDevice = kFirst + kScalars, kLayout, kReturnLse, kSlots };
+
+constexpr struct {
+  const char* name;
+  int slot;
+} kKeywords[] = {
+    {"bias", kBias},
+    {"keep_mask", kKeepMask},
+    {"alibi_slopes", kAlibiSlopes},
+    {"sinks", kSinks},
+    {"cu_seqlens_q", kCuSeqlensQ},
+    {"cu_seqlens_k", kCuSeqlensK},
+    {"seqlens_k", kSeqlensK},
+    {"leftpad_k", kLeftpadK},
+    {"block_table", kBlockTable},
+    {"max_seqlen_q", kFirst + kMaxSeqlenQ},
+    {"max_seqlen_k", kFirst + kMaxSeqlenK},
+    {"out", kOut},
+    {"return_lse", kReturnLse},
+    {"softmax_scale", kFirst + kScale},
+    {"softcap", kFirst + kSoftcap},
+    {"causal", kFirst + kCausal},
+    {"window_left", kFirst + kWindowLeft},
+    {"window_right", kFirst + kWindowRight},
+    {"dropout", kFirst + kDropout},
+    {"dropout_seed", kFirst + kSeed},
+    {"dropout_offset", kFirst + kOffset},
+    {"deterministic", kFirst + kDeterministic},
+    {"kernel", kFirst + kKernel},
+    {"num_threads", kFirst + kNumThreads},
+    {"verify", kFirst + kVerify},
+    {"device", kDevice},
+    {"layout", kLayout},
+};
+constexpr int kKnown = std::size(kKeywords);
+
+// The names as Python keeps those of a program: nearly always the same object, and found by its address.
+nb::handle* interned_names() {
+  static nb::handle* const kNames = [] {
+    auto* names = new nb::handle[kKnown];
+    for (int n = 0; n < kKnown; ++n) names[n] = PyUnicode_InternFromString(kKeywords[n].name);
+    return names;
+  }();
+  return kNames;
+}
+
+int slot_of(nb::handle keyword) {
+  const nb::handle* names = interned_names();
+  for (int n = 0; n < kKnown; ++n) {
+    if (names[n].is(keyword)) return kKeywords[n].slot;
+  }
+  for (int n = 0; n < kKnown; ++n) {
+    if (PyUnicode_CompareWithASCIIString(keyword.ptr(), kKeywords[n].name) == 0) return kKeywords[n].slot;
+  }
+  throw nb::type_error(("attention() got an unexpected keyword argument '" + text_of(keyword) + "'").c_str());
+}
+
+bool is_bhsd(nb::handle layout) {
+  if (PyUnicode_Check(layout.ptr()) != 0) {
+    if (PyUnicode_CompareWithASCIIString(layout.ptr(), "bshd") == 0) return false;
+    if (PyUnicode_CompareWithASCIIString(layout.ptr(), "bhsd") == 0) return true;
+  }
+  const nb::object given = nb::steal(PyObject_Repr(layout.ptr()));
+  if (!given.is_valid()) throw nb::python_error();
+  throw nb::value_error(("layout is " + text_of(given) +
+                         ": \"bshd\" ([batch, seqlen, heads, head_dim]) or \"bhsd\" (dims 1 and 2 exchanged) is accepted")
+                            .c_str());
+}
+
+// What Python knows to do with q: other frameworks, torch before fulmen.torch was imported.
+nb::object by_framework(const Arguments& arguments, bool want_lse) {
+  static nb::handle function;
+  if (!function.is_valid()) function = nb::object(nb::module_::import_("fulmen._functions").attr("by_framework")).release();
+  const nb::handle device = arguments.device.is_valid() ? arguments.device : nb::handle(Py_None);
+  return nb::borrow(function)(arguments.tensor_tuple(), arguments.scalar_tuple(), device, arguments.bhsd, want_lse);
+}
+
+// (q, k, v, the dict of the other arguments)
+PyObject* attention(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {
+  return for_python([&] {
+    if (count != 4 || PyDict_Check(given[3]) == 0) throw nb::type_error("attention: q, k, v and a dict are needed");
+    nb::handle slots[kSlots];
+    PyObject *keyword = nullptr, *value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(given[3], &at, &keyword, &value) != 0;) slots[slot_of(keyword)] = value;
+    Arguments arguments;
+    std::copy_n(given, 3, arguments.tensors);
+    for (int at = kOut; at < kPlaces; ++at) {
+      if (slots[at].is_valid() && !slots[at].is_none()) arguments.tensors[at] = slots[at];
+    }
+    std::copy_n(slots + kFirst, static_cast<int>(kScalars), arguments.scalars);
+    if (slots[kDevice].is_valid() && !slots[kDevice].is_none()) arguments.device = slots[kDevice];
+    if (slots[kLayout].is_valid()) arguments.bhsd = is_bhsd(slots[kLayout]);
+    const bool want_lse = slots[kReturnLse].is_valid() && flag("return_lse", slots[kReturnLse]);
+    switch (kind_of(given[0])) {
+      case Kind::numpy:
+        return forward(arguments, want_lse);
+      case Kind::plain_torch:
+        return torch_forward(arguments, want_lse);
+      default:
+        return by_framework(arguments, want_lse);
+    }
+  });
+}
+
+}  // namespace
+
+PyMethodDef* attention_methods() {
+  static PyMethodDef kMethods[] = {
+      {"attention", as_method(attention), METH_FASTCALL, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  return kMethods;
+}
+
+}  // namespace fulmen::python

@@ -1,0 +1,124 @@
+#include "torch_memory.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace fulmen::python {
+namespace {
+
+constexpr int kBytes = 5;  // beside the values of fulmen_dtype
+constexpr const char* kDtypes[] = {"float32", "float16", "bfloat16", "bool", "int32", "uint8"};
+
+struct Functions {
+  nb::object empty_cpu, empty_gpu, current_gpu, written;  // null where torch has none
+};
+
+Functions& functions() {
+  static auto* kept = new Functions;  // lives as long as the process: no destructor after Python's end
+  return *kept;
+}
+
+nb::handle dtype_object(int dtype) {
+  static nb::handle known[std::size(kDtypes)];
+  if (!known[dtype].is_valid()) known[dtype] = nb::object(nb::module_::import_("torch").attr(kDtypes[dtype])).release();
+  return known[dtype];
+}
+
+nb::object tuple_of(int ndim, const int64_t* values) {
+  nb::object tuple = nb::steal(PyTuple_New(ndim));
+  for (int d = 0; d < ndim; ++d) PyTuple_SetItem(tuple.ptr(), d, PyLong_FromLongLong(values[d]));
+  return tuple;
+}
+
+// What a tensor is made of, and that as torch's arguments.
+struct Made {
+  int ndim = 0, dtype = 0;
+  int64_t shape[4] = {}, strides[4] = {};
+  nb::object arguments;  // (shape, strides, dtype)
+
+  bool equals(const Made& other) const {
+    return ndim == other.ndim && dtype == other.dtype && std::equal(shape, shape + 4, other.shape) &&
+           std::equal(strides, strides + 4, other.strides);
+  }
+};
+
+// A model asks for the same few tensors over and over.
+nb::object arguments_of(Made made) {
+  static auto* kept = new Made[64];
+  uint64_t hash = static_cast<uint64_t>(made.dtype) * 8 + static_cast<uint64_t>(made.ndim);
+  for (int d = 0; d < made.ndim; ++d) {
+    hash = (hash ^ static_cast<uint64_t>(made.shape[d])) * 0x9E3779B97F4A7C15U + static_cast<uint64_t>(made.strides[d]);
+  }
+  Made& place = kept[(hash * 0x9E3779B97F4A7C15U) >> 58];
+  if (!place.arguments.is_valid() || !place.equals(made)) {
+    made.arguments = nb::make_tuple(tuple_of(made.ndim, made.shape), tuple_of(made.ndim, made.strides), dtype_object(made.dtype));
+    place = std::move(made);
+  }
+  return place.arguments;
+}
+
+// Whether torch's current device is the one of that index. Another one is not touched: it may be full, or somebody else's.
+bool is_current_gpu(int32_t id) {
+  if (!functions().current_gpu.is_valid()) return false;
+  const nb::object current = nb::steal(PyObject_CallNoArgs(functions().current_gpu.ptr()));
+  if (!current.is_valid()) throw nb::python_error();
+  return PyLong_AsLong(current.ptr()) == id;
+}
+
+nb::object allocate(nb::handle object, const Array& like, const Made& made) {
+  const nb::object arguments = arguments_of(made);
+  const bool on_gpu = like.device.type == kDlCuda || like.device.type == kDlRocm;
+  const nb::object& allocator = on_gpu ? functions().empty_gpu : functions().empty_cpu;
+  if (allocator.is_valid() && (on_gpu ? is_current_gpu(like.device.id) : like.device.type == kDlCpu)) {
+    nb::object result = nb::steal(PyObject_Call(allocator.ptr(), arguments.ptr(), nullptr));
+    if (result.is_valid()) return result;
+    PyErr_Clear();  // torch's own function says what is wrong, if it still is
+  }
+  const nb::object shape = nb::borrow(arguments)[0], strides = nb::borrow(arguments)[1];
+  return object.attr("new_empty_strided")(shape, strides, nb::arg("dtype") = dtype_object(made.dtype));
+}
+
+}  // namespace
+
+void set_torch_memory(nb::dict given) {
+  const auto set = [&](nb::object& to, const char* name) {
+    nb::object function = given[name];
+    to = function.is_none() ? nb::object() : std::move(function);
+  };
+  Functions& f = functions();
+  set(f.empty_cpu, "empty_cpu"), set(f.empty_gpu, "empty_gpu"), set(f.current_gpu, "current_gpu"), set(f.written, "written");
+}
+
+nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, const int64_t* shape, const int64_t* strides,
+                            fulmen_dtype dtype) {
+  Made made{ndim, dtype, {}, {}, {}};
+  std::copy_n(shape, ndim, made.shape);
+  std::copy_n(strides, ndim, made.strides);
+  return allocate(object, like, made);
+}
+
+nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes) {
+  return allocate(object, like, {1, kBytes, {bytes}, {1}, {}});
+}
+
+void torch_is_written(nb::handle tensor) {
+  // Without fulmen.torch a call of other arrays has written a tensor.
+  if (!functions().written.is_valid()) nb::module_::import_("fulmen.torch");
+  nb::borrow(functions().written)(nb::make_tuple(tensor));
+}
+
+nb::object torch_without_wrappers(nb::handle tensor) {
+  static nb::handle unwrap;
+  if (!unwrap.is_valid()) {
+    unwrap = nb::object(nb::module_::import_("torch").attr("_C").attr("_functorch").attr("unwrap_if_dead")).release();
+  }
+  nb::object outer = nb::borrow(tensor);
+  while (true) {
+    nb::object inner = nb::steal(PyObject_CallFunctionObjArgs(unwrap.ptr(), outer.ptr(), nullptr));
+    if (!inner.is_valid()) throw nb::python_error();
+    if (inner.is(outer)) return outer;
+    outer = std::move(inner);
+  }
+}
+
+}  // namespace fulmen::python

@@ -1,0 +1,28 @@
+// Torch tensors as memory: new ones, by the functions of torch that take the least to call (an output is allocated in every call),
+// those that were written, and what is inside of those that have none.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "array.h"
+
+namespace fulmen::python {
+
+// Of these names functions of torch are taken, or None where it has no such: empty_cpu and empty_gpu, of (shape, strides, dtype), a
+// tensor on the CPU, and one on the current device of CUDA or ROCm; current_gpu, the index of that; written, of a tuple of tensors:
+// counts a change of each for autograd.
+void set_torch_memory(nb::dict functions);
+
+// A tensor on the device of like, which object is, a torch tensor.
+nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, const int64_t* shape, const int64_t* strides,
+                            fulmen_dtype dtype);
+// The same of bytes: how a workspace is asked for.
+nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes);
+
+// Says to autograd that the tensor is written: a backward pass for which it was saved must not go by the new contents.
+void torch_is_written(nb::handle tensor);
+
+// Of a tensor that transforms of torch.func have left behind, the one inside, which has memory; of others, itself.
+nb::object torch_without_wrappers(nb::handle tensor);
+
+}  // namespace fulmen::python
