@@ -14,20 +14,34 @@ if [[ ${VERIFY:-quick} != none ]]; then
   for dtype in ${DTYPES:-bf16 fp16 fp32}; do "$build/fulmen" verify --device cuda:0 --grid "${VERIFY:-quick}" --dtype "$dtype"; done
   for dtype in ${DTYPES:-bf16 fp16 fp32}; do "$build/fulmen" verify --backward --device cuda:0 --grid "${VERIFY:-quick}" --dtype "$dtype"; done
 fi
-# Each family once, under the tools that watch memory and races.
+# Each family once, forward and backward, under the tools that watch memory and races.
+sanitize() # TOOL LENGTH_Q LENGTH_K HEAD_DIM [options]
+{
+  local folder
+  folder=$(mktemp -d)
+  python3 -c 'import sys, numpy as np
+folder, queries, keys, dim = sys.argv[1], *map(int, sys.argv[2:])
+for name, length in dict(q=queries, k=keys, v=keys, dout=queries).items():
+    np.save(f"{folder}/{name}.npy", np.random.standard_normal((2, length, 2, dim)).astype(np.float16))
+np.save(f"{folder}/bias.npy", np.random.standard_normal((1, 2, queries, keys)).astype(np.float16))' "$folder" "${@:2:3}"
+  local arguments=(--device cuda:0 --dtype fp16 --verify --backward "${@:5}")
+  for name in q k v bias dout out dq dk dv; do arguments+=("--$name" "$folder/$name.npy"); done
+  if timeout 240 compute-sanitizer --tool "$1" --report-api-errors no --error-exitcode 9 "$build/fulmen" run "${arguments[@]}" >"$folder/log" 2>&1; then
+    echo "$*: $(sed -n 's/.* by //p' "$folder/log" | sort -u | paste -sd' '), $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$folder/log" | tail -1)"
+  else
+    echo "$*: FAILED" && cat "$folder/log" && return 1
+  fi
+  rm -r "$folder"
+}
 if type -P compute-sanitizer >/dev/null && [[ ${SANITIZE:-yes} != no ]]; then
-  inputs=$(mktemp -d)
+  running=()
   for tool in memcheck racecheck; do
-    for lengths in "64 64" "130 150" "2 600"; do
-      python3 -c 'import sys, numpy as np
-folder, queries, keys = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-for name, length in zip("qkv", (queries, keys, keys)):
-    np.save(f"{folder}/{name}.npy", np.random.standard_normal((2, length, 2, 64)).astype(np.float16))' "$inputs" $lengths
-      timeout 120 compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 9 "$build/fulmen" run --device cuda:0 --dtype fp16 --verify \
-        --q "$inputs/q.npy" --k "$inputs/k.npy" --v "$inputs/v.npy" --out "$inputs/out.npy" | grep -v '^$'
+    for problem in "64 64 32" "64 64 128" "130 150 64" "130 150 64 --deterministic" "130 150 128" "100 80 256" "2 600 64"; do
+      sanitize $tool $problem &
+      running+=($!)
     done
   done
-  rm -r "$inputs"
+  for job in "${running[@]}"; do wait "$job"; done
 fi
 python3 first_use.py
 python3 bench.py --json "$out/bench.json" "${@:2}"
