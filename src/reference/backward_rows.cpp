@@ -17,9 +17,11 @@ BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors&
   const auto dim = static_cast<std::size_t>(problem.head_dim), dim_v = static_cast<std::size_t>(problem.head_dim_v);
   for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_, &dk_rounding_}) tensor->resize(keys * dim);
   for (std::vector<Real>* tensor : {&v_columns_, &dv_}) tensor->resize(keys * dim_v);
-  for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_}) row->resize(keys);
+  for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_, &other_scores_})
+    row->resize(keys);
   q_.resize(dim);
   dq_.resize(dim);
+  dq_rounding_.resize(dim);
   dout_.resize(dim_v);
 }
 
@@ -47,29 +49,36 @@ void BackwardHead<Real>::load(int64_t batch, int64_t kv_head) noexcept {
 }
 
 template <class Real>
+void BackwardHead<Real>::compute_scores(int64_t h, int64_t i, const AttendedKeys& keys, bool from_last, Real* to) noexcept {
+  const Problem& problem = view_.problem;
+  std::fill(to + keys.begin, to + keys.end, Real{0});
+  for (int64_t n = 0; n < problem.head_dim; ++n) {
+    const int64_t d = from_last ? problem.head_dim - 1 - n : n;
+    add_scaled(to + keys.begin, k_columns_.data() + d * problem.seqlen_k + keys.begin, q_[static_cast<std::size_t>(d)],
+               keys.end - keys.begin);
+  }
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    to[j] = rounded(to[j] * problem.softmax_scale);
+    const Real tanh = problem.softcap > 0 ? std::tanh(to[j] / problem.softcap) : Real{0};
+    softcap_slope_[static_cast<std::size_t>(j)] = 1 - tanh * tanh;
+  }
+  add_score_terms(problem, view_.tensors, batch_, h, i, keys, to, [this](Real x) { return rounded(x); });
+}
+
+template <class Real>
 RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
   const Problem& problem = view_.problem;
   const AttentionTensors& tensors = view_.tensors;
   const AttendedKeys keys(problem, tensors, batch_, h, i);
   const int64_t count = keys.end - keys.begin;
-  const auto round = [this](Real x) { return rounded(x); };
   Real *scores = scores_.data(), *p = probabilities_.data(), *dp = dprobabilities_.data(), *slope = softcap_slope_.data();
   decode_row(tensors.q.data, problem.dtype, offset_of(problem.q, batch_, i, h), problem.head_dim, q_.data());
   decode_row(tensors.dout.data, problem.dtype, offset_of(problem.dout, batch_, i, h), problem.head_dim_v, dout_.data());
   std::fill(dq_.begin(), dq_.end(), Real{0});
+  std::fill(dq_rounding_.begin(), dq_rounding_.end(), Real{0});
   std::fill(dprobabilities_.begin(), dprobabilities_.end(), Real{0});
 
-  std::fill(scores + keys.begin, scores + keys.end, Real{0});
-  for (int64_t d = 0; d < problem.head_dim; ++d) {
-    add_scaled(scores + keys.begin, k_columns_.data() + d * problem.seqlen_k + keys.begin, q_[static_cast<std::size_t>(d)], count);
-  }
-  for (int64_t j = keys.begin; j < keys.end; ++j) {
-    scores[j] = rounded(scores[j] * problem.softmax_scale);
-    const Real tanh = problem.softcap > 0 ? std::tanh(scores[j] / problem.softcap) : Real{0};
-    slope[j] = 1 - tanh * tanh;
-  }
-  add_score_terms(problem, tensors, batch_, h, i, keys, scores, round);
-
+  compute_scores(h, i, keys, false, scores);
   constexpr Real kInfinity = HUGE_VAL;
   const Real sink = sink_of(problem, tensors, h);
   Real max = sink;
@@ -79,13 +88,26 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     nan = nan || std::isnan(scores[j]);
     max = scores[j] > max ? scores[j] : max;
   }
-  if (max == -kInfinity && !nan) return {dq_.data(), dp, 0, 0, p, 0};  // nothing is attended: no gradient
+  if (max == -kInfinity && !nan) return {dq_.data(), dp, 0, 0, p, 0, 0};  // nothing is attended: no gradient
 
   const Real sink_weight = sink == -kInfinity ? Real{0} : std::exp(sink - max);
   Real sum = sink_weight;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     p[j] = keys.contains(j) ? std::exp(scores[j] - max) : Real{0};
     sum += p[j];
+  }
+  if constexpr (std::is_same_v<Real, float>) {
+    // The forward pass stores lse by scores that it added up in an order of its own, so that what rounds the largest does not
+    // cancel.
+    if (storage_ == DType::fp32) {
+      compute_scores(h, i, keys, true, other_scores_.data());
+      sum = sink_weight;
+      for (int64_t j = keys.begin; j < keys.end; ++j) {
+        if (keys.contains(j)) sum += std::exp(other_scores_[static_cast<std::size_t>(j)] - max);
+      }
+      const Real lse = max + std::log(sum);
+      sum = std::exp(lse - max);
+    }
   }
   for (int64_t j = keys.begin; j < keys.end; ++j) p[j] = rounded(p[j] / sum);
 
@@ -125,13 +147,17 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     add_scaled(dk_.data() + j * problem.head_dim, q_.data(), dscore, problem.head_dim);
     if constexpr (std::is_same_v<Real, float>) {
       const Real error = p[j] * delta_rounding * slope[j] * problem.softmax_scale;
+      add_scaled(dq_rounding_.data(), k_.data() + j * problem.head_dim, error, problem.head_dim);
       for (int64_t d = 0; d < problem.head_dim; ++d) {
         const Real of_element = error * q_[static_cast<std::size_t>(d)];
         dk_rounding_[static_cast<std::size_t>(j * problem.head_dim + d)] += of_element * of_element;
       }
     }
   }
-  return {dq_.data(), dp, rounded(-rounded(sink_weight / sum) * delta), sink_weight / sum * rounding, p, delta_rounding};
+  Real dq_rounding = 0;
+  for (const Real error : dq_rounding_) dq_rounding = std::max(dq_rounding, std::fabs(error));
+  return {dq_.data(),     dp,         rounded(-rounded(sink_weight / sum) * delta), sink_weight / sum * rounding, p,
+          delta_rounding, dq_rounding};
 }
 
 // dout . out of the row at hand, with out rounded as the forward pass stores it, and what the rounding may have changed.

@@ -8,6 +8,7 @@
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "plan/sequence_view.h"
+#include "reference/score_row.h"
 
 namespace fulmen::reference {
 
@@ -20,6 +21,7 @@ struct RowGradients {
   Real dsink_rounding;        // what rounding the stored out may have done to it; 0 in double
   const Real* probabilities;  // [seqlen_k], where something is attended
   Real delta_rounding;  // what rounding the stored out does to dout . out, and so, times a probability, to dscores; 0 in double
+  Real dq_rounding;     // the most that it does to an element of dq
 };
 
 template <class Real>
@@ -39,6 +41,8 @@ class BackwardHead {
 
  private:
   Real rounded(Real x) const noexcept;
+  // Of the row that q_ holds, [seqlen_k]; to is scores_ or other_scores_. Products are added up from the first or the last dim on.
+  void compute_scores(int64_t h, int64_t i, const AttendedKeys& keys, bool from_last, Real* to) noexcept;
   struct Delta {
     Real value, usual_error, largest_error;
   };
@@ -52,8 +56,8 @@ class BackwardHead {
   std::vector<Real> k_columns_, v_columns_;  // [dim, seqlen_k]: products whose loop runs over keys
   std::vector<Real> k_;                      // [seqlen_k, head_dim]
   std::vector<Real> dk_, dv_, dk_rounding_;
-  std::vector<Real> scores_, probabilities_, dprobabilities_, softcap_slope_, weights_;  // [seqlen_k]
-  std::vector<Real> q_, dout_, dq_;
+  std::vector<Real> scores_, probabilities_, dprobabilities_, softcap_slope_, weights_, other_scores_;  // [seqlen_k]
+  std::vector<Real> q_, dout_, dq_, dq_rounding_;  // of a row; dq_rounding_ float alone
 };
 
 extern template class BackwardHead<float>;

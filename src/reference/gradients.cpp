@@ -62,6 +62,7 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
         const RowGradients<Real> row = head.row(h, i);
         if (to.dq != nullptr) std::copy_n(row.dq, p.head_dim, to.dq + (rows.q(i) * p.num_heads + h) * p.head_dim);
         if (to.dsink_rounding != nullptr) to.dsink_rounding[rows.lse(h, i)] = row.dsink_rounding;
+        if (to.dq_rounding != nullptr) to.dq_rounding[rows.lse(h, i)] = row.dq_rounding;
         if (to.dbias == nullptr && to.dsinks == nullptr) continue;
         const std::scoped_lock lock(sums);
         if (to.dsinks != nullptr) to.dsinks[h] += row.dsink;

@@ -26,7 +26,7 @@ struct Gradients {
   Real *dq = nullptr, *dk = nullptr, *dv = nullptr, *dbias = nullptr, *dsinks = nullptr;
   // Of the shapes of dk and dbias: the squares of what rounding the stored out does to each row's part, added up.
   Real *dk_rounding = nullptr, *dbias_rounding = nullptr;
-  Real* dsink_rounding = nullptr;  // of lse_shape(): see RowGradients
+  Real *dsink_rounding = nullptr, *dq_rounding = nullptr;  // of lse_shape(): see RowGradients
 };
 
 inline int64_t elements(const Shape& shape) noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }

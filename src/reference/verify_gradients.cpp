@@ -79,14 +79,16 @@ double rounding_of_sinks(const Problem& p, const std::vector<float>& rows) {
   return worst;
 }
 
-// dk and dbias may be sums over few rows, for which the same holds: the root of the squares of what the rounding does to each.
-double rounding_of_sums(const std::vector<float>& squares) {
+double largest_finite(const std::vector<float>& values) {
   float largest = 0;
-  for (const float square : squares) {
-    if (std::isfinite(square)) largest = std::fmax(largest, square);
+  for (const float value : values) {
+    if (std::isfinite(value)) largest = std::fmax(largest, value);
   }
-  return std::sqrt(static_cast<double>(largest));
+  return largest;
 }
+
+// dk and dbias may be sums over few rows, for which the same holds: the root of the squares of what the rounding does to each.
+double rounding_of_sums(const std::vector<float>& squares) { return std::sqrt(largest_finite(squares)); }
 
 }  // namespace
 
@@ -102,15 +104,19 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors)
   auto& [dq, dk, dv, dbias, dsinks] = all;
   dq.rows = rows_of_queries(p, tensors);
   dk.rows = dv.rows = rows_of_keys(p, tensors);
-  std::vector<float> sink_rows(p.dsinks.present ? static_cast<std::size_t>(elements(p.lse_shape())) : 0);
+  const auto rows = static_cast<std::size_t>(elements(p.lse_shape()));
+  std::vector<float> sink_rows(p.dsinks.present ? rows : 0);
+  std::vector<float> query_rows(p.dq.present ? rows : 0);  // a problem may have one row
   std::vector<float> bias_squares(static_cast<std::size_t>(elements(shapes.dbias)));
   std::vector<float> key_squares(static_cast<std::size_t>(elements(shapes.dk)));
   compute_gradients<double>(p, tensors, DType::fp32,
                             {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data()});
-  compute_gradients<float>(p, tensors, p.dtype,
-                           {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(),
-                            dsinks.standard_data(), key_squares.empty() ? nullptr : key_squares.data(),
-                            bias_squares.empty() ? nullptr : bias_squares.data(), sink_rows.empty() ? nullptr : sink_rows.data()});
+  compute_gradients<float>(
+      p, tensors, p.dtype,
+      {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(), dsinks.standard_data(),
+       key_squares.empty() ? nullptr : key_squares.data(), bias_squares.empty() ? nullptr : bias_squares.data(),
+       sink_rows.empty() ? nullptr : sink_rows.data(), query_rows.empty() ? nullptr : query_rows.data()});
+  dq.least_error = largest_finite(query_rows);
   dk.least_error = rounding_of_sums(key_squares);
   dbias.least_error = rounding_of_sums(bias_squares);
   if (!sink_rows.empty()) dsinks.least_error = rounding_of_sinks(p, sink_rows);

@@ -56,7 +56,7 @@ TEST_P(BackwardGrid, EveryShapeOnce) {
   Random random(1000 + static_cast<uint64_t>(GetParam()));
   for (const Shape shape : {Shape{1, 147}, {113, 203}, {128, 217}, {108, 256}, {64, 64}}) {
     CaseSpec s = random_backward_spec(random);
-    s.batch = 1;
+    s.batch = shape.seqlen_q == 1 ? 16 : 1;  // standard attention's one row may be right by luck
     s.seqlen_q = shape.seqlen_q;
     s.seqlen_k = shape.seqlen_k;
     s.head_dim = GetParam();

@@ -46,6 +46,7 @@ TEST_P(Grid, EveryShapeOnce) {
   int runs = 0;
   for (const Shape shape : {Shape{1, 147}, {113, 203}, {128, 217}, {108, 256}, {64, 64}, {256, 512}}) {
     CaseSpec spec;
+    spec.batch = shape.seqlen_q == 1 ? 16 : 1;  // standard attention's one row may be right by luck
     spec.seqlen_q = shape.seqlen_q;
     spec.seqlen_k = shape.seqlen_k;
     spec.head_dim = GetParam();
