@@ -65,6 +65,14 @@ const Rule kRules[] = {
     {"GlobalAdd", "if (thread_id() < 16) global_add<4>(a.x + 4 * thread_id(), Words<4>{});",
      "global memory out of bounds: lane 15 adds to 16 bytes",
      "if (thread_id() < 16) global_add<0>(a.x + 4 * thread_id(), Words<4>{});"},
+    {"GlobalAlignment", "global_load(reinterpret_cast<const Words<2>*>(a.x + 1));",
+     "misaligned global memory: lane 0 reads 8 bytes",
+     "global_load(reinterpret_cast<const Words<2>*>(a.x + 2));\nglobal_load_unaligned<Words<2>>(a.x + 1);"},
+    {"GlobalAddAlignment", "global_add<1>(a.x, Words<4>{});", "misaligned global memory: lane 0 adds to 16 bytes",
+     "global_add<8>(a.x, Words<4>{});"},
+    {"LdsAlignmentOfNvidia", "lds_store(24 * thread_id() % 48, Words<4>{});",
+     "misaligned LDS access: lane 1 writes 16 bytes at offset 24", "if (thread_id() < 16) lds_store(16 * thread_id(), Words<4>{});",
+     "sm_80"},
     {"DivergentBarrier", "if (wave_id() == 0) {\nbarrier();\n} else {\nbarrier();\n}", "divergent barrier", "barrier();"},
     {"EndedLane", "if (wave_id() == 0) return;\nbarrier();", "has ended", "barrier();\nif (wave_id() == 0) return;"},
     {"LanesDisagree", "if (lane_id() < 16) {\nshuffle_xor(1.0F, 1);\n} else {\nshuffle_xor(1.0F, 1);\n}", "lanes disagree",
@@ -88,6 +96,20 @@ TEST(AsyncCopy, ArrivesAtTheWaitAndNotBefore) {
   text.body.replace(text.body.find("lds_load"), 0, "copy_wait<0>();\n");
   EXPECT_TRUE(run_text(text, x.data()).ok());
 
+  // Another wave's wait is none, and after a lane's own another needs a barrier.
+  KernelText read = text;
+  read.body.replace(read.body.find("copy_wait"), std::string::npos,
+                    "if (wave_id() == 1) copy_wait<0>();\nbarrier();\nlds_load<Words<4>>(16 * (thread_id() ^ 32));");
+  EXPECT_NE(run_text(read, x.data()).message().find("has not arrived"), std::string::npos);
+  read.body.replace(read.body.find("if (wave_id() == 1) "), 20, "");
+  EXPECT_TRUE(run_text(read, x.data()).ok());
+  read.body.replace(read.body.find("barrier();\n"), 11, "");
+  EXPECT_NE(run_text(read, x.data()).message().find("lane 0 reads"), std::string::npos);
+
+  KernelText odd = text;
+  odd.body.replace(odd.body.find("a.x + 4"), 7, "a.x + 2 + 4");
+  EXPECT_NE(run_text(odd, x.data()).message().find("misaligned global memory: lane 0 copies 16 bytes"), std::string::npos);
+
   // Into what another lane still reads: at fault from the copy's beginning on, also where a barrier lies before the wait.
   text.body =
       "lds_store(16 * thread_id(), Words<4>{});\nbarrier();\nlds_load<Words<4>>(16 * ((thread_id() + 1) % 64));\n"
@@ -108,7 +130,7 @@ TEST(WarpgroupProduct, IsDoneAtTheWaitAndNotBefore) {
                       "float d[4][8];\nfor (auto& tile : d) {\nfor (float& e : tile) e = 1.0F;\n}\n"
                       "const LdsMatrix m = LdsMatrix::of(0, 64);\n"
                       "wgmma_fence();\nwgmma<Half, false, false>(d, m, m, false);\nwgmma_commit();\n"
-                      "global_store(a.x + thread_id(), d[3][7]);\nwgmma_wait<0>();",
+                      "wgmma_wait<1>();\nwgmma_wait<0>();\nglobal_store(a.x + thread_id(), d[3][7]);",
                   .headers =
                       "#include \"targets/emulated/elements.h\"\n#include \"targets/emulated/sm80.h\"\n"
                       "#include \"targets/sm90.h\"\n",
@@ -116,11 +138,12 @@ TEST(WarpgroupProduct, IsDoneAtTheWaitAndNotBefore) {
                   .lds_bytes = 64 * 256};
   Status status = run_text(text, x.data());
   ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(x.as<float>()[77], 1.0F);
-  text.body += "\nglobal_store(a.x + thread_id(), d[3][7]);";
-  status = run_text(text, x.data());
-  ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(x.as<float>()[77], 0.0F);
+  KernelText early = text;
+  early.body.replace(early.body.find("wgmma_wait<0>();\n"), 17, "");
+  early.body += "\nwgmma_wait<0>();";
+  status = run_text(early, x.data());
+  EXPECT_NE(status.message().find("sums of a product before its wait: lane 0 writes"), std::string::npos) << status.message();
 
   // What lanes wrote, or copied, must be fenced for the matrix unit, a barrier is not enough.
   const std::string fence = "lds_fence_for_matrices();\n", commit = "wgmma_commit();\n";

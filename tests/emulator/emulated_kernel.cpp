@@ -28,8 +28,8 @@ DeviceArray::DeviceArray(std::size_t bytes) {
 }
 DeviceArray::~DeviceArray() { gpu::emulated_driver().free(0, data_); }
 
-Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes,
-                   int64_t workgroups) {
+Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes, int64_t workgroups,
+                   bool starts_early) {
   const gpu::Driver& driver = gpu::emulated_driver();
   const Result<const gpu::Compiler*> compiler = gpu::host_compiler();
   if (!compiler.ok()) return compiler.status();
@@ -41,7 +41,8 @@ Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void
   const Result<gpu::Function> function = driver.function(device, module.value(), "fulmen_kernel", lds_bytes);
   Status status = function.status();
   if (function.ok()) {
-    status = driver.launch(device, function.value(), {workgroups, request.workgroup_size, lds_bytes, nullptr, arguments, bytes});
+    status = driver.launch(device, function.value(),
+                           {workgroups, request.workgroup_size, lds_bytes, nullptr, arguments, bytes, starts_early});
   }
   driver.unload(device, module.value());
   return status;
@@ -56,7 +57,8 @@ Status run_text(const KernelText& text, void* x, int workgroups) {
                              "\n}\n}\nFULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)\n";
   const Result<std::string> whole = gpu::kernel_source_of(source, "", chip, gpu::Platform::emulated);
   if (!whole.ok()) return whole.status();
-  return run_request({"test", whole.value(), text.arch, text.workgroup_size}, text.lds_bytes, &x, sizeof(x), workgroups);
+  return run_request({"test", whole.value(), text.arch, text.workgroup_size}, text.lds_bytes, &x, sizeof(x), workgroups,
+                     text.starts_early);
 }
 
 }  // namespace fulmen::testing

@@ -16,7 +16,7 @@ static const EmulatorApi* emulator;
 
 constexpr int kWaveSize = FULMEN_WAVE_SIZE;
 
-FULMEN_DEVICE void follow_predecessors() {}  // launches come one after the other
+FULMEN_DEVICE void follow_predecessors() { emulator->follow_predecessors(); }
 
 // Where a verb was called. Verbs take it as their last, defaulted argument.
 struct Position {
@@ -54,7 +54,7 @@ FULMEN_DEVICE void lds_store(int offset, V value, Position at = Position::here()
 template <class V>
 FULMEN_DEVICE V global_load(const V* p, Position at = Position::here()) {
   V value;
-  emulator->global_read(p, &value, sizeof(V), at.file, at.line);
+  emulator->global_read(p, &value, sizeof(V), false, at.file, at.line);
   return value;
 }
 template <class V>
@@ -65,7 +65,7 @@ FULMEN_DEVICE void global_store(V* p, V value, Position at = Position::here()) {
 template <class V>
 FULMEN_DEVICE V global_load_unaligned(const void* p, Position at = Position::here()) {
   V value;
-  emulator->global_read(p, &value, sizeof(V), at.file, at.line);
+  emulator->global_read(p, &value, sizeof(V), true, at.file, at.line);
   return value;
 }
 

@@ -22,7 +22,8 @@ struct EmulatorApi {
 
   void (*lds_read)(int offset, void* to, int bytes, const char* file, int line);
   void (*lds_write)(int offset, const void* from, int bytes, const char* file, int line);
-  void (*global_read)(const void* from, void* to, int bytes, const char* file, int line);
+  // At multiples of `bytes`, unless `unaligned`.
+  void (*global_read)(const void* from, void* to, int bytes, bool unaligned, const char* file, int line);
   void (*global_write)(void* to, const void* from, int bytes, const char* file, int line);
   void (*global_add)(float* at, const float* values, int count, const char* file, int line);
 
@@ -31,10 +32,23 @@ struct EmulatorApi {
   void (*copy_commit)();
   void (*copy_wait)(int groups_left_in_flight, const char* file, int line);
 
-  // NVIDIA's wgmma: run(data), with a copy of these bytes, is called at the wait, and not before; groups as above.
-  void (*defer)(void (*run)(const void* data), const void* data, int bytes, const char* file, int line);
+  // Launch::starts_early: from here on there is what earlier launches wrote.
+  void (*follow_predecessors)();
+
+  // NVIDIA's wgmma: run(data), with a copy of these bytes, is called at the wait, and not before; groups as above. Until then the
+  // lane's sums, at sums, are the product's own, and so are 16 bytes of an operand in registers, at rows, unless that is null.
+  void (*defer)(void (*run)(const void* data), const void* data, int bytes, void* sums, int sum_bytes, const void* rows,
+                const char* file, int line);
   void (*defer_commit)();
   void (*defer_wait)(int groups_left_in_flight);
+  // wgmma.fence: between other uses of these registers and the next product. hold: sums are used from here on.
+  void (*registers_fence)();
+  void (*registers_hold)(const void* sums, const char* file, int line);
+  // All lanes of four waves execute this `operation` in the same order, with these bytes the same; at the same place, or anywhere.
+  void (*join_warpgroup)(const char* operation, const void* what, int bytes, bool anywhere, const char* file, int line);
+  // setmaxnreg: so many registers a lane, more than it had, or fewer; of a kernel that min_workgroups on a multiprocessor have room
+  // for.
+  void (*set_registers)(int count, bool more, int min_workgroups, const char* file, int line);
   // It reads LDS by another way than lanes: what a lane wrote, it fences first (fence.proxy.async).
   void (*lds_read_matrix)(int offset, void* to, int bytes, const char* file, int line);
   void (*lds_fence)();

@@ -150,7 +150,9 @@ class EmulatedDriver final : public Driver {
     emulated::LdsBanks own;
     const bool print = std::getenv("FULMEN_EMULATOR_BANKS") != nullptr;
     emulated::LdsBanks* const banks = print ? &own : emulated::LdsBankCount::active();
-    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, banks};
+    // AMD's hardware splits 16-byte accesses of rows at multiples of 8.
+    const int lds_alignment = chip.vendor == Vendor::nvidia ? 16 : 8;
+    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.starts_early, banks};
     const emulated::MemoryCheck accessible = [this](const void* p, std::size_t bytes) { return memory_.contains(p, bytes); };
     for (int64_t id = 0; id < l.workgroups; ++id) {
       std::string error = emulated::run_workgroup(shape, id, loaded.kernel, arguments, accessible);

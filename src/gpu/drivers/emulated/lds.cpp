@@ -8,8 +8,9 @@ namespace fulmen::gpu::emulated {
 
 std::string to_string(const Site& site) { return fmt::format("{}:{}", site.file, site.line); }
 
-void Lds::reset(int bytes, int waves, int wave_size) {
+void Lds::reset(int bytes, int waves, int wave_size, int most_alignment) {
   bytes_ = bytes;
+  most_alignment_ = most_alignment;
   wave_size_ = wave_size;
   wave_epochs_.assign(static_cast<std::size_t>(waves), 0);
   const auto words = static_cast<std::size_t>((bytes + 3) / 4);
@@ -17,7 +18,7 @@ void Lds::reset(int bytes, int waves, int wave_size) {
   words_.assign(words, {});
   epoch_ = 1;
   writes_ = 0;
-  fenced_.clear();
+  fences_.assign(static_cast<std::size_t>(waves * wave_size), {});
 }
 
 std::string Lds::check_range(int offset, int bytes, const char* verb, int thread, Site site) const {
@@ -25,8 +26,7 @@ std::string Lds::check_range(int offset, int bytes, const char* verb, int thread
     return fmt::format("LDS out of range: lane {} {} bytes {} to {} of {} at {}", thread, verb, offset, offset + bytes - 1, bytes_,
                        to_string(site));
   }
-  // 16-byte accesses of rows at multiples of 8 are split by the hardware; words must not be.
-  const int alignment = bytes >= 8 ? 8 : bytes;
+  const int alignment = bytes < most_alignment_ ? bytes : most_alignment_;
   if (offset % alignment != 0 || (bytes != 2 && bytes % 4 != 0)) {
     return fmt::format("misaligned LDS access: lane {} {} {} bytes at offset {} at {}", thread, verb, bytes, offset,
                        to_string(site));
@@ -82,16 +82,22 @@ std::string Lds::read(int offset, void* to, int bytes, int thread, Site site) {
 }
 
 void Lds::fence(int thread) {
-  if (fenced_.size() <= static_cast<std::size_t>(thread)) fenced_.resize(static_cast<std::size_t>(thread) + 1);
-  fenced_[static_cast<std::size_t>(thread)] = writes_;
+  Fences& own = fences_[static_cast<std::size_t>(thread)];
+  if (own.at.epoch != epoch_) own.before = own.last;
+  own.last = writes_;
+  own.at = access(thread, {});
+}
+
+int Lds::fenced(int writer, int thread) const {
+  const Fences& fences = fences_[static_cast<std::size_t>(writer)];
+  return ordered(fences.at, thread) ? fences.last : fences.before;
 }
 
 std::string Lds::read_by_matrix_unit(int offset, void* to, int bytes, int thread, Site site) {
   if (std::string wrong = read(offset, to, bytes, thread, site); !wrong.empty()) return wrong;
   for (int word = offset / 4; word < (offset + bytes) / 4; ++word) {
     const Word& w = words_[static_cast<std::size_t>(word)];
-    const auto writer = static_cast<std::size_t>(w.written.thread);
-    if (w.order <= (writer < fenced_.size() ? fenced_[writer] : 0)) continue;
+    if (w.order <= fenced(w.written.thread, thread)) continue;
     return fmt::format("LDS without a fence: a matrix unit reads bytes {} to {} at {} that lane {} wrote at {}", 4 * word,
                        4 * word + 3, to_string(site), w.written.thread, to_string(w.written.site));
   }

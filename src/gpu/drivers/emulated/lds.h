@@ -16,7 +16,7 @@ std::string to_string(const Site& site);
 class Lds {
  public:
   // Fresh and uninitialised memory for a workgroup.
-  void reset(int bytes, int waves, int wave_size);
+  void reset(int bytes, int waves, int wave_size, int most_alignment);
   // What was accessed before the barrier is ordered before what comes.
   void barrier() { ++epoch_; }
   // The same among the lanes of one wave.
@@ -27,7 +27,7 @@ class Lds {
   // A copy by cp.async: from its beginning until it has arrived its destination is nobody's.
   std::string begin_copy(int offset, int bytes, int thread, Site site);
   std::string arrive(int offset, const void* from, int bytes, int thread, Site site);
-  // Matrix units that read LDS by themselves see what a lane wrote before its last fence.
+  // Matrix units that read LDS by themselves see what a lane wrote before a fence of its own, and then a barrier.
   std::string read_by_matrix_unit(int offset, void* to, int bytes, int thread, Site site);
   void fence(int thread);
 
@@ -68,9 +68,16 @@ class Lds {
   std::vector<Word> words_;
   int bytes_ = 0;
   int wave_size_ = 1;
+  int most_alignment_ = 16;  // that an access needs
   int epoch_ = 1;
   int writes_ = 0;
-  std::vector<int> fenced_;  // of each lane: how many writes there were at its last fence
+  struct Fences {
+    int before = 0, last = 0;  // how many writes there were at the last one before this barrier, and at the last of all
+    Access at;                 // that one
+  };
+  // How many of a lane's writes are fenced for products that `thread` takes part in?
+  int fenced(int writer, int thread) const;
+  std::vector<Fences> fences_;  // of each lane
   std::vector<int> wave_epochs_;
 };
 

@@ -10,6 +10,7 @@
 #include "gpu/drivers/emulated/fibers.h"
 #include "gpu/drivers/emulated/lds.h"
 #include "gpu/drivers/emulated/lds_banks.h"
+#include "gpu/drivers/emulated/warpgroups.h"
 
 namespace fulmen::gpu::emulated {
 namespace {
@@ -28,6 +29,7 @@ constexpr const char* kWaveBarrier = "wave_barrier";
 struct Deferred {
   void (*run)(const void*) = nullptr;
   alignas(16) std::byte data[128];
+  ProductRegisters registers;
 };
 
 enum class Waits { nowhere, exchange, barrier, done };
@@ -43,6 +45,8 @@ struct Lane {
   std::deque<std::vector<AsyncCopy>> in_flight;
   std::vector<Deferred> begun;
   std::deque<std::vector<Deferred>> deferred;
+  LaneProducts products;
+  bool follows = false;  // it has waited for earlier launches, or need not
 };
 
 class Workgroup {
@@ -62,17 +66,19 @@ class Workgroup {
     note(false, offset, bytes, site);
   }
   void lds_write(int offset, const void* from, int bytes, Site site) {
+    check_values(from, bytes, "writes", site);
     check(lds_.write(offset, from, bytes, thread(), site));
     note(true, offset, bytes, site);
   }
-  void check_global(const void* address, int bytes, const char* verb, Site site);
+  void check_global(const void* address, int bytes, const char* verb, Site site, bool unaligned = false);
   void copy_async(int offset, const void* from, int bytes, int read_bytes, Site site);
   void copy_commit() {
     current_->in_flight.push_back(std::move(current_->uncommitted));
     current_->uncommitted.clear();
   }
   void copy_wait(int left);
-  void defer(void (*run)(const void*), const void* data, int bytes, Site site);
+  void follow_predecessors() { current_->follows = true; }
+  void defer(void (*run)(const void*), const void* data, int bytes, const ProductRegisters& registers);
   void defer_commit() {
     current_->deferred.push_back(std::move(current_->begun));
     current_->begun.clear();
@@ -82,6 +88,17 @@ class Workgroup {
     check(lds_.read_by_matrix_unit(offset, to, bytes, thread(), site));
   }
   void lds_fence() { lds_.fence(thread()); }
+  void registers_fence() { current_->products.fence(); }
+  void registers_hold(const void* sums, Site site) {
+    check(current_->products.hold(static_cast<const std::byte*>(sums), thread(), site));
+  }
+  void join_warpgroup(const char* operation, const void* what, int bytes, bool anywhere, Site site) {
+    check(warpgroups_.join(thread(), operation, what, bytes, anywhere, site));
+  }
+  void set_registers(int count, bool more, int min_workgroups, Site site) {
+    check(warpgroups_.set_registers(thread(), count, more, min_workgroups, site));
+  }
+  void check_values(const void* data, int bytes, const char* verb, Site site);
 
  private:
   static void enter(boost::context::detail::transfer_t from);
@@ -107,6 +124,7 @@ class Workgroup {
     if (shape_.banks != nullptr)
       accesses_[static_cast<std::size_t>(thread() % shape_.wave_size)].push_back({site, write, offset, bytes});
   }
+  void check_end();
   void count_conflicts();
   bool run_wave(int wave);
   std::string place(const Lane& lane) const {
@@ -124,6 +142,7 @@ class Workgroup {
   std::vector<Lane> lanes_;
   Lane* current_ = nullptr;
   Lds lds_;
+  Warpgroups warpgroups_;
   std::vector<std::vector<LdsAccess>> accesses_;  // of each lane of the running wave since its last collective
   // Two each wave, in turn: a lane may be at the next exchange while others still read the last one's.
   std::vector<std::byte> exchanged_;
@@ -137,6 +156,7 @@ void Workgroup::enter(boost::context::detail::transfer_t from) {
   Workgroup& group = *running;
   entered(group.scheduler_, from);
   group.kernel_(group.arguments_);
+  group.check_end();
   group.current_->waits = Waits::done;
   yield(group.scheduler_, group.current_->fiber, true);
 }
@@ -144,6 +164,7 @@ void Workgroup::enter(boost::context::detail::transfer_t from) {
 const void* Workgroup::exchange(const char* operation, const void* mine, int bytes, Site site) {
   if (bytes > kMostExchangeBytes)
     check(fmt::format("{} at {}: {} bytes, at most {} are exchanged", operation, to_string(site), bytes, kMostExchangeBytes));
+  check_values(mine, bytes, "gives to other lanes", site);
   const int wave = thread() / shape_.wave_size, lane = thread() % shape_.wave_size;
   const std::size_t buffer = static_cast<std::size_t>(2) * wave + exchanges_[static_cast<std::size_t>(wave)] % 2;
   std::byte* all = exchanged_.data() + buffer * static_cast<std::size_t>(shape_.wave_size) * kMostExchangeBytes;
@@ -152,10 +173,33 @@ const void* Workgroup::exchange(const char* operation, const void* mine, int byt
   return all;
 }
 
-void Workgroup::check_global(const void* address, int bytes, const char* verb, Site site) {
+void Workgroup::check_global(const void* address, int bytes, const char* verb, Site site, bool unaligned) {
+  if (!unaligned && reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) != 0) {
+    check(
+        fmt::format("misaligned global memory: lane {} {} {} bytes of {} at {}", thread(), verb, bytes, address, to_string(site)));
+  }
+  if (!current_->follows) {
+    check(fmt::format("early launch: lane {} {} {} bytes of global memory at {} before it waits for the launches ahead of it",
+                      thread(), verb, bytes, to_string(site)));
+  }
   if ((*accessible_)(address, static_cast<std::size_t>(bytes))) return;
   check(fmt::format("global memory out of bounds: lane {} {} {} bytes of {} at {}, outside every allocation", thread(), verb, bytes,
                     address, to_string(site)));
+}
+
+void Workgroup::check_values(const void* data, int bytes, const char* verb, Site site) {
+  if (!has_unfinished_sums(data, bytes)) return;
+  check(fmt::format("sums of a product before its wait: lane {} {} some at {}", thread(), verb, to_string(site)));
+}
+
+void Workgroup::check_end() {
+  const Lane& lane = *current_;
+  if (!lane.follows) check(fmt::format("early launch: lane {} ends and has not waited for the launches ahead of it", thread()));
+  const std::vector<Deferred>* begun = &lane.begun;
+  for (const std::vector<Deferred>& group : lane.deferred) begun = group.empty() ? begun : &group;
+  if (!begun->empty()) {
+    check(fmt::format("lane {} ends before the wait for its wgmma at {}", thread(), to_string(begun->front().registers.site)));
+  }
 }
 
 void Workgroup::copy_async(int offset, const void* from, int bytes, int read_bytes, Site site) {
@@ -176,22 +220,29 @@ void Workgroup::copy_wait(int left) {
   }
 }
 
-void Workgroup::defer(void (*run)(const void*), const void* data, int bytes, Site site) {
+void Workgroup::defer(void (*run)(const void*), const void* data, int bytes, const ProductRegisters& registers) {
   Deferred work;
   if (static_cast<std::size_t>(bytes) > sizeof(work.data)) {
-    check(fmt::format("{} bytes of data at {}: at most {} wait", bytes, to_string(site), sizeof(work.data)));
+    check(fmt::format("{} bytes of data at {}: at most {} wait", bytes, to_string(registers.site), sizeof(work.data)));
   }
+  check(current_->products.begin(registers, thread()));
   work.run = run;
+  work.registers = registers;
   std::memcpy(work.data, data, static_cast<std::size_t>(bytes));
   current_->begun.push_back(work);
 }
 
 void Workgroup::defer_wait(int left) {
   // It meets other lanes: this lane is current again when it goes on.
-  std::deque<std::vector<Deferred>>& groups = current_->deferred;
-  for (; groups.size() > static_cast<std::size_t>(left); groups.pop_front()) {
-    for (const Deferred& work : groups.front()) work.run(work.data);
+  Lane& lane = *current_;
+  for (; lane.deferred.size() > static_cast<std::size_t>(left); lane.deferred.pop_front()) {
+    for (const Deferred& work : lane.deferred.front()) {
+      check(lane.products.arrive(work.registers, thread()));
+      work.run(work.data);
+      lane.products.arrived(work.registers);
+    }
   }
+  lane.products.wait();
 }
 
 void Workgroup::count_conflicts() {
@@ -235,7 +286,8 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   error_.clear();
   accesses_.assign(shape.banks != nullptr ? static_cast<std::size_t>(shape.wave_size) : 0, {});
   const int waves = shape.workgroup_size / shape.wave_size;
-  lds_.reset(shape.lds_bytes, waves, shape.wave_size);
+  lds_.reset(shape.lds_bytes, waves, shape.wave_size, shape.lds_alignment);
+  warpgroups_.reset(shape.workgroup_size);
   exchanges_.assign(static_cast<std::size_t>(waves), 0);
   exchanged_.resize(static_cast<std::size_t>(2) * waves * shape.wave_size * kMostExchangeBytes);
   lanes_.resize(static_cast<std::size_t>(shape.workgroup_size));
@@ -247,6 +299,8 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
     lane.in_flight.clear();
     lane.begun.clear();
     lane.deferred.clear();
+    lane.products.reset();
+    lane.follows = !shape.starts_early;
     char* stack = stacks_.get(t);
     if (stack == nullptr) return "no memory for the lanes' stacks";
     start(lane.fiber, stack, enter);
@@ -265,7 +319,8 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
         break;
       }
     }
-    if (lanes_.empty() || lanes_.front().waits == Waits::done) break;
+    if (error_.empty()) error_ = warpgroups_.meet();
+    if (!error_.empty() || lanes_.empty() || lanes_.front().waits == Waits::done) break;
     lds_.barrier();
   }
   running = nullptr;
@@ -287,15 +342,17 @@ void api_lds_read(int offset, void* to, int bytes, const char* file, int line) {
 void api_lds_write(int offset, const void* from, int bytes, const char* file, int line) {
   running->lds_write(offset, from, bytes, {file, line});
 }
-void api_global_read(const void* from, void* to, int bytes, const char* file, int line) {
-  running->check_global(from, bytes, "reads", {file, line});
+void api_global_read(const void* from, void* to, int bytes, bool unaligned, const char* file, int line) {
+  running->check_global(from, bytes, "reads", {file, line}, unaligned);
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 void api_global_write(void* to, const void* from, int bytes, const char* file, int line) {
+  running->check_values(from, bytes, "writes", {file, line});
   running->check_global(to, bytes, "writes", {file, line});
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 void api_global_add(float* at, const float* values, int count, const char* file, int line) {
+  running->check_values(values, count * static_cast<int>(sizeof(float)), "adds", {file, line});
   running->check_global(at, count * static_cast<int>(sizeof(float)), "adds to", {file, line});
   // Workgroups run on several threads.
   for (int n = 0; n < count; ++n) std::atomic_ref<float>(at[n]).fetch_add(values[n], std::memory_order_relaxed);
@@ -305,21 +362,53 @@ void api_copy_async(int offset, const void* from, int bytes, int read_bytes, con
 }
 void api_copy_commit() { running->copy_commit(); }
 void api_copy_wait(int left, const char* /*file*/, int /*line*/) { running->copy_wait(left); }
-void api_defer(void (*run)(const void*), const void* data, int bytes, const char* file, int line) {
-  running->defer(run, data, bytes, {file, line});
+void api_follow_predecessors() { running->follow_predecessors(); }
+void api_defer(void (*run)(const void*), const void* data, int bytes, void* sums, int sum_bytes, const void* rows, const char* file,
+               int line) {
+  running->defer(run, data, bytes, {static_cast<std::byte*>(sums), sum_bytes, static_cast<const std::byte*>(rows), {file, line}});
 }
 void api_defer_commit() { running->defer_commit(); }
 void api_defer_wait(int left) { running->defer_wait(left); }
+void api_registers_fence() { running->registers_fence(); }
+void api_registers_hold(const void* sums, const char* file, int line) { running->registers_hold(sums, {file, line}); }
+void api_join_warpgroup(const char* operation, const void* what, int bytes, bool anywhere, const char* file, int line) {
+  running->join_warpgroup(operation, what, bytes, anywhere, {file, line});
+}
+void api_set_registers(int count, bool more, int min_workgroups, const char* file, int line) {
+  running->set_registers(count, more, min_workgroups, {file, line});
+}
 void api_lds_read_matrix(int offset, void* to, int bytes, const char* file, int line) {
   running->lds_read_matrix(offset, to, bytes, {file, line});
 }
 void api_lds_fence() { running->lds_fence(); }
 
 EmulatorApi make_api(int wave_size) {
-  return {sizeof(EmulatorApi), wave_size,           api_fail,        api_thread_id, api_workgroup_id, api_barrier,
-          api_wave_barrier,    api_exchange,        api_lds_read,    api_lds_write, api_global_read,  api_global_write,
-          api_global_add,      api_copy_async,      api_copy_commit, api_copy_wait, api_defer,        api_defer_commit,
-          api_defer_wait,      api_lds_read_matrix, api_lds_fence};
+  return {.size = sizeof(EmulatorApi),
+          .wave_size = wave_size,
+          .fail = api_fail,
+          .thread_id = api_thread_id,
+          .workgroup_id = api_workgroup_id,
+          .barrier = api_barrier,
+          .wave_barrier = api_wave_barrier,
+          .exchange = api_exchange,
+          .lds_read = api_lds_read,
+          .lds_write = api_lds_write,
+          .global_read = api_global_read,
+          .global_write = api_global_write,
+          .global_add = api_global_add,
+          .copy_async = api_copy_async,
+          .copy_commit = api_copy_commit,
+          .copy_wait = api_copy_wait,
+          .follow_predecessors = api_follow_predecessors,
+          .defer = api_defer,
+          .defer_commit = api_defer_commit,
+          .defer_wait = api_defer_wait,
+          .registers_fence = api_registers_fence,
+          .registers_hold = api_registers_hold,
+          .join_warpgroup = api_join_warpgroup,
+          .set_registers = api_set_registers,
+          .lds_read_matrix = api_lds_read_matrix,
+          .lds_fence = api_lds_fence};
 }
 
 }  // namespace

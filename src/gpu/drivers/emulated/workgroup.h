@@ -19,6 +19,8 @@ struct LaunchShape {
   int wave_size = 0;
   int workgroup_size = 0;
   int lds_bytes = 0;
+  int lds_alignment = 16;     // the most that an access needs
+  bool starts_early = false;  // Launch::starts_early
   LdsBanks* banks = nullptr;  // where bank conflicts are counted; null: they are not, which is quicker
 };
 

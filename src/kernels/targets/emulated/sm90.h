@@ -23,6 +23,7 @@ struct WarpgroupProduct {
   float (*d)[8];
   LdsMatrix a, b;
   Words<4> rows;  // else a wave's 16 rows, as sm80.h has them
+  const Words<4>* rows_at;
   bool add;
   Position at;
 
@@ -43,7 +44,12 @@ struct WarpgroupProduct {
   void begin() const {
     if constexpr (kA) piece_of_a();
     for (int t = 0; t < kTiles; ++t) piece_of_b(t);
-    emulator->defer(run, this, sizeof(*this), at.file, at.line);
+    struct {
+      unsigned long long a, b;
+      int tiles, add;
+    } const same{kA ? a.bits() : 0, b.bits(), kTiles, add ? 1 : 0};
+    emulator->join_warpgroup("wgmma", &same, sizeof(same), false, at.file, at.line);
+    emulator->defer(run, this, sizeof(*this), d, sizeof(*d) * kTiles, kA ? nullptr : rows_at, at.file, at.line);
   }
   void compute() const {
     const int l = lane_id();
@@ -88,21 +94,35 @@ struct WarpgroupProduct {
 template <class T, bool kTurnA, bool kTurnB, int kTiles>
 FULMEN_DEVICE void wgmma(float (&d)[kTiles][8], LdsMatrix a, LdsMatrix b, bool add, Position at = Position::here()) {
   using Product = WarpgroupProduct<T, kTiles, true, kTurnA, kTurnB>;
-  Product{d, a, b, {}, add, at}.begin();
+  Product{d, a, b, {}, nullptr, add, at}.begin();
 }
 template <class T, bool kTurnB, int kTiles>
 FULMEN_DEVICE void wgmma(float (&d)[kTiles][8], const Words<4>& a, LdsMatrix b, bool add, Position at = Position::here()) {
   using Product = WarpgroupProduct<T, kTiles, false, false, kTurnB>;
-  Product{d, {}, b, a, add, at}.begin();
+  Product{d, {}, b, a, &a, add, at}.begin();
 }
-FULMEN_DEVICE void wgmma_fence() {}
-FULMEN_DEVICE void wgmma_commit() { emulator->defer_commit(); }
+// Registers that a product reads stay as they are until its wait.
+template <class T, bool kTurnB, int kTiles>
+void wgmma(float (&d)[kTiles][8], const Words<4>&& a, LdsMatrix b, bool add) = delete;
+
+FULMEN_DEVICE void wgmma_fence(Position at = Position::here()) {
+  emulator->join_warpgroup("wgmma_fence", nullptr, 0, false, at.file, at.line);
+  emulator->registers_fence();
+}
+FULMEN_DEVICE void wgmma_commit(Position at = Position::here()) {
+  emulator->join_warpgroup("wgmma_commit", nullptr, 0, false, at.file, at.line);
+  emulator->defer_commit();
+}
 template <int kGroups>
-FULMEN_DEVICE void wgmma_wait() {
+FULMEN_DEVICE void wgmma_wait(Position at = Position::here()) {
+  constexpr int kLeft = kGroups;
+  emulator->join_warpgroup("wgmma_wait", &kLeft, sizeof(kLeft), true, at.file, at.line);
   emulator->defer_wait(kGroups);
 }
 template <int kTiles>
-FULMEN_DEVICE void wgmma_hold(float (& /*d*/)[kTiles][8]) {}
+FULMEN_DEVICE void wgmma_hold(float (&d)[kTiles][8], Position at = Position::here()) {
+  emulator->registers_hold(d, at.file, at.line);
+}
 FULMEN_DEVICE void lds_fence_for_matrices() { emulator->lds_fence(); }
 
 // Lane l gives the address of row l % 8 of matrix l / 8; word w is of matrix w, row l / 4, elements 2 (l % 4) and the next.
@@ -114,7 +134,19 @@ FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x, Position at = 
   lds_store(lds_offset, row, at);
 }
 
+// Of a kernel compiled for so many workgroups a multiprocessor.
+#if defined(FULMEN_MIN_WORKGROUPS)
+constexpr int kWorkgroupsOfRegisters = FULMEN_MIN_WORKGROUPS;
+#else
+constexpr int kWorkgroupsOfRegisters = 1;
+#endif
 template <int kCount>
-FULMEN_DEVICE void give_registers() {}
+FULMEN_DEVICE void give_registers(Position at = Position::here()) {
+  emulator->join_warpgroup("give_registers", nullptr, 0, false, at.file, at.line);
+  emulator->set_registers(kCount, false, kWorkgroupsOfRegisters, at.file, at.line);
+}
 template <int kCount>
-FULMEN_DEVICE void take_registers() {}
+FULMEN_DEVICE void take_registers(Position at = Position::here()) {
+  emulator->join_warpgroup("take_registers", nullptr, 0, false, at.file, at.line);
+  emulator->set_registers(kCount, true, kWorkgroupsOfRegisters, at.file, at.line);
+}
