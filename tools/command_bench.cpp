@@ -10,6 +10,7 @@
 #include "device_tensors.h"
 #include "fulmen/backend.h"
 #include "fulmen/version.h"
+#include "number_checks.h"
 #include "output_file.h"
 #include "problem_arguments.h"
 #include "progress.h"
@@ -66,13 +67,6 @@ Result<std::vector<BenchCase>> chosen_cases(const BenchArguments& arguments) {
   return cases;
 }
 
-// Fails before minutes of work when a report could not be written after them; leaves no file.
-Status check_writable(const std::string& path) {
-  if (path.empty()) return {};
-  const Result<OutputFile> file = OutputFile::create(path);
-  return file.ok() ? Status{} : file.status();
-}
-
 void print_ceilings(Progress& progress, const Ceilings& ceilings) {
   for (const CeilingKind kind : {CeilingKind::fma, CeilingKind::bf16_dot, CeilingKind::amx_bf16, CeilingKind::read}) {
     progress.line("  " + ceilings.description(kind));
@@ -115,6 +109,10 @@ bool ends_run(StatusCode code) { return code != StatusCode::out_of_memory && cod
 Status bench(BenchArguments arguments) {
   BenchSettings& settings = arguments.settings;
   if (settings.device.empty()) settings.device = default_device();
+  if (same_file(arguments.json, arguments.csv)) {
+    return {StatusCode::invalid_argument,
+            fmt::format("--json and --csv are both {}: a file of its own is needed for each", arguments.csv)};
+  }
   for (const std::string& path : {arguments.json, arguments.csv}) {
     if (Status status = check_writable(path); !status.ok()) return status;
   }
@@ -158,12 +156,13 @@ Status bench(BenchArguments arguments) {
     if (!row->standard_note.empty()) progress.line(fmt::format("{:35} standard attention {}", "", row->standard_note));
     if (!row->verified && failed.empty()) failed = name + ": " + row->verify_message;
     rows.push_back(row.value());
+    // What took minutes is kept whatever ends the run.
+    if (Status status = write_reports(arguments, rows); !status.ok()) return status;
   }
   if (ceilings) {
     progress.line("ceilings, the best of the whole run:");
     print_ceilings(progress, *ceilings);
   }
-  if (Status status = write_reports(arguments, rows); !status.ok()) return status;
   if (!failed.empty()) return {StatusCode::verification_failed, "a result is wrong: " + failed};
   if (rows.empty()) return {StatusCode::unavailable, "no case could be run"};
   return {};
@@ -187,18 +186,18 @@ Command bench_command(CLI::App& app) {
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   parser->add_option("--device", settings.device, "see `fulmen devices`");
   parser->add_option("--kernel", settings.kernel, "force a kernel by name");
-  parser->add_option("--threads", settings.num_threads, "CPU threads; 0 takes OpenMP's setting")->check(CLI::NonNegativeNumber);
+  parser->add_option("--threads", settings.num_threads, "CPU threads; 0 takes OpenMP's setting")->transform(int_from(0));
   parser->add_option("--seconds", settings.seconds, "of measuring a case, standard attention and ceilings included")
-      ->check(CLI::PositiveNumber)
+      ->check(amount(false))
       ->capture_default_str();
   parser->add_option("--max-standard", settings.max_standard_seconds, "seconds a call of standard attention may take")
-      ->check(CLI::NonNegativeNumber)
+      ->check(amount(true))
       ->capture_default_str();
   parser
       ->add_option_function<double>(
           "--max-gb", [arguments](double gb) { arguments->settings.max_bytes = static_cast<std::size_t>(gb * 1e9); },
           "leave out cases whose tensors are bigger (default 3)")
-      ->check(CLI::PositiveNumber);
+      ->check(amount(false));
   parser->add_option("--data", arguments->data, "folder of the real input")->capture_default_str();
   parser->add_option("--json", arguments->json, "write the rows as JSON");
   parser->add_option("--csv", arguments->csv, "write the rows as CSV");

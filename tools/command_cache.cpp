@@ -1,6 +1,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "commands.h"
@@ -11,6 +12,10 @@ namespace {
 
 Result<std::string> folder_or_reason() {
   std::string folder = kernel_cache_folder();
+  std::error_code error;
+  if (std::filesystem::exists(folder, error) && !std::filesystem::is_directory(folder, error)) {
+    return Status{StatusCode::unavailable, fmt::format("{} is not a folder: FULMEN_CACHE_DIR names the kernels' folder", folder)};
+  }
   if (!folder.empty()) return folder;
   return Status{StatusCode::unavailable, "there is no cache: none of FULMEN_CACHE_DIR, XDG_CACHE_HOME and HOME is set"};
 }
@@ -36,6 +41,7 @@ Status list() {
 }
 
 Status clear() {
+  if (const Result<std::string> folder = folder_or_reason(); !folder.ok()) return folder.status();
   const Result<int> count = clear_kernel_cache();
   if (!count.ok()) return count.status();
   fmt::print("{}: {} kernels deleted\n", kernel_cache_folder(), count.value());

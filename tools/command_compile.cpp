@@ -57,6 +57,11 @@ nlohmann::json json_of(const KernelReport& r) {
 }
 
 Status compile(const CompileArguments& arguments) {
+  // What would fail after minutes of work is said before.
+  for (const std::string& arch : arguments.archs) {
+    if (Status status = check_arch(arch); !status.ok()) return status;
+  }
+  if (Status status = check_writable(arguments.json); !status.ok()) return status;
   nlohmann::json rows = nlohmann::json::array();
   std::string missing, spilled;
   int measured_to_spill = 0;

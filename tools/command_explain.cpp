@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "fulmen/fulmen.h"
+#include "number_checks.h"
 #include "problem_arguments.h"
 
 namespace fulmen::tools {
@@ -89,9 +90,30 @@ Status add_gradients(const ExplainArguments& arguments, AttentionTensors& t) {
   return {};
 }
 
-Status explain(const ExplainArguments& arguments) {
+// An option that would say nothing here: a problem of numbers has no files, one of files no numbers.
+Status check_use(const CLI::App& parser, bool by_files, bool backward) {
+  constexpr const char* kNumbers[] = {"--batch",      "--seqlen-q",   "--seqlen-k",   "--head-dim",   "--head-dim-v",
+                                      "--bias-shape", "--bias-dtype", "--keep-shape", "--with-alibi", "--with-sinks"};
+  constexpr const char* kFiles[] = {"--bias",      "--keep",         "--alibi",        "--sinks",
+                                    "--bf16",      "--cu-seqlens-q", "--cu-seqlens-k", "--seqlens-k",
+                                    "--leftpad-k", "--block-table",  "--max-seqlen-q", "--max-seqlen-k"};
+  constexpr const char* kBackward[] = {"--gradients", "--dbias-shape", "--with-dlse"};
+  const auto refuse = [&](const auto& options, const char* why) -> Status {
+    for (const char* option : options) {
+      if (parser.count(option) > 0) return {StatusCode::invalid_argument, fmt::format("{}: {}", option, why)};
+    }
+    return {};
+  };
+  Status status = by_files ? refuse(kNumbers, "the problem is given by files, which say it: leave it out")
+                           : refuse(kFiles, "it goes with a problem given by files (--q, --k, --v), this one is given by numbers");
+  if (status.ok() && !backward) status = refuse(kBackward, "it is of the backward pass, --backward is needed");
+  return status;
+}
+
+Status explain(const CLI::App& parser, const ExplainArguments& arguments) {
   const ProblemArguments& given = arguments.problem;
   const bool by_files = !given.q.empty() || !given.k.empty() || !given.v.empty();
+  if (Status status = check_use(parser, by_files, arguments.backward); !status.ok()) return status;
   std::unique_ptr<LoadedProblem> files;
   AttentionTensors tensors;
   if (by_files) {
@@ -129,20 +151,20 @@ Command explain_command(CLI::App& app) {
   auto arguments = std::make_shared<ExplainArguments>();
   CLI::App* parser = app.add_subcommand("explain", "say which kernel would run a problem and why each other one would not");
   add_problem_options(*parser, arguments->problem);
-  parser->add_option("--batch", arguments->batch, "instead of files: the problem's numbers")->check(CLI::NonNegativeNumber);
-  parser->add_option("--seqlen-q", arguments->seqlen_q)->check(CLI::NonNegativeNumber);
-  parser->add_option("--seqlen-k", arguments->seqlen_k, "--seqlen-q when not given")->check(CLI::NonNegativeNumber);
-  parser->add_option("--head-dim", arguments->head_dim)->check(CLI::PositiveNumber);
-  parser->add_option("--head-dim-v", arguments->head_dim_v, "--head-dim when not given")->check(CLI::PositiveNumber);
+  parser->add_option("--batch", arguments->batch, "instead of files: the problem's numbers")->transform(int64_from(0));
+  parser->add_option("--seqlen-q", arguments->seqlen_q, "queries")->transform(int64_from(0));
+  parser->add_option("--seqlen-k", arguments->seqlen_k, "--seqlen-q when not given")->transform(int64_from(0));
+  parser->add_option("--head-dim", arguments->head_dim, "of queries and keys")->transform(int64_from(1));
+  parser->add_option("--head-dim-v", arguments->head_dim_v, "--head-dim when not given")->transform(int64_from(1));
   parser->add_option("--bias-shape", arguments->bias_shape, "a bias of batch,head,seqlen_q,seqlen_k, 1 where all are the same")
       ->delimiter(',')
       ->expected(4);
   parser->add_option("--bias-dtype", arguments->bias_dtype, "--dtype when not given")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   parser->add_option("--keep-shape", arguments->keep_shape, "a mask of batch,head,seqlen_q,seqlen_k")->delimiter(',')->expected(4);
-  parser->add_flag("--with-alibi", arguments->alibi);
-  parser->add_flag("--with-sinks", arguments->sinks);
-  parser->add_flag("--with-lse", arguments->lse);
+  parser->add_flag("--with-alibi", arguments->alibi, "ALiBi slopes, fp32 [head]");
+  parser->add_flag("--with-sinks", arguments->sinks, "attention sinks, fp32 [head]");
+  parser->add_flag("--with-lse", arguments->lse, "the log-sum-exp is wanted, too");
   parser->add_flag("--backward", arguments->backward, "the backward pass of the problem");
   parser
       ->add_option("--gradients", arguments->gradients,
@@ -153,8 +175,8 @@ Command explain_command(CLI::App& app) {
       ->add_option("--dbias-shape", arguments->dbias_shape, "backward: batch,head,seqlen_q,seqlen_k, the sum over those that are 1")
       ->delimiter(',')
       ->expected(4);
-  parser->add_flag("--with-dlse", arguments->dlse);
-  return {parser, [arguments] { return explain(*arguments); }};
+  parser->add_flag("--with-dlse", arguments->dlse, "backward: with a gradient by the log-sum-exp");
+  return {parser, [parser, arguments] { return explain(*parser, *arguments); }};
 }
 
 }  // namespace fulmen::tools

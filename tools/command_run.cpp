@@ -12,6 +12,8 @@
 #include "commands.h"
 #include "device_tensors.h"
 #include "fulmen/fulmen.h"
+#include "number_checks.h"
+#include "output_file.h"
 #include "problem_arguments.h"
 
 namespace fulmen::tools {
@@ -49,18 +51,41 @@ Status check_names(const RunArguments& a) {
     return invalid(fmt::format("{} would write what --forward-out and --forward-lse read: there is no forward pass to compute",
                                a.out.empty() ? "--lse" : "--out"));
   }
-  const std::pair<const char*, const std::string*> all[] = {{"--out", &a.out},
-                                                            {"--lse", &a.lse},
-                                                            {"--dq", &a.backward.dq},
-                                                            {"--dk", &a.backward.dk},
-                                                            {"--dv", &a.backward.dv},
-                                                            {"--dbias", &a.backward.dbias},
-                                                            {"--dsinks", &a.backward.dsinks}};
-  for (const auto& one : all) {
-    for (const auto* other = std::begin(all); other->second != one.second; ++other) {
-      if (!one.second->empty() && *one.second == *other->second) {
-        return invalid(fmt::format("{} and {} are both {}", other->first, one.first, *one.second));
-      }
+  struct File {
+    const char* option;
+    const std::string& path;
+  };
+  const ProblemArguments& p = a.problem;
+  const BackwardArguments& g = a.backward;
+  const SequenceArguments& n = p.sequences;
+  const File read[] = {{"--q", p.q},
+                       {"--k", p.k},
+                       {"--v", p.v},
+                       {"--bias", p.bias},
+                       {"--keep", p.keep},
+                       {"--alibi", p.alibi},
+                       {"--sinks", p.sinks},
+                       {"--dout", g.dout},
+                       {"--dlse", g.dlse},
+                       {"--forward-out", g.forward_out},
+                       {"--forward-lse", g.forward_lse},
+                       {"--cu-seqlens-q", n.cu_seqlens_q},
+                       {"--cu-seqlens-k", n.cu_seqlens_k},
+                       {"--seqlens-k", n.seqlens_k},
+                       {"--leftpad-k", n.leftpad_k},
+                       {"--block-table", n.block_table}};
+  const File written[] = {{"--out", a.out}, {"--lse", a.lse},     {"--dq", g.dq},        {"--dk", g.dk},
+                          {"--dv", g.dv},   {"--dbias", g.dbias}, {"--dsinks", g.dsinks}};
+  for (const File& one : written) {
+    for (const File* other = std::begin(written); other != &one; ++other) {
+      if (!same_file(one.path, other->path)) continue;
+      return invalid(
+          fmt::format("{} and {} are both {}: a file of its own is needed for each", other->option, one.option, one.path));
+    }
+    for (const File& input : read) {
+      if (!same_file(one.path, input.path)) continue;
+      return invalid(
+          fmt::format("{} {}: {} reads it, and it would be replaced: another file is needed", one.option, one.path, input.option));
     }
   }
   return {};
@@ -184,9 +209,9 @@ Command run_command(CLI::App& app) {
   parser->add_option("--out", arguments->out, "the output, in the layout and dtype of the computation (bf16 as uint16)");
   parser->add_option("--lse", arguments->lse, "also write the log-sum-exp of each row, fp32 [batch, head, seqlen_q]");
   parser->add_option("--dropout-seed", arguments->dropout_seed, "which random numbers dropout takes: the same mask for the same")
-      ->check(CLI::NonNegativeNumber);
+      ->transform(any_uint64());
   parser->add_option("--dropout-offset", arguments->dropout_offset, "seed and offset, forward and backward, on every device")
-      ->check(CLI::NonNegativeNumber);
+      ->transform(any_uint64());
   add_backward_options(*parser, arguments->backward);
   parser->add_flag("--verify", arguments->problem.verify,
                    "check the result against the double-precision reference; exit 1 if it fails");

@@ -13,6 +13,7 @@
 #include "compile_ahead.h"
 #include "device_tensors.h"
 #include "fulmen/fulmen.h"
+#include "number_checks.h"
 #include "problem_arguments.h"
 #include "progress.h"
 #include "verify_grid.h"
@@ -183,8 +184,9 @@ Command verify_command(CLI::App& app) {
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   parser->add_option("--device", arguments->device, "see `fulmen devices`");
   parser->add_option("--kernel", arguments->kernel, "one kernel; every one that supports a problem when not given");
-  parser->add_option("--seed", arguments->seed, "of the random inputs; a new one each time when not given");
-  parser->add_option("--threads", arguments->threads, "CPU threads; 0 takes OpenMP's setting")->check(CLI::NonNegativeNumber);
+  parser->add_option("--seed", arguments->seed, "of the random inputs; a new one each time when not given")
+      ->transform(any_uint64());
+  parser->add_option("--threads", arguments->threads, "CPU threads; 0 takes OpenMP's setting")->transform(int_from(0));
   return {parser, [arguments] { return verify(*arguments); }};
 }
 

@@ -3,10 +3,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <iostream>
 #include <string>
+#include <system_error>
 
 #include "commands.h"
 #include "fulmen/compile.h"
@@ -30,7 +34,35 @@ int report(const Status& status) {
   }
 }
 
+// An empty value is what a script's unset variable leaves: taken as "not given" it would, say, drop a mask without a word.
+Status check_values(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const bool assigned = argument.starts_with("--") && argument.find('=') == argument.size() - 1;
+    if (!argument.empty() && !assigned) continue;
+    const std::string option = assigned ? argument.substr(0, argument.size() - 1) : argv[i - 1];
+    return {StatusCode::invalid_argument, fmt::format("{}: an empty value is given: leave the option out, or say one", option)};
+  }
+  return {};
+}
+
+// What was printed may wait in a buffer for a disk that is full.
+Status flush_output() {
+  errno = 0;
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return {};
+  return {StatusCode::unavailable,
+          fmt::format("cannot write the standard output: {}", errno != 0 ? std::strerror(errno) : "it is full or closed")};
+}
+
+// The command's own failure is the one to tell.
+int finish(const Status& status) {
+  const Status flushed = flush_output();
+  return report(status.ok() ? flushed : status);
+}
+
 int run(int argc, char** argv) {
+  if (Status status = check_values(argc, argv); !status.ok()) return report(status);
   CLI::App app{"Exact attention as one fused operation", "fulmen"};
   app.set_version_flag("--version", std::string("fulmen ") + fulmen::version());
   const std::array commands{fulmen::tools::devices_command(app), fulmen::tools::run_command(app),
@@ -40,12 +72,15 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {
-    return app.exit(request);  // --help, --version
+    app.exit(request);  // --help, --version
+    return finish({});
+  } catch (const CLI::ConversionError& error) {
+    return report({StatusCode::invalid_argument, fmt::format("{}: it is too large, or not such a number", error.what())});
   } catch (const CLI::ParseError& error) {
     return report({StatusCode::invalid_argument, error.what()});
   }
   for (const auto& command : commands) {
-    if (command.parser->parsed()) return report(command.run());
+    if (command.parser->parsed()) return finish(command.run());
   }
   return report({StatusCode::invalid_argument,
                  "a subcommand is needed: devices, run, explain, verify, bench, compile or cache (--help tells more)"});
@@ -78,6 +113,8 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
     return report({StatusCode::out_of_memory, "no memory"});
+  } catch (const std::system_error& error) {  // of fmt::print
+    return report({StatusCode::unavailable, error.what()});
   } catch (const std::exception& error) {
     return report({StatusCode::internal, error.what()});
   }

@@ -5,35 +5,104 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 namespace fulmen::tools {
+namespace {
 
-OutputFile::OutputFile(std::string path, std::string temporary, int descriptor)
+// Names of temporary files that a signal's handler removes. More than there are files in one command.
+std::array<std::atomic<char*>, 16> unfinished{};
+
+void remove_unfinished(int signal) {
+  for (const std::atomic<char*>& name : unfinished) {
+    if (const char* path = name.load(); path != nullptr) ::unlink(path);
+  }
+  ::raise(signal);  // SA_RESETHAND: the default action now
+}
+
+// A signal that is ignored (nohup), or handled by somebody else, stays so.
+void watch_signals() {
+  struct sigaction ours{};
+  ours.sa_handler = remove_unfinished;
+  ours.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before{};
+    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) ::sigaction(signal, &ours, nullptr);
+  }
+}
+
+void remember(char* path) {
+  watch_signals();
+  for (std::atomic<char*>& name : unfinished) {
+    char* none = nullptr;
+    if (name.compare_exchange_strong(none, path)) return;
+  }
+}
+
+void forget(const char* path) {
+  for (std::atomic<char*>& name : unfinished) {
+    if (name.load() == path) name = nullptr;
+  }
+}
+
+// What a symbolic link leads to, also where nothing is there yet.
+std::filesystem::path followed(std::filesystem::path path) {
+  std::error_code error;
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links) {
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = path.parent_path() / target;
+  }
+  return path;
+}
+
+}  // namespace
+
+bool same_file(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty()) return false;
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  const auto name = [&](const std::string& path) {
+    const std::filesystem::path whole = std::filesystem::absolute(followed(path), error);
+    return std::filesystem::weakly_canonical(whole.parent_path(), error) / whole.filename();
+  };
+  return name(a) == name(b);
+}
+
+OutputFile::OutputFile(std::string path, std::unique_ptr<char[]> temporary, int descriptor)
     : path_(std::move(path)), temporary_(std::move(temporary)), descriptor_(descriptor) {}
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_(std::exchange(other.temporary_, {})),
-      descriptor_(std::exchange(other.descriptor_, -1)) {}
+    : path_(std::move(other.path_)), temporary_(std::move(other.temporary_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 OutputFile::~OutputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (temporary_ == nullptr) return;
+  ::unlink(temporary_.get());
+  forget(temporary_.get());
 }
 
-Result<OutputFile> OutputFile::create(const std::string& path) {
+Result<OutputFile> OutputFile::create(const std::string& asked) {
+  const auto cannot = [&](const char* why) {
+    return Status{StatusCode::unavailable, fmt::format("cannot write '{}': {}", asked, why)};
+  };
+  const std::string path = followed(asked).string();
   struct stat existing{};
   const bool exists = ::stat(path.c_str(), &existing) == 0;
-  if (path.empty() || (exists && !S_ISREG(existing.st_mode))) {
-    return Status{StatusCode::unavailable, fmt::format("cannot write '{}': it is not a regular file's name", path)};
-  }
-  std::string temporary = path + ".XXXXXX";
-  const int descriptor = ::mkstemp(temporary.data());
-  if (descriptor < 0) return Status{StatusCode::unavailable, fmt::format("cannot write '{}': {}", path, std::strerror(errno))};
+  if (path.empty() || (exists && !S_ISREG(existing.st_mode))) return cannot("it is not a regular file's name");
+  const std::string pattern = path + ".XXXXXX";
+  auto temporary = std::make_unique<char[]>(pattern.size() + 1);
+  std::memcpy(temporary.get(), pattern.c_str(), pattern.size() + 1);
+  const int descriptor = ::mkstemp(temporary.get());
+  if (descriptor < 0) return cannot(std::strerror(errno));
+  remember(temporary.get());
   // mkstemp makes a private file; the result should look like any other new file, or keep the mode of the one it replaces.
   const mode_t mask = ::umask(0);
   ::umask(mask);
@@ -55,11 +124,18 @@ Status OutputFile::write(std::span<const std::byte> bytes) {
 Status OutputFile::commit() {
   // close() is where a full network disk reports its error.
   const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (closed != 0 || ::rename(temporary_.get(), path_.c_str()) != 0) {
     return {StatusCode::unavailable, fmt::format("cannot write '{}': {}", path_, std::strerror(errno))};
   }
-  temporary_.clear();
+  forget(temporary_.get());
+  temporary_.reset();
   return {};
+}
+
+Status check_writable(const std::string& path) {
+  if (path.empty()) return {};
+  const Result<OutputFile> file = OutputFile::create(path);
+  return file.ok() ? Status{} : file.status();
 }
 
 Status write_text_file(const std::string& path, const std::string& text) {

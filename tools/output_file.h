@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,10 +11,12 @@
 
 namespace fulmen::tools {
 
-// A file that is written beside its final name and renamed by commit(). Destroyed before that it leaves nothing behind.
+// A file that is written beside its final name and renamed by commit(). Destroyed before that it leaves nothing behind, and so does
+// a program that SIGINT, SIGTERM or SIGHUP ends.
 class OutputFile {
  public:
-  // Opens the temporary file. Errors: the folder does not exist or cannot be written, or path is a folder.
+  // Opens the temporary file, beside what a symbolic link leads to. Errors: the folder does not exist or cannot be written, or path
+  // is a folder.
   static Result<OutputFile> create(const std::string& path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
@@ -26,11 +29,17 @@ class OutputFile {
   Status commit();
 
  private:
-  OutputFile(std::string path, std::string temporary, int descriptor);
+  OutputFile(std::string path, std::unique_ptr<char[]> temporary, int descriptor);
   std::string path_;
-  std::string temporary_;  // empty once renamed
+  std::unique_ptr<char[]> temporary_;  // its name, null once renamed; stays where it is, for the signals' handler
   int descriptor_ = -1;
 };
+
+// Whether two names are of one file, or will be once it is there.
+bool same_file(const std::string& a, const std::string& b);
+
+// Whether a report could be written there, before the minutes of work that it is about; ok for no path. Leaves no file.
+Status check_writable(const std::string& path);
 
 // Creates, writes and commits text in one go.
 Status write_text_file(const std::string& path, const std::string& text);

@@ -7,6 +7,7 @@
 
 #include "float_conversion.h"
 #include "fulmen/backend.h"
+#include "number_checks.h"
 
 namespace fulmen::tools {
 namespace {
@@ -155,24 +156,27 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--keep", arguments.keep, "bool mask, true = attend: [batch, seqlen_k] or [batch, head, seqlen_q, seqlen_k]");
   app.add_option("--alibi", arguments.alibi, "ALiBi slopes, fp32 [head] or [batch, head]");
   app.add_option("--sinks", arguments.sinks, "attention sinks, fp32 [head]");
-  // The value may be left out.
-  app.add_flag("--causal{bottom-right}", arguments.causal, "causal mask: --causal (bottom-right) or --causal=top-left");
+  // The value may be left out. There are no arguments without a name that it could be taken for.
+  app.add_option("--causal", arguments.causal, "causal mask: --causal (bottom-right), --causal top-left or --causal none")
+      ->expected(0, 1)
+      ->type_name("[ALIGNMENT]");
   app.add_option("--window", arguments.window, "keys to attend left and right of the diagonal: L,R, -1 is unlimited");
-  app.add_option("--dropout", arguments.dropout, "probability, below 1, that an element of the softmax is dropped; 0 is off");
+  app.add_option("--dropout", arguments.dropout, "probability, below 1, that an element of the softmax is dropped; 0 is off")
+      ->check(finite_number());
   app.add_flag("--deterministic", arguments.deterministic, "no kernel whose gradients may differ in bits from run to run");
-  app.add_option("--softcap", arguments.softcap, "score = softcap * tanh(score / softcap); 0 is off");
-  app.add_option("--scale", arguments.scale, "of the scores; 1 / sqrt(head_dim) when not given");
+  app.add_option("--softcap", arguments.softcap, "score = softcap * tanh(score / softcap); 0 is off")->check(finite_number());
+  app.add_option("--scale", arguments.scale, "of the scores; 1 / sqrt(head_dim) when not given")->check(finite_number());
   app.add_option("--layout", arguments.layout, "memory order: bshd, bhsd or interleaved ([batch, seqlen, heads * dim])")
       ->check(CLI::IsMember({"bshd", "bhsd", "interleaved"}));
-  app.add_option("--heads", arguments.heads, "query heads (needed by interleaved)")->check(CLI::PositiveNumber);
-  app.add_option("--kv-heads", arguments.kv_heads, "heads of keys and values; --heads when not given")->check(CLI::PositiveNumber);
+  app.add_option("--heads", arguments.heads, "query heads (needed by interleaved)")->transform(int64_from(1));
+  app.add_option("--kv-heads", arguments.kv_heads, "heads of keys and values; --heads when not given")->transform(int64_from(1));
   app.add_option("--dtype", arguments.dtype, "compute in fp32, fp16 or bf16: fp32 files are converted")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   app.add_flag("--bf16", arguments.bf16, "uint16 files hold bf16");
   add_sequence_options(app, arguments.sequences);
   app.add_option("--device", arguments.device, "see `fulmen devices`");
   app.add_option("--kernel", arguments.kernel, "force a kernel by name, see `fulmen explain`");
-  app.add_option("--threads", arguments.threads, "CPU threads; 0 takes OpenMP's setting")->check(CLI::NonNegativeNumber);
+  app.add_option("--threads", arguments.threads, "CPU threads; 0 takes OpenMP's setting")->transform(int_from(0));
 }
 
 Result<DType> parse_dtype(const std::string& name) {
@@ -193,12 +197,12 @@ Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
   options.kernel = arguments.kernel;
   options.num_threads = arguments.threads;
   options.verify = arguments.verify;
-  if (arguments.causal == "bottom-right" || arguments.causal == "true") {
+  if (arguments.causal.empty() || arguments.causal == "bottom-right" || arguments.causal == "true") {
     options.causal = Causal::bottom_right;
   } else if (arguments.causal == "top-left") {
     options.causal = Causal::top_left;
   } else if (arguments.causal != "none" && arguments.causal != "false") {
-    return invalid(fmt::format("--causal={}: bottom-right, top-left and none are accepted", arguments.causal));
+    return invalid(fmt::format("--causal {}: bottom-right, top-left and none are accepted", arguments.causal));
   }
   if (!arguments.window.empty() && !parse_window(arguments.window, options)) {
     return invalid(fmt::format("--window {}: two numbers L,R are expected, each -1 (unlimited) or more", arguments.window));

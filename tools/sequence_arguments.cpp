@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "number_checks.h"
+
 namespace fulmen::tools {
 namespace {
 
@@ -40,10 +42,10 @@ void add_sequence_options(CLI::App& app, SequenceArguments& a) {
   app.add_option("--block-table", a.block_table,
                  "k and v are [num_pages, page_size, ...]: int32 [batch, max_pages], pages in order");
   app.add_option("--max-seqlen-q", a.max_seqlen_q, "most queries of a sequence; by --cu-seqlens-q when not given")
-      ->check(CLI::NonNegativeNumber);
+      ->transform(int64_from(0));
   app.add_option("--max-seqlen-k", a.max_seqlen_k,
                  "most keys of a sequence; by --cu-seqlens-k, or as the shapes say, when not given")
-      ->check(CLI::NonNegativeNumber);
+      ->transform(int64_from(0));
 }
 
 Status load_sequences(const SequenceArguments& a, SequenceFiles& files, AttentionTensors& t, AttentionOptions& options) {

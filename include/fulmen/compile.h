@@ -45,6 +45,10 @@ struct CompileKernelsOptions {
   std::string out_folder;  // write prebuilt kernels there, for FULMEN_KERNEL_PATH; empty: only compile
 };
 
+// Whether kernels can be compiled for a chip ("gfx1100", "sm_90a") here. Errors: no such chip; no compiler for it, with what
+// installs one. Of chips that are newer than the library the compiler decides when it compiles.
+FULMEN_API Status check_arch(const std::string& arch);
+
 // Compiles kernels for a chip ("gfx1100", "sm_90a") without a GPU, by NVRTC or an installed clang, and says what came out. Errors:
 // no such chip; no compiler for it, with what installs one; a kernel that does not compile; a folder that cannot be written.
 FULMEN_API Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options = {});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <thread>
 
 #include "fulmen/compile.h"
@@ -25,28 +26,55 @@ Status compile_one(const gpu::Compiler& compiler, const gpu::Chip& chip, const g
   return options.out_folder.empty() ? Status{} : gpu::write_prebuilt(options.out_folder, request.value(), code.value());
 }
 
-}  // namespace
+Status unknown_arch(const std::string& arch) {
+  std::string known;
+  for (const gpu::Chip& row : gpu::chips()) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.arch);
+  return {StatusCode::invalid_argument,
+          fmt::format("arch is \"{}\": AMD chips from gfx803 and NVIDIA chips from sm_70 are accepted, such as {}", arch, known)};
+}
 
-Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options) {
-  std::string storage;
-  gpu::Chip chip{};
-  if (!gpu::find_chip(arch, storage, chip)) {
-    std::string known;
-    for (const gpu::Chip& row : gpu::chips()) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.arch);
-    return Status(
-        StatusCode::invalid_argument,
-        fmt::format("arch is \"{}\": AMD chips from gfx803 and NVIDIA chips from sm_70 are accepted, such as {}", arch, known));
-  }
-  const bool amd = chip.vendor == gpu::Vendor::amd;
+// Of a chip without a row only the compiler knows whether it exists.
+Status refused_arch(const std::string& arch, const gpu::Chip& chip, const Status& status) {
+  if (!chip.products.empty() || status.code() != StatusCode::internal) return status;
+  const std::string said = status.message().substr(0, status.message().find('\n'));
+  return {StatusCode::invalid_argument,
+          fmt::format("{}; this one's kernels cannot be compiled: {}", unknown_arch(arch).message(), said)};
+}
+
+struct Target {
+  std::unique_ptr<std::string> storage;  // what the chip's name is a view of
+  gpu::Chip chip;
+  const gpu::Compiler* compiler;
+};
+
+Result<Target> find_target(const std::string& arch) {
+  Target target{std::make_unique<std::string>(), {}, nullptr};
+  if (!gpu::find_chip(arch, *target.storage, target.chip)) return unknown_arch(arch);
+  const bool amd = target.chip.vendor == gpu::Vendor::amd;
   const Result<const gpu::Compiler*> compiler = amd ? gpu::offline_clang_compiler() : gpu::nvrtc_compiler();
   if (!compiler.ok()) return compiler.status();
+  target.compiler = compiler.value();
+  return target;
+}
+
+}  // namespace
+
+Status check_arch(const std::string& arch) {
+  const Result<Target> target = find_target(arch);
+  return target.ok() ? Status{} : target.status();
+}
+
+Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options) {
+  const Result<Target> target = find_target(arch);
+  if (!target.ok()) return target.status();
+  const auto& [storage, chip, compiler] = target.value();
   const std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, options.all);
   std::vector<KernelReport> reports(kernels.size());
   std::vector<Status> failures(kernels.size());
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     for (std::size_t n = 0; (n = next.fetch_add(1)) < kernels.size();) {
-      failures[n] = compile_one(*compiler.value(), chip, kernels[n], options, reports[n]);
+      failures[n] = compile_one(*compiler, chip, kernels[n], options, reports[n]);
     }
   };
   // A compiler runs a second or so for each kernel.
@@ -55,7 +83,7 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const
   work();
   for (std::thread& thread : threads) thread.join();
   for (const Status& status : failures) {
-    if (!status.ok()) return status;
+    if (!status.ok()) return refused_arch(arch, chip, status);
   }
   return reports;
 }

@@ -86,11 +86,11 @@ TEST_F(BadInputTest, Types) {
 TEST_F(BadInputTest, Options) {
   expect_refused(good_inputs({"--dtype", "fp64"}), "--dtype");
   expect_refused(good_inputs({"--layout", "sbhd"}), "--layout");
-  expect_refused(good_inputs({"--causal=upper"}), "--causal=upper");
+  expect_refused(good_inputs({"--causal=upper"}), "--causal upper");
   expect_refused(good_inputs({"--window", "3"}), "--window 3");
   expect_refused(good_inputs({"--window", "-2,0"}), "--window -2,0");
   expect_refused(good_inputs({"--window", "1,2,3"}), "--window 1,2,3");
-  expect_refused(good_inputs({"--scale", "big"}), "--scale");
+  expect_refused(good_inputs({"--scale", "big"}), "--scale: 'big' is given, a finite number");
   expect_refused(good_inputs({"--scale", "inf"}), "scale");
   expect_refused(good_inputs({"--softcap", "-1"}), "softcap");
   expect_refused(good_inputs({"--heads", "0"}), "--heads");
@@ -98,6 +98,32 @@ TEST_F(BadInputTest, Options) {
   expect_refused(good_inputs({"--device", "abacus:0"}), "abacus:0");
   expect_refused(good_inputs({"--kernel", "cpu.prefill.abacus"}), "cpu.prefill.abacus");
   expect_refused(good_inputs({"--frob"}), "--frob");
+  expect_refused(good_inputs({"--causal", "upper"}), "--causal upper: bottom-right, top-left and none");
+}
+
+TEST_F(BadInputTest, Numbers) {
+  expect_refused(good_inputs({"--threads", "2147483648"}), "--threads: '2147483648' is given, a whole number from 0 to 2147483647");
+  expect_refused(good_inputs({"--threads", "1.5"}), "--threads: '1.5' is given");
+  expect_refused(good_inputs({"--heads", "0x2"}), "--heads: '0x2' is given, a whole number from 1");
+  expect_refused(good_inputs({"--dropout-seed", "18446744073709551616"}), "--dropout-seed: '18446744073709551616' is given");
+  expect_refused(good_inputs({"--scale", "0.5x"}), "--scale: '0.5x' is given, a finite number");
+  expect_refused(good_inputs({"--softcap", "nan"}), "--softcap: 'nan' is given, a finite number");
+  expect_refused(good_inputs({"--dropout", "nan"}), "--dropout: 'nan' is given, a finite number");
+  expect_one_sentence(fulmen({"verify", "--seed", "-1"}), "--seed: '-1' is given, a whole number from 0");
+  expect_one_sentence(fulmen({"bench", "--seconds", "nan"}), "--seconds: 'nan' is given, a number above 0");
+  expect_one_sentence(fulmen({"bench", "--max-gb", "1e30"}), "--max-gb: '1e30' is given, a number above 0, up to 1e+09");
+  // Leading zeros make no octal number: it takes more threads than OpenMP's own to see, so by the plan.
+  EXPECT_NE(
+      fulmen({"explain", "--seqlen-q", "512", "--heads", "8", "--head-dim", "64", "--threads", "010"}).out.find("num_threads=10"),
+      std::string::npos);
+}
+
+TEST_F(BadInputTest, EmptyValues) {
+  // A script's unset variable: a mask that is not there would change the result without a word.
+  for (const std::string option : {"--bias", "--keep", "--scale", "--threads", "--device", "--kernel", "--window"}) {
+    expect_refused(good_inputs({option, ""}), option + ": an empty value is given");
+    expect_refused(good_inputs({option + "="}), option + ": an empty value is given");
+  }
 }
 
 TEST_F(BadInputTest, Backward) {
@@ -159,6 +185,15 @@ TEST_F(BadInputTest, Subcommands) {
   expect_one_sentence(fulmen({"explain"}), "--seqlen-q");
   expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--kv-heads", "3", "--head-dim", "64"}), "3");
   expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--head-dim", "257"}), "257");
+  const std::vector<std::string> numbers{"explain", "--seqlen-q", "4", "--heads", "1", "--head-dim", "8"};
+  const auto with = [](std::vector<std::string> command, const std::vector<std::string>& more) {
+    command.insert(command.end(), more.begin(), more.end());
+    return command;
+  };
+  expect_one_sentence(fulmen(with(numbers, {"--bias", "b.npy"})), "--bias: it goes with a problem given by files");
+  expect_one_sentence(fulmen(with(numbers, {"--cu-seqlens-q", "b.npy"})), "--cu-seqlens-q: it goes with a problem given by files");
+  expect_one_sentence(fulmen(with(numbers, {"--gradients", "dq"})), "--gradients: it is of the backward pass");
+  expect_one_sentence(fulmen(with({"explain"}, good_inputs({"--batch", "2"}))), "--batch: the problem is given by files");
   expect_one_sentence(fulmen({"verify", "--grid", "huge"}), "--grid");
   expect_one_sentence(fulmen({"verify", "--kernel", "cpu.prefill.abacus"}), "cpu.prefill.abacus");
   expect_one_sentence(fulmen({"verify", "--backward", "--kernel", "cpu.backward.abacus"}), "cpu.backward.abacus");

@@ -64,6 +64,21 @@ TEST_F(CompileTest, ErrorsNameTheArgument) {
   }
 }
 
+TEST_F(CompileTest, WhatIsWrongIsSaidBeforeAnythingIsCompiled) {
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100,gfx", "--report"}), "arch is \"gfx\"");
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--json", "missing/report.json"}), "missing/report.json");
+  EXPECT_EQ(fulmen({"cache", "list"}).out, path("cache") + ": 0 kernels, 0.0 MB\n");
+  // Only the compiler knows whether there is such a chip.
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx9999"}), "arch is \"gfx9999\": AMD chips from gfx803");
+}
+
+TEST_F(CompileTest, CacheThatIsNoFolderIsSaid) {
+  write_bytes("file", "text");
+  ::setenv("FULMEN_CACHE_DIR", path("file").c_str(), 1);
+  for (const char* command : {"list", "clear", "dir"}) expect_one_sentence(fulmen({"cache", command}), "file is not a folder");
+  EXPECT_EQ(read_text(path("file")), "text");
+}
+
 TEST_F(CompileTest, NoCompilerIsASentenceWithItsRemedy) {
   const std::string old = std::getenv("PATH");
   ::setenv("PATH", path("").c_str(), 1);

@@ -1,0 +1,87 @@
+// Nothing is lost: what a command writes replaces nothing that it was not told to, and leaves nothing half done.
+#include <csignal>
+
+#include "program.h"
+
+namespace fulmen::test {
+namespace {
+
+class OutputTest : public ProgramTest {
+ protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    const std::vector<float> ones(64, 1.0F);
+    for (const char* name : {"q.npy", "k.npy", "v.npy"}) write_array(name, DType::fp32, {1, 4, 2, 8}, ones.data());
+  }
+  Outcome run(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"});
+    return fulmen(more);
+  }
+};
+
+TEST_F(OutputTest, InputsAreNotReplaced) {
+  const std::string before = read_text(path("q.npy"));
+  std::filesystem::create_symlink("k.npy", path("link.npy"));
+  expect_one_sentence(run({"--out", "q.npy"}), "--out q.npy: --q reads it");
+  expect_one_sentence(run({"--out", path("v.npy")}), "--v reads it");
+  expect_one_sentence(run({"--out", "o.npy", "--lse", "./k.npy"}), "--lse ./k.npy: --k reads it");
+  expect_one_sentence(run({"--out", "link.npy"}), "--out link.npy: --k reads it");
+  expect_one_sentence(run({"--backward", "--dout", "q.npy", "--dq", "dq.npy", "--dk", "./q.npy"}), "--dk ./q.npy: --q reads it");
+  EXPECT_EQ(read_text(path("q.npy")), before);
+  EXPECT_EQ(files(), (std::vector<std::string>{"k.npy", "link.npy", "q.npy", "v.npy"}));
+}
+
+TEST_F(OutputTest, TwoNamesOfOneFileAreOne) {
+  std::filesystem::create_directory(path("folder"));
+  std::filesystem::create_symlink("later.npy", path("link.npy"));
+  const std::vector<std::string> before = files();
+  expect_one_sentence(run({"--out", "o.npy", "--lse", "./o.npy"}), "--out and --lse are both ./o.npy");
+  expect_one_sentence(run({"--out", "folder/../o.npy", "--lse", path("o.npy")}), "--out and --lse are both");
+  expect_one_sentence(run({"--out", "link.npy", "--lse", "later.npy"}), "--out and --lse are both later.npy");
+  expect_one_sentence(fulmen({"bench", "--json", "rows", "--csv", "./rows"}), "--json and --csv are both ./rows");
+  EXPECT_EQ(files(), before);
+}
+
+TEST_F(OutputTest, LinksStayLinks) {
+  std::filesystem::create_symlink("later.npy", path("link.npy"));
+  for (int time = 0; time < 2; ++time) {  // to what is not there yet, and to what is
+    ASSERT_EQ(run({"--out", "link.npy"}).exit_code, 0);
+    EXPECT_TRUE(std::filesystem::is_symlink(path("link.npy")));
+    EXPECT_TRUE(std::filesystem::is_regular_file(path("later.npy")));
+  }
+}
+
+TEST_F(OutputTest, FullStandardOutputIsAnError) {
+  for (const std::string command : {"devices", "cache dir", "explain --seqlen-q 4 --heads 1 --head-dim 8", "--version", "--help",
+                                    "run --q q.npy --k k.npy --v v.npy --out o.npy"}) {
+    const int status =
+        std::system(("cd '" + folder_.string() + "' && '" FULMEN_CLI "' " + command + " >/dev/full 2>.stderr").c_str());
+    const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "", read_text(path(".stderr"))};
+    expect_one_sentence(outcome, "cannot write");
+  }
+  EXPECT_TRUE(std::filesystem::exists(path("o.npy")));  // its result was there before the line about it
+}
+
+TEST_F(OutputTest, SignalsLeaveNoTemporaryFile) {
+  const std::vector<std::string> before = files();
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      ::signal(signal, SIG_DFL);
+      auto kept = tools::OutputFile::create(path("a.npy"));
+      auto file = tools::OutputFile::create(path("b.npy"));
+      const bool written = kept.ok() && file.ok() && kept->commit().ok() && files().size() == before.size() + 2;
+      if (written) ::raise(signal);
+      ::_exit(1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal) << status;
+    std::filesystem::remove(path("a.npy"));
+    EXPECT_EQ(files(), before);
+  }
+}
+
+}  // namespace
+}  // namespace fulmen::test
