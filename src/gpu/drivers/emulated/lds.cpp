@@ -18,7 +18,7 @@ void Lds::reset(int bytes, int waves, int wave_size, int most_alignment) {
   words_.assign(words, {});
   epoch_ = 1;
   writes_ = 0;
-  fences_.assign(static_cast<std::size_t>(waves * wave_size), {});
+  fences_.assign(static_cast<std::size_t>(waves) * static_cast<std::size_t>(wave_size), {});
 }
 
 std::string Lds::check_range(int offset, int bytes, const char* verb, int thread, Site site) const {
