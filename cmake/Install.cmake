@@ -13,5 +13,8 @@ install(EXPORT fulmen-targets NAMESPACE fulmen:: FILE fulmen-config.cmake DESTIN
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/fulmen-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/fulmen-config-version.cmake DESTINATION ${package_dir})
 
+# LIBDIR may have one part, "lib64", or two, "lib/x86_64-linux-gnu", or be a path from the root.
+file(RELATIVE_PATH prefix_from_pkgconfig ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+file(RELATIVE_PATH include_from_prefix ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 configure_file(${PROJECT_SOURCE_DIR}/cmake/fulmen.pc.in ${PROJECT_BINARY_DIR}/fulmen.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/fulmen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
