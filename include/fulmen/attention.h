@@ -63,8 +63,8 @@ struct ParallelFor {
 };
 
 struct AttentionOptions {
-  std::optional<float> softmax_scale{};  // default 1 / sqrt(head_dim); finite
-  float softcap = 0.0F;                  // 0 is off; else score = softcap * tanh(score / softcap); finite, >= 0
+  std::optional<float> softmax_scale{};  // default 1 / sqrt(head_dim); finite, up to 1e18
+  float softcap = 0.0F;                  // 0 is off; else score = softcap * tanh(score / softcap), up to 1000
   Causal causal = Causal::none;
   int64_t window_left = -1;   // keys j >= i + offset - window_left; -1 is unlimited
   int64_t window_right = -1;  // keys j <= i + offset + window_right; -1 is unlimited

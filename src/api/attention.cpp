@@ -125,8 +125,14 @@ Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors,
   if (!problem.ok()) return problem.status();
   auto chosen = plan(problem.value(), device, options);
   if (!chosen.ok()) return chosen.status();
-  const Status status = chosen->run(nullptr, tensors, nullptr, 0);
-  return status.ok() ? backend_of(chosen->device())->synchronize(chosen->device(), nullptr) : status;
+  if (Status status = chosen->run(nullptr, tensors, nullptr, 0); !status.ok()) return status;
+  try {
+    return backend_of(chosen->device())->synchronize(chosen->device(), nullptr);
+  } catch (const std::exception& error) {
+    return {StatusCode::internal, fmt::format("waiting for device {} failed: {}", chosen->device(), error.what())};
+  } catch (...) {
+    return {StatusCode::internal, fmt::format("waiting for device {} failed: its backend threw", chosen->device())};
+  }
 }
 
 }  // namespace

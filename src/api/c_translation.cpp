@@ -1,18 +1,52 @@
 #include "api/c_translation.h"
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <memory>
+#include <new>
 
 namespace fulmen::c_api {
 
+namespace {
+
+// A string a thread. The main thread's objects are destroyed before static destructors and atexit functions run, which may call,
+// too: such a late call makes the string again, and that one stays.
+struct ThreadString {
+  alignas(std::string) std::byte memory[sizeof(std::string)];
+  bool alive;
+  std::string* get() noexcept { return std::launder(reinterpret_cast<std::string*>(memory)); }
+};
+
+// owner: an object of the thread, which destroys the string with it.
+template <class Owner>
+std::string& string_of(ThreadString& string, const Owner& owner) noexcept {
+  if (!string.alive) {
+    new (string.memory) std::string;
+    string.alive = true;
+    owner();
+  }
+  return *string.get();
+}
+
+struct Destroyer {
+  ThreadString& string;
+  ~Destroyer() {
+    if (string.alive) std::destroy_at(string.get());
+    string.alive = false;
+  }
+};
+
+}  // namespace
+
 std::string& last_error() noexcept {
-  thread_local std::string text;
-  return text;
+  thread_local ThreadString text{};  // has no destructor of its own: it can be looked at until the very end
+  return string_of(text, [] { thread_local const Destroyer kOwner{text}; });
 }
 
 std::string& given_text() noexcept {
-  thread_local std::string text;
-  return text;
+  thread_local ThreadString text{};
+  return string_of(text, [] { thread_local const Destroyer kOwner{text}; });
 }
 
 int fail(const Status& status) noexcept {

@@ -28,7 +28,9 @@ int guarded(const Body& body) noexcept {
   try {
     last_error().clear();
     const Status status = body();
-    return status.ok() ? FULMEN_OK : fail(status);
+    if (!status.ok()) return fail(status);
+    last_error().clear();  // a callback's own calls may have failed
+    return FULMEN_OK;
   } catch (const std::bad_alloc&) {
     return fail({StatusCode::out_of_memory, "out of memory"});
   } catch (const std::exception& error) {
@@ -50,10 +52,11 @@ void init_struct(Struct defaults, Struct* to, std::size_t struct_size) {
 // A struct from a caller that may know fewer fields than this library; more is refused, since what they ask for would be ignored.
 template <class Struct>
 Status read_struct(const char* name, const Struct* from, Struct& to) {
-  if (from->struct_size < sizeof(std::size_t) || from->struct_size > sizeof(Struct)) {
+  // A struct's size is a multiple of its alignment; another one would cut a pointer in two.
+  if (from->struct_size < sizeof(std::size_t) || from->struct_size > sizeof(Struct) || from->struct_size % alignof(Struct) != 0) {
     return {StatusCode::invalid_argument,
-            fmt::format("{}.struct_size is {}: up to {} bytes are known to version {}; set it with sizeof", name, from->struct_size,
-                        sizeof(Struct), version())};
+            fmt::format("{}.struct_size is {}: up to {} bytes, a multiple of {}, are known to version {}; set it with sizeof", name,
+                        from->struct_size, sizeof(Struct), alignof(Struct), version())};
   }
   std::memcpy(static_cast<void*>(&to), from, from->struct_size);
   to.struct_size = sizeof(Struct);
@@ -64,7 +67,7 @@ template <class Struct>
 Status write_struct(const char* name, const Struct& from, Struct* to) {
   if (to == nullptr) return null_argument(name);
   const std::size_t size = to->struct_size;
-  if (size < sizeof(std::size_t)) {
+  if (size < sizeof(std::size_t) || size % alignof(Struct) != 0) {
     return {StatusCode::invalid_argument, fmt::format("{}.struct_size is {}: set it with sizeof", name, size)};
   }
   std::memcpy(static_cast<void*>(to), &from, std::min(size, sizeof(Struct)));

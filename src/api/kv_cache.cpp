@@ -92,6 +92,8 @@ Status append_kv(const KvCacheTensors& tensors, const KvCacheOptions& options, c
     return {StatusCode::out_of_memory, "no memory to append to a KV cache"};
   } catch (const std::exception& error) {
     return {StatusCode::internal, fmt::format("appending to a KV cache failed: {}", error.what())};
+  } catch (...) {
+    return {StatusCode::internal, "appending to a KV cache failed: a backend or a pool threw"};
   }
 }
 

@@ -175,12 +175,21 @@ Status check_backward(const AttentionTensors& a, Problem& p) {
   return {};
 }
 
+// Kernels fold log2(e) into the scale, and divide it by the softcap, in fp32: with this bound nothing of it overflows.
+constexpr float kMostScale = 1e18F;
+// Kernels compute tanh by exponentials, with an absolute error of up to 1e-6 that the softcap multiplies: above, that is more than
+// a result may be off. Models have 15 to 50.
+constexpr float kMostSoftcap = 1000;
+
 Status check_options(const AttentionOptions& o, Problem& p) {
   p.softmax_scale = o.softmax_scale.value_or(1.0F / std::sqrt(static_cast<float>(p.head_dim)));
-  if (!std::isfinite(p.softmax_scale))
-    return invalid(fmt::format("softmax_scale is {}: a finite number is needed", p.softmax_scale));
-  if (!std::isfinite(o.softcap) || o.softcap < 0) {
-    return invalid(fmt::format("softcap is {}: a finite number, 0 (off) or above, is needed", o.softcap));
+  if (!(std::abs(p.softmax_scale) <= kMostScale)) {
+    return invalid(
+        fmt::format("softmax_scale is {}: a finite number from {:g} to {:g} is needed", p.softmax_scale, -kMostScale, kMostScale));
+  }
+  if (!(o.softcap == 0 || (o.softcap >= 1 / kMostScale && o.softcap <= kMostSoftcap))) {
+    return invalid(fmt::format("softcap is {}: a finite number, 0 (off) or above, is needed: 0, or {:g} to {:g}", o.softcap,
+                               1 / kMostScale, kMostSoftcap));
   }
   p.softcap = o.softcap;
   if (o.causal != Causal::none && o.causal != Causal::bottom_right && o.causal != Causal::top_left) {

@@ -55,8 +55,9 @@ std::vector<InstructionSet> make_instruction_sets() {
 }  // namespace
 
 const std::vector<InstructionSet>& instruction_sets() {
-  static const std::vector<InstructionSet> kSets = make_instruction_sets();
-  return kSets;
+  // Never destroyed: a static destructor of the program's may still call.
+  static const auto* const kSets = new std::vector<InstructionSet>(make_instruction_sets());
+  return *kSets;
 }
 
 std::string chip_name() {

@@ -70,7 +70,7 @@ class Append {
 
 }  // namespace
 
-void append_kv(const KvCacheProblem& p, const KvCacheTensors& tensors, const KvCacheOptions& options) noexcept {
+void append_kv(const KvCacheProblem& p, const KvCacheTensors& tensors, const KvCacheOptions& options) {
   AttentionOptions threads;
   threads.num_threads = options.num_threads;
   threads.parallel_for = options.parallel_for;

@@ -5,6 +5,7 @@
 
 namespace fulmen::cpu {
 
-void append_kv(const KvCacheProblem& problem, const KvCacheTensors& tensors, const KvCacheOptions& options) noexcept;
+// Throws what run_workers throws, a caller's parallel_for being wrong.
+void append_kv(const KvCacheProblem& problem, const KvCacheTensors& tensors, const KvCacheOptions& options);
 
 }  // namespace fulmen::cpu

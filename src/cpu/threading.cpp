@@ -1,6 +1,10 @@
 #include "cpu/threading.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <stdexcept>
 #include <thread>
 
 #ifdef _OPENMP
@@ -11,6 +15,53 @@
 #endif
 
 namespace fulmen::cpu {
+namespace {
+
+// Far more threads than a process can start without harm: OpenMP's runtime ends the process when it cannot start one.
+constexpr int kMaxThreads = 1024;
+
+// A caller's pool, watched. An index that it runs twice at once, or makes up, would use another worker's scratch, and one that it
+// forgets may have work: neither is run, both are said.
+class WatchedPool {
+ public:
+  WatchedPool(int workers, void (*task)(void* arg, int64_t worker), void* arg) noexcept
+      : workers_(workers), task_(task), arg_(arg) {}
+
+  void run(const ParallelFor& pool) {
+    pool.run(pool.context, workers_, &WatchedPool::begin, this);
+    if (wrong_.load()) {
+      throw std::runtime_error(
+          fmt::format("parallel_for ran index {}: it must run every index from 0 to {} once", index_.load(), workers_ - 1));
+    }
+    if (ended_.load() != workers_) {
+      throw std::runtime_error(
+          fmt::format("parallel_for returned after {} of {} indices: it must run every one once before", ended_.load(), workers_));
+    }
+  }
+
+ private:
+  static void begin(void* arg, int64_t index) {
+    auto& pool = *static_cast<WatchedPool*>(arg);
+    if (index < 0 || index >= pool.workers_ || pool.begun_[static_cast<std::size_t>(index)].exchange(true)) {
+      pool.index_.store(index);
+      pool.wrong_.store(true);
+      return;
+    }
+    pool.task_(pool.arg_, index);
+    pool.ended_.fetch_add(1);
+  }
+
+  int workers_;
+  void (*task_)(void* arg, int64_t worker);
+  void* arg_;
+  std::array<std::atomic<bool>, kMaxThreads> begun_{};
+  std::atomic<int> ended_{0};
+  std::atomic<bool> wrong_{false};
+  std::atomic<int64_t> index_{0};  // the wrong one
+};
+
+}  // namespace
+
 #ifdef _OPENMP
 namespace {
 
@@ -66,14 +117,15 @@ ThreadSettings thread_settings(const AttentionOptions& options) noexcept {
     settings.num_threads = omp_in_parallel() != 0 ? 1 : std::max(1, omp_get_max_threads());
 #endif
   }
+  settings.num_threads = std::min(settings.num_threads, kMaxThreads);
   return settings;
 }
 
-void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task)(void* arg, int64_t worker), void* arg) noexcept {
+void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task)(void* arg, int64_t worker), void* arg) {
   const int workers = static_cast<int>(std::min<int64_t>(settings.num_threads, max_useful));
   if (workers <= 0) return;
   if (settings.parallel_for.run != nullptr) {
-    settings.parallel_for.run(settings.parallel_for.context, workers, task, arg);
+    WatchedPool(workers, task, arg).run(settings.parallel_for);
     return;
   }
 #ifdef _OPENMP

@@ -13,12 +13,13 @@ struct ThreadSettings {
   ParallelFor parallel_for;
 };
 
-// options.num_threads, or the OpenMP setting of the calling thread (1 inside a parallel region).
+// options.num_threads, or the OpenMP setting of the calling thread (1 inside a parallel region); 1024 at most.
 ThreadSettings thread_settings(const AttentionOptions& options) noexcept;
 
 // Runs task(arg, worker) for workers 0 .. n-1, n <= min(num_threads, max_useful), and returns when all are done. n shrinks when
-// other calls are using the process's threads, so nothing may depend on it: workers take their work from TaskRanges.
-void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task)(void* arg, int64_t worker), void* arg) noexcept;
+// other calls are using the process's threads, so nothing may depend on it: workers take their work from TaskRanges. Throws what a
+// caller's parallel_for throws, and std::runtime_error where it does not run every worker once.
+void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task)(void* arg, int64_t worker), void* arg);
 
 // Hands out the tasks 0 .. count-1, each once. A worker begins with a range of its own, the same in every call, so that what a call
 // leaves in its caches is there in the next one; then it helps with the other ranges.
@@ -52,9 +53,10 @@ class TaskRanges {
   Counter next_[kMaxRanges];
 };
 
-// Runs body(task, worker) for every task in [0, count); body must not throw. ranges: 1 where the tasks are to begin in order.
+// Runs body(task, worker) for every task in [0, count); body must not throw, run_workers may. ranges: 1 where the tasks are to
+// begin in order.
 template <class Body>
-void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& body, int ranges) noexcept {
+void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& body, int ranges) {
   struct Shared {
     TaskRanges tasks;
     const Body& body;
@@ -68,7 +70,7 @@ void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& b
       &shared);
 }
 template <class Body>
-void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& body) noexcept {
+void parallel_tasks(const ThreadSettings& settings, int64_t count, const Body& body) {
   parallel_tasks(settings, count, body, settings.num_threads);
 }
 

@@ -107,6 +107,9 @@ std::string no_kernel_message(const Backend& backend, const Problem& problem, co
 }
 
 Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, const AttentionOptions& options) {
+  if (!problem.q.present || problem.num_heads < 1 || problem.num_kv_heads < 1) {
+    return Status(StatusCode::invalid_argument, "problem is empty: one of make_problem or make_backward_problem is needed");
+  }
   const std::string device = asked_device.empty() ? default_device() : asked_device;
   if (Status status = check_device(device); !status.ok()) return status;
   auto impl = std::make_shared<Plan::Impl>();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -30,6 +31,7 @@ std::string_view backend_name(std::string_view device) { return device.substr(0,
 
 void* Backend::allocate(const std::string& /*device*/, std::size_t bytes) const noexcept {
   constexpr std::size_t kAlignment = 64;
+  if (bytes > SIZE_MAX - kAlignment) return nullptr;  // rounded up it would be little
   return std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
 }
 

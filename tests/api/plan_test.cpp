@@ -38,6 +38,13 @@ TEST(Problem, EqualProblemsHashAlikeOthersDiffer) {
   EXPECT_FALSE(problem_of(a) == problem_of(b));
 }
 
+TEST(Plan, RefusesAProblemOfNoCall) {
+  const Result<Plan> made = plan(Problem{}, "cpu");
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().code(), StatusCode::invalid_argument);
+  EXPECT_NE(made.status().message().find("make_problem"), std::string::npos) << made.status().message();
+}
+
 TEST(Problem, CountsUsefulWork) {
   SmallCall call;  // 2 x 4 heads, 5 x 7 scores, dims 8 + 8, two flops a multiply-add
   EXPECT_DOUBLE_EQ(problem_of(call).flops(), 2.0 * 2 * 4 * 35 * 16);

@@ -35,6 +35,7 @@ struct Loaded {
 class Memory {
  public:
   Result<void*> allocate(std::size_t bytes) {
+    if (bytes > SIZE_MAX - 3 * kGap) return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes", bytes));
     // Room on both sides that belongs to no allocation: an index that runs over is found.
     auto* block = static_cast<char*>(std::aligned_alloc(kGap, (bytes + 3 * kGap - 1) / kGap * kGap));
     if (block == nullptr) return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes", bytes));

@@ -1,0 +1,92 @@
+// Mistakes of a C program: sizes, calls from callbacks and after main.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "api/c_views.h"
+#include "api/small_call.h"
+#include "fulmen/fulmen_c.h"
+
+namespace fulmen::testing {
+namespace {
+
+TEST(CMistakes, SizesThatNoStructHas) {
+  SmallCall call;
+  fulmen_tensors t = views(call);
+  t.struct_size = sizeof t - 4;  // half of the last stride
+  EXPECT_EQ(fulmen_attention(&t, nullptr, "cpu"), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("tensors.struct_size is " + std::to_string(sizeof t - 4)), std::string::npos);
+  t.struct_size = 12;  // half of q.data
+  EXPECT_EQ(fulmen_attention(&t, nullptr, "cpu"), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("tensors.struct_size is 12"), std::string::npos) << fulmen_last_error();
+  EXPECT_TRUE(call.untouched());
+
+  t = views(call);
+  fulmen_plan* plan = nullptr;
+  ASSERT_EQ(fulmen_plan_create(&t, nullptr, "cpu", &plan), FULMEN_OK);
+  fulmen_kernel_config config{};
+  config.struct_size = 12;  // half of a pointer
+  EXPECT_EQ(fulmen_plan_config(plan, &config), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(config.kernel, nullptr);
+  fulmen_plan_destroy(plan);
+}
+
+// A size that rounds up to little.
+TEST(CMistakes, AllMemoryAtOnce) {
+  for (const char* device : {"cpu", "emulated:gfx1100"}) {
+    for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 62, SIZE_MAX / 2}) {
+      int ours = 0;
+      void* memory = &ours;
+      const int code = fulmen_device_allocate(device, bytes, &memory);
+      if (code == FULMEN_UNAVAILABLE) continue;  // no emulator in this build
+      EXPECT_EQ(code, FULMEN_OUT_OF_MEMORY) << device << " " << bytes;
+      EXPECT_EQ(memory, nullptr);
+    }
+  }
+}
+
+TEST(CMistakes, NoMessageAfterASuccessWhoseCallbackFailed) {
+  const auto visit = [](void*, const fulmen_device_info*) { fulmen_attention(nullptr, nullptr, nullptr); };
+  ASSERT_EQ(fulmen_visit_devices(visit, nullptr), FULMEN_OK);
+  EXPECT_STREQ(fulmen_last_error(), "");
+}
+
+// Calls from a static destructor, when the thread's own objects are gone. Made before main, so destroyed after all of Fulmen's.
+struct CallsAfterMain {
+  bool armed = false;
+  ~CallsAfterMain() {
+    if (!armed) return;
+    const std::string longer(4000, 'x');  // more than the string of before had room for
+    if (fulmen_attention(nullptr, nullptr, nullptr) != FULMEN_INVALID_ARGUMENT) std::_Exit(1);
+    if (fulmen_set_default_device(longer.c_str()) != FULMEN_UNAVAILABLE) std::_Exit(2);
+    if (std::string(fulmen_last_error()).find(longer) == std::string::npos) std::_Exit(3);
+    SmallCall call;
+    const fulmen_tensors t = views(call);
+    if (fulmen_attention(&t, nullptr, "cpu") != FULMEN_OK || *fulmen_last_error() != '\0') std::_Exit(4);
+    fulmen_problem_info info{};
+    info.struct_size = sizeof info;
+    if (fulmen_describe(&t, nullptr, &info) != FULMEN_OK || std::string(info.text).empty()) std::_Exit(5);
+    std::string features;
+    fulmen_visit_devices([](void* all, const fulmen_device_info* d) { *static_cast<std::string*>(all) += d->features; }, &features);
+    std::_Exit(features.find("scalar") != std::string::npos || features.find("neon") != std::string::npos ? 42 : 6);
+  }
+} calls_after_main;
+
+TEST(CMistakesDeathTest, CallsAfterMain) {
+  EXPECT_EXIT(
+      {
+        SmallCall call;
+        const fulmen_tensors t = views(call);
+        const std::string name(200, 'x');
+        bool as_ever = fulmen_attention(&t, nullptr, "cpu") == FULMEN_OK;
+        as_ever = as_ever && fulmen_attention(&t, nullptr, name.c_str()) == FULMEN_UNAVAILABLE;
+        calls_after_main.armed = as_ever;
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(42), "");
+}
+
+}  // namespace
+}  // namespace fulmen::testing

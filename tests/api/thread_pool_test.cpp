@@ -1,0 +1,81 @@
+// A caller's parallel_for that breaks its promise: said, not a crash, and no worker's scratch is used by two.
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "api/small_call.h"
+
+namespace fulmen::testing {
+namespace {
+
+using Task = void (*)(void* arg, int64_t index);
+using Run = void (*)(void* context, int64_t count, Task task, void* arg);
+
+struct BadPool {
+  const char* name;
+  Run run;
+  const char* said;
+};
+
+class BadPools : public ::testing::TestWithParam<BadPool> {};
+
+TEST_P(BadPools, IsSaid) {
+  SmallCall call;
+  call.with_gradients();
+  call.options.num_threads = 3;
+  call.options.parallel_for = {GetParam().run, nullptr};
+  const Result<std::vector<Candidate>> forward = candidates(make_problem(call.tensors, call.options).value(), "cpu");
+  ASSERT_TRUE(forward.ok());
+  for (const Candidate& c : forward.value()) {
+    if (!c.support.yes) continue;
+    call.options.kernel = c.kernel;
+    const Status status = attention(call.tensors, call.options, "cpu");
+    EXPECT_EQ(status.code(), StatusCode::internal) << c.kernel << ": " << status.message();
+    EXPECT_NE(status.message().find(GetParam().said), std::string::npos) << c.kernel << ": " << status.message();
+  }
+  call.options.kernel.clear();
+  const Status status = attention_backward(call.tensors, call.options, "cpu");
+  EXPECT_EQ(status.code(), StatusCode::internal) << status.message();
+  EXPECT_NE(status.message().find(GetParam().said), std::string::npos) << status.message();
+}
+
+void run_all(int64_t count, Task task, void* arg) {
+  for (int64_t i = 0; i < count; ++i) task(arg, i);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Pools, BadPools,
+    ::testing::Values(BadPool{"Throws", [](void*, int64_t, Task, void*) { throw std::runtime_error("the pool is closed"); },
+                              "the pool is closed"},
+                      BadPool{"ThrowsANumber", [](void*, int64_t, Task, void*) { throw 7; }, "threw"},
+                      BadPool{"RunsNothing", [](void*, int64_t, Task, void*) {}, "parallel_for returned after 0 of"},
+                      BadPool{"RunsOneTwice",
+                              [](void*, int64_t count, Task task, void* arg) {
+                                run_all(count, task, arg);
+                                task(arg, 0);
+                              },
+                              "parallel_for ran index 0: "},
+                      BadPool{"RunsOneTooMany", [](void*, int64_t count, Task task, void* arg) { run_all(count + 1, task, arg); },
+                              "parallel_for ran index "},
+                      BadPool{"RunsANegativeOne",
+                              [](void*, int64_t count, Task task, void* arg) {
+                                task(arg, -1);
+                                run_all(count, task, arg);
+                              },
+                              "parallel_for ran index -1: "}),
+    [](const auto& info) { return info.param.name; });
+
+// OpenMP's runtime ends the process when it cannot start a thread.
+TEST(ThreadCount, IsBounded) {
+  SmallCall call;
+  call.options.num_threads = 2'000'000'000;
+  const Result<Plan> made = plan(make_problem(call.tensors, call.options).value(), "cpu", call.options);
+  ASSERT_TRUE(made.ok());
+  EXPECT_LE(made->workspace_bytes(), std::size_t{1} << 30U);
+  call.options.parallel_for = {[](void*, int64_t count, Task task, void* arg) { run_all(count, task, arg); }, nullptr};
+  EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
+}
+
+}  // namespace
+}  // namespace fulmen::testing
