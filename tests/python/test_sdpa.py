@@ -33,6 +33,14 @@ CASES = {
     "2d mask": lambda q, k, v: ((q, k, v), {"attn_mask": randn(9, 11)}),
     "mask without keys": lambda q, k, v: ((q, k, v), {"attn_mask": randn(2, 1, 9, 1)}),
     "gqa": lambda q, k, v: ((q, k[:, :2], v[:, :2]), {"enable_gqa": True}),
+    "gqa, more heads of values": lambda q, k, v: ((q, k[:, :2], v), {"enable_gqa": True}),
+    "gqa, more heads of keys": lambda q, k, v: ((q, k, v[:, :2]), {"enable_gqa": True}),
+    "gqa, other heads": lambda q, k, v: (
+        (torch.cat([q, q, q], 1), torch.cat([k, k], 1)[:, :6], v),
+        {"enable_gqa": True},
+    ),
+    "one head of queries": lambda q, k, v: ((q[:, :1], k, v), {}),
+    "one head of queries, 2 dims": lambda q, k, v: ((q[0, 0], k, v), {}),
     "one head": lambda q, k, v: ((q, k[:, :1], v[:, :1]), {}),
     "head_dim of v": lambda q, k, v: ((q, k, v[..., :5]), {}),
     "3 dims": lambda q, k, v: ((q[0], k[0], v[0]), {"is_causal": True}),
@@ -122,6 +130,26 @@ def test_with_block(plans, capfd):
         assert_close(F.scaled_dot_product_attention(wide, wide, wide), TORCH_SDPA(wide, wide, wide), "fp32")
     F.scaled_dot_product_attention(q, k, v)
     assert not plans()
+
+
+def test_with_block_reaches_multi_head_attention(plans):
+    """Which is a function that torch shows to a mode, and then calls without it."""
+    layer = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+    x = randn(3, 10, 32)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(10)
+    for options in ({}, {"attn_mask": mask}, {"attn_mask": mask, "is_causal": True}):
+        expected = layer(x, x, x, need_weights=False, **options)[0]
+        assert not plans()
+        with fulmen.torch.sdpa():
+            out = layer(x, x, x, need_weights=False, **options)[0]
+        assert len(plans()) == 1
+        assert_close(out.detach(), expected.detach(), "fp32")
+
+
+def test_without_heads():
+    empty = randn(2, 0, 5, 8)
+    with fulmen.torch.sdpa():
+        assert F.scaled_dot_product_attention(empty, empty, empty).shape == (2, 0, 5, 8)
 
 
 def test_process_wide(plans):

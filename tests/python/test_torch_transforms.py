@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from problems import SEED, assert_close
+from torch.autograd import forward_ad
 from torch.func import grad, jacrev, vjp, vmap
 
 randn = torch.randn
@@ -165,6 +166,54 @@ def test_vmap():
     close(mapped[1], fulmen.attention(q[1], k[1], v[1], alibi_slopes=slopes))
     nested = vmap(vmap(by_fulmen))(*(t.unflatten(0, (3, 1)) for t in (q, k, v)))
     close(nested[:, 0], vmap(by_torch)(q, k, v))
+
+
+def test_vmap_of_dropout_is_a_loop():
+    q, k, v = qkv(3)
+
+    def dropped(q, k, v):
+        return fulmen.attention(q, k, v, dropout=0.5, dropout_seed=7)
+
+    def loss(q, k, v):
+        return dropped(q, k, v).square().sum()
+
+    each = list(zip(q, k, v, strict=True))
+    close(vmap(dropped)(q, k, v), torch.stack([dropped(*one) for one in each]))
+    close(vmap(grad(loss))(q, k, v), torch.stack([grad(loss)(*one) for one in each]))
+    same = (t[:1].expand_as(t) for t in (q, k, v))
+    out = vmap(lambda q, k, v: fulmen.attention(q, k, v, dropout=0.5), randomness="same")(*same)
+    assert torch.equal(out[0], out[1]) and torch.equal(out[0], out[2])
+
+
+def test_forward_mode_is_refused():
+    q, k, v = qkv()
+    with forward_ad.dual_level():
+        assert fulmen.attention(q, k, v).shape == q.shape
+        for at, name in enumerate("qkv"):
+            tensors = [forward_ad.make_dual(t, t) if n == at else t for n, t in enumerate((q, k, v))]
+            with pytest.raises(
+                NotImplementedError, match=f"{name} has a tangent: fulmen.attention has no derivative by forward mode"
+            ):
+                fulmen.attention(*tensors)
+
+
+def test_errors_name_the_argument():
+    q, k, v = qkv()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(TypeError, match="k is of type ndarray: a torch tensor is needed"):
+            fulmen.attention(q, k.numpy(), v)
+        with pytest.raises(TypeError, match="bias is of type float: a torch tensor is needed"):
+            fulmen.attention(q, k, v, bias=1.0)
+        with pytest.raises(ValueError, match=r"out has shape \[4, 7, 2, 8\]: \[1, 7, 2, 8\] is needed"):
+            fulmen.attention(q[:1], k[:1], v[:1], out=torch.empty(4, 7, 2, 8))
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.trace.*")
+def test_trace():
+    """Which compares what it has recorded with a second trace, without gradients."""
+    q, k, v = qkv()
+    traced = torch.jit.trace(lambda q, k, v: fulmen.attention(q, k, v, causal=True), (q, k, v))
+    close(traced(2 * q, k, v), fulmen.attention(2 * q, k, v, causal=True))
 
 
 def test_func_gradients():

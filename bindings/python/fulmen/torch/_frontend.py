@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from fulmen import _core, _functions
-from fulmen._arguments import PLACE_OF_LENGTHS, Framework, _frameworks
+from fulmen._arguments import LENGTHS, PLACE_OF_LENGTHS, Framework, _frameworks
 from fulmen.torch import _ops, _transforms
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
+_NAMES = (*("q", "k", "v", "out", "bias", "keep_mask", "alibi_slopes", "sinks"), *("",) * (PLACE_OF_LENGTHS - 8), *LENGTHS)
 _OTHERS = 2  # what fulmen._core.torch_observers answers
 
 
@@ -46,7 +47,22 @@ def _refuse_double_backward(gradients: tuple[Any, ...], saved: tuple[Any, ...], 
     return _RefuseDoubleBackward.apply(*gradients, *seen)[:5] if seen else gradients
 
 
+def _check_for_dispatcher(tensors: tuple[Any, ...]) -> None:
+    """What torch's dispatcher would refuse without the argument's name, or would forget."""
+    forward_mode = torch.autograd.forward_ad._current_level >= 0
+    for name, tensor in zip(_NAMES, tensors, strict=False):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}: a torch tensor is needed, as a transform or mode looks on")
+        # An operator with no more than a backward pass drops tangents.
+        if forward_mode and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(f"{name} has a tangent: fulmen.attention has no derivative by forward mode")
+
+
 def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
+    if not _is_compiling():
+        _check_for_dispatcher(tensors)
     q, k, v, given_out, bias, keep_mask, alibi_slopes, sinks = tensors[:8]
     scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, num_threads, verify = scalars[:12]
     rng = None
@@ -62,7 +78,8 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
     if bhsd:
         _ops.refuse_packed_heads_first(lengths)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    need_lse = want_lse or torch.is_grad_enabled()
+    # torch.jit.trace records it, and traces again without gradients to compare.
+    need_lse = want_lse or torch.is_grad_enabled() or (not _is_compiling() and torch._C._get_tracing_state() is not None)
     options = (rng, scale, softcap, causal, left, right, dropout, deterministic, kernel, num_threads, verify, device)
     if not _is_compiling() and _functorch_interpreter() is not None:
         op = _transforms.Attention.apply
@@ -72,6 +89,8 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
     if bhsd:
         out = out.transpose(1, 2)
     if given_out is not None:
+        if given_out.shape != out.shape:
+            raise ValueError(f"out has shape {list(given_out.shape)}: {list(out.shape)} is needed")
         out = given_out.copy_(out)
     return (out, lse) if want_lse else out
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -79,12 +81,19 @@ def _in_four_dims(
             raise ValueError(f"{name} has {tensor.dim()} dims: 2 or more are accepted")
     tensors = [t.reshape((1,) * (4 - t.dim()) + t.shape) if t.dim() < 4 else t for t in (query, key, value)]
     heads = [t.shape[-3] for t in tensors]
-    if not enable_gqa and any(n not in (1, heads[0]) for n in heads[1:]):
+    most = max(heads)
+    if enable_gqa:
+        if heads[1] != heads[2] and most == heads[0] and all(n > 0 and most % n == 0 for n in heads[1:]):
+            # Kernels have one number of heads for both: heads that share one repeat it. The smallest that both divide is enough.
+            common = math.lcm(*heads[1:])
+            tensors[1:] = (t.repeat_interleave(common // t.shape[-3], -3) for t in tensors[1:])
+    elif any(n not in (1, most) for n in heads):
         raise ValueError(
             f"key has {heads[1]} heads, value {heads[2]}, query {heads[0]}: the same is accepted, or a divisor with enable_gqa=True"
         )
-    if heads[1] != heads[2]:
-        tensors[1:] = (t.expand(*t.shape[:-3], max(heads[1:]), *t.shape[-2:]) for t in tensors[1:])
+    elif heads[0] != most or heads[1] != heads[2]:
+        # As in torch all broadcast. One head of both keys and values is what kernels broadcast themselves.
+        tensors = [t.expand(*t.shape[:-3], most, *t.shape[-2:]) for t in tensors]
     leading = torch.broadcast_shapes(*(t.shape[:-3] for t in tensors))
     tensors = [last_dim_contiguous(t.expand(*leading, *t.shape[-3:]).flatten(0, -4)) for t in tensors]
     if mask is not None:
@@ -97,7 +106,7 @@ def _in_four_dims(
     if query.dim() == 4 == len(leading) + 3:
         return out
     dims = max(query.dim(), key.dim(), value.dim())
-    return out.reshape((*leading, heads[0], *rows)[len(leading) + 3 - dims :])
+    return out.reshape((*leading, tensors[0].shape[1], *rows)[len(leading) + 3 - dims :])
 
 
 def _why_not(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None) -> str | None:
@@ -111,6 +120,8 @@ def _why_not(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None)
             return f"{name} is on {tensor.device}"
         if not 1 <= tensor.size(-1) <= 256:
             return f"{name} has a head_dim of {tensor.size(-1)}"
+        if tensor.dim() > 2 and tensor.size(-3) == 0:
+            return f"{name} has no heads"
     if mask is not None and mask.dtype != torch.bool and mask.dtype not in _DTYPES:
         return f"attn_mask has dtype {mask.dtype}"
     return None
@@ -136,6 +147,19 @@ def _routed(
     return _torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
 
 
+def _with_routed_sdpa(function: types.FunctionType) -> types.FunctionType:
+    """A function of torch.nn.functional, in which scaled_dot_product_attention is the routed one."""
+    there = {**torch.nn.functional.__dict__, "scaled_dot_product_attention": _routed}
+    copy = types.FunctionType(function.__code__, there, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+# A mode is off in the functions that it sees, and what torch.nn.MultiheadAttention calls is one of them.
+_multi_head_attention = torch.nn.functional.multi_head_attention_forward
+_routed_multi_head_attention = _with_routed_sdpa(_multi_head_attention)
+
+
 class sdpa(TorchFunctionMode):
     """with fulmen.torch.sdpa(): torch.nn.functional.scaled_dot_product_attention is Fulmen's, in this thread.
 
@@ -146,6 +170,8 @@ class sdpa(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if func is _torch_sdpa:
             return _routed(*args, **(kwargs or {}))
+        if func is _multi_head_attention:
+            func = _routed_multi_head_attention
         return func(*args, **(kwargs or {}))
 
 

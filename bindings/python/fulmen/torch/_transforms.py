@@ -51,7 +51,10 @@ def _fold(size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[list
 
 
 def _one_by_one(op: Callable[..., tuple[torch.Tensor, ...]], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-    """For what one call can't tell apart: sinks of their own, a sum over a part of the sequences, packed sequences."""
+    """For what one call can't tell apart: sinks of their own, a sum over a part of the sequences, packed sequences.
+
+    And for dropout, whose mask depends on the place of a sequence in its call: a mapped function gives what a loop of it gives.
+    """
     results = [op(*(a if d is None else a.select(d, n) for a, d in zip(args, dims, strict=True))) for n in range(size)]
     stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
     return stacked, (0,) * len(stacked)
@@ -59,7 +62,7 @@ def _one_by_one(op: Callable[..., tuple[torch.Tensor, ...]], size: int, dims: tu
 
 def _map_forward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
     varlen = len(args) > _ops.SHARED + 1
-    if varlen or dims[_SINKS] is not None or dims[_RNG] is not None:
+    if varlen or dims[_SINKS] is not None or args[_RNG] is not None:
         return _one_by_one(op, size, dims, args)
     folded, batch = _fold(size, dims, args)
     out, lse = op(*folded)
@@ -71,7 +74,7 @@ def _map_forward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args:
 def _map_backward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
     wanted = args[-1]
     varlen = len(args) > _ops.SHARED + 5
-    if varlen or dims[_SINKS] is not None or dims[_RNG] is not None or wanted & _SUMMED:
+    if varlen or dims[_SINKS] is not None or args[_RNG] is not None or wanted & _SUMMED:
         return _one_by_one(op, size, dims, args)
     folded, batch = _fold(size, dims, args)
     out, lse, dout, dlse = range(_ops.SHARED, _ops.SHARED + 4)
