@@ -10,6 +10,12 @@ namespace fulmen::kernels {
 // different banks.
 FULMEN_ALGORITHM int transposed_pitch(int block_n) { return 2 * block_n + (block_n % 64 == 0 ? 16 : 8); }
 
+// Where row `dim` begins. Tiles of 16 keys are written to four rows at once, 8 apart: the second two would lie in the banks of the
+// first.
+FULMEN_ALGORITHM int transposed_row(int dim, int block_n) {
+  return dim * transposed_pitch(block_n) + (block_n == 16 ? dim / 16 * 32 : 0);
+}
+
 struct ForwardShape {
   bool transposed_values;  // V^T in LDS (AMD); NVIDIA's ldmatrix transposes while it reads
   int head_dim, head_dim_v, block_m, block_n;
@@ -32,7 +38,7 @@ struct ForwardLayout {
       // Eight rows' pieces in eight different groups of four banks.
       l.key_pitch = l.query_pitch = 2 * s.head_dim + 16;
       l.value_pitch = transposed_pitch(s.block_n);
-      l.value_bytes = (s.head_dim_v * l.value_pitch + 15) / 16 * 16;
+      l.value_bytes = (transposed_row(s.head_dim_v, s.block_n) + 15) / 16 * 16;
       if (s.queries_in_lds) query_bytes = s.block_m * l.query_pitch;
     } else {
       l.key_pitch = 2 * s.head_dim;
@@ -72,8 +78,10 @@ struct BackwardLayout {
     l.value_pitch = transposed_pitch(s.block_n);
     l.second_at = s.block_n * l.first_pitch;
     l.first_values_at = l.second_at + s.block_n * l.second_pitch;
-    l.second_values_at = l.first_values_at + (s.transposed_values && s.first_values ? round(s.head_dim * l.value_pitch) : 0);
-    l.numbers_at = l.second_values_at + (s.transposed_values && s.second_values ? round(s.head_dim_v * l.value_pitch) : 0);
+    l.second_values_at =
+        l.first_values_at + (s.transposed_values && s.first_values ? round(transposed_row(s.head_dim, s.block_n)) : 0);
+    l.numbers_at =
+        l.second_values_at + (s.transposed_values && s.second_values ? round(transposed_row(s.head_dim_v, s.block_n)) : 0);
     l.buffer_bytes = l.numbers_at + round(8 * s.block_n);
     l.first_rows_at = s.buffers * l.buffer_bytes;
     l.second_rows_at = l.first_rows_at + (s.rows_in_lds ? s.block_m * l.first_pitch : 0);
@@ -208,7 +216,8 @@ struct ShortBackwardLayout {
     if (s.transposed_values) {
       // The rows have been read when the probabilities come, and these take their place.
       const int rows = l.out_at > 2 * turned_bytes ? l.out_at : 2 * turned_bytes;
-      const int bytes = (s.head_dim * l.value_pitch + 15) / 16 * 16, bytes_v = (s.head_dim_v * l.value_pitch + 15) / 16 * 16;
+      const int bytes = (transposed_row(s.head_dim, s.block) + 15) / 16 * 16,
+                bytes_v = (transposed_row(s.head_dim_v, s.block) + 15) / 16 * 16;
       l.k_values_at = rows;
       l.q_values_at = l.k_values_at + bytes;
       l.dout_values_at = l.q_values_at + bytes;

@@ -110,5 +110,35 @@ TEST_P(MainLoop, OfMatrixKernelsHasNoBankConflicts) {
 INSTANTIATE_TEST_SUITE_P(Chips, MainLoop, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942", "sm_80", "sm_90"),
                          [](const auto& info) { return info.param; });
 
+class Backward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Backward, OfMatrixKernelsHasNoBankConflicts) {
+  Random random(7410);
+  const std::string device = "emulated:" + GetParam();
+  for (const int64_t head_dim : {64, 128, 256}) {
+    if (head_dim > 128 && GetParam().starts_with("gfx11")) continue;  // its groups of four rows meet in pairs
+    CaseSpec s;
+    s.backward = true;
+    s.dtype = random.pick({DType::fp16, DType::bf16});
+    s.seqlen_q = s.seqlen_k = 72;  // a whole tile or more, and a part of one
+    s.head_dim = s.head_dim_v = head_dim;
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    Case c(s, random);
+    int runs = 0;
+    for (const std::string& kernel : kernels_for(c.problem(), device)) {
+      if (!kernel.starts_with("emulated.backward.") || kernel.ends_with(".portable")) continue;
+      const LdsBankCount count;
+      EXPECT_TRUE(verified(c, kernel, {device}));
+      EXPECT_EQ(count.banks().conflicts(), 0) << kernel << ", head_dim " << head_dim << '\n' << count.banks().report();
+      EXPECT_NE(count.banks().report().find("columns.h"), std::string::npos) << "nothing was counted";
+      ++runs;
+    }
+    EXPECT_EQ(runs, 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Amd, Backward, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942"),
+                         [](const auto& info) { return info.param; });
+
 }  // namespace
 }  // namespace fulmen::testing

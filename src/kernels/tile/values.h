@@ -1,6 +1,7 @@
 // Operands of the second product from LDS: 16 keys and 16 dims of a tile of values.
 #pragma once
 
+#include "layout.h"
 #include "matrix.h"
 
 namespace fulmen::kernels {
@@ -20,7 +21,8 @@ FULMEN_DEVICE ValueOperand lds_value_operand(int at, int tile, int dims, unsigne
 template <int kPitch>
 FULMEN_DEVICE ValueOperand lds_value_operand(int at, int tile, int dims) {
   ValueOperand operand;
-  const int row = at + (16 * dims + value_dim()) * kPitch + 2 * 16 * tile;
+  static_assert(kPitch == transposed_pitch(kBlockN));
+  const int row = at + transposed_row(16 * dims, kBlockN) + value_dim() * kPitch + 2 * 16 * tile;
 #pragma unroll
   for (int p = 0; p < kValuePieces; ++p) {
     if constexpr (kPitch % sizeof(operand.piece[0]) == 0) {
