@@ -62,7 +62,7 @@ class TileRunner final : public Runner {
       call_.stream_output = problem.bytes() > kStreamBytes;
       // Whole sequences where there are enough of them: threads then share no page of interleaved heads.
       run_length_ = problem.batch >= kRunsPerThread * threads_.num_threads
-                        ? heads
+                        ? std::max<int64_t>(heads, 1)  // without queries there are none
                         : std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
     }
     if (problem.variable_lengths()) {

@@ -165,5 +165,24 @@ TEST(Empty, BatchAndQueriesOfZeroDoNothing) {
   EXPECT_TRUE(none.untouched());
 }
 
+TEST(Empty, ManySequencesWithoutQueriesInEveryKernel) {
+  SmallCall call;
+  call.with_everything();
+  constexpr int64_t kSequences = 4096;
+  for (Tensor* tensor : {&call.tensors.q, &call.tensors.out}) *tensor = Tensor::bshd(nullptr, DType::fp32, kSequences, 0, 4, 8);
+  call.tensors.bias = call.tensors.keep_mask = {};
+  call.tensors.lse = Tensor::bhqk(nullptr, DType::fp32, kSequences, 4, 0, 1);
+  for (Tensor* tensor : {&call.tensors.k, &call.tensors.v}) tensor->shape[0] = kSequences, tensor->strides[0] = 0;
+  call.options.num_threads = 1;
+  const Result<std::vector<Candidate>> all = candidates(make_problem(call.tensors, call.options).value(), "cpu");
+  ASSERT_TRUE(all.ok());
+  for (const Candidate& c : all.value()) {
+    if (!c.support.yes) continue;
+    call.options.kernel = c.kernel;
+    const Status status = attention(call.tensors, call.options, "cpu");
+    EXPECT_TRUE(status.ok()) << c.kernel << ": " << status.message();
+  }
+}
+
 }  // namespace
 }  // namespace fulmen

@@ -1,0 +1,346 @@
+// What a C program may hand over: tensors, options and tables bent out of shape by the input's bytes. Planning has no pointers, so
+// any shape goes; what plans and is small runs too, on memory of exactly the size that its strides reach, and is compared with the
+// reference. Nothing may crash, run over, or be wrong.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "fulmen/fulmen_c.h"
+
+namespace {
+
+// The input; zeros behind its end.
+class Bytes {
+ public:
+  Bytes(const uint8_t* data, std::size_t size) : data_(data), size_(size) {}
+  bool more() const { return at_ < size_; }
+  uint8_t next() { return at_ < size_ ? data_[at_++] : 0; }
+  template <class T, std::size_t n>
+  T pick(const std::array<T, n>& from) {
+    return from[next() % n];
+  }
+
+ private:
+  const uint8_t* data_;
+  std::size_t size_, at_ = 0;
+};
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+// Mostly small: sizes that agree with each other by chance.
+constexpr std::array<int64_t, 32> kNumbers{0,
+                                           1,
+                                           2,
+                                           3,
+                                           4,
+                                           5,
+                                           6,
+                                           7,
+                                           8,
+                                           16,
+                                           17,
+                                           32,
+                                           64,
+                                           65,
+                                           80,
+                                           128,
+                                           129,
+                                           256,
+                                           -1,
+                                           -2,
+                                           1000,
+                                           65536,
+                                           1 << 24,
+                                           0x7fffffff,
+                                           0x80000000,
+                                           int64_t{1} << 40,
+                                           (int64_t{1} << 40) + 1,
+                                           int64_t{1} << 60,
+                                           kMost,
+                                           -kMost - 1,
+                                           0,
+                                           1};
+constexpr std::array<float, 16> kFloats{0,
+                                        1,
+                                        0.5F,
+                                        0.125F,
+                                        2,
+                                        30,
+                                        1000,
+                                        -1,
+                                        -0.0F,
+                                        1e-20F,
+                                        1e18F,
+                                        3e38F,
+                                        1e-45F,
+                                        0.999999F,
+                                        std::numeric_limits<float>::quiet_NaN(),
+                                        std::numeric_limits<float>::infinity()};
+constexpr fulmen_tensor fulmen_tensors::* kTensors[] = {&fulmen_tensors::q,
+                                                        &fulmen_tensors::k,
+                                                        &fulmen_tensors::v,
+                                                        &fulmen_tensors::out,
+                                                        &fulmen_tensors::bias,
+                                                        &fulmen_tensors::keep_mask,
+                                                        &fulmen_tensors::alibi_slopes,
+                                                        &fulmen_tensors::sinks,
+                                                        &fulmen_tensors::lse,
+                                                        &fulmen_tensors::dout,
+                                                        &fulmen_tensors::dlse,
+                                                        &fulmen_tensors::dq,
+                                                        &fulmen_tensors::dk,
+                                                        &fulmen_tensors::dv,
+                                                        &fulmen_tensors::dbias,
+                                                        &fulmen_tensors::dsinks,
+                                                        &fulmen_tensors::cu_seqlens_q,
+                                                        &fulmen_tensors::cu_seqlens_k,
+                                                        &fulmen_tensors::seqlens_k,
+                                                        &fulmen_tensors::block_table,
+                                                        &fulmen_tensors::leftpad_k};
+
+fulmen_tensor packed(int32_t dtype, std::array<int64_t, 4> shape) {
+  fulmen_tensor t{nullptr, dtype, {}, {}};
+  int64_t stride = 1;
+  for (std::size_t d = 4; d-- > 0;) {
+    t.shape[d] = shape[d];
+    t.strides[d] = shape[d] == 1 && d < 3 ? 0 : stride;
+    stride *= shape[d];
+  }
+  return t;
+}
+
+// A call that is right, of a shape that the bytes choose.
+fulmen_tensors right_call(Bytes& in, bool backward) {
+  constexpr std::array<int64_t, 8> kSizes{1, 2, 3, 5, 8, 17, 33, 0};
+  const int64_t b = in.pick(kSizes), sq = in.pick(kSizes), sk = in.pick(kSizes), kv = 1 + in.next() % 2;
+  const int64_t h = kv * (1 + in.next() % 3), d = 1 + in.next() % 40, dv = 1 + in.next() % 40;
+  const auto dtype = static_cast<int32_t>(in.next() % 3);
+  const auto number = [](int64_t rows, int64_t n) { return packed(FULMEN_INT32, {1, 1, rows, n}); };
+  fulmen_tensors t;
+  fulmen_tensors_init(&t);
+  const int features = in.next(), lengths = in.next() % 8;
+  const bool packed_q = (lengths & 1) != 0, packed_k = (lengths & 2) != 0, paged = (lengths & 4) != 0;
+  const int64_t qb = packed_q ? 1 : b, qs = packed_q ? b * sq : sq;
+  const int64_t kb = paged ? 3 : packed_k ? 1 : b, ks = paged ? 4 : packed_k ? b * sk : sk;
+  t.q = packed(dtype, {qb, qs, h, d});
+  t.k = packed(dtype, {kb, ks, kv, d});
+  t.v = packed(dtype, {kb, ks, kv, dv});
+  t.out = packed(dtype, {qb, qs, h, dv});
+  if (packed_q) t.cu_seqlens_q = number(1, b + 1);
+  if (packed_k) t.cu_seqlens_k = number(1, b + 1);
+  if (paged) t.block_table = number(b, 1 + sk / 4);
+  if ((features & 1) != 0 && !packed_k) t.seqlens_k = number(1, b);
+  if ((features & 2) != 0) t.bias = packed(in.next() % 3, {1, h, sq, sk});
+  if ((features & 4) != 0) t.keep_mask = packed(FULMEN_BOOLEAN, {b, 1, 1, sk});
+  if ((features & 8) != 0) t.alibi_slopes = number(1, h), t.alibi_slopes.dtype = FULMEN_FP32;
+  if ((features & 16) != 0) t.sinks = number(1, h), t.sinks.dtype = FULMEN_FP32;
+  if ((features & 32) != 0 || backward) t.lse = packed(FULMEN_FP32, {qb, h, qs, 1});
+  if (!backward) return t;
+  t.dout = t.out;
+  if ((features & 64) == 0) t.dq = t.q;
+  t.dk = t.k;
+  t.dv = t.v;
+  if ((features & 128) != 0) t.dbias = t.bias;
+  return t;
+}
+
+void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
+  fulmen_tensor& tensor = t.*kTensors[in.next() % std::size(kTensors)];
+  const int64_t number = in.pick(kNumbers);
+  switch (const int what = in.next() % 24; what) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+      tensor.shape[what] = number;
+      break;
+    case 4:
+    case 5:
+    case 6:
+    case 7:
+      tensor.strides[what - 4] = number;
+      break;
+    case 8:
+      tensor.dtype = static_cast<int32_t>(number);
+      break;
+    case 9:
+      tensor = {};
+      break;
+    case 10:
+      tensor = t.*kTensors[in.next() % std::size(kTensors)];
+      break;
+    case 11:
+      o.softmax_scale = in.pick(kFloats);
+      break;
+    case 12:
+      o.softcap = in.pick(kFloats);
+      break;
+    case 13:
+      o.dropout = in.pick(kFloats);
+      break;
+    case 14:
+      o.causal = static_cast<int32_t>(number);
+      break;
+    case 15:
+      o.window_left = number;
+      break;
+    case 16:
+      o.window_right = number;
+      break;
+    case 17:
+      o.max_seqlen_q = number;
+      break;
+    case 18:
+      o.max_seqlen_k = number;
+      break;
+    case 19:
+      o.num_threads = static_cast<int32_t>(number);
+      break;
+    case 20:
+      t.struct_size = static_cast<std::size_t>(number);
+      break;
+    case 21:
+      o.struct_size = static_cast<std::size_t>(number);
+      break;
+    default:
+      o.deterministic = !o.deterministic;
+  }
+}
+
+std::size_t size_of(int32_t dtype) { return dtype == FULMEN_FP32 || dtype == FULMEN_INT32 ? 4 : dtype == FULMEN_BOOLEAN ? 1 : 2; }
+
+// Of a tensor that a plan was made of, so nothing overflows.
+std::size_t elements(const fulmen_tensor& t) {
+  int64_t last = 0;
+  for (int d = 0; d < 4; ++d) {
+    if (t.shape[d] == 0) return 0;
+    if (t.shape[d] > 1) last += (t.shape[d] - 1) * t.strides[d];
+  }
+  return static_cast<std::size_t>(last) + 1;
+}
+
+// Small numbers that fp32, fp16 and bf16 have, and for int32 what the input says.
+void fill(Bytes& in, const fulmen_tensor& t, std::size_t count) {
+  constexpr std::array<uint16_t, 8> kHalf{0x0000, 0x3800, 0xb800, 0x3400, 0x3c00, 0xbc00, 0x3a00, 0xb400};
+  auto* bytes = static_cast<uint8_t*>(t.data);
+  for (std::size_t i = 0; i < count; ++i) {
+    const uint16_t half = kHalf[i * 5 % 7];
+    if (t.dtype == FULMEN_INT32) {
+      const auto number = static_cast<int32_t>(in.more() ? in.next() : i * 2);
+      std::memcpy(bytes + 4 * i, &number, 4);
+    } else if (t.dtype == FULMEN_FP32) {
+      const float number = static_cast<float>(i * 5 % 7) * 0.25F - 0.75F;
+      std::memcpy(bytes + 4 * i, &number, 4);
+    } else if (t.dtype == FULMEN_BOOLEAN) {
+      bytes[i] = i % 3 != 0 ? 1 : 0;
+    } else {
+      std::memcpy(bytes + 2 * i, &half, 2);
+    }
+  }
+}
+
+// Memory of exactly its size for each tensor; false where that is too much.
+class Memory {
+ public:
+  bool give(Bytes& in, fulmen_tensors& t) {
+    constexpr std::size_t kMostBytes = std::size_t{1} << 18U;
+    for (const auto member : kTensors) {
+      fulmen_tensor& tensor = t.*member;
+      const std::size_t count = elements(tensor);
+      if (count * size_of(tensor.dtype) > kMostBytes) return false;
+      if (tensor.shape[3] == 0 && tensor.shape[0] == 0 && tensor.shape[1] == 0 && tensor.shape[2] == 0) continue;  // absent
+      // Of an empty one a place where nothing is: kernels add offsets to it, which the sanitizer forbids for null.
+      owned_.push_back(std::malloc(count * size_of(tensor.dtype)));
+      tensor.data = owned_.back();
+      fill(in, tensor, count);
+    }
+    return true;
+  }
+  Memory() = default;
+  ~Memory() {
+    for (void* one : owned_) std::free(one);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+ private:
+  std::vector<void*> owned_;
+};
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "%s: %s\n", what, fulmen_last_error());
+  std::abort();
+}
+
+void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_options& o, bool backward) {
+  fulmen_problem_info info{};
+  info.struct_size = sizeof info;
+  require((backward ? fulmen_describe_backward : fulmen_describe)(&t, &o, &info) == FULMEN_OK, "a planned call is described");
+  constexpr double kMostFlops = 1e6;
+  Memory memory;
+  if (!(info.flops <= kMostFlops) || t.struct_size != sizeof t || !memory.give(in, t)) return;
+  if (backward) {  // lse and out are to be those of the inputs
+    fulmen_options forward = o;
+    forward.kernel = nullptr;
+    if (fulmen_attention(&t, &forward, "cpu") != FULMEN_OK) return;
+  }
+  const int code = fulmen_plan_run(plan, nullptr, &t, nullptr, 0);
+  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
+  if (code == FULMEN_OUT_OF_MEMORY || code == FULMEN_INVALID_ARGUMENT) return;
+  require(code == FULMEN_OK, info.text);
+  if (std::abs(o.softmax_scale) > 2) return;  // scores of any size: what their rounding does is another matter
+  fulmen_verify_report report{};
+  report.struct_size = sizeof report;
+  const int verified = (backward ? fulmen_verify_backward : fulmen_verify)(&t, &o, &report);
+  // The rule's bounds are for data as networks have it: of chance's a few results are off by more. A mistake is off by far more.
+  constexpr double kManyBounds = 100;
+  const bool near =
+      verified == FULMEN_VERIFICATION_FAILED && report.worst_error <= kManyBounds * report.bound && report.lse_error <= 1e-3;
+  require(verified == FULMEN_OK || near, fulmen_plan_explain(plan));
+}
+
+}  // namespace
+
+// A workspace of more than there is is refused memory, as without the sanitizer.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }  // NOLINT(bugprone-reserved-identifier)
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
+  Bytes in(data, size);
+  const bool backward = (in.next() & 1) != 0;
+  fulmen_tensors t = right_call(in, backward);
+  fulmen_options o;
+  fulmen_options_init(&o);
+  o.num_threads = 1;
+  if (t.cu_seqlens_q.shape[3] != 0) o.max_seqlen_q = in.next();
+  if (t.cu_seqlens_k.shape[3] != 0 && t.block_table.shape[3] == 0) o.max_seqlen_k = in.next();
+  for (int bends = in.next() % 4; bends > 0; --bends) bend(in, t, o);
+
+  // Any of the kernels that say they can; 255 and a problem that is refused: the one that is chosen.
+  struct Names {
+    std::vector<std::string> all;
+  } names;
+  const auto visit = [](void* context, const char* kernel, bool supported, const char*, double) {
+    if (supported) static_cast<Names*>(context)->all.emplace_back(kernel);
+  };
+  (backward ? fulmen_visit_candidates_backward : fulmen_visit_candidates)(&t, &o, "cpu", visit, &names);
+  if (!names.all.empty()) o.kernel = names.all[in.next() % names.all.size()].c_str();
+
+  fulmen_plan* plan = nullptr;
+  const int code = (backward ? fulmen_plan_create_backward : fulmen_plan_create)(&t, &o, "cpu", &plan);
+  require((code == FULMEN_OK) == (plan != nullptr), "a plan, or an error");
+  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
+  require(code != FULMEN_INTERNAL, "a mistake is the caller's");
+  if (plan == nullptr) return 0;
+  require(*fulmen_plan_explain(plan) != '\0', "a plan explains itself");
+  static_cast<void>(fulmen_plan_workspace_bytes(plan));
+  run(in, plan, t, o, backward);
+  fulmen_plan_destroy(plan);
+  return 0;
+}
