@@ -143,6 +143,18 @@ def test_dropout(rng):
     np.testing.assert_array_equal(each[1], step(q, keys[1]))
     np.testing.assert_array_equal(each[1], step(q, jax.random.key_data(keys[1])))
 
+    # An array is the integer that it holds.
+    for seed in (-1, 7):
+        given = fulmen.attention(q, k, v, dropout=0.25, dropout_seed=jnp.int32(seed))
+        np.testing.assert_array_equal(given, fulmen.attention(*tensors, dropout=0.25, dropout_seed=seed))
+    jax.config.update("jax_enable_x64", True)
+    try:
+        for seed in (2**40 + 5, -(2**40)):
+            given = fulmen.attention(q, k, v, dropout=0.25, dropout_seed=jnp.int64(seed))
+            np.testing.assert_array_equal(given, fulmen.attention(*tensors, dropout=0.25, dropout_seed=seed))
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
     # The gradient is that of the same elements.
     kept = fulmen.dropout_mask(*tensors[:2], dropout=0.25, dropout_seed=9)
     expected = fulmen.attention_backward_reference(np.ones_like(tensors[0]), *tensors, dropout=0.25, dropout_seed=9)
@@ -167,6 +179,24 @@ def test_empty(rng):
     assert fulmen.attention(q[:0], k[:0], v[:0]).shape == (0, 37, 4, 24)
     assert (fulmen.attention(q, k[:, :0], v[:, :0]) == 0).all()
     assert jax.vmap(fulmen.attention)(*(t[None][:0] for t in (q, k, v))).shape == (0, 2, 37, 4, 24)
+
+
+def test_gradients_of_nothing(rng):
+    """Of a bias that no query adds, which is the sum of none."""
+    for shape in ({"b": 0}, {"sq": 0}):
+        q, k, v = map(jnp.asarray, qkv(rng, shape))
+        bias = jnp.asarray(normal(rng, (1, 4, 1, k.shape[1])))
+        for _ in range(3):
+            jnp.full(bias.shape, jnp.nan).block_until_ready()  # what the next array of that size is likely to be made of
+            gradient = jax.grad(lambda b, q, k, v: fulmen.attention(q, k, v, bias=b).sum())(bias, q, k, v)
+            assert not gradient.any()
+
+
+def test_arrays_of_one_number(rng):
+    q, k, v = arrays(rng)
+    options = {"softmax_scale": 1 / jnp.sqrt(24), "window_left": jnp.int32(5), "softcap": jnp.float32(2)}
+    expected = fulmen.attention(q, k, v, softmax_scale=float(options["softmax_scale"]), window_left=5, softcap=2.0)
+    np.testing.assert_array_equal(fulmen.attention(q, k, v, **options), expected)
 
 
 def test_reference_and_plan(rng):
@@ -262,6 +292,21 @@ ERRORS = {
         lambda q, k, v: fulmen.attention(q, k, v, dropout=0.5, dropout_seed=1.5),
         TypeError,
         "dropout_seed is 1.5: an integer, an integer scalar array, or one key of jax.random",
+    ),
+    "learned scale": (
+        lambda q, k, v: jax.grad(lambda scale: fulmen.attention(q, k, v, softmax_scale=scale).sum())(0.3),
+        TypeError,
+        "softmax_scale is traced: a number is accepted",
+    ),
+    "traced dropout": (
+        lambda q, k, v: jax.jit(lambda p: fulmen.attention(q, k, v, dropout=p, dropout_seed=1))(0.5),
+        TypeError,
+        "dropout is traced: a number is accepted",
+    ),
+    "slopes": (
+        lambda q, k, v: jax.grad(lambda slopes: fulmen.attention(q, k, v, alibi_slopes=slopes).sum())(jnp.ones(4)),
+        ValueError,
+        "alibi_slopes is differentiated: it has no gradient here",
     ),
     "kernel": (lambda q, k, v: fulmen.attention(q, k, v, kernel="fast"), ValueError, 'kernel is "fast"'),
     "refused": (lambda q, k, v: fulmen.attention(q, k, v, kernel="cpu.decode.scalar"), NotImplementedError, "query rows"),

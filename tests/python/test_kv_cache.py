@@ -156,6 +156,11 @@ def test_leftpad_and_refusals(rng):
         ({"k": k}, "k is given and v is not so"),
         ({"k": k, "v": v}, "cache_seqlens is None and k is given"),
         ({"rotary_cos": q}, "rotary_cos is given and k is None"),
+        ({"window_size": 3}, r"window_size is 3: \(left, right\) is accepted"),
+        (
+            {"cache_batch_idx": before.long()},
+            r"cache_batch_idx has shape \[2\] and dtype torch.int64: \[batch\], int32, is accepted",
+        ),
         ({"cache_batch_idx": before, "block_table": before}, "cache_batch_idx is given beside a block_table"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -173,6 +178,18 @@ def test_append_kv_names_what_is_wrong():
     ):
         with pytest.raises(TypeError, match=message):
             fulmen.append_kv(**{"k_cache": cache, "v_cache": cache, "seqlens_k": lengths, "k": new, "v": new, **changes})
+
+
+def test_autograd_sees_that_the_cache_is_written():
+    torch = pytest.importorskip("torch")
+    k_cache, v_cache, new = torch.randn(2, 8, 1, 4), torch.randn(2, 8, 1, 4), torch.ones(2, 1, 1, 4)
+    q, lengths = torch.randn(2, 3, 1, 4, requires_grad=True), torch.zeros(2, dtype=torch.int32)
+    for append in (fulmen.append_kv, torch.compile(fulmen.append_kv, backend="aot_eager")):
+        loss = fulmen.attention(q, k_cache, v_cache).sum()
+        with torch.no_grad():
+            append(k_cache, v_cache, lengths, new, new)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
 
 
 def test_append_kv_of_several_kinds_of_arrays():

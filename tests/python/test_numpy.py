@@ -64,6 +64,21 @@ def test_empty(rng, shape):
     assert (out == 0).all() and (lse == -np.inf).all()
 
 
+@pytest.mark.parametrize("shape", [{"b": 0}, {"sq": 0}, {"sk": 0}])
+def test_gradients_of_nothing(rng, shape):
+    """A bias, and sinks, that queries share have a gradient without any: 0."""
+    q, k, v = qkv(rng, shape)
+    given = {"bias": normal(rng, (1, 4, 1, k.shape[1])), "sinks": normal(rng, (4,))}
+    out, lse = fulmen.attention(q, k, v, return_lse=True, **given)
+    wanted = ("q", "k", "v", "bias", "sinks")
+    for _ in range(3):
+        # What the next arrays of that size are likely to be made of.
+        full = [np.full(t.shape, np.nan, np.float32) for t in (q, k, v, *given.values())]
+        del full
+        gradients = fulmen.attention_backward(out, q, k, v, out, lse, gradients=wanted, **given)
+        assert not any(gradient.any() for gradient in gradients)
+
+
 def test_layouts_give_the_same_bits(rng):
     q, k, v = qkv(rng)
     out = fulmen.attention(q, k, v, causal=True)
@@ -139,6 +154,8 @@ def test_dropout(rng):
     assert_close(out, attention_float64(q, k, v, kept=kept, dropout=0.25)[0], "fp32")
     np.testing.assert_array_equal(out, fulmen.attention(q, k, v, **dropped))
     assert (out != fulmen.attention(q, k, v, **{**dropped, "dropout_seed": 8})).any()
+    of_numpy = {**dropped, "dropout_seed": np.int64(7), "dropout_offset": np.uint8(3)}
+    np.testing.assert_array_equal(out, fulmen.attention(q, k, v, **of_numpy))
 
 
 def test_kernels_and_devices(rng):
@@ -171,6 +188,12 @@ ERRORS = {
     "no queries": (bad(lambda q, k, v: {"q": None}), TypeError, "q is None: a NumPy array, a torch tensor or another array with"),
     "contents": (bad(lambda q, k, v: {"num_threads": q}), TypeError, "num_threads is of type ndarray: an integer is accepted"),
     "none": (bad(lambda q, k, v: {"v": None}), TypeError, "v is of type NoneType: a NumPy array"),
+    "masked": (bad(lambda q, k, v: {"k": np.ma.masked_less(k, 0)}), TypeError, "k is of type MaskedArray: a NumPy array, a torch"),
+    "seed type": (
+        bad(lambda q, k, v: {"dropout": 0.5, "dropout_seed": 1.5}),
+        TypeError,
+        "dropout_seed is 1.5, of type float: an integer is accepted",
+    ),
     "float64": (bad(lambda q, k, v: {"q": q.astype(float)}), TypeError, "q has dtype float64: float32, float16 and bfloat16"),
     "byte order": (bad(lambda q, k, v: {"q": q.astype(">f4")}), TypeError, "q has dtype >f4"),
     "mixed": (bad(lambda q, k, v: {"k": k.astype(np.float16)}), ValueError, "k.dtype is fp16"),

@@ -58,6 +58,27 @@ def refuse(ring, group):
         ring.ring_shard(q, group=group)
 
 
+def refuse_others(ring, group, is_member):
+    q = torch.randn(1, 4, 2, 8)
+    for call in (lambda: ring.ring_attention(q, q, q, group=group), lambda: ring.ring_shard(q, group=group)):
+        if is_member:
+            call()
+            continue
+        with pytest.raises(ValueError, match="group does not include this process"):
+            call()
+
+
+def go_on_after_an_error(ring, group):
+    """Which all processes have when keys are under way: the next call must not take these for its own."""
+    q, wrong = torch.randn(1, 4, 2, 8), torch.full((1, 4, 2, 8), torch.nan)
+    for _ in range(5):
+        with pytest.raises(ValueError, match="q, k, v and out must agree"):
+            ring.ring_attention(q, wrong.half(), wrong.half(), group=group)
+        with pytest.raises(ValueError, match="num_kv_heads is 3"):
+            ring.ring_attention(q, torch.randn(1, 4, 3, 8), torch.randn(1, 4, 3, 8), group=group)
+        assert ring.ring_attention(q, q, q, group=group).isfinite().all()
+
+
 def process(rank, size, folder, seed, failures):
     try:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -71,6 +92,8 @@ def process(rank, size, folder, seed, failures):
                 compare(ring, options, torch.float32, group, seed)
             compare(ring, {"causal": True}, torch.bfloat16, group, seed)
             refuse(ring, group)
+            go_on_after_an_error(ring, group)
+        refuse_others(ring, torch.distributed.new_group([1, 2]), rank in (1, 2))
         torch.distributed.destroy_process_group()
     except BaseException:
         failures.put(f"process {rank}:\n{traceback.format_exc()}")

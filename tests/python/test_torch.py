@@ -274,7 +274,37 @@ def test_autograd_sees_that_out_is_written():
         assert torch.equal(fulmen.attention(k, k, k, out=out), fulmen.attention(k, k, k))
 
 
+def test_gradients_of_nothing():
+    """Of a bias that no query adds, which is the sum of none."""
+    for batch, rows in ((0, 5), (2, 0)):
+        q = torch.randn(batch, rows, 4, 8, requires_grad=True)
+        k, v = torch.randn(2, batch, 7, 4, 8)
+        bias = torch.randn(1, 4, 1, 7, requires_grad=True)
+        for _ in range(3):
+            torch.full_like(bias, torch.nan)  # what the next tensor of that size is likely to be made of
+            (gradient,) = torch.autograd.grad(fulmen.attention(q, k, v, bias=bias).sum(), bias)
+            assert not gradient.any()
+
+
+LEARNED = torch.nn.Parameter(torch.tensor(0.3))
 ERRORS = {
+    "learned scale": (
+        lambda q, k, v: fulmen.attention(q, k, v, softmax_scale=LEARNED),
+        ValueError,
+        r"softmax_scale requires grad: it has no gradient here, pass softmax_scale.item\(\), or scale q by what is learned",
+    ),
+    "learned scale, autocast": (
+        lambda q, k, v: torch.autocast("cpu")(fulmen.attention)(q, k, v, softmax_scale=LEARNED),
+        ValueError,
+        "softmax_scale requires grad",
+    ),
+    "learned softcap": (lambda q, k, v: fulmen.attention(q, k, v, softcap=LEARNED), ValueError, "softcap requires grad"),
+    "nested": (
+        lambda q, k, v: fulmen.attention(torch.nested.as_nested_tensor([q[0], q[1, :3]]), k, v),
+        ValueError,
+        "q is a nested tensor: sequences of different lengths are accepted packed, with cu_seqlens",
+    ),
+    "float8": (lambda q, k, v: fulmen.attention(q.to(torch.float8_e4m3fn), k, v), TypeError, "q has dtype float8_e4m3fn: "),
     "float64": (lambda q, k, v: fulmen.attention(q.double(), k, v), TypeError, "q has dtype float64: float32, float16"),
     "mixed": (lambda q, k, v: fulmen.attention(q, k.half(), v), ValueError, "k.dtype is fp16"),
     "numpy": (lambda q, k, v: fulmen.attention(q, k.tolist(), v), TypeError, "k is of type list"),

@@ -359,7 +359,7 @@ def append_kv(
 
     Args:
       k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a block_table [num_pages, page_size, kv_heads, head_dim]; written
-        in place, which autograd does not see. JAX arrays are not written: new caches are returned, in the same memory where the
+        in place, without a gradient. JAX arrays are not written: new caches are returned, in the same memory where the
         caller's jax.jit donates the old ones.
       seqlens_k: [batch], int32: the rows that are used. Row i of k becomes row seqlens_k + i.
       k, v: [batch, seqlen_new, kv_heads, head_dim], the cache's dtype; both or neither.

@@ -248,6 +248,9 @@ def flash_attn_with_kvcache(
     if cache_batch_idx is not None:
         if block_table is not None:
             raise ValueError("cache_batch_idx is given beside a block_table: one of them is accepted")
+        if cache_batch_idx.dim() != 1 or cache_batch_idx.dtype != torch.int32:
+            given = f"has shape {list(cache_batch_idx.shape)} and dtype {cache_batch_idx.dtype}"
+            raise ValueError(f"cache_batch_idx {given}: [batch], int32, is accepted")
         block_table = cache_batch_idx.unsqueeze(1)  # pages of one sequence each
     if (k is None) != (v is None):
         raise ValueError(f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are accepted")
@@ -257,7 +260,7 @@ def flash_attn_with_kvcache(
         raise ValueError("rotary_cos is given and k is None: rotary embeddings are accepted with new keys")
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
-    left, right = window_size
+    left, right = _sides(window_size)
     if k is not None:
         rotated, cache_seqlens = append_kv(
             k_cache,
@@ -301,7 +304,7 @@ def _read(
     return_attn_probs: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """fulmen.attention's options: those that the softmax depends on, and the others."""
-    left, right = window_size
+    left, right = _sides(window_size)
     shared = {
         "softmax_scale": softmax_scale,
         "causal": bool(causal),
@@ -314,6 +317,14 @@ def _read(
     if dropout_p != 0 and return_attn_probs:
         settings["dropout_seed"] = torch.empty((), dtype=torch.int64).random_().item()
     return shared, settings
+
+
+def _sides(window_size: tuple[int, int]) -> tuple[int, int]:
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise ValueError(f"window_size is {window_size!r}: (left, right) is accepted, where -1 is unlimited") from None
+    return left, right
 
 
 def _check_packed(name: str, tensor: torch.Tensor, dims: int, accepted: str, slices: int) -> None:

@@ -24,7 +24,7 @@ for _name, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
 
 # The places of tensors in the tuples of fulmen._core (bindings/python/src/call.h); gradients are those of q, k, v, bias and sinks.
-_OUT, _BIAS, _SINKS, _LSE, _DOUT, _DLSE, _DQ = 3, 4, 7, 8, 9, 10, 11
+_OUT, _BIAS, _ALIBI_SLOPES, _SINKS, _LSE, _DOUT, _DLSE, _DQ = 3, 4, 6, 7, 8, 9, 10, 11
 _INPUTS = 8
 _DIFFERENTIABLE = (0, 1, 2, _BIAS, _SINKS)
 _DTYPES = ("float32", "float16", "bfloat16", "bool")
@@ -104,6 +104,27 @@ def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> No
     _check(_shapes(inputs), options, wanted)
 
 
+def _plain(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arrays of one number, as 1 / jnp.sqrt(d) is one, as numbers: options are a part of what is compiled."""
+    plain = list(scalars)
+    for name, value in zip((*SCALARS, *LONGEST), scalars, strict=False):
+        if name in ("dropout_seed", "dropout_offset") or not isinstance(value, jax.Array):
+            continue
+        if isinstance(value, jax.core.Tracer):
+            raise TypeError(f"{name} is traced: a number is accepted, one of static_argnums or static_argnames under jax.jit")
+        if value.shape == ():
+            plain[(*SCALARS, *LONGEST).index(name)] = value.item()
+    return tuple(plain)
+
+
+def _words_of(value: jax.Array) -> jax.Array:
+    """The 64 bits of an integer, low half first, as of Python's."""
+    low = value.astype(jnp.uint32)
+    if value.dtype.itemsize == 8:
+        return jnp.stack([low, (value >> 32).astype(jnp.uint32)])
+    return jnp.stack([low, jnp.where(value < 0, np.uint32(0xFFFFFFFF), np.uint32(0))])
+
+
 def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]]:
     """Seed and offset as uint32 [4], low halves first, and the scalars without them."""
     seed, offset = scalars[_AT["dropout_seed"]], scalars[_AT["dropout_offset"]]
@@ -120,9 +141,7 @@ def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]
         elif isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) and value.shape == ():
             words = jax.random.key_data(value).reshape(-1)[-2:]
         elif isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer) and value.shape in ((), (2,)):
-            # (2,): what jax.random.PRNGKey makes.
-            words = value.astype(jnp.uint32)
-            words = words if value.shape else jnp.stack([words, jnp.zeros_like(words)])
+            words = value.astype(jnp.uint32) if value.shape else _words_of(value)  # (2,): what jax.random.PRNGKey makes
         else:
             raise TypeError(f"{name} is {value!r}: an integer, an integer scalar array, or one key of jax.random is accepted")
         parts.append(words)
@@ -185,6 +204,8 @@ def _attention(options: _Options, tensors: tuple[Any, ...], random: Any) -> tupl
 
 def _attention_forward(options: _Options, tensors: Any, random: Any) -> tuple[Any, Any]:
     wanted = sum(1 << bit for bit, at in enumerate(_DIFFERENTIABLE) if tensors[at] is not None and tensors[at].perturbed)
+    if tensors[_ALIBI_SLOPES] is not None and tensors[_ALIBI_SLOPES].perturbed:
+        raise ValueError("alibi_slopes is differentiated: it has no gradient here, pass jax.lax.stop_gradient(alibi_slopes)")
     tensors = tuple(None if t is None else t.value for t in tensors)
     random = None if random is None else random.value
     out, lse = _computed(options, tensors, random, True)
@@ -212,7 +233,7 @@ _compiled = jax.jit(_attention, static_argnums=0)
 def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
     if tensors[_OUT] is not None:
         raise ValueError("out is given: JAX arrays are never written, pass out=None")
-    random, scalars = _random(scalars)
+    random, scalars = _random(_plain(scalars))
     options = _Options(scalars, device, bhsd, want_lse)
     _checked(tensors, options)
     traced = any(isinstance(one, jax.core.Tracer) for one in (*tensors, random))
@@ -221,7 +242,7 @@ def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | N
 
 
 def _backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, wanted: int) -> tuple[Any, ...]:
-    random, scalars = _random(scalars)
+    random, scalars = _random(_plain(scalars))
     options = _Options(scalars, device, bhsd, True)
     _checked(tensors, options, wanted)
     return _gradients(options, tensors, random, wanted)

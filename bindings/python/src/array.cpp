@@ -57,6 +57,7 @@ const DlExchangeApi* exchange_api(nb::handle type) {
 
 KnownType examine(nb::handle type) {
   const auto module = text_of(nb::getattr(type, "__module__", nb::str("")));
+  if (module.rfind("numpy.ma", 0) == 0) return {type, Access::none, false, nullptr};  // its mask would be forgotten
   const bool is_torch = module == "torch" || module.rfind("torch.", 0) == 0;
   if (PyObject_IsSubclass(type.ptr(), numpy_ndarray().ptr()) == 1) return {type, Access::numpy, false, nullptr, Kind::numpy};
   if (const DlExchangeApi* api = exchange_api(type)) return {type, Access::exchange, is_torch, api};
@@ -111,6 +112,12 @@ fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
     if (dtype.code == kDlInt && dtype.bits == 32) return FULMEN_INT32;
   }
   constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  // By code, behind those. Their names say the bits.
+  constexpr const char* kSmall[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
+                                    "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
+                                    "float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"};
+  const size_t small = dtype.code - std::size(kNames);
+  if (dtype.code >= std::size(kNames) && small < std::size(kSmall)) refuse_dtype(name, kSmall[small]);
   const std::string kind = dtype.code < std::size(kNames) ? kNames[dtype.code] : "code" + std::to_string(dtype.code) + "_";
   refuse_dtype(name, kind + std::to_string(dtype.bits) + (dtype.lanes != 1 ? "x" + std::to_string(dtype.lanes) : ""));
 }
@@ -167,6 +174,12 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
 
 // For tensors that are known to have no memory to look at.
 void refuse_torch(nb::handle object, const char* name) {
+  const auto is = [&](const char* what) { return nb::getattr(object, what, nb::none()).ptr() == Py_True; };
+  if (is("is_nested")) {
+    throw nb::value_error(
+        (std::string(name) + " is a nested tensor: sequences of different lengths are accepted packed, with cu_seqlens").c_str());
+  }
+  if (is("is_quantized")) refuse_dtype(name, text_of(object.attr("dtype")));
   const std::string layout = text_of(object.attr("layout")), device = text_of(object.attr("device").attr("type"));
   if (layout != "torch.strided") {
     throw nb::value_error((std::string(name) + " has layout " + layout + ": strided is accepted").c_str());
@@ -303,7 +316,9 @@ Array read_array(nb::handle object, const char* name) {
       try {
         read_torch(object, name, array);
       } catch (const nb::python_error&) {
-        if (!read_inner_tensor(object, known, name, array)) throw;
+        if (read_inner_tensor(object, known, name, array)) break;
+        refuse_torch(object, name);
+        throw;
       }
       break;
     case Access::dlpack:

@@ -123,6 +123,9 @@ struct Call {
   void set(Place place, nb::handle object);
 };
 
+// Whether there is no sequence, or none with a query.
+bool is_without_queries(const fulmen_tensors& tensors);
+
 // Of its arguments all but the tensors. Throws TypeError and ValueError, which name the argument.
 void read_options(const Arguments& arguments, Call& call);
 

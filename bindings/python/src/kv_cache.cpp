@@ -7,6 +7,7 @@
 #include "array.h"
 #include "call.h"
 #include "fulmen/fulmen_c.h"
+#include "torch_memory.h"
 
 namespace fulmen::python {
 const CacheTensor kCacheTensors[kCachePlaces] = {
@@ -89,6 +90,13 @@ nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_int
     status = fulmen_append_kv(&call, place.empty() ? nullptr : place.c_str(), stream);
   }
   check(status);
+  if (!nb::handle(PyTuple_GetItem(tensors.ptr(), kNewK)).is_none()) {
+    for (const int at : {kCacheK, kCacheV}) {
+      const nb::object& inner = arrays[at].owner;
+      if (arrays[at].framework != Framework::torch) continue;
+      torch_is_written(inner.is_valid() ? nb::handle(inner) : nb::handle(PyTuple_GetItem(tensors.ptr(), at)));
+    }
+  }
   return nb::make_tuple(std::move(queries), std::move(lengths));
 }
 

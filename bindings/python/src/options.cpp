@@ -16,10 +16,23 @@ namespace {
                            .c_str());
 }
 
-// Random numbers are told apart by 64 bits: negative numbers are as good as large ones.
+// Random numbers are told apart by 64 bits: negative numbers are as good as large ones. NumPy's integers are among them.
 uint64_t any_64_bits(const char* name, nb::handle value) {
-  if (PyLong_Check(value.ptr()) == 0) wrong_type(name, value, "an integer");
-  return PyLong_AsUnsignedLongLongMask(value.ptr());
+  const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
+  if (!integer.is_valid()) {
+    PyErr_Clear();
+    wrong_type(name, value, "an integer");
+  }
+  return PyLong_AsUnsignedLongLongMask(integer.ptr());
+}
+
+// A tensor of one element converts to a number, and what is learned would silently not be learned.
+void refuse_gradient(const char* name, nb::handle value) {
+  if (PyFloat_Check(value.ptr()) != 0 || PyLong_Check(value.ptr()) != 0) return;
+  if (nb::getattr(value, "requires_grad", nb::none()).ptr() != Py_True) return;
+  throw nb::value_error(
+      (std::string(name) + " requires grad: it has no gradient here, pass " + name + ".item()" + ", or scale q by what is learned")
+          .c_str());
 }
 
 int32_t causal(nb::handle value) {
@@ -50,6 +63,7 @@ nb::object tuple_of(const nb::handle* items, int count, nb::handle defaults) {
 }  // namespace
 
 double number(const char* name, nb::handle value) {
+  refuse_gradient(name, value);
   const double result = PyFloat_AsDouble(value.ptr());
   if (result == -1.0 && PyErr_Occurred() != nullptr) {
     PyErr_Clear();

@@ -60,6 +60,14 @@ nb::object backward(const Arguments& arguments, int wanted) {
     }
   }
   run(Pass::backward, call);
+  // The library writes nothing without queries. A bias that they share has a gradient all the same, the sum of none.
+  if (nb::object& dbias = results[3]; !dbias.is_none() && is_without_queries(call.tensors)) {
+    if (call.arrays[kQ].framework == Framework::torch) {
+      dbias.attr("zero_")();
+    } else {
+      dbias.attr("fill")(0);
+    }
+  }
   return nb::make_tuple(results[0], results[1], results[2], results[3], results[4]);
 }
 

@@ -57,11 +57,18 @@ class Execution {
       }
       const int status = fulmen_plan_run(made, nullptr, &tensors_, workspace, workspace != nullptr ? bytes : 0);
       if (status != FULMEN_OK) return status;
+      if (pass == Pass::backward && is_without_queries(tensors_)) clear(tensors_.dbias);  // see passes.cpp
     }
     return FULMEN_OK;
   }
 
  private:
+  static void clear(const fulmen_tensor& t) {  // XLA's results are row-major
+    if (t.data == nullptr) return;
+    const size_t size = t.dtype == FULMEN_FP32 ? sizeof(float) : sizeof(uint16_t);
+    std::memset(t.data, 0, static_cast<size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]) * size);
+  }
+
   void read_options(const Attributes& attributes) {
     const auto integer = [&](const char* name, int64_t otherwise) {
       return number<int64_t>(attributes, name, DataType::int64, otherwise);

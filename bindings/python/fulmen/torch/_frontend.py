@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 
 from fulmen import _core, _functions
-from fulmen._arguments import LENGTHS, PLACE_OF_LENGTHS, Framework, _frameworks
+from fulmen._arguments import LENGTHS, PLACE_OF_LENGTHS, SCALARS, Framework, _frameworks
 from fulmen.torch import _ops, _transforms
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
@@ -63,6 +64,11 @@ def _check_for_dispatcher(tensors: tuple[Any, ...]) -> None:
 def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
     if not _is_compiling():
         _check_for_dispatcher(tensors)
+        for name, value in zip(SCALARS, scalars, strict=False):
+            if getattr(value, "requires_grad", False):
+                raise ValueError(
+                    f"{name} requires grad: it has no gradient here, pass {name}.item(), or scale q by what is learned"
+                )
     q, k, v, given_out, bias, keep_mask, alibi_slopes, sinks = tensors[:8]
     scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, num_threads, verify = scalars[:12]
     rng = None
@@ -70,8 +76,9 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
         if seed is None:
             rng = torch.randint(0, 2**63 - 1, (2,), dtype=torch.int64, device="cpu")
         else:
-            # As the same 64 bits.
-            rng = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in (seed, offset)], dtype=torch.int64, device="cpu")
+            # As the same 64 bits. Not by index() where it is needless: a compiler would take an integer for a constant.
+            integers = (n if isinstance(n, int) else operator.index(n) for n in (seed, offset))
+            rng = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in integers], dtype=torch.int64, device="cpu")
     if isinstance(causal, bool):
         causal = "bottom_right" if causal else "none"
     lengths = (*tensors[PLACE_OF_LENGTHS:], *scalars[12:])

@@ -44,6 +44,7 @@ def ring_attention(
     """
     if not dist.is_initialized():
         raise RuntimeError("torch.distributed is not initialized: ring_attention is called by every process of a group")
+    _size_of(group)
     if q.dim() != 4 or k.dim() != 4 or q.shape[1] != k.shape[1]:
         raise ValueError(
             f"q has shape {list(q.shape)} and k {list(k.shape)}: [batch, seqlen, heads, head_dim] with the same seqlen is accepted"
@@ -56,7 +57,7 @@ def ring_attention(
 
 def ring_shard(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """This process's part of a tensor that all have: of 2 * processes pieces along dim one from the front and one from the back."""
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    size, rank = _size_of(group), dist.get_rank(group)
     if tensor.shape[dim] % (2 * size) != 0:
         raise ValueError(f"dim {dim} has size {tensor.shape[dim]}: a multiple of {2 * size}, twice the processes, is accepted")
     pieces = tensor.chunk(2 * size, dim)
@@ -65,11 +66,17 @@ def ring_shard(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | No
 
 def ring_gather(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """The whole of what ring_shard cut, in every process. Not differentiable."""
-    size = dist.get_world_size(group)
+    size = _size_of(group)
     parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(size)]
     dist.all_gather(parts, tensor.detach().contiguous(), group=group)
     halves = [part.chunk(2, dim) for part in parts]
     return torch.cat([front for front, _ in halves] + [back for _, back in reversed(halves)], dim)
+
+
+def _size_of(group: dist.ProcessGroup | None) -> int:
+    if dist.get_rank(group) < 0:
+        raise ValueError("group does not include this process: the group's processes call this, and no others")
+    return dist.get_world_size(group)
 
 
 class _Circle:
@@ -126,14 +133,18 @@ class _Ring(torch.autograd.Function):
             last = step == circle.size - 1
             received, works = ((), []) if last else circle.start(keys)
             rows, columns, masked = _parts(step, circle.rank, causal, half)
-            part, part_lse = attention(
-                q[:, rows], keys[0][:, columns], keys[1][:, columns], causal=masked, return_lse=True, **options
-            )
-            if out is None:
-                out, lse = part.float(), part_lse
-            else:
-                _merge(out[:, rows], lse[:, :, rows], part, part_lse)
-            _wait(works)
+            try:
+                part, part_lse = attention(
+                    q[:, rows], keys[0][:, columns], keys[1][:, columns], causal=masked, return_lse=True, **options
+                )
+                if out is None:
+                    out, lse = part.float(), part_lse
+                else:
+                    _merge(out[:, rows], lse[:, :, rows], part, part_lse)
+            finally:
+                # After an error, too, which all processes have alike: memory that is being received into has to live, and the
+                # next call's messages come behind these.
+                _wait(works)
             keys = received
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
