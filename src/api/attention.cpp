@@ -43,6 +43,18 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
   return {};
 }
 
+// Of the one that is given, if any.
+Status check_workspace(std::size_t needed, const void* workspace, std::size_t bytes) {
+  if (workspace == nullptr || needed == 0) return {};
+  if (bytes < needed) {
+    return {StatusCode::invalid_argument, fmt::format("workspace_bytes is {}: at least {} are needed", bytes, needed)};
+  }
+  if (reinterpret_cast<std::uintptr_t>(workspace) % kWorkspaceAlignment != 0) {
+    return {StatusCode::invalid_argument, fmt::format("workspace is {}: an address divisible by 64 is needed", workspace)};
+  }
+  return {};
+}
+
 // The backend's memory for one run.
 class OwnWorkspace {
  public:
@@ -81,11 +93,12 @@ Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const Atten
 Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const {
   try {
     const Impl& impl = *impl_;
+    const std::size_t needed = impl.runner->workspace_bytes();
+    if (Status status = check_workspace(needed, workspace, workspace_bytes); !status.ok()) return status;
     if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;
     if (impl.problem.variable_lengths() && impl.backend->uses_host_memory()) {
       if (Status status = check_sequences(impl.problem, tensors); !status.ok()) return status;
     }
-    const std::size_t needed = impl.runner->workspace_bytes();
     std::optional<OwnWorkspace> own;
     if (workspace == nullptr && needed > 0) {
       own.emplace(impl, needed);
@@ -93,14 +106,6 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
         return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes on device {}", needed, impl.device)};
       }
       workspace = own->memory();
-    } else if (needed > 0) {
-      if (workspace_bytes < needed) {
-        return {StatusCode::invalid_argument,
-                fmt::format("workspace_bytes is {}: at least {} are needed", workspace_bytes, needed)};
-      }
-      if (reinterpret_cast<std::uintptr_t>(workspace) % kWorkspaceAlignment != 0) {
-        return {StatusCode::invalid_argument, fmt::format("workspace is {}: an address divisible by 64 is needed", workspace)};
-      }
     }
     if (Status status = impl.runner->run(stream, tensors, workspace); !status.ok()) return status;
     if (!impl.verify) return {};

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "api/c_translation.h"
+#include "api/tensor_checks.h"
 
 namespace fulmen::c_api {
 namespace {
@@ -171,6 +174,11 @@ int fulmen_register_backend(const fulmen_backend* backend) {
     if (callbacks.name == nullptr) return null_argument("backend.name");
     if (callbacks.kernel_name == nullptr) return null_argument("backend.kernel_name");
     if (callbacks.run == nullptr) return null_argument("backend.run");
+    if (std::isnan(callbacks.rank)) return fulmen::invalid("backend.rank is nan: a number is needed");
+    if (const uint64_t known = FULMEN_FEATURE_VARIABLE_LENGTHS | FULMEN_FEATURE_PAGED; (callbacks.features & ~known) != 0) {
+      return fulmen::invalid(fmt::format("backend.features is {}: the sum of fulmen_feature values, up to {}, is accepted",
+                                         callbacks.features, known));
+    }
     // Both or neither: half a kernel for gradients is a mistake.
     if (callbacks.backward_kernel_name != nullptr && callbacks.run_backward == nullptr)
       return null_argument("backend.run_backward");

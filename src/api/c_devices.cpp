@@ -36,7 +36,7 @@ int fulmen_visit_devices(void (*visit)(void* context, const fulmen_device_info* 
   return guarded([&]() -> Status {
     if (visit == nullptr) return null_argument("visit");
     for (const auto& backend : fulmen::backends()) {
-      for (const fulmen::DeviceInfo& d : backend->devices()) {
+      for (const fulmen::DeviceInfo& d : fulmen::devices_of(*backend)) {
         const fulmen_device_info info{sizeof info,
                                       d.name.c_str(),
                                       d.chip.c_str(),

@@ -127,6 +127,7 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
     impl->kernel = choose(*impl->backend, problem, device);
     if (impl->kernel == nullptr) return Status(StatusCode::unsupported, no_kernel_message(*impl->backend, problem, device));
   }
+  impl->rank = impl->kernel->rank(problem);
   auto runner = impl->kernel->prepare(problem, device, options);
   if (!runner.ok()) return runner.status();
   if (runner.value() == nullptr) {
@@ -172,26 +173,34 @@ const KernelConfig& Plan::config() const noexcept { return impl_->runner->config
 const std::string& Plan::device() const noexcept { return impl_->device; }
 std::size_t Plan::workspace_bytes() const noexcept { return impl_->runner->workspace_bytes(); }
 
+namespace {
+
+// Why it was not chosen. A kernel of the user's may throw now, though it did not when the plan was made.
+std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
+  try {
+    const Support support = support_of(kernel, impl.problem, impl.device);
+    if (!support.yes) return support.reason;
+    if (impl.forced) return "another was forced by name";
+    const double rank = kernel.rank(impl.problem);
+    if (!(rank > 0)) return "runs only when forced by name";
+    return fmt::format("rank {:g}{}", rank, rank < impl.rank ? " is lower" : ", but the chosen one is registered first");
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (...) {
+    return "it threw when it was asked";
+  }
+}
+
+}  // namespace
+
 std::string Plan::explain() const {
   const Impl& impl = *impl_;
-  const double chosen_rank = impl.kernel->rank(impl.problem);
   std::string text = fmt::format("{} on {} for {}: {}", to_string(config()), impl.device, to_string(impl.problem),
-                                 impl.forced ? "forced by name" : fmt::format("the highest rank, {:g}", chosen_rank));
+                                 impl.forced ? "forced by name" : fmt::format("the highest rank, {:g}", impl.rank));
   if (!impl.kernel->deterministic()) text += "; it adds with atomics: gradients may differ in bits from run to run";
   for (const Kernel* kernel : impl.backend->kernels()) {
     if (kernel == impl.kernel) continue;
-    const Support support = support_of(*kernel, impl.problem, impl.device);
-    const double rank = kernel->rank(impl.problem);
-    text += fmt::format("\n  not {}: ", kernel->name());
-    if (!support.yes) {
-      text += support.reason;
-    } else if (impl.forced) {
-      text += "another was forced by name";
-    } else if (rank <= 0) {
-      text += "runs only when forced by name";
-    } else {
-      text += fmt::format("rank {:g}{}", rank, rank < chosen_rank ? " is lower" : ", but the chosen one is registered first");
-    }
+    text += fmt::format("\n  not {}: {}", kernel->name(), reason_against(*kernel, impl));
   }
   return text;
 }

@@ -31,6 +31,7 @@ struct Plan::Impl {
   bool forced = false;
   std::shared_ptr<const Backend> backend;  // keeps a user's backend alive
   const Kernel* kernel = nullptr;
+  double rank = 0;  // of the kernel for the problem
   std::unique_ptr<const Runner> runner;
   // Of each tensor of the table.
   std::array<std::size_t, kTensorFields> bytes{};

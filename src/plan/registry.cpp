@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <new>
@@ -57,6 +58,21 @@ std::shared_ptr<const Backend> backend_of(std::string_view device) {
   return nullptr;
 }
 
+std::vector<DeviceInfo> devices_of(const Backend& backend) {
+  const auto unusable = [&](std::string why) -> std::vector<DeviceInfo> {
+    return {{std::string(backend.name()), "", "", false, fmt::format("its backend threw while it listed its devices{}", why)}};
+  };
+  try {
+    return backend.devices();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    return unusable(fmt::format(": {}", error.what()));
+  } catch (...) {
+    return unusable("");
+  }
+}
+
 Support support_of(const Kernel& kernel, const Problem& problem, const std::string& device) {
   if (kernel.pass() != problem.pass) {
     return Support::no(problem.pass == Pass::backward ? "it computes the forward pass" : "it computes gradients");
@@ -75,7 +91,7 @@ Status check_device(std::string_view device) {
   if (backend != nullptr) {
     if (device == "cpu") return {};  // always there: planning on it builds no list
     std::string why;
-    for (const DeviceInfo& info : backend->devices()) {
+    for (const DeviceInfo& info : devices_of(*backend)) {
       // A backend's own name is any device of it that works.
       if (info.name != device && backend->name() != device) continue;
       if (info.usable) return {};
@@ -111,6 +127,9 @@ Status check_names(const BackendList& list, const Backend& backend) {
       return {StatusCode::invalid_argument,
               fmt::format("backend \"{}\" lists a null kernel: pointers to kernels are needed", name)};
     }
+    if (kernel->name().empty()) {
+      return {StatusCode::invalid_argument, fmt::format("a kernel of backend \"{}\" has the name \"\": one is needed", name)};
+    }
     if (const auto [at, added] = taken.emplace(kernel->name(), name); !added) {
       return {StatusCode::invalid_argument,
               fmt::format("kernel name \"{}\" is taken by backend \"{}\": names are unique in the process", at->first, at->second)};
@@ -144,7 +163,7 @@ std::vector<DeviceInfo> devices() {
   std::vector<DeviceInfo> all;
   const auto list = backend_list();  // kept: another thread may register and so replace it
   for (const auto& backend : *list) {
-    for (DeviceInfo& info : backend->devices()) all.push_back(std::move(info));
+    for (DeviceInfo& info : devices_of(*backend)) all.push_back(std::move(info));
   }
   return all;
 }

@@ -18,6 +18,9 @@ std::shared_ptr<const BackendList> backend_list();
 // The backend of a device's name ("cuda:0" belongs to "cuda"), or null.
 std::shared_ptr<const Backend> backend_of(std::string_view device);
 
+// The backend's devices; of one of the user's that throws, one that cannot be used and says so.
+std::vector<DeviceInfo> devices_of(const Backend& backend);
+
 // May the kernel run this problem on this device: its own answer, after what any kernel is asked (pass, dropout, deterministic).
 Support support_of(const Kernel& kernel, const Problem& problem, const std::string& device);
 
