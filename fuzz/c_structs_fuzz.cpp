@@ -13,24 +13,11 @@
 #include <vector>
 
 #include "fulmen/fulmen_c.h"
+#include "fuzz/call_bytes.h"
+
+using fulmen::fuzz::Bytes, fulmen::fuzz::packed;
 
 namespace {
-
-// The input; zeros behind its end.
-class Bytes {
- public:
-  Bytes(const uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-  bool more() const { return at_ < size_; }
-  uint8_t next() { return at_ < size_ ? data_[at_++] : 0; }
-  template <class T, std::size_t n>
-  T pick(const std::array<T, n>& from) {
-    return from[next() % n];
-  }
-
- private:
-  const uint8_t* data_;
-  std::size_t size_, at_ = 0;
-};
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 // Mostly small: sizes that agree with each other by chance.
@@ -103,17 +90,6 @@ constexpr fulmen_tensor fulmen_tensors::* kTensors[] = {&fulmen_tensors::q,
                                                         &fulmen_tensors::seqlens_k,
                                                         &fulmen_tensors::block_table,
                                                         &fulmen_tensors::leftpad_k};
-
-fulmen_tensor packed(int32_t dtype, std::array<int64_t, 4> shape) {
-  fulmen_tensor t{nullptr, dtype, {}, {}};
-  int64_t stride = 1;
-  for (std::size_t d = 4; d-- > 0;) {
-    t.shape[d] = shape[d];
-    t.strides[d] = shape[d] == 1 && d < 3 ? 0 : stride;
-    stride *= shape[d];
-  }
-  return t;
-}
 
 // A call that is right, of a shape that the bytes choose.
 fulmen_tensors right_call(Bytes& in, bool backward) {
