@@ -229,6 +229,47 @@ def test_traced_static_cache(rng):
     close(logits(model, torch.compile(model, backend="eager", fullgraph=True)), logits(eager, eager))
 
 
+def test_a_mask_that_was_changed_is_read(rng):
+    """By a model, in place: it is a band no more."""
+    q, k, v = (torch.randn(2, 4, 9, 16) for _ in "qkv")
+    mask = ours.attention_mask(
+        batch_size=2,
+        q_length=9,
+        kv_length=9,
+        attention_mask=torch.arange(9).expand(2, 9) < 7,
+        allow_is_causal_skip=False,
+    )
+    module = torch.nn.Module()
+    plain = ours.attention_forward(module, q, k, v, mask)[0]
+    close(plain, ours.attention_forward(module, q, k, v, mask.clone())[0])
+    mask[:, :, 5:, 2] = False
+    changed = ours.attention_forward(module, q, k, v, mask)[0]
+    assert not torch.equal(changed, plain)
+    close(changed, ours.attention_forward(module, q, k, v, mask.clone())[0])
+
+
+@pytest.mark.parametrize("family", ["Bloom", "GPTNeo", "Luke"])
+def test_models_with_attention_of_their_own_only(family, rng):
+    """These would add a boolean mask to their scores, or none."""
+    config = getattr(transformers, family + "Config")(
+        vocab_size=97,
+        hidden_size=48,
+        num_attention_heads=4,
+        num_hidden_layers=2,
+        **({"attention_types": [[["global", "local"], 1]]} if family == "GPTNeo" else {}),
+        **({"entity_vocab_size": 5, "intermediate_size": 64} if family == "Luke" else {}),
+    )
+    config._attn_implementation = "fulmen"
+    try:
+        model = getattr(transformers, family + "Model")(config)
+    except KeyError:  # has a list of its own
+        return
+    with pytest.raises(
+        NotImplementedError, match=f'{family} has attention of its own only: attn_implementation="eager" is accepted'
+    ):
+        model(tokens(rng))
+
+
 def test_refusals(rng):
     module = torch.nn.Module()
     q = torch.randn(1, 2, 3, 8)

@@ -10,6 +10,8 @@ the band leaves out, and of a static cache read the used rows only.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,6 +23,8 @@ from fulmen._functions import attention
 from fulmen.torch._ops import last_dim_contiguous
 
 _BAND = "_fulmen_band"
+# What classes of models say of themselves where attention is not theirs alone.
+_SUPPORTING = ("_supports_attention_backend", "_supports_sdpa")
 
 
 class Band(NamedTuple):
@@ -39,18 +43,37 @@ def register(name: str = "fulmen") -> None:
     AttentionMaskInterface.register(name, attention_mask)
 
 
+@functools.cache
+def _asks_for_attention(config: type) -> bool:
+    """Whether the models of a configuration of transformers call what AttentionInterface knows."""
+    own = config.__module__.startswith("transformers.models.")
+    models = sys.modules.get(config.__module__.replace(".configuration_", ".modeling_")) if own else None
+    if models is None or hasattr(models, "ALL_ATTENTION_FUNCTIONS"):
+        return True
+    return any(getattr(one, flag, False) is True for one in vars(models).values() for flag in _SUPPORTING)
+
+
 def attention_mask(**arguments: Any) -> torch.Tensor | None:
     """transformers' own boolean mask, [batch, 1, seqlen_q, seqlen_k], and what it is made of where that can be said.
 
-    None is what it is for torch's SDPA: everything, or causal for a causal module's call of more than one query.
+    None is what it is for torch's SDPA: everything, or causal for a causal module's call of more than one query. Models that have
+    nothing but attention of their own are refused: they would add that to their scores.
     """
+    if not torch.compiler.is_compiling() and not _asks_for_attention(type(arguments.get("config"))):
+        name = type(arguments["config"]).__name__.removesuffix("Config")
+        raise NotImplementedError(f'{name} has attention of its own only: attn_implementation="eager" is accepted')
     mask = sdpa_mask(**arguments)
     # A graph has no place for a tensor's attributes: it reads the mask itself.
     if mask is not None and not torch.compiler.is_compiling() and "q_length" in arguments:
         band = _band_of(**arguments)
         if band is not None:
-            setattr(mask, _BAND, band)
+            setattr(mask, _BAND, (band, _version(mask)))
     return mask
+
+
+def _version(mask: torch.Tensor) -> int | None:
+    """How often it was written, as far as torch counts: what a model has changed is a band no more."""
+    return None if mask.is_inference() else mask._version
 
 
 def _band_of(
@@ -151,8 +174,8 @@ def attention_forward(
             # As for SDPA, which starts its diagonal at the first key.
             options["causal"] = "top_left"
     else:
-        band: Band | None = getattr(attention_mask, _BAND, None)
-        if band is not None and attention_mask.shape[2:] == (seqlen_q, seqlen_k):
+        band, version = getattr(attention_mask, _BAND, (None, None))
+        if band is not None and version == _version(attention_mask) and attention_mask.shape[2:] == (seqlen_q, seqlen_k):
             options.update(window_left=band.window_left, window_right=band.window_right, keep_mask=band.padding)
             key, value = key[:, :, : band.num_keys], value[:, :, : band.num_keys]
             bias = bias if bias is None else bias[..., : band.num_keys]
