@@ -2,8 +2,9 @@
  * formulas.
  *
  * Functions return a fulmen_status (0 is success); on failure fulmen_last_error() of the same thread has the sentence. Structs
- * begin with their size so that they can grow: set it with the struct's _init function, or to sizeof. A field that an older caller
- * lacks has its default. Nothing throws, prints or aborts. Strings are UTF-8. All functions may be called from any thread. */
+ * begin with their size so that they can grow: the struct's _init function sets it and the defaults, which are not all 0; a struct
+ * that the library fills in needs its size alone, sizeof. A field that an older caller lacks has its default. Nothing throws,
+ * prints or aborts. Strings are UTF-8. All functions may be called from any thread. */
 #ifndef FULMEN_FULMEN_C_H
 #define FULMEN_FULMEN_C_H
 

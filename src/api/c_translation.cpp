@@ -98,6 +98,12 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   fulmen_options o;
   fulmen_options_init(&o);
   if (Status status = read_struct("options", from, o); !status.ok()) return status;
+  if (o.softmax_scale == 0 && o.window_left == 0 && o.window_right == 0 && o.max_seqlen_q == 0 && o.max_seqlen_k == 0) {
+    return Status(
+        StatusCode::invalid_argument,
+        "options.softmax_scale, window_left, window_right, max_seqlen_q and max_seqlen_k are 0: a zeroed struct is not the "
+        "defaults, fulmen_options_init() sets them");
+  }
   if (!std::isnan(o.softmax_scale)) options.softmax_scale = o.softmax_scale;
   options.softcap = o.softcap;
   options.causal = static_cast<Causal>(o.causal);

@@ -33,6 +33,17 @@ TEST(CMistakes, SizesThatNoStructHas) {
   fulmen_plan_destroy(plan);
 }
 
+TEST(CMistakes, ZeroedOptionsAreNotTheDefaults) {
+  SmallCall call;
+  const fulmen_tensors t = views(call);
+  fulmen_options options{};
+  options.struct_size = sizeof options;
+  options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
+  EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("fulmen_options_init"), std::string::npos) << fulmen_last_error();
+  EXPECT_TRUE(call.untouched());
+}
+
 // A size that rounds up to little.
 TEST(CMistakes, AllMemoryAtOnce) {
   for (const char* device : {"cpu", "emulated:gfx1100"}) {
