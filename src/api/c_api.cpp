@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "api/c_translation.h"
+#include "api/memory_range.h"
 #include "plan/plan_impl.h"
 
 struct fulmen_plan {  // NOLINT(readability-identifier-naming): the C ABI's name
@@ -24,15 +25,18 @@ bool has_elements(const Tensor& tensor) {
   return std::all_of(tensor.shape.begin(), tensor.shape.end(), [](int64_t n) { return n > 0; });
 }
 
-// Whether what the reference reads has an address, and the pass's outputs, too, where they are compared with it. The reference
-// computes out and lse itself, also when they are inputs.
+// Whether what the reference reads has an address that its elements may have, and the pass's outputs, too, where they are compared
+// with it. The reference computes out and lse itself, also when they are inputs.
 Status check_data(Pass pass, const AttentionTensors& tensors, bool outputs) {
   const auto index = static_cast<std::size_t>(pass);
   for (const TensorField& field : kTensorTable) {
     const bool forward_result = field.written[static_cast<std::size_t>(Pass::forward)];
     const bool needed = (field.read[index] && !forward_result) || (field.written[index] && outputs);
     const Tensor& tensor = tensors.*field.tensor;
-    if (needed && has_elements(tensor) && tensor.data == nullptr) return null_argument(fmt::format("{}.data", field.name).c_str());
+    if (!needed || !has_elements(tensor)) continue;
+    if (tensor.data == nullptr) return null_argument(fmt::format("{}.data", field.name).c_str());
+    const MemoryRange range{field.name, tensor.data, 1, tensor.dtype};
+    if (!addressable(range)) return bad_address(range, "");
   }
   return {};
 }
@@ -81,6 +85,7 @@ int verify(Pass pass, const fulmen_tensors* tensors, const fulmen_options* optio
     const auto call = to_cpp(pass, tensors, options, "");
     if (!call.ok()) return call.status();
     if (Status status = check_data(pass, call.value().tensors, true); !status.ok()) return status;
+    if (Status status = check_sequences(call.value().problem, call.value().tensors); !status.ok()) return status;
     const VerifyReport r = verify_result(call.value().problem, call.value().tensors);
     if (report != nullptr) {
       given_text() = r.tensor;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "api/c_views.h"
 #include "api/small_call.h"
@@ -42,6 +43,26 @@ TEST(CMistakes, ZeroedOptionsAreNotTheDefaults) {
   EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT);
   EXPECT_NE(std::string(fulmen_last_error()).find("fulmen_options_init"), std::string::npos) << fulmen_last_error();
   EXPECT_TRUE(call.untouched());
+}
+
+// A mistake of the call, not of the result.
+TEST(CMistakes, VerifyingWithTablesAndPointersThatAreWrong) {
+  SmallCall call;
+  fulmen_tensors t = views(call);
+  std::vector<int32_t> used{SmallCall::kSeqlenK, SmallCall::kSeqlenK + 1};
+  t.seqlens_k = {used.data(), FULMEN_INT32, {1, 1, 1, SmallCall::kBatch}, {0, 0, 0, 1}};
+  fulmen_verify_report report{};
+  report.struct_size = sizeof report;
+  EXPECT_EQ(fulmen_verify(&t, nullptr, &report), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("seqlens_k[1] is 8"), std::string::npos) << fulmen_last_error();
+
+  t = views(call);
+  t.k.data = reinterpret_cast<char*>(call.k.data()) + 1;
+  std::vector<double> out(call.out.size());
+  for (const int code : {fulmen_verify(&t, nullptr, &report), fulmen_reference(&t, nullptr, out.data(), nullptr)}) {
+    EXPECT_EQ(code, FULMEN_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(fulmen_last_error()).find("k.data is 0x"), std::string::npos) << fulmen_last_error();
+  }
 }
 
 // A size that rounds up to little.
