@@ -248,6 +248,22 @@ def test_a_mask_that_was_changed_is_read(rng):
     close(changed, ours.attention_forward(module, q, k, v, mask.clone())[0])
 
 
+@pytest.mark.parametrize("family", ["PegasusX", "BigBirdPegasus"])
+def test_models_that_are_not_made_for_sdpa(family, rng):
+    """One leaves it to masks that its decoder is causal, and one adds masks to its encoder's scores itself."""
+    sizes = {
+        f"{part}_{what}": n
+        for part in ("encoder", "decoder")
+        for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))
+    }
+    special = {"block_size": 8, **({"num_global_tokens": 4} if family == "PegasusX" else {"attention_type": "original_full"})}
+    config = getattr(transformers, family + "Config")(vocab_size=97, d_model=48, max_position_embeddings=64, **sizes, **special)
+    eager, model = pair(getattr(transformers, family + "ForConditionalGeneration"), config, rng)
+    inputs = {"input_ids": tokens(rng), "attention_mask": torch.ones(2, 19).long(), "decoder_input_ids": tokens(rng, length=7)}
+    inputs["attention_mask"][1, :8] = 0
+    close(model(**inputs).logits, eager(**inputs).logits)
+
+
 @pytest.mark.parametrize("family", ["Bloom", "GPTNeo", "Luke"])
 def test_models_with_attention_of_their_own_only(family, rng):
     """These would add a boolean mask to their scores, or none."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface, prepare_padding_mask, sdpa_mask
+from transformers.masking_utils import AttentionMaskInterface, eager_mask, prepare_padding_mask, sdpa_mask
 
 from fulmen._functions import attention
 from fulmen.torch._ops import last_dim_contiguous
@@ -44,24 +44,31 @@ def register(name: str = "fulmen") -> None:
 
 
 @functools.cache
-def _asks_for_attention(config: type) -> bool:
-    """Whether the models of a configuration of transformers call what AttentionInterface knows."""
+def _masks_of(config: type) -> Callable[..., torch.Tensor | None] | None:
+    """What the models of a configuration are prepared for; None where they never ask AttentionInterface for anything."""
     own = config.__module__.startswith("transformers.models.")
     models = sys.modules.get(config.__module__.replace(".configuration_", ".modeling_")) if own else None
-    if models is None or hasattr(models, "ALL_ATTENTION_FUNCTIONS"):
-        return True
-    return any(getattr(one, flag, False) is True for one in vars(models).values() for flag in _SUPPORTING)
+    if models is None or any(getattr(one, flag, False) is True for one in vars(models).values() for flag in _SUPPORTING):
+        return sdpa_mask
+    # To leave a mask out because a module is causal, or to have a boolean one, may be new to these, and parts of them may add the
+    # mask to scores themselves.
+    return eager_mask if hasattr(models, "ALL_ATTENTION_FUNCTIONS") else None
 
 
 def attention_mask(**arguments: Any) -> torch.Tensor | None:
     """transformers' own boolean mask, [batch, 1, seqlen_q, seqlen_k], and what it is made of where that can be said.
 
-    None is what it is for torch's SDPA: everything, or causal for a causal module's call of more than one query. Models that have
-    nothing but attention of their own are refused: they would add that to their scores.
+    None is what it is for torch's SDPA: everything, or causal for a causal module's call of more than one query. Models that are
+    not made for SDPA have the mask of eager attention, which is added to scores. Those with nothing but attention of their own are
+    refused.
     """
-    if not torch.compiler.is_compiling() and not _asks_for_attention(type(arguments.get("config"))):
+    # Compilers can't look at modules: what is compiled is taken to be made for SDPA.
+    masks = sdpa_mask if torch.compiler.is_compiling() else _masks_of(type(arguments.get("config")))
+    if masks is None:
         name = type(arguments["config"]).__name__.removesuffix("Config")
         raise NotImplementedError(f'{name} has attention of its own only: attn_implementation="eager" is accepted')
+    if masks is eager_mask:
+        return eager_mask(**arguments)
     mask = sdpa_mask(**arguments)
     # A graph has no place for a tensor's attributes: it reads the mask itself.
     if mask is not None and not torch.compiler.is_compiling() and "q_length" in arguments:
