@@ -46,6 +46,10 @@ class Columns {
     const auto tile_alive = [&](int row) { return alive(first + row); };
     first_.fetch(ColumnSource::of(side.first, side.first_stride, a.head_dim, first, end), at, at + kBackward.first_values_at,
                  kBackward.first_pitch, tile_alive);
+    if constexpr (kOneByOne) {
+      first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
+      schedule_fence();
+    }
     if constexpr (kNeedsDout || kGivesDv) {
       second_.fetch(ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end), at + kBackward.second_at,
                     at + kBackward.second_values_at, kBackward.second_pitch, [](int) { return true; });
@@ -60,7 +64,7 @@ class Columns {
   }
   FULMEN_DEVICE void publish(int buffer) const {
     const int at = buffer * kBackward.buffer_bytes;
-    first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
+    if constexpr (!kOneByOne) first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
     if constexpr (kNeedsDout || kGivesDv) {
       second_.publish(at + kBackward.second_at, at + kBackward.second_values_at, kBackward.second_pitch);
     }
@@ -75,6 +79,8 @@ class Columns {
   }
 
  private:
+  // Where registers are too few for a tile of each beside addresses of 64 bits, the first is in LDS before the second comes.
+  static constexpr bool kOneByOne = kFetchLate && !kWholeRows;
   ColumnTile<kHeadDim, kGivesFirst> first_;
   ColumnTile<kHeadDimV, kGivesDv> second_;
   RowNumbers numbers_;

@@ -22,7 +22,7 @@
 //   larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN
 //   evaluated(x) evaluated_uniform(x)        x (the same in all lanes), so that to choose it does not become a branch
 //   uniform(x)                               x, which is the same in all lanes, in a scalar register where there are some
-//   global_load_unaligned<V>(p)              AMD: at any address
+//   global_load_unaligned<V>(p) global_store_unaligned(p, v)   AMD: at any address (of 16 bits)
 //   class Buffer(base, bytes)                AMD: load<V>(offset, fixed), 0 past the end
 //   shuffle_xor(x, mask)                     the value of lane_id() ^ mask
 //   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6 absolute) over the softmax's range

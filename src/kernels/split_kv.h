@@ -20,11 +20,13 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
 
 // Do a step's keys and values fit in registers at once, beside queries and outputs?
 constexpr int kOperandWords = kDepths * kPieces * 4;
-// gfx11, whose scalars hold keys' distances, has less room where something else modifies scores.
-constexpr int kRoom = kSameKeys && kBias ? 170 : 230;
+// gfx11, whose scalars hold keys' distances, has less room where something else modifies scores, AMD where rows lie anywhere: their
+// addresses have 64 bits.
+constexpr bool kFarRows = kAnyAlignment && !kWholeRows;
+constexpr int kRoom = kFarRows ? 150 : kSameKeys && kBias ? 170 : 230;
 constexpr bool kTogether = 2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <= kRoom;
 // Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
-constexpr bool kQueriesStay = kTogether || kOperandWords < 64;
+constexpr bool kQueriesStay = kTogether || kOperandWords < (kFarRows ? 32 : 64);
 
 // What a workgroup has: rows of a KV head, and a split of its keys.
 struct Place {

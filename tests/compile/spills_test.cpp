@@ -38,19 +38,17 @@ std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::CompileReque
                      k.vector_spills, k.scalar_spills, k.scratch_bytes);
 }
 
-class Spills : public ::testing::TestWithParam<const char*> {};
+class Spills : public ::testing::TestWithParam<const char*> {
+ protected:
+  static void expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialisation>& kernels);
+};
 
-TEST_P(Spills, NoShippedKernelHasAny) {
+void Spills::expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialisation>& kernels) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "what clang makes of kernels is looked at in builds without sanitizers";
 #endif
   const auto compiler = gpu::offline_clang_compiler();
   if (!compiler.ok()) GTEST_SKIP() << compiler.status().message();
-  std::string storage;
-  gpu::Chip chip{};
-  ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
-  std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, true);
-  std::erase_if(kernels, [](const gpu::Specialisation& s) { return !chosen(s, GetParam()); });
   std::vector<std::string> wrong(kernels.size());
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
@@ -64,6 +62,27 @@ TEST_P(Spills, NoShippedKernelHasAny) {
   work();
   for (std::thread& thread : threads) thread.join();
   for (const std::string& message : wrong) EXPECT_EQ(message, "");
+}
+
+TEST_P(Spills, NoShippedKernelHasAny) {
+  std::string storage;
+  gpu::Chip chip{};
+  ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
+  std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, true);
+  std::erase_if(kernels, [](const gpu::Specialisation& s) { return !chosen(s, GetParam()); });
+  expect_none(chip, kernels);
+}
+
+// The second kernels of plans, which serve pointers that are no multiples of 16.
+TEST_P(Spills, NoMainKernelForAnyPointerHasAny) {
+  std::string storage;
+  gpu::Chip chip{};
+  ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
+  std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, false);
+  std::erase_if(kernels, [](const gpu::Specialisation& s) { return !s.whole_rows || s.variable || !chosen(s, GetParam()); });
+  ASSERT_FALSE(kernels.empty());
+  for (gpu::Specialisation& s : kernels) s.whole_rows = s.whole_bias = false;
+  expect_none(chip, kernels);
 }
 
 INSTANTIATE_TEST_SUITE_P(Amd, Spills, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942"),

@@ -67,7 +67,10 @@ const Rule kRules[] = {
      "if (thread_id() < 16) global_add<0>(a.x + 4 * thread_id(), Words<4>{});"},
     {"GlobalAlignment", "global_load(reinterpret_cast<const Words<2>*>(a.x + 1));",
      "misaligned global memory: lane 0 reads 8 bytes",
-     "global_load(reinterpret_cast<const Words<2>*>(a.x + 2));\nglobal_load_unaligned<Words<2>>(a.x + 1);"},
+     "global_load(reinterpret_cast<const Words<2>*>(a.x + 2));\nglobal_load_unaligned<Words<2>>(a.x + 1);\n"
+     "global_store_unaligned(a.x + 1, Words<2>{});"},
+    {"GlobalUnalignedWrite", "global_store_unaligned(a.x + 63, Words<2>{});", "global memory out of bounds: lane 0 writes 2 bytes",
+     "global_store_unaligned(a.x + 62, Words<2>{});"},
     {"GlobalAddAlignment", "global_add<1>(a.x, Words<4>{});", "misaligned global memory: lane 0 adds to 16 bytes",
      "global_add<8>(a.x, Words<4>{});"},
     {"LdsAlignmentOfNvidia", "lds_store(24 * thread_id() % 48, Words<4>{});",

@@ -92,6 +92,11 @@ FULMEN_DEVICE V global_load_unaligned(const void* p) {
   typedef typename Plain<sizeof(V)>::Type Unaligned __attribute__((aligned(1)));
   return __builtin_bit_cast(V, static_cast<typename Plain<sizeof(V)>::Type>(*(__attribute__((address_space(1))) Unaligned*)p));
 }
+template <class V>
+FULMEN_DEVICE void global_store_unaligned(void* p, V value) {
+  typedef typename Plain<sizeof(V)>::Type Unaligned __attribute__((aligned(1)));
+  *(__attribute__((address_space(1))) Unaligned*)p = __builtin_bit_cast(typename Plain<sizeof(V)>::Type, value);
+}
 
 // Memory behind a buffer descriptor: V at offset + fixed, where `fixed` is the same in all lanes; 0 past the end. The hardware adds
 // without wrapping around: a `fixed` of 2^31 or more is past any end.

@@ -68,6 +68,14 @@ FULMEN_DEVICE V global_load_unaligned(const void* p, Position at = Position::her
   emulator->global_read(p, &value, sizeof(V), true, at.file, at.line);
   return value;
 }
+// By pieces of 2 bytes, which have no address to be aligned.
+template <class V>
+FULMEN_DEVICE void global_store_unaligned(void* p, V value, Position at = Position::here()) {
+  for (Size n = 0; n < sizeof(V); n += 2) {
+    emulator->global_write(static_cast<unsigned char*>(p) + n, reinterpret_cast<const unsigned char*>(&value) + n, 2, at.file,
+                           at.line);
+  }
+}
 
 constexpr int kAddWidth = 4;
 template <int kOffset>

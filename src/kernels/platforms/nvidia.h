@@ -55,7 +55,7 @@ template <class V>
 FULMEN_DEVICE V global_load(const V* p) {
   return *p;
 }
-// By pieces of 2 bytes: no target here has kAnyAlignment, so nothing calls it.
+// By pieces of 2 bytes: no target here has kAnyAlignment, so nothing calls these two.
 template <class V>
 FULMEN_DEVICE V global_load_unaligned(const void* p) {
   struct Pieces {
@@ -63,6 +63,14 @@ FULMEN_DEVICE V global_load_unaligned(const void* p) {
   } pieces;
   for (unsigned n = 0; n < sizeof(V) / 2; ++n) pieces.piece[n] = static_cast<const unsigned short*>(p)[n];
   return __builtin_bit_cast(V, pieces);
+}
+template <class V>
+FULMEN_DEVICE void global_store_unaligned(void* p, V value) {
+  struct Pieces {
+    unsigned short piece[sizeof(V) / 2];
+  };
+  const auto pieces = __builtin_bit_cast(Pieces, value);
+  for (unsigned n = 0; n < sizeof(V) / 2; ++n) static_cast<unsigned short*>(p)[n] = pieces.piece[n];
 }
 template <class V>
 FULMEN_DEVICE void global_store(V* p, V value) {

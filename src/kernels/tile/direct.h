@@ -90,7 +90,7 @@ class NearRows {
     } else if constexpr (kWholeDims && kAnyAlignment) {
       const bool there = kExactDims || dim < source_.dims;
       words = global_load_unaligned<Piece>(row + (there ? dim : 0));
-      words = masked(words, there ? ~0U : 0U);
+      if constexpr (!kExactDims) words = masked(words, there ? ~0U : 0U);
     } else {
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {

@@ -26,7 +26,7 @@ FULMEN_DEVICE Words<4> load_piece(const Element* row, int dim, int dims) {
     // Loaded in any case: with a branch around each load they would come one after the other.
     const bool there = kExactDims || dim < dims;
     piece = global_load_unaligned<Words<4>>(row + (there ? dim : 0));
-    piece = masked(piece, there ? ~0U : 0U);
+    if constexpr (!kExactDims) piece = masked(piece, there ? ~0U : 0U);
   } else {
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
@@ -73,11 +73,16 @@ FULMEN_DEVICE KeyOperand lds_key_operand(int at, int pitch) { return lds_row_ope
 // A run of kCount outputs of one row, from dim on, rounded.
 template <int kCount>
 FULMEN_DEVICE void store_run(Element* row, int dim, int dims, const float (&value)[kCount]) {
-  if constexpr (kWholeRows) {
+  if constexpr (kWholeRows || (kWholeDims && kAnyAlignment)) {
     Words<kCount / 2> words;
 #pragma unroll
     for (int m = 0; m < kCount / 2; ++m) words.word[m] = pack<Element>(value[2 * m], value[2 * m + 1]);
-    if (kExactDims || dim < dims) global_store(reinterpret_cast<Words<kCount / 2>*>(row + dim), words);
+    if (!kExactDims && dim >= dims) return;
+    if constexpr (kWholeRows) {
+      global_store(reinterpret_cast<Words<kCount / 2>*>(row + dim), words);
+    } else {
+      global_store_unaligned(row + dim, words);
+    }
   } else {
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
