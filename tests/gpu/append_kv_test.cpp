@@ -152,6 +152,40 @@ TEST_P(GpuAppendKv, IsWhatTheCpuDoes) {
   }
 }
 
+// Rows that go by 16 bytes, with what rotation leaves of them, and with an end that does not fill 16.
+TEST_P(GpuAppendKv, ByVectorsWhereRowsAreWhole) {
+  Random random(own_stream(7905));
+  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
+    for (const int64_t rotary_dim : {0, 32, 36}) {
+      HostCall::Shape s;
+      s.dtype = dtype;
+      s.batch = s.kv_heads = s.heads = 2;
+      s.dim = 136;
+      s.dim_v = 256;
+      s.rotary_dim = rotary_dim;
+      s.seqlen_new = 3;
+      s.rows = 12;
+      Random same = random;
+      HostCall here(s, random), there(s, same);
+      const Status expected = append_kv(here.t, {}, "cpu");
+      ASSERT_TRUE(expected.ok()) << expected.message();
+      const Status status = run(there.t, {});
+      ASSERT_TRUE(status.ok()) << status.message();
+      expect_same(here.t, there.t);
+    }
+  }
+  HostCall::Shape one;  // row 0 is whole, its end is not
+  one.dtype = DType::bf16;
+  one.rows = 4;
+  one.dim = one.dim_v = 77;
+  Random same = random;
+  HostCall here(one, random), there(one, same);
+  ASSERT_TRUE(append_kv(here.t, {}, "cpu").ok());
+  const Status status = run(there.t, {});
+  ASSERT_TRUE(status.ok()) << status.message();
+  expect_same(here.t, there.t);
+}
+
 // Numbers that nobody checked lead nowhere outside: rows without a place are not written, and everything else is.
 TEST_P(GpuAppendKv, NumbersThatLeadOutside) {
   Random random(7910);
