@@ -238,6 +238,25 @@ def test_parameters_and_inference_mode():
         assert torch.equal(fulmen.attention(q, k, v), expected)
 
 
+def test_tensors_of_a_derived_class():
+    """As some libraries give all of their tensors one."""
+
+    class Derived(torch.Tensor):
+        pass
+
+    tensors = problem(requires_grad=False)
+    expected = fulmen.attention(*tensors)
+    for derived in ([0], [1, 2], [0, 1, 2]):
+        given = [t.as_subclass(Derived) if at in derived else t for at, t in enumerate(tensors)]
+        out = fulmen.attention(*given)
+        assert isinstance(out, Derived) and torch.equal(out.as_subclass(torch.Tensor), expected)
+        leaf = given[0].detach().requires_grad_()
+        (dq,) = torch.autograd.grad(fulmen.attention(leaf, *given[1:]).sum(), leaf)
+        plain = tensors[0].clone().requires_grad_()
+        (expected_dq,) = torch.autograd.grad(fulmen.attention(plain, *tensors[1:]).sum(), plain)
+        assert torch.equal(dq.as_subclass(torch.Tensor), expected_dq)
+
+
 def test_arrays_that_are_no_tensors_beside_a_gradient():
     """They are read in place where nothing has to be differentiated, and would take gradients with them where something has."""
     q, k, v = problem(requires_grad=False)

@@ -55,10 +55,21 @@ const DlExchangeApi* exchange_api(nb::handle type) {
   return api != nullptr && api->view != nullptr ? api : nullptr;
 }
 
+std::string module_of(nb::handle type) { return text_of(nb::getattr(type, "__module__", nb::str(""))); }
+
+// torch's own types, and those that somebody has derived from its tensors.
+bool is_of_torch(nb::handle type) {
+  for (const nb::handle base : nb::getattr(type, "__mro__", nb::make_tuple())) {
+    const std::string module = module_of(base);
+    if (module == "torch" || module.rfind("torch.", 0) == 0) return true;
+  }
+  return false;
+}
+
 KnownType examine(nb::handle type) {
-  const auto module = text_of(nb::getattr(type, "__module__", nb::str("")));
+  const std::string module = module_of(type);
   if (module.rfind("numpy.ma", 0) == 0) return {type, Access::none, false, nullptr};  // its mask would be forgotten
-  const bool is_torch = module == "torch" || module.rfind("torch.", 0) == 0;
+  const bool is_torch = is_of_torch(type);
   if (PyObject_IsSubclass(type.ptr(), numpy_ndarray().ptr()) == 1) return {type, Access::numpy, false, nullptr, Kind::numpy};
   if (const DlExchangeApi* api = exchange_api(type)) return {type, Access::exchange, is_torch, api};
   if (is_torch && nb::hasattr(type, "data_ptr")) return {type, Access::torch_attributes, true, nullptr};
