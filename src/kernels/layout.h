@@ -5,10 +5,10 @@
 
 namespace fulmen::kernels {
 
-// Bytes from row to row of a transposed tile of block_n keys. They are read 16 bytes at a time by 8 lanes of 8 rows, and written 8
-// bytes at a time by 16 lanes: of one row with 64 keys, of two rows 8 apart with 32. 16 bytes more, or 8, put all of these in
-// different banks.
-FULMEN_ALGORITHM int transposed_pitch(int block_n) { return 2 * block_n + (block_n % 64 == 0 ? 16 : 8); }
+// Bytes from row to row of a transposed tile of block_n keys. They are read 8 bytes at a time by 16 lanes of 16 rows, and written 8
+// bytes at a time by 16 lanes: of one row with 64 keys, of two rows 8 apart with 32. 8 bytes more put all of these in different
+// banks.
+FULMEN_ALGORITHM int transposed_pitch(int block_n) { return 2 * block_n + 8; }
 
 // Where row `dim` begins. Tiles of 16 keys are written to four rows at once, 8 apart: the second two would lie in the banks of the
 // first.
