@@ -23,7 +23,7 @@ struct RowsTask : BackwardTask {
   FULMEN_DEVICE void step(WaveRows& rows, BiasTiles& bias, Int64 head, Int64 first_column, int buffer,
                           const RowNumbers (&numbers)[kRowTiles][kRowsPerLane]) const {
     const int at = buffer * kBackward.buffer_bytes;
-    DropoutMask dropout(arguments, batch, head);
+    const DropoutMask dropout(arguments, batch, head);
     TileScores tile[kRowTiles];
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_column);
@@ -38,7 +38,8 @@ struct RowsTask : BackwardTask {
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, dropout, numbers[t], score[t], gradient[t],
+        const auto stays = staying(dropout, wave_row + 16 * t, first_column + 16 * f);
+        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, numbers[t], score[t], gradient[t],
                            bias[t][kGivesDbias ? f : 0]);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
@@ -90,6 +91,8 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
   const algorithm::KeyRange whole = kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
   // One tile of all keys: masked wherever the band, or the end, lies in it.
   if (kGivesDbias && any.end > any.begin) any = {0, a.seqlen_k};
+  if (kDropout && any.end > any.begin)
+    any.begin = any.begin / 16 * 16;  // where blocks of random numbers begin (tile/dropout_tile.h)
   const TileOrder order = TileOrder::of(any, kGivesDbias && !kBand && a.seqlen_k == kBlockN ? any : whole);
   const Int64 column_end = any.end;
 
@@ -120,8 +123,8 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
     if (head >= last_head) return;
     const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, row_head / a.group_size);
     columns.fetch(a, side, batch, head, order.first_key(n), column_end, buffer, [&](Int64 j) {
-      // A tile that begins before the band has keys that no row attends.
-      if (kGivesDbias && kBand && (j < attended.begin || j >= attended.end)) return false;
+      // A tile that begins before the band has columns that no row meets.
+      if ((kGivesDbias || kDropout) && kBand && (j < attended.begin || j >= attended.end)) return false;
       return kRowsAreKeys || any_row_keeps(a, batch, head, row_begin, row_end, j);
     });
   };

@@ -102,7 +102,7 @@ struct AtomicTask : BackwardTask {
   FULMEN_DEVICE void step(WaveRows& rows, Int64 head, Int64 first_query, int buffer, int gradients_at) const {
     const int at = buffer * kBackward.buffer_bytes;
     const unsigned lane = lane_again();
-    DropoutMask dropout(arguments, batch, head);
+    const DropoutMask dropout(arguments, batch, head);
     TileScores tile[kRowTiles];
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_query);
@@ -116,7 +116,8 @@ struct AtomicTask : BackwardTask {
       for (int t = 0; t < kRowTiles; ++t) {
         const RowNumbers none[kRowsPerLane] = {};
         float bias[kElements];
-        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, dropout, none, score[t], gradient[t], bias);
+        const auto stays = staying(dropout, wave_row + 16 * t, first_query + 16 * f);
+        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, none, score[t], gradient[t], bias);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
         const int place = (row + 16 * t) * kAtomic.score_pitch + 2 * 16 * f;

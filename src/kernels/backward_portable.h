@@ -109,7 +109,7 @@ FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, Int64
       const bool attended = i < a.seqlen_q && in_band(a, i, j);
       const ScoreInputs inputs = ScoreInputs::of(a, batch, head, attended ? i : 0, attended ? j : 0);
       what(r, c, score_gradient(a, inputs, RowNumbers::of(a, batch, head, i), dot[r][c], dprobability[r][c], attended, [&] {
-             return dropout.factor(i, j);
+             return dropout.keeps(i, j);
            }));
     }
   }

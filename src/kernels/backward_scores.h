@@ -78,13 +78,14 @@ FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias
   return exp2(score);
 }
 
-// dprobability: dout.v; factor(): dropout's.
-template <class Factor>
+// dprobability: dout.v; keeps(): whether dropout lets the probability stay.
+template <class Keeps>
 FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias, float alibi, const RowNumbers& numbers,
-                                           float dot, float dprobability, bool attended, const Factor& factor) {
+                                           float dot, float dprobability, bool attended, const Keeps& keeps) {
   float slope;
   const float probability = probability_of(a, scaled_bias, alibi, numbers.offset, dot, slope);
-  const float dropped = kDropout ? factor() : 1.0F;
+  float dropped = 1.0F;
+  if constexpr (kDropout) dropped = keeps() ? a.dropout_scale : 0.0F;
   const float gradient = probability * (dprobability * dropped - numbers.delta);
   if (!attended) return {0, 0, 0};
   return {probability * dropped, gradient, gradient * slope};
@@ -105,11 +106,11 @@ struct ScoreTerms {
     return terms;
   }
 };
-template <class Factor>
+template <class Keeps>
 FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowNumbers& numbers,
-                                           float dot, float dprobability, bool attended, const Factor& factor) {
+                                           float dot, float dprobability, bool attended, const Keeps& keeps) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);
-  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, factor);
+  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, keeps);
 }
 FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreInputs& inputs, float offset, float dot, bool attended) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);

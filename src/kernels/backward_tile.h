@@ -6,6 +6,7 @@
 #include "layout.h"
 #include "matrix.h"
 #include "tile/columns.h"
+#include "tile/dropout_tile.h"
 #include "tile/order.h"
 
 namespace fulmen::kernels {
@@ -52,7 +53,7 @@ class Columns {
     }
     if constexpr (kNeedsDout || kGivesDv) {
       second_.fetch(ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end), at + kBackward.second_at,
-                    at + kBackward.second_values_at, kBackward.second_pitch, [](int) { return true; });
+                    at + kBackward.second_values_at, kBackward.second_pitch, [&](int row) { return !kGivesDv || tile_alive(row); });
     }
     if constexpr (kRowsAreKeys) {
       if (thread_id() < kBlockN)
@@ -166,6 +167,11 @@ struct BackwardTask {
     return tile;
   }
 
+  // What dropout lets stay of 16 rows and 16 columns.
+  FULMEN_DEVICE static DropoutTile<kRowsAreKeys> staying(const DropoutMask& dropout, Int64 first_row, Int64 first_column) {
+    return DropoutTile<kRowsAreKeys>::of(dropout, kRowsAreKeys ? first_column : first_row, kRowsAreKeys ? first_row : first_column);
+  }
+
   // P in place of q.k alone, where there is no dropout; the rows are keys.
   template <bool kMasked>
   FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, int numbers_at, float (&score)[kElements]) const {
@@ -189,7 +195,7 @@ struct BackwardTask {
 
   // P and dS of 16 rows and 16 columns, in place of q.k and dout.v. kMasked: the band, or an end, may lie in the tile.
   template <bool kMasked>
-  FULMEN_DEVICE void gradients(const TileScores& tile, int first_column, int numbers_at, DropoutMask& dropout,
+  FULMEN_DEVICE void gradients(const TileScores& tile, int first_column, int numbers_at, const DropoutTile<kRowsAreKeys>& stays,
                                const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements],
                                float (&gradient)[kElements], float (&bias)[kElements]) const {
     const BackwardArguments& a = arguments;
@@ -200,10 +206,7 @@ struct BackwardTask {
       if constexpr (kRowsAreKeys) numbers = RowNumbers::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
       const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       const ScoreGradient g = score_gradient(a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
-                                             numbers, score[e], gradient[e], attended, [&] {
-                                               const Int64 row = tile.row[slot], other = tile.first_column + column;
-                                               return kRowsAreKeys ? dropout.factor(other, row) : dropout.factor(row, other);
-                                             });
+                                             numbers, score[e], gradient[e], attended, [&] { return stays.keeps(e); });
       score[e] = g.weight;
       gradient[e] = g.dot;
       if constexpr (kGivesDbias) bias[e] += g.bias;

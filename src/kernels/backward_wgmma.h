@@ -275,15 +275,21 @@ class WarpgroupWalk {
     const TileScores tile = task_.tile_scores<kMasked>(head, task_.wave_row, first_query);
     const int first = 16 * kShareTiles * share(), numbers_at = kPlaces.numbers_at + buffer_ * kPlaces.number_bytes + 8 * first;
     if constexpr (kDropout || kSoftcap) {
+      // Random numbers while the products are on their way.
+      const DropoutMask dropout(task_.arguments, task_.batch, head);
+      DropoutTile<true> stays[kShareTiles];
+#pragma unroll
+      for (int f = 0; f < kShareTiles; ++f) {
+        stays[f] = task_.staying(dropout, task_.wave_row, first_query + first + 16 * f);
+      }
       wgmma_wait<0>();
       wgmma_hold(score);
       wgmma_hold(gradient);
-      DropoutMask dropout(task_.arguments, task_.batch, head);
 #pragma unroll
       for (int f = 0; f < kShareTiles; ++f) {
         const RowNumbers none[kRowsPerLane] = {};
         float bias[kElements];
-        task_.gradients<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, dropout, none, score[f], gradient[f], bias);
+        task_.gradients<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, stays[f], none, score[f], gradient[f], bias);
       }
     } else {
       // Exponentials while D^T is on its way.

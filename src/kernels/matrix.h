@@ -10,6 +10,8 @@
 //   tile_column(e)          the tile's column: a key of the scores; runs of kColumnRun elements are neighbours, with a run of 1
 //   every
 //                           second column is the lane's
+//   block_sharer(rows_are_keys, n)   lane_id() ^ that: the lanes whose elements are of the same blocks of 2 queries and 4 keys
+//                           (tile/dropout_tile.h)
 //   output_column(e)        the same for outputs: a dim; runs of kOutputRun elements are neighbours in one row
 //   row_max(x) row_sum(x)   over the lanes that share a row
 //   tile_diagonal(tile, slot)   the element of a lane's row on a tile's diagonal (AMD: tile/turned.h)

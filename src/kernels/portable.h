@@ -102,7 +102,7 @@ FULMEN_DEVICE void portable(const ForwardArguments& call) {
       for (int c = 0; c < kKeys; ++c) {
         const float p = exp2(score[r][c] - offset);
         tile_sum += p;
-        const float weight = kDropout ? p * dropout.factor(i, first_key + x + kSide * c) : p;
+        const float weight = dropout.keeps(i, first_key + x + kSide * c) ? p : 0.0F;
         set_lds_float(kProbabilitiesAt + (y + kSide * r) * (kBlockN + 1) + x + kSide * c, weight);
       }
       max[r] = new_max;

@@ -77,12 +77,14 @@ FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 h
   return false;
 }
 
-// A row's softmax state at its end: what to multiply its output with; writes its log-sum-exp. max is in base-2 units.
+// A row's softmax state at its end: what to multiply its output with, dropout's 1 / (1 - p) included; and its log-sum-exp. max is
+// in base-2 units.
 struct RowEnd {
   float output_factor;
   float lse;
 };
 FULMEN_DEVICE RowEnd end_row(const ForwardArguments& a, Int64 head, float max, float sum) {
+  const float kept = kDropout ? a.dropout_scale : 1.0F;
   if constexpr (kSinks) {
     const float sink = kLog2E * global_load(a.sinks + head);
     const float with_sink = larger(max, sink);
@@ -90,10 +92,10 @@ FULMEN_DEVICE RowEnd end_row(const ForwardArguments& a, Int64 head, float max, f
     const float offset = with_sink == -kInfinity ? 0.0F : with_sink;
     const float rescale = exp2(max - offset);
     const float total = sum * rescale + exp2(sink - offset);
-    return {total == 0 ? 0.0F : rescale / total, total == 0 ? -kInfinity : kLn2 * (with_sink + log2(total))};
+    return {total == 0 ? 0.0F : kept * rescale / total, total == 0 ? -kInfinity : kLn2 * (with_sink + log2(total))};
   }
   if (max == -kInfinity && sum == 0) return {0.0F, -kInfinity};
-  return {reciprocal(sum), kLn2 * (max + log2(sum))};
+  return {kept * reciprocal(sum), kLn2 * (max + log2(sum))};
 }
 
 }  // namespace fulmen::kernels

@@ -117,7 +117,15 @@ struct TilePlace {
   }
 };
 
-// Where tiles begin, given the first key that is attended.
-FULMEN_DEVICE Int64 first_tile_key(Int64 begin) { return kTilesInPages ? begin - begin % kBlockN : begin; }
+// Where tiles begin, given the first key that is attended: maybe before it.
+constexpr bool kTilesBeginEarly = kTilesInPages || kDropout;
+FULMEN_DEVICE Int64 first_tile_key(Int64 begin) {
+  if constexpr (kTilesInPages) return begin - begin % kBlockN;
+  return kDropout ? begin / 16 * 16 : begin;  // where blocks of random numbers do (tile/dropout_tile.h)
+}
+// The keys of tiles, given those that are attended.
+FULMEN_DEVICE algorithm::KeyRange tile_keys(const algorithm::KeyRange& attended) {
+  return attended.end > attended.begin ? algorithm::KeyRange{first_tile_key(attended.begin), attended.end} : attended;
+}
 
 }  // namespace fulmen::kernels

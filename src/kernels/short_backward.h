@@ -9,6 +9,7 @@
 // the run.
 #include "backward_bias.h"
 #include "short_board.h"
+#include "tile/dropout_tile.h"
 #include "tile/softmax.h"
 #include "tile/turned.h"
 
@@ -161,7 +162,7 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
 FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane, int row,
                                    const RowNumbers (&numbers)[kRowsPerLane], const ScoreBias& bias, Scores& weight,
                                    Scores& gradient, Scores& dbias) {
-  DropoutMask dropout(a, batch, head);
+  const DropoutMask dropout(a, batch, head);
   const float slope = kAlibi ? kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head) : 0.0F;
   const algorithm::Band band = band_of(a);
   int low[kRowsPerLane] = {}, high[kRowsPerLane] = {};
@@ -188,6 +189,7 @@ FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int he
     }
     float scaled_bias[kElements];
     bias.scaled(a, batch, head, lane, row, f, scaled_bias);
+    const auto stays = DropoutTile<false>::of(dropout, row, first);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first + tile_column(e);
@@ -195,7 +197,7 @@ FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int he
       if constexpr (kKeepMask) attended = attended & (keep[e] != 0);
       const float alibi = kAlibi ? slope * absolute(static_cast<float>(query[slot] + a.diagonal - column)) : 0.0F;
       const ScoreGradient g = score_gradient(a, scaled_bias[e], alibi, numbers[slot], weight[f][e], gradient[f][e], attended,
-                                             [&] { return dropout.factor(query[slot], column); });
+                                             [&] { return stays.keeps(e); });
       weight[f][e] = g.weight;
       gradient[f][e] = g.dot;
       if constexpr (kGivesDbias && kReadsOut) dbias[f][e] += g.bias;

@@ -91,6 +91,28 @@ TEST_P(GpuBackward, DropoutForward) {
   }
 }
 
+// Blocks of random numbers lie on a grid, and bands begin anywhere.
+TEST_P(GpuBackward, DropoutInBands) {
+  Random random(own_stream(7515));
+  for (const bool backward : {false, true}) {
+    CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), random.pick({32, 64}), random);
+    s.backward = backward;
+    s.num_heads = s.num_kv_heads = 1;
+    s.dropout = 0.3F;
+    s.nan_in_masked = true;
+    s.seqlen_q = random.between(20, 60);
+    s.seqlen_k = s.seqlen_q + random.between(70, 130);
+    s.window_left = random.between(0, 40);
+    s.window_right = random.between(0, 20);
+    EXPECT_GT(expect_all_verified(s, random), 0);
+    // Queries, too, begin anywhere; the first rows attend nothing.
+    s.seqlen_q = random.between(100, 180);
+    s.seqlen_k = random.between(40, 90);
+    s.bias = true;
+    EXPECT_GT(expect_all_verified(s, random), 0);
+  }
+}
+
 TEST_P(GpuBackward, ShapesAndLayouts) {
   Random random(7520);
   struct Shape {

@@ -106,6 +106,11 @@ std::vector<Problem> main_problems() {
     list.push_back(board);
   }
   list.push_back(backward_of(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false)));
+  // Training with dropout.
+  Problem training = problem_of(DType::bf16, {16, 512, 512, 12, 12, 64}, false);
+  training.dropout = 6554;  // 0.1
+  list.push_back(training);
+  list.push_back(backward_of(training));
   return list;
 }
 

@@ -18,6 +18,7 @@ FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }
 FULMEN_DEVICE int tile_row(int /*slot*/) { return lane_id() % 16; }
 constexpr int kColumnRun = 1;
 FULMEN_DEVICE int tile_column(int e) { return 2 * e + lane_id() / 16; }
+FULMEN_DEVICE constexpr int block_sharer(bool rows_are_keys, int n) { return n == 0 ? 1 : n == 1 ? (rows_are_keys ? 2 : 16) : 16; }
 // The order of dims among the rows of V^T is free (value_dim() below): a lane's outputs are neighbours.
 constexpr int kOutputRun = 8;
 FULMEN_DEVICE int output_column(int e) { return 8 * (lane_id() / 16) + e; }

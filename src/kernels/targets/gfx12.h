@@ -19,6 +19,7 @@ FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }
 FULMEN_DEVICE int tile_row(int /*slot*/) { return lane_id() % 16; }
 constexpr int kColumnRun = 8;
 FULMEN_DEVICE int tile_column(int e) { return 8 * (lane_id() / 16) + e; }
+FULMEN_DEVICE constexpr int block_sharer(bool /*rows_are_keys*/, int n) { return 1 << n; }
 constexpr int kOutputRun = 8;
 FULMEN_DEVICE int output_column(int e) { return tile_column(e); }
 FULMEN_DEVICE float from_other_half(float x) { return bits_float(permlanex16(float_bits(x))); }

@@ -20,6 +20,9 @@ FULMEN_DEVICE constexpr int row_slot(int e) { return e / 2 % 2; }
 FULMEN_DEVICE int tile_row(int slot) { return lane_id() / 4 + 8 * slot; }
 constexpr int kColumnRun = 2;
 FULMEN_DEVICE int tile_column(int e) { return 8 * (e / 4) + 2 * (lane_id() % 4) + e % 2; }
+FULMEN_DEVICE constexpr int block_sharer(bool rows_are_keys, int n) {
+  return n == 0 ? (rows_are_keys ? 4 : 1) : (rows_are_keys ? 8 : 4);
+}
 constexpr int kOutputRun = 2;
 FULMEN_DEVICE int output_column(int e) { return tile_column(e); }
 FULMEN_DEVICE float row_max(float x) {

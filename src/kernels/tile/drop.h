@@ -1,24 +1,20 @@
 // Dropout of probabilities in registers.
 #pragma once
 
-#include "dropout.h"
+#include "tile/dropout_tile.h"
 #include "tile/softmax.h"
 
 namespace fulmen::kernels {
 
-// Of 16 rows and the keys from first_key on.
+// Of 16 rows and the keys from first_key on. What stays is not yet divided by 1 - p: the outputs are (scores.h).
 template <int kTiles>
 FULMEN_DEVICE void drop(const RowMap& map, Int64 first_row, Int64 first_key, float (&probability)[kTiles][kElements]) {
-  DropoutMask mask(map.arguments, map.batch, map.first_head);
+  const DropoutMask mask(map.arguments, map.batch, map.first_head);
 #pragma unroll
-  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+  for (int f = 0; f < kTiles; ++f) {
+    const auto tile = DropoutTile<false>::of(mask, first_row, first_key + 16 * f);
 #pragma unroll
-    for (int f = 0; f < kTiles; ++f) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        if (row_slot(e) == slot) probability[f][e] *= mask.factor(first_row + tile_row(slot), first_key + 16 * f + tile_column(e));
-      }
-    }
+    for (int e = 0; e < kElements; ++e) probability[f][e] = tile.keeps(e) ? probability[f][e] : 0.0F;
   }
 }
 

@@ -78,7 +78,7 @@ struct TileRows {
     return rows + n * stride;
   }
 
-  static constexpr bool kSkips = kTilesInPages && kBand;
+  static constexpr bool kSkips = kTilesBeginEarly && kBand;
 };
 
 }  // namespace fulmen::kernels

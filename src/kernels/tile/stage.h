@@ -1,9 +1,9 @@
 // Tiles of K and V on their way from memory to LDS, and from there into operands. The kernel's loop:
 //   fetch<clamped>(first key, buffer)   begins the next tile's way; clamped: keys past the end are possible
 //   publish(buffer)            its data is in LDS after the barrier that follows
-// Tiles begin at attended keys, or before them where they lie in pages. Keys past the end repeat the last one: their scores are
-// masked, and a probability of 0 meets a value that the tile has anyway; keys before the first repeat that, or are 0. What the
-// keep-mask hides from every row becomes 0, as it may be NaN.
+// Tiles begin at attended keys, or before them where they lie in pages or elements are dropped. Keys past the end repeat the last
+// one: their scores are masked, and a probability of 0 meets a value that the tile has anyway; keys before the first repeat that,
+// or are 0. What the keep-mask hides from every row becomes 0, as it may be NaN.
 #pragma once
 
 #include "layout.h"
