@@ -16,6 +16,10 @@ namespace fulmen::kernels {
 static_assert(kGivesOneSide && !kAddsDq && kDimGroups == 1, "backward: one side's gradients, a wave's rows whole");
 static_assert(kBackward.total == kLdsBytes, "backward: the host reserves the LDS that the tiles need");
 
+// Sums of dout.v begin with what is subtracted from them, which dropout does to their multiples. On AMD, whose matrix instructions
+// read what they add to from other registers: these hold it for all columns, unless a bias or the like needs them.
+constexpr bool kStartsAtDelta = !kRowsAreKeys && !kDropout && kTransposedValues && (kPlainScale || kHeadDim + kHeadDimV <= 128);
+
 using BiasTiles = float[kRowTiles][kGivesDbias ? kColumnTiles : 1][kElements];
 
 struct RowsTask : BackwardTask {
@@ -30,6 +34,13 @@ struct RowsTask : BackwardTask {
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
       float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
+      if constexpr (kStartsAtDelta) {
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
+        }
+      }
       multiply<kFirstDepths>(rows.first, wave_first_at, at + 16 * f * kBackward.first_pitch, kBackward.first_pitch, score);
       if constexpr (kNeedsDout) {
         multiply<kSecondDepths>(rows.second, wave_second_at, at + kBackward.second_at + 16 * f * kBackward.second_pitch,
@@ -38,8 +49,14 @@ struct RowsTask : BackwardTask {
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
+        RowNumbers rest[kRowsPerLane];
+#pragma unroll
+        for (int slot = 0; slot < kRowsPerLane; ++slot) {
+          rest[slot] = numbers[t][slot];
+          if constexpr (kStartsAtDelta) rest[slot].delta = 0;
+        }
         const auto stays = staying(dropout, wave_row + 16 * t, first_column + 16 * f);
-        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, numbers[t], score[t], gradient[t],
+        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, rest, score[t], gradient[t],
                            bias[t][kGivesDbias ? f : 0]);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
