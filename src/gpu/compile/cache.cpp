@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -49,7 +50,12 @@ std::vector<std::string> prebuilt_folders() {
   const std::string value = environment("FULMEN_KERNEL_PATH");
   for (std::size_t at = 0; at < value.size();) {
     const std::size_t end = std::min(value.find(':', at), value.size());
-    if (end > at) folders.push_back(value.substr(at, end - at));
+    if (end > at) {
+      folders.push_back(value.substr(at, end - at));
+      std::error_code error;
+      if (!std::filesystem::is_directory(folders.back(), error))
+        log_once(fmt::format("FULMEN_KERNEL_PATH names {}, which is no folder", folders.back()));
+    }
     at = end + 1;
   }
   return folders;
