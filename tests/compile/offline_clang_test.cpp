@@ -1,6 +1,9 @@
 // AMD kernels by an installed clang.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
+
 #include "gpu/compile/compiler.h"
 #include "tiny_kernel.h"
 
@@ -38,6 +41,19 @@ TEST(OfflineClang, ErrorsNameKernelChipAndLine) {
     EXPECT_NE(bad.status().message().find(part), std::string::npos) << bad.status().message();
   }
   EXPECT_FALSE(compiler.value()->compile(tiny_request("gfx9999")).ok());
+}
+
+TEST(OfflineClang, AFolderForTemporaryFilesThatIsNotThereIsNamed) {
+  const auto compiler = gpu::offline_clang_compiler();
+  ASSERT_TRUE(compiler.ok());
+  const char* before = std::getenv("TMPDIR");
+  const std::string kept = before != nullptr ? before : "";
+  ::setenv("TMPDIR", "/absent", 1);
+  const auto compiled = compiler.value()->compile(tiny_request("gfx1100"));
+  before != nullptr ? ::setenv("TMPDIR", kept.c_str(), 1) : ::unsetenv("TMPDIR");
+  ASSERT_FALSE(compiled.ok());
+  EXPECT_NE(compiled.status().message().find("/absent (TMPDIR, else /tmp): No such file"), std::string::npos)
+      << compiled.status().message();
 }
 
 }  // namespace

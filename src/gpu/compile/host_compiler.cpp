@@ -31,7 +31,7 @@ class HostCompiler final : public Compiler {
   std::string identity() const override { return fmt::format("{} {}", version_, fmt::join(kOptions, " ")); }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
-    if (!directory.ok()) return Status(StatusCode::unavailable, "no temporary directory can be made (TMPDIR, or /tmp)");
+    if (!directory.status().ok()) return directory.status();
     const std::string source = directory.path() + "/kernel.cpp", object = directory.path() + "/kernel.so";
     if (Status status = write_file(source, request.source); !status.ok()) return status;
     std::vector<std::string> command{path_};

@@ -60,7 +60,7 @@ class OfflineClang final : public Compiler {
   std::string identity() const override { return fmt::format("{} {}", version_, fmt::join(kOptions, " ")); }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
-    if (!directory.ok()) return Status(StatusCode::unavailable, "no temporary directory can be made (TMPDIR, or /tmp)");
+    if (!directory.status().ok()) return directory.status();
     const std::string source = directory.path() + "/kernel.hip", object = directory.path() + "/kernel.co";
     // Its first lines have a name, too: logs of the same source are the same.
     if (Status status = write_file(source, "#line 1 \"kernel.hip\"\n" + request.source); !status.ok()) return status;

@@ -85,6 +85,7 @@ Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) 
                       : "nvdisasm is not in PATH (it is part of the CUDA toolkit, and of PyPI's nvidia-cuda-nvdisasm)");
   }
   const TemporaryDirectory folder;
+  if (!folder.status().ok()) return folder.status();
   const std::string file = folder.path() + "/kernel";
   const std::string code(reinterpret_cast<const char*>(compiled.code.data()), compiled.code.size());
   if (Status status = write_file(file, code); !status.ok()) return status;

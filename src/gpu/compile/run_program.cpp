@@ -6,10 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 extern char** environ;
 
@@ -64,12 +66,19 @@ Result<std::string> run_program(const std::vector<std::string>& command) {
 
 TemporaryDirectory::TemporaryDirectory() {
   const char* base = std::getenv("TMPDIR");
-  std::string path = fmt::format("{}/fulmen-XXXXXX", base != nullptr && *base != '\0' ? base : "/tmp");
-  if (mkdtemp(path.data()) != nullptr) path_ = path;
+  if (base == nullptr || *base == '\0') base = "/tmp";
+  std::string path = fmt::format("{}/fulmen-XXXXXX", base);
+  if (mkdtemp(path.data()) != nullptr) {
+    path_ = path;
+  } else {
+    const int error = errno;
+    status_ = Status(StatusCode::unavailable, fmt::format("no folder can be made in {} (TMPDIR, else /tmp): {}", base,
+                                                          std::generic_category().message(error)));
+  }
 }
 TemporaryDirectory::~TemporaryDirectory() {
   std::error_code ignored;
-  if (ok()) std::filesystem::remove_all(path_, ignored);
+  if (status_.ok()) std::filesystem::remove_all(path_, ignored);
 }
 
 Status write_file(const std::string& path, const std::string& text) {

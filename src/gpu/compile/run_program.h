@@ -22,11 +22,13 @@ class TemporaryDirectory {
   ~TemporaryDirectory();
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  bool ok() const noexcept { return !path_.empty(); }
+  // Whether it was made.
+  const Status& status() const noexcept { return status_; }
   const std::string& path() const noexcept { return path_; }
 
  private:
   std::string path_;
+  Status status_;
 };
 
 Status write_file(const std::string& path, const std::string& text);

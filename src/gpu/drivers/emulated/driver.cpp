@@ -97,7 +97,7 @@ class EmulatedDriver final : public Driver {
     // A path of its own: dlopen takes an equal path for the library that it has.
     const TemporaryDirectory directory;
     const std::string path = directory.path() + "/kernel.so";
-    if (!directory.ok()) return Status(StatusCode::unavailable, "no temporary directory can be made (TMPDIR, or /tmp)");
+    if (!directory.status().ok()) return directory.status();
     if (Status status = write_file(path, std::string(reinterpret_cast<const char*>(code.data()), code.size())); !status.ok()) {
       return status;
     }
