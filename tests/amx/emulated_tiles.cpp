@@ -21,8 +21,11 @@ float element(uint32_t word, int half, bool fp16) {
   return flush(x);
 }
 
-// In a fused multiply-add; here the product is exact by itself, unless it is denormal and as good as nothing.
-float product(float x, float y) { return x * y; }
+// A fused multiply-add. The product is exact by itself unless it is denormal, and std::fma is slow.
+float add_product(float sum, float x, float y) {
+  const float product = x * y;
+  return std::fabs(product) >= 0x1p-126F ? sum + product : std::fma(x, y, sum);
+}
 
 }  // namespace
 
@@ -51,7 +54,7 @@ void EmulatedTiles::dot(Tile& c, const Tile& a, const Tile& b, bool fp16) {
     float sum[2][16] = {};
     for (int w = 0; w < 16; ++w) {
       for (int half = 0; half < 2; ++half) {
-        for (int j = 0; j < 16; ++j) sum[half][j] = flush(sum[half][j] + product(left[half][i][w], right[half][w][j]));
+        for (int j = 0; j < 16; ++j) sum[half][j] = flush(add_product(sum[half][j], left[half][i][w], right[half][w][j]));
       }
     }
     for (int j = 0; j < 16; ++j) {
