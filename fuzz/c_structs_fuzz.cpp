@@ -12,10 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "api/c_translation.h"
 #include "fulmen/fulmen_c.h"
 #include "fuzz/call_bytes.h"
 
-using fulmen::fuzz::Bytes, fulmen::fuzz::packed;
+using namespace fulmen::fuzz;
+using fulmen::c_api::kTensorPairs;
 
 namespace {
 
@@ -69,27 +71,6 @@ constexpr std::array<float, 16> kFloats{0,
                                         0.999999F,
                                         std::numeric_limits<float>::quiet_NaN(),
                                         std::numeric_limits<float>::infinity()};
-constexpr fulmen_tensor fulmen_tensors::* kTensors[] = {&fulmen_tensors::q,
-                                                        &fulmen_tensors::k,
-                                                        &fulmen_tensors::v,
-                                                        &fulmen_tensors::out,
-                                                        &fulmen_tensors::bias,
-                                                        &fulmen_tensors::keep_mask,
-                                                        &fulmen_tensors::alibi_slopes,
-                                                        &fulmen_tensors::sinks,
-                                                        &fulmen_tensors::lse,
-                                                        &fulmen_tensors::dout,
-                                                        &fulmen_tensors::dlse,
-                                                        &fulmen_tensors::dq,
-                                                        &fulmen_tensors::dk,
-                                                        &fulmen_tensors::dv,
-                                                        &fulmen_tensors::dbias,
-                                                        &fulmen_tensors::dsinks,
-                                                        &fulmen_tensors::cu_seqlens_q,
-                                                        &fulmen_tensors::cu_seqlens_k,
-                                                        &fulmen_tensors::seqlens_k,
-                                                        &fulmen_tensors::block_table,
-                                                        &fulmen_tensors::leftpad_k};
 
 // A call that is right, of a shape that the bytes choose.
 fulmen_tensors right_call(Bytes& in, bool backward) {
@@ -126,8 +107,10 @@ fulmen_tensors right_call(Bytes& in, bool backward) {
   return t;
 }
 
+fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) { return t.*kTensorPairs[in.next() % std::size(kTensorPairs)].c; }
+
 void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
-  fulmen_tensor& tensor = t.*kTensors[in.next() % std::size(kTensors)];
+  fulmen_tensor& tensor = any_tensor(in, t);
   const int64_t number = in.pick(kNumbers);
   switch (const int what = in.next() % 24; what) {
     case 0:
@@ -149,7 +132,7 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
       tensor = {};
       break;
     case 10:
-      tensor = t.*kTensors[in.next() % std::size(kTensors)];
+      tensor = any_tensor(in, t);
       break;
     case 11:
       o.softmax_scale = in.pick(kFloats);
@@ -189,18 +172,6 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
   }
 }
 
-std::size_t size_of(int32_t dtype) { return dtype == FULMEN_FP32 || dtype == FULMEN_INT32 ? 4 : dtype == FULMEN_BOOLEAN ? 1 : 2; }
-
-// Of a tensor that a plan was made of, so nothing overflows.
-std::size_t elements(const fulmen_tensor& t) {
-  int64_t last = 0;
-  for (int d = 0; d < 4; ++d) {
-    if (t.shape[d] == 0) return 0;
-    if (t.shape[d] > 1) last += (t.shape[d] - 1) * t.strides[d];
-  }
-  return static_cast<std::size_t>(last) + 1;
-}
-
 // Small numbers that fp32, fp16 and bf16 have, and for int32 what the input says.
 void fill(Bytes& in, const fulmen_tensor& t, std::size_t count) {
   constexpr std::array<uint16_t, 8> kHalf{0x0000, 0x3800, 0xb800, 0x3400, 0x3c00, 0xbc00, 0x3a00, 0xb400};
@@ -221,33 +192,19 @@ void fill(Bytes& in, const fulmen_tensor& t, std::size_t count) {
   }
 }
 
-// Memory of exactly its size for each tensor; false where that is too much.
-class Memory {
- public:
-  bool give(Bytes& in, fulmen_tensors& t) {
-    constexpr std::size_t kMostBytes = std::size_t{1} << 18U;
-    for (const auto member : kTensors) {
-      fulmen_tensor& tensor = t.*member;
-      const std::size_t count = elements(tensor);
-      if (count * size_of(tensor.dtype) > kMostBytes) return false;
-      if (tensor.shape[3] == 0 && tensor.shape[0] == 0 && tensor.shape[1] == 0 && tensor.shape[2] == 0) continue;  // absent
-      // Of an empty one a place where nothing is: kernels add offsets to it, which the sanitizer forbids for null.
-      owned_.push_back(std::malloc(count * size_of(tensor.dtype)));
-      tensor.data = owned_.back();
-      fill(in, tensor, count);
-    }
-    return true;
+// Memory for each tensor; false where that is too much.
+bool give(Bytes& in, fulmen_tensors& t, Memory& memory) {
+  for (const auto& [member, unused] : kTensorPairs) {
+    fulmen_tensor& tensor = t.*member;
+    const std::size_t count = elements(tensor);
+    if (count * size_of(tensor.dtype) > kMostBytes) return false;
+    if (absent(tensor)) continue;
+    // Of an empty one a place where nothing is: kernels add offsets to it, which the sanitizer forbids for null.
+    tensor.data = memory.take(count * size_of(tensor.dtype));
+    fill(in, tensor, count);
   }
-  Memory() = default;
-  ~Memory() {
-    for (void* one : owned_) std::free(one);
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
- private:
-  std::vector<void*> owned_;
-};
+  return true;
+}
 
 void require(bool holds, const char* what) {
   if (holds) return;
@@ -264,7 +221,7 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
   const int64_t pages = std::max<int64_t>(t.block_table.shape[3], 1);
   if (t.k.shape[1] > kMostKeys / pages || o.max_seqlen_k > kMostKeys) return;
   Memory memory;
-  if (!(info.flops <= kMostFlops) || t.struct_size != sizeof t || !memory.give(in, t)) return;
+  if (!(info.flops <= kMostFlops) || t.struct_size != sizeof t || !give(in, t, memory)) return;
   if (backward) {  // lse and out are to be those of the inputs
     fulmen_options forward = o;
     forward.kernel = nullptr;

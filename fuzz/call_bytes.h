@@ -1,9 +1,12 @@
 // A fuzzer's input as numbers, and tensors of a call made of them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <vector>
 
 #include "fulmen/fulmen_c.h"
 
@@ -36,5 +39,40 @@ inline fulmen_tensor packed(int32_t dtype, std::array<int64_t, 4> shape) {
   }
   return t;
 }
+
+inline std::size_t size_of(int32_t dtype) {
+  return dtype == FULMEN_FP32 || dtype == FULMEN_INT32 ? 4 : dtype == FULMEN_BOOLEAN ? 1 : 2;
+}
+
+// As far as its strides reach, of a tensor that was checked, so nothing overflows.
+inline std::size_t elements(const fulmen_tensor& t) {
+  int64_t last = 0;
+  for (int d = 0; d < 4; ++d) {
+    if (t.shape[d] == 0) return 0;
+    if (t.shape[d] > 1) last += (t.shape[d] - 1) * t.strides[d];
+  }
+  return static_cast<std::size_t>(last) + 1;
+}
+
+inline bool absent(const fulmen_tensor& t) {
+  return std::all_of(t.shape, t.shape + 4, [](int64_t n) { return n == 0; });
+}
+
+// Memory of exactly the sizes asked for: what runs over one is found.
+class Memory {
+ public:
+  Memory() = default;
+  ~Memory() {
+    for (void* one : owned_) std::free(one);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  void* take(std::size_t bytes) { return owned_.emplace_back(std::malloc(bytes)); }
+
+ private:
+  std::vector<void*> owned_;
+};
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 18U;  // of a tensor that is given memory
 
 }  // namespace fulmen::fuzz

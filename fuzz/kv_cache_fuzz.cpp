@@ -11,7 +11,7 @@
 #include "fulmen/fulmen_c.h"
 #include "fuzz/call_bytes.h"
 
-using fulmen::fuzz::Bytes, fulmen::fuzz::packed;
+using namespace fulmen::fuzz;
 
 namespace {
 
@@ -73,20 +73,6 @@ void bend(Bytes& in, fulmen_kv_cache& c) {
   }
 }
 
-// Of a tensor that was checked, so nothing overflows.
-std::size_t bytes_of(const fulmen_tensor& t) {
-  int64_t last = 0;
-  for (int d = 0; d < 4; ++d) {
-    if (t.shape[d] == 0) return 0;
-    if (t.shape[d] > 1) last += (t.shape[d] - 1) * t.strides[d];
-  }
-  return (static_cast<std::size_t>(last) + 1) * (t.dtype == FULMEN_FP32 || t.dtype == FULMEN_INT32 ? 4 : 2);
-}
-
-bool absent(const fulmen_tensor& t) {
-  return std::all_of(t.shape, t.shape + 4, [](int64_t n) { return n == 0; });
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
@@ -98,21 +84,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   if (checked == FULMEN_INTERNAL) std::abort();
   if (checked != FULMEN_OK || c.struct_size != sizeof c) return 0;
 
-  constexpr std::size_t kMostBytes = std::size_t{1} << 18U;
   int64_t work = 1;  // rows that take no memory take time
   for (const fulmen_tensor& t : {c.k_new, c.q}) {
     if (absent(t)) continue;
     for (const int64_t n : t.shape) work = std::min<int64_t>(work * std::max<int64_t>(n, 1), int64_t{1} << 30);
   }
   if (work > 1000000) return 0;
-  std::vector<void*> owned;
+  Memory memory;
   bool small = true;
   for (const auto member : kTensors) {
     fulmen_tensor& t = c.*member;
-    const std::size_t bytes = absent(t) ? 0 : bytes_of(t);
+    const std::size_t bytes = elements(t) * size_of(t.dtype);
     small = small && bytes <= kMostBytes;
     if (!small || absent(t)) continue;
-    t.data = owned.emplace_back(std::malloc(bytes));
+    t.data = memory.take(bytes);
     std::memset(t.data, 0, bytes);
     for (std::size_t i = 0; t.dtype == FULMEN_INT32 && i + 4 <= bytes; i += 4) {
       const int32_t number = static_cast<int8_t>(in.next()) / 4;  // some are below 0, some too large
@@ -124,6 +109,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     if ((code == FULMEN_OK) != (*fulmen_last_error() == '\0')) std::abort();
     if (code != FULMEN_OK && code != FULMEN_INVALID_ARGUMENT) std::abort();
   }
-  for (void* one : owned) std::free(one);
   return 0;
 }

@@ -104,12 +104,10 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
   const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
   const algorithm::Band band = column_band(a);
   const algorithm::KeyRange attended = band.any(row_begin, row_end);
-  algorithm::KeyRange any = attended;
+  algorithm::KeyRange any = tile_range(attended);
   const algorithm::KeyRange whole = kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
   // One tile of all keys: masked wherever the band, or the end, lies in it.
   if (kGivesDbias && any.end > any.begin) any = {0, a.seqlen_k};
-  if (kDropout && any.end > any.begin)
-    any.begin = any.begin / 16 * 16;  // where blocks of random numbers begin (tile/dropout_tile.h)
   const TileOrder order = TileOrder::of(any, kGivesDbias && !kBand && a.seqlen_k == kBlockN ? any : whole);
   const Int64 column_end = any.end;
 

@@ -266,7 +266,7 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
   WaveRows rows = {};
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
-  const TileOrder order = TileOrder::of(tile_keys(keys), whole);
+  const TileOrder order = TileOrder::of(tile_range(keys), whole);
   const QuerySource queries{at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q, a.head_dim};
   if (order.count > 0) {
     stage.fetch_queries(queries);

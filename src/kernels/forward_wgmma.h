@@ -309,7 +309,7 @@ FULMEN_DEVICE void forward_wgmma(const ForwardArguments& call) {
       a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
   const PanelStage stage(source);
   const ForwardTask task{a, map, row_begin + first_row, first_row};
-  const TileOrder order = TileOrder::of(tile_keys(keys), whole);
+  const TileOrder order = TileOrder::of(tile_range(keys), whole);
 
   if (first_row >= kBlockM) {
     give_registers<kProducerRegisters>();

@@ -123,8 +123,8 @@ FULMEN_DEVICE Int64 first_tile_key(Int64 begin) {
   if constexpr (kTilesInPages) return begin - begin % kBlockN;
   return kDropout ? begin / 16 * 16 : begin;  // where blocks of random numbers do (tile/dropout_tile.h)
 }
-// The keys of tiles, given those that are attended.
-FULMEN_DEVICE algorithm::KeyRange tile_keys(const algorithm::KeyRange& attended) {
+// What tiles go over, given the keys that are attended; backward, or the queries that attend.
+FULMEN_DEVICE algorithm::KeyRange tile_range(const algorithm::KeyRange& attended) {
   return attended.end > attended.begin ? algorithm::KeyRange{first_tile_key(attended.begin), attended.end} : attended;
 }
 

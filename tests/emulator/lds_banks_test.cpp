@@ -80,6 +80,21 @@ TEST(LdsBanks, NobodyCountsUnasked) {
   EXPECT_EQ(LdsBankCount::active(), nullptr);
 }
 
+// The family's one kernel of matrix instructions has none in a case, where it counts accesses of `file`.
+void expect_no_conflicts(const CaseSpec& s, Random& random, const std::string& device, const char* family, const char* file) {
+  Case c(s, random);
+  int runs = 0;
+  for (const std::string& kernel : kernels_for(c.problem(), device)) {
+    if (!kernel.starts_with(family) || kernel.ends_with(".portable")) continue;
+    const LdsBankCount count;
+    EXPECT_TRUE(verified(c, kernel, {device}));
+    EXPECT_EQ(count.banks().conflicts(), 0) << kernel << ", head_dim " << s.head_dim << '\n' << count.banks().report();
+    EXPECT_NE(count.banks().report().find(file), std::string::npos) << "nothing was counted";
+    ++runs;
+  }
+  EXPECT_EQ(runs, 1);
+}
+
 class MainLoop : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(MainLoop, OfMatrixKernelsHasNoBankConflicts) {
@@ -93,17 +108,7 @@ TEST_P(MainLoop, OfMatrixKernelsHasNoBankConflicts) {
     s.seqlen_q = s.seqlen_k = 160;  // whole tiles and a part of one
     s.head_dim = s.head_dim_v = head_dim;
     s.causal = random.pick({Causal::none, Causal::bottom_right});
-    Case c(s, random);
-    int runs = 0;
-    for (const std::string& kernel : kernels_for(c.problem(), device)) {
-      if (!kernel.starts_with("emulated.forward.") || kernel.ends_with(".portable")) continue;
-      const LdsBankCount count;
-      EXPECT_TRUE(verified(c, kernel, {device}));
-      EXPECT_EQ(count.banks().conflicts(), 0) << kernel << ", head_dim " << head_dim << '\n' << count.banks().report();
-      EXPECT_NE(count.banks().report().find("stage.h"), std::string::npos) << "nothing was counted";
-      ++runs;
-    }
-    EXPECT_EQ(runs, 1);
+    expect_no_conflicts(s, random, device, "emulated.forward.", "stage.h");
   }
 }
 
@@ -123,17 +128,7 @@ TEST_P(Backward, OfMatrixKernelsHasNoBankConflicts) {
     s.seqlen_q = s.seqlen_k = 72;  // a whole tile or more, and a part of one
     s.head_dim = s.head_dim_v = head_dim;
     s.causal = random.pick({Causal::none, Causal::bottom_right});
-    Case c(s, random);
-    int runs = 0;
-    for (const std::string& kernel : kernels_for(c.problem(), device)) {
-      if (!kernel.starts_with("emulated.backward.") || kernel.ends_with(".portable")) continue;
-      const LdsBankCount count;
-      EXPECT_TRUE(verified(c, kernel, {device}));
-      EXPECT_EQ(count.banks().conflicts(), 0) << kernel << ", head_dim " << head_dim << '\n' << count.banks().report();
-      EXPECT_NE(count.banks().report().find("columns.h"), std::string::npos) << "nothing was counted";
-      ++runs;
-    }
-    EXPECT_EQ(runs, 1);
+    expect_no_conflicts(s, random, device, "emulated.backward.", "columns.h");
   }
 }
 

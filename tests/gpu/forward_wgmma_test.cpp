@@ -29,15 +29,9 @@ TEST_P(GpuForwardWgmma, ShapesAndLayouts) {
   check(spec_of(DType::bf16, 64, 3, 4099, random), random);  // long rows have larger tiles
 }
 
-// Blocks of random numbers lie on a grid, and bands begin anywhere.
 TEST_P(GpuForwardWgmma, DropoutInBands) {
   Random random(7915);
-  CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), random.pick({64, 128}), random.between(65, 140), 300, random);
-  s.dropout = 0.3F;
-  s.nan_in_masked = true;
-  s.window_left = random.between(0, 90);
-  s.window_right = random.between(0, 30);
-  check(s, random);
+  check(dropout_in_band(random), random);
 }
 
 TEST_P(GpuForwardWgmma, Features) {

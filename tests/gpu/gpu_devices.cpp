@@ -69,6 +69,15 @@ CaseSpec HopperTest::spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, in
   return s;
 }
 
+CaseSpec HopperTest::dropout_in_band(Random& random) const {
+  CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), random.pick({64, 128}), random.between(65, 140), 300, random);
+  s.dropout = 0.3F;
+  s.nan_in_masked = true;
+  s.window_left = random.between(0, 90);
+  s.window_right = random.between(0, 30);
+  return s;
+}
+
 void HopperTest::check(const CaseSpec& spec, Random& random, std::size_t shift) const {
   Case c(spec, random);
   EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec);

@@ -64,6 +64,9 @@ OPTIONAL_TENSORS = ("bias", "keep_mask", "alibi_slopes", "sinks")
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table")
 LONGEST = ("max_seqlen_q", "max_seqlen_k")
 PLACE_OF_LENGTHS = 16
+# By place in the tuple of tensors (bindings/python/src/call.h); gradients have none here.
+TENSOR_NAMES = ("q", "k", "v", "out", *OPTIONAL_TENSORS, "lse", "dout", "dlse")
+TENSOR_NAMES = (*TENSOR_NAMES, *("",) * (PLACE_OF_LENGTHS - len(TENSOR_NAMES)), *LENGTHS)
 GRADIENTS = ("q", "k", "v", "bias", "sinks")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from fulmen import _core
-from fulmen._arguments import LENGTHS, LONGEST, PLACE_OF_LENGTHS, SCALARS, Framework, with_lengths
+from fulmen._arguments import LENGTHS, LONGEST, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, with_lengths
 
 for _name, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
@@ -28,8 +28,6 @@ _OUT, _BIAS, _ALIBI_SLOPES, _SINKS, _LSE, _DOUT, _DLSE, _DQ = 3, 4, 6, 7, 8, 9, 
 _INPUTS = 8
 _DIFFERENTIABLE = (0, 1, 2, _BIAS, _SINKS)
 _DTYPES = ("float32", "float16", "bfloat16", "bool")
-_NAMES = ("q", "k", "v", "out", "bias", "keep_mask", "alibi_slopes", "sinks", "lse", "dout", "dlse")
-_NAMES = (*_NAMES, *("",) * (PLACE_OF_LENGTHS - len(_NAMES)), *LENGTHS)
 _CAUSAL = {False: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
 _AT = {name: at for at, name in enumerate(SCALARS)}
 
@@ -99,7 +97,7 @@ def _check_arrays(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
 
 
 def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> None:
-    _check_arrays(_NAMES, tensors)
+    _check_arrays(TENSOR_NAMES, tensors)
     inputs = with_lengths(tensors[:_INPUTS], tensors[PLACE_OF_LENGTHS:])
     _check(_shapes(inputs), options, wanted)
 
@@ -107,13 +105,13 @@ def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> No
 def _plain(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arrays of one number, as 1 / jnp.sqrt(d) is one, as numbers: options are a part of what is compiled."""
     plain = list(scalars)
-    for name, value in zip((*SCALARS, *LONGEST), scalars, strict=False):
+    for at, (name, value) in enumerate(zip((*SCALARS, *LONGEST), scalars, strict=False)):
         if name in ("dropout_seed", "dropout_offset") or not isinstance(value, jax.Array):
             continue
         if isinstance(value, jax.core.Tracer):
             raise TypeError(f"{name} is traced: a number is accepted, one of static_argnums or static_argnames under jax.jit")
         if value.shape == ():
-            plain[(*SCALARS, *LONGEST).index(name)] = value.item()
+            plain[at] = value.item()
     return tuple(plain)
 
 

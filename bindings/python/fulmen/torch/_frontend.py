@@ -8,12 +8,11 @@ from typing import Any
 import torch
 
 from fulmen import _core, _functions
-from fulmen._arguments import LENGTHS, PLACE_OF_LENGTHS, SCALARS, Framework, _frameworks
+from fulmen._arguments import PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, _frameworks
 from fulmen.torch import _ops, _transforms
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
-_NAMES = (*("q", "k", "v", "out", "bias", "keep_mask", "alibi_slopes", "sinks"), *("",) * (PLACE_OF_LENGTHS - 8), *LENGTHS)
 _OTHERS = 2  # what fulmen._core.torch_observers answers
 
 
@@ -51,7 +50,7 @@ def _refuse_double_backward(gradients: tuple[Any, ...], saved: tuple[Any, ...], 
 def _check_for_dispatcher(tensors: tuple[Any, ...]) -> None:
     """What torch's dispatcher would refuse without the argument's name, or would forget."""
     forward_mode = torch.autograd.forward_ad._current_level >= 0
-    for name, tensor in zip(_NAMES, tensors, strict=False):
+    for name, tensor in zip(TENSOR_NAMES, tensors, strict=False):
         if tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
