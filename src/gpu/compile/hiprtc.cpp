@@ -12,6 +12,7 @@ Result<const Compiler*> hiprtc_compiler() {
        .code_size = "GetCodeSize",
        .code = "GetCode",
        .options = {"-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno"},
+       .family_options = kRdna3Options,
        // It puts all of hip_runtime.h before the source, which has an exp2(float), log2 and tanh of its own.
        .before = "namespace fulmen_device {\n",
        .after = "\n}\n",

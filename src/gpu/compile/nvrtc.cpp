@@ -11,6 +11,7 @@ Result<const Compiler*> nvrtc_compiler() {
                              .code_size = "GetCUBINSize",
                              .code = "GetCUBIN",
                              .options = {"-std=c++20", "--ptxas-options=-v"},  // registers and spills into the log
+                             .family_options = {},
                              .before = "",
                              .after = "",
                              .needed = "NVRTC 12 or newer is needed"},

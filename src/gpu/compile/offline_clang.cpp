@@ -6,26 +6,18 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "gpu/compile/amd_options.h"
 #include "gpu/compile/compiler.h"
 #include "gpu/compile/run_program.h"
 
 namespace fulmen::gpu {
 namespace {
 
-const std::vector<std::string> kOptions{"-x",
-                                        "hip",
-                                        "-nogpuinc",
-                                        "-nogpulib",
-                                        "--offload-device-only",
-                                        "--no-gpu-bundle-output",
-                                        "-O3",
-                                        "-std=c++20",
-                                        "-ffp-contract=fast",
-                                        "-fno-math-errno",
-                                        "-Wall",
-                                        "-Wno-unused",
+const std::vector<std::string> kOptions{"-x", "hip", "-nogpuinc", "-nogpulib", "--offload-device-only", "--no-gpu-bundle-output",
+                                        "-O3", "-std=c++20", "-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wno-unused",
                                         "-fuse-cuid=none",  // else the temporary folder's name is in the code
-                                        "-Rpass-analysis=kernel-resource-usage"};
+                                        // Every HIP from 5 on loads version 4; HIP before 6.3 cannot load 6, clang 21's own.
+                                        "-mcode-object-version=4", "-Rpass-analysis=kernel-resource-usage"};
 
 // What is said of a compilation that went well: the warnings with all around them, else the resources alone, a line each. Kernels
 // are expansions of macros, and clang repeats these after every line.
@@ -57,7 +49,10 @@ class OfflineClang final : public Compiler {
  public:
   OfflineClang(std::string path, std::string version) : path_(std::move(path)), version_(std::move(version)) {}
   std::string_view name() const noexcept override { return "clang"; }
-  std::string identity() const override { return fmt::format("{} {}", version_, fmt::join(kOptions, " ")); }
+  std::string identity() const override {
+    return fmt::format("{} {}, {}: {}", version_, fmt::join(kOptions, " "), kRdna3Options.family,
+                       fmt::join(kRdna3Options.options, " "));
+  }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
     if (!directory.status().ok()) return directory.status();
@@ -66,6 +61,8 @@ class OfflineClang final : public Compiler {
     if (Status status = write_file(source, "#line 1 \"kernel.hip\"\n" + request.source); !status.ok()) return status;
     std::vector<std::string> command{path_};
     command.insert(command.end(), kOptions.begin(), kOptions.end());
+    if (kRdna3Options.concern(request.arch))
+      command.insert(command.end(), kRdna3Options.options.begin(), kRdna3Options.options.end());
     command.insert(command.end(), {"--offload-arch=" + request.arch, source, "-o", object});
     const Result<std::string> log = run_program(command);
     if (!log.ok()) {

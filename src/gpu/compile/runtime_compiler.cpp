@@ -29,7 +29,10 @@ class RuntimeCompiler final : public Compiler {
   }
   std::string_view name() const noexcept override { return kind_.name; }
   std::string identity() const override {
-    return fmt::format("{} {}.{} {}", kind_.name, major_, minor_, fmt::join(kind_.options, " "));
+    const FamilyOptions& more = kind_.family_options;
+    return fmt::format("{} {}.{} {}{}{}{}{}", kind_.name, major_, minor_, fmt::join(kind_.options, " "),
+                       more.options.empty() ? "" : ", ", more.family, more.options.empty() ? "" : ": ",
+                       fmt::join(more.options, " "));
   }
 
   Result<CompiledCode> compile(const CompileRequest& request) const override {
@@ -41,6 +44,9 @@ class RuntimeCompiler final : public Compiler {
     const std::string arch = std::string(kind_.arch_option) + request.arch;
     std::vector<const char*> options{arch.c_str()};
     for (const std::string& option : kind_.options) options.push_back(option.c_str());
+    if (kind_.family_options.concern(request.arch)) {
+      for (const std::string& option : kind_.family_options.options) options.push_back(option.c_str());
+    }
     const int error = calls_.CompileProgram(program, static_cast<int>(options.size()), options.data());
     Result<CompiledCode> result = take(program, request, error);
     calls_.DestroyProgram(&program);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/compile/amd_options.h"
 #include "gpu/compile/compiler.h"
 #include "gpu/drivers/library_search.h"
 
@@ -15,6 +16,7 @@ struct RuntimeCompilerKind {
   std::string_view arch_option;      // "--gpu-architecture="
   std::string_view code_size, code;  // "GetCUBINSize", "GetCUBIN": calls without the prefix
   std::vector<std::string> options;
+  FamilyOptions family_options;
   std::string_view before, after;  // put around the source
   std::string_view needed;         // "NVRTC 12 or newer is needed"
 };

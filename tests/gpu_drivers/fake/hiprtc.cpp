@@ -54,14 +54,20 @@ FULMEN_FAKE_EXPORT int hiprtcDestroyProgram(Program** program) {
 }
 FULMEN_FAKE_EXPORT int hiprtcCompileProgram(Program* program, int count, const char* const* options) {
   fulmen::gpu::CompileRequest request{.name = program->name, .source = kRuntimeHeader + program->source, .arch = ""};
-  bool standard = false;
+  bool standard = false, single_issue = false;
   for (int n = 0; n < count; ++n) {
     const std::string option = options[n];
     if (option.starts_with("--offload-arch=")) request.arch = option.substr(std::strlen("--offload-arch="));
     standard = standard || option == "-std=c++20";
+    // In two options: hipRTC hands what follows an "-mllvm" to its second step, which makes the code.
+    single_issue = single_issue || (option == "-amdgpu-enable-vopd=0" && n > 0 && std::strcmp(options[n - 1], "-mllvm") == 0);
   }
   if (request.arch.empty() || !standard) {
     program->log = "the chip or C++20 is missing among the options";
+    return kInvalidOption;
+  }
+  if (request.arch.starts_with("gfx11") && !single_issue) {
+    program->log = "dual instructions are allowed on RDNA3";
     return kInvalidOption;
   }
   const auto clang = fulmen::gpu::offline_clang_compiler();
