@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/cache.h"
 
 namespace fulmen::gpu {
@@ -16,11 +17,15 @@ Platform platform_of(const Driver& driver, const Chip& chip) {
 }
 
 Result<Function> compile_and_load(const Driver& driver, const Device& device, const Specialisation& s) {
-  Result<CompileRequest> request = compile_request(s, device.chip, platform_of(driver, device.chip));
+  const Platform platform = platform_of(driver, device.chip);
+  Result<CompileRequest> request = compile_request(s, device.chip, platform);
   if (!request.ok()) return request.status();
   const Result<const Compiler*> compiler = driver.compiler();
   Result<CompiledCode> code = cached_compile(compiler.ok() ? compiler.value() : nullptr, compiler.status(), request.value());
   if (!code.ok()) return code.status();
+  if (platform == Platform::amd) {
+    if (Status status = check_wave_size(code->code, device.chip.wave_size); !status.ok()) return status;
+  }
   const Result<Module> module = driver.load(device.ordinal, code->code);
   if (!module.ok()) return module.status();
   Result<Function> function = driver.function(device.ordinal, module.value(), "fulmen_kernel", s.lds_bytes);

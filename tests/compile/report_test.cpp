@@ -36,6 +36,15 @@ TEST(AmdMetadata, SaysWhatTheKernelTakes) {
   }
 }
 
+TEST(AmdMetadata, AnotherWaveSizeThanTheSourcesIsRefused) {
+  EXPECT_TRUE(gpu::check_wave_size(compile_tiny("gfx1100").code, 32).ok());
+  EXPECT_TRUE(gpu::check_wave_size(compile_tiny("gfx942").code, 64).ok());
+  const Status status = gpu::check_wave_size(compile_tiny("gfx942").code, 32);
+  EXPECT_EQ(status.code(), StatusCode::internal);
+  EXPECT_NE(status.message().find("64 lanes; its source is for 32"), std::string::npos) << status.message();
+  EXPECT_TRUE(gpu::check_wave_size({}, 32).ok()) << "the runtime knows what is wrong with it";
+}
+
 TEST(AmdMetadata, AnyPartOfACodeObjectIsReadOrRefused) {
   const gpu::CompiledCode compiled = compile_tiny("gfx1100");
   for (std::size_t bytes = 0; bytes < compiled.code.size(); bytes += 7) {

@@ -167,6 +167,18 @@ TEST_F(Hip, MemoryIsCopiedFilledAndTold) {
   driver.free(1, memory.value());
 }
 
+TEST_F(Hip, HostMemoryThatDevicesHaveElsewhereIsRefused) {
+  float host[2] = {};
+  state.registered = host;
+  state.registered_at = host;
+  EXPECT_TRUE(driver.check_memory(1, host).ok());
+  state.registered_at = host + 1;
+  const Status elsewhere = driver.check_memory(1, host);
+  EXPECT_EQ(elsewhere.code(), StatusCode::invalid_argument);
+  EXPECT_NE(elsewhere.message().find("hipHostGetDevicePointer"), std::string::npos) << elsewhere.message();
+  state.registered = state.registered_at = nullptr;
+}
+
 TEST_F(Hip, TheCallersDeviceStaysCurrent) {
   const auto used = [&](int device) {
     const Result<void*> memory = driver.allocate(device, 64);
@@ -205,12 +217,14 @@ TEST_F(Hip, EveryFailureIsToldInTheDriversWords) {
     const Status status = failure.use(driver, module.value());
     state.failures.clear();
     EXPECT_FALSE(status.ok()) << failure.call;
+    EXPECT_EQ(state.last_error, 0) << failure.call << ": left for the caller's hipGetLastError";
     if (failure.call == "hipPointerGetAttributes") continue;  // that is how ROCm 5 says that memory is the host's
     EXPECT_NE(status.message().find("invalid argument (hipErrorInvalidValue)"), std::string::npos)
         << failure.call << ": " << status.message();
   }
   state.failures = {{"hipMalloc", 2}};
   EXPECT_EQ(driver.allocate(0, 64).status().code(), StatusCode::out_of_memory);
+  EXPECT_EQ(state.last_error, 0);
   driver.unload(0, module.value());
 }
 

@@ -116,7 +116,7 @@ TEST(HipApi, TheChipIsReadFromAnyReleasesProperties) {
   // gcnArchName is at byte 396 in ROCm 5, at 1160 since.
   for (const std::size_t offset : {396, 1160}) {
     std::vector<std::byte> properties(2048);
-    const char name[] = "gfx by AMD", arch[] = "gfx90a:sramecc+:xnack-";
+    const char name[] = "gfx1036", arch[] = "gfx90a:sramecc+:xnack-";
     std::memcpy(properties.data(), name, sizeof(name));
     std::memcpy(properties.data() + offset, arch, sizeof(arch));
     EXPECT_EQ(gpu::hip::arch_of(properties.data(), properties.size()), "gfx90a");

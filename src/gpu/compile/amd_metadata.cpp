@@ -1,6 +1,7 @@
 #include "gpu/compile/amd_metadata.h"
 
 #include <elf.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <cstring>
@@ -136,6 +137,18 @@ Result<std::vector<AmdKernelMetadata>> read_amd_metadata(Bytes code_object) {
   if (!whole) return malformed("its AMDGPU metadata is malformed");
   for (AmdKernelMetadata& kernel : kernels) kernel.target = target;
   return kernels;
+}
+
+Status check_wave_size(Bytes code_object, int lanes) {
+  const Result<std::vector<AmdKernelMetadata>> kernels = read_amd_metadata(code_object);
+  if (!kernels.ok()) return {};
+  for (const AmdKernelMetadata& kernel : kernels.value()) {
+    if (kernel.wave_size == 0 || kernel.wave_size == lanes) continue;
+    return {StatusCode::internal, fmt::format("the compiler made {} for waves of {} lanes; its source is for {}. Options from the "
+                                              "environment (HIPRTC_COMPILE_OPTIONS_APPEND, CCC_OVERRIDE_OPTIONS) can do that",
+                                              kernel.name, kernel.wave_size, lanes)};
+  }
+  return {};
 }
 
 }  // namespace fulmen::gpu

@@ -1,4 +1,4 @@
-// AMD: clang's HIP dialect by builtins alone. RDNA kernels run in wave32, GCN and CDNA ones in wave64.
+// AMD: clang's HIP dialect by builtins alone. RDNA kernels run in wave32, GCN and CDNA ones in wave64: FULMEN_WAVE_SIZE says which.
 #pragma once
 
 #define FULMEN_DEVICE __attribute__((device, always_inline)) inline
@@ -9,11 +9,7 @@
     body(arguments);                                                                                 \
   }
 
-#if defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
-constexpr int kWaveSize = 32;
-#else
-constexpr int kWaveSize = 64;
-#endif
+constexpr int kWaveSize = FULMEN_WAVE_SIZE;
 
 __attribute__((shared, aligned(128))) unsigned char lds_memory[FULMEN_LDS_BYTES > 0 ? FULMEN_LDS_BYTES : 4];
 

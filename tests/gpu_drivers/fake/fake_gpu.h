@@ -35,7 +35,9 @@ struct State {
   bool capturing = false;               // as in a stream capture: a call that would break it is complained about
   bool relaxed = false;                 // the thread has said that it may load code in a capture
   std::map<std::uintptr_t, Allocation> memory;
-  int modules = 0, events = 0;  // alive
+  void *registered = nullptr, *registered_at = nullptr;  // HIP: page-locked memory of the host, and where the devices have it
+  int modules = 0, events = 0;                           // alive
+  int last_error = 0;                                    // HIP: what hipGetLastError will say
 
   void complain(const std::string& text) { complaints.push_back(text); }
   // Notes a call; the error that it shall return, or 0. breaks_capture: it may not be made while a stream is captured.

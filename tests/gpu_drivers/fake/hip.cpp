@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "gpu_drivers/fake/code_object.h"
 #include "gpu_drivers/fake/fake_gpu.h"
@@ -46,7 +47,9 @@ thread_local int current = 0;
 
 Error enter(const char* call, bool breaks_capture = true) {
   if (!initialised) state().complain(std::string(call) + " before hipInit");
-  return state().enter(call, breaks_capture);
+  const Error error = state().enter(call, breaks_capture);
+  if (error != 0) state().last_error = error;
+  return error;
 }
 
 void copy_text(char* to, const char* text, std::size_t bytes) { std::memcpy(to, text, std::min(bytes, std::strlen(text) + 1)); }
@@ -88,6 +91,10 @@ FULMEN_FAKE_EXPORT Error hipInit(unsigned /*flags*/) {
   const std::lock_guard lock(state().mutex);
   initialised = true;
   return state().enter("hipInit");
+}
+FULMEN_FAKE_EXPORT Error hipGetLastError() {
+  const std::lock_guard lock(state().mutex);
+  return std::exchange(state().last_error, 0);
 }
 FULMEN_FAKE_EXPORT const char* hipGetErrorName(Error error) {
   switch (error) {
@@ -193,6 +200,8 @@ FULMEN_FAKE_EXPORT Error hipModuleLoadData(Module** module, const void* image) {
   loaded->device = current;
   loaded->code = fulmen::fake::read_code_object(image);
   if (!loaded->code.error.empty()) return kInvalidImage;
+  // EI_ABIVERSION 2 is version 4. HIP before 6.3 knows no version above 5, ROCm 5.0 and 5.1 none above 4.
+  if (static_cast<const unsigned char*>(image)[8] != 2) state().complain("a code object that some release of HIP cannot load");
   const std::string arch = kDevices.at(static_cast<std::size_t>(current)).arch;
   if (arch.substr(0, arch.find(':')) != loaded->code.chip) return kNoBinaryForGpu;
   ++state().modules;
@@ -289,6 +298,10 @@ struct PointerAttributes {
 FULMEN_FAKE_EXPORT Error hipPointerGetAttributes(PointerAttributes* attributes, const void* pointer) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("hipPointerGetAttributes", false); error != 0) return error;
+  if (pointer == state().registered) {  // page-locked: hipMemoryTypeHost is 1
+    *attributes = {1, 0, state().registered_at, state().registered, 0, 0};
+    return 0;
+  }
   const fulmen::fake::Allocation* allocation = state().find(pointer);
   // As ROCm 6 and 7 do: ordinary memory is no error, but of no type (0) and no device (-2). Device memory is type 2.
   *attributes = {allocation == nullptr ? 0 : 2,

@@ -118,8 +118,10 @@ class HipDriver final : public Driver {
     if (!current.ok()) return current.status();
     void* memory = nullptr;
     const int error = api().hipMalloc(&memory, bytes);
-    if (error == kOutOfMemory)
+    if (error == kOutOfMemory) {
+      forget_error();
       return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes on hip:{}", bytes, device));
+    }
     if (error != 0) return failure("hipMalloc", error);
     return memory;
   }
@@ -146,10 +148,15 @@ class HipDriver final : public Driver {
   Status check_memory(int device, const void* memory) const override {
     hip::PointerAttributes attributes{};
     // ROCm 5 gives an error for memory that it does not know, later ones no address for the device.
-    if (api().hipPointerGetAttributes(&attributes, memory) != 0 || attributes.device_pointer == nullptr) {
+    if (const int error = api().hipPointerGetAttributes(&attributes, memory); error != 0 || attributes.device_pointer == nullptr) {
+      if (error != 0) forget_error();
       return {StatusCode::invalid_argument, "it is the host's ordinary memory, or freed"};
     }
-    // Page-locked host memory is mapped into every device.
+    // Page-locked host memory is mapped into every device, memory that the caller registered perhaps elsewhere.
+    if (attributes.host_pointer != nullptr && attributes.device_pointer != memory) {
+      return {StatusCode::invalid_argument,
+              "it is host memory that the device has at another address (hipHostGetDevicePointer tells which)"};
+    }
     if (attributes.host_pointer != nullptr || attributes.device == device) return {};
     return {StatusCode::invalid_argument, fmt::format("it belongs to hip:{}", attributes.device)};
   }
@@ -224,7 +231,10 @@ class HipDriver final : public Driver {
     int value = 0;
     return api().hipDeviceGetAttribute(&value, which, device) == 0 ? value : 0;
   }
+  // HIP keeps the last error until it is asked for: the next one to ask, PyTorch after its own launch, would take it for its own.
+  void forget_error() const { static_cast<void>(api().hipGetLastError()); }
   Status failure(const std::string& call, int error) const {
+    forget_error();
     const char *name = api().hipGetErrorName(error), *text = api().hipGetErrorString(error);
     return {StatusCode::internal, fmt::format("{}: {} ({})", call, text != nullptr ? text : "unknown error",
                                               name != nullptr ? name : std::to_string(error))};

@@ -52,6 +52,7 @@ Result<const OpenApi*> open() {
   FULMEN_LOAD(hipEventRecord);
   FULMEN_LOAD(hipEventSynchronize);
   FULMEN_LOAD(hipEventElapsedTime);
+  FULMEN_LOAD(hipGetLastError);
   FULMEN_LOAD(hipGetErrorName);
   FULMEN_LOAD(hipGetErrorString);
 #undef FULMEN_LOAD
@@ -72,8 +73,9 @@ Result<const OpenApi*> open_api() {
 }
 
 std::string arch_of(const std::byte* properties, std::size_t bytes) {
+  constexpr std::size_t kNameBytes = 256;  // every release's struct begins with the product's name
   const std::string_view text(reinterpret_cast<const char*>(properties), bytes);
-  for (std::size_t at = text.find("gfx"); at != std::string_view::npos; at = text.find("gfx", at + 1)) {
+  for (std::size_t at = text.find("gfx", kNameBytes); at != std::string_view::npos; at = text.find("gfx", at + 1)) {
     std::size_t end = at + 3;
     while (end < text.size() && std::isxdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
     // A name, not a word in the middle of a product's.

@@ -54,6 +54,7 @@ struct Api {
   Error (*hipEventRecord)(Event event, Stream stream);
   Error (*hipEventSynchronize)(Event event);
   Error (*hipEventElapsedTime)(float* milliseconds, Event begin, Event end);
+  Error (*hipGetLastError)();
   const char* (*hipGetErrorName)(Error error);
   const char* (*hipGetErrorString)(Error error);
   Error (*hipThreadExchangeStreamCaptureMode)(int* mode);  // null in the first releases of HIP 5
@@ -69,7 +70,8 @@ struct OpenApi {
 // Opened once a process. The error says what is missing and where it was looked for.
 Result<const OpenApi*> open_api();
 
-// "gfx1100" of a properties struct, found as the text that begins with "gfx": its offset differs between releases.
+// "gfx1100" of a properties struct, found as the text behind the product's name that begins with "gfx": its offset differs between
+// releases.
 std::string arch_of(const std::byte* properties, std::size_t bytes);
 
 }  // namespace fulmen::gpu::hip
