@@ -1,10 +1,13 @@
 // AMD kernels by an installed clang.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "gpu/compile/compiler.h"
+#include "gpu/compile/kernel_source.h"
 #include "gpu/compile/run_program.h"
 #include "tiny_kernel.h"
 
@@ -33,15 +36,29 @@ TEST(OfflineClang, EveryRuntimeLoadsItsCodeObjects) {
   }
 }
 
-// RDNA3 can lose a result between two instructions that are issued as one.
-TEST(OfflineClang, Rdna3GetsNoDualInstructions) {
-  const auto compiler = gpu::offline_clang_compiler();
-  ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+// What llvm-objdump says of a kernel's code; nothing where it is not there.
+std::string disassembly(const std::string& source, const std::string& arch) {
   std::string disassembler;
   for (const char* name : {"llvm-objdump-19", "llvm-objdump"}) {
     if (disassembler.empty()) disassembler = gpu::find_program(name);
   }
-  if (disassembler.empty()) GTEST_SKIP() << "llvm-objdump is not in PATH";
+  if (disassembler.empty()) return {};
+  const auto compiler = gpu::offline_clang_compiler();
+  EXPECT_TRUE(compiler.ok()) << compiler.status().message();
+  if (!compiler.ok()) return {};
+  const auto compiled = compiler.value()->compile({"disassembled", source, arch, 64});
+  EXPECT_TRUE(compiled.ok()) << compiled.status().message();
+  if (!compiled.ok()) return {};
+  const gpu::TemporaryDirectory folder;
+  const std::string file = folder.path() + "/kernel";
+  EXPECT_TRUE(gpu::write_file(file, {reinterpret_cast<const char*>(compiled->code.data()), compiled->code.size()}).ok());
+  const auto text = gpu::run_program({disassembler, "-d", file});
+  EXPECT_TRUE(text.ok()) << text.status().message();
+  return text.ok() ? text.value() : std::string();
+}
+
+// RDNA3 can lose a result between two instructions that are issued as one.
+TEST(OfflineClang, Rdna3GetsNoDualInstructions) {
   const std::string source = R"(
 extern "C" __attribute__((global, amdgpu_flat_work_group_size(64, 64))) void fulmen_kernel(float* p, int n) {
   const unsigned id = __builtin_amdgcn_workitem_id_x();
@@ -56,23 +73,52 @@ extern "C" __attribute__((global, amdgpu_flat_work_group_size(64, 64))) void ful
   p[id] = a + b + c + d;
 }
 )";
-  const auto disassembly = [&](const std::string& arch) {
-    const auto compiled = compiler.value()->compile({"pairs", source, arch, 64});
-    EXPECT_TRUE(compiled.ok()) << compiled.status().message();
-    if (!compiled.ok()) return std::string();
-    const gpu::TemporaryDirectory folder;
-    const std::string file = folder.path() + "/kernel";
-    const std::string code(reinterpret_cast<const char*>(compiled->code.data()), compiled->code.size());
-    EXPECT_TRUE(gpu::write_file(file, code).ok());
-    const auto text = gpu::run_program({disassembler, "-d", file});
-    EXPECT_TRUE(text.ok()) << text.status().message();
-    return text.ok() ? text.value() : std::string();
-  };
-  EXPECT_NE(disassembly("gfx1201").find("v_dual_"), std::string::npos) << "RDNA4 has no such defect, and would use them here";
+  const std::string rdna4 = disassembly(source, "gfx1201");
+  if (rdna4.empty()) GTEST_SKIP() << "llvm-objdump is not in PATH";
+  EXPECT_NE(rdna4.find("v_dual_"), std::string::npos) << "RDNA4 has no such defect, and would use them here";
   for (const char* arch : {"gfx1100", "gfx1103", "gfx1150", "gfx1151"}) {
-    const std::string text = disassembly(arch);
+    const std::string text = disassembly(source, arch);
     EXPECT_NE(text.find("v_fma"), std::string::npos) << text;
     EXPECT_EQ(text.find("v_dual_"), std::string::npos) << arch << "\n" << text;
+  }
+}
+
+// clang before 19 has no builtins for buffers: kernels then use LLVM's intrinsics, which must come to the same instructions.
+TEST(OfflineClang, BuffersWithoutBuiltinsAreTheSame) {
+  const std::string kernel = R"(#include "base.h"
+namespace fulmen::kernels {
+struct Arguments { unsigned* x; const void* y; unsigned bytes, fixed; };
+FULMEN_DEVICE void kernel(const Arguments& a) {
+  const Buffer buffer(a.y, a.bytes);
+  const unsigned l = static_cast<unsigned>(lane_id());
+  const auto four = buffer.load<Words<4> >(16 * l, a.fixed);
+  const auto two = buffer.load<Words<2> >(8 * l, a.fixed);
+  const auto one = buffer.load<Words<1> >(4 * l, a.fixed);
+  a.x[l] = four.word[0] + four.word[1] + four.word[2] + four.word[3] + two.word[0] + two.word[1] + one.word[0];
+}
+}
+FULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)
+)";
+  for (const char* arch : {"gfx1100", "gfx1201", "gfx942", "gfx90a", "gfx1030"}) {
+    std::string storage;
+    gpu::Chip chip{};
+    ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
+    const std::string sizes = "#define FULMEN_WORKGROUP 64\n#define FULMEN_MIN_WAVES 1\n#define FULMEN_LDS_BYTES 0\n";
+    const auto source = [&](const std::string& more) {
+      return gpu::kernel_source_of(kernel, sizes + more, chip, gpu::Platform::amd).value();
+    };
+    const std::string text = disassembly(source(""), arch);
+    if (text.empty()) GTEST_SKIP() << "llvm-objdump is not in PATH";
+    const auto loads = [](const std::string& of) {
+      std::vector<std::string> found;
+      for (std::size_t at = of.find("buffer_load_"); at != std::string::npos; at = of.find("buffer_load_", at + 1)) {
+        found.push_back(of.substr(at, of.find(' ', at) - at));
+      }
+      std::sort(found.begin(), found.end());
+      return found;
+    };
+    EXPECT_EQ(loads(text).size(), 3U) << text;
+    EXPECT_EQ(loads(text), loads(disassembly(source("#define FULMEN_BUFFER_INTRINSICS 1\n"), arch))) << arch;
   }
 }
 

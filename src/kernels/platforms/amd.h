@@ -96,20 +96,51 @@ FULMEN_DEVICE void global_store_unaligned(void* p, V value) {
 
 // Memory behind a buffer descriptor: V at offset + fixed, where `fixed` is the same in all lanes; 0 past the end. The hardware adds
 // without wrapping around: a `fixed` of 2^31 or more is past any end.
+#if __has_builtin(__builtin_amdgcn_make_buffer_rsrc) && __has_builtin(__builtin_amdgcn_raw_buffer_load_b128) && \
+    !defined(FULMEN_BUFFER_INTRINSICS)
+typedef __amdgpu_buffer_rsrc_t BufferDescriptor;
+FULMEN_DEVICE BufferDescriptor buffer_descriptor(const void* base, int bytes, int flags) {
+  return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, bytes, flags);
+}
+FULMEN_DEVICE auto buffer_load(Plain<4> /*kind*/, BufferDescriptor from, int offset, int fixed) {
+  return __builtin_amdgcn_raw_buffer_load_b32(from, offset, fixed, 0);
+}
+FULMEN_DEVICE auto buffer_load(Plain<8> /*kind*/, BufferDescriptor from, int offset, int fixed) {
+  return __builtin_amdgcn_raw_buffer_load_b64(from, offset, fixed, 0);
+}
+FULMEN_DEVICE auto buffer_load(Plain<16> /*kind*/, BufferDescriptor from, int offset, int fixed) {
+  return __builtin_amdgcn_raw_buffer_load_b128(from, offset, fixed, 0);
+}
+#else
+// clang before 19, which ROCm before 6.4 has, knows the instructions by the names of LLVM's intrinsics alone.
+typedef unsigned BufferDescriptor __attribute__((ext_vector_type(4)));
+typedef Plain<8>::Type BufferWords2;
+__attribute__((device)) unsigned raw_buffer_load_1(BufferDescriptor, int, int, int) __asm("llvm.amdgcn.raw.buffer.load.i32");
+__attribute__((device)) BufferWords2 raw_buffer_load_2(BufferDescriptor, int, int, int) __asm("llvm.amdgcn.raw.buffer.load.v2i32");
+__attribute__((device)) BufferDescriptor raw_buffer_load_4(BufferDescriptor, int, int,
+                                                           int) __asm("llvm.amdgcn.raw.buffer.load.v4i32");
+FULMEN_DEVICE BufferDescriptor buffer_descriptor(const void* base, int bytes, int flags) {
+  const auto address = reinterpret_cast<unsigned long long>(base);
+  return BufferDescriptor{static_cast<unsigned>(address), static_cast<unsigned>(address >> 32U) & 0xFFFFU,
+                          static_cast<unsigned>(bytes), static_cast<unsigned>(flags)};
+}
+FULMEN_DEVICE auto buffer_load(Plain<4> /*kind*/, BufferDescriptor from, int offset, int fixed) {
+  return raw_buffer_load_1(from, offset, fixed, 0);
+}
+FULMEN_DEVICE auto buffer_load(Plain<8> /*kind*/, BufferDescriptor from, int offset, int fixed) {
+  return raw_buffer_load_2(from, offset, fixed, 0);
+}
+FULMEN_DEVICE auto buffer_load(Plain<16> /*kind*/, BufferDescriptor from, int offset, int fixed) {
+  return raw_buffer_load_4(from, offset, fixed, 0);
+}
+#endif
+
 class Buffer {
  public:
-  FULMEN_DEVICE Buffer(const void* base, unsigned bytes)
-      : resource_(__builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, static_cast<int>(bytes), kFlags)) {}
+  FULMEN_DEVICE Buffer(const void* base, unsigned bytes) : descriptor_(buffer_descriptor(base, static_cast<int>(bytes), kFlags)) {}
   template <class V>
   FULMEN_DEVICE V load(unsigned offset, unsigned fixed) const {
-    const int at = static_cast<int>(offset), and_at = static_cast<int>(fixed);
-    if constexpr (sizeof(V) == 4) {
-      return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b32(resource_, at, and_at, 0));
-    } else if constexpr (sizeof(V) == 8) {
-      return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b64(resource_, at, and_at, 0));
-    } else {
-      return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b128(resource_, at, and_at, 0));
-    }
+    return __builtin_bit_cast(V, buffer_load(Plain<sizeof(V)>{}, descriptor_, static_cast<int>(offset), static_cast<int>(fixed)));
   }
 
  private:
@@ -121,7 +152,7 @@ class Buffer {
 #else
   static constexpr int kFlags = 0x00027000;
 #endif
-  __amdgpu_buffer_rsrc_t resource_;
+  BufferDescriptor descriptor_;
 };
 
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) {
@@ -158,8 +189,13 @@ FULMEN_DEVICE Pair multiply_add(Pair a, float b, float c) { return a * Pair{b, b
 FULMEN_DEVICE Pair add(Pair a, Pair b) { return a + b; }
 // The compiler moves nothing across.
 FULMEN_DEVICE void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
+#if __has_builtin(__builtin_amdgcn_exp2f) && __has_builtin(__builtin_amdgcn_logf)
 FULMEN_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 FULMEN_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
+#else  // clang before 17
+FULMEN_DEVICE float exp2(float x) { return __builtin_exp2f(x); }
+FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
+#endif
 FULMEN_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 FULMEN_DEVICE float half_to_float(unsigned short bits) { return static_cast<float>(__builtin_bit_cast(_Float16, bits)); }
 FULMEN_DEVICE unsigned pack_halves(float a, float b) {
