@@ -114,9 +114,17 @@ template <class Isa, int kVecs, class Epilogue>
 FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t stride, int words, int count, const Epilogue& epilogue,
                               int at) {
   typename Epilogue::template Block<kVecs> block(epilogue, at);
+  // Narrower blocks are the few last columns of few tiles: not worth the code of longer ones.
+  constexpr int kShort = 4, kRows = kVecs == Isa::kQkVecs ? Isa::kQkKeys : kShort;
   int row = 0;
-  for (; row + Isa::kQkKeys <= count; row += Isa::kQkKeys) {
-    score_block<Isa, kVecs, Isa::kQkKeys>(lanes + at, rows + row * stride, stride, words, row, block);
+  // Blocks of 6: 64 rows end with one of 4, and 128 with two.
+  for (; row + kRows <= count && (kRows == kShort || count - row != 2 * kShort); row += kRows) {
+    score_block<Isa, kVecs, kRows>(lanes + at, rows + row * stride, stride, words, row, block);
+  }
+  if constexpr (kRows > kShort) {
+    for (; row + kShort <= count; row += kShort) {
+      score_block<Isa, kVecs, kShort>(lanes + at, rows + row * stride, stride, words, row, block);
+    }
   }
   for (; row < count; ++row) score_block<Isa, kVecs, 1>(lanes + at, rows + row * stride, stride, words, row, block);
   block.end();
@@ -457,9 +465,18 @@ template <class Isa, class P, int kVecs, class Output>
 FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words, int rows, const Output& output,
                                   int column) {
   constexpr int kRows = kVecs < 3 ? Isa::kPvRowsNarrow : Isa::kPvRows;
-  static_assert(kBlockM % kRows == 0, "rows of the register block must divide the tile");
-  for (int row = 0; row < rows; row += kRows) {
-    output_block<Isa, P, kVecs, kRows>(p + row * P::kRowStride, v + column, v_stride, words, output, row, column);
+  // Sixes and fours make every multiple of 4: no row lies beyond the tile, whose rows are one.
+  constexpr int kLastRows = kRows == 6 ? 4 : kRows;
+  static_assert(kBlockM % kLastRows == 0, "rows of the last register block must divide the tile");
+  int row = 0;
+  if constexpr (kRows == 6) {
+    for (int left = static_cast<int>(round_up(rows, kLastRows)); left >= kRows && left != 2 * kLastRows;
+         left -= kRows, row += kRows) {
+      output_block<Isa, P, kVecs, kRows>(p + row * P::kRowStride, v + column, v_stride, words, output, row, column);
+    }
+  }
+  for (; row < rows; row += kLastRows) {
+    output_block<Isa, P, kVecs, kLastRows>(p + row * P::kRowStride, v + column, v_stride, words, output, row, column);
   }
 }
 
