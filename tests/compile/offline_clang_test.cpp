@@ -122,6 +122,33 @@ FULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)
   }
 }
 
+// The instruction alone orders nothing: it is the fences around it that make a wave's LDS writes end before the others go on.
+TEST(OfflineClang, LdsIsWrittenBeforeABarrier) {
+  const std::string kernel = R"(#include "base.h"
+namespace fulmen::kernels {
+struct Arguments { unsigned* x; };
+FULMEN_DEVICE void kernel(const Arguments& a) {
+  lds_store(4 * thread_id(), a.x[thread_id()]);
+  barrier();
+  a.x[thread_id()] = lds_load<unsigned>(4 * (127 - thread_id()));
+}
+}
+FULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)
+)";
+  for (const std::string& arch : kAmdArchs) {
+    std::string storage;
+    gpu::Chip chip{};
+    ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
+    const std::string sizes = "#define FULMEN_WORKGROUP 128\n#define FULMEN_MIN_WAVES 1\n#define FULMEN_LDS_BYTES 512\n";
+    const std::string text = disassembly(gpu::kernel_source_of(kernel, sizes, chip, gpu::Platform::amd).value(), arch);
+    if (text.empty()) GTEST_SKIP() << "llvm-objdump is not in PATH";
+    const std::size_t store = std::min(text.find("ds_store"), text.find("ds_write")), barrier = text.find("s_barrier", store);
+    ASSERT_NE(barrier, std::string::npos) << text;
+    const std::string between = text.substr(store, barrier - store);
+    EXPECT_TRUE(between.find("lgkmcnt(0)") != std::string::npos || between.find("dscnt 0x0") != std::string::npos) << text;
+  }
+}
+
 TEST(OfflineClang, SameSourceGivesSameCode) {
   const auto compiler = gpu::offline_clang_compiler();
   ASSERT_TRUE(compiler.ok());
