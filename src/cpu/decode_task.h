@@ -10,8 +10,6 @@
 // Products keep head_dim in lanes; scores are [slots][keys] with every query row of every head in a slot of its own.
 #pragma once
 
-#include <type_traits>
-
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
 #include "cpu/row_scores.h"
@@ -40,7 +38,6 @@ class DecodeTaskRunner {
     const int bytes = vectors * kElements * static_cast<int>(sizeof(T));
     return bytes < kLineBytes ? 1 : bytes / kLineBytes;
   }
-  static constexpr int64_t kAheadBytes = 10 * 1024;  // measured: 4 KiB leave bandwidth unused, 32 KiB fall out of L1
 
   DecodeTaskRunner(const ForwardCall& call, const DecodeTask& task, float* scratch)
       : call_(call),
@@ -68,14 +65,22 @@ class DecodeTaskRunner {
     const int64_t split_begin = task_.split * call_.split_keys, split_end = split_begin + call_.split_keys;
     const int64_t begin = keys.begin > split_begin ? keys.begin : split_begin;
     end_ = keys.end < split_end ? keys.end : split_end;
-    if (call_.pages.pages != nullptr) {
-      attend<PagePrefetch>(begin);
-    } else {
-      attend<StreamPrefetch>(begin);
+    if constexpr (requires { Isa::prefetch_l2(nullptr); }) {
+      if (call_.stream_into_l2) return attend_ahead<IntoL2>(begin);
     }
+    attend_ahead<IntoL1>(begin);
   }
 
  private:
+  template <class Into>
+  void attend_ahead(int64_t begin) {
+    if (call_.pages.pages != nullptr) {
+      attend<PagePrefetch<Into>>(begin);
+    } else {
+      attend<StreamPrefetch<Into>>(begin);
+    }
+  }
+
   template <class Ahead>
   void attend(int64_t begin) {
     const int block = layout_.block_keys;
@@ -116,15 +121,15 @@ class DecodeTaskRunner {
     }
   }
 
-  // Prefetches what lies kAheadBytes after the rows [first, first + count).
+  // Prefetches what lies Ahead::kAheadBytes after the rows [first, first + count).
   template <class Ahead>
   Ahead stream(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
     const int64_t size = sizeof(T);
     const int64_t row_bytes = (task_.kv_heads > 1 ? (task_.kv_heads - 1) * spec.strides[2] + dim : dim) * size;
-    const int64_t ahead = round_up((kAheadBytes + row_bytes - 1) / row_bytes, kQuad);
+    const int64_t ahead = round_up((Ahead::kAheadBytes + row_bytes - 1) / row_bytes, kQuad);
     const int64_t last = first + count + ahead < end_ ? first + count + ahead : end_;
     const int64_t from = first + ahead < last ? first + ahead : last;
-    if constexpr (std::is_same_v<Ahead, PagePrefetch>) {
+    if constexpr (Ahead::kPaged) {
       return {head_of(tensor, spec), call_.pages, spec, size, row_bytes, from, last};
     } else {
       return {element<const T>(tensor, spec, task_.batch, 0, task_.kv_head), spec.strides[1] * size, row_bytes, from, last};
@@ -138,7 +143,7 @@ class DecodeTaskRunner {
   // scores[slot][key] of a block, raw.
   template <class Ahead>
   __attribute__((noinline)) void score(int64_t first, int count) {
-    constexpr bool kPaged = std::is_same_v<Ahead, PagePrefetch>;
+    constexpr bool kPaged = Ahead::kPaged;
     int64_t rows[kPaged ? kMaxDecodeKeys : 1];
     if constexpr (kPaged) list_rows(call_.pages, problem_.k, first, count, rows);
     auto ahead = stream<Ahead>(tensors_.k, problem_.k, problem_.head_dim, first, count);
@@ -299,7 +304,7 @@ class DecodeTaskRunner {
   // output = rescale * output + P V.
   template <class Ahead>
   __attribute__((noinline)) void multiply_values(int64_t first, int count) {
-    constexpr bool kPaged = std::is_same_v<Ahead, PagePrefetch>;
+    constexpr bool kPaged = Ahead::kPaged;
     int64_t offsets[kPaged ? kMaxDecodeKeys : 1];
     if constexpr (kPaged) list_rows(call_.pages, problem_.v, first, count, offsets);
     auto ahead = stream<Ahead>(tensors_.v, problem_.v, problem_.head_dim_v, first, count);

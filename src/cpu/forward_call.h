@@ -17,14 +17,15 @@ struct ForwardCall {
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
   ScoreScale scale;
-  int block_n = 64;            // key rows of a tile
-  int tiles_per_task = 1;      // query tiles that share each packed key tile
-  bool stream_output = false;  // short: the output is bigger than what caches keep
-  int64_t split_keys = 0;      // decode: keys of one split
-  int num_splits = 1;          // decode
-  int heads_per_task = 1;      // decode: KV heads that are streamed together
-  int64_t partial_stride = 0;  // decode: floats from one split's result to the next one's
-  PageTable pages;             // of the sequence at hand, where keys and values are paged
+  int block_n = 64;             // key rows of a tile
+  int tiles_per_task = 1;       // query tiles that share each packed key tile
+  bool stream_output = false;   // short: the output is bigger than what caches keep
+  int64_t split_keys = 0;       // decode: keys of one split
+  int num_splits = 1;           // decode
+  int heads_per_task = 1;       // decode: KV heads that are streamed together
+  int64_t partial_stride = 0;   // decode: floats from one split's result to the next one's
+  bool stream_into_l2 = false;  // decode: keys and values are fetched into L2, not L1
+  PageTable pages;              // of the sequence at hand, where keys and values are paged
 };
 
 // Rows [row_begin, row_end) of one head, at most tiles_per_task tiles.

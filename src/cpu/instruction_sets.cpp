@@ -60,6 +60,14 @@ const std::vector<InstructionSet>& instruction_sets() {
   return *kSets;
 }
 
+bool streams_into_l2() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
+
 std::string chip_name() {
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {

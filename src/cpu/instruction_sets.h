@@ -19,6 +19,9 @@ struct InstructionSet {
 // In order of registration; fixed for the life of the process.
 const std::vector<InstructionSet>& instruction_sets();
 
+// Whether memory that is streamed is read faster by prefetches into L2 than into L1.
+bool streams_into_l2();
+
 std::string chip_name();
 
 }  // namespace fulmen::cpu

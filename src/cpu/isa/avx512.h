@@ -153,6 +153,7 @@ struct Avx512 {
 
   // An instruction of its own: g++ takes a function that only prefetches for one without effect, and drops the call.
   static void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
+  static void prefetch_l2(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
 
   // Past the caches, to a multiple of the vector's size; end_streams before others may read it.
   static void stream_from_float(float* p, Vec x) { _mm512_stream_ps(p, x); }
