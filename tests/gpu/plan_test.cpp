@@ -182,6 +182,30 @@ TEST(GpuTargets, OneTargetsChipsHaveTheSameKernels) {
   EXPECT_EQ(kernels, preludes("gfx1151"));
 }
 
+// Whole rows of scores for few rows or narrow heads, tiles of keys for the others, of a size that the rows fill.
+TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
+  Random random(7590);
+  const auto chosen = [&](const char* device, int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim, int64_t batch) {
+    CaseSpec s = small_spec(seqlen_q, seqlen_k);
+    s.batch = batch;
+    s.head_dim = s.head_dim_v = head_dim;
+    const Case c(s, random);
+    const Result<Plan> planned = plan(c.problem(), device);
+    return planned.ok() ? planned->config().kernel : planned.status().message();
+  };
+  for (const char* device : {"emulated:sm_80", "emulated:sm_90a"}) {
+    if (const std::string why = why_unusable(device); !why.empty()) GTEST_SKIP() << why;
+    EXPECT_EQ(chosen(device, 128, 128, 64, 2), "emulated.short.sm80");
+    EXPECT_EQ(chosen(device, 16, 128, 64, 40), "emulated.short.sm80");
+    EXPECT_EQ(chosen(device, 96, 96, 32, 40), "emulated.short.sm80");
+    EXPECT_EQ(chosen(device, 128, 128, 128, 40), "emulated.forward.sm80");
+  }
+  EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 64, 40), "emulated.forward.sm80");
+  EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 64, 40), "emulated.forward_wgmma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_90a", 256, 256, 128, 2), "emulated.forward.sm80");
+  EXPECT_EQ(chosen("emulated:sm_90a", 320, 320, 128, 2), "emulated.forward_wgmma.sm90");
+}
+
 TEST(GpuReasons, OtherTargetsSayWhyTheyDoNotRun) {
   if (const std::string why = why_unusable("emulated:gfx1100"); !why.empty()) GTEST_SKIP() << why;
   Random random(7600);

@@ -20,6 +20,8 @@ struct TileShape {
 constexpr std::array kShapes{TileShape{64, 4096, 3, 128, 1}, TileShape{64, 0, 2, 64, 2}, TileShape{128, 0, 3, 64, 1},
                              TileShape{256, 0, 2, 64, 1}};
 
+constexpr int kLanes = 128, kRows = 64;  // a warpgroup's
+
 class ForwardWgmma final : public Family {
  public:
   std::string_view name() const noexcept override { return "forward_wgmma"; }
@@ -35,8 +37,10 @@ class ForwardWgmma final : public Family {
   double rank(const Problem& p) const override {
     // Few queries or keys, and dims that fill half of a panel's columns, are better served by narrower products.
     constexpr int64_t kFew = 64;
-    if (p.seqlen_q <= kFew || p.seqlen_k <= kFew) return 19;
-    return std::max(p.head_dim, p.head_dim_v) > kPanelColumns / 2 ? 24 : 19;
+    if (p.seqlen_q <= kFew || p.seqlen_k <= kFew || std::max(p.head_dim, p.head_dim_v) <= kPanelColumns / 2) return 19;
+    // So are lengths that leave a third of the largest tiles' rows empty: 128 and 256.
+    const int64_t rows = specialisation(p).block_m;
+    return rows > 2 * kRows && 3 * p.seqlen_q <= 2 * rows * tiles_of(p.seqlen_q, rows) ? 19 : 24;
   }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/) const override {
     return query_tile_plan(p, specialisation(p));
@@ -44,7 +48,6 @@ class ForwardWgmma final : public Family {
 
  private:
   static Specialisation specialisation(const Problem& p) {
-    constexpr int kLanes = 128, kRows = 64;  // a warpgroup's
     const int64_t dim = std::max(p.head_dim, p.head_dim_v);
     const TileShape& shape = *std::find_if(kShapes.begin(), kShapes.end() - 1,
                                            [&](const TileShape& s) { return dim <= s.max_head_dim && p.seqlen_k >= s.min_keys; });

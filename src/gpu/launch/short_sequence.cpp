@@ -30,7 +30,7 @@ class ShortSequence final : public Family {
     }
     return grid_fits(workgroups(p));
   }
-  double rank(const Problem& /*problem*/) const override { return 30; }
+  double rank(const Problem& p) const override { return target_.name == "sm80" && tiles_pay(p) ? 18 : 30; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     Specialisation s;
     s.entry = "short_sequence.h";
@@ -50,6 +50,13 @@ class ShortSequence final : public Family {
   }
 
  private:
+  // Whole rows of scores take registers: where keys times dims are many, and workgroups enough to fill the chip, the forward kernels'
+  // larger tiles are faster on an H200 (docs/performance/nvidia.md). Not for few rows of queries, which leave these half empty.
+  static bool tiles_pay(const Problem& p) {
+    constexpr int64_t kFewQueries = 64, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
+    return p.seqlen_q > kFewQueries && block_n(p) * std::max(p.head_dim, p.head_dim_v) > kFewKeysTimesDims &&
+           workgroups(p) > kFewWorkgroups;
+  }
   // Scores, outputs and a step's operands are in registers at once.
   static int64_t most_head_dim(const Chip& chip) { return chip.target == "gfx11" ? 128 : 256; }
   // Measured on the H200 (docs/performance/nvidia.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
@@ -57,10 +64,11 @@ class ShortSequence final : public Family {
   static void choose_occupancy(const Problem& p, const Chip& chip, int compute_units, Specialisation& s) {
     const bool few = workgroups(p) <= int64_t{4} * compute_units;
     const int dim = std::max(s.head_dim, s.head_dim_v);
-    s.values_early = dim <= 64 && (few || !p.bias.present);
+    const bool small = s.block_n <= 64;  // V's rows have registers beside those of scores
+    s.values_early = small && dim <= 64 && (few || !p.bias.present);
     // gfx11: a lane has all keys of its dims, and these would leave too few registers for the rest.
     if (chip.target == "gfx11") s.values_early = s.values_early && s.block_n * s.head_dim_v <= 64 * 32 && !s.keep_mask;
-    if (few || dim > 64) return;
+    if (few || dim > 64 || !small) return;
     s.min_workgroups = dim > 32 ? 4 : p.bias.present ? 5 : 1;
   }
   // Rounded up to 32 keys: fewer kernels for lengths that vary.
