@@ -50,8 +50,9 @@ class ShortSequence final : public Family {
   }
 
  private:
-  // Whole rows of scores take registers: where keys times dims are many, and workgroups enough to fill the chip, the forward kernels'
-  // larger tiles are faster on an H200 (docs/performance/nvidia.md). Not for few rows of queries, which leave these half empty.
+  // Whole rows of scores take registers: where keys times dims are many, and workgroups enough to fill the chip, the forward
+  // kernels' larger tiles are faster on an H200 (docs/performance/nvidia.md). Not for few rows of queries, which leave these half
+  // empty.
   static bool tiles_pay(const Problem& p) {
     constexpr int64_t kFewQueries = 64, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
     return p.seqlen_q > kFewQueries && block_n(p) * std::max(p.head_dim, p.head_dim_v) > kFewKeysTimesDims &&
