@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <vector>
 
 #include "fulmen/fulmen_c.h"
 #include "fuzz/call_bytes.h"

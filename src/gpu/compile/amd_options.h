@@ -1,6 +1,8 @@
 // What every compiler for AMD is told of a family of chips.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +14,8 @@ struct FamilyOptions {
   std::vector<std::string> options;
 
   bool concern(std::string_view arch) const { return arch.starts_with(family); }
+  // The end of a compiler's identity.
+  std::string text() const { return options.empty() ? "" : fmt::format(", {}: {}", family, fmt::join(options, " ")); }
 };
 
 // RDNA3 and 3.5: of two instructions that are issued as one (VOPD), one may read a register before what was just computed is in it,

@@ -49,10 +49,7 @@ class OfflineClang final : public Compiler {
  public:
   OfflineClang(std::string path, std::string version) : path_(std::move(path)), version_(std::move(version)) {}
   std::string_view name() const noexcept override { return "clang"; }
-  std::string identity() const override {
-    return fmt::format("{} {}, {}: {}", version_, fmt::join(kOptions, " "), kRdna3Options.family,
-                       fmt::join(kRdna3Options.options, " "));
-  }
+  std::string identity() const override { return fmt::format("{} {}{}", version_, fmt::join(kOptions, " "), kRdna3Options.text()); }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
     if (!directory.status().ok()) return directory.status();

@@ -29,10 +29,7 @@ class RuntimeCompiler final : public Compiler {
   }
   std::string_view name() const noexcept override { return kind_.name; }
   std::string identity() const override {
-    const FamilyOptions& more = kind_.family_options;
-    return fmt::format("{} {}.{} {}{}{}{}{}", kind_.name, major_, minor_, fmt::join(kind_.options, " "),
-                       more.options.empty() ? "" : ", ", more.family, more.options.empty() ? "" : ": ",
-                       fmt::join(more.options, " "));
+    return fmt::format("{} {}.{} {}{}", kind_.name, major_, minor_, fmt::join(kind_.options, " "), kind_.family_options.text());
   }
 
   Result<CompiledCode> compile(const CompileRequest& request) const override {

@@ -39,7 +39,7 @@ class ForwardWgmma final : public Family {
     constexpr int64_t kFew = 64;
     if (p.seqlen_q <= kFew || p.seqlen_k <= kFew || std::max(p.head_dim, p.head_dim_v) <= kPanelColumns / 2) return 19;
     // So are lengths that leave a third of the largest tiles' rows empty: 128 and 256.
-    const int64_t rows = specialisation(p).block_m;
+    const int64_t rows = int64_t{kRows} * shape_for(p).warpgroups;
     return rows > 2 * kRows && 3 * p.seqlen_q <= 2 * rows * tiles_of(p.seqlen_q, rows) ? 19 : 24;
   }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/) const override {
@@ -47,10 +47,13 @@ class ForwardWgmma final : public Family {
   }
 
  private:
-  static Specialisation specialisation(const Problem& p) {
+  static const TileShape& shape_for(const Problem& p) {
     const int64_t dim = std::max(p.head_dim, p.head_dim_v);
-    const TileShape& shape = *std::find_if(kShapes.begin(), kShapes.end() - 1,
-                                           [&](const TileShape& s) { return dim <= s.max_head_dim && p.seqlen_k >= s.min_keys; });
+    return *std::find_if(kShapes.begin(), kShapes.end() - 1,
+                         [&](const TileShape& s) { return dim <= s.max_head_dim && p.seqlen_k >= s.min_keys; });
+  }
+  static Specialisation specialisation(const Problem& p) {
+    const TileShape& shape = shape_for(p);
     Specialisation s;
     s.entry = "forward_wgmma.h";
     s.target = "sm90";
