@@ -22,6 +22,7 @@ BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors&
   q_.resize(dim);
   dq_.resize(dim);
   dq_rounding_.resize(dim);
+  dq_squares_.resize(dim);
   dout_.resize(dim_v);
 }
 
@@ -76,6 +77,7 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
   decode_row(tensors.dout.data, problem.dtype, offset_of(problem.dout, batch_, i, h), problem.head_dim_v, dout_.data());
   std::fill(dq_.begin(), dq_.end(), Real{0});
   std::fill(dq_rounding_.begin(), dq_rounding_.end(), Real{0});
+  std::fill(dq_squares_.begin(), dq_squares_.end(), Real{0});
   std::fill(dprobabilities_.begin(), dprobabilities_.end(), Real{0});
 
   compute_scores(h, i, keys, false, scores);
@@ -147,25 +149,29 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     add_scaled(dk_.data() + j * problem.head_dim, q_.data(), dscore, problem.head_dim);
     if constexpr (std::is_same_v<Real, float>) {
       const Real error = p[j] * delta_rounding * slope[j] * problem.softmax_scale;
+      const Real own_error =
+          dscore * static_cast<Real>(usual_rounding(storage_));  // the product's operand is rounded, too, each by itself
       add_scaled(dq_rounding_.data(), k_.data() + j * problem.head_dim, error, problem.head_dim);
       for (int64_t d = 0; d < problem.head_dim; ++d) {
-        const Real of_element = error * q_[static_cast<std::size_t>(d)];
-        dk_rounding_[static_cast<std::size_t>(j * problem.head_dim + d)] += of_element * of_element;
+        const Real q = q_[static_cast<std::size_t>(d)], k = k_[static_cast<std::size_t>(j * problem.head_dim + d)];
+        dq_squares_[static_cast<std::size_t>(d)] += own_error * own_error * k * k;
+        dk_rounding_[static_cast<std::size_t>(j * problem.head_dim + d)] += (error * error + own_error * own_error) * q * q;
       }
     }
   }
   Real dq_rounding = 0;
-  for (const Real error : dq_rounding_) dq_rounding = std::max(dq_rounding, std::fabs(error));
+  for (std::size_t d = 0; d < dq_rounding_.size(); ++d) {
+    dq_rounding = std::max(dq_rounding, std::sqrt(dq_rounding_[d] * dq_rounding_[d] + dq_squares_[d]));
+  }
   return {dq_.data(),     dp,         rounded(-rounded(sink_weight / sum) * delta), sink_weight / sum * rounding, p,
           delta_rounding, dq_rounding};
 }
 
-// dout . out of the row at hand, with out rounded as the forward pass stores it, and what the rounding may have changed.
+// dout . out of the row at hand, with out rounded as the forward pass stores it, and what the rounding may have changed: what is
+// usual, not the rounding itself, which is nothing where out is one of V's rows by a probability that was rounded to 1.
 template <class Real>
 typename BackwardHead<Real>::Delta BackwardHead<Real>::delta_of_stored_out(int64_t begin, int64_t end) const noexcept {
-  // Half of what rounding to nearest can do at most, relatively; not the rounding itself, which is nothing where out is one of V's
-  // rows by a probability that was rounded to 1.
-  const Real usual = storage_ == DType::bf16 ? Real(0x1p-9) : storage_ == DType::fp16 ? Real(0x1p-12) : Real{0};
+  const auto usual = static_cast<Real>(usual_rounding(storage_));
   const Problem& problem = view_.problem;
   Delta delta{0, 0, 0};
   Real squares = 0;

@@ -21,7 +21,7 @@ struct RowGradients {
   Real dsink_rounding;        // what rounding the stored out may have done to it; 0 in double
   const Real* probabilities;  // [seqlen_k], where something is attended
   Real delta_rounding;  // what rounding the stored out does to dout . out, and so, times a probability, to dscores; 0 in double
-  Real dq_rounding;     // the most that it does to an element of dq
+  Real dq_rounding;     // the most that it, and the rounding of dscores, does to an element of dq
 };
 
 template <class Real>
@@ -36,7 +36,8 @@ class BackwardHead {
   const SequenceView& sequence() const noexcept { return view_; }  // the loaded one
   const Real* dk() const noexcept { return dk_.data(); }           // [seqlen_k, head_dim], not rounded
   const Real* dv() const noexcept { return dv_.data(); }           // [seqlen_k, head_dim_v]
-  // [seqlen_k, head_dim]: the squares of what rounding the stored out does to each row's part of dk, added up; float alone.
+  // [seqlen_k, head_dim]: the squares of what rounding the stored out and the scores' gradients does to each row's part of dk,
+  // added up; float alone.
   const Real* dk_rounding() const noexcept { return dk_rounding_.data(); }
 
  private:
@@ -57,7 +58,7 @@ class BackwardHead {
   std::vector<Real> k_;                      // [seqlen_k, head_dim]
   std::vector<Real> dk_, dv_, dk_rounding_;
   std::vector<Real> scores_, probabilities_, dprobabilities_, softcap_slope_, weights_, other_scores_;  // [seqlen_k]
-  std::vector<Real> q_, dout_, dq_, dq_rounding_;  // of a row; dq_rounding_ float alone
+  std::vector<Real> q_, dout_, dq_, dq_rounding_, dq_squares_;  // of a row; the last two float alone
 };
 
 extern template class BackwardHead<float>;

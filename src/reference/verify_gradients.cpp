@@ -22,7 +22,7 @@ struct Checked {
   std::vector<double> exact{};
   std::vector<float> standard{};
   RowRange rows{};         // of dim 1: those that are computed
-  double least_error = 0;  // that the baseline is taken to have
+  double least_error = 0;  // that the baseline is taken to have before its result is rounded
 
   void allocate() {
     exact.resize(static_cast<std::size_t>(elements(shape)));
@@ -35,7 +35,7 @@ struct Checked {
   double judge(const AttentionTensors& tensors, double extra, VerifyReport& report) const {
     const Tensor& values = tensors.*tensor;
     Worst worst;
-    double standard_error = 0, largest = 1;
+    double standard_error = 0, largest = 0;
     for (int64_t at = 0; at < elements(shape); ++at) {
       const std::array<int64_t, 4> index{at / (shape[1] * shape[2] * shape[3]), at / (shape[2] * shape[3]) % shape[1],
                                          at / shape[3] % shape[2], at % shape[3]};
@@ -50,11 +50,11 @@ struct Checked {
       const double other = error_of(round_to(spec.dtype, standard[static_cast<std::size_t>(at)]), expected);
       if (std::isfinite(other)) standard_error = std::fmax(standard_error, other);
     }
-    standard_error = std::fmax(standard_error, least_error);
+    standard_error = std::fmax(standard_error, std::hypot(least_error, usual_rounding(spec.dtype) * largest));
     report.tensor = name;
     report.worst_error = std::fmax(0, worst.error);
     report.baseline_error = standard_error;
-    report.bound = 3 * standard_error + kAbsolute * largest + extra;
+    report.bound = 3 * standard_error + kAbsolute * std::fmax(1, largest) + extra;
     report.ok = report.worst_error <= report.bound;
     if (!report.ok) report.message = describe(name, order, worst, report.bound, "3 P + 1e-5 max(1, |ref|)");
     return report.worst_error / report.bound;
