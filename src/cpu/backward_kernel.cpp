@@ -20,6 +20,7 @@ constexpr int64_t kManyTasks = 64;
 constexpr int64_t kLongSplit = 2048;
 // Bytes of a block of keys: K, V, dK and dV stay in L2, beside the tiles. No fewer keys than that: each block reads and writes dQ.
 constexpr int64_t kHeldBytes = 512 << 10;
+constexpr int64_t kMatrixHeldBytes = 1 << 20;  // processors with matrix tiles have 2 MB
 constexpr int64_t kMinHeldKeys = 256;
 // Most floats of all parts of the sums of dbias together, unless one part is bigger.
 constexpr int64_t kBiasSumFloats = 16 << 20;
@@ -36,11 +37,12 @@ int choose_block_n(const Problem& p, int group) {
   return p.seqlen_k > 64 && ceil_div(std::max(p.head_dim, p.head_dim_v), group) <= 64 ? 128 : 64;
 }
 
-int64_t choose_held_keys(const Problem& p, int lanes, int group, int block_n) {
+int64_t choose_held_keys(const Problem& p, int lanes, int group, int block_n, bool matrix_tiles) {
   const int64_t operands = round_up(ceil_div(p.head_dim, group), lanes) + round_up(ceil_div(p.head_dim_v, group), lanes) +
                            (group > 1 ? round_up(p.head_dim, lanes) / group : 0);
   const int64_t floats = operands + round_up(p.head_dim, lanes) + round_up(p.head_dim_v, lanes);
-  const int64_t most = std::clamp<int64_t>(kHeldBytes / (floats * static_cast<int64_t>(sizeof(float))), kMinHeldKeys, kMaxHeldKeys);
+  const int64_t bytes = matrix_tiles ? kMatrixHeldBytes : kHeldBytes;
+  const int64_t most = std::clamp<int64_t>(bytes / (floats * static_cast<int64_t>(sizeof(float))), kMinHeldKeys, kMaxHeldKeys);
   const int64_t tiles = std::max<int64_t>(most / block_n, 1);
   return std::min(tiles, std::max<int64_t>(ceil_div(p.seqlen_k, block_n), 1)) * block_n;
 }
@@ -88,7 +90,7 @@ class BackwardRunner final : public Runner {
     call_.scale = score_scale(problem);
     call_.lse_scale = log2_of_e(problem, call_.scale);
     call_.block_n = block_n;
-    call_.cut = choose_cut(problem, choose_held_keys(problem, lanes, group, block_n));
+    call_.cut = choose_cut(problem, choose_held_keys(problem, lanes, group, block_n, isa.table->matrix_tiles));
     call_.wants_dx = problem.dq.present || problem.dk.present || problem.dbias.present;
     const BackwardCut& cut = call_.cut;
 

@@ -59,7 +59,7 @@ class BackwardTask {
       load_keys();
       for (int64_t g = 0; g < group; ++g) {
         select_head(g);
-        for (int64_t row = 0; row < problem_.seqlen_q; row += kBlockM) attend_rows(row);
+        for (int64_t row = 0; row < problem_.seqlen_q; row += kRowTiles * kBlockM) attend_rows(row);
       }
       store_keys();
     }
@@ -68,6 +68,8 @@ class BackwardTask {
 
  private:
   static constexpr bool kMatrix = kOnMatrixTiles<Isa>;
+  static constexpr int kRowTiles = kMatrix ? kMatrixRowTiles : 1;
+  static constexpr int kScoreKeys = kMatrix ? kMatrixScoreKeys : kMaxBlockN;  // that go through both epilogues at once
   using Packed = typename PackedElement<(Isa::kGroup > 1), T>::Type;
   static constexpr float kMinusInfinity = -__builtin_inff();
 
@@ -75,19 +77,22 @@ class BackwardTask {
     int64_t first = 0;
     int64_t count = 0;
   };
-  // The query tile at hand, and what it attends of the split's keys.
+  // A query tile, and what it attends of the split's keys.
   struct Rows {
     int64_t first = 0;
     int count = 0;
     algorithm::KeyRange keys;  // attended by any
     algorithm::KeyRange all;   // attended by all
+    algorithm::KeyRange held;  // of those attended by any, the held ones
     float* dq = nullptr;       // [count][key_stride]
     bool dq_started = false;
   };
 
   float* at(int64_t offset) const { return scratch_ + offset; }
-  float* minus_lse() const { return scratch_ + layout_.rows; }
-  float* delta() const { return scratch_ + layout_.rows + 2 * kBlockM; }
+  // Of the query tile at hand.
+  float* row_at(int64_t offset) const { return scratch_ + (rows_ - row_tiles_) * layout_.row_floats + offset; }
+  float* minus_lse() const { return row_at(layout_.rows); }
+  float* delta() const { return row_at(layout_.rows) + 2 * kBlockM; }
   // A block of held keys sees each row tile once; where there are several, dQ and delta wait for the next one in the sums.
   bool one_block() const { return call_.cut.held_keys >= call_.cut.split_keys; }
 
@@ -155,8 +160,12 @@ class BackwardTask {
         pack_values<Isa>(StridedRows<Packed>{reinterpret_cast<const Packed*>(at(layout_.keys)), layout_.key_words * Isa::kGroup},
                          count, problem_.head_dim, at(layout_.key_pairs), layout_.key_stride, nullptr);
         if constexpr (kMatrix) {
-          turn_values<Isa>(at(layout_.key_pairs), layout_.key_stride, words_of<Isa>(count), at(layout_.turned_keys),
-                           call_.cut.held_keys / 2);
+          const int words = words_of<Isa>(count), tile_words = call_.block_n / 2;
+          for (int word = 0; word < words; word += tile_words) {
+            turn_values<Isa>(at(layout_.key_pairs) + word * layout_.key_stride, layout_.key_stride,
+                             words - word < tile_words ? words - word : tile_words,
+                             at(layout_.turned_keys) + word * layout_.turned_rows, tile_words);
+          }
         }
       }
     }
@@ -181,99 +190,130 @@ class BackwardTask {
     }
   }
 
-  void attend_rows(int64_t row) {
+  // The held keys and the query tiles from `first` on: one, or as many as go through the keys together.
+  void attend_rows(int64_t first) {
+    int tiles = 0;
+    algorithm::KeyRange keys{held_.first + held_.count, held_.first};
+    for (int64_t row = first; row < problem_.seqlen_q && row < first + kRowTiles * kBlockM; row += kBlockM) {
+      rows_ = row_tiles_ + tiles;
+      if (!select_rows(row)) continue;
+      ++tiles;
+      keys.begin = rows_->held.begin < keys.begin ? rows_->held.begin : keys.begin;
+      keys.end = rows_->held.end > keys.end ? rows_->held.end : keys.end;
+      load_rows();
+    }
+    if (tiles == 0) return;
+    const int64_t key_tiles = (keys.end - keys.begin + call_.block_n - 1) / call_.block_n;
+    fetch_next_rows(first + kRowTiles * kBlockM, row_tiles_[0].keys.begin >= held_.first, tiles * key_tiles);
+    for (int64_t key = keys.begin / call_.block_n * call_.block_n; key < keys.end; key += call_.block_n) {
+      const int64_t left = keys.end - key;
+      attend_keys(tiles, key, static_cast<int>(left < call_.block_n ? left : call_.block_n));
+    }
+    for (rows_ = row_tiles_; rows_ < row_tiles_ + tiles; ++rows_) finish_rows();
+  }
+
+  // Whether the rows attend any of the held keys.
+  bool select_rows(int64_t row) {
     const int64_t count = rows_from(row);
-    rows_ = {row, static_cast<int>(count), split_keys_of(row, count), call_.band.all(row, row + count), nullptr, false};
+    *rows_ = {row, static_cast<int>(count), split_keys_of(row, count), call_.band.all(row, row + count), {}, nullptr, false};
     const int64_t held_end = held_.first + held_.count;
-    const int64_t begin = rows_.keys.begin > held_.first ? rows_.keys.begin : held_.first;
-    const int64_t end = rows_.keys.end < held_end ? rows_.keys.end : held_end;
-    if (begin >= end) return;
-    const bool first_block = rows_.keys.begin >= held_.first, last_block = rows_.keys.end <= held_end;
-    rows_.dq =
-        sums_ == nullptr ? at(layout_.dq) : sums_ + sums_layout_.dq + (group_head_ * sums_layout_.rows + row) * sums_layout_.stride;
-    rows_.dq_started = !kMatrix && !first_block;
-    load_rows(first_block);
-    fetch_next_rows(first_block);
-    for (int64_t key = begin / call_.block_n * call_.block_n; key < end; key += call_.block_n) {
-      attend(key, static_cast<int>(end - key < call_.block_n ? end - key : call_.block_n));
-    }
-    if constexpr (kMatrix) {
-      if (problem_.dq.present) turn_dq(first_block);
-    }
-    if (problem_.dq.present && last_block && call_.cut.num_splits == 1 && !call_.direct_queries) {
-      store_scaled(rows_.dq, layout_.key_stride, rows_.count, problem_.head_dim, problem_.softmax_scale,
-                   element<T>(tensors_.dq, problem_.dq, unit_.batch, row, head_), problem_.dq.strides[1]);
+    rows_->held.begin = rows_->keys.begin > held_.first ? rows_->keys.begin : held_.first;
+    rows_->held.end = rows_->keys.end < held_end ? rows_->keys.end : held_end;
+    rows_->dq = sums_ == nullptr ? row_at(layout_.dq)
+                                 : sums_ + sums_layout_.dq + (group_head_ * sums_layout_.rows + row) * sums_layout_.stride;
+    rows_->dq_started = !kMatrix && !first_block();
+    return rows_->held.begin < rows_->held.end;
+  }
+  // Whether the held keys are the first, or the last, that the rows attend.
+  bool first_block() const { return rows_->keys.begin >= held_.first; }
+  bool last_block() const { return rows_->keys.end <= held_.first + held_.count; }
+
+  void finish_rows() {
+    if (!problem_.dq.present) return;
+    if constexpr (kMatrix) turn_dq();
+    if (last_block() && call_.cut.num_splits == 1 && !call_.direct_queries) {
+      store_scaled(rows_->dq, layout_.key_stride, rows_->count, problem_.head_dim, problem_.softmax_scale,
+                   element<T>(tensors_.dq, problem_.dq, unit_.batch, rows_->first, head_), problem_.dq.strides[1]);
     }
   }
 
-  // dQ^T of this block of keys -> rows_.dq, or added to what earlier blocks gave.
-  void turn_dq(bool first_block) {
-    float* rows = first_block ? rows_.dq : at(layout_.dq);
-    turn_output<Isa>(at(layout_.turned_dq), layout_.key_stride, rows_.count, rows);
-    if (first_block) return;
-    for (int64_t i = 0; i < rows_.count * layout_.key_stride; i += Isa::kLanes) {
-      Isa::store(rows_.dq + i, Isa::add(Isa::load(rows_.dq + i), Isa::load(rows + i)));
+  // dQ^T of this block of keys -> rows_->dq, or added to what earlier blocks gave.
+  void turn_dq() {
+    float* rows = first_block() ? rows_->dq : row_at(layout_.dq);
+    turn_output<Isa>(row_at(layout_.turned_dq), layout_.key_stride, rows_->count, rows);
+    if (first_block()) return;
+    for (int64_t i = 0; i < rows_->count * layout_.key_stride; i += Isa::kLanes) {
+      Isa::store(rows_->dq + i, Isa::add(Isa::load(rows_->dq + i), Isa::load(rows + i)));
     }
   }
 
   // Q, dO, their transposes, and the rows' numbers. A row with an LSE of -inf has no gradient, whatever it holds.
-  void load_rows(bool first_block) {
-    const int64_t row = rows_.first;
+  void load_rows() {
+    const int64_t row = rows_->first;
     const float* lse = element<const float>(tensors_.lse, problem_.lse, unit_.batch, head_, row);
     uint8_t alive[kBlockM];
     for (int i = 0; i < kBlockM; ++i) {
-      const float x = i < rows_.count ? lse[i * problem_.lse.strides[2]] : kMinusInfinity;
+      const float x = i < rows_->count ? lse[i * problem_.lse.strides[2]] : kMinusInfinity;
       alive[i] = x == kMinusInfinity ? 0 : 1;
       const double exact = -static_cast<double>(x) * call_.lse_scale;
       minus_lse()[i] = alive[i] != 0 ? static_cast<float>(exact) : kMinusInfinity;
       minus_lse()[kBlockM + i] = alive[i] != 0 ? static_cast<float>(exact - static_cast<double>(minus_lse()[i])) : 0.0F;
     }
     const T* q = element<const T>(tensors_.q, problem_.q, unit_.batch, row, head_);
-    load_operand(q, problem_.q.strides[1], problem_.head_dim, alive, at(layout_.query_rows), layout_.key_words,
-                 at(layout_.query_pairs), layout_.key_stride, at(layout_.queries));
+    load_operand(q, problem_.q.strides[1], problem_.head_dim, alive, row_at(layout_.query_rows), layout_.key_words,
+                 row_at(layout_.query_pairs), layout_.key_stride, row_at(layout_.queries));
     const T* dout = element<const T>(tensors_.dout, problem_.dout, unit_.batch, row, head_);
-    load_operand(dout, problem_.dout.strides[1], problem_.head_dim_v, alive, at(layout_.dout_rows), layout_.value_words,
-                 at(layout_.dout_pairs), layout_.value_stride, at(layout_.douts));
-    load_deltas(alive, first_block);
+    load_operand(dout, problem_.dout.strides[1], problem_.head_dim_v, alive, row_at(layout_.dout_rows), layout_.value_words,
+                 row_at(layout_.dout_pairs), layout_.value_stride, row_at(layout_.douts));
+    load_deltas(alive);
   }
 
   void load_operand(const T* from, int64_t stride, int64_t dim, const uint8_t* alive, float* rows, int64_t words, float* pairs,
                     int64_t pairs_stride, float* turned) {
     if constexpr (kMatrix) {
       // Whole tiles of words, and of queries.
-      const int64_t packed_words = rows_.count < kBlockM ? 0 : words_of<Isa>(dim);
+      const int64_t packed_words = rows_->count < kBlockM ? 0 : words_of<Isa>(dim);
       clear(turned + packed_words * kBlockM, (words - packed_words) * kBlockM);
-      if (rows_.count < kBlockM) clear(pairs, kBlockM / Isa::kGroup * pairs_stride);
+      if (rows_->count < kBlockM) clear(pairs, kBlockM / Isa::kGroup * pairs_stride);
     }
-    pack_keys<Isa>(StridedRows<T>{from, stride}, rows_.count, dim, rows, words, alive);
+    pack_keys<Isa>(StridedRows<T>{from, stride}, rows_->count, dim, rows, words, alive);
     const auto* packed = reinterpret_cast<const Packed*>(rows);
-    pack_queries<Isa>(packed, words * Isa::kGroup, rows_.count, dim, turned);
+    pack_queries<Isa>(packed, words * Isa::kGroup, rows_->count, dim, turned);
     if constexpr (Isa::kGroup > 1) {
-      pack_values<Isa>(StridedRows<Packed>{packed, words * Isa::kGroup}, rows_.count, dim, pairs, pairs_stride, nullptr);
+      pack_values<Isa>(StridedRows<Packed>{packed, words * Isa::kGroup}, rows_->count, dim, pairs, pairs_stride, nullptr);
     }
   }
 
   // delta = sum of dout out - dlse, once a row: later blocks of keys find it in the sums. Added up in the order of the product that
   // gives dP, so that a row which attends one key alone has dP - delta = 0 exactly.
-  void load_deltas(const uint8_t* alive, bool first_block) {
-    float* kept = one_block() ? nullptr : sums_ + sums_layout_.delta + group_head_ * sums_layout_.rows + rows_.first;
-    if (!first_block) {
+  void load_deltas(const uint8_t* alive) {
+    float* kept = one_block() ? nullptr : sums_ + sums_layout_.delta + group_head_ * sums_layout_.rows + rows_->first;
+    if (!first_block()) {
       for (int i = 0; i < kBlockM; ++i) delta()[i] = kept[i];
       return;
     }
-    const T* out = element<const T>(tensors_.out, problem_.out, unit_.batch, rows_.first, head_);
-    pack_queries<Isa>(out, problem_.out.strides[1], rows_.count, problem_.head_dim_v, at(layout_.outs));
+    const T* out = element<const T>(tensors_.out, problem_.out, unit_.batch, rows_->first, head_);
+    pack_queries<Isa>(out, problem_.out.strides[1], rows_->count, problem_.head_dim_v, at(layout_.outs));
     const int words = words_of<Isa>(problem_.head_dim_v);
-    for (int row = 0; row < rows_.count; row += Isa::kLanes) {
-      auto sum = Isa::zero();
-      const float *dout = at(layout_.douts) + row, *values = at(layout_.outs) + row;
-      for (int w = 0; w < words; ++w) sum = Isa::dot(sum, Isa::load(dout + w * kBlockM), Isa::load(values + w * kBlockM));
-      Isa::store(delta() + row, sum);
+    constexpr int kVecs = 4;  // at a time: each waits for its own sums alone; rows past the last give numbers that nobody uses
+    for (int row = 0; row < rows_->count; row += kVecs * Isa::kLanes) {
+      typename Isa::Vec sum[kVecs];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) sum[v] = Isa::zero();
+      const float *dout = row_at(layout_.douts) + row, *values = at(layout_.outs) + row;
+      for (int w = 0; w < words; ++w, dout += kBlockM, values += kBlockM) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) {
+          sum[v] = Isa::dot(sum[v], Isa::load(dout + v * Isa::kLanes), Isa::load(values + v * Isa::kLanes));
+        }
+      }
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) Isa::store(delta() + row + v * Isa::kLanes, sum[v]);
     }
     const float* dlse =
-        problem_.dlse.present ? element<const float>(tensors_.dlse, problem_.dlse, unit_.batch, head_, rows_.first) : nullptr;
+        problem_.dlse.present ? element<const float>(tensors_.dlse, problem_.dlse, unit_.batch, head_, rows_->first) : nullptr;
     for (int i = 0; i < kBlockM; ++i) {
-      if (i >= rows_.count || alive[i] == 0) {
+      if (i >= rows_->count || alive[i] == 0) {
         delta()[i] = 0.0F;
       } else if (dlse != nullptr) {
         delta()[i] -= dlse[i * problem_.dlse.strides[2]];
@@ -282,53 +322,96 @@ class BackwardTask {
     }
   }
 
-  void attend(int64_t key, int count) {
-    const bool partial = rows_.all.begin > key || rows_.all.end < key + count;
+  // A tile of keys.
+  void attend_keys(int tiles, int64_t key, int count) {
+    if constexpr (kMatrix) {
+      MatrixRowTiles dv, dk;
+      for (rows_ = row_tiles_; rows_ < row_tiles_ + tiles; ++rows_) {
+        const int64_t left = rows_->held.end - key;
+        if (left <= 0 || key + call_.block_n <= rows_->held.begin) continue;
+        attend(key, static_cast<int>(left < count ? left : count), count);
+        const float* p = row_at(layout_.probabilities);
+        dv.words[dv.count] = p;
+        dv.rows[dv.count++] = row_at(layout_.dout_pairs);
+        dk.words[dk.count] = p + kBlockM / 2;
+        dk.rows[dk.count++] = row_at(layout_.query_pairs);
+      }
+      const int64_t held_key = key - held_.first;
+      if (problem_.dv.present) {
+        matrix_add_keys<Isa>(dv, layout_.value_stride, count, at(layout_.dv) + held_key * layout_.value_stride);
+      }
+      if (problem_.dk.present) {
+        matrix_add_keys<Isa>(dk, layout_.key_stride, count, at(layout_.dk) + held_key * layout_.key_stride);
+      }
+    } else {
+      attend(key, count, count);
+    }
+  }
+
+  // all_count: keys of the other query tiles, to whose sums the rows of this one are added, too.
+  void attend(int64_t key, int count, int all_count) {
+    const bool partial = rows_->all.begin > key || rows_->all.end < key + count;
     const bool additive = partial || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F;
     const int64_t held_key = key - held_.first;
-    const bool all_columns = kMatrix && rows_.count < kBlockM;  // epilogues go over those without a query, too
+    const bool all_columns = kMatrix && rows_->count < kBlockM;  // epilogues go over those without a query, too
     if (additive || problem_.softcap > 0.0F) {
       if (all_columns) clear(at(layout_.additive), count * kBlockM);
       additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_,
-                         {unit_.batch, head_, rows_.first, rows_.count, key, count, partial}, at(layout_.additive));
-    }
-    if (problem_.softcap > 0.0F) {
-      score<ScoreKind::softcap>(held_key, count);
-    } else if (additive) {
-      score<ScoreKind::additive>(held_key, count);
-    } else {
-      score<ScoreKind::plain>(held_key, count);
+                         {unit_.batch, head_, rows_->first, rows_->count, key, count, partial}, at(layout_.additive));
     }
     if (problem_.dropout > 0) {
       if (all_columns) clear(at(layout_.dropout), count * kBlockM);
-      head_dropout_tile<Isa>(problem_, tensors_, unit_.batch, head_, rows_.first, rows_.count, key, count, at(layout_.dropout));
-      problem_.softcap > 0.0F ? score_gradients<true, true>(held_key, count) : score_gradients<false, true>(held_key, count);
-    } else {
-      problem_.softcap > 0.0F ? score_gradients<true, false>(held_key, count) : score_gradients<false, false>(held_key, count);
+      head_dropout_tile<Isa>(problem_, tensors_, unit_.batch, head_, rows_->first, rows_->count, key, count, at(layout_.dropout));
+    }
+    for (int first = 0; first < count; first += kScoreKeys) {
+      const int keys = count - first < kScoreKeys ? count - first : kScoreKeys;
+      if (problem_.softcap > 0.0F) {
+        score<ScoreKind::softcap>(held_key, first, keys);
+        problem_.dropout > 0 ? score_gradients<true, true>(held_key, first, keys)
+                             : score_gradients<true, false>(held_key, first, keys);
+      } else {
+        additive ? score<ScoreKind::additive>(held_key, first, keys) : score<ScoreKind::plain>(held_key, first, keys);
+        problem_.dropout > 0 ? score_gradients<false, true>(held_key, first, keys)
+                             : score_gradients<false, false>(held_key, first, keys);
+      }
     }
     if (problem_.dbias.present) {
-      add_bias_gradient<Isa>(call_, unit_, head_, rows_.first, rows_.count, key, count, at(layout_.dbias));
+      add_bias_gradient<Isa>(call_, unit_, head_, rows_->first, rows_->count, key, count,
+                             layout_.dbias == 0 ? row_at(layout_.dscores) : at(layout_.dbias));
     }
-    multiply(held_key, count);
+    multiply(held_key, count, all_count);
   }
 
+  // Keys [first, first + count) of the tile. On matrix tiles P goes no further than the epilogue of dP.
   template <ScoreKind kKind>
-  void score(int64_t held_key, int count) {
-    const Probabilities<Isa, kKind> epilogue{
-        call_.scale, at(layout_.additive), minus_lse(), at(layout_.probabilities), at(layout_.slope), &ahead_};
-    multiply_scores(at(layout_.queries), at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
-                    words_of<Isa>(problem_.head_dim), count, at(layout_.probabilities), epilogue);
+  void score(int64_t held_key, int first, int count) {
+    const int offset = first * kBlockM;
+    float* p = kMatrix ? at(layout_.raw) : row_at(layout_.probabilities);
+    const Probabilities<Isa, kKind> epilogue{call_.scale, at(layout_.additive) + offset, minus_lse(),
+                                             p,           at(layout_.slope) + offset,    &ahead_};
+    multiply_scores(row_at(layout_.queries), at(layout_.keys) + (held_key + first) * layout_.key_words, layout_.key_words,
+                    words_of<Isa>(problem_.head_dim), count, p, epilogue);
   }
 
   template <bool kSoftcap, bool kDropout>
-  void score_gradients(int64_t held_key, int count) {
-    float* dbias = problem_.dbias.present && layout_.dbias != layout_.dscores ? at(layout_.dbias) : nullptr;
-    const ScoreGradients<Isa, kSoftcap, kDropout> epilogue{
-        delta(), at(layout_.slope), at(layout_.dropout), at(layout_.probabilities), at(layout_.dscores), dbias, &ahead_};
+  void score_gradients(int64_t held_key, int first, int count) {
+    const int offset = first * kBlockM;
+    float* words = row_at(layout_.probabilities) + offset;
+    float* dscores = row_at(layout_.dscores) + offset / Isa::kGroup;
+    float* p = kMatrix ? at(layout_.raw) : words;
+    float* dp = kMatrix ? p + kMatrixScoreKeys * kBlockM : nullptr;
+    const ScoreGradients<Isa, kSoftcap, kDropout> epilogue{delta(),
+                                                           at(layout_.slope) + offset,
+                                                           at(layout_.dropout) + offset,
+                                                           p,
+                                                           words,
+                                                           dscores,
+                                                           layout_.dbias != 0 ? at(layout_.dbias) + offset : nullptr,
+                                                           &ahead_};
     // Where dV alone is wanted the product is left out, but not its epilogue, which prepares P.
-    const int words = call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0;
-    multiply_scores(at(layout_.douts), at(layout_.values) + held_key * layout_.value_words, layout_.value_words, words, count,
-                    at(layout_.dscores), epilogue);
+    const int product_words = call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0;
+    multiply_scores(row_at(layout_.douts), at(layout_.values) + (held_key + first) * layout_.value_words, layout_.value_words,
+                    product_words, count, dp, epilogue);
   }
 
   // raw: on matrix tiles the sums' way to the epilogue.
@@ -338,55 +421,56 @@ class BackwardTask {
     if constexpr (kMatrix) {
       matrix_scores<Isa>(rows, stride, panel, words, count, raw, epilogue);
     } else {
-      score_tile<Isa>(panel, rows_.count, rows, stride, words, count, epilogue);
+      score_tile<Isa>(panel, rows_->count, rows, stride, words, count, epilogue);
     }
   }
 
-  // The three products over the tile.
-  void multiply(int64_t held_key, int count) {
-    float *p = at(layout_.probabilities), *ds = at(layout_.dscores);
+  // The three products over the tile; on matrix tiles dV and dK are added up later.
+  void multiply(int64_t held_key, int count, [[maybe_unused]] int all_count) {
+    float *p = row_at(layout_.probabilities), *ds = row_at(layout_.dscores);
     // Keys up to a whole register block, to whose sums these rows would be added.
-    const auto padded = static_cast<int>(round_up(count, kMatrix ? kTileBlock : 8));
-    clear_tile_rows<Isa>(p, count, padded);
-    if constexpr (kMatrix) clear_tile_rows<Isa>(ds, words_of<Isa>(count), padded / Isa::kGroup);
-    if constexpr (Isa::kGroup == 1) clear_tile_rows<Isa>(ds, count, padded);
-    if (problem_.dv.present) {
-      multiply_keys(p, at(layout_.dout_pairs), layout_.value_stride, held_key, count, at(layout_.dv), problem_.head_dim_v, 1.0F,
-                    tensors_.dv, problem_.dv);
-    }
-    if (problem_.dk.present) {
-      multiply_keys(Isa::kGroup == 1 ? ds : p + kBlockM / 2, at(layout_.query_pairs), layout_.key_stride, held_key, count,
-                    at(layout_.dk), problem_.head_dim, problem_.softmax_scale, tensors_.dk, problem_.dk);
+    if constexpr (kMatrix) {
+      clear_tile_rows<Isa>(p, count, static_cast<int>(round_up(all_count, kTileBlock)));
+      clear_tile_rows<Isa>(ds, words_of<Isa>(count), static_cast<int>(round_up(words_of<Isa>(count), kTile)));
+    } else {
+      const auto padded = static_cast<int>(round_up(count, 8));
+      clear_tile_rows<Isa>(p, count, padded);
+      if constexpr (Isa::kGroup == 1) clear_tile_rows<Isa>(ds, count, padded);
+      if (problem_.dv.present) {
+        multiply_keys(p, row_at(layout_.dout_pairs), layout_.value_stride, held_key, count, at(layout_.dv), problem_.head_dim_v,
+                      1.0F, tensors_.dv, problem_.dv);
+      }
+      if (problem_.dk.present) {
+        multiply_keys(Isa::kGroup == 1 ? ds : p + kBlockM / 2, row_at(layout_.query_pairs), layout_.key_stride, held_key, count,
+                      at(layout_.dk), problem_.head_dim, problem_.softmax_scale, tensors_.dk, problem_.dk);
+      }
     }
     if (!problem_.dq.present) return;
     if constexpr (kMatrix) {
-      matrix_add_queries<Isa>(at(layout_.turned_keys) + held_key / Isa::kGroup, call_.cut.held_keys / 2, ds, words_of<Isa>(count),
-                              layout_.key_stride, rows_.dq_started, at(layout_.turned_dq));
+      const int64_t words = call_.block_n / 2;
+      matrix_add_queries<Isa>(at(layout_.turned_keys) + held_key / 2 * layout_.turned_rows, words, ds, words_of<Isa>(count),
+                              layout_.key_stride, rows_->dq_started, row_at(layout_.turned_dq));
     } else if (call_.direct_queries) {
-      T* dq = element<T>(tensors_.dq, problem_.dq, unit_.batch, rows_.first, head_);
+      T* dq = element<T>(tensors_.dq, problem_.dq, unit_.batch, rows_->first, head_);
       const int64_t stride = problem_.dq.strides[1];
       if (streams(dq, stride, problem_.head_dim)) {
-        multiply_dq(held_key, count, final_gradient<true>(dq, stride, rows_.count, problem_.head_dim, problem_.softmax_scale));
+        multiply_dq(held_key, count, final_gradient<true>(dq, stride, rows_->count, problem_.head_dim, problem_.softmax_scale));
         Isa::end_streams();
       } else {
-        multiply_dq(held_key, count, final_gradient<false>(dq, stride, rows_.count, problem_.head_dim, problem_.softmax_scale));
+        multiply_dq(held_key, count, final_gradient<false>(dq, stride, rows_->count, problem_.head_dim, problem_.softmax_scale));
       }
-    } else if (rows_.dq_started) {
-      multiply_dq(held_key, count, ScratchOutput<Isa, OutputKind::accumulate>{rows_.dq, layout_.key_stride, nullptr});
+    } else if (rows_->dq_started) {
+      multiply_dq(held_key, count, ScratchOutput<Isa, OutputKind::accumulate>{rows_->dq, layout_.key_stride, nullptr});
     } else {
-      multiply_dq(held_key, count, ScratchOutput<Isa, OutputKind::first>{rows_.dq, layout_.key_stride, nullptr});
+      multiply_dq(held_key, count, ScratchOutput<Isa, OutputKind::first>{rows_->dq, layout_.key_stride, nullptr});
     }
-    rows_.dq_started = true;
+    rows_->dq_started = true;
   }
 
   // dV and dK: [keys] += words of queries by rows of dO or Q.
   void multiply_keys(const float* words, const float* rows, int64_t stride, int64_t held_key, int count, float* sums, int64_t dim,
                      float factor, const Tensor& tensor, const TensorSpec& spec) {
-    if constexpr (kMatrix) {
-      matrix_add_keys<Isa>(words, rows, stride, count, sums + held_key * stride);
-      return;
-    }
-    const int query_words = words_of<Isa>(rows_.count);
+    const int query_words = words_of<Isa>(rows_->count);
     if (!call_.direct_keys) {
       const ScratchOutput<Isa, OutputKind::accumulate> to{sums + held_key * stride, stride, nullptr};
       output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count, to);
@@ -405,8 +489,8 @@ class BackwardTask {
 
   template <class Output>
   void multiply_dq(int64_t held_key, int count, const Output& output) {
-    output_tile<Isa, QueriesInLanes>(at(layout_.dscores), at(layout_.key_pairs) + held_key / Isa::kGroup * layout_.key_stride,
-                                     layout_.key_stride, words_of<Isa>(count), rows_.count, output);
+    output_tile<Isa, QueriesInLanes>(row_at(layout_.dscores), at(layout_.key_pairs) + held_key / Isa::kGroup * layout_.key_stride,
+                                     layout_.key_stride, words_of<Isa>(count), rows_->count, output);
   }
 
   // Whether rows may go past the caches: only whole lines can.
@@ -419,19 +503,23 @@ class BackwardTask {
     return {out, stride, factor, rows, static_cast<int>(dim), &ahead_};
   }
 
-  // The rows of the head's next query tile, over the products of this one.
-  void fetch_next_rows(bool with_out) {
-    const int64_t row = rows_.first + kBlockM;
+  // The rows of the head's next query tiles, over the products of these.
+  void fetch_next_rows(int64_t row, bool with_out, [[maybe_unused]] int64_t score_tiles) {
     if (row >= problem_.seqlen_q) return;
+    const int64_t left = problem_.seqlen_q - row, rows = left < kRowTiles * kBlockM ? left : kRowTiles * kBlockM;
     constexpr int64_t kSize = sizeof(T);
     ahead_ = {};
     const auto add = [&](const Tensor& tensor, const TensorSpec& spec, int64_t dim) __attribute__((always_inline)) {
-      ahead_.add(fetch_rows(element<const T>(tensor, spec, unit_.batch, row, head_), spec.strides[1] * kSize, dim * kSize,
-                            rows_from(row)));
+      ahead_.add(fetch_rows(element<const T>(tensor, spec, unit_.batch, row, head_), spec.strides[1] * kSize, dim * kSize, rows));
     };
     add(tensors_.q, problem_.q, problem_.head_dim);
     add(tensors_.dout, problem_.dout, problem_.head_dim_v);
     if (with_out) add(tensors_.out, problem_.out, problem_.head_dim_v);
+    if constexpr (kMatrix) {
+      // Steps of both epilogues.
+      const int64_t steps = score_tiles * 2 * (call_.block_n / Isa::kQkKeys);
+      ahead_.rows_a_step = static_cast<int>((3 * rows + steps - 1) / steps);
+    }
   }
 
   void fetch_ahead(const BackwardUnit& next) {
@@ -480,7 +568,8 @@ class BackwardTask {
   QuerySums sums_layout_;
   algorithm::KeyRange keys_;  // of the split
   Held held_;
-  Rows rows_;
+  Rows row_tiles_[kRowTiles];
+  Rows* rows_ = row_tiles_;  // the tile at hand
   int64_t group_head_ = 0;
   int64_t head_ = 0;
   float alibi_slope_ = 0;

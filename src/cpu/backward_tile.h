@@ -86,17 +86,18 @@ struct Probabilities {
 // Epilogue of dP^T = V dO^T: dS^T = P^T (dP^T m - delta), and P^T made ready for the product that gives dV.
 //
 // fp32: dscores is [keys][kBlockM], and dropout multiplies P in place.
-// Pairs of bf16 need dS twice, and P once. In each row of P's tile: P as pairs of queries, then dS as pairs of queries, kBlockM / 2
+// Pairs of bf16 need dS twice, and P once. In each row of `words`: P as pairs of queries, then dS as pairs of queries, kBlockM / 2
 // words each; dscores: [keys / 2][kBlockM], pairs of keys.
 template <class Isa, bool kSoftcap, bool kDropout>
 struct ScoreGradients {
   static_assert(Isa::kGroup == 1 || Isa::kQkVecs * Isa::kLanes == kBlockM, "a row of P is packed in place, so in one piece");
-  static constexpr int kQueryPairs = kBlockM / 2;  // where dS begins in a row of P's tile
+  static constexpr int kQueryPairs = kBlockM / 2;  // where dS begins in a row of `words`
 
   const float* delta;    // [kBlockM]
   const float* slope;    // [keys][kBlockM], of the softcap
   const float* dropout;  // [keys][kBlockM]
   float* p;              // [keys][kBlockM]
+  float* words;          // pairs of bf16: [keys][kBlockM], may be p
   float* dscores;
   float* dbias;  // [keys][kBlockM], or null: the gradients as fp32, before the softcap's slope
   FetchAhead* ahead;
@@ -137,7 +138,7 @@ struct ScoreGradients {
       }
     }
     FULMEN_INLINE void pack(const Vec (&p)[kVecs], const Vec (&ds)[kVecs], int key) {
-      float* words = tile_.p + key * kBlockM;
+      float* words = tile_.words + key * kBlockM;
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; v += 2) {
         const Vec p1 = v + 1 < kVecs ? p[v + 1 < kVecs ? v + 1 : v] : Isa::zero();

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "cpu/backward_call.h"
 #include "cpu/matrix_tiles.h"
 #include "cpu/pack.h"
 
@@ -39,20 +40,52 @@ void matrix_scores(const float* rows, int64_t stride, const float* panel, int wo
   finish_scores<Isa>(raw, count, epilogue);
 }
 
-// sums [count][stride] += words [count][kBlockM / 2 words, kBlockM apart] x rows [kBlockM / 2][stride].
+// P or dS of some tiles of queries, and what they are multiplied with.
+struct MatrixRowTiles {
+  const float* words[kMatrixRowTiles];  // [keys][kBlockM / 2 words], kBlockM apart
+  const float* rows[kMatrixRowTiles];   // [kBlockM / 2][stride]: dO, or Q
+  int count = 0;
+};
+
+// sums [count][stride] += the sum over tiles of words x rows: each 2 x 2 tiles of sums are loaded and stored once for all of them.
 template <class Isa>
-void matrix_add_keys(const float* words, const float* rows, int64_t stride, int count, float* sums) {
-  TileProduct<typename Isa::TileInstructions> product({.a = words,
-                                                       .a_stride = kBlockM,
-                                                       .b = rows,
-                                                       .c = sums,
-                                                       .rows = count,
-                                                       .columns = static_cast<int>(stride),
-                                                       .words = kBlockM / 2,
-                                                       .accumulate = true,
-                                                       .b_stride = stride,
-                                                       .c_stride = stride});
-  product.finish();
+__attribute__((noinline)) void matrix_add_keys(const MatrixRowTiles& tiles, int64_t stride, int count, float* sums) {
+  using Tiles = typename Isa::TileInstructions;
+  for (int row = 0; row < count; row += kTileBlock) {
+    for (int64_t column = 0; column < stride; column += kTileBlock) {
+      const bool wide = stride - column > kTile;  // one tile's columns may be left
+      float *c0 = sums + row * stride + column, *c1 = c0 + kTile * stride;
+      Tiles::template load<0>(c0, stride);
+      Tiles::template load<2>(c1, stride);
+      if (wide) {
+        Tiles::template load<1>(c0 + kTile, stride);
+        Tiles::template load<3>(c1 + kTile, stride);
+      }
+      for (int t = 0; t < tiles.count; ++t) {
+#pragma GCC unroll 2
+        for (int word = 0; word < kBlockM / 2; word += kTile) {
+          const float* a = tiles.words[t] + row * kBlockM + word;
+          const float* b = tiles.rows[t] + word * stride + column;
+          Tiles::template load<4>(a, kBlockM);
+          Tiles::template load<6>(b, stride);
+          Tiles::template dot<0, 4, 6>();
+          Tiles::template load<5>(a + kTile * kBlockM, kBlockM);
+          Tiles::template dot<2, 5, 6>();
+          if (wide) {
+            Tiles::template load<7>(b + kTile, stride);
+            Tiles::template dot<1, 4, 7>();
+            Tiles::template dot<3, 5, 7>();
+          }
+        }
+      }
+      Tiles::template store<0>(c0, stride);
+      Tiles::template store<2>(c1, stride);
+      if (wide) {
+        Tiles::template store<1>(c0 + kTile, stride);
+        Tiles::template store<3>(c1 + kTile, stride);
+      }
+    }
+  }
 }
 
 // turned_sums [dims][kBlockM] = or += turned_keys [dims][key_words, turned_stride apart] x scores [key_words][kBlockM].
