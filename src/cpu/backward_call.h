@@ -13,9 +13,10 @@ namespace fulmen::cpu {
 
 constexpr int64_t kMaxHeldKeys = 512;  // most keys whose K, V, dK and dV are held at a time
 // Tiles of queries that go through the keys together on matrix tiles: dV and dK are loaded and stored once for all of them, which
-// costs as much as the products of 1.5 tiles.
+// costs as much as the products of two tiles. With four of them P and dS take too much of L2.
 constexpr int kMatrixRowTiles = 2;
-// Keys whose scores and dP, as fp32, stay in L1 beside the operands of their products.
+// Keys whose scores and dP, as fp32, stay in L1 beside the operands of their products; and matrix units sleep when they have had
+// nothing to do for 1,600 cycles, the time of the vectors of 64 keys.
 constexpr int kMatrixScoreKeys = 32;
 
 // What has to be done, in this order; a step's tasks are independent of each other.
