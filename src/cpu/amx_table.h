@@ -11,7 +11,7 @@ namespace fulmen::cpu {
 
 template <class Isa>
 int64_t amx_scratch_floats(const Problem& problem, int block_n, int tiles) {
-  return tile_scratch(problem, Isa::kLanes, Isa::kGroup, block_n, tiles, true).total;
+  return matrix_scratch(problem, Isa::kGroup, block_n, tiles).total;
 }
 
 // Isa: Amx or AmxFp16 over some tiles; T and dtype: the elements of its words. Short sequences take the tile task, too: on tiles

@@ -80,47 +80,38 @@ struct ScratchCutter {
   }
 };
 
-// Key tiles whose values are held at a time on matrix tiles: of the query tile before, of this one, and of the next one.
-constexpr int kTurnedBlocks = 3;
-
 // Scratch of a tile task, in floats from its start; every part begins on a cache line.
 struct TileScratch {
   int64_t queries;   // [tiles][words of head_dim][kBlockM]
   int64_t keys;      // [block_n][key_stride]
   int64_t values;    // [block_n][value_stride]
-  int64_t scores;    // [block_n][kBlockM]; on matrix tiles two of them
+  int64_t scores;    // [block_n][kBlockM]
   int64_t additive;  // [block_n][kBlockM]
   int64_t dropout;   // [block_n][kBlockM]: factors of the probabilities
-  int64_t output;    // [tiles][kBlockM][value_stride]; on matrix tiles [tiles][value_stride, whole tiles][kBlockM]
-  int64_t turned;    // matrix tiles: V^T of kTurnedBlocks key tiles, each [value_stride, whole tiles][block_n / 2]
+  int64_t output;    // [tiles][kBlockM][value_stride]
   int64_t state;     // [tiles] SoftmaxState, then a tile's maxima
   int64_t total;
   int64_t query_tile;  // floats of one tile of queries
   int64_t output_tile;
-  int64_t turned_block;
   int64_t key_stride;    // floats a key row
   int64_t value_stride;  // floats a value row: head_dim_v rounded up to whole vectors
 };
 
-// matrix_tiles: room for operands of whole matrix tiles.
-FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n, int tiles,
-                                       bool matrix_tiles = false) {
+FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n, int tiles) {
   TileScratch s{};
   const int64_t words = (problem.head_dim + group - 1) / group;
   s.key_stride = round_up(words, lanes);
   s.value_stride = round_up(problem.head_dim_v, lanes);
-  s.query_tile = (matrix_tiles ? round_up(words, 16) : words) * kBlockM;
-  s.output_tile = (matrix_tiles ? round_up(s.value_stride, 32) : s.value_stride) * kBlockM;
+  s.query_tile = words * kBlockM;
+  s.output_tile = s.value_stride * kBlockM;
   ScratchCutter cut;
   s.queries = cut.take(s.query_tile * tiles);
   s.keys = cut.take(s.key_stride * block_n);
   s.values = cut.take(s.value_stride * block_n);
-  s.scores = cut.take(static_cast<int64_t>(block_n) * kBlockM * (matrix_tiles ? 2 : 1));
+  s.scores = cut.take(static_cast<int64_t>(block_n) * kBlockM);
   s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
   s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
   s.output = cut.take(s.output_tile * tiles);
-  s.turned_block = matrix_tiles ? round_up(s.value_stride, 32) * (block_n / 2) : 0;
-  s.turned = cut.take(s.turned_block * kTurnedBlocks);
   s.state = cut.take(static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * tiles + kBlockM);
   s.total = cut.total;
   return s;

@@ -34,7 +34,7 @@ class ForwardTask {
     for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end; first += call_.block_n) {
       const int count = static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
       load_keys_and_values(first, count);
-      fetch_ahead(first + call_.block_n, keys.end);
+      fetch_ahead(first + call_.block_n, keys.end, call_.block_n, tiles_ * (call_.block_n / Isa::kQkKeys));
       for (int tile = 0; tile < tiles_; ++tile) attend(tile, first, count);
     }
     for (int tile = 0; tile < tiles_; ++tile) {
@@ -58,10 +58,11 @@ class ForwardTask {
   float* queries(int tile) { return scratch_ + layout_.queries + tile * layout_.query_tile; }
   float* output(int tile) { return scratch_ + layout_.output + tile * layout_.output_tile; }
 
-  void load_queries() {
+  template <class Place = WordRows>
+  void load_queries(Place place = {}) {
     for (int tile = 0; tile < tiles_; ++tile) {
       pack_queries<Isa>(element<T>(tensors_.q, problem_.q, task_.batch, tile_row(tile), task_.head), problem_.q.strides[1],
-                        tile_rows(tile), problem_.head_dim, queries(tile));
+                        tile_rows(tile), problem_.head_dim, queries(tile), place);
       for (int row = 0; row < kBlockM; row += Isa::kLanes) {
         Isa::store(state(tile).max + row, Isa::set1(kMinusInfinity));
         Isa::store(state(tile).sum + row, Isa::zero());
@@ -71,32 +72,36 @@ class ForwardTask {
   }
 
   void load_keys_and_values(int64_t first, int count) {
-    if (call_.pages.pages != nullptr) {
-      int64_t k_rows[kMaxBlockN], v_rows[kMaxBlockN];
-      list_rows(call_.pages, problem_.k, first, count, k_rows);
-      list_rows(call_.pages, problem_.v, first, count, v_rows);
-      return load_keys_and_values(ListedRows<T>{head_of(tensors_.k, problem_.k), k_rows},
-                                  ListedRows<T>{head_of(tensors_.v, problem_.v), v_rows}, first, count);
-    }
-    load_keys_and_values(
-        StridedRows<T>{element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_), problem_.k.strides[1]},
-        StridedRows<T>{element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1]}, first,
-        count);
+    with_rows(first, count, [&](auto k, auto v) {
+      pack_keys<Isa>(k, count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
+      load_values(v, first, count);
+    });
   }
   template <class Rows>
-  void load_keys_and_values(Rows k, Rows v, int64_t first, int count) {
-    pack_keys<Isa>(k, count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
+  void load_values(Rows v, int64_t first, int count) {
     uint8_t alive[kMaxBlockN];
     pack_values<Isa>(v, count, problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
                      alive_keys(call_, task_, first, count, alive));
   }
+  // load(k, v) with the rows of at most kMaxBlockN keys.
+  template <class Load>
+  void with_rows(int64_t first, int count, Load load) {
+    if (call_.pages.pages != nullptr) {
+      int64_t k_rows[kMaxBlockN], v_rows[kMaxBlockN];
+      list_rows(call_.pages, problem_.k, first, count, k_rows);
+      list_rows(call_.pages, problem_.v, first, count, v_rows);
+      return load(ListedRows<T>{head_of(tensors_.k, problem_.k), k_rows}, ListedRows<T>{head_of(tensors_.v, problem_.v), v_rows});
+    }
+    load(StridedRows<T>{element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_), problem_.k.strides[1]},
+         StridedRows<T>{element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1]});
+  }
   const T* head_of(const Tensor& tensor, const TensorSpec& spec) const { return element<const T>(tensor, spec, 0, 0, kv_head_); }
 
-  // The next tile's keys and values, a row or two at each register block of this one's scores.
-  void fetch_ahead(int64_t first, int64_t end) {
+  // The next tile's keys and values, `most` of them, a row or two in each of `times` steps of this one's products.
+  void fetch_ahead(int64_t first, int64_t end, int64_t most, int times) {
     ahead_[0] = ahead_[1] = {};
     if (first >= end) return;
-    int64_t count = end - first < call_.block_n ? end - first : call_.block_n;
+    int64_t count = end - first < most ? end - first : most;
     constexpr int64_t kSize = sizeof(T);
     const T *k = nullptr, *v = nullptr;
     if (call_.pages.pages != nullptr) {  // of small pages the first one of the tile
@@ -110,29 +115,28 @@ class ForwardTask {
     }
     ahead_[0] = fetch_rows(k, problem_.k.strides[1] * kSize, problem_.head_dim * kSize, count);
     ahead_[1] = fetch_rows(v, problem_.v.strides[1] * kSize, problem_.head_dim_v * kSize, count);
-    const int blocks = tiles_ * (call_.block_n / Isa::kQkKeys);
-    ahead_rows_ = (2 * call_.block_n + blocks - 1) / blocks;
+    ahead_rows_ = static_cast<int>((2 * most + times - 1) / times);
   }
 
   // What a query tile attends of a key tile.
   struct Piece {
     int tile = 0;
+    int64_t row = 0;
     int rows = 0;
     int count = 0;  // keys from the key tile's first on; 0: fully masked
     int64_t first = 0;
     bool partial = false;   // some of them are masked by the band
     bool additive = false;  // the scores need more than a factor
   };
-  Piece piece(int tile, int64_t first, int loaded) const {
-    const int64_t row = tile_row(tile);
-    const int rows = tile_rows(tile);
+  Piece piece(int tile, int64_t first, int loaded) const { return piece(tile, tile_row(tile), tile_rows(tile), first, loaded); }
+  Piece piece(int tile, int64_t row, int rows, int64_t first, int loaded) const {
     const auto some = call_.band.any(row, row + rows), all = call_.band.all(row, row + rows);
     if (some.begin >= first + loaded || some.end <= first) return {};
     const int count = static_cast<int>(some.end - first < loaded ? some.end - first : loaded);
     const bool partial = all.begin > first || all.end < first + count;
     const bool additive = partial || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F ||
                           problem_.softcap > 0.0F || !(call_.scale.log2_scale > 0.0F);
-    return {tile, rows, count, first, partial, additive};
+    return {tile, row, rows, count, first, partial, additive};
   }
 
   void attend(int tile, int64_t first, int loaded) {
@@ -146,7 +150,7 @@ class ForwardTask {
     } else {
       score<ScoreKind::plain>(p);
     }
-    const bool moved = softmax(p, scratch_ + layout_.scores, NothingBeside());
+    const bool moved = softmax(p);
     if (start(tile)) {
       multiply_values<OutputKind::first>(p);
     } else if (moved) {
@@ -164,20 +168,23 @@ class ForwardTask {
                     epilogue);
   }
 
-  template <class Beside>
-  bool softmax(const Piece& p, float* scores, Beside beside) {
-    if (problem_.dropout == 0) return softmax(p, scores, beside, NoDropout{});
-    float* factors = scratch_ + layout_.dropout;
-    head_dropout_tile<Isa>(problem_, tensors_, task_.batch, task_.head, tile_row(p.tile), p.rows, p.first, p.count, factors);
-    return softmax(p, scores, beside, DropoutFactors{factors});
+  bool softmax(const Piece& p) {
+    if (problem_.dropout == 0) return softmax(p, NoDropout{});
+    return softmax(p, DropoutFactors{dropout_factors(p)});
   }
-  template <class Beside, class Dropout>
-  bool softmax(const Piece& p, float* scores, Beside beside, Dropout dropout) {
+  const float* dropout_factors(const Piece& p) {
+    float* factors = scratch_ + layout_.dropout;
+    head_dropout_tile<Isa>(problem_, tensors_, task_.batch, task_.head, p.row, p.rows, p.first, p.count, factors);
+    return factors;
+  }
+  float factor(const Piece& p) const { return p.additive ? 1.0F : call_.scale.log2_scale; }
+  template <class Dropout>
+  bool softmax(const Piece& p, Dropout dropout) {
     SoftmaxState& rows = state(p.tile);
-    const float factor = p.additive ? 1.0F : call_.scale.log2_scale;
+    float* scores = scratch_ + layout_.scores;
     return problem_.lse.present
-               ? softmax_tile<Isa, 5>(scores, tile_max(), p.rows, p.count, factor, rows, beside, dropout)
-               : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), p.rows, p.count, factor, rows, beside, dropout);
+               ? softmax_tile<Isa, 5>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout)
+               : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout);
   }
 
   // Whether nothing was added to the tile's output yet.
@@ -195,7 +202,7 @@ class ForwardTask {
   }
 
   void add(const Piece& p) {
-    const TilePlace place{task_.batch, task_.head, tile_row(p.tile), p.rows, p.first, p.count, p.partial};
+    const TilePlace place{task_.batch, task_.head, p.row, p.rows, p.first, p.count, p.partial};
     additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_, place, scratch_ + layout_.additive);
   }
 

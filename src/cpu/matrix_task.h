@@ -1,166 +1,241 @@
-// The tile task on matrix tiles (AMX). Operands lie as they do on vectors: keys [key][words] and queries [words][kBlockM] give S^T,
-// V^T [head_dim_v][words of keys] and P^T [words][kBlockM] give O^T, which is turned once at the end.
-//
-// Tiles and vectors are different units of the processor, so the vectors' work on one query tile, the exponentials above all, has
-// the products of its neighbours issued among it: O += P V of the query tile before, and S of the next one.
+// The tile task on matrix tiles (AMX): S^T = K Q^T and O^T += V^T P^T, a unit of 32 query rows at a time, so that what is stored
+// again and again stays in L1. A chunk of several key tiles is packed at once and stays in L2; a unit goes through it tile by tile.
 #pragma once
 
 #include "cpu/forward_task.h"
-#include "cpu/matrix_tiles.h"
+#include "cpu/matrix_product.h"
+#include "cpu/matrix_softmax.h"
 
 namespace fulmen::cpu {
+
+constexpr int64_t kChunkKeys = 512;  // packed at once, as far as there are so many
+
+// Scratch of a task on matrix tiles, in floats from its start; operands and sums lie in tiles (matrix_operands.h).
+struct MatrixScratch : TileScratch {  // keys: [chunk_blocks][block_n][words]; queries and output: of kUnitRows each
+  int64_t turned;                     // [chunk_blocks] V^T of a key tile, [value_stride][block_n / 2 words]
+  int64_t key_block;                  // floats of a key tile's keys
+  int64_t turned_block;
+  int chunk_blocks;
+};
+
+FULMEN_INLINE MatrixScratch matrix_scratch(const Problem& problem, int group, int block_n, int tiles) {
+  MatrixScratch s{};
+  const int64_t words = round_up((problem.head_dim + group - 1) / group, kTile);
+  const int64_t keys = round_up(problem.seqlen_k < kChunkKeys ? problem.seqlen_k : kChunkKeys, block_n);
+  s.chunk_blocks = static_cast<int>(keys / block_n);
+  s.key_stride = words;
+  s.value_stride = round_up(problem.head_dim_v, kTile);
+  s.query_tile = words * kBlockM;
+  s.output_tile = s.value_stride * kBlockM;
+  s.key_block = words * block_n;
+  s.turned_block = s.value_stride * (block_n / 2);
+  ScratchCutter cut;
+  s.scores = cut.take(static_cast<int64_t>(block_n) * kUnitRows);
+  s.queries = cut.take(s.query_tile * tiles);
+  s.keys = cut.take(s.key_block * s.chunk_blocks);
+  s.turned = cut.take(s.turned_block * s.chunk_blocks);
+  s.values = cut.take(s.value_stride * block_n);
+  s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
+  s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
+  s.output = cut.take(s.output_tile * tiles);
+  s.state = cut.take(static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * tiles + kBlockM);
+  s.total = cut.total;
+  return s;
+}
 
 template <class Isa, class T>
 class MatrixTask : private ForwardTask<Isa, T> {
   using Base = ForwardTask<Isa, T>;
   using Piece = typename Base::Piece;
   using Tiles = typename Isa::TileInstructions;
-  using Product = TileProduct<Tiles>;
 
  public:
-  MatrixTask(const ForwardCall& call, const TileTask& task, float* scratch, const TileScratch& layout)
-      : Base(call, task, scratch, layout), keys_(call.band.any(task.row_begin, task.row_end)) {
-    next_first_ = keys_.begin / call.block_n * call.block_n;
-    tile_ = tiles_;
-  }
+  MatrixTask(const ForwardCall& call, const TileTask& task, float* scratch, const MatrixScratch& layout)
+      : Base(call, task, scratch, layout), matrix_(layout), word_tiles_(tiles_of(words_of<Isa>(problem_.head_dim))) {}
 
   void run() {
     Tiles::configure();
+    fetch_next_task();
     load_queries();
-    Unit unit = next_unit();
-    if (unit.p.count > 0) TileProducts<Tiles>(score_product(unit), Product()).finish();
-    Product values_before;
-    while (unit.p.count > 0) {
-      if (unit.p.additive) this->add(unit.p);
-      finish_scores(unit);
-      const Unit next = next_unit();
-      TileProducts<Tiles> beside(values_before, next.p.count > 0 ? score_product(next) : Product());
-      const bool moved = this->softmax(unit.p, unit.scores, EvenSteps<Tiles>(beside, softmax_slots(unit.p)));
-      beside.finish();
-      values_before = value_product(unit, moved);
-      unit = next;
-    }
-    TileProducts<Tiles>(values_before, Product()).finish();
-    for (int tile = 0; tile < tiles_; ++tile) {
-      this->clear_unless_started(tile);
-      float* rows = scratch_ + layout_.values;  // free by now
-      turn_output<Isa>(this->output(tile), layout_.value_stride, this->tile_rows(tile), rows);
-      this->store(tile, rows);
+    fetch_part();
+    const auto keys = call_.band.any(this->task_.row_begin, this->task_.row_end);
+    const int units = static_cast<int>((this->task_.row_end - this->task_.row_begin + kUnitRows - 1) / kUnitRows);
+    const int64_t chunk = static_cast<int64_t>(matrix_.chunk_blocks) * call_.block_n;
+    // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows share its task.
+    for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end; first += chunk) {
+      const int64_t end = first + chunk < keys.end ? first + chunk : keys.end;
+      load_chunk(first, end);
+      fetch_part();
+      this->fetch_ahead(first + chunk, keys.end, chunk, units * matrix_.chunk_blocks);
+      for (int unit = 0; unit < units; ++unit) {
+        for (int block = 0; first + static_cast<int64_t>(block) * call_.block_n < end; ++block)
+          attend_block(unit, first, end, block);
+      }
     }
     Tiles::release();
+    for (int tile = 0; tile < tiles_; ++tile) store(tile);
   }
 
  private:
   using Base::call_, Base::problem_, Base::layout_, Base::scratch_, Base::tiles_;
-
-  // A query tile's turn at a key tile.
-  struct Unit {
-    Piece p;
-    float* scores = nullptr;        // S^T, then P^T
-    const float* turned = nullptr;  // V^T of the key tile
-  };
+  static constexpr int kUnitsPerTile = kBlockM / kUnitRows;
 
   void load_queries() {
-    Base::load_queries();
-    for (int tile = 0; tile < tiles_; ++tile) {  // whole tiles of words
-      float* queries = this->queries(tile);
-      for (int64_t i = words_of<Isa>(problem_.head_dim) * kBlockM; i < layout_.query_tile; i += Isa::kLanes) {
-        Isa::store(queries + i, Isa::zero());
+    if (words_of<Isa>(problem_.head_dim) % kTile != 0) {  // whole tiles of words
+      float* queries = scratch_ + layout_.queries;
+      for (int64_t i = 0; i < layout_.query_tile * tiles_; i += Isa::kLanes) Isa::store(queries + i, Isa::zero());
+    }
+    Base::load_queries(UnitPlace{word_tiles_});
+  }
+
+  void load_chunk(int64_t first, int64_t end) {
+    for (int block = 0; first < end; ++block, first += call_.block_n) {
+      const int count = keys_of_block(first, end);
+      this->with_rows(first, count, [&](auto k, auto v) {
+        pack_key_tiles<Isa>(k, count, problem_.head_dim, keys(block));
+        this->load_values(v, first, count);
+      });
+      turn_value_tiles<Isa>(scratch_ + layout_.values, layout_.value_stride, words_of<Isa>(count), turned(block),
+                            call_.block_n / 2 / kTile);
+    }
+  }
+  int keys_of_block(int64_t first, int64_t end) const {
+    return static_cast<int>(end - first < call_.block_n ? end - first : call_.block_n);
+  }
+  float* keys(int block) { return scratch_ + layout_.keys + block * matrix_.key_block; }
+  float* turned(int block) { return scratch_ + matrix_.turned + block * matrix_.turned_block; }
+
+  // The tile's parts of its two units.
+  float* queries(int unit) {
+    return Base::queries(unit / kUnitsPerTile) + unit % kUnitsPerTile * (layout_.query_tile / kUnitsPerTile);
+  }
+  float* output(int unit) {
+    return Base::output(unit / kUnitsPerTile) + unit % kUnitsPerTile * (layout_.output_tile / kUnitsPerTile);
+  }
+  UnitState state(int unit, const Piece& p) {
+    SoftmaxState& s = Base::state(unit / kUnitsPerTile);
+    const int row = unit % kUnitsPerTile * kUnitRows;
+    return {s.max + row, s.sum + row, s.rescale + row, tiles_of(p.rows)};
+  }
+
+  void attend_block(int unit, int64_t chunk_first, int64_t end, int block) {
+    const int64_t first = chunk_first + static_cast<int64_t>(block) * call_.block_n;
+    const int64_t row = this->task_.row_begin + static_cast<int64_t>(unit) * kUnitRows;
+    const int64_t rows_left = this->task_.row_end - row;
+    const int rows = rows_left < kUnitRows ? static_cast<int>(rows_left) : kUnitRows;
+    RowPrefetch& ahead = this->ahead_[this->ahead_[0].rows > 0 ? 0 : 1];
+    for (int i = 0; i < this->ahead_rows_; ++i) ahead.template any_row<Isa>();
+    const Piece p = this->piece(unit / kUnitsPerTile, row, rows, first, keys_of_block(first, end));
+    if (p.count == 0) return;
+    multiply_keys(unit, p, block);
+    fetch_part();
+    // A unit whose rows all have a maximum keeps it, unless the scores leave it far behind.
+    if (p.additive || problem_.dropout > 0 || (settled_ >> unit & 1ULL) == 0) {
+      finish(unit, p);
+    } else if (!softmax_by_last_max(unit, p)) {
+      multiply_keys(unit, p, block);
+      finish(unit, p);
+    }
+    fetch_part();
+    multiply_values(unit, p, block);
+    fetch_part();
+    started_units_ |= 1ULL << unit;
+  }
+
+  // Short sequences: what the worker's next task will read, a part of it at each step of this one.
+  void fetch_next_task() {
+    const TileTask* next = this->task_.next;
+    if (next == nullptr || next->row_end - next->row_begin > kBlockM || problem_.seqlen_k > kMaxBlockN) return;
+    const int64_t kv_head = next->head / problem_.group_size();
+    next_[0] = rows_of(this->tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
+                       next->row_end - next->row_begin);
+    next_[1] = rows_of(this->tensors_.k, problem_.k, problem_.head_dim, *next, kv_head, 0, problem_.seqlen_k);
+    next_[2] = rows_of(this->tensors_.v, problem_.v, problem_.head_dim_v, *next, kv_head, 0, problem_.seqlen_k);
+    constexpr int kParts = 2 + 3 * kUnitsPerTile;
+    next_rows_ = (next_[0].rows + next_[1].rows + next_[2].rows + kParts - 1) / kParts;
+  }
+  RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t dim, const TileTask& task, int64_t head, int64_t first,
+                      int64_t rows) const {
+    constexpr int64_t kSize = sizeof(T);
+    return fetch_rows(element<const T>(tensor, spec, task.batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
+  }
+  FULMEN_INLINE void fetch_part() {
+    for (int i = 0; i < next_rows_; ++i) {
+      for (RowPrefetch& rows : next_) {
+        if (rows.rows == 0) continue;
+        rows.template any_row<Isa>();
+        break;
       }
     }
   }
 
-  // In the order of the vector task: key tiles, and in each the query tiles that attend it; count is 0 after the last. Loads keys
-  // and values when it comes to a new key tile, whose scores' product must not be under way any more; V^T of the two units before
-  // stays.
-  Unit next_unit() {
-    for (;;) {
-      if (tile_ == tiles_) {
-        if (next_first_ >= keys_.end) return {};
-        first_ = next_first_;
-        next_first_ += call_.block_n;
-        tile_ = 0;
-        loaded_ = false;
-      }
-      const int count = static_cast<int>(keys_.end - first_ < call_.block_n ? keys_.end - first_ : call_.block_n);
-      const Piece p = this->piece(tile_++, first_, count);
-      if (p.count == 0) continue;
-      if (!loaded_) load(count);
-      score_buffer_ ^= 1;
-      return {p, scratch_ + layout_.scores + static_cast<int64_t>(score_buffer_) * call_.block_n * kBlockM, turned()};
-    }
-  }
-  float* turned() { return scratch_ + layout_.turned + turned_block_ * layout_.turned_block; }
-  void load(int count) {
-    loaded_ = true;
-    turned_block_ = (turned_block_ + 1) % kTurnedBlocks;
-    this->load_keys_and_values(first_, count);
-    this->fetch_ahead(next_first_, keys_.end);
-    turn_values<Isa>(scratch_ + layout_.values, layout_.value_stride, words_of<Isa>(count), turned(), call_.block_n / 2);
+  float* scores() { return scratch_ + layout_.scores; }
+
+  void multiply_keys(int unit, const Piece& p, int block) {
+    UnitProduct<Tiles, false>::run(keys(block), static_cast<int64_t>(word_tiles_) * kTileFloats, queries(unit), scores(),
+                                   tiles_of(p.count), word_tiles_);
   }
 
-  Product score_product(const Unit& unit) {
-    return Product({.a = scratch_ + layout_.keys,
-                    .a_stride = layout_.key_stride,
-                    .b = this->queries(unit.p.tile),
-                    .c = unit.scores,
-                    .rows = unit.p.count,
-                    .columns = unit.p.rows,
-                    .words = static_cast<int>(round_up(words_of<Isa>(problem_.head_dim), kTile)),
-                    .accumulate = false});
+  void multiply_values(int unit, const Piece& p, int block) {
+    const auto product = started(unit) ? UnitProduct<Tiles, true>::run : UnitProduct<Tiles, false>::run;
+    product(turned(block), static_cast<int64_t>(call_.block_n / 2) * kTile, scores(), output(unit), tiles_of(layout_.value_stride),
+            tiles_of(words_of<Isa>(p.count)));
+  }
+  bool started(int unit) const { return (started_units_ >> unit & 1ULL) != 0; }
+
+  bool softmax_by_last_max(int unit, const Piece& p) {
+    return problem_.lse.present
+               ? softmax_unit_by_last_max<Isa, 5>(scores(), p.count, this->factor(p), state(unit, p))
+               : softmax_unit_by_last_max<Isa, Isa::kExp2Degree>(scores(), p.count, this->factor(p), state(unit, p));
   }
 
-  Product value_product(const Unit& unit, bool moved) {
-    const int tile = unit.p.tile;
-    const bool first = this->start(tile);
-    if (!first && moved) rescale_turned<Isa>(this->output(tile), layout_.value_stride, unit.p.rows, this->state(tile).rescale);
-    const int words = words_of<Isa>(unit.p.count);
-    const int padded_words = static_cast<int>(round_up(words, kTile));
-    for (int i = words * kBlockM; i < padded_words * kBlockM; i += Isa::kLanes) Isa::store(unit.scores + i, Isa::zero());
-    return Product({.a = unit.turned,
-                    .a_stride = call_.block_n / 2,
-                    .b = unit.scores,
-                    .c = this->output(tile),
-                    .rows = static_cast<int>(layout_.value_stride),
-                    .columns = unit.p.rows,
-                    .words = padded_words,
-                    .accumulate = !first});
-  }
-
-  void finish_scores(const Unit& unit) {
+  // The rest of the scores, and the softmax by their maxima.
+  void finish(int unit, const Piece& p) {
+    if (p.additive) this->add(p);
     if (problem_.softcap > 0.0F) {
-      finish_scores<ScoreKind::softcap>(unit);
-    } else if (unit.p.additive) {
-      finish_scores<ScoreKind::additive>(unit);
+      finish_unit<Isa, ScoreKind::softcap>(scores(), p.count, call_.scale, scratch_ + layout_.additive, this->tile_max());
+    } else if (p.additive) {
+      finish_unit<Isa, ScoreKind::additive>(scores(), p.count, call_.scale, scratch_ + layout_.additive, this->tile_max());
     } else {
-      finish_scores<ScoreKind::plain>(unit);
+      finish_unit<Isa, ScoreKind::plain>(scores(), p.count, call_.scale, nullptr, this->tile_max());
     }
+    const UnitStep step =
+        problem_.dropout > 0 ? softmax(unit, p, DropoutFactors{this->dropout_factors(p)}) : softmax(unit, p, NoDropout{});
+    settled_ = (settled_ & ~(1ULL << unit)) | (step.settled ? 1ULL << unit : 0ULL);
+    if (step.moved && started(unit)) rescale_unit<Isa>(output(unit), layout_.value_stride, state(unit, p).rescale);
   }
-  template <ScoreKind kKind>
-  void finish_scores(const Unit& unit) {
-    const QueryLaneScores<Isa, kKind, true> epilogue{
-        call_.scale, scratch_ + layout_.additive, unit.scores, this->tile_max(), this->ahead_, this->ahead_rows_};
-    cpu::finish_scores<Isa>(unit.scores, unit.p.count, epilogue);
-  }
-
-  // How often softmax_tile steps: once a word of keys for kSoftmaxVecs vectors of rows, or for one vector of those left over.
-  static int softmax_slots(const Piece& p) {
-    const auto vecs = static_cast<int>(round_up(p.rows, Isa::kLanes) / Isa::kLanes);
-    return (vecs / Isa::kSoftmaxVecs + vecs % Isa::kSoftmaxVecs) * words_of<Isa>(p.count);
+  template <class Dropout>
+  UnitStep softmax(int unit, const Piece& p, Dropout dropout) {
+    return problem_.lse.present
+               ? softmax_unit<Isa, 5>(scores(), this->tile_max(), p.count, this->factor(p), state(unit, p), dropout)
+               : softmax_unit<Isa, Isa::kExp2Degree>(scores(), this->tile_max(), p.count, this->factor(p), state(unit, p), dropout);
   }
 
-  algorithm::KeyRange keys_;
-  int64_t first_ = 0;       // of the key tile under way
-  int64_t next_first_ = 0;  // of the one after it
-  int tile_ = 0;            // the next query tile of it
-  bool loaded_ = false;
-  int score_buffer_ = 0;
-  int turned_block_ = 0;
+  void store(int tile) {
+    float* rows = scratch_ + layout_.values;  // free by now
+    for (int half = 0; half * kUnitRows < this->tile_rows(tile); ++half) {
+      const int unit = tile * kUnitsPerTile + half;
+      float* to = rows + half * kUnitRows * layout_.value_stride;
+      if (started(unit)) {
+        turn_unit_output<Isa>(output(unit), layout_.value_stride, to);
+      } else {
+        for (int64_t i = 0; i < kUnitRows * layout_.value_stride; i += Isa::kLanes) Isa::store(to + i, Isa::zero());
+      }
+    }
+    Base::store(tile, rows);
+  }
+
+  MatrixScratch matrix_;
+  RowPrefetch next_[3];         // the next task's queries, keys and values
+  int next_rows_ = 0;           // of them at a step
+  int word_tiles_;              // of a key or query row
+  uint64_t started_units_ = 0;  // bit per unit: its output holds something
+  uint64_t settled_ = 0;        // bit per unit: all its rows have a finite maximum
 };
 
 template <class Isa, class T>
 void matrix_task(const ForwardCall& call, const TileTask& task, float* scratch) {
-  const TileScratch layout = tile_scratch(*call.problem, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task, true);
+  const MatrixScratch layout = matrix_scratch(*call.problem, Isa::kGroup, call.block_n, call.tiles_per_task);
   MatrixTask<Isa, T>(call, task, scratch, layout).run();
 }
 

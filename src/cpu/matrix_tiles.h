@@ -3,11 +3,10 @@
 
 #include <cstdint>
 
-#include "cpu/tile.h"
+#include "cpu/matrix_operands.h"
 
 namespace fulmen::cpu {
 
-constexpr int kTile = 16;              // rows, and words of a row
 constexpr int kTileBlock = 2 * kTile;  // four sums, 2 x 2 tiles, halve the loads that a product needs
 
 // C = A B or C += A B, a step at a time, so that the tiles' work can be spread among other work. Rows are rounded up to kTileBlock,
@@ -31,10 +30,6 @@ class TileProduct {
   TileProduct() = default;  // of nothing
   explicit TileProduct(const Operands& operands) : o_(operands) {}
 
-  int steps() const {
-    return static_cast<int>(round_up(o_.rows, kTileBlock) / kTileBlock * (round_up(o_.columns, kTileBlock) / kTileBlock) *
-                            (o_.words / kTile));
-  }
   FULMEN_INLINE bool done() const { return row_ >= o_.rows; }
   void finish() {
     while (!done()) step();
@@ -91,42 +86,6 @@ class TileProduct {
   int row_ = 0, column_ = 0, word_ = 0;  // of the next step
 };
 
-// Two products, one after the other.
-template <class Tiles>
-class TileProducts {
- public:
-  TileProducts(const TileProduct<Tiles>& first, const TileProduct<Tiles>& second) : products_{first, second} {}
-  int steps() const { return products_[0].steps() + products_[1].steps(); }
-  FULMEN_INLINE void step() {
-    if (at_ < 2 && products_[at_].done()) ++at_;
-    if (at_ < 2 && products_[at_].done()) ++at_;
-    if (at_ < 2) products_[at_].step();
-  }
-  void finish() {
-    for (TileProduct<Tiles>& product : products_) product.finish();
-  }
-
- private:
-  TileProduct<Tiles> products_[2];
-  int at_ = 0;
-};
-
-// Spreads the steps of products evenly over `slots` slots of something else.
-template <class Tiles>
-class EvenSteps {
- public:
-  EvenSteps(TileProducts<Tiles>& products, int slots) : products_(&products), steps_(products.steps()), slots_(slots) {}
-  FULMEN_INLINE void step() {
-    for (due_ += steps_; due_ >= slots_; due_ -= slots_) products_->step();
-  }
-
- private:
-  TileProducts<Tiles>* products_;
-  int steps_;
-  int slots_;
-  int due_ = 0;
-};
-
 // The epilogue over scores that lie in memory already, [keys][kBlockM].
 template <class Isa, class Epilogue>
 __attribute__((noinline)) void finish_scores(const float* scores, int count, const Epilogue& epilogue) {
@@ -153,18 +112,6 @@ __attribute__((noinline)) void turn_values(const float* panel, int64_t value_str
       Isa::transpose(block);
 #pragma GCC unroll 16
       for (int i = 0; i < kTile; ++i) Isa::store(out + (d + i) * words_stride + word, block[i]);
-    }
-  }
-}
-
-// O^T [value_stride][kBlockM] *= factor, by query.
-template <class Isa>
-__attribute__((noinline)) void rescale_turned(float* turned, int64_t value_stride, int rows, const float* factor) {
-  for (int row = 0; row < rows; row += Isa::kLanes) {
-    const auto f = Isa::load(factor + row);
-    for (int64_t d = 0; d < value_stride; ++d) {
-      float* x = turned + d * kBlockM + row;
-      Isa::store(x, Isa::mul(Isa::load(x), f));
     }
   }
 }

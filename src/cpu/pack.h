@@ -26,9 +26,14 @@ FULMEN_INLINE typename Isa::Vec load_row_words(const T* p, int64_t elements) {
   }
 }
 
-// q rows [rows][dim] -> out [words][kBlockM]; rows up to the next whole vector become zeros.
-template <class Isa, class T>
-__attribute__((noinline)) void pack_queries(const T* q, int64_t stride, int rows, int64_t dim, float* out) {
+// Where word `word` of row `row` lies: [words][kBlockM].
+struct WordRows {
+  FULMEN_INLINE int64_t operator()(int word, int row) const { return static_cast<int64_t>(word) * kBlockM + row; }
+};
+
+// q rows [rows][dim] -> out at the place of each vector of rows, [words][kBlockM]; rows up to the next whole vector become zeros.
+template <class Isa, class T, class Place = WordRows>
+__attribute__((noinline)) void pack_queries(const T* q, int64_t stride, int rows, int64_t dim, float* out, Place place = {}) {
   using Vec = typename Isa::Vec;
   constexpr int kElements = Isa::kLanes * Isa::kGroup;
   const int words = words_of<Isa>(dim);
@@ -49,9 +54,9 @@ __attribute__((noinline)) void pack_queries(const T* q, int64_t stride, int rows
       const int count = words - word < Isa::kLanes ? words - word : Isa::kLanes;
       if (count == Isa::kLanes) {
 #pragma GCC unroll 16
-        for (int i = 0; i < Isa::kLanes; ++i) Isa::store(out + (word + i) * kBlockM + row, block[i]);
+        for (int i = 0; i < Isa::kLanes; ++i) Isa::store(out + place(word + i, row), block[i]);
       } else {
-        for (int i = 0; i < count; ++i) Isa::store(out + (word + i) * kBlockM + row, block[i]);
+        for (int i = 0; i < count; ++i) Isa::store(out + place(word + i, row), block[i]);
       }
     }
   }

@@ -42,6 +42,19 @@ FULMEN_INLINE typename Isa::Vec tanh_from_log2(typename Isa::Vec z) {
   return Isa::sub(Isa::set1(1.0F), Isa::div(Isa::set1(2.0F), Isa::add(Isa::set1(1.0F), Isa::template exp2<5>(limited))));
 }
 
+// A raw product and what is added to it -> the score, of a kind other than plain.
+template <class Isa, ScoreKind kKind>
+FULMEN_INLINE typename Isa::Vec finished_score(typename Isa::Vec raw, typename Isa::Vec extra, const ScoreScale& scale) {
+  typename Isa::Vec score;
+  if constexpr (kKind == ScoreKind::softcap) {
+    const auto t = tanh_from_log2<Isa>(Isa::mul(raw, Isa::set1(scale.tanh_scale)));
+    score = Isa::fused(t, Isa::set1(scale.log2_softcap), extra);
+  } else {
+    score = Isa::fused(raw, Isa::set1(scale.log2_scale), extra);
+  }
+  return Isa::select_minus_infinity(extra, extra, score);
+}
+
 // Rows of memory that will be used soon, fetched a row at a time from within a product's loop, which waits for arithmetic anyway.
 struct RowPrefetch {
   const char* next = nullptr;
@@ -150,8 +163,8 @@ __attribute__((noinline)) void score_tile(const float* panel, int lanes, const f
   }
 }
 
-// Epilogue of S^T = K Q^T, queries in lanes: scores [keys][kBlockM] and each query's maximum. kInPlace: the sums come from there.
-template <class Isa, ScoreKind kKind, bool kInPlace = false>
+// Epilogue of S^T = K Q^T, queries in lanes: scores [keys][kBlockM] and each query's maximum.
+template <class Isa, ScoreKind kKind>
 struct QueryLaneScores {
   ScoreScale scale;
   const float* additive;  // [keys][kBlockM], for other kinds than plain
@@ -178,18 +191,10 @@ struct QueryLaneScores {
       for (int v = 0; v < kVecs; ++v) {
         Vec score = sum[v];
         const int to = key * kBlockM + at_ + v * Isa::kLanes;
-        if constexpr (kKind != ScoreKind::plain) {
-          const Vec extra = Isa::load(tile_.additive + to);
-          if constexpr (kKind == ScoreKind::softcap) {
-            const Vec t = tanh_from_log2<Isa>(Isa::mul(score, Isa::set1(tile_.scale.tanh_scale)));
-            score = Isa::fused(t, Isa::set1(tile_.scale.log2_softcap), extra);
-          } else {
-            score = Isa::fused(score, Isa::set1(tile_.scale.log2_scale), extra);
-          }
-          score = Isa::select_minus_infinity(extra, extra, score);
-        }
+        if constexpr (kKind != ScoreKind::plain)
+          score = finished_score<Isa, kKind>(score, Isa::load(tile_.additive + to), tile_.scale);
         max_[v] = Isa::max(max_[v], score);
-        if constexpr (kKind != ScoreKind::plain || !kInPlace) Isa::store(tile_.scores + to, score);
+        Isa::store(tile_.scores + to, score);
       }
     }
     FULMEN_INLINE void end() {
@@ -266,11 +271,6 @@ struct SoftmaxState {
   float rescale[kBlockM];  // factor for the output of earlier tiles
 };
 
-// What the processor does beside the exponentials, a step at each word of keys: nothing, on vectors.
-struct NothingBeside {
-  FULMEN_INLINE void step() {}
-};
-
 // What dropout multiplies the probabilities with, after they went into the row's sum: nothing, or factors [keys][kBlockM].
 struct NoDropout {
   static constexpr bool kAny = false;
@@ -282,9 +282,9 @@ struct DropoutFactors {
 };
 
 // softmax_tile for kVecs vectors of queries; every pointer is at the first of them.
-template <class Isa, int kDegree, int kVecs, class Dropout, class Beside>
+template <class Isa, int kDegree, int kVecs, class Dropout>
 FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, float factor, float* max, float* sum_out,
-                                float* rescale_out, const float* dropout, Beside& beside) {
+                                float* rescale_out, const float* dropout) {
   using Vec = typename Isa::Vec;
   constexpr int kLanes = Isa::kLanes;
   bool moved = false;
@@ -301,7 +301,6 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
   }
   const Vec f = Isa::set1(factor);
   for (int key = 0; key < keys; key += Isa::kGroup) {
-    beside.step();
     Vec p[Isa::kGroup][kVecs];
 #pragma GCC unroll 2
     for (int i = 0; i < Isa::kGroup; ++i) {
@@ -341,9 +340,9 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
 // Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what turns a stored
 // score into base-2 units. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
 // kDegree: of the exponential's polynomial.
-template <class Isa, int kDegree, class Beside = NothingBeside, class Dropout = NoDropout>
+template <class Isa, int kDegree, class Dropout = NoDropout>
 __attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows, int keys, float factor,
-                                            SoftmaxState& state, Beside beside = {}, Dropout dropout = {}) {
+                                            SoftmaxState& state, Dropout dropout = {}) {
   const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
   bool moved = false;
   int row = 0;
@@ -351,11 +350,11 @@ __attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max
                               __attribute__((always_inline)) { return Dropout::kAny ? dropout.factors + first : nullptr; };
   for (; row + Isa::kSoftmaxVecs * Isa::kLanes <= padded_rows; row += Isa::kSoftmaxVecs * Isa::kLanes) {
     moved |= softmax_rows<Isa, kDegree, Isa::kSoftmaxVecs, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row,
-                                                                    state.sum + row, state.rescale + row, factors_at(row), beside);
+                                                                    state.sum + row, state.rescale + row, factors_at(row));
   }
   for (; row < padded_rows; row += Isa::kLanes) {
     moved |= softmax_rows<Isa, kDegree, 1, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
-                                                    state.rescale + row, factors_at(row), beside);
+                                                    state.rescale + row, factors_at(row));
   }
   return moved;
 }

@@ -26,14 +26,19 @@ bool narrow(const Problem& p, int group) { return (std::max(p.head_dim, p.head_d
 // of L2: both measured best on Zen 5.
 int choose_block_n(const Problem& p, int group) { return narrow(p, group) ? 128 : 64; }
 
-// Query tiles that share a packed key tile: queries and outputs of them all stay in L2.
-int max_tiles_per_task(const Problem& p, int group) { return narrow(p, group) ? 16 : 8; }
+// Query tiles that share a packed key tile: queries and outputs of them all stay in L2, which is large where there are matrix
+// tiles.
+int max_tiles_per_task(const Problem& p, const IsaTable& table) {
+  const int group = table.group[static_cast<int>(p.dtype)];
+  if (table.matrix_tiles && std::max(p.head_dim, p.head_dim_v) <= 64) return 32;
+  return narrow(p, group) ? 16 : 8;
+}
 
 // How the work is cut. Tiles compute the same whatever the cut, so it may depend on the number of threads.
-int choose_tiles_per_task(const Problem& p, int group, int threads) {
+int choose_tiles_per_task(const Problem& p, const IsaTable& table, int threads) {
   const int64_t tiles = (p.seqlen_q + kBlockM - 1) / kBlockM;
   const int64_t heads = p.batch * p.num_heads;
-  int per_task = static_cast<int>(std::clamp<int64_t>(tiles, 1, max_tiles_per_task(p, group)));
+  int per_task = static_cast<int>(std::clamp<int64_t>(tiles, 1, max_tiles_per_task(p, table)));
   while (per_task > 1 && heads * ((tiles + per_task - 1) / per_task) < 4LL * threads) per_task /= 2;
   return per_task;
 }
@@ -49,7 +54,7 @@ class TileRunner final : public Runner {
     call_.block_n = block_n;
     const IsaTable& table = *isa.table;
     const int group = table.group[static_cast<int>(problem.dtype)];
-    call_.tiles_per_task = short_sequence ? 1 : choose_tiles_per_task(problem, group, threads_.num_threads);
+    call_.tiles_per_task = short_sequence ? 1 : choose_tiles_per_task(problem, table, threads_.num_threads);
     const int64_t floats = table.scratch_floats != nullptr ? table.scratch_floats(problem, block_n, call_.tiles_per_task)
                            : short_sequence                ? short_scratch(problem, table.lanes, group).total
                                             : tile_scratch(problem, table.lanes, group, block_n, call_.tiles_per_task).total;

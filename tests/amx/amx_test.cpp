@@ -1,6 +1,7 @@
 // The AMX kernels on emulated tiles, through the registry like any backend. Needs AVX-512 BF16 for what lies between the products.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "cpu/backward_kernel.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/tile_kernel.h"
+#include "reference/float_formats.h"
 #include "support/attention_case.h"
 #include "support/run_kernel.h"
 
@@ -56,10 +58,11 @@ class EmulatedAmx : public ::testing::Test {
   void SetUp() override {
     if (!has_avx512_bf16()) GTEST_SKIP() << "this processor lacks AVX-512 BF16, which the tile kernels need beside the tiles";
   }
-  // Runs every kernel of the backend that takes the case, which is one at least.
-  static void check(CaseSpec spec, Random& random) {
+  // Runs every kernel of the backend that takes the case, which is one at least. change: of the case's inputs.
+  static void check(CaseSpec spec, Random& random, const std::function<void(Case&)>& change = {}) {
     spec.dtype = random.chance(0.5) ? DType::bf16 : DType::fp16;
     Case c(spec, random);
+    if (change) change(c);
     const Problem problem = c.problem();
     const auto all = candidates(problem, "amx_emulated");
     ASSERT_TRUE(all.ok());
@@ -139,6 +142,31 @@ TEST_F(EmulatedAmx, SeveralQueryTilesInATask) {
       spec.scale = 1.0F;                        // maxima move
       spec.lse = variant != 0;
       check(spec, random);
+    }
+  }
+}
+
+// Offsets of the first key tile that the scores of a later one leave far behind, so far that 2^(score - offset) would overflow; and
+// a NaN among them, which the row keeps.
+TEST_F(EmulatedAmx, LaterScoresThatAreMuchLarger) {
+  Random random(6);
+  SCOPED_TRACE(test_seed());
+  for (const int64_t seqlen_q : {5, 32, 90}) {
+    for (const float last : {-300.0F, __builtin_nanf("")}) {
+      CaseSpec spec = two_heads(seqlen_q, 400, 64);
+      spec.lse = seqlen_q != 32;
+      check(spec, random, [last](Case& c) {
+        const Problem p = c.problem();
+        const auto set = [&](int64_t key, float factor) {
+          for (int64_t d = 0; d < p.head_dim; ++d) {
+            const int64_t at = key * p.k.strides[1] + d;
+            reference::store_float(c.tensors.k.data, p.dtype, at, factor * reference::load_float(c.tensors.k.data, p.dtype, at));
+          }
+        };
+        set(200, 30);
+        set(333, 100);
+        set(399, last);
+      });
     }
   }
 }

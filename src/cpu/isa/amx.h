@@ -56,12 +56,29 @@ struct AmxFp16Instructions : AmxInstructions {
 template <class Tiles>
 struct Amx : Avx512Bf16 {
   using TileInstructions = Tiles;
+  static constexpr float kLargestWord = 0x1.FEp127F;
+
+  // Rounding to bf16 is left to the exponential's polynomial, which adds half a unit of the last place: the upper half of the
+  // result is then what is nearest. (Conversions take two cycles each.)
+  static constexpr bool kRoundsExp2 = true;
+  template <int kCount>
+  static __attribute__((always_inline)) void exp2_to_round(Vec (&x)[kCount]) {
+    Avx512::exp2<kExp2Degree>(x, 1.0F + 0x1p-8F);
+  }
+  // Words (upper half of a, upper half of b).
+  static Vec upper_halves(Vec a, Vec b) {
+    const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
+    return _mm512_castsi512_ps(_mm512_mask_blend_epi16(0xAAAAAAAA, low, _mm512_castps_si512(b)));
+  }
+  static Vec ones() { return _mm512_castsi512_ps(_mm512_set1_epi32(0x3F803F80)); }  // words (1, 1)
 };
 
 // Words of fp16; the probabilities are rounded to it.
 template <class Tiles>
 struct AmxFp16 : Avx512Bf16 {
   using TileInstructions = Tiles;
+  static constexpr float kLargestWord = 65504;
+  static constexpr bool kRoundsExp2 = false;
   static constexpr int kExp2Degree = 5;
 
   static Vec pack_pair(Vec a, Vec b) {

@@ -53,8 +53,9 @@ struct Avx512 {
 
   // 2^x; 0 for -inf. x = n + f with n = floor(x): scalef multiplies by 2^floor(x), and both it and reduce run beside the FMA units.
   // Several vectors go through each step together: their chains of dependent instructions hide each other's latency.
+  // constant: of the polynomial, 1.
   template <int kDegree = kExp2Degree, int kCount>
-  static __attribute__((always_inline)) void exp2(Vec (&x)[kCount]) {
+  static __attribute__((always_inline)) void exp2(Vec (&x)[kCount], float constant = 1.0F) {
     constexpr const float* kC = algorithm::Exp2OnUnit<kDegree>::kCoefficients;
     Vec f[kCount], p[kCount];
 #pragma GCC unroll 8
@@ -64,7 +65,7 @@ struct Avx512 {
 #pragma GCC unroll 8
     for (int power = kDegree - 2; power >= 0; --power) {
 #pragma GCC unroll 8
-      for (int i = 0; i < kCount; ++i) p[i] = fma(p[i], f[i], set1(kC[power]));
+      for (int i = 0; i < kCount; ++i) p[i] = fma(p[i], f[i], set1(power == 0 ? constant : kC[power]));
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
