@@ -171,6 +171,10 @@ TEST_P(GpuBackward, ShortSequences) {
     s.bias_broadcast = {true, random.chance(0.5), over_queries};
     check();
   }
+  // Where tiles are full four neighbours are added at once: with as few as these, not by all lanes.
+  s.seqlen_q = s.seqlen_k = random.pick({32, 64});
+  s.bias_broadcast = {true, true, true};
+  check();
 }
 
 TEST_P(GpuBackward, LengthsOfZeroAndOne) {
