@@ -1,10 +1,12 @@
 // Adds the parts of the bias's gradient in a fixed order: some lanes an element, each every so many parts, as all of these are on
-// their way at once then.
+// their way at once then. Where a row is known to be whole, a lane adds four neighbours.
 #include "backward_bias.h"
 
 namespace fulmen::kernels {
 
-constexpr int kLanesOfSum = 4, kElementsOfGroup = kWorkgroup / kLanesOfSum;
+constexpr int kLanesOfSum = 4, kWidth = kWholeTiles ? 4 : 1;
+constexpr int kElementsOfGroup = kWorkgroup / kLanesOfSum * kWidth;
+static_assert(kLdsBytes == 4 * kLanesOfSum * kElementsOfGroup, "backward_bias_sum: the host reserves LDS for each lane's sums");
 
 // Where an element is. Divisions of 64 bits take longer than all else.
 struct BiasPlace {
@@ -21,46 +23,63 @@ struct BiasPlace {
   }
 };
 
+using Neighbours = Words<kWidth>;
+
 // Every so many terms from the share's first on: term(m) is in memory.
 template <class Term>
-FULMEN_DEVICE float sum_of_terms(int terms, int share, const Term& term) {
+FULMEN_DEVICE Neighbours sum_of_terms(int terms, int share, const Term& term) {
   constexpr int kAtOnce = 8;
-  float sum = 0;
+  float sum[kWidth] = {};
   for (int n = share; n < terms; n += kAtOnce * kLanesOfSum) {
-    float some[kAtOnce];
+    Neighbours some[kAtOnce];
 #pragma unroll
     for (int t = 0; t < kAtOnce; ++t) {
       const int m = n + t * kLanesOfSum;
-      some[t] = m < terms ? global_load(term(m)) : 0.0F;
+      some[t] = m < terms ? global_load(reinterpret_cast<const Neighbours*>(term(m))) : Neighbours{};
     }
 #pragma unroll
-    for (int t = 0; t < kAtOnce; ++t) sum += some[t];
+    for (int t = 0; t < kAtOnce; ++t) {
+#pragma unroll
+      for (int w = 0; w < kWidth; ++w) sum[w] += bits_float(some[t].word[w]);
+    }
   }
-  return sum;
+  Neighbours sums;
+#pragma unroll
+  for (int w = 0; w < kWidth; ++w) sums.word[w] = float_bits(sum[w]);
+  return sums;
 }
 
 FULMEN_DEVICE void backward_bias_sum(const BackwardArguments& a) {
-  follow_predecessors();
   const BiasShape shape = BiasShape::of(a, kBlockM);
-  const Int64 rows = shape.over_queries ? 1 : a.seqlen_q, all = shape.batches * shape.heads * rows * a.seqlen_k;
-  const int element = thread_id() % kElementsOfGroup, share = thread_id() / kElementsOfGroup;
-  const Int64 asked = workgroup_id() * kElementsOfGroup + element;
-  const BiasPlace place = BiasPlace::of(asked < all ? asked : all - 1, rows, a.seqlen_k, all);
-  const Int64 part_floats = shape.batches * shape.heads * shape.rows * a.seqlen_k;
-  const float* from = a.bias_partials + (place.batch_head * shape.rows + place.i) * a.seqlen_k + place.j;
-  float sum = 0;
+  const Int64 columns = kWholeTiles ? kBlockN : a.seqlen_k;
+  const Int64 rows = shape.over_queries ? 1
+                     : kWholeTiles      ? kBlockM
+                                        : a.seqlen_q,
+              all = shape.batches * shape.heads * rows * columns;
+  const Int64 first = workgroup_id() * kElementsOfGroup;
+  const auto clamped = [&](Int64 element) { return element < all ? element : all - kWidth; };
+  const int group = thread_id() % (kElementsOfGroup / kWidth), share = thread_id() / (kElementsOfGroup / kWidth);
+  const Int64 part_floats = shape.batches * shape.heads * (shape.over_queries ? kBlockM : rows) * columns;
+  const Int64 added = clamped(first + kWidth * group);
+  const float* from = a.bias_partials + added;
+  follow_predecessors(reinterpret_cast<unsigned long long>(from));
+  Neighbours sums;
   if (!shape.over_queries) {
-    sum = sum_of_terms(a.bias_parts, share, [&](int m) { return from + m * part_floats; });
+    sums = sum_of_terms(a.bias_parts, share, [&](int m) { return from + m * part_floats; });
   } else {
-    const int added = static_cast<int>(shape.rows);
-    sum =
-        sum_of_terms(a.bias_parts * added, share, [&](int m) { return from + (m / added * part_floats + m % added * a.seqlen_k); });
+    const BiasPlace place = BiasPlace::of(added, rows, columns, all);
+    from = a.bias_partials + place.batch_head * kBlockM * columns + place.j;
+    sums = sum_of_terms(a.bias_parts * kBlockM, share,
+                        [&](int m) { return from + (m / kBlockM * part_floats + m % kBlockM * columns); });
   }
-  lds_store(4 * thread_id(), sum);
+  lds_store(4 * (share * kElementsOfGroup + kWidth * group), sums);
   barrier();
-  if (share != 0 || asked >= all) return;
+  const int element = thread_id();
+  if (element >= kElementsOfGroup || first + element >= all) return;
+  float sum = 0;
 #pragma unroll
-  for (int n = 1; n < kLanesOfSum; ++n) sum += lds_load<float>(4 * (thread_id() + n * kElementsOfGroup));
+  for (int n = 0; n < kLanesOfSum; ++n) sum += lds_load<float>(4 * (element + n * kElementsOfGroup));
+  const BiasPlace place = BiasPlace::of(first + element, rows, columns, all);
   auto* to =
       const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, place.batch_head / shape.heads, place.i, place.batch_head % shape.heads));
   global_store(to + place.j, from_float<BiasGradient>(sum));

@@ -11,7 +11,8 @@
 //   recompute(x, when)                       x; what follows from it need not stay in registers either. Without `when`:
 //                                            computed anew wherever the code is run
 //   barrier()                                of the workgroup; LDS written before is read after
-//   follow_predecessors()                    a kernel that may be launched early begins with it (gpu/driver.h)
+//   follow_predecessors(addresses)           what a kernel that may be launched early does before it reads memory (gpu/driver.h).
+//                                            `addresses`: a number, not 0, that is known when all that can be computed before is
 //   wave_barrier()                           NVIDIA: the same of a wave
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches

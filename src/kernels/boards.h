@@ -51,8 +51,9 @@ class TensorCopies {
         lds_store(to + n * kRows * SwizzledRows<kDims>::kPitch, load_piece(from, 0, 8));
       }
     }
-    from_ += step_;
+    if constexpr (kBuffers > 1) from_ += step_;
   }
+  FULMEN_DEVICE unsigned long long address() const { return reinterpret_cast<unsigned long long>(from_); }
 
  private:
   static constexpr int kLanes = lanes_of_row(kDims), kRows = kWorkgroup / kLanes;
@@ -68,12 +69,15 @@ class TensorCopies {
 // The workgroup's boards on their way, one after the other: first what scores need.
 class BoardCopies {
  public:
-  FULMEN_DEVICE BoardCopies(const ForwardArguments& a, int batch, int head)
+  FULMEN_DEVICE BoardCopies(const ForwardArguments& a, unsigned batch, unsigned head, unsigned kv_head)
       : q_(at<Element>(a.q, batch, 0, head), a.q.row, a.runs * a.q.batch),
-        k_(at<Element>(a.k, batch, 0, head / a.group_size), a.k.row, a.runs * a.k.batch),
-        v_(at<Element>(a.v, batch, 0, head / a.group_size), a.v.row, a.runs * a.v.batch),
+        k_(at<Element>(a.k, batch, 0, kv_head), a.k.row, a.runs * a.k.batch),
+        v_(at<Element>(a.v, batch, 0, kv_head), a.v.row, a.runs * a.v.batch),
         // Elements of 16 bits, whichever they are.
         bias_(reinterpret_cast<const Element*>(at<BiasElement>(a.bias, batch, 0, head)), a.bias.row, a.runs * a.bias.batch) {}
+  FULMEN_DEVICE unsigned long long addresses() const {
+    return q_.address() | k_.address() | v_.address() | (kBiasWithBoard ? bias_.address() : 0);
+  }
   FULMEN_DEVICE void fetch(int at) {
     q_.fetch(at);
     k_.fetch(at + kBoards.k_at);
@@ -162,8 +166,9 @@ class OutputRows {
         }
       }
     }
-    to_ += step_;
+    if constexpr (kBuffers > 1) to_ += step_;
   }
+  FULMEN_DEVICE unsigned long long address() const { return reinterpret_cast<unsigned long long>(to_); }
 
  private:
   static constexpr int kLanes = lanes_of_row(kHeadDim), kRows = kWaveSize / kLanes;
@@ -202,18 +207,25 @@ FULMEN_DEVICE void finish(const ForwardArguments& a, unsigned lane, int batch, i
   output_rows.store(at, row);
 }
 
+// The same in all lanes. A shuffle that says so takes longer than it gains where a workgroup has one board.
+FULMEN_DEVICE unsigned own_number(unsigned x) { return kBuffers == 1 ? x : static_cast<unsigned>(broadcast(static_cast<int>(x))); }
+
 FULMEN_DEVICE void boards(const ForwardArguments& a) {
-  follow_predecessors();
+  if constexpr (kBuffers > 1) follow_predecessors();  // it is not launched early
   const auto id = static_cast<unsigned>(workgroup_id()), heads = static_cast<unsigned>(a.num_heads);
-  const int head = broadcast(static_cast<int>(id % heads)), first = broadcast(static_cast<int>(id / heads));
+  const unsigned head = own_number(id % heads), first = own_number(id / heads);
+  const unsigned kv_head = a.group_size == 1 ? head : head / static_cast<unsigned>(a.group_size);  // the division takes long
   const int row = 16 * wave_id();
-  BoardCopies copies(a, first, head);
+  BoardCopies copies(a, first, head, kv_head);
+  // What is known without memory is computed before the wait; with 32 dims what follows it is the faster for less of that.
+  const auto output_rows_of = [&] { return OutputRows(a, static_cast<int>(first), static_cast<int>(head), row); };
+  if constexpr (kBuffers == 1) follow_predecessors(copies.addresses() | (kHeadDim > 32 ? output_rows_of().address() : 0));
   copies.fetch(0);
-  OutputRows output_rows(a, first, head, row);
+  OutputRows output_rows = output_rows_of();
   ScoreBias bias;
-  bias.hold(a, first, head, row);
+  bias.hold(a, static_cast<int>(first), static_cast<int>(head), row);
   int at = 0;  // the current buffer
-  for (int batch = first; batch < a.batch; batch += a.runs) {
+  for (int batch = static_cast<int>(first); kBuffers == 1 || batch < a.batch; batch += a.runs) {
     copy_wait<kBuffers == 1 ? 1 : 0>();
     barrier();
     if (kBuffers == 2 && a.batch - batch > a.runs) copies.fetch(kBoards.buffer_bytes - at);
@@ -239,8 +251,9 @@ FULMEN_DEVICE void boards(const ForwardArguments& a) {
         multiply_output<Element>(out[d], p, Rows::values(lane, at + kBoards.v_at, f, d));
       }
     }
-    finish(a, lane, batch, head, at, row, rows, out, output_rows);
-    if constexpr (kBuffers == 2) at = kBoards.buffer_bytes - at;
+    finish(a, lane, batch, static_cast<int>(head), at, row, rows, out, output_rows);
+    if constexpr (kBuffers == 1) return;
+    at = kBoards.buffer_bytes - at;
   }
 }
 

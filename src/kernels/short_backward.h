@@ -15,9 +15,24 @@
 
 namespace fulmen::kernels {
 
+// Rows of a held bias go to LDS as they are in memory.
+constexpr bool kCopiesBias = kBiasInLds && kWholeTiles && kWholeBias;
+
 // The bias of a wave's scores, where all batches of a run have the same; else each tile's is loaded when it is needed.
 class ScoreBias {
  public:
+  // All rows of the head, on their way with the first board.
+  FULMEN_DEVICE static void copy(const BackwardArguments& a, int batch, int head) {
+#if defined(FULMEN_TARGET_SM80)
+    constexpr int kLanes = kBlockN / 8, kRows = kWorkgroup / kLanes;
+    const int lane_row = thread_id() / kLanes, piece = thread_id() % kLanes;
+    const BiasElement* from = at<BiasElement>(a.bias, batch, lane_row, head) + 8 * piece;
+#pragma unroll
+    for (int n = 0; n < kBlockM; n += kRows) {
+      copy_async_16(kShort.bias_at + (lane_row + n) * kShort.turned_pitch + 16 * piece, from + n * a.bias.row, true);
+    }
+#endif
+  }
   FULMEN_DEVICE void hold(const BackwardArguments& a, int batch, int head, int row) {
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
@@ -245,6 +260,10 @@ template <class T>
 FULMEN_DEVICE Words<2> paired_outputs(const float (&)[kElements], int, float);
 #endif
 
+// Or they go through LDS, 16 bytes a lane: through what the board's keys and values leave free, where the next board has a
+// buffer of its own.
+constexpr bool kOutputsThroughLds = kPairsOutputs && kBuffers == 2;
+
 // A wave's share of a gradient: kRowTiles x 16 rows from `row` on.
 template <int kDims, int kRowTiles>
 struct GradientShare {
@@ -265,6 +284,36 @@ struct GradientShare {
       for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(sum[t][d], factor[t], values);
       if (d % 2 == 1) schedule_fence();
     }
+  }
+  // By way of LDS [16][kDims] at `at`, which is the wave's own.
+  FULMEN_DEVICE void store_through(int at, const Board& board, Int64 end, int dims, float scale) const {
+#if defined(FULMEN_TARGET_SM80)
+    using Rows = SwizzledRows<kDims>;
+    constexpr int kLanes = kDims <= 32 ? 4 : kDims <= 64 ? 8 : kDims <= 128 ? 16 : 32, kRows = kWaveSize / kLanes;
+    const unsigned lane = own_lane();
+    const int lane_row = static_cast<int>(lane / kLanes), piece = static_cast<int>(lane % kLanes);
+    const int stride = static_cast<int>(board.stride);  // whole rows are near
+    auto* to = const_cast<Element*>(board.first) + ((row + lane_row) * stride + 8 * piece);
+    const bool some = 8 * piece < kDims && (kExactDims || 8 * piece < dims);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      wave_barrier();
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        Words<4> words;
+#pragma unroll
+        for (int w = 0; w < 4; ++w) words.word[w] = pack<Element>(sum[t][d][2 * w] * scale, sum[t][d][2 * w + 1] * scale);
+        Rows::leave(lane, at, 0, d, words);
+      }
+      wave_barrier();
+#pragma unroll
+      for (int n = 0; n < 16; n += kRows) {
+        if (!some || !(kWholeTiles || row + 16 * t + n + lane_row < end)) continue;
+        const auto words = lds_load<Words<4> >(at + Rows::place(n + lane_row, 16 * piece));
+        global_store(reinterpret_cast<Words<4>*>(to + (16 * t + n) * stride), words);
+      }
+    }
+#endif
   }
   FULMEN_DEVICE void store(const Board& board, Int64 end, int dims, float scale) const {
     const int first = kPairsOutputs ? paired_column() : output_column(0);
@@ -296,10 +345,21 @@ struct GradientShare {
   }
 };
 
+// A gradient to memory, where LDS at `free_at` holds [kBlockM][kDims] that nobody needs any more.
+template <int kDims, int kRowTiles>
+FULMEN_DEVICE void give(const GradientShare<kDims, kRowTiles>& share, int free_at, const Board& board, Int64 end, int dims,
+                        float scale) {
+  if constexpr (kOutputsThroughLds) {
+    share.store_through(free_at + 16 * wave_id() * 2 * kDims, board, end, dims, scale);
+  } else {
+    share.store(board, end, dims, scale);
+  }
+}
+
 // dk or dv, by half of the waves: of the columns of what is at turned_at, and the queries' rows.
 template <int kDims, class Tile>
 FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned lane, int turned_at, int at, int values_at,
-                                 const Board& board, int dims, float scale) {
+                                 int free_at, const Board& board, int dims, float scale) {
   constexpr int kRowTiles = kTiles < 2 ? 1 : 2;
   GradientShare<kDims, kRowTiles> share{16 * kRowTiles * wave};
 #pragma unroll
@@ -307,7 +367,7 @@ FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned 
     share.template add<Tile>(lane, at, values_at, f,
                              [&](int tile) { return turned_operand<kShort.turned_pitch>(lane, turned_at, f, tile); });
   }
-  share.store(board, a.seqlen_k, dims, scale);
+  give(share, free_at, board, a.seqlen_k, dims, scale);
 }
 
 FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
@@ -327,15 +387,19 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
   QueryLse next_lse;
   ScoreBias bias;
   Scores dbias = {};
+  if constexpr (kCopiesBias) ScoreBias::copy(arguments(), first, head);
   if constexpr (!kFetchLate) {
     fetch_keys(first, 0);
     fetch_queries(first, 0);
   }
   next_lse.load(arguments(), first, head, row);
-  if constexpr (kHoldsBias) bias.hold(arguments(), first, head, row);
+  if constexpr (kHoldsBias && !kCopiesBias) bias.hold(arguments(), first, head, row);
   int at = 0;  // the current buffer
   for (int batch = first; batch < last; ++batch) {
     const bool more = batch + 1 < last;
+    const auto load_next_lse = [&] {
+      if (more) next_lse.load(arguments(), batch + 1, head, row);
+    };
     if constexpr (kFetchLate) {
       fetch_keys(batch, 0);
       fetch_queries(batch, 0);
@@ -349,7 +413,8 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
       }
     }
     const QueryLse lse = next_lse;
-    if (more) next_lse.load(arguments(), batch + 1, head, row);
+    // Early where few registers are left after the scores.
+    if constexpr (!kCopiesToLds) load_next_lse();
 
     Scores weight = {}, gradient = {};
     {
@@ -371,6 +436,8 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
       score_gradients(a, batch, head, own_lane(), row, numbers, bias, weight, gradient, dbias);
       if constexpr (!kReadsOut) subtract_deltas(dlse, weight, gradient, dbias);
     }
+    // Else after dlse has come: a wait for it would be one for both.
+    if constexpr (kCopiesToLds) load_next_lse();
     if constexpr (kGivesDbias && kBatchDbias) {
       BiasPart(arguments(), run, batch, head).store(arguments(), row, dbias);
 #pragma unroll
@@ -391,16 +458,20 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
         store_turned<Element, kShort.turned_pitch>(lane, kShort.gradients_at, wave, f, gradient[f]);
       }
     }
+    GradientShare<kHeadDim, 1> dq{row};
+    const auto give_dq = [&] {
+      const BackwardArguments& a = arguments();
+      give(dq, at, Board::of(a.dq, batch, head), a.seqlen_q, a.head_dim, a.softmax_scale);
+    };
     if constexpr (kGivesDq) {
-      GradientShare<kHeadDim, 1> dq{row};
 #pragma unroll
       for (int f = 0; f < kTiles; ++f) {
         dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, f, [&](int) { return to_operand<Element>(gradient[f]); });
       }
-      const BackwardArguments& a = arguments();
-      dq.store(Board::of(a.dq, batch, head), a.seqlen_q, a.head_dim, a.softmax_scale);
+      if constexpr (!kOutputsThroughLds) give_dq();
     }
     barrier();
+    if constexpr (kGivesDq && kOutputsThroughLds) give_dq();
     if constexpr (kFetchHalves) {
       if (more) fetch_keys(batch + 1, 0);
     }
@@ -408,13 +479,14 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
       if constexpr (kGivesDv) {
         const BackwardArguments& a = arguments();
         give_key_rows<kHeadDimV, DoutTile>(a, wave, lane, kShort.weights_at, at + kShort.dout_at, at + kShort.dout_values_at,
-                                           Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
+                                           at + kShort.v_at, Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
       }
     } else {
       if constexpr (kGivesDk) {
         const BackwardArguments& a = arguments();
         give_key_rows<kHeadDim, QueriesTile>(a, wave - kWaves / 2, lane, kShort.gradients_at, at + kShort.q_at,
-                                             at + kShort.q_values_at, Board::of(a.dk, batch, head), a.head_dim, a.softmax_scale);
+                                             at + kShort.q_values_at, at, Board::of(a.dk, batch, head), a.head_dim,
+                                             a.softmax_scale);
       }
     }
     if constexpr (kBuffers == 2) {

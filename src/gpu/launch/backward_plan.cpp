@@ -6,9 +6,10 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kHelperLanes = 128;
-constexpr int kLanesOfRow = 8;  // kernels/backward_rows.h
-constexpr int kLanesOfSum = 4;  // kernels/backward_bias_sum.h
+constexpr int kLanesOfRow = 8;                       // kernels/backward_rows.h
+constexpr int64_t kLanesOfSum = 4, kWidthOfSum = 4;  // kernels/backward_bias_sum.h
 constexpr int kSinkLanes = 256;
+constexpr int64_t kShortRun = 4;  // batches: longer ones lose by an early start (docs/performance/nvidia.md)
 
 // How many scores an element of dbias is the sum of, in terms of tiles.
 struct BiasSums {
@@ -88,17 +89,18 @@ void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
   if (parts == 1 && !sums.over_queries) return;
   plan_.bias_partial_floats = round_up(parts * bias_part_floats(p_, sums, s.block_m), 16);
   const int64_t rows = sums.over_queries ? 1 : p_.seqlen_q;
-  constexpr int64_t kElements = kHelperLanes / kLanesOfSum;
+  const int64_t elements = kHelperLanes / kLanesOfSum * (s.whole_tiles ? kWidthOfSum : 1);
   Specialisation sum = beside(s, "backward_bias_sum.h", kHelperLanes);
-  sum.lds_bytes = static_cast<int>(sizeof(float)) * kHelperLanes;
-  plan_.launches.push_back({sum, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, kElements), true});
+  sum.whole_tiles = s.whole_tiles;
+  sum.lds_bytes = static_cast<int>(static_cast<int64_t>(sizeof(float)) * kLanesOfSum * elements);
+  plan_.launches.push_back({sum, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, elements), true});
 }
 
 void BackwardPlan::add_runs(Specialisation s, int64_t run_batches) {
   const int64_t runs = (p_.batch + run_batches - 1) / run_batches;
   plan_.arguments.run_batches = static_cast<int>(run_batches);
   if (p_.dbias.present) s.bias_gradient = static_cast<int>(p_.dbias.dtype);
-  plan_.launches.push_back({s, runs * p_.num_heads});
+  plan_.launches.push_back({s, runs * p_.num_heads, run_batches <= kShortRun});
   if (!p_.dbias.present) return;
   // A part a run, and a head, that dbias is summed over.
   const BiasSums sums(p_, s.block_m);

@@ -16,7 +16,7 @@ static const EmulatorApi* emulator;
 
 constexpr int kWaveSize = FULMEN_WAVE_SIZE;
 
-FULMEN_DEVICE void follow_predecessors() { emulator->follow_predecessors(); }
+FULMEN_DEVICE void follow_predecessors(unsigned long long /*addresses*/ = 1) { emulator->follow_predecessors(); }
 
 // Where a verb was called. Verbs take it as their last, defaulted argument.
 struct Position {

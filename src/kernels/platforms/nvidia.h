@@ -10,9 +10,10 @@
 
 // Launch::starts_early: here workgroups wait for the work ahead of them in the stream, and what it wrote. Then those of the next
 // kernel may come.
-FULMEN_DEVICE void follow_predecessors() {
+FULMEN_DEVICE void follow_predecessors(unsigned long long addresses = 1) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  // By its operand the instruction stays behind what computes that: ptxas moves it to the kernel's first instructions else.
+  asm volatile("{\n.reg .pred some;\nsetp.ne.u64 some, %0, 0;\n@some griddepcontrol.wait;\n}" ::"l"(addresses) : "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
