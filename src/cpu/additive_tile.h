@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "algorithm/online_softmax.h"
 #include "cpu/finish_rows.h"
 #include "cpu/pack.h"
 #include "cpu/storage.h"

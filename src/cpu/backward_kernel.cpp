@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "algorithm/online_softmax.h"
 #include "cpu/backward_call.h"
 #include "cpu/isa_support.h"
 #include "cpu/sequence_tasks.h"

@@ -1,6 +1,7 @@
 // The steps of the backward pass, as the kernel's runner asks for them.
 #pragma once
 
+#include "algorithm/online_softmax.h"
 #include "cpu/backward_bias.h"
 #include "cpu/backward_call.h"
 #include "cpu/backward_task.h"

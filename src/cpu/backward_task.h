@@ -16,7 +16,10 @@
 #include "cpu/dropout_tile.h"
 #include "cpu/finish_rows.h"
 #include "cpu/matrix_backward.h"
+#include "cpu/output_product.h"
 #include "cpu/pack.h"
+#include "cpu/row_prefetch.h"
+#include "cpu/score_product.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
 

@@ -6,6 +6,7 @@
 
 #include "cpu/finish_rows.h"
 #include "cpu/pack.h"
+#include "cpu/row_prefetch.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {

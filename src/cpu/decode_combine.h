@@ -1,6 +1,7 @@
 // The end of decode: the splits of the keys become one result.
 #pragma once
 
+#include "algorithm/online_softmax.h"
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"

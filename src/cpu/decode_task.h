@@ -10,6 +10,7 @@
 // Products keep head_dim in lanes; scores are [slots][keys] with every query row of every head in a slot of its own.
 #pragma once
 
+#include "algorithm/online_softmax.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
 #include "cpu/row_scores.h"

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "algorithm/online_softmax.h"
 #include "cpu/instruction_sets.h"
 #include "fulmen/backend.h"
 

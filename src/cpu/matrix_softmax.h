@@ -6,7 +6,9 @@
 
 #include <cstdint>
 
+#include "algorithm/online_softmax.h"
 #include "cpu/matrix_operands.h"
+#include "cpu/tile.h"
 
 namespace fulmen::cpu {
 

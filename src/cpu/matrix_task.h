@@ -5,6 +5,7 @@
 #include "cpu/forward_task.h"
 #include "cpu/matrix_product.h"
 #include "cpu/matrix_softmax.h"
+#include "cpu/row_prefetch.h"
 
 namespace fulmen::cpu {
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "algorithm/key_range.h"
+#include "algorithm/online_softmax.h"
 #include "cpu/key_rows.h"
 #include "cpu/tile.h"
 

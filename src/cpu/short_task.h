@@ -5,10 +5,14 @@
 // only K is transposed. A row's max and sum cross lanes, four rows at a time.
 #pragma once
 
+#include "algorithm/online_softmax.h"
 #include "cpu/finish_rows.h"
 #include "cpu/forward_call.h"
+#include "cpu/output_product.h"
 #include "cpu/pack.h"
+#include "cpu/row_prefetch.h"
 #include "cpu/row_scores.h"
+#include "cpu/score_product.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
 

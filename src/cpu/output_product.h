@@ -1,0 +1,155 @@
+// The second product of the tile algorithm, and where its sums go.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/row_prefetch.h"
+#include "cpu/tile.h"
+
+namespace fulmen::cpu {
+
+// How P lies in memory: the distance in words between query rows, and between words of keys.
+struct QueriesInLanes {
+  static constexpr int kRowStride = 1;
+  static constexpr int kWordStride = kBlockM;
+};
+struct KeysInLanes {
+  static constexpr int kRowStride = kBlockM;
+  static constexpr int kWordStride = 1;
+};
+
+// Where the second product goes: what a block's sums start from, and what is done with them.
+enum class OutputKind {
+  first,       // output = P V
+  accumulate,  // output += P V
+  rescale,     // output = rescale * output + P V
+};
+
+// Into the scratch tile [rows][stride], for later tiles of keys.
+template <class Isa, OutputKind kKind>
+struct ScratchOutput {
+  float* out;
+  int64_t stride;
+  const float* rescale;  // [rows], for kind rescale
+
+  template <int kRows>
+  FULMEN_INLINE void begin(int /*column*/) const {}
+  FULMEN_INLINE typename Isa::Vec start(int row, int column) const {
+    if constexpr (kKind == OutputKind::first) return Isa::zero();
+    const auto old = Isa::load(out + row * stride + column);
+    if constexpr (kKind == OutputKind::rescale) return Isa::mul(old, Isa::broadcast(rescale + row));
+    return old;
+  }
+  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const { Isa::store(out + row * stride + column, sum); }
+};
+
+// Normalised and rounded, straight into the caller's tensor, for rows whose keys all lie in this tile. kStreams: past the caches;
+// then every row begins and ends at a cache line.
+template <class Isa, class T, bool kStreams>
+struct FinalOutput {
+  T* out;
+  int64_t stride;
+  const float* factor;  // [rows]
+  int rows;             // rows from here on are padding and not written
+  int dim;              // columns likewise
+  RowPrefetch* ahead;   // three of them
+
+  template <int kRows>
+  FULMEN_INLINE void begin(int column) const {
+    if (column > 0) return;
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; ++i) ahead[i].template short_rows<Isa, kRows>();
+  }
+  FULMEN_INLINE typename Isa::Vec start(int /*row*/, int /*column*/) const { return Isa::zero(); }
+  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const {
+    if (row >= rows) return;
+    if (column == 0) {
+#pragma GCC unroll 3
+      for (int i = 0; i < 3; ++i) ahead[i].template long_row<Isa>();
+    }
+    const auto x = Isa::mul(sum, Isa::broadcast(factor + row));
+    if constexpr (kStreams) {
+      Isa::stream_from_float(out + row * stride + column, x);
+    } else if (column + Isa::kLanes <= dim) {
+      Isa::store_from_float(out + row * stride + column, x);
+    } else {
+      Isa::store_from_float(out + row * stride + column, x, dim - column);
+    }
+  }
+};
+
+// One register block of O: kRows query rows x kVecs vectors of V's head_dim.
+template <class Isa, class P, int kVecs, int kRows, class Output>
+FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
+                                const float* v,  // [words][v_stride], at the first of the columns
+                                int64_t v_stride, int words, const Output& output, int row, int column) {
+  using Vec = typename Isa::Vec;
+  output.template begin<kRows>(column);
+  Vec sum[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kVecs; ++c) sum[r][c] = output.start(row + r, column + c * Isa::kLanes);
+  }
+  for (int w = 0; w < words; ++w, p += P::kWordStride, v += v_stride) {
+    Vec value[kVecs];
+#pragma GCC unroll 8
+    for (int c = 0; c < kVecs; ++c) value[c] = Isa::load(v + c * Isa::kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec probability = Isa::broadcast(p + r * P::kRowStride);
+#pragma GCC unroll 8
+      for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::dot(sum[r][c], value[c], probability);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kVecs; ++c) output.end(row + r, column + c * Isa::kLanes, sum[r][c]);
+  }
+}
+
+template <class Isa, class P, int kVecs, class Output>
+FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words, int rows, const Output& output,
+                                  int column) {
+  constexpr int kRows = kVecs < 3 ? Isa::kPvRowsNarrow : Isa::kPvRows;
+  // Sixes and fours make every multiple of 4: no row lies beyond the tile, whose rows are one.
+  constexpr int kLastRows = kRows == 6 ? 4 : kRows;
+  static_assert(kBlockM % kLastRows == 0, "rows of the last register block must divide the tile");
+  int row = 0;
+  if constexpr (kRows == 6) {
+    for (int left = static_cast<int>(round_up(rows, kLastRows)); left >= kRows && left != 2 * kLastRows;
+         left -= kRows, row += kRows) {
+      output_block<Isa, P, kVecs, kRows>(p + row * P::kRowStride, v + column, v_stride, words, output, row, column);
+    }
+  }
+  for (; row < rows; row += kLastRows) {
+    output_block<Isa, P, kVecs, kLastRows>(p + row * P::kRowStride, v + column, v_stride, words, output, row, column);
+  }
+}
+
+// O tile from P and the V panel [words][v_stride]; v_stride is head_dim_v rounded up to whole vectors. Rows are computed up to a
+// whole register block.
+template <class Isa, class P, class Output>
+__attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride, int words, int rows,
+                                           const Output& output) {
+  const int vecs = static_cast<int>(v_stride / Isa::kLanes);
+  // Even blocks: 6 vectors go as 3 + 3, not 4 + 2, which keeps every block's ratio of products to loads high.
+  const int blocks = (vecs + Isa::kPvVecs - 1) / Isa::kPvVecs;
+  for (int block = 0, done = 0; block < blocks; ++block) {
+    const int count = (vecs - done + (blocks - block) - 1) / (blocks - block);
+    const int column = done * Isa::kLanes;
+    if (Isa::kPvVecs >= 4 && count == 4) {
+      output_columns<Isa, P, 4>(p, v, v_stride, words, rows, output, column);
+    } else if (Isa::kPvVecs >= 3 && count == 3) {
+      output_columns<Isa, P, 3>(p, v, v_stride, words, rows, output, column);
+    } else if (count == 2) {
+      output_columns<Isa, P, 2>(p, v, v_stride, words, rows, output, column);
+    } else {
+      output_columns<Isa, P, 1>(p, v, v_stride, words, rows, output, column);
+    }
+    done += count;
+  }
+}
+
+}  // namespace fulmen::cpu

@@ -1,0 +1,180 @@
+// The first product of the tile algorithm, and its epilogues.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/row_prefetch.h"
+#include "cpu/tile.h"
+
+namespace fulmen::cpu {
+
+// One register block of a score product: kRows rows of words by broadcast x kVecs vectors of lanes; the sums go to the epilogue.
+template <class Isa, int kVecs, int kRows, class Block>
+FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
+                               const float* rows,   // kRows rows of words, stride floats apart
+                               int64_t stride, int words, int first_row, Block& epilogue) {
+  using Vec = typename Isa::Vec;
+  epilogue.template begin<kRows>();
+  Vec sum[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::zero();
+  }
+  for (int w = 0; w < words; ++w, lanes += kBlockM) {
+    Vec lane[kVecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) lane[v] = Isa::load(lanes + v * Isa::kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec row = Isa::broadcast(rows + r * stride + w);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::dot(sum[r][v], lane[v], row);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) epilogue.row(sum[r], first_row + r);
+}
+
+template <class Isa, int kVecs, class Epilogue>
+FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t stride, int words, int count, const Epilogue& epilogue,
+                              int at) {
+  typename Epilogue::template Block<kVecs> block(epilogue, at);
+  // Narrower blocks are the few last columns of few tiles: not worth the code of longer ones.
+  constexpr int kShort = 4, kRows = kVecs == Isa::kQkVecs ? Isa::kQkKeys : kShort;
+  int row = 0;
+  // Blocks of 6: 64 rows end with one of 4, and 128 with two.
+  for (; row + kRows <= count && (kRows == kShort || count - row != 2 * kShort); row += kRows) {
+    score_block<Isa, kVecs, kRows>(lanes + at, rows + row * stride, stride, words, row, block);
+  }
+  if constexpr (kRows > kShort) {
+    for (; row + kShort <= count; row += kShort) {
+      score_block<Isa, kVecs, kShort>(lanes + at, rows + row * stride, stride, words, row, block);
+    }
+  }
+  for (; row < count; ++row) score_block<Isa, kVecs, 1>(lanes + at, rows + row * stride, stride, words, row, block);
+  block.end();
+}
+
+// The score product of a tile: `count` rows of words against `lanes` columns (rounded up to whole vectors) of a transposed panel.
+template <class Isa, class Epilogue>
+__attribute__((noinline)) void score_tile(const float* panel, int lanes, const float* rows, int64_t stride, int words, int count,
+                                          const Epilogue& epilogue) {
+  const int vecs = static_cast<int>(round_up(lanes, Isa::kLanes) / Isa::kLanes);
+  for (int first = 0; first < vecs; first += Isa::kQkVecs) {
+    const int at = first * Isa::kLanes;
+    const int left = vecs - first;
+    if (left >= Isa::kQkVecs) {
+      score_rows<Isa, Isa::kQkVecs>(panel, rows, stride, words, count, epilogue, at);
+    } else if (Isa::kQkVecs > 3 && left == 3) {
+      score_rows<Isa, 3>(panel, rows, stride, words, count, epilogue, at);
+    } else if (Isa::kQkVecs > 2 && left == 2) {
+      score_rows<Isa, 2>(panel, rows, stride, words, count, epilogue, at);
+    } else {
+      score_rows<Isa, 1>(panel, rows, stride, words, count, epilogue, at);
+    }
+  }
+}
+
+// Epilogue of S^T = K Q^T, queries in lanes: scores [keys][kBlockM] and each query's maximum.
+template <class Isa, ScoreKind kKind>
+struct QueryLaneScores {
+  ScoreScale scale;
+  const float* additive;  // [keys][kBlockM], for other kinds than plain
+  float* scores;          // [keys][kBlockM]
+  float* tile_max;        // [kBlockM]
+  RowPrefetch* ahead;     // two of them, the second after the first
+  int ahead_rows;         // rows fetched at a register block
+
+  template <int kVecs>
+  struct Block {
+    using Vec = typename Isa::Vec;
+    FULMEN_INLINE Block(const QueryLaneScores& tile, int at) : tile_(tile), at_(at) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) max_[v] = Isa::set1(-__builtin_inff());
+    }
+    template <int kRows>
+    FULMEN_INLINE void begin() {
+      if (at_ > 0) return;
+      RowPrefetch& rows = tile_.ahead[tile_.ahead[0].rows > 0 ? 0 : 1];
+      for (int i = 0; i < tile_.ahead_rows; ++i) rows.template any_row<Isa>();
+    }
+    FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) {
+        Vec score = sum[v];
+        const int to = key * kBlockM + at_ + v * Isa::kLanes;
+        if constexpr (kKind != ScoreKind::plain)
+          score = finished_score<Isa, kKind>(score, Isa::load(tile_.additive + to), tile_.scale);
+        max_[v] = Isa::max(max_[v], score);
+        Isa::store(tile_.scores + to, score);
+      }
+    }
+    FULMEN_INLINE void end() {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) Isa::store(tile_.tile_max + at_ + v * Isa::kLanes, max_[v]);
+    }
+    const QueryLaneScores& tile_;
+    int at_;
+    Vec max_[kVecs];
+  };
+};
+
+// Epilogue of S = Q K^T, keys in lanes: scores [rows][kBlockM] and, per row, the maximum of each lane. With a bias (null: none) the
+// scores are scale * raw + bias, else they stay raw. kRagged: the keys end within a vector, whose other lanes become -inf.
+template <class Isa, class BiasT, bool kRagged>
+struct KeyLaneScores {
+  int keys;
+  float scale;
+  const BiasT* bias;
+  int64_t bias_stride;
+  float* scores;       // [rows][kBlockM]
+  float* lane_max;     // [rows][kLanes]
+  RowPrefetch* ahead;  // two of them
+
+  template <int kVecs>
+  struct Block {
+    using Vec = typename Isa::Vec;
+    FULMEN_INLINE Block(const KeyLaneScores& tile, int at) : tile_(tile), at_(at) {}
+    template <int kRows>
+    FULMEN_INLINE void begin() {
+      if (at_ > 0) return;
+      tile_.ahead[0].template short_rows<Isa, kRows>();
+      tile_.ahead[1].template short_rows<Isa, kRows>();
+    }
+    FULMEN_INLINE void row(Vec (&score)[kVecs], int row) {
+      float* to = tile_.scores + row * kBlockM + at_;
+      if (at_ == 0) {
+        tile_.ahead[0].template long_row<Isa>();
+        tile_.ahead[1].template long_row<Isa>();
+      }
+      if (tile_.bias != nullptr) {
+        const BiasT* bias = tile_.bias + row * tile_.bias_stride + at_;
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) {
+          const int left = tile_.keys - at_ - v * Isa::kLanes;
+          const bool part = kRagged && left < Isa::kLanes;
+          score[v] =
+              Isa::fused(score[v], Isa::set1(tile_.scale),
+                         part ? Isa::load_as_float(bias + v * Isa::kLanes, left) : Isa::load_as_float(bias + v * Isa::kLanes));
+        }
+      }
+      if constexpr (kRagged) {
+        const Vec past = Isa::set1(static_cast<float>(tile_.keys - at_ - (kVecs - 1) * Isa::kLanes) - 0.5F);
+        score[kVecs - 1] = Isa::select_less(past, Isa::iota(), Isa::set1(-__builtin_inff()), score[kVecs - 1]);
+      }
+      Vec max = at_ > 0 ? Isa::load(tile_.lane_max + row * Isa::kLanes) : score[0];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) {
+        Isa::store(to + v * Isa::kLanes, score[v]);
+        max = Isa::max(max, score[v]);
+      }
+      Isa::store(tile_.lane_max + row * Isa::kLanes, max);
+    }
+    FULMEN_INLINE void end() {}
+    const KeyLaneScores& tile_;
+    int at_;
+  };
+};
+
+}  // namespace fulmen::cpu
