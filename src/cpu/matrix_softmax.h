@@ -127,8 +127,8 @@ __attribute__((noinline)) bool softmax_unit_by_last_max(float* scores, int keys,
     sum[column] = Isa::zero();
   }
   UnitExponentials<Isa, kDegree, NoDropout>::run(scores, keys, factor, minus_offset, sum, {});
-  // Far from any overflow of what is added up, in fp32 and in the words.
-  const float limit = Isa::kLargestWord * 0x1p-4F < 0x1p30F ? Isa::kLargestWord * 0x1p-4F : 0x1p30F;
+  // As much headroom as fp16's words have, and 16 bits of fp32's for what values are.
+  const float limit = 0x1p12F;
   bool served = true;
 #pragma GCC unroll 2
   for (int column = 0; column < kUnitTiles; ++column) {
@@ -147,7 +147,7 @@ __attribute__((noinline)) bool softmax_unit_by_last_max(float* scores, int keys,
 // What the maxima of a unit's scores did to its rows.
 struct UnitStep {
   bool moved;    // some row's maximum: what was added up before has to be rescaled
-  bool settled;  // every row has a finite maximum
+  bool settled;  // every row has a maximum
 };
 
 // P^T by the maxima of these scores and those before.

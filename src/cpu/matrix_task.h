@@ -124,8 +124,7 @@ class MatrixTask : private ForwardTask<Isa, T> {
     const int64_t row = this->task_.row_begin + static_cast<int64_t>(unit) * kUnitRows;
     const int64_t rows_left = this->task_.row_end - row;
     const int rows = rows_left < kUnitRows ? static_cast<int>(rows_left) : kUnitRows;
-    RowPrefetch& ahead = this->ahead_[this->ahead_[0].rows > 0 ? 0 : 1];
-    for (int i = 0; i < this->ahead_rows_; ++i) ahead.template any_row<Isa>();
+    fetch(this->ahead_, this->ahead_rows_);
     const Piece p = this->piece(unit / kUnitsPerTile, row, rows, first, keys_of_block(first, end));
     if (p.count == 0) return;
     multiply_keys(unit, p, block);
@@ -146,7 +145,8 @@ class MatrixTask : private ForwardTask<Isa, T> {
   // Short sequences: what the worker's next task will read, a part of it at each step of this one.
   void fetch_next_task() {
     const TileTask* next = this->task_.next;
-    if (next == nullptr || next->row_end - next->row_begin > kBlockM || problem_.seqlen_k > kMaxBlockN) return;
+    const bool is_short = problem_.seqlen_k > 0 && problem_.seqlen_k <= kMaxBlockN;
+    if (next == nullptr || !is_short || next->row_end - next->row_begin > kBlockM) return;
     const int64_t kv_head = next->head / problem_.group_size();
     next_[0] = rows_of(this->tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
                        next->row_end - next->row_begin);
@@ -160,13 +160,16 @@ class MatrixTask : private ForwardTask<Isa, T> {
     constexpr int64_t kSize = sizeof(T);
     return fetch_rows(element<const T>(tensor, spec, task.batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
   }
-  FULMEN_INLINE void fetch_part() {
-    for (int i = 0; i < next_rows_; ++i) {
-      for (RowPrefetch& rows : next_) {
-        if (rows.rows == 0) continue;
-        rows.template any_row<Isa>();
-        break;
+  FULMEN_INLINE void fetch_part() { fetch(next_, next_rows_); }
+  // `count` rows of the lists, one list after the other.
+  template <int kLists>
+  static FULMEN_INLINE void fetch(RowPrefetch (&lists)[kLists], int count) {
+    int list = 0;
+    for (int i = 0; i < count; ++i) {
+      while (lists[list].rows <= 0) {
+        if (++list == kLists) return;
       }
+      lists[list].template any_row<Isa>();
     }
   }
 
@@ -231,7 +234,7 @@ class MatrixTask : private ForwardTask<Isa, T> {
   int next_rows_ = 0;           // of them at a step
   int word_tiles_;              // of a key or query row
   uint64_t started_units_ = 0;  // bit per unit: its output holds something
-  uint64_t settled_ = 0;        // bit per unit: all its rows have a finite maximum
+  uint64_t settled_ = 0;        // bit per unit: all its rows have a maximum
 };
 
 template <class Isa, class T>

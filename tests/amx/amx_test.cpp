@@ -75,10 +75,8 @@ class EmulatedAmx : public ::testing::Test {
       c.poison_outputs();
       const auto made = plan(problem, "amx_emulated", c.options);
       ASSERT_TRUE(made.ok()) << made.status().message();
-      GuardedBuffer workspace(made->workspace_bytes(), GuardedBuffer::Flush::end);
-      auto* memory = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(workspace.data()) / 64 * 64);
-      ASSERT_EQ(memory, workspace.data());
-      const Status status = made->run(nullptr, c.tensors, memory, made->workspace_bytes());
+      GuardedBuffer workspace((made->workspace_bytes() + 63) / 64 * 64, GuardedBuffer::Flush::end);
+      const Status status = made->run(nullptr, c.tensors, workspace.data(), workspace.size());
       ASSERT_TRUE(status.ok()) << status.message();
       const VerifyReport report = verify_result(problem, c.tensors);
       EXPECT_TRUE(report.ok) << candidate.kernel << ": " << report.message << "\n" << to_string(spec);
@@ -119,12 +117,57 @@ TEST_F(EmulatedAmx, Shapes) {
     for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {113, 203}, {70, 300}}) {
       CaseSpec spec = two_heads(seqlen_q, seqlen_k, head_dim);
       spec.causal = head_dim % 2 == 0 ? Causal::bottom_right : Causal::none;
+      spec.lse = random.chance(0.5);
       check(spec, random);
     }
   }
 }
 
-// Many heads: tasks of up to eight query tiles, whose work overlaps within a key tile and across key tiles.
+// More keys than are packed at once.
+TEST_F(EmulatedAmx, SeveralChunksOfKeys) {
+  Random random(7);
+  SCOPED_TRACE(test_seed());
+  for (const auto& [seqlen_q, seqlen_k] : {std::pair{70, 513}, {33, 640}, {600, 600}, {5, 1025}}) {
+    for (const Causal causal : {Causal::none, Causal::bottom_right, Causal::top_left}) {
+      CaseSpec spec = two_heads(seqlen_q, seqlen_k, random.pick({32, 48, 128}));
+      spec.causal = causal;
+      spec.lse = random.chance(0.5);
+      spec.dropout = random.pick({0.0F, 0.0F, 0.2F});
+      spec.sinks = random.chance(0.3);
+      check(spec, random);
+    }
+  }
+}
+
+// 32 query tiles in a task, which narrow heads have.
+TEST_F(EmulatedAmx, ManyQueryTilesInATask) {
+  Random random(8);
+  SCOPED_TRACE(test_seed());
+  for (const int64_t seqlen_q : {2048, 2100}) {
+    CaseSpec spec = two_heads(seqlen_q, 150, 16);
+    spec.num_heads = 8;
+    spec.lse = seqlen_q == 2048;
+    check(spec, random);
+  }
+}
+
+TEST_F(EmulatedAmx, SequencesOfAnyLengths) {
+  Random random(9);
+  SCOPED_TRACE(test_seed());
+  for (int i = 0; i < 8; ++i) {
+    CaseSpec spec = two_heads(random.pick({1, 90, 300}), 700, random.pick({16, 64, 72}));
+    spec.batch = 5;
+    spec.packed_q = random.chance(0.5);
+    spec.packed_k = i % 4 == 0;
+    spec.used_k = !spec.packed_k;
+    spec.page_size = i % 4 == 1 ? 16 : i % 4 == 2 ? 256 : 0;
+    spec.causal = random.pick({Causal::none, Causal::bottom_right});
+    spec.lse = random.chance(0.5);
+    check(spec, random);
+  }
+}
+
+// Many heads: tasks of up to eight query tiles.
 TEST_F(EmulatedAmx, SeveralQueryTilesInATask) {
   Random random(3);
   SCOPED_TRACE(test_seed());

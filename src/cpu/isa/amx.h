@@ -56,7 +56,6 @@ struct AmxFp16Instructions : AmxInstructions {
 template <class Tiles>
 struct Amx : Avx512Bf16 {
   using TileInstructions = Tiles;
-  static constexpr float kLargestWord = 0x1.FEp127F;
 
   // Rounding to bf16 is left to the exponential's polynomial, which adds half a unit of the last place: the upper half of the
   // result is then what is nearest. (Conversions take two cycles each.)
@@ -77,7 +76,6 @@ struct Amx : Avx512Bf16 {
 template <class Tiles>
 struct AmxFp16 : Avx512Bf16 {
   using TileInstructions = Tiles;
-  static constexpr float kLargestWord = 65504;
   static constexpr bool kRoundsExp2 = false;
   static constexpr int kExp2Degree = 5;
 
