@@ -54,6 +54,11 @@ class TensorCopies {
     if constexpr (kBuffers > 1) from_ += step_;
   }
   FULMEN_DEVICE unsigned long long address() const { return reinterpret_cast<unsigned long long>(from_); }
+  FULMEN_DEVICE void fetch_early() const {
+    if (kIdle && 8 * lane_piece() >= kDims) return;
+#pragma unroll
+    for (int n = 0; n < kBlockN / kRows; ++n) fetch_to_l2(from_ + n * rows_);
+  }
 
  private:
   static constexpr int kLanes = lanes_of_row(kDims), kRows = kWorkgroup / kLanes;
@@ -77,6 +82,12 @@ class BoardCopies {
         bias_(reinterpret_cast<const Element*>(at<BiasElement>(a.bias, batch, 0, head)), a.bias.row, a.runs * a.bias.batch) {}
   FULMEN_DEVICE unsigned long long addresses() const {
     return q_.address() | k_.address() | v_.address() | (kBiasWithBoard ? bias_.address() : 0);
+  }
+  FULMEN_DEVICE void fetch_early() const {
+    q_.fetch_early();
+    k_.fetch_early();
+    if constexpr (kBiasWithBoard) bias_.fetch_early();
+    v_.fetch_early();
   }
   FULMEN_DEVICE void fetch(int at) {
     q_.fetch(at);
@@ -219,6 +230,7 @@ FULMEN_DEVICE void boards(const ForwardArguments& a) {
   BoardCopies copies(a, first, head, kv_head);
   // What is known without memory is computed before the wait; with 32 dims what follows it is the faster for less of that.
   const auto output_rows_of = [&] { return OutputRows(a, static_cast<int>(first), static_cast<int>(head), row); };
+  if (kBuffers == 1 && a.fetches_early != 0) copies.fetch_early();
   if constexpr (kBuffers == 1) follow_predecessors(copies.addresses() | (kHeadDim > 32 ? output_rows_of().address() : 0));
   copies.fetch(0);
   OutputRows output_rows = output_rows_of();

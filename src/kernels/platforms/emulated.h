@@ -18,6 +18,8 @@ constexpr int kWaveSize = FULMEN_WAVE_SIZE;
 
 FULMEN_DEVICE void follow_predecessors(unsigned long long /*addresses*/ = 1) { emulator->follow_predecessors(); }
 
+FULMEN_DEVICE void fetch_to_l2(const void* /*p*/) {}
+
 // Where a verb was called. Verbs take it as their last, defaulted argument.
 struct Position {
   const char* file;

@@ -18,6 +18,14 @@ FULMEN_DEVICE void follow_predecessors(unsigned long long addresses = 1) {
 #endif
 }
 
+// The line of the L2 that p is in, before the wait: what the work ahead writes later reaches the L2, too. Where nothing is launched
+// early, it would only be asked for twice.
+FULMEN_DEVICE void fetch_to_l2(const void* p) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
+#endif
+}
+
 constexpr int kWaveSize = 32;
 
 extern __shared__ __align__(1024) unsigned char lds_memory[];
