@@ -19,7 +19,7 @@ struct ForwardCall {
   ScoreScale scale;
   int block_n = 64;             // key rows of a tile
   int tiles_per_task = 1;       // query tiles that share each packed key tile
-  bool stream_output = false;   // short: the output is bigger than what caches keep
+  bool stream_output = false;   // short: the call moves more than what caches keep
   int64_t split_keys = 0;       // decode: keys of one split
   int num_splits = 1;           // decode
   int heads_per_task = 1;       // decode: KV heads that are streamed together

@@ -142,11 +142,11 @@ class MatrixTask : private ForwardTask<Isa, T> {
     started_units_ |= 1ULL << unit;
   }
 
-  // Short sequences: what the worker's next task will read, a part of it at each step of this one.
+  // Short sequences that caches do not keep: what the worker's next task will read, a part of it at each step of this one.
   void fetch_next_task() {
     const TileTask* next = this->task_.next;
     const bool is_short = problem_.seqlen_k > 0 && problem_.seqlen_k <= kMaxBlockN;
-    if (next == nullptr || !is_short || next->row_end - next->row_begin > kBlockM) return;
+    if (next == nullptr || !is_short || !call_.stream_output) return;
     const int64_t kv_head = next->head / problem_.group_size();
     next_[0] = rows_of(this->tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
                        next->row_end - next->row_begin);

@@ -54,7 +54,8 @@ class TileRunner final : public Runner {
     call_.block_n = block_n;
     const IsaTable& table = *isa.table;
     const int group = table.group[static_cast<int>(problem.dtype)];
-    call_.tiles_per_task = short_sequence ? 1 : choose_tiles_per_task(problem, table, threads_.num_threads);
+    // The short kernel's tasks have one tile, but on matrix tiles, where they are the same as others.
+    call_.tiles_per_task = short_sequence && !table.matrix_tiles ? 1 : choose_tiles_per_task(problem, table, threads_.num_threads);
     const int64_t floats = table.scratch_floats != nullptr ? table.scratch_floats(problem, block_n, call_.tiles_per_task)
                            : short_sequence                ? short_scratch(problem, table.lanes, group).total
                                             : tile_scratch(problem, table.lanes, group, block_n, call_.tiles_per_task).total;
