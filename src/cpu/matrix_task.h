@@ -130,9 +130,9 @@ class MatrixTask : private ForwardTask<Isa, T> {
     multiply_keys(unit, p, block);
     fetch_part();
     // A unit whose rows all have a maximum keeps it, unless the scores leave it far behind.
-    if (p.additive || problem_.dropout > 0 || (settled_ >> unit & 1ULL) == 0) {
+    if (!keeps_offsets() || p.additive || (settled_ >> unit & 1ULL) == 0) {
       finish(unit, p);
-    } else if (!softmax_by_last_max(unit, p)) {
+    } else if (!softmax_unit_by_last_max<Isa, Isa::kExp2Degree>(scores(), p.count, this->factor(p), state(unit, p))) {
       multiply_keys(unit, p, block);
       finish(unit, p);
     }
@@ -187,11 +187,9 @@ class MatrixTask : private ForwardTask<Isa, T> {
   }
   bool started(int unit) const { return (started_units_ >> unit & 1ULL) != 0; }
 
-  bool softmax_by_last_max(int unit, const Piece& p) {
-    return problem_.lse.present
-               ? softmax_unit_by_last_max<Isa, 5>(scores(), p.count, this->factor(p), state(unit, p))
-               : softmax_unit_by_last_max<Isa, Isa::kExp2Degree>(scores(), p.count, this->factor(p), state(unit, p));
-  }
+  // Where the sums are of rounded probabilities, as the output's are. An exact sum, as the LSE needs it, would leave the rounding
+  // of a row's largest probability, which is 1 by its true maximum alone, in the output.
+  bool keeps_offsets() const { return Isa::kRoundsExp2 && !problem_.lse.present && problem_.dropout == 0; }
 
   // The rest of the scores, and the softmax by their maxima.
   void finish(int unit, const Piece& p) {
