@@ -9,6 +9,7 @@
 #include "fulmen/compile.h"
 #include "gpu/chip.h"
 #include "gpu/compile/cache.h"
+#include "gpu/compile/cache_folder.h"
 #include "gpu/compile/report.h"
 #include "gpu/launch/shipped.h"
 
@@ -67,6 +68,10 @@ Status check_arch(const std::string& arch) {
 Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options) {
   const Result<Target> target = find_target(arch);
   if (!target.ok()) return target.status();
+  // What would fail after minutes of compiling is said before.
+  if (!options.out_folder.empty()) {
+    if (Status status = gpu::make_folder(options.out_folder); !status.ok()) return status;
+  }
   const auto& [storage, chip, compiler] = target.value();
   const std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, options.all);
   std::vector<KernelReport> reports(kernels.size());

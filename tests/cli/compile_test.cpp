@@ -67,6 +67,9 @@ TEST_F(CompileTest, ErrorsNameTheArgument) {
 TEST_F(CompileTest, WhatIsWrongIsSaidBeforeAnythingIsCompiled) {
   expect_one_sentence(fulmen({"compile", "--arch", "gfx1100,gfx", "--report"}), "arch is \"gfx\"");
   expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--json", "missing/report.json"}), "missing/report.json");
+  write_bytes("file", "text");
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "file/prebuilt"}), "file/prebuilt cannot be made");
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "file"}), "file cannot be written");
   EXPECT_EQ(fulmen({"cache", "list"}).out, path("cache") + ": 0 kernels, 0.0 MB\n");
   // Only the compiler knows whether there is such a chip.
   expect_one_sentence(fulmen({"compile", "--arch", "gfx9999"}), "arch is \"gfx9999\": AMD chips from gfx803");

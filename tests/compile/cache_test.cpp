@@ -119,7 +119,14 @@ TEST_F(CacheTest, PrebuiltKernelsNeedNoCompilerAndNoOwner) {
   const FakeCompiler compiler;
   const auto code = compiler.compile(request());
   const std::string prebuilt = root_ + "/prebuilt";
+  const mode_t mask = ::umask(0022);
   ASSERT_TRUE(gpu::write_prebuilt(prebuilt, request(), code.value()).ok());
+  ::umask(mask);
+  struct stat info{};
+  ASSERT_EQ(::stat(prebuilt.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0755) << "made for others to read";
+  ASSERT_EQ(::stat(gpu::list_kernels(prebuilt)[0].file.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0644);
   ASSERT_EQ(::chmod(gpu::list_kernels(prebuilt)[0].file.c_str(), 0666), 0);
   ::setenv("FULMEN_KERNEL_PATH", (root_ + "/absent::" + prebuilt).c_str(), 1);
   testing::internal::CaptureStderr();

@@ -157,7 +157,7 @@ Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_
   }
   Result<CompiledCode> compiled = observed_compile(*compiler, request);
   if (!compiled.ok() || folder.empty()) return compiled;
-  const Status stored = store_kernel(folder, {key, request.name, request.arch, compiled.value()});
+  const Status stored = store_kernel(folder, {key, request.name, request.arch, compiled.value()}, Trust::own);
   if (stored.ok()) {
     bound_kernels(folder, limit);
   } else {
@@ -199,7 +199,7 @@ Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_c
 }
 
 Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code) {
-  return store_kernel(directory, {key_of(request, nullptr), request.name, request.arch, code});
+  return store_kernel(directory, {key_of(request, nullptr), request.name, request.arch, code}, Trust::given);
 }
 
 }  // namespace fulmen::gpu

@@ -87,15 +87,24 @@ bool is_left_half_written(const FolderFile& file) {
          file.info.st_mtim.tv_sec < ::time(nullptr) - kHalfWrittenSeconds;
 }
 
-// Every missing folder on the way is for this user alone, too.
-Status make_private_folder(const fs::path& folder) {
+// With every missing folder on the way. The cache's are for this user alone; what the user named is as umask has it.
+Status make_folders(const fs::path& folder, Trust trust) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return {};
   if (const fs::path parent = folder.parent_path(); !parent.empty() && parent != folder) {
-    if (Status status = make_private_folder(parent); !status.ok()) return status;
+    if (Status status = make_folders(parent, trust); !status.ok()) return status;
   }
-  if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return {};
+  if (::mkdir(folder.c_str(), trust == Trust::own ? 0700 : 0777) == 0 || errno == EEXIST) return {};
   return {StatusCode::unavailable, fmt::format("{} cannot be made: {}", folder.string(), words(errno))};
+}
+
+// A file that is being written, under the name that it has till then; mode 0600.
+Result<int> open_half_written(const std::string& folder, Trust trust, std::string& path) {
+  if (Status status = make_folders(folder, trust); !status.ok()) return status;
+  path = fmt::format("{}/{}XXXXXX", folder, kHalfWritten);
+  const int descriptor = ::mkostemp(path.data(), O_CLOEXEC);
+  if (descriptor >= 0) return descriptor;
+  return Status{StatusCode::unavailable, fmt::format("{} cannot be written: {}", folder, words(errno))};
 }
 
 }  // namespace
@@ -120,11 +129,23 @@ Result<LoadedKernel> load_kernel(const std::string& folder, const Digest& key, T
   return LoadedKernel{true, std::move(parsed->compiled)};
 }
 
-Status store_kernel(const std::string& folder, const CacheFile& file) {
-  if (Status status = make_private_folder(folder); !status.ok()) return status;
-  std::string temporary = fmt::format("{}/{}XXXXXX", folder, kHalfWritten);
-  Descriptor descriptor(::mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
-  if (descriptor.get() < 0) return {StatusCode::unavailable, fmt::format("{} cannot be written: {}", folder, words(errno))};
+Status make_folder(const std::string& folder) {
+  std::string temporary;
+  const Result<int> opened = open_half_written(folder, Trust::given, temporary);
+  if (!opened.ok()) return opened.status();
+  ::close(opened.value());
+  ::unlink(temporary.c_str());
+  return {};
+}
+
+Status store_kernel(const std::string& folder, const CacheFile& file, Trust trust) {
+  std::string temporary;
+  const Result<int> opened = open_half_written(folder, trust, temporary);
+  if (!opened.ok()) return opened.status();
+  Descriptor descriptor(opened.value());
+  // Who may read a folder of prebuilt kernels may read these.
+  if (struct stat info{}; trust == Trust::given && ::stat(folder.c_str(), &info) == 0)
+    ::fchmod(descriptor.get(), 0600 | (info.st_mode & 0444));
   Status status = write_all(descriptor.get(), write_cache_file(file));
   if (status.ok() && descriptor.close() != 0) status = {StatusCode::unavailable, words(errno)};
   if (status.ok() && ::rename(temporary.c_str(), kernel_path(folder, file.key).c_str()) != 0) {

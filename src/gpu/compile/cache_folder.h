@@ -24,8 +24,11 @@ struct LoadedKernel {
   CompiledCode compiled;
 };
 Result<LoadedKernel> load_kernel(const std::string& folder, const Digest& key, Trust trust);
-// Makes the folder (only its owner may enter). Errors: a folder that cannot be written, a full disk.
-Status store_kernel(const std::string& folder, const CacheFile& file);
+// Makes a folder that the user named and sees whether files can be written there. Leaves no file.
+Status make_folder(const std::string& folder);
+// Makes the folder; the user's cache (Trust::own) may be entered, and its files read, by nobody else. Errors: a folder that cannot
+// be written, a full disk.
+Status store_kernel(const std::string& folder, const CacheFile& file, Trust trust);
 
 std::vector<CacheEntry> list_kernels(const std::string& folder);
 // Returns how many.
