@@ -92,8 +92,9 @@ Status check_device(std::string_view device) {
     if (device == "cpu") return {};  // always there: planning on it builds no list
     std::string why;
     for (const DeviceInfo& info : devices_of(*backend)) {
-      // A backend's own name is any device of it that works.
-      if (info.name != device && backend->name() != device) continue;
+      // A backend's own name is any device of it that works; where none can, it may list itself, which is the reason for each.
+      const bool none = info.name == backend->name() && !info.usable;
+      if (info.name != device && backend->name() != device && !none) continue;
       if (info.usable) return {};
       why += fmt::format("{}{}", why.empty() ? "" : "; ", info.reason.empty() ? "no reason is given" : info.reason);
     }

@@ -91,7 +91,15 @@ TEST(UserBackend, ThatThrowsWhileItListsDevicesHidesNoOther) {
   EXPECT_EQ(status.code(), StatusCode::unavailable);
   EXPECT_NE(status.message().find("no mood"), std::string::npos) << status.message();
   EXPECT_EQ(attention(call.tensors, call.options, "nowhere").code(), StatusCode::unavailable);
+  // What keeps all of a backend's devices from being used keeps each.
+  const Status third = attention(call.tensors, call.options, "moody:3");
+  EXPECT_NE(third.message().find("device \"moody:3\" cannot be used: "), std::string::npos) << third.message();
+  EXPECT_NE(third.message().find("no mood"), std::string::npos) << third.message();
   mood = Mood::good;
+  for (const char* none : {"moody:3", "cpu:0"}) {
+    const Status status = attention(call.tensors, call.options, none);
+    EXPECT_NE(status.message().find("there is no such device"), std::string::npos) << status.message();
+  }
 }
 
 TEST(UserBackend, ThatThrowsLater) {
