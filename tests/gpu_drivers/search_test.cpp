@@ -1,6 +1,7 @@
 // What is said where a library or a device is not there.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -67,6 +68,63 @@ TEST(LibrarySearch, AFileThatDoesNotLoadIsToldInTheLoadersWords) {
   const Result<gpu::FoundLibrary> found = home.find({"libtext.so.1"});
   ASSERT_FALSE(found.ok());
   expect_parts(found.status().message(), {"libtext.so.1", "file too short"});
+}
+
+// An environment's variable with another value as long as this lives.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    const char* old = std::getenv(name);
+    had_ = old != nullptr;
+    old_ = had_ ? old : "";
+    setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { had_ ? setenv(name_, old_.c_str(), 1) : unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  bool had_ = false;
+  std::string old_;
+};
+
+// Where pip puts a package, by whatever kind of Python there is.
+TEST(LibrarySearch, PythonsPackagesAreFound) {
+  const gpu::TemporaryDirectory folder;
+  const std::string root = folder.path(), part = "/lib/python3.11/site-packages/vendor/cu1/lib";
+  const auto python_in = [&](const std::string& bin) {
+    std::filesystem::create_directories(bin);
+    ASSERT_TRUE(gpu::write_file(bin + "/python3", "#!/bin/sh\n").ok());
+    std::filesystem::permissions(bin + "/python3", std::filesystem::perms::owner_all);
+  };
+  const Variable no_environment("VIRTUAL_ENV", ""), no_conda("CONDA_PREFIX", ""), home("HOME", root + "/home");
+  python_in(root + "/pyenv/shims");
+  python_in(root + "/usr/bin");
+  struct Place {
+    const char* variable;
+    std::string value, environment;
+  };
+  const Place places[] = {{"VIRTUAL_ENV", root + "/venv", root + "/venv"},
+                          {"CONDA_PREFIX", root + "/conda", root + "/conda"},
+                          {"PATH", root + "/usr/bin", root + "/usr"},
+                          {"PATH", root + "/pyenv/shims", root + "/pyenv/versions/3.11.7"},
+                          {"HOME", root + "/user", root + "/user/.local"}};
+  int number = 0;
+  for (const Place& place : places) {
+    // A name of its own for each: a library that is loaded already is found by that.
+    const std::string name = "libofpython.so." + std::to_string(++number), file = place.environment + part + "/" + name;
+    std::filesystem::create_directories(place.environment + part);
+    std::filesystem::copy_file(FULMEN_FAKE_CUDA "/lib64/libnvrtc.so.13", file);
+    const gpu::LibrarySearch search{
+        .names = {name}, .home_variables = {}, .system_folders = {}, .python_folders = {"vendor/*/lib"}, .install = ""};
+    EXPECT_FALSE(gpu::find_library(search).ok()) << file;
+    const Variable set(place.variable, place.value);
+    const Result<gpu::FoundLibrary> found = gpu::find_library(search);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found->path, file);
+    EXPECT_EQ(gpu::find_in_python_packages({"vendor/*/lib/" + name}), std::vector<std::string>{file});
+  }
 }
 
 class RealLibraries : public ::testing::Test {

@@ -7,6 +7,7 @@
 #include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/inner_loop.h"
 #include "gpu/compile/run_program.h"
+#include "gpu/drivers/library_search.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -74,6 +75,7 @@ Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) 
     names = {"nvdisasm", "/usr/local/cuda/bin/nvdisasm"};
     if (const char* home = std::getenv("CUDA_HOME"); home != nullptr && *home != 0)
       names.push_back(std::string(home) + "/bin/nvdisasm");
+    for (std::string& path : find_in_python_packages({"nvidia/*/bin/nvdisasm"})) names.push_back(std::move(path));
   }
   std::string program;
   for (const std::string& name : names) {
@@ -82,7 +84,7 @@ Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) 
   if (program.empty()) {
     return Status(StatusCode::unavailable,
                   amd ? "llvm-objdump is not in PATH (apt-get install llvm-19)"
-                      : "nvdisasm is not in PATH (it is part of the CUDA toolkit, and of PyPI's nvidia-cuda-nvdisasm)");
+                      : "nvdisasm is neither in PATH nor in a CUDA toolkit (pip install nvidia-cuda-nvdisasm)");
   }
   const TemporaryDirectory folder;
   if (!folder.status().ok()) return folder.status();

@@ -24,21 +24,41 @@ std::vector<std::string> expand(const std::string& pattern) {
   return paths;
 }
 
-// The folders that hold Python packages of the environments in reach.
-std::vector<std::string> site_packages() {
+// Where pip puts packages: of an active environment, of the python3 in PATH, by root on Debian, by users. May have a '*'.
+std::vector<std::string> python_roots() {
   std::vector<std::string> roots;
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (const char* value = std::getenv(name); value != nullptr && *value != '\0') roots.emplace_back(value);
   }
-  if (const std::string python = find_program("python3"); !python.empty()) {
-    roots.push_back(fs::path(python).parent_path().parent_path().string());
+  if (const fs::path python = find_program("python3"); !python.empty()) {
+    fs::path root = python.parent_path().parent_path();
+    // pyenv's python3 is a script that looks for the one that is meant.
+    if (python.parent_path().filename() == "shims") root /= "versions/*";
+    roots.push_back(root.string());
   }
+  roots.emplace_back("/usr/local");
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') roots.push_back(home + std::string("/.local"));
+  return roots;
+}
+
+// The folder of packages that this library is in itself, where it is in one.
+std::string own_site() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&find_library), &info) == 0 || info.dli_fname == nullptr) return {};
+  const fs::path site = fs::path(info.dli_fname).parent_path().parent_path();
+  return site.filename() == "site-packages" || site.filename() == "dist-packages" ? site.string() : std::string();
+}
+
+// The folders that hold Python packages of the environments in reach.
+std::vector<std::string> site_packages() {
   std::vector<std::string> folders;
-  for (const std::string& root : roots) {
+  const auto add = [&](std::string path) {
+    if (!path.empty() && std::find(folders.begin(), folders.end(), path) == folders.end()) folders.push_back(std::move(path));
+  };
+  add(own_site());
+  for (const std::string& root : python_roots()) {
     for (const char* kind : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages", "/lib/python3/dist-packages"}) {
-      for (std::string& path : expand(root + kind)) {
-        if (std::find(folders.begin(), folders.end(), path) == folders.end()) folders.push_back(std::move(path));
-      }
+      for (std::string& path : expand(root + kind)) add(std::move(path));
     }
   }
   return folders;
@@ -59,11 +79,7 @@ std::vector<std::string> usual_folders(const LibrarySearch& search) {
   for (const std::string& pattern : search.system_folders) {
     for (std::string& path : expand(pattern)) folders.push_back(std::move(path));
   }
-  for (const std::string& site : site_packages()) {
-    for (const std::string& part : search.python_folders) {
-      for (std::string& path : expand(fmt::format("{}/{}", site, part))) folders.push_back(std::move(path));
-    }
-  }
+  for (std::string& path : find_in_python_packages(search.python_folders)) folders.push_back(std::move(path));
   return folders;
 }
 
@@ -116,6 +132,16 @@ std::string places(const LibrarySearch& search) {
 }
 
 }  // namespace
+
+std::vector<std::string> find_in_python_packages(const std::vector<std::string>& patterns) {
+  std::vector<std::string> found;
+  for (const std::string& site : site_packages()) {
+    for (const std::string& pattern : patterns) {
+      for (std::string& path : expand(fmt::format("{}/{}", site, pattern))) found.push_back(std::move(path));
+    }
+  }
+  return found;
+}
 
 Result<FoundLibrary> find_library(const LibrarySearch& search) {
   for (const std::string& name : search.names) {

@@ -22,8 +22,11 @@ struct FoundLibrary {
 };
 
 // Order: loaded in this process already, home variables (who sets one means it), the loader's own path, system folders, Python
-// environments ($VIRTUAL_ENV, $CONDA_PREFIX, and that of the python3 in PATH). The error says what was looked for, where, and
-// `install`.
+// environments: the one that this library is installed in, $VIRTUAL_ENV, $CONDA_PREFIX, that of the python3 in PATH, and where pip
+// puts what root (/usr/local) or a user (~/.local) installs without one. The error says what was looked for, where, and `install`.
 Result<FoundLibrary> find_library(const LibrarySearch& search);
+
+// What is there below these environments' folders of packages: "nvidia/*/bin/nvdisasm".
+std::vector<std::string> find_in_python_packages(const std::vector<std::string>& patterns);
 
 }  // namespace fulmen::gpu
