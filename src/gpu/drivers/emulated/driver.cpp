@@ -39,7 +39,8 @@ class Memory {
     // Room on both sides that belongs to no allocation: an index that runs over is found.
     auto* block = static_cast<char*>(std::aligned_alloc(kGap, (bytes + 3 * kGap - 1) / kGap * kGap));
     if (block == nullptr) return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes", bytes));
-    std::memset(block, kPoison, bytes + 2 * kGap);
+    // A large one stays as the system gives it, zeros without memory of their own until they are used.
+    if (bytes <= kMostPoisoned) std::memset(block, kPoison, bytes + 2 * kGap);
     const std::scoped_lock lock(mutex_);
     blocks_[block + kGap] = bytes;
     return static_cast<void*>(block + kGap);
@@ -65,6 +66,7 @@ class Memory {
  private:
   static constexpr std::size_t kGap = 256;
   static constexpr int kPoison = 0xFF;
+  static constexpr std::size_t kMostPoisoned = std::size_t{1} << 30;
 
   mutable std::mutex mutex_;
   mutable const char* last_ = nullptr;  // the block that the last access was in
