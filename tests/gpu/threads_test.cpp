@@ -1,6 +1,6 @@
 // Several threads at a device: they plan the same problem at once, then share one plan.
 #include <algorithm>
-#include <atomic>
+#include <functional>
 #include <thread>
 
 #include "gpu/gpu_devices.h"

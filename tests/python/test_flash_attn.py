@@ -198,6 +198,18 @@ def test_refusals(rng):
     for window in (3, None, (1, 2, 3)):
         with pytest.raises(ValueError, match=r"window_size is .*: \(left, right\) is accepted, where -1 is unlimited"):
             flash_attn.flash_attn_func(q[None], q[None], q[None], window_size=window)
+    with pytest.raises(ValueError, match=r"^dropout_p is 1\.5"):
+        flash_attn.flash_attn_func(q[None], q[None], q[None], dropout_p=1.5)
+    with pytest.raises(TypeError, match=r"^window_size\[0\] is 'a'"):
+        flash_attn.flash_attn_func(q[None], q[None], q[None], window_size=("a", 1))
+    cache = kv.detach()[None, :, 0].clone(), kv.detach()[None, :, 1].clone()
+    step = q.detach()[None, :1], *cache, kv.detach()[None, :1, 0], kv.detach()[None, :1, 1]
+    with pytest.raises(ValueError, match=r"^cache_seqlens\[0\] is 99: with 1 new rows 0 to 44 are accepted"):
+        flash_attn.flash_attn_with_kvcache(*step, cache_seqlens=np.int64(99))
+    with pytest.raises(TypeError, match=r"^cache_seqlens has dtype int64"):
+        flash_attn.flash_attn_with_kvcache(*step, cache_seqlens=torch.tensor([3]))
+    with pytest.raises(ValueError, match=r"^k\.shape is \[1, 1, 1, 16\]"):
+        flash_attn.flash_attn_with_kvcache(*step[:3], step[3][:, :, :1], step[4][:, :, :1], cache_seqlens=3)
     with pytest.raises(TypeError, match="cu_seqlens_q has dtype int64"):
         flash_attn.flash_attn_varlen_kvpacked_func(q, kv, lengths()[0].long(), *lengths()[1:])
 

@@ -103,9 +103,9 @@ CACHE = np.zeros((2, 16, 2, 8), np.float32)
 ANGLES = np.zeros((20, 4), np.float32)
 ERRORS = {
     "dims": ({"k": ROWS[0]}, ValueError, r"k has shape \[3, 2, 8\]: \[batch, seqlen_new, kv_heads, head_dim\]"),
-    "one of two": ({"v": None}, ValueError, "v_new is missing"),
-    "heads": ({"k": ROWS[:, :, :1]}, ValueError, "k_new.shape"),
-    "dtype": ({"k": ROWS.astype(np.float16)}, ValueError, "k_new.dtype is fp16: fp32 is needed"),
+    "one of two": ({"v": None}, ValueError, "v is missing: k is given, both or neither"),
+    "heads": ({"k": ROWS[:, :, :1]}, ValueError, r"^k\.shape is \["),
+    "dtype": ({"k": ROWS.astype(np.float16)}, ValueError, "^k.dtype is fp16: fp32 is needed"),
     "integers": ({"v_cache": CACHE.astype(np.int16)}, TypeError, "v_cache has dtype int16"),
     "lengths": ({"seqlens_k": np.zeros(2, np.float32)}, TypeError, "seqlens_k has dtype float32: .*, int32 for lengths"),
     "batch": ({"seqlens_k": np.zeros(3, np.int32)}, ValueError, "k_cache.shape"),

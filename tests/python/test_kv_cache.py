@@ -74,10 +74,14 @@ def test_append(kind, interleaved, rng):
 
 ERRORS = {
     "full": ({"seqlens_k": USED + 4}, r"seqlens_k\[2\]"),
-    "one of two": ({"v": None}, "v"),
+    "one of two": ({"v": None}, "^v is missing: k is given, both or neither are accepted"),
+    "heads": ({"k": np.zeros((BATCH, NEW, 1, DIM), np.float32)}, r"^k\.shape is \[3, \d, 1, 16\]: "),
     "dims": ({"k": np.zeros((2, 2, DIM), np.float32)}, r"k has shape \[2, 2, 16\]: \[batch, seqlen_new, kv_heads, head_dim\]"),
     "read-only": ({"k_cache": np.broadcast_to(np.float32(0), (BATCH, ROWS, 2, DIM))}, "k_cache is read-only: it is written"),
-    "no q": ({"q": np.zeros((BATCH, 1, 4, DIM), np.float32)}, "q"),
+    "no rotation": (
+        {"q": np.zeros((BATCH, 1, 4, DIM), np.float32)},
+        "^rotary_cos is missing: without a rotary embedding",
+    ),
 }
 
 

@@ -233,6 +233,7 @@ ERRORS = {
         ValueError,
         "gradients is 'q': a sequence of",
     ),
+    "gradients, forward": (lambda q, k, v: fulmen.plan(q, k, v, gradients=["w"]), ValueError, r"gradients is \['w'\]: "),
     "no bias": (
         lambda q, k, v: fulmen.plan(q, k, v, backward=True, gradients=["bias"]),
         TypeError,

@@ -108,13 +108,26 @@ def test_errors():
         lambda: sdpa(q, k, v, torch.ones(9, 11), is_causal=True): "is_causal is True and attn_mask is given",
         lambda: sdpa(q, k[:, :2], v[:, :2]): "key has 2 heads, value 2, query 4: the same is accepted",
         lambda: sdpa(q, k, v, dropout_p=1.5): "dropout_p is 1.5: 0 to 1 is accepted",
-        lambda: sdpa(q, k[..., :8], v): "k.shape",
+        lambda: sdpa(q, k, v, dropout_p=-0.5): "dropout_p is -0.5: 0 to 1 is accepted",
+        lambda: sdpa(q, k[..., :8], v): "^key has a head_dim of 8, query of 16: the same is accepted",
+        lambda: sdpa(q, k, v[:, :, :3]): "^value has 3 rows, key 11: the same is accepted",
+        lambda: sdpa(q, k[:, :3], v[:, :3], enable_gqa=True): "^key has 3 heads, value 3: divisors of query's 4 are accepted",
+        lambda: sdpa(q, k, v, torch.ones(9, 10)): r"^attn_mask has shape \[9, 10\]: what broadcasts to \[2, 4, 9, 11\] is accepted",
+        lambda: sdpa(q, k, v, torch.ones(3, 9, 11)): r"^attn_mask has shape \[3, 9, 11\]: what broadcasts",
+        lambda: sdpa(q, k, v, torch.ones(9, 11, dtype=torch.int32)): "^attn_mask.dtype is int32",
+        lambda: sdpa(q, k.half(), v): "^key.dtype is fp16, query.dtype is fp32: query, key, value and out must agree",
         lambda: sdpa(q[0, 0, 0], k, v): "query has 1 dims: 2 or more",
     }.items():
         with pytest.raises(ValueError, match=message):
             call()
-    with pytest.raises(TypeError, match="q has dtype float64"):
-        sdpa(q.double(), k.double(), v.double())
+    for call, message in {
+        lambda: sdpa(q.double(), k.double(), v.double()): "^query has dtype float64",
+        lambda: sdpa(q, k, v, torch.zeros(9, 11, dtype=torch.float64)): "^attn_mask has dtype float64",
+        lambda: sdpa(q, k.numpy(), v): "^key is of type ndarray: a torch tensor is needed",
+        lambda: sdpa(q, k, v, scale="x"): "^scale is 'x', of type str: a number is accepted",
+    }.items():
+        with pytest.raises(TypeError, match=message):
+            call()
 
 
 def test_with_block(plans, capfd):

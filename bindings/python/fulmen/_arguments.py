@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
@@ -100,6 +101,12 @@ def read(function: str, given: Mapping[str, Any]) -> Arguments:
     if all(value is None for value in lengths + longest):
         lengths, longest = (), ()
     return Arguments(optional, scalars + longest, given.get("device"), is_bhsd(given.get("layout", "bshd")), lengths)
+
+
+def rename(error: Exception, names: Mapping[str, str]) -> None:
+    """Gives the arguments that an error's message names the names that they have for its reader."""
+    words = re.compile(rf"\b({'|'.join(names)})\b")
+    error.args = tuple(words.sub(lambda word: names[word[0]], a) if isinstance(a, str) else a for a in error.args)
 
 
 def is_bhsd(layout: str) -> bool:

@@ -308,9 +308,9 @@ def plan(
 ) -> Plan:
     """What attention() (or, with backward, attention_backward()) would run for such arguments. Their data are not read."""
     a = read("plan", options)
-    wanted = wanted_gradients(gradients) if backward else 0
+    wanted = wanted_gradients(gradients)
     text, kernel, workspace = _core.explain(
-        a.completed((q, k, v, None, *a.optional)), a.scalars, a.device, a.bhsd, return_lse, wanted
+        a.completed((q, k, v, None, *a.optional)), a.scalars, a.device, a.bhsd, return_lse, wanted if backward else 0
     )
     return Plan(kernel, workspace, text)
 

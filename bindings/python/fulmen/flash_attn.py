@@ -6,11 +6,15 @@ with the last key, as there. A row that attends no key has an lse of -inf, where
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 import fulmen.torch  # noqa: F401  registers torch.ops.fulmen
+from fulmen._arguments import rename
 from fulmen._functions import append_kv, attention, dropout_mask
 
 __all__ = [
@@ -24,6 +28,35 @@ __all__ = [
 ]
 
 
+# What fulmen.attention and fulmen.append_kv call otherwise.
+_NAMES = {
+    "seqlens_k": "cache_seqlens",
+    "leftpad_k": "cache_leftpad",
+    "dropout": "dropout_p",
+    "window_left": "window_size[0]",
+    "window_right": "window_size[1]",
+}
+_is_compiling = torch.compiler.is_dynamo_compiling
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _named(function: _F) -> _F:
+    """With errors that name the arguments of this module's functions."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _is_compiling():
+            return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            rename(error, _NAMES)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+@_named
 def flash_attn_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -100,6 +133,7 @@ def flash_attn_kvpacked_func(
     )
 
 
+@_named
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -203,6 +237,7 @@ def flash_attn_varlen_kvpacked_func(
     return flash_attn_varlen_func(q, k, v, *lengths, *options)
 
 
+@_named
 @torch.no_grad()
 def flash_attn_with_kvcache(
     q: torch.Tensor,
@@ -258,8 +293,8 @@ def flash_attn_with_kvcache(
         raise ValueError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
     if rotary_cos is not None and k is None:
         raise ValueError("rotary_cos is given and k is None: rotary embeddings are accepted with new keys")
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    if isinstance(cache_seqlens, (int, np.integer)):
+        cache_seqlens = torch.full((q.shape[0],), int(cache_seqlens), dtype=torch.int32, device=q.device)
     left, right = _sides(window_size)
     if k is not None:
         rotated, cache_seqlens = append_kv(

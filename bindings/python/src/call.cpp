@@ -182,8 +182,10 @@ void Call::describe(Place place, fulmen_dtype dtype, const int64_t (&shape)[4]) 
 bool is_without_queries(const fulmen_tensors& tensors) { return tensors.q.shape[0] == 0 || tensors.q.shape[1] == 0; }
 
 void check(int status) {
-  if (status == FULMEN_OK) return;
-  const char* message = fulmen_last_error();
+  if (status != FULMEN_OK) raise(status, fulmen_last_error());
+}
+
+void raise(int status, const char* message) {
   switch (status) {
     case FULMEN_INVALID_ARGUMENT:
       throw nb::value_error(message);

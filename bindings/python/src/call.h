@@ -131,5 +131,6 @@ void read_options(const Arguments& arguments, Call& call);
 
 // Throws the Python exception of a status that is not FULMEN_OK, with the message of this thread's last call.
 void check(int status);
+[[noreturn]] void raise(int status, const char* message);
 
 }  // namespace fulmen::python

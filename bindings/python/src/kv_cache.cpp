@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "array.h"
@@ -63,6 +64,16 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
   return read;
 }
 
+// What the C ABI calls k_new and v_new is called k and v here.
+void check_call(int status) {
+  if (status == FULMEN_OK) return;
+  std::string message = fulmen_last_error();
+  for (const std::string_view name : {"k_new", "v_new"}) {
+    for (size_t at = 0; (at = message.find(name, at)) != std::string::npos;) message.erase(at + 1, name.size() - 1);
+  }
+  raise(status, message.c_str());
+}
+
 }  // namespace
 
 nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
@@ -89,7 +100,7 @@ nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_int
     nb::gil_scoped_release no_gil;
     status = fulmen_append_kv(&call, place.empty() ? nullptr : place.c_str(), stream);
   }
-  check(status);
+  check_call(status);
   if (!nb::handle(PyTuple_GetItem(tensors.ptr(), kNewK)).is_none()) {
     for (const int at : {kCacheK, kCacheV}) {
       const nb::object& inner = arrays[at].owner;
@@ -104,7 +115,7 @@ void check_append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_int
                      nb::handle num_threads) {
   fulmen_kv_cache call = read_call(tensors, device, rotary_interleaved, queries_advance, num_threads).call;
   call.q_out = call.q;
-  check(fulmen_append_kv_check(&call));
+  check_call(fulmen_append_kv_check(&call));
 }
 
 }  // namespace fulmen::python

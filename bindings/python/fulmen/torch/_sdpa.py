@@ -13,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fulmen import _core
+from fulmen._arguments import rename
 from fulmen.torch._frontend import FRAMEWORK
 from fulmen.torch._ops import last_dim_contiguous
 
@@ -45,18 +46,42 @@ def scaled_dot_product_attention(
     Returns:
       [..., heads, seqlen_q, head_dim of value], in memory positions before heads. Errors are those of fulmen.attention.
     """
-    if not _is_compiling():
-        try:
-            out = _straight(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-            if out is not None:
-                return out
-        except ValueError:  # what broadcasts, and strides that kernels do not take, is seen to below
-            pass
+    if _is_compiling():
+        return _checked(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    try:
+        out = _straight(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if out is not None:
+            return out
+    except (TypeError, ValueError):  # what broadcasts, and strides that kernels do not take, is seen to below
+        pass
+    try:
+        return _checked(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        rename(error, _NAMES)
+        raise
+
+
+# What fulmen.attention calls otherwise.
+_NAMES = {"q": "query", "k": "key", "v": "value", "bias": "attn_mask", "keep_mask": "attn_mask"}
+_NAMES |= {"dropout": "dropout_p", "softmax_scale": "scale"}
+
+
+def _checked(
+    query: _Tensor,
+    key: _Tensor,
+    value: _Tensor,
+    attn_mask: _Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> _Tensor:
+    """scaled_dot_product_attention of any shapes, by what fulmen.attention takes."""
     if is_causal and attn_mask is not None:
         raise ValueError("is_causal is True and attn_mask is given: one of the two is accepted")
-    if dropout_p >= 1:
-        if dropout_p > 1:
-            raise ValueError(f"dropout_p is {dropout_p}: 0 to 1 is accepted")
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"dropout_p is {dropout_p}: 0 to 1 is accepted")
+    if dropout_p == 1:
         return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa) * 0
     causal = "top_left" if is_causal else False
     options = (scale, 0.0, causal, -1, -1, dropout_p, None, 0, False, None, 0, False)
@@ -77,8 +102,15 @@ def _in_four_dims(
     query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None, options: tuple[Any, ...], enable_gqa: bool
 ) -> _Tensor:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, _Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}: a torch tensor is needed")
         if tensor.dim() < 2:
             raise ValueError(f"{name} has {tensor.dim()} dims: 2 or more are accepted")
+    # Said here, as the core sees heads and positions exchanged.
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(f"key has a head_dim of {key.shape[-1]}, query of {query.shape[-1]}: the same is accepted")
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(f"value has {value.shape[-2]} rows, key {key.shape[-2]}: the same is accepted")
     tensors = [t.reshape((1,) * (4 - t.dim()) + t.shape) if t.dim() < 4 else t for t in (query, key, value)]
     heads = [t.shape[-3] for t in tensors]
     most = max(heads)
@@ -87,6 +119,8 @@ def _in_four_dims(
             # Kernels have one number of heads for both: heads that share one repeat it. The smallest that both divide is enough.
             common = math.lcm(*heads[1:])
             tensors[1:] = (t.repeat_interleave(common // t.shape[-3], -3) for t in tensors[1:])
+        elif heads[0] > 0 and any(n == 0 or heads[0] % n != 0 for n in heads[1:]):
+            raise ValueError(f"key has {heads[1]} heads, value {heads[2]}: divisors of query's {heads[0]} are accepted")
     elif any(n not in (1, most) for n in heads):
         raise ValueError(
             f"key has {heads[1]} heads, value {heads[2]}, query {heads[0]}: the same is accepted, or a divisor with enable_gqa=True"
@@ -97,6 +131,9 @@ def _in_four_dims(
     leading = torch.broadcast_shapes(*(t.shape[:-3] for t in tensors))
     tensors = [last_dim_contiguous(t.expand(*leading, *t.shape[-3:]).flatten(0, -4)) for t in tensors]
     if mask is not None:
+        full = (*leading, tensors[0].shape[1], query.shape[-2], key.shape[-2])
+        if any(size not in (1, wanted) for size, wanted in zip(reversed(mask.shape), reversed(full), strict=False)):
+            raise ValueError(f"attn_mask has shape {list(mask.shape)}: what broadcasts to {list(full)} is accepted")
         if mask.dim() > 4 or (len(leading) > 1 and mask.dim() == 4 and mask.shape[0] > 1):
             mask = mask.expand(*leading, *mask.shape[-3:]).flatten(0, -4)
         mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
