@@ -1,10 +1,14 @@
-"""The Python examples of README.md and docs/python.md run as they stand."""
+"""The Python examples of README.md and docs/python.md run as they stand; stubs and docstrings name what there is."""
 
+import ast
+import inspect
 import re
 from pathlib import Path
 
+import fulmen.flash_attn
 import fulmen.torch
 import pytest
+from fulmen import _core
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = [
@@ -23,3 +27,23 @@ def test_examples(block):
         exec(compile(block, "example", "exec"), {"__name__": "example"})
     finally:
         fulmen.torch.disable_sdpa()
+
+
+def test_stubs_name_what_the_module_has():
+    stub = Path(fulmen.__file__).with_name("_core.pyi").read_text()
+    named = {one.name for one in ast.parse(stub).body if isinstance(one, ast.FunctionDef)}
+    assert named == {name for name in dir(_core) if not name.startswith("_")}
+    assert Path(fulmen.__file__).with_name("py.typed").exists()
+
+
+FUNCTIONS = [fulmen.attention, fulmen.attention_backward, fulmen.append_kv, fulmen.torch.scaled_dot_product_attention]
+FUNCTIONS += [fulmen.torch.ring_attention, fulmen.torch.FlashAttention]
+FUNCTIONS += [fulmen.flash_attn.flash_attn_func, fulmen.flash_attn.flash_attn_with_kvcache]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_docstrings_name_every_argument(function):
+    text = function.__doc__
+    if "the others: see flash_attn_func" in text:
+        text += fulmen.flash_attn.flash_attn_func.__doc__
+    assert [name for name in inspect.signature(function).parameters if not re.search(rf"\b{name}\b", text)] == []

@@ -1,6 +1,7 @@
 """scaled_dot_product_attention: torch's signature and semantics, and torch's own function routed to Fulmen."""
 
 import inspect
+import threading
 
 import fulmen.torch
 import pytest
@@ -143,6 +144,34 @@ def test_with_block(plans, capfd):
         assert "torch computes this scaled_dot_product_attention: query has dtype torch.float64" in capfd.readouterr().err
         wide = randn(1, 1, 4, 300)
         assert_close(F.scaled_dot_product_attention(wide, wide, wide), TORCH_SDPA(wide, wide, wide), "fp32")
+    F.scaled_dot_product_attention(q, k, v)
+    assert not plans()
+
+
+def in_a_thread(call):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_with_block_is_of_its_thread_and_the_switch_of_the_process(plans):
+    q, k, v = qkv()
+    with fulmen.torch.sdpa():
+        in_a_thread(lambda: F.scaled_dot_product_attention(q, k, v))
+        assert not plans()
+        with pytest.raises(ZeroDivisionError), fulmen.torch.sdpa():
+            F.scaled_dot_product_attention(q, k, v)
+            raise ZeroDivisionError
+        F.scaled_dot_product_attention(q, k, v)
+        assert len(plans()) == 2
+    fulmen.torch.enable_sdpa()
+    try:
+        in_a_thread(lambda: F.scaled_dot_product_attention(q, k, v))
+        assert len(plans()) == 1
+    finally:
+        fulmen.torch.disable_sdpa()
     F.scaled_dot_product_attention(q, k, v)
     assert not plans()
 

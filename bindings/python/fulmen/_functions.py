@@ -217,6 +217,7 @@ def attention_backward(
 
     Args:
       dout: like out: the loss's gradient by out. dlse: like lse: its gradient by lse, None where lse is not used.
+      q, k, v: the arrays of the forward call; out, lse: what it gave.
       gradients: which ones are computed, of "q", "k", "v", "bias" and "sinks". Each has the shape and dtype of its input; a bias's
         is the sum over dims of size 1.
       options: those of attention(), with the values of the forward call.

@@ -132,8 +132,9 @@ def _in_four_dims(
     tensors = [last_dim_contiguous(t.expand(*leading, *t.shape[-3:]).flatten(0, -4)) for t in tensors]
     if mask is not None:
         full = (*leading, tensors[0].shape[1], query.shape[-2], key.shape[-2])
-        if any(size not in (1, wanted) for size, wanted in zip(reversed(mask.shape), reversed(full), strict=False)):
-            raise ValueError(f"attn_mask has shape {list(mask.shape)}: what broadcasts to {list(full)} is accepted")
+        for at in range(-min(mask.dim(), len(full)), 0):
+            if mask.shape[at] != 1 and mask.shape[at] != full[at]:
+                raise ValueError(f"attn_mask has shape {list(mask.shape)}: what broadcasts to {list(full)} is accepted")
         if mask.dim() > 4 or (len(leading) > 1 and mask.dim() == 4 and mask.shape[0] > 1):
             mask = mask.expand(*leading, *mask.shape[-3:]).flatten(0, -4)
         mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
