@@ -214,3 +214,21 @@ print(refused == len(calls) + len(later))
 def test_the_modules_own_functions_refuse_what_they_do_not_take():
     program = subprocess.run([sys.executable, "-c", MISUSED], capture_output=True, text=True, timeout=100)
     assert program.stdout == "True\n", (program.returncode, program.stderr)
+
+
+FREED = """
+import ctypes, fulmen, numpy as np
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+address = libc.malloc(ctypes.c_size_t(1024))
+q = np.frombuffer((ctypes.c_float * 256).from_address(address), np.float32).reshape(1, 4, 4, 16)
+libc.free(ctypes.c_void_p(address))
+fulmen.attention(q, q, q)
+"""
+
+
+@pytest.mark.skipif("asan" not in os.environ.get("LD_PRELOAD", ""), reason="./dev test python_asan has a module that sees it")
+def test_a_freed_array_is_seen():
+    """What would go unseen elsewhere: that a stage finds nothing is worth something only if it could."""
+    program = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, timeout=100)
+    assert program.returncode != 0 and "heap-use-after-free" in program.stderr
