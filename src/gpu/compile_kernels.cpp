@@ -36,7 +36,8 @@ Status unknown_arch(const std::string& arch) {
 
 // Of a chip without a row only the compiler knows whether it exists.
 Status refused_arch(const std::string& arch, const gpu::Chip& chip, const Status& status) {
-  if (!chip.products.empty() || status.code() != StatusCode::internal) return status;
+  const bool refused = status.code() == StatusCode::internal || status.code() == StatusCode::unavailable;
+  if (!chip.products.empty() || !refused) return status;
   const std::string said = status.message().substr(0, status.message().find('\n'));
   return {StatusCode::invalid_argument,
           fmt::format("{}; this one's kernels cannot be compiled: {}", unknown_arch(arch).message(), said)};

@@ -179,6 +179,14 @@ TEST_F(Cuda, SourceThatDoesNotCompileSaysWhy) {
   }
 }
 
+TEST_F(Cuda, AChipThatNvrtcDoesNotKnowIsSaidWithTheVersionThatDoes) {
+  const auto code = driver.compiler().value()->compile({"old", "int x;\n", "sm_70", 64});
+  EXPECT_EQ(code.status().code(), StatusCode::unavailable);
+  for (const char* part : {"NVRTC 13.0", "does not compile for sm_70", "pip install nvidia-cuda-nvrtc-cu12"}) {
+    EXPECT_NE(code.status().message().find(part), std::string::npos) << part << " in " << code.status().message();
+  }
+}
+
 TEST_F(Cuda, MemoryIsCopiedFilledAndTold) {
   const Result<void*> memory = driver.allocate(1, 16);
   ASSERT_TRUE(memory.ok());

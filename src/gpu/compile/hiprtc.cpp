@@ -16,7 +16,8 @@ Result<const Compiler*> hiprtc_compiler() {
        // It puts all of hip_runtime.h before the source, which has an exp2(float), log2 and tanh of its own.
        .before = "namespace fulmen_device {\n",
        .after = "\n}\n",
-       .needed = "ROCm 6 or newer is needed"},
+       .needed = "ROCm 6 or newer is needed",
+       .other_chips = ""},
       // Not of ROCm 5: its hipRTC is part of libamdhip64, and Debian's crashes in its compiler library. clang serves there.
       {.names = {"libhiprtc.so.7", "libhiprtc.so.6"},
        .home_variables = {"ROCM_PATH", "HIP_PATH"},

@@ -59,6 +59,11 @@ class RuntimeCompiler final : public Compiler {
       calls_.GetProgramLog(program, result.log.data());
       result.log.resize(bytes - 1);  // without its NUL
     }
+    if (const std::string_view option = kind_.arch_option.substr(0, kind_.arch_option.size() - 1);
+        error != 0 && !kind_.other_chips.empty() && result.log.find(option) != std::string::npos) {
+      return Status(StatusCode::unavailable, fmt::format("{} {}.{} ({}) does not compile for {}: {}", kind_.name, major_, minor_,
+                                                         path_, request.arch, kind_.other_chips));
+    }
     if (error != 0) {
       return Status(StatusCode::internal, fmt::format("kernel \"{}\" for {}: {}: {}\n{}", request.name, request.arch, path_,
                                                       calls_.GetErrorString(error), result.log));

@@ -19,6 +19,7 @@ struct RuntimeCompilerKind {
   FamilyOptions family_options;
   std::string_view before, after;  // put around the source
   std::string_view needed;         // "NVRTC 12 or newer is needed"
+  std::string_view other_chips;    // what to do where the compiler refuses the chip's option
 };
 
 // Opens the library. Errors: not there, or an entry point is missing.

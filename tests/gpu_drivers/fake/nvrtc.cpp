@@ -73,6 +73,10 @@ FULMEN_FAKE_EXPORT int nvrtcCompileProgram(Program* program, int count, const ch
     program->log = "the chip or C++20 is missing among the options";
     return kInvalidOption;
   }
+  if (arch == "sm_70") {  // as CUDA 13's
+    program->log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n";
+    return kInvalidOption;
+  }
   if (const std::size_t at = program->source.find("#error"); at != std::string::npos) {
     program->log = "kernel(1): error: " + program->source.substr(at, program->source.find('\n', at) - at);
     return kCompilation;
