@@ -5,6 +5,7 @@
 
 #include "cpu/backward_steps.h"
 #include "cpu/isa/amx.h"
+#include "cpu/matrix_backward_task.h"
 #include "cpu/matrix_task.h"
 
 namespace fulmen::cpu {
@@ -12,6 +13,11 @@ namespace fulmen::cpu {
 template <class Isa>
 int64_t amx_scratch_floats(const Problem& problem, int block_n, int tiles) {
   return matrix_scratch(problem, Isa::kGroup, block_n, tiles).total;
+}
+
+template <class Isa>
+int64_t amx_backward_floats(const Problem& problem, int block_n, int64_t held_keys) {
+  return matrix_backward_scratch(problem, Isa::kGroup, block_n, held_keys).total;
 }
 
 // Isa: Amx or AmxFp16 over some tiles; T and dtype: the elements of its words. Short sequences take the tile task, too: on tiles
@@ -25,7 +31,10 @@ constexpr IsaTable amx_table(const char* name, DType dtype) {
   table.tile_task[index] = matrix_task<Isa, T>;
   table.short_task[index] = matrix_task<Isa, T>;
   // Backward's vectors between the products know pairs of bf16 alone.
-  if constexpr (std::is_same_v<T, Bf16>) table.backward[index] = backward_step<Isa, T>;
+  if constexpr (std::is_same_v<T, Bf16>) {
+    table.backward[index] = backward_step<Isa, T, MatrixBackwardTask<Isa, T>>;
+    table.backward_floats = amx_backward_floats<Isa>;
+  }
   return table;
 }
 

@@ -12,12 +12,6 @@
 namespace fulmen::cpu {
 
 constexpr int64_t kMaxHeldKeys = 512;  // most keys whose K, V, dK and dV are held at a time
-// Tiles of queries that go through the keys together on matrix tiles: dV and dK are loaded and stored once for all of them, which
-// costs as much as the products of two tiles. With four of them P and dS take too much of L2.
-constexpr int kMatrixRowTiles = 2;
-// Keys whose scores and dP, as fp32, stay in L1 beside the operands of their products; and matrix units sleep when they have had
-// nothing to do for 1,600 cycles, the time of the vectors of 64 keys.
-constexpr int kMatrixScoreKeys = 32;
 
 // What has to be done, in this order; a step's tasks are independent of each other.
 enum class BackwardStep : int {
@@ -98,19 +92,17 @@ FULMEN_INLINE QuerySums query_sums(const Problem& problem, int lanes) {
 
 // Scratch of an attend task, in floats from its start. "Words" of operands as in tile.h: fp32 numbers, or pairs of bf16.
 struct BackwardScratch {
-  int64_t keys;         // [held][key_words]: K's rows as they are
-  int64_t key_pairs;    // [held / group][key_stride]: the same with neighbouring rows interleaved; fp32: keys itself
-  int64_t values;       // [held][value_words]
-  int64_t dk;           // [held][key_stride]
-  int64_t dv;           // [held][value_stride]
-  int64_t turned_keys;  // matrix tiles: [held / block_n][head_dim, whole tiles][block_n / 2], K^T of each key tile
-  int64_t outs;         // [words of head_dim_v][kBlockM]: O^T
-  int64_t raw;          // matrix tiles: twice [kMatrixScoreKeys][kBlockM], scores and dP on their way through the epilogues
-  int64_t dbias;        // [block_n][kBlockM]: by the scores, fp32; 0 where the dscores are that
-  int64_t additive;     // [block_n][kBlockM]
-  int64_t slope;        // [block_n][kBlockM]: of the softcap
-  int64_t dropout;      // [block_n][kBlockM]: 0 or 1 / (1 - p)
-  // Of a tile of queries; those of the next one are row_floats further on.
+  int64_t keys;       // [held][key_words]: K's rows as they are
+  int64_t key_pairs;  // [held / group][key_stride]: the same with neighbouring rows interleaved; fp32: keys itself
+  int64_t values;     // [held][value_words]
+  int64_t dk;         // [held][key_stride]
+  int64_t dv;         // [held][value_stride]
+  int64_t outs;       // [words of head_dim_v][kBlockM]: O^T
+  int64_t dbias;      // [block_n][kBlockM]: by the scores, fp32; 0 where the dscores are that
+  int64_t additive;   // [block_n][kBlockM]
+  int64_t slope;      // [block_n][kBlockM]: of the softcap
+  int64_t dropout;    // [block_n][kBlockM]: 0 or 1 / (1 - p)
+  // Of the tile of queries at hand.
   int64_t query_rows;   // [kBlockM][key_words]
   int64_t query_pairs;  // [kBlockM / group][key_stride]; fp32: query_rows itself
   int64_t queries;      // [words of head_dim][kBlockM]: Q^T
@@ -118,25 +110,20 @@ struct BackwardScratch {
   int64_t dout_pairs;
   int64_t douts;
   int64_t dq;             // [kBlockM][key_stride]
-  int64_t turned_dq;      // matrix tiles: [head_dim, whole tiles][kBlockM], dQ^T
   int64_t probabilities;  // [block_n][kBlockM]
   int64_t dscores;        // [block_n][kBlockM]
   int64_t rows;           // -lse in base-2 units, what its rounding left, delta: 3 x [kBlockM]
-  int64_t row_floats;
   int64_t total;
   int64_t key_words, value_words;    // floats of a row of words
   int64_t key_stride, value_stride;  // floats of a row of fp32 numbers, or of pairs of rows
-  int64_t turned_rows;               // head_dim, whole tiles
 };
 
-FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int group, int block_n, int64_t held,
-                                               bool matrix_tiles) {
+FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int group, int block_n, int64_t held) {
   BackwardScratch s{};
   s.key_words = round_up((p.head_dim + group - 1) / group, lanes);
   s.value_words = round_up((p.head_dim_v + group - 1) / group, lanes);
   s.key_stride = round_up(p.head_dim, lanes);
   s.value_stride = round_up(p.head_dim_v, lanes);
-  s.turned_rows = matrix_tiles ? round_up(s.key_stride, 32) : 0;
   const bool pairs = group > 1;
   const int64_t tile = static_cast<int64_t>(block_n) * kBlockM;
   ScratchCutter cut;
@@ -145,15 +132,12 @@ FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int 
   s.values = cut.take(held * s.value_words);
   s.dk = cut.take(held * s.key_stride);
   s.dv = cut.take(held * s.value_stride);
-  s.turned_keys = cut.take(s.turned_rows * (held / 2));
   s.outs = cut.take(kBlockM * s.value_words);
-  s.raw = cut.take(matrix_tiles ? static_cast<int64_t>(2) * kMatrixScoreKeys * kBlockM : 0);
   s.additive = cut.take(tile);
   s.slope = cut.take(p.softcap > 0.0F ? tile : 0);
   s.dropout = cut.take(p.dropout > 0 ? tile : 0);
   const bool own_dbias = p.dbias.present && (pairs || p.softcap > 0.0F);
   s.dbias = own_dbias ? cut.take(tile) : 0;  // 0: the dscores are it
-  const int64_t first_row_tile = cut.total;
   s.query_rows = cut.take(kBlockM * s.key_words);
   s.query_pairs = pairs ? cut.take(kBlockM / group * s.key_stride) : s.query_rows;
   s.queries = cut.take(kBlockM * s.key_words);
@@ -161,14 +145,9 @@ FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int 
   s.dout_pairs = pairs ? cut.take(kBlockM / group * s.value_stride) : s.dout_rows;
   s.douts = cut.take(kBlockM * s.value_words);
   s.dq = cut.take(kBlockM * s.key_stride);
-  s.turned_dq = cut.take(s.turned_rows * kBlockM);
   s.probabilities = cut.take(tile);
   s.dscores = cut.take(tile);
   s.rows = cut.take(static_cast<int64_t>(3) * kBlockM);
-  s.row_floats = cut.total - first_row_tile;
-  const int64_t query_tiles = round_up(p.seqlen_q, kBlockM) / kBlockM;
-  const int64_t most = matrix_tiles ? kMatrixRowTiles : 1;
-  if (query_tiles > 1) cut.take(s.row_floats * ((query_tiles < most ? query_tiles : most) - 1));
   s.total = cut.total;
   return s;
 }

@@ -20,8 +20,8 @@ constexpr int64_t kTasks = 16;
 constexpr int64_t kManyTasks = 64;
 constexpr int64_t kLongSplit = 2048;
 // Bytes of a block of keys: K, V, dK and dV stay in L2, beside the tiles. No fewer keys than that: each block reads and writes dQ.
+// Processors with matrix tiles have 2 MB of L2; there as many as can be.
 constexpr int64_t kHeldBytes = 512 << 10;
-constexpr int64_t kMatrixHeldBytes = 1 << 20;  // processors with matrix tiles have 2 MB
 constexpr int64_t kMinHeldKeys = 256;
 // Most floats of all parts of the sums of dbias together, unless one part is bigger.
 constexpr int64_t kBiasSumFloats = 16 << 20;
@@ -34,16 +34,17 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Key rows of a tile, as in the forward pass: 128 where P, dS and the operands of narrow heads leave room for them. Measured on
 // Zen 5: +1 % with 128 for narrow heads, -3 % for others.
-int choose_block_n(const Problem& p, int group) {
-  return p.seqlen_k > 64 && ceil_div(std::max(p.head_dim, p.head_dim_v), group) <= 64 ? 128 : 64;
+// On matrix tiles of all.
+int choose_block_n(const Problem& p, int group, bool matrix_tiles) {
+  return p.seqlen_k > 64 && (matrix_tiles || ceil_div(std::max(p.head_dim, p.head_dim_v), group) <= 64) ? 128 : 64;
 }
 
 int64_t choose_held_keys(const Problem& p, int lanes, int group, int block_n, bool matrix_tiles) {
   const int64_t operands = round_up(ceil_div(p.head_dim, group), lanes) + round_up(ceil_div(p.head_dim_v, group), lanes) +
                            (group > 1 ? round_up(p.head_dim, lanes) / group : 0);
   const int64_t floats = operands + round_up(p.head_dim, lanes) + round_up(p.head_dim_v, lanes);
-  const int64_t bytes = matrix_tiles ? kMatrixHeldBytes : kHeldBytes;
-  const int64_t most = std::clamp<int64_t>(bytes / (floats * static_cast<int64_t>(sizeof(float))), kMinHeldKeys, kMaxHeldKeys);
+  const int64_t fitting = kHeldBytes / (floats * static_cast<int64_t>(sizeof(float)));
+  const int64_t most = matrix_tiles ? kMaxHeldKeys : std::clamp<int64_t>(fitting, kMinHeldKeys, kMaxHeldKeys);
   const int64_t tiles = std::max<int64_t>(most / block_n, 1);
   return std::min(tiles, std::max<int64_t>(ceil_div(p.seqlen_k, block_n), 1)) * block_n;
 }
@@ -85,7 +86,7 @@ class BackwardRunner final : public Runner {
   BackwardRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options)
       : problem_(problem), threads_(thread_settings(options)), function_(isa.table->backward[static_cast<int>(problem.dtype)]) {
     const int lanes = isa.table->lanes, group = isa.table->group[static_cast<int>(problem.dtype)];
-    const int block_n = choose_block_n(problem, group);
+    const int block_n = choose_block_n(problem, group, isa.table->matrix_tiles);
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
@@ -104,7 +105,9 @@ class BackwardRunner final : public Runner {
     }
 
     call_.slot_floats = query_sums(problem, lanes).total;
-    scratch_floats_ = backward_scratch(problem, lanes, group, block_n, cut.held_keys, matrix_tiles_).total;
+    const auto floats = isa.table->backward_floats;
+    scratch_floats_ = floats != nullptr ? floats(problem, block_n, cut.held_keys)
+                                        : backward_scratch(problem, lanes, group, block_n, cut.held_keys).total;
     const int64_t units = problem.batch * problem.num_kv_heads;
     if (cut.num_splits > 1 || cut.held_keys < cut.split_keys) {
       const bool each = cut.num_splits > 1 || units <= threads_.num_threads;

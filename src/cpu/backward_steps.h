@@ -10,7 +10,7 @@ namespace fulmen::cpu {
 
 // One task of step attend: a part of a set's units, or a run of sets that are one unit each, one after the other; and one split of
 // their keys.
-template <class Isa, class T>
+template <class Isa, class T, class Task>
 void attend_units(const BackwardCall& call, int64_t task, int worker, float* scratch) {
   const BackwardCut& cut = call.cut;
   const bool run = cut.run_units > 1;
@@ -31,7 +31,7 @@ void attend_units(const BackwardCall& call, int64_t task, int worker, float* scr
     const BackwardUnit next = unit_at(index + 1 < end ? index + 1 : index);
     const int64_t number = (unit.batch * call.problem->num_kv_heads + unit.kv_head) * cut.num_splits + split;
     float* sums = call.sums == nullptr ? nullptr : call.sums + (call.unit_slots > 0 ? number : worker) * call.slot_floats;
-    BackwardTask<Isa, T>(call, unit, sums, scratch).run(run || index == begin, index + 1 < end ? &next : nullptr);
+    Task(call, unit, sums, scratch).run(run || index == begin, index + 1 < end ? &next : nullptr);
   }
 }
 
@@ -83,12 +83,12 @@ void sum_sinks(const BackwardCall& call, int64_t head) {
   *element<float>(tensors.dsinks, p.dsinks, 0, 0, 0, head) = static_cast<float>(sum);
 }
 
-template <class Isa, class T>
+template <class Isa, class T, class Task = BackwardTask<Isa, T>>
 void backward_step(const BackwardCall& call, BackwardStep step, int64_t task, int worker, float* scratch) {
   const Problem& p = *call.problem;
   switch (step) {
     case BackwardStep::attend:
-      return attend_units<Isa, T>(call, task, worker, scratch);
+      return attend_units<Isa, T, Task>(call, task, worker, scratch);
     case BackwardStep::reduce_dq:
       return reduce_dq<Isa, T>(call, task);
     case BackwardStep::reduce_bias: {

@@ -28,6 +28,28 @@ struct FetchAhead {
   }
 };
 
+// The exponent of a probability from a product's sum, the LSE first: what is left is small where the probability is not, and so is
+// its rounding. slope: of the softcap, 1 - tanh^2.
+template <class Isa, ScoreKind kKind>
+FULMEN_INLINE typename Isa::Vec exponent(typename Isa::Vec sum, typename Isa::Vec minus_lse, const ScoreScale& scale,
+                                         [[maybe_unused]] typename Isa::Vec& slope) {
+  if constexpr (kKind == ScoreKind::softcap) {
+    const auto t = tanh_from_log2<Isa>(Isa::mul(sum, Isa::set1(scale.tanh_scale)));
+    slope = Isa::sub(Isa::set1(1.0F), Isa::mul(t, t));
+    return Isa::fused(t, Isa::set1(scale.log2_softcap), minus_lse);
+  } else {
+    return Isa::fused(sum, Isa::set1(scale.log2_scale), minus_lse);
+  }
+}
+
+// With what the additive tile has there. A masked key's K may be anything, and so its slope.
+template <class Isa, ScoreKind kKind>
+FULMEN_INLINE typename Isa::Vec masked_exponent(typename Isa::Vec x, typename Isa::Vec extra,
+                                                [[maybe_unused]] typename Isa::Vec& slope) {
+  if constexpr (kKind == ScoreKind::softcap) slope = Isa::select_minus_infinity(extra, Isa::zero(), slope);
+  return Isa::select_minus_infinity(extra, extra, Isa::add(x, extra));
+}
+
 // Epilogue of S^T = K Q^T: P^T = 2^(score - lse), [keys][kBlockM]. With a softcap also its slope, 1 - tanh^2.
 template <class Isa, ScoreKind kKind>
 struct Probabilities {
@@ -56,22 +78,11 @@ struct Probabilities {
       for (int v = 0; v < kVecs; ++v) {
         const int lane = v * Isa::kLanes;
         const Vec minus_lse = Isa::load(tile_.minus_lse + at_ + lane);
-        // The LSE first: what is left is small where the probability is not, and so is its rounding.
-        if constexpr (kKind == ScoreKind::softcap) {
-          const Vec t = tanh_from_log2<Isa>(Isa::mul(sum[v], Isa::set1(tile_.scale.tanh_scale)));
-          slope[v] = Isa::sub(Isa::set1(1.0F), Isa::mul(t, t));
-          p[v] = Isa::fused(t, Isa::set1(tile_.scale.log2_softcap), minus_lse);
-        } else {
-          p[v] = Isa::fused(sum[v], Isa::set1(tile_.scale.log2_scale), minus_lse);
-        }
+        p[v] = exponent<Isa, kKind>(sum[v], minus_lse, tile_.scale, slope[v]);
         if constexpr (Isa::kGroup == 1) p[v] = Isa::add(p[v], Isa::load(tile_.minus_lse + kBlockM + at_ + lane));
         if constexpr (kKind != ScoreKind::plain) {
-          const Vec extra = Isa::load(tile_.additive + to + lane);
-          p[v] = Isa::select_minus_infinity(extra, extra, Isa::add(p[v], extra));
-          // A masked key's K may be anything, and so its slope.
-          if constexpr (kKind == ScoreKind::softcap) {
-            Isa::store(tile_.slope + to + lane, Isa::select_minus_infinity(extra, Isa::zero(), slope[v]));
-          }
+          p[v] = masked_exponent<Isa, kKind>(p[v], Isa::load(tile_.additive + to + lane), slope[v]);
+          if constexpr (kKind == ScoreKind::softcap) Isa::store(tile_.slope + to + lane, slope[v]);
         }
       }
       Isa::template exp2<Isa::kExp2Degree>(p);
@@ -87,18 +98,17 @@ struct Probabilities {
 // Epilogue of dP^T = V dO^T: dS^T = P^T (dP^T m - delta), and P^T made ready for the product that gives dV.
 //
 // fp32: dscores is [keys][kBlockM], and dropout multiplies P in place.
-// Pairs of bf16 need dS twice, and P once. In each row of `words`: P as pairs of queries, then dS as pairs of queries, kBlockM / 2
+// Pairs of bf16 need dS twice, and P once. In each row of p then: P as pairs of queries, then dS as pairs of queries, kBlockM / 2
 // words each; dscores: [keys / 2][kBlockM], pairs of keys.
 template <class Isa, bool kSoftcap, bool kDropout>
 struct ScoreGradients {
   static_assert(Isa::kGroup == 1 || Isa::kQkVecs * Isa::kLanes == kBlockM, "a row of P is packed in place, so in one piece");
-  static constexpr int kQueryPairs = kBlockM / 2;  // where dS begins in a row of `words`
+  static constexpr int kQueryPairs = kBlockM / 2;  // where dS begins in a row of packed p
 
   const float* delta;    // [kBlockM]
   const float* slope;    // [keys][kBlockM], of the softcap
   const float* dropout;  // [keys][kBlockM]
   float* p;              // [keys][kBlockM]
-  float* words;          // pairs of bf16: [keys][kBlockM], may be p
   float* dscores;
   float* dbias;  // [keys][kBlockM], or null: the gradients as fp32, before the softcap's slope
   FetchAhead* ahead;
@@ -139,7 +149,7 @@ struct ScoreGradients {
       }
     }
     FULMEN_INLINE void pack(const Vec (&p)[kVecs], const Vec (&ds)[kVecs], int key) {
-      float* words = tile_.words + key * kBlockM;
+      float* words = tile_.p + key * kBlockM;
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; v += 2) {
         const Vec p1 = v + 1 < kVecs ? p[v + 1 < kVecs ? v + 1 : v] : Isa::zero();

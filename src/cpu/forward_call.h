@@ -67,6 +67,8 @@ struct IsaTable {
   // One task of a step of the backward pass, for a worker.
   using BackwardFunction = void (*)(const BackwardCall&, BackwardStep, int64_t task, int worker, float* scratch);
   BackwardFunction backward[kNumFloatTypes] = {};
+  // Floats of a worker's scratch for it; null: backward_scratch in backward_call.h.
+  int64_t (*backward_floats)(const Problem&, int block_n, int64_t held_keys) = nullptr;
   bool matrix_tiles = false;  // its products are on matrix tiles, and have memory's sums as results
 };
 

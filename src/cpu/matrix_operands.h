@@ -27,16 +27,59 @@ struct UnitPlace {
   }
 };
 
-// k rows [keys][dim] -> left operand [keys][words of dim], zeros to the end of the last tile's words.
+// k rows [keys][dim] -> left operand [keys][words of dim], zeros to the end of the last tile's words. alive as in pack_values.
 template <class Isa, class Rows>
-__attribute__((noinline)) void pack_key_tiles(Rows k, int keys, int64_t dim, float* out) {
+__attribute__((noinline)) void pack_key_tiles(Rows k, int keys, int64_t dim, float* out, const uint8_t* alive = nullptr) {
   constexpr int kElements = kTile * Isa::kGroup;
   const int word_tiles = tiles_of(words_of<Isa>(dim));
   for (int key = 0; key < keys; ++key) {
     const auto* row = k[key];
+    const bool is_alive = alive == nullptr || alive[key] != 0;
     float* to = out + static_cast<int64_t>(key / kTile) * word_tiles * kTileFloats + key % kTile * kTile;
     for (int64_t element = 0; element < dim; element += kElements, to += kTileFloats) {
-      Isa::store(to, load_row_words<Isa>(row + element, dim - element));
+      Isa::store(to, is_alive ? load_row_words<Isa>(row + element, dim - element) : Isa::zero());
+    }
+  }
+}
+
+// Query rows [rows][dim] of whole units -> two right operands: turned, the words of dim along the sum, [units][words / 16][2]; and
+// pairs, neighbouring rows along the sum, a unit's at its place in [dims / 32][.. units][2], whose next 32 dims are pairs_stride
+// floats away. Rows without a query or not alive are zeros. pairs may be null: not wanted.
+template <class Isa, class Rows>
+__attribute__((noinline)) void pack_query_tiles(Rows q, int rows, int64_t dim, const uint8_t* alive, float* turned, float* pairs,
+                                                int64_t pairs_stride) {
+  constexpr int kElements = kTile * Isa::kGroup;
+  const int word_tiles = tiles_of(words_of<Isa>(dim));
+  for (int row = 0; row < round_up(rows, kUnitRows); row += kTile) {
+    const int unit = row / kUnitRows, column = row % kUnitRows / kTile;
+    int present = 0;
+    for (int i = row; i < row + kTile && i < rows; ++i) present += alive[i];
+    for (int word = 0; word < word_tiles; ++word) {
+      const int64_t element = static_cast<int64_t>(word) * kElements;
+      typename Isa::Vec block[kTile];
+      if (present == kTile && dim - element >= kElements) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kTile; ++i) block[i] = load_row_words<Isa>(q[row + i] + element, kElements);
+      } else {
+        for (int i = 0; i < kTile; ++i) {
+          const bool is_alive = row + i < rows && alive[row + i] != 0;
+          block[i] = is_alive ? load_row_words<Isa>(q[row + i] + element, dim - element) : Isa::zero();
+        }
+      }
+      if (pairs != nullptr) {
+        float* to = pairs + word * pairs_stride + unit * kUnitTiles * kTileFloats + column * (kTileFloats / 2);
+#pragma GCC unroll 8
+        for (int i = 0; i < kTile; i += 2, to += kTile) {
+          typename Isa::Vec low, high;
+          Isa::interleave(block[i], block[i + 1], low, high);
+          Isa::store(to, low);
+          Isa::store(to + kTileFloats, high);
+        }
+      }
+      Isa::transpose(block);
+      float* to = turned + ((static_cast<int64_t>(unit) * word_tiles + word) * kUnitTiles + column) * kTileFloats;
+#pragma GCC unroll 16
+      for (int i = 0; i < kTile; ++i) Isa::store(to + i * kTile, block[i]);
     }
   }
 }
