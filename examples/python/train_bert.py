@@ -9,6 +9,7 @@ one's own, as the two have different generators.
 
 import argparse
 import csv
+import importlib.util
 import pathlib
 import random
 import time
@@ -106,6 +107,14 @@ def main() -> None:
     parser.add_argument("--plot", type=pathlib.Path, help="a picture of the curves")
     parser.add_argument("--csv", type=pathlib.Path, help="the curves as numbers")
     arguments = parser.parse_args()
+    # Said before the work of minutes.
+    for path in (arguments.plot, arguments.csv):
+        if path is not None and not path.absolute().parent.is_dir():
+            parser.error(f"{path}: there is no folder {path.parent}")
+    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    if arguments.steps < 1:
+        parser.error(f"--steps {arguments.steps}: 1 or more is accepted")
     register()
     curves = {name: train(name, arguments) for name in ("fulmen", "eager")}
     ours, eager = (curves[name][0] for name in ("fulmen", "eager"))

@@ -24,6 +24,13 @@ TEST_F(CompileTest, ReportsListsAndClears) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_EQ(first.err, "");
   EXPECT_NE(first.out.find("forward gfx11 bf16 d128"), std::string::npos) << first.out;
+  std::istringstream head(first.out);
+  for (const char* column : {"arch", "kernel", "regs", "acc", "LDS", "spills", "scratch", "waves", "bytes", "|", "matrix", "VALU",
+                             "trans", "LDS", "mem", "VALU/512m"}) {
+    std::string word;
+    head >> word;
+    EXPECT_EQ(word, column);
+  }
   const auto rows = nlohmann::json::parse(read_text(path("report.json")));
   ASSERT_GT(rows.size(), 3U);
   for (const auto& row : rows) {
@@ -31,6 +38,12 @@ TEST_F(CompileTest, ReportsListsAndClears) {
     EXPECT_GT(row["registers"].get<int>(), 0) << row;
     EXPECT_GT(row["occupancy"].get<int>(), 0) << row;
     EXPECT_GT(row["code_bytes"].get<int>(), 1000) << row;
+    EXPECT_EQ(row["spills"].get<int>() + row["scratch_bytes"].get<int>(), 0) << row;
+    if (!row["kernel"].get<std::string>().starts_with("forward")) continue;
+    // A disassembler that is not there leaves the loop out.
+    const nlohmann::json& loop = row["loop"];
+    if (first.out.find("is not known") != std::string::npos) continue;
+    for (const char* count : {"matrix", "vector", "transcendental", "lds", "memory"}) EXPECT_GT(loop[count].get<int>(), 0) << row;
   }
   const auto count = std::to_string(rows.size());
   const Outcome list = fulmen({"cache", "list"});

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5")
 
+PNG = b"\x89PNG"
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
 
 
@@ -30,7 +31,10 @@ def test_search(monkeypatch, capsys, tmp_path):
 
 
 def test_training(monkeypatch, capsys, tmp_path):
-    run(monkeypatch, "train_bert.py", "--steps", 4, "--batch", 2, "--length", 32, "--layers", 1, "--csv", tmp_path / "loss.csv")
+    pytest.importorskip("matplotlib")
+    files = "--csv", tmp_path / "loss.csv", "--plot", tmp_path / "loss.png"
+    run(monkeypatch, "train_bert.py", "--steps", 4, "--batch", 2, "--length", 32, "--layers", 1, *files)
+    assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
     with (tmp_path / "loss.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4
@@ -39,9 +43,18 @@ def test_training(monkeypatch, capsys, tmp_path):
     assert "largest difference of the losses" in capsys.readouterr().out
 
 
-def test_benchmark(monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["train_bert.py", "benchmark_training.py"])
+def test_what_cannot_be_written_is_said_at_once(monkeypatch, capsys, tmp_path, name):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, name, "--plot", tmp_path / "missing" / "plot.png")
+    assert "plot.png: there is no folder" in capsys.readouterr().err
+
+
+def test_benchmark(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(EXAMPLES))
     arguments = ("--lengths", 32, "--layers", 1, "--width", 128, "--vocabulary", 100, "--batch", 1, "--steps", 1)
+    arguments += ("--csv", tmp_path / "times.csv", "--plot", tmp_path / "times.png")
     # As a module: its processes import it by name.
     import benchmark_training
 
@@ -51,3 +64,6 @@ def test_benchmark(monkeypatch, capsys):
     benchmark_training.main()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[2:]] == ["fulmen", "eager", "sdpa"]
+    assert (tmp_path / "times.png").read_bytes().startswith(PNG)
+    with (tmp_path / "times.csv").open() as file:
+        assert [row["implementation"] for row in csv.DictReader(file)] == ["fulmen", "eager", "sdpa"]
