@@ -1,7 +1,13 @@
 // Whole attention calls on fake devices: what is planned and packed is what the code object wants, in as many launches as planned.
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
+#include "fulmen/compile.h"
 #include "fulmen/fulmen.h"
+#include "gpu/compile/cache.h"
+#include "gpu/compile/run_program.h"
+#include "gpu/launch/shipped.h"
 #include "gpu_drivers/fake_library.h"
 #include "kernels/arguments.h"
 
@@ -105,6 +111,40 @@ class HipAttention : public Attention {
   }
 };
 TEST_F(HipAttention, LaunchesAreWhatTheCodeObjectsWant) { run_everywhere(); }
+
+// What `fulmen compile --out` writes, on a machine that compiles nothing.
+TEST_F(HipAttention, PrebuiltKernelsServe) {
+  std::string storage;
+  gpu::Chip chip{};
+  ASSERT_TRUE(gpu::find_chip("gfx1100", storage, chip));
+  const std::vector<gpu::Specialisation> shipped = gpu::shipped_kernels(chip, false);
+  const auto forward = std::find_if(shipped.begin(), shipped.end(), [](const gpu::Specialisation& s) {
+    return s.entry == "forward.h" && s.head_dim == 128 && s.dtype == DType::bf16 && !s.band;
+  });
+  ASSERT_NE(forward, shipped.end());
+  const Result<gpu::CompileRequest> request = compile_request(*forward, chip, gpu::Platform::amd);
+  ASSERT_TRUE(request.ok()) << request.status().message();
+  const Result<gpu::CompiledCode> code = gpu::offline_clang_compiler().value()->compile(request.value());
+  ASSERT_TRUE(code.ok()) << code.status().message();
+  const gpu::TemporaryDirectory folder;
+  ASSERT_TRUE(gpu::write_prebuilt(folder.path(), request.value(), code.value()).ok());
+  setenv("FULMEN_KERNEL_PATH", folder.path().c_str(), 1);
+  int compilations = 0;
+  set_compile_observer([](void* count, const char*, const char*, bool, double) { ++*static_cast<int*>(count); }, &compilations);
+  AttentionTensors tensors;  // planning reads no data
+  tensors.q = tensors.k = tensors.v = tensors.out = Tensor::bshd(&compilations, DType::bf16, 1, 4096, 16, 128);
+  const Result<Problem> problem = make_problem(tensors, {});
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const Result<Plan> planned = plan(problem.value(), "hip:0", {});
+  EXPECT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(compilations, 0);
+  EXPECT_EQ(calls("hipModuleLoadData"), 1);
+  // The other device is another chip.
+  EXPECT_TRUE(plan(problem.value(), "hip:1", {}).ok());
+  EXPECT_GT(compilations, 0);
+  set_compile_observer(nullptr, nullptr);
+  unsetenv("FULMEN_KERNEL_PATH");
+}
 
 class CudaAttention : public Attention {
  protected:

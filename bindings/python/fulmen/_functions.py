@@ -242,7 +242,7 @@ def _host_call(tensors: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
 
 
 def attention_reference(q: Array, k: Array, v: Array, *, return_lse: bool = False, **options: Unpack[Options]) -> Any:
-    """attention() by plain loops in double precision: out, or (out, lse), in float64. For tests; slow."""
+    """attention() by plain loops in double precision: out, or (out, lse), in float64 (JAX: by jax_enable_x64). For tests; slow."""
     a = read("attention_reference", options)
     tensors, to_kind = _host_call(a.completed((q, k, v, None, *a.optional)))
     out, lse = _core.reference(tensors, a.scalars, a.bhsd)
