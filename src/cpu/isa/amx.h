@@ -57,6 +57,9 @@ template <class Tiles>
 struct Amx : Avx512Bf16 {
   using TileInstructions = Tiles;
 
+  // Into L2: L1 has few lines on their way on these processors, and its room is the products'.
+  static void prefetch(const void* p) { Avx512::prefetch_l2(p); }
+
   // Rounding to bf16 is left to the exponential's polynomial, which adds half a unit of the last place: the upper half of the
   // result is then what is nearest. (Conversions take two cycles each.)
   static constexpr bool kRoundsExp2 = true;
