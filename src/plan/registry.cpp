@@ -86,6 +86,16 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
   return kernel.supports(problem, device);
 }
 
+namespace {
+
+// Of a device that nobody named in the call.
+std::string_view origin_of(std::string_view device) {
+  const char* environment = std::getenv("FULMEN_DEVICE");
+  return environment != nullptr && device == environment ? " (FULMEN_DEVICE)" : "";
+}
+
+}  // namespace
+
 Status check_device(std::string_view device) {
   const auto backend = backend_of(device);
   if (backend != nullptr) {
@@ -98,13 +108,15 @@ Status check_device(std::string_view device) {
       if (info.usable) return {};
       why += fmt::format("{}{}", why.empty() ? "" : "; ", info.reason.empty() ? "no reason is given" : info.reason);
     }
-    if (!why.empty()) return {StatusCode::unavailable, fmt::format("device \"{}\" cannot be used: {}", device, why)};
+    if (!why.empty())
+      return {StatusCode::unavailable, fmt::format("device \"{}\"{} cannot be used: {}", device, origin_of(device), why)};
   }
   std::string known;
   for (const DeviceInfo& info : devices()) {
     known += fmt::format("{}\"{}\"{}", known.empty() ? "" : ", ", info.name, info.usable ? "" : " (not usable)");
   }
-  return {StatusCode::unavailable, fmt::format("device is \"{}\": there is no such device here; known are {}", device, known)};
+  return {StatusCode::unavailable,
+          fmt::format("device is \"{}\"{}: there is no such device here; known are {}", device, origin_of(device), known)};
 }
 
 namespace {
