@@ -57,10 +57,10 @@ inline void store_float(void* data, DType dtype, int64_t index, float value) noe
   }
 }
 
-// The nearest value that dtype can hold.
 // Half of what rounding to the nearest can do at most, relatively; fp32 counts as exact.
 inline double usual_rounding(DType dtype) noexcept { return dtype == DType::bf16 ? 0x1p-9 : dtype == DType::fp16 ? 0x1p-12 : 0; }
 
+// The nearest value that dtype can hold.
 inline float round_to(DType dtype, float value) noexcept {
   return dtype == DType::fp32 ? value : dtype == DType::bf16 ? from_bf16(to_bf16(value)) : from_fp16(to_fp16(value));
 }
