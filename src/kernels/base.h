@@ -14,7 +14,7 @@
 //   follow_predecessors(addresses)           what a kernel that may be launched early does before it reads memory (gpu/driver.h).
 //                                            `addresses`: a number, not 0, that is known when all that can be computed before is
 //   fetch_to_l2(p)                           NVIDIA: a hint, allowed before follow_predecessors()
-//   wave_barrier()                           NVIDIA: the same of a wave
+//   wave_barrier()                           the same of a wave
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
 //   kAddWidth global_add<kOffset>(p, words)  NVIDIA: adds that many floats to p[kOffset] and on, each atomically

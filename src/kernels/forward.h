@@ -5,7 +5,8 @@
 //     S = Q K^T                       scores, one query row (or two) a lane
 //     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums only at the end
 //     O = rescale * O + P V           P goes from accumulators straight into the next product
-// While a tile is computed the next one is on its way.
+// While a tile is computed the next one is on its way. Where few tiles make a workgroup, it goes on to the next rows (kGoesOn),
+// whose first tile and queries come while it ends these.
 #include "tile/drop.h"
 #include "tile/order.h"
 #include "tile/softmax.h"
@@ -52,11 +53,11 @@ struct ForwardTask {
   Int64 wave_row;  // the first of the wave's rows
   int first_row;   // the same, of the workgroup's
 
-  // Has the wave anything to do in a tile that others attend?
-  FULMEN_DEVICE bool attends(const algorithm::Band& band, Int64 row_end, Int64 first_key) const {
+  // What the wave has to do in a tile that others attend: the keys up to there, or none.
+  FULMEN_DEVICE int attended_keys(const algorithm::Band& band, Int64 row_end, Int64 first_key) const {
     const Int64 end = wave_row + 16 * kRowTiles;
     const algorithm::KeyRange keys = band.any(wave_row, end < row_end ? end : row_end);
-    return first_key < keys.end && first_key + kBlockN > keys.begin;
+    return first_key + kBlockN > keys.begin ? at_most(keys.end - first_key, kBlockN) : 0;
   }
   FULMEN_DEVICE void load_queries(const QuerySource& source, WaveRows& rows) const {
 #pragma unroll
@@ -110,10 +111,13 @@ struct ForwardTask {
     }
   }
 
-  template <bool kMasked, class Copies>
-  FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int buffer, Copies& copies) const {
+  // queries_read(): the wave needs this tile's queries no more. attended: masked, values from there on are left out.
+  template <bool kMasked, class Copies, class QueriesRead>
+  FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int buffer, Copies& copies, const QueriesRead& queries_read,
+                          int attended = kBlockN) const {
     float score[kRowTiles][kKeyTiles][kElements] = {};
     multiply(rows, buffer, score, copies);
+    queries_read();
     if constexpr (kCopiesToLds) {
       // Registers are enough to look at all rows before any becomes probabilities: one branch, and what follows is one block.
       follow<kMasked>(rows, first_key, score);
@@ -125,6 +129,7 @@ struct ForwardTask {
       }
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
+        if (kMasked && kWideHeads && kBand && 16 * f >= attended) break;
         if (kSpreadsExponentials && f + 1 < kKeyTiles) exponentiate_keys(rows, f + 1, score);
         ProbabilityOperand p[kRowTiles];
 #pragma unroll
@@ -176,7 +181,7 @@ struct ForwardTask {
   FULMEN_DEVICE void finish(const WaveRows& rows) const {
     const ForwardArguments& reloaded = reload(call, wave_row);
     const ForwardArguments& a = sequence_of(reloaded, map.batch);
-    if constexpr (kStoresThroughLds) barrier();  // every lane has read its queries
+    if constexpr (kStoresThroughLds && !kGoesOn) barrier();  // every lane has read its queries
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -184,8 +189,13 @@ struct ForwardTask {
         const RowState& state = rows.state[t];
         const Int64 i = wave_row + 16 * t + tile_row(slot);
         const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), total(state.sum[slot]));
-        if constexpr (kStoresThroughLds) {
-          leave_in_lds(rows.out[t], slot, first_row + 16 * t + tile_row(slot), end.output_factor);
+        if constexpr (kStoresThroughLds && kGoesOn) {
+          const int at = first_row / 2;
+          leave_in_lds(rows.out[t], slot, at, end.output_factor);
+          wave_barrier();
+          store_from_lds<8>(a, at, 16 * t + 8 * slot);
+        } else if constexpr (kStoresThroughLds) {
+          leave_in_lds(rows.out[t], slot, first_row + 16 * t + 8 * slot, end.output_factor);
         }
         if (i >= a.seqlen_q) continue;
         Element* row = out_row(a, map.batch, map.first_head, i);
@@ -204,35 +214,54 @@ struct ForwardTask {
         if (tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);
       }
     }
-    if constexpr (kStoresThroughLds) {
+    if constexpr (kStoresThroughLds && !kGoesOn) {
       barrier();
-      store_from_lds(a);
+      store_from_lds<16 * kRowTiles>(a, first_row, 0);
     }
   }
 
  private:
-  // Where a lane's outputs of a row are too few neighbours for wide stores, they go through the LDS of the wave's queries.
+  // Where a lane's outputs of a row are too few neighbours for wide stores, they go through the LDS of the wave's queries, or,
+  // where the next queries are on their way to that, through LDS of their own, 8 rows at a time.
   static constexpr bool kStoresThroughLds = kCopiesToLds && kWholeRows;
 
+  // A slot's rows of the wave, to 8 rows from `row` on.
   FULMEN_DEVICE static void leave_in_lds(const float (&out)[kDimTiles][kElements], int slot, int row, float factor) {
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
 #pragma unroll
       for (int e = 0; e < kElements; e += 2) {
         if (row_slot(e) != slot) continue;
-        lds_store(output_at(row, 2 * (16 * d + output_column(e))), pack<Element>(out[d][e] * factor, out[d][e + 1] * factor));
+        const unsigned two = pack<Element>(out[d][e] * factor, out[d][e + 1] * factor);
+        if constexpr (kGoesOn) {
+          leave_outputs(row, d, e, two);
+        } else {
+          lds_store(output_at(row, tile_row(0), 2 * (16 * d + output_column(e))), two);
+        }
       }
     }
   }
-  FULMEN_DEVICE void store_from_lds(const ForwardArguments& a) const {
+  // The wave's rows [first, first + kRows), which lie in LDS from row `at` on.
+  template <int kRows>
+  FULMEN_DEVICE void store_from_lds(const ForwardArguments& a, int at, int first) const {
+    constexpr int kRounds = kRows * kRowPiecesV / kWaveSize;
+    static_assert(kRounds * kWaveSize == kRows * kRowPiecesV, "forward: all lanes store");
+    const unsigned lane = static_cast<unsigned>(recompute(lane_id())) % kWaveSize;
+    const auto row = [&](int n) { return static_cast<int>((n * kWaveSize + lane) / kRowPiecesV); };
+    const auto dim = [&](int n) { return static_cast<int>((n * kWaveSize + lane) % kRowPiecesV * 8); };
+    Words<4> piece[kRounds];
 #pragma unroll
-    for (int n = 0; n < kRowTiles * 16 * kRowPiecesV; n += kWaveSize) {
-      const int row = (n + lane_id()) / kRowPiecesV, dim = (n + lane_id()) % kRowPiecesV * 8;
-      if (kRowTiles * 16 * kRowPiecesV % kWaveSize != 0 && row >= kRowTiles * 16) break;
-      const auto piece = lds_load<Words<4> >(output_at(first_row + row, 2 * dim));
-      if (wave_row + row >= a.seqlen_q || (!kExactDims && dim >= a.head_dim_v)) continue;
-      Element* to = out_row(a, map.batch, map.first_head, wave_row + row) + dim;
-      global_store(reinterpret_cast<Words<4>*>(to), piece);
+    for (int n = 0; n < kRounds; ++n) piece[n] = lds_load<Words<4> >(output_at(at, row(n), 2 * dim(n)));
+    wave_barrier();  // all are here: no store waits for its own piece, and others may take their place
+    // Whole rows are near each other: distances of 32 bits (gpu/launch/specialisation.cpp).
+    const int left = at_most(a.seqlen_q - (wave_row + first), kRows), stride = static_cast<int>(a.out.row);
+    Element* rows = out_row(a, map.batch, map.first_head, wave_row + first);
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) {
+      if (row(n) >= left || (!kExactDims && dim(n) >= a.head_dim_v)) continue;
+      // Opaque, else NVRTC stores four words one by one.
+      const int distance = recompute(row(n) * stride + dim(n));
+      global_store(reinterpret_cast<Words<4>*>(rows + distance), piece[n]);
     }
   }
 };
@@ -246,28 +275,54 @@ FULMEN_DEVICE void publish(Stage& stage, int buffer) {
   barrier();
 }
 
-FULMEN_DEVICE void forward(const ForwardArguments& call) {
-  const QueryBlock block = QueryBlock::of(call);
-  const int batch = block.batch, head = block.head;
-  const Int64 row_begin = block.row_begin;
-  const ForwardArguments& a = sequence_of(call, batch);
-  if (kVariable && row_begin >= a.seqlen_q) return;
-  const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
-  const algorithm::Band band = band_of(a);
-  const algorithm::KeyRange keys = band.any(row_begin, row_end), whole = band.all(row_begin, row_end);
-  const RowMap map{a, batch, head, a.seqlen_q};
-  const int kv_head = head / a.group_size;
-  const StageSource source{
-      a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
-  Stage stage(source);
-  const int first_row = wave_id() * kRowTiles * 16;
-  const ForwardTask task{call, a, map, row_begin + first_row, first_row};
+// A workgroup's rows, and the tiles of the keys that they attend.
+struct ForwardRows {
+  QueryBlock block;
+  Int64 row_end;
+  algorithm::Band band;
+  algorithm::KeyRange keys;
+  TileOrder order;
 
-  WaveRows rows = {};
+  FULMEN_DEVICE static ForwardRows of(const ForwardArguments& a, const QueryBlock& block) {
+    const Int64 row_end = block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
+    const algorithm::Band band = band_of(a);
+    const algorithm::KeyRange keys = band.any(block.row_begin, row_end), whole = band.all(block.row_begin, row_end);
+    return {block, row_end, band, keys, TileOrder::of(tile_range(keys), whole)};
+  }
+  FULMEN_DEVICE StageSource source(const ForwardArguments& a) const {
+    // No division where rows follow rows, and a head has its own keys.
+    const int batch = block.batch, kv_head = kGoesOn && a.group_size == 1 ? block.head : block.head / a.group_size;
+    return {
+        a,          batch,   block.head, block.row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head),
+        keys.begin, keys.end};
+  }
+  FULMEN_DEVICE QuerySource queries(const ForwardArguments& a) const {
+    return {at<Element>(a.q, block.batch, 0, block.head), a.q.row, block.row_begin, a.seqlen_q, a.head_dim};
+  }
+};
+
+FULMEN_DEVICE int first_row_of_wave() { return wave_id() * kRowTiles * 16; }
+
+FULMEN_DEVICE void clear(WaveRows& rows) {
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
-  const TileOrder order = TileOrder::of(tile_range(keys), whole);
-  const QuerySource queries{at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q, a.head_dim};
+}
+
+// The rows of one workgroup.
+FULMEN_DEVICE void forward_rows(const ForwardArguments& call, const QueryBlock& block) {
+  const ForwardArguments& a = sequence_of(call, block.batch);
+  if (kVariable && block.row_begin >= a.seqlen_q) return;
+  const ForwardRows mine = ForwardRows::of(a, block);
+  const RowMap map{a, block.batch, block.head, a.seqlen_q};
+  const StageSource source = mine.source(a);
+  Stage stage(source);
+  const int first_row = first_row_of_wave();
+  const ForwardTask task{call, a, map, block.row_begin + first_row, first_row};
+
+  WaveRows rows = {};
+  clear(rows);
+  const TileOrder& order = mine.order;
+  const QuerySource queries = mine.queries(a);
   if (order.count > 0) {
     stage.fetch_queries(queries);
     if (order.masked > 0) {
@@ -281,6 +336,7 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
     task.load_queries(queries, rows);
   }
   NoCopies none;
+  const auto queries_read = [] {};
   int buffer = 0, n = 0;
   for (; n < order.masked; ++n) {
     publish(stage, buffer);
@@ -293,9 +349,8 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
       }
     };
     if constexpr (kFetchesEarly) fetch();
-    if (!kWideHeads || task.attends(band, row_end, order.first_key(n))) {
-      task.step<true>(rows, order.first_key(n), buffer, none);
-    }
+    const int attended = kWideHeads ? task.attended_keys(mine.band, mine.row_end, order.first_key(n)) : kBlockN;
+    if (attended > 0) task.step<true>(rows, order.first_key(n), buffer, none, queries_read, attended);
     if constexpr (!kFetchesEarly) {
       barrier();
       fetch();
@@ -308,11 +363,11 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
     if constexpr (kSpreadsCopies) {
       const bool there = n + 1 < order.count;
       auto copies = stage.next_tile(order.first_key(there ? n + 1 : n), next, there);
-      task.step<false>(rows, order.first_key(n), buffer, copies);
+      task.step<false>(rows, order.first_key(n), buffer, copies, queries_read);
       stage.committed();
     } else {
       if (kFetchesEarly && n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
-      task.step<false>(rows, order.first_key(n), buffer, none);
+      task.step<false>(rows, order.first_key(n), buffer, none, queries_read);
       if (!kFetchesEarly) {
         barrier();
         if (n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
@@ -321,6 +376,119 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
     buffer = next;
   }
   task.finish(rows);
+}
+
+#if defined(FULMEN_TARGET_SM80)
+
+// What a workgroup goes on to, unless there are no more. A wave brings its own queries.
+struct LaterRows {
+  const ForwardArguments& call;
+  QueryTurn turn;
+
+  FULMEN_DEVICE bool there() const { return turn.there(call); }
+  FULMEN_DEVICE ForwardRows rows() const { return ForwardRows::of(call, turn.block()); }
+  FULMEN_DEVICE void fetch_tile(int buffer) const {
+    if (!there()) return;
+    const ForwardRows later = rows();
+    if (later.order.count == 0) return;
+    const StageSource source = later.source(call);
+    Stage(source).template fetch<true>(later.order.first_key(0), buffer);
+  }
+  FULMEN_DEVICE void fetch_queries() const {
+    if (!there()) return;
+    const ForwardRows later = rows();
+    if (later.order.count == 0) return;
+    wave_barrier();  // all its lanes have read theirs
+    Stage::fetch_wave_queries<16 * kRowTiles>(later.queries(call), first_row_of_wave());
+  }
+};
+
+// Tile n + 1 is fetched while tile n is computed, after the last one what the next rows begin with. Ends with the buffer that this
+// is on its way to. The long loop knows neither masks nor other rows.
+FULMEN_DEVICE void go_over_tiles(const ForwardTask& task, const ForwardRows& mine, Stage& stage, WaveRows& rows, int& buffer,
+                                 const LaterRows& later) {
+  const TileOrder& order = mine.order;
+  NoCopies none;
+  for (int n = 0; n < order.count;) {
+    for (; n < order.masked || n + 1 == order.count; ++n) {
+      publish(stage, buffer);
+      const int next = 1 - buffer;
+      if (n + 1 < order.masked) {
+        stage.template fetch<true>(order.first_key(n + 1), next);
+      } else if (n + 1 < order.count) {
+        stage.template fetch<false>(order.first_key(n + 1), next);
+      } else {
+        later.fetch_tile(next);
+      }
+      const auto queries_read = [&] {
+        if (n + 1 == order.count) later.fetch_queries();
+      };
+      const int attended = kWideHeads ? task.attended_keys(mine.band, mine.row_end, order.first_key(n)) : kBlockN;
+      if (attended > 0) {
+        task.step<true>(rows, order.first_key(n), buffer, none, queries_read, attended);
+      } else {
+        queries_read();
+      }
+      buffer = next;
+    }
+    for (; n < order.count - 1; ++n) {
+      publish(stage, buffer);
+      const int next = 1 - buffer;
+      const bool there = n + 1 < order.count;  // always, but without the question NVRTC reads operands less far ahead
+      auto copies = stage.next_tile(order.first_key(there ? n + 1 : n), next, there);
+      task.step<false>(rows, order.first_key(n), buffer, copies, [] {});
+      stage.committed();
+      buffer = next;
+    }
+  }
+}
+
+// Tiles of queries, one after the other: no workgroup starts or ends between them. While the last tile of keys is computed the next
+// rows' first one is on its way, and, once Q has been read, their queries.
+FULMEN_DEVICE void forward_many_rows(const ForwardArguments& call) {
+  static_assert(!kGoesOn || !(kVariable || kKeepMask || kDropout), "forward: sequences of one length go on");
+  LaterRows later{call, QueryTurn::first(call)};
+  int buffer = 0;
+  bool on_their_way = false;
+  while (later.there()) {
+    const ForwardRows mine = later.rows();
+    const TileOrder& order = mine.order;
+    if (!on_their_way) {
+      later.fetch_tile(buffer);
+      later.fetch_queries();
+    }
+    on_their_way = order.count > 0;  // its last tile fetches the next rows' first
+    later.turn.go_on(call);
+    const RowMap map{call, mine.block.batch, mine.block.head, call.seqlen_q};
+    const StageSource source = mine.source(call);
+    Stage stage(source);
+    const int first_row = first_row_of_wave();
+    const ForwardTask task{call, call, map, mine.block.row_begin + first_row, first_row};
+    WaveRows rows = {};
+    clear(rows);
+    if (order.count > 0) {
+      publish(stage, buffer);
+      task.load_queries(mine.queries(call), rows);
+    }
+    go_over_tiles(task, mine, stage, rows, buffer, later);
+    task.finish(rows);
+  }
+}
+
+#endif
+
+FULMEN_DEVICE void forward(const ForwardArguments& call) {
+#if defined(FULMEN_TARGET_SM80)
+  if constexpr (kGoesOn && kWholeRows) return forward_many_rows(call);
+  if constexpr (kGoesOn) {
+    for (QueryTurn turn = QueryTurn::first(call); turn.there(call); turn.go_on(call)) {
+      forward_rows(call, turn.block());
+      barrier();  // LDS has been read
+    }
+    return;
+  }
+#endif
+  forward_rows(call, QueryBlock::of(call));
 }
 
 }  // namespace fulmen::kernels

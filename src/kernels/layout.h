@@ -21,6 +21,7 @@ struct ForwardShape {
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;          // of K and V tiles
   bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
+  bool goes_on;         // NVIDIA: outputs go back by room of their own, as the next queries are on their way to theirs
 };
 
 struct ForwardLayout {
@@ -29,7 +30,8 @@ struct ForwardLayout {
   int value_pitch;
   int query_pitch;             // AMD
   int key_bytes, value_bytes;  // a tile's
-  int queries_at, total;       // K tiles first, then V tiles, then Q
+  int queries_at;              // K tiles first, then V tiles, then Q
+  int outputs_at, total;       // NVIDIA: outputs on their way back, in place of Q but where a workgroup goes on
 
   FULMEN_ALGORITHM static ForwardLayout of(const ForwardShape& s) {
     ForwardLayout l{};
@@ -45,11 +47,13 @@ struct ForwardLayout {
       l.value_pitch = 2 * s.head_dim_v;
       l.value_bytes = s.block_n * l.value_pitch;
       // Queries, and outputs on their way back.
-      query_bytes = s.block_m * (l.key_pitch < l.value_pitch ? l.value_pitch : l.key_pitch);
+      query_bytes = s.block_m * (l.key_pitch < l.value_pitch && !s.goes_on ? l.value_pitch : l.key_pitch);
     }
     l.key_bytes = s.block_n * l.key_pitch;
     l.queries_at = s.buffers * (l.key_bytes + l.value_bytes);
-    l.total = l.queries_at + query_bytes;
+    l.outputs_at = l.queries_at + (s.goes_on ? query_bytes : 0);
+    // 8 of a wave's 16 rows at a time.
+    l.total = l.queries_at + query_bytes + (s.goes_on ? s.block_m / 2 * l.value_pitch : 0);
     return l;
   }
 };

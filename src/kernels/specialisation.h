@@ -20,6 +20,7 @@
 //   FULMEN_SPLITS           1: partial results, for combine.h
 //   FULMEN_BLOCK_M FULMEN_BLOCK_N   query and key rows of a tile
 //   FULMEN_BUFFERS FULMEN_QUERIES_IN_LDS   of K and V tiles; 1: Q waits in LDS, not in registers
+//   FULMEN_GOES_ON          1: forward.h's workgroups go on to other rows, which are on their way before these end
 //   FULMEN_DIM_GROUPS       backward_atomic.h: waves that share their keys and split the dims of dk and dv
 //   FULMEN_VALUES_EARLY     1: short_sequence.h loads V before it computes scores, backward.h the next columns before these
 //   FULMEN_WORKGROUP        lanes of a workgroup;  FULMEN_LDS_BYTES what it uses
@@ -59,6 +60,7 @@ constexpr bool kWholeDims = FULMEN_WHOLE_DIMS != 0;
 constexpr bool kExactDims = FULMEN_EXACT_DIMS != 0;
 constexpr int kBuffers = FULMEN_BUFFERS;
 constexpr bool kQueriesInLds = FULMEN_QUERIES_IN_LDS != 0;
+constexpr bool kGoesOn = FULMEN_GOES_ON != 0;
 constexpr bool kWholeBias = FULMEN_WHOLE_BIAS != 0;
 constexpr bool kBatchBias = (FULMEN_BATCH_BIAS & 1) != 0, kBatchDbias = (FULMEN_BATCH_BIAS & 2) != 0;
 constexpr bool kWholeTiles = FULMEN_WHOLE_TILES != 0;
@@ -82,7 +84,10 @@ constexpr bool kManyArguments = kKeepMask || (kBias && kAlibi);
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 
-FULMEN_DEVICE algorithm::Band band_of(const ForwardArguments& a) { return {a.seqlen_k, a.diagonal, a.window_left, a.window_right}; }
+FULMEN_DEVICE algorithm::Band band_of(const ForwardArguments& a) {
+  if constexpr (!kBand) return {a.seqlen_k, a.diagonal, -1, -1};
+  return {a.seqlen_k, a.diagonal, a.window_left, a.window_right};
+}
 
 FULMEN_DEVICE Int64 tiles_of(Int64 length, int block) { return (length + block - 1) / block; }
 

@@ -218,6 +218,39 @@ TEST(NvidiaForward, WidthsOfRowsUnderMasks) {
   }
 }
 
+// Wide heads: a workgroup has rows of several heads, one after the other, those that attend nothing among them. More of them than
+// the emulated chips have compute units, fewer, and as many.
+TEST(NvidiaForward, WorkgroupsThatGoOn) {
+  Random random(7245);
+  struct Use {
+    const char* chip;
+    DType dtype;
+    int64_t batch, kv_heads, heads, seqlen_q, seqlen_k, head_dim_v;
+    Causal causal;
+    std::size_t shift = 0;
+  };
+  for (const Use& use : {Use{"emulated:sm_90", DType::bf16, 2, 1, 3, 140, 70, 256, Causal::none},
+                         {"emulated:sm_90", DType::fp16, 1, 3, 3, 270, 200, 200, Causal::top_left},
+                         {"emulated:sm_90", DType::bf16, 1, 2, 2, 400, 130, 256, Causal::bottom_right},
+                         {"emulated:sm_80", DType::fp16, 3, 1, 1, 300, 100, 256, Causal::bottom_right},
+                         {"emulated:sm_80", DType::bf16, 2, 1, 2, 20, 64, 160, Causal::none},
+                         {"emulated:sm_80", DType::bf16, 1, 1, 3, 150, 40, 256, Causal::none, 1}}) {
+    if (const std::string why = why_unusable(use.chip); !why.empty()) GTEST_SKIP() << why;
+    CaseSpec s = small_spec(use.dtype, 256, random);
+    s.batch = use.batch;
+    s.num_kv_heads = use.kv_heads;
+    s.num_heads = use.heads;
+    s.head_dim_v = use.head_dim_v;
+    s.seqlen_q = use.seqlen_q;
+    s.seqlen_k = use.seqlen_k;
+    s.causal = use.causal;
+    s.sinks = use.kv_heads == 2;
+    s.nan_in_masked = true;
+    Case c(s, random);
+    EXPECT_TRUE(verified(c, "emulated.forward.sm80", {use.chip, use.shift})) << to_string(s);
+  }
+}
+
 TEST_P(GpuKernels, InfinitiesAndNan) {
   Random random(7230);
   CaseSpec s = small_spec(DType::fp16, 64, random);

@@ -63,11 +63,27 @@ class Forward final : public Family {
     return grid_fits(query_tile_workgroups(p, s));
   }
   double rank(const Problem& p) const override { return boards(p) ? 32 : 20; }
-  LaunchPlan plan(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
-    return query_tile_plan(p, specialisation(p, chip));
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    LaunchPlan plan = query_tile_plan(p, specialisation(p, chip));
+    KernelLaunch& launch = plan.launches.front();
+    if (const Specialisation& s = launch.specialisation; s.goes_on) {
+      launch.workgroups = std::min(launch.workgroups, int64_t{std::max(1, compute_units)} * s.min_workgroups);
+      split_step(launch.workgroups, s.band, plan.arguments);
+    }
+    return plan;
   }
 
  private:
+  // The digits of QueryTurn, by the order of QueryBlock: with a band the heads of all batches come one after the other, else the
+  // tiles of a head.
+  static void split_step(int64_t workgroups, bool band, kernels::BackwardArguments& a) {
+    if (workgroups == 0) return;
+    const int64_t tiles = band ? workgroups / a.num_heads / a.batch : workgroups % a.row_tiles;
+    const int64_t heads = band ? workgroups : workgroups / a.row_tiles;
+    a.step_tile = static_cast<int>(tiles);
+    a.step_head = static_cast<int>(heads % a.num_heads);
+    a.step_batch = static_cast<int>(band ? heads / a.num_heads % a.batch : heads / a.num_heads);
+  }
   // Where this is faster than short_sequence.h (on the H200, docs/performance/nvidia.md): not for 32 dims with a bias.
   bool boards(const Problem& p) const {
     if (target_.board_shapes.empty()) return false;
@@ -80,13 +96,16 @@ class Forward final : public Family {
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
     const bool board = boards(p);
     for (const TileShape& shape : board ? target_.board_shapes : target_.shapes) {
-      const Specialisation s = specialisation(p, chip, shape);
-      const bool fits = (board ? 1 : s.min_workgroups) * s.lds_bytes <= chip.lds_bytes;
-      if (fits && std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim) return s;
+      for (const bool going_on : {true, false}) {
+        if (going_on && !goes_on(p, shape)) continue;
+        const Specialisation s = specialisation(p, chip, shape, going_on);
+        const bool fits = (board ? 1 : s.min_workgroups) * s.lds_bytes <= chip.lds_bytes;
+        if (fits && std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim) return s;
+      }
     }
-    return specialisation(p, chip, target_.shapes.back());
+    return specialisation(p, chip, target_.shapes.back(), false);
   }
-  Specialisation specialisation(const Problem& p, const Chip& chip, const TileShape& shape) const {
+  Specialisation specialisation(const Problem& p, const Chip& chip, const TileShape& shape, bool goes_on) const {
     Specialisation s;
     s.entry = "forward.h";
     s.target = target_.name;
@@ -99,16 +118,25 @@ class Forward final : public Family {
     s.queries_in_lds = shape.queries_in_lds;
     s.min_waves = shape.min_waves;
     s.min_workgroups = shape.min_workgroups;
+    s.goes_on = goes_on;
     s.lds_bytes = kernels::ForwardLayout::of({.transposed_values = target_.transposed_values,
                                               .head_dim = s.head_dim,
                                               .head_dim_v = s.head_dim_v,
                                               .block_m = s.block_m,
                                               .block_n = s.block_n,
                                               .buffers = s.buffers,
-                                              .queries_in_lds = s.queries_in_lds})
+                                              .queries_in_lds = s.queries_in_lds,
+                                              .goes_on = s.goes_on})
                       .total;
     specialise_for(p, s);
     return s;
+  }
+  // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few tiles of keys. With a band,
+  // workgroups do not get as many keys each: later ones would not take what the first have yet to do.
+  bool goes_on(const Problem& p, const TileShape& shape) const {
+    const bool alone = target_.name == "sm80" && shape.max_head_dim == 256;
+    const bool band = p.window_left >= 0 || p.window_right >= 0;
+    return alone && p.seqlen_k <= (band ? 1024 : 2048) && !p.variable_lengths() && !p.keep_mask.present && p.dropout == 0;
   }
   const Target& target_;
 };

@@ -110,6 +110,7 @@ std::string prelude(const Specialisation& s) {
   define("LDS_BYTES", s.lds_bytes);
   define("BUFFERS", s.buffers);
   define("QUERIES_IN_LDS", static_cast<int>(s.queries_in_lds));
+  define("GOES_ON", static_cast<int>(s.goes_on));
   define("DIM_GROUPS", s.dim_groups);
   define("VALUES_EARLY", static_cast<int>(s.values_early));
   define("MIN_WAVES", s.min_waves);
@@ -146,6 +147,7 @@ std::string to_string(const Specialisation& s) {
   if (s.head_dim_v != s.head_dim) text += fmt::format("/{}", s.head_dim_v);
   text += fmt::format(" {}x{}", s.block_m, s.block_n);
   if (s.whole_tiles) text += " whole";
+  if (s.goes_on) text += " in turn";
   if (s.band) text += " band";
   if (s.bias >= 0) text += fmt::format(" bias={}", fulmen::to_string(static_cast<DType>(s.bias)));
   if (s.batch_bias) text += " of each batch";

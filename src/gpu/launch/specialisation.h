@@ -25,6 +25,7 @@ struct Specialisation {
   int lds_bytes = 0;
   int buffers = 1;
   bool queries_in_lds = false;
+  bool goes_on = false;
   int dim_groups = 1;
   bool values_early = false;
   int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for

@@ -22,6 +22,37 @@ struct QueryBlock {
   }
 };
 
+// The same for workgroups that go on to others, without divisions between them: a number of three digits, to which the number of
+// workgroups is added.
+struct QueryTurn {
+  int tile, head, batch;
+
+  FULMEN_DEVICE static QueryTurn first(const ForwardArguments& call) {
+    const QueryBlock block = QueryBlock::of(call);
+    return {static_cast<int>(block.row_begin / kBlockM), block.head, block.batch};
+  }
+  FULMEN_DEVICE bool there(const ForwardArguments& call) const { return kBand ? tile >= 0 : batch < call.batch; }
+  FULMEN_DEVICE QueryBlock block() const { return {batch, head, Int64{tile} * kBlockM}; }
+  FULMEN_DEVICE void go_on(const ForwardArguments& call) {
+    if constexpr (kBand) {
+      head += call.step_head;
+      batch += call.step_batch + carried(head, call.num_heads);
+      tile -= call.step_tile + carried(batch, call.batch);
+    } else {
+      tile += call.step_tile;
+      head += call.step_head + carried(tile, call.row_tiles);
+      batch += call.step_batch + carried(head, call.num_heads);
+    }
+  }
+
+ private:
+  FULMEN_DEVICE static int carried(int& digit, int base) {
+    const bool over = digit >= base;
+    digit -= over ? base : 0;
+    return over ? 1 : 0;
+  }
+};
+
 // What all tiles of a workgroup share.
 struct StageSource {
   const ForwardArguments& arguments;

@@ -17,7 +17,7 @@
 namespace fulmen::kernels {
 
 constexpr ForwardLayout kLayout =
-    ForwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds});
+    ForwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds, kGoesOn});
 static_assert(kLayout.total == kLdsBytes, "forward: the host reserves the LDS that the tiles need");
 
 FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.key_bytes; }
@@ -47,8 +47,14 @@ FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned lane) {
 FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims, unsigned lane) {
   return ValueRows::values(lane, values_at(buffer), tile, dims);
 }
-// Byte `byte` of an output row of the workgroup's, in place of the queries.
-FULMEN_DEVICE int output_at(int row, int byte) { return kLayout.queries_at + ValueRows::place(row, byte); }
+// Byte `byte` of row `first` + `row` of the outputs' room, where `first` is a multiple of 8.
+FULMEN_DEVICE int output_at(int first, int row, int byte) {
+  return kLayout.outputs_at + first * ValueRows::kPitch + ValueRows::place(row, byte);
+}
+// Two neighbouring outputs, element e and the next of the tile of 16 dims d, to the lane's row of 8 from `first` on.
+FULMEN_DEVICE void leave_outputs(int first, int d, int e, unsigned outputs) {
+  ValueRows::leave_half(lane_id(), kLayout.outputs_at + first * ValueRows::kPitch, 32 * d + 16 * (e / 4), outputs);
+}
 
 // Are a tile's copies spread over the step before it? Many at once hold up that step's own reads of LDS. (With head_dim 64 under a
 // causal mask the H200 is slower for it.)
@@ -153,6 +159,26 @@ class Stage {
     }
     copy_commit();
   }
+  // The same of the wave's own rows alone, `first` to `first` + kRows of the workgroup's.
+  template <int kRows>
+  FULMEN_DEVICE static void fetch_wave_queries(const QuerySource& source, int first) {
+    const unsigned lane = recompute(lane_id());
+    // Whole rows are near each other: distances of 32 bits.
+    const int last = at_most(source.end - source.first, kBlockM) - 1, stride = static_cast<int>(source.stride);
+    const Element* rows = source.rows + source.first * source.stride;
+#pragma unroll
+    for (int n = 0; n < kRows; n += 4) {
+      const int row = first + n + static_cast<int>(lane / 8), dim = static_cast<int>(lane % 8) * 8;
+      const Element* from = rows + (row < last ? row : last) * stride + dim;
+      const int to = kLayout.queries_at + KeyRows::place(row, 2 * dim);
+#pragma unroll
+      for (int d = 0; d < kHeadDim; d += 64) {
+        if (kHeadDim % 64 != 0 && d + dim >= kHeadDim) break;
+        copy_async_16(to + 2 * d, from + d, kExactDims || d + dim < source.dims);
+      }
+    }
+    copy_commit();
+  }
   // After the first fetch(), for registers: the first tile's publish() would do.
   FULMEN_DEVICE static void publish_queries(const QuerySource& /*source*/) {
     copy_wait<1>();
@@ -202,7 +228,9 @@ FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned /
 FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned /*lane*/) {
   return lds_query_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileDepth * depth, kLayout.query_pitch);
 }
-FULMEN_DEVICE int output_at(int row, int byte) { return kLayout.queries_at + row * kLayout.query_pitch + byte; }
+// Outputs do not go through LDS here.
+FULMEN_DEVICE int output_at(int /*first*/, int /*row*/, int /*byte*/) { return 0; }
+FULMEN_DEVICE void leave_outputs(int /*first*/, int /*d*/, int /*e*/, unsigned /*outputs*/) {}
 
 // Global memory to registers early, registers to LDS a tile later, V transposed on the way: a lane takes kGroup neighbouring
 // positions of V^T's rows and 8 dims.

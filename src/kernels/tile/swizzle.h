@@ -34,9 +34,12 @@ struct SwizzledRows {
   FULMEN_DEVICE static void leave(unsigned lane, int at, int row, int dims, const Words<4>& outputs) {
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      const int half = shifted(lane / 4, 0, 32 * dims + 16 * (w / 2)) + 4 * static_cast<int>(lane % 4);
-      lds_store(at + (row + 8 * (w % 2)) * kPitch + half, outputs.word[w]);
+      leave_half(lane, at + (row + 8 * (w % 2)) * kPitch, 32 * dims + 16 * (w / 2), outputs.word[w]);
     }
+  }
+  // A lane's word of 8 dims that begin at byte `byte`, to the lane's row of 8.
+  FULMEN_DEVICE static void leave_half(unsigned lane, int at, int byte, unsigned word) {
+    lds_store(at + shifted(lane / 4, 0, byte) + 4 * static_cast<int>(lane % 4), word);
   }
 
  private:
