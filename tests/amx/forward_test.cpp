@@ -1,63 +1,18 @@
-// The AMX kernels on emulated tiles, through the registry like any backend. Needs AVX-512 BF16 for what lies between the products.
+// The forward pass on emulated tiles.
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <memory>
-#include <string>
-#include <vector>
+#include <utility>
 
-#include "amx/emulated_tiles.h"
-#include "cpu/backward_kernel.h"
-#include "cpu/instruction_sets.h"
-#include "cpu/tile_kernel.h"
+#include "amx/emulated_backend.h"
 #include "reference/float_formats.h"
 #include "support/attention_case.h"
-#include "support/run_kernel.h"
 
 namespace fulmen::testing {
-
-const cpu::IsaTable& emulated_amx_table();
-const cpu::IsaTable& emulated_amx_fp16_table();
-
 namespace {
 
-bool has_avx512_bf16() {
-  for (const cpu::InstructionSet& isa : cpu::instruction_sets()) {
-    if (std::string_view(isa.table->name) == "avx512_bf16") return isa.available;
-  }
-  return false;
-}
-
-class EmulatedBackend final : public Backend {
- public:
-  EmulatedBackend() : bf16_{&emulated_amx_table(), 1, true, ""}, fp16_{&emulated_amx_fp16_table(), 1, true, ""} {
-    for (const cpu::InstructionSet* isa : {&bf16_, &fp16_}) {
-      owned_.push_back(cpu::make_prefill_kernel(*isa));
-      owned_.push_back(cpu::make_short_kernel(*isa));
-    }
-    owned_.push_back(cpu::make_backward_kernel(bf16_));
-    for (const auto& kernel : owned_) kernels_.push_back(kernel.get());
-  }
-  std::string_view name() const noexcept override { return "amx_emulated"; }
-  std::vector<DeviceInfo> devices() const override { return {{"amx_emulated", "emulated tiles", "", true, ""}}; }
-  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
-
- private:
-  cpu::InstructionSet bf16_, fp16_;
-  std::vector<std::unique_ptr<const Kernel>> owned_;
-  std::vector<const Kernel*> kernels_;
-};
-
-class EmulatedAmx : public ::testing::Test {
+class EmulatedAmxForward : public EmulatedAmx {
  protected:
-  static void SetUpTestSuite() {
-    if (!has_avx512_bf16() || registered_) return;
-    ASSERT_TRUE(register_backend(std::make_shared<EmulatedBackend>()).ok());
-    registered_ = true;
-  }
-  void SetUp() override {
-    if (!has_avx512_bf16()) GTEST_SKIP() << "this processor lacks AVX-512 BF16, which the tile kernels need beside the tiles";
-  }
   // Runs every kernel of the backend that takes the case, which is one at least. change: of the case's inputs.
   static void check(CaseSpec spec, Random& random, const std::function<void(Case&)>& change = {}) {
     spec.dtype = random.chance(0.5) ? DType::bf16 : DType::fp16;
@@ -84,33 +39,9 @@ class EmulatedAmx : public ::testing::Test {
     }
     EXPECT_GT(kernels, 0) << to_string(spec);
   }
-
-  static void check_backward(CaseSpec spec, Random& random) {
-    spec.backward = true;
-    spec.dtype = DType::bf16;
-    Case c(spec, random);
-    c.options.num_threads = 2;
-    EXPECT_TRUE(verified(c, "cpu.backward.amx_emulated", {"amx_emulated"})) << to_string(spec);
-  }
-
- private:
-  static inline bool registered_ = false;
 };
 
-// Of one KV head; V's head_dim is another one now and then.
-CaseSpec two_heads(int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim) {
-  CaseSpec spec;
-  spec.batch = head_dim < 16 ? 8 : 1;  // of two elements, standard attention's may be right by luck
-  spec.num_heads = 2;
-  spec.num_kv_heads = 1;
-  spec.seqlen_q = seqlen_q;
-  spec.seqlen_k = seqlen_k;
-  spec.head_dim = head_dim;
-  spec.head_dim_v = head_dim % 3 == 0 ? 48 : head_dim;
-  return spec;
-}
-
-TEST_F(EmulatedAmx, Shapes) {
+TEST_F(EmulatedAmxForward, Shapes) {
   Random random(1);
   SCOPED_TRACE(test_seed());
   for (const int64_t head_dim : {1, 16, 31, 32, 40, 59, 64, 80, 96, 111, 128, 192, 256}) {
@@ -124,7 +55,7 @@ TEST_F(EmulatedAmx, Shapes) {
 }
 
 // More keys than are packed at once.
-TEST_F(EmulatedAmx, SeveralChunksOfKeys) {
+TEST_F(EmulatedAmxForward, SeveralChunksOfKeys) {
   Random random(7);
   SCOPED_TRACE(test_seed());
   for (const auto& [seqlen_q, seqlen_k] : {std::pair{70, 513}, {33, 640}, {600, 600}, {5, 1025}}) {
@@ -140,7 +71,7 @@ TEST_F(EmulatedAmx, SeveralChunksOfKeys) {
 }
 
 // 32 query tiles in a task, which narrow heads have.
-TEST_F(EmulatedAmx, ManyQueryTilesInATask) {
+TEST_F(EmulatedAmxForward, ManyQueryTilesInATask) {
   Random random(8);
   SCOPED_TRACE(test_seed());
   for (const int64_t seqlen_q : {2048, 2100}) {
@@ -151,7 +82,7 @@ TEST_F(EmulatedAmx, ManyQueryTilesInATask) {
   }
 }
 
-TEST_F(EmulatedAmx, SequencesOfAnyLengths) {
+TEST_F(EmulatedAmxForward, SequencesOfAnyLengths) {
   Random random(9);
   SCOPED_TRACE(test_seed());
   for (int i = 0; i < 8; ++i) {
@@ -168,7 +99,7 @@ TEST_F(EmulatedAmx, SequencesOfAnyLengths) {
 }
 
 // Many heads: tasks of up to eight query tiles.
-TEST_F(EmulatedAmx, SeveralQueryTilesInATask) {
+TEST_F(EmulatedAmxForward, SeveralQueryTilesInATask) {
   Random random(3);
   SCOPED_TRACE(test_seed());
   for (const auto& [seqlen_q, seqlen_k] : {std::pair{128, 256}, {200, 390}, {449, 449}, {512, 130}}) {
@@ -191,7 +122,7 @@ TEST_F(EmulatedAmx, SeveralQueryTilesInATask) {
 
 // Offsets of the first key tile that the scores of a later one leave far behind, so far that 2^(score - offset) would overflow; and
 // a NaN among them, which the row keeps.
-TEST_F(EmulatedAmx, LaterScoresThatAreMuchLarger) {
+TEST_F(EmulatedAmxForward, LaterScoresThatAreMuchLarger) {
   Random random(6);
   SCOPED_TRACE(test_seed());
   for (const int64_t seqlen_q : {5, 32, 90}) {
@@ -214,47 +145,13 @@ TEST_F(EmulatedAmx, LaterScoresThatAreMuchLarger) {
   }
 }
 
-TEST_F(EmulatedAmx, AnyFeatures) {
+TEST_F(EmulatedAmxForward, AnyFeatures) {
   Random random(2);
   SCOPED_TRACE(test_seed());
   for (int i = 0; i < 60; ++i) {
     CaseSpec spec = random_spec(random);
     check(spec, random);
   }
-}
-
-TEST_F(EmulatedAmx, GradientsOfEveryShape) {
-  Random random(4);
-  SCOPED_TRACE(test_seed());
-  for (const int64_t head_dim : {1, 16, 31, 32, 48, 59, 64, 80, 111, 128, 256}) {
-    for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {113, 203}, {70, 33}}) {
-      CaseSpec spec = two_heads(seqlen_q, seqlen_k, head_dim);
-      spec.causal = random.pick({Causal::none, Causal::bottom_right});
-      check_backward(spec, random);
-    }
-  }
-}
-
-// Several blocks of held keys, and splits of the keys: sums of dQ wait in memory.
-TEST_F(EmulatedAmx, GradientsOfLongRows) {
-  Random random(5);
-  SCOPED_TRACE(test_seed());
-  for (const Causal causal : {Causal::none, Causal::bottom_right, Causal::top_left}) {
-    CaseSpec spec;
-    spec.batch = 1;
-    spec.num_heads = spec.num_kv_heads = 1;
-    spec.seqlen_q = 150;
-    spec.seqlen_k = 1300;
-    spec.head_dim = spec.head_dim_v = 48;
-    spec.causal = causal;
-    check_backward(spec, random);
-  }
-}
-
-TEST_F(EmulatedAmx, GradientsOfAnyFeatures) {
-  Random random(6);
-  SCOPED_TRACE(test_seed());
-  for (int i = 0; i < 40; ++i) check_backward(random_backward_spec(random), random);
 }
 
 }  // namespace

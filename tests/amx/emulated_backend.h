@@ -1,0 +1,21 @@
+// The AMX kernels on emulated tiles, through the registry like any backend. Needs AVX-512 BF16 for what lies between the products.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "support/attention_case.h"
+
+namespace fulmen::testing {
+
+// Its tests find the device amx_emulated.
+class EmulatedAmx : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite();
+  void SetUp() override;
+  // Of one KV head; V's head_dim is another one now and then.
+  static CaseSpec two_heads(int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim);
+};
+
+}  // namespace fulmen::testing
