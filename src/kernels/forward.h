@@ -285,7 +285,8 @@ struct ForwardRows {
 
   FULMEN_DEVICE static ForwardRows of(const ForwardArguments& a, const QueryBlock& block) {
     const Int64 row_end = block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
-    const algorithm::Band band = band_of(a);
+    // Without a band NVIDIA's compilers need not compute one; AMD's loops have more vector instructions then.
+    const algorithm::Band band = kBand || !kCopiesToLds ? band_of(a) : algorithm::Band{a.seqlen_k, a.diagonal, -1, -1};
     const algorithm::KeyRange keys = band.any(block.row_begin, row_end), whole = band.all(block.row_begin, row_end);
     return {block, row_end, band, keys, TileOrder::of(tile_range(keys), whole)};
   }

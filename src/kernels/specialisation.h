@@ -84,10 +84,7 @@ constexpr bool kManyArguments = kKeepMask || (kBias && kAlibi);
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 
-FULMEN_DEVICE algorithm::Band band_of(const ForwardArguments& a) {
-  if constexpr (!kBand) return {a.seqlen_k, a.diagonal, -1, -1};
-  return {a.seqlen_k, a.diagonal, a.window_left, a.window_right};
-}
+FULMEN_DEVICE algorithm::Band band_of(const ForwardArguments& a) { return {a.seqlen_k, a.diagonal, a.window_left, a.window_right}; }
 
 FULMEN_DEVICE Int64 tiles_of(Int64 length, int block) { return (length + block - 1) / block; }
 
