@@ -19,6 +19,9 @@ namespace {
 constexpr int64_t kTasks = 16;
 constexpr int64_t kManyTasks = 64;
 constexpr int64_t kLongSplit = 2048;
+// Each split has its own dQ in fp32: no more of them than take so many times the memory of inputs and outputs. That is fewer splits
+// than tasks are wanted where one KV head has many query heads: 16 would take 8 times that memory in bf16.
+constexpr double kMostSums = 4;
 // Bytes of a block of keys: K, V, dK and dV stay in L2, beside the tiles. No fewer keys than that: each block reads and writes dQ.
 // Processors with matrix tiles have 2 MB of L2; there as many as can be.
 constexpr int64_t kHeldBytes = 512 << 10;
@@ -53,7 +56,15 @@ int64_t bias_rows(const Problem& p, const BackwardCut& cut) {
   return (cut.sums_batch ? 1 : p.batch) * (cut.sums_heads ? 1 : p.num_heads) * (cut.sums_queries ? 1 : p.seqlen_q);
 }
 
-BackwardCut choose_cut(const Problem& p, int64_t held_keys) {
+int64_t most_splits(const Problem& p, int64_t slot_floats) {
+  Problem all = p;  // whichever gradients are wanted, dq has the same bits
+  all.dq.present = all.dk.present = all.dv.present = true;
+  all.dbias.present = false;
+  const double split_bytes = static_cast<double>(p.batch * p.num_kv_heads * slot_floats) * sizeof(float);
+  return std::max<int64_t>(static_cast<int64_t>(kMostSums * all.bytes() / std::max(split_bytes, 1.0)), 1);
+}
+
+BackwardCut choose_cut(const Problem& p, int64_t held_keys, int64_t slot_floats) {
   BackwardCut cut;
   cut.held_keys = held_keys;
   if (p.dbias.present) {
@@ -69,7 +80,7 @@ BackwardCut choose_cut(const Problem& p, int64_t held_keys) {
   const int64_t blocks = std::max<int64_t>(ceil_div(p.seqlen_k, held_keys), 1);
   const int64_t unsplit = std::max<int64_t>(cut.sets * cut.bias_parts, 1);
   const int64_t long_splits = std::min(ceil_div(kManyTasks, unsplit), p.seqlen_k / kLongSplit);
-  const int64_t splits = std::min(blocks, std::max(ceil_div(kTasks, unsplit), long_splits));
+  const int64_t splits = std::min({blocks, std::max(ceil_div(kTasks, unsplit), long_splits), most_splits(p, slot_floats)});
   cut.split_keys = ceil_div(blocks, splits) * held_keys;
   cut.num_splits = std::max<int64_t>(ceil_div(p.seqlen_k, cut.split_keys), 1);
   return cut;
@@ -92,7 +103,8 @@ class BackwardRunner final : public Runner {
     call_.scale = score_scale(problem);
     call_.lse_scale = log2_of_e(problem, call_.scale);
     call_.block_n = block_n;
-    call_.cut = choose_cut(problem, choose_held_keys(problem, lanes, group, block_n, isa.table->matrix_tiles));
+    call_.slot_floats = query_sums(problem, lanes).total;
+    call_.cut = choose_cut(problem, choose_held_keys(problem, lanes, group, block_n, isa.table->matrix_tiles), call_.slot_floats);
     call_.wants_dx = problem.dq.present || problem.dk.present || problem.dbias.present;
     const BackwardCut& cut = call_.cut;
 
@@ -104,7 +116,6 @@ class BackwardRunner final : public Runner {
       call_.cut.run_units = choose_run(problem, cut.sets);
     }
 
-    call_.slot_floats = query_sums(problem, lanes).total;
     const auto floats = isa.table->backward_floats;
     scratch_floats_ = floats != nullptr ? floats(problem, block_n, cut.held_keys)
                                         : backward_scratch(problem, lanes, group, block_n, cut.held_keys).total;

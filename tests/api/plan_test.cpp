@@ -143,6 +143,30 @@ TEST(Plan, RunsTheKernelThatIsForced) {
   }
 }
 
+// However long the sequences and few the KV heads are, and keys are split all the same.
+TEST(Plan, BackwardWorkspaceIsInProportionToTheInputs) {
+  constexpr int64_t kDim = 64;
+  constexpr double kThread = 8e6;  // scratch, whatever the lengths
+  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
+    for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{1, 1}, {8, 8}, {32, 8}, {64, 1}}) {
+      for (const int64_t seqlen : {8192, 131072}) {
+        AttentionTensors t;
+        t.q = t.out = t.dout = t.dq = Tensor::bshd(nullptr, dtype, 1, seqlen, heads, kDim);
+        t.k = t.v = t.dk = t.dv = Tensor::bshd(nullptr, dtype, 1, seqlen, kv_heads, kDim);
+        t.lse = Tensor::bhqk(nullptr, DType::fp32, 1, heads, seqlen, 1);
+        AttentionOptions options;
+        options.num_threads = 1;
+        const Result<Problem> problem = make_backward_problem(t, options);
+        ASSERT_TRUE(problem.ok()) << problem.status().message();
+        const Result<Plan> made = plan(problem.value(), "cpu", options);
+        ASSERT_TRUE(made.ok()) << made.status().message();
+        EXPECT_LE(static_cast<double>(made->workspace_bytes()), 4 * problem->bytes() + kThread) << made->explain();
+        EXPECT_GT(made->config().num_splits, 1) << made->explain();
+      }
+    }
+  }
+}
+
 TEST(Plan, ServesManyThreadsAtOnce) {
   SmallCall base;
   base.options.num_threads = 1;
