@@ -1,7 +1,6 @@
 // Backward kernels: the grid of shapes, edges, and what must hold whatever the numbers are.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -14,9 +13,11 @@ namespace {
 constexpr std::array<int64_t, 13> kHeadDims{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256};
 
 // Sanitizer builds and emulated processors do fewer of the long cases.
-constexpr double kSeconds = 30;
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+constexpr bool kFast = true;
+#else
+constexpr bool kFast = false;
+#endif
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
@@ -72,14 +73,13 @@ INSTANTIATE_TEST_SUITE_P(HeadDim, BackwardGrid, ::testing::ValuesIn(kHeadDims),
                          [](const auto& info) { return "D" + std::to_string(info.param); });
 
 TEST(Backward, LongSequencesOneOfEachDtype) {
-  const Clock::time_point start = Clock::now();
   struct Shape {
     int64_t seqlen_q, seqlen_k;
   };
   Random random(1100);
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
     for (const Shape shape : {Shape{256, 512}, {512, 256}, {1023, 1024}, {2048, 2048}}) {
-      if (seconds_since(start) > kSeconds) return;
+      if (!kFast && shape.seqlen_q > 512) continue;
       CaseSpec s = random_backward_spec(random);
       s.dtype = dtype;
       s.batch = s.num_heads = s.num_kv_heads = 1;
@@ -312,7 +312,7 @@ TEST(Backward, BitEqualForAnyThreadsAndPool) {
 }
 
 TEST(Backward, BitEqualOver250Runs) {
-  const Clock::time_point start = Clock::now();
+  constexpr int kRuns = kFast ? 250 : 20;
   Random random(1108);
   for (const CaseSpec& spec : bit_equal_specs(random)) {
     if (spec.dtype == DType::fp16) continue;
@@ -322,10 +322,9 @@ TEST(Backward, BitEqualOver250Runs) {
     std::vector<std::byte> memory(chosen->workspace_bytes() + 64);
     auto* workspace = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
     std::vector<float> first;
-    for (int run = 0; run < 250 && (run < 20 || seconds_since(start) < kSeconds); ++run) {
+    for (int run = 0; run < kRuns; ++run) {
       ASSERT_TRUE(chosen->run(nullptr, c.tensors, workspace, chosen->workspace_bytes()).ok());
       if (run == 0) first = c.output_values();
-      if (run % 10 != 9) continue;
       ASSERT_TRUE(same_bits(c.output_values(), first)) << "run " << run << ' ' << to_string(spec);
     }
   }

@@ -165,6 +165,39 @@ TEST(OracleGradients, EqualNumericDifferentiation) {
   expect_numeric(s, 719);
 }
 
+// Each option by itself, and each layout.
+TEST(OracleGradients, EqualNumericDifferentiationOfOneOption) {
+  const auto expect = [](uint64_t stream, const auto& change) {
+    CaseSpec s = small_spec();
+    change(s);
+    expect_numeric(s, stream);
+  };
+  expect(720, [](CaseSpec& s) { s.sinks = true; });
+  expect(721, [](CaseSpec& s) { s.dropout = 0.4F; });
+  expect(722, [](CaseSpec& s) { s.alibi = 2; });
+  expect(723, [](CaseSpec& s) { s.causal = Causal::bottom_right; });
+  expect(724, [](CaseSpec& s) { s.causal = Causal::top_left; });
+  expect(725, [](CaseSpec& s) { s.window_left = 2; });
+  expect(726, [](CaseSpec& s) { s.window_right = 1; });
+  expect(727, [](CaseSpec& s) { s.scale = -0.4F; });
+  expect(728, [](CaseSpec& s) { s.dlse = false; });
+  expect(729, [](CaseSpec& s) { s.num_kv_heads = 4; });
+  expect(730, [](CaseSpec& s) { s.num_kv_heads = 1; });
+  for (std::size_t d = 0; d < 3; ++d) {
+    expect(731 + d, [&](CaseSpec& s) { s.bias = s.bias_broadcast[d] = true; });
+  }
+  uint64_t stream = 740;
+  for (const Layout layout : {Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides}) {
+    expect(stream++, [&](CaseSpec& s) {
+      s.layout = layout;
+      if (layout != Layout::packed_qkv) return;
+      s.seqlen_k = s.seqlen_q;
+      s.num_kv_heads = s.num_heads;
+      s.head_dim_v = s.head_dim;
+    });
+  }
+}
+
 // How many random cases: the same for every kernel.
 int cases() { return 40; }
 
