@@ -16,7 +16,12 @@ Platform platform_of(const Driver& driver, const Chip& chip) {
   return chip.vendor == Vendor::amd ? Platform::amd : Platform::nvidia;
 }
 
-Result<Function> compile_and_load(const Driver& driver, const Device& device, const Specialisation& s) {
+struct Loaded {
+  Module module;
+  Function function;
+};
+
+Result<Loaded> compile_and_load(const Driver& driver, const Device& device, const Specialisation& s) {
   const Platform platform = platform_of(driver, device.chip);
   Result<CompileRequest> request = compile_request(s, device.chip, platform);
   if (!request.ok()) return request.status();
@@ -28,9 +33,12 @@ Result<Function> compile_and_load(const Driver& driver, const Device& device, co
   }
   const Result<Module> module = driver.load(device.ordinal, code->code);
   if (!module.ok()) return module.status();
-  Result<Function> function = driver.function(device.ordinal, module.value(), "fulmen_kernel", s.lds_bytes);
-  if (!function.ok()) driver.unload(device.ordinal, module.value());
-  return function;
+  const Result<Function> function = driver.function(device.ordinal, module.value(), "fulmen_kernel", s.lds_bytes);
+  if (!function.ok()) {
+    driver.unload(device.ordinal, module.value());
+    return function.status();
+  }
+  return Loaded{module.value(), function.value()};
 }
 
 }  // namespace
@@ -44,10 +52,12 @@ Result<Function> load_kernel(const Driver& driver, const Device& device, const S
     if (const auto found = kLoaded->find(key); found != kLoaded->end()) return found->second;
   }
   // Outside the lock: other kernels need not wait for this compilation. Two threads may load the same one; the first is kept.
-  const Result<Function> function = compile_and_load(driver, device, s);
-  if (!function.ok()) return function.status();
+  const Result<Loaded> loaded = compile_and_load(driver, device, s);
+  if (!loaded.ok()) return loaded.status();
   const std::scoped_lock lock(mutex);
-  return kLoaded->emplace(key, function.value()).first->second;
+  const auto [kept, is_first] = kLoaded->emplace(key, loaded->function);
+  if (!is_first) driver.unload(device.ordinal, loaded->module);
+  return kept->second;
 }
 
 }  // namespace fulmen::gpu
