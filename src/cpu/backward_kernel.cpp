@@ -36,8 +36,7 @@ constexpr double kStreamBytes = 16e6;  // a call that moves more leaves nothing 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Key rows of a tile, as in the forward pass: 128 where P, dS and the operands of narrow heads leave room for them. Measured on
-// Zen 5: +1 % with 128 for narrow heads, -3 % for others.
-// On matrix tiles of all.
+// Zen 5: +1 % with 128 for narrow heads, -3 % for others. On matrix tiles 128 of all.
 int choose_block_n(const Problem& p, int group, bool matrix_tiles) {
   return p.seqlen_k > 64 && (matrix_tiles || ceil_div(std::max(p.head_dim, p.head_dim_v), group) <= 64) ? 128 : 64;
 }

@@ -13,7 +13,6 @@
 namespace fulmen::cpu {
 
 constexpr int kPassTiles = 2;  // query tiles that go through the held keys together
-constexpr int kUnitsPerTile = kBlockM / kUnitRows;
 constexpr int kPassUnits = kPassTiles * kUnitsPerTile;
 // Keys of a unit whose scores and dP stay in L1 beside the operands of their products; and matrix units sleep when they have had
 // nothing to do for 1,600 cycles, which the vectors of more keys take.
@@ -60,7 +59,6 @@ FULMEN_INLINE MatrixBackwardScratch matrix_backward_scratch(const Problem& p, in
   s.value_units = (p.head_dim_v + kUnitRows - 1) / kUnitRows;
   s.key_sums = held / kTile * kUnitTiles * kTileFloats;
   const int64_t tile = static_cast<int64_t>(block_n) * kBlockM;
-  constexpr int64_t kPair = kUnitTiles * kTileFloats;  // a row of tiles of a right operand
   ScratchCutter cut;
   s.keys = cut.take(held * s.key_words * kTile);
   s.values = cut.take(held * s.value_words * kTile);
@@ -78,10 +76,10 @@ FULMEN_INLINE MatrixBackwardScratch matrix_backward_scratch(const Problem& p, in
   s.additive = cut.take(tile);
   s.dropout = cut.take(p.dropout > 0 ? tile : 0);
   s.dbias = cut.take(p.dbias.present ? tile : 0);
-  s.queries = cut.take(kPassUnits * s.key_words * kPair);
-  s.douts = cut.take(kPassUnits * s.value_words * kPair);
-  s.query_pairs = cut.take(kPassUnits * s.dim_units * kPair);
-  s.dout_pairs = cut.take(kPassUnits * s.value_units * kPair);
+  s.queries = cut.take(kPassUnits * s.key_words * kTileRow);
+  s.douts = cut.take(kPassUnits * s.value_words * kTileRow);
+  s.query_pairs = cut.take(kPassUnits * s.dim_units * kTileRow);
+  s.dout_pairs = cut.take(kPassUnits * s.value_units * kTileRow);
   s.dq = cut.take(kPassTiles * kBlockM * s.key_stride);
   s.numbers = cut.take(static_cast<int64_t>(kPassTiles) * 3 * kBlockM);
   s.total = cut.total;
@@ -117,7 +115,6 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
  private:
   using Base::at, Base::clear;
   using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_, Base::head_, Base::ahead_;
-  static constexpr int64_t kPair = kUnitTiles * kTileFloats;
 
   // A query tile of the pass.
   struct PassTile {
@@ -129,8 +126,8 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
 
   float* numbers(int tile) const { return at(layout_.numbers) + tile * 3 * kBlockM; }
   float* delta(int tile) const { return numbers(tile) + 2 * kBlockM; }
-  float* queries(int unit) const { return at(layout_.queries) + unit * layout_.key_words * kPair; }
-  float* douts(int unit) const { return at(layout_.douts) + unit * layout_.value_words * kPair; }
+  float* queries(int unit) const { return at(layout_.queries) + unit * layout_.key_words * kTileRow; }
+  float* douts(int unit) const { return at(layout_.douts) + unit * layout_.value_words * kTileRow; }
 
   void load_keys() {
     const auto count = static_cast<int>(held_.count);
@@ -167,10 +164,14 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
   }
   void store_sums(const float* sums, int64_t dim, float factor, T* out, int64_t stride) {
     if (this->streams(out, stride, dim)) {
-      store_key_sums<Isa, true>(sums, layout_.key_sums, held_.count, dim, factor, out, stride);
+      store_key_sums(sums, layout_.key_sums, gradient<true>(out, stride, held_.count, dim, factor));
     } else {
-      store_key_sums<Isa, false>(sums, layout_.key_sums, held_.count, dim, factor, out, stride);
+      store_key_sums(sums, layout_.key_sums, gradient<false>(out, stride, held_.count, dim, factor));
     }
+  }
+  template <bool kStreams>
+  static FinalGradient<Isa, T, kStreams> gradient(T* out, int64_t stride, int64_t rows, int64_t dim, float factor) {
+    return {out, stride, factor, static_cast<int>(rows), static_cast<int>(dim), nullptr};
   }
 
   // The held keys and the query tiles from `first` on that go through them together.
@@ -203,11 +204,11 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
     const int unit = tile * kUnitsPerTile;
     const StridedRows<T> q{element<const T>(tensors_.q, problem_.q, unit_.batch, rows.first, head_), problem_.q.strides[1]};
     pack_query_tiles<Isa>(q, rows.count, problem_.head_dim, alive, queries(unit),
-                          problem_.dk.present ? at(layout_.query_pairs) + unit * kPair : nullptr, kPassUnits * kPair);
+                          problem_.dk.present ? at(layout_.query_pairs) + unit * kTileRow : nullptr, kPassUnits * kTileRow);
     const StridedRows<T> dout{element<const T>(tensors_.dout, problem_.dout, unit_.batch, rows.first, head_),
                               problem_.dout.strides[1]};
     pack_query_tiles<Isa>(dout, rows.count, problem_.head_dim_v, alive, douts(unit),
-                          problem_.dv.present ? at(layout_.dout_pairs) + unit * kPair : nullptr, kPassUnits * kPair);
+                          problem_.dv.present ? at(layout_.dout_pairs) + unit * kTileRow : nullptr, kPassUnits * kTileRow);
     this->load_deltas(rows, alive, delta(tile), [&] { sum_products(tile); });
   }
 
@@ -240,7 +241,7 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
       begin = tile * kUnitsPerTile < begin ? tile * kUnitsPerTile : begin;
       end = tile * kUnitsPerTile + pass_[tile].units;
     }
-    const int64_t sums = (key - held_.first) / kTile * kPair;
+    const int64_t sums = (key - held_.first) / kTile * kTileRow;
     if (problem_.dv.present) {
       add_keys(at(layout_.p), at(layout_.dout_pairs), begin, end, count, layout_.value_units, at(layout_.dv) + sums);
     }
@@ -252,8 +253,9 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
   // sums += words [count][units] x pairs [units][dims].
   void add_keys(const float* words, const float* pairs, int begin, int end, int count, int64_t dim_units, float* sums) {
     for (int64_t d = 0; d < dim_units; ++d) {
-      UnitProduct<Tiles, true>::run(words + begin * kTileFloats, kPassUnits * kTileFloats, pairs + (d * kPassUnits + begin) * kPair,
-                                    sums + d * layout_.key_sums, tiles_of(count), end - begin);
+      UnitProduct<Tiles, true>::run(words + begin * kTileFloats, kPassUnits * kTileFloats,
+                                    pairs + (d * kPassUnits + begin) * kTileRow, sums + d * layout_.key_sums, tiles_of(count),
+                                    end - begin);
     }
   }
 
@@ -344,9 +346,12 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
     }
     if (call_.cut.num_splits == 1) {
       T* out = element<T>(tensors_.dq, problem_.dq, unit_.batch, pass.rows.first, head_);
-      const auto store = this->streams(out, problem_.dq.strides[1], problem_.head_dim) ? store_query_rows<Isa, true, T>
-                                                                                       : store_query_rows<Isa, false, T>;
-      store(rows, layout_.key_stride, pass.rows.count, problem_.head_dim, problem_.softmax_scale, out, problem_.dq.strides[1]);
+      const int64_t stride = problem_.dq.strides[1], dim = problem_.head_dim;
+      if (this->streams(out, stride, dim)) {
+        store_query_rows(rows, layout_.key_stride, gradient<true>(out, stride, pass.rows.count, dim, problem_.softmax_scale));
+      } else {
+        store_query_rows(rows, layout_.key_stride, gradient<false>(out, stride, pass.rows.count, dim, problem_.softmax_scale));
+      }
     } else {
       for (int64_t i = 0; i < pass.units * unit_floats; i += Isa::kLanes) Isa::store(pass.dq + i, Isa::load(rows + i));
     }

@@ -45,7 +45,7 @@ class UnitGradients {
   template <int kPairs>
   static FULMEN_INLINE void pairs(const UnitGradientOperands& o, int key, int left) {
     constexpr int kVecs = kPairs * 2 * kUnitTiles;  // [key][column]
-    const int64_t from = static_cast<int64_t>(key / kTile) * kUnitTiles * kTileFloats + key % kTile * kTile;
+    const int64_t from = unit_row(key);
     Vec p[kVecs], ds[kVecs];
     [[maybe_unused]] Vec slope[kVecs];
 #pragma GCC unroll 8
@@ -83,8 +83,7 @@ class UnitGradients {
       Isa::store(o.p + to + row * kTile, Isa::pack_sequence(p[row * kUnitTiles], p[row * kUnitTiles + 1]));
       Isa::store(o.ds + to + row * kTile, Isa::pack_sequence(ds[row * kUnitTiles], ds[row * kUnitTiles + 1]));
     }
-    const int word = key / 2;
-    float* ds_pairs = o.ds_pairs + static_cast<int64_t>(word / kTile) * kUnitTiles * kTileFloats + word % kTile * kTile;
+    float* ds_pairs = o.ds_pairs + unit_row(key / 2);
 #pragma GCC unroll 2
     for (int pair = 0; pair < kPairs; ++pair) {
 #pragma GCC unroll 2
@@ -102,49 +101,22 @@ FULMEN_INLINE void clear_rows_of_tiles(float* tiles, int64_t key_tile, int first
   for (int row = first; row < last; ++row) Isa::store(tiles + row / kTile * key_tile + row % kTile * kTile, Isa::zero());
 }
 
-// Words [first, next whole tile) of a unit's right operand become 0.
-template <class Isa>
-FULMEN_INLINE void clear_last_words(float* tiles, int first) {
-  for (int word = first; word % kTile != 0; ++word) {
-    float* row = tiles + static_cast<int64_t>(word / kTile) * kUnitTiles * kTileFloats + word % kTile * kTile;
-    for (int column = 0; column < kUnitTiles; ++column) Isa::store(row + column * kTileFloats, Isa::zero());
-  }
-}
-
-// A vector of a gradient's row of which `left` elements are left. kStreams: past the caches, whole vectors only.
-template <class Isa, bool kStreams, class T>
-FULMEN_INLINE void store_gradient(T* out, typename Isa::Vec x, int64_t left) {
-  if constexpr (kStreams) {
-    Isa::stream_from_float(out, x);
-  } else {
-    store_row_part<Isa>(out, x, left);
-  }
-}
-
-// Sums [dims / 32][keys / 16][2], dim_unit floats from 32 dims to the next -> rows, times the factor, rounded.
-template <class Isa, bool kStreams, class T>
-__attribute__((noinline)) void store_key_sums(const float* sums, int64_t dim_unit, int64_t rows, int64_t dim, float factor, T* out,
-                                              int64_t out_stride) {
-  const auto f = Isa::set1(factor);
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* from = sums + row / kTile * kUnitTiles * kTileFloats + row % kTile * kTile;
-    for (int64_t d = 0; d < dim; d += kTile) {
-      const auto x = Isa::load(from + d / kUnitRows * dim_unit + d % kUnitRows / kTile * kTileFloats);
-      store_gradient<Isa, kStreams>(out + row * out_stride + d, Isa::mul(x, f), dim - d);
+// Sums [dims / 32][keys / 16][2], dim_unit floats from 32 dims to the next -> the gradient's rows.
+template <class Isa, class T, bool kStreams>
+__attribute__((noinline)) void store_key_sums(const float* sums, int64_t dim_unit, const FinalGradient<Isa, T, kStreams>& to) {
+  for (int row = 0; row < to.rows; ++row) {
+    for (int d = 0; d < to.dim; d += kTile) {
+      to.end(row, d, Isa::load(sums + unit_row(row) + d / kUnitRows * dim_unit + d % kUnitRows / kTile * kTileFloats));
     }
   }
   if constexpr (kStreams) Isa::end_streams();
 }
 
-// Rows [rows][stride] -> out, times the factor, rounded.
-template <class Isa, bool kStreams, class T>
-__attribute__((noinline)) void store_query_rows(const float* from, int64_t stride, int64_t rows, int64_t dim, float factor, T* out,
-                                                int64_t out_stride) {
-  const auto f = Isa::set1(factor);
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t d = 0; d < dim; d += kTile) {
-      store_gradient<Isa, kStreams>(out + row * out_stride + d, Isa::mul(Isa::load(from + row * stride + d), f), dim - d);
-    }
+// Rows [rows][stride] -> the gradient's.
+template <class Isa, class T, bool kStreams>
+__attribute__((noinline)) void store_query_rows(const float* from, int64_t stride, const FinalGradient<Isa, T, kStreams>& to) {
+  for (int row = 0; row < to.rows; ++row) {
+    for (int d = 0; d < to.dim; d += kTile) to.end(row, d, Isa::load(from + row * stride + d));
   }
   if constexpr (kStreams) Isa::end_streams();
 }

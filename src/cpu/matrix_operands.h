@@ -15,8 +15,22 @@ constexpr int kTileFloats = kTile * kTile;
 // hand, stay in L1, which stores need more than anything (1 cycle a line there, 3.6 beyond).
 constexpr int kUnitRows = 2 * kTile;
 constexpr int kUnitTiles = kUnitRows / kTile;
+constexpr int kUnitsPerTile = kBlockM / kUnitRows;
+constexpr int64_t kTileRow = kUnitTiles * kTileFloats;  // floats of a row of a unit's tiles
 
 FULMEN_INLINE int tiles_of(int64_t rows_or_words) { return static_cast<int>((rows_or_words + kTile - 1) / kTile); }
+
+// Where row `row` of a unit's tiles [rows / 16][2] begins, in its first column of tiles.
+FULMEN_INLINE int64_t unit_row(int64_t row) { return row / kTile * kTileRow + row % kTile * kTile; }
+
+// Words [first, next whole tile) of a unit's right operand become 0.
+template <class Isa>
+FULMEN_INLINE void clear_last_words(float* tiles, int first) {
+  for (int word = first; word % kTile != 0; ++word) {
+#pragma GCC unroll 2
+    for (int column = 0; column < kUnitTiles; ++column) Isa::store(tiles + unit_row(word) + column * kTileFloats, Isa::zero());
+  }
+}
 
 // Row `row` (of units of kUnitRows) and word `word` of right operands, one after the other.
 struct UnitPlace {

@@ -17,9 +17,9 @@ class UnitProduct {
                                             int word_tiles) {
     UnitProduct product(b, word_tiles);
     int row = 0;
-    for (; row + 2 <= row_tiles; row += 2, a += 2 * a_row, c += 2 * kRow) {
+    for (; row + 2 <= row_tiles; row += 2, a += 2 * a_row, c += 2 * kTileRow) {
       product.template row_of_sums<0>(a, c);
-      product.template row_of_sums<2>(a + a_row, c + kRow);
+      product.template row_of_sums<2>(a + a_row, c + kTileRow);
     }
     if (row < row_tiles) {
       product.template row_of_sums<0>(a, c);
@@ -30,8 +30,6 @@ class UnitProduct {
   }
 
  private:
-  static constexpr int64_t kRow = kUnitTiles * kTileFloats;
-
   FULMEN_INLINE UnitProduct(const float* b, int word_tiles) : b_(b), word_tiles_(word_tiles) {}
 
   template <int kSum>
@@ -47,7 +45,7 @@ class UnitProduct {
     if (waiting_ != nullptr) Tiles::template store<kOther + 1>(waiting_ + kTileFloats, kTile);
     for (int word = 1; word < word_tiles_; ++word) {
       a += kTileFloats;
-      b += kRow;
+      b += kTileRow;
       load(a, b);
       Tiles::template dot<kSum, 4, 5>();
       Tiles::template dot<kSum + 1, 4, 6>();

@@ -29,7 +29,7 @@ __attribute__((noinline)) void finish_unit(float* scores, int keys, const ScoreS
 #pragma GCC unroll 2
   for (auto& column : max) column = Isa::set1(-__builtin_inff());
   for (int key = 0; key < keys; ++key) {
-    float* row = scores + static_cast<int64_t>(key / kTile) * kUnitTiles * kTileFloats + key % kTile * kTile;
+    float* row = scores + unit_row(key);
 #pragma GCC unroll 2
     for (int column = 0; column < kUnitTiles; ++column) {
       float* at = row + column * kTileFloats;
@@ -59,22 +59,15 @@ class UnitExponentials {
     int key = 0;
     for (; key + 4 <= keys; key += 4) pairs<2>(scores, key, 4, f, minus_offset, sum, dropout);
     for (; key < keys; key += 2) pairs<1>(scores, key, keys - key, f, minus_offset, sum, dropout);
-    for (int word = (keys + 1) / 2; word % kTile != 0; ++word) {
-#pragma GCC unroll 2
-      for (int column = 0; column < kUnitTiles; ++column) Isa::store(row(scores, word) + column * kTileFloats, Isa::zero());
-    }
+    clear_last_words<Isa>(scores, (keys + 1) / 2);
   }
 
  private:
-  static FULMEN_INLINE float* row(float* tiles, int index) {
-    return tiles + static_cast<int64_t>(index / kTile) * kUnitTiles * kTileFloats + index % kTile * kTile;
-  }
-
   // Keys from `key` on, of which `left` are there.
   template <int kPairs>
   static FULMEN_INLINE void pairs(float* scores, int key, int left, Vec f, const Vec (&minus_offset)[kUnitTiles],
                                   Vec (&sum)[kUnitTiles], Dropout dropout) {
-    const float* from = row(scores, key);
+    const float* from = scores + unit_row(key);
     Vec p[kPairs * 2 * kUnitTiles];  // [key][column]
 #pragma GCC unroll 8
     for (int i = 0; i < kPairs * 2 * kUnitTiles; ++i) {
@@ -90,7 +83,7 @@ class UnitExponentials {
 #pragma GCC unroll 2
       for (int column = 0; column < kUnitTiles; ++column) p[kUnitTiles + column] = Isa::zero();
     }
-    float* to = row(scores, key / 2);
+    float* to = scores + unit_row(key / 2);
 #pragma GCC unroll 2
     for (int pair = 0; pair < kPairs; ++pair) {
 #pragma GCC unroll 2

@@ -79,7 +79,6 @@ class MatrixTask : private ForwardTask<Isa, T> {
 
  private:
   using Base::call_, Base::problem_, Base::layout_, Base::scratch_, Base::tiles_;
-  static constexpr int kUnitsPerTile = kBlockM / kUnitRows;
 
   void load_queries() {
     if (words_of<Isa>(problem_.head_dim) % kTile != 0) {  // whole tiles of words
