@@ -401,15 +401,15 @@ FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, In
     walk.over_all(rows);
   }
   if constexpr (kGivesDk)
-    store_keys(task, a.dk, kv_head, task.dim_group * kFirstTiles, a.head_dim, a.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDv) store_keys(task, a.dv, kv_head, task.dim_group * kSecondTiles, a.head_dim_v, 1.0F, rows.second_sum);
+    store_rows(task, a.dk, kv_head, task.dim_group * kFirstTiles, a.head_dim, a.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDv) store_rows(task, a.dv, kv_head, task.dim_group * kSecondTiles, a.head_dim_v, 1.0F, rows.second_sum);
 }
 
 FULMEN_DEVICE void backward_atomic(const BackwardArguments& call) {
-  const KeyBlock block = KeyBlock::of(call, workgroup_id());
+  const RowBlock block = RowBlock::of(call, workgroup_id());
   const BackwardArguments& a = sequence_of(call, block.batch);
   if (kVariable && block.row_begin >= a.seqlen_k) return;
-  gradients_of_keys(a, block.batch, block.kv_head, block.row_begin);
+  gradients_of_keys(a, block.batch, block.head, block.row_begin);
 }
 
 }  // namespace fulmen::kernels

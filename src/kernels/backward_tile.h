@@ -172,23 +172,25 @@ struct BackwardTask {
     return DropoutTile<kRowsAreKeys>::of(dropout, kRowsAreKeys ? first_column : first_row, kRowsAreKeys ? first_row : first_column);
   }
 
-  // P in place of q.k alone, where there is no dropout; the rows are keys.
+  // P in place of q.k alone, where there is no dropout.
   template <bool kMasked>
-  FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, int numbers_at, float (&score)[kElements]) const {
+  FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, int numbers_at,
+                                   const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements]) const {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
-      const auto offset = lds_load<float>(numbers_at + 8 * tile_column(e));
+      const float offset = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e)) : row_numbers[slot].offset;
       const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       score[e] = probability_of(arguments, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
                                 offset, score[e], attended);
     }
   }
   // dS in place of dout.v, from that P, where there is no softcap either.
-  FULMEN_DEVICE static void gradients_of(const float (&p)[kElements], int numbers_at, float (&gradient)[kElements]) {
+  FULMEN_DEVICE static void gradients_of(const float (&p)[kElements], int numbers_at, const RowNumbers (&row_numbers)[kRowsPerLane],
+                                         float (&gradient)[kElements]) {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      const auto delta = lds_load<float>(numbers_at + 8 * tile_column(e) + 4);
+      const float delta = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e) + 4) : row_numbers[row_slot(e)].delta;
       gradient[e] = p[e] * (gradient[e] - delta);
     }
   }

@@ -1,160 +1,122 @@
-// Gradients of q, k and v as in backward_atomic.h, by Hopper's warpgroup products: 5 of them, dq added up by atomics. A workgroup
-// of two warpgroups owns kBlockM keys of one KV head and goes over queries in tiles of kBlockN:
+// Gradients as in backward.h, by Hopper's warpgroup products: one side's rows a launch, nothing added by atomics. A workgroup owns
+// kBlockM rows of one head, a warpgroup 64 of them, and goes over the other side's rows, the columns, in tiles of kBlockN:
 //
-//   S^T = k q^T, D^T = v dout^T     P^T and dS^T of a tile     dv += P^T dout, dk += dS^T q     in registers
-//                                                              dq += dS k                       in memory, fp32
+//              rows       columns    for each tile
+//   dq         q, dout    k, v       S = q.k, D = dout.v, dS = P (D - delta)      dq += dS k
+//   dk, dv     k, v       q, dout    the same transposed                          dv += P^T dout, dk += dS^T q
 //
-// Up to head_dim 128 a warpgroup owns 64 keys: P^T and dS^T go from its scores to its products, only dq needs the other's dS^T, by
-// way of LDS. Above, two warpgroups share 64 keys: each computes the scores of half of the queries, and half of the dims of all
-// gradients.
-#include "backward_keys.h"
-#include "backward_query_sums.h"
+// What a wave's registers hold of P and dS is what its next product takes from there; only tensors go through LDS.
+#include "backward_panels.h"
 
 namespace fulmen::kernels {
 
-constexpr WarpgroupLayout kPlaces = WarpgroupLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
+constexpr bool kSecondEarly = FULMEN_VALUES_EARLY != 0;
+constexpr WarpgroupLayout kPlaces =
+    WarpgroupLayout::of({kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kSecondEarly, kNeedsDout});
 static_assert(kPlaces.total == kLdsBytes, "backward_wgmma: the host reserves the LDS that the tiles need");
-static_assert(kAddsDq, "backward_wgmma: dq alone, and dk and dv without it, need no atomics");
+static_assert(kGivesOneSide && !kAddsDq && !kGivesDbias, "backward_wgmma: one side's gradients");
+static_assert(kBlockM == 64 * kWarpgroups && kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0,
+              "backward_wgmma: a warpgroup has 64 rows and whole panels");
+static_assert(kSecondEarly || (kBuffers == 2 && !kGivesDv), "backward_wgmma: dv takes the second tensor to the end of a tile");
 
-constexpr bool kOwnKeys = kDimGroups == 1;
-constexpr int kWarpgroups = kWaves / 4;
-// Workgroups of a head begin at different queries, lest their atomics meet: where that measured faster.
-constexpr bool kStaggered = !kBand && kOwnKeys && kHeadDim > 64;
-// The warpgroups of narrow heads take the two halves of a tile's work in different orders.
-constexpr bool kSkewed = kOwnKeys && kHeadDim == 64;
-constexpr int kAhead = kBuffers - 1 - (kSkewed ? 1 : 0);  // tiles of queries on their way while one is computed
-static_assert(kWarpgroups == 2 && kRowTiles == 1 && kBlockN == 64 && kHeadDim % (64 * kDimGroups) == 0 &&
-                  kHeadDimV % (64 * kDimGroups) == 0,
-              "backward_wgmma: a warpgroup has 64 keys and whole panels");
-// Of a tile's queries, by 16, and all dims, by 16.
-constexpr int kShareTiles = kColumnTiles / kDimGroups, kDepthTiles = kHeadDim / 16, kDepthTilesV = kHeadDimV / 16;
-constexpr int kSumTiles = kHeadDim / 16 / kWarpgroups;  // a warpgroup's of dq, by 16 dims
+// kBehind: so that matrix units have work while exponentials are computed.
+constexpr int kAhead = kBuffers - 1 - (kBehind ? 1 : 0);  // tiles on their way while one is computed
 
-// Of a wave's keys.
-constexpr int kKeyTiles = kHeadDim / 16 / kDimGroups, kValueTiles = kHeadDimV / 16 / kDimGroups;
-struct KeySums {
-  float dk[1][kKeyTiles][kElements];
-  float dv[1][kValueTiles][kElements];
+// A product gives so many dims, by 16.
+FULMEN_DEVICE constexpr int product_tiles(int dims) { return dims % 128 == 0 ? 8 : 4; }
+constexpr int kFirstWidth = product_tiles(kHeadDim), kSecondWidth = product_tiles(kHeadDimV);
+constexpr int kFirstProducts = kGivesFirst ? kHeadDim / 16 / kFirstWidth : 0,
+              kSecondProducts = kGivesDv ? kHeadDimV / 16 / kSecondWidth : 0;
+// Of a wave's rows.
+struct RowSums {
+  float first[kFirstProducts > 0 ? kFirstProducts : 1][1][kFirstWidth][kElements];      // dq or dk
+  float second[kSecondProducts > 0 ? kSecondProducts : 1][1][kSecondWidth][kElements];  // dv
 };
 
-// kRows rows of a tensor to panels, zeros where there are none.
-template <int kDims, int kRows, bool kAll, class Alive>
-FULMEN_DEVICE void copy_panels(const Element* rows, Int64 stride, int dims, int left, int at, const Alive& alive) {
-  constexpr int kRow = kDims / 8, kLater = kWorkgroup / kRow;
-  static_assert(kLater % 8 == 0 && kRows % kLater == 0, "backward_wgmma: each round the same pieces of later rows");
-  const auto thread = static_cast<unsigned>(recompute(thread_id()));
-  const int row = static_cast<int>(thread / kRow), dim = static_cast<int>(thread % kRow) * 8;
-  // Whole rows are near; of others a stride may be anything.
-  const Element* from = rows + ((kWholeRows ? Int64{row * static_cast<int>(stride)} : row * stride) + dim);
-  const int to = at + panel_place(row, dim, kRows);
-  const bool there = kExactDims || dim < dims;
-#pragma unroll
-  for (int n = 0; n < kRows / kLater; ++n) {
-    const int later = n * kLater;
-    const bool valid = there && (kAll || row + later < left) && alive(row + later);
-    if constexpr (kWholeRows) {
-      copy_async_16(to + later * kPanelRowBytes, from + later * stride, valid);
-    } else {
-      lds_store(to + later * kPanelRowBytes, valid ? load_piece(from + later * stride - dim, dim, dims) : Words<4>{});
-    }
-  }
-}
-template <int kDims, int kRows>
-FULMEN_DEVICE void copy_panels(const Element* rows, Int64 stride, int dims, int left, int at) {
-  const auto any = [](int) { return true; };
-  if (left >= kRows) {
-    copy_panels<kDims, kRows, true>(rows, stride, dims, left, at, any);
-  } else {
-    copy_panels<kDims, kRows, false>(rows, stride, dims, left, at, any);
-  }
-}
-
-// The first of a wave's keys in the workgroup's.
-FULMEN_DEVICE int row_of(int wave) { return 16 * (kOwnKeys ? wave : wave % 4); }
-
-// P^T and dS^T of 16 queries each as operands, between a wave's scores and its products.
+// P and dS of a tile as operands, between a wave's scores and its sums.
 struct HeldScores {
-  ProbabilityOperand p[kShareTiles], ds[kShareTiles];
-  int buffer = -1;  // where the queries lie; -1: none are held
-};
-// The scores' gradients of a tile, in LDS, that dq has yet to get.
-struct PendingQueries {
-  float* sums = nullptr;  // where the wave adds; null: its queries are none
-  int gradients_at = -1;  // -1: nothing is pending
+  ProbabilityOperand p[kColumnTiles], ds[kColumnTiles];
+  int buffer;  // where the columns lie
 };
 
-// Compilers do not carry it, and what follows from it, in registers from one use to the next.
-FULMEN_DEVICE LdsMatrix matrix_at(int at, int rows) { return LdsMatrix::of(recompute(at), rows); }
-
-// The workgroup on its way over the queries of a KV head's query heads.
+// The workgroup on its way over the columns of row_head, or of all query heads of a KV head.
 class WarpgroupWalk {
  public:
-  FULMEN_DEVICE WarpgroupWalk(const BackwardTask& task, const TileOrder& order, Int64 kv_head, Int64 query_end, int wave)
+  FULMEN_DEVICE WarpgroupWalk(const BackwardTask& task, const TileOrder& order, Int64 row_head, Int64 row_begin, Int64 column_end,
+                              const RowNumbers (&numbers)[kRowsPerLane])
       : task_(task),
         order_(order),
-        last_head_((kv_head + 1) * task.arguments.group_size),
-        query_end_(query_end),
-        warpgroup_(wave / 4),
-        wave_(wave % 4),
-        attended_(kOwnKeys ? attended_by(task.wave_row - 16 * (wave % 4)) : algorithm::KeyRange{}),
-        next_head_(last_head_ - task.arguments.group_size) {
-    if constexpr (kStaggered) {
-      const Int64 row = task.wave_row - row_of(wave), rows = tiles_of(task.arguments.seqlen_k, kBlockM) * kBlockM;
-      shift_ = static_cast<int>(row * (order.count - order.masked) / rows);
-    }
+        numbers_(numbers),
+        row_begin_(row_begin),
+        columns_(static_cast<int>(column_end - order.begin)),
+        first_head_(static_cast<int>(kRowsAreKeys ? row_head * task.arguments.group_size : row_head)),
+        last_head_(first_head_ + (kRowsAreKeys ? task.arguments.group_size : 1)),
+        next_head_(first_head_),
+        warpgroup_(wave_id() / 4) {
+    if constexpr (!kBand) return;
+    const Int64 first = row_begin + 64 * warpgroup_, end = first + 64 < task.row_end ? first + 64 : task.row_end;
+    const algorithm::KeyRange attended = task.band.any(first, end);
+    attended_begin_ = static_cast<int>(attended.begin - order.begin);
+    attended_end_ = static_cast<int>(attended.end - order.begin);
   }
 
-  // The first tile comes after the keys.
-  FULMEN_DEVICE void over_all(KeySums& sums) {
+  // The first tile comes after the rows.
+  FULMEN_DEVICE void over_all(RowSums& sums) {
+    fetch_next();
+    if constexpr (!kSecondEarly) fetch_second();
+    copy_commit();
 #pragma unroll
-    for (int n = 0; n < kAhead; ++n) fetch_next();
-    if constexpr (kOwnKeys) publish();
-    for (Int64 head = last_head_ - task_.arguments.group_size; head < last_head_; ++head) {
+    for (int n = 1; n < kAhead; ++n) {
+      fetch_next();
+      copy_commit();
+    }
+    HeldScores held = {};
+    for (int head = first_head_; head < last_head_; ++head) {
       int n = 0;
-      for (; n < order_.masked; ++n) tile<true>(sums, head, n);
-      for (; n < order_.count; ++n) tile<false>(sums, head, n);
+      for (; n < order_.masked; ++n) tile<true>(sums, held, head, order_.first_key(n));
+      for (; n < order_.count; ++n) tile<false>(sums, held, head, order_.first_key(n));
     }
-    if constexpr (kOwnKeys) {
-      barrier();
-      finish(sums);
-    }
+    if constexpr (kBehind) finish(sums, held);
   }
 
  private:
-  // Of the n-th tile. Those that need masks come first for all.
-  FULMEN_DEVICE Int64 first_query(int n) const {
-    if constexpr (kStaggered) {
-      if (n >= order_.masked) n += shift_;
-      if (n >= order_.count) n -= order_.count - order_.masked;
-    }
-    return order_.first_key(n);
-  }
-  FULMEN_DEVICE algorithm::KeyRange attended_by(Int64 first) const {
-    const Int64 end = first + 64 < task_.row_end ? first + 64 : task_.row_end;
-    return first < end ? task_.band.any(first, end) : algorithm::KeyRange{};
-  }
-  // After the next barrier there is the next tile, and what was written to LDS.
-  FULMEN_DEVICE static void publish() {
-    copy_wait<kAhead - 1>();
-    lds_fence_for_matrices();
-  }
-  // Brings one more tile of queries on its way, if there is one: a group of copies in any case.
+  // Brings the next tile of columns on its way, if there is one: their first tensor, or both.
   FULMEN_DEVICE void fetch_next() {
-    if (next_head_ < last_head_) fetch_one();
+    if (next_head_ >= last_head_) return;
+    const BackwardArguments& a = task_.arguments;
+    const Side side = side_of(next_head_);
+    const Int64 first = order_.first_key(next_);
+    const int left = at_most(columns_ - static_cast<int>(first - order_.begin), kBlockN);
+    copy<kHeadDim>(side.first, side.first_stride, a.head_dim, first, left, kPlaces.first_at + next_buffer_ * kPlaces.first_bytes);
+    if constexpr (kRowsAreKeys) {
+      if (const int row = recompute(thread_id()); row < kBlockN) {
+        copy_async_8(kPlaces.numbers_at + next_buffer_ * kPlaces.number_bytes + 8 * row,
+                     RowNumbers::first_of(a, task_.batch, next_head_) + first + row, row < left);
+      }
+    }
+    if constexpr (kSecondEarly) {
+      copy<kHeadDimV>(side.second, side.second_stride, a.head_dim_v, first, left,
+                      kPlaces.second_at + next_buffer_ * kPlaces.second_bytes);
+      go_on();
+    }
+  }
+  // The second tensor of that tile.
+  FULMEN_DEVICE void fetch_second() {
+    if (next_head_ >= last_head_) return;
+    const Side side = side_of(next_head_);
+    const Int64 first = order_.first_key(next_);
+    copy<kHeadDimV>(side.second, side.second_stride, task_.arguments.head_dim_v, first,
+                    at_most(columns_ - static_cast<int>(first - order_.begin), kBlockN), kPlaces.second_at);
+    go_on();
+  }
+  // By the next tile's, when all have taken this one's, where there is room for one.
+  FULMEN_DEVICE void replace_second() {
+    if constexpr (kSecondEarly) return;
+    barrier();
+    fetch_second();
     copy_commit();
   }
-  FULMEN_DEVICE void fetch_one() {
-    const BackwardArguments& a = task_.arguments;
-    const Side side = Side::queries(a, task_.batch, next_head_);
-    const Int64 first = first_query(next_);
-    const int at = kPlaces.queries_at + next_buffer_ * kPlaces.buffer_bytes, left = at_most(query_end_ - first, kBlockN);
-    copy_panels<kHeadDim, kBlockN>(side.first + first * side.first_stride, side.first_stride, a.head_dim, left, at);
-    copy_panels<kHeadDimV, kBlockN>(side.second + first * side.second_stride, side.second_stride, a.head_dim_v, left,
-                                    at + kPlaces.dout_at);
-    if (const int row = thread_id(); row < kBlockN) {
-      copy_async_8(kPlaces.numbers_at + next_buffer_ * kPlaces.number_bytes + 8 * row,
-                   RowNumbers::first_of(a, task_.batch, next_head_) + first + row, row < left);
-    }
+  FULMEN_DEVICE void go_on() {
     next_buffer_ = following(next_buffer_);
     if (++next_ == order_.count) {
       next_ = 0;
@@ -162,286 +124,174 @@ class WarpgroupWalk {
     }
   }
   FULMEN_DEVICE static int following(int buffer) { return buffer + 1 == kBuffers ? 0 : buffer + 1; }
+  FULMEN_DEVICE Side side_of(int head) const {
+    const BackwardArguments& a = task_.arguments;
+    return kRowsAreKeys ? Side::queries(a, task_.batch, head) : Side::keys(a, task_.batch, head / a.group_size);
+  }
+  // Keys that none of the rows attends, and their values, may be NaN, and are taken times 0: they become 0.
+  template <int kDims>
+  FULMEN_DEVICE void copy(const Element* rows, Int64 stride, int dims, Int64 first, int left, int at) const {
+    if constexpr (!kRowsAreKeys && (kKeepMask || (kDropout && kBand))) {
+      const auto alive = [&](int row) {
+        const Int64 j = first + row;
+        return j >= task_.band.first(row_begin_) &&
+               any_row_keeps(task_.arguments, task_.batch, first_head_, row_begin_, task_.row_end, j);
+      };
+      copy_panels<kDims, kBlockN, false>(rows + first * stride, stride, dims, left, at, alive);
+    } else {
+      copy_panels<kDims, kBlockN>(rows + first * stride, stride, dims, left, at);
+    }
+  }
 
   template <bool kMasked>
-  FULMEN_DEVICE void tile(KeySums& sums, Int64 head, int n) {
-    if constexpr (!kOwnKeys) publish();
+  FULMEN_DEVICE void tile(RowSums& sums, HeldScores& held, int head, Int64 first_column) {
+    copy_wait<kSecondEarly ? kAhead - 1 : 0>();
+    lds_fence_for_matrices();
     barrier();
-    const Int64 first_query = this->first_query(n);
-    const PendingQueries now{sums_of(head, first_query), kPlaces.gradients_at + (kOwnKeys ? turn_ * kPlaces.gradient_bytes : 0)};
-    if constexpr (kSkewed) {
-      // One warpgroup begins with the scores, the other with the products of the tile before: so that the matrix units have work
-      // while exponentials are computed.
-      int part = 1 - warpgroup_;
-#pragma unroll 1
-      while (true) {
-        if (part % 2 == 0) {
-          finish(sums);
-        } else {
-          step<kMasked>(head, first_query, now.gradients_at);
-        }
-        if (part >= 2) break;
-        part = 3 - part;
-      }
-      pending_ = now;
-    } else if constexpr (kOwnKeys) {
-      step<kMasked>(head, first_query, now.gradients_at);
-      finish(sums);
-      pending_ = now;
+    const auto at = static_cast<int>(first_column - order_.begin);
+    if (kMasked && kBand && (at >= attended_end_ || at + kBlockN <= attended_begin_)) {
+      pass(sums, held);
     } else {
-      step<kMasked>(head, first_query, now.gradients_at);
-      barrier();
-      pending_ = now;
-      finish(sums);
+      step<kMasked>(sums, held, head, first_column);
     }
-    turn_ = 1 - turn_;
     buffer_ = following(buffer_);
   }
-
-  // P^T and dS^T of the warpgroup's share of a tile: both held, or in LDS, dS^T in LDS in any case.
-  template <bool kMasked>
-  FULMEN_DEVICE void step(Int64 head, Int64 first_query, int gradients_at) {
-    if constexpr (kMasked && kOwnKeys) {
-      if (first_query >= attended_.end || first_query + kBlockN <= attended_.begin) {
-        // None of these keys; the other warpgroup has some.
-#pragma unroll
-        for (int f = 0; f < kShareTiles; ++f) store_turned(gradients_at, f, ProbabilityOperand{});
-        fetch_next();
-        publish();
-        return;
-      }
+  // A tile that only other warpgroups' rows meet.
+  FULMEN_DEVICE void pass(RowSums& sums, HeldScores& held) {
+    if constexpr (kBehind) {
+      finish(sums, held);
+      held = {};
+      held.buffer = buffer_;
     }
-    const int queries_at = kPlaces.queries_at + buffer_ * kPlaces.buffer_bytes;
-    float score[kShareTiles][kElements], gradient[kShareTiles][kElements];
-    multiply_rows<kDepthTiles>(score, kPlaces.keys_at, queries_at);
-    multiply_rows<kDepthTilesV>(gradient, kPlaces.values_at, queries_at + kPlaces.dout_at);
     fetch_next();
-    wait_for_scores<kMasked>(head, first_query, score, gradient);
-#pragma unroll
-    for (int f = 0; f < kShareTiles; ++f) {
-      held_.p[f] = to_operand<Element>(score[f]);
-      held_.ds[f] = to_operand<Element>(gradient[f]);
-      store_turned(gradients_at, f, held_.ds[f]);
-      if constexpr (!kOwnKeys) store_turned(kPlaces.probabilities_at, f, held_.p[f]);
-    }
-    held_.buffer = buffer_;
-    if constexpr (kOwnKeys) {
-      publish();
-    } else {
-      lds_fence_for_matrices();
-    }
+    copy_commit();
+    replace_second();
   }
-
-  // The products of what is held, or in LDS, and dq of what is pending.
-  FULMEN_DEVICE void finish(KeySums& sums) {
-    const bool held = held_.buffer >= 0, pending = pending_.gradients_at >= 0;
-    float dq[kSumTiles][kElements];
-    if constexpr (kOwnKeys) {
-      // No product may be on its way where branches meet: compilers then make all wait for each other.
-      if (held && pending) {
-        add_keys(sums);
-        multiply_queries(dq);
-        wait_for_all(sums, dq);
-        add_queries(dq);
-      } else if (held) {
-        add_keys(sums);
-        wait_for_all(sums, dq);
-      } else if (pending) {
-        multiply_queries(dq);
-        wait_for_all(sums, dq);
-        add_queries(dq);
-      }
-      held_.buffer = -1;
-    } else {
-      multiply_queries(dq);
-      add_shared_keys(sums);
-      wgmma_wait<1>();
-      wgmma_hold(dq);
-      add_queries(dq);
-      wait_for_all(sums, dq);
-    }
-  }
-  FULMEN_DEVICE static void wait_for_all(KeySums& sums, float (&dq)[kSumTiles][kElements]) {
-    wgmma_wait<0>();
-    wgmma_hold(dq);
-    if constexpr (kGivesDv) wgmma_hold(sums.dv[0]);
-    if constexpr (kGivesDk) wgmma_hold(sums.dk[0]);
-  }
-
-  // Of this warpgroup's share of the queries, by 16: P^T in place of S^T, dS^T in place of D^T, when these products are done.
   template <bool kMasked>
-  FULMEN_DEVICE void wait_for_scores(Int64 head, Int64 first_query, float (&score)[kShareTiles][kElements],
-                                     float (&gradient)[kShareTiles][kElements]) const {
-    const TileScores tile = task_.tile_scores<kMasked>(head, task_.wave_row, first_query);
-    const int first = 16 * kShareTiles * share(), numbers_at = kPlaces.numbers_at + buffer_ * kPlaces.number_bytes + 8 * first;
-    if constexpr (kDropout || kSoftcap) {
-      // Random numbers while the products are on their way.
-      const DropoutMask dropout(task_.arguments, task_.batch, head);
-      DropoutTile<true> stays[kShareTiles];
-#pragma unroll
-      for (int f = 0; f < kShareTiles; ++f) {
-        stays[f] = task_.staying(dropout, task_.wave_row, first_query + first + 16 * f);
-      }
-      wgmma_wait<0>();
-      wgmma_hold(score);
-      wgmma_hold(gradient);
-#pragma unroll
-      for (int f = 0; f < kShareTiles; ++f) {
-        const RowNumbers none[kRowsPerLane] = {};
-        float bias[kElements];
-        task_.gradients<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, stays[f], none, score[f], gradient[f], bias);
-      }
-    } else {
-      // Exponentials while D^T is on its way.
-      wgmma_wait<1>();
-      wgmma_hold(score);
-#pragma unroll
-      for (int f = 0; f < kShareTiles; ++f) {
-        task_.probabilities<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, score[f]);
-      }
-      wgmma_wait<0>();
-      wgmma_hold(gradient);
-#pragma unroll
-      for (int f = 0; f < kShareTiles; ++f) task_.gradients_of(score[f], numbers_at + 8 * 16 * f, gradient[f]);
+  FULMEN_DEVICE void step(RowSums& sums, HeldScores& held, int head, Int64 first_column) {
+    const int first_at = kPlaces.first_at + buffer_ * kPlaces.first_bytes;
+    float score[kColumnTiles][kElements], gradient[kColumnTiles][kElements];
+    multiply_panels<kDepthTiles>(score, own(kPlaces.first_rows_at), matrix_at(first_at, kBlockN));
+    if constexpr (kNeedsDout) {
+      multiply_panels<kDepthTilesV>(gradient, own(kPlaces.second_rows_at), matrix_at(second_at(buffer_), kBlockN));
     }
-  }
-  // 16 queries of the wave's keys to panels of [key][query].
-  FULMEN_DEVICE void store_turned(int at, int n, const ProbabilityOperand& x) const {
-    const auto lane = static_cast<int>(lane_again()), row = (kOwnKeys ? 64 * warpgroup_ : 0) + 16 * wave_ + lane % 16;
-    stmatrix_x4(at + panel_place(row, 16 * (share() * kShareTiles + n) + lane / 16 * 8, kBlockM), x.words);
-  }
-
-  // The warpgroup's part of what both share.
-  FULMEN_DEVICE int share() const { return kOwnKeys ? 0 : warpgroup_; }
-
-  // S^T or D^T.
-  template <int kDepths>
-  FULMEN_DEVICE void multiply_rows(float (&product)[kShareTiles][kElements], int rows_at, int columns_at) const {
-    const LdsMatrix rows = matrix_at(rows_at, kBlockM).rows_further(kOwnKeys ? 64 * warpgroup_ : 0),
-                    columns = matrix_at(columns_at, kBlockN).rows_further(16 * kShareTiles * share());
-    wgmma_fence();
-#pragma unroll
-    for (int d = 0; d < kDepths; ++d) {
-      wgmma<Element, false, false>(product, rows.columns_further(16 * d, kBlockM), columns.columns_further(16 * d, kBlockN), d > 0);
-    }
-    wgmma_commit();
-  }
-  // dv and dk of the warpgroup's keys.
-  FULMEN_DEVICE void add_keys(KeySums& sums) const {
-    const int queries_at = kPlaces.queries_at + held_.buffer * kPlaces.buffer_bytes;
-    const LdsMatrix queries = matrix_at(queries_at, kBlockN), dout = matrix_at(queries_at + kPlaces.dout_at, kBlockN);
-    wgmma_fence();
-#pragma unroll
-    for (int f = 0; f < kShareTiles; ++f) {
-      if constexpr (kGivesDv) wgmma<Element, true>(sums.dv[0], held_.p[f].words, dout.rows_further(16 * f), true);
-    }
-#pragma unroll
-    for (int f = 0; f < kShareTiles; ++f) {
-      if constexpr (kGivesDk) wgmma<Element, true>(sums.dk[0], held_.ds[f].words, queries.rows_further(16 * f), true);
-    }
-    wgmma_commit();
-  }
-  // Its part of the dims of shared keys.
-  FULMEN_DEVICE void add_shared_keys(KeySums& sums) const {
-    const int queries_at = kPlaces.queries_at + held_.buffer * kPlaces.buffer_bytes;
-    const LdsMatrix queries = columns_of_share(queries_at, kHeadDim, kBlockN),
-                    dout = columns_of_share(queries_at + kPlaces.dout_at, kHeadDimV, kBlockN);
-    const LdsMatrix p = matrix_at(kPlaces.probabilities_at, kBlockM), ds = matrix_at(kPlaces.gradients_at, kBlockM);
-    wgmma_fence();
+    if constexpr (kBehind) add(sums, held);
+    fetch_next();
+    copy_commit();
+    wait_for_scores<kMasked, kBehind ? 1 : 0>(task_, head, first_column, 0, kPlaces.numbers_at + buffer_ * kPlaces.number_bytes,
+                                              numbers_, score, gradient);
+    replace_second();
+    if constexpr (kBehind) wait(sums);
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDv)
-        wgmma<Element, false, true>(sums.dv[0], p.columns_further(16 * f, kBlockM), dout.rows_further(16 * f), true);
+      if constexpr (kGivesDv) held.p[f] = to_operand<Element>(score[f]);
+      if constexpr (kGivesFirst) held.ds[f] = to_operand<Element>(gradient[f]);
     }
-#pragma unroll
-    for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDk)
-        wgmma<Element, false, true>(sums.dk[0], ds.columns_further(16 * f, kBlockM), queries.rows_further(16 * f), true);
-    }
-    wgmma_commit();
-  }
-  // Of a tile's dims, the half that is this warpgroup's.
-  FULMEN_DEVICE LdsMatrix columns_of_share(int at, int dims, int rows) const {
-    const int half = dims == kPanelColumns ? kPanelColumns : dims / 2 / kPanelColumns * rows * kPanelRowBytes;  // in bytes
-    return matrix_at(at, rows).further(warpgroup_ * half);
+    held.buffer = buffer_;
+    if constexpr (!kBehind) finish(sums, held);
   }
 
-  // dq of half of the dims of a tile, from dS^T in LDS.
-  FULMEN_DEVICE void multiply_queries(float (&dq)[kSumTiles][kElements]) const {
-    const LdsMatrix ds = matrix_at(pending_.gradients_at, kBlockM), keys = columns_of_share(kPlaces.keys_at, kHeadDim, kBlockM);
+  FULMEN_DEVICE static int second_at(int buffer) { return kPlaces.second_at + (kSecondEarly ? buffer * kPlaces.second_bytes : 0); }
+  // The warpgroup's of the workgroup's rows.
+  FULMEN_DEVICE LdsMatrix own(int rows_at) const { return matrix_at(rows_at, kBlockM).rows_further(64 * warpgroup_); }
+
+  FULMEN_DEVICE void finish(RowSums& sums, const HeldScores& held) const {
+    add(sums, held);
+    wait(sums);
+  }
+  FULMEN_DEVICE static void add(RowSums& sums, const HeldScores& held) {
     wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kBlockM / 16; ++k) {
-      wgmma<Element, true, true>(dq, ds.rows_further(16 * k), keys.rows_further(16 * k), k > 0);
+    if constexpr (kGivesDv) add_products(sums.second, held.p, matrix_at(second_at(held.buffer), kBlockN));
+    if constexpr (kGivesFirst) {
+      add_products(sums.first, held.ds, matrix_at(kPlaces.first_at + held.buffer * kPlaces.first_bytes, kBlockN));
     }
     wgmma_commit();
   }
-  FULMEN_DEVICE void add_queries(const float (&dq)[kSumTiles][kElements]) const {
-    if (pending_.sums != nullptr) add_tiles<0>(QuerySums::of_lane(pending_.sums, lane_again()), dq);
+  template <int kProducts, int kTiles>
+  FULMEN_DEVICE static void add_products(float (&sums)[kProducts][1][kTiles][kElements],
+                                         const ProbabilityOperand (&rows)[kColumnTiles], const LdsMatrix& columns) {
+#pragma unroll
+    for (int f = 0; f < kColumnTiles; ++f) {
+#pragma unroll
+      for (int g = 0; g < kProducts; ++g) {
+        wgmma<Element, true>(sums[g][0], rows[f].words, columns.rows_further(16 * f).columns_further(16 * kTiles * g, kBlockN),
+                             true);
+      }
+    }
   }
-  // The wave's 16 queries of a tile, and the warpgroup's half of the dims.
-  FULMEN_DEVICE float* sums_of(Int64 head, Int64 first_query) const {
-    const QuerySums sums = QuerySums::of(task_.arguments, task_.batch, head);
-    const Int64 tile = first_query / 16 + wave_;
-    return tile < sums.tiles ? sums.tile(tile, kSumTiles * warpgroup_) : nullptr;
-  }
-  template <int kTile>
-  FULMEN_DEVICE static void add_tiles(float* to, const float (&dq)[kSumTiles][kElements]) {
-    QuerySums::add<kTile * kSumTile>(to, dq[kTile]);
-    if constexpr (kTile + 1 < kSumTiles) add_tiles<kTile + 1>(to, dq);
+  FULMEN_DEVICE static void wait(RowSums& sums) {
+    wgmma_wait<0>();
+#pragma unroll
+    for (int g = 0; g < kSecondProducts; ++g) wgmma_hold(sums.second[g][0]);
+#pragma unroll
+    for (int g = 0; g < kFirstProducts; ++g) wgmma_hold(sums.first[g][0]);
   }
 
   const BackwardTask& task_;
   const TileOrder& order_;
-  Int64 last_head_, query_end_;
-  int warpgroup_, wave_;          // its waves 0 to 3
-  algorithm::KeyRange attended_;  // queries that attend some of the warpgroup's keys
-  Int64 next_head_;               // of the tile to fetch
-  int shift_ = 0;
+  const RowNumbers (&numbers_)[kRowsPerLane];  // of queries that are rows
+  Int64 row_begin_;
+  int columns_;                 // from the first tile on
+  int first_head_, last_head_;  // of the columns, or the one of the rows
+  int next_head_;               // of the tile to fetch
+  int warpgroup_;
+  int attended_begin_ = 0, attended_end_ = 0;  // columns that some of the warpgroup's rows meet, from the first tile on
   int next_ = 0, next_buffer_ = 0;
   int buffer_ = 0;  // of the tile now
-  int turn_ = 0;    // of two tiles
-  HeldScores held_;
-  PendingQueries pending_;
 };
 
-// Keys that no query attends, and their values, may be NaN, and are taken times 0: they become 0.
-FULMEN_DEVICE void fetch_keys(const BackwardTask& task, Int64 kv_head, Int64 row_begin, const algorithm::KeyRange& attended) {
+FULMEN_DEVICE void fetch_rows(const BackwardTask& task, Int64 head, Int64 row_begin, const algorithm::KeyRange& attended) {
   const BackwardArguments& a = task.arguments;
-  const Side side = Side::keys(a, task.batch, kv_head);
+  const Side side = kRowsAreKeys ? Side::keys(a, task.batch, head) : Side::queries(a, task.batch, head);
   const auto left = static_cast<int>(task.row_end - row_begin);
   const auto alive = [&](int row) {
-    return row < left && key_is_attended(a, task.batch, kv_head, task.band, attended, row_begin + row);
+    return row < left && (!kRowsAreKeys || key_is_attended(a, task.batch, head, task.band, attended, row_begin + row));
   };
   copy_panels<kHeadDim, kBlockM, true>(side.first + row_begin * side.first_stride, side.first_stride, a.head_dim, left,
-                                       kPlaces.keys_at, alive);
-  copy_panels<kHeadDimV, kBlockM, true>(side.second + row_begin * side.second_stride, side.second_stride, a.head_dim_v, left,
-                                        kPlaces.values_at, alive);
+                                       kPlaces.first_rows_at, alive);
+  if constexpr (kNeedsDout) {
+    copy_panels<kHeadDimV, kBlockM, true>(side.second + row_begin * side.second_stride, side.second_stride, a.head_dim_v, left,
+                                          kPlaces.second_rows_at, alive);
+  }
 }
 
-FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, Int64 kv_head, Int64 row_begin) {
-  const Int64 row_end = row_begin + kBlockM < a.seqlen_k ? row_begin + kBlockM : a.seqlen_k;
-  const algorithm::Band band = column_band(a);
+template <int kProducts, int kTiles>
+FULMEN_DEVICE void store_sums(const BackwardTask& task, const View& view, Int64 head, int dims, float factor,
+                              const float (&sums)[kProducts][1][kTiles][kElements]) {
+#pragma unroll
+  for (int g = 0; g < kProducts; ++g) store_rows(task, view, head, g * kTiles, dims, factor, sums[g]);
+}
+
+FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock& block) {
+  const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q, row_begin = block.row_begin;
+  const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
+  const algorithm::Band band = kBand ? column_band(a) : algorithm::Band{kRowsAreKeys ? a.seqlen_q : a.seqlen_k};
   const algorithm::KeyRange attended = band.any(row_begin, row_end);
-  const TileOrder order = order_of_queries(a, band, row_begin, row_end, attended);
-  const int wave = wave_id();
-  const BackwardTask task{a, batch, band, row_begin + row_of(wave), row_end, 0, 0};
-  KeySums sums = {};
-  if (attended.end > attended.begin) {
-    WarpgroupWalk walk(task, order, kv_head, attended.end, wave);
-    fetch_keys(task, kv_head, row_begin, attended);
+  const TileOrder order = TileOrder::of(tile_range(attended), band.all(row_begin, row_end));
+  const BackwardTask task{a, block.batch, band, row_begin + 16 * wave_id(), row_end, 0, 0};
+  RowSums sums = {};
+  if (order.count > 0) {
+    RowNumbers numbers[kRowsPerLane] = {};
+    if constexpr (!kRowsAreKeys) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        numbers[slot] = RowNumbers::of(a, block.batch, block.head, task.wave_row + tile_row(slot));
+      }
+    }
+    WarpgroupWalk walk(task, order, block.head, row_begin, attended.end, numbers);
+    fetch_rows(task, block.head, row_begin, attended);
     walk.over_all(sums);
   }
-  const int dims = kOwnKeys ? 0 : wave / 4;
-  if constexpr (kGivesDk) store_keys(task, a.dk, kv_head, dims * kKeyTiles, a.head_dim, a.softmax_scale, sums.dk);
-  if constexpr (kGivesDv) store_keys(task, a.dv, kv_head, dims * kValueTiles, a.head_dim_v, 1.0F, sums.dv);
+  if constexpr (kGivesDq) store_sums(task, a.dq, block.head, a.head_dim, a.softmax_scale, sums.first);
+  if constexpr (kGivesDk) store_sums(task, a.dk, block.head, a.head_dim, a.softmax_scale, sums.first);
+  if constexpr (kGivesDv) store_sums(task, a.dv, block.head, a.head_dim_v, 1.0F, sums.second);
 }
 
 FULMEN_DEVICE void backward_wgmma(const BackwardArguments& call) {
-  const KeyBlock block = KeyBlock::of(call, workgroup_id());
+  const RowBlock block = RowBlock::of(call, workgroup_id());
   const BackwardArguments& a = sequence_of(call, block.batch);
-  if (kVariable && block.row_begin >= a.seqlen_k) return;
-  gradients_of_keys(a, block.batch, block.kv_head, block.row_begin);
+  if (kVariable && block.row_begin >= (kRowsAreKeys ? a.seqlen_k : a.seqlen_q)) return;
+  gradients_of_rows(a, block);
 }
 
 }  // namespace fulmen::kernels

@@ -119,9 +119,36 @@ struct AtomicLayout {
   }
 };
 
-// LDS of backward_wgmma.h, all in panels (targets/sm90.h): keys and values; tiles of queries, dout and their numbers; dS^T, and P^T
-// where warpgroups share keys, else dS^T of two tiles.
+struct WarpgroupShape {
+  int head_dim, head_dim_v, block_m, block_n;
+  int buffers;        // of tiles of columns
+  bool second_early;  // else there is one of their second tensor
+  bool second_rows;   // whether a product takes the second (v or dout) rows
+};
+
+// LDS of backward_wgmma.h, all in panels (targets/sm90.h): the workgroup's rows, tiles of columns, and numbers of each column.
 struct WarpgroupLayout {
+  int first_rows_at, second_rows_at;
+  int first_at, first_bytes, second_at, second_bytes;  // the tiles of columns, a tile's bytes
+  int numbers_at, number_bytes, total;
+
+  FULMEN_ALGORITHM static WarpgroupLayout of(const WarpgroupShape& s) {
+    WarpgroupLayout l{};
+    l.second_rows_at = s.block_m * 2 * s.head_dim;
+    l.first_at = l.second_rows_at + (s.second_rows ? s.block_m * 2 * s.head_dim_v : 0);
+    l.first_bytes = s.block_n * 2 * s.head_dim;
+    l.second_at = l.first_at + s.buffers * l.first_bytes;
+    l.second_bytes = s.block_n * 2 * s.head_dim_v;
+    l.numbers_at = l.second_at + (s.second_early ? s.buffers : 1) * l.second_bytes;
+    l.number_bytes = 8 * s.block_n;
+    l.total = l.numbers_at + s.buffers * l.number_bytes;
+    return l;
+  }
+};
+
+// LDS of backward_wgmma_atomic.h, all in panels (targets/sm90.h): keys and values; tiles of queries, dout and their numbers; dS^T,
+// and P^T where warpgroups share keys, else dS^T of two tiles.
+struct WarpgroupAtomicLayout {
   int keys_at, values_at;
   int queries_at, buffer_bytes;  // the first of the tiles
   int dout_at;                   // in a buffer
@@ -129,8 +156,8 @@ struct WarpgroupLayout {
   int probabilities_at;  // or dS^T of every second tile
   int numbers_at, number_bytes, total;
 
-  FULMEN_ALGORITHM static WarpgroupLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
-    WarpgroupLayout l{};
+  FULMEN_ALGORITHM static WarpgroupAtomicLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
+    WarpgroupAtomicLayout l{};
     l.values_at = block_m * 2 * head_dim;
     l.queries_at = l.values_at + block_m * 2 * head_dim_v;
     l.dout_at = block_n * 2 * head_dim;

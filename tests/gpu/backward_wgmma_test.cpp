@@ -1,6 +1,7 @@
-// The backward pass by warpgroup products, on the one emulated chip that has them, whose other kernels are sm_80's, and on the
-// machine's GPU where it is a Hopper.
+// The backward pass by warpgroup products, with atomics and without, on the one emulated chip that has them, whose other kernels
+// are sm_80's, and on the machine's GPU where it is a Hopper.
 #include <algorithm>
+#include <array>
 
 #include "gpu/chip.h"
 #include "gpu/gpu_devices.h"
@@ -12,6 +13,16 @@ namespace {
 class GpuBackwardWgmma : public HopperTest {
  protected:
   GpuBackwardWgmma() : HopperTest("backward_wgmma", true) {}
+  // By the kernel with atomics, too, where it serves the case.
+  void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const {
+    Case c(spec, random);
+    const std::vector<std::string> kernels = kernels_for(c.problem(), device());
+    EXPECT_NE(std::find(kernels.begin(), kernels.end(), kernel()), kernels.end()) << to_string(spec);
+    for (const std::string& kernel : kernels) {
+      if (kernel.find(".backward_wgmma") == std::string::npos) continue;
+      EXPECT_TRUE(verified(c, kernel, {device(), shift})) << to_string(spec);
+    }
+  }
 };
 
 // Several tiles of keys and queries, the last ones partial; warpgroups with keys of their own, and sharing them.
@@ -125,21 +136,77 @@ TEST_P(GpuBackwardWgmma, AnyFeatures) {
   EXPECT_EQ(served, kCases);
 }
 
-// It is the choice where bits may differ and there are keys and dims enough.
+// What is asked for, and no more; wide heads have a launch for each gradient.
+TEST_P(GpuBackwardWgmma, EachGradientAlone) {
+  Random random(7670);
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const std::array<bool, 5>& gradients : {std::array{true, false, false, false, false},
+                                                 {false, true, false, false, false},
+                                                 {false, false, true, false, false},
+                                                 {false, true, true, false, false}}) {
+      CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(65, 140), random.between(65, 140), random);
+      s.gradients = gradients;
+      s.causal = random.pick({Causal::none, Causal::bottom_right});
+      check(s, random);
+    }
+  }
+}
+
+// Tiles of scores that something modifies are others than those of plain ones.
+TEST_P(GpuBackwardWgmma, BiasOverSeveralTiles) {
+  Random random(7680);
+  for (const int64_t dim : {64, 128, 256}) {
+    CaseSpec s = spec_of(DType::bf16, dim, random.between(193, 260), random.between(193, 260), random);
+    s.bias = true;
+    s.bias_dtype = DType::bf16;
+    s.gradients[3] = false;
+    check(s, random);
+  }
+}
+
+TEST_P(GpuBackwardWgmma, RepeatsBitForBit) {
+  Random random(7690);
+  for (const int64_t dim : {64, 128, 256}) {
+    CaseSpec s = spec_of(DType::bf16, dim, 200, 200, random);
+    s.num_heads = 2;
+    Case c(s, random);
+    ASSERT_TRUE(run_kernel(c, kernel(), Where{device()}).ok());
+    const std::vector<float> first = c.output_values();
+    ASSERT_TRUE(run_kernel(c, kernel(), Where{device()}).ok());
+    EXPECT_EQ(first, c.output_values()) << dim;
+  }
+}
+
+// They are the choice where there are rows and dims enough: the one with atomics where bits may differ, and dq comes with dk or dv.
 TEST_P(GpuBackwardWgmma, IsChosenForWideRows) {
   Random random(7640);
-  for (const bool deterministic : {false, true}) {
-    for (const auto& [head_dim, seqlen_k] : {std::pair{128, 64}, {128, 150}, {32, 150}, {40, 150}}) {
-      Case c(spec_of(DType::bf16, head_dim, 70, seqlen_k, random), random);
-      c.options.deterministic = deterministic;
-      const Result<Plan> planned = plan(c.problem(), device(), c.options);
-      ASSERT_TRUE(planned.ok()) << planned.status().message();
-      const bool chosen = !deterministic && seqlen_k > 64 && head_dim > 32;
-      EXPECT_EQ(planned->config().kernel == kernel(), chosen) << planned->explain();
-      const bool atomics = chosen || planned->config().kernel == device().substr(0, device().find(':')) + ".backward_atomic.sm80";
-      EXPECT_FALSE(atomics && deterministic);
-      EXPECT_EQ(planned->explain().find("it adds with atomics: gradients may differ") != std::string::npos, atomics)
-          << planned->explain();
+  const std::string driver = device().substr(0, device().find(':'));
+  struct Shape {
+    int64_t head_dim, seqlen_q, seqlen_k;
+    bool wide, many_keys;
+  };
+  for (const Shape& shape : {Shape{128, 70, 150, true, true},
+                             {40, 70, 150, true, true},
+                             {128, 70, 64, true, false},
+                             {256, 64, 64, true, false},
+                             {128, 64, 64, false, false},
+                             {128, 70, 32, false, false},
+                             {32, 70, 150, false, true}}) {
+    for (const bool deterministic : {false, true}) {
+      for (const bool all : {false, true}) {
+        CaseSpec s = spec_of(DType::bf16, shape.head_dim, shape.seqlen_q, shape.seqlen_k, random);
+        if (!all) s.gradients = {true, false, false, false, false};
+        Case c(s, random);
+        c.options.deterministic = deterministic;
+        const Result<Plan> planned = plan(c.problem(), device(), c.options);
+        ASSERT_TRUE(planned.ok()) << planned.status().message();
+        const std::string& chosen = planned->config().kernel;
+        const bool with_atomics = all && !deterministic && shape.many_keys;
+        EXPECT_EQ(chosen == driver + ".backward_wgmma_atomic.sm90", shape.wide && with_atomics) << planned->explain();
+        EXPECT_EQ(chosen == kernel(), shape.wide && !with_atomics) << planned->explain();
+        EXPECT_EQ(planned->explain().find("it adds with atomics: gradients may differ") != std::string::npos, with_atomics)
+            << planned->explain();
+      }
     }
   }
 }
@@ -160,7 +227,9 @@ TEST(GpuBackwardWgmmaChips, NeedsHopper) {
   }
   const std::vector<std::string> kernels = kernels_for(c.problem(), "emulated:sm_80");
   EXPECT_FALSE(kernels.empty());
-  EXPECT_EQ(std::find(kernels.begin(), kernels.end(), "emulated.backward_wgmma.sm90"), kernels.end());
+  for (const char* kernel : {"emulated.backward_wgmma.sm90", "emulated.backward_wgmma_atomic.sm90"}) {
+    EXPECT_EQ(std::find(kernels.begin(), kernels.end(), kernel), kernels.end());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(On, GpuBackwardWgmma, ::testing::ValuesIn(hopper_devices()), test_name);

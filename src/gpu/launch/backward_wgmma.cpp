@@ -1,5 +1,6 @@
-// kernels/backward_wgmma.h: tiles of Hopper's warpgroup products.
+// kernels/backward_wgmma.h: tiles of Hopper's warpgroup products, one side's rows a launch.
 #include <algorithm>
+#include <array>
 
 #include "gpu/launch/backward.h"
 #include "kernels/layout.h"
@@ -7,7 +8,30 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int kLanes = 256;  // two warpgroups
+constexpr int kBlockN = 64;
+
+struct TileShape {
+  int block_m;  // 64 rows a warpgroup
+  int buffers;  // of tiles of columns
+  int min_workgroups = 1;
+  bool behind = false;  // a tile's sums are multiplied beside the next one's scores
+  bool second_early = true;
+};
+
+// For head dims up to max_head_dim (the larger of q's and v's), as measured on an H200.
+struct Shapes {
+  int64_t max_head_dim;
+  TileShape queries, keys;
+  TileShape modified_keys;  // of scores that more than the band modifies, or rows that move by element: registers for addresses
+  bool split_keys = false;  // dk and dv by a launch each: together their sums would not fit in registers
+  TileShape values{};       // of dv then
+};
+
+constexpr std::array kShapes{
+    Shapes{64, {128, 3, 2}, {192, 3}, {128, 3}},
+    Shapes{128, {192, 3}, {128, 3, 1, true}, {128, 3}},
+    Shapes{256, {128, 2, 1, false, false}, {128, 2, 1, false, false}, {128, 2, 1, false, false}, true, {128, 2}},
+};
 
 class BackwardWgmma final : public Family {
  public:
@@ -15,53 +39,80 @@ class BackwardWgmma final : public Family {
   std::string_view target() const noexcept override { return "sm90"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
-  bool deterministic() const noexcept override { return false; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.dbias.present) return Support::no("it has no dbias");
-    if (!p.dq.present || !(p.dk.present || p.dv.present)) {
-      return Support::no("dq alone, and dk and dv without it, need no atomics");
+    for (const int outputs : {kGivesDq, kGivesDk, kGivesDv}) {
+      if (Support support = lds_fits(specialisation(p, outputs).lds_bytes, chip); !support.yes) return support;
     }
-    if (Support support = lds_fits(specialisation(p).lds_bytes, chip); !support.yes) return support;
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
   }
   double rank(const Problem& p) const override {
-    // Few keys, and dims that fill half of a panel's columns, are better served by narrower products.
-    constexpr int64_t kFewKeys = 64;
-    if (p.seqlen_k <= kFewKeys) return 17;
-    return std::max(p.head_dim, p.head_dim_v) > kPanelColumns / 2 ? 24 : 21;
+    // Dims that fill half of a panel's columns, few keys, and squares of one tile are better served by narrower products.
+    constexpr int64_t kFewKeys = 32, kTile = 64, kWide = 192;
+    const int64_t dims = std::max(p.head_dim, p.head_dim_v);
+    const bool square = p.seqlen_q <= kTile && p.seqlen_k <= kTile && dims <= kWide;
+    return dims <= kPanelColumns / 2 || p.seqlen_k <= kFewKeys || square ? 16 : 23;
   }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
-    const Specialisation s = specialisation(p);
     BackwardPlan plan(p, compute_units);
-    plan.add_row_numbers(s);
-    plan.add_with_atomics(s, s.outputs);
-    plan.add_sinks(s);
+    const Specialisation queries = specialisation(p, kGivesDq);
+    plan.add_row_numbers(queries);
+    if (p.dq.present) plan.add_rows(queries, kGivesDq);
+    const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
+    if (shapes_for(p).split_keys) {
+      if (dk != 0) plan.add_rows(specialisation(p, dk), dk);
+      if (dv != 0) plan.add_rows(specialisation(p, dv), dv);
+    } else if ((dk | dv) != 0) {
+      plan.add_rows(specialisation(p, dk | dv), dk | dv);
+    }
+    plan.add_sinks(queries);
     return plan.take();
   }
 
  private:
-  static Specialisation specialisation(const Problem& p) {
-    // Above, the sums of 64 keys take the registers of two warpgroups.
-    constexpr int64_t kMostOwnDims = 128;
+  static const Shapes& shapes_for(const Problem& p) {
+    std::size_t n = 0;
+    while (n + 1 < kShapes.size() && std::max(p.head_dim, p.head_dim_v) > kShapes[n].max_head_dim) ++n;
+    return kShapes[n];
+  }
+  static const TileShape& shape_for(const Problem& p, const Specialisation& s) {
+    const Shapes& shapes = shapes_for(p);
+    if (s.outputs == kGivesDq) return shapes.queries;
+    if (shapes.split_keys && s.outputs == kGivesDv) return shapes.values;
+    return s.plain_scale && !s.dropout && s.whole_rows ? shapes.keys : shapes.modified_keys;
+  }
+  static int dims(int64_t dim) {
+    int rounded = kPanelColumns;
+    while (rounded < dim) rounded *= 2;
+    return rounded;
+  }
+  static Specialisation specialisation(const Problem& p, int outputs) {
     Specialisation s;
     s.entry = "backward_wgmma.h";
     s.target = "sm90";
-    s.dim_groups = std::max(p.head_dim, p.head_dim_v) > kMostOwnDims ? 2 : 1;
-    const int64_t multiple = kPanelColumns * s.dim_groups;
-    s.head_dim = static_cast<int>(round_up(p.head_dim, multiple));
-    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, multiple));
-    s.block_m = 128 / s.dim_groups;
-    s.block_n = 64;
-    s.workgroup = kLanes;
-    s.outputs = kGivesDq | (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0);
-    // Of tiles of queries, as measured on an H200: one on its way while one is computed, or two. Narrow heads need one more, where
-    // one warpgroup is behind the other.
-    s.buffers = s.head_dim <= kPanelColumns ? 4 : s.dim_groups == 1 && (p.window_left >= 0 || p.window_right >= 0) ? 3 : 2;
-    s.lds_bytes = kernels::WarpgroupLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers).total;
+    s.outputs = outputs;
+    s.head_dim = dims(p.head_dim);
+    s.head_dim_v = dims(p.head_dim_v);
+    s.block_n = kBlockN;
     specialise_for(p, s);
     s.sinks = false;  // they are in the log-sum-exp
+    const TileShape& shape = shape_for(p, s);
+    s.block_m = shape.block_m;
+    s.workgroup = 2 * shape.block_m;  // four waves have 64 rows
+    s.buffers = shape.buffers;
+    s.min_workgroups = shape.min_workgroups;
+    s.behind = shape.behind;
+    s.values_early = shape.second_early;
+    s.lds_bytes = kernels::WarpgroupLayout::of({.head_dim = s.head_dim,
+                                                .head_dim_v = s.head_dim_v,
+                                                .block_m = s.block_m,
+                                                .block_n = s.block_n,
+                                                .buffers = s.buffers,
+                                                .second_early = s.values_early,
+                                                .second_rows = outputs != kGivesDv})
+                      .total;
     return s;
   }
 };

@@ -12,6 +12,7 @@ const std::vector<const Family*>& families() {
     list->push_back(forward_wgmma_family());
     list->push_back(boards_family());
     list->push_back(backward_atomic_family());
+    list->push_back(backward_wgmma_atomic_family());
     list->push_back(backward_wgmma_family());
     list->push_back(portable_family());
     list->push_back(portable_backward_family());

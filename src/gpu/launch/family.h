@@ -60,6 +60,7 @@ const Family* boards_family();
 std::vector<const Family*> short_backward_families();
 std::vector<const Family*> backward_families();
 const Family* backward_atomic_family();
+const Family* backward_wgmma_atomic_family();
 const Family* backward_wgmma_family();
 const Family* portable_family();
 const Family* portable_backward_family();

@@ -26,6 +26,7 @@ struct Specialisation {
   int buffers = 1;
   bool queries_in_lds = false;
   bool goes_on = false;
+  bool behind = false;
   int dim_groups = 1;
   bool values_early = false;
   int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for
