@@ -15,6 +15,8 @@
 //                                            `addresses`: a number, not 0, that is known when all that can be computed before is
 //   fetch_to_l2(p)                           NVIDIA: a hint, allowed before follow_predecessors()
 //   wave_barrier()                           the same of a wave
+//   hand_over(place) take_over(place)        NVIDIA: what one wave wrote to LDS before hand_over() another one reads after
+//                                            take_over(), which waits for it. Places 1 to 15, each once between two barriers
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
 //   kAddWidth global_add<kOffset>(p, words)  NVIDIA: adds that many floats to p[kOffset] and on, each atomically
@@ -62,6 +64,17 @@ constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000U);
 #else
 #include "platforms/emulated.h"
 #endif
+
+template <bool kFirst, class First, class Second>
+struct EitherOf {
+  using Type = First;
+};
+template <class First, class Second>
+struct EitherOf<false, First, Second> {
+  using Type = Second;
+};
+template <bool kFirst, class First, class Second>
+using Either = typename EitherOf<kFirst, First, Second>::Type;
 
 template <class T>
 constexpr bool kIsHalf = false;

@@ -80,6 +80,25 @@ const Rule kRules[] = {
     {"LdsAlignmentOfNvidia", "lds_store(24 * thread_id() % 48, Words<4>{});",
      "misaligned LDS access: lane 1 writes 16 bytes at offset 24", "if (thread_id() < 16) lds_store(16 * thread_id(), Words<4>{});",
      "sm_80"},
+    {"HandedOverTooEarly",
+     "if (wave_id() == 0) {\nhand_over(1);\nlds_store(4 * lane_id(), 1.0F);\n} else {\ntake_over(1);\nlds_load<float>(4 * "
+     "lane_id());\n}",
+     "LDS race: lane 32 reads",
+     "if (wave_id() == 0) {\nlds_store(4 * lane_id(), 1.0F);\nhand_over(1);\n} else {\ntake_over(1);\nlds_load<float>(4 * "
+     "lane_id());\n}",
+     "sm_80"},
+    {"HandedOverAndChanged",
+     "if (wave_id() == 0) {\nlds_store(4 * lane_id(), 1.0F);\nhand_over(1);\nlds_store(4 * lane_id(), 2.0F);\n} else {\n"
+     "take_over(1);\nlds_load<float>(4 * lane_id());\n}",
+     "LDS race: lane 32 reads",
+     "if (wave_id() == 0) {\nlds_store(4 * lane_id(), 1.0F);\nhand_over(1);\n} else {\ntake_over(1);\nlds_load<float>(4 * "
+     "lane_id());\n}\n"
+     "barrier();\nif (wave_id() == 0) lds_store(4 * lane_id(), 2.0F);",
+     "sm_80"},
+    {"TakenOverFromNobody", "if (wave_id() == 0) hand_over(1);\nif (wave_id() == 1) take_over(2);", "which nobody hands over",
+     "if (wave_id() == 0) hand_over(2);\nif (wave_id() == 1) take_over(2);", "sm_80"},
+    {"HandedOverTwice", "if (wave_id() == 0) {\nhand_over(1);\nhand_over(1);\n}", "nobody took over",
+     "for (int n = 0; n < 2; ++n) {\nif (wave_id() == 0) {\nhand_over(1);\n} else {\ntake_over(1);\n}\nbarrier();\n}", "sm_80"},
     {"DivergentBarrier", "if (wave_id() == 0) {\nbarrier();\n} else {\nbarrier();\n}", "divergent barrier", "barrier();"},
     {"EndedLane", "if (wave_id() == 0) return;\nbarrier();", "has ended", "barrier();\nif (wave_id() == 0) return;"},
     {"LanesDisagree", "if (lane_id() < 16) {\nshuffle_xor(1.0F, 1);\n} else {\nshuffle_xor(1.0F, 1);\n}", "lanes disagree",

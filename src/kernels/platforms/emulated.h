@@ -35,6 +35,9 @@ FULMEN_DEVICE Int64 workgroup_id() { return emulator->workgroup_id(); }
 FULMEN_DEVICE void barrier(Position at = Position::here()) { emulator->barrier(at.file, at.line); }
 FULMEN_DEVICE void wave_barrier(Position at = Position::here()) { emulator->wave_barrier(at.file, at.line); }
 
+FULMEN_DEVICE void hand_over(int place, Position at = Position::here()) { emulator->hand_over(place, false, at.file, at.line); }
+FULMEN_DEVICE void take_over(int place, Position at = Position::here()) { emulator->hand_over(place, true, at.file, at.line); }
+
 template <class Arguments>
 FULMEN_DEVICE const Arguments& reload(const Arguments& arguments, Int64 /*when*/) {
   return arguments;

@@ -16,6 +16,8 @@ struct EmulatorApi {
   void (*barrier)(const char* file, int line);
   // The same of a wave, for what its lanes have in LDS.
   void (*wave_barrier)(const char* file, int line);
+  // Of two waves: one goes on, the other, which takes over, waits until the first was there.
+  void (*hand_over)(int place, bool takes, const char* file, int line);
   // Of a wave: every lane gives `bytes` bytes and gets the address of all lanes' bytes, lane after lane, valid until its next call.
   // All lanes must come from the same place with the same `operation` and `bytes`.
   const void* (*exchange)(const char* operation, const void* mine, int bytes, const char* file, int line);

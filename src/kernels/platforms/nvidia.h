@@ -39,6 +39,8 @@ FULMEN_DEVICE int broadcast(int x) { return __shfl_sync(0xffffffffU, x, 0); }
 FULMEN_DEVICE Int64 workgroup_id() { return blockIdx.x; }
 FULMEN_DEVICE void barrier() { __syncthreads(); }
 FULMEN_DEVICE void wave_barrier() { __syncwarp(); }
+FULMEN_DEVICE void hand_over(int place) { asm volatile("bar.arrive %0, 64;" ::"r"(place) : "memory"); }
+FULMEN_DEVICE void take_over(int place) { asm volatile("bar.sync %0, 64;" ::"r"(place) : "memory"); }
 
 // Arguments are operands of instructions here.
 template <class Arguments>

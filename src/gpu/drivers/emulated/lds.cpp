@@ -13,6 +13,8 @@ void Lds::reset(int bytes, int waves, int wave_size, int most_alignment) {
   most_alignment_ = most_alignment;
   wave_size_ = wave_size;
   wave_epochs_.assign(static_cast<std::size_t>(waves), 0);
+  time_ = 0;
+  taken_.assign(static_cast<std::size_t>(waves) * static_cast<std::size_t>(waves), 0);
   const auto words = static_cast<std::size_t>((bytes + 3) / 4);
   memory_.assign(words * 4, std::byte{0xFF});
   words_.assign(words, {});
@@ -47,8 +49,9 @@ std::string Lds::not_arrived(int word, const char* verb, int thread, Site site) 
 
 bool Lds::ordered(const Access& before, int thread) const {
   if (before.epoch != epoch_ || before.thread == thread) return true;
-  const int wave = wave_of(thread);
-  return wave_of(before.thread) == wave && before.wave_epoch != wave_epochs_[static_cast<std::size_t>(wave)];
+  const int wave = wave_of(thread), other = wave_of(before.thread);
+  if (other == wave) return before.wave_epoch != wave_epochs_[static_cast<std::size_t>(wave)];
+  return taken(other, wave) > before.time;
 }
 
 // The first reader, or a later one of its wave that the wave's barrier does not order before what comes; and one of another wave,

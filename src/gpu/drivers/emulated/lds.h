@@ -21,6 +21,10 @@ class Lds {
   void barrier() { ++epoch_; }
   // The same among the lanes of one wave.
   void wave_barrier(int wave) { ++wave_epochs_[static_cast<std::size_t>(wave)]; }
+  // What one wave accessed before it handed over, at the time that this returns, is ordered before what another does after it took
+  // that over.
+  int hand_over() { return ++time_; }
+  void take_over(int from, int to, int time) { taken(from, to) = time; }
   // Both: empty, or what is wrong.
   std::string read(int offset, void* to, int bytes, int thread, Site site);
   std::string write(int offset, const void* from, int bytes, int thread, Site site);
@@ -37,6 +41,7 @@ class Lds {
     int thread = 0;
     Site site;
     int wave_epoch = 0;
+    int time = 0;
   };
   // A 32-bit word; LDS is addressed in words or more, and written in halves of one, too, each half by a lane.
   struct Word {
@@ -51,7 +56,14 @@ class Lds {
   };
   int wave_of(int thread) const { return thread / wave_size_; }
   Access access(int thread, Site site) const {
-    return {epoch_, thread, site, wave_epochs_[static_cast<std::size_t>(wave_of(thread))]};
+    return {epoch_, thread, site, wave_epochs_[static_cast<std::size_t>(wave_of(thread))], time_};
+  }
+  // When the last of what `to` took over from `from` was handed over.
+  int& taken(int from, int to) {
+    return taken_[static_cast<std::size_t>(from) * wave_epochs_.size() + static_cast<std::size_t>(to)];
+  }
+  int taken(int from, int to) const {
+    return taken_[static_cast<std::size_t>(from) * wave_epochs_.size() + static_cast<std::size_t>(to)];
   }
   // Is there a barrier between this access and what the thread does now, or is it its own?
   bool ordered(const Access& before, int thread) const;
@@ -79,6 +91,8 @@ class Lds {
   int fenced(int writer, int thread) const;
   std::vector<Fences> fences_;  // of each lane
   std::vector<int> wave_epochs_;
+  int time_ = 0;            // how often waves have handed over
+  std::vector<int> taken_;  // [from][to]
 };
 
 }  // namespace fulmen::gpu::emulated

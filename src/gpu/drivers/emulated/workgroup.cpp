@@ -24,6 +24,7 @@ struct AsyncCopy {
 };
 
 constexpr const char* kWaveBarrier = "wave_barrier";
+constexpr const char* kHandOver = "hand_over";
 
 // What a lane has begun and that is run at a wait.
 struct Deferred {
@@ -32,7 +33,14 @@ struct Deferred {
   ProductRegisters registers;
 };
 
-enum class Waits { nowhere, exchange, barrier, done };
+enum class Waits { nowhere, exchange, take_over, barrier, done };
+
+// What one wave handed over and none took over yet.
+struct HandedOver {
+  int from = -1;
+  int time = 0;
+};
+constexpr int kPlaces = 16;  // of the hardware's barriers; the first is the workgroup's
 
 struct Lane {
   Fiber fiber;
@@ -60,6 +68,12 @@ class Workgroup {
   long long id() const { return id_; }
   void barrier(Site site) { wait(Waits::barrier, "barrier", 0, site); }
   void wave_barrier(Site site) { wait(Waits::exchange, kWaveBarrier, 0, site); }
+  // The place is what lanes must agree upon.
+  void hand_over(int place, bool takes, Site site) {
+    if (place < 1 || place >= kPlaces)
+      check(fmt::format("hand_over: place {} at {}, of 1 to {}", place, to_string(site), kPlaces - 1));
+    wait(takes ? Waits::take_over : Waits::exchange, takes ? "take_over" : kHandOver, place, site);
+  }
   const void* exchange(const char* operation, const void* mine, int bytes, Site site);
   void lds_read(int offset, void* to, int bytes, Site site) {
     check(lds_.read(offset, to, bytes, thread(), site));
@@ -127,6 +141,9 @@ class Workgroup {
   void check_end();
   void count_conflicts();
   bool run_wave(int wave);
+  bool run_waves();
+  bool hand(const Lane& lane);
+  bool take(int wave, int place);
   std::string place(const Lane& lane) const {
     if (lane.waits == Waits::done) return fmt::format("lane {} has ended", lane.thread);
     return fmt::format("lane {} is at {} ({})", lane.thread, lane.operation, to_string(lane.site));
@@ -147,6 +164,7 @@ class Workgroup {
   // Two each wave, in turn: a lane may be at the next exchange while others still read the last one's.
   std::vector<std::byte> exchanged_;
   std::vector<int> exchanges_;  // of each wave so far
+  HandedOver handed_over_[kPlaces];
   std::string error_;
 };
 
@@ -251,7 +269,55 @@ void Workgroup::count_conflicts() {
   for (auto& lane : accesses_) lane.clear();
 }
 
-// Runs a wave's lanes until all wait at a barrier or have ended.
+bool Workgroup::hand(const Lane& lane) {
+  const int place = lane.bytes, wave = lane.thread / shape_.wave_size;
+  HandedOver& there = handed_over_[place];
+  if (there.from >= 0) {
+    fail(fmt::format("{}, to place {} again: nobody took over what was there", this->place(lane), place));
+    return false;
+  }
+  there = {wave, lds_.hand_over()};
+  return true;
+}
+
+bool Workgroup::take(int wave, int place) {
+  HandedOver& there = handed_over_[place];
+  if (there.from < 0) return false;
+  lds_.take_over(there.from, wave, there.time);
+  there = {};
+  return true;
+}
+
+// Runs all waves until each waits at the workgroup's barrier or has ended.
+bool Workgroup::run_waves() {
+  const int waves = static_cast<int>(exchanges_.size());
+  const auto first = [&](int wave) -> const Lane& {
+    return lanes_[static_cast<std::size_t>(wave) * static_cast<std::size_t>(shape_.wave_size)];
+  };
+  std::vector<bool> rests(exchanges_.size());
+  while (true) {
+    const Lane* waits = nullptr;
+    bool ran = false;
+    for (int w = 0; w < waves; ++w) {
+      if (rests[static_cast<std::size_t>(w)]) continue;
+      if (first(w).waits == Waits::take_over && !take(w, first(w).bytes)) {
+        waits = &first(w);
+        continue;
+      }
+      ran = true;
+      if (!run_wave(w)) return false;
+      rests[static_cast<std::size_t>(w)] = first(w).waits != Waits::take_over;
+      if (first(w).waits == Waits::take_over) waits = &first(w);
+    }
+    if (waits == nullptr) return true;
+    if (!ran) {
+      fail(fmt::format("{}, which nobody hands over", place(*waits)));
+      return false;
+    }
+  }
+}
+
+// Runs a wave's lanes until all wait for other waves or have ended.
 bool Workgroup::run_wave(int wave) {
   Lane* first = lanes_.data() + static_cast<std::ptrdiff_t>(wave) * shape_.wave_size;
   while (true) {
@@ -270,9 +336,11 @@ bool Workgroup::run_wave(int wave) {
       fail(fmt::format("lanes disagree: {}, {}", place(a), place(b)));
       return false;
     }
+    if (first->waits == Waits::take_over && take(wave, first->bytes)) continue;
     if (first->waits != Waits::exchange) return true;
     ++exchanges_[static_cast<std::size_t>(wave)];
     if (std::strcmp(first->operation, kWaveBarrier) == 0) lds_.wave_barrier(wave);
+    if (std::strcmp(first->operation, kHandOver) == 0 && !hand(*first)) return false;
   }
 }
 
@@ -288,6 +356,7 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   const int waves = shape.workgroup_size / shape.wave_size;
   lds_.reset(shape.lds_bytes, waves, shape.wave_size, shape.lds_alignment);
   warpgroups_.reset(shape.workgroup_size);
+  for (HandedOver& place : handed_over_) place = {};
   exchanges_.assign(static_cast<std::size_t>(waves), 0);
   exchanged_.resize(static_cast<std::size_t>(2) * waves * shape.wave_size * kMostExchangeBytes);
   lanes_.resize(static_cast<std::size_t>(shape.workgroup_size));
@@ -307,8 +376,7 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   }
   running = this;
   while (error_.empty()) {
-    for (int w = 0; w < waves && error_.empty(); ++w) run_wave(w);
-    if (!error_.empty()) break;
+    if (!run_waves()) break;
     for (const Lane& lane : lanes_) {
       const Lane& first = lanes_.front();
       const bool same =
@@ -333,6 +401,7 @@ int api_thread_id() { return running->thread(); }
 long long api_workgroup_id() { return running->id(); }
 void api_barrier(const char* file, int line) { running->barrier({file, line}); }
 void api_wave_barrier(const char* file, int line) { running->wave_barrier({file, line}); }
+void api_hand_over(int place, bool takes, const char* file, int line) { running->hand_over(place, takes, {file, line}); }
 const void* api_exchange(const char* operation, const void* mine, int bytes, const char* file, int line) {
   return running->exchange(operation, mine, bytes, {file, line});
 }
@@ -390,6 +459,7 @@ EmulatorApi make_api(int wave_size) {
           .workgroup_id = api_workgroup_id,
           .barrier = api_barrier,
           .wave_barrier = api_wave_barrier,
+          .hand_over = api_hand_over,
           .exchange = api_exchange,
           .lds_read = api_lds_read,
           .lds_write = api_lds_write,
