@@ -41,10 +41,9 @@ struct RowsTask : BackwardTask {
           for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
         }
       }
-      multiply<kFirstDepths>(rows.first, wave_first_at, at + 16 * f * kBackward.first_pitch, kBackward.first_pitch, score);
+      multiply<kFirstDepths>(rows.first, wave_first_at, at + 16 * f * kBackward.first_pitch, score);
       if constexpr (kNeedsDout) {
-        multiply<kSecondDepths>(rows.second, wave_second_at, at + kBackward.second_at + 16 * f * kBackward.second_pitch,
-                                kBackward.second_pitch, gradient);
+        multiply<kSecondDepths>(rows.second, wave_second_at, at + kBackward.second_at + 16 * f * kBackward.second_pitch, gradient);
       }
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
@@ -65,8 +64,8 @@ struct RowsTask : BackwardTask {
       if constexpr (kGivesDv) {
 #pragma unroll
         for (int d = 0; d < kSecondTiles; ++d) {
-          const ValueOperand values = lds_value_operand<kTurned ? kBackward.value_pitch : kBackward.second_pitch>(
-              at + (kTurned ? kBackward.second_values_at : kBackward.second_at), f, d);
+          const ValueOperand values =
+              column_values<kHeadDimV>(at + (kTurned ? kBackward.second_values_at : kBackward.second_at), f, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
@@ -75,8 +74,7 @@ struct RowsTask : BackwardTask {
       if constexpr (kGivesFirst) {
 #pragma unroll
         for (int d = 0; d < kFirstTiles; ++d) {
-          const ValueOperand values = lds_value_operand<kTurned ? kBackward.value_pitch : kBackward.first_pitch>(
-              at + (kTurned ? kBackward.first_values_at : 0), f, d);
+          const ValueOperand values = column_values<kHeadDim>(at + (kTurned ? kBackward.first_values_at : 0), f, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
@@ -90,11 +88,9 @@ FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64
   const auto any = [](Int64) { return true; };
   // Where they do not stay they pass through the columns' place, one tensor after the other.
   const int first_at = kRowsInLds ? kBackward.first_rows_at : 0, second_at = kRowsInLds ? kBackward.second_rows_at : 0;
-  load_tensor<kFirstDepths>(side.first, side.first_stride, a.head_dim, row_begin, row_end, first_at, kBackward.first_pitch,
-                            rows.first, any);
+  load_tensor<kFirstDepths>(side.first, side.first_stride, a.head_dim, row_begin, row_end, first_at, rows.first, any);
   if constexpr (kNeedsDout) {
-    load_tensor<kSecondDepths>(side.second, side.second_stride, a.head_dim_v, row_begin, row_end, second_at, kBackward.second_pitch,
-                               rows.second, any);
+    load_tensor<kSecondDepths>(side.second, side.second_stride, a.head_dim_v, row_begin, row_end, second_at, rows.second, any);
   }
 }
 

@@ -4,25 +4,28 @@
 //   S^T = k q^T, D^T = v dout^T     P^T and dS^T of a tile     dv += P^T dout, dk += dS^T q     in registers
 //                                                              dq += dS k                       in memory, fp32
 //
-// Where sums of 16 keys' dk and dv fit in a wave's registers a wave owns its keys: P^T and dS^T go from its scores to its products,
-// and only dq needs what other waves have of dS^T, a tile later, so that one barrier a tile is enough. Else kDimGroups waves share
-// their keys: each computes the scores of a part of the queries, and a part of the dims of dk and dv.
+// Where sums of 32 keys' dk and dv fit in a wave's registers a wave owns its keys: P^T and dS^T go from its scores to its products,
+// and only dq needs what other waves have of dS^T, a tile later, so that one barrier a tile is enough. Where those of one of the
+// two fit a pair of waves does (backward_pairs.h). Else kDimGroups waves share their keys: each computes the scores of a part of
+// the queries, and a part of the dims of dk and dv.
 #include "backward_keys.h"
+#include "backward_pairs.h"
 #include "backward_query_sums.h"
 
 namespace fulmen::kernels {
 
-constexpr AtomicLayout kAtomic =
-    AtomicLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kRowsInLds, kGivesDk, kGivesDv});
-static_assert(kAtomic.total == kLdsBytes, "backward_atomic: the host reserves the LDS that the tiles need");
 static_assert(kAddsDq && kNeedsDout, "backward_atomic: dq alone, and dk and dv without it, need no atomics");
 
-constexpr bool kOwnKeys = kDimGroups == 1;
+constexpr bool kOwnKeys = kPairs || kDimGroups == 1;
 constexpr int kShareTiles = kColumnTiles / kDimGroups;  // of a tile's queries, by 16: those whose scores a wave computes
 static_assert(kColumnTiles % kDimGroups == 0 && kColumnTiles % 2 == 0, "backward_atomic: every wave has queries");
 // A wave computes dq of 32 queries and of these dims, by 16, at a time.
 constexpr int kPassTiles = !kOwnKeys && kHeadDim % 64 == 0 && kColumnTiles / 2 * (kHeadDim / 64) % kWaves == 0 ? 4 : 2;
+
 constexpr int kPasses = kColumnTiles / 2 * (kHeadDim / 16 / kPassTiles);
+
+// Operands of dq that are read ahead of their use, where a pair's waves hold little else then.
+constexpr int kAhead = kPairs ? 1 : 0;
 
 // Where waves wait for each other after the scores they do not begin with addresses of the next tile.
 constexpr bool kFetchesLater = !kOwnKeys && kBuffers == 2;
@@ -38,23 +41,36 @@ struct AtomicTask : BackwardTask {
   int row;        // the first of the wave's keys in the workgroup's
   int dim_group;  // its part of the dims, and of the queries
 
+  FULMEN_DEVICE static AtomicTask of(const BackwardArguments& a, Int64 batch, const algorithm::Band& band, Int64 row_begin,
+                                     Int64 row_end, int wave) {
+    const int row = wave / kDimGroups * kRowTiles * 16;
+    return {{a, batch, band, row_begin + row, row_end, kBackward.first_rows_at + row * kBackward.first_pitch,
+             kBackward.second_rows_at + row * kBackward.second_pitch},
+            row,
+            wave % kDimGroups};
+  }
+  FULMEN_DEVICE void store_sums(Int64 kv_head, const WaveRows& rows) const {
+    const BackwardArguments& a = arguments;
+    if constexpr (kGivesDk) store_rows(*this, a.dk, kv_head, dim_group * kFirstTiles, a.head_dim, a.softmax_scale, rows.first_sum);
+    if constexpr (kGivesDv) store_rows(*this, a.dv, kv_head, dim_group * kSecondTiles, a.head_dim_v, 1.0F, rows.second_sum);
+  }
+
   // product[t] += rows . columns of one tile of 16 columns, 32 dims.
   template <int kDepths, int kHeld>
-  FULMEN_DEVICE void multiply_depth(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], int wave_at, int columns_at,
-                                    int pitch, int d, unsigned lane, float (&product)[kRowTiles][kElements]) const {
-    const int from = columns_at + 2 * kDepth * d;
+  FULMEN_DEVICE void multiply_depth(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], int wave_at, int columns_at, int d,
+                                    unsigned lane, float (&product)[kRowTiles][kElements]) const {
+    using Rows = SwizzledRows<kDepths * kDepth>;
     if constexpr (kRowsInLds) {
+      constexpr int kSteps = kDepth / kTileDepth;
 #pragma unroll
-      for (int step = 0; step < kDepth; step += kTileDepth) {
-        const KeyOperand column = lds_key_operand(from + 2 * step, pitch, lane);
+      for (int step = d * kSteps; step < (d + 1) * kSteps; ++step) {
+        const KeyOperand column = Rows::keys(lane, columns_at, 0, step);
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) {
-          const int at = wave_at + 16 * t * pitch + 2 * (kDepth * d + step);
-          multiply_scores<Element>(product[t], column, lds_query_operand(at, pitch, lane));
-        }
+        for (int t = 0; t < kRowTiles; ++t)
+          multiply_scores<Element>(product[t], column, Rows::queries(lane, wave_at, 16 * t, step));
       }
     } else {
-      const RowOperand column = matrix_row_operand(from, pitch, lane);
+      const RowOperand column = Rows::rows(lane, columns_at, d);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(product[t], column, rows[t][d]);
     }
@@ -68,10 +84,8 @@ struct AtomicTask : BackwardTask {
     constexpr int kDepths = kFirstDepths > kSecondDepths ? kFirstDepths : kSecondDepths;
 #pragma unroll
     for (int d = 0; d < kDepths; ++d) {
-      if (d < kFirstDepths)
-        multiply_depth<kFirstDepths>(rows.first, wave_first_at, first_at, kBackward.first_pitch, d, lane, score);
-      if (d < kSecondDepths)
-        multiply_depth<kSecondDepths>(rows.second, wave_second_at, second_at, kBackward.second_pitch, d, lane, gradient);
+      if (d < kFirstDepths) multiply_depth<kFirstDepths>(rows.first, wave_first_at, first_at, d, lane, score);
+      if (d < kSecondDepths) multiply_depth<kSecondDepths>(rows.second, wave_second_at, second_at, d, lane, gradient);
     }
   }
 
@@ -82,7 +96,7 @@ struct AtomicTask : BackwardTask {
 #pragma unroll
       for (int d = 0; d < kSecondTiles; ++d) {
         const ValueOperand values =
-            lds_value_operand<kBackward.second_pitch>(at + kBackward.second_at, f, dim_group * kSecondTiles + d, lane);
+            SwizzledRows<kHeadDimV>::values(lane, at + kBackward.second_at, f, dim_group * kSecondTiles + d);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
       }
@@ -90,7 +104,7 @@ struct AtomicTask : BackwardTask {
     if constexpr (kGivesDk) {
 #pragma unroll
       for (int d = 0; d < kFirstTiles; ++d) {
-        const ValueOperand values = lds_value_operand<kBackward.first_pitch>(at, f, dim_group * kFirstTiles + d, lane);
+        const ValueOperand values = SwizzledRows<kHeadDim>::values(lane, at, f, dim_group * kFirstTiles + d);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
       }
@@ -120,9 +134,9 @@ struct AtomicTask : BackwardTask {
         gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, none, score[t], gradient[t], bias);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
-        const int place = (row + 16 * t) * kAtomic.score_pitch + 2 * 16 * f;
-        lds_store_operand(gradients_at + place, kAtomic.score_pitch, ds[t], lane);
-        if constexpr (!kOwnKeys) lds_store_operand(kAtomic.probabilities_at + place, kAtomic.score_pitch, p[t], lane);
+        const int place = (row + 16 * t) * ScoreRows::kPitch;
+        ScoreRows::leave(lane, gradients_at + place, f, ds[t]);
+        if constexpr (!kOwnKeys) ScoreRows::leave(lane, kAtomic.probabilities_at + place, f, p[t]);
       }
       if constexpr (kOwnKeys) multiply_values(rows, at, f, lane, p, ds);
     }
@@ -136,9 +150,9 @@ struct AtomicTask : BackwardTask {
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        const int place = (row + 16 * t) * kAtomic.score_pitch + 2 * 16 * f;
-        if constexpr (kGivesDv) p[t] = lds_probability_operand(kAtomic.probabilities_at + place, kAtomic.score_pitch, lane);
-        if constexpr (kGivesDk) ds[t] = lds_probability_operand(kAtomic.gradients_at + place, kAtomic.score_pitch, lane);
+        const int place = (row + 16 * t) * ScoreRows::kPitch;
+        if constexpr (kGivesDv) p[t] = ScoreRows::rows(lane, kAtomic.probabilities_at + place, f);
+        if constexpr (kGivesDk) ds[t] = ScoreRows::rows(lane, kAtomic.gradients_at + place, f);
       }
       multiply_values(rows, buffer * kBackward.buffer_bytes, f, lane, p, ds);
     }
@@ -161,19 +175,31 @@ FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
     if (kPasses % kWaves != 0 && pass >= kPasses) break;
     const int queries = pass % (kColumnTiles / 2) * 2, dims = pass / (kColumnTiles / 2) * kPassTiles;
     float sum[2][kPassTiles][kElements] = {};
+    ProbabilityOperand ds[kAhead + 1][2];
+    ValueOperand keys[kAhead + 1][kPassTiles];
+    const auto load_gradients = [&](int k) {
 #pragma unroll
-    for (int k = 0; k < kBlockM / 16; ++k) {
-      ProbabilityOperand ds[2];
+      for (int t = 0; t < 2; ++t)
+        ds[k % (kAhead + 1)][t] = ScoreRows::turned(lane, pending.gradients_at + 16 * k * ScoreRows::kPitch, queries + t);
+    };
+    const auto load_keys = [&](int k, int d) {
+      keys[k % (kAhead + 1)][d] = SwizzledRows<kHeadDim>::values(lane, kAtomic.keys_at, k, dims + d);
+    };
+    constexpr int kSteps = kBlockM / 16;
 #pragma unroll
-      for (int t = 0; t < 2; ++t) {
-        ds[t] = lds_turned_operand(pending.gradients_at + 16 * k * kAtomic.score_pitch + 2 * 16 * (queries + t),
-                                   kAtomic.score_pitch, lane);
-      }
+    for (int k = 0; k < kAhead && k < kSteps; ++k) {
+      load_gradients(k);
+#pragma unroll
+      for (int d = 0; d < kPassTiles; ++d) load_keys(k, d);
+    }
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      if (k + kAhead < kSteps) load_gradients(k + kAhead);
 #pragma unroll
       for (int d = 0; d < kPassTiles; ++d) {
-        const ValueOperand keys = lds_value_operand<kBackward.first_pitch>(kAtomic.keys_at, k, dims + d, lane);
+        if (k + kAhead < kSteps) load_keys(k + kAhead, d);
 #pragma unroll
-        for (int t = 0; t < 2; ++t) multiply_output<Element>(sum[t][d], ds[t], keys);
+        for (int t = 0; t < 2; ++t) multiply_output<Element>(sum[t][d], ds[k % (kAhead + 1)][t], keys[k % (kAhead + 1)][d]);
       }
     }
     const Int64 tile = pending.first_query / 16 + queries;
@@ -185,8 +211,9 @@ FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
 
 // kRows rows of a tensor to LDS, zeros where there are none.
 template <int kDims, int kRows, bool kAll, class Alive>
-FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int left, int at, int pitch, const Alive& alive) {
-  constexpr int kRow = kDims / 8, kLater = kWorkgroup / kRow;
+FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int left, int at, const Alive& alive) {
+  constexpr int kRow = kDims / 8, kLater = kWorkgroup / kRow, kPitch = SwizzledRows<kDims>::kPitch;
+  static_assert(kLater % 8 == 0, "backward_atomic: later rows' pieces are swizzled alike");
   // Every round the same piece of a later row.
   const auto thread = static_cast<unsigned>(recompute(thread_id()));
   const int row = static_cast<int>(thread / kRow), dim = static_cast<int>(thread % kRow) * 8;
@@ -195,22 +222,23 @@ FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int le
 #pragma unroll
   for (int n = 0; n < kRows / kLater; ++n) {
     const int later = n * kLater;
-    copy_async_16(at + row * pitch + 2 * dim + later * pitch, from + later * stride,
+    copy_async_16(at + SwizzledRows<kDims>::place(row, 2 * dim) + later * kPitch, from + later * stride,
                   there && (kAll || row + later < left) && alive(row + later));
   }
 }
 template <int kDims, int kRows>
-FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int left, int at, int pitch) {
+FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int left, int at) {
   const auto any = [](int) { return true; };
   if (left >= kRows) {
-    copy_rows<kDims, kRows, true>(rows, stride, dims, left, at, pitch, any);
+    copy_rows<kDims, kRows, true>(rows, stride, dims, left, at, any);
   } else {
-    copy_rows<kDims, kRows, false>(rows, stride, dims, left, at, pitch, any);
+    copy_rows<kDims, kRows, false>(rows, stride, dims, left, at, any);
   }
 }
 template <int kRows>
 constexpr bool kEvenCopies = kWholeRows && kWorkgroup % (kHeadDim / 8) == 0 && kWorkgroup % (kHeadDimV / 8) == 0 &&
-                             kRows % (kWorkgroup / (kHeadDim / 8)) == 0 && kRows % (kWorkgroup / (kHeadDimV / 8)) == 0;
+                             kRows % (kWorkgroup / (kHeadDim / 8)) == 0 && kRows % (kWorkgroup / (kHeadDimV / 8)) == 0 &&
+                             kWorkgroup / (kHeadDim / 8) % 8 == 0 && kWorkgroup / (kHeadDimV / 8) % 8 == 0;
 
 // The workgroup's keys and values.
 class Keys {
@@ -220,32 +248,34 @@ class Keys {
       : a_(a), batch_(batch), kv_head_(kv_head), band_(band), row_begin_(row_begin), row_end_(row_end), attended_(attended) {}
 
   // They are on their way to LDS, or there.
-  FULMEN_DEVICE void fetch(WaveRows& rows) const {
+  FULMEN_DEVICE void fetch() const {
     const Side side = Side::keys(a_, batch_, kv_head_);
     if constexpr (kCopied) {
       const auto left = static_cast<int>(row_end_ - row_begin_);
       copy_rows<kHeadDim, kBlockM, false>(side.first + row_begin_ * side.first_stride, side.first_stride, a_.head_dim, left,
-                                          kAtomic.keys_at, kBackward.first_pitch,
-                                          [&](int row) { return row < left && alive(row_begin_ + row); });
+                                          kAtomic.keys_at, [&](int row) { return row < left && alive(row_begin_ + row); });
       copy_rows<kHeadDimV, kBlockM>(side.second + row_begin_ * side.second_stride, side.second_stride, a_.head_dim_v, left,
-                                    kValuesAt, kBackward.second_pitch);
+                                    kValuesAt);
       copy_commit();
     } else {
-      load_tensor<kFirstDepths>(side.first, side.first_stride, a_.head_dim, row_begin_, row_end_, kAtomic.keys_at,
-                                kBackward.first_pitch, rows.first, [&](Int64 j) { return alive(j); });
-      load_tensor<kSecondDepths>(side.second, side.second_stride, a_.head_dim_v, row_begin_, row_end_, kValuesAt,
-                                 kBackward.second_pitch, rows.second, [](Int64) { return true; });
+      rows_to_lds<kHeadDim>(side.first, side.first_stride, a_.head_dim, row_begin_, row_end_, kAtomic.keys_at,
+                            [&](Int64 j) { return alive(j); });
+      rows_to_lds<kHeadDimV>(side.second, side.second_stride, a_.head_dim_v, row_begin_, row_end_, kValuesAt,
+                             [](Int64) { return true; });
     }
   }
   // After the first tile of queries has been sent for: where they do not stay in LDS, to registers.
-  FULMEN_DEVICE void arrive(WaveRows& rows, int row) const {
-    if constexpr (kCopied && !kRowsInLds) {
-      copy_wait<1>();
+  FULMEN_DEVICE static void arrive(WaveRows& rows, const AtomicTask& task) {
+    if constexpr (!kRowsInLds) {
+      if constexpr (kCopied) copy_wait<1>();
       barrier();
-      to_registers<kFirstDepths>(kAtomic.keys_at + row * kBackward.first_pitch, kBackward.first_pitch, rows.first);
-      to_registers<kSecondDepths>(kValuesAt + row * kBackward.second_pitch, kBackward.second_pitch, rows.second);
+      const int row = task.row;
+      to_registers<kFirstDepths>(kAtomic.keys_at + row * kBackward.first_pitch, rows.first);
+      to_registers<kSecondDepths>(kValuesAt + row * kBackward.second_pitch, rows.second);
     }
   }
+
+  FULMEN_DEVICE static void arrive(PairRows& /*rows*/, const PairTask& /*task*/) {}  // they stay there
 
  private:
   static constexpr bool kCopied = kEvenCopies<kBlockM>;
@@ -254,12 +284,13 @@ class Keys {
   static_assert(kRowsInLds || kBlockM * kBackward.second_pitch <= 2 * kAtomic.gradient_bytes, "backward_atomic: room for values");
 
   FULMEN_DEVICE bool alive(Int64 j) const { return key_is_attended(a_, batch_, kv_head_, band_, attended_, j); }
-  template <int kDepths, int kHeld>
-  FULMEN_DEVICE static void to_registers(int at, int pitch, RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths]) {
+  template <int kDepths, int kHeld, int kHeldDepths>
+  FULMEN_DEVICE static void to_registers(int at, RowOperand (&rows)[kHeld][kHeldDepths]) {
+    using Rows = TileRows<kDepths * kDepth>;
 #pragma unroll
     for (int t = 0; t < kHeld; ++t) {
 #pragma unroll
-      for (int d = 0; d < kDepths; ++d) rows[t][kRowsInLds ? 0 : d] = lds_operand(at + 16 * t * pitch + 2 * kDepth * d, pitch);
+      for (int d = 0; d < kDepths; ++d) rows[t][kRowsInLds ? 0 : d] = Rows::operand(at + 16 * t * Rows::kPitch, d);
     }
   }
 
@@ -271,9 +302,10 @@ class Keys {
 };
 
 // A workgroup on its way over the queries of a KV head's query heads.
+template <class Task, class KeyRows>
 class Walk {
  public:
-  FULMEN_DEVICE Walk(const BackwardArguments& a, Int64 batch, Int64 kv_head, const AtomicTask& task, const TileOrder& order,
+  FULMEN_DEVICE Walk(const BackwardArguments& a, Int64 batch, Int64 kv_head, const Task& task, const TileOrder& order,
                      Int64 query_end, int wave)
       : a_(a),
         batch_(batch),
@@ -284,7 +316,7 @@ class Walk {
         wave_(wave) {}
 
   FULMEN_DEVICE void begin() { fetch(last_head_ - a_.group_size, 0, 0); }
-  FULMEN_DEVICE void over_all(WaveRows& rows) {
+  FULMEN_DEVICE void over_all(KeyRows& rows) {
     const Int64 first_head = last_head_ - a_.group_size;
     for (Int64 head = first_head; head < last_head_; ++head) {
       int n = 0;
@@ -309,10 +341,9 @@ class Walk {
     const Int64 first = order_.first_key(n);
     if constexpr (kEvenCopies<kBlockN>) {
       const int at = buffer * kBackward.buffer_bytes, left = at_most(query_end_ - first, kBlockN);
-      copy_rows<kHeadDim, kBlockN>(side.first + first * side.first_stride, side.first_stride, a_.head_dim, left, at,
-                                   kBackward.first_pitch);
+      copy_rows<kHeadDim, kBlockN>(side.first + first * side.first_stride, side.first_stride, a_.head_dim, left, at);
       copy_rows<kHeadDimV, kBlockN>(side.second + first * side.second_stride, side.second_stride, a_.head_dim_v, left,
-                                    at + kBackward.second_at, kBackward.second_pitch);
+                                    at + kBackward.second_at);
       if (const int row = thread_id(); row < kBlockN)
         copy_async_8(at + kBackward.numbers_at + 8 * row, RowNumbers::first_of(a_, batch_, head) + first + row, row < left);
       copy_commit();
@@ -328,20 +359,31 @@ class Walk {
     }
   }
   template <bool kMasked>
-  FULMEN_DEVICE void tile(WaveRows& rows, Int64 head, int n) {
+  FULMEN_DEVICE void tile(KeyRows& rows, Int64 head, int n) {
     const int buffer = kBuffers == 2 ? turn_ : 0;
     publish(buffer);
     barrier();
-    if constexpr (kBuffers == 2 && !kFetchesLater) fetch(head, n + 1, 1 - turn_);
+    if constexpr (kBuffers == 2 && !kFetchesLater && !kPairs) fetch(head, n + 1, 1 - turn_);
     const Int64 first_query = order_.first_key(n);
     const int gradients_at = kAtomic.gradients_at + (kOwnKeys ? turn_ * kAtomic.gradient_bytes : 0);
     const Pending now{QuerySums::of(a_, batch_, head), first_query, gradients_at};
-    if constexpr (kOwnKeys && kWaves < 8) {
+    if constexpr (kPairs) {
+      // Copies, too, are at different times: the first of a pair begin with what the second wait for.
+      if (task_.second) {
+        if constexpr (kBuffers == 2) fetch(head, n + 1, 1 - turn_);
+        if (pending_.first_query >= 0) add_queries(pending_, wave_);
+        task_.template step<kMasked, true>(rows, head, first_query, buffer, gradients_at);
+      } else {
+        task_.template step<kMasked, false>(rows, head, first_query, buffer, gradients_at);
+        if constexpr (kBuffers == 2) fetch(head, n + 1, 1 - turn_);
+        if (pending_.first_query >= 0) add_queries(pending_, wave_);
+      }
+    } else if constexpr (kOwnKeys && kWaves < 8) {
       if (pending_.first_query >= 0) add_queries(pending_, wave_);
-      task_.step<kMasked>(rows, head, first_query, buffer, gradients_at);
+      task_.template step<kMasked>(rows, head, first_query, buffer, gradients_at);
     } else {
       if constexpr (!kOwnKeys) {
-        task_.step<kMasked>(rows, head, first_query, buffer, gradients_at);
+        task_.template step<kMasked>(rows, head, first_query, buffer, gradients_at);
         if constexpr (kFetchesLater) fetch(head, n + 1, 1 - turn_);
         barrier();
         pending_ = now;
@@ -354,7 +396,7 @@ class Walk {
         if (part % 2 == 0) {
           if (pending_.first_query >= 0) add_queries(pending_, wave_);
         } else if constexpr (kOwnKeys) {
-          task_.step<kMasked>(rows, head, first_query, buffer, gradients_at);
+          task_.template step<kMasked>(rows, head, first_query, buffer, gradients_at);
         } else {
           task_.multiply_exchanged(rows, buffer);
         }
@@ -372,7 +414,7 @@ class Walk {
 
   const BackwardArguments& a_;
   Int64 batch_, last_head_;
-  const AtomicTask& task_;
+  const Task& task_;
   const TileOrder& order_;
   Int64 query_end_;
   int wave_;
@@ -386,23 +428,20 @@ FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, In
   const algorithm::Band band = column_band(a);
   const algorithm::KeyRange attended = band.any(row_begin, row_end);
   const TileOrder order = order_of_queries(a, band, row_begin, row_end, attended);
-  const int wave = wave_id(), row = wave / kDimGroups * kRowTiles * 16;
-  const AtomicTask task{{a, batch, band, row_begin + row, row_end, kBackward.first_rows_at + row * kBackward.first_pitch,
-                         kBackward.second_rows_at + row * kBackward.second_pitch},
-                        row,
-                        wave % kDimGroups};
-  WaveRows rows = {};
+  using Task = Either<kPairs, PairTask, AtomicTask>;
+  using KeyRows = Either<kPairs, PairRows, WaveRows>;
+  const int wave = wave_id();
+  const Task task = Task::of(a, batch, band, row_begin, row_end, wave);
+  KeyRows rows = {};
   if (attended.end > attended.begin) {
     const Keys keys(a, batch, kv_head, band, row_begin, row_end, attended);
-    Walk walk(a, batch, kv_head, task, order, attended.end, wave);
-    keys.fetch(rows);
+    Walk<Task, KeyRows> walk(a, batch, kv_head, task, order, attended.end, wave);
+    keys.fetch();
     walk.begin();
-    keys.arrive(rows, row);
+    keys.arrive(rows, task);
     walk.over_all(rows);
   }
-  if constexpr (kGivesDk)
-    store_rows(task, a.dk, kv_head, task.dim_group * kFirstTiles, a.head_dim, a.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDv) store_rows(task, a.dv, kv_head, task.dim_group * kSecondTiles, a.head_dim_v, 1.0F, rows.second_sum);
+  task.store_sums(kv_head, rows);
 }
 
 FULMEN_DEVICE void backward_atomic(const BackwardArguments& call) {

@@ -87,13 +87,34 @@ class Columns {
   RowNumbers numbers_;
 };
 
-FULMEN_DEVICE RowOperand lds_operand(int at, int pitch) {
+// Rows of kDims in LDS: where a row's byte lies, from the first of 8 on; 16 rows and kDepth dims, or 16 rows as values and 16 dims.
+template <int kDims>
+struct TileRows {
 #if defined(FULMEN_TARGET_SM80)
-  return matrix_row_operand(at, pitch);
+  static constexpr int kPitch = SwizzledRows<kDims>::kPitch;
+  FULMEN_DEVICE static int place(int row, int byte) { return SwizzledRows<kDims>::place(row, byte); }
+  FULMEN_DEVICE static RowOperand operand(int at, int depth, unsigned lane = lane_id()) {
+    return SwizzledRows<kDims>::rows(lane, at, depth);
+  }
 #else
-  return lds_row_operand(at, pitch);
+  static constexpr int kPitch = 2 * kDims + 16;
+  FULMEN_DEVICE static int place(int row, int byte) { return row * kPitch + byte; }
+  FULMEN_DEVICE static RowOperand operand(int at, int depth) { return lds_row_operand(at + 2 * kDepth * depth, kPitch); }
+#endif
+};
+// A tile of columns as values: as TileRows has it, or, on AMD, transposed.
+template <int kDims>
+FULMEN_DEVICE ValueOperand column_values(int at, int tile, int dims) {
+#if defined(FULMEN_TARGET_SM80)
+  return SwizzledRows<kDims>::values(lane_id(), at, tile, dims);
+#else
+  return lds_value_operand<kBackward.value_pitch>(at, tile, dims);
 #endif
 }
+using FirstRows = TileRows<kHeadDim>;
+using SecondRows = TileRows<kHeadDimV>;
+static_assert(FirstRows::kPitch == kBackward.first_pitch && SecondRows::kPitch == kBackward.second_pitch,
+              "backward: rows are where the host's layout has them");
 
 // What modifies a wave's 16 rows of scores against a tile of columns, by the rows that a lane owns.
 struct TileScores {
@@ -123,15 +144,16 @@ struct BackwardTask {
 
   // product[t] += rows . columns of one tile of 16 columns, over all dims.
   template <int kDepths, int kHeld>
-  FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], int wave_at, int columns_at, int pitch,
+  FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], int wave_at, int columns_at,
                               float (&product)[kRowTiles][kElements]) const {
+    using Rows = TileRows<kDepths * kDepth>;
 #pragma unroll
     for (int d = 0; d < kDepths; ++d) {
-      const RowOperand column = lds_operand(columns_at + 2 * kDepth * d, pitch);
+      const RowOperand column = Rows::operand(columns_at, d);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        const RowOperand row = kRowsInLds ? lds_operand(wave_at + 16 * t * pitch + 2 * kDepth * d, pitch)
-                                          : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
+        const RowOperand row =
+            kRowsInLds ? Rows::operand(wave_at + 16 * t * Rows::kPitch, d) : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
         multiply_scores<Element>(product[t], column, row);
       }
       // Sums and rows fill the registers: operands must not be loaded long before their use.
@@ -242,17 +264,24 @@ struct BackwardTask {
   }
 };
 
-// One tensor of the workgroup's rows to LDS, and from there to registers unless they stay. Rows past the end repeat the last one;
-// what `alive` says no to becomes 0.
-template <int kDepths, int kHeld, class Alive>
-FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at, int pitch,
-                               RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], const Alive& alive) {
-  constexpr int kRowPieces = kDepths * kDepth / 8;
+// One tensor of the workgroup's rows to LDS. Rows past the end repeat the last one; what `alive` says no to becomes 0.
+template <int kDims, class Alive>
+FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,
+                               const Alive& alive) {
+  constexpr int kRowPieces = kDims / 8;
   for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
     const int row = index / kRowPieces, piece = index % kRowPieces;
     const Int64 from = row_begin + row < row_end ? row_begin + row : row_end - 1;
-    lds_store(at + row * pitch + 16 * piece, alive(from) ? load_piece(head + from * stride, 8 * piece, dims) : Words<4>{});
+    lds_store(at + TileRows<kDims>::place(row, 16 * piece),
+              alive(from) ? load_piece(head + from * stride, 8 * piece, dims) : Words<4>{});
   }
+}
+// The same, and from there to registers unless they stay.
+template <int kDepths, int kHeld, class Alive>
+FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,
+                               RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], const Alive& alive) {
+  using Rows = TileRows<kDepths * kDepth>;
+  rows_to_lds<kDepths * kDepth>(head, stride, dims, row_begin, row_end, at, alive);
   if constexpr (!kRowsInLds) {
     const int wave = wave_id() * kRowTiles * 16;
     barrier();
@@ -260,7 +289,7 @@ FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int6
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int d = 0; d < kDepths; ++d) {
-        rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] = lds_operand(at + (wave + 16 * t) * pitch + 2 * kDepth * d, pitch);
+        rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] = Rows::operand(at + (wave + 16 * t) * Rows::kPitch, d);
       }
     }
     barrier();

@@ -64,12 +64,13 @@ struct BackwardShape {
   int buffers;
   bool rows_in_lds;
   bool first_values, second_values;  // whether a product takes the first (q or k), or second (dout or v), columns as values
+  bool pairs = false;                // of waves (backward_pairs.h)
 };
 
 // LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as values; numbers of each column; and
 // the workgroup's own rows, where they stay there.
 struct BackwardLayout {
-  int first_pitch, second_pitch;  // of columns and rows alike: 8 rows' pieces lie in different banks
+  int first_pitch, second_pitch;  // of columns and rows alike: 8 rows' pieces lie in different banks; NVIDIA: swizzled
   int value_pitch;                // of transposed tiles
   int first_at, second_at, first_values_at, second_values_at, numbers_at;  // in a buffer
   int buffer_bytes;
@@ -77,8 +78,9 @@ struct BackwardLayout {
 
   FULMEN_ALGORITHM static BackwardLayout of(const BackwardShape& s) {
     BackwardLayout l{};
-    l.first_pitch = 2 * s.head_dim + 16;
-    l.second_pitch = 2 * s.head_dim_v + 16;
+    const int padding = s.transposed_values ? 16 : 0;
+    l.first_pitch = 2 * s.head_dim + padding;
+    l.second_pitch = 2 * s.head_dim_v + padding;
     l.value_pitch = transposed_pitch(s.block_n);
     l.second_at = s.block_n * l.first_pitch;
     l.first_values_at = l.second_at + s.block_n * l.second_pitch;
@@ -102,15 +104,15 @@ struct BackwardLayout {
 struct AtomicLayout {
   BackwardLayout tiles;
   int keys_at;
-  int score_pitch;                   // bytes from key to key of [key][query]: 8 rows' pieces lie in different banks
+  int score_pitch;  // bytes from key to key of [key][query]: 8 rows' pieces lie in different banks; pairs: swizzled
   int gradients_at, gradient_bytes;  // dS^T
-  int probabilities_at, total;       // P^T, or dS^T of every second tile where no wave needs another's P^T
+  int probabilities_at, total;       // P^T, or dS^T of every second tile where no wave needs another's P^T later
 
   FULMEN_ALGORITHM static AtomicLayout of(const BackwardShape& s) {
     AtomicLayout l{};
     l.tiles = BackwardLayout::of(s);
     l.keys_at = s.rows_in_lds ? l.tiles.first_rows_at : l.tiles.total;
-    l.score_pitch = 2 * s.block_n + 16;
+    l.score_pitch = 2 * s.block_n + (s.pairs ? 0 : 16);
     l.gradients_at = l.tiles.total + (s.rows_in_lds ? 0 : s.block_m * l.tiles.first_pitch);
     l.gradient_bytes = s.block_m * l.score_pitch;
     l.probabilities_at = l.gradients_at + l.gradient_bytes;

@@ -113,6 +113,7 @@ std::string prelude(const Specialisation& s) {
   define("GOES_ON", static_cast<int>(s.goes_on));
   define("BEHIND", static_cast<int>(s.behind));
   define("DIM_GROUPS", s.dim_groups);
+  define("PAIRS", static_cast<int>(s.pairs));
   define("VALUES_EARLY", static_cast<int>(s.values_early));
   define("MIN_WAVES", s.min_waves);
   define("MIN_WORKGROUPS", s.min_workgroups);

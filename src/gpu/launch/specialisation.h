@@ -28,6 +28,7 @@ struct Specialisation {
   bool goes_on = false;
   bool behind = false;
   int dim_groups = 1;
+  bool pairs = false;
   bool values_early = false;
   int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for
   int min_workgroups = 1;  // NVIDIA: workgroups a multiprocessor

@@ -59,12 +59,6 @@ struct RowOperand {
   Words<4> piece[kPieces];
 };
 
-// 16 rows of LDS by matrices of 8 x 8: another order of dims than rows of memory give, for both operands or for none.
-FULMEN_DEVICE RowOperand matrix_row_operand(int at, int pitch, unsigned lane = lane_id()) {
-  const int from = at + lane % 8 * pitch + lane / 8 * 16;
-  return {{ldmatrix_x4(from), ldmatrix_x4(from + 8 * pitch)}};
-}
-
 // One half of a tile's columns.
 template <class T>
 FULMEN_DEVICE void multiply_half(float (&tile)[kElements], int half, const Words<4>& a, unsigned b0, unsigned b1) {

@@ -7,6 +7,9 @@
 #include "layout.h"
 #include "tile/rows.h"
 #include "tile/values.h"
+#if defined(FULMEN_TARGET_SM80)
+#include "tile/swizzle.h"
+#endif
 
 namespace fulmen::kernels {
 
@@ -31,15 +34,14 @@ template <int kDims, bool kValues>
 class ColumnTile {
  public:
   template <class Alive>
-  FULMEN_DEVICE void fetch(const ColumnSource& source, int at, int /*values_at*/, int pitch, const Alive& alive) {
+  FULMEN_DEVICE void fetch(const ColumnSource& source, int at, int /*values_at*/, int /*pitch*/, const Alive& alive) {
     for_pieces([&](int row, int dim) {
-      const int from = source.clamp(row);
+      const int from = source.clamp(row), to = at + SwizzledRows<kDims>::place(row, 2 * dim);
       const bool valid = (kExactDims || dim < source.dims) && alive(from);
       if constexpr (kWholeRows) {
-        copy_async_16(at + row * pitch + 2 * dim, valid ? source.rows + from * source.stride + dim : source.rows, valid);
+        copy_async_16(to, valid ? source.rows + from * source.stride + dim : source.rows, valid);
       } else {
-        lds_store(at + row * pitch + 2 * dim,
-                  valid ? load_piece(source.rows + from * source.stride, dim, source.dims) : Words<4>{});
+        lds_store(to, valid ? load_piece(source.rows + from * source.stride, dim, source.dims) : Words<4>{});
       }
     });
   }
