@@ -19,8 +19,10 @@ static_assert(kBlockM == 64 * kWarpgroups && kHeadDim % kPanelColumns == 0 && kH
               "backward_wgmma: a warpgroup has 64 rows and whole panels");
 static_assert(kSecondEarly || (kBuffers == 2 && !kGivesDv), "backward_wgmma: dv takes the second tensor to the end of a tile");
 
-// kBehind: so that matrix units have work while exponentials are computed.
-constexpr int kAhead = kBuffers - 1 - (kBehind ? 1 : 0);  // tiles on their way while one is computed
+// Warpgroups go their ways, so that matrix units have work while exponentials are computed: one begins a tile when the others have
+// done the exponentials of the tile before. Two buffers are too few: all then end a tile before one begins the next.
+constexpr bool kOwnPace = kBuffers > 2;
+constexpr int kAhead = kOwnPace ? kBuffers - 2 : 1;  // tiles on their way while one is computed
 
 // A product gives so many dims, by 16.
 FULMEN_DEVICE constexpr int product_tiles(int dims) { return dims % 128 == 0 ? 8 : 4; }
@@ -31,12 +33,6 @@ constexpr int kFirstProducts = kGivesFirst ? kHeadDim / 16 / kFirstWidth : 0,
 struct RowSums {
   float first[kFirstProducts > 0 ? kFirstProducts : 1][1][kFirstWidth][kElements];      // dq or dk
   float second[kSecondProducts > 0 ? kSecondProducts : 1][1][kSecondWidth][kElements];  // dv
-};
-
-// P and dS of a tile as operands, between a wave's scores and its sums.
-struct HeldScores {
-  ProbabilityOperand p[kColumnTiles], ds[kColumnTiles];
-  int buffer;  // where the columns lie
 };
 
 // The workgroup on its way over the columns of row_head, or of all query heads of a KV head.
@@ -70,13 +66,13 @@ class WarpgroupWalk {
       fetch_next();
       copy_commit();
     }
-    HeldScores held = {};
+    arrive();
     for (int head = first_head_; head < last_head_; ++head) {
       int n = 0;
-      for (; n < order_.masked; ++n) tile<true>(sums, held, head, order_.first_key(n));
-      for (; n < order_.count; ++n) tile<false>(sums, held, head, order_.first_key(n));
+      for (; n < order_.masked; ++n) tile<true>(sums, head, order_.first_key(n));
+      for (; n < order_.count; ++n) tile<false>(sums, head, order_.first_key(n));
     }
-    if constexpr (kBehind) finish(sums, held);
+    await();
   }
 
  private:
@@ -143,70 +139,68 @@ class WarpgroupWalk {
     }
   }
 
-  template <bool kMasked>
-  FULMEN_DEVICE void tile(RowSums& sums, HeldScores& held, int head, Int64 first_column) {
+  // Others may begin the next tile: its columns are there, as far as this thread brought them, and those whose place the tile
+  // after takes are read.
+  FULMEN_DEVICE void arrive() {
     copy_wait<kSecondEarly ? kAhead - 1 : 0>();
     lds_fence_for_matrices();
-    barrier();
+    meeting_arrive<kWarpgroups>(turn_, warpgroup_);
+  }
+  FULMEN_DEVICE void await() {
+    meeting_await<kWarpgroups>(turn_, warpgroup_);
+    turn_ = 1 - turn_;
+  }
+
+  template <bool kMasked>
+  FULMEN_DEVICE void tile(RowSums& sums, int head, Int64 first_column) {
+    await();
     const auto at = static_cast<int>(first_column - order_.begin);
     if (kMasked && kBand && (at >= attended_end_ || at + kBlockN <= attended_begin_)) {
-      pass(sums, held);
+      pass();
     } else {
-      step<kMasked>(sums, held, head, first_column);
+      step<kMasked>(sums, head, first_column);
     }
     buffer_ = following(buffer_);
   }
   // A tile that only other warpgroups' rows meet.
-  FULMEN_DEVICE void pass(RowSums& sums, HeldScores& held) {
-    if constexpr (kBehind) {
-      finish(sums, held);
-      held = {};
-      held.buffer = buffer_;
-    }
+  FULMEN_DEVICE void pass() {
     fetch_next();
     copy_commit();
     replace_second();
+    arrive();
   }
   template <bool kMasked>
-  FULMEN_DEVICE void step(RowSums& sums, HeldScores& held, int head, Int64 first_column) {
+  FULMEN_DEVICE void step(RowSums& sums, int head, Int64 first_column) {
     const int first_at = kPlaces.first_at + buffer_ * kPlaces.first_bytes;
     float score[kColumnTiles][kElements], gradient[kColumnTiles][kElements];
     multiply_panels<kDepthTiles>(score, own(kPlaces.first_rows_at), matrix_at(first_at, kBlockN));
     if constexpr (kNeedsDout) {
-      multiply_panels<kDepthTilesV>(gradient, own(kPlaces.second_rows_at), matrix_at(second_at(buffer_), kBlockN));
+      multiply_panels<kDepthTilesV>(gradient, own(kPlaces.second_rows_at), matrix_at(second_at(), kBlockN));
     }
-    if constexpr (kBehind) add(sums, held);
     fetch_next();
     copy_commit();
-    wait_for_scores<kMasked, kBehind ? 1 : 0>(task_, head, first_column, 0, kPlaces.numbers_at + buffer_ * kPlaces.number_bytes,
-                                              numbers_, score, gradient);
+    wait_for_scores<kMasked, 0>(task_, head, first_column, 0, kPlaces.numbers_at + buffer_ * kPlaces.number_bytes, numbers_, score,
+                                gradient);
     replace_second();
-    if constexpr (kBehind) wait(sums);
+    ProbabilityOperand p[kColumnTiles], ds[kColumnTiles];
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDv) held.p[f] = to_operand<Element>(score[f]);
-      if constexpr (kGivesFirst) held.ds[f] = to_operand<Element>(gradient[f]);
+      if constexpr (kGivesDv) p[f] = to_operand<Element>(score[f]);
+      if constexpr (kGivesFirst) ds[f] = to_operand<Element>(gradient[f]);
     }
-    held.buffer = buffer_;
-    if constexpr (!kBehind) finish(sums, held);
+    wgmma_fence();
+    if constexpr (kGivesDv) add_products(sums.second, p, matrix_at(second_at(), kBlockN));
+    if constexpr (kGivesFirst) add_products(sums.first, ds, matrix_at(first_at, kBlockN));
+    wgmma_commit();
+    if constexpr (kOwnPace) arrive();
+    wait(sums);
+    if constexpr (!kOwnPace) arrive();
   }
 
-  FULMEN_DEVICE static int second_at(int buffer) { return kPlaces.second_at + (kSecondEarly ? buffer * kPlaces.second_bytes : 0); }
+  FULMEN_DEVICE int second_at() const { return kPlaces.second_at + (kSecondEarly ? buffer_ * kPlaces.second_bytes : 0); }
   // The warpgroup's of the workgroup's rows.
   FULMEN_DEVICE LdsMatrix own(int rows_at) const { return matrix_at(rows_at, kBlockM).rows_further(64 * warpgroup_); }
 
-  FULMEN_DEVICE void finish(RowSums& sums, const HeldScores& held) const {
-    add(sums, held);
-    wait(sums);
-  }
-  FULMEN_DEVICE static void add(RowSums& sums, const HeldScores& held) {
-    wgmma_fence();
-    if constexpr (kGivesDv) add_products(sums.second, held.p, matrix_at(second_at(held.buffer), kBlockN));
-    if constexpr (kGivesFirst) {
-      add_products(sums.first, held.ds, matrix_at(kPlaces.first_at + held.buffer * kPlaces.first_bytes, kBlockN));
-    }
-    wgmma_commit();
-  }
   template <int kProducts, int kTiles>
   FULMEN_DEVICE static void add_products(float (&sums)[kProducts][1][kTiles][kElements],
                                          const ProbabilityOperand (&rows)[kColumnTiles], const LdsMatrix& columns) {
@@ -238,6 +232,7 @@ class WarpgroupWalk {
   int attended_begin_ = 0, attended_end_ = 0;  // columns that some of the warpgroup's rows meet, from the first tile on
   int next_ = 0, next_buffer_ = 0;
   int buffer_ = 0;  // of the tile now
+  int turn_ = 0;    // of two meetings
 };
 
 FULMEN_DEVICE void fetch_rows(const BackwardTask& task, Int64 head, Int64 row_begin, const algorithm::KeyRange& attended) {

@@ -185,6 +185,24 @@ TEST(WarpgroupProduct, IsDoneAtTheWaitAndNotBefore) {
   EXPECT_NE(run_text(broken, x.data()).message().find("LDS race"), std::string::npos);
 }
 
+// What is done after a lane arrived is ordered before nothing that others do after they awaited.
+TEST(Meeting, OrdersWhatWasDoneBeforeItsFirstHalf) {
+  const DeviceArray x(4);
+  const std::string store = "lds_store(4 * thread_id(), 1.0F);\n", arrive = "meeting_arrive<2>(0, wave_id() / 4);\n",
+                    rest = "meeting_await<2>(0, wave_id() / 4);\nlds_load<float>(4 * ((thread_id() + 128) % 256));";
+  KernelText text{.arch = "sm_90a",
+                  .body = store + arrive + rest,
+                  .headers =
+                      "#include \"targets/emulated/elements.h\"\n#include \"targets/emulated/sm80.h\"\n"
+                      "#include \"targets/sm90.h\"\n",
+                  .workgroup_size = 256,
+                  .lds_bytes = 1024};
+  const Status status = run_text(text, x.data());
+  EXPECT_TRUE(status.ok()) << status.message();
+  text.body = store + arrive + store + rest;
+  EXPECT_NE(run_text(text, x.data()).message().find("LDS race"), std::string::npos);
+}
+
 TEST(Wmma, HalvesMustHoldTheSame) {
   const DeviceArray x(4);
   KernelText text{.arch = "gfx1100",

@@ -37,6 +37,16 @@ TEST_P(GpuBackwardWgmma, ShapesAndLayouts) {
   check(spec_of(DType::fp16, 128, random.between(64, 130), random.between(1, 64), random), random);
 }
 
+// Buffers of columns are used again.
+TEST_P(GpuBackwardWgmma, MoreTilesThanBuffers) {
+  Random random(7695);
+  for (const int64_t dim : {64, 128, 256}) {
+    CaseSpec s = spec_of(DType::bf16, dim, random.between(65, 190), random.between(321, 400), random);
+    s.num_heads = 3;
+    check(s, random);
+  }
+}
+
 // Where workgroups of a head begin at different queries, the last tile is partial for all of them.
 TEST_P(GpuBackwardWgmma, PartialTilesOfQueriesUnderABias) {
   Random random(7605);

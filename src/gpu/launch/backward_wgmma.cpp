@@ -14,7 +14,6 @@ struct TileShape {
   int block_m;  // 64 rows a warpgroup
   int buffers;  // of tiles of columns
   int min_workgroups = 1;
-  bool behind = false;  // a tile's sums are multiplied beside the next one's scores
   bool second_early = true;
 };
 
@@ -28,9 +27,9 @@ struct Shapes {
 };
 
 constexpr std::array kShapes{
-    Shapes{64, {128, 3, 2}, {192, 3}, {128, 3}},
-    Shapes{128, {192, 3}, {128, 3, 1, true}, {128, 3}},
-    Shapes{256, {128, 2, 1, false, false}, {128, 2, 1, false, false}, {128, 2, 1, false, false}, true, {128, 2}},
+    Shapes{64, {128, 4, 2}, {192, 4}, {128, 4}},
+    Shapes{128, {128, 4}, {128, 4}, {128, 4}},
+    Shapes{256, {128, 2, 1, false}, {128, 2, 1, false}, {128, 2, 1, false}, true, {128, 2}},
 };
 
 class BackwardWgmma final : public Family {
@@ -103,7 +102,6 @@ class BackwardWgmma final : public Family {
     s.workgroup = 2 * shape.block_m;  // four waves have 64 rows
     s.buffers = shape.buffers;
     s.min_workgroups = shape.min_workgroups;
-    s.behind = shape.behind;
     s.values_early = shape.second_early;
     s.lds_bytes = kernels::WarpgroupLayout::of({.head_dim = s.head_dim,
                                                 .head_dim_v = s.head_dim_v,

@@ -111,7 +111,6 @@ std::string prelude(const Specialisation& s) {
   define("BUFFERS", s.buffers);
   define("QUERIES_IN_LDS", static_cast<int>(s.queries_in_lds));
   define("GOES_ON", static_cast<int>(s.goes_on));
-  define("BEHIND", static_cast<int>(s.behind));
   define("DIM_GROUPS", s.dim_groups);
   define("PAIRS", static_cast<int>(s.pairs));
   define("VALUES_EARLY", static_cast<int>(s.values_early));

@@ -26,7 +26,6 @@ struct Specialisation {
   int buffers = 1;
   bool queries_in_lds = false;
   bool goes_on = false;
-  bool behind = false;
   int dim_groups = 1;
   bool pairs = false;
   bool values_early = false;

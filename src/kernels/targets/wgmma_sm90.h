@@ -117,6 +117,21 @@ FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x) {
                : "memory");
 }
 
+// Each warpgroup waits at a barrier of its own, of two in turn: the others may arrive for the next meeting before it waits for
+// this.
+template <int kGroups>
+FULMEN_DEVICE void meeting_arrive(int turn, int group) {
+#pragma unroll
+  for (int n = 1; n < kGroups; ++n) {
+    const int other = group + n < kGroups ? group + n : group + n - kGroups;
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(1 + turn * kGroups + other), "n"(128 * kGroups) : "memory");
+  }
+}
+template <int kGroups>
+FULMEN_DEVICE void meeting_await(int turn, int group) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(1 + turn * kGroups + group), "n"(128 * kGroups) : "memory");
+}
+
 template <int kCount>
 FULMEN_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));

@@ -134,6 +134,14 @@ FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x, Position at = 
   lds_store(lds_offset, row, at);
 }
 
+// Nobody goes on before all have arrived: what lanes do between the two halves is found to race with what others do after them.
+template <int kGroups>
+FULMEN_DEVICE void meeting_arrive(int /*turn*/, int /*group*/, Position at = Position::here()) {
+  emulator->barrier(at.file, at.line);
+}
+template <int kGroups>
+FULMEN_DEVICE void meeting_await(int /*turn*/, int /*group*/) {}
+
 // Of a kernel compiled for so many workgroups a multiprocessor.
 #if defined(FULMEN_MIN_WORKGROUPS)
 constexpr int kWorkgroupsOfRegisters = FULMEN_MIN_WORKGROUPS;
