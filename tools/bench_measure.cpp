@@ -219,6 +219,7 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   row.device = settings_.device;
   AttentionOptions options;
   options.num_threads = settings_.num_threads;
+  options.deterministic = settings_.deterministic;
   Result<std::unique_ptr<CaseData>> made = make_case_data(bench_case, pool_, options, settings_.max_bytes);
   if (!made.ok()) return made.status();
   const CaseData& data = *made.value();

@@ -17,6 +17,7 @@ namespace fulmen::tools {
 struct BenchSettings {
   std::string device = "cpu";
   std::string kernel;                 // forced by name; empty: the plan's choice
+  bool deterministic = true;          // false: also kernels that add gradients by atomics
   int num_threads = 0;                // 0: OpenMP's setting
   double seconds = 1.0;               // of measuring a case, standard attention included
   double max_standard_seconds = 1.5;  // one call of standard attention that is expected to take longer is left out

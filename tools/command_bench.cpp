@@ -186,6 +186,8 @@ Command bench_command(CLI::App& app) {
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   parser->add_option("--device", settings.device, "see `fulmen devices`");
   parser->add_option("--kernel", settings.kernel, "force a kernel by name");
+  parser->add_flag("--deterministic,!--no-deterministic", settings.deterministic,
+                   "the default; without: also kernels whose gradients differ in bits from run to run");
   parser->add_option("--threads", settings.num_threads, "CPU threads; 0 takes OpenMP's setting")->transform(int_from(0));
   parser->add_option("--seconds", settings.seconds, "of measuring a case, standard attention and ceilings included")
       ->check(amount(false))

@@ -163,7 +163,8 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--window", arguments.window, "keys to attend left and right of the diagonal: L,R, -1 is unlimited");
   app.add_option("--dropout", arguments.dropout, "probability, below 1, that an element of the softmax is dropped; 0 is off")
       ->check(finite_number());
-  app.add_flag("--deterministic", arguments.deterministic, "no kernel whose gradients may differ in bits from run to run");
+  app.add_flag("--deterministic,!--no-deterministic", arguments.deterministic,
+               "gradients are the same bits in every run, the default; without: also kernels that add them by atomics");
   app.add_option("--softcap", arguments.softcap, "score = softcap * tanh(score / softcap); 0 is off")->check(finite_number());
   app.add_option("--scale", arguments.scale, "of the scores; 1 / sqrt(head_dim) when not given")->check(finite_number());
   app.add_option("--layout", arguments.layout, "memory order: bshd, bhsd or interleaved ([batch, seqlen, heads * dim])")

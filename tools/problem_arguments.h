@@ -31,7 +31,7 @@ struct ProblemArguments {
   int64_t kv_heads = 0;
   int threads = 0;
   bool bf16 = false;
-  bool deterministic = false;
+  bool deterministic = true;
   bool verify = false;
   SequenceArguments sequences;
 };

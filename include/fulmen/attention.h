@@ -69,7 +69,7 @@ struct AttentionOptions {
   int64_t window_left = -1;   // keys j >= i + offset - window_left; -1 is unlimited
   int64_t window_right = -1;  // keys j <= i + offset + window_right; -1 is unlimited
   float dropout = 0.0F;  // probability, >= 0 and < 1, that an element of the softmax is dropped; the others grow by 1 / (1 - p)
-  bool deterministic = false;  // never a kernel whose gradients may differ in bits from run to run (those with atomics)
+  bool deterministic = true;   // false also takes kernels that add gradients by atomics: faster on some GPUs, other bits every run
   std::string kernel{};        // force a candidate by name, e.g. "cpu.prefill.avx2"; empty chooses
   int num_threads = 0;         // CPU threads; 0 takes the OpenMP setting of the caller
   ParallelFor parallel_for{};  // a user's own thread pool instead of OpenMP

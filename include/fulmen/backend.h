@@ -53,7 +53,7 @@ class FULMEN_API Kernel {
   // Whether it runs sequences of different lengths, and keys and values in pages. Refused before supports() is asked where not.
   virtual bool variable_lengths() const noexcept { return false; }
   virtual bool paged() const noexcept { return false; }
-  // Are its results the same bits from run to run? Where not, it is refused when options.deterministic is set.
+  // Are its results the same bits from run to run? Where not, it is refused unless options.deterministic is false.
   virtual bool deterministic() const noexcept { return true; }
   // May it run this problem on this device? Asked often, answers quickly.
   virtual Support supports(const Problem& problem, const std::string& device) const = 0;

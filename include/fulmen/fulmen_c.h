@@ -77,7 +77,7 @@ typedef struct fulmen_options {
   fulmen_parallel_for parallel_for; /* default null: OpenMP */
   void* parallel_for_context;
   float dropout;        /* default 0, off: the probability, below 1, that an element of the softmax is dropped */
-  bool deterministic;   /* default false: true refuses kernels whose gradients may differ in bits from run to run */
+  bool deterministic;   /* default true; false also takes kernels that add gradients by atomics: other bits every run */
   int64_t max_seqlen_q; /* default -1, as the shapes say: the longest sequence; needed where q is packed */
   int64_t max_seqlen_k; /* the same of k */
 } fulmen_options;
@@ -255,7 +255,7 @@ typedef struct fulmen_backend {
   const char* backward_kernel_name;
   int (*run_backward)(void* context, void* stream, const fulmen_tensors* tensors, const fulmen_options* options);
   bool dropout; /* its kernels know dropout; else such problems are refused before supports() is asked */
-  bool atomics; /* its gradients may differ in bits from run to run: refused where options.deterministic is set */
+  bool atomics; /* its gradients may differ in bits from run to run: refused unless options.deterministic is false */
   /* What else its kernels know, fulmen_feature values added up; other problems are refused before supports() is asked. */
   uint64_t features;
 } fulmen_backend;

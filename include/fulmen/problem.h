@@ -49,7 +49,7 @@ struct Problem {
   int64_t window_right = -1;  // keys j <= i + diagonal + window_right, -1 unlimited (causal gives 0)
   // Probability in units of 1 / 65536: what the mask's random numbers are compared with. 0: no dropout.
   int dropout = 0;
-  bool deterministic = false;
+  bool deterministic = true;
   TensorSpec q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse;
   TensorSpec dout, dlse, dq, dk, dv, dbias, dsinks;  // backward alone; dbias: dims that it sums over have stride 0
   TensorSpec cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, leftpad_k;

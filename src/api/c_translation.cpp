@@ -143,6 +143,7 @@ void fulmen_options_init_sized(fulmen_options* options, size_t struct_size) {
   defaults.softmax_scale = std::numeric_limits<float>::quiet_NaN();
   defaults.window_left = -1;
   defaults.window_right = -1;
+  defaults.deterministic = true;
   defaults.max_seqlen_q = -1;
   defaults.max_seqlen_k = -1;
   fulmen::c_api::init_struct(defaults, options, struct_size);

@@ -79,12 +79,12 @@ std::string to_string(const Problem& p) {
   if (p.alibi_slopes.present) text += " alibi";
   if (p.sinks.present) text += " sinks";
   if (p.dropout > 0) text += fmt::format(" dropout={:.5g}", p.dropout / 65536.0);
-  if (p.deterministic) text += " deterministic";
   if (p.pass == Pass::forward) {
     if (p.lse.present) text += " lse";
     return text;
   }
   if (p.dlse.present) text += " dlse";
+  if (!p.deterministic) text += " nondeterministic";
   text += " gives";
   for (const auto& [name, spec] : {std::pair{" dq", &p.dq}, {" dk", &p.dk}, {" dv", &p.dv}, {" dsinks", &p.dsinks}}) {
     if (spec->present) text += name;

@@ -82,7 +82,9 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
     return Support::no("it has no sequences of different lengths (cu_seqlens, seqlens_k, block_table, leftpad_k)");
   }
   if (problem.paged() && !kernel.paged()) return Support::no("it reads no keys and values in pages (block_table)");
-  if (problem.deterministic && !kernel.deterministic()) return Support::no("it is not deterministic: it adds with atomics");
+  if (problem.deterministic && !kernel.deterministic()) {
+    return Support::no("it is not deterministic, it adds with atomics: options.deterministic = false allows it");
+  }
   return kernel.supports(problem, device);
 }
 

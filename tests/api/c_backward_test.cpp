@@ -40,7 +40,7 @@ TEST(CBackward, GivesWhatCppGives) {
     call->options.causal = Causal::top_left;
     call->options.window_left = 2;
     call->options.dropout = 0.25F;
-    call->options.deterministic = true;
+    call->options.deterministic = false;
     call->tensors.dropout_seed = 7;
     call->tensors.dropout_offset = 3;
     call->with_gradients();
@@ -51,7 +51,7 @@ TEST(CBackward, GivesWhatCppGives) {
   options.softcap = 3.0F;
   options.causal = FULMEN_CAUSAL_TOP_LEFT;
   options.window_left = 2;
-  options.deterministic = true;
+  options.deterministic = false;
   fulmen_tensors t = views(c);
   ASSERT_EQ(fulmen_attention_backward(&t, &options, "cpu"), FULMEN_OK) << last_error();
   EXPECT_TRUE(cpp.dq == c.dq && cpp.dk == c.dk && cpp.dv == c.dv && cpp.dbias == c.dbias && cpp.dsinks == c.dsinks);
@@ -282,6 +282,8 @@ TEST(CBackward, AUsersBackendIsForwardOnlyUnlessItSaysOtherwise) {
   call.run_forward();
   const fulmen_tensors summed = views(call);
   fulmen_options options = options_with(0.25F, nullptr);
+  EXPECT_TRUE(options.deterministic) << "the default";
+  options.deterministic = false;
   ASSERT_EQ(fulmen_attention_backward(&summed, &options, "both"), FULMEN_OK) << last_error();
   EXPECT_EQ(counts.backward, 1);
   EXPECT_EQ(fulmen_verify_backward(&summed, &options, nullptr), FULMEN_OK) << last_error();

@@ -220,6 +220,12 @@ TEST(GpuBackwardAtomic, OnlyWhereBitsMayDiffer) {
     const int64_t rows = s.batch * s.num_heads * (s.seqlen_q + 16);
     EXPECT_LE(planned->workspace_bytes(), static_cast<std::size_t>(4 * rows * (s.head_dim + 2) + 64)) << planned->explain();
     if (!deterministic) continue;
+    AttentionOptions defaults;
+    EXPECT_EQ(plan(make_backward_problem(c.tensors, defaults).value(), device, defaults)->config().kernel, kernel);
+    defaults.kernel = "emulated.backward_atomic.sm80";
+    const Status refused = plan(make_backward_problem(c.tensors, defaults).value(), device, defaults).status();
+    EXPECT_EQ(refused.code(), StatusCode::unsupported);
+    EXPECT_NE(refused.message().find("options.deterministic = false allows it"), std::string::npos) << refused.message();
     ASSERT_TRUE(run_kernel(c, kernel, {device}).ok());
     const std::vector<float> first = c.output_values();
     ASSERT_TRUE(run_kernel(c, kernel, {device}).ok());

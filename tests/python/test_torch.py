@@ -128,7 +128,22 @@ def test_deterministic_algorithms_hold_for_gradients(plans, path):
         finally:
             torch.use_deterministic_algorithms(False)
         forward, backward = plans()
-        assert " deterministic " not in forward and (" deterministic " in backward) == deterministic
+        assert " nondeterministic " not in forward and (" nondeterministic " in backward) != deterministic
+
+
+@pytest.mark.parametrize("asked", [None, True, False])
+@pytest.mark.parametrize("setting", [False, True])
+def test_plans_are_deterministic_as_calls_are(asked, setting):
+    q = torch.randn(1, 4, 2, 8)
+    options = {} if asked is None else {"deterministic": asked}
+    torch.use_deterministic_algorithms(setting)
+    try:
+        text = fulmen.explain(q, q, q, backward=True, **options)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert (" nondeterministic " in text) == (not setting and not asked)
+    n = q.numpy()
+    assert (" nondeterministic " in fulmen.explain(n, n, n, backward=True, **options)) == (asked is False)
 
 
 def test_gradcheck():

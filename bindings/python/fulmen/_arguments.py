@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
     dropout: float
     dropout_seed: int | None
     dropout_offset: int
-    deterministic: bool
+    deterministic: bool | None
     kernel: str | None
     num_threads: int
     verify: bool
@@ -55,7 +55,7 @@ SCALARS: dict[str, Any] = {
     "dropout": 0.0,
     "dropout_seed": None,
     "dropout_offset": 0,
-    "deterministic": False,
+    "deterministic": None,
     "kernel": None,
     "num_threads": 0,
     "verify": False,
@@ -133,6 +133,9 @@ class Framework(NamedTuple):
     to_host: Callable[[Array], Array]  # what the reference can read
     from_host: Callable[[np.ndarray, Array], Array]  # a NumPy array as one like the second
     append_kv: Callable[..., tuple[Array | None, ...]] | None = None  # None is fulmen._core's
+    settled: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda scalars: (
+        scalars
+    )  # a backward pass's, by the framework's settings
 
 
 # By the type of q; None where memory is all.

@@ -119,7 +119,7 @@ def attention(
     dropout: float = 0.0,
     dropout_seed: int | None = None,
     dropout_offset: int = 0,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     kernel: str | None = None,
     num_threads: int = 0,
     verify: bool = False,
@@ -155,7 +155,8 @@ def attention(
       window_left, window_right: how many keys before and after its own position a query attends; -1 is unlimited.
       dropout: probability, below 1, that an element of the softmax is dropped.
       dropout_seed, dropout_offset: which ones. For torch tensors None draws from torch's generator; else a seed is needed.
-      deterministic: refuse kernels whose gradients may differ in bits from run to run.
+      deterministic: False also takes kernels that add gradients by atomics: faster on some GPUs, other bits in every run. None is
+        what torch.use_deterministic_algorithms says for torch tensors, where True is always obeyed, and True for others.
       kernel: force one by name ("cpu.prefill.avx2"); plan() names the one that runs.
       num_threads: of the CPU; 0 is OpenMP's setting.
       verify: compare the result with the double-precision reference, and raise VerificationError where it is wrong.
@@ -310,8 +311,10 @@ def plan(
     """What attention() (or, with backward, attention_backward()) would run for such arguments. Their data are not read."""
     a = read("plan", options)
     wanted = wanted_gradients(gradients)
+    framework = framework_of(q)
+    scalars = framework.settled(a.scalars) if backward and framework is not None else a.scalars
     text, kernel, workspace = _core.explain(
-        a.completed((q, k, v, None, *a.optional)), a.scalars, a.device, a.bhsd, return_lse, wanted if backward else 0
+        a.completed((q, k, v, None, *a.optional)), scalars, a.device, a.bhsd, return_lse, wanted if backward else 0
     )
     return Plan(kernel, workspace, text)
 

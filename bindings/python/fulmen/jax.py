@@ -155,11 +155,11 @@ def _attributes(options: _Options, arguments: int, results: int) -> dict[str, An
         "softcap": np.float32(given["softcap"]),
         "dropout": np.float32(given["dropout"]),
         "causal": np.int64(_CAUSAL[given["causal"]]),
-        **{name: np.int64(given[name]) for name in ("window_left", "window_right", "deterministic", "num_threads", "verify")},
+        **{name: np.int64(given[name]) for name in ("window_left", "window_right", "num_threads", "verify")},
     }
     if given["softmax_scale"] is not None:
         attributes["softmax_scale"] = np.float32(given["softmax_scale"])
-    attributes.update({name: np.int64(given[name]) for name in LONGEST if given.get(name) is not None})
+    attributes.update({name: np.int64(given[name]) for name in (*LONGEST, "deterministic") if given.get(name) is not None})
     for name, value in (("kernel", given["kernel"]), ("device", options.device)):
         if value:
             attributes[name] = value

@@ -131,7 +131,7 @@ nb::object Arguments::scalar_tuple() const {
   static nb::handle defaults;
   if (!defaults.is_valid()) {
     defaults =
-        nb::make_tuple(nb::none(), 0.0, false, -1, -1, 0.0, nb::none(), 0, false, nb::none(), 0, false, nb::none(), nb::none())
+        nb::make_tuple(nb::none(), 0.0, false, -1, -1, 0.0, nb::none(), 0, nb::none(), nb::none(), 0, false, nb::none(), nb::none())
             .release();
   }
   return tuple_of(scalars, have_lengths() ? kScalars : kMaxSeqlenQ, defaults);
@@ -158,7 +158,7 @@ void read_options(const Arguments& given, Call& call) {
         "dropout_seed is None and dropout is not 0: which elements are dropped must be said by a seed, an integer");
   }
   if (value[kOffset].is_valid()) call.tensors.dropout_offset = any_64_bits("dropout_offset", value[kOffset]);
-  if (value[kDeterministic].is_valid()) o.deterministic = flag("deterministic", value[kDeterministic]);
+  if (said(value[kDeterministic]).is_valid()) o.deterministic = flag("deterministic", value[kDeterministic]);
   if (said(value[kKernel]).is_valid()) call.kernel = text("kernel", value[kKernel]);
   o.kernel = call.kernel.c_str();
   if (value[kNumThreads].is_valid()) o.num_threads = thread_count(value[kNumThreads]);

@@ -246,7 +246,13 @@ nb::object autograd_backward(nb::handle ctx, nb::handle given_dout, nb::handle d
   }
   arguments.tensors[kDout] = dout;
   if (!dlse.is_none()) arguments.tensors[kDlse] = dlse;
-  if (!answers_nothing(torch().deterministic)) arguments.scalars[kDeterministic] = Py_True;
+  // Where the caller says nothing, torch does.
+  nb::handle& deterministic = arguments.scalars[kDeterministic];
+  if (!answers_nothing(torch().deterministic)) {
+    deterministic = Py_True;
+  } else if (!deterministic.is_valid() || deterministic.is_none()) {
+    deterministic = Py_False;
+  }
   nb::object g = backward(arguments, wanted);
   if (!answers_nothing(torch().grad_enabled)) g = torch().refuse_double_backward(g, saved, dout, dlse);  // create_graph=True
   return nb::make_tuple(g[0], g[1], g[2], g[3], g[4], none);

@@ -158,7 +158,7 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
   for (std::size_t n = 0, count = problems.size(); n < count; ++n) {
     if (problems[n].pass != Pass::backward) continue;
     problems.push_back(problems[n]);
-    problems.back().deterministic = true;
+    problems.back().deterministic = false;
   }
   for (const Problem& problem : problems) {
     const Family* best = nullptr;

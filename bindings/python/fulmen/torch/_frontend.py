@@ -121,6 +121,7 @@ FRAMEWORK = Framework(
     to_host=lambda tensor: tensor.detach().cpu(),
     from_host=lambda array, like: torch.from_numpy(array).to(like.device),
     append_kv=_append_kv,
+    settled=_ops.settled,
 )
 
 

@@ -17,7 +17,7 @@ from fulmen._arguments import LENGTHS, LONGEST, with_lengths
 
 _OPTIONS = (
     "Tensor? rng, float? softmax_scale, float softcap, str causal, SymInt window_left, SymInt window_right, float dropout, "
-    "bool deterministic, str? kernel, int num_threads, bool verify, str? device"
+    "bool? deterministic, str? kernel, int num_threads, bool verify, str? device"
 )
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? keep_mask, Tensor? alibi_slopes, Tensor? sinks"
 _VARLEN = "".join(f", Tensor? {name}" for name in LENGTHS) + "".join(f", SymInt? {name}" for name in LONGEST)
@@ -61,11 +61,16 @@ def _scalars(rng: torch.Tensor | None, options: tuple[Any, ...], longest: tuple[
     return (scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, num_threads, verify, *longest)
 
 
+def settled(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Deterministic as torch.use_deterministic_algorithms says, where it is on or the caller says nothing."""
+    asked = torch.are_deterministic_algorithms_enabled()
+    if asked or scalars[_DETERMINISTIC] is None:
+        scalars = (*scalars[:_DETERMINISTIC], asked, *scalars[_DETERMINISTIC + 1 :])
+    return scalars
+
+
 def core_backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], *rest: Any) -> tuple[torch.Tensor | None, ...]:
-    """fulmen._core's, with gradients that are the same in every bit where torch.use_deterministic_algorithms asks for them."""
-    if torch.are_deterministic_algorithms_enabled():
-        scalars = (*scalars[:_DETERMINISTIC], True, *scalars[_DETERMINISTIC + 1 :])
-    return _core.backward(tensors, scalars, *rest)
+    return _core.backward(tensors, settled(scalars), *rest)
 
 
 def _forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
