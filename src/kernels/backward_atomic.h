@@ -4,31 +4,22 @@
 //   S^T = k q^T, D^T = v dout^T     P^T and dS^T of a tile     dv += P^T dout, dk += dS^T q     in registers
 //                                                              dq += dS k                       in memory, fp32
 //
-// Where sums of 32 keys' dk and dv fit in a wave's registers a wave owns its keys: P^T and dS^T go from its scores to its products,
-// and only dq needs what other waves have of dS^T, a tile later, so that one barrier a tile is enough. Where those of one of the
-// two fit a pair of waves does (backward_pairs.h). Else kDimGroups waves share their keys: each computes the scores of a part of
-// the queries, and a part of the dims of dk and dv.
+// Where sums of 32 keys' dk and dv fit in a wave's registers a wave owns its keys: P^T and dS^T go from its scores to its products.
+// Where those of one of the two fit a pair of waves does (backward_pairs.h), else two pairs (backward_quads.h). dq needs what other
+// waves have of dS^T, a tile later, so that one barrier of them all is enough.
 #include "backward_keys.h"
 #include "backward_pairs.h"
+#include "backward_quads.h"
 #include "backward_query_sums.h"
 
 namespace fulmen::kernels {
 
 static_assert(kAddsDq && kNeedsDout, "backward_atomic: dq alone, and dk and dv without it, need no atomics");
 
-constexpr bool kOwnKeys = kPairs || kDimGroups == 1;
-constexpr int kShareTiles = kColumnTiles / kDimGroups;  // of a tile's queries, by 16: those whose scores a wave computes
-static_assert(kColumnTiles % kDimGroups == 0 && kColumnTiles % 2 == 0, "backward_atomic: every wave has queries");
+static_assert(kColumnTiles % 2 == 0, "backward_atomic: dq takes 32 queries at a time");
 // A wave computes dq of 32 queries and of these dims, by 16, at a time.
-constexpr int kPassTiles = !kOwnKeys && kHeadDim % 64 == 0 && kColumnTiles / 2 * (kHeadDim / 64) % kWaves == 0 ? 4 : 2;
-
+constexpr int kPassTiles = kDimGroups == 4 && kHeadDim % 64 == 0 && kColumnTiles / 2 * (kHeadDim / 64) % kWaves == 0 ? 4 : 2;
 constexpr int kPasses = kColumnTiles / 2 * (kHeadDim / 16 / kPassTiles);
-
-// Operands of dq that are read ahead of their use, where a pair's waves hold little else then.
-constexpr int kAhead = kPairs ? 1 : 0;
-
-// Where waves wait for each other after the scores they do not begin with addresses of the next tile.
-constexpr bool kFetchesLater = !kOwnKeys && kBuffers == 2;
 
 // The scores' gradients of a tile that dq has yet to get.
 struct Pending {
@@ -38,65 +29,48 @@ struct Pending {
 };
 
 struct AtomicTask : BackwardTask {
-  int row;        // the first of the wave's keys in the workgroup's
-  int dim_group;  // its part of the dims, and of the queries
+  int row;  // the first of the wave's keys in the workgroup's
 
   FULMEN_DEVICE static AtomicTask of(const BackwardArguments& a, Int64 batch, const algorithm::Band& band, Int64 row_begin,
                                      Int64 row_end, int wave) {
-    const int row = wave / kDimGroups * kRowTiles * 16;
-    return {{a, batch, band, row_begin + row, row_end, kBackward.first_rows_at + row * kBackward.first_pitch,
-             kBackward.second_rows_at + row * kBackward.second_pitch},
-            row,
-            wave % kDimGroups};
+    const int row = wave * kRowTiles * 16;
+    return {{a, batch, band, row_begin + row, row_end, 0, 0}, row};
   }
   FULMEN_DEVICE void store_sums(Int64 kv_head, const WaveRows& rows) const {
     const BackwardArguments& a = arguments;
-    if constexpr (kGivesDk) store_rows(*this, a.dk, kv_head, dim_group * kFirstTiles, a.head_dim, a.softmax_scale, rows.first_sum);
-    if constexpr (kGivesDv) store_rows(*this, a.dv, kv_head, dim_group * kSecondTiles, a.head_dim_v, 1.0F, rows.second_sum);
+    if constexpr (kGivesDk) store_rows(*this, a.dk, kv_head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
+    if constexpr (kGivesDv) store_rows(*this, a.dv, kv_head, 0, a.head_dim_v, 1.0F, rows.second_sum);
   }
 
   // product[t] += rows . columns of one tile of 16 columns, 32 dims.
-  template <int kDepths, int kHeld>
-  FULMEN_DEVICE void multiply_depth(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], int wave_at, int columns_at, int d,
-                                    unsigned lane, float (&product)[kRowTiles][kElements]) const {
-    using Rows = SwizzledRows<kDepths * kDepth>;
-    if constexpr (kRowsInLds) {
-      constexpr int kSteps = kDepth / kTileDepth;
+  template <int kDepths, int kHeld, int kHeldDepths>
+  FULMEN_DEVICE static void multiply_depth(const RowOperand (&rows)[kHeld][kHeldDepths], int columns_at, int d, unsigned lane,
+                                           float (&product)[kRowTiles][kElements]) {
+    const RowOperand column = SwizzledRows<kDepths * kDepth>::rows(lane, columns_at, d);
 #pragma unroll
-      for (int step = d * kSteps; step < (d + 1) * kSteps; ++step) {
-        const KeyOperand column = Rows::keys(lane, columns_at, 0, step);
-#pragma unroll
-        for (int t = 0; t < kRowTiles; ++t)
-          multiply_scores<Element>(product[t], column, Rows::queries(lane, wave_at, 16 * t, step));
-      }
-    } else {
-      const RowOperand column = Rows::rows(lane, columns_at, d);
-#pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(product[t], column, rows[t][d]);
-    }
+    for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(product[t], column, rows[t][d]);
   }
 
   // Both products of the scores, of the tile's f-th 16 queries: more sums at a time than either has alone.
-  FULMEN_DEVICE void multiply_both(const WaveRows& rows, int at, int f, unsigned lane, float (&score)[kRowTiles][kElements],
-                                   float (&gradient)[kRowTiles][kElements]) const {
+  FULMEN_DEVICE static void multiply_both(const WaveRows& rows, int at, int f, unsigned lane, float (&score)[kRowTiles][kElements],
+                                          float (&gradient)[kRowTiles][kElements]) {
     const int first_at = at + 16 * f * kBackward.first_pitch,
               second_at = at + kBackward.second_at + 16 * f * kBackward.second_pitch;
     constexpr int kDepths = kFirstDepths > kSecondDepths ? kFirstDepths : kSecondDepths;
 #pragma unroll
     for (int d = 0; d < kDepths; ++d) {
-      if (d < kFirstDepths) multiply_depth<kFirstDepths>(rows.first, wave_first_at, first_at, d, lane, score);
-      if (d < kSecondDepths) multiply_depth<kSecondDepths>(rows.second, wave_second_at, second_at, d, lane, gradient);
+      if (d < kFirstDepths) multiply_depth<kFirstDepths>(rows.first, first_at, d, lane, score);
+      if (d < kSecondDepths) multiply_depth<kSecondDepths>(rows.second, second_at, d, lane, gradient);
     }
   }
 
   // dv and dk of 16 queries.
-  FULMEN_DEVICE void multiply_values(WaveRows& rows, int at, int f, unsigned lane, const ProbabilityOperand (&p)[kRowTiles],
-                                     const ProbabilityOperand (&ds)[kRowTiles]) const {
+  FULMEN_DEVICE static void multiply_values(WaveRows& rows, int at, int f, unsigned lane, const ProbabilityOperand (&p)[kRowTiles],
+                                            const ProbabilityOperand (&ds)[kRowTiles]) {
     if constexpr (kGivesDv) {
 #pragma unroll
       for (int d = 0; d < kSecondTiles; ++d) {
-        const ValueOperand values =
-            SwizzledRows<kHeadDimV>::values(lane, at + kBackward.second_at, f, dim_group * kSecondTiles + d);
+        const ValueOperand values = SwizzledRows<kHeadDimV>::values(lane, at + kBackward.second_at, f, d);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
       }
@@ -104,14 +78,14 @@ struct AtomicTask : BackwardTask {
     if constexpr (kGivesDk) {
 #pragma unroll
       for (int d = 0; d < kFirstTiles; ++d) {
-        const ValueOperand values = SwizzledRows<kHeadDim>::values(lane, at, f, dim_group * kFirstTiles + d);
+        const ValueOperand values = SwizzledRows<kHeadDim>::values(lane, at, f, d);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
       }
     }
   }
 
-  // The wave's scores of a tile; dS^T, and P^T where waves share them, to LDS; where they do not, dv and dk.
+  // The wave's scores of a tile, dS^T to LDS, dv and dk.
   template <bool kMasked>
   FULMEN_DEVICE void step(WaveRows& rows, Int64 head, Int64 first_query, int buffer, int gradients_at) const {
     const int at = buffer * kBackward.buffer_bytes;
@@ -121,8 +95,7 @@ struct AtomicTask : BackwardTask {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_query);
 #pragma unroll
-    for (int n = 0; n < kShareTiles; ++n) {
-      const int f = dim_group * kShareTiles + n;
+    for (int f = 0; f < kColumnTiles; ++f) {
       float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
       multiply_both(rows, at, f, lane, score, gradient);
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
@@ -134,27 +107,9 @@ struct AtomicTask : BackwardTask {
         gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, none, score[t], gradient[t], bias);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
-        const int place = (row + 16 * t) * ScoreRows::kPitch;
-        ScoreRows::leave(lane, gradients_at + place, f, ds[t]);
-        if constexpr (!kOwnKeys) ScoreRows::leave(lane, kAtomic.probabilities_at + place, f, p[t]);
+        ScoreRows::leave(lane, gradients_at + (row + 16 * t) * ScoreRows::kPitch, f, ds[t]);
       }
-      if constexpr (kOwnKeys) multiply_values(rows, at, f, lane, p, ds);
-    }
-  }
-
-  // dv and dk of a tile whose P^T and dS^T are in LDS.
-  FULMEN_DEVICE void multiply_exchanged(WaveRows& rows, int buffer) const {
-    const unsigned lane = lane_again();
-#pragma unroll
-    for (int f = 0; f < kColumnTiles; ++f) {
-      ProbabilityOperand p[kRowTiles], ds[kRowTiles];
-#pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
-        const int place = (row + 16 * t) * ScoreRows::kPitch;
-        if constexpr (kGivesDv) p[t] = ScoreRows::rows(lane, kAtomic.probabilities_at + place, f);
-        if constexpr (kGivesDk) ds[t] = ScoreRows::rows(lane, kAtomic.gradients_at + place, f);
-      }
-      multiply_values(rows, buffer * kBackward.buffer_bytes, f, lane, p, ds);
+      multiply_values(rows, at, f, lane, p, ds);
     }
   }
 };
@@ -175,31 +130,21 @@ FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
     if (kPasses % kWaves != 0 && pass >= kPasses) break;
     const int queries = pass % (kColumnTiles / 2) * 2, dims = pass / (kColumnTiles / 2) * kPassTiles;
     float sum[2][kPassTiles][kElements] = {};
-    ProbabilityOperand ds[kAhead + 1][2];
-    ValueOperand keys[kAhead + 1][kPassTiles];
-    const auto load_gradients = [&](int k) {
+    // Whole lines further lanes' addresses are the same.
+    constexpr bool kWholeLines = 32 * kPassTiles % 128 == 0;
+    const int gradients_at = pending.gradients_at + queries / ScoreRows::kTiles * kScorePartBytes,
+              keys_at = kAtomic.keys_at + (kWholeLines ? 32 * dims : 0);
+#pragma unroll
+    for (int k = 0; k < kBlockM / 16; ++k) {
+      ProbabilityOperand ds[2];
 #pragma unroll
       for (int t = 0; t < 2; ++t)
-        ds[k % (kAhead + 1)][t] = ScoreRows::turned(lane, pending.gradients_at + 16 * k * ScoreRows::kPitch, queries + t);
-    };
-    const auto load_keys = [&](int k, int d) {
-      keys[k % (kAhead + 1)][d] = SwizzledRows<kHeadDim>::values(lane, kAtomic.keys_at, k, dims + d);
-    };
-    constexpr int kSteps = kBlockM / 16;
-#pragma unroll
-    for (int k = 0; k < kAhead && k < kSteps; ++k) {
-      load_gradients(k);
-#pragma unroll
-      for (int d = 0; d < kPassTiles; ++d) load_keys(k, d);
-    }
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      if (k + kAhead < kSteps) load_gradients(k + kAhead);
+        ds[t] = ScoreRows::turned(lane, gradients_at + 16 * k * ScoreRows::kPitch, queries % ScoreRows::kTiles + t);
 #pragma unroll
       for (int d = 0; d < kPassTiles; ++d) {
-        if (k + kAhead < kSteps) load_keys(k + kAhead, d);
+        const ValueOperand keys = SwizzledRows<kHeadDim>::values(lane, keys_at, k, (kWholeLines ? 0 : dims) + d);
 #pragma unroll
-        for (int t = 0; t < 2; ++t) multiply_output<Element>(sum[t][d], ds[k % (kAhead + 1)][t], keys[k % (kAhead + 1)][d]);
+        for (int t = 0; t < 2; ++t) multiply_output<Element>(sum[t][d], ds[t], keys);
       }
     }
     const Int64 tile = pending.first_query / 16 + queries;
@@ -264,18 +209,14 @@ class Keys {
                              [](Int64) { return true; });
     }
   }
-  // After the first tile of queries has been sent for: where they do not stay in LDS, to registers.
+  // After the first tile of queries has been sent for: to registers, where they do not stay in LDS.
   FULMEN_DEVICE static void arrive(WaveRows& rows, const AtomicTask& task) {
-    if constexpr (!kRowsInLds) {
-      if constexpr (kCopied) copy_wait<1>();
-      barrier();
-      const int row = task.row;
-      to_registers<kFirstDepths>(kAtomic.keys_at + row * kBackward.first_pitch, rows.first);
-      to_registers<kSecondDepths>(kValuesAt + row * kBackward.second_pitch, rows.second);
-    }
+    if constexpr (kCopied) copy_wait<1>();
+    barrier();
+    to_registers<kFirstDepths>(kAtomic.keys_at + task.row * kBackward.first_pitch, rows.first);
+    to_registers<kSecondDepths>(kValuesAt + task.row * kBackward.second_pitch, rows.second);
   }
-
-  FULMEN_DEVICE static void arrive(PairRows& /*rows*/, const PairTask& /*task*/) {}  // they stay there
+  FULMEN_DEVICE static void arrive(PairRows& /*rows*/, const PairScores& /*task*/) {}
 
  private:
   static constexpr bool kCopied = kEvenCopies<kBlockM>;
@@ -290,7 +231,7 @@ class Keys {
 #pragma unroll
     for (int t = 0; t < kHeld; ++t) {
 #pragma unroll
-      for (int d = 0; d < kDepths; ++d) rows[t][kRowsInLds ? 0 : d] = Rows::operand(at + 16 * t * Rows::kPitch, d);
+      for (int d = 0; d < kDepths; ++d) rows[t][d] = Rows::operand(at + 16 * t * Rows::kPitch, d);
     }
   }
 
@@ -323,10 +264,8 @@ class Walk {
       for (; n < order_.masked; ++n) tile<true>(rows, head, n);
       for (; n < order_.count; ++n) tile<false>(rows, head, n);
     }
-    if constexpr (kOwnKeys) {
-      barrier();
-      add_queries(pending_, wave_);
-    }
+    barrier();
+    add_queries(pending_, wave_);
   }
 
  private:
@@ -358,51 +297,33 @@ class Walk {
       columns_.publish(buffer);
     }
   }
+  FULMEN_DEVICE void fetch_early(Int64 head, int n) {
+    if constexpr (kBuffers == 2) fetch(head, n, 1 - turn_);
+  }
+  FULMEN_DEVICE void add_pending() const {
+    if (pending_.first_query >= 0) add_queries(pending_, wave_);
+  }
   template <bool kMasked>
   FULMEN_DEVICE void tile(KeyRows& rows, Int64 head, int n) {
     const int buffer = kBuffers == 2 ? turn_ : 0;
     publish(buffer);
     barrier();
-    if constexpr (kBuffers == 2 && !kFetchesLater && !kPairs) fetch(head, n + 1, 1 - turn_);
     const Int64 first_query = order_.first_key(n);
-    const int gradients_at = kAtomic.gradients_at + (kOwnKeys ? turn_ * kAtomic.gradient_bytes : 0);
+    const int gradients_at = kAtomic.gradients_at + turn_ * kAtomic.gradient_bytes;
     const Pending now{QuerySums::of(a_, batch_, head), first_query, gradients_at};
-    if constexpr (kPairs) {
-      // Copies, too, are at different times: the first of a pair begin with what the second wait for.
-      if (task_.second) {
-        if constexpr (kBuffers == 2) fetch(head, n + 1, 1 - turn_);
-        if (pending_.first_query >= 0) add_queries(pending_, wave_);
-        task_.template step<kMasked, true>(rows, head, first_query, buffer, gradients_at);
-      } else {
-        task_.template step<kMasked, false>(rows, head, first_query, buffer, gradients_at);
-        if constexpr (kBuffers == 2) fetch(head, n + 1, 1 - turn_);
-        if (pending_.first_query >= 0) add_queries(pending_, wave_);
-      }
-    } else if constexpr (kOwnKeys && kWaves < 8) {
-      if (pending_.first_query >= 0) add_queries(pending_, wave_);
+    if constexpr (!kPairs) {
+      fetch_early(head, n + 1);
+      add_pending();
       task_.template step<kMasked>(rows, head, first_query, buffer, gradients_at);
+    } else if (task_.second) {
+      fetch_early(head, n + 1);
+      add_pending();
+      task_.template step<kMasked, true>(rows, head, first_query, buffer, gradients_at);
     } else {
-      if constexpr (!kOwnKeys) {
-        task_.template step<kMasked>(rows, head, first_query, buffer, gradients_at);
-        if constexpr (kFetchesLater) fetch(head, n + 1, 1 - turn_);
-        barrier();
-        pending_ = now;
-      }
-      // Half of the waves, one of the two in each quarter of the multiprocessor, begin with dq: so atomics, and what keeps matrix
-      // units waiting, are spread over the tile.
-      int part = wave_ / 4 % 2;
-#pragma unroll 1
-      while (true) {
-        if (part % 2 == 0) {
-          if (pending_.first_query >= 0) add_queries(pending_, wave_);
-        } else if constexpr (kOwnKeys) {
-          task_.template step<kMasked>(rows, head, first_query, buffer, gradients_at);
-        } else {
-          task_.multiply_exchanged(rows, buffer);
-        }
-        if (part >= 2) break;
-        part = 3 - part;
-      }
+      // What the second of a pair wait for comes first; copies and atomics are then at different times, too.
+      task_.template step<kMasked, false>(rows, head, first_query, buffer, gradients_at);
+      fetch_early(head, n + 1);
+      add_pending();
     }
     pending_ = now;
     if constexpr (kBuffers == 1) {
@@ -428,7 +349,7 @@ FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, In
   const algorithm::Band band = column_band(a);
   const algorithm::KeyRange attended = band.any(row_begin, row_end);
   const TileOrder order = order_of_queries(a, band, row_begin, row_end, attended);
-  using Task = Either<kPairs, PairTask, AtomicTask>;
+  using Task = Either<kPairs, Either<kDimGroups == 2, PairTask, QuadTask>, AtomicTask>;
   using KeyRows = Either<kPairs, PairRows, WaveRows>;
   const int wave = wave_id();
   const Task task = Task::of(a, batch, band, row_begin, row_end, wave);

@@ -16,25 +16,28 @@ namespace fulmen::kernels {
 
 // A wave's sums, of dv or dk.
 struct PairRows {
-  float sum[kRowTiles][kHeadDim / 16][kElements];
+  float sum[kRowTiles][kHeadDim / 8 / kDimGroups][kElements];
 };
 
-struct PairTask : BackwardTask {
-  static constexpr int kCount = kWaves / 2;
-  int pair;
+// What a wave does of a pair, or of two.
+struct PairScores : BackwardTask {
+  using Rows = SwizzledRows<kHeadDim>;
   bool second;
 
-  // The first half of the waves begin a tile with dq: by then P^T is there.
-  FULMEN_DEVICE static PairTask of(const BackwardArguments& a, Int64 batch, const algorithm::Band& band, Int64 row_begin,
-                                   Int64 row_end, int wave) {
-    const int pair = wave % kCount;
-    return {{a, batch, band, row_begin + pair * kRowTiles * 16, row_end, 0, 0}, pair, wave < kCount};
-  }
-  FULMEN_DEVICE int row() const { return pair * kRowTiles * 16; }
-  FULMEN_DEVICE void store_sums(Int64 kv_head, const PairRows& rows) const {
+  FULMEN_DEVICE void store_half(Int64 kv_head, int first_tile, const PairRows& rows) const {
     const BackwardArguments& a = arguments;
-    if (kGivesDk && second) store_rows(*this, a.dk, kv_head, 0, a.head_dim, a.softmax_scale, rows.sum);
-    if (kGivesDv && !second) store_rows(*this, a.dv, kv_head, 0, a.head_dim_v, 1.0F, rows.sum);
+    if (kGivesDk && second) store_rows(*this, a.dk, kv_head, first_tile, a.head_dim, a.softmax_scale, rows.sum);
+    if (kGivesDv && !second) store_rows(*this, a.dv, kv_head, first_tile, a.head_dim_v, 1.0F, rows.sum);
+  }
+  // Of the lane's columns of 16 queries log-sum-exps, or deltas.
+  template <bool kSecond>
+  FULMEN_DEVICE static void load_numbers(int at, int f, float (&number)[4]) {
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+      const auto two = lds_load<Words<4>>(at + kBackward.numbers_at + 8 * (16 * f + tile_column(2 * n)));
+      number[n] = bits_float(two.word[kSecond ? 1 : 0]);
+      number[n + 1] = bits_float(two.word[kSecond ? 3 : 2]);
+    }
   }
 
   // P of element e in place of q.k, as dv takes it, and as the second wave does: with a softcap times its slope; the sign says that
@@ -75,10 +78,11 @@ struct PairTask : BackwardTask {
   }
   // dS^T of the same, in place of D^T.
   template <bool kMasked>
-  FULMEN_DEVICE ProbabilityOperand second_tile(const Words<4>& sent, const float (&delta)[4], float (&gradient)[kElements]) const {
+  FULMEN_DEVICE ProbabilityOperand second_tile(const ProbabilityOperand& sent, const float (&delta)[4],
+                                               float (&gradient)[kElements]) const {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      const unsigned bits = sent.word[e / 2] >> (e % 2 * 16U) & 0xFFFFU;
+      const unsigned bits = sent.words.word[e / 2] >> (e % 2 * 16U) & 0xFFFFU;
       const float number = of_bits<Element>(kDropout ? bits & 0x7FFFU : bits);
       float d = gradient[e];
       if constexpr (kDropout) d *= bits < 0x8000U ? arguments.dropout_scale : 0.0F;
@@ -87,6 +91,20 @@ struct PairTask : BackwardTask {
     }
     return to_operand<Element>(gradient);
   }
+};
+
+struct PairTask : PairScores {
+  static constexpr int kCount = kWaves / 2;
+  int pair;
+
+  // The first half of the waves begin a tile with dq: by then P^T is there.
+  FULMEN_DEVICE static PairTask of(const BackwardArguments& a, Int64 batch, const algorithm::Band& band, Int64 row_begin,
+                                   Int64 row_end, int wave) {
+    const int pair = wave % kCount;
+    return {{{a, batch, band, row_begin + pair * kRowTiles * 16, row_end, 0, 0}, wave < kCount}, pair};
+  }
+  FULMEN_DEVICE int row() const { return pair * kRowTiles * 16; }
+  FULMEN_DEVICE void store_sums(Int64 kv_head, const PairRows& rows) const { store_half(kv_head, 0, rows); }
 
   template <bool kMasked, bool kSecond>
   FULMEN_DEVICE void step(PairRows& rows, Int64 head, Int64 first_query, int buffer, int gradients_at) const {
@@ -114,14 +132,8 @@ struct PairTask : BackwardTask {
           multiply_scores<Element>(score[t], column, own[t][d]);
         }
       }
-      // The lane's columns' log-sum-exps, or deltas.
       float number[4];
-#pragma unroll
-      for (int n = 0; n < 4; n += 2) {
-        const auto two = lds_load<Words<4>>(at + kBackward.numbers_at + 8 * (16 * f + tile_column(2 * n)));
-        number[n] = bits_float(two.word[kSecond ? 1 : 0]);
-        number[n + 1] = bits_float(two.word[kSecond ? 3 : 2]);
-      }
+      load_numbers<kSecond>(at, f, number);
       ProbabilityOperand p[kRowTiles], handed[kRowTiles];
       if constexpr (kSecond) {
         if (f % kHandedTiles == 0) take_over(1 + 2 * pair + f / kHandedTiles);
@@ -132,7 +144,7 @@ struct PairTask : BackwardTask {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
         if constexpr (kSecond) {
-          p[t] = second_tile<kMasked>(handed[t].words, number, score[t]);
+          p[t] = second_tile<kMasked>(handed[t], number, score[t]);
           ScoreRows::leave(lane, scores_at + 16 * t * ScoreRows::kPitch, f, p[t]);
         } else {
           const auto stays = staying(dropout, wave_row + 16 * t, first_query + 16 * f);
@@ -155,7 +167,6 @@ struct PairTask : BackwardTask {
   }
 
  private:
-  using Rows = SwizzledRows<kHeadDim>;
   static constexpr int kSteps = kHeadDim / kTileDepth;
   static constexpr int kHandedTiles = kColumnTiles / 2;  // of 16 queries, at a time
 };

@@ -64,7 +64,7 @@ struct BackwardShape {
   int buffers;
   bool rows_in_lds;
   bool first_values, second_values;  // whether a product takes the first (q or k), or second (dout or v), columns as values
-  bool pairs = false;                // of waves (backward_pairs.h)
+  int dim_groups = 1;                // of backward_atomic.h
 };
 
 // LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as values; numbers of each column; and
@@ -100,23 +100,26 @@ struct BackwardLayout {
   FULMEN_ALGORITHM static int round(int bytes) { return (bytes + 15) / 16 * 16; }
 };
 
-// LDS of backward_atomic.h: that of backward.h; the keys, unless they stay there anyway; dS^T and, where waves share rows, P^T.
+// LDS of backward_atomic.h: that of backward.h; the keys, unless they stay there anyway; dS^T, and what waves that share keys hand
+// over.
 struct AtomicLayout {
   BackwardLayout tiles;
   int keys_at;
   int score_pitch;  // bytes from key to key of [key][query]: 8 rows' pieces lie in different banks; pairs: swizzled
-  int gradients_at, gradient_bytes;  // dS^T
-  int probabilities_at, total;       // P^T, or dS^T of every second tile where no wave needs another's P^T later
+  int gradients_at, gradient_bytes;  // dS^T of two tiles; a pair's P^T is in its place first
+  int probabilities_at;              // of two pairs: P^T
+  int weights_at, total;             // and what dv takes for it where that is something else
 
   FULMEN_ALGORITHM static AtomicLayout of(const BackwardShape& s) {
     AtomicLayout l{};
     l.tiles = BackwardLayout::of(s);
     l.keys_at = s.rows_in_lds ? l.tiles.first_rows_at : l.tiles.total;
-    l.score_pitch = 2 * s.block_n + (s.pairs ? 0 : 16);
+    l.score_pitch = 2 * s.block_n + (s.dim_groups > 1 ? 0 : 16);
     l.gradients_at = l.tiles.total + (s.rows_in_lds ? 0 : s.block_m * l.tiles.first_pitch);
     l.gradient_bytes = s.block_m * l.score_pitch;
-    l.probabilities_at = l.gradients_at + l.gradient_bytes;
-    l.total = l.gradients_at + 2 * l.gradient_bytes;
+    l.probabilities_at = l.gradients_at + 2 * l.gradient_bytes;
+    l.weights_at = l.probabilities_at + l.gradient_bytes;
+    l.total = s.dim_groups == 4 ? l.weights_at + l.gradient_bytes : l.probabilities_at;
     return l;
   }
 };

@@ -1,5 +1,5 @@
-// The backward pass with atomics on NVIDIA's chips, where pairs of waves have a gradient each (backward_pairs.h): head dims above
-// 64 and up to 128, emulated.
+// The backward pass with atomics on NVIDIA's chips, emulated, where waves have a gradient each: head dims above 64, a pair of waves
+// (backward_pairs.h), and above 128, two pairs (backward_quads.h).
 #include "gpu/gpu_devices.h"
 #include "support/run_kernel.h"
 
@@ -77,6 +77,58 @@ TEST_P(BackwardPairs, WidthsAndOutputs) {
   }
 }
 
+class BackwardQuads : public BackwardPairs {};
+
+TEST_P(BackwardQuads, Shapes) {
+  Random random(7730);
+  CaseSpec s = spec_of(DType::fp16, 256, random.between(129, 200), random.between(65, 150), random);
+  s.num_heads = 2;
+  check(s, random);
+  check(spec_of(DType::bf16, 160, random.between(1, 64), random.between(1, 64), random), random);
+}
+
+TEST_P(BackwardQuads, Masks) {
+  Random random(7740);
+  CaseSpec s = spec_of(DType::bf16, 256, random.between(130, 200), random.between(130, 200), random);
+  s.causal = random.pick({Causal::bottom_right, Causal::top_left});
+  s.nan_in_masked = true;
+  check(s, random);
+
+  s = spec_of(DType::fp16, 192, random.between(65, 150), random.between(65, 150), random);
+  s.keep = true;
+  s.nan_in_masked = true;
+  s.alibi = 1;
+  s.dropout = 0.3F;
+  check(s, random);
+
+  s = spec_of(DType::bf16, 256, random.between(65, 150), random.between(65, 150), random);
+  s.window_left = random.between(0, 60);
+  s.window_right = random.between(0, 60);
+  s.softcap = 20;
+  s.nan_in_masked = true;
+  s.bias = true;
+  s.bias_dtype = DType::bf16;
+  s.gradients[3] = false;
+  check(s, random);
+}
+
+TEST_P(BackwardQuads, WidthsAndOutputs) {
+  Random random(7750);
+  CaseSpec s = spec_of(DType::fp16, 131, random.between(65, 130), random.between(65, 150), random);
+  s.head_dim_v = 43;
+  s.layout = Layout::odd_strides;
+  s.softcap = 20;
+  s.dropout = 0.3F;
+  check(s, random);
+  for (const bool dk : {true, false}) {
+    s = spec_of(DType::bf16, 256, random.between(65, 130), random.between(65, 150), random);
+    s.gradients = {true, dk, !dk, false, false};
+    check(s, random);
+  }
+}
+
+// One buffer, and two.
+INSTANTIATE_TEST_SUITE_P(On, BackwardQuads, ::testing::Values("emulated:sm_80", "emulated:sm_90"), test_name);
 // sm_86 has room for half of the keys.
 INSTANTIATE_TEST_SUITE_P(On, BackwardPairs, ::testing::Values("emulated:sm_80", "emulated:sm_86"), test_name);
 

@@ -12,16 +12,14 @@ struct TileShape {
   int max_head_dim;  // the larger of q's and v's
   int block_m, block_n, waves;
   int buffers;
-  int dim_groups;
-  bool pairs, rows_in_lds;
+  int dim_groups;  // waves that share their keys, which stay in LDS then
   int min_workgroups;
 };
 
 // The first that fits in the chip's LDS.
 constexpr std::array kShapes{
-    TileShape{64, 128, 64, 4, 2, 1, false, false, 2}, TileShape{128, 128, 64, 8, 2, 2, true, true, 1},
-    TileShape{128, 64, 64, 4, 1, 2, true, true, 1},   TileShape{256, 64, 64, 8, 2, 4, false, true, 1},
-    TileShape{256, 64, 64, 8, 1, 4, false, true, 1},
+    TileShape{64, 128, 64, 4, 2, 1, 2}, TileShape{128, 128, 64, 8, 2, 2, 1}, TileShape{128, 64, 64, 4, 1, 2, 1},
+    TileShape{256, 64, 64, 8, 2, 4, 1}, TileShape{256, 64, 64, 8, 1, 4, 1},
 };
 
 class BackwardAtomic final : public Family {
@@ -69,7 +67,7 @@ class BackwardAtomic final : public Family {
                                       .rows_in_lds = s.queries_in_lds,
                                       .first_values = (s.outputs & kGivesDk) != 0,
                                       .second_values = (s.outputs & kGivesDv) != 0,
-                                      .pairs = s.pairs})
+                                      .dim_groups = s.dim_groups})
         .total;
   }
   static Specialisation specialisation(const Problem& p, const Chip& chip) {
@@ -77,8 +75,7 @@ class BackwardAtomic final : public Family {
     for (TileShape shape : kShapes) {
       if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim) continue;
       // No wave without keys: chess boards have 64. A wave has 16 of them at least.
-      if ((shape.dim_groups == 1 || shape.pairs) && p.seqlen_k <= shape.block_m / 2 &&
-          (shape.waves > 4 || shape.block_m > 16 * shape.waves)) {
+      if (shape.dim_groups < 4 && p.seqlen_k <= shape.block_m / 2 && (shape.waves > 4 || shape.block_m > 16 * shape.waves)) {
         if (shape.waves > 4) shape.waves /= 2;
         shape.block_m /= 2;
       }
@@ -90,7 +87,7 @@ class BackwardAtomic final : public Family {
   static Specialisation of(const Problem& p, const Chip& chip, const TileShape& shape) {
     // A wave's part of the dims is whole tiles of 16. A pair's waves have one of the two tensors each, of as many dims.
     const int64_t multiple = std::max(kTarget.depth, 16 * shape.dim_groups);
-    const int64_t least = shape.pairs ? std::max(p.head_dim, p.head_dim_v) : 0;
+    const int64_t least = shape.dim_groups > 1 ? std::max(p.head_dim, p.head_dim_v) : 0;
     Specialisation s;
     s.entry = "backward_atomic.h";
     s.target = kTarget.name;
@@ -101,8 +98,7 @@ class BackwardAtomic final : public Family {
     s.workgroup = shape.waves * chip.wave_size;
     s.buffers = shape.buffers;
     s.dim_groups = shape.dim_groups;
-    s.pairs = shape.pairs;
-    s.queries_in_lds = shape.rows_in_lds;
+    s.queries_in_lds = shape.dim_groups > 1;
     s.min_workgroups = shape.min_workgroups;
     s.outputs = kGivesDq | (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0);
     s.lds_bytes = lds_bytes(s);

@@ -112,7 +112,6 @@ std::string prelude(const Specialisation& s) {
   define("QUERIES_IN_LDS", static_cast<int>(s.queries_in_lds));
   define("GOES_ON", static_cast<int>(s.goes_on));
   define("DIM_GROUPS", s.dim_groups);
-  define("PAIRS", static_cast<int>(s.pairs));
   define("VALUES_EARLY", static_cast<int>(s.values_early));
   define("MIN_WAVES", s.min_waves);
   define("MIN_WORKGROUPS", s.min_workgroups);

@@ -27,7 +27,6 @@ struct Specialisation {
   bool queries_in_lds = false;
   bool goes_on = false;
   int dim_groups = 1;
-  bool pairs = false;
   bool values_early = false;
   int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for
   int min_workgroups = 1;  // NVIDIA: workgroups a multiprocessor
