@@ -1,5 +1,5 @@
-// What backward kernels for NVIDIA share, those above all that own keys and add dq up by atomics: which rows a workgroup has, in
-// which order it takes queries, and gradients' way to memory.
+// What the kernels share that own keys, go over queries and add dq up by atomics: which keys a workgroup has, in which order it
+// takes queries, and gradients' way to memory.
 #pragma once
 
 #include "backward_tile.h"
@@ -10,23 +10,21 @@ namespace fulmen::kernels {
 // The lane's number, and not what was computed from it before: addresses need not stay in registers from one use to the next.
 FULMEN_DEVICE unsigned lane_again() { return static_cast<unsigned>(recompute(lane_id())); }
 
-// A workgroup's kBlockM rows of a head: keys of a KV head, or queries.
-struct RowBlock {
-  Int64 batch, head, row_begin;
+// A workgroup's kBlockM keys of a KV head.
+struct KeyBlock {
+  Int64 batch, kv_head, row_begin;
 
-  // A head's tiles one after the other: they share its columns, and sums, in the cache. Under a causal mask the first keys, and the
-  // last queries, have most to do: they start first, of as many heads as a third of an A100's or H100's cache holds.
-  FULMEN_DEVICE static RowBlock of(const BackwardArguments& call, Int64 id) {
-    constexpr Int64 kCacheBytes = 16 << 20, kColumnBytes = 2 * (kHeadDim + kHeadDimV) + (kAddsDq ? 4 * kHeadDim : 0);
-    const Int64 tiles = tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM);
-    const Int64 heads = kRowsAreKeys ? call.num_kv_heads : call.num_heads, all_heads = heads * call.batch;
-    const Int64 columns = kRowsAreKeys ? call.seqlen_q * call.group_size : call.seqlen_k;
-    const Int64 fit = kBand ? kCacheBytes / (columns * kColumnBytes + 1) : 1;
+  // A head's tiles one after the other: they share its queries, and sums, in the cache. Under a causal mask the first keys have
+  // most to do: they start first, of as many heads as a third of an A100's or H100's cache holds.
+  FULMEN_DEVICE static KeyBlock of(const BackwardArguments& call, Int64 id) {
+    constexpr Int64 kCacheBytes = 16 << 20, kQueryBytes = 2 * (kHeadDim + kHeadDimV) + 4 * kHeadDim;
+    const Int64 tiles = tiles_of(call.seqlen_k, kBlockM), all_heads = static_cast<Int64>(call.num_kv_heads) * call.batch;
+    const Int64 fit = kBand ? kCacheBytes / (call.seqlen_q * call.group_size * kQueryBytes + 1) : 1;
     const Int64 together = algorithm::Band::clamp(fit, 1, all_heads);
     const Int64 first_head = id / (tiles * together) * together, rest = id % (tiles * together);
     const Int64 width = all_heads - first_head < together ? all_heads - first_head : together;
-    const Int64 batch_head = first_head + rest % width, nth = rest / width;
-    return {batch_head / heads, batch_head % heads, (kRowsAreKeys || !kBand ? nth : tiles - 1 - nth) * kBlockM};
+    const Int64 batch_head = first_head + rest % width;
+    return {batch_head / call.num_kv_heads, batch_head % call.num_kv_heads, rest / width * kBlockM};
   }
 };
 

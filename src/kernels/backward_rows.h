@@ -27,6 +27,24 @@ FULMEN_DEVICE float product_of_pieces(const T* out, const T* dout, int dims) {
   return sum;
 }
 
+struct RowPlace {
+  Int64 batch, head, i;
+
+  // Divisions of 64 bits would take longer than a row's products: for numbers that need them alone.
+  FULMEN_DEVICE static RowPlace of(const BackwardArguments& call, Int64 row, Int64 rows) {
+    constexpr Int64 kMost = 0xFFFFFFFF;
+    return rows <= kMost ? divided<unsigned>(call, row) : divided<unsigned long long>(call, row);
+  }
+
+ private:
+  template <class Number>
+  FULMEN_DEVICE static RowPlace divided(const BackwardArguments& call, Int64 asked) {
+    const auto row = static_cast<Number>(asked), seqlen = static_cast<Number>(call.seqlen_q),
+               heads = static_cast<Number>(call.num_heads), head = row / seqlen;
+    return {static_cast<Int64>(head / heads), static_cast<Int64>(head % heads), static_cast<Int64>(row % seqlen)};
+  }
+};
+
 FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
   const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;
   const Int64 asked = workgroup_id() * (kWorkgroup / kLanesOfRow) + thread_id() / kLanesOfRow;
@@ -36,7 +54,7 @@ FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
     global_store(reinterpret_cast<Words<4>*>(call.query_sums + n), Words<4>{});
   }
   const Int64 row = asked < rows ? asked : rows - 1;  // all lanes meet in the exchange
-  const Int64 i = row % call.seqlen_q, head = row / call.seqlen_q % call.num_heads, batch = row / call.seqlen_q / call.num_heads;
+  const auto [batch, head, i] = RowPlace::of(call, row, rows);
   const BackwardArguments& a = sequence_of(call, batch);
   const bool there = !kVariable || i < a.seqlen_q;
   float delta =

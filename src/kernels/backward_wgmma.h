@@ -257,6 +257,33 @@ FULMEN_DEVICE void store_sums(const BackwardTask& task, const View& view, Int64 
   for (int g = 0; g < kProducts; ++g) store_rows(task, view, head, g * kTiles, dims, factor, sums[g]);
 }
 
+// A workgroup's kBlockM rows of a head.
+struct RowBlock {
+  int batch, head;
+  Int64 row_begin;
+
+  // In the order of KeyBlock; the last queries have most to do. No launch has more than 2^31 - 1 workgroups, and divisions of 64
+  // bits take long.
+  FULMEN_DEVICE static RowBlock of(const BackwardArguments& call, Int64 workgroup) {
+    const auto id = static_cast<unsigned>(workgroup),
+               tiles = static_cast<unsigned>(tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM)),
+               heads = static_cast<unsigned>(kRowsAreKeys ? call.num_kv_heads : call.num_heads),
+               all_heads = heads * static_cast<unsigned>(call.batch);
+    unsigned together = 1;
+    if constexpr (kBand) {
+      constexpr unsigned kCachedColumns = (16U << 20U) / (2 * (kHeadDim + kHeadDimV));
+      const Int64 columns = kRowsAreKeys ? call.seqlen_q * call.group_size : call.seqlen_k;
+      const unsigned fit = kCachedColumns / (static_cast<unsigned>(at_most(columns, 1 << 30)) + 1);
+      together = fit < 1 ? 1 : fit > all_heads ? all_heads : fit;
+    }
+    const unsigned first_head = id / (tiles * together) * together, rest = id % (tiles * together);
+    const unsigned width = all_heads - first_head < together ? all_heads - first_head : together;
+    const unsigned batch_head = first_head + rest % width, nth = rest / width;
+    return {static_cast<int>(batch_head / heads), static_cast<int>(batch_head % heads),
+            Int64{kRowsAreKeys || !kBand ? nth : tiles - 1 - nth} * kBlockM};
+  }
+};
+
 FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock& block) {
   const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q, row_begin = block.row_begin;
   const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;

@@ -360,10 +360,10 @@ FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, In
 }
 
 FULMEN_DEVICE void backward_wgmma_atomic(const BackwardArguments& call) {
-  const RowBlock block = RowBlock::of(call, workgroup_id());
+  const KeyBlock block = KeyBlock::of(call, workgroup_id());
   const BackwardArguments& a = sequence_of(call, block.batch);
   if (kVariable && block.row_begin >= a.seqlen_k) return;
-  gradients_of_keys(a, block.batch, block.head, block.row_begin);
+  gradients_of_keys(a, block.batch, block.kv_head, block.row_begin);
 }
 
 }  // namespace fulmen::kernels
