@@ -168,13 +168,6 @@ def backward(dtype, only):
                 out, dq, dk, dv = (torch.full_like(q, math.nan) for _ in range(4))
                 lse = torch.full((batch, heads, length, 1), math.nan, device="cuda")
                 Attention(q, k, v, out, lse=lse, causal=causal)()
-                ours = Attention(q, k, v, out, lse=lse, causal=causal, dout=dout, dq=dq, dk=dk, dv=dv)
-                ours()
-                torch.cuda.synchronize()
-                error = 0.0
-                if length <= 2048:
-                    at = (batch - 1, slice(None), heads - 1)
-                    error = worst_share((dq[at], dk[at], dv[at]), gradients(q[at], k[at], v[at], dout[at], causal=causal), name)
                 flops = 10 * 16384 * length * 2048 * (0.5 if causal else 1)
 
                 qh, kh, vh, doh = (heads_first(x) for x in (q, k, v, dout))
@@ -183,7 +176,19 @@ def backward(dtype, only):
                 def flash(q=qh, k=kh, v=vh, dout=doh, causal=causal, rest=(o, logs, cq, ck, mq, mk), random=(seed, offset)):
                     return aten._scaled_dot_product_flash_attention_backward(dout, q, k, v, *rest, 0.0, causal, *random)
 
-                beside_flash("backward", name, ours, flash, flops, error)
+                for suite, deterministic in (("backward", True), ("backward with atomics", False)):
+                    grads = dict(dq=dq, dk=dk, dv=dv)
+                    ours = Attention(q, k, v, out, lse=lse, causal=causal, dout=dout, deterministic=deterministic, **grads)
+                    for gradient in grads.values():
+                        gradient.fill_(math.nan)
+                    ours()
+                    torch.cuda.synchronize()
+                    error = 0.0
+                    if length <= 2048:
+                        at = (batch - 1, slice(None), heads - 1)
+                        wanted = gradients(q[at], k[at], v[at], dout[at], causal=causal)
+                        error = worst_share((dq[at], dk[at], dv[at]), wanted, name)
+                    beside_flash(suite, name, ours, flash, flops, error)
 
 
 def training(dtype, only):

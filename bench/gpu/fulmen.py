@@ -74,7 +74,7 @@ class Attention:
     """A plan for these tensors, by the names of the C ABI; with dout one of the backward pass. q, k, v, out, dout, dq, dk, dv:
     [batch, seqlen, head, dim], any strides; lse: [batch, head, seqlen, 1]."""
 
-    def __init__(self, q, k, v, out, *, causal=False, scale=math.nan, kernel=None, deterministic=False, **others):
+    def __init__(self, q, k, v, out, *, causal=False, scale=math.nan, kernel=None, deterministic=True, **others):
         named = {"q": q, "k": k, "v": v, "out": out, **others}
         self._keep = named
         self.tensors = Tensors(ctypes.sizeof(Tensors))

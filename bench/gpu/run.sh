@@ -36,7 +36,8 @@ np.save(f"{folder}/bias.npy", np.random.standard_normal((1, 2, queries, keys)).a
 if type -P compute-sanitizer >/dev/null && [[ ${SANITIZE:-yes} != no ]]; then
   running=()
   for tool in memcheck racecheck; do
-    for problem in "64 64 32" "64 64 128" "130 150 64" "130 150 64 --deterministic" "130 150 128" "100 80 256" "2 600 64"; do
+    for problem in "64 64 32" "64 64 128" "130 150 32" "130 150 32 --no-deterministic" "130 150 64" "130 150 64 --no-deterministic" "400 450 128" \
+      "100 80 256" "2 600 64"; do
       sanitize $tool $problem &
       running+=($!)
     done
