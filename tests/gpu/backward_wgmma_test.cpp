@@ -200,7 +200,7 @@ TEST_P(GpuBackwardWgmma, IsChosenForWideRows) {
                              {128, 70, 64, true, false},
                              {256, 64, 64, true, false},
                              {128, 64, 64, false, false},
-                             {128, 70, 32, false, false},
+                             {128, 70, 32, true, false},
                              {32, 70, 150, false, true}}) {
     for (const bool deterministic : {false, true}) {
       for (const bool all : {false, true}) {

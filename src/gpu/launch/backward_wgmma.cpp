@@ -48,11 +48,11 @@ class BackwardWgmma final : public Family {
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
   }
   double rank(const Problem& p) const override {
-    // Dims that fill half of a panel's columns, few keys, and squares of one tile are better served by narrower products.
-    constexpr int64_t kFewKeys = 32, kTile = 64, kWide = 192;
+    // Dims that fill half of a panel's columns, and squares of one tile, are better served by narrower products.
+    constexpr int64_t kTile = 64, kWide = 192;
     const int64_t dims = std::max(p.head_dim, p.head_dim_v);
     const bool square = p.seqlen_q <= kTile && p.seqlen_k <= kTile && dims <= kWide;
-    return dims <= kPanelColumns / 2 || p.seqlen_k <= kFewKeys || square ? 16 : 23;
+    return dims <= kPanelColumns / 2 || square ? 16 : 23;
   }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
     BackwardPlan plan(p, compute_units);
