@@ -221,6 +221,16 @@ TEST_P(GpuBackwardWgmma, IsChosenForWideRows) {
   }
 }
 
+TEST_P(GpuBackwardWgmma, RefusesRowsBeyond32Bits) {
+  Random random(7665);
+  Problem p = Case(spec_of(DType::bf16, 64, 70, 150, random), random).problem();
+  for (const bool many : {false, true}) {
+    if (many) p.seqlen_k = int64_t{1} << 31;
+    const std::vector<std::string> kernels = kernels_for(p, device());
+    EXPECT_EQ(std::find(kernels.begin(), kernels.end(), kernel()) == kernels.end(), many);
+  }
+}
+
 // Other chips have no such instructions; the emulator would run them there, too.
 TEST(GpuBackwardWgmmaChips, NeedsHopper) {
   if (const std::string why = why_unusable("emulated:sm_80"); !why.empty()) GTEST_SKIP() << why;

@@ -1,6 +1,7 @@
 // kernels/backward_wgmma.h: tiles of Hopper's warpgroup products, one side's rows a launch.
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "gpu/launch/backward.h"
 #include "kernels/layout.h"
@@ -9,6 +10,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kBlockN = 64;
+constexpr int64_t kMostRows = 2147483647 - kBlockN;
 
 struct TileShape {
   int block_m;  // 64 rows a warpgroup
@@ -42,6 +44,8 @@ class BackwardWgmma final : public Family {
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.dbias.present) return Support::no("it has no dbias");
+    const int64_t rows = std::max(p.seqlen_q, p.seqlen_k);
+    if (rows > kMostRows) return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
     for (const int outputs : {kGivesDq, kGivesDk, kGivesDv}) {
       if (Support support = lds_fits(specialisation(p, outputs).lds_bytes, chip); !support.yes) return support;
     }
