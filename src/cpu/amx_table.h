@@ -6,6 +6,7 @@
 #include "cpu/backward_steps.h"
 #include "cpu/isa/amx.h"
 #include "cpu/matrix_backward_task.h"
+#include "cpu/matrix_short_task.h"
 #include "cpu/matrix_task.h"
 
 namespace fulmen::cpu {
@@ -16,20 +17,28 @@ int64_t amx_scratch_floats(const Problem& problem, int block_n, int tiles) {
 }
 
 template <class Isa>
+int64_t amx_short_floats(const Problem& problem) {
+  return short_scratch(problem, Isa::kLanes, Isa::kGroup, kTile).total;
+}
+
+template <class Isa>
 int64_t amx_backward_floats(const Problem& problem, int block_n, int64_t held_keys) {
   return matrix_backward_scratch(problem, Isa::kGroup, block_n, held_keys).total;
 }
 
-// Isa: Amx or AmxFp16 over some tiles; T and dtype: the elements of its words. Short sequences take the tile task, too: on tiles
-// the products cost so little that turning bias and output matters less than them.
+// Isa: Amx or AmxFp16 over some tiles; T and dtype: the elements of its words.
 template <class Isa, class T>
 constexpr IsaTable amx_table(const char* name, DType dtype) {
-  IsaTable table{
-      .name = name, .lanes = Isa::kLanes, .block_n = 128, .scratch_floats = amx_scratch_floats<Isa>, .matrix_tiles = true};
+  IsaTable table{.name = name,
+                 .lanes = Isa::kLanes,
+                 .block_n = 128,
+                 .scratch_floats = amx_scratch_floats<Isa>,
+                 .short_floats = amx_short_floats<Isa>,
+                 .matrix_tiles = true};
   const int index = static_cast<int>(dtype);
   table.group[index] = Isa::kGroup;
   table.tile_task[index] = matrix_task<Isa, T>;
-  table.short_task[index] = matrix_task<Isa, T>;
+  table.short_task[index] = matrix_short_task<Isa, T>;
   // Backward's vectors between the products know pairs of bf16 alone.
   if constexpr (std::is_same_v<T, Bf16>) {
     table.backward[index] = backward_step<Isa, T, MatrixBackwardTask<Isa, T>>;

@@ -33,6 +33,7 @@ void attend_units(const BackwardCall& call, int64_t task, int worker, float* scr
     float* sums = call.sums == nullptr ? nullptr : call.sums + (call.unit_slots > 0 ? number : worker) * call.slot_floats;
     Task(call, unit, sums, scratch).run(run || index == begin, index + 1 < end ? &next : nullptr);
   }
+  if (call.stream_output) Isa::end_streams();  // not after each gradient: it waits until they have reached memory
 }
 
 // A query tile of dQ from the sums of the splits, in order. Tiles are counted within a sequence, then its heads, then sequences.

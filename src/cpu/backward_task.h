@@ -212,7 +212,6 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
       const int64_t stride = problem_.dq.strides[1];
       if (this->streams(dq, stride, problem_.head_dim)) {
         multiply_dq(held_key, count, final_gradient<true>(dq, stride, rows_.count, problem_.head_dim, problem_.softmax_scale));
-        Isa::end_streams();
       } else {
         multiply_dq(held_key, count, final_gradient<false>(dq, stride, rows_.count, problem_.head_dim, problem_.softmax_scale));
       }
@@ -237,7 +236,6 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
     if (this->streams(out, spec.strides[1], dim)) {
       output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count,
                                     final_gradient<true>(out, spec.strides[1], count, dim, factor));
-      Isa::end_streams();
     } else {
       output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count,
                                     final_gradient<false>(out, spec.strides[1], count, dim, factor));

@@ -60,8 +60,9 @@ struct IsaTable {
   int block_n = 0;                        // key rows of a prefill tile; 0: the usual number
   TileTaskFunction tile_task[kNumFloatTypes] = {};
   TileTaskFunction short_task[kNumFloatTypes] = {};
-  // Floats of a worker's scratch for tile_task and short_task; null: tile_scratch and short_scratch below.
+  // Floats of a worker's scratch for tile_task and for short_task; null: tile_scratch and short_scratch below.
   int64_t (*scratch_floats)(const Problem&, int block_n, int tiles) = nullptr;
+  int64_t (*short_floats)(const Problem&) = nullptr;
   void (*decode_task[kNumFloatTypes])(const ForwardCall&, const DecodeTask&, float* scratch) = {};
   void (*decode_combine[kNumFloatTypes])(const ForwardCall&, const DecodeTask&) = {};
   // One task of a step of the backward pass, for a worker.
@@ -134,9 +135,10 @@ struct ShortScratch {
   int64_t value_stride;
 };
 
-FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int group) {
+// Words of head_dim in multiples of word_tile.
+FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int group, int word_tile = 1) {
   ShortScratch s{};
-  const int64_t words = (problem.head_dim + group - 1) / group;
+  const int64_t words = round_up((problem.head_dim + group - 1) / group, word_tile);
   const int64_t planes = (problem.seqlen_k + kBlockM - 1) / kBlockM;
   s.key_plane = words * kBlockM;
   s.query_stride = round_up(words, lanes);

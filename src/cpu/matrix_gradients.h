@@ -109,7 +109,6 @@ __attribute__((noinline)) void store_key_sums(const float* sums, int64_t dim_uni
       to.end(row, d, Isa::load(sums + unit_row(row) + d / kUnitRows * dim_unit + d % kUnitRows / kTile * kTileFloats));
     }
   }
-  if constexpr (kStreams) Isa::end_streams();
 }
 
 // Rows [rows][stride] -> the gradient's.
@@ -118,7 +117,6 @@ __attribute__((noinline)) void store_query_rows(const float* from, int64_t strid
   for (int row = 0; row < to.rows; ++row) {
     for (int d = 0; d < to.dim; d += kTile) to.end(row, d, Isa::load(from + row * stride + d));
   }
-  if constexpr (kStreams) Isa::end_streams();
 }
 
 }  // namespace fulmen::cpu

@@ -56,9 +56,7 @@ class MatrixTask : private ForwardTask<Isa, T> {
 
   void run() {
     Tiles::configure();
-    fetch_next_task();
     load_queries();
-    fetch_part();
     const auto keys = call_.band.any(this->task_.row_begin, this->task_.row_end);
     const int units = static_cast<int>((this->task_.row_end - this->task_.row_begin + kUnitRows - 1) / kUnitRows);
     const int64_t chunk = static_cast<int64_t>(matrix_.chunk_blocks) * call_.block_n;
@@ -66,7 +64,6 @@ class MatrixTask : private ForwardTask<Isa, T> {
     for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end; first += chunk) {
       const int64_t end = first + chunk < keys.end ? first + chunk : keys.end;
       load_chunk(first, end);
-      fetch_part();
       this->fetch_ahead(first + chunk, keys.end, chunk, units * matrix_.chunk_blocks);
       for (int unit = 0; unit < units; ++unit) {
         for (int block = 0; first + static_cast<int64_t>(block) * call_.block_n < end; ++block)
@@ -123,11 +120,10 @@ class MatrixTask : private ForwardTask<Isa, T> {
     const int64_t row = this->task_.row_begin + static_cast<int64_t>(unit) * kUnitRows;
     const int64_t rows_left = this->task_.row_end - row;
     const int rows = rows_left < kUnitRows ? static_cast<int>(rows_left) : kUnitRows;
-    fetch(this->ahead_, this->ahead_rows_);
+    fetch_any_rows<Isa>(this->ahead_, this->ahead_rows_);
     const Piece p = this->piece(unit / kUnitsPerTile, row, rows, first, keys_of_block(first, end));
     if (p.count == 0) return;
     multiply_keys(unit, p, block);
-    fetch_part();
     // A unit whose rows all have a maximum keeps it, unless the scores leave it far behind.
     if (!keeps_offsets() || p.additive || (settled_ >> unit & 1ULL) == 0) {
       finish(unit, p);
@@ -135,41 +131,8 @@ class MatrixTask : private ForwardTask<Isa, T> {
       multiply_keys(unit, p, block);
       finish(unit, p);
     }
-    fetch_part();
     multiply_values(unit, p, block);
-    fetch_part();
     started_units_ |= 1ULL << unit;
-  }
-
-  // Short sequences that caches do not keep: what the worker's next task will read, a part of it at each step of this one.
-  void fetch_next_task() {
-    const TileTask* next = this->task_.next;
-    const bool is_short = problem_.seqlen_k > 0 && problem_.seqlen_k <= kMaxBlockN;
-    if (next == nullptr || !is_short || !call_.stream_output) return;
-    const int64_t kv_head = next->head / problem_.group_size();
-    next_[0] = rows_of(this->tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
-                       next->row_end - next->row_begin);
-    next_[1] = rows_of(this->tensors_.k, problem_.k, problem_.head_dim, *next, kv_head, 0, problem_.seqlen_k);
-    next_[2] = rows_of(this->tensors_.v, problem_.v, problem_.head_dim_v, *next, kv_head, 0, problem_.seqlen_k);
-    constexpr int kParts = 2 + 3 * kUnitsPerTile;
-    next_rows_ = (next_[0].rows + next_[1].rows + next_[2].rows + kParts - 1) / kParts;
-  }
-  RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t dim, const TileTask& task, int64_t head, int64_t first,
-                      int64_t rows) const {
-    constexpr int64_t kSize = sizeof(T);
-    return fetch_rows(element<const T>(tensor, spec, task.batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
-  }
-  FULMEN_INLINE void fetch_part() { fetch(next_, next_rows_); }
-  // `count` rows of the lists, one list after the other.
-  template <int kLists>
-  static FULMEN_INLINE void fetch(RowPrefetch (&lists)[kLists], int count) {
-    int list = 0;
-    for (int i = 0; i < count; ++i) {
-      while (lists[list].rows <= 0) {
-        if (++list == kLists) return;
-      }
-      lists[list].template any_row<Isa>();
-    }
   }
 
   float* scores() { return scratch_ + layout_.scores; }
@@ -227,8 +190,6 @@ class MatrixTask : private ForwardTask<Isa, T> {
   }
 
   MatrixScratch matrix_;
-  RowPrefetch next_[3];         // the next task's queries, keys and values
-  int next_rows_ = 0;           // of them at a step
   int word_tiles_;              // of a key or query row
   uint64_t started_units_ = 0;  // bit per unit: its output holds something
   uint64_t settled_ = 0;        // bit per unit: all its rows have a maximum

@@ -41,6 +41,18 @@ struct RowPrefetch {
   }
 };
 
+// `count` more rows of the lists, one list after the other.
+template <class Isa, int kLists>
+FULMEN_INLINE void fetch_any_rows(RowPrefetch (&lists)[kLists], int count) {
+  int list = 0;
+  for (int i = 0; i < count; ++i) {
+    while (lists[list].rows <= 0) {
+      if (++list == kLists) return;
+    }
+    lists[list].template any_row<Isa>();
+  }
+}
+
 FULMEN_INLINE RowPrefetch fetch_rows(const void* first, int64_t stride_bytes, int64_t row_bytes, int64_t rows) {
   // Where in a line the rows begin: somewhere, unless all begin as the first one does.
   const int64_t offset = stride_bytes % 64 == 0 ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(first) % 64) : 63;

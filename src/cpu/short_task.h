@@ -25,7 +25,7 @@ class ShortTask {
   static constexpr int kLanes = Isa::kLanes;
   static constexpr int kQuad = 4;  // rows whose reductions across lanes are done together
 
-  ShortTask(const ForwardCall& call, const TileTask& task, float* scratch)
+  ShortTask(const ForwardCall& call, const TileTask& task, float* scratch, const ShortScratch& layout)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
@@ -34,7 +34,7 @@ class ShortTask {
         rows_(static_cast<int>(task.row_end - task.row_begin)),
         keys_(static_cast<int>(problem_.seqlen_k)),
         planes_((keys_ + kBlockM - 1) / kBlockM),
-        layout_(short_scratch(problem_, kLanes, Isa::kGroup)),
+        layout_(layout),
         scratch_(scratch) {
     const int64_t size = sizeof(T);
     const auto out = reinterpret_cast<uintptr_t>(element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head));
@@ -57,7 +57,7 @@ class ShortTask {
     output();
   }
 
- private:
+ protected:
   int plane_keys(int plane) const {
     const int left = keys_ - plane * kBlockM;
     return left < kBlockM ? left : kBlockM;
@@ -121,18 +121,23 @@ class ShortTask {
     }
     const bool general = needs_row_scores(call_, task_.row_begin, task_.row_end, 0, keys_);
     score<BiasT>(general ? nullptr : bias, problem_.bias.strides[2]);
-    const float factor = (general || bias != nullptr ? 1.0F : problem_.softmax_scale) * algorithm::kLog2E;
+    softmax<BiasT>(general, general || bias != nullptr, [] {});
+  }
+  // are_scores: and not raw products. meanwhile: called for every four rows of exponentials.
+  template <class BiasT, class Meanwhile>
+  void softmax(bool general, bool are_scores, const Meanwhile& meanwhile) {
+    const float factor = (are_scores ? 1.0F : problem_.softmax_scale) * algorithm::kLog2E;
     for (int plane = 0; plane < planes_; ++plane) {
       if (general) adjust<BiasT>(plane);
       find_maxima(plane, factor);
     }
     for (int plane = 0; plane < planes_; ++plane) {
       if (general || problem_.lse.present) {
-        exponentials<5, 0>(plane, factor);
+        exponentials<5, 0>(plane, factor, meanwhile);
       } else if (round_up(plane_keys(plane), kLanes) == 4 * kLanes) {
-        exponentials<Isa::kExp2Degree, 4 * kLanes>(plane, factor);
+        exponentials<Isa::kExp2Degree, 4 * kLanes>(plane, factor, meanwhile);
       } else {
-        exponentials<Isa::kExp2Degree, 0>(plane, factor);
+        exponentials<Isa::kExp2Degree, 0>(plane, factor, meanwhile);
       }
     }
   }
@@ -166,10 +171,11 @@ class ShortTask {
   }
 
   // Scores -> P in place, as words, and the rows' sums. kKeys: the plane's keys where that is known, else 0.
-  template <int kDegree, int kKeys>
-  __attribute__((noinline)) void exponentials(int plane, float factor) {
+  template <int kDegree, int kKeys, class Meanwhile>
+  __attribute__((noinline)) void exponentials(int plane, float factor, const Meanwhile& meanwhile) {
     const int keys = kKeys > 0 ? kKeys : plane_keys(plane);
     for (int row = 0; row < rows_; row += kQuad) {
+      meanwhile();
       float* s = scores(plane) + row * kBlockM;
       Vec offset[kQuad], sum[kQuad];
 #pragma GCC unroll 4
@@ -232,10 +238,10 @@ class ShortTask {
       const int dim = static_cast<int>(problem_.head_dim_v);
       if (streams_) {
         multiply_values(0, FinalOutput<Isa, T, true>{out, out_stride, row_factor(), rows_, dim, ahead});
-        Isa::end_streams();
       } else {
         multiply_values(0, FinalOutput<Isa, T, false>{out, out_stride, row_factor(), rows_, dim, ahead});
       }
+      if (call_.stream_output && task_.next == nullptr) Isa::end_streams();  // it waits until all have reached memory
       return;
     }
     float* tile = scratch_ + layout_.output;
@@ -278,19 +284,20 @@ class ShortTask {
   const ForwardCall& call_;
   const Problem& problem_;
   const AttentionTensors& tensors_;
-  const TileTask& task_;
+  TileTask task_;
   int64_t kv_head_;
   int rows_;
   int keys_;
   int planes_;
   bool streams_ = false;  // the output goes past the caches
-  ShortScratch layout_;
+  const ShortScratch& layout_;
   float* scratch_;
 };
 
 template <class Isa, class T>
 void short_task(const ForwardCall& call, const TileTask& task, float* scratch) {
-  ShortTask<Isa, T>(call, task, scratch).run();
+  const ShortScratch layout = short_scratch(*call.problem, Isa::kLanes, Isa::kGroup);
+  ShortTask<Isa, T>(call, task, scratch, layout).run();
 }
 
 }  // namespace fulmen::cpu

@@ -56,9 +56,11 @@ class TileRunner final : public Runner {
     const int group = table.group[static_cast<int>(problem.dtype)];
     // The short kernel's tasks have one tile, but on matrix tiles, where they are the same as others.
     call_.tiles_per_task = short_sequence && !table.matrix_tiles ? 1 : choose_tiles_per_task(problem, table, threads_.num_threads);
-    const int64_t floats = table.scratch_floats != nullptr ? table.scratch_floats(problem, block_n, call_.tiles_per_task)
-                           : short_sequence                ? short_scratch(problem, table.lanes, group).total
-                                            : tile_scratch(problem, table.lanes, group, block_n, call_.tiles_per_task).total;
+    const int64_t floats =
+        short_sequence
+            ? (table.short_floats != nullptr ? table.short_floats(problem) : short_scratch(problem, table.lanes, group).total)
+        : table.scratch_floats != nullptr ? table.scratch_floats(problem, block_n, call_.tiles_per_task)
+                                          : tile_scratch(problem, table.lanes, group, block_n, call_.tiles_per_task).total;
     scratch_floats_ = round_up(floats, 16);
     task_rows_ = static_cast<int64_t>(call_.tiles_per_task) * kBlockM;
     blocks_ = (problem.seqlen_q + task_rows_ - 1) / task_rows_;  // 0 for no queries: then there are no tasks

@@ -145,6 +145,46 @@ TEST_F(EmulatedAmxForward, LaterScoresThatAreMuchLarger) {
   }
 }
 
+// One row of scores: queries as they lie or packed, one and two planes of keys, biases of each dtype, ends within a vector.
+TEST_F(EmulatedAmxForward, ShortSequences) {
+  Random random(10);
+  SCOPED_TRACE(test_seed());
+  for (int i = 0; i < 60; ++i) {
+    CaseSpec spec = random_spec(random);
+    spec.seqlen_q = random.pick<int64_t>({16, 64, random.between(1, 150)});
+    spec.seqlen_k = random.pick<int64_t>({64, 128, random.between(1, 128)});
+    spec.head_dim = random.pick<int64_t>({32, 64, random.between(1, 256)});
+    spec.head_dim_v = random.pick<int64_t>({spec.head_dim, random.between(1, 256)});
+    if (i % 2 == 0) {  // no masks
+      CaseSpec plain = two_heads(spec.seqlen_q, spec.seqlen_k, spec.head_dim);
+      plain.head_dim_v = spec.head_dim_v;
+      plain.layout = spec.layout;
+      plain.bias = spec.bias;
+      plain.bias_dtype = spec.bias_dtype;
+      plain.bias_broadcast = spec.bias_broadcast;
+      plain.lse = spec.lse;
+      spec = plain;
+    }
+    check(spec, random);
+  }
+}
+
+// Enough boards for outputs to go past the caches, and for the next board's rows to be fetched.
+TEST_F(EmulatedAmxForward, ManyShortSequences) {
+  Random random(11);
+  SCOPED_TRACE(test_seed());
+  CaseSpec spec;
+  spec.batch = 128;
+  spec.num_heads = spec.num_kv_heads = 8;
+  spec.seqlen_q = spec.seqlen_k = 64;
+  spec.head_dim = spec.head_dim_v = 32;
+  spec.bias = true;
+  spec.bias_dtype = DType::bf16;
+  spec.bias_broadcast = {true, false, false};
+  spec.lse = false;
+  check(spec, random);
+}
+
 TEST_F(EmulatedAmxForward, AnyFeatures) {
   Random random(2);
   SCOPED_TRACE(test_seed());
