@@ -72,17 +72,6 @@ struct Amx : Avx512Bf16 {
     const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
     return _mm512_castsi512_ps(_mm512_mask_blend_epi16(0xAAAAAAAA, low, _mm512_castps_si512(b)));
   }
-  // The halves of words (a, b) as floats.
-  static void lower_and_upper(Vec words, Vec& a, Vec& b) {
-    a = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words), 16));
-    b = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(words), _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
-  }
-  // a then b, 32 lanes -> those at even places and those at odd ones.
-  static void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
-    const __m512i places = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-    even = _mm512_permutex2var_ps(a, places, b);
-    odd = _mm512_permutex2var_ps(a, _mm512_or_si512(places, _mm512_set1_epi32(1)), b);
-  }
   static Vec ones() { return _mm512_castsi512_ps(_mm512_set1_epi32(0x3F803F80)); }  // words (1, 1)
 };
 
