@@ -197,8 +197,14 @@ class Keys {
     const Side side = Side::keys(a_, batch_, kv_head_);
     if constexpr (kCopied) {
       const auto left = static_cast<int>(row_end_ - row_begin_);
-      copy_rows<kHeadDim, kBlockM, false>(side.first + row_begin_ * side.first_stride, side.first_stride, a_.head_dim, left,
-                                          kAtomic.keys_at, [&](int row) { return row < left && alive(row_begin_ + row); });
+      const Element* const first = side.first + row_begin_ * side.first_stride;
+      // What a band attends has no holes.
+      if (kBand && !kKeepMask && alive(row_begin_) && alive(row_end_ - 1)) {
+        copy_rows<kHeadDim, kBlockM>(first, side.first_stride, a_.head_dim, left, kAtomic.keys_at);
+      } else {
+        copy_rows<kHeadDim, kBlockM, false>(first, side.first_stride, a_.head_dim, left, kAtomic.keys_at,
+                                            [&](int row) { return row < left && alive(row_begin_ + row); });
+      }
       copy_rows<kHeadDimV, kBlockM>(side.second + row_begin_ * side.second_stride, side.second_stride, a_.head_dim_v, left,
                                     kValuesAt);
       copy_commit();

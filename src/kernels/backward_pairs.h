@@ -15,19 +15,54 @@
 namespace fulmen::kernels {
 
 // A wave's sums, of dv or dk.
+constexpr int kSumTiles = kHeadDim / 8 / kDimGroups;
 struct PairRows {
-  float sum[kRowTiles][kHeadDim / 8 / kDimGroups][kElements];
+  float sum[kRowTiles][kSumTiles][kElements];
 };
 
 // What a wave does of a pair, or of two.
 struct PairScores : BackwardTask {
   using Rows = SwizzledRows<kHeadDim>;
+  using OutRows = SwizzledRows<16 * kSumTiles>;
+  static_assert(!kPairs || kWaves * kRowTiles * 16 * OutRows::kPitch <= kBuffers * kBackward.buffer_bytes,
+                "backward_pairs: outputs have room where queries were");
   bool second;
 
-  FULMEN_DEVICE void store_half(Int64 kv_head, int first_tile, const PairRows& rows) const {
+  // dk or dv, dims from first_dim on: by way of LDS, where tiles of queries were, 16 bytes a lane to memory.
+  FULMEN_DEVICE void store_half(Int64 kv_head, int first_dim, const PairRows& rows) const {
     const BackwardArguments& a = arguments;
-    if (kGivesDk && second) store_rows(*this, a.dk, kv_head, first_tile, a.head_dim, a.softmax_scale, rows.sum);
-    if (kGivesDv && !second) store_rows(*this, a.dv, kv_head, first_tile, a.head_dim_v, 1.0F, rows.sum);
+    // Apart: else the waves of a pair would have their sums in the same registers in the loop, too, by moves and spills.
+    if (second) {
+      if constexpr (kGivesDk) store_sums_to(a.dk, kv_head, first_dim, a.head_dim, a.softmax_scale, rows);
+    } else {
+      if constexpr (kGivesDv) store_sums_to(a.dv, kv_head, first_dim, a.head_dim_v, 1.0F, rows);
+    }
+  }
+  FULMEN_DEVICE void store_sums_to(const View& view, Int64 kv_head, int first_dim, int dims, float factor,
+                                   const PairRows& rows) const {
+    const unsigned lane = lane_again();
+    const int from = wave_id() * kRowTiles * 16 * OutRows::kPitch;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int d = 0; d < kSumTiles; ++d) {
+        Words<4> words;
+#pragma unroll
+        for (int w = 0; w < 4; ++w)
+          words.word[w] = pack<Element>(rows.sum[t][d][2 * w] * factor, rows.sum[t][d][2 * w + 1] * factor);
+        OutRows::leave(lane, from, 16 * t, d, words);
+      }
+    }
+    wave_barrier();
+    constexpr int kPieces = 2 * kSumTiles;
+#pragma unroll
+    for (int n = 0; n < kRowTiles * 16 * kPieces / kWaveSize; ++n) {
+      const unsigned index = lane + n * kWaveSize;
+      const int row = static_cast<int>(index / kPieces), piece = static_cast<int>(index % kPieces);
+      if (wave_row + row >= row_end) break;
+      auto* to = const_cast<Element*>(at<Element>(view, batch, wave_row + row, kv_head));
+      store_piece(to, first_dim + 8 * piece, dims, lds_load<Words<4>>(from + OutRows::place(row, 16 * piece)));
+    }
   }
   // Of the lane's columns of 16 queries log-sum-exps, or deltas.
   template <bool kSecond>
@@ -157,7 +192,7 @@ struct PairTask : PairScores {
       }
       if constexpr (kSecond ? kGivesDk : kGivesDv) {
 #pragma unroll
-        for (int d = 0; d < kHeadDim / 16; ++d) {
+        for (int d = 0; d < kSumTiles; ++d) {
           const ValueOperand values = Rows::values(lane, sums_from, f, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.sum[t][d], p[t], values);

@@ -7,7 +7,6 @@
 namespace fulmen::kernels {
 
 struct QuadTask : PairScores {
-  static constexpr int kSumTiles = kHeadDim / 32;              // of its dims
   static constexpr int kOwnTiles = kColumnTiles / 2;           // of its queries
   static constexpr bool kOtherWeights = kSoftcap || kDropout;  // dv takes others than the second waves
   static constexpr int kGroups = kWaves / 4;
@@ -19,7 +18,7 @@ struct QuadTask : PairScores {
     return {{{a, batch, band, row_begin + group * kRowTiles * 16, row_end, 0, 0}, wave < 2 * kGroups}, group, place % 2};
   }
   FULMEN_DEVICE int row() const { return group * kRowTiles * 16; }
-  FULMEN_DEVICE void store_sums(Int64 kv_head, const PairRows& rows) const { store_half(kv_head, half * kSumTiles, rows); }
+  FULMEN_DEVICE void store_sums(Int64 kv_head, const PairRows& rows) const { store_half(kv_head, half * 16 * kSumTiles, rows); }
 
   template <bool kMasked, bool kSecond>
   FULMEN_DEVICE void step(PairRows& rows, Int64 head, Int64 first_query, int buffer, int gradients_at) const {

@@ -246,15 +246,6 @@ struct ForwardTask {
       if (wave_row + row < a.seqlen_q) store_piece(out_row(a, map.batch, map.first_head, wave_row + row), dim, a.head_dim_v, piece);
     }
   }
-
- private:
-  FULMEN_DEVICE static void store_piece(Element* row, int dim, int dims, const Words<4>& piece) {
-    if constexpr (kWholeRows) {
-      if (kExactDims || dim < dims) global_store(reinterpret_cast<Words<4>*>(row + dim), piece);
-    } else {
-      store_elements(row + dim, piece, dims - dim);
-    }
-  }
 };
 
 // The producer's way over the tiles.

@@ -70,6 +70,15 @@ FULMEN_DEVICE QueryOperand lds_query_operand(int at, int pitch) { return lds_row
 FULMEN_DEVICE KeyOperand lds_key_operand(int at, int pitch) { return lds_row_operand(at, pitch); }
 #endif
 
+// 8 outputs of one row, from dim on.
+FULMEN_DEVICE void store_piece(Element* row, int dim, int dims, const Words<4>& piece) {
+  if constexpr (kWholeRows) {
+    if (kExactDims || dim < dims) global_store(reinterpret_cast<Words<4>*>(row + dim), piece);
+  } else {
+    store_elements(row + dim, piece, dims - dim);
+  }
+}
+
 // A run of kCount outputs of one row, from dim on, rounded.
 template <int kCount>
 FULMEN_DEVICE void store_run(Element* row, int dim, int dims, const float (&value)[kCount]) {
