@@ -1,15 +1,22 @@
 // The forward pass on emulated tiles.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "amx/emulated_backend.h"
 #include "reference/float_formats.h"
 #include "support/attention_case.h"
+#include "support/guarded_buffer.h"
+#include "support/run_kernel.h"
 
 namespace fulmen::testing {
 namespace {
+
+const Where kWhere{"amx_emulated"};
 
 class EmulatedAmxForward : public EmulatedAmx {
  protected:
@@ -18,26 +25,8 @@ class EmulatedAmxForward : public EmulatedAmx {
     spec.dtype = random.chance(0.5) ? DType::bf16 : DType::fp16;
     Case c(spec, random);
     if (change) change(c);
-    const Problem problem = c.problem();
-    const auto all = candidates(problem, "amx_emulated");
-    ASSERT_TRUE(all.ok());
-    int kernels = 0;
-    for (const Candidate& candidate : all.value()) {
-      if (!candidate.support.yes) continue;
-      ++kernels;
-      c.options.kernel = candidate.kernel;
-      c.options.num_threads = 2;
-      c.poison_outputs();
-      const auto made = plan(problem, "amx_emulated", c.options);
-      ASSERT_TRUE(made.ok()) << made.status().message();
-      GuardedBuffer workspace((made->workspace_bytes() + 63) / 64 * 64, GuardedBuffer::Flush::end);
-      const Status status = made->run(nullptr, c.tensors, workspace.data(), workspace.size());
-      ASSERT_TRUE(status.ok()) << status.message();
-      const VerifyReport report = verify_result(problem, c.tensors);
-      EXPECT_TRUE(report.ok) << candidate.kernel << ": " << report.message << "\n" << to_string(spec);
-      EXPECT_EQ(c.stray_writes(), "");
-    }
-    EXPECT_GT(kernels, 0) << to_string(spec);
+    c.options.num_threads = 2;
+    EXPECT_GT(expect_all_kernels_verified(c, kWhere), 0) << to_string(spec);
   }
 };
 
@@ -169,11 +158,13 @@ TEST_F(EmulatedAmxForward, ShortSequences) {
   }
 }
 
-// Enough boards for outputs to go past the caches, and for the next board's rows to be fetched.
+// Enough boards for outputs to go past the caches, all of them or those that begin a cache line, and for the next board's rows to
+// be fetched.
 TEST_F(EmulatedAmxForward, ManyShortSequences) {
   Random random(11);
   SCOPED_TRACE(test_seed());
   CaseSpec spec;
+  spec.dtype = random.pick({DType::bf16, DType::fp16});
   spec.batch = 128;
   spec.num_heads = spec.num_kv_heads = 8;
   spec.seqlen_q = spec.seqlen_k = 64;
@@ -182,7 +173,26 @@ TEST_F(EmulatedAmxForward, ManyShortSequences) {
   spec.bias_dtype = DType::bf16;
   spec.bias_broadcast = {true, false, false};
   spec.lse = false;
-  check(spec, random);
+  Case c(spec, random);
+  ASSERT_GT(expect_all_kernels_verified(c, kWhere), 0);
+  const Tensor whole_lines = c.tensors.out;
+  Tensor some_lines = whole_lines;
+  some_lines.strides[0] += 8;  // 16 bytes
+  const GuardedBuffer memory(static_cast<std::size_t>(spec.batch * some_lines.strides[0]) * 2, GuardedBuffer::Flush::start);
+  some_lines.data = memory.data();
+  for (const std::string& kernel : kernels_for(c.problem(), kWhere.device)) {
+    c.tensors.out = whole_lines;
+    c.options.num_threads = 2;
+    ASSERT_TRUE(run_kernel(c, kernel, kWhere).ok());
+    const std::vector<float> expected = c.output_values();
+    c.tensors.out = some_lines;
+    for (const int threads : {1, 3}) {
+      c.options.num_threads = threads;
+      std::memset(memory.data(), 0xFF, memory.size());
+      ASSERT_TRUE(run_kernel(c, kernel, kWhere).ok());
+      EXPECT_TRUE(c.output_values() == expected) << kernel << " on " << threads << " threads";
+    }
+  }
 }
 
 TEST_F(EmulatedAmxForward, AnyFeatures) {

@@ -71,6 +71,17 @@ def test_gradients(name, rng):
     assert_close(dv, expected.dv, "fp32", "dv")
 
 
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_gradients_are_deterministic_unless_the_caller_says_otherwise(plans, asked, rng):
+    q = arrays(rng)[0]
+    step = jax.grad(lambda x: fulmen.attention(x, x, x, deterministic=asked).sum())
+    for function in (step, jax.jit(step)):
+        jax.block_until_ready(function(q))
+        backward = [line for line in plans() if " for backward " in line]
+        assert backward
+        assert all((" nondeterministic " in line) == (asked is False) for line in backward)
+
+
 def _plain(value):
     return np.asarray(value) if isinstance(value, jax.Array) else value
 

@@ -117,18 +117,36 @@ def test_only_gradients_that_are_needed():
     assert_close(lse_alone, expected, "fp32")
 
 
-@pytest.mark.parametrize("path", ["eager", "operator"])
-def test_deterministic_algorithms_hold_for_gradients(plans, path):
+def _backward_by_hand(q, **options):
+    out, lse = fulmen.attention(q, q, q, return_lse=True, **options)
+    fulmen.attention_backward(torch.ones_like(out), q, q, q, out, lse, **options)
+
+
+def _backward_by_operator(q, **options):
+    with torch.overrides.BaseTorchFunctionMode():
+        fulmen.attention(q, q, q, **options).sum().backward()
+
+
+BACKWARD = {
+    "eager": lambda q, **options: fulmen.attention(q, q, q, **options).sum().backward(),
+    "operator": _backward_by_operator,
+    "function": lambda q, **options: torch.func.grad(lambda x: fulmen.attention(x, x, x, **options).sum())(q.detach()),
+    "by hand": lambda q, **options: _backward_by_hand(q.detach(), **options),
+}
+
+
+@pytest.mark.parametrize("path", BACKWARD)
+@pytest.mark.parametrize("asked", [None, True, False])
+@pytest.mark.parametrize("setting", [False, True])
+def test_gradients_are_deterministic_where_torch_or_the_caller_asks(plans, path, asked, setting):
     q = torch.randn(1, 4, 2, 8, requires_grad=True)
-    for deterministic in (False, True):
-        torch.use_deterministic_algorithms(deterministic)
-        try:
-            with torch.autocast("cpu", enabled=path == "operator", dtype=torch.bfloat16):
-                fulmen.attention(q, q, q).sum().backward()
-        finally:
-            torch.use_deterministic_algorithms(False)
-        forward, backward = plans()
-        assert " nondeterministic " not in forward and (" nondeterministic " in backward) != deterministic
+    torch.use_deterministic_algorithms(setting)
+    try:
+        BACKWARD[path](q, deterministic=asked)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    forward, backward = plans()
+    assert " nondeterministic " not in forward and (" nondeterministic " in backward) == (not setting and not asked)
 
 
 @pytest.mark.parametrize("asked", [None, True, False])
