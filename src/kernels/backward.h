@@ -172,6 +172,10 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
       }
     }
   }
+  if constexpr (kGivesDq) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) clear_rows_without_keys(numbers[t], rows.first_sum[t]);
+  }
   const BackwardArguments& last = again(a, row_begin);
   if constexpr (kGivesDq) task.store(last.dq, row_head, 0, last.head_dim, last.softmax_scale, rows.first_sum);
   if constexpr (kGivesDk) task.store(last.dk, row_head, 0, last.head_dim, last.softmax_scale, rows.first_sum);

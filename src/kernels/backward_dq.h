@@ -1,5 +1,6 @@
 // dq from the sums that backward_atomic.h leaves: scaled and rounded. A wave has 16 queries of a head.
 #include "backward_query_sums.h"
+#include "row_numbers.h"
 #include "tile/quads.h"
 #include "tile/rows.h"
 
@@ -14,6 +15,11 @@ FULMEN_DEVICE void backward_dq(const BackwardArguments& call) {
   const BackwardArguments& a = sequence_of(call, batch);
   const QuerySums sums = QuerySums::of(a, batch, head);
   if (tile >= sums.tiles) return;
+  bool has_keys[kRowsPerLane];
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    has_keys[slot] = RowNumbers::of(a, batch, head, 16 * tile + tile_row(slot)).has_keys();
+  }
 #pragma unroll
   for (int dim = 0; dim < kHeadDim; dim += 4 * kQuadRun) {
     float x[2][kElements];
@@ -23,6 +29,9 @@ FULMEN_DEVICE void backward_dq(const BackwardArguments& call) {
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       float run[kQuadRun];
       quad_run(x[0], x[1], slot, a.softmax_scale, run);
+      // A query without any key has no gradient, whatever its dout holds.
+#pragma unroll
+      for (int n = 0; n < kQuadRun; ++n) run[n] = has_keys[slot] ? run[n] : 0.0F;
       const Int64 i = 16 * tile + tile_row(slot);
       if (i >= a.seqlen_q) continue;
       store_run(const_cast<Element*>(at<Element>(a.dq, batch, i, head)), dim + kQuadRun * (lane_id() % 4), a.head_dim, run);

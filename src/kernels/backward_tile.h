@@ -264,6 +264,18 @@ struct BackwardTask {
   }
 };
 
+// A query without any key has no gradient, whatever its dout holds: 0 times inf is NaN.
+template <int kTiles>
+FULMEN_DEVICE void clear_rows_without_keys(const RowNumbers (&numbers)[kRowsPerLane], float (&sums)[kTiles][kElements]) {
+#pragma unroll
+  for (int d = 0; d < kTiles; ++d) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if (!numbers[row_slot(e)].has_keys()) sums[d][e] = 0;
+    }
+  }
+}
+
 // One tensor of the workgroup's rows to LDS. Rows past the end repeat the last one; what `alive` says no to becomes 0.
 template <int kDims, class Alive>
 FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,

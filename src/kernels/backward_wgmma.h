@@ -303,6 +303,10 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock&
     WarpgroupWalk walk(task, order, block.head, row_begin, attended.end, numbers);
     fetch_rows(task, block.head, row_begin, attended);
     walk.over_all(sums);
+    if constexpr (kGivesDq) {
+#pragma unroll
+      for (int g = 0; g < kFirstProducts; ++g) clear_rows_without_keys(numbers, sums.first[g][0]);
+    }
   }
   if constexpr (kGivesDq) store_sums(task, a.dq, block.head, a.head_dim, a.softmax_scale, sums.first);
   if constexpr (kGivesDk) store_sums(task, a.dk, block.head, a.head_dim, a.softmax_scale, sums.first);

@@ -18,6 +18,7 @@ struct RowNumbers {
     return from(global_load(first_of(a, batch, head) + i));
   }
   FULMEN_DEVICE static RowNumbers from(const Words<2>& words) { return {bits_float(words.word[0]), bits_float(words.word[1])}; }
+  FULMEN_DEVICE bool has_keys() const { return offset != kInfinity; }
   FULMEN_DEVICE Words<2> words() const { return {{float_bits(offset), float_bits(delta)}}; }
 };
 

@@ -16,6 +16,11 @@ CaseSpec spec_of(DType dtype, int64_t head_dim, Random& random) {
   return s;
 }
 
+TEST_P(GpuBackward, QueriesWithoutKeysHaveNoGradient) {
+  Random random(7505);
+  for (const DType dtype : {DType::bf16, DType::fp32}) expect_no_gradient_without_keys(spec_of(dtype, 64, random), random);
+}
+
 TEST_P(GpuBackward, Features) {
   Random random(7500);
   const auto check = [&](const CaseSpec& s) { EXPECT_GT(expect_all_verified(s, random), 0); };

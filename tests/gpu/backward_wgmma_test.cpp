@@ -105,7 +105,7 @@ TEST_P(GpuBackwardWgmma, Features) {
 // Tiles that only one warpgroup's keys attend, and several heads of queries for a head of keys.
 TEST_P(GpuBackwardWgmma, BandsThatHalfOfTheKeysMiss) {
   Random random(7650);
-  for (const int64_t dim : {64, 128}) {
+  for (const int64_t dim : {64, 128, 256}) {
     CaseSpec s = spec_of(DType::bf16, dim, 200, 256, random);
     s.num_heads = 2;
     s.window_left = random.between(0, 20);
@@ -129,6 +129,11 @@ TEST_P(GpuBackwardWgmma, SequencesOfDifferentLengths) {
   s.packed_q = s.packed_k = true;
   s.dropout = 0.2F;
   check(s, random);
+}
+
+TEST_P(GpuBackwardWgmma, QueriesWithoutKeysHaveNoGradient) {
+  Random random(7675);
+  for (const int64_t dim : {64, 256}) expect_no_gradient_without_keys(spec_of(DType::bf16, dim, 1, 1, random), random);
 }
 
 TEST_P(GpuBackwardWgmma, AnyFeatures) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "support/run_kernel.h"
 
@@ -39,6 +40,40 @@ uint64_t GpuTest::own_stream(uint64_t stream) {
 int GpuTest::expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift) {
   Case c(spec, random);
   return expect_all_kernels_verified(c, {device(), shift});
+}
+
+void GpuTest::expect_no_gradient_without_keys(CaseSpec spec, Random& random) {
+  spec.seqlen_q = 150;
+  spec.seqlen_k = 100;
+  spec.causal = Causal::bottom_right;
+  spec.bias_dtype = DType::fp32;
+  spec.bias_broadcast = {};
+  spec.gradients[3] = false;
+  for (const bool by_bias : {false, true}) {
+    spec.bias = by_bias;
+    Case c(spec, random);
+    const int64_t query = by_bias ? 140 : 3;
+    for (int64_t h = 0; h < spec.num_heads; ++h) {
+      for (int64_t j = 0; by_bias && j < spec.seqlen_k; ++j) Case::set(c.tensors.bias, {0, h, query, j}, -HUGE_VALF);
+      Case::set(c.tensors.lse, {0, h, query, 0}, -HUGE_VALF);
+      for (int64_t d = 0; d < spec.head_dim_v; ++d) {
+        Case::set(c.tensors.out, {0, query, h, d}, 0);
+        Case::set(c.tensors.dout, {0, query, h, d}, d % 2 == 0 ? NAN : HUGE_VALF);
+      }
+    }
+    for (const std::string& kernel : kernels_for(c.problem(), device())) {
+      const Status status = run_kernel(c, kernel, Where{device()});
+      ASSERT_TRUE(status.ok()) << status.message();
+      int wrong = 0;
+      for (int64_t h = 0; h < spec.num_heads; ++h) {
+        for (int64_t d = 0; d < spec.head_dim; ++d) {
+          if (Case::get(c.tensors.dq, {0, query, h, d}) != 0) ++wrong;
+          if (!std::isfinite(Case::get(c.tensors.dq, {0, query - 1, h, d}))) ++wrong;
+        }
+      }
+      EXPECT_EQ(wrong, 0) << kernel << (by_bias ? ", by bias" : "");
+    }
+  }
 }
 
 std::vector<std::string> hopper_devices() {

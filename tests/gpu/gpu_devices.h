@@ -29,6 +29,9 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   static uint64_t own_stream(uint64_t stream);
   // Runs each kernel that supports the case; how many there were. shift: see Where.
   static int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0);
+  // A query whose LSE is -inf has a dq of 0 from every kernel, whatever its dout holds; that may reach dk and dv alone. Such
+  // queries there are by a causal mask, and one by its bias; the lengths are this function's.
+  static void expect_no_gradient_without_keys(CaseSpec spec, Random& random);
 };
 
 // The emulated chip with warpgroup products, and the machine's NVIDIA GPU.
