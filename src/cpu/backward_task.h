@@ -45,7 +45,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   }
 
  private:
-  using Base::at, Base::clear, Base::store_scaled;
+  using Base::at, Base::clear;
   using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_, Base::head_, Base::ahead_;
   using Packed = typename PackedElement<(Isa::kGroup > 1), T>::Type;
 
@@ -82,6 +82,16 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
     if (problem_.dv.present) {
       store_scaled(at(layout_.dv), layout_.value_stride, static_cast<int>(held_.count), problem_.head_dim_v, 1.0F,
                    element<T>(tensors_.dv, problem_.dv, unit_.batch, held_.first, unit_.kv_head), problem_.dv.strides[1]);
+    }
+  }
+
+  // [rows][stride] -> out, times the factor, rounded.
+  static void store_scaled(const float* from, int64_t stride, int rows, int64_t dim, float factor, T* out, int64_t out_stride) {
+    for (int row = 0; row < rows; row += kBlockM) {
+      float factors[kBlockM];
+      for (float& f : factors) f = factor;
+      store_output<Isa>(from + row * stride, stride, factors, rows - row < kBlockM ? rows - row : kBlockM, dim,
+                        out + row * out_stride, out_stride);
     }
   }
 
@@ -151,9 +161,8 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
 
   // A tile of keys.
   void attend(int64_t key, int count) {
-    const bool additive = this->is_additive(rows_, key, count);
     const int64_t held_key = key - held_.first;
-    this->build_tiles(rows_, key, count, false, at(layout_.additive), at(layout_.dropout));
+    const bool additive = this->build_tiles(rows_, key, count, false, at(layout_.additive), at(layout_.dropout));
     if (problem_.softcap > 0.0F) {
       score<ScoreKind::softcap>(held_key, count);
       problem_.dropout > 0 ? score_gradients<true, true>(held_key, count) : score_gradients<true, false>(held_key, count);

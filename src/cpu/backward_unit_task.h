@@ -174,9 +174,10 @@ class BackwardUnitTask {
     return is_partial(rows, key, count) || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F;
   }
   static bool is_partial(const Rows& rows, int64_t key, int count) { return rows.all.begin > key || rows.all.end < key + count; }
-  // The tiles [count][kBlockM] that scores meet. all_columns: those without a query become 0.
-  void build_tiles(const Rows& rows, int64_t key, int count, bool all_columns, float* additive, float* dropout) const {
-    if (is_additive(rows, key, count) || problem_.softcap > 0.0F) {
+  // The tiles [count][kBlockM] that scores meet; is_additive() of them. all_columns: those without a query become 0.
+  bool build_tiles(const Rows& rows, int64_t key, int count, bool all_columns, float* additive, float* dropout) const {
+    const bool adds = is_additive(rows, key, count);
+    if (adds || problem_.softcap > 0.0F) {
       if (all_columns) clear(additive, static_cast<int64_t>(count) * kBlockM);
       additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_,
                          {unit_.batch, head_, rows.first, rows.count, key, count, is_partial(rows, key, count)}, additive);
@@ -185,6 +186,7 @@ class BackwardUnitTask {
       if (all_columns) clear(dropout, static_cast<int64_t>(count) * kBlockM);
       head_dropout_tile<Isa>(problem_, tensors_, unit_.batch, head_, rows.first, rows.count, key, count, dropout);
     }
+    return adds;
   }
 
   static void clear(float* x, int64_t floats) {
@@ -235,16 +237,6 @@ class BackwardUnitTask {
   }
 
   bool short_unit() const { return problem_.seqlen_q <= kBlockM && problem_.seqlen_k <= kMaxBlockN; }
-
-  // [rows][stride] -> out, times the factor, rounded.
-  static void store_scaled(const float* from, int64_t stride, int rows, int64_t dim, float factor, T* out, int64_t out_stride) {
-    for (int row = 0; row < rows; row += kBlockM) {
-      float factors[kBlockM];
-      for (float& f : factors) f = factor;
-      store_output<Isa>(from + row * stride, stride, factors, rows - row < kBlockM ? rows - row : kBlockM, dim,
-                        out + row * out_stride, out_stride);
-    }
-  }
 
   const BackwardCall& call_;
   const Problem& problem_;

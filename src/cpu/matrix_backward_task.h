@@ -264,8 +264,8 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
     PassTile& pass = pass_[tile];
     const int64_t held_key = key - held_.first;
     // The vectors go over columns without a query, too.
-    this->build_tiles(pass.rows, key, count, pass.rows.count < kBlockM, at(layout_.additive), at(layout_.dropout));
-    const bool additive = this->is_additive(pass.rows, key, count);
+    const bool additive =
+        this->build_tiles(pass.rows, key, count, pass.rows.count < kBlockM, at(layout_.additive), at(layout_.dropout));
     for (int i = 0; i < pass.units; ++i) {
       const int unit = tile * kUnitsPerTile + i;
       for (int first = 0; first < count; first += kScoreKeys) {
