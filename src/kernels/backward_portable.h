@@ -106,10 +106,13 @@ FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, Int64
     for (int c = 0; c < kColumns; ++c) {
       const Int64 row = rows.first + lane_row() + kSide * r, column = columns.first + lane_column() + kSide * c;
       const Int64 i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
-      const RowNumbers numbers = RowNumbers::of(a, batch, head, i);
-      const bool attended = i < a.seqlen_q && in_band(a, i, j) && numbers.has_keys();
+      bool attended = i < a.seqlen_q && in_band(a, i, j);
+      // A query without any key has no gradient, whatever its dout holds, which may reach dk and dv alone.
+      if constexpr (!kRowsAreKeys) attended = attended && RowNumbers::of(a, batch, head, i).has_keys();
       const ScoreInputs inputs = ScoreInputs::of(a, batch, head, attended ? i : 0, attended ? j : 0);
-      what(r, c, score_gradient(a, inputs, numbers, dot[r][c], dprobability[r][c], attended, [&] { return dropout.keeps(i, j); }));
+      what(r, c, score_gradient(a, inputs, RowNumbers::of(a, batch, head, i), dot[r][c], dprobability[r][c], attended, [&] {
+             return dropout.keeps(i, j);
+           }));
     }
   }
 }
