@@ -9,8 +9,10 @@
 namespace fulmen::cpu {
 
 // The instructions. They are written as assembly because a tile's number is part of its name, and because g++ 12's intrinsic for
-// the configuration tells the optimiser of 8 of its 64 bytes only.
-struct AmxInstructions {
+// the configuration tells the optimiser of 8 of its 64 bytes only. Instructions: whose they are, so that each instruction set's
+// object has a constant of its own.
+template <class Instructions>
+struct AmxTiles {
   // The thread's tiles: 16 rows of 64 bytes each.
   static void configure() {
     struct alignas(64) Configuration {
@@ -37,6 +39,9 @@ struct AmxInstructions {
   static void store(float* p, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride * 4), "i"(kTile) : "memory");
   }
+};
+
+struct AmxInstructions : AmxTiles<AmxInstructions> {
   // c[i][j] += sum over words w of the pair products a[i][w] . b[w][j].
   template <int kC, int kA, int kB>
   static void dot() {
@@ -45,7 +50,7 @@ struct AmxInstructions {
 };
 
 // The same with the products of AMX-FP16.
-struct AmxFp16Instructions : AmxInstructions {
+struct AmxFp16Instructions : AmxTiles<AmxFp16Instructions> {
   template <int kC, int kA, int kB>
   static void dot() {
     asm volatile("tdpfp16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
