@@ -9,9 +9,9 @@
 namespace fulmen::cpu {
 
 // The instructions. They are written as assembly because a tile's number is part of its name, and because g++ 12's intrinsic for
-// the configuration tells the optimiser of 8 of its 64 bytes only. Instructions: whose they are, so that each instruction set's
-// object has a constant of its own.
-template <class Instructions>
+// the configuration tells the optimiser of 8 of its 64 bytes only. Element: so that each instruction set's object has a constant of
+// its own.
+template <class Element>
 struct AmxTiles {
   // The thread's tiles: 16 rows of 64 bytes each.
   static void configure() {
@@ -41,7 +41,7 @@ struct AmxTiles {
   }
 };
 
-struct AmxInstructions : AmxTiles<AmxInstructions> {
+struct AmxInstructions : AmxTiles<Bf16> {
   // c[i][j] += sum over words w of the pair products a[i][w] . b[w][j].
   template <int kC, int kA, int kB>
   static void dot() {
@@ -50,7 +50,7 @@ struct AmxInstructions : AmxTiles<AmxInstructions> {
 };
 
 // The same with the products of AMX-FP16.
-struct AmxFp16Instructions : AmxTiles<AmxFp16Instructions> {
+struct AmxFp16Instructions : AmxTiles<Fp16> {
   template <int kC, int kA, int kB>
   static void dot() {
     asm volatile("tdpfp16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
