@@ -24,8 +24,9 @@ struct EmulatedTiles {
     std::memset(&usable().tile[kTile], 0, sizeof(Tile));
   }
   template <int kTile>
-  static void load(const float* p, int64_t stride) {
-    for (int row = 0; row < 16; ++row) std::memcpy(usable().tile[kTile].word[row], p + row * stride, 64);
+  static void load(const void* p, int64_t stride) {  // words that may begin at any element
+    for (int row = 0; row < 16; ++row)
+      std::memcpy(usable().tile[kTile].word[row], static_cast<const char*>(p) + row * stride * 4, 64);
   }
   template <int kTile>
   static void store(float* p, int64_t stride) {
