@@ -133,9 +133,8 @@ class Framework(NamedTuple):
     to_host: Callable[[Array], Array]  # what the reference can read
     from_host: Callable[[np.ndarray, Array], Array]  # a NumPy array as one like the second
     append_kv: Callable[..., tuple[Array | None, ...]] | None = None  # None is fulmen._core's
-    settled: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda scalars: (
-        scalars
-    )  # a backward pass's, by the framework's settings
+    # A backward pass's scalars, where the caller said nothing as the framework is set.
+    settled: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda scalars: scalars
 
 
 # By the type of q; None where memory is all.
