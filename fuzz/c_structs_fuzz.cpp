@@ -192,9 +192,14 @@ void fill(Bytes& in, const fulmen_tensor& t, std::size_t count) {
   }
 }
 
-// Memory for each tensor; false where that is too much.
-bool give(Bytes& in, fulmen_tensors& t, Memory& memory) {
+// Memory for each tensor; false where that is too much. What only the backward pass reads, the forward pass has neither checked nor
+// looks at: it stays as it was bent.
+bool give(Bytes& in, fulmen_tensors& t, bool backward, Memory& memory) {
+  constexpr fulmen_tensor fulmen_tensors::* kBackwardOnly[] = {
+      &fulmen_tensors::dout, &fulmen_tensors::dlse,  &fulmen_tensors::dq,    &fulmen_tensors::dk,
+      &fulmen_tensors::dv,   &fulmen_tensors::dbias, &fulmen_tensors::dsinks};
   for (const auto& [member, unused] : kTensorPairs) {
+    if (!backward && std::find(std::begin(kBackwardOnly), std::end(kBackwardOnly), member) != std::end(kBackwardOnly)) continue;
     fulmen_tensor& tensor = t.*member;
     const std::size_t count = elements(tensor);
     if (count * size_of(tensor.dtype) > kMostBytes) return false;
@@ -221,7 +226,7 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
   const int64_t pages = std::max<int64_t>(t.block_table.shape[3], 1);
   if (t.k.shape[1] > kMostKeys / pages || o.max_seqlen_k > kMostKeys) return;
   Memory memory;
-  if (!(info.flops <= kMostFlops) || t.struct_size != sizeof t || !give(in, t, memory)) return;
+  if (!(info.flops <= kMostFlops) || t.struct_size != sizeof t || !give(in, t, backward, memory)) return;
   if (backward) {  // lse and out are to be those of the inputs
     fulmen_options forward = o;
     forward.kernel = nullptr;
