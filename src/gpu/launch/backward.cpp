@@ -158,7 +158,6 @@ class Backward final : public Family {
     s.outputs = outputs;
     s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);
-    s.sinks = false;  // they are in the log-sum-exp
     return s;
   }
   const Target& target_;

@@ -16,7 +16,7 @@ class BackwardPlan {
   // dq (rows are queries), or dk, dv or both (rows are keys), by the kernel that `s` describes.
   void add_rows(Specialisation s, int outputs);
   // dq, and dk, dv or both, by one kernel whose atomics add to sums for dq.
-  void add_with_atomics(Specialisation s, int outputs);
+  void add_with_atomics(const Specialisation& s);
   // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its parts; dsinks.
   void add_bias(Specialisation s, int outputs);
   void add_sinks(const Specialisation& products);
@@ -31,6 +31,24 @@ class BackwardPlan {
   int compute_units_;
   LaunchPlan plan_;
 };
+
+// A family of one kernel that gives dk, dv or both and adds dq to sums in memory by atomics.
+class AtomicFamily : public Family {
+ public:
+  Pass pass() const noexcept override { return Pass::backward; }
+  bool dropout() const noexcept override { return true; }
+  bool deterministic() const noexcept override { return false; }
+  bool variable_lengths() const noexcept override { return true; }
+  Support supports(const Problem& problem, const Chip& chip) const override;
+  LaunchPlan plan(const Problem& problem, const Chip& chip, int compute_units) const override;
+
+ private:
+  // The kernel; only of problems whose gradients are such.
+  virtual Specialisation specialisation(const Problem& problem, const Chip& chip) const = 0;
+};
+
+// Which of dq, dk and dv a problem asks for: Specialisation::outputs.
+int outputs_of(const Problem& problem);
 
 // kernels/backward_portable.h for a problem.
 Specialisation portable_backward_kernel(const Problem& problem);

@@ -22,36 +22,14 @@ constexpr std::array kShapes{
     TileShape{256, 64, 64, 8, 2, 4, 1}, TileShape{256, 64, 64, 8, 1, 4, 1},
 };
 
-class BackwardAtomic final : public Family {
+class BackwardAtomic final : public AtomicFamily {
  public:
   std::string_view name() const noexcept override { return "backward_atomic"; }
   std::string_view target() const noexcept override { return kTarget.name; }
-  Pass pass() const noexcept override { return Pass::backward; }
-  bool dropout() const noexcept override { return true; }
-  bool deterministic() const noexcept override { return false; }
-  bool variable_lengths() const noexcept override { return true; }
-  Support supports(const Problem& p, const Chip& chip) const override {
-    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (p.dbias.present) return Support::no("it has no dbias");
-    if (!p.dq.present || !(p.dk.present || p.dv.present)) {
-      return Support::no("dq alone, and dk and dv without it, need no atomics");
-    }
-    const Specialisation s = specialisation(p, chip);
-    if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
-  }
   double rank(const Problem& p) const override {
     // One tile of keys: sums in memory would save nothing.
     constexpr int64_t kFewKeys = 64;
     return p.seqlen_k <= kFewKeys ? 18 : 22;
-  }
-  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    const Specialisation s = specialisation(p, chip);
-    BackwardPlan plan(p, compute_units);
-    plan.add_row_numbers(s);
-    plan.add_with_atomics(s, s.outputs);
-    plan.add_sinks(s);
-    return plan.take();
   }
 
  private:
@@ -70,7 +48,7 @@ class BackwardAtomic final : public Family {
                                       .dim_groups = s.dim_groups})
         .total;
   }
-  static Specialisation specialisation(const Problem& p, const Chip& chip) {
+  Specialisation specialisation(const Problem& p, const Chip& chip) const override {
     Specialisation s;
     for (TileShape shape : kShapes) {
       if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim) continue;
@@ -100,10 +78,9 @@ class BackwardAtomic final : public Family {
     s.dim_groups = shape.dim_groups;
     s.queries_in_lds = shape.dim_groups > 1;
     s.min_workgroups = shape.min_workgroups;
-    s.outputs = kGivesDq | (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0);
+    s.outputs = outputs_of(p);
     s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);
-    s.sinks = false;  // they are in the log-sum-exp
     return s;
   }
 };

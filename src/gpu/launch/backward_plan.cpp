@@ -53,9 +53,8 @@ void BackwardPlan::add_rows(Specialisation s, int outputs) {
   plan_.launches.push_back({s, tiles * p_.batch * (rows_are_keys ? p_.num_kv_heads : p_.num_heads)});
 }
 
-void BackwardPlan::add_with_atomics(Specialisation s, int outputs) {
+void BackwardPlan::add_with_atomics(const Specialisation& s) {
   constexpr int kSumRows = 16;  // of a tile of sums: kernels/backward_query_sums.h
-  s.outputs = outputs;
   plan_.launches.push_back({s, tiles_of(p_.seqlen_k, s.block_m) * p_.batch * p_.num_kv_heads});
   // Packed sequences begin with tiles of their own.
   const int64_t tiles = p_.packed_q() ? p_.total_q / kSumRows + p_.batch : p_.batch * tiles_of(p_.seqlen_q, kSumRows);
@@ -113,6 +112,27 @@ void BackwardPlan::add_sinks(const Specialisation& products) {
   s.block_m = s.block_n = 16;
   s.lds_bytes = static_cast<int>(sizeof(float)) * kSinkLanes;
   plan_.launches.push_back({s, p_.num_heads});
+}
+
+int outputs_of(const Problem& p) {
+  return (p.dq.present ? kGivesDq : 0) | (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0);
+}
+
+Support AtomicFamily::supports(const Problem& p, const Chip& chip) const {
+  if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+  if (p.dbias.present) return Support::no("it has no dbias");
+  if (!p.dq.present || !(p.dk.present || p.dv.present)) return Support::no("dq alone, and dk and dv without it, need no atomics");
+  if (Support support = lds_fits(specialisation(p, chip).lds_bytes, chip); !support.yes) return support;
+  return grid_fits(tiles_of(std::max(p.seqlen_q, p.seqlen_k), 16) * p.batch * p.num_heads);
+}
+
+LaunchPlan AtomicFamily::plan(const Problem& p, const Chip& chip, int compute_units) const {
+  const Specialisation s = specialisation(p, chip);
+  BackwardPlan plan(p, compute_units);
+  plan.add_row_numbers(s);
+  plan.add_with_atomics(s);
+  plan.add_sinks(s);
+  return plan.take();
 }
 
 }  // namespace fulmen::gpu

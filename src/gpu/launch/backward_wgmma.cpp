@@ -100,7 +100,6 @@ class BackwardWgmma final : public Family {
     s.head_dim_v = dims(p.head_dim_v);
     s.block_n = kBlockN;
     specialise_for(p, s);
-    s.sinks = false;  // they are in the log-sum-exp
     const TileShape& shape = shape_for(p, s);
     s.block_m = shape.block_m;
     s.workgroup = 2 * shape.block_m;  // four waves have 64 rows

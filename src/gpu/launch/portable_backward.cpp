@@ -42,7 +42,6 @@ Specialisation portable_backward_kernel(const Problem& p) {
   // Two chunks, rows one longer than a tile, P and dS.
   s.lds_bytes = 4 * ((2 * kChunk + 1) * (kBlock + 1) + 2 * kBlock * (kBlock + 1));
   specialise_for(p, s);
-  s.sinks = false;                                                     // they are in the log-sum-exp
   s.whole_rows = s.exact_dims = s.whole_bias = s.plain_scale = false;  // nothing depends on them
   return s;
 }

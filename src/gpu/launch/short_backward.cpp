@@ -126,13 +126,11 @@ class ShortBackward final : public Family {
     s.workgroup = s.block_m / 16 * chip.wave_size;
     s.buffers = shape.buffers;
     s.min_workgroups = shape.min_workgroups;
-    s.outputs = (p.dq.present ? kGivesDq : 0) | (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0) |
-                (p.dbias.present ? kGivesDbias : 0);
+    s.outputs = outputs_of(p) | (p.dbias.present ? kGivesDbias : 0);
     specialise_for(p, s);
     s.whole_tiles = p.seqlen_q == s.block_m && p.seqlen_k == s.block_n && !s.band;
     s.batch_bias = p.bias.present && p.bias.strides[0] != 0;
     s.batch_dbias = p.dbias.present && p.dbias.strides[0] != 0;
-    s.sinks = false;  // they are in the log-sum-exp
     s.lds_bytes = lds_bytes(s);
     if (s.lds_bytes > chip.lds_bytes && s.buffers == 2) {
       s.buffers = 1;

@@ -81,7 +81,7 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.keep_mask = p.keep_mask.present;
   s.alibi = p.alibi_slopes.present;
   s.softcap = p.softcap > 0;
-  s.sinks = p.sinks.present;
+  s.sinks = p.sinks.present && p.pass == Pass::forward;  // the backward pass has them in the log-sum-exp
   s.backward = p.pass == Pass::backward;
   s.dropout = p.dropout > 0;
   s.band = p.window_left >= 0 || p.window_right >= 0;
