@@ -120,6 +120,7 @@ Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments, Grid
 
 Status verify(const VerifyArguments& arguments) {
   const std::string device = arguments.device.empty() ? default_device() : arguments.device;
+  if (Status status = check_kernel(device, arguments.kernel); !status.ok()) return status;
   const bool emulated = is_emulated(device);
   const GridSize size = arguments.grid == "full" ? GridSize::full : emulated ? GridSize::emulated : GridSize::quick;
   const Result<std::vector<GridCase>> cases = chosen_grid(arguments, size);
@@ -133,7 +134,6 @@ Status verify(const VerifyArguments& arguments) {
   NormalPool pool(seed);
   Tallies tallies;
   std::size_t failures = 0;
-  bool kernel_exists = arguments.kernel.empty();
   for (std::size_t i = 0; i < cases.value().size(); ++i) {
     const GridCase& grid_case = cases.value()[i];
     progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), to_string(grid_case)));
@@ -145,7 +145,6 @@ Status verify(const VerifyArguments& arguments) {
     const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(device, data.tensors);
     if (!there.ok()) return there.status();
     for (const Candidate& candidate : found.value()) {
-      kernel_exists = kernel_exists || candidate.kernel == arguments.kernel;
       const bool asked_for = arguments.kernel.empty() || candidate.kernel == arguments.kernel;
       if (!asked_for || !candidate.support.yes) continue;
       const VerifyReport report = run_kernel(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads);
@@ -154,10 +153,6 @@ Status verify(const VerifyArguments& arguments) {
       if (++failures <= kShownFailures) {
         progress.line(fmt::format("FAILED {} {}: {}", candidate.kernel, to_string(grid_case), report.message));
       }
-    }
-    if (!kernel_exists) {
-      return {StatusCode::invalid_argument,
-              fmt::format("--kernel {}: {} has no kernel of that name, see `fulmen devices`", arguments.kernel, device)};
     }
   }
   if (tallies.empty()) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 
@@ -185,6 +186,14 @@ Result<DType> parse_dtype(const std::string& name) {
     if (name == to_string(dtype)) return dtype;
   }
   return invalid(fmt::format("--dtype {}: fp32, fp16 and bf16 are accepted", name));
+}
+
+Status check_kernel(const std::string& device, const std::string& kernel) {
+  const auto backend = backend_of(device);
+  if (kernel.empty() || backend == nullptr) return {};
+  const std::vector<const Kernel*>& kernels = backend->kernels();
+  if (std::any_of(kernels.begin(), kernels.end(), [&](const Kernel* known) { return known->name() == kernel; })) return {};
+  return invalid(fmt::format("--kernel {}: {} has no kernel of that name, see `fulmen devices`", kernel, device));
 }
 
 std::string device_of(const ProblemArguments& arguments) { return arguments.device.empty() ? default_device() : arguments.device; }

@@ -205,6 +205,9 @@ TEST_F(BadInputTest, Subcommands) {
   expect_one_sentence(fulmen({"bench", "--suite", "chess"}), "--suite");
   expect_one_sentence(fulmen({"bench", "--dtype", "fp8"}), "--dtype");
   expect_one_sentence(fulmen({"bench", "--json", "missing/b.json"}), "missing/b.json");
+  const Outcome misnamed = fulmen({"bench", "--kernel", "cpu.prefill.abacus"});
+  expect_one_sentence(misnamed, "--kernel cpu.prefill.abacus: cpu has no kernel of that name");
+  EXPECT_EQ(misnamed.out, "") << "nothing is measured first";
   EXPECT_EQ(fulmen({"--help"}).exit_code, 0);
   EXPECT_EQ(fulmen({"run", "--help"}).exit_code, 0);
   EXPECT_EQ(fulmen({"--version"}).out.rfind("fulmen ", 0), 0U);

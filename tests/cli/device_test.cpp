@@ -101,6 +101,24 @@ TEST_F(DeviceTest, TrainingBenchVerifiesBothPasses) {
   EXPECT_TRUE(bias) << "boards have a gradient of their bias";
 }
 
+// Kernels that add by atomics only where the caller lets gradients differ from run to run.
+TEST_F(DeviceTest, TrainingBenchWithAtomicsWhereAsked) {
+  std::vector<std::string> arguments{
+      "bench",  "--suite", "training", "--dtype", "fp16", "--device", "emulated:sm_80", "--kernel", "emulated.backward_atomic.sm80",
+      "--json", "b.json"};
+  const Outcome refused = fulmen(arguments);
+  EXPECT_NE(refused.out.find("options.deterministic = false allows it"), std::string::npos) << refused.out << refused.err;
+  arguments.emplace_back("--no-deterministic");
+  const Outcome outcome = fulmen(arguments);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  bool by_atomics = false;
+  for (const nlohmann::json& row : nlohmann::json::parse(read_text(path("b.json")))) {
+    by_atomics = by_atomics || row["backward_kernel"] == "emulated.backward_atomic.sm80";
+    EXPECT_EQ(row["verified"], true) << row;
+  }
+  EXPECT_TRUE(by_atomics);
+}
+
 TEST_F(DeviceTest, ExplainNamesKernelsOfTheDevice) {
   const Outcome outcome =
       fulmen({"explain", "--device", kDevice, "--dtype", "bf16", "--seqlen-q", "500", "--heads", "4", "--head-dim", "64"});

@@ -250,6 +250,16 @@ def test_errors(rng, name):
         call(q, k, v)
 
 
+def test_numpy_booleans_are_booleans(rng):
+    q, k, v = qkv(rng)
+    yes, no = np.bool_(True), np.bool_(False)
+    out, lse = fulmen.attention(q, k, v, causal=yes, deterministic=yes, verify=no, return_lse=yes)
+    expected, expected_lse = fulmen.attention(q, k, v, causal=True, return_lse=True)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(lse, expected_lse)
+    np.testing.assert_array_equal(fulmen.attention(q, k, v, causal=no), fulmen.attention(q, k, v))
+
+
 def test_every_argument_of_the_signature_is_known(rng, plans):
     q, k, v = qkv(rng)
     parameters = inspect.signature(fulmen.attention).parameters

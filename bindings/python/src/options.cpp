@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "call.h"
 
@@ -35,9 +36,17 @@ void refuse_gradient(const char* name, nb::handle value) {
           .c_str());
 }
 
+// True or False: Python's, or NumPy's, which comparing elements of arrays gives.
+std::optional<bool> truth(nb::handle value) {
+  if (PyBool_Check(value.ptr()) != 0) return value.ptr() == Py_True;
+  const std::string name = name_of_type(value);  // bool_ until NumPy 2
+  if ((name != "bool" && name != "bool_") || text_of(value.type().attr("__module__")) != "numpy") return std::nullopt;
+  return PyObject_IsTrue(value.ptr()) == 1;
+}
+
 int32_t causal(nb::handle value) {
   constexpr const char* kAccepted = "False, True, \"none\", \"bottom_right\" (the same as True) or \"top_left\"";
-  if (PyBool_Check(value.ptr()) != 0) return value.ptr() == Py_True ? FULMEN_CAUSAL_BOTTOM_RIGHT : FULMEN_CAUSAL_NONE;
+  if (const auto known = truth(value)) return *known ? FULMEN_CAUSAL_BOTTOM_RIGHT : FULMEN_CAUSAL_NONE;
   if (PyUnicode_Check(value.ptr()) == 0) wrong_type("causal", value, kAccepted);
   const std::string name = text("causal", value);
   if (name == "none") return FULMEN_CAUSAL_NONE;
@@ -101,8 +110,9 @@ const char* text(const char* name, nb::handle value) {
 }
 
 bool flag(const char* name, nb::handle value) {
-  if (PyBool_Check(value.ptr()) == 0) wrong_type(name, value, "True or False");
-  return value.ptr() == Py_True;
+  const auto known = truth(value);
+  if (!known) wrong_type(name, value, "True or False");
+  return *known;
 }
 
 Arguments::Arguments(nb::handle tensor_tuple, nb::handle scalar_tuple, nb::handle device_name, bool heads_first)

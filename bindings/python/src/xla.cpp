@@ -82,7 +82,7 @@ class Execution {
     options_.window_right = integer("window_right", options_.window_right);
     options_.max_seqlen_q = integer("max_seqlen_q", options_.max_seqlen_q);
     options_.max_seqlen_k = integer("max_seqlen_k", options_.max_seqlen_k);
-    options_.deterministic = integer("deterministic", 1) != 0;
+    options_.deterministic = integer("deterministic", options_.deterministic) != 0;
     options_.num_threads = static_cast<int32_t>(integer("num_threads", 0));
     options_.verify = integer("verify", 0) != 0;
     kernel_ = text(attributes, "kernel");
