@@ -6,6 +6,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "device_tensors.h"
 #include "float_conversion.h"
 #include "fulmen/backend.h"
 #include "number_checks.h"

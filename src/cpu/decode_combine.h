@@ -15,7 +15,7 @@ void decode_combine(const ForwardCall& call, const DecodeTask& task) {
   using Vec = typename Isa::Vec;
   const Problem& problem = *call.problem;
   const AttentionTensors& tensors = *call.tensors;
-  const DecodeScratch layout = decode_scratch(problem, Isa::kLanes, Isa::kGroup, call.heads_per_task);
+  const DecodeScratch layout = decode_scratch(call, Isa::kLanes, Isa::kGroup);
   const int rows = decode_rows(problem), head_slots = decode_slots(problem);
   const int64_t max_at = round_up(layout.slots * layout.value_stride, 16), sum_at = max_at + kBlockM;
   const auto partial = [&](int split) { return task.partials + split * call.partial_stride; };

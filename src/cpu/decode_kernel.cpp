@@ -21,13 +21,13 @@ class DecodeRunner final : public Runner {
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
-    call_.stream_into_l2 = streams_into_l2();
+    call_.fetch_blocks = fetches_blocks();
     // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks of their own.
     const bool side_by_side = problem.k.strides[2] < problem.k.strides[1];
     call_.heads_per_task =
         side_by_side ? static_cast<int>(std::min<int64_t>(problem.num_kv_heads, kBlockM / std::max(1, decode_slots(problem)))) : 1;
     groups_ = (problem.num_kv_heads + call_.heads_per_task - 1) / call_.heads_per_task;
-    layout_ = decode_scratch(problem, table_.lanes, table_.group[static_cast<int>(problem.dtype)], call_.heads_per_task);
+    layout_ = decode_scratch(call_, table_.lanes, table_.group[static_cast<int>(problem.dtype)]);
     call_.partial_stride = layout_.partial;
     call_.split_keys = choose_split(problem.seqlen_k);
     call_.num_splits = splits_of(problem.seqlen_k, call_.split_keys);

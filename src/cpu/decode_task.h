@@ -20,7 +20,8 @@
 
 namespace fulmen::cpu {
 
-template <class Isa, class T>
+// kBlocks: a block of keys and values is fetched during the one before it (BlockPrefetch), else as it is read (StreamPrefetch).
+template <class Isa, class T, bool kBlocks>
 class DecodeTaskRunner {
  public:
   using Vec = typename Isa::Vec;
@@ -28,10 +29,12 @@ class DecodeTaskRunner {
   static constexpr int kGroup = Isa::kGroup;
   static constexpr int kElements = kLanes * kGroup;  // of a vector of words
   static constexpr int kQuad = 4;                    // query rows of a register block
-  // Keys of a block of scores, and keys for which the output stays in registers. Memory is the slower the more bytes lie between
-  // the rows that are read at a time; short rows need several to be worth the sums and the output's way to L1 and back.
-  static constexpr int kScoreKeys = sizeof(T) == 4 ? 2 : 4;
-  static constexpr int kValueKeys = sizeof(T) == 4 ? 2 : 8;
+  // Keys of a block of scores, and keys for which the output stays in registers. Short rows need several to be worth the sums and
+  // the output's way to L1 and back. Where what is read is fetched as it is read, memory is the slower the more bytes lie between
+  // them.
+  static constexpr bool kFewKeys = sizeof(T) == 4 && !kBlocks;
+  static constexpr int kScoreKeys = kFewKeys ? 2 : 4;
+  static constexpr int kValueKeys = kFewKeys ? 2 : sizeof(T) == 4 ? 4 : 8;
   static constexpr int kMostVecs = 4;  // vectors of columns of an output block
   // Cache lines of so many vectors of words: the prefetch keeps the pace of the loads.
   static constexpr int kLineBytes = 64;
@@ -45,7 +48,7 @@ class DecodeTaskRunner {
         problem_(*call.problem),
         tensors_(*call.tensors),
         task_(task),
-        layout_(decode_scratch(problem_, kLanes, kGroup, call.heads_per_task)),
+        layout_(decode_scratch(call, kLanes, kGroup)),
         rows_(decode_rows(problem_)),
         head_slots_(decode_slots(problem_)),
         slots_(head_slots_ * task.kv_heads),
@@ -66,40 +69,31 @@ class DecodeTaskRunner {
     const int64_t split_begin = task_.split * call_.split_keys, split_end = split_begin + call_.split_keys;
     const int64_t begin = keys.begin > split_begin ? keys.begin : split_begin;
     end_ = keys.end < split_end ? keys.end : split_end;
-    if constexpr (requires { Isa::prefetch_l2(nullptr); }) {
-      if (call_.stream_into_l2) return attend_ahead<IntoL2>(begin);
+    if (call_.pages.pages != nullptr) {
+      attend<PagedWalk>(begin);
+    } else {
+      attend<StridedWalk>(begin);
     }
-    attend_ahead<IntoL1>(begin);
   }
 
  private:
-  template <class Into>
-  void attend_ahead(int64_t begin) {
-    if (call_.pages.pages != nullptr) {
-      attend<PagePrefetch<Into>>(begin);
-    } else {
-      attend<StreamPrefetch<Into>>(begin);
-    }
-  }
-
-  template <class Ahead>
+  template <class Walk>
   void attend(int64_t begin) {
     const int block = layout_.block_keys;
     for (int64_t first = begin; first < end_; first += block) {
       const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
-      score<Ahead>(first, count);
-      switch (problem_.bias.dtype) {
-        case DType::fp16:
-          softmax<Fp16>(first, count);
-          break;
-        case DType::bf16:
-          softmax<Bf16>(first, count);
-          break;
-        default:
-          softmax<float>(first, count);
-          break;
+      if constexpr (kBlocks) {
+        auto next = block_ahead<Walk>(first + count, block);
+        score(first, count, next);
+        softmax(first, count);
+        multiply_values(first, count, next);
+      } else {
+        auto keys = rows_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first, count);
+        score(first, count, keys);
+        softmax(first, count);
+        auto values = rows_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v, first, count);
+        multiply_values(first, count, values);
       }
-      multiply_values<Ahead>(first, count);
     }
   }
 
@@ -122,19 +116,36 @@ class DecodeTaskRunner {
     }
   }
 
-  // Prefetches what lies Ahead::kAheadBytes after the rows [first, first + count).
-  template <class Ahead>
-  Ahead stream(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
-    const int64_t size = sizeof(T);
-    const int64_t row_bytes = (task_.kv_heads > 1 ? (task_.kv_heads - 1) * spec.strides[2] + dim : dim) * size;
-    const int64_t ahead = round_up((Ahead::kAheadBytes + row_bytes - 1) / row_bytes, kQuad);
-    const int64_t last = first + count + ahead < end_ ? first + count + ahead : end_;
-    const int64_t from = first + ahead < last ? first + ahead : last;
-    if constexpr (Ahead::kPaged) {
-      return {head_of(tensor, spec), call_.pages, spec, size, row_bytes, from, last};
+  // Bytes of all the task's heads in a row of K or V.
+  int64_t row_bytes(const TensorSpec& spec, int64_t dim) const {
+    return (dim + (task_.kv_heads - 1) * (task_.kv_heads > 1 ? spec.strides[2] : 0)) * static_cast<int64_t>(sizeof(T));
+  }
+  template <class Walk>
+  Walk walk_from(const Tensor& tensor, const TensorSpec& spec, int64_t key) const {
+    constexpr int64_t kSize = sizeof(T);
+    if constexpr (Walk::kPaged) {
+      return {head_of(tensor, spec), kSize, PageWalk(call_.pages, spec, key)};
     } else {
-      return {element<const T>(tensor, spec, task_.batch, 0, task_.kv_head), spec.strides[1] * size, row_bytes, from, last};
+      return {element<const T>(tensor, spec, task_.batch, key, task_.kv_head), spec.strides[1] * kSize};
     }
+  }
+  // As many rows, as far as they are the task's, StreamPrefetch::kAheadBytes behind [first, first + count).
+  template <class Walk>
+  StreamPrefetch<Walk> rows_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
+    const int64_t bytes = row_bytes(spec, dim);
+    const int64_t from = first + round_up((StreamPrefetch<Walk>::kAheadBytes + bytes - 1) / bytes, kQuad);
+    const int64_t rows = end_ - from < count ? end_ - from : count;
+    return {walk_from<Walk>(tensor, spec, rows > 0 ? from : first), bytes, rows};
+  }
+  // The block from `first` on, as far as it is the task's.
+  template <class Walk>
+  BlockPrefetch<Walk> block_ahead(int64_t first, int block) const {
+    const int64_t rows = end_ - first < block ? end_ - first : block, half = (rows + 1) / 2;
+    const int64_t from = rows > 0 ? first : end_ - 1, middle = rows > 0 ? first + rows - half : from;
+    const Walk walks[] = {walk_from<Walk>(tensors_.k, problem_.k, from), walk_from<Walk>(tensors_.v, problem_.v, from),
+                          walk_from<Walk>(tensors_.k, problem_.k, middle), walk_from<Walk>(tensors_.v, problem_.v, middle)};
+    const int64_t key_bytes = row_bytes(problem_.k, problem_.head_dim), value_bytes = row_bytes(problem_.v, problem_.head_dim_v);
+    return {walks, key_bytes > value_bytes ? key_bytes : value_bytes, half};
   }
   // Where the pages' rows of the task's first KV head are counted from.
   const T* head_of(const Tensor& tensor, const TensorSpec& spec) const {
@@ -143,11 +154,11 @@ class DecodeTaskRunner {
 
   // scores[slot][key] of a block, raw.
   template <class Ahead>
-  __attribute__((noinline)) void score(int64_t first, int count) {
+  __attribute__((noinline)) void score(int64_t first, int count, Ahead& fetched) {
     constexpr bool kPaged = Ahead::kPaged;
     int64_t rows[kPaged ? kMaxDecodeKeys : 1];
     if constexpr (kPaged) list_rows(call_.pages, problem_.k, first, count, rows);
-    auto ahead = stream<Ahead>(tensors_.k, problem_.k, problem_.head_dim, first, count);
+    Ahead ahead = fetched;  // in registers
     const int64_t query_stride = layout_.query_stride, dim = problem_.head_dim;
     const int64_t stride = problem_.k.strides[1], head_stride = problem_.k.strides[2];
     const int slots = slots_, head_slots = head_slots_;
@@ -177,6 +188,7 @@ class DecodeTaskRunner {
         }
       }
     }
+    fetched = ahead;
   }
 
   template <class Ahead>
@@ -226,10 +238,20 @@ class DecodeTaskRunner {
     }
   }
 
+  void softmax(int64_t first, int count) {
+    switch (problem_.bias.dtype) {
+      case DType::fp16:
+        return softmax_of<Fp16>(first, count);
+      case DType::bf16:
+        return softmax_of<Bf16>(first, count);
+      default:
+        return softmax_of<float>(first, count);
+    }
+  }
   // Scores -> probabilities in place, as words, and the state. The maxima of all rows come first: their latency is what would be
   // waited for.
   template <class BiasT>
-  __attribute__((noinline)) void softmax(int64_t first, int count) {
+  __attribute__((noinline)) void softmax_of(int64_t first, int count) {
     const bool general =
         count % kLanes != 0 || problem_.bias.present || needs_row_scores(call_, 0, problem_.seqlen_q, first, first + count);
     if (general) adjust<BiasT>(first, count);
@@ -304,11 +326,10 @@ class DecodeTaskRunner {
 
   // output = rescale * output + P V.
   template <class Ahead>
-  __attribute__((noinline)) void multiply_values(int64_t first, int count) {
+  __attribute__((noinline)) void multiply_values(int64_t first, int count, Ahead ahead) {
     constexpr bool kPaged = Ahead::kPaged;
     int64_t offsets[kPaged ? kMaxDecodeKeys : 1];
     if constexpr (kPaged) list_rows(call_.pages, problem_.v, first, count, offsets);
-    auto ahead = stream<Ahead>(tensors_.v, problem_.v, problem_.head_dim_v, first, count);
     const bool masked = problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0;
     for (int slot = 0; slot < slots_; ++slot) {
       const float factor = state_.rescale[slot];
@@ -462,7 +483,10 @@ class DecodeTaskRunner {
 
 template <class Isa, class T>
 void decode_task(const ForwardCall& call, const DecodeTask& task, float* scratch) {
-  DecodeTaskRunner<Isa, T>(call, task, scratch).run();
+  if constexpr (requires { Isa::prefetch_l2(nullptr); }) {
+    if (call.fetch_blocks) return DecodeTaskRunner<Isa, T, true>(call, task, scratch).run();
+  }
+  DecodeTaskRunner<Isa, T, false>(call, task, scratch).run();
 }
 
 }  // namespace fulmen::cpu

@@ -17,15 +17,15 @@ struct ForwardCall {
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
   ScoreScale scale;
-  int block_n = 64;             // key rows of a tile
-  int tiles_per_task = 1;       // query tiles that share each packed key tile
-  bool stream_output = false;   // short: the call moves more than what caches keep
-  int64_t split_keys = 0;       // decode: keys of one split
-  int num_splits = 1;           // decode
-  int heads_per_task = 1;       // decode: KV heads that are streamed together
-  int64_t partial_stride = 0;   // decode: floats from one split's result to the next one's
-  bool stream_into_l2 = false;  // decode: keys and values are fetched into L2, not L1
-  PageTable pages;              // of the sequence at hand, where keys and values are paged
+  int block_n = 64;            // key rows of a tile
+  int tiles_per_task = 1;      // query tiles that share each packed key tile
+  bool stream_output = false;  // short: the call moves more than what caches keep
+  int64_t split_keys = 0;      // decode: keys of one split
+  int num_splits = 1;          // decode
+  int heads_per_task = 1;      // decode: KV heads that are streamed together
+  int64_t partial_stride = 0;  // decode: floats from one split's result to the next one's
+  bool fetch_blocks = false;   // decode: a block of keys and values is fetched into L2 during the one before it
+  PageTable pages;             // of the sequence at hand, where keys and values are paged
 };
 
 // Rows [row_begin, row_end) of one head, at most tiles_per_task tiles.
@@ -177,19 +177,30 @@ struct DecodeScratch {
   int64_t partial;  // floats of a split's result: output [slots][value_stride], then a SoftmaxState
 };
 
-FULMEN_INLINE int decode_block_keys(int slots) {
-  const int keys = kDecodeScores / (slots > 0 ? slots : 1) / 64 * 64;
-  return keys < 64 ? 64 : keys > kMaxDecodeKeys ? kMaxDecodeKeys : keys;
+// Keys that scores in L1 leave room for; where a block is fetched during the one before it, few: so little lies between the
+// streams' lines and their use (docs/performance/cpu.md).
+FULMEN_INLINE int decode_block_keys(const ForwardCall& call, int64_t slots) {
+  constexpr int64_t kFetchedBytes = 32 * 1024;
+  const Problem& p = *call.problem;
+  int64_t keys = kDecodeScores / (slots > 0 ? slots : 1), multiple = 64;
+  if (call.fetch_blocks) {
+    multiple = 16;
+    const int64_t row_bytes = (p.head_dim + p.head_dim_v) * call.heads_per_task * (p.dtype == DType::fp32 ? 4 : 2);
+    if (row_bytes > 0 && keys > kFetchedBytes / row_bytes) keys = kFetchedBytes / row_bytes;
+  }
+  keys = keys / multiple * multiple;
+  return static_cast<int>(keys < multiple ? multiple : keys > kMaxDecodeKeys ? kMaxDecodeKeys : keys);
 }
 
-FULMEN_INLINE DecodeScratch decode_scratch(const Problem& problem, int lanes, int group, int heads_per_task) {
+FULMEN_INLINE DecodeScratch decode_scratch(const ForwardCall& call, int lanes, int group) {
+  const Problem& problem = *call.problem;
   DecodeScratch s{};
-  s.slots = static_cast<int64_t>(decode_slots(problem)) * heads_per_task;
+  s.slots = static_cast<int64_t>(decode_slots(problem)) * call.heads_per_task;
   s.query_stride = round_up((problem.head_dim + group - 1) / group, lanes);
   s.value_stride = round_up(problem.head_dim_v, static_cast<int64_t>(lanes) * group);
   ScratchCutter cut;
   s.queries = cut.take(s.slots * s.query_stride);
-  s.block_keys = decode_block_keys(static_cast<int>(s.slots));
+  s.block_keys = decode_block_keys(call, s.slots);
   s.scores = cut.take(s.slots * kDecodeRow);
   s.total = cut.total;
   s.partial = round_up(s.slots * s.value_stride, 16) + round_up(sizeof(SoftmaxState) / sizeof(float), 16);

@@ -60,7 +60,7 @@ const std::vector<InstructionSet>& instruction_sets() {
   return *kSets;
 }
 
-bool streams_into_l2() {
+bool fetches_blocks() {
 #if defined(__x86_64__)
   return __builtin_cpu_is("intel") != 0;
 #else

@@ -19,8 +19,8 @@ struct InstructionSet {
 // In order of registration; fixed for the life of the process.
 const std::vector<InstructionSet>& instruction_sets();
 
-// Whether memory that is streamed is read faster by prefetches into L2 than into L1.
-bool streams_into_l2();
+// Whether memory is read faster by fetching whole blocks into L2, in several streams, than what comes next into L1.
+bool fetches_blocks();
 
 std::string chip_name();
 

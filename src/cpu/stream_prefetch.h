@@ -8,77 +8,51 @@
 
 namespace fulmen::cpu {
 
-// How far ahead, and into which cache. Measured on Zen 5: 4 KiB leave bandwidth unused, 32 KiB fall out of L1, and L2 costs 10
-// points of its reading rate. On a Xeon with AMX L2 gains 10 to 13 points: L1 has few lines in flight there, and its own prefetcher
-// helps L2's.
-struct IntoL1 {
-  static constexpr int64_t kAheadBytes = 10 * 1024;
-  template <class Isa>
-  static FULMEN_INLINE void prefetch(const void* p) {
-    Isa::prefetch(p);
-  }
-};
-struct IntoL2 {
-  static constexpr int64_t kAheadBytes = 4 * 1024;
-  template <class Isa>
-  static FULMEN_INLINE void prefetch(const void* p) {
-    Isa::prefetch_l2(p);
-  }
-};
-
-// Fetches rows of memory in the order of their addresses, a line or two at a time: the processor drops prefetches that come in
-// bursts.
-template <class Into>
-class StreamPrefetch {
+// Rows `stride` bytes apart.
+class StridedWalk {
  public:
   static constexpr bool kPaged = false;
-  static constexpr int64_t kAheadBytes = Into::kAheadBytes;
-
-  FULMEN_INLINE StreamPrefetch(const void* base, int64_t stride, int64_t row_bytes, int64_t first, int64_t last)
-      : at_(static_cast<const char*>(base) + first * stride), stride_(stride), row_bytes_(row_bytes), rows_left_(last - first) {}
-
-  template <class Isa, int kLines>
-  FULMEN_INLINE void lines() {
-    if (rows_left_ <= 0) return;
-#pragma GCC unroll 4
-    for (int i = 0; i < kLines; ++i) Into::template prefetch<Isa>(at_ + offset_ + i * 64);
-    offset_ += kLines * 64;
-    if (offset_ >= row_bytes_) {
-      offset_ = 0;
-      at_ += stride_;
-      --rows_left_;
-    }
-  }
+  FULMEN_INLINE StridedWalk(const void* first, int64_t stride) : at_(static_cast<const char*>(first)), stride_(stride) {}
+  FULMEN_INLINE const char* at() const { return at_; }
+  FULMEN_INLINE void next() { at_ += stride_; }
 
  private:
   const char* at_;
   int64_t stride_;
-  int64_t row_bytes_;
-  int64_t rows_left_;
-  int64_t offset_ = 0;
 };
 
 // The same through pages. base: of the first head in the tensor, whose elements have element_bytes.
-template <class Into>
-class PagePrefetch {
+class PagedWalk {
  public:
   static constexpr bool kPaged = true;
-  static constexpr int64_t kAheadBytes = Into::kAheadBytes;
+  FULMEN_INLINE PagedWalk(const void* base, int64_t element_bytes, const PageWalk& rows)
+      : base_(static_cast<const char*>(base)), element_bytes_(element_bytes), rows_(rows) {}
+  FULMEN_INLINE const char* at() const { return base_ + rows_.offset() * element_bytes_; }
+  FULMEN_INLINE void next() { rows_.next(); }
 
-  FULMEN_INLINE PagePrefetch(const void* base, const PageTable& pages, const TensorSpec& spec, int64_t element_bytes,
-                             int64_t row_bytes, int64_t first, int64_t last)
-      : base_(static_cast<const char*>(base)),
-        walk_(pages, spec, first < last ? first : 0),
-        element_bytes_(element_bytes),
-        row_bytes_(row_bytes),
-        rows_left_(last - first) {}
+ private:
+  const char* base_;
+  int64_t element_bytes_;
+  PageWalk rows_;
+};
+
+// Fetches rows in the order of their addresses into L1, a line or two at a time: the processor drops prefetches that come in
+// bursts. Measured on Zen 5: 4 KiB ahead leave bandwidth unused, 32 KiB fall out of L1, and L2 costs 10 points of its reading rate.
+template <class Walk>
+class StreamPrefetch {
+ public:
+  static constexpr bool kPaged = Walk::kPaged;
+  static constexpr int64_t kAheadBytes = 10 * 1024;
+
+  FULMEN_INLINE StreamPrefetch(const Walk& walk, int64_t row_bytes, int64_t rows)
+      : walk_(walk), row_bytes_(row_bytes), rows_left_(rows) {}
 
   template <class Isa, int kLines>
   FULMEN_INLINE void lines() {
     if (rows_left_ <= 0) return;
-    const char* at = base_ + walk_.offset() * element_bytes_;
+    const char* at = walk_.at() + offset_;
 #pragma GCC unroll 4
-    for (int i = 0; i < kLines; ++i) Into::template prefetch<Isa>(at + offset_ + i * 64);
+    for (int i = 0; i < kLines; ++i) Isa::prefetch(at + i * 64);
     offset_ += kLines * 64;
     if (offset_ >= row_bytes_) {
       offset_ = 0;
@@ -87,12 +61,64 @@ class PagePrefetch {
   }
 
  private:
-  const char* base_;
-  PageWalk walk_;
-  int64_t element_bytes_;
+  Walk walk_;
   int64_t row_bytes_;
   int64_t rows_left_;
   int64_t offset_ = 0;
+};
+
+// Fetches both halves of a block's keys and both of its values into L2, lines of the four by turns. An Intel server's core has its
+// memory only half busy with one stream while products are computed, and nearly always with four (docs/performance/cpu.md).
+template <class Walk>
+class BlockPrefetch {
+ public:
+  static constexpr bool kPaged = Walk::kPaged;
+  static constexpr int kStreams = 4;
+
+  // rows: of a half. row_bytes: of the longer of keys' and values' rows.
+  FULMEN_INLINE BlockPrefetch(const Walk (&walks)[kStreams], int64_t row_bytes, int64_t rows)
+      : walks_{walks[0], walks[1], walks[2], walks[3]}, row_bytes_(row_bytes), rows_left_(rows) {
+    find();
+  }
+
+  template <class Isa, int kLines>
+  FULMEN_INLINE void lines() {
+    if (rows_left_ <= 0) return;
+    if constexpr (kLines < kStreams) {
+      const char* at = at_[turn_] + offset_;
+#pragma GCC unroll 4
+      for (int i = 0; i < kLines; ++i) Isa::prefetch_l2(at + i * 64);
+      turn_ = (turn_ + 1) % kStreams;
+      if (turn_ == 0) advance(kLines * 64);
+    } else {
+#pragma GCC unroll 4
+      for (int stream = 0; stream < kStreams; ++stream) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kLines / kStreams; ++i) Isa::prefetch_l2(at_[stream] + offset_ + i * 64);
+      }
+      advance(kLines / kStreams * 64);
+    }
+  }
+
+ private:
+  FULMEN_INLINE void advance(int64_t bytes) {
+    offset_ += bytes;
+    if (offset_ < row_bytes_) return;
+    offset_ = 0;
+    if (--rows_left_ <= 0) return;
+    for (Walk& walk : walks_) walk.next();
+    find();
+  }
+  FULMEN_INLINE void find() {
+    for (int stream = 0; stream < kStreams; ++stream) at_[stream] = walks_[stream].at();
+  }
+
+  Walk walks_[kStreams];
+  const char* at_[kStreams];
+  int64_t row_bytes_;
+  int64_t rows_left_;
+  int64_t offset_ = 0;
+  unsigned turn_ = 0;
 };
 
 }  // namespace fulmen::cpu
