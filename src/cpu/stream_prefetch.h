@@ -84,20 +84,18 @@ class BlockPrefetch {
   template <class Isa, int kLines>
   FULMEN_INLINE void lines() {
     if (rows_left_ <= 0) return;
-    if constexpr (kLines < kStreams) {
-      const char* at = at_[turn_] + offset_;
-#pragma GCC unroll 4
-      for (int i = 0; i < kLines; ++i) Isa::prefetch_l2(at + i * 64);
-      turn_ = (turn_ + 1) % kStreams;
-      if (turn_ == 0) advance(kLines * 64);
-    } else {
-#pragma GCC unroll 4
-      for (int stream = 0; stream < kStreams; ++stream) {
-#pragma GCC unroll 4
-        for (int i = 0; i < kLines / kStreams; ++i) Isa::prefetch_l2(at_[stream] + offset_ + i * 64);
-      }
-      advance(kLines / kStreams * 64);
+    if constexpr (kLines < kStreams) {  // a line of each every few calls
+      lines_due_ += kLines;
+      if (lines_due_ < kStreams) return;
+      lines_due_ = 0;
     }
+    constexpr int kEach = kLines < kStreams ? 1 : kLines / kStreams;
+#pragma GCC unroll 4
+    for (int stream = 0; stream < kStreams; ++stream) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kEach; ++i) Isa::prefetch_l2(at_[stream] + offset_ + i * 64);
+    }
+    advance(kEach * 64);
   }
 
  private:
@@ -118,7 +116,7 @@ class BlockPrefetch {
   int64_t row_bytes_;
   int64_t rows_left_;
   int64_t offset_ = 0;
-  unsigned turn_ = 0;
+  int lines_due_ = 0;
 };
 
 }  // namespace fulmen::cpu

@@ -49,13 +49,12 @@ void expect_four_streams() {
     std::copy_if(lines.begin(), lines.end(), std::back_inserter(stream), [&](int64_t line) { return line / 1000 == first / 1000; });
     EXPECT_EQ(stream, lines_of(first, kStride, kRows)) << kLines;
   }
-  // By turns: no stream is more than a call's lines ahead of another.
-  constexpr std::size_t kTurn = static_cast<std::size_t>(kLines < 4 ? 4 * kLines : kLines);
-  for (std::size_t i = 0; i + kTurn <= lines.size(); i += kTurn) {
+  // By turns, as many of each.
+  constexpr std::ptrdiff_t kTurn = kLines < 4 ? 4 : kLines;
+  for (auto turn = lines.begin(); turn != lines.end(); turn += kTurn) {
     for (const int64_t first : kFirst) {
-      const auto own =
-          std::count_if(lines.begin() + i, lines.begin() + i + kTurn, [&](int64_t line) { return line / 1000 == first / 1000; });
-      EXPECT_EQ(own, static_cast<std::ptrdiff_t>(kTurn / 4)) << kLines << " lines a call, from " << i;
+      const auto own = std::count_if(turn, turn + kTurn, [&](int64_t line) { return line / 1000 == first / 1000; });
+      EXPECT_EQ(own, kTurn / 4) << kLines << " lines a call";
     }
   }
 }
@@ -65,6 +64,15 @@ TEST(Prefetch, BlockIsFetchedOnceInFourStreams) {
   expect_four_streams<2>();
   expect_four_streams<4>();
   expect_four_streams<8>();
+}
+
+// The pace is that of the calls, whatever they ask for.
+TEST(Prefetch, BlockKeepsThePaceOfItsCalls) {
+  const StridedWalk walks[] = {{at(1000), 640}, {at(2000), 640}, {at(3000), 640}, {at(4000), 640}};
+  const BlockPrefetch<StridedWalk> block(walks, kRow, 3);
+  EXPECT_EQ(fetched<1>(block, 8).size(), 8U);
+  EXPECT_EQ(fetched<2>(block, 8).size(), 16U);
+  EXPECT_EQ(fetched<4>(block, 8).size(), 32U);
 }
 
 TEST(Prefetch, StreamIsFetchedOnceInOrder) {
