@@ -21,7 +21,7 @@ class DecodeRunner final : public Runner {
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
-    call_.fetch_blocks = fetches_blocks();
+    call_.fetch_blocks = isa.fetch_blocks;
     // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks of their own.
     const bool side_by_side = problem.k.strides[2] < problem.k.strides[1];
     call_.heads_per_task =

@@ -1,9 +1,10 @@
 // Attention of few query rows over many keys: K and V stream through once, read where they are.
 //
 // What limits it is memory, and memory is fast only when it is read in order: the KV heads that lie side by side in a row are
-// therefore streamed together, a few key rows at a time, with a prefetch that runs ahead through the same addresses in order. The
-// keys are cut into splits, each a task, so that all cores have work even for one sequence; a split leaves its unnormalised output
-// with the rows' maxima and sums, and whoever ends a group's last split merges them, in order.
+// therefore streamed together, a few key rows at a time, with a prefetch that runs ahead through the same addresses in order, or
+// through those of the next block (stream_prefetch.h). The keys are cut into splits, each a task, so that all cores have work even
+// for one sequence; a split leaves its unnormalised output with the rows' maxima and sums, and whoever ends a group's last split
+// merges them, in order.
 //
 // Paged keys and values are read where they are, too: rows are then listed for a block at a time, and the prefetch walks the pages.
 //
@@ -144,8 +145,7 @@ class DecodeTaskRunner {
     const int64_t from = rows > 0 ? first : end_ - 1, middle = rows > 0 ? first + rows - half : from;
     const Walk walks[] = {walk_from<Walk>(tensors_.k, problem_.k, from), walk_from<Walk>(tensors_.v, problem_.v, from),
                           walk_from<Walk>(tensors_.k, problem_.k, middle), walk_from<Walk>(tensors_.v, problem_.v, middle)};
-    const int64_t key_bytes = row_bytes(problem_.k, problem_.head_dim), value_bytes = row_bytes(problem_.v, problem_.head_dim_v);
-    return {walks, key_bytes > value_bytes ? key_bytes : value_bytes, half};
+    return {walks, row_bytes(problem_.k, problem_.head_dim), row_bytes(problem_.v, problem_.head_dim_v), half};
   }
   // Where the pages' rows of the task's first KV head are counted from.
   const T* head_of(const Tensor& tensor, const TensorSpec& spec) const {

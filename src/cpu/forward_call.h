@@ -173,7 +173,7 @@ struct DecodeScratch {
   int64_t slots;
   int64_t query_stride;
   int64_t value_stride;
-  int block_keys;   // keys of a block: memory is the faster the longer K and V are read in turn
+  int block_keys;   // keys of a block: decode_block_keys
   int64_t partial;  // floats of a split's result: output [slots][value_stride], then a SoftmaxState
 };
 

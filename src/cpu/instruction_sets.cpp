@@ -22,6 +22,7 @@ namespace {
 // Intel's cores run a bf16 dot product at a quarter of the rate of an FMA, for twice its products (measured on Sapphire Rapids,
 // which has AMX for them), so there widening bf16 is faster.
 [[maybe_unused]] bool has_fast_bf16_dot() { return __builtin_cpu_is("amd") != 0; }
+[[maybe_unused]] bool decode_fetches_blocks() { return __builtin_cpu_is("intel") != 0; }  // stream_prefetch.h says why
 #endif
 
 // The one list: an instruction set is a line here, a line in cmake/InstructionSets.cmake, isa/<name>.h and isa_<name>.cpp.
@@ -37,10 +38,10 @@ std::vector<InstructionSet> make_instruction_sets() {
   sets.push_back({&table_avx2(), 3, has_avx2(), "AVX2, FMA and F16C"});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512
-  sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL"});
+  sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL", decode_fetches_blocks()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512_BF16
-  sets.push_back({&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(), "AVX-512 BF16"});
+  sets.push_back({&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(), "AVX-512 BF16", decode_fetches_blocks()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AMX
   sets.push_back(
@@ -58,14 +59,6 @@ const std::vector<InstructionSet>& instruction_sets() {
   // Never destroyed: a static destructor of the program's may still call.
   static const auto* const kSets = new std::vector<InstructionSet>(make_instruction_sets());
   return *kSets;
-}
-
-bool fetches_blocks() {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("intel") != 0;
-#else
-  return false;
-#endif
 }
 
 std::string chip_name() {

@@ -14,13 +14,12 @@ struct InstructionSet {
   int preference = 0;        // higher is faster
   bool available = false;    // on this processor, under this operating system
   std::string_view missing;  // what it lacks when not available
+  // Decode fetches whole blocks into L2, in several streams, not what comes next into L1: faster here, and its table's code can.
+  bool fetch_blocks = false;
 };
 
 // In order of registration; fixed for the life of the process.
 const std::vector<InstructionSet>& instruction_sets();
-
-// Whether memory is read faster by fetching whole blocks into L2, in several streams, than what comes next into L1.
-bool fetches_blocks();
 
 std::string chip_name();
 

@@ -67,45 +67,53 @@ class StreamPrefetch {
   int64_t offset_ = 0;
 };
 
-// Fetches both halves of a block's keys and both of its values into L2, lines of the four by turns. An Intel server's core has its
+// Fetches both halves of a block's keys and both of its values into L2, a line of each by turns. An Intel server's core has its
 // memory only half busy with one stream while products are computed, and nearly always with four (docs/performance/cpu.md).
 template <class Walk>
 class BlockPrefetch {
  public:
   static constexpr bool kPaged = Walk::kPaged;
-  static constexpr int kStreams = 4;
+  static constexpr int kStreams = 4;  // keys, values, keys, values
 
-  // rows: of a half. row_bytes: of the longer of keys' and values' rows.
-  FULMEN_INLINE BlockPrefetch(const Walk (&walks)[kStreams], int64_t row_bytes, int64_t rows)
-      : walks_{walks[0], walks[1], walks[2], walks[3]}, row_bytes_(row_bytes), rows_left_(rows) {
+  // Bytes of keys' rows and of values', and rows of a half.
+  FULMEN_INLINE BlockPrefetch(const Walk (&walks)[kStreams], int64_t key_bytes, int64_t value_bytes, int64_t rows)
+      : walks_{walks[0], walks[1], walks[2], walks[3]},
+        shorter_(key_bytes < value_bytes ? key_bytes : value_bytes),
+        longer_(key_bytes < value_bytes ? value_bytes : key_bytes),
+        longer_stream_(key_bytes < value_bytes ? 1 : 0),
+        rows_left_(rows) {
     find();
   }
 
   template <class Isa, int kLines>
   FULMEN_INLINE void lines() {
     if (rows_left_ <= 0) return;
-    if constexpr (kLines < kStreams) {  // a line of each every few calls
-      lines_due_ += kLines;
-      if (lines_due_ < kStreams) return;
-      lines_due_ = 0;
-    }
-    constexpr int kEach = kLines < kStreams ? 1 : kLines / kStreams;
+    due_ += kLines;
+    for (;;) {
+      const bool all = offset_ < shorter_;
+      const int step = all ? kStreams : 2;
+      if (due_ < step) return;
+      due_ -= step;
+      if (all) {
 #pragma GCC unroll 4
-    for (int stream = 0; stream < kStreams; ++stream) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kEach; ++i) Isa::prefetch_l2(at_[stream] + offset_ + i * 64);
+        for (int stream = 0; stream < kStreams; ++stream) Isa::prefetch_l2(at_[stream] + offset_);
+      } else {
+        Isa::prefetch_l2(at_[longer_stream_] + offset_);
+        Isa::prefetch_l2(at_[longer_stream_ + 2] + offset_);
+      }
+      offset_ += 64;
+      if (offset_ >= longer_ && !next_rows()) return;
     }
-    advance(kEach * 64);
   }
 
  private:
-  FULMEN_INLINE void advance(int64_t bytes) {
-    offset_ += bytes;
-    if (offset_ < row_bytes_) return;
+  // Whether there are any.
+  FULMEN_INLINE bool next_rows() {
     offset_ = 0;
-    if (--rows_left_ <= 0) return;
+    if (--rows_left_ <= 0) return false;
     for (Walk& walk : walks_) walk.next();
     find();
+    return true;
   }
   FULMEN_INLINE void find() {
     for (int stream = 0; stream < kStreams; ++stream) at_[stream] = walks_[stream].at();
@@ -113,10 +121,11 @@ class BlockPrefetch {
 
   Walk walks_[kStreams];
   const char* at_[kStreams];
-  int64_t row_bytes_;
+  int64_t shorter_, longer_;
+  int longer_stream_;
+  int due_ = 0;  // lines that calls have asked for
   int64_t rows_left_;
   int64_t offset_ = 0;
-  int lines_due_ = 0;
 };
 
 }  // namespace fulmen::cpu

@@ -2,6 +2,7 @@
 
 import fulmen
 import fulmen.torch
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,17 @@ def close(ours, theirs):
     ours, theirs = (t if isinstance(t, tuple) else (t,) for t in (ours, theirs))
     for a, b in zip(ours, theirs, strict=True):
         assert_close(a.detach(), b.detach(), "fp32")
+
+
+def test_numpy_booleans_go_through_the_dispatcher():
+    q = randn(1, 5, 2, 8)
+
+    def gradient(**options):
+        return grad(lambda x: fulmen.attention(x, x, x, **options).square().sum())(q)
+
+    expected = gradient(causal=True, deterministic=True)
+    torch.testing.assert_close(gradient(causal=np.bool_(True), deterministic=np.bool_(True)), expected, rtol=0, atol=0)
+    assert not torch.equal(gradient(causal=np.bool_(False)), expected)
 
 
 def test_opcheck():

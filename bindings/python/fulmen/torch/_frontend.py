@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
 import torch
 
 from fulmen import _core, _functions
@@ -78,6 +79,8 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
             # As the same 64 bits. Not by index() where it is needless: a compiler would take an integer for a constant.
             integers = (n if isinstance(n, int) else operator.index(n) for n in (seed, offset))
             rng = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in integers], dtype=torch.int64, device="cpu")
+    # The dispatcher knows Python's alone.
+    causal, deterministic, verify = (bool(x) if isinstance(x, np.bool_) else x for x in (causal, deterministic, verify))
     if isinstance(causal, bool):
         causal = "bottom_right" if causal else "none"
     lengths = (*tensors[PLACE_OF_LENGTHS:], *scalars[12:])

@@ -1,0 +1,108 @@
+// Decode fetches its keys and values in one of two ways, as the processor likes it (stream_prefetch.h): here also in the other.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpu/decode_kernel.h"
+#include "cpu/instruction_sets.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+constexpr const char* kDevice = "other_fetch";
+
+class OtherFetch final : public Backend {
+ public:
+  OtherFetch() {
+    for (const cpu::InstructionSet& isa : cpu::instruction_sets()) {
+      const std::string name = isa.table->name;
+      if (!isa.available || (name != "avx512" && name != "avx512_bf16")) continue;  // the others have one way
+      auto& [set, table] = *sets_.emplace_back(std::make_unique<Set>(Set{isa, *isa.table}));
+      table.name = name == "avx512" ? "avx512_other_fetch" : "avx512_bf16_other_fetch";
+      set.table = &table;
+      set.fetch_blocks = !isa.fetch_blocks;
+      owned_.push_back(cpu::make_decode_kernel(set));
+      kernels_.push_back(owned_.back().get());
+    }
+  }
+  std::string_view name() const noexcept override { return kDevice; }
+  std::vector<DeviceInfo> devices() const override { return {{kDevice, "this processor", "", true, ""}}; }
+  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+
+ private:
+  struct Set {
+    cpu::InstructionSet set;
+    cpu::IsaTable table;
+  };
+  std::vector<std::unique_ptr<Set>> sets_;
+  std::vector<std::unique_ptr<const Kernel>> owned_;
+  std::vector<const Kernel*> kernels_;
+};
+
+class DecodeFetch : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    static bool registered = false;
+    if (registered) return;
+    const Status status = register_backend(std::make_shared<OtherFetch>());
+    ASSERT_TRUE(status.ok()) << status.message();
+    registered = true;
+  }
+  // Few queries over keys that take several blocks and end within one.
+  static CaseSpec spec_of(Random& random) {
+    CaseSpec s;
+    s.dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
+    s.batch = random.between(1, 2);
+    s.seqlen_q = random.between(1, 3);
+    s.num_kv_heads = random.between(1, 5);
+    s.num_heads = s.num_kv_heads * random.between(1, 5);
+    s.seqlen_k = random.between(1, 1400);
+    s.head_dim = random.between(1, 140);
+    s.head_dim_v = random.between(0, 1) == 0 ? s.head_dim : random.between(1, 140);
+    s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::odd_strides});
+    s.nan_in_masked = true;
+    return s;
+  }
+  static void check(const CaseSpec& s, Random& random) {
+    Case c(s, random);
+    const std::vector<std::string> kernels = kernels_for(c.problem(), kDevice);
+    if (kernels.empty()) GTEST_SKIP() << "no AVX-512 here";
+    for (const std::string& kernel : kernels) EXPECT_TRUE(verified(c, kernel, Where{kDevice})) << to_string(s);
+  }
+};
+
+TEST_F(DecodeFetch, AnyShape) {
+  Random random(8100);
+  for (int i = 0; i < 40; ++i) check(spec_of(random), random);
+}
+
+TEST_F(DecodeFetch, Masks) {
+  Random random(8110);
+  for (int i = 0; i < 20; ++i) {
+    CaseSpec s = spec_of(random);
+    if (i % 2 == 0) s.keep = true;
+    if (i % 3 == 0) s.causal = random.pick({Causal::bottom_right, Causal::top_left});
+    if (i % 3 == 1) s.window_left = random.between(0, 900);
+    if (i % 4 == 0) s.bias = true;
+    if (i % 5 == 0) s.sinks = true;
+    check(s, random);
+  }
+}
+
+TEST_F(DecodeFetch, PagesAndLengths) {
+  Random random(8120);
+  for (int i = 0; i < 20; ++i) {
+    CaseSpec s = spec_of(random);
+    s.layout = Layout::bshd;
+    s.used_k = true;
+    if (i % 2 == 0) s.page_size = random.between(1, 70);
+    if (i % 3 == 0) s.leftpad_k = true;
+    check(s, random);
+  }
+}
+
+}  // namespace
+}  // namespace fulmen::testing
