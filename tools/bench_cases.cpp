@@ -20,6 +20,10 @@ struct Decode {
     int64_t batch, length;
   };
   std::vector<Cache> caches;
+  struct Rows {
+    int64_t queries, heads;
+  };
+  std::vector<Rows> more_rows;  // over the first of them
 };
 
 // A model's width has as many heads as fill it, so that every length has the work of a real layer. [batch, seqlen, head, dim].
@@ -70,19 +74,30 @@ void add_boards(std::vector<BenchCase>& cases, DType dtype, const Boards& boards
   }
 }
 
-// One token of a language model with 32 query and 8 KV heads; the cache is [batch, head, seqlen, dim].
+// One token of a language model with 32 query and 8 KV heads; the cache is [batch, head, seqlen, dim]. Then models with more query
+// heads a KV head, and tokens that a smaller model has proposed.
 void add_decode(std::vector<BenchCase>& cases, DType dtype, const Decode& decode, bool brief) {
-  for (const auto& [batch, length] : decode.caches) {
+  const auto add = [&](const Decode::Cache& cache, const Decode::Rows& rows, const std::string& name) {
     cases.push_back({.suite = "decode",
-                     .name = fmt::format("{} x kv {}", batch, length),
+                     .name = name,
                      .dtype = dtype,
-                     .batch = batch,
-                     .seqlen_q = 1,
-                     .seqlen_k = length,
-                     .heads = 32,
+                     .batch = cache.batch,
+                     .seqlen_q = rows.queries,
+                     .seqlen_k = cache.length,
+                     .heads = rows.heads,
                      .kv_heads = 8,
-                     .head_dim = 128});
+                     .head_dim = 128,
+                     .causal = rows.queries > 1});
+  };
+  for (const Decode::Cache& cache : decode.caches) {
+    add(cache, {1, 32}, fmt::format("{} x kv {}", cache.batch, cache.length));
     if (brief) return;
+  }
+  const Decode::Cache& first = decode.caches.front();
+  for (const Decode::Rows& rows : decode.more_rows) {
+    add(first, rows,
+        fmt::format("{} x kv {} {}/8{}", first.batch, first.length, rows.heads,
+                    rows.queries > 1 ? fmt::format(" q{}", rows.queries) : ""));
   }
 }
 
@@ -133,16 +148,19 @@ struct Suites {
 Suites suites_of(CaseSize size) {
   switch (size) {
     case CaseSize::gpu:
-      return {{16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0}, {{1, 16, 64, 256, 1024}, 768, {32, 64, 96, 128}},
-              {{{16, 8192}, {64, 4096}, {1, 65536}, {1, 16384}}},   {16, 8192},
-              {16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0}, {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};
+      return {{16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0},
+              {{1, 16, 64, 256, 1024}, 768, {32, 64, 96, 128}},
+              {{{16, 8192}, {64, 4096}, {1, 65536}, {1, 16384}}, {{1, 64}, {4, 32}}},
+              {16, 8192},
+              {16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0},
+              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};
     case CaseSize::emulated:
-      return {{0, 128, {64, 128}, {150}, 0}, {{2, 3}, 64, {32}}, {{{1, 300}}}, {2, 300},
+      return {{0, 128, {64, 128}, {150}, 0}, {{2, 3}, 64, {32}}, {{{1, 300}}, {}}, {2, 300},
               {0, 128, {64, 128}, {150}, 0}, {{2}, 64, {32}}};
     default:
       return {{0, 1024, {64, 128}, {1024, 2048, 4096}, 2048},
               {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}},
-              {{{1, 16384}, {4, 16384}, {16, 16384}, {1, 65536}, {4, 65536}, {16, 65536}}},
+              {{{1, 16384}, {4, 16384}, {16, 16384}, {1, 65536}, {4, 65536}, {16, 65536}}, {{1, 64}, {4, 32}, {8, 32}}},
               {4, 16384},
               {0, 1024, {64, 128, 256}, {512, 2048}, 0},
               {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};

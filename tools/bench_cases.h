@@ -26,7 +26,7 @@ struct BenchCase {
   std::string folder = {};  // of .npy files, for real input
 };
 
-// One query a sequence over a cache: memory is what limits it.
+// A query or a few a sequence over a cache: memory is what limits it.
 inline bool is_decode(const BenchCase& c) { return c.suite == "decode" || c.suite == "paged"; }
 
 // What a device can do in the time that a case gets. emulated: enough to run every kind of kernel.

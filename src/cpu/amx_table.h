@@ -4,8 +4,10 @@
 #include <type_traits>
 
 #include "cpu/backward_steps.h"
+#include "cpu/decode_combine.h"
 #include "cpu/isa/amx.h"
 #include "cpu/matrix_backward_task.h"
+#include "cpu/matrix_decode_task.h"
 #include "cpu/matrix_short_task.h"
 #include "cpu/matrix_task.h"
 
@@ -22,6 +24,11 @@ int64_t amx_short_floats(const Problem& problem) {
 }
 
 template <class Isa>
+int64_t amx_decode_floats(const ForwardCall& call) {
+  return matrix_decode_scratch(call, Isa::kLanes, Isa::kGroup).total;
+}
+
+template <class Isa>
 int64_t amx_backward_floats(const Problem& problem, int block_n, int64_t held_keys) {
   return matrix_backward_scratch(problem, Isa::kGroup, block_n, held_keys).total;
 }
@@ -34,11 +41,15 @@ constexpr IsaTable amx_table(const char* name, DType dtype) {
                  .block_n = 128,
                  .scratch_floats = amx_scratch_floats<Isa>,
                  .short_floats = amx_short_floats<Isa>,
+                 .decode_slots = kMatrixDecodeSlots,
+                 .decode_floats = amx_decode_floats<Isa>,
                  .matrix_tiles = true};
   const int index = static_cast<int>(dtype);
   table.group[index] = Isa::kGroup;
   table.tile_task[index] = matrix_task<Isa, T>;
   table.short_task[index] = matrix_short_task<Isa, T>;
+  table.decode_task[index] = matrix_decode_task<Isa, T>;
+  table.decode_combine[index] = decode_combine<Isa, T>;
   // Backward's vectors between the products know pairs of bf16 alone.
   if constexpr (std::is_same_v<T, Bf16>) {
     table.backward[index] = backward_step<Isa, T, MatrixBackwardTask<Isa, T>>;

@@ -17,7 +17,7 @@ void decode_combine(const ForwardCall& call, const DecodeTask& task) {
   const AttentionTensors& tensors = *call.tensors;
   const DecodeScratch layout = decode_scratch(call, Isa::kLanes, Isa::kGroup);
   const int rows = decode_rows(problem), head_slots = decode_slots(problem);
-  const int64_t max_at = round_up(layout.slots * layout.value_stride, 16), sum_at = max_at + kBlockM;
+  const int64_t max_at = layout.state, sum_at = max_at + layout.state_stride;
   const auto partial = [&](int split) { return task.partials + split * call.partial_stride; };
   for (int index = 0; index < task.kv_heads * rows; ++index) {
     const int row = index % rows, slot = index / rows * head_slots + row;

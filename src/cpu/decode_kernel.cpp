@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <string>
 
 #include "cpu/isa_support.h"
@@ -14,6 +15,19 @@ namespace {
 constexpr int64_t kMinSplitKeys = 1024;  // a shorter split costs more to merge than it gains
 constexpr int64_t kWantedTasks = 64;     // enough for many cores to end together; fixed, so that results depend on no thread count
 
+// Whether a row of keys or values holds all heads, with no more between them than an interleaved layout has.
+bool heads_fill_rows(const Problem& problem, const TensorSpec& spec, int64_t dim) {
+  constexpr int64_t kInterleaved = 4;
+  const int64_t head = spec.strides[2];
+  return head <= kInterleaved * std::max<int64_t>(dim, 1) && head <= spec.strides[1] / std::max<int64_t>(problem.num_kv_heads, 1);
+}
+
+// Query rows that share a KV head; the most of the type where they are more than it holds.
+int64_t shared_rows(const Problem& problem) {
+  int64_t rows = 0;
+  return __builtin_mul_overflow(problem.group_size(), problem.seqlen_q, &rows) ? std::numeric_limits<int64_t>::max() : rows;
+}
+
 class DecodeRunner final : public Runner {
  public:
   DecodeRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options)
@@ -22,13 +36,18 @@ class DecodeRunner final : public Runner {
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
     call_.fetch_blocks = isa.fetch_blocks;
+    call_.block_multiple = isa.table->matrix_tiles ? 32 : isa.fetch_blocks ? 16 : 64;
     // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks of their own.
-    const bool side_by_side = problem.k.strides[2] < problem.k.strides[1];
+    const bool side_by_side =
+        heads_fill_rows(problem, problem.k, problem.head_dim) && heads_fill_rows(problem, problem.v, problem.head_dim_v);
     call_.heads_per_task =
-        side_by_side ? static_cast<int>(std::min<int64_t>(problem.num_kv_heads, kBlockM / std::max(1, decode_slots(problem)))) : 1;
+        side_by_side
+            ? static_cast<int>(std::min<int64_t>(problem.num_kv_heads, table_.decode_slots / std::max(1, decode_slots(problem))))
+            : 1;
     groups_ = (problem.num_kv_heads + call_.heads_per_task - 1) / call_.heads_per_task;
     layout_ = decode_scratch(call_, table_.lanes, table_.group[static_cast<int>(problem.dtype)]);
     call_.partial_stride = layout_.partial;
+    scratch_floats_ = table_.decode_floats != nullptr ? table_.decode_floats(call_) : layout_.total;
     call_.split_keys = choose_split(problem.seqlen_k);
     call_.num_splits = splits_of(problem.seqlen_k, call_.split_keys);
     most_splits_ = problem.batch * call_.num_splits;
@@ -50,14 +69,14 @@ class DecodeRunner final : public Runner {
     ForwardCall call = call_;
     call.tensors = &tensors;
     auto* scratch = static_cast<float*>(workspace);
-    float* partials = scratch + layout_.total * threads_.num_threads;
+    float* partials = scratch + scratch_floats_ * threads_.num_threads;
     Counter* unfinished = counters(workspace);
     for (int64_t i = 0; i < problem_.batch * groups_; ++i) new (unfinished + i) Counter(call.num_splits);
     parallel_tasks(threads_, problem_.batch * groups_ * call.num_splits, [&](int64_t index, int worker) {
       const int64_t group = index / call.num_splits;
       const DecodeTask task = make_task(group / groups_, group % groups_, static_cast<int>(index % call.num_splits),
                                         partials + group * call.num_splits * layout_.partial);
-      attend(call, task, scratch + worker * layout_.total, unfinished[group]);
+      attend(call, task, scratch + worker * scratch_floats_, unfinished[group]);
     });
     return {};
   }
@@ -98,7 +117,7 @@ class DecodeRunner final : public Runner {
   // A task is a split of one sequence and a group of heads. Long sequences have more splits than short ones.
   Status run_sequences(const AttentionTensors& tensors, void* workspace) const {
     auto* scratch = static_cast<float*>(workspace);
-    float* partials = scratch + layout_.total * threads_.num_threads;
+    float* partials = scratch + scratch_floats_ * threads_.num_threads;
     Counter* unfinished = counters(workspace);
     auto* first_split = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + counters_at() + counter_bytes());
     auto* tasks = reinterpret_cast<SequenceTask*>(first_split + problem_.batch);
@@ -138,7 +157,7 @@ class DecodeRunner final : public Runner {
           call.num_splits = splits_of(view.problem.seqlen_k, split_keys);
           const int64_t partial = first_split[b] * groups_ + group * call.num_splits;
           const DecodeTask task = make_task(b, group, split.part, partials + partial * layout_.partial);
-          attend(call, task, scratch + worker * layout_.total, unfinished[b * groups_ + group]);
+          attend(call, task, scratch + worker * scratch_floats_, unfinished[b * groups_ + group]);
         },
         1);
     return {};
@@ -148,7 +167,7 @@ class DecodeRunner final : public Runner {
     return reinterpret_cast<Counter*>(static_cast<char*>(workspace) + counters_at());
   }
   int64_t counters_at() const noexcept {
-    const int64_t floats = layout_.total * threads_.num_threads + layout_.partial * groups_ * most_splits_;
+    const int64_t floats = scratch_floats_ * threads_.num_threads + layout_.partial * groups_ * most_splits_;
     return floats * static_cast<int64_t>(sizeof(float));
   }
   int64_t counter_bytes() const noexcept { return round_up(problem_.batch * groups_ * static_cast<int64_t>(sizeof(Counter)), 64); }
@@ -163,9 +182,16 @@ class DecodeRunner final : public Runner {
   ForwardCall call_;
   DecodeScratch layout_{};
   KernelConfig config_;
+  int64_t scratch_floats_ = 0;
   int64_t groups_ = 0;       // of KV heads, a sequence
   int64_t most_splits_ = 0;  // of all sequences
 };
+
+// Who serves what several kernels can, as measured (docs/performance/cpu.md, "Many rows a KV head").
+constexpr double kBelowPrefill = 9.0;
+constexpr int kTileRows = 16;
+constexpr int64_t kFewQueries = 8;
+constexpr double kCachedBytes = 64e6;
 
 class DecodeKernel final : public Kernel {
  public:
@@ -174,14 +200,24 @@ class DecodeKernel final : public Kernel {
   bool variable_lengths() const noexcept override { return true; }
   bool paged() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
-    const int64_t rows = problem.group_size() * problem.seqlen_q;
+    const int64_t rows = shared_rows(problem);
     if (rows > kMaxDecodeRows) {
       return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
                          std::to_string(kMaxDecodeRows) + " are served");
     }
     return isa_support(isa_, isa_.table->decode_task[static_cast<int>(problem.dtype)] != nullptr, problem);
   }
-  double rank(const Problem& /*problem*/) const override { return 30.0 + isa_.preference; }
+  double rank(const Problem& problem) const override {
+    const double usual = 30.0 + isa_.preference;
+    const int64_t rows = shared_rows(problem);
+    const bool tiles = isa_.table->matrix_tiles;
+    // Many queries of a head fill prefill's and short's tiles, whose arithmetic is the faster, but for long keys on matrix tiles.
+    if (rows > kTileRows && problem.seqlen_q > kFewQueries && (!tiles || problem.seqlen_k <= kFewQueries * problem.seqlen_q)) {
+      return kBelowPrefill;
+    }
+    // One quad of rows and keys that come from memory: products in vectors hide behind it, and read it more evenly.
+    return tiles && rows <= 4 && problem.bytes() > kCachedBytes ? usual - 2.5 : usual;
+  }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<DecodeRunner>(problem, isa_, name_, options));

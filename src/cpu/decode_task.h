@@ -1,35 +1,16 @@
-// Attention of few query rows over many keys: K and V stream through once, read where they are.
-//
-// What limits it is memory, and memory is fast only when it is read in order: the KV heads that lie side by side in a row are
-// therefore streamed together, a few key rows at a time, with a prefetch that runs ahead through the same addresses in order, or
-// through those of the next block (stream_prefetch.h). The keys are cut into splits, each a task, so that all cores have work even
-// for one sequence; a split leaves its unnormalised output with the rows' maxima and sums, and whoever ends a group's last split
-// merges them, in order.
-//
-// Paged keys and values are read where they are, too: rows are then listed for a block at a time, and the prefetch walks the pages.
-//
-// Products keep head_dim in lanes; scores are [slots][keys] with every query row of every head in a slot of its own.
+// Decode with its products in vectors: head_dim in lanes, K and V read where they are.
 #pragma once
 
-#include "algorithm/online_softmax.h"
-#include "cpu/forward_call.h"
-#include "cpu/pack.h"
-#include "cpu/row_scores.h"
-#include "cpu/storage.h"
-#include "cpu/stream_prefetch.h"
-#include "cpu/tile.h"
+#include "cpu/decode_rows.h"
 
 namespace fulmen::cpu {
 
 // kBlocks: a block of keys and values is fetched during the one before it (BlockPrefetch), else as it is read (StreamPrefetch).
 template <class Isa, class T, bool kBlocks>
-class DecodeTaskRunner {
- public:
-  using Vec = typename Isa::Vec;
-  static constexpr int kLanes = Isa::kLanes;
-  static constexpr int kGroup = Isa::kGroup;
-  static constexpr int kElements = kLanes * kGroup;  // of a vector of words
-  static constexpr int kQuad = 4;                    // query rows of a register block
+class DecodeTaskRunner : private DecodeRows<Isa, T> {
+  using Base = DecodeRows<Isa, T>;
+  using Base::kLanes, Base::kGroup, Base::kElements, Base::kQuad;
+  using typename Base::Vec;
   // Keys of a block of scores, and keys for which the output stays in registers. Short rows need several to be worth the sums and
   // the output's way to L1 and back. Where what is read is fetched as it is read, memory is the slower the more bytes lie between
   // them.
@@ -44,114 +25,41 @@ class DecodeTaskRunner {
     return bytes < kLineBytes ? 1 : bytes / kLineBytes;
   }
 
-  DecodeTaskRunner(const ForwardCall& call, const DecodeTask& task, float* scratch)
-      : call_(call),
-        problem_(*call.problem),
-        tensors_(*call.tensors),
-        task_(task),
-        layout_(decode_scratch(call, kLanes, kGroup)),
-        rows_(decode_rows(problem_)),
-        head_slots_(decode_slots(problem_)),
-        slots_(head_slots_ * task.kv_heads),
-        queries_(scratch + layout_.queries),
-        scores_(scratch + layout_.scores),
-        output_(task.partials + task.split * call.partial_stride),
-        state_(*reinterpret_cast<SoftmaxState*>(output_ + round_up(layout_.slots * layout_.value_stride, 16))) {}
+ public:
+  using Base::Base;
 
   void run() {
-    load_queries();
-    for (int i = 0; i < kBlockM; i += kLanes) {
-      Isa::store(state_.max + i, Isa::set1(-__builtin_inff()));
-      Isa::store(state_.sum + i, Isa::zero());
-      Isa::store(state_.rescale + i, Isa::zero());
-    }
-    for (int64_t i = 0; i < slots_ * layout_.value_stride; i += kLanes) Isa::store(output_ + i, Isa::zero());
-    const auto keys = call_.band.any(0, problem_.seqlen_q);
-    const int64_t split_begin = task_.split * call_.split_keys, split_end = split_begin + call_.split_keys;
-    const int64_t begin = keys.begin > split_begin ? keys.begin : split_begin;
-    end_ = keys.end < split_end ? keys.end : split_end;
+    this->begin();
     if (call_.pages.pages != nullptr) {
-      attend<PagedWalk>(begin);
+      attend<PagedWalk>();
     } else {
-      attend<StridedWalk>(begin);
+      attend<StridedWalk>();
     }
   }
 
  private:
+  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_, Base::slots_, Base::begin_,
+      Base::end_, Base::queries_, Base::scores_, Base::output_;
+
   template <class Walk>
-  void attend(int64_t begin) {
+  void attend() {
     const int block = layout_.block_keys;
-    for (int64_t first = begin; first < end_; first += block) {
+    for (int64_t first = begin_; first < end_; first += block) {
       const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
       if constexpr (kBlocks) {
-        auto next = block_ahead<Walk>(first + count, block);
+        auto next = this->template block_ahead<Walk>(first + count, block);
         score(first, count, next);
-        softmax(first, count);
+        this->softmax({0, slots_}, first, count);
         multiply_values(first, count, next);
       } else {
-        auto keys = rows_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first, count);
+        auto keys = this->template rows_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first, count);
         score(first, count, keys);
-        softmax(first, count);
-        auto values = rows_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v, first, count);
+        this->softmax({0, slots_}, first, count);
+        auto values = this->template rows_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v, first, count);
         multiply_values(first, count, values);
       }
     }
   }
-
-  // A slot's row: query of head. A quad's missing rows repeat the last one.
-  struct Row {
-    int64_t head;
-    int64_t query;
-  };
-  Row row_of(int slot) const {
-    int row = slot % head_slots_;
-    row = row < rows_ ? row : rows_ - 1;
-    return {(task_.kv_head + slot / head_slots_) * problem_.group_size() + row / problem_.seqlen_q, row % problem_.seqlen_q};
-  }
-
-  void load_queries() {
-    for (int slot = 0; slot < slots_; ++slot) {
-      const Row row = row_of(slot);
-      const T* q = element<const T>(tensors_.q, problem_.q, task_.batch, row.query, row.head);
-      pack_keys<Isa>(StridedRows<T>{q}, 1, problem_.head_dim, queries_ + slot * layout_.query_stride, 0);
-    }
-  }
-
-  // Bytes of all the task's heads in a row of K or V.
-  int64_t row_bytes(const TensorSpec& spec, int64_t dim) const {
-    return (dim + (task_.kv_heads - 1) * (task_.kv_heads > 1 ? spec.strides[2] : 0)) * static_cast<int64_t>(sizeof(T));
-  }
-  template <class Walk>
-  Walk walk_from(const Tensor& tensor, const TensorSpec& spec, int64_t key) const {
-    constexpr int64_t kSize = sizeof(T);
-    if constexpr (Walk::kPaged) {
-      return {head_of(tensor, spec), kSize, PageWalk(call_.pages, spec, key)};
-    } else {
-      return {element<const T>(tensor, spec, task_.batch, key, task_.kv_head), spec.strides[1] * kSize};
-    }
-  }
-  // As many rows, as far as they are the task's, StreamPrefetch::kAheadBytes behind [first, first + count).
-  template <class Walk>
-  StreamPrefetch<Walk> rows_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
-    const int64_t bytes = row_bytes(spec, dim);
-    const int64_t from = first + round_up((StreamPrefetch<Walk>::kAheadBytes + bytes - 1) / bytes, kQuad);
-    const int64_t rows = end_ - from < count ? end_ - from : count;
-    return {walk_from<Walk>(tensor, spec, rows > 0 ? from : first), bytes, rows};
-  }
-  // The block from `first` on, as far as it is the task's.
-  template <class Walk>
-  BlockPrefetch<Walk> block_ahead(int64_t first, int block) const {
-    const int64_t rows = end_ - first < block ? end_ - first : block, half = (rows + 1) / 2;
-    const int64_t from = rows > 0 ? first : end_ - 1, middle = rows > 0 ? first + rows - half : from;
-    const Walk walks[] = {walk_from<Walk>(tensors_.k, problem_.k, from), walk_from<Walk>(tensors_.v, problem_.v, from),
-                          walk_from<Walk>(tensors_.k, problem_.k, middle), walk_from<Walk>(tensors_.v, problem_.v, middle)};
-    return {walks, row_bytes(problem_.k, problem_.head_dim), row_bytes(problem_.v, problem_.head_dim_v), half};
-  }
-  // Where the pages' rows of the task's first KV head are counted from.
-  const T* head_of(const Tensor& tensor, const TensorSpec& spec) const {
-    return element<const T>(tensor, spec, 0, 0, task_.kv_head);
-  }
-
   // scores[slot][key] of a block, raw.
   template <class Ahead>
   __attribute__((noinline)) void score(int64_t first, int count, Ahead& fetched) {
@@ -162,8 +70,8 @@ class DecodeTaskRunner {
     const int64_t query_stride = layout_.query_stride, dim = problem_.head_dim;
     const int64_t stride = problem_.k.strides[1], head_stride = problem_.k.strides[2];
     const int slots = slots_, head_slots = head_slots_;
-    const T* k =
-        kPaged ? head_of(tensors_.k, problem_.k) : element<const T>(tensors_.k, problem_.k, task_.batch, first, task_.kv_head);
+    const T* k = kPaged ? this->head_of(tensors_.k, problem_.k)
+                        : element<const T>(tensors_.k, problem_.k, task_.batch, first, task_.kv_head);
     for (int key = 0; key < count; key += kScoreKeys, k += kPaged ? 0 : kScoreKeys * stride) {
       int64_t offsets[kScoreKeys];  // a last block repeats the last key; its scores are masked
 #pragma GCC unroll 4
@@ -237,111 +145,19 @@ class DecodeTaskRunner {
       for (int i = 0; i < kScoreKeys; ++i) sum[r][i] = Isa::dot(sum[r][i], query, key[i]);
     }
   }
-
-  void softmax(int64_t first, int count) {
-    switch (problem_.bias.dtype) {
-      case DType::fp16:
-        return softmax_of<Fp16>(first, count);
-      case DType::bf16:
-        return softmax_of<Bf16>(first, count);
-      default:
-        return softmax_of<float>(first, count);
-    }
-  }
-  // Scores -> probabilities in place, as words, and the state. The maxima of all rows come first: their latency is what would be
-  // waited for.
-  template <class BiasT>
-  __attribute__((noinline)) void softmax_of(int64_t first, int count) {
-    const bool general =
-        count % kLanes != 0 || problem_.bias.present || needs_row_scores(call_, 0, problem_.seqlen_q, first, first + count);
-    if (general) adjust<BiasT>(first, count);
-    const float factor = general ? algorithm::kLog2E : call_.scale.log2_scale;
-    for (int slot = 0; slot < slots_; slot += kQuad) find_maxima(slot, count, factor);
-    for (int slot = 0; slot < slots_; slot += kQuad) exponentials(slot, count, factor);
-  }
-
-  // Raw products -> scores in natural units, -inf up to a whole vector.
-  template <class BiasT>
-  void adjust(int64_t first, int count) {
-    for (int slot = 0; slot < slots_; ++slot) {
-      const Row row = row_of(slot);
-      const RowScores<BiasT> rule(call_, task_.batch, row.head, row.query);
-      float* s = scores_ + slot * kDecodeRow;
-      for (int key = 0; key < count; key += kLanes) {
-        Isa::store(s + key, rule.template scores<Isa>(call_, Isa::load(s + key), first + key, first + count));
-      }
-    }
-  }
-
-  FULMEN_INLINE void find_maxima(int slot, int count, float factor) {
-    Vec max[kQuad];
-#pragma GCC unroll 4
-    for (int r = 0; r < kQuad; ++r) max[r] = Isa::set1(-__builtin_inff());
-    for (int key = 0; key < count; key += kLanes) {
-#pragma GCC unroll 4
-      for (int r = 0; r < kQuad; ++r) max[r] = Isa::max(max[r], Isa::load(scores_ + (slot + r) * kDecodeRow + key));
-    }
-    const auto step =
-        algorithm::softmax_step<Isa>(Isa::load_quad(state_.max + slot), Isa::mul(Isa::quad_max(max), Isa::set1(factor)));
-    Isa::store_quad(state_.max + slot, step.max);
-    Isa::store_quad(state_.rescale + slot, step.rescale);
-  }
-
-  FULMEN_INLINE void exponentials(int slot, int count, float factor) {
-    float* s = scores_ + slot * kDecodeRow;
-    Vec offset[kQuad], sum[kQuad];
-#pragma GCC unroll 4
-    for (int r = 0; r < kQuad; ++r) {
-      const Vec max = Isa::broadcast(state_.max + slot + r);
-      offset[r] = Isa::sub(Isa::zero(), Isa::replace_minus_infinity(max, Isa::zero()));
-      sum[r] = Isa::zero();
-    }
-    for (int key = 0; key < count; key += kElements) {
-      Vec p[kGroup][kQuad];
-#pragma GCC unroll 2
-      for (int i = 0; i < kGroup; ++i) {
-        const int at = key + i * kLanes;
-#pragma GCC unroll 4
-        for (int r = 0; r < kQuad; ++r) {
-          p[i][r] = i > 0 && at >= count ? Isa::set1(-__builtin_inff())
-                                         : Isa::fused(Isa::load(s + r * kDecodeRow + at), Isa::set1(factor), offset[r]);
-        }
-        Isa::template exp2<5>(p[i]);
-#pragma GCC unroll 4
-        for (int r = 0; r < kQuad; ++r) sum[r] = Isa::add(sum[r], p[i][r]);
-      }
-#pragma GCC unroll 4
-      for (int r = 0; r < kQuad; ++r) {
-        float* word = s + r * kDecodeRow + key / kGroup;
-        if constexpr (kGroup == 1) {
-          Isa::store(word, p[0][r]);
-        } else {
-          Isa::store(word, Isa::pack_sequence(p[0][r], p[1][r]));
-        }
-      }
-    }
-    const Vec old = Isa::mul(Isa::load_quad(state_.sum + slot), Isa::load_quad(state_.rescale + slot));
-    Isa::store_quad(state_.sum + slot, Isa::add(old, Isa::quad_add(sum)));
-  }
-
   // output = rescale * output + P V.
   template <class Ahead>
   __attribute__((noinline)) void multiply_values(int64_t first, int count, Ahead ahead) {
     constexpr bool kPaged = Ahead::kPaged;
     int64_t offsets[kPaged ? kMaxDecodeKeys : 1];
     if constexpr (kPaged) list_rows(call_.pages, problem_.v, first, count, offsets);
-    const bool masked = problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0;
-    for (int slot = 0; slot < slots_; ++slot) {
-      const float factor = state_.rescale[slot];
-      if (factor == 1.0F) continue;
-      float* o = output_ + slot * layout_.value_stride;
-      for (int64_t d = 0; d < layout_.value_stride; d += kLanes) Isa::store(o + d, Isa::mul(Isa::load(o + d), Isa::set1(factor)));
-    }
+    const bool masked = this->masked();
+    this->rescale_output({0, slots_});
     const int64_t stride = problem_.v.strides[1], head_stride = problem_.v.strides[2];
     const int64_t value_stride = layout_.value_stride, dim = problem_.head_dim_v;
     const int slots = slots_, head_slots = head_slots_;
-    const T* v =
-        kPaged ? head_of(tensors_.v, problem_.v) : element<const T>(tensors_.v, problem_.v, task_.batch, first, task_.kv_head);
+    const T* v = kPaged ? this->head_of(tensors_.v, problem_.v)
+                        : element<const T>(tensors_.v, problem_.v, task_.batch, first, task_.kv_head);
     for (int key = 0; key < count; key += kValueKeys, v += kPaged ? 0 : kValueKeys * stride) {
       const int keys = count - key < kValueKeys ? count - key : kValueKeys;
       const auto values_at = [&](const T* values) __attribute__((always_inline)) {
@@ -465,20 +281,6 @@ class DecodeTaskRunner {
       for (int c = 0; c < kVecs; ++c) Isa::store(out + r * value_stride + c * kLanes, sum[r][c]);
     }
   }
-
-  const ForwardCall& call_;
-  const Problem& problem_;
-  const AttentionTensors& tensors_;
-  const DecodeTask& task_;
-  DecodeScratch layout_;
-  int rows_;
-  int head_slots_;
-  int slots_;
-  int64_t end_ = 0;
-  float* queries_;
-  float* scores_;
-  float* output_;
-  SoftmaxState& state_;
 };
 
 template <class Isa, class T>

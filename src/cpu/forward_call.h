@@ -25,6 +25,7 @@ struct ForwardCall {
   int heads_per_task = 1;      // decode: KV heads that are streamed together
   int64_t partial_stride = 0;  // decode: floats from one split's result to the next one's
   bool fetch_blocks = false;   // decode: a block of keys and values is fetched into L2 during the one before it
+  int block_multiple = 64;     // decode: a block's keys are a multiple of it
   PageTable pages;             // of the sequence at hand, where keys and values are paged
 };
 
@@ -49,6 +50,12 @@ struct DecodeTask {
 struct BackwardCall;
 enum class BackwardStep : int;
 
+constexpr int kDecodeScores = 4096;  // of a decode block: few enough to stay in L1
+constexpr int kMaxDecodeKeys = 512;  // of a decode block
+constexpr int kDecodeRow =
+    kMaxDecodeKeys + 16;            // floats from a slot's scores to the next one's: not a power of two, for the caches
+constexpr int kMaxDecodeRows = 64;  // most query rows that share a KV head in the decode kernel
+
 constexpr int kNumFloatTypes = 3;  // indexed by DType: fp32, fp16, bf16
 
 // An instruction set's kernels. A null entry: this set does not serve that dtype.
@@ -65,6 +72,8 @@ struct IsaTable {
   int64_t (*short_floats)(const Problem&) = nullptr;
   void (*decode_task[kNumFloatTypes])(const ForwardCall&, const DecodeTask&, float* scratch) = {};
   void (*decode_combine[kNumFloatTypes])(const ForwardCall&, const DecodeTask&) = {};
+  int decode_slots = kBlockM;                              // most slots (below) of the KV heads that decode streams together
+  int64_t (*decode_floats)(const ForwardCall&) = nullptr;  // as above; null: decode_scratch below
   // One task of a step of the backward pass, for a worker.
   using BackwardFunction = void (*)(const BackwardCall&, BackwardStep, int64_t task, int worker, float* scratch);
   BackwardFunction backward[kNumFloatTypes] = {};
@@ -155,41 +164,40 @@ FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int 
   return s;
 }
 
-constexpr int kDecodeScores = 4096;  // of a decode block: few enough to stay in L1
-constexpr int kMaxDecodeKeys = 512;  // of a decode block
-constexpr int kDecodeRow =
-    kMaxDecodeKeys + 16;            // floats from a slot's scores to the next one's: not a power of two, for the caches
-constexpr int kMaxDecodeRows = 16;  // most query rows that share a KV head in the decode kernel
-
-// Query rows that share a KV head, and the lanes they take: whole quads.
+// Query rows that share a KV head, and the lanes they take: whole quads, or whole matrix tiles where there are more.
 FULMEN_INLINE int decode_rows(const Problem& problem) { return static_cast<int>(problem.group_size() * problem.seqlen_q); }
-FULMEN_INLINE int decode_slots(const Problem& problem) { return static_cast<int>(round_up(decode_rows(problem), 4)); }
+FULMEN_INLINE int decode_slots(const Problem& problem) {
+  const int rows = decode_rows(problem);
+  return static_cast<int>(round_up(rows, rows > 16 ? 16 : 4));
+}
 
 // Scratch of a decode task, in floats from its start. Row r of the task's KV head h has slot h * decode_slots + r.
 struct DecodeScratch {
   int64_t queries;  // [slots][query_stride] words
-  int64_t scores;   // [slots][kDecodeRow], block_keys of which are used
+  int64_t scores;   // [slots; of one KV head with matrix tiles][kDecodeRow], block_keys of which are used
   int64_t total;
   int64_t slots;
   int64_t query_stride;
   int64_t value_stride;
-  int block_keys;   // keys of a block: decode_block_keys
-  int64_t partial;  // floats of a split's result: output [slots][value_stride], then a SoftmaxState
+  int block_keys;  // keys of a block: decode_block_keys
+  // A split's result: output [slots][value_stride], then [3][state_stride]: the slots' maxima, sums and a factor of their outputs.
+  int64_t state;
+  int64_t state_stride;
+  int64_t partial;
 };
 
-// Keys that scores in L1 leave room for; where a block is fetched during the one before it, few: so little lies between the
-// streams' lines and their use (docs/performance/cpu.md).
+// As many keys as scores in L1 leave room for, since memory is the faster the longer K and V are read in turn; but few where a
+// block is fetched during the one before it: so little lies between the streams' lines and their use (docs/performance/cpu.md).
 FULMEN_INLINE int decode_block_keys(const ForwardCall& call, int64_t slots) {
   constexpr int64_t kFetchedBytes = 32 * 1024;
   const Problem& p = *call.problem;
-  int64_t keys = kDecodeScores / (slots > 0 ? slots : 1), multiple = 64;
+  int64_t keys = kDecodeScores / (slots > 0 ? slots : 1);
   if (call.fetch_blocks) {
-    multiple = 16;
     const int64_t row_bytes = (p.head_dim + p.head_dim_v) * call.heads_per_task * (p.dtype == DType::fp32 ? 4 : 2);
     if (row_bytes > 0 && keys > kFetchedBytes / row_bytes) keys = kFetchedBytes / row_bytes;
   }
-  keys = keys / multiple * multiple;
-  return static_cast<int>(keys < multiple ? multiple : keys > kMaxDecodeKeys ? kMaxDecodeKeys : keys);
+  keys = keys / call.block_multiple * call.block_multiple;
+  return static_cast<int>(keys < call.block_multiple ? call.block_multiple : keys > kMaxDecodeKeys ? kMaxDecodeKeys : keys);
 }
 
 FULMEN_INLINE DecodeScratch decode_scratch(const ForwardCall& call, int lanes, int group) {
@@ -203,7 +211,9 @@ FULMEN_INLINE DecodeScratch decode_scratch(const ForwardCall& call, int lanes, i
   s.block_keys = decode_block_keys(call, s.slots);
   s.scores = cut.take(s.slots * kDecodeRow);
   s.total = cut.total;
-  s.partial = round_up(s.slots * s.value_stride, 16) + round_up(sizeof(SoftmaxState) / sizeof(float), 16);
+  s.state = round_up(s.slots * s.value_stride, 16);
+  s.state_stride = round_up(s.slots, 16);
+  s.partial = s.state + 3 * s.state_stride;
   return s;
 }
 

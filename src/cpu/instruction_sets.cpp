@@ -45,10 +45,10 @@ std::vector<InstructionSet> make_instruction_sets() {
 #endif
 #ifdef FULMEN_HAVE_ISA_AMX
   sets.push_back(
-      {&table_amx(), 7, has_avx512_bf16() && amx_ready(), "AMX bf16 tiles (in the processor, and allowed by the kernel)"});
+      {&table_amx(), 7, has_avx512_bf16() && amx_ready(), "AMX bf16 tiles (in the processor, and allowed by the kernel)", true});
 #endif
 #ifdef FULMEN_HAVE_ISA_AMX_FP16
-  sets.push_back({&table_amx_fp16(), 7, has_avx512_bf16() && amx_fp16_ready(), "AMX fp16 tiles"});
+  sets.push_back({&table_amx_fp16(), 7, has_avx512_bf16() && amx_fp16_ready(), "AMX fp16 tiles", true});
 #endif
   return sets;
 }

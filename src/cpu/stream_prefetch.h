@@ -1,6 +1,7 @@
 // Prefetching of rows that are read once.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 
 #include "cpu/key_rows.h"
@@ -87,8 +88,17 @@ class BlockPrefetch {
 
   template <class Isa, int kLines>
   FULMEN_INLINE void lines() {
+    lines<Isa>(kLines);
+  }
+  // A first block, which has none before it.
+  template <class Isa>
+  FULMEN_INLINE void all() {
+    lines<Isa>(INT_MAX);
+  }
+  template <class Isa>
+  FULMEN_INLINE void lines(int count) {
     if (rows_left_ <= 0) return;
-    due_ += kLines;
+    due_ += count;
     for (;;) {
       const bool all = offset_ < shorter_;
       const int step = all ? kStreams : 2;

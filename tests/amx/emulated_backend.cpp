@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cpu/backward_kernel.h"
+#include "cpu/decode_kernel.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/tile_kernel.h"
 #include "fulmen/fulmen.h"
@@ -25,10 +26,11 @@ bool has_avx512_bf16() {
 
 class EmulatedBackend final : public Backend {
  public:
-  EmulatedBackend() : bf16_{&emulated_amx_table(), 1, true, ""}, fp16_{&emulated_amx_fp16_table(), 1, true, ""} {
+  EmulatedBackend() : bf16_{&emulated_amx_table(), 1, true, "", true}, fp16_{&emulated_amx_fp16_table(), 1, true, "", true} {
     for (const cpu::InstructionSet* isa : {&bf16_, &fp16_}) {
       owned_.push_back(cpu::make_prefill_kernel(*isa));
       owned_.push_back(cpu::make_short_kernel(*isa));
+      owned_.push_back(cpu::make_decode_kernel(*isa));
     }
     owned_.push_back(cpu::make_backward_kernel(bf16_));
     for (const auto& kernel : owned_) kernels_.push_back(kernel.get());

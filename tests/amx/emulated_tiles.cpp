@@ -29,11 +29,11 @@ float add_product(float sum, float x, float y) {
 
 }  // namespace
 
-void EmulatedTiles::configure() { tiles.configured = true; }
-void EmulatedTiles::release() { tiles.configured = false; }
+void EmulatedTiles::configure(int upper_rows) { tiles.upper_rows = upper_rows; }
+void EmulatedTiles::release() { tiles.upper_rows = 0; }
 
 EmulatedTiles::State& EmulatedTiles::usable() {
-  if (!tiles.configured) {
+  if (tiles.upper_rows == 0) {
     std::fputs("a tile instruction without a tile configuration\n", stderr);
     std::abort();
   }

@@ -13,11 +13,11 @@ struct EmulatedTiles {
     uint32_t word[16][16];
   };
   struct State {
-    bool configured = false;
+    int upper_rows = 0;  // of tiles 4 to 7; 0: not configured
     Tile tile[8];
   };
 
-  static void configure();
+  static void configure(int upper_rows = 16);  // rows of tiles 4 to 7, the others have 16
   static void release();
   template <int kTile>
   static void zero() {
@@ -25,12 +25,12 @@ struct EmulatedTiles {
   }
   template <int kTile>
   static void load(const void* p, int64_t stride) {  // words that may begin at any element
-    for (int row = 0; row < 16; ++row)
+    for (int row = 0; row < rows_of(kTile); ++row)
       std::memcpy(usable().tile[kTile].word[row], static_cast<const char*>(p) + row * stride * 4, 64);
   }
   template <int kTile>
   static void store(float* p, int64_t stride) {
-    for (int row = 0; row < 16; ++row) std::memcpy(p + row * stride, usable().tile[kTile].word[row], 64);
+    for (int row = 0; row < rows_of(kTile); ++row) std::memcpy(p + row * stride, usable().tile[kTile].word[row], 64);
   }
   template <int kC, int kA, int kB>
   static void dot() {
@@ -39,6 +39,7 @@ struct EmulatedTiles {
   }
 
  protected:
+  static int rows_of(int tile) { return tile < 4 ? 16 : usable().upper_rows; }
   // The thread's tiles; stops the test where they are not configured, as the processor would.
   static State& usable();
   static void dot(Tile& c, const Tile& a, const Tile& b, bool fp16);

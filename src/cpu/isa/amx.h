@@ -13,16 +13,24 @@ namespace fulmen::cpu {
 // its own.
 template <class Element>
 struct AmxTiles {
-  // The thread's tiles: 16 rows of 64 bytes each.
-  static void configure() {
+  // The thread's tiles: rows of 64 bytes each, 16 in tiles 0 to 3, upper_rows, a multiple of 4, in the others.
+  static void configure(int upper_rows = 16) {
     struct alignas(64) Configuration {
+      constexpr explicit Configuration(uint8_t upper) {
+        for (int tile = 0; tile < 8; ++tile) {
+          bytes_per_row[tile] = 64;
+          rows[tile] = tile < 4 ? 16 : upper;
+        }
+      }
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+      uint16_t bytes_per_row[16] = {};
+      uint8_t rows[16] = {};
     };
     static_assert(sizeof(Configuration) == 64);
-    static constexpr Configuration kConfiguration;  // built anew it would be read before it is written
-    asm volatile("ldtilecfg %0" : : "m"(kConfiguration) : "memory");
+    static constexpr Configuration kConfigurations[] = {
+        Configuration(4), Configuration(8), Configuration(12),
+        Configuration(16)};  // built anew they would be read before they are written
+    asm volatile("ldtilecfg %0" : : "m"(kConfigurations[upper_rows / 4 - 1]) : "memory");
   }
   static void release() { asm volatile("tilerelease" : : : "memory"); }
 
