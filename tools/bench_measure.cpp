@@ -110,6 +110,7 @@ BenchMeter::BenchMeter(BenchSettings settings, Yardsticks yardsticks, uint64_t s
 Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& there, const TimedPasses& ours, BenchRow& row,
                                     std::unique_ptr<TimedPasses>& standard) {
   std::vector<Plan> chosen;
+  std::string refused;  // why a kernel that would be taken first was not
   for (const Plan& fused : ours.plans()) {
     AttentionOptions options = data.options;
     // Its forward pass keeps no log-sum-exp; one that rounds its scores to the dtype could not give it.
@@ -125,13 +126,15 @@ Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& t
         break;
       }
       row.standard_note = planned.status().message();
+      refused = planned.status().message();
     }
     if (chosen.size() > before) continue;
     if (names.empty() && !chosen.empty()) row.standard_note = "left out: it has no kernel for gradients here";
     return {};
   }
   row.standard_note.clear();
-  row.standard_kernel = chosen.back().config().kernel;
+  row.standard_kernel = chosen.front().config().kernel;
+  row.standard_refused = refused;
   const double known = std::max(kUnknownStandardRate, standard_flops_s_[static_cast<int>(data.problem.dtype)]);
   const double expected = ours.flops() / known;
   std::size_t workspace = 0;

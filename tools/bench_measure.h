@@ -38,9 +38,10 @@ struct BenchRow {
   double share_of_ceiling = 0;
   double backward_s = 0;  // the backward pass alone
   double backward_tflops = 0;
-  double standard_s = 0;  // 0: not measured
-  std::string standard_kernel;
-  std::string standard_note;  // why not
+  double standard_s = 0;         // 0: not measured
+  std::string standard_kernel;   // the forward pass's
+  std::string standard_refused;  // why not the one that is asked first
+  std::string standard_note;     // why not
   double speedup = 0;
   std::size_t extra_bytes = 0;           // workspace; training: and outputs
   std::size_t standard_extra_bytes = 0;  // training: the same of standard attention; 0: not known

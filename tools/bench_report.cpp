@@ -52,6 +52,7 @@ nlohmann::ordered_json row_object(const BenchRow& row) {
           {"share_of_ceiling", number_or_null(row.share_of_ceiling)},
           {"backward_s", number_or_null(row.backward_s)},
           {"backward_tflops", number_or_null(row.backward_tflops)},
+          {"standard_kernel", text_or_null(row.standard_kernel)},
           {"standard_s", number_or_null(row.standard_s)},
           {"speedup", number_or_null(row.speedup)},
           {"extra_bytes", row.extra_bytes},

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "bench_report.h"
 #include "commands.h"
@@ -35,6 +38,15 @@ int default_threads() {
   return omp_get_max_threads();
 #else
   return 1;
+#endif
+}
+
+// More threads than processors reach no higher, and each of them alone, by turns, would seem to have a processor's rate.
+int ceiling_threads(int threads) {
+#ifdef _OPENMP
+  return std::min(threads, omp_get_num_procs());
+#else
+  return threads;
 #endif
 }
 
@@ -127,7 +139,7 @@ Status bench(BenchArguments arguments) {
   std::optional<Ceilings> ceilings;
   if (uses_host_memory(settings.device)) {
     progress.show("measuring the ceilings ...");
-    yardsticks.cpu = &ceilings.emplace(threads);
+    yardsticks.cpu = &ceilings.emplace(ceiling_threads(threads));
     print_ceilings(progress, *ceilings);
   } else if (!is_emulated(settings.device)) {
     progress.show("measuring the copy rate ...");
@@ -139,6 +151,7 @@ Status bench(BenchArguments arguments) {
   BenchMeter meter(settings, yardsticks, kSeed);
   std::vector<BenchRow> rows;
   std::string failed;
+  std::set<std::string> refused;
   for (std::size_t i = 0; i < cases.value().size(); ++i) {
     const BenchCase& bench_case = cases.value()[i];
     const std::string name = fmt::format("{:8} {:5} {:20}", bench_case.suite, to_string(bench_case.dtype), bench_case.name);
@@ -155,6 +168,10 @@ Status bench(BenchArguments arguments) {
     }
     progress.line(table_line(row.value()));
     if (!row->standard_note.empty()) progress.line(fmt::format("{:35} standard attention {}", "", row->standard_note));
+    // Once a reason: the speed-up is over another kernel than elsewhere.
+    if (!row->standard_refused.empty() && refused.insert(row->standard_refused).second) {
+      progress.line(fmt::format("{:35} standard attention by {}: {}", "", row->standard_kernel, row->standard_refused));
+    }
     if (!row->verified && failed.empty()) failed = name + ": " + row->verify_message;
     rows.push_back(row.value());
     // What took minutes is kept whatever ends the run.

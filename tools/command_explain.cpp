@@ -104,6 +104,9 @@ Status check_use(const CLI::App& parser, bool by_files, bool backward) {
     }
     return {};
   };
+  if (parser.count("--bias-dtype") > 0 && parser.count("--bias-shape") == 0 && !by_files) {
+    return {StatusCode::invalid_argument, "--bias-dtype: it goes with --bias-shape"};
+  }
   Status status = by_files ? refuse(kNumbers, "the problem is given by files, which say it: leave it out")
                            : refuse(kFiles, "it goes with a problem given by files (--q, --k, --v), this one is given by numbers");
   if (status.ok() && !backward) status = refuse(kBackward, "it is of the backward pass, --backward is needed");

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,7 +24,8 @@ using fulmen::StatusCode;
 
 int report(const Status& status) {
   if (status.ok()) return 0;
-  fmt::print(stderr, "fulmen: {}\n", status.message());
+  // Not by fmt::print, which throws where the standard error is closed or full: the exit status still tells.
+  std::fputs(fmt::format("fulmen: {}\n", status.message()).c_str(), stderr);
   switch (status.code()) {
     case StatusCode::verification_failed:
     case StatusCode::out_of_memory:
@@ -64,6 +66,7 @@ int finish(const Status& status) {
 int run(int argc, char** argv) {
   if (Status status = check_values(argc, argv); !status.ok()) return report(status);
   CLI::App app{"Exact attention as one fused operation", "fulmen"};
+  app.require_subcommand(0, 1);  // a second one would be ignored
   app.set_version_flag("--version", std::string("fulmen ") + fulmen::version());
   const std::array commands{fulmen::tools::devices_command(app), fulmen::tools::run_command(app),
                             fulmen::tools::explain_command(app), fulmen::tools::verify_command(app),
@@ -104,10 +107,14 @@ void let_openblas_use_avx512() {
 #endif
 }
 
+// A file larger than the limit (ulimit -f) is an error of its write, told like a full disk, not the end of the process.
+void ignore_file_size_signal() { std::signal(SIGXFSZ, SIG_IGN); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
+    ignore_file_size_signal();
     let_openblas_use_avx512();
     if (isatty(STDERR_FILENO) != 0) fulmen::set_compile_observer(show_compilation, nullptr);
     return run(argc, argv);

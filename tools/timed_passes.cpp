@@ -38,7 +38,9 @@ Status TimedPasses::call() const {
     return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes", workspace_bytes_)};
   }
   for (const Plan& plan : plans_) {
-    if (Status status = plan.run(nullptr, there_.tensors(), workspace, workspace_bytes_); !status.ok()) return status;
+    AttentionTensors tensors = there_.tensors();
+    if (!plan.problem().lse.present) tensors.lse = {};  // standard attention may be planned without it
+    if (Status status = plan.run(nullptr, tensors, workspace, workspace_bytes_); !status.ok()) return status;
   }
   return {};
 }

@@ -1,10 +1,12 @@
-/* The C ABI of Fulmen: everything the C++ API offers, in C99. The semantics are those of attention.h; docs/contract.md has the
+/* The C ABI of Fulmen: what the C++ API computes and says, in C99; compile.h (kernels ahead of time, their cache) is for C++ alone.
+ * The semantics are those of attention.h; docs/contract.md has the
  * formulas.
  *
  * Functions return a fulmen_status (0 is success); on failure fulmen_last_error() of the same thread has the sentence. Structs
  * begin with their size so that they can grow: the struct's _init function sets it and the defaults, which are not all 0; a struct
  * that the library fills in needs its size alone, sizeof. A field that an older caller lacks has its default. Nothing throws,
- * prints or aborts. Strings are UTF-8. All functions may be called from any thread. */
+ * prints or aborts; but where the system refuses OpenMP a thread (limits of memory or processes), its runtime ends the process: ask
+ * for fewer by num_threads, or give a parallel_for. Strings are UTF-8. All functions may be called from any thread. */
 #ifndef FULMEN_FULMEN_C_H
 #define FULMEN_FULMEN_C_H
 

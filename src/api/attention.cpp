@@ -32,6 +32,10 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
     const TensorField& field = kTensorTable[i];
     if (!field.read[pass] && !field.written[pass]) continue;
     const MemoryRange range = range_of(i);
+    if (range.data != nullptr && !(plan.problem.*field.spec).present) {
+      return {StatusCode::invalid_argument,
+              fmt::format("{}.data is {}: the plan was made without {}, it must be null", field.name, range.data, field.name)};
+    }
     if (!addressable(range)) return bad_address(range, fmt::format("the plan needs {} bytes there", range.bytes));
     if (overlap(work, range)) return bad_overlap(work, range, kWritten);
     if (!field.written[pass]) continue;

@@ -139,12 +139,10 @@ int fulmen_plan_create_backward(const fulmen_tensors* tensors, const fulmen_opti
 void fulmen_plan_destroy(fulmen_plan* plan) { delete plan; }
 size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan) { return plan != nullptr ? plan->plan.workspace_bytes() : 0; }
 const char* fulmen_plan_explain(const fulmen_plan* plan) {
-  const int code = guarded([&]() -> Status {
-    if (plan == nullptr) return null_argument("plan");
-    std::call_once(plan->explained, [plan] { plan->explanation = plan->plan.explain(); });
-    return {};
-  });
-  return code == FULMEN_OK ? plan->explanation.c_str() : "";
+  const bool done = plan != nullptr && fulmen::c_api::done_quietly([plan] {
+                      std::call_once(plan->explained, [plan] { plan->explanation = plan->plan.explain(); });
+                    });
+  return done ? plan->explanation.c_str() : "";
 }
 const char* fulmen_plan_device(const fulmen_plan* plan) { return plan != nullptr ? plan->plan.device().c_str() : ""; }
 

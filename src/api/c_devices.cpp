@@ -10,6 +10,7 @@
 
 using fulmen::Status;
 using fulmen::StatusCode;
+using fulmen::c_api::done_quietly;
 using fulmen::c_api::guarded;
 using fulmen::c_api::null_argument;
 
@@ -52,11 +53,8 @@ int fulmen_visit_devices(void (*visit)(void* context, const fulmen_device_info* 
 }
 
 const char* fulmen_default_device(void) {
-  const int code = guarded([]() -> Status {
-    fulmen::c_api::given_text() = fulmen::default_device();
-    return {};
-  });
-  return code == FULMEN_OK ? fulmen::c_api::given_text().c_str() : "cpu";
+  const bool done = done_quietly([] { fulmen::c_api::given_text() = fulmen::default_device(); });
+  return done ? fulmen::c_api::given_text().c_str() : "cpu";
 }
 
 int fulmen_set_default_device(const char* device) {
@@ -77,12 +75,11 @@ int fulmen_device_allocate(const char* device, size_t bytes, void** memory) {
 
 void fulmen_device_free(const char* device, void* memory) {
   if (memory == nullptr) return;
-  const int code = guarded([&]() -> Status {
-    auto found = find_device(device);
-    if (found.ok()) found->backend->free(found->name, memory);
-    return found.status();
+  const bool done = done_quietly([&] {
+    const auto found = find_device(device);
+    if (found.ok()) found->backend->free(found->name, memory);  // of an unknown device there is nothing to free
   });
-  static_cast<void>(code);  // of an unknown device there is nothing to free
+  static_cast<void>(done);
 }
 
 int fulmen_device_copy(const char* device, void* to, const void* from, size_t bytes) {

@@ -75,6 +75,21 @@ Status write_struct(const char* name, const Struct& from, Struct* to) {
   return {};
 }
 
+// Of a call that returns no status: whether body came to its end. The last error, which is of a call that does, stays.
+template <class Body>
+bool done_quietly(const Body& body) noexcept {
+  std::string before;
+  before.swap(last_error());  // body's callbacks may make calls
+  bool done = true;
+  try {
+    body();
+  } catch (...) {
+    done = false;
+  }
+  before.swap(last_error());
+  return done;
+}
+
 fulmen_tensor to_c(const Tensor& tensor) noexcept;
 Tensor to_cpp(const fulmen_tensor& view) noexcept;
 Result<AttentionTensors> to_cpp(const fulmen_tensors* from);

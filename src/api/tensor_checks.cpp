@@ -51,10 +51,10 @@ std::string name_of(DType dtype) {
 }
 
 Status check_view(const char* name, const Tensor& t, int element_bits) {
+  for (const int64_t size : t.shape) {
+    if (size < 0 || size > kMaxLength) return invalid(fmt::format("{}.shape is {}: each dim must be 0 to 2^40", name, t.shape));
+  }
   for (int d = 0; d < 4; ++d) {
-    if (t.shape[d] < 0 || t.shape[d] > kMaxLength) {
-      return invalid(fmt::format("{}.shape is {}: each dim must be 0 to 2^40", name, t.shape));
-    }
     if (t.shape[d] > 1 && t.strides[d] < 0)
       return invalid(fmt::format("{}.strides is {}: negative strides are not accepted", name, t.strides));
   }

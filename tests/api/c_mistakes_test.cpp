@@ -66,6 +66,25 @@ TEST(CMistakes, VerifyingWithTablesAndPointersThatAreWrong) {
 }
 
 // A size that rounds up to little.
+// Cleaning up before the sentence is printed is usual.
+TEST(CMistakes, CallsWithoutAStatusKeepTheMessage) {
+  SmallCall call;
+  fulmen_tensors t = views(call);
+  fulmen_plan* plan = nullptr;
+  ASSERT_EQ(fulmen_plan_create(&t, nullptr, "cpu", &plan), FULMEN_OK);
+  void* memory = nullptr;
+  ASSERT_EQ(fulmen_device_allocate("cpu", 64, &memory), FULMEN_OK);
+  EXPECT_NE(fulmen_attention(&t, nullptr, "abacus"), FULMEN_OK);
+  const std::string message = fulmen_last_error();
+  ASSERT_NE(message.find("abacus"), std::string::npos) << message;
+  EXPECT_STRNE(fulmen_plan_explain(plan), "");
+  EXPECT_STREQ(fulmen_plan_explain(nullptr), "");
+  EXPECT_STREQ(fulmen_default_device(), "cpu");
+  fulmen_device_free("cpu", memory);
+  fulmen_plan_destroy(plan);
+  EXPECT_EQ(fulmen_last_error(), message);
+}
+
 TEST(CMistakes, AllMemoryAtOnce) {
   for (const char* device : {"cpu", "emulated:gfx1100"}) {
     for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 62}) {

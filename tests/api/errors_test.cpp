@@ -122,6 +122,30 @@ TEST(PlanErrors, ForcedKernelThatCannotRunSaysWhy) {
   EXPECT_TRUE(call.untouched());
 }
 
+TEST(RunErrors, TensorThatThePlanDoesNotHave) {
+  SmallCall call;
+  const auto problem = make_problem(call.tensors, call.options);
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const auto planned = plan(problem.value(), "cpu", call.options);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  AttentionTensors more = call.tensors;
+  more.dq.data = call.dq.data();  // of the other pass
+  EXPECT_TRUE(planned->run(nullptr, more, nullptr, 0).ok());
+  call.out.assign(call.out.size(), SmallCall::kPoison);
+  for (const auto& [name, tensor] : {std::pair{"bias", &AttentionTensors::bias},
+                                     {"keep_mask", &AttentionTensors::keep_mask},
+                                     {"lse", &AttentionTensors::lse},
+                                     {"seqlens_k", &AttentionTensors::seqlens_k}}) {
+    more = call.tensors;
+    (more.*tensor).data = call.lse.data();
+    const Status status = planned->run(nullptr, more, nullptr, 0);
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << name;
+    EXPECT_NE(status.message().find(std::string(name) + ".data is 0x"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("the plan was made without"), std::string::npos) << status.message();
+    EXPECT_TRUE(call.untouched());
+  }
+}
+
 TEST(RunErrors, WorkspaceTooSmallOrMisaligned) {
   SmallCall call;
   const auto made = plan(make_problem(call.tensors, call.options).value());

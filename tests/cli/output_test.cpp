@@ -62,6 +62,29 @@ TEST_F(OutputTest, FullStandardOutputIsAnError) {
   EXPECT_TRUE(std::filesystem::exists(path("o.npy")));  // its result was there before the line about it
 }
 
+// The exit status tells where there is nowhere to write a sentence.
+TEST_F(OutputTest, StandardErrorThatIsClosedOrFull) {
+  for (const std::string redirected : {"run --q q.npy 2>&-", "run --q q.npy 2>/dev/full", "devices >&- 2>&-"}) {
+    const int status = std::system(("cd '" + folder_.string() + "' && '" FULMEN_CLI "' " + redirected).c_str());
+    ASSERT_TRUE(WIFEXITED(status)) << redirected;
+    EXPECT_EQ(WEXITSTATUS(status), 2) << redirected;
+  }
+}
+
+TEST_F(OutputTest, FileBeyondTheLimitOfSizeIsAnError) {
+  const std::vector<float> rows(8192, 0.5F);
+  for (const char* name : {"bq.npy", "bk.npy", "bv.npy"}) write_array(name, DType::fp32, {1, 64, 2, 64}, rows.data());
+  const std::vector<std::string> before = files();
+  const int status =
+      std::system(("cd '" + folder_.string() +
+                   "' && (ulimit -f 1; '" FULMEN_CLI "' run --q bq.npy --k bk.npy --v bv.npy --out big.npy 2>.stderr)")
+                      .c_str());
+  const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "", read_text(path(".stderr"))};
+  expect_one_sentence(outcome, "cannot write 'big.npy'");
+  std::filesystem::remove(path(".stderr"));
+  EXPECT_EQ(files(), before);
+}
+
 TEST_F(OutputTest, SignalsLeaveNoTemporaryFile) {
   const std::vector<std::string> before = files();
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
