@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -93,11 +94,13 @@ Result<OutputFile> OutputFile::create(const std::string& asked) {
   const auto cannot = [&](const char* why) {
     return Status{StatusCode::unavailable, fmt::format("cannot write '{}': {}", asked, why)};
   };
-  const std::string path = followed(asked).string();
+  const std::filesystem::path target = followed(asked);
+  const std::string path = target.string();
   struct stat existing{};
   const bool exists = ::stat(path.c_str(), &existing) == 0;
+  if (!exists && errno != ENOENT) return cannot(std::strerror(errno));
   if (path.empty() || (exists && !S_ISREG(existing.st_mode))) return cannot("it is not a regular file's name");
-  const std::string pattern = path + ".XXXXXX";
+  const std::string pattern = (target.parent_path() / (target.filename().string().substr(0, NAME_MAX - 7) + ".XXXXXX")).string();
   auto temporary = std::make_unique<char[]>(pattern.size() + 1);
   std::memcpy(temporary.get(), pattern.c_str(), pattern.size() + 1);
   const int descriptor = ::mkstemp(temporary.get());

@@ -1,4 +1,5 @@
 // Nothing is lost: what a command writes replaces nothing that it was not told to, and leaves nothing half done.
+#include <climits>
 #include <csignal>
 
 #include "program.h"
@@ -49,6 +50,14 @@ TEST_F(OutputTest, LinksStayLinks) {
     EXPECT_TRUE(std::filesystem::is_symlink(path("link.npy")));
     EXPECT_TRUE(std::filesystem::is_regular_file(path("later.npy")));
   }
+}
+
+TEST_F(OutputTest, NamesMayBeAsLongAsTheFileSystemTakes) {
+  const std::string name = std::string(NAME_MAX - 4, 'o') + ".npy";
+  const Outcome outcome = run({"--out", name});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(files(), (std::vector<std::string>{"k.npy", name, "q.npy", "v.npy"}));
+  expect_one_sentence(run({"--out", "o" + name}), "cannot write 'oooo");
 }
 
 TEST_F(OutputTest, FullStandardOutputIsAnError) {
