@@ -64,12 +64,10 @@ struct Probabilities {
 
   template <int kVecs>
   struct Block {
+    static constexpr int kStepWords = kWholeBlock;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const Probabilities& tile, int at) : tile_(tile), at_(at) {}
-    template <int kRows>
-    FULMEN_INLINE void begin() {
-      tile_.ahead->template step<Isa>();
-    }
+    FULMEN_INLINE void step() { tile_.ahead->template step<Isa>(); }
     FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
       const int to = key * kBlockM + at_;
       Vec p[kVecs];
@@ -115,12 +113,10 @@ struct ScoreGradients {
 
   template <int kVecs>
   struct Block {
+    static constexpr int kStepWords = kWholeBlock;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const ScoreGradients& tile, int at) : tile_(tile), at_(at) {}
-    template <int kRows>
-    FULMEN_INLINE void begin() {
-      tile_.ahead->template step<Isa>();
-    }
+    FULMEN_INLINE void step() { tile_.ahead->template step<Isa>(); }
     FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
       const int to = key * kBlockM + at_;
       Vec p[kVecs], ds[kVecs];
@@ -187,6 +183,7 @@ struct ScoreGradients {
 // row begins and ends at a cache line.
 template <class Isa, class T, bool kStreams>
 struct FinalGradient {
+  static constexpr int kStepWords = kWholeBlock;
   T* out;
   int64_t stride;
   float factor;
@@ -194,10 +191,7 @@ struct FinalGradient {
   int dim;   // columns likewise
   FetchAhead* ahead;
 
-  template <int kRows>
-  FULMEN_INLINE void begin(int /*column*/) const {
-    ahead->template step<Isa>();
-  }
+  FULMEN_INLINE void step() const { ahead->template step<Isa>(); }
   FULMEN_INLINE typename Isa::Vec start(int /*row*/, int /*column*/) const { return Isa::zero(); }
   FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const {
     if (row >= rows) return;

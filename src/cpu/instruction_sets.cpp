@@ -1,5 +1,8 @@
 #include "cpu/instruction_sets.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <fstream>
 
 #include "cpu/isa_tables.h"
@@ -22,7 +25,7 @@ namespace {
 // Intel's cores run a bf16 dot product at a quarter of the rate of an FMA, for twice its products (measured on Sapphire Rapids,
 // which has AMX for them), so there widening bf16 is faster.
 [[maybe_unused]] bool has_fast_bf16_dot() { return __builtin_cpu_is("amd") != 0; }
-[[maybe_unused]] bool decode_fetches_blocks() { return __builtin_cpu_is("intel") != 0; }  // stream_prefetch.h says why
+[[maybe_unused]] bool fetches_blocks() { return __builtin_cpu_is("intel") != 0; }  // stream_prefetch.h and short_task.h say why
 #endif
 
 // The one list: an instruction set is a line here, a line in cmake/InstructionSets.cmake, isa/<name>.h and isa_<name>.cpp.
@@ -38,10 +41,10 @@ std::vector<InstructionSet> make_instruction_sets() {
   sets.push_back({&table_avx2(), 3, has_avx2(), "AVX2, FMA and F16C"});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512
-  sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL", decode_fetches_blocks()});
+  sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL", fetches_blocks()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512_BF16
-  sets.push_back({&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(), "AVX-512 BF16", decode_fetches_blocks()});
+  sets.push_back({&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(), "AVX-512 BF16", fetches_blocks()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AMX
   sets.push_back(
@@ -67,6 +70,12 @@ std::string chip_name() {
     if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
   }
   return "unknown processor";
+}
+
+int64_t level2_cache_bytes() {
+  static const int64_t kBytes =
+      std::max<int64_t>(0, sysconf(_SC_LEVEL2_CACHE_SIZE));  // asks the processor: slow in virtual machines
+  return kBytes;
 }
 
 }  // namespace fulmen::cpu

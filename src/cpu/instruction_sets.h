@@ -1,6 +1,7 @@
 // The instruction sets this library was compiled with, and which of them this processor has.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,8 @@ struct InstructionSet {
   int preference = 0;        // higher is faster
   bool available = false;    // on this processor, under this operating system
   std::string_view missing;  // what it lacks when not available
-  // Decode fetches whole blocks into L2, in several streams, not what comes next into L1: faster here, and its table's code can.
+  // Decode fetches whole blocks into L2, in several streams, and short sequences whole batch elements, not what comes next into L1:
+  // faster here, and its table's code can.
   bool fetch_blocks = false;
 };
 
@@ -22,5 +24,8 @@ struct InstructionSet {
 const std::vector<InstructionSet>& instruction_sets();
 
 std::string chip_name();
+
+// Of one core; 0 where the system does not tell.
+int64_t level2_cache_bytes();
 
 }  // namespace fulmen::cpu

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/row_prefetch.h"
+#include "cpu/step_prefetch.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
@@ -28,12 +28,12 @@ enum class OutputKind {
 // Into the scratch tile [rows][stride], for later tiles of keys.
 template <class Isa, OutputKind kKind>
 struct ScratchOutput {
+  static constexpr int kStepWords = kWholeBlock;
   float* out;
   int64_t stride;
   const float* rescale;  // [rows], for kind rescale
 
-  template <int kRows>
-  FULMEN_INLINE void begin(int /*column*/) const {}
+  FULMEN_INLINE void step() const {}
   FULMEN_INLINE typename Isa::Vec start(int row, int column) const {
     if constexpr (kKind == OutputKind::first) return Isa::zero();
     const auto old = Isa::load(out + row * stride + column);
@@ -47,26 +47,18 @@ struct ScratchOutput {
 // then every row begins and ends at a cache line.
 template <class Isa, class T, bool kStreams>
 struct FinalOutput {
+  static constexpr int kStepWords = kFetchWords;
   T* out;
   int64_t stride;
   const float* factor;  // [rows]
   int rows;             // rows from here on are padding and not written
   int dim;              // columns likewise
-  RowPrefetch* ahead;   // three of them
+  StepPrefetch* ahead;
 
-  template <int kRows>
-  FULMEN_INLINE void begin(int column) const {
-    if (column > 0) return;
-#pragma GCC unroll 3
-    for (int i = 0; i < 3; ++i) ahead[i].template short_rows<Isa, kRows>();
-  }
+  FULMEN_INLINE void step() const { ahead->template step<Isa>(); }
   FULMEN_INLINE typename Isa::Vec start(int /*row*/, int /*column*/) const { return Isa::zero(); }
   FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const {
     if (row >= rows) return;
-    if (column == 0) {
-#pragma GCC unroll 3
-      for (int i = 0; i < 3; ++i) ahead[i].template long_row<Isa>();
-    }
     const auto x = Isa::mul(sum, Isa::broadcast(factor + row));
     if constexpr (kStreams) {
       Isa::stream_from_float(out + row * stride + column, x);
@@ -78,28 +70,31 @@ struct FinalOutput {
   }
 };
 
-// One register block of O: kRows query rows x kVecs vectors of V's head_dim.
+// One register block of O: kRows query rows x kVecs vectors of V's head_dim. step() as in score_block.
 template <class Isa, class P, int kVecs, int kRows, class Output>
 FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
                                 const float* v,  // [words][v_stride], at the first of the columns
                                 int64_t v_stride, int words, const Output& output, int row, int column) {
   using Vec = typename Isa::Vec;
-  output.template begin<kRows>(column);
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int c = 0; c < kVecs; ++c) sum[r][c] = output.start(row + r, column + c * Isa::kLanes);
   }
-  for (int w = 0; w < words; ++w, p += P::kWordStride, v += v_stride) {
-    Vec value[kVecs];
+  for (int w = 0; w < words;) {
+    output.step();
+    const int end = words - w > Output::kStepWords ? w + Output::kStepWords : words;
+    for (; w < end; ++w, p += P::kWordStride, v += v_stride) {
+      Vec value[kVecs];
 #pragma GCC unroll 8
-    for (int c = 0; c < kVecs; ++c) value[c] = Isa::load(v + c * Isa::kLanes);
+      for (int c = 0; c < kVecs; ++c) value[c] = Isa::load(v + c * Isa::kLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Vec probability = Isa::broadcast(p + r * P::kRowStride);
+      for (int r = 0; r < kRows; ++r) {
+        const Vec probability = Isa::broadcast(p + r * P::kRowStride);
 #pragma GCC unroll 8
-      for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::dot(sum[r][c], value[c], probability);
+        for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::dot(sum[r][c], value[c], probability);
+      }
     }
   }
 #pragma GCC unroll 8
@@ -150,6 +145,16 @@ __attribute__((noinline)) void output_tile(const float* p, const float* v, int64
     }
     done += count;
   }
+}
+
+// Steps of output_tile's output: at least one, and about as many as given.
+template <class Isa>
+FULMEN_INLINE int64_t output_steps(int64_t v_stride, int words, int rows) {
+  const int64_t vecs = v_stride / Isa::kLanes;
+  const int64_t blocks = (vecs + Isa::kPvVecs - 1) / Isa::kPvVecs;
+  const int64_t block_rows = vecs < 3 * blocks ? Isa::kPvRowsNarrow : Isa::kPvRows;
+  const int64_t steps = blocks * (rows / block_rows) * ((words + kFetchWords - 1) / kFetchWords);
+  return steps > 0 ? steps : 1;
 }
 
 }  // namespace fulmen::cpu

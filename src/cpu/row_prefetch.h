@@ -7,6 +7,10 @@
 
 namespace fulmen::cpu {
 
+// Words of a register block's products from one step of fetching to the next one.
+constexpr int kFetchWords = 8;
+constexpr int kWholeBlock = 1 << 30;
+
 // Rows of memory that will be used soon, fetched a row at a time from within a product's loop, which waits for arithmetic anyway.
 struct RowPrefetch {
   const char* next = nullptr;
@@ -14,24 +18,6 @@ struct RowPrefetch {
   int lines = 0;       // cache lines of a row; 0: nothing to fetch
   int rows = 0;        // that are left
 
-  // Short rows go kCount at a time, before a register block (at the end a few past the last, which does no harm); long ones one at
-  // a time, after each of the block's rows: the processor drops prefetches that come in bursts.
-  template <class Isa, int kCount>
-  FULMEN_INLINE void short_rows() {
-    if (rows <= 0 || lines > 2) return;
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i, next += stride) Isa::prefetch(next);
-    if (lines == 2) {
-      const char* second = next - kCount * stride + 64;
-#pragma GCC unroll 8
-      for (int i = 0; i < kCount; ++i, second += stride) Isa::prefetch(second);
-    }
-    rows -= kCount;
-  }
-  template <class Isa>
-  FULMEN_INLINE void long_row() {
-    if (lines > 2) any_row<Isa>();
-  }
   template <class Isa>
   FULMEN_INLINE void any_row() {
     if (rows <= 0) return;

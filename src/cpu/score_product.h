@@ -4,32 +4,37 @@
 #include <cstdint>
 
 #include "cpu/row_prefetch.h"
+#include "cpu/step_prefetch.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
 
-// One register block of a score product: kRows rows of words by broadcast x kVecs vectors of lanes; the sums go to the epilogue.
+// One register block of a score product: kRows rows of words by broadcast x kVecs vectors of lanes; the sums go to the epilogue,
+// whose step() is called before every kStepWords words of products, to fetch what comes next.
 template <class Isa, int kVecs, int kRows, class Block>
 FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
                                const float* rows,   // kRows rows of words, stride floats apart
                                int64_t stride, int words, int first_row, Block& epilogue) {
   using Vec = typename Isa::Vec;
-  epilogue.template begin<kRows>();
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::zero();
   }
-  for (int w = 0; w < words; ++w, lanes += kBlockM) {
-    Vec lane[kVecs];
+  for (int w = 0; w < words;) {
+    epilogue.step();
+    const int end = words - w > Block::kStepWords ? w + Block::kStepWords : words;
+    for (; w < end; ++w, lanes += kBlockM) {
+      Vec lane[kVecs];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) lane[v] = Isa::load(lanes + v * Isa::kLanes);
+      for (int v = 0; v < kVecs; ++v) lane[v] = Isa::load(lanes + v * Isa::kLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Vec row = Isa::broadcast(rows + r * stride + w);
+      for (int r = 0; r < kRows; ++r) {
+        const Vec row = Isa::broadcast(rows + r * stride + w);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::dot(sum[r][v], lane[v], row);
+        for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::dot(sum[r][v], lane[v], row);
+      }
     }
   }
 #pragma GCC unroll 8
@@ -76,6 +81,15 @@ __attribute__((noinline)) void score_tile(const float* panel, int lanes, const f
   }
 }
 
+// Steps of score_tile's epilogue: at least one, and about as many as given.
+template <class Isa>
+FULMEN_INLINE int64_t score_steps(int lanes, int words, int count) {
+  const int64_t vecs = round_up(lanes, Isa::kLanes) / Isa::kLanes;
+  const int64_t blocks = (vecs + Isa::kQkVecs - 1) / Isa::kQkVecs * (count / Isa::kQkKeys);
+  const int64_t steps = blocks * ((words + kFetchWords - 1) / kFetchWords);
+  return steps > 0 ? steps : 1;
+}
+
 // Epilogue of S^T = K Q^T, queries in lanes: scores [keys][kBlockM] and each query's maximum.
 template <class Isa, ScoreKind kKind>
 struct QueryLaneScores {
@@ -88,13 +102,13 @@ struct QueryLaneScores {
 
   template <int kVecs>
   struct Block {
+    static constexpr int kStepWords = kWholeBlock;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const QueryLaneScores& tile, int at) : tile_(tile), at_(at) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) max_[v] = Isa::set1(-__builtin_inff());
     }
-    template <int kRows>
-    FULMEN_INLINE void begin() {
+    FULMEN_INLINE void step() {
       if (at_ > 0) return;
       RowPrefetch& rows = tile_.ahead[tile_.ahead[0].rows > 0 ? 0 : 1];
       for (int i = 0; i < tile_.ahead_rows; ++i) rows.template any_row<Isa>();
@@ -128,26 +142,18 @@ struct KeyLaneScores {
   float scale;
   const BiasT* bias;
   int64_t bias_stride;
-  float* scores;       // [rows][kBlockM]
-  float* lane_max;     // [rows][kLanes]
-  RowPrefetch* ahead;  // two of them
+  float* scores;    // [rows][kBlockM]
+  float* lane_max;  // [rows][kLanes]
+  StepPrefetch* ahead;
 
   template <int kVecs>
   struct Block {
+    static constexpr int kStepWords = kFetchWords;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const KeyLaneScores& tile, int at) : tile_(tile), at_(at) {}
-    template <int kRows>
-    FULMEN_INLINE void begin() {
-      if (at_ > 0) return;
-      tile_.ahead[0].template short_rows<Isa, kRows>();
-      tile_.ahead[1].template short_rows<Isa, kRows>();
-    }
+    FULMEN_INLINE void step() { tile_.ahead->template step<Isa>(); }
     FULMEN_INLINE void row(Vec (&score)[kVecs], int row) {
       float* to = tile_.scores + row * kBlockM + at_;
-      if (at_ == 0) {
-        tile_.ahead[0].template long_row<Isa>();
-        tile_.ahead[1].template long_row<Isa>();
-      }
       if (tile_.bias != nullptr) {
         const BiasT* bias = tile_.bias + row * tile_.bias_stride + at_;
 #pragma GCC unroll 8

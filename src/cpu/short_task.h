@@ -10,9 +10,9 @@
 #include "cpu/forward_call.h"
 #include "cpu/output_product.h"
 #include "cpu/pack.h"
-#include "cpu/row_prefetch.h"
 #include "cpu/row_scores.h"
 #include "cpu/score_product.h"
+#include "cpu/step_prefetch.h"
 #include "cpu/storage.h"
 #include "cpu/tile.h"
 
@@ -85,23 +85,29 @@ class ShortTask {
       query_stride = layout_.query_stride;
     }
     for (int plane = 0; plane < planes_; ++plane) {
-      RowPrefetch ahead[2];
-      ahead[0] = rows_of<T>(tensors_.v, problem_.v, problem_.head_dim_v, task_, kv_head_, plane * kBlockM, plane_keys(plane));
+      StepPrefetch ahead(call_.fetch_batches);
+      if (call_.fetch_batches) {
+        add_next_batch(ahead, plane);
+      } else {
+        ahead.add(rows_of<T>(tensors_.v, problem_.v, problem_.head_dim_v, task_, kv_head_, plane * kBlockM, plane_keys(plane)));
+      }
       if (plane == 0 && !streams_)
-        ahead[1] = rows_of<T>(tensors_.out, problem_.out, problem_.head_dim_v, task_, task_.head, task_.row_begin, rows_);
+        ahead.add(rows_of<T>(tensors_.out, problem_.out, problem_.head_dim_v, task_, task_.head, task_.row_begin, rows_));
       const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
       float* keys = scratch_ + layout_.keys + plane * layout_.key_plane;
       pack_queries<Isa>(k, problem_.k.strides[1], plane_keys(plane), problem_.head_dim, keys);
       if (plane_keys(plane) % kLanes == 0) {
-        multiply_keys<false>(plane, queries, query_stride, bias, bias_stride, ahead);
+        multiply_keys<false>(plane, queries, query_stride, bias, bias_stride, &ahead);
       } else {
-        multiply_keys<true>(plane, queries, query_stride, bias, bias_stride, ahead);
+        multiply_keys<true>(plane, queries, query_stride, bias, bias_stride, &ahead);
       }
     }
   }
   template <bool kRagged, class BiasT>
   void multiply_keys(int plane, const float* queries, int64_t query_stride, const BiasT* bias, int64_t bias_stride,
-                     RowPrefetch* ahead) {
+                     StepPrefetch* ahead) {
+    const int words = words_of<Isa>(problem_.head_dim);
+    ahead->spread(score_steps<Isa>(plane_keys(plane), words, rows_));
     const KeyLaneScores<Isa, BiasT, kRagged> epilogue{plane_keys(plane),
                                                       problem_.softmax_scale,
                                                       bias == nullptr ? bias : bias + plane * kBlockM,
@@ -109,8 +115,8 @@ class ShortTask {
                                                       scores(plane),
                                                       lane_max(plane),
                                                       ahead};
-    score_tile<Isa>(scratch_ + layout_.keys + plane * layout_.key_plane, plane_keys(plane), queries, query_stride,
-                    words_of<Isa>(problem_.head_dim), rows_, epilogue);
+    score_tile<Isa>(scratch_ + layout_.keys + plane * layout_.key_plane, plane_keys(plane), queries, query_stride, words, rows_,
+                    epilogue);
   }
 
   template <class BiasT>
@@ -228,18 +234,21 @@ class ShortTask {
     T* out = element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head);
     const int64_t out_stride = problem_.out.strides[1];
     if (planes_ == 1) {
-      RowPrefetch ahead[3];
-      if (const TileTask* next = task_.next; next != nullptr) {
-        ahead[0] = rows_of<T>(tensors_.k, problem_.k, problem_.head_dim, *next, next->head / problem_.group_size(), 0, keys_);
-        ahead[1] = rows_of<T>(tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
-                              next->row_end - next->row_begin);
-        ahead[2] = next_bias();
+      StepPrefetch ahead(call_.fetch_batches);
+      if (call_.fetch_batches) {
+        add_next_batch(ahead, 1);
+      } else if (const TileTask* next = task_.next; next != nullptr) {
+        ahead.add(rows_of<T>(tensors_.k, problem_.k, problem_.head_dim, *next, next->head / problem_.group_size(), 0, keys_));
+        ahead.add(rows_of<T>(tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
+                             next->row_end - next->row_begin));
+        ahead.add(bias_of(next->batch, next->head, next->row_begin, next->row_end - next->row_begin));
       }
+      ahead.spread(output_steps<Isa>(layout_.value_stride, words_of<Isa>(keys_), rows_));
       const int dim = static_cast<int>(problem_.head_dim_v);
       if (streams_) {
-        multiply_values(0, FinalOutput<Isa, T, true>{out, out_stride, row_factor(), rows_, dim, ahead});
+        multiply_values(0, FinalOutput<Isa, T, true>{out, out_stride, row_factor(), rows_, dim, &ahead});
       } else {
-        multiply_values(0, FinalOutput<Isa, T, false>{out, out_stride, row_factor(), rows_, dim, ahead});
+        multiply_values(0, FinalOutput<Isa, T, false>{out, out_stride, row_factor(), rows_, dim, &ahead});
       }
       if (call_.stream_output && task_.next == nullptr) Isa::end_streams();  // it waits until all have reached memory
       return;
@@ -261,14 +270,38 @@ class ShortTask {
     constexpr int64_t kSize = sizeof(E);
     return fetch_rows(element<const E>(tensor, spec, task.batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
   }
-  RowPrefetch next_bias() const {
+  RowPrefetch bias_of(int64_t batch, int64_t head, int64_t first, int64_t rows) const {
     if (!problem_.bias.present) return {};
-    const TileTask& next = *task_.next;
     const auto& strides = problem_.bias.strides;
     const int64_t size = problem_.bias.dtype == DType::fp32 ? 4 : 2;
-    const char* bias = static_cast<const char*>(tensors_.bias.data) +
-                       size * (next.batch * strides[0] + next.head * strides[1] + next.row_begin * strides[2]);
-    return fetch_rows(bias, strides[2] * size, problem_.seqlen_k * size, next.row_end - next.row_begin);
+    const char* bias =
+        static_cast<const char*>(tensors_.bias.data) + size * (batch * strides[0] + head * strides[1] + first * strides[2]);
+    return fetch_rows(bias, strides[2] * size, problem_.seqlen_k * size, rows);
+  }
+
+  // A share of the next batch element's memory for each of this one's tasks, half of it in each of the two products: in the order
+  // of addresses, since rows of one head that lie between those of others are slow to read (docs/performance/cpu.md).
+  void add_next_batch(StepPrefetch& ahead, int product) const {
+    TileTask next = task_;
+    if (++next.batch == problem_.batch) return;
+    const int64_t blocks = (problem_.seqlen_q + kBlockM - 1) / kBlockM;
+    const int64_t part = (task_.head * blocks + task_.row_begin / kBlockM) * 2 + product, parts = problem_.num_heads * blocks * 2;
+    const auto add = [&](const Tensor& tensor, const TensorSpec& spec, int64_t rows, int64_t heads, int64_t dim) {
+      const bool side_by_side = spec.strides[2] < spec.strides[1];
+      if (side_by_side) {
+        const int64_t row = (heads - 1) * spec.strides[2] + dim;
+        return ahead.add(rows_of<T>(tensor, spec, row, next, 0, 0, rows), part, parts);
+      }
+      const int64_t head = task_.head * heads / problem_.num_heads, of_head = part - head * parts / heads;
+      ahead.add(rows_of<T>(tensor, spec, dim, next, head, 0, rows), of_head, parts / heads);
+    };
+    add(tensors_.q, problem_.q, problem_.seqlen_q, problem_.num_heads, problem_.head_dim);
+    add(tensors_.k, problem_.k, problem_.seqlen_k, problem_.num_kv_heads, problem_.head_dim);
+    add(tensors_.v, problem_.v, problem_.seqlen_k, problem_.num_kv_heads, problem_.head_dim_v);
+    if (problem_.bias.strides[0] != 0) {
+      const RowPrefetch rows = bias_of(next.batch, task_.head, 0, problem_.seqlen_q);
+      ahead.add(rows, part - task_.head * blocks * 2, blocks * 2);
+    }
   }
 
   template <class Output>

@@ -43,6 +43,13 @@ int choose_tiles_per_task(const Problem& p, const IsaTable& table, int threads) 
   return per_task;
 }
 
+// Whether the level-2 cache keeps the queries, keys and values of a batch element while the next one's are fetched, and has room
+// for the worker's scratch.
+bool two_fit_level2(const Problem& p) {
+  const int64_t elements = p.num_heads * p.seqlen_q * p.head_dim + p.num_kv_heads * p.seqlen_k * (p.head_dim + p.head_dim_v);
+  return 2 * elements * (p.dtype == DType::fp32 ? 4 : 2) <= level2_cache_bytes() / 4 * 3;
+}
+
 class TileRunner final : public Runner {
  public:
   TileRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options, int block_n,
@@ -69,12 +76,14 @@ class TileRunner final : public Runner {
       const int64_t heads = problem.num_heads * blocks_;
       call_.stream_output = problem.bytes() > kStreamBytes;
       // Whole sequences where there are enough of them: threads then share no page of interleaved heads.
-      run_length_ = problem.batch >= kRunsPerThread * threads_.num_threads
-                        ? std::max<int64_t>(heads, 1)  // without queries there are none
-                        : std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
+      const bool whole_sequences = problem.batch >= kRunsPerThread * threads_.num_threads;
+      run_length_ = whole_sequences ? std::max<int64_t>(heads, 1)  // without queries there are none
+                                    : std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
+      call_.fetch_batches = isa.fetch_blocks && !table.matrix_tiles && whole_sequences && two_fit_level2(problem);
     }
     if (problem.variable_lengths()) {
       const int64_t most = problem.batch * blocks_;
+      call_.fetch_batches = false;
       most_tasks_ = problem.packed_q() ? std::min(most, problem.total_q / task_rows_ + problem.batch) : most;
       run_length_ = short_sequence ? std::min(problem.num_heads, kMaxRunLength) : 1;
     }

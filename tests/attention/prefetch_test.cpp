@@ -1,10 +1,14 @@
-// What decode fetches ahead of itself, by an instruction set that only writes down the addresses.
+// What decode and short sequences fetch ahead of themselves, by an instruction set that only writes down the addresses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <vector>
 
+#include "cpu/isa/scalar.h"
+#include "cpu/short_task.h"
+#include "cpu/step_prefetch.h"
 #include "cpu/stream_prefetch.h"
 
 namespace fulmen::cpu {
@@ -153,6 +157,167 @@ TEST(Prefetch, PagesAreFollowed) {
   auto lines = fetched<4>(BlockPrefetch<PagedWalk>(walks, kRow, kRow, 5), 100);
   ASSERT_EQ(lines.size(), 4 * expected.size());
   for (std::size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i], expected[i / 4]) << i;
+}
+
+std::vector<int64_t> fetched_in_steps(StepPrefetch prefetch, int steps) {
+  Recorder::lines.clear();
+  Recorder::into_l1 = Recorder::into_l2 = 0;
+  for (int i = 0; i < steps; ++i) prefetch.step<Recorder>();
+  return Recorder::lines;
+}
+
+TEST(Prefetch, StepsShareTheLinesEvenly) {
+  constexpr int64_t kRows = 6, kStride = 10;
+  for (const bool into_l2 : {false, true}) {
+    StepPrefetch prefetch(into_l2);
+    prefetch.add(fetch_rows(at(1000), kStride * 64, kRow, kRows));
+    prefetch.add({});  // nothing
+    prefetch.add(fetch_rows(at(2000), kStride * 64, kRow, kRows));
+    prefetch.spread(16);  // 8 turns of 24 lines each
+    auto lines = fetched_in_steps(prefetch, 100);
+    EXPECT_EQ(into_l2 ? Recorder::into_l2 : Recorder::into_l1, lines.size());
+    for (std::size_t turn = 0; turn * 3 < lines.size(); ++turn) {
+      for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(lines[turn * 3 + i] / 1000, turn % 2 + 1) << "a stream after the other";
+    }
+    std::stable_sort(lines.begin(), lines.end(), [](int64_t a, int64_t b) { return a / 1000 < b / 1000; });
+    auto expected = lines_of(1000, kStride, kRows);
+    const auto second = lines_of(2000, kStride, kRows);
+    expected.insert(expected.end(), second.begin(), second.end());
+    EXPECT_EQ(lines, expected);
+  }
+}
+
+// Shares are every line, in any number of steps, and hardly more.
+TEST(Prefetch, StepsOfShares) {
+  constexpr int64_t kRows = 5, kStride = 7, kParts = 3;
+  for (const int steps : {1, 2, 3, 6, 100}) {
+    std::vector<int64_t> lines;
+    for (int64_t part = 0; part < kParts; ++part) {
+      StepPrefetch prefetch(false);
+      prefetch.add(fetch_rows(at(1000), kStride * 64, kRow, kRows), part, kParts);
+      prefetch.spread(steps);
+      const auto count = kRows * kLinesOfRow * (part + 1) / kParts - kRows * kLinesOfRow * part / kParts;
+      const auto share = fetched_in_steps(prefetch, steps);
+      ASSERT_GE(static_cast<int64_t>(share.size()), count) << steps;
+      ASSERT_LT(static_cast<int64_t>(share.size()), count + (count + steps - 1) / steps) << steps;
+      lines.insert(lines.end(), share.begin(), share.begin() + count);
+    }
+    EXPECT_EQ(lines, lines_of(1000, kStride, kRows)) << steps;
+  }
+}
+
+// Notes what is fetched by each of a worker's tasks.
+struct ShortRecorder : Scalar {
+  static inline std::map<int64_t, int> near, far;  // lines, and how often
+  static int64_t line(const void* p) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(p)) / 64; }
+  static void prefetch(const void* p) { ++near[line(p)]; }
+  static void prefetch_l2(const void* p) { ++far[line(p)]; }
+  static int64_t times() {
+    int64_t all = 0;
+    for (const auto& [line, count] : far) all += count;
+    return all;
+  }
+};
+
+struct ShortCall {
+  // side_by_side: heads of a row lie beside each other; else each head's rows do.
+  ShortCall(int64_t kv_heads, bool side_by_side) {
+    problem.batch = kBatch;
+    problem.seqlen_q = kQueries;
+    problem.seqlen_k = kKeys;
+    problem.num_heads = kHeads;
+    problem.num_kv_heads = kv_heads;
+    problem.head_dim = problem.head_dim_v = kDim;
+    problem.softmax_scale = 1;
+    const auto spec = [&](int64_t rows, int64_t heads) {
+      return TensorSpec{DType::fp32, true,
+                        side_by_side ? std::array<int64_t, 4>{rows * heads * kDim, heads * kDim, kDim, 1}
+                                     : std::array<int64_t, 4>{rows * heads * kDim, kDim, rows * kDim, 1}};
+    };
+    problem.q = problem.out = spec(kQueries, kHeads);
+    problem.k = problem.v = spec(kKeys, kv_heads);
+    bytes_of_batch[0] = kQueries * kHeads * kDim * 4;
+    bytes_of_batch[1] = bytes_of_batch[2] = kKeys * kv_heads * kDim * 4;
+    AttentionTensors& t = tensors;
+    Tensor* const all[] = {&t.q, &t.k, &t.v, &t.out};
+    for (int i = 0; i < 4; ++i) {
+      data[i].resize(static_cast<std::size_t>(kBatch * bytes_of_batch[i % 3] / 4 + 16), 0.5F);
+      all[i]->data = reinterpret_cast<void*>(round_up(reinterpret_cast<intptr_t>(data[i].data()), 64));  // NOLINT
+    }
+    call.problem = &problem;
+    call.tensors = &tensors;
+    call.band = {kKeys, problem.diagonal, problem.window_left, problem.window_right};
+    scratch.resize(static_cast<std::size_t>(short_scratch(problem, Scalar::kLanes, 1).total));
+  }
+  void run(int64_t batch) {
+    ShortRecorder::near.clear();
+    ShortRecorder::far.clear();
+    for (int64_t head = 0; head < kHeads; ++head) {
+      for (int64_t row = 0; row < kQueries; row += kBlockM) {
+        const TileTask next{batch, head + 1, 0, kQueries < kBlockM ? kQueries : kBlockM};
+        const TileTask task{batch, head, row, row + kBlockM < kQueries ? row + kBlockM : kQueries,
+                            head + 1 < kHeads ? &next : nullptr};
+        short_task<ShortRecorder, float>(call, task, scratch.data());
+      }
+    }
+  }
+  static constexpr int64_t kBatch = 3, kQueries = 100, kKeys = 50, kHeads = 6, kDim = 32;
+  Problem problem;
+  AttentionTensors tensors;
+  ForwardCall call;
+  int64_t bytes_of_batch[3];
+  std::vector<float> data[4], scratch;
+};
+
+// While one batch element is computed the whole of the next one is asked for into L2, and not much twice.
+TEST(Prefetch, ShortSequencesFetchTheNextBatchElement) {
+  for (const int64_t kv_heads : {6, 2, 1}) {
+    for (const bool side_by_side : {true, false}) {
+      ShortCall call(kv_heads, side_by_side);
+      call.call.fetch_batches = true;
+      call.run(0);
+      const Tensor inputs[] = {call.tensors.q, call.tensors.k, call.tensors.v};
+      int64_t lines = 0, missing = 0;
+      for (int i = 0; i < 3; ++i) {
+        for (int64_t byte = 0; byte < call.bytes_of_batch[i]; byte += 64) {
+          const auto found = ShortRecorder::far.find(
+              ShortRecorder::line(static_cast<const char*>(inputs[i].data) + call.bytes_of_batch[i] + byte));
+          ++lines;
+          if (found == ShortRecorder::far.end()) ++missing;
+        }
+      }
+      EXPECT_EQ(missing, 0) << "of " << lines << " lines, " << kv_heads << " KV heads";
+      const int64_t output = call.bytes_of_batch[0] / 64;  // its lines are fetched, too, before they are written
+      if (kv_heads == ShortCall::kHeads) {
+        EXPECT_LE(ShortRecorder::times(), (lines + output) * 3 / 2);
+      }
+      EXPECT_TRUE(ShortRecorder::near.empty());
+
+      call.run(ShortCall::kBatch - 1);  // there is none after the last one
+      EXPECT_LE(ShortRecorder::times(), output * 9 / 8);
+    }
+  }
+}
+
+// Elsewhere a task asks for its own values and output, and the next one's queries and keys, into L1.
+TEST(Prefetch, ShortSequencesFetchTheNextHead) {
+  ShortCall call(ShortCall::kHeads, true);
+  call.run(0);
+  EXPECT_TRUE(ShortRecorder::far.empty());
+  EXPECT_GT(ShortRecorder::near.size(), 0U);
+  const Tensor inputs[] = {call.tensors.q, call.tensors.k, call.tensors.v, call.tensors.out};
+  for (int i = 0; i < 4; ++i) {
+    // The first head's queries and keys, its two lines a row, were there before.
+    const int64_t rows = i == 0 ? kBlockM : i == 3 ? ShortCall::kQueries : ShortCall::kKeys;
+    int64_t missing = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t at = i < 2 ? 2 : 0; at < ShortCall::kHeads * 2; ++at) {
+        const char* p = static_cast<const char*>(inputs[i].data) + (row * ShortCall::kHeads * 2 + at) * 64;
+        if (ShortRecorder::near.count(ShortRecorder::line(p)) == 0) ++missing;
+      }
+    }
+    EXPECT_EQ(missing, 0) << i;
+  }
 }
 
 }  // namespace

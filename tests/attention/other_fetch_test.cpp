@@ -1,4 +1,5 @@
-// Decode fetches its keys and values in one of two ways, as the processor likes it (stream_prefetch.h): here also in the other.
+// Decode and short sequences fetch what comes next in one of two ways, as the processor likes it (stream_prefetch.h, short_task.h):
+// here also in the other.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -7,6 +8,7 @@
 
 #include "cpu/decode_kernel.h"
 #include "cpu/instruction_sets.h"
+#include "cpu/tile_kernel.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -25,8 +27,9 @@ class OtherFetch final : public Backend {
       set.table = &table;
       set.fetch_blocks = !isa.fetch_blocks;
       owned_.push_back(cpu::make_decode_kernel(set));
-      kernels_.push_back(owned_.back().get());
+      owned_.push_back(cpu::make_short_kernel(set));
     }
+    for (const auto& kernel : owned_) kernels_.push_back(kernel.get());
   }
   std::string_view name() const noexcept override { return kDevice; }
   std::vector<DeviceInfo> devices() const override { return {{kDevice, "this processor", "", true, ""}}; }
@@ -42,7 +45,7 @@ class OtherFetch final : public Backend {
   std::vector<const Kernel*> kernels_;
 };
 
-class DecodeFetch : public ::testing::Test {
+class OtherFetchTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     static bool registered = false;
@@ -73,21 +76,19 @@ class DecodeFetch : public ::testing::Test {
   }
   static void check(const CaseSpec& s, Random& random) {
     Case c(s, random);
-    const std::vector<std::string> kernels = kernels_for(c.problem(), kDevice);
-    ASSERT_FALSE(kernels.empty()) << to_string(s);
-    for (const std::string& kernel : kernels) EXPECT_TRUE(verified(c, kernel, Where{kDevice})) << to_string(s);
+    ASSERT_GT(expect_all_kernels_verified(c, Where{kDevice}), 0) << to_string(s);
   }
 
  private:
   static inline bool has_both_ways_ = false;
 };
 
-TEST_F(DecodeFetch, AnyShape) {
+TEST_F(OtherFetchTest, Decode) {
   Random random(8100);
   for (int i = 0; i < 40; ++i) check(spec_of(random), random);
 }
 
-TEST_F(DecodeFetch, Masks) {
+TEST_F(OtherFetchTest, DecodeWithMasks) {
   Random random(8110);
   for (int i = 0; i < 20; ++i) {
     CaseSpec s = spec_of(random);
@@ -100,7 +101,7 @@ TEST_F(DecodeFetch, Masks) {
   }
 }
 
-TEST_F(DecodeFetch, PagesAndLengths) {
+TEST_F(OtherFetchTest, DecodeOfPagesAndLengths) {
   Random random(8120);
   for (int i = 0; i < 20; ++i) {
     CaseSpec s = spec_of(random);
@@ -109,6 +110,26 @@ TEST_F(DecodeFetch, PagesAndLengths) {
     if (i % 2 == 0) s.page_size = random.between(1, 70);
     if (i % 3 == 0) s.leftpad_k = true;
     check(s, random);
+  }
+}
+
+// As many sequences as make a worker take whole ones, and two of them fit the level-2 cache.
+TEST_F(OtherFetchTest, ShortSequences) {
+  Random random(8130);
+  for (int i = 0; i < 30; ++i) {
+    CaseSpec s = spec_of(random);
+    s.batch = random.between(6, 9);
+    s.seqlen_q = random.pick<int64_t>({64, random.between(1, 64), random.between(65, 150)});
+    s.seqlen_k = random.pick<int64_t>({64, random.between(1, 128)});
+    s.num_kv_heads = random.between(1, 3);
+    s.num_heads = s.num_kv_heads * random.between(1, 3);
+    s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides});
+    s.bias = i % 2 == 0;
+    s.bias_broadcast = {i % 4 == 0, false, false};
+    Case c(s, random);
+    c.options.num_threads = 1;
+    ASSERT_GT(expect_all_kernels_verified(c, Where{kDevice}), 0) << to_string(s);
+    expect_all_kernels_verified(c);
   }
 }
 
