@@ -282,6 +282,10 @@ class ShortTask {
   // A share of the next batch element's memory for each of this one's tasks, half of it in each of the two products: in the order
   // of addresses, since rows of one head that lie between those of others are slow to read (docs/performance/cpu.md).
   void add_next_batch(StepPrefetch& ahead, int product) const {
+    // A bias that all share stays in the cache. One of its own lies together for each head, so the next head's is soon enough.
+    if (const TileTask* task = task_.next; task != nullptr && problem_.bias.strides[0] != 0) {
+      ahead.add(bias_of(task->batch, task->head, task->row_begin, task->row_end - task->row_begin), product, 2);
+    }
     TileTask next = task_;
     if (++next.batch == problem_.batch) return;
     const int64_t blocks = (problem_.seqlen_q + kBlockM - 1) / kBlockM;
@@ -298,10 +302,6 @@ class ShortTask {
     add(tensors_.q, problem_.q, problem_.seqlen_q, problem_.num_heads, problem_.head_dim);
     add(tensors_.k, problem_.k, problem_.seqlen_k, problem_.num_kv_heads, problem_.head_dim);
     add(tensors_.v, problem_.v, problem_.seqlen_k, problem_.num_kv_heads, problem_.head_dim_v);
-    if (problem_.bias.strides[0] != 0) {
-      const RowPrefetch rows = bias_of(next.batch, task_.head, 0, problem_.seqlen_q);
-      ahead.add(rows, part - task_.head * blocks * 2, blocks * 2);
-    }
   }
 
   template <class Output>

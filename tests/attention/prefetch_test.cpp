@@ -299,6 +299,28 @@ TEST(Prefetch, ShortSequencesFetchTheNextBatchElement) {
   }
 }
 
+// A bias that each batch element has for itself: the next head's. One that all share stays where it is.
+TEST(Prefetch, ShortSequencesFetchTheNextHeadsBias) {
+  for (const bool own : {true, false}) {
+    ShortCall call(ShortCall::kHeads, true);
+    call.call.fetch_batches = true;
+    const int64_t of_head = ShortCall::kQueries * ShortCall::kKeys, of_batch = of_head * ShortCall::kHeads;
+    const std::vector<float> bias(static_cast<std::size_t>(ShortCall::kBatch * of_batch), 0.25F);
+    call.problem.bias = {DType::fp32, true, {own ? of_batch : 0, of_head, ShortCall::kKeys, 1}};
+    call.tensors.bias.data = const_cast<float*>(bias.data());  // NOLINT
+    call.run(ShortCall::kBatch - 1);
+    int64_t found = 0;
+    constexpr int64_t kRows = kBlockM;
+    for (int64_t head = 1; head < ShortCall::kHeads; ++head) {
+      for (int64_t i = 0; i < kRows * ShortCall::kKeys; ++i) {
+        const float* p = bias.data() + (own ? (ShortCall::kBatch - 1) * of_batch : 0) + head * of_head + i;
+        if (ShortRecorder::far.count(ShortRecorder::line(p)) > 0) ++found;
+      }
+    }
+    EXPECT_EQ(found, own ? (ShortCall::kHeads - 1) * kRows * ShortCall::kKeys : 0);
+  }
+}
+
 // Elsewhere a task asks for its own values and output, and the next one's queries and keys, into L1.
 TEST(Prefetch, ShortSequencesFetchTheNextHead) {
   ShortCall call(ShortCall::kHeads, true);
