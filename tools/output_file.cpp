@@ -8,7 +8,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -100,7 +99,7 @@ Result<OutputFile> OutputFile::create(const std::string& asked) {
   const bool exists = ::stat(path.c_str(), &existing) == 0;
   if (!exists && errno != ENOENT) return cannot(std::strerror(errno));
   if (path.empty() || (exists && !S_ISREG(existing.st_mode))) return cannot("it is not a regular file's name");
-  const std::string pattern = (target.parent_path() / (target.filename().string().substr(0, NAME_MAX - 7) + ".XXXXXX")).string();
+  const std::string pattern = (target.parent_path() / "fulmen.XXXXXX").string();  // short: the target's may be as long as names get
   auto temporary = std::make_unique<char[]>(pattern.size() + 1);
   std::memcpy(temporary.get(), pattern.c_str(), pattern.size() + 1);
   const int descriptor = ::mkstemp(temporary.get());

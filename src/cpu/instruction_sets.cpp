@@ -73,9 +73,13 @@ std::string chip_name() {
 }
 
 int64_t level2_cache_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
   static const int64_t kBytes =
       std::max<int64_t>(0, sysconf(_SC_LEVEL2_CACHE_SIZE));  // asks the processor: slow in virtual machines
   return kBytes;
+#else
+  return 0;
+#endif
 }
 
 }  // namespace fulmen::cpu

@@ -82,7 +82,8 @@ FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
 #pragma GCC unroll 8
     for (int c = 0; c < kVecs; ++c) sum[r][c] = output.start(row + r, column + c * Isa::kLanes);
   }
-  for (int w = 0; w < words;) {
+  int w = 0;
+  do {
     output.step();
     const int end = words - w > Output::kStepWords ? w + Output::kStepWords : words;
     for (; w < end; ++w, p += P::kWordStride, v += v_stride) {
@@ -96,7 +97,7 @@ FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
         for (int c = 0; c < kVecs; ++c) sum[r][c] = Isa::dot(sum[r][c], value[c], probability);
       }
     }
-  }
+  } while (w < words);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
@@ -147,7 +148,7 @@ __attribute__((noinline)) void output_tile(const float* p, const float* v, int64
   }
 }
 
-// Steps of output_tile's output: at least one, and about as many as given.
+// Steps of output_tile's output, as score_steps.
 template <class Isa>
 FULMEN_INLINE int64_t output_steps(int64_t v_stride, int words, int rows) {
   const int64_t vecs = v_stride / Isa::kLanes;

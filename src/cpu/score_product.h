@@ -22,7 +22,8 @@ FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::zero();
   }
-  for (int w = 0; w < words;) {
+  int w = 0;
+  do {
     epilogue.step();
     const int end = words - w > Block::kStepWords ? w + Block::kStepWords : words;
     for (; w < end; ++w, lanes += kBlockM) {
@@ -36,7 +37,7 @@ FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
         for (int v = 0; v < kVecs; ++v) sum[r][v] = Isa::dot(sum[r][v], lane[v], row);
       }
     }
-  }
+  } while (w < words);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) epilogue.row(sum[r], first_row + r);
 }
@@ -81,7 +82,7 @@ __attribute__((noinline)) void score_tile(const float* panel, int lanes, const f
   }
 }
 
-// Steps of score_tile's epilogue: at least one, and about as many as given.
+// Steps of score_tile's epilogue: no more than there are, since what is left for others is not fetched, and not many less.
 template <class Isa>
 FULMEN_INLINE int64_t score_steps(int lanes, int words, int count) {
   const int64_t vecs = round_up(lanes, Isa::kLanes) / Isa::kLanes;

@@ -89,10 +89,10 @@ class ShortTask {
       if (call_.fetch_batches) {
         add_next_batch(ahead, plane);
       } else {
-        ahead.add(rows_of<T>(tensors_.v, problem_.v, problem_.head_dim_v, task_, kv_head_, plane * kBlockM, plane_keys(plane)));
+        ahead.add(lines_of(tensors_.v, problem_.v, problem_.head_dim_v, task_, kv_head_, plane * kBlockM, plane_keys(plane)));
       }
       if (plane == 0 && !streams_)
-        ahead.add(rows_of<T>(tensors_.out, problem_.out, problem_.head_dim_v, task_, task_.head, task_.row_begin, rows_));
+        ahead.add(lines_of(tensors_.out, problem_.out, problem_.head_dim_v, task_, task_.head, task_.row_begin, rows_));
       const T* k = element<const T>(tensors_.k, problem_.k, task_.batch, static_cast<int64_t>(plane) * kBlockM, kv_head_);
       float* keys = scratch_ + layout_.keys + plane * layout_.key_plane;
       pack_queries<Isa>(k, problem_.k.strides[1], plane_keys(plane), problem_.head_dim, keys);
@@ -238,9 +238,9 @@ class ShortTask {
       if (call_.fetch_batches) {
         add_next_batch(ahead, 1);
       } else if (const TileTask* next = task_.next; next != nullptr) {
-        ahead.add(rows_of<T>(tensors_.k, problem_.k, problem_.head_dim, *next, next->head / problem_.group_size(), 0, keys_));
-        ahead.add(rows_of<T>(tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
-                             next->row_end - next->row_begin));
+        ahead.add(lines_of(tensors_.k, problem_.k, problem_.head_dim, *next, next->head / problem_.group_size(), 0, keys_));
+        ahead.add(lines_of(tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
+                           next->row_end - next->row_begin));
         ahead.add(bias_of(next->batch, next->head, next->row_begin, next->row_end - next->row_begin));
       }
       ahead.spread(output_steps<Isa>(layout_.value_stride, words_of<Isa>(keys_), rows_));
@@ -270,38 +270,47 @@ class ShortTask {
     constexpr int64_t kSize = sizeof(E);
     return fetch_rows(element<const E>(tensor, spec, task.batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
   }
+  // The same for a StepPrefetch, to which a row may be long: as one where they follow each other.
+  RowPrefetch lines_of(const Tensor& tensor, const TensorSpec& spec, int64_t dim, const TileTask& task, int64_t head, int64_t first,
+                       int64_t rows) const {
+    const bool one = spec.strides[1] == dim;
+    return rows_of<T>(tensor, spec, one ? dim * rows : dim, task, head, first, one ? 1 : rows);
+  }
   RowPrefetch bias_of(int64_t batch, int64_t head, int64_t first, int64_t rows) const {
     if (!problem_.bias.present) return {};
     const auto& strides = problem_.bias.strides;
     const int64_t size = problem_.bias.dtype == DType::fp32 ? 4 : 2;
     const char* bias =
         static_cast<const char*>(tensors_.bias.data) + size * (batch * strides[0] + head * strides[1] + first * strides[2]);
-    return fetch_rows(bias, strides[2] * size, problem_.seqlen_k * size, rows);
+    return fetch_rows(bias, strides[2] * size, problem_.seqlen_k * size, strides[2] == 0 ? 1 : rows);
   }
 
   // A share of the next batch element's memory for each of this one's tasks, half of it in each of the two products: in the order
   // of addresses, since rows of one head that lie between those of others are slow to read (docs/performance/cpu.md).
   void add_next_batch(StepPrefetch& ahead, int product) const {
+    const TensorSpec& bias = problem_.bias;
     // A bias that all share stays in the cache. One of its own lies together for each head, so the next head's is soon enough.
-    if (const TileTask* task = task_.next; task != nullptr && problem_.bias.strides[0] != 0) {
-      ahead.add(bias_of(task->batch, task->head, task->row_begin, task->row_end - task->row_begin), product, 2);
-    }
-    TileTask next = task_;
-    if (++next.batch == problem_.batch) return;
-    const int64_t blocks = (problem_.seqlen_q + kBlockM - 1) / kBlockM;
-    const int64_t part = (task_.head * blocks + task_.row_begin / kBlockM) * 2 + product, parts = problem_.num_heads * blocks * 2;
+    if (const TileTask* next = task_.next; next != nullptr && bias.strides[0] != 0 && bias.strides[1] != 0)
+      ahead.add(bias_of(next->batch, next->head, next->row_begin, next->row_end - next->row_begin), product, 2);
+    TileTask there = task_;
+    if (++there.batch == problem_.batch) return;
+    const int64_t blocks = (problem_.seqlen_q + kBlockM - 1) / kBlockM;  // the last one is a head's first task
+    const int64_t part = (task_.head * blocks + blocks - 1 - task_.row_begin / kBlockM) * 2 + product;
+    const int64_t parts = problem_.num_heads * blocks * 2;
     const auto add = [&](const Tensor& tensor, const TensorSpec& spec, int64_t rows, int64_t heads, int64_t dim) {
-      const bool side_by_side = spec.strides[2] < spec.strides[1];
+      if (spec.strides[0] == 0) return;  // the same one
+      const bool side_by_side = spec.strides[2] < spec.strides[1] && spec.strides[2] < 2 * dim;
       if (side_by_side) {
         const int64_t row = (heads - 1) * spec.strides[2] + dim;
-        return ahead.add(rows_of<T>(tensor, spec, row, next, 0, 0, rows), part, parts);
+        return ahead.add(lines_of(tensor, spec, row, there, 0, 0, rows), part, parts);
       }
       const int64_t head = task_.head * heads / problem_.num_heads, of_head = part - head * parts / heads;
-      ahead.add(rows_of<T>(tensor, spec, dim, next, head, 0, rows), of_head, parts / heads);
+      ahead.add(lines_of(tensor, spec, dim, there, head, 0, rows), of_head, parts / heads);
     };
     add(tensors_.q, problem_.q, problem_.seqlen_q, problem_.num_heads, problem_.head_dim);
     add(tensors_.k, problem_.k, problem_.seqlen_k, problem_.num_kv_heads, problem_.head_dim);
     add(tensors_.v, problem_.v, problem_.seqlen_k, problem_.num_kv_heads, problem_.head_dim_v);
+    if (bias.strides[0] != 0 && bias.strides[1] == 0) ahead.add(bias_of(there.batch, 0, 0, problem_.seqlen_q), part, parts);
   }
 
   template <class Output>

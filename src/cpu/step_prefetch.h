@@ -9,7 +9,8 @@ namespace fulmen::cpu {
 
 // A few lines at each step, by turns of the tensors: a processor drops prefetches that come in bursts, or waits for them, and its
 // memory is the busier the more streams it has (docs/performance/cpu.md). The same number at each turn until
-// the longest tensor has ended, a few lines behind the others' ends: branches that are foreseen wrongly cost more than these.
+// the longest tensor has ended, with the others up to a line a turn behind their ends: branches that are foreseen wrongly cost more
+// than these.
 class StepPrefetch {
  public:
   // into_l2: not into L1, where the instruction set tells them apart.

@@ -25,6 +25,7 @@ void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task
 // leaves in its caches is there in the next one; then it helps with the other ranges.
 class TaskRanges {
  public:
+  static constexpr int kMaxRanges = 64;  // workers beyond share others' ranges
   TaskRanges(int64_t count, int workers) noexcept : count_(count), ranges_(workers < kMaxRanges ? workers : kMaxRanges) {
     for (int r = 0; r < ranges_; ++r) next_[r].task.store(begin(r), std::memory_order_relaxed);
   }
@@ -42,7 +43,6 @@ class TaskRanges {
   }
 
  private:
-  static constexpr int kMaxRanges = 64;
   struct alignas(64) Counter {
     std::atomic<int64_t> task{0};
   };

@@ -79,7 +79,9 @@ class TileRunner final : public Runner {
       const bool whole_sequences = problem.batch >= kRunsPerThread * threads_.num_threads;
       run_length_ = whole_sequences ? std::max<int64_t>(heads, 1)  // without queries there are none
                                     : std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
-      call_.fetch_batches = isa.fetch_blocks && !table.matrix_tiles && whole_sequences && two_fit_level2(problem);
+      // The next batch element has to be the same worker's.
+      call_.fetch_batches = isa.fetch_blocks && !table.matrix_tiles && whole_sequences &&
+                            threads_.num_threads <= TaskRanges::kMaxRanges && two_fit_level2(problem);
     }
     if (problem.variable_lengths()) {
       const int64_t most = problem.batch * blocks_;

@@ -221,124 +221,146 @@ struct ShortRecorder : Scalar {
 
 struct ShortCall {
   // side_by_side: heads of a row lie beside each other; else each head's rows do.
-  ShortCall(int64_t kv_heads, bool side_by_side) {
+  ShortCall(int64_t kv_heads, bool side_by_side, int64_t keys = 50) {
     problem.batch = kBatch;
     problem.seqlen_q = kQueries;
-    problem.seqlen_k = kKeys;
+    problem.seqlen_k = keys;
     problem.num_heads = kHeads;
     problem.num_kv_heads = kv_heads;
-    problem.head_dim = problem.head_dim_v = kDim;
+    problem.head_dim = kDim;
+    problem.head_dim_v = kDimV;
     problem.softmax_scale = 1;
-    const auto spec = [&](int64_t rows, int64_t heads) {
+    const auto spec = [&](int64_t rows, int64_t heads, int64_t dim) {
       return TensorSpec{DType::fp32, true,
-                        side_by_side ? std::array<int64_t, 4>{rows * heads * kDim, heads * kDim, kDim, 1}
-                                     : std::array<int64_t, 4>{rows * heads * kDim, kDim, rows * kDim, 1}};
+                        side_by_side ? std::array<int64_t, 4>{rows * heads * dim, heads * dim, dim, 1}
+                                     : std::array<int64_t, 4>{rows * heads * dim, dim, rows * dim, 1}};
     };
-    problem.q = problem.out = spec(kQueries, kHeads);
-    problem.k = problem.v = spec(kKeys, kv_heads);
-    bytes_of_batch[0] = kQueries * kHeads * kDim * 4;
-    bytes_of_batch[1] = bytes_of_batch[2] = kKeys * kv_heads * kDim * 4;
-    AttentionTensors& t = tensors;
-    Tensor* const all[] = {&t.q, &t.k, &t.v, &t.out};
+    problem.q = spec(kQueries, kHeads, kDim);
+    problem.k = spec(keys, kv_heads, kDim);
+    problem.v = spec(keys, kv_heads, kDimV);
+    problem.out = spec(kQueries, kHeads, kDimV);
+    const TensorSpec* const specs[] = {&problem.q, &problem.k, &problem.v, &problem.out};
+    Tensor* const all[] = {&tensors.q, &tensors.k, &tensors.v, &tensors.out};
     for (int i = 0; i < 4; ++i) {
-      data[i].resize(static_cast<std::size_t>(kBatch * bytes_of_batch[i % 3] / 4 + 16), 0.5F);
+      bytes_of_batch[i] = specs[i]->strides[0] * 4;
+      data[i].resize(static_cast<std::size_t>(kBatch * specs[i]->strides[0] + 16), 0.5F);
       all[i]->data = reinterpret_cast<void*>(round_up(reinterpret_cast<intptr_t>(data[i].data()), 64));  // NOLINT
     }
     call.problem = &problem;
     call.tensors = &tensors;
-    call.band = {kKeys, problem.diagonal, problem.window_left, problem.window_right};
+    call.band = {keys, problem.diagonal, problem.window_left, problem.window_right};
     scratch.resize(static_cast<std::size_t>(short_scratch(problem, Scalar::kLanes, 1).total));
   }
   void run(int64_t batch) {
     ShortRecorder::near.clear();
     ShortRecorder::far.clear();
     for (int64_t head = 0; head < kHeads; ++head) {
-      for (int64_t row = 0; row < kQueries; row += kBlockM) {
-        const TileTask next{batch, head + 1, 0, kQueries < kBlockM ? kQueries : kBlockM};
-        const TileTask task{batch, head, row, row + kBlockM < kQueries ? row + kBlockM : kQueries,
-                            head + 1 < kHeads ? &next : nullptr};
+      for (int64_t row = (kQueries - 1) / kBlockM * kBlockM; row >= 0; row -= kBlockM) {  // as the kernel's workers do
+        const int64_t end = row + kBlockM < kQueries ? row + kBlockM : kQueries;
+        const TileTask next = row > 0 ? TileTask{batch, head, row - kBlockM, row}
+                                      : TileTask{batch, head + 1, (kQueries - 1) / kBlockM * kBlockM, kQueries};
+        const TileTask task{batch, head, row, end, next.head < kHeads ? &next : nullptr};
         short_task<ShortRecorder, float>(call, task, scratch.data());
       }
     }
   }
-  static constexpr int64_t kBatch = 3, kQueries = 100, kKeys = 50, kHeads = 6, kDim = 32;
+  static constexpr int64_t kBatch = 3, kQueries = 100, kHeads = 6, kDim = 32, kDimV = 48;
   Problem problem;
   AttentionTensors tensors;
   ForwardCall call;
-  int64_t bytes_of_batch[3];
+  int64_t bytes_of_batch[4];
   std::vector<float> data[4], scratch;
 };
 
 // While one batch element is computed the whole of the next one is asked for into L2, and not much twice.
+void expect_next_batch_fetched(ShortCall& call) {
+  call.call.fetch_batches = true;
+  call.run(0);
+  const Tensor inputs[] = {call.tensors.q, call.tensors.k, call.tensors.v};
+  int64_t lines = 0, missing = 0;
+  for (int i = 0; i < 3; ++i) {
+    for (int64_t byte = 0; byte < call.bytes_of_batch[i]; byte += 64, ++lines) {
+      const char* p = static_cast<const char*>(inputs[i].data) + call.bytes_of_batch[i] + byte;
+      if (ShortRecorder::far.count(ShortRecorder::line(p)) == 0) ++missing;
+    }
+  }
+  EXPECT_EQ(missing, 0) << "of " << lines;
+  const int64_t output = call.bytes_of_batch[3] / 64;  // its lines are fetched, too, before they are written
+  EXPECT_LE(ShortRecorder::times(), (lines + output) * (call.problem.group_size() == 1 ? 3 : 5) / 2);
+  EXPECT_TRUE(ShortRecorder::near.empty());
+
+  call.run(ShortCall::kBatch - 1);  // there is none after the last one
+  EXPECT_LE(ShortRecorder::times(), output * 9 / 8);
+}
+
 TEST(Prefetch, ShortSequencesFetchTheNextBatchElement) {
   for (const int64_t kv_heads : {6, 2, 1}) {
     for (const bool side_by_side : {true, false}) {
-      ShortCall call(kv_heads, side_by_side);
-      call.call.fetch_batches = true;
-      call.run(0);
-      const Tensor inputs[] = {call.tensors.q, call.tensors.k, call.tensors.v};
-      int64_t lines = 0, missing = 0;
-      for (int i = 0; i < 3; ++i) {
-        for (int64_t byte = 0; byte < call.bytes_of_batch[i]; byte += 64) {
-          const auto found = ShortRecorder::far.find(
-              ShortRecorder::line(static_cast<const char*>(inputs[i].data) + call.bytes_of_batch[i] + byte));
-          ++lines;
-          if (found == ShortRecorder::far.end()) ++missing;
-        }
+      for (const int64_t keys : {50, 100}) {
+        SCOPED_TRACE(testing::Message() << kv_heads << " KV heads, side by side: " << side_by_side << ", keys: " << keys);
+        ShortCall call(kv_heads, side_by_side, keys);
+        expect_next_batch_fetched(call);
       }
-      EXPECT_EQ(missing, 0) << "of " << lines << " lines, " << kv_heads << " KV heads";
-      const int64_t output = call.bytes_of_batch[0] / 64;  // its lines are fetched, too, before they are written
-      if (kv_heads == ShortCall::kHeads) {
-        EXPECT_LE(ShortRecorder::times(), (lines + output) * 3 / 2);
-      }
-      EXPECT_TRUE(ShortRecorder::near.empty());
-
-      call.run(ShortCall::kBatch - 1);  // there is none after the last one
-      EXPECT_LE(ShortRecorder::times(), output * 9 / 8);
     }
   }
 }
 
-// A bias that each batch element has for itself: the next head's. One that all share stays where it is.
-TEST(Prefetch, ShortSequencesFetchTheNextHeadsBias) {
-  for (const bool own : {true, false}) {
-    ShortCall call(ShortCall::kHeads, true);
+// One that all batch elements share is not fetched again.
+TEST(Prefetch, ShortSequencesFetchNoSharedKeys) {
+  ShortCall call(ShortCall::kHeads, true);
+  call.call.fetch_batches = true;
+  call.problem.k.strides[0] = call.problem.v.strides[0] = 0;
+  call.run(0);
+  EXPECT_LE(ShortRecorder::times(), (call.bytes_of_batch[0] + call.bytes_of_batch[3]) / 64 * 3 / 2);
+}
+
+// A bias that each batch element has for itself: the next head's, or a share of the next one's where heads share it. One that all
+// share stays where it is.
+TEST(Prefetch, ShortSequencesFetchTheNextBias) {
+  constexpr int64_t kKeys = 50, kOfHead = ShortCall::kQueries * kKeys, kOfBatch = kOfHead * ShortCall::kHeads;
+  const std::vector<float> bias(static_cast<std::size_t>(ShortCall::kBatch * kOfBatch), 0.25F);
+  const auto found = [&](int64_t batch_stride, int64_t head_stride, int64_t begin, int64_t count) {
+    ShortCall call(ShortCall::kHeads, true, kKeys);
     call.call.fetch_batches = true;
-    const int64_t of_head = ShortCall::kQueries * ShortCall::kKeys, of_batch = of_head * ShortCall::kHeads;
-    const std::vector<float> bias(static_cast<std::size_t>(ShortCall::kBatch * of_batch), 0.25F);
-    call.problem.bias = {DType::fp32, true, {own ? of_batch : 0, of_head, ShortCall::kKeys, 1}};
+    call.problem.bias = {DType::fp32, true, {batch_stride, head_stride, kKeys, 1}};
     call.tensors.bias.data = const_cast<float*>(bias.data());  // NOLINT
-    call.run(ShortCall::kBatch - 1);
-    int64_t found = 0;
-    constexpr int64_t kRows = kBlockM;
-    for (int64_t head = 1; head < ShortCall::kHeads; ++head) {
-      for (int64_t i = 0; i < kRows * ShortCall::kKeys; ++i) {
-        const float* p = bias.data() + (own ? (ShortCall::kBatch - 1) * of_batch : 0) + head * of_head + i;
-        if (ShortRecorder::far.count(ShortRecorder::line(p)) > 0) ++found;
-      }
-    }
-    EXPECT_EQ(found, own ? (ShortCall::kHeads - 1) * kRows * ShortCall::kKeys : 0);
-  }
+    call.run(1);
+    int64_t fetched = 0;
+    for (int64_t i = begin; i < begin + count; ++i)
+      fetched += ShortRecorder::far.count(ShortRecorder::line(bias.data() + i)) > 0 ? 1 : 0;
+    return fetched;
+  };
+  constexpr int64_t kOthers = kOfBatch - kOfHead;
+  EXPECT_EQ(found(kOfBatch, kOfHead, kOfBatch + kOfHead, kOthers), kOthers);
+  EXPECT_EQ(found(kOfHead, 0, 2 * kOfHead, kOfHead), kOfHead);
+  EXPECT_EQ(found(0, kOfHead, 0, kOfBatch), 0);
 }
 
 // Elsewhere a task asks for its own values and output, and the next one's queries and keys, into L1.
 TEST(Prefetch, ShortSequencesFetchTheNextHead) {
-  ShortCall call(ShortCall::kHeads, true);
-  call.run(0);
-  EXPECT_TRUE(ShortRecorder::far.empty());
-  EXPECT_GT(ShortRecorder::near.size(), 0U);
-  const Tensor inputs[] = {call.tensors.q, call.tensors.k, call.tensors.v, call.tensors.out};
-  for (int i = 0; i < 4; ++i) {
-    // The first head's queries and keys, its two lines a row, were there before.
-    const int64_t rows = i == 0 ? kBlockM : i == 3 ? ShortCall::kQueries : ShortCall::kKeys;
-    int64_t missing = 0;
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t at = i < 2 ? 2 : 0; at < ShortCall::kHeads * 2; ++at) {
-        const char* p = static_cast<const char*>(inputs[i].data) + (row * ShortCall::kHeads * 2 + at) * 64;
-        if (ShortRecorder::near.count(ShortRecorder::line(p)) == 0) ++missing;
+  for (const bool side_by_side : {true, false}) {
+    ShortCall call(ShortCall::kHeads, side_by_side);
+    call.run(0);
+    EXPECT_TRUE(ShortRecorder::far.empty());
+    const Tensor inputs[] = {call.tensors.q, call.tensors.k, call.tensors.v, call.tensors.out};
+    const int64_t rows[] = {ShortCall::kQueries, 50, 50, ShortCall::kQueries};
+    for (int i = 0; i < 4; ++i) {
+      const int64_t dim = i < 2 ? ShortCall::kDim : ShortCall::kDimV;
+      const auto& strides = i == 0   ? call.problem.q.strides
+                            : i == 1 ? call.problem.k.strides
+                            : i == 2 ? call.problem.v.strides
+                                     : call.problem.out.strides;
+      int64_t missing = 0;
+      for (int64_t head = i < 2 ? 1 : 0; head < ShortCall::kHeads; ++head) {  // the first head's were there before
+        for (int64_t row = 0; row < rows[i]; ++row) {
+          for (int64_t d = 0; d < dim; ++d) {
+            const float* p = static_cast<const float*>(inputs[i].data) + row * strides[1] + head * strides[2] + d;
+            if (ShortRecorder::near.count(ShortRecorder::line(p)) == 0) ++missing;
+          }
+        }
       }
+      EXPECT_EQ(missing, 0) << i << ' ' << side_by_side;
     }
-    EXPECT_EQ(missing, 0) << i;
   }
 }
 
