@@ -219,7 +219,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
     if (call_.direct_queries) {
       T* dq = element<T>(tensors_.dq, problem_.dq, unit_.batch, rows_.first, head_);
       const int64_t stride = problem_.dq.strides[1];
-      if (this->streams(dq, stride, problem_.head_dim)) {
+      if (streams(dq, stride, problem_.head_dim)) {
         multiply_dq(held_key, count, final_gradient<true>(dq, stride, rows_.count, problem_.head_dim, problem_.softmax_scale));
       } else {
         multiply_dq(held_key, count, final_gradient<false>(dq, stride, rows_.count, problem_.head_dim, problem_.softmax_scale));
@@ -242,7 +242,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
       return;
     }
     T* out = element<T>(tensor, spec, unit_.batch, held_.first + held_key, unit_.kv_head);
-    if (this->streams(out, spec.strides[1], dim)) {
+    if (streams(out, spec.strides[1], dim)) {
       output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count,
                                     final_gradient<true>(out, spec.strides[1], count, dim, factor));
     } else {
@@ -257,6 +257,9 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
                                      layout_.key_stride, words_of<Isa>(count), rows_.count, output);
   }
 
+  bool streams(const T* out, int64_t stride, int64_t dim) const {
+    return Base::streams(out, stride, dim) && output_blocks_are_lines<Isa>(dim, sizeof(T));
+  }
   template <bool kStreams>
   FinalGradient<Isa, T, kStreams> final_gradient(T* out, int64_t stride, int rows, int64_t dim, float factor) {
     return {out, stride, factor, rows, static_cast<int>(dim), &ahead_};

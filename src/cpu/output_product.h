@@ -124,16 +124,33 @@ FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stri
   }
 }
 
+// Vectors of the next block of columns where `left` are left. Even blocks: 6 go as 3 + 3, not 4 + 2, which keeps every block's
+// ratio of products to loads high.
+template <class Isa>
+FULMEN_INLINE int output_block_vecs(int left) {
+  const int blocks = (left + Isa::kPvVecs - 1) / Isa::kPvVecs;
+  return (left + blocks - 1) / blocks;
+}
+
+// Whether each block of columns is whole cache lines of elements of `size` bytes, in rows that begin at one: only then may they go
+// past the caches, which is slow for parts of lines.
+template <class Isa>
+FULMEN_INLINE bool output_blocks_are_lines(int64_t dim, int64_t size) {
+  for (int left = static_cast<int>(round_up(dim, Isa::kLanes) / Isa::kLanes), count = 0; left > 0; left -= count) {
+    count = output_block_vecs<Isa>(left);
+    if (count * Isa::kLanes * size % 64 != 0) return false;
+  }
+  return true;
+}
+
 // O tile from P and the V panel [words][v_stride]; v_stride is head_dim_v rounded up to whole vectors. Rows are computed up to a
 // whole register block.
 template <class Isa, class P, class Output>
 __attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride, int words, int rows,
                                            const Output& output) {
   const int vecs = static_cast<int>(v_stride / Isa::kLanes);
-  // Even blocks: 6 vectors go as 3 + 3, not 4 + 2, which keeps every block's ratio of products to loads high.
-  const int blocks = (vecs + Isa::kPvVecs - 1) / Isa::kPvVecs;
-  for (int block = 0, done = 0; block < blocks; ++block) {
-    const int count = (vecs - done + (blocks - block) - 1) / (blocks - block);
+  for (int done = 0, count = 0; done < vecs; done += count) {
+    count = output_block_vecs<Isa>(vecs - done);
     const int column = done * Isa::kLanes;
     if (Isa::kPvVecs >= 4 && count == 4) {
       output_columns<Isa, P, 4>(p, v, v_stride, words, rows, output, column);
@@ -144,7 +161,6 @@ __attribute__((noinline)) void output_tile(const float* p, const float* v, int64
     } else {
       output_columns<Isa, P, 1>(p, v, v_stride, words, rows, output, column);
     }
-    done += count;
   }
 }
 

@@ -43,6 +43,7 @@ class ShortTask {
   }
 
   void run() {
+    streams_ = streams_ && output_blocks_are_lines<Isa>(problem_.head_dim_v, sizeof(T));
     switch (problem_.bias.dtype) {
       case DType::fp16:
         probabilities<Fp16>();
@@ -331,7 +332,7 @@ class ShortTask {
   int rows_;
   int keys_;
   int planes_;
-  bool streams_ = false;  // the output goes past the caches
+  bool streams_ = false;  // the output goes past the caches, if it is written in whole lines
   const ShortScratch& layout_;
   float* scratch_;
 };

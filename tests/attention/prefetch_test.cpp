@@ -364,5 +364,21 @@ TEST(Prefetch, ShortSequencesFetchTheNextHead) {
   }
 }
 
+template <int kVectorLanes, int kMostVecs>
+struct Blocks {
+  static constexpr int kLanes = kVectorLanes, kPvVecs = kMostVecs;
+};
+
+// What goes past the caches is written in whole lines: 96 columns are two blocks of 48, which in 16 bits are 96 bytes.
+TEST(Prefetch, PastTheCachesGoWholeLines) {
+  using Avx512 = Blocks<16, 4>;
+  for (const int64_t dim : {16, 32, 48, 64, 96, 128, 192, 256}) EXPECT_TRUE(output_blocks_are_lines<Avx512>(dim, 4)) << dim;
+  for (const int64_t dim : {32, 64, 128, 192, 256}) EXPECT_TRUE(output_blocks_are_lines<Avx512>(dim, 2)) << dim;
+  for (const int64_t dim : {16, 96, 160}) EXPECT_FALSE(output_blocks_are_lines<Avx512>(dim, 2)) << dim;
+  using Avx2 = Blocks<8, 3>;
+  EXPECT_TRUE(output_blocks_are_lines<Avx2>(32, 4));  // 2 + 2 vectors of 32 bytes
+  for (const int64_t dim : {64, 96, 128}) EXPECT_FALSE(output_blocks_are_lines<Avx2>(dim, 4)) << dim;
+}
+
 }  // namespace
 }  // namespace fulmen::cpu
