@@ -238,15 +238,15 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
     const int query_words = words_of<Isa>(rows_.count);
     if (!call_.direct_keys) {
       const ScratchOutput<Isa, OutputKind::accumulate> to{sums + held_key * stride, stride, nullptr};
-      output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count, to);
+      output_tile<Isa, KeysInLanes>(words, rows, stride, stride, query_words, count, to);
       return;
     }
     T* out = element<T>(tensor, spec, unit_.batch, held_.first + held_key, unit_.kv_head);
     if (streams(out, spec.strides[1], dim)) {
-      output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count,
+      output_tile<Isa, KeysInLanes>(words, rows, stride, stride, query_words, count,
                                     final_gradient<true>(out, spec.strides[1], count, dim, factor));
     } else {
-      output_tile<Isa, KeysInLanes>(words, rows, stride, query_words, count,
+      output_tile<Isa, KeysInLanes>(words, rows, stride, stride, query_words, count,
                                     final_gradient<false>(out, spec.strides[1], count, dim, factor));
     }
   }
@@ -254,7 +254,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   template <class Output>
   void multiply_dq(int64_t held_key, int count, const Output& output) {
     output_tile<Isa, QueriesInLanes>(at(layout_.dscores), at(layout_.key_pairs) + held_key / Isa::kGroup * layout_.key_stride,
-                                     layout_.key_stride, words_of<Isa>(count), rows_.count, output);
+                                     layout_.key_stride, layout_.key_stride, words_of<Isa>(count), rows_.count, output);
   }
 
   bool streams(const T* out, int64_t stride, int64_t dim) const {

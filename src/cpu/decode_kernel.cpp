@@ -13,7 +13,10 @@ namespace fulmen::cpu {
 namespace {
 
 constexpr int64_t kMinSplitKeys = 1024;  // a shorter split costs more to merge than it gains
-constexpr int64_t kWantedTasks = 64;     // enough for many cores to end together; fixed, so that results depend on no thread count
+// Of a block that is fetched during the one before it. A long one loads and stores the outputs less often, which counts where
+// products take longer than memory.
+constexpr int64_t kBlockBytes = 32 * 1024, kLongBlockBytes = 128 * 1024;
+constexpr int64_t kWantedTasks = 64;  // enough for many cores to end together; fixed, so that results depend on no thread count
 
 // Whether a row of keys or values holds all heads, with no more between them than an interleaved layout has.
 bool heads_fill_rows(const Problem& problem, const TensorSpec& spec, int64_t dim) {
@@ -35,8 +38,9 @@ class DecodeRunner final : public Runner {
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
-    call_.fetch_blocks = isa.fetch_blocks;
-    call_.block_multiple = isa.table->matrix_tiles ? 32 : isa.fetch_blocks ? 16 : 64;
+    const bool in_tiles = !table_.matrix_tiles && decode_rows(problem) > kFewDecodeRows;
+    if (isa.fetch_blocks) call_.block_bytes = in_tiles ? kLongBlockBytes : kBlockBytes;
+    call_.block_multiple = table_.matrix_tiles ? 32 : isa.fetch_blocks ? 16 : 64;
     // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks of their own.
     const bool side_by_side =
         heads_fill_rows(problem, problem.k, problem.head_dim) && heads_fill_rows(problem, problem.v, problem.head_dim_v);
@@ -47,7 +51,10 @@ class DecodeRunner final : public Runner {
     groups_ = (problem.num_kv_heads + call_.heads_per_task - 1) / call_.heads_per_task;
     layout_ = decode_scratch(call_, table_.lanes, table_.group[static_cast<int>(problem.dtype)]);
     call_.partial_stride = layout_.partial;
-    scratch_floats_ = table_.decode_floats != nullptr ? table_.decode_floats(call_) : layout_.total;
+    const int group = table_.group[static_cast<int>(problem.dtype)];
+    scratch_floats_ = table_.decode_floats != nullptr ? table_.decode_floats(call_)
+                      : in_tiles                      ? decode_tile_scratch(call_, table_.lanes, group).total
+                                                      : layout_.total;
     call_.split_keys = choose_split(problem.seqlen_k);
     call_.num_splits = splits_of(problem.seqlen_k, call_.split_keys);
     most_splits_ = problem.batch * call_.num_splits;
@@ -189,7 +196,7 @@ class DecodeRunner final : public Runner {
 
 // Who serves what several kernels can, as measured (docs/performance/cpu.md, "Many rows a KV head").
 constexpr double kBelowPrefill = 9.0;
-constexpr int kTileRows = 16;
+constexpr int kTileRows = 16, kHalfTile = 32;
 constexpr int64_t kFewQueries = 8;
 constexpr double kCachedBytes = 64e6;
 
@@ -211,10 +218,11 @@ class DecodeKernel final : public Kernel {
     const double usual = 30.0 + isa_.preference;
     const int64_t rows = shared_rows(problem);
     const bool tiles = isa_.table->matrix_tiles;
-    // Many queries of a head fill prefill's and short's tiles, whose arithmetic is the faster, but for long keys on matrix tiles.
-    if (rows > kTileRows && problem.seqlen_q > kFewQueries && (!tiles || problem.seqlen_k <= kFewQueries * problem.seqlen_q)) {
-      return kBelowPrefill;
-    }
+    // Many queries of a head fill the tiles of prefill and short, whose arithmetic is the faster; but those read keys and values
+    // once for each query head, and matrix tiles do in decode what they do there.
+    const bool fills_tiles = tiles ? problem.seqlen_q > kFewQueries && problem.seqlen_k <= kFewQueries * problem.seqlen_q
+                                   : problem.group_size() == 1 && (problem.seqlen_k <= kMaxBlockN || rows > kHalfTile);
+    if (rows > kTileRows && fills_tiles) return kBelowPrefill;
     // One quad of rows and keys that come from memory: products in vectors hide behind it, and read it more evenly.
     return tiles && rows <= 4 && problem.bytes() > kCachedBytes ? usual - 2.5 : usual;
   }

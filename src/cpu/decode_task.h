@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/decode_rows.h"
+#include "cpu/decode_tile_task.h"
 
 namespace fulmen::cpu {
 
@@ -285,8 +286,9 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
 
 template <class Isa, class T>
 void decode_task(const ForwardCall& call, const DecodeTask& task, float* scratch) {
+  if (decode_rows(*call.problem) > kFewDecodeRows) return DecodeTileTask<Isa, T>(call, task, scratch).run();
   if constexpr (requires { Isa::prefetch_l2(nullptr); }) {
-    if (call.fetch_blocks) return DecodeTaskRunner<Isa, T, true>(call, task, scratch).run();
+    if (call.block_bytes > 0) return DecodeTaskRunner<Isa, T, true>(call, task, scratch).run();
   }
   DecodeTaskRunner<Isa, T, false>(call, task, scratch).run();
 }

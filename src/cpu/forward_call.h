@@ -25,7 +25,7 @@ struct ForwardCall {
   int num_splits = 1;          // decode
   int heads_per_task = 1;      // decode: KV heads that are streamed together
   int64_t partial_stride = 0;  // decode: floats from one split's result to the next one's
-  bool fetch_blocks = false;   // decode: a block of keys and values is fetched into L2 during the one before it
+  int64_t block_bytes = 0;     // decode: of a block of keys and values, fetched into L2 during the one before it; 0: no such block
   int block_multiple = 64;     // decode: a block's keys are a multiple of it
   PageTable pages;             // of the sequence at hand, where keys and values are paged
 };
@@ -54,8 +54,10 @@ enum class BackwardStep : int;
 constexpr int kDecodeScores = 4096;  // of a decode block: few enough to stay in L1
 constexpr int kMaxDecodeKeys = 512;  // of a decode block
 constexpr int kDecodeRow =
-    kMaxDecodeKeys + 16;            // floats from a slot's scores to the next one's: not a power of two, for the caches
-constexpr int kMaxDecodeRows = 64;  // most query rows that share a KV head in the decode kernel
+    kMaxDecodeKeys + 16;             // floats from a slot's scores to the next one's: not a power of two, for the caches
+constexpr int kMaxDecodeRows = 64;   // most query rows that share a KV head in the decode kernel
+constexpr int kFewDecodeRows = 8;    // of a KV head; with more the products are those of tiles
+constexpr int kTileDecodeKeys = 64;  // most keys of a block then
 
 constexpr int kNumFloatTypes = 3;  // indexed by DType: fp32, fp16, bf16
 
@@ -190,12 +192,11 @@ struct DecodeScratch {
 // As many keys as scores in L1 leave room for, since memory is the faster the longer K and V are read in turn; but few where a
 // block is fetched during the one before it: so little lies between the streams' lines and their use (docs/performance/cpu.md).
 FULMEN_INLINE int decode_block_keys(const ForwardCall& call, int64_t slots) {
-  constexpr int64_t kFetchedBytes = 32 * 1024;
   const Problem& p = *call.problem;
   int64_t keys = kDecodeScores / (slots > 0 ? slots : 1);
-  if (call.fetch_blocks) {
+  if (call.block_bytes > 0) {
     const int64_t row_bytes = (p.head_dim + p.head_dim_v) * call.heads_per_task * (p.dtype == DType::fp32 ? 4 : 2);
-    if (row_bytes > 0 && keys > kFetchedBytes / row_bytes) keys = kFetchedBytes / row_bytes;
+    if (row_bytes > 0 && keys > call.block_bytes / row_bytes) keys = call.block_bytes / row_bytes;
   }
   keys = keys / call.block_multiple * call.block_multiple;
   return static_cast<int>(keys < call.block_multiple ? call.block_multiple : keys > kMaxDecodeKeys ? kMaxDecodeKeys : keys);
@@ -215,6 +216,26 @@ FULMEN_INLINE DecodeScratch decode_scratch(const ForwardCall& call, int lanes, i
   s.state = round_up(s.slots * s.value_stride, 16);
   s.state_stride = round_up(s.slots, 16);
   s.partial = s.state + 3 * s.state_stride;
+  return s;
+}
+
+// Scratch of a decode task of more than kFewDecodeRows rows a KV head, whose slots are no more than kBlockM, in floats from its
+// start: that above, then what the tiles take. A sequence of fewer queries than the longest one's takes no more.
+struct DecodeTileScratch {
+  int64_t queries;  // [query_stride words][kBlockM]: Q^T
+  int64_t scores;   // [kTileDecodeKeys][kBlockM]: S^T of a head
+  int64_t packed;   // a block's keys or values of a head
+  int64_t total;
+};
+
+FULMEN_INLINE DecodeTileScratch decode_tile_scratch(const ForwardCall& call, int lanes, int group) {
+  const DecodeScratch rows = decode_scratch(call, lanes, group);
+  DecodeTileScratch s{};
+  ScratchCutter cut{rows.total};
+  s.queries = cut.take(rows.query_stride * kBlockM);
+  s.scores = cut.take(static_cast<int64_t>(kTileDecodeKeys) * kBlockM);
+  s.packed = cut.take((rows.query_stride > rows.value_stride ? rows.query_stride : rows.value_stride) * kTileDecodeKeys);
+  s.total = cut.total;
   return s;
 }
 

@@ -202,7 +202,7 @@ class ForwardTask {
   void multiply_values(const Piece& p) {
     const ScratchOutput<Isa, kKind> to{output(p.tile), layout_.value_stride, state(p.tile).rescale};
     output_tile<Isa, QueriesInLanes>(scratch_ + layout_.scores, scratch_ + layout_.values, layout_.value_stride,
-                                     words_of<Isa>(p.count), p.rows, to);
+                                     layout_.value_stride, words_of<Isa>(p.count), p.rows, to);
   }
 
   void add(const Piece& p) {

@@ -109,12 +109,12 @@ template <class Isa, class P, int kVecs, class Output>
 FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words, int rows, const Output& output,
                                   int column) {
   constexpr int kRows = kVecs < 3 ? Isa::kPvRowsNarrow : Isa::kPvRows;
-  // Sixes and fours make every multiple of 4: no row lies beyond the tile, whose rows are one.
-  constexpr int kLastRows = kRows == 6 ? 4 : kRows;
-  static_assert(kBlockM % kLastRows == 0, "rows of the last register block must divide the tile");
+  // Sixes or eights, and fours, make every multiple of 4: no row lies beyond the tile, whose rows are one.
+  constexpr int kLastRows = 4;
+  static_assert(kRows >= kLastRows && kBlockM % kLastRows == 0, "rows of the last register block must divide the tile");
   int row = 0;
-  if constexpr (kRows == 6) {
-    for (int left = static_cast<int>(round_up(rows, kLastRows)); left >= kRows && left != 2 * kLastRows;
+  if constexpr (kRows > kLastRows) {
+    for (int left = static_cast<int>(round_up(rows, kLastRows)); left >= kRows && (kRows == 8 || left != 2 * kLastRows);
          left -= kRows, row += kRows) {
       output_block<Isa, P, kVecs, kRows>(p + row * P::kRowStride, v + column, v_stride, words, output, row, column);
     }
@@ -143,12 +143,11 @@ FULMEN_INLINE bool output_blocks_are_lines(int64_t dim, int64_t size) {
   return true;
 }
 
-// O tile from P and the V panel [words][v_stride]; v_stride is head_dim_v rounded up to whole vectors. Rows are computed up to a
-// whole register block.
+// O tile from P and so many columns, whole vectors, of the V panel [words][v_stride]. Rows are computed up to a multiple of 4.
 template <class Isa, class P, class Output>
-__attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride, int words, int rows,
+__attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride, int64_t columns, int words, int rows,
                                            const Output& output) {
-  const int vecs = static_cast<int>(v_stride / Isa::kLanes);
+  const int vecs = static_cast<int>(columns / Isa::kLanes);
   for (int done = 0, count = 0; done < vecs; done += count) {
     count = output_block_vecs<Isa>(vecs - done);
     const int column = done * Isa::kLanes;
@@ -166,8 +165,8 @@ __attribute__((noinline)) void output_tile(const float* p, const float* v, int64
 
 // Steps of output_tile's output, as score_steps.
 template <class Isa>
-FULMEN_INLINE int64_t output_steps(int64_t v_stride, int words, int rows) {
-  const int64_t vecs = v_stride / Isa::kLanes;
+FULMEN_INLINE int64_t output_steps(int64_t columns, int words, int rows) {
+  const int64_t vecs = columns / Isa::kLanes;
   const int64_t blocks = (vecs + Isa::kPvVecs - 1) / Isa::kPvVecs;
   const int64_t block_rows = vecs < 3 * blocks ? Isa::kPvRowsNarrow : Isa::kPvRows;
   const int64_t steps = blocks * (rows / block_rows) * ((words + kFetchWords - 1) / kFetchWords);

@@ -11,6 +11,16 @@ namespace fulmen::cpu {
 constexpr int kFetchWords = 8;
 constexpr int kWholeBlock = 1 << 30;
 
+// Into L2, where the instruction set tells it from L1.
+template <class Isa>
+FULMEN_INLINE void prefetch_into_l2(const void* p) {
+  if constexpr (requires { Isa::prefetch_l2(p); }) {
+    Isa::prefetch_l2(p);
+  } else {
+    Isa::prefetch(p);
+  }
+}
+
 // Rows of memory that will be used soon, fetched a row at a time from within a product's loop, which waits for arithmetic anyway.
 struct RowPrefetch {
   const char* next = nullptr;

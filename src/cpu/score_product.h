@@ -42,15 +42,23 @@ FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
   for (int r = 0; r < kRows; ++r) epilogue.row(sum[r], first_row + r);
 }
 
+// Rows of a register block of `vecs` vectors. Narrower blocks are the few last columns of few tiles, not worth the code of longer
+// ones, unless the epilogue says that they are all there is.
+template <class Isa>
+constexpr int block_rows(int vecs, bool narrow_tiles) {
+  if (vecs == Isa::kQkVecs) return Isa::kQkKeys;
+  const int rows = Isa::kQkVecs * Isa::kQkKeys / vecs / 4 * 4;
+  return !narrow_tiles || rows < 8 ? 4 : 8;
+}
+
 template <class Isa, int kVecs, class Epilogue>
 FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t stride, int words, int count, const Epilogue& epilogue,
                               int at) {
   typename Epilogue::template Block<kVecs> block(epilogue, at);
-  // Narrower blocks are the few last columns of few tiles: not worth the code of longer ones.
-  constexpr int kShort = 4, kRows = kVecs == Isa::kQkVecs ? Isa::kQkKeys : kShort;
+  constexpr int kShort = 4, kRows = block_rows<Isa>(kVecs, requires { Epilogue::kNarrowTiles; });
   int row = 0;
   // Blocks of 6: 64 rows end with one of 4, and 128 with two.
-  for (; row + kRows <= count && (kRows == kShort || count - row != 2 * kShort); row += kRows) {
+  for (; row + kRows <= count && (kRows % kShort == 0 || count - row != 2 * kShort); row += kRows) {
     score_block<Isa, kVecs, kRows>(lanes + at, rows + row * stride, stride, words, row, block);
   }
   if constexpr (kRows > kShort) {
@@ -83,10 +91,11 @@ __attribute__((noinline)) void score_tile(const float* panel, int lanes, const f
 }
 
 // Steps of score_tile's epilogue: no more than there are, since what is left for others is not fetched, and not many less.
-template <class Isa>
+template <class Isa, bool kNarrowTiles = false>
 FULMEN_INLINE int64_t score_steps(int lanes, int words, int count) {
   const int64_t vecs = round_up(lanes, Isa::kLanes) / Isa::kLanes;
-  const int64_t blocks = (vecs + Isa::kQkVecs - 1) / Isa::kQkVecs * (count / Isa::kQkKeys);
+  const int rows = kNarrowTiles && vecs < Isa::kQkVecs ? block_rows<Isa>(static_cast<int>(vecs), true) : Isa::kQkKeys;
+  const int64_t blocks = (vecs + Isa::kQkVecs - 1) / Isa::kQkVecs * (count / rows);
   const int64_t steps = blocks * ((words + kFetchWords - 1) / kFetchWords);
   return steps > 0 ? steps : 1;
 }

@@ -321,7 +321,8 @@ class ShortTask {
     uint8_t alive[kBlockM];
     pack_values<Isa>(StridedRows<T>{v, problem_.v.strides[1]}, plane_keys(plane), problem_.head_dim_v, values, layout_.value_stride,
                      alive_keys(call_, task_, static_cast<int64_t>(plane) * kBlockM, plane_keys(plane), alive));
-    output_tile<Isa, KeysInLanes>(scores(plane), values, layout_.value_stride, words_of<Isa>(plane_keys(plane)), rows_, output);
+    output_tile<Isa, KeysInLanes>(scores(plane), values, layout_.value_stride, layout_.value_stride,
+                                  words_of<Isa>(plane_keys(plane)), rows_, output);
   }
 
   const ForwardCall& call_;

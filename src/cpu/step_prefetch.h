@@ -73,9 +73,7 @@ class StepPrefetch {
 
   template <class Isa>
   FULMEN_INLINE void fetch(const void* p) const {
-    if constexpr (requires { Isa::prefetch_l2(p); }) {
-      if (into_l2_) return Isa::prefetch_l2(p);
-    }
+    if (into_l2_) return prefetch_into_l2<Isa>(p);
     Isa::prefetch(p);
   }
 

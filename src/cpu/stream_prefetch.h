@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/key_rows.h"
+#include "cpu/row_prefetch.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
@@ -106,10 +107,10 @@ class BlockPrefetch {
       due_ -= step;
       if (all) {
 #pragma GCC unroll 4
-        for (int stream = 0; stream < kStreams; ++stream) Isa::prefetch_l2(at_[stream] + offset_);
+        for (int stream = 0; stream < kStreams; ++stream) prefetch_into_l2<Isa>(at_[stream] + offset_);
       } else {
-        Isa::prefetch_l2(at_[longer_stream_] + offset_);
-        Isa::prefetch_l2(at_[longer_stream_ + 2] + offset_);
+        prefetch_into_l2<Isa>(at_[longer_stream_] + offset_);
+        prefetch_into_l2<Isa>(at_[longer_stream_ + 2] + offset_);
       }
       offset_ += 64;
       if (offset_ >= longer_ && !next_rows()) return;

@@ -68,6 +68,7 @@ class OtherFetchTest : public ::testing::Test {
     s.seqlen_q = random.pick<int64_t>({1, random.between(1, 3), random.between(1, 12)});
     s.num_kv_heads = random.between(1, 5);
     s.num_heads = s.num_kv_heads * random.between(1, 5);
+    if (random.chance(0.3)) s.seqlen_q = random.between(1, 64 * s.num_kv_heads / s.num_heads);
     s.seqlen_k = random.between(1, 1400);
     s.head_dim = random.between(1, 140);
     s.head_dim_v = random.between(0, 1) == 0 ? s.head_dim : random.between(1, 140);
