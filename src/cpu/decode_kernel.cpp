@@ -196,6 +196,7 @@ class DecodeRunner final : public Runner {
 
 // Who serves what several kernels can, as measured (docs/performance/cpu.md, "Many rows a KV head").
 constexpr double kBelowPrefill = 9.0;
+constexpr double kAbovePrefill = 10.5, kAboveShort = 20.5;  // of the same instruction set, below matrix tiles'
 constexpr int kTileRows = 16, kHalfTile = 32;
 constexpr int64_t kFewQueries = 8;
 constexpr double kCachedBytes = 64e6;
@@ -218,11 +219,13 @@ class DecodeKernel final : public Kernel {
     const double usual = 30.0 + isa_.preference;
     const int64_t rows = shared_rows(problem);
     const bool tiles = isa_.table->matrix_tiles;
-    // Many queries of a head fill the tiles of prefill and short, whose arithmetic is the faster; but those read keys and values
-    // once for each query head, and matrix tiles do in decode what they do there.
-    const bool fills_tiles = tiles ? problem.seqlen_q > kFewQueries && problem.seqlen_k <= kFewQueries * problem.seqlen_q
-                                   : problem.group_size() == 1 && (problem.seqlen_k <= kMaxBlockN || rows > kHalfTile);
-    if (rows > kTileRows && fills_tiles) return kBelowPrefill;
+    // Many queries of a head fill the tiles of prefill and short, whose arithmetic is the faster. Those of vectors read keys and
+    // values once for each query head; those of matrix tiles are faster than vectors all the same.
+    if (rows > kTileRows && problem.seqlen_q > kFewQueries) {
+      if (tiles && problem.seqlen_k <= kFewQueries * problem.seqlen_q) return kBelowPrefill;
+      if (!tiles && problem.group_size() == 1 && (problem.seqlen_k <= kMaxBlockN || rows > kHalfTile)) return kBelowPrefill;
+      if (!tiles) return (problem.seqlen_k <= kMaxBlockN ? kAboveShort : kAbovePrefill) + isa_.preference;
+    }
     // One quad of rows and keys that come from memory: products in vectors hide behind it, and read it more evenly.
     return tiles && rows <= 4 && problem.bytes() > kCachedBytes ? usual - 2.5 : usual;
   }

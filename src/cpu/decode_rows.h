@@ -217,6 +217,9 @@ class DecodeRows {
       for (int64_t d = 0; d < layout_.value_stride; d += kLanes) Isa::store(o + d, Isa::mul(Isa::load(o + d), Isa::set1(factor)));
     }
   }
+  // Whether a slot's probabilities tell which keys it attends. Those of a row that has a NaN are NaN for all keys, and so is its
+  // output, whatever the values.
+  FULMEN_INLINE bool tells_attended(int slot) const { return max_[slot] == max_[slot]; }
   // Whether some keys may not be attended by any row.
   bool masked() const { return problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0; }
 

@@ -172,10 +172,10 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
       float* out = output_;
       const float* p = scores_ + key / kGroup;
       for (int slot = 0, left = head_slots; slot < slots; slot += kQuad) {
-        if (keys == kValueKeys && !(masked && hides_key(p))) {
+        if (keys == kValueKeys && !(masked && hides_key(slot, p))) {
           value_quad<kValueKeys / kGroup, true>(values_at(values), ~0U, p, out, value_stride, dim, ahead);
         } else {
-          value_words(values_at(values), keys, masked, p, out, ahead);
+          value_words(values_at(values), keys, masked, slot, p, out, ahead);
         }
         out += kQuad * value_stride;
         p += static_cast<int64_t>(kQuad) * kDecodeRow;
@@ -190,10 +190,10 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
 
   // Word by word, where some keys are not there or not to be touched: what no row attends may be anything, a NaN even.
   template <class Rows, class Ahead>
-  __attribute__((noinline)) void value_words(Rows v, int keys, bool masked, const float* p, float* out, Ahead& ahead) {
+  __attribute__((noinline)) void value_words(Rows v, int keys, bool masked, int slot, const float* p, float* out, Ahead& ahead) {
     for (int key = 0; key < keys; key += kGroup, ++p) {
       unsigned alive = 0;
-      for (int i = 0; i < kGroup && key + i < keys; ++i) alive |= !masked || attended(p, i) ? 1U << i : 0U;
+      for (int i = 0; i < kGroup && key + i < keys; ++i) alive |= !masked || attended(slot, p, i) ? 1U << i : 0U;
       if (alive == 0) continue;
       value_quad<1, false>(rows_from(v, key), alive, p, out, layout_.value_stride, problem_.head_dim_v, ahead);
     }
@@ -204,17 +204,18 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
   static FULMEN_INLINE void step_columns(StridedRows<T>& v, int64_t columns) { v.first += columns; }
   static FULMEN_INLINE void step_columns(ListedRows<T>& v, int64_t columns) { v.base += columns; }
 
-  FULMEN_INLINE static bool hides_key(const float* p) {
+  FULMEN_INLINE bool hides_key(int slot, const float* p) const {
     bool all = true;
-    for (int key = 0; key < kValueKeys; ++key) all &= attended(p, key);
+    for (int key = 0; key < kValueKeys; ++key) all &= attended(slot, p, key);
     return !all;
   }
 
-  // Whether one of four rows has a probability for the key: its place in a word tells its half.
-  FULMEN_INLINE static bool attended(const float* p, int key) {
+  // Whether one of the four rows from `slot` on has a probability for the key: its place in a word tells its half.
+  FULMEN_INLINE bool attended(int slot, const float* p, int key) const {
     const uint32_t half = kGroup == 1 ? ~0U : 0xFFFFU << 16 * (key % kGroup);
     uint32_t words = 0;
     for (int r = 0; r < kQuad; ++r) {
+      if (!this->tells_attended(slot + r)) continue;
       uint32_t word;
       __builtin_memcpy(&word, p + r * kDecodeRow + key / kGroup, sizeof word);
       words |= word;

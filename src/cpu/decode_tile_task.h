@@ -198,7 +198,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
     }
     if (!in_place) {
       uint8_t alive[kTileDecodeKeys];
-      if (masked) find_attended(p, count, alive);
+      if (masked) find_attended(head * head_slots_, p, count, alive);
       pack_values<Isa>(rows, count, problem_.head_dim_v, packed_, stride, masked ? alive : nullptr);
     }
     const AddedOutput<Ahead> to{output_ + static_cast<int64_t>(head) * head_slots_ * layout_.value_stride, layout_.value_stride,
@@ -207,11 +207,12 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
   }
 
   // Which keys some row has a probability for: the others' values may be anything, a NaN even.
-  void find_attended(const float* p, int count, uint8_t* alive) const {
+  void find_attended(int first_slot, const float* p, int count, uint8_t* alive) const {
     for (int key = 0; key < count; ++key) {
       const uint32_t half = kGroup == 1 ? ~0U : 0xFFFFU << 16 * (key % kGroup);
       uint32_t words = 0;
       for (int slot = 0; slot < head_slots_; ++slot) {
+        if (!this->tells_attended(first_slot + slot)) continue;
         uint32_t word;
         __builtin_memcpy(&word, p + static_cast<int64_t>(slot) * kDecodeRow + key / kGroup, sizeof word);
         words |= word;

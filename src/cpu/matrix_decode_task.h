@@ -143,7 +143,7 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
         turn_scores(keys);
         this->softmax(slots, first + key, keys);
         this->rescale_output(slots);
-        if (masked) pair_values({v.base, v.offsets + key}, keys, attended(), ahead);
+        if (masked) pair_values({v.base, v.offsets + key}, keys, attended(slots.begin), ahead);
         multiply_values(output_ + slots.begin * layout_.value_stride);
       }
     }
@@ -248,9 +248,10 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
   }
 
   // A bit for each of the kKeys keys that some row has a probability for: the others' values may be anything, a NaN even.
-  uint32_t attended() const {
+  uint32_t attended(int first_slot) const {
     uint32_t words[kTile] = {}, keys = 0;
     for (int slot = 0; slot < head_slots_; ++slot) {
+      if (!this->tells_attended(first_slot + slot)) continue;
       uint32_t row[kTile];
       __builtin_memcpy(row, scores_ + slot * kDecodeRow, sizeof row);
       for (int i = 0; i < kTile; ++i) words[i] |= row[i];
