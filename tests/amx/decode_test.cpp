@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -70,6 +71,22 @@ TEST_F(EmulatedAmxDecode, Masks) {
     s.sinks = random.chance(0.3);
     s.softcap = random.pick({0.0F, 0.0F, 5.0F});
     check(s, random);
+  }
+}
+
+// A row of NaN has NaN for the probabilities of masked keys, too.
+TEST_F(EmulatedAmxDecode, NanInARowAndInMaskedValues) {
+  Random random(25);
+  SCOPED_TRACE(test_seed());
+  for (const int64_t queries : {1, 5, 16}) {
+    CaseSpec spec = two_heads(queries, 150, 32);
+    spec.dtype = DType::bf16;
+    spec.keep = true;
+    Case c(spec, random);
+    c.mask_key(70);
+    Case::set(c.tensors.v, {0, 70, 0, 4}, NAN);
+    Case::set(c.tensors.q, {0, queries / 2, 1, 3}, NAN);
+    EXPECT_TRUE(verified(c, kernel_of(c), {"amx_emulated"})) << to_string(spec);
   }
 }
 

@@ -17,9 +17,9 @@ const cpu::IsaTable& emulated_amx_fp16_table();
 
 namespace {
 
-bool has_avx512_bf16() {
+bool has_avx512() {
   for (const cpu::InstructionSet& isa : cpu::instruction_sets()) {
-    if (std::string_view(isa.table->name) == "avx512_bf16") return isa.available;
+    if (std::string_view(isa.table->name) == "avx512") return isa.available;
   }
   return false;
 }
@@ -49,13 +49,13 @@ class EmulatedBackend final : public Backend {
 
 void EmulatedAmx::SetUpTestSuite() {
   static bool registered = false;
-  if (!has_avx512_bf16() || registered) return;
+  if (!has_avx512() || registered) return;
   ASSERT_TRUE(register_backend(std::make_shared<EmulatedBackend>()).ok());
   registered = true;
 }
 
 void EmulatedAmx::SetUp() {
-  if (!has_avx512_bf16()) GTEST_SKIP() << "this processor lacks AVX-512 BF16, which the tile kernels need beside the tiles";
+  if (!has_avx512()) GTEST_SKIP() << "this processor lacks AVX-512, which the tile kernels need beside the tiles";
 }
 
 CaseSpec EmulatedAmx::two_heads(int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim) {

@@ -1,11 +1,13 @@
 #include "amx/emulated_tiles.h"
 #include "cpu/amx_table.h"
+#include "support/emulated_pairs.h"
 
 namespace fulmen::testing {
 
-// The tile kernels over emulated tiles.
+// The tile kernels over emulated tiles, and what AVX-512 BF16 adds to AVX-512 emulated, too.
 const cpu::IsaTable& emulated_amx_table() {
-  static constexpr cpu::IsaTable kTable = cpu::amx_table<cpu::Amx<EmulatedTiles>, cpu::Bf16>("amx_emulated", DType::bf16);
+  static constexpr cpu::IsaTable kTable =
+      cpu::amx_table<cpu::Amx<EmulatedTiles, EmulatedPairs>, cpu::Bf16>("amx_emulated", DType::bf16);
   return kTable;
 }
 

@@ -336,6 +336,16 @@ void Case::hide_nan_behind_mask() {
   }
 }
 
+void Case::mask_key(int64_t key) {
+  for (int64_t b = 0; b < spec.batch; ++b) {
+    for (int64_t h = 0; h < spec.num_heads; ++h) {
+      for (int64_t i = 0; i < spec.seqlen_q; ++i) {
+        static_cast<uint8_t*>(tensors.keep_mask.data)[offset(tensors.keep_mask, {b, h, i, key})] = 0;
+      }
+    }
+  }
+}
+
 void Case::poison_outputs() {
   for (const Output& one : outputs_) {
     const GuardedBuffer& buffer = buffers_[one.buffer];

@@ -95,6 +95,8 @@ class Case {
   // Logical element of a tensor.
   static float get(const Tensor& tensor, const std::array<int64_t, 4>& index);
   static void set(const Tensor& tensor, const std::array<int64_t, 4>& index, float value);
+  // False for this key in all rows of the keep-mask, which the case has.
+  void mask_key(int64_t key);
   // A kernel that writes an input stops the test. Edit inputs before.
   void make_inputs_read_only();
 

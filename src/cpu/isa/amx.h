@@ -65,9 +65,10 @@ struct AmxFp16Instructions : AmxTiles<Fp16> {
   }
 };
 
-// Words of bf16. Tiles: AmxInstructions, or an emulation of them where the processor has none.
-template <class Tiles>
-struct Amx : Avx512Bf16 {
+// Words of bf16. Tiles: AmxInstructions, or an emulation of them where the processor has none; Pairs likewise.
+template <class Tiles, class Pairs = Avx512Bf16>
+struct Amx : Pairs {
+  using typename Pairs::Vec;
   using TileInstructions = Tiles;
 
   // Into L2: L1 has few lines on their way on these processors, and its room is the products'.
@@ -78,7 +79,7 @@ struct Amx : Avx512Bf16 {
   static constexpr bool kRoundsExp2 = true;
   template <int kCount>
   static __attribute__((always_inline)) void exp2_to_round(Vec (&x)[kCount]) {
-    Avx512::exp2<kExp2Degree>(x, 1.0F + 0x1p-8F);
+    Avx512::exp2<Pairs::kExp2Degree>(x, 1.0F + 0x1p-8F);
   }
   // Words (upper half of a, upper half of b).
   static Vec upper_halves(Vec a, Vec b) {
