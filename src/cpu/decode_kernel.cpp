@@ -62,7 +62,8 @@ class DecodeRunner final : public Runner {
       // All sequences together have no more than those of equal ones, and a last one each.
       most_splits_ = problem.batch * (mean_splits(problem.seqlen_k) + 1);
     }
-    config_ = {std::move(name), decode_rows(problem), layout_.block_keys, call_.num_splits, threads_.num_threads};
+    const int block_n = in_tiles ? std::min(layout_.block_keys, kTileDecodeKeys) : layout_.block_keys;
+    config_ = {std::move(name), decode_rows(problem), block_n, call_.num_splits, threads_.num_threads};
   }
 
   const KernelConfig& config() const noexcept override { return config_; }
