@@ -210,6 +210,14 @@ typedef struct fulmen_verify_report {
 FULMEN_API int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);
 /* The same for every gradient in tensors. */
 FULMEN_API int fulmen_verify_backward(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);
+/* The same, with each gradient's figures, dq first, where the report has the worst one's; `tensor` is valid during its visit. */
+FULMEN_API int fulmen_visit_gradient_errors(const fulmen_tensors* tensors, const fulmen_options* options,
+                                            void (*visit)(void* context, const char* tensor, double worst_error,
+                                                          double baseline_error, double bound),
+                                            void* context);
+/* Whether the values of cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table and leftpad_k, in host memory, obey the contract
+ * (docs/contract.md); reads no other tensor's data. Plans on devices that use the host's memory ask it themselves. */
+FULMEN_API int fulmen_check_sequences(const fulmen_tensors* tensors, const fulmen_options* options);
 
 /* Appending to a KV cache; see kv_cache.h for shapes, dtypes and errors. */
 typedef struct fulmen_kv_cache {

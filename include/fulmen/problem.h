@@ -55,7 +55,7 @@ struct Problem {
   TensorSpec cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, leftpad_k;
 
   bool operator==(const Problem&) const = default;
-  int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
+  int64_t group_size() const noexcept { return num_kv_heads > 0 ? num_heads / num_kv_heads : 0; }
   // What an element that is kept is multiplied with: 1 / (1 - p).
   float dropout_scale() const noexcept { return 65536.0F / static_cast<float>(65536 - dropout); }
   bool packed_q() const noexcept { return cu_seqlens_q.present; }

@@ -17,9 +17,10 @@ FULMEN_API Status check_sequences(const Problem& problem, const AttentionTensors
 
 // Exact attention in double precision by plain loops, all features. out: row-major doubles of problem.out_shape(), [batch,
 // seqlen_q, num_heads, head_dim_v]; lse: of problem.lse_shape(), or null. tensors.out and tensors.lse are ignored; packed rows
-// that belong to no sequence are not written. Where memory is too short for one KV head in double a thread, or check_sequences()
-// fails, the results are all NaN.
-FULMEN_API void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse);
+// that belong to no sequence are not written. Where memory is too short for one KV head in double a thread, check_sequences() fails
+// or a caller's parallel_for does, the results are all NaN. Of the options num_threads and parallel_for count, here and below.
+FULMEN_API void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse,
+                                    const AttentionOptions& options = {});
 
 // The gradients' row-major doubles, of the tensors' shapes, each null where it is not wanted.
 struct ReferenceGradients {
@@ -31,9 +32,9 @@ struct ReferenceGradients {
 };
 // Exact gradients in double precision by plain loops, from q, k, v, the optional inputs, dout and dlse; tensors.out and tensors.lse
 // are ignored: the forward pass is computed again. Packed rows that belong to no sequence are not written. problem: of
-// make_backward_problem. Errors: out_of_memory; those of check_sequences().
+// make_backward_problem. Errors: out_of_memory; internal, of a caller's parallel_for; those of check_sequences().
 FULMEN_API Status attention_backward_reference(const Problem& problem, const AttentionTensors& tensors,
-                                               const ReferenceGradients& gradients);
+                                               const ReferenceGradients& gradients, const AttentionOptions& options = {});
 
 // Which elements of the softmax dropout keeps (1) and drops (0), by Philox 4x32-10 (Salmon et al. 2011) from tensors.dropout_seed
 // and dropout_offset. keep: [batch, num_heads, seqlen_q, seqlen_k] bytes, row-major.
@@ -59,6 +60,7 @@ struct VerifyReport {
 };
 // Compares tensors.out (and lse), or in the backward pass every gradient, with the reference under the rule of docs/contract.md.
 // O(seqlen^2) time; O(seqlen_k) memory a thread, backward three times the gradients in double.
-FULMEN_API VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors);
+FULMEN_API VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors,
+                                      const AttentionOptions& options = {});
 
 }  // namespace fulmen

@@ -80,22 +80,32 @@ int visit_candidates(Pass pass, const fulmen_tensors* tensors, const fulmen_opti
   });
 }
 
+// The report of a call whose arguments are right.
+Result<VerifyReport> verified(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options) {
+  const auto call = to_cpp(pass, tensors, options, "");
+  if (!call.ok()) return call.status();
+  if (Status status = check_data(pass, call.value().tensors, true); !status.ok()) return status;
+  if (Status status = check_sequences(call.value().problem, call.value().tensors); !status.ok()) return status;
+  return verify_result(call.value().problem, call.value().tensors, call.value().options);
+}
+Status verdict(const VerifyReport& r) { return r.ok ? Status() : Status(StatusCode::verification_failed, r.message); }
+
 int verify(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report) {
   return guarded([&]() -> Status {
-    const auto call = to_cpp(pass, tensors, options, "");
-    if (!call.ok()) return call.status();
-    if (Status status = check_data(pass, call.value().tensors, true); !status.ok()) return status;
-    if (Status status = check_sequences(call.value().problem, call.value().tensors); !status.ok()) return status;
-    const VerifyReport r = verify_result(call.value().problem, call.value().tensors);
+    const Result<VerifyReport> made = verified(pass, tensors, options);
+    if (!made.ok()) return made.status();
+    const VerifyReport& r = made.value();
     if (report != nullptr) {
       given_text() = r.tensor;
       const fulmen_verify_report full{sizeof full, r.ok,        r.worst_error,       r.baseline_error,
                                       r.bound,     r.lse_error, given_text().c_str()};
       if (Status status = write_struct("report", full, report); !status.ok()) return status;
     }
-    return r.ok ? Status() : Status(StatusCode::verification_failed, r.message);
+    return verdict(r);
   });
 }
+
+using VisitError = void (*)(void* context, const char* tensor, double worst_error, double baseline_error, double bound);
 
 // A gradient that is wanted from the reference without a shape for it.
 Status shapeless_gradient(const char* name) {
@@ -192,7 +202,7 @@ int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* option
     if (!call.ok()) return call.status();
     if (Status status = fulmen::c_api::check_data(Pass::forward, call.value().tensors, false); !status.ok()) return status;
     if (Status status = fulmen::check_sequences(call.value().problem, call.value().tensors); !status.ok()) return status;
-    fulmen::attention_reference(call.value().problem, call.value().tensors, out, lse);
+    fulmen::attention_reference(call.value().problem, call.value().tensors, out, lse, call.value().options);
     return {};
   });
 }
@@ -212,7 +222,7 @@ int fulmen_reference_backward(const fulmen_tensors* tensors, const fulmen_option
       if (one.wanted != nullptr && !one.spec.present) return fulmen::c_api::shapeless_gradient(one.name);
     }
     if (Status status = fulmen::c_api::check_data(Pass::backward, call.value().tensors, false); !status.ok()) return status;
-    return fulmen::attention_backward_reference(p, call.value().tensors, {dq, dk, dv, dbias, dsinks});
+    return fulmen::attention_backward_reference(p, call.value().tensors, {dq, dk, dv, dbias, dsinks}, call.value().options);
   });
 }
 
@@ -232,6 +242,26 @@ int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options* options, 
 
 int fulmen_verify_backward(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report) {
   return fulmen::c_api::verify(Pass::backward, tensors, options, report);
+}
+
+int fulmen_visit_gradient_errors(const fulmen_tensors* tensors, const fulmen_options* options, fulmen::c_api::VisitError visit,
+                                 void* context) {
+  return guarded([&]() -> Status {
+    if (visit == nullptr) return null_argument("visit");
+    const auto report = fulmen::c_api::verified(Pass::backward, tensors, options);
+    if (!report.ok()) return report.status();
+    for (const fulmen::TensorError& e : report->gradients) {
+      visit(context, e.tensor.c_str(), e.worst_error, e.baseline_error, e.bound);
+    }
+    return fulmen::c_api::verdict(report.value());
+  });
+}
+
+int fulmen_check_sequences(const fulmen_tensors* tensors, const fulmen_options* options) {
+  return guarded([&]() -> Status {
+    const auto call = fulmen::c_api::to_cpp(Pass::forward, tensors, options, "");
+    return call.ok() ? fulmen::check_sequences(call.value().problem, call.value().tensors) : call.status();
+  });
 }
 
 }  // extern "C"

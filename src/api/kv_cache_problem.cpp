@@ -6,6 +6,7 @@
 #include <new>
 
 #include "api/tensor_checks.h"
+#include "cpu/threading.h"
 #include "fulmen/kv_cache.h"
 
 namespace fulmen {
@@ -133,9 +134,7 @@ Status check_rotary(const T& a, P& p) {
 Result<KvCacheProblem> make_kv_cache_problem(const KvCacheTensors& tensors, const KvCacheOptions& options) {
   try {
     P p;
-    if (options.num_threads < 0) {
-      return invalid(fmt::format("num_threads is {}: 0 (the caller's setting) or above is accepted", options.num_threads));
-    }
+    if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
     p.rotary_interleaved = options.rotary_interleaved;
     p.queries_advance = options.queries_advance;
     Status status = check_cache(tensors, p);

@@ -10,6 +10,7 @@
 
 #include "api/sequence_checks.h"
 #include "api/tensor_checks.h"
+#include "cpu/threading.h"
 
 namespace fulmen {
 namespace {
@@ -204,8 +205,7 @@ Status check_options(const AttentionOptions& o, Problem& p) {
   constexpr float kDropoutSteps = 65536;
   p.dropout = std::min(static_cast<int>(std::lround(o.dropout * kDropoutSteps)), static_cast<int>(kDropoutSteps) - 1);
   p.deterministic = o.deterministic;
-  if (o.num_threads < 0)
-    return invalid(fmt::format("num_threads is {}: 0 (the caller's setting) or above is accepted", o.num_threads));
+  if (Status status = cpu::check_num_threads(o.num_threads); !status.ok()) return status;
   // Wider than any sequence is unlimited; clipping keeps sums of indices exact.
   p.window_left = o.window_left > kMaxLength ? -1 : o.window_left;
   p.window_right = o.causal != Causal::none ? 0 : (o.window_right > kMaxLength ? -1 : o.window_right);

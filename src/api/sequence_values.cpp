@@ -1,6 +1,7 @@
 // The values of the tensors that say where sequences lie, where they can be read: nothing may be run on ones that point elsewhere.
 #include <fmt/format.h>
 
+#include "api/memory_range.h"
 #include "api/tensor_checks.h"
 #include "fulmen/reference.h"
 #include "plan/sequence_view.h"
@@ -67,10 +68,31 @@ Status check_pages(const Problem& p, const algorithm::SequenceTable& table) {
   return {};
 }
 
+// That there is something to read.
+Status check_tables(const Problem& p, const AttentionTensors& t) {
+  const struct {
+    const char* name;
+    const TensorSpec& spec;
+    const Tensor& tensor;
+    int64_t elements;
+  } tables[] = {{"cu_seqlens_q", p.cu_seqlens_q, t.cu_seqlens_q, p.batch + 1},
+                {"cu_seqlens_k", p.cu_seqlens_k, t.cu_seqlens_k, p.batch + 1},
+                {"seqlens_k", p.seqlens_k, t.seqlens_k, p.batch},
+                {"block_table", p.block_table, t.block_table, p.batch * p.max_pages},
+                {"leftpad_k", p.leftpad_k, t.leftpad_k, p.batch}};
+  for (const auto& table : tables) {
+    if (!table.spec.present || table.elements == 0) continue;
+    const MemoryRange range{table.name, table.tensor.data, 1, DType::int32};
+    if (!addressable(range)) return bad_address(range, "a pointer is needed");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_sequences(const Problem& p, const AttentionTensors& tensors) {
   if (!p.variable_lengths()) return {};
+  if (Status status = check_tables(p, tensors); !status.ok()) return status;
   const algorithm::SequenceTable table = sequence_table(p, tensors);
   Status status =
       check_cumulative("cu_seqlens_q", table.cu_seqlens_q, p.batch, "q", p.packed_q() ? p.total_q : -1, "max_seqlen_q", p.seqlen_q);

@@ -68,11 +68,13 @@ class DecodeRunner final : public Runner {
 
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
+    if (empty()) return 0;
     const int64_t lists = problem_.variable_lengths() ? list_bytes() : 0;
     return static_cast<std::size_t>(counters_at() + counter_bytes() + lists);
   }
 
   Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
+    if (empty()) return {};
     if (problem_.variable_lengths()) return run_sequences(tensors, workspace);
     ForwardCall call = call_;
     call.tensors = &tensors;
@@ -90,6 +92,9 @@ class DecodeRunner final : public Runner {
   }
 
  private:
+  // Whether there is nothing to write, of however many sequences.
+  bool empty() const noexcept { return problem_.batch == 0 || problem_.seqlen_q == 0; }
+
   using Counter = std::atomic<int>;  // splits of a group of KV heads that are not done
 
   int64_t mean_splits(int64_t keys) const noexcept {

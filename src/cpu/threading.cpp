@@ -106,6 +106,12 @@ void run_on_new_threads(int extra, void (*task)(void* arg, int64_t worker), void
 }  // namespace
 #endif
 
+Status check_num_threads(int num_threads) {
+  if (num_threads >= 0) return {};
+  return {StatusCode::invalid_argument,
+          fmt::format("num_threads is {}: 0 (the caller's setting) or above is accepted", num_threads)};
+}
+
 ThreadSettings thread_settings(const AttentionOptions& options) noexcept {
   ThreadSettings settings{1, options.parallel_for};
   if (options.num_threads > 0) {

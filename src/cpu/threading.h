@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "fulmen/attention.h"
+#include "fulmen/status.h"
 
 namespace fulmen::cpu {
 
@@ -12,6 +13,9 @@ struct ThreadSettings {
   int num_threads = 1;  // most workers; scratch is sized by it
   ParallelFor parallel_for;
 };
+
+// Error for a number that is no number of threads.
+Status check_num_threads(int num_threads);
 
 // options.num_threads, or the OpenMP setting of the calling thread (1 inside a parallel region); 1024 at most.
 ThreadSettings thread_settings(const AttentionOptions& options) noexcept;

@@ -6,6 +6,7 @@
 #include <new>
 #include <string_view>
 
+#include "cpu/threading.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 
@@ -107,15 +108,16 @@ std::string no_kernel_message(const Backend& backend, const Problem& problem, co
 }
 
 Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, const AttentionOptions& options) {
-  if (!problem.q.present || problem.num_heads < 1 || problem.num_kv_heads < 1) {
-    return Status(StatusCode::invalid_argument, "problem is empty: one of make_problem or make_backward_problem is needed");
-  }
+  if (Status status = check_made(problem); !status.ok()) return status;
+  if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
   const std::string device = asked_device.empty() ? default_device() : asked_device;
   if (Status status = check_device(device); !status.ok()) return status;
   auto impl = std::make_shared<Plan::Impl>();
   impl->problem = problem;
   impl->device = device;
   impl->verify = options.verify || environment_flag("FLASH_ATTENTION_VERIFY");
+  impl->threads.num_threads = options.num_threads;
+  impl->threads.parallel_for = options.parallel_for;
   impl->forced = !options.kernel.empty();
   impl->backend = backend_of(device);
   impl->bytes = bytes_of(problem);

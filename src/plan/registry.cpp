@@ -121,6 +121,11 @@ Status check_device(std::string_view device) {
           fmt::format("device is \"{}\"{}: there is no such device here; known are {}", device, origin_of(device), known)};
 }
 
+Status check_made(const Problem& problem) {
+  if (problem.q.present && problem.num_heads > 0 && problem.num_kv_heads > 0) return {};
+  return {StatusCode::invalid_argument, "problem is empty: one of make_problem or make_backward_problem is needed"};
+}
+
 namespace {
 
 Status check_names(const BackendList& list, const Backend& backend) {
@@ -209,6 +214,7 @@ Status set_default_device(const std::string& device) {
 
 Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& asked_device) {
   try {
+    if (Status status = check_made(problem); !status.ok()) return status;
     const std::string device = asked_device.empty() ? default_device() : asked_device;
     if (Status status = check_device(device); !status.ok()) return status;
     std::vector<Candidate> all;

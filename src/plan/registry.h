@@ -27,6 +27,9 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
 // Error for a device that no backend has, or that cannot be used, with what there is.
 Status check_device(std::string_view device);
 
+// Error for a Problem that neither make_problem nor make_backward_problem gave: kernels need not expect it.
+Status check_made(const Problem& problem);
+
 // The one place where backends that come with the library are listed: src/plan/builtin_backends.cpp.
 BackendList builtin_backends();
 

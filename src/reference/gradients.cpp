@@ -39,12 +39,12 @@ RowRange rows_of_keys(const Problem& p, const AttentionTensors& t) noexcept {
 }
 
 template <class Real>
-void compute_gradients(const Problem& p, const AttentionTensors& t, DType storage, const Gradients<Real>& to) {
+void compute_gradients(const Problem& p, const AttentionTensors& t, DType storage, const Gradients<Real>& to,
+                       const cpu::ThreadSettings& threads) {
   const GradientShapes shapes(p);
   if (to.dbias != nullptr) std::fill_n(to.dbias, elements(shapes.dbias), Real{0});
   if (to.dbias_rounding != nullptr) std::fill_n(to.dbias_rounding, elements(shapes.dbias), Real{0});
   if (to.dsinks != nullptr) std::fill_n(to.dsinks, elements(shapes.dsinks), Real{0});
-  const cpu::ThreadSettings threads = cpu::thread_settings({});
   std::vector<BackwardHead<Real>> heads;
   heads.reserve(static_cast<std::size_t>(threads.num_threads));
   for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(p, t, storage);
@@ -88,20 +88,28 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
   });
 }
 
-template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<float>&);
-template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<double>&);
+template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<float>&,
+                                const cpu::ThreadSettings&);
+template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<double>&,
+                                const cpu::ThreadSettings&);
 
 }  // namespace fulmen::reference
 
 namespace fulmen {
 
-Status attention_backward_reference(const Problem& problem, const AttentionTensors& tensors, const ReferenceGradients& to) {
+Status attention_backward_reference(const Problem& problem, const AttentionTensors& tensors, const ReferenceGradients& to,
+                                    const AttentionOptions& options) {
   try {
     if (Status status = check_sequences(problem, tensors); !status.ok()) return status;
-    reference::compute_gradients<double>(problem, tensors, DType::fp32, {to.dq, to.dk, to.dv, to.dbias, to.dsinks});
+    reference::compute_gradients<double>(problem, tensors, DType::fp32, {to.dq, to.dk, to.dv, to.dbias, to.dsinks},
+                                         cpu::thread_settings(options));
     return {};
   } catch (const std::bad_alloc&) {
     return {StatusCode::out_of_memory, "no memory for the gradients of one KV head in double a thread"};
+  } catch (const std::exception& error) {
+    return {StatusCode::internal, error.what()};
+  } catch (...) {
+    return {StatusCode::internal, "parallel_for threw"};
   }
 }
 

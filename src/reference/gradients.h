@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "cpu/threading.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "reference/float_formats.h"
@@ -64,11 +65,14 @@ void store_gradient(const Real* from, const Shape& shape, const TensorSpec& spec
 }
 
 // Computes the gradients that are not null, except packed rows that belong to no sequence, in parallel over KV heads. storage: see
-// BackwardHead. Throws std::bad_alloc.
+// BackwardHead. Throws std::bad_alloc, and what run_workers does.
 template <class Real>
-void compute_gradients(const Problem& problem, const AttentionTensors& tensors, DType storage, const Gradients<Real>& to);
+void compute_gradients(const Problem& problem, const AttentionTensors& tensors, DType storage, const Gradients<Real>& to,
+                       const cpu::ThreadSettings& threads);
 
-extern template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<float>&);
-extern template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<double>&);
+extern template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<float>&,
+                                       const cpu::ThreadSettings&);
+extern template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<double>&,
+                                       const cpu::ThreadSettings&);
 
 }  // namespace fulmen::reference

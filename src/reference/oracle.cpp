@@ -89,7 +89,8 @@ double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
 
 namespace fulmen {
 
-void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse) {
+void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse,
+                         const AttentionOptions& options) {
   const auto fail = [&] {  // nothing is thrown across the public edge, and NaN agrees with no result
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     const Problem::Shape rows = problem.lse_shape();
@@ -98,31 +99,30 @@ void attention_reference(const Problem& problem, const AttentionTensors& tensors
   };
   const int64_t blocks = (problem.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
   const int64_t group = problem.num_kv_heads > 0 ? problem.group_size() : 0;
-  const cpu::ThreadSettings threads = cpu::thread_settings({});
-  std::vector<reference::OracleHead> heads;
   try {
     if (!check_sequences(problem, tensors).ok()) return fail();
+    const cpu::ThreadSettings threads = cpu::thread_settings(options);
+    std::vector<reference::OracleHead> heads;
     for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(problem, tensors);
-  } catch (const std::bad_alloc&) {
-    return fail();
-  }
-
-  cpu::parallel_tasks(threads, problem.batch * problem.num_kv_heads * blocks, [&](int64_t task, int worker) {
-    const int64_t b = task / (problem.num_kv_heads * blocks);
-    const int64_t kv_head = task / blocks % problem.num_kv_heads;
-    const int64_t first = task % blocks * reference::kRowsPerTask;
-    reference::OracleHead& head = heads[static_cast<std::size_t>(worker)];
-    head.load(b, kv_head);
-    const SequenceView& sequence = head.sequence();
-    const int64_t last = std::min(first + reference::kRowsPerTask, sequence.problem.seqlen_q);
-    const reference::RowNumbers rows(problem, sequence, b);
-    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      for (int64_t i = first; i < last; ++i) {
-        const double row_lse = head.row(h, i, out + (rows.q(i) * problem.num_heads + h) * problem.head_dim_v);
-        if (lse != nullptr) lse[rows.lse(h, i)] = row_lse;
+    cpu::parallel_tasks(threads, problem.batch * problem.num_kv_heads * blocks, [&](int64_t task, int worker) {
+      const int64_t b = task / (problem.num_kv_heads * blocks);
+      const int64_t kv_head = task / blocks % problem.num_kv_heads;
+      const int64_t first = task % blocks * reference::kRowsPerTask;
+      reference::OracleHead& head = heads[static_cast<std::size_t>(worker)];
+      head.load(b, kv_head);
+      const SequenceView& sequence = head.sequence();
+      const int64_t last = std::min(first + reference::kRowsPerTask, sequence.problem.seqlen_q);
+      const reference::RowNumbers rows(problem, sequence, b);
+      for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+        for (int64_t i = first; i < last; ++i) {
+          const double row_lse = head.row(h, i, out + (rows.q(i) * problem.num_heads + h) * problem.head_dim_v);
+          if (lse != nullptr) lse[rows.lse(h, i)] = row_lse;
+        }
       }
-    }
-  });
+    });
+  } catch (...) {  // no memory, or a caller's parallel_for
+    fail();
+  }
 }
 
 }  // namespace fulmen

@@ -25,7 +25,10 @@ class Exact {
 
 class OracleRunner final : public Runner {
  public:
-  explicit OracleRunner(const Problem& problem) : p_(problem), config_{.kernel = "cpu.reference.double.backward"} {}
+  OracleRunner(const Problem& problem, const AttentionOptions& options)
+      : p_(problem), threads_(cpu::thread_settings(options)), config_{.kernel = "cpu.reference.double.backward"} {
+    config_.num_threads = threads_.num_threads;
+  }
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override { return 0; }
 
@@ -34,7 +37,7 @@ class OracleRunner final : public Runner {
     const GradientShapes shapes(p_);
     Exact dq(p_.dq, shapes.dq), dk(p_.dk, shapes.dk), dv(p_.dv, shapes.dv), dbias(p_.dbias, shapes.dbias);
     Exact dsinks(p_.dsinks, shapes.dsinks);
-    compute_gradients<double>(p_, t, DType::fp32, {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()});
+    compute_gradients<double>(p_, t, DType::fp32, {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()}, threads_);
     dq.store(t.dq, rows_of_queries(p_, t));
     dk.store(t.dk, rows_of_keys(p_, t));
     dv.store(t.dv, rows_of_keys(p_, t));
@@ -45,6 +48,7 @@ class OracleRunner final : public Runner {
 
  private:
   Problem p_;
+  cpu::ThreadSettings threads_;
   KernelConfig config_;
 };
 
@@ -57,8 +61,8 @@ class ReferenceBackward final : public Kernel {
   Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
   double rank(const Problem& /*problem*/) const override { return 0; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
-                                          const AttentionOptions& /*options*/) const override {
-    return std::unique_ptr<Runner>(std::make_unique<OracleRunner>(problem));
+                                          const AttentionOptions& options) const override {
+    return std::unique_ptr<Runner>(std::make_unique<OracleRunner>(problem, options));
   }
 };
 

@@ -154,7 +154,7 @@ const Clones& clones() noexcept {
 }  // namespace
 
 float softmax_row(float* scores, int64_t count, float sink) noexcept {
-  if (count == 0) return sink;  // scores may be null
+  if (count == 0) return sink < kInfinity ? sink : __builtin_nanf("");  // scores may be null
   return clones().softmax(scores, count, sink);
 }
 

@@ -81,5 +81,9 @@ class RowDropout {
 inline float sink_of(const Problem& p, const AttentionTensors& t, int64_t h) noexcept {
   return p.sinks.present ? static_cast<const float*>(t.sinks.data)[offset_of(p.sinks, 0, 0, 0, h)] : -HUGE_VALF;
 }
+// What the sum of a row's values begins with: 0, or NaN, which a sink of +inf or NaN makes of it, with keys or without.
+inline float start_of_row(const Problem& p, const AttentionTensors& t, int64_t h) noexcept {
+  return sink_of(p, t, h) < HUGE_VALF ? 0.0F : std::nanf("");
+}
 
 }  // namespace fulmen::reference

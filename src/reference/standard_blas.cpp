@@ -107,7 +107,7 @@ class BlasRunner final : public Runner {
       const bool masked = p_.keep_mask.present || p_.window_left >= 0 || p_.window_right >= 0;
       if (!masked || std::all_of(out, out + p_.head_dim_v, [](float x) { return std::isfinite(x); })) return;
     }
-    std::fill(out, out + p_.head_dim_v, 0.0F);
+    std::fill(out, out + p_.head_dim_v, start_of_row(p_, t, block.head(r)));
     const AttendedKeys keys(p_, t, block.b, block.head(r), block.query(r));
     for (int64_t j = keys.begin; j < keys.end; ++j) {
       if (keys.contains(j)) add_scaled(out, v + j * p_.v.strides[1], probabilities[j], p_.head_dim_v);

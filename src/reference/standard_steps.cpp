@@ -90,7 +90,7 @@ const float* StandardRows::rows(int64_t h, int64_t first, int64_t count) noexcep
   }
   for (int64_t r = 0; r < count; ++r) {  // step three: out = probabilities v, without the masked keys: 0 * NaN would leak
     float* out = out_ + r * p.head_dim_v;
-    std::fill(out, out + p.head_dim_v, 0.0F);
+    std::fill(out, out + p.head_dim_v, start_of_row(p, t, h));
     const AttendedKeys keys(p, t, batch_, h, first + r);
     for (int64_t j = keys.begin; j < keys.end; ++j) {
       if (keys.contains(j)) add_scaled(out, v_ + j * p.head_dim_v, scores_[r * p.seqlen_k + j], p.head_dim_v);

@@ -124,11 +124,10 @@ VerifyReport judge(const Problem& p, const Findings& found) {
   return report;
 }
 
-VerifyReport check_all(const Problem& p, const AttentionTensors& tensors) {
+VerifyReport check_all(const Problem& p, const AttentionTensors& tensors, cpu::ThreadSettings threads) {
   if (p.num_kv_heads == 0 || p.head_dim_v == 0) return judge(p, {});
   const int64_t blocks = (p.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
   const int64_t tasks = p.batch * p.num_kv_heads * blocks;
-  cpu::ThreadSettings threads = cpu::thread_settings({});
   threads.num_threads = static_cast<int>(std::min<int64_t>(threads.num_threads, tasks));
   std::vector<Check> checks;
   checks.reserve(static_cast<std::size_t>(threads.num_threads));
@@ -146,19 +145,25 @@ VerifyReport check_all(const Problem& p, const AttentionTensors& tensors) {
 
 }  // namespace
 
-VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors) {
-  try {
-    if (const Status status = check_sequences(problem, tensors); !status.ok()) {
-      VerifyReport report;
-      report.message = status.message();
-      return report;
-    }
-    return problem.pass == Pass::forward ? check_all(problem, tensors) : reference::verify_gradients(problem, tensors);
-  } catch (const std::bad_alloc&) {
+VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors, const AttentionOptions& options) {
+  const auto refuse = [](std::string message) {
     VerifyReport report;
-    report.message = problem.pass == Pass::forward ? "not enough memory to verify: one KV head in double a thread is needed"
-                                                   : "not enough memory to verify: three times the gradients in double are needed";
+    report.message = std::move(message);
     return report;
+  };
+  try {
+    if (const Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return refuse(status.message());
+    if (const Status status = check_sequences(problem, tensors); !status.ok()) return refuse(status.message());
+    const cpu::ThreadSettings threads = cpu::thread_settings(options);
+    return problem.pass == Pass::forward ? check_all(problem, tensors, threads)
+                                         : reference::verify_gradients(problem, tensors, threads);
+  } catch (const std::bad_alloc&) {
+    return refuse(problem.pass == Pass::forward ? "not enough memory to verify: one KV head in double a thread is needed"
+                                                : "not enough memory to verify: three times the gradients in double are needed");
+  } catch (const std::exception& error) {
+    return refuse(fmt::format("verifying failed: {}", error.what()));
+  } catch (...) {
+    return refuse("verifying failed: parallel_for threw");
   }
 }
 

@@ -92,7 +92,7 @@ double rounding_of_sums(const std::vector<float>& squares) { return std::sqrt(la
 
 }  // namespace
 
-VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors) {
+VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors, const cpu::ThreadSettings& threads) {
   using T = AttentionTensors;
   const GradientShapes shapes(p);
   Checked all[] = {{"dq", "b, i, h, d", &T::dq, p.dq, shapes.dq},
@@ -110,12 +110,13 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors)
   std::vector<float> bias_squares(static_cast<std::size_t>(elements(shapes.dbias)));
   std::vector<float> key_squares(static_cast<std::size_t>(elements(shapes.dk)));
   compute_gradients<double>(p, tensors, DType::fp32,
-                            {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data()});
+                            {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data()}, threads);
   compute_gradients<float>(
       p, tensors, p.dtype,
       {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(), dsinks.standard_data(),
        key_squares.empty() ? nullptr : key_squares.data(), bias_squares.empty() ? nullptr : bias_squares.data(),
-       sink_rows.empty() ? nullptr : sink_rows.data(), query_rows.empty() ? nullptr : query_rows.data()});
+       sink_rows.empty() ? nullptr : sink_rows.data(), query_rows.empty() ? nullptr : query_rows.data()},
+      threads);
   dq.least_error = largest_finite(query_rows);
   dk.least_error = rounding_of_sums(key_squares);
   dbias.least_error = rounding_of_sums(bias_squares);

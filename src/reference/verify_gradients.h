@@ -1,11 +1,12 @@
 // The tolerance rule for gradients.
 #pragma once
 
+#include "cpu/threading.h"
 #include "fulmen/reference.h"
 
 namespace fulmen::reference {
 
-// Throws std::bad_alloc.
-VerifyReport verify_gradients(const Problem& problem, const AttentionTensors& tensors);
+// Throws std::bad_alloc, and what run_workers does.
+VerifyReport verify_gradients(const Problem& problem, const AttentionTensors& tensors, const cpu::ThreadSettings& threads);
 
 }  // namespace fulmen::reference

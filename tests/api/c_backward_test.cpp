@@ -89,6 +89,16 @@ TEST(CBackward, PlansExplainRunAndVerify) {
   call.dv[5] += 1;
   EXPECT_EQ(fulmen_verify_backward(&t, &options, &report), FULMEN_VERIFICATION_FAILED);
   EXPECT_STREQ(report.tensor, "dv");
+  std::vector<std::pair<std::string, bool>> seen;  // whether within its bound
+  const auto visit = [](void* context, const char* tensor, double worst, double, double bound) {
+    static_cast<std::vector<std::pair<std::string, bool>>*>(context)->emplace_back(tensor, worst <= bound);
+  };
+  EXPECT_EQ(fulmen_visit_gradient_errors(&t, &options, visit, &seen), FULMEN_VERIFICATION_FAILED);
+  ASSERT_GE(seen.size(), 3U);
+  for (const auto& [tensor, within] : seen) EXPECT_EQ(within, tensor != "dv") << tensor;
+  EXPECT_EQ(seen[0].first, "dq");
+  EXPECT_EQ(fulmen_visit_gradient_errors(&t, &options, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_verify_backward(&t, &options, &report), FULMEN_VERIFICATION_FAILED);
   EXPECT_NE(last_error().find("dv[b, j, h, d] = [0, 0, 0, 5]"), std::string::npos) << last_error();
   EXPECT_EQ(fulmen_verify_backward(&no_dk, &options, &report), FULMEN_INVALID_ARGUMENT);
   EXPECT_EQ(last_error(), "dk.data is null: a pointer is needed");

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "small_call.h"
+#include "support/run_kernel.h"
 
 namespace fulmen {
 namespace {
@@ -43,6 +44,35 @@ TEST(Plan, RefusesAProblemOfNoCall) {
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), StatusCode::invalid_argument);
   EXPECT_NE(made.status().message().find("make_problem"), std::string::npos) << made.status().message();
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    Problem empty;
+    empty.pass = pass;
+    EXPECT_EQ(candidates(empty, "cpu").status().message(), made.status().message());
+  }
+}
+
+TEST(Plan, RefusesANegativeNumberOfThreads) {
+  SmallCall call;
+  const Problem problem = problem_of(call);
+  call.options.num_threads = -7;
+  EXPECT_EQ(plan(problem, "cpu", call.options).status().message(), make_problem(call.tensors, call.options).status().message());
+  EXPECT_NE(plan(problem, "cpu", call.options).status().message().find("num_threads is -7"), std::string::npos);
+}
+
+// A header of a file is enough to ask for this.
+TEST(Plan, OfNoQueriesNeedsNoMemoryForEachSequence) {
+  SmallCall call;
+  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) {
+    *tensor = Tensor::bshd(nullptr, DType::fp32, int64_t{1} << 40, 0, 1, 8);
+  }
+  const Problem problem = make_problem(call.tensors, call.options).value();
+  for (const std::string& kernel : testing::kernels_for(problem)) {
+    call.options.kernel = kernel;
+    const Result<Plan> made = plan(problem, "cpu", call.options);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_LT(made->workspace_bytes(), std::size_t{1} << 30) << kernel;
+    EXPECT_TRUE(made->run(nullptr, call.tensors, nullptr, 0).ok()) << kernel;
+  }
 }
 
 TEST(Problem, CountsUsefulWork) {

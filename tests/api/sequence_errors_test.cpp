@@ -238,7 +238,14 @@ TEST(Sequences, ThroughC) {
   EXPECT_EQ(info.text, to_string(make_problem(cpp.tensors, cpp.options).value()));
   std::vector<double> out(c.out.size());
   ASSERT_EQ(fulmen_reference(&t, &options, out.data(), nullptr), FULMEN_OK);
+  EXPECT_EQ(fulmen_check_sequences(&t, &options), FULMEN_OK) << fulmen_last_error();
+  fulmen_tensors no_table = t;
+  no_table.block_table.data = nullptr;
+  EXPECT_EQ(fulmen_check_sequences(&no_table, &options), FULMEN_INVALID_ARGUMENT);
+  EXPECT_STREQ(fulmen_last_error(), "block_table.data is null: a pointer is needed");
   tables().pages[0] = 99;
+  EXPECT_EQ(fulmen_check_sequences(&t, &options), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("block_table[0, 0] is 99"), std::string::npos) << fulmen_last_error();
   EXPECT_EQ(fulmen_reference(&t, &options, out.data(), nullptr), FULMEN_INVALID_ARGUMENT);
   options.max_seqlen_k = 6;
   EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT);

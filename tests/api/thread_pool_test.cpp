@@ -67,6 +67,44 @@ INSTANTIATE_TEST_SUITE_P(
                               "parallel_for ran index -1: "}),
     [](const auto& info) { return info.param.name; });
 
+// The reference beside a call, and alone, runs where the call does.
+TEST(ThreadCount, OfTheReferenceIsTheCallers) {
+  SmallCall call;
+  call.vary();
+  call.with_gradients();
+  call.options.kernel.clear();
+  int calls = 0;
+  call.options.num_threads = 2;
+  call.options.parallel_for = {[](void* context, int64_t count, Task task, void* arg) {
+                                 ++*static_cast<int*>(context);
+                                 EXPECT_LE(count, 2);
+                                 run_all(count, task, arg);
+                               },
+                               &calls};
+  const auto calls_of = [&](const auto& body) {
+    calls = 0;
+    body();
+    return calls;
+  };
+  const auto forward = [&] { ASSERT_TRUE(attention(call.tensors, call.options, "cpu").ok()); };
+  const auto backward = [&] { ASSERT_TRUE(attention_backward(call.tensors, call.options, "cpu").ok()); };
+  const int alone = calls_of(forward), gradients_alone = calls_of(backward);
+  call.options.verify = true;
+  EXPECT_GT(calls_of(forward), alone);
+  EXPECT_GT(calls_of(backward), gradients_alone);
+  const Problem problem = make_problem(call.tensors, call.options).value();
+  const Problem gradients = make_backward_problem(call.tensors, call.options).value();
+  std::vector<double> out(call.out.size());
+  EXPECT_GT(calls_of([&] { attention_reference(problem, call.tensors, out.data(), nullptr, call.options); }), 0);
+  EXPECT_GT(calls_of([&] { EXPECT_TRUE(verify_result(gradients, call.tensors, call.options).ok); }), 0);
+
+  call.options.parallel_for = {[](void*, int64_t, Task, void*) { throw std::runtime_error("the pool is closed"); }, nullptr};
+  attention_reference(problem, call.tensors, out.data(), nullptr, call.options);
+  EXPECT_NE(out[0], out[0]) << "NaN";
+  EXPECT_NE(verify_result(problem, call.tensors, call.options).message.find("the pool is closed"), std::string::npos);
+  EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(), StatusCode::internal);
+}
+
 // OpenMP's runtime ends the process when it cannot start a thread.
 TEST(ThreadCount, IsBounded) {
   SmallCall call;

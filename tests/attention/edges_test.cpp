@@ -119,6 +119,23 @@ TEST(Edges, RowsWithoutAnyKey) {
   }
 }
 
+// With keys or without, masked or attended.
+TEST(Edges, SinksOfInfinityAndNan) {
+  Random random(211);
+  for (const float sink : {HUGE_VALF, std::nanf(""), -HUGE_VALF}) {
+    for (const int64_t seqlen_k : {0, 70}) {
+      CaseSpec spec = small_spec(DType::fp32);
+      spec.seqlen_q = 90;
+      spec.seqlen_k = seqlen_k;
+      spec.causal = Causal::bottom_right;
+      spec.sinks = true;
+      Case c(spec, random);
+      static_cast<float*>(c.tensors.sinks.data)[1] = sink;
+      EXPECT_GT(expect_all_kernels_verified(c), 0) << sink << ", keys " << seqlen_k;
+    }
+  }
+}
+
 TEST(Edges, BiasOfMinusInfinity) {
   Random random(205);
   for (const DType bias_dtype : kDTypes) {
