@@ -11,7 +11,7 @@ Status invalid(std::string message) { return {StatusCode::invalid_argument, std:
 
 // fp32 [batch, head, seqlen_q].
 Status read_row_numbers(const char* option, const std::string& path, NpyArray& array, Tensor& view) {
-  Result<NpyArray> read = read_npy(path, false);
+  Result<NpyArray> read = read_npy(path, true);
   if (!read.ok()) return read.status();
   array = std::move(read).value();
   const auto& s = array.shape;

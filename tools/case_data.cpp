@@ -74,12 +74,10 @@ Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, 
 
 Status real_case(const BenchCase& c, CaseData& data) {
   AttentionTensors& t = data.tensors;
-  struct File {
-    const char* name;
-    Tensor& tensor;
-  };
-  for (const File& file : {File{"q", t.q}, File{"k", t.k}, File{"v", t.v}, File{"keep", t.keep_mask}}) {
-    Result<NpyArray> read = read_npy(fmt::format("{}/{}.npy", c.folder, file.name), false);
+  Tensor* const tensors[] = {&t.q, &t.k, &t.v, &t.keep_mask};
+  const auto paths = real_case_files(c.folder);
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    Result<NpyArray> read = read_npy(paths[i], true);
     if (!read.ok()) return read.status();
     NpyArray& array = read.value();
     const bool mask = array.dtype == DType::boolean;
@@ -90,23 +88,26 @@ Status real_case(const BenchCase& c, CaseData& data) {
     const auto& s = array.shape;
     Memory memory = std::move(array.data);
     if (mask) {
-      file.tensor = Tensor::bhqk(memory.data(), DType::boolean, s[0], 1, 1, s[1]);
+      *tensors[i] = Tensor::bhqk(memory.data(), DType::boolean, s[0], 1, 1, s[1]);
     } else {
       if (c.dtype != DType::fp32) {
         Memory converted = checked_memory(array.element_count() * static_cast<std::size_t>(size_of(c.dtype)));
         convert_from_fp32(static_cast<const float*>(memory.data()), c.dtype, converted.data(), array.element_count());
         memory = std::move(converted);
       }
-      file.tensor = Tensor::bshd(memory.data(), c.dtype, s[0], s[1], s[2], s[3]);
+      *tensors[i] = Tensor::bshd(memory.data(), c.dtype, s[0], s[1], s[2], s[3]);
     }
     data.memory.push_back(std::move(memory));
   }
-  t.out = t.q;
-  t.out.shape[3] = t.v.shape[3];
+  t.out = Tensor::bshd(nullptr, c.dtype, t.q.shape[0], t.q.shape[1], t.q.shape[2], t.v.shape[3]);
   return {};
 }
 
 }  // namespace
+
+std::array<std::string, 4> real_case_files(const std::string& folder) {
+  return {folder + "/q.npy", folder + "/k.npy", folder + "/v.npy", folder + "/keep.npy"};
+}
 
 Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool, const AttentionOptions& options,
                                                  std::size_t max_bytes) {

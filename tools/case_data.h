@@ -1,9 +1,11 @@
 // The tensors of a benchmark's case.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bench_cases.h"
@@ -23,6 +25,9 @@ struct CaseData {
   Problem problem;
   std::optional<Problem> backward;  // training
 };
+// The files of a case of real input.
+std::array<std::string, 4> real_case_files(const std::string& folder);
+
 // Errors: a file is bad; the tensors would need more memory than max_bytes.
 Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool, const AttentionOptions& options,
                                                  std::size_t max_bytes);

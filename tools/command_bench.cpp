@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "bench_report.h"
+#include "case_data.h"
 #include "commands.h"
 #include "device_copy_rate.h"
 #include "device_tensors.h"
@@ -115,6 +118,21 @@ Status write_reports(const BenchArguments& arguments, const std::vector<BenchRow
   return arguments.csv.empty() ? Status{} : write_text_file(arguments.csv, csv_report(rows));
 }
 
+// No report replaces a file of the real input.
+Status check_inputs_stay(const BenchArguments& arguments) {
+  if (arguments.suite != "all" && arguments.suite != "real") return {};
+  const std::pair<const char*, const std::string&> reports[] = {{"--json", arguments.json}, {"--csv", arguments.csv}};
+  for (const auto& [option, path] : reports) {
+    for (const std::string& input : real_case_files(arguments.data)) {
+      if (!same_file(path, input)) continue;
+      return {
+          StatusCode::invalid_argument,
+          fmt::format("{} {}: --data {} reads it, and it would be replaced: another file is needed", option, path, arguments.data)};
+    }
+  }
+  return {};
+}
+
 // Problems of one case are reported in its place; these end the run.
 bool ends_run(StatusCode code) { return code != StatusCode::out_of_memory && code != StatusCode::unsupported; }
 
@@ -126,6 +144,7 @@ Status bench(BenchArguments arguments) {
     return {StatusCode::invalid_argument,
             fmt::format("--json and --csv are both {}: a file of its own is needed for each", arguments.csv)};
   }
+  if (Status status = check_inputs_stay(arguments); !status.ok()) return status;
   for (const std::string& path : {arguments.json, arguments.csv}) {
     if (Status status = check_writable(path); !status.ok()) return status;
   }
@@ -135,6 +154,10 @@ Status bench(BenchArguments arguments) {
 
   Progress progress;
   print_head(progress, settings, threads);
+  if (const char* verify = std::getenv("FLASH_ATTENTION_VERIFY"); verify != nullptr && *verify != '\0' && *verify != '0') {
+    unsetenv("FLASH_ATTENTION_VERIFY");
+    progress.line("FLASH_ATTENTION_VERIFY is not obeyed: each row is verified, and the calls that are timed have to be alone");
+  }
   Yardsticks yardsticks;
   std::optional<Ceilings> ceilings;
   if (uses_host_memory(settings.device)) {

@@ -91,7 +91,7 @@ Status add_gradients(const ExplainArguments& arguments, AttentionTensors& t) {
 }
 
 // An option that would say nothing here: a problem of numbers has no files, one of files no numbers.
-Status check_use(const CLI::App& parser, bool by_files, bool backward) {
+Status check_use(const CLI::App& parser, const ExplainArguments& arguments, bool by_files) {
   constexpr const char* kNumbers[] = {"--batch",      "--seqlen-q",   "--seqlen-k",   "--head-dim",   "--head-dim-v",
                                       "--bias-shape", "--bias-dtype", "--keep-shape", "--with-alibi", "--with-sinks"};
   constexpr const char* kFiles[] = {"--bias",      "--keep",         "--alibi",        "--sinks",
@@ -107,16 +107,25 @@ Status check_use(const CLI::App& parser, bool by_files, bool backward) {
   if (parser.count("--bias-dtype") > 0 && parser.count("--bias-shape") == 0 && !by_files) {
     return {StatusCode::invalid_argument, "--bias-dtype: it goes with --bias-shape"};
   }
+  if (parser.count("--dbias-shape") > 0) {
+    if (parser.count("--bias-shape") == 0 && parser.count("--bias") == 0) {
+      return {StatusCode::invalid_argument, "--dbias-shape: it goes with a bias"};
+    }
+    const auto& named = arguments.gradients;
+    if (!named.empty() && std::find(named.begin(), named.end(), "dbias") == named.end()) {
+      return {StatusCode::invalid_argument, "--dbias-shape: --gradients leaves dbias out"};
+    }
+  }
   Status status = by_files ? refuse(kNumbers, "the problem is given by files, which say it: leave it out")
                            : refuse(kFiles, "it goes with a problem given by files (--q, --k, --v), this one is given by numbers");
-  if (status.ok() && !backward) status = refuse(kBackward, "it is of the backward pass, --backward is needed");
+  if (status.ok() && !arguments.backward) status = refuse(kBackward, "it is of the backward pass, --backward is needed");
   return status;
 }
 
 Status explain(const CLI::App& parser, const ExplainArguments& arguments) {
   const ProblemArguments& given = arguments.problem;
   const bool by_files = !given.q.empty() || !given.k.empty() || !given.v.empty();
-  if (Status status = check_use(parser, by_files, arguments.backward); !status.ok()) return status;
+  if (Status status = check_use(parser, arguments, by_files); !status.ok()) return status;
   std::unique_ptr<LoadedProblem> files;
   AttentionTensors tensors;
   if (by_files) {

@@ -34,7 +34,11 @@ CLI::Validator whole_number(uint64_t least, uint64_t most) {
 
 CLI::Validator finite_number() {
   const auto check = [](std::string& text) -> std::string {
-    return std::isfinite(number_in(text)) ? "" : fmt::format("'{}' is given, a finite number is accepted", text);
+    const double value = number_in(text);
+    const auto stored = static_cast<float>(value);
+    if (!std::isfinite(stored)) return fmt::format("'{}' is given, a finite number of fp32 is accepted", text);
+    if (value != 0 && stored == 0) return fmt::format("'{}' is given, which is 0 in fp32", text);
+    return {};
   };
   return {check, ""};
 }

@@ -133,17 +133,17 @@ Status load_optional_tensors(const ProblemArguments& arguments, LoadedProblem& p
     return view_of_scores("--bias", array, false);
   });
   if (!status.ok()) return status;
-  status = load_optional(arguments.keep, false, problem.keep, tensors.keep_mask, [](const NpyArray& array) -> Result<Tensor> {
+  status = load_optional(arguments.keep, true, problem.keep, tensors.keep_mask, [](const NpyArray& array) -> Result<Tensor> {
     if (array.dtype != DType::boolean) {
       return invalid(fmt::format("--keep ({}): dtype {} is not bool or uint8", array.path, to_string(array.dtype)));
     }
     return view_of_scores("--keep", array, true);
   });
   if (!status.ok()) return status;
-  status = load_optional(arguments.alibi, false, problem.alibi, tensors.alibi_slopes,
+  status = load_optional(arguments.alibi, true, problem.alibi, tensors.alibi_slopes,
                          [](const NpyArray& array) { return view_of_heads("--alibi", array, true); });
   if (!status.ok()) return status;
-  return load_optional(arguments.sinks, false, problem.sinks, tensors.sinks,
+  return load_optional(arguments.sinks, true, problem.sinks, tensors.sinks,
                        [](const NpyArray& array) { return view_of_heads("--sinks", array, false); });
 }
 

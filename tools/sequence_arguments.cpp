@@ -11,7 +11,7 @@ namespace {
 
 Status load(const char* option, const std::string& path, std::size_t dims, NpyArray& array, Tensor& tensor) {
   if (path.empty()) return {};
-  Result<NpyArray> read = read_npy(path, false);
+  Result<NpyArray> read = read_npy(path, true);
   if (!read.ok()) return read.status();
   array = std::move(read).value();
   const auto& s = array.shape;

@@ -178,6 +178,14 @@ TEST_F(BackwardTest, ExplainSaysTheSameByNumbersAndByFiles) {
   ASSERT_EQ(summed.exit_code, 0) << summed.err;
   EXPECT_NE(summed.out.find("sinks dlse gives dq dk dv dsinks dbias=fp32 strides=[0, 4096, 64, 1]"), std::string::npos)
       << summed.out;
+  const std::vector<std::string> problem{"explain",    "--backward", "--seqlen-q",    "64",
+                                         "--head-dim", "32",         "--dbias-shape", "1,1,64,64"};
+  const auto refused = [&](std::vector<std::string> more, const std::string& part) {
+    more.insert(more.begin(), problem.begin(), problem.end());
+    expect_one_sentence(fulmen(more), part);
+  };
+  refused({}, "--dbias-shape: it goes with a bias");
+  refused({"--bias-shape", "1,1,64,64", "--gradients", "dq"}, "--dbias-shape: --gradients leaves dbias out");
 }
 
 // In this process, where a test can have a backend of its own.

@@ -81,6 +81,10 @@ TEST_F(BadInputTest, Types) {
   expect_refused(inputs("mask.npy", "x.npy", "x.npy"), "bool");
   expect_refused({"--dtype", "bf16", "--q", "half.npy", "--k", "half.npy", "--v", "half.npy"}, "converts from fp32 only");
   expect_refused(good_inputs({"--bias", "mask.npy"}), "--keep");
+  // uint16 is bf16 everywhere: --bf16 would not help where that is not taken.
+  expect_refused(good_inputs({"--bf16", "--sinks", "bits.npy"}), "--sinks (bits.npy): bf16 [1, 4, 2, 8] is not fp32 [head]");
+  expect_refused(good_inputs({"--keep", "bits.npy"}), "--keep (bits.npy): dtype bf16 is not bool or uint8");
+  expect_refused(good_inputs({"--seqlens-k", "bits.npy"}), "--seqlens-k (bits.npy): bf16 [1, 4, 2, 8] is not int32");
 }
 
 TEST_F(BadInputTest, Options) {
@@ -108,6 +112,8 @@ TEST_F(BadInputTest, Numbers) {
   expect_refused(good_inputs({"--dropout-seed", "18446744073709551616"}), "--dropout-seed: '18446744073709551616' is given");
   expect_refused(good_inputs({"--scale", "0.5x"}), "--scale: '0.5x' is given, a finite number");
   expect_refused(good_inputs({"--softcap", "nan"}), "--softcap: 'nan' is given, a finite number");
+  expect_refused(good_inputs({"--softcap", "1e-60"}), "--softcap: '1e-60' is given, which is 0 in fp32");
+  expect_refused(good_inputs({"--scale", "1e60"}), "--scale: '1e60' is given, a finite number");
   expect_refused(good_inputs({"--dropout", "nan"}), "--dropout: 'nan' is given, a finite number");
   expect_one_sentence(fulmen({"verify", "--seed", "-1"}), "--seed: '-1' is given, a whole number from 0");
   expect_one_sentence(fulmen({"bench", "--seconds", "nan"}), "--seconds: 'nan' is given, a number above 0");

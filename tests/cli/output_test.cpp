@@ -28,6 +28,9 @@ TEST_F(OutputTest, InputsAreNotReplaced) {
   expect_one_sentence(run({"--out", "o.npy", "--lse", "./k.npy"}), "--lse ./k.npy: --k reads it");
   expect_one_sentence(run({"--out", "link.npy"}), "--out link.npy: --k reads it");
   expect_one_sentence(run({"--backward", "--dout", "q.npy", "--dq", "dq.npy", "--dk", "./q.npy"}), "--dk ./q.npy: --q reads it");
+  for (const char* report : {"--json", "--csv"}) {
+    expect_one_sentence(fulmen({"bench", "--suite", "real", "--data", ".", report, "q.npy"}), "q.npy: --data . reads it");
+  }
   EXPECT_EQ(read_text(path("q.npy")), before);
   EXPECT_EQ(files(), (std::vector<std::string>{"k.npy", "link.npy", "q.npy", "v.npy"}));
 }

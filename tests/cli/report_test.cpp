@@ -84,6 +84,25 @@ TEST_F(ReportTest, BenchWritesEveryFieldOfARealCase) {
   EXPECT_EQ(csv.rfind("suite,case,device,kernel,backward_kernel,dtype,", 0), 0U) << csv;
 }
 
+TEST_F(ReportTest, BenchTakesValuesOfTheirOwnHeadDim) {
+  const std::vector<float> ones(2 * 20 * 4 * 32, 1.0F);
+  for (const char* name : {"q.npy", "k.npy"}) write_array(name, DType::fp32, {2, 20, 4, 16}, ones.data());
+  write_array("v.npy", DType::fp32, {2, 20, 4, 32}, ones.data());
+  write_array("keep.npy", DType::boolean, {2, 20}, std::string(40, '\1').data());
+  const Outcome outcome = fulmen({"bench", "--suite", "real", "--data", ".", "--seconds", "0.01", "--dtype", "fp32"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+}
+
+// The reference beside each timed call would be what is measured.
+TEST_F(ReportTest, BenchTimesNoVerification) {
+  ::setenv("FLASH_ATTENTION_VERIFY", "1", 1);
+  const Outcome outcome =
+      fulmen({"bench", "--suite", "real", "--data", example(""), "--seconds", "0.01", "--dtype", "fp32", "--json", "b.json"});
+  ::unsetenv("FLASH_ATTENTION_VERIFY");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("FLASH_ATTENTION_VERIFY is not obeyed"), std::string::npos) << outcome.out;
+}
+
 TEST_F(ReportTest, TrainingStandsBesideStandardAttention) {
   tools::BenchSettings settings;
   settings.seconds = 0.02;
