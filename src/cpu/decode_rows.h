@@ -112,6 +112,24 @@ class DecodeRows {
                           walk_from<Walk>(tensors_.k, problem_.k, middle), walk_from<Walk>(tensors_.v, problem_.v, middle)};
     return {walks, row_bytes(problem_.k, problem_.head_dim), row_bytes(problem_.v, problem_.head_dim_v), half};
   }
+  // attend(first, count, ahead) for each block of the task's keys; ahead fetches the next block's keys and values.
+  template <class Attend>
+  void for_each_block(int block, Attend attend) {
+    if (call_.pages.pages != nullptr) {
+      walk_blocks<PagedWalk>(block, attend);
+    } else {
+      walk_blocks<StridedWalk>(block, attend);
+    }
+  }
+  template <class Walk, class Attend>
+  void walk_blocks(int block, Attend& attend) {
+    block_ahead<Walk>(begin_, block).template all<Isa>();
+    for (int64_t first = begin_; first < end_; first += block) {
+      const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
+      auto next = block_ahead<Walk>(first + count, block);
+      attend(first, count, next);
+    }
+  }
   // Where the pages' rows of the task's first KV head are counted from.
   const T* head_of(const Tensor& tensor, const TensorSpec& spec) const {
     return element<const T>(tensor, spec, 0, 0, task_.kv_head);

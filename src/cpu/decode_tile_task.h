@@ -33,11 +33,8 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
     this->begin();
     if (slots_ == 0 || begin_ >= end_) return;
     turn_queries();
-    if (paged_) {
-      attend<PagedWalk>();
-    } else {
-      attend<StridedWalk>();
-    }
+    const int block = layout_.block_keys < kTileDecodeKeys ? layout_.block_keys : kTileDecodeKeys;
+    this->for_each_block(block, [&](int64_t first, int count, auto& ahead) { attend_block(first, count, ahead); });
   }
 
  private:
@@ -56,17 +53,6 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
         Isa::transpose(block);
         for (int i = 0; i < kLanes; ++i) Isa::store(turned_queries_ + (word + i) * kBlockM + slot, block[i]);
       }
-    }
-  }
-
-  template <class Walk>
-  void attend() {
-    const int block = layout_.block_keys < kTileDecodeKeys ? layout_.block_keys : kTileDecodeKeys;
-    this->template block_ahead<Walk>(begin_, block).template all<Isa>();
-    for (int64_t first = begin_; first < end_; first += block) {
-      const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
-      auto next = this->template block_ahead<Walk>(first + count, block);
-      attend_block(first, count, next);
     }
   }
 

@@ -4,17 +4,12 @@
 #include <cstdint>
 
 #include "algorithm/online_softmax.h"
+#include "cpu/storage.h"
 #include "cpu/tile.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 
 namespace fulmen::cpu {
-
-// An element's address: the pointer is the call's, the strides are the Problem's (where broadcast dims have stride 0).
-template <class T>
-FULMEN_INLINE T* element(const Tensor& tensor, const TensorSpec& spec, int64_t i0, int64_t i1, int64_t i2, int64_t i3 = 0) {
-  return static_cast<T*>(tensor.data) + i0 * spec.strides[0] + i1 * spec.strides[1] + i2 * spec.strides[2] + i3 * spec.strides[3];
-}
 
 // The factor that normalises a row's output, 1 / sum, and its LSE; a sink is one more score without a value.
 struct RowEnd {

@@ -62,28 +62,13 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
     if (head_slots_ == 0 || begin_ >= end_) return;
     turn_queries();
     Tiles::configure(tile_rows_);
-    if (call_.pages.pages != nullptr) {
-      attend<PagedWalk>();
-    } else {
-      attend<StridedWalk>();
-    }
+    this->for_each_block(layout_.block_keys, [&](int64_t first, int count, auto& ahead) { attend_block(first, count, ahead); });
     Tiles::release();
   }
 
  private:
   using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_, Base::begin_, Base::end_,
       Base::queries_, Base::scores_, Base::output_;
-
-  template <class Walk>
-  void attend() {
-    const int block = layout_.block_keys;
-    this->template block_ahead<Walk>(begin_, block).template all<Isa>();
-    for (int64_t first = begin_; first < end_; first += block) {
-      const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
-      auto next = this->template block_ahead<Walk>(first + count, block);
-      attend_block(first, count, next);
-    }
-  }
 
   float* turned_queries(int head, int tile) const {
     return turned_queries_ + static_cast<int64_t>(head * query_tiles_ + tile) * word_tiles_ * kTileFloats;

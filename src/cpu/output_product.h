@@ -132,8 +132,7 @@ FULMEN_INLINE int output_block_vecs(int left) {
   return (left + blocks - 1) / blocks;
 }
 
-// Whether each block of columns is whole cache lines of elements of `size` bytes, in rows that begin at one: only then may they go
-// past the caches, which is slow for parts of lines.
+// Whether each block of columns is whole cache lines of elements of `size` bytes, in rows that are (rows_are_lines).
 template <class Isa>
 FULMEN_INLINE bool output_blocks_are_lines(int64_t dim, int64_t size) {
   for (int left = static_cast<int>(round_up(dim, Isa::kLanes) / Isa::kLanes), count = 0; left > 0; left -= count) {
@@ -164,12 +163,12 @@ __attribute__((noinline)) void output_tile(const float* p, const float* v, int64
 }
 
 // Steps of output_tile's output, as score_steps.
-template <class Isa>
+template <class Isa, int kStepWords = kFetchWords>
 FULMEN_INLINE int64_t output_steps(int64_t columns, int words, int rows) {
   const int64_t vecs = columns / Isa::kLanes;
   const int64_t blocks = (vecs + Isa::kPvVecs - 1) / Isa::kPvVecs;
   const int64_t block_rows = vecs < 3 * blocks ? Isa::kPvRowsNarrow : Isa::kPvRows;
-  const int64_t steps = blocks * (rows / block_rows) * ((words + kFetchWords - 1) / kFetchWords);
+  const int64_t steps = blocks * (rows / block_rows) * ((words + kStepWords - 1) / kStepWords);
   return steps > 0 ? steps : 1;
 }
 

@@ -36,10 +36,8 @@ class ShortTask {
         planes_((keys_ + kBlockM - 1) / kBlockM),
         layout_(layout),
         scratch_(scratch) {
-    const int64_t size = sizeof(T);
-    const auto out = reinterpret_cast<uintptr_t>(element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head));
-    streams_ = call.stream_output && planes_ == 1 && out % 64 == 0 && problem_.out.strides[1] * size % 64 == 0 &&
-               problem_.head_dim_v * size % 64 == 0;
+    const T* out = element<const T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head);
+    streams_ = call.stream_output && planes_ == 1 && rows_are_lines(out, problem_.out.strides[1], problem_.head_dim_v);
   }
 
   void run() {
@@ -300,8 +298,7 @@ class ShortTask {
     const int64_t parts = problem_.num_heads * blocks * 2;
     const auto add = [&](const Tensor& tensor, const TensorSpec& spec, int64_t rows, int64_t heads, int64_t dim) {
       if (spec.strides[0] == 0) return;  // the same one
-      const bool side_by_side = spec.strides[2] < spec.strides[1] && spec.strides[2] < 2 * dim;
-      if (side_by_side) {
+      if (side_by_side(spec, dim)) {
         const int64_t row = (heads - 1) * spec.strides[2] + dim;
         return ahead.add(lines_of(tensor, spec, row, there, 0, 0, rows), part, parts);
       }

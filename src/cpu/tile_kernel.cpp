@@ -80,12 +80,11 @@ class TileRunner final : public Runner {
       run_length_ = whole_sequences ? std::max<int64_t>(heads, 1)  // without queries there are none
                                     : std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
       // The next batch element has to be the same worker's.
-      call_.fetch_batches = isa.fetch_blocks && !table.matrix_tiles && whole_sequences &&
+      call_.fetch_batches = isa.fetch_blocks && !table.matrix_tiles && whole_sequences && !problem.variable_lengths() &&
                             threads_.num_threads <= TaskRanges::kMaxRanges && two_fit_level2(problem);
     }
     if (problem.variable_lengths()) {
       const int64_t most = problem.batch * blocks_;
-      call_.fetch_batches = false;
       most_tasks_ = problem.packed_q() ? std::min(most, problem.total_q / task_rows_ + problem.batch) : most;
       run_length_ = short_sequence ? std::min(problem.num_heads, kMaxRunLength) : 1;
     }
