@@ -68,6 +68,8 @@ struct BackwardCall {
   bool direct_keys = false;     // dK and dV of a key tile come from one query tile
   bool direct_queries = false;  // dQ of a query tile comes from one key tile
   bool stream_output = false;   // the gradients are bigger than what caches keep
+  bool fetch_into_l2 = false;   // rows that are needed next, not into L1
+  int64_t fetch_heads = 0;      // whole sequences: KV heads whose rows are fetched together; 0: the next unit's
 };
 
 // What is kept of each query row between blocks of held keys, in floats from a slot's start.

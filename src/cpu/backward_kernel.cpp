@@ -31,6 +31,7 @@ constexpr int64_t kBiasSumFloats = 16 << 20;
 
 constexpr int64_t kMaxRun = 16;        // short units that a worker takes at once
 constexpr int64_t kRunsPerThread = 6;  // at least, so that threads end together
+constexpr int64_t kFetchedRow = 1024;  // bytes of the heads whose rows are fetched together: 512 to 1,536 were about as good
 constexpr double kStreamBytes = 16e6;  // a call that moves more leaves nothing of its output in most caches
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -110,9 +111,11 @@ class BackwardRunner final : public Runner {
     matrix_tiles_ = isa.table->matrix_tiles;
     choose_direct(call_);
     call_.stream_output = problem.bytes() > kStreamBytes;
+    call_.fetch_into_l2 = isa.fetch_blocks;
     if (!problem.variable_lengths() && cut.num_splits == 1 && cut.set_units == 1 && problem.seqlen_q <= kBlockM &&
         problem.seqlen_k <= kMaxBlockN) {
       call_.cut.run_units = choose_run(problem, cut.sets);
+      if (isa.fetch_blocks && cut.run_units == problem.num_kv_heads) call_.fetch_heads = choose_fetched(problem);
     }
 
     const auto floats = isa.table->backward_floats;
@@ -257,6 +260,14 @@ class BackwardRunner final : public Runner {
   int64_t choose_run(const Problem& p, int64_t units) const {
     const int64_t runs = kRunsPerThread * threads_.num_threads;
     return p.batch >= runs ? p.num_kv_heads : std::clamp<int64_t>(units / runs, 1, kMaxRun);
+  }
+
+  // Heads that make up rows of up to kFetchedRow bytes: rows of a narrow head that lie between those of others are slow to read.
+  static int64_t choose_fetched(const Problem& p) {
+    const int64_t row = p.group_size() * std::max(p.head_dim, p.head_dim_v) * size_of(p.dtype);
+    int64_t heads = std::clamp<int64_t>(kFetchedRow / row, 1, p.num_kv_heads);
+    while (p.num_kv_heads % heads != 0) --heads;
+    return heads;
   }
 
   // In the tensor itself where it is fp32 and there is one part.

@@ -35,7 +35,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
 
   // first_of_sums: nothing was added to the unit's sums of dbias yet. next: what the same worker does afterwards, or null.
   void run(bool first_of_sums, const BackwardUnit* next) {
-    if (next != nullptr && this->short_unit()) fetch_ahead(*next);
+    if (this->short_unit()) fetch_ahead(next);
     this->clear_what_stays_empty(first_of_sums);
     this->for_blocks([&] { load_keys(); },
                      [&] {
@@ -46,7 +46,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
 
  private:
   using Base::at, Base::clear;
-  using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_, Base::head_, Base::ahead_;
+  using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_, Base::head_;
   using Packed = typename PackedElement<(Isa::kGroup > 1), T>::Type;
 
   float* minus_lse() const { return at(layout_.rows); }
@@ -268,21 +268,38 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   // The rows of the head's next query tile, over the products of this one.
   void fetch_next_rows(int64_t row) {
     if (row >= problem_.seqlen_q) return;
-    ahead_ = {};
-    this->fetch_query_rows(row, this->rows_from(row), this->first_block(rows_));
+    ahead_ = StepPrefetch(call_.fetch_into_l2);
+    this->add_query_rows(row, this->rows_from(row), this->first_block(rows_), ahead_);
+    ahead_.spread(score_steps_of(rows_.count, static_cast<int>(rows_.held.end - rows_.held.begin)));
   }
 
-  void fetch_ahead(const BackwardUnit& next) {
-    // Register blocks of the five products, roughly: two of 4 keys by 64 queries, three of 4 rows by 4 vectors.
-    const int64_t keys = problem_.seqlen_k;
-    const int64_t blocks = (keys * 2 + problem_.seqlen_q + 2 * keys * round_up(problem_.head_dim, 64) / 64) / 4 + 1;
-    this->fetch_in_steps(this->fetch_unit(next), blocks);
+  void fetch_ahead(const BackwardUnit* next) {
+    const auto rows = static_cast<int>(problem_.seqlen_q), keys = static_cast<int>(problem_.seqlen_k);
+    int64_t steps = problem_.group_size() * score_steps_of(rows, keys);
+    if (call_.direct_keys) {
+      if (problem_.dv.present) steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.value_stride, words_of<Isa>(rows), keys);
+      if (problem_.dk.present) steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(rows), keys);
+    }
+    if (call_.direct_queries && problem_.dq.present)
+      steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(keys), rows);
+    if (call_.fetch_heads > 0) {
+      this->add_share(next, ahead_);
+    } else if (next != nullptr) {
+      this->add_unit(*next, ahead_);
+    }
+    ahead_.spread(steps);
+  }
+  // Of the two products that give scores' gradients.
+  int64_t score_steps_of(int rows, int keys) const {
+    return score_steps<Isa, false, kBackwardStepWords<Isa>>(rows, words_of<Isa>(problem_.head_dim), keys) +
+           score_steps<Isa, false, kBackwardStepWords<Isa>>(rows, call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0, keys);
   }
 
   BackwardScratch layout_;
   typename Base::Rows rows_;  // the query tile at hand
   float* dq_ = nullptr;       // [count][key_stride], of that
   bool dq_started_ = false;
+  StepPrefetch ahead_{call_.fetch_into_l2};
 };
 
 }  // namespace fulmen::cpu

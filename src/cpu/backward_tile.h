@@ -6,27 +6,14 @@
 
 #include "cpu/finish_rows.h"
 #include "cpu/pack.h"
-#include "cpu/row_prefetch.h"
+#include "cpu/step_prefetch.h"
 #include "cpu/tile.h"
 
 namespace fulmen::cpu {
 
-// Rows of the next unit, a few at each register block of this one's products.
-struct FetchAhead {
-  RowPrefetch rows[8];
-  int count = 0;  // of tensors
-  int at = 0;
-  int rows_a_step = 1;
-
-  FULMEN_INLINE void add(const RowPrefetch& tensor) { rows[count++] = tensor; }
-  template <class Isa>
-  FULMEN_INLINE void step() {
-    if (at >= count) return;
-    RowPrefetch& now = rows[at];
-    for (int i = 0; i < rows_a_step; ++i) now.any_row<Isa>();
-    if (now.rows <= 0) ++at;
-  }
-};
+// Words from one step of fetching to the next: where register blocks are small a step within them costs more than it gains.
+template <class Isa>
+constexpr int kBackwardStepWords = Isa::kQkVecs * Isa::kQkKeys < 16 ? kWholeBlock : kFetchWords;
 
 // The exponent of a probability from a product's sum, the LSE first: what is left is small where the probability is not, and so is
 // its rounding. slope: of the softcap, 1 - tanh^2.
@@ -60,11 +47,11 @@ struct Probabilities {
   const float* minus_lse;
   float* out;    // [keys][kBlockM]
   float* slope;  // [keys][kBlockM], for kind softcap
-  FetchAhead* ahead;
+  StepPrefetch* ahead;
 
   template <int kVecs>
   struct Block {
-    static constexpr int kStepWords = kWholeBlock;
+    static constexpr int kStepWords = kBackwardStepWords<Isa>;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const Probabilities& tile, int at) : tile_(tile), at_(at) {}
     FULMEN_INLINE void step() { tile_.ahead->template step<Isa>(); }
@@ -109,11 +96,11 @@ struct ScoreGradients {
   float* p;              // [keys][kBlockM]
   float* dscores;
   float* dbias;  // [keys][kBlockM], or null: the gradients as fp32, before the softcap's slope
-  FetchAhead* ahead;
+  StepPrefetch* ahead;
 
   template <int kVecs>
   struct Block {
-    static constexpr int kStepWords = kWholeBlock;
+    static constexpr int kStepWords = kBackwardStepWords<Isa>;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const ScoreGradients& tile, int at) : tile_(tile), at_(at) {}
     FULMEN_INLINE void step() { tile_.ahead->template step<Isa>(); }
@@ -183,13 +170,13 @@ struct ScoreGradients {
 // row begins and ends at a cache line.
 template <class Isa, class T, bool kStreams>
 struct FinalGradient {
-  static constexpr int kStepWords = kWholeBlock;
+  static constexpr int kStepWords = kBackwardStepWords<Isa>;
   T* out;
   int64_t stride;
   float factor;
   int rows;  // rows from here on are padding and not written
   int dim;   // columns likewise
-  FetchAhead* ahead;
+  StepPrefetch* ahead;
 
   FULMEN_INLINE void step() const { ahead->template step<Isa>(); }
   FULMEN_INLINE typename Isa::Vec start(int /*row*/, int /*column*/) const { return Isa::zero(); }

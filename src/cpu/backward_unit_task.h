@@ -193,47 +193,74 @@ class BackwardUnitTask {
     for (int64_t i = 0; i < floats; i += Isa::kLanes) Isa::store(x + i, Isa::zero());
   }
 
-  // To be fetched besides: `rows` rows of the head from `row` on.
-  void fetch_query_rows(int64_t row, int64_t rows, bool with_out) {
+  // To be fetched ahead: `rows` rows of the head from `row` on.
+  template <class Ahead>
+  void add_query_rows(int64_t row, int64_t rows, bool with_out, Ahead& ahead) const {
     constexpr int64_t kSize = sizeof(T);
     const auto add = [&](const Tensor& tensor, const TensorSpec& spec, int64_t dim) __attribute__((always_inline)) {
-      ahead_.add(fetch_rows(element<const T>(tensor, spec, unit_.batch, row, head_), spec.strides[1] * kSize, dim * kSize, rows));
+      ahead.add(fetch_rows(element<const T>(tensor, spec, unit_.batch, row, head_), spec.strides[1] * kSize, dim * kSize, rows));
     };
     add(tensors_.q, problem_.q, problem_.head_dim);
     add(tensors_.dout, problem_.dout, problem_.head_dim_v);
     if (with_out) add(tensors_.out, problem_.out, problem_.head_dim_v);
   }
 
-  // The next unit's rows, all of them; the number of these.
-  int64_t fetch_unit(const BackwardUnit& next) {
-    const int64_t head = next.kv_head * problem_.group_size();
-    const auto add = [&](const Tensor& tensor, const TensorSpec& spec, int64_t of_head, int64_t dim,
-                         int64_t rows) __attribute__((always_inline)) {
-      constexpr int64_t kSize = sizeof(T);
-      if (!spec.present) return;
-      ahead_.add(fetch_rows(element<const T>(tensor, spec, next.batch, 0, of_head), spec.strides[1] * kSize, dim * kSize, rows));
-    };
-    const int64_t queries = problem_.seqlen_q, keys = problem_.seqlen_k, dim = problem_.head_dim, dim_v = problem_.head_dim_v;
-    add(tensors_.k, problem_.k, next.kv_head, dim, keys);
-    add(tensors_.v, problem_.v, next.kv_head, dim_v, keys);
-    add(tensors_.q, problem_.q, head, dim, queries);
-    add(tensors_.dout, problem_.dout, head, dim_v, queries);
-    add(tensors_.out, problem_.out, head, dim_v, queries);
-    if (!call_.stream_output) {
-      add(tensors_.dv, problem_.dv, next.kv_head, dim_v, keys);
-      add(tensors_.dk, problem_.dk, next.kv_head, dim, keys);
-      add(tensors_.dq, problem_.dq, head, dim, queries);
-    }
-    int64_t rows = 0;
-    for (int i = 0; i < ahead_.count; ++i) rows += ahead_.rows[i].rows;
-    return rows;
+  // The next unit's rows, all of them.
+  template <class Ahead>
+  void add_unit(const BackwardUnit& next, Ahead& ahead) const {
+    for_tensors([&](const Tensor& tensor, const TensorSpec& spec, const Share& all) __attribute__((always_inline)) {
+      ahead.add(rows_of(tensor, spec, next.batch, next.kv_head * all.heads, all.dim, all.rows));
+    });
   }
-  void fetch_in_steps(int64_t rows, int64_t steps) { ahead_.rows_a_step = static_cast<int>((rows + steps - 1) / steps); }
+  // This unit's share of the rows of the next call.fetch_heads KV heads, be they the next sequence's; the next unit's, if there is
+  // one, where heads do not lie side by side.
+  template <class Ahead>
+  void add_share(const BackwardUnit* next, Ahead& ahead) const {
+    const int64_t heads = call_.fetch_heads;
+    BackwardUnit there = unit_;
+    there.kv_head = (unit_.kv_head / heads + 1) * heads;
+    if (there.kv_head == problem_.num_kv_heads) {
+      there.kv_head = 0;
+      ++there.batch;
+    }
+    for_tensors([&](const Tensor& tensor, const TensorSpec& spec, const Share& all) __attribute__((always_inline)) {
+      if (!side_by_side(spec, all.dim)) {
+        if (next != nullptr) ahead.add(rows_of(tensor, spec, next->batch, next->kv_head * all.heads, all.dim, all.rows));
+      } else if (there.batch < problem_.batch) {
+        const int64_t row = (heads * all.heads - 1) * spec.strides[2] + all.dim;
+        ahead.add(rows_of(tensor, spec, there.batch, there.kv_head * all.heads, row, all.rows), unit_.kv_head % heads, heads);
+      }
+    });
+  }
 
-  // Whether rows may go past the caches: only whole lines can.
-  bool streams(const T* out, int64_t stride, int64_t dim) const {
+  // Whether rows may go past the caches.
+  bool streams(const T* out, int64_t stride, int64_t dim) const { return call_.stream_output && rows_are_lines(out, stride, dim); }
+
+  // What a unit reads and writes of a tensor: its heads for each KV head, the elements of a row of one, and rows.
+  struct Share {
+    int64_t heads;
+    int64_t dim;
+    int64_t rows;
+  };
+  // add(tensor, spec, share) for each that is there and not written past the caches.
+  template <class Add>
+  void for_tensors(const Add& add) const {
+    const Share keys{1, problem_.head_dim, problem_.seqlen_k}, values{1, problem_.head_dim_v, problem_.seqlen_k};
+    const Share queries{problem_.group_size(), problem_.head_dim, problem_.seqlen_q};
+    const Share outputs{problem_.group_size(), problem_.head_dim_v, problem_.seqlen_q};
+    add(tensors_.k, problem_.k, keys);
+    add(tensors_.v, problem_.v, values);
+    add(tensors_.q, problem_.q, queries);
+    add(tensors_.dout, problem_.dout, outputs);
+    add(tensors_.out, problem_.out, outputs);
+    if (call_.stream_output) return;
+    if (problem_.dv.present) add(tensors_.dv, problem_.dv, values);
+    if (problem_.dk.present) add(tensors_.dk, problem_.dk, keys);
+    if (problem_.dq.present) add(tensors_.dq, problem_.dq, queries);
+  }
+  static RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t batch, int64_t head, int64_t row, int64_t rows) {
     constexpr int64_t kSize = sizeof(T);
-    return call_.stream_output && reinterpret_cast<uintptr_t>(out) % 64 == 0 && stride * kSize % 64 == 0 && dim * kSize % 64 == 0;
+    return fetch_rows(element<const T>(tensor, spec, batch, 0, head), spec.strides[1] * kSize, row * kSize, rows);
   }
 
   bool short_unit() const { return problem_.seqlen_q <= kBlockM && problem_.seqlen_k <= kMaxBlockN; }
@@ -250,7 +277,6 @@ class BackwardUnitTask {
   int64_t group_head_ = 0;
   int64_t head_ = 0;
   float alibi_slope_ = 0;
-  FetchAhead ahead_;
 };
 
 }  // namespace fulmen::cpu

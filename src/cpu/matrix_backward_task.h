@@ -99,8 +99,8 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
   // As BackwardTask::run.
   void run(bool first_of_sums, const BackwardUnit* next) {
     if (next != nullptr && this->short_unit()) {
-      const int64_t rows = this->fetch_unit(*next);
-      this->fetch_in_steps(rows, kUnitsPerTile * (problem_.seqlen_k / 4 + 1));
+      this->add_unit(*next, ahead_);
+      ahead_.spread(kUnitsPerTile * (problem_.seqlen_k / 4 + 1));
     }
     this->clear_what_stays_empty(first_of_sums);
     Tiles::configure();
@@ -114,7 +114,7 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
 
  private:
   using Base::at, Base::clear;
-  using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_, Base::head_, Base::ahead_;
+  using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_, Base::head_;
 
   // A query tile of the pass.
   struct PassTile {
@@ -362,13 +362,14 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
     if (row >= problem_.seqlen_q) return;
     const int64_t left = problem_.seqlen_q - row, rows = left < kPassTiles * kBlockM ? left : kPassTiles * kBlockM;
     ahead_ = {};
-    this->fetch_query_rows(row, rows, this->first_block(pass_[0].rows));
-    this->fetch_in_steps(3 * rows, tiles_ * kUnitsPerTile * (keys / 4 + 1));
+    this->add_query_rows(row, rows, this->first_block(pass_[0].rows), ahead_);
+    ahead_.spread(tiles_ * kUnitsPerTile * (keys / 4 + 1));
   }
 
   MatrixBackwardScratch layout_;
   PassTile pass_[kPassTiles];
   int tiles_ = 0;  // of the pass
+  FetchAhead ahead_;
 };
 
 }  // namespace fulmen::cpu

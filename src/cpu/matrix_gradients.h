@@ -6,6 +6,7 @@
 
 #include "cpu/backward_tile.h"
 #include "cpu/matrix_operands.h"
+#include "cpu/row_prefetch.h"
 
 namespace fulmen::cpu {
 
@@ -23,6 +24,30 @@ struct UnitGradientOperands {
   float* ds;               // the same
   int64_t key_tile;        // floats between these tiles
   float* ds_pairs;         // right operand [keys / 32][2], pairs of keys are words
+};
+
+// Rows that will be used soon, some at each step, a tensor after the other.
+class FetchAhead {
+ public:
+  FULMEN_INLINE void add(const RowPrefetch& rows) {
+    tensors_[count_++] = rows;
+    rows_ += rows.rows;
+  }
+  FULMEN_INLINE void spread(int64_t steps) { rows_a_step_ = static_cast<int>((rows_ + steps - 1) / steps); }
+  template <class Isa>
+  FULMEN_INLINE void step() {
+    if (at_ >= count_) return;
+    RowPrefetch& now = tensors_[at_];
+    for (int i = 0; i < rows_a_step_; ++i) now.any_row<Isa>();
+    if (now.rows <= 0) ++at_;
+  }
+
+ private:
+  RowPrefetch tensors_[8];
+  int count_ = 0;
+  int at_ = 0;
+  int64_t rows_ = 0;
+  int rows_a_step_ = 1;
 };
 
 template <class Isa, ScoreKind kKind, bool kDropout>

@@ -91,12 +91,12 @@ __attribute__((noinline)) void score_tile(const float* panel, int lanes, const f
 }
 
 // Steps of score_tile's epilogue: no more than there are, since what is left for others is not fetched, and not many less.
-template <class Isa, bool kNarrowTiles = false>
+template <class Isa, bool kNarrowTiles = false, int kStepWords = kFetchWords>
 FULMEN_INLINE int64_t score_steps(int lanes, int words, int count) {
   const int64_t vecs = round_up(lanes, Isa::kLanes) / Isa::kLanes;
   const int rows = kNarrowTiles && vecs < Isa::kQkVecs ? block_rows<Isa>(static_cast<int>(vecs), true) : Isa::kQkKeys;
   const int64_t blocks = (vecs + Isa::kQkVecs - 1) / Isa::kQkVecs * (count / rows);
-  const int64_t steps = blocks * ((words + kFetchWords - 1) / kFetchWords);
+  const int64_t steps = blocks * ((words + kStepWords - 1) / kStepWords);
   return steps > 0 ? steps : 1;
 }
 

@@ -61,7 +61,7 @@ class StepPrefetch {
   }
 
  private:
-  static constexpr int kStreams = 5;
+  static constexpr int kStreams = 8;
   struct Stream {
     const char* next = nullptr;
     int64_t to_next_row = 0;  // bytes from a row's last line

@@ -1,5 +1,5 @@
-// Decode and short sequences fetch what comes next in one of two ways, as the processor likes it (stream_prefetch.h, short_task.h):
-// here also in the other.
+// Decode and short sequences fetch what comes next in one of two ways, as the processor likes it (stream_prefetch.h, short_task.h,
+// backward_unit_task.h): here also in the other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/backward_kernel.h"
 #include "cpu/decode_kernel.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/tile_kernel.h"
@@ -29,6 +30,7 @@ class OtherFetch final : public Backend {
       set.fetch_blocks = !isa.fetch_blocks;
       owned_.push_back(cpu::make_decode_kernel(set));
       owned_.push_back(cpu::make_short_kernel(set));
+      owned_.push_back(cpu::make_backward_kernel(set));
     }
     for (const auto& kernel : owned_) kernels_.push_back(kernel.get());
   }
@@ -138,6 +140,23 @@ TEST_F(OtherFetchTest, ShortSequences) {
     c.options.num_threads = 1;
     ASSERT_GT(expect_all_kernels_verified(c, Where{kDevice}), 0) << to_string(s);
     expect_all_kernels_verified(c);
+  }
+}
+
+// What is fetched, backward_prefetch_test.cpp says.
+TEST_F(OtherFetchTest, Backward) {
+  Random random(8140);
+  for (int i = 0; i < 30; ++i) {
+    CaseSpec s = random_backward_spec(random);
+    s.batch = random.between(6, 9);
+    s.seqlen_q = random.between(1, i % 5 == 0 ? 150 : 64);
+    s.seqlen_k = random.between(1, 128);
+    s.num_kv_heads = random.between(1, 6);
+    s.num_heads = s.num_kv_heads * random.between(1, 2);
+    s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::odd_strides});
+    Case c(s, random);
+    c.options.num_threads = 1;
+    ASSERT_GT(expect_all_kernels_verified(c, Where{kDevice}), 0) << to_string(s);
   }
 }
 
