@@ -139,7 +139,7 @@ bool ends_run(StatusCode code) { return code != StatusCode::out_of_memory && cod
 Status bench(BenchArguments arguments) {
   BenchSettings& settings = arguments.settings;
   if (settings.device.empty()) settings.device = default_device();
-  if (Status status = check_kernel(settings.device, settings.kernel); !status.ok()) return status;
+  if (Status status = check_device_and_kernel(settings.device, settings.kernel); !status.ok()) return status;
   if (same_file(arguments.json, arguments.csv)) {
     return {StatusCode::invalid_argument,
             fmt::format("--json and --csv are both {}: a file of its own is needed for each", arguments.csv)};

@@ -170,10 +170,14 @@ Command explain_command(CLI::App& app) {
   parser->add_option("--head-dim-v", arguments->head_dim_v, "--head-dim when not given")->transform(int64_from(1));
   parser->add_option("--bias-shape", arguments->bias_shape, "a bias of batch,head,seqlen_q,seqlen_k, 1 where all are the same")
       ->delimiter(',')
-      ->expected(4);
+      ->expected(4)
+      ->transform(int64_from(0));
   parser->add_option("--bias-dtype", arguments->bias_dtype, "--dtype when not given")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
-  parser->add_option("--keep-shape", arguments->keep_shape, "a mask of batch,head,seqlen_q,seqlen_k")->delimiter(',')->expected(4);
+  parser->add_option("--keep-shape", arguments->keep_shape, "a mask of batch,head,seqlen_q,seqlen_k")
+      ->delimiter(',')
+      ->expected(4)
+      ->transform(int64_from(0));
   parser->add_flag("--with-alibi", arguments->alibi, "ALiBi slopes, fp32 [head]");
   parser->add_flag("--with-sinks", arguments->sinks, "attention sinks, fp32 [head]");
   parser->add_flag("--with-lse", arguments->lse, "the log-sum-exp is wanted, too");
@@ -186,7 +190,8 @@ Command explain_command(CLI::App& app) {
   parser
       ->add_option("--dbias-shape", arguments->dbias_shape, "backward: batch,head,seqlen_q,seqlen_k, the sum over those that are 1")
       ->delimiter(',')
-      ->expected(4);
+      ->expected(4)
+      ->transform(int64_from(0));
   parser->add_flag("--with-dlse", arguments->dlse, "backward: with a gradient by the log-sum-exp");
   return {parser, [parser, arguments] { return explain(*parser, *arguments); }};
 }

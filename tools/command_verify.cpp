@@ -120,7 +120,7 @@ Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments, Grid
 
 Status verify(const VerifyArguments& arguments) {
   const std::string device = arguments.device.empty() ? default_device() : arguments.device;
-  if (Status status = check_kernel(device, arguments.kernel); !status.ok()) return status;
+  if (Status status = check_device_and_kernel(device, arguments.kernel); !status.ok()) return status;
   const bool emulated = is_emulated(device);
   const GridSize size = arguments.grid == "full" ? GridSize::full : emulated ? GridSize::emulated : GridSize::quick;
   const Result<std::vector<GridCase>> cases = chosen_grid(arguments, size);

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <string_view>
 
-#include "device_tensors.h"
 #include "float_conversion.h"
 #include "fulmen/backend.h"
 #include "number_checks.h"
@@ -189,11 +188,12 @@ Result<DType> parse_dtype(const std::string& name) {
   return invalid(fmt::format("--dtype {}: fp32, fp16 and bf16 are accepted", name));
 }
 
-Status check_kernel(const std::string& device, const std::string& kernel) {
-  const auto backend = backend_of(device);
-  if (kernel.empty() || backend == nullptr) return {};
-  const std::vector<const Kernel*>& kernels = backend->kernels();
-  if (std::any_of(kernels.begin(), kernels.end(), [&](const Kernel* known) { return known->name() == kernel; })) return {};
+Status check_device_and_kernel(const std::string& device, const std::string& kernel) {
+  const Tensor one = Tensor::bshd(nullptr, DType::fp32, 1, 1, 1, 1);
+  const Result<Problem> any = make_problem({.q = one, .k = one, .v = one, .out = one}, {});
+  const Result<std::vector<Candidate>> known = candidates(any.value(), device);
+  if (!known.ok() || kernel.empty()) return known.status();
+  if (std::any_of(known->begin(), known->end(), [&](const Candidate& c) { return c.kernel == kernel; })) return {};
   return invalid(fmt::format("--kernel {}: {} has no kernel of that name, see `fulmen devices`", kernel, device));
 }
 

@@ -43,8 +43,8 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments);
 Result<DType> parse_dtype(const std::string& name);
 Result<AttentionOptions> attention_options(const ProblemArguments& arguments);
 std::string device_of(const ProblemArguments& arguments);
-// Whether the device has a kernel of that name; an empty name, and a device that is not there, are for others to judge.
-Status check_kernel(const std::string& device, const std::string& kernel);
+// Whether the device can be used, and has a kernel of that name if there is one.
+Status check_device_and_kernel(const std::string& device, const std::string& kernel);
 
 // Files in memory with views of them. out and lse are filled in by whoever wants them.
 struct LoadedProblem {

@@ -201,7 +201,13 @@ TEST_F(BadInputTest, Subcommands) {
   expect_one_sentence(fulmen(with(numbers, {"--gradients", "dq"})), "--gradients: it is of the backward pass");
   expect_one_sentence(fulmen(with({"explain"}, good_inputs({"--batch", "2"}))), "--batch: the problem is given by files");
   expect_one_sentence(fulmen(with(numbers, {"--bias-dtype", "fp16"})), "--bias-dtype: it goes with --bias-shape");
-  expect_one_sentence(fulmen(with(numbers, {"--bias-shape", "1,1,4,-4"})), "bias.shape is [1, 1, 4, -4]");
+  expect_one_sentence(fulmen(with(numbers, {"--bias-shape", "1,1,4,-4"})), "--bias-shape: '-4' is given, a whole number from 0");
+  // Before anything is said or measured.
+  for (const char* command : {"bench", "verify"}) {
+    const Outcome outcome = fulmen({command, "--device", "abacus"});
+    expect_one_sentence(outcome, "device is \"abacus\": there is no such device here");
+    EXPECT_EQ(outcome.out, "");
+  }
   expect_one_sentence(fulmen({"devices", "bench"}), "bench");
   expect_one_sentence(fulmen({"verify", "--grid", "huge"}), "--grid");
   expect_one_sentence(fulmen({"verify", "--kernel", "cpu.prefill.abacus"}), "cpu.prefill.abacus");
