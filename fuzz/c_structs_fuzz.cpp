@@ -239,7 +239,8 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
   if (std::abs(o.softmax_scale) > 2) return;  // scores of any size: what their rounding does is another matter
   fulmen_verify_report report{};
   report.struct_size = sizeof report;
-  require(fulmen_check_sequences(&t, &o) == FULMEN_OK, "the plan ran, so its sequences were right");
+  require((backward ? fulmen_check_sequences_backward : fulmen_check_sequences)(&t, &o) == FULMEN_OK,
+          "the plan ran, so its sequences were right");
   const int verified = (backward ? fulmen_verify_backward : fulmen_verify)(&t, &o, &report);
   // The rule's bounds are for data as networks have it: of chance's a few results are off by more. A mistake is off by far more.
   constexpr double kManyBounds = 100;

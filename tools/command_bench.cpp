@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "bench_report.h"
@@ -154,7 +155,8 @@ Status bench(BenchArguments arguments) {
 
   Progress progress;
   print_head(progress, settings, threads);
-  if (const char* verify = std::getenv("FLASH_ATTENTION_VERIFY"); verify != nullptr && *verify != '\0' && *verify != '0') {
+  if (const char* verify = std::getenv("FLASH_ATTENTION_VERIFY");
+      verify != nullptr && *verify != '\0' && std::string_view(verify) != "0") {
     unsetenv("FLASH_ATTENTION_VERIFY");
     progress.line("FLASH_ATTENTION_VERIFY is not obeyed: each row is verified, and the calls that are timed have to be alone");
   }

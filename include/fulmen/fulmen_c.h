@@ -218,6 +218,7 @@ FULMEN_API int fulmen_visit_gradient_errors(const fulmen_tensors* tensors, const
 /* Whether the values of cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table and leftpad_k, in host memory, obey the contract
  * (docs/contract.md); reads no other tensor's data. Plans on devices that use the host's memory ask it themselves. */
 FULMEN_API int fulmen_check_sequences(const fulmen_tensors* tensors, const fulmen_options* options);
+FULMEN_API int fulmen_check_sequences_backward(const fulmen_tensors* tensors, const fulmen_options* options);
 
 /* Appending to a KV cache; see kv_cache.h for shapes, dtypes and errors. */
 typedef struct fulmen_kv_cache {

@@ -18,7 +18,8 @@ FULMEN_API Status check_sequences(const Problem& problem, const AttentionTensors
 // Exact attention in double precision by plain loops, all features. out: row-major doubles of problem.out_shape(), [batch,
 // seqlen_q, num_heads, head_dim_v]; lse: of problem.lse_shape(), or null. tensors.out and tensors.lse are ignored; packed rows
 // that belong to no sequence are not written. Where memory is too short for one KV head in double a thread, check_sequences() fails
-// or a caller's parallel_for does, the results are all NaN. Of the options num_threads and parallel_for count, here and below.
+// or a caller's parallel_for does, or num_threads is negative, the results are all NaN. Of the options num_threads and parallel_for
+// count, here and below.
 FULMEN_API void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse,
                                     const AttentionOptions& options = {});
 

@@ -14,6 +14,7 @@
 #include "fulmen/reference.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
+#include "reference/verify.h"
 
 namespace fulmen {
 namespace {
@@ -78,7 +79,7 @@ class OwnWorkspace {
 // The check beside the reference, on copies in host memory where the device has memory of its own.
 Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const AttentionTensors& tensors) {
   const Backend& backend = *plan.backend;
-  if (backend.uses_host_memory()) return verify_result(plan.problem, tensors, plan.threads);
+  if (backend.uses_host_memory()) return reference::verify(plan.problem, tensors, plan.threads);
   if (Status status = backend.synchronize(plan.device, stream); !status.ok()) return status;
   AttentionTensors host = tensors;
   std::vector<std::vector<std::byte>> copies;
@@ -89,7 +90,7 @@ Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const Atten
     if (Status status = backend.copy(plan.device, copy.data(), tensor.data, plan.bytes[i]); !status.ok()) return status;
     tensor.data = copy.data();
   }
-  return verify_result(plan.problem, host, plan.threads);
+  return reference::verify(plan.problem, host, plan.threads);
 }
 
 }  // namespace

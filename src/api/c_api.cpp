@@ -10,6 +10,7 @@
 #include "api/c_translation.h"
 #include "api/memory_range.h"
 #include "plan/plan_impl.h"
+#include "reference/verify.h"
 
 struct fulmen_plan {  // NOLINT(readability-identifier-naming): the C ABI's name
   explicit fulmen_plan(fulmen::Plan made) : plan(std::move(made)) {}
@@ -85,8 +86,7 @@ Result<VerifyReport> verified(Pass pass, const fulmen_tensors* tensors, const fu
   const auto call = to_cpp(pass, tensors, options, "");
   if (!call.ok()) return call.status();
   if (Status status = check_data(pass, call.value().tensors, true); !status.ok()) return status;
-  if (Status status = check_sequences(call.value().problem, call.value().tensors); !status.ok()) return status;
-  return verify_result(call.value().problem, call.value().tensors, call.value().options);
+  return reference::verify(call.value().problem, call.value().tensors, call.value().options);
 }
 Status verdict(const VerifyReport& r) { return r.ok ? Status() : Status(StatusCode::verification_failed, r.message); }
 
@@ -106,6 +106,13 @@ int verify(Pass pass, const fulmen_tensors* tensors, const fulmen_options* optio
 }
 
 using VisitError = void (*)(void* context, const char* tensor, double worst_error, double baseline_error, double bound);
+
+int check_values(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options) {
+  return guarded([&]() -> Status {
+    const auto call = to_cpp(pass, tensors, options, "");
+    return call.ok() ? check_sequences(call.value().problem, call.value().tensors) : call.status();
+  });
+}
 
 // A gradient that is wanted from the reference without a shape for it.
 Status shapeless_gradient(const char* name) {
@@ -258,10 +265,11 @@ int fulmen_visit_gradient_errors(const fulmen_tensors* tensors, const fulmen_opt
 }
 
 int fulmen_check_sequences(const fulmen_tensors* tensors, const fulmen_options* options) {
-  return guarded([&]() -> Status {
-    const auto call = fulmen::c_api::to_cpp(Pass::forward, tensors, options, "");
-    return call.ok() ? fulmen::check_sequences(call.value().problem, call.value().tensors) : call.status();
-  });
+  return fulmen::c_api::check_values(Pass::forward, tensors, options);
+}
+
+int fulmen_check_sequences_backward(const fulmen_tensors* tensors, const fulmen_options* options) {
+  return fulmen::c_api::check_values(Pass::backward, tensors, options);
 }
 
 }  // extern "C"

@@ -115,7 +115,9 @@ class BackwardRunner final : public Runner {
     if (!problem.variable_lengths() && cut.num_splits == 1 && cut.set_units == 1 && problem.seqlen_q <= kBlockM &&
         problem.seqlen_k <= kMaxBlockN) {
       call_.cut.run_units = choose_run(problem, cut.sets);
-      if (isa.fetch_blocks && cut.run_units == problem.num_kv_heads) call_.fetch_heads = choose_fetched(problem);
+      // The next sequence has to be the same worker's.
+      if (isa.fetch_blocks && whole_sequences(problem) && threads_.num_threads <= TaskRanges::kMaxRanges)
+        call_.fetch_heads = choose_fetched(problem);
     }
 
     const auto floats = isa.table->backward_floats;
@@ -258,9 +260,10 @@ class BackwardRunner final : public Runner {
   // Consecutive units that one worker takes at once, each fetching the next one's memory: whole sequences where there are enough of
   // them, so that threads share no page of interleaved heads. Units compute the same whatever the run.
   int64_t choose_run(const Problem& p, int64_t units) const {
-    const int64_t runs = kRunsPerThread * threads_.num_threads;
-    return p.batch >= runs ? p.num_kv_heads : std::clamp<int64_t>(units / runs, 1, kMaxRun);
+    if (whole_sequences(p)) return p.num_kv_heads;
+    return std::clamp<int64_t>(units / (kRunsPerThread * threads_.num_threads), 1, kMaxRun);
   }
+  bool whole_sequences(const Problem& p) const { return p.batch >= kRunsPerThread * threads_.num_threads; }
 
   // Heads that make up rows of up to kFetchedRow bytes: rows of a narrow head that lie between those of others are slow to read.
   static int64_t choose_fetched(const Problem& p) {

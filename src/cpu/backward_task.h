@@ -281,7 +281,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
       if (problem_.dk.present) steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(rows), keys);
     }
     if (call_.direct_queries && problem_.dq.present)
-      steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(keys), rows);
+      steps += problem_.group_size() * output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(keys), rows);
     if (call_.fetch_heads > 0) {
       this->add_share(next, ahead_);
     } else if (next != nullptr) {

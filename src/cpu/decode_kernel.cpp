@@ -92,10 +92,10 @@ class DecodeRunner final : public Runner {
   }
 
  private:
+  using Counter = std::atomic<int>;  // splits of a group of KV heads that are not done
+
   // Whether there is nothing to write, of however many sequences.
   bool empty() const noexcept { return problem_.batch == 0 || problem_.seqlen_q == 0; }
-
-  using Counter = std::atomic<int>;  // splits of a group of KV heads that are not done
 
   int64_t mean_splits(int64_t keys) const noexcept {
     const int64_t most = std::max<int64_t>(1, keys / kMinSplitKeys);

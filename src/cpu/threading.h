@@ -20,6 +20,12 @@ Status check_num_threads(int num_threads);
 // options.num_threads, or the OpenMP setting of the calling thread (1 inside a parallel region); 1024 at most.
 ThreadSettings thread_settings(const AttentionOptions& options) noexcept;
 
+// No more workers than tasks, where each takes memory.
+inline ThreadSettings at_most(int64_t tasks, ThreadSettings settings) noexcept {
+  if (tasks < settings.num_threads) settings.num_threads = static_cast<int>(tasks);
+  return settings;
+}
+
 // Runs task(arg, worker) for workers 0 .. n-1, n <= min(num_threads, max_useful), and returns when all are done. n shrinks when
 // other calls are using the process's threads, so nothing may depend on it: workers take their work from TaskRanges. Throws what a
 // caller's parallel_for throws, and std::runtime_error where it does not run every worker once.

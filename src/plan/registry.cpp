@@ -122,7 +122,8 @@ Status check_device(std::string_view device) {
 }
 
 Status check_made(const Problem& problem) {
-  if (problem.q.present && problem.num_heads > 0 && problem.num_kv_heads > 0) return {};
+  const bool heads = problem.num_heads > 0 && problem.num_kv_heads > 0 && problem.num_heads % problem.num_kv_heads == 0;
+  if (problem.q.present && heads && problem.head_dim > 0 && problem.head_dim_v > 0) return {};
   return {StatusCode::invalid_argument, "problem is empty: one of make_problem or make_backward_problem is needed"};
 }
 

@@ -40,7 +40,8 @@ RowRange rows_of_keys(const Problem& p, const AttentionTensors& t) noexcept {
 
 template <class Real>
 void compute_gradients(const Problem& p, const AttentionTensors& t, DType storage, const Gradients<Real>& to,
-                       const cpu::ThreadSettings& threads) {
+                       const cpu::ThreadSettings& most_threads) {
+  const cpu::ThreadSettings threads = cpu::at_most(p.batch * p.num_kv_heads, most_threads);
   const GradientShapes shapes(p);
   if (to.dbias != nullptr) std::fill_n(to.dbias, elements(shapes.dbias), Real{0});
   if (to.dbias_rounding != nullptr) std::fill_n(to.dbias_rounding, elements(shapes.dbias), Real{0});
@@ -100,6 +101,7 @@ namespace fulmen {
 Status attention_backward_reference(const Problem& problem, const AttentionTensors& tensors, const ReferenceGradients& to,
                                     const AttentionOptions& options) {
   try {
+    if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
     if (Status status = check_sequences(problem, tensors); !status.ok()) return status;
     reference::compute_gradients<double>(problem, tensors, DType::fp32, {to.dq, to.dk, to.dv, to.dbias, to.dsinks},
                                          cpu::thread_settings(options));

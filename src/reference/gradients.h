@@ -68,7 +68,7 @@ void store_gradient(const Real* from, const Shape& shape, const TensorSpec& spec
 // BackwardHead. Throws std::bad_alloc, and what run_workers does.
 template <class Real>
 void compute_gradients(const Problem& problem, const AttentionTensors& tensors, DType storage, const Gradients<Real>& to,
-                       const cpu::ThreadSettings& threads);
+                       const cpu::ThreadSettings& most_threads);
 
 extern template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<float>&,
                                        const cpu::ThreadSettings&);

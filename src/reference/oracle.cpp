@@ -100,11 +100,12 @@ void attention_reference(const Problem& problem, const AttentionTensors& tensors
   const int64_t blocks = (problem.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
   const int64_t group = problem.num_kv_heads > 0 ? problem.group_size() : 0;
   try {
-    if (!check_sequences(problem, tensors).ok()) return fail();
-    const cpu::ThreadSettings threads = cpu::thread_settings(options);
+    if (!cpu::check_num_threads(options.num_threads).ok() || !check_sequences(problem, tensors).ok()) return fail();
+    const int64_t tasks = problem.batch * problem.num_kv_heads * blocks;
+    const cpu::ThreadSettings threads = cpu::at_most(tasks, cpu::thread_settings(options));
     std::vector<reference::OracleHead> heads;
     for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(problem, tensors);
-    cpu::parallel_tasks(threads, problem.batch * problem.num_kv_heads * blocks, [&](int64_t task, int worker) {
+    cpu::parallel_tasks(threads, tasks, [&](int64_t task, int worker) {
       const int64_t b = task / (problem.num_kv_heads * blocks);
       const int64_t kv_head = task / blocks % problem.num_kv_heads;
       const int64_t first = task % blocks * reference::kRowsPerTask;

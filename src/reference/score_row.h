@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "algorithm/online_softmax.h"
 #include "algorithm/philox.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
@@ -77,9 +78,11 @@ class RowDropout {
   float scale_;
 };
 
-// The sink's logit of a head, -inf where there is none.
+// The sink's logit of a head, -inf where there is none. In base 2 it has to be one of fp32's numbers, too (docs/contract.md).
 inline float sink_of(const Problem& p, const AttentionTensors& t, int64_t h) noexcept {
-  return p.sinks.present ? static_cast<const float*>(t.sinks.data)[offset_of(p.sinks, 0, 0, 0, h)] : -HUGE_VALF;
+  if (!p.sinks.present) return -HUGE_VALF;
+  const float sink = static_cast<const float*>(t.sinks.data)[offset_of(p.sinks, 0, 0, 0, h)];
+  return std::isinf(sink * algorithm::kLog2E) ? std::copysign(HUGE_VALF, sink) : sink;
 }
 // What the sum of a row's values begins with: 0, or NaN, which a sink of +inf or NaN makes of it, with keys or without.
 inline float start_of_row(const Problem& p, const AttentionTensors& t, int64_t h) noexcept {

@@ -97,18 +97,19 @@ class OracleRunner final : public Runner {
       std::vector<double> row;
       std::vector<float> out;
     };
+    const RowTasks tasks(p_);
+    const cpu::ThreadSettings threads = cpu::at_most(tasks.count, threads_);
     std::vector<Worker> workers;
     try {
-      workers.reserve(static_cast<std::size_t>(threads_.num_threads));
+      workers.reserve(static_cast<std::size_t>(threads.num_threads));
       const auto dims = static_cast<std::size_t>(p_.head_dim_v);
-      for (int worker = 0; worker < threads_.num_threads; ++worker) {
+      for (int worker = 0; worker < threads.num_threads; ++worker) {
         workers.push_back({OracleHead(p_, tensors), std::vector<double>(dims), std::vector<float>(dims)});
       }
     } catch (const std::bad_alloc&) {
       return {StatusCode::out_of_memory, "cpu.reference.double: one KV head in double a thread does not fit in memory"};
     }
-    const RowTasks tasks(p_);
-    cpu::parallel_tasks(threads_, tasks.count, [&](int64_t task, int worker) {
+    cpu::parallel_tasks(threads, tasks.count, [&](int64_t task, int worker) {
       Worker& mine = workers[static_cast<std::size_t>(worker)];
       const int64_t b = task / (p_.num_kv_heads * tasks.blocks);
       const int64_t kv_head = task / tasks.blocks % p_.num_kv_heads;

@@ -1,4 +1,6 @@
 // The tolerance rule of docs/contract.md, row by row beside the oracle and the same-precision standard attention.
+#include "reference/verify.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -124,11 +126,11 @@ VerifyReport judge(const Problem& p, const Findings& found) {
   return report;
 }
 
-VerifyReport check_all(const Problem& p, const AttentionTensors& tensors, cpu::ThreadSettings threads) {
+VerifyReport check_all(const Problem& p, const AttentionTensors& tensors, const cpu::ThreadSettings& most_threads) {
   if (p.num_kv_heads == 0 || p.head_dim_v == 0) return judge(p, {});
   const int64_t blocks = (p.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
   const int64_t tasks = p.batch * p.num_kv_heads * blocks;
-  threads.num_threads = static_cast<int>(std::min<int64_t>(threads.num_threads, tasks));
+  const cpu::ThreadSettings threads = cpu::at_most(tasks, most_threads);
   std::vector<Check> checks;
   checks.reserve(static_cast<std::size_t>(threads.num_threads));
   for (int worker = 0; worker < threads.num_threads; ++worker) checks.emplace_back(p, tensors);
@@ -145,26 +147,33 @@ VerifyReport check_all(const Problem& p, const AttentionTensors& tensors, cpu::T
 
 }  // namespace
 
-VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors, const AttentionOptions& options) {
-  const auto refuse = [](std::string message) {
-    VerifyReport report;
-    report.message = std::move(message);
-    return report;
-  };
+namespace reference {
+
+Result<VerifyReport> verify(const Problem& problem, const AttentionTensors& tensors, const AttentionOptions& options) {
   try {
-    if (const Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return refuse(status.message());
-    if (const Status status = check_sequences(problem, tensors); !status.ok()) return refuse(status.message());
+    if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
+    if (Status status = check_sequences(problem, tensors); !status.ok()) return status;
     const cpu::ThreadSettings threads = cpu::thread_settings(options);
-    return problem.pass == Pass::forward ? check_all(problem, tensors, threads)
-                                         : reference::verify_gradients(problem, tensors, threads);
+    return problem.pass == Pass::forward ? check_all(problem, tensors, threads) : verify_gradients(problem, tensors, threads);
   } catch (const std::bad_alloc&) {
-    return refuse(problem.pass == Pass::forward ? "not enough memory to verify: one KV head in double a thread is needed"
-                                                : "not enough memory to verify: three times the gradients in double are needed");
+    return Status(StatusCode::out_of_memory, problem.pass == Pass::forward
+                                                 ? "not enough memory to verify: one KV head in double a thread is needed"
+                                                 : "not enough memory to verify: three times the gradients in double are needed");
   } catch (const std::exception& error) {
-    return refuse(fmt::format("verifying failed: {}", error.what()));
+    return Status(StatusCode::internal, fmt::format("verifying failed: {}", error.what()));
   } catch (...) {
-    return refuse("verifying failed: parallel_for threw");
+    return Status(StatusCode::internal, "verifying failed: parallel_for threw");
   }
+}
+
+}  // namespace reference
+
+VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors, const AttentionOptions& options) {
+  Result<VerifyReport> made = reference::verify(problem, tensors, options);
+  if (made.ok()) return std::move(made).value();
+  VerifyReport report;
+  report.message = made.status().message();
+  return report;
 }
 
 }  // namespace fulmen

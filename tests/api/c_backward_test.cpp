@@ -98,6 +98,7 @@ TEST(CBackward, PlansExplainRunAndVerify) {
   for (const auto& [tensor, within] : seen) EXPECT_EQ(within, tensor != "dv") << tensor;
   EXPECT_EQ(seen[0].first, "dq");
   EXPECT_EQ(fulmen_visit_gradient_errors(&t, &options, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_check_sequences_backward(&t, &options), FULMEN_OK) << last_error();
   EXPECT_EQ(fulmen_verify_backward(&t, &options, &report), FULMEN_VERIFICATION_FAILED);
   EXPECT_NE(last_error().find("dv[b, j, h, d] = [0, 0, 0, 5]"), std::string::npos) << last_error();
   EXPECT_EQ(fulmen_verify_backward(&no_dk, &options, &report), FULMEN_INVALID_ARGUMENT);

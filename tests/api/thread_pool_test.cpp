@@ -103,6 +103,17 @@ TEST(ThreadCount, OfTheReferenceIsTheCallers) {
   EXPECT_NE(out[0], out[0]) << "NaN";
   EXPECT_NE(verify_result(problem, call.tensors, call.options).message.find("the pool is closed"), std::string::npos);
   EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(), StatusCode::internal);
+  // Closed after the kernel: no wrong result, but no check either.
+  call.options.parallel_for = {[](void* context, int64_t count, Task task, void* arg) {
+                                 if (--*static_cast<int*>(context) < 0) throw std::runtime_error("the pool is closed");
+                                 run_all(count, task, arg);
+                               },
+                               &calls};
+  calls = alone;
+  const Status status = attention(call.tensors, call.options, "cpu");
+  EXPECT_EQ(status.code(), StatusCode::internal) << status.message();
+  call.options.num_threads = -1;
+  EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(), StatusCode::invalid_argument);
 }
 
 // OpenMP's runtime ends the process when it cannot start a thread.

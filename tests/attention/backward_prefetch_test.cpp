@@ -21,7 +21,10 @@ using Lines = std::map<int64_t, int>;  // and how often
 
 int64_t line_of(const void* p) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(p)) / 64; }
 
+// Its register blocks are so large that products fetch within them.
 struct Recorder : cpu::Scalar {
+  static constexpr int kQkVecs = 4, kQkKeys = 4, kPvVecs = 4, kPvRows = 4, kPvRowsNarrow = 8;
+  static_assert(cpu::kBackwardStepWords<cpu::Scalar> == cpu::kWholeBlock);
   static inline Lines near, far;
   static void prefetch(const void* p) { ++near[line_of(p)]; }
   static void prefetch_l2(const void* p) { ++far[line_of(p)]; }

@@ -122,7 +122,7 @@ TEST(Edges, RowsWithoutAnyKey) {
 // With keys or without, masked or attended.
 TEST(Edges, SinksOfInfinityAndNan) {
   Random random(211);
-  for (const float sink : {HUGE_VALF, std::nanf(""), -HUGE_VALF}) {
+  for (const float sink : {HUGE_VALF, std::nanf(""), -HUGE_VALF, 3e38F, -3e38F, 2e38F, -2e38F}) {
     for (const int64_t seqlen_k : {0, 70}) {
       CaseSpec spec = small_spec(DType::fp32);
       spec.seqlen_q = 90;
