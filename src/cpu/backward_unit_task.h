@@ -196,20 +196,16 @@ class BackwardUnitTask {
   // To be fetched ahead: `rows` rows of the head from `row` on.
   template <class Ahead>
   void add_query_rows(int64_t row, int64_t rows, bool with_out, Ahead& ahead) const {
-    constexpr int64_t kSize = sizeof(T);
-    const auto add = [&](const Tensor& tensor, const TensorSpec& spec, int64_t dim) __attribute__((always_inline)) {
-      ahead.add(fetch_rows(element<const T>(tensor, spec, unit_.batch, row, head_), spec.strides[1] * kSize, dim * kSize, rows));
-    };
-    add(tensors_.q, problem_.q, problem_.head_dim);
-    add(tensors_.dout, problem_.dout, problem_.head_dim_v);
-    if (with_out) add(tensors_.out, problem_.out, problem_.head_dim_v);
+    ahead.add(rows_of(tensors_.q, problem_.q, unit_.batch, row, head_, problem_.head_dim, rows));
+    ahead.add(rows_of(tensors_.dout, problem_.dout, unit_.batch, row, head_, problem_.head_dim_v, rows));
+    if (with_out) ahead.add(rows_of(tensors_.out, problem_.out, unit_.batch, row, head_, problem_.head_dim_v, rows));
   }
 
   // The next unit's rows, all of them.
   template <class Ahead>
   void add_unit(const BackwardUnit& next, Ahead& ahead) const {
     for_tensors([&](const Tensor& tensor, const TensorSpec& spec, const Share& all) __attribute__((always_inline)) {
-      ahead.add(rows_of(tensor, spec, next.batch, next.kv_head * all.heads, all.dim, all.rows));
+      ahead.add(rows_of(tensor, spec, next.batch, 0, next.kv_head * all.heads, all.dim, all.rows));
     });
   }
   // This unit's share of the rows of the next call.fetch_heads KV heads, be they the next sequence's; the next unit's, if there is
@@ -225,10 +221,10 @@ class BackwardUnitTask {
     }
     for_tensors([&](const Tensor& tensor, const TensorSpec& spec, const Share& all) __attribute__((always_inline)) {
       if (!side_by_side(spec, all.dim)) {
-        if (next != nullptr) ahead.add(rows_of(tensor, spec, next->batch, next->kv_head * all.heads, all.dim, all.rows));
+        if (next != nullptr) ahead.add(rows_of(tensor, spec, next->batch, 0, next->kv_head * all.heads, all.dim, all.rows));
       } else if (there.batch < problem_.batch) {
         const int64_t row = (heads * all.heads - 1) * spec.strides[2] + all.dim;
-        ahead.add(rows_of(tensor, spec, there.batch, there.kv_head * all.heads, row, all.rows), unit_.kv_head % heads, heads);
+        ahead.add(rows_of(tensor, spec, there.batch, 0, there.kv_head * all.heads, row, all.rows), unit_.kv_head % heads, heads);
       }
     });
   }
@@ -258,9 +254,10 @@ class BackwardUnitTask {
     if (problem_.dk.present) add(tensors_.dk, problem_.dk, keys);
     if (problem_.dq.present) add(tensors_.dq, problem_.dq, queries);
   }
-  static RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t batch, int64_t head, int64_t row, int64_t rows) {
+  static RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t batch, int64_t first, int64_t head, int64_t dim,
+                             int64_t rows) {
     constexpr int64_t kSize = sizeof(T);
-    return fetch_rows(element<const T>(tensor, spec, batch, 0, head), spec.strides[1] * kSize, row * kSize, rows);
+    return fetch_rows(element<const T>(tensor, spec, batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
   }
 
   bool short_unit() const { return problem_.seqlen_q <= kBlockM && problem_.seqlen_k <= kMaxBlockN; }

@@ -98,7 +98,7 @@ void attention_reference(const Problem& problem, const AttentionTensors& tensors
     if (lse != nullptr) std::fill_n(lse, rows[0] * rows[1] * rows[2], kNan);
   };
   const int64_t blocks = (problem.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
-  const int64_t group = problem.num_kv_heads > 0 ? problem.group_size() : 0;
+  const int64_t group = problem.group_size();
   try {
     if (!cpu::check_num_threads(options.num_threads).ok() || !check_sequences(problem, tensors).ok()) return fail();
     const int64_t tasks = problem.batch * problem.num_kv_heads * blocks;
