@@ -1,14 +1,12 @@
 #include "amx/emulated_backend.h"
 
 #include <memory>
-#include <string_view>
-#include <vector>
 
 #include "cpu/backward_kernel.h"
 #include "cpu/decode_kernel.h"
-#include "cpu/instruction_sets.h"
 #include "cpu/tile_kernel.h"
 #include "fulmen/fulmen.h"
+#include "support/cpu_backend.h"
 
 namespace fulmen::testing {
 
@@ -17,32 +15,22 @@ const cpu::IsaTable& emulated_amx_fp16_table();
 
 namespace {
 
-bool has_avx512() {
-  for (const cpu::InstructionSet& isa : cpu::instruction_sets()) {
-    if (std::string_view(isa.table->name) == "avx512") return isa.available;
-  }
-  return false;
-}
-
-class EmulatedBackend final : public Backend {
+class EmulatedBackend final : public CpuBackend {
  public:
-  EmulatedBackend() : bf16_{&emulated_amx_table(), 1, true, "", true}, fp16_{&emulated_amx_fp16_table(), 1, true, "", true} {
+  EmulatedBackend()
+      : CpuBackend("amx_emulated", "emulated tiles"),
+        bf16_{&emulated_amx_table(), 1, true, "", true},
+        fp16_{&emulated_amx_fp16_table(), 1, true, "", true} {
     for (const cpu::InstructionSet* isa : {&bf16_, &fp16_}) {
-      owned_.push_back(cpu::make_prefill_kernel(*isa));
-      owned_.push_back(cpu::make_short_kernel(*isa));
-      owned_.push_back(cpu::make_decode_kernel(*isa));
+      add(cpu::make_prefill_kernel(*isa));
+      add(cpu::make_short_kernel(*isa));
+      add(cpu::make_decode_kernel(*isa));
     }
-    owned_.push_back(cpu::make_backward_kernel(bf16_));
-    for (const auto& kernel : owned_) kernels_.push_back(kernel.get());
+    add(cpu::make_backward_kernel(bf16_));
   }
-  std::string_view name() const noexcept override { return "amx_emulated"; }
-  std::vector<DeviceInfo> devices() const override { return {{"amx_emulated", "emulated tiles", "", true, ""}}; }
-  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
  private:
   cpu::InstructionSet bf16_, fp16_;
-  std::vector<std::unique_ptr<const Kernel>> owned_;
-  std::vector<const Kernel*> kernels_;
 };
 
 }  // namespace

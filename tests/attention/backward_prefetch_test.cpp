@@ -12,6 +12,7 @@
 #include "cpu/backward_steps.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/isa/scalar.h"
+#include "support/cpu_backend.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -37,9 +38,9 @@ struct Recorder : cpu::Scalar {
 constexpr const char* kDevice = "recorded_fetch";
 
 // Two kernels: as on processors that fetch the rows of several heads together, into L2, and as on others.
-class RecordedFetch final : public Backend {
+class RecordedFetch final : public CpuBackend {
  public:
-  RecordedFetch() {
+  RecordedFetch() : CpuBackend(kDevice, "this processor") {
     for (const bool together : {true, false}) {
       auto& [set, table] = *sets_.emplace_back(std::make_unique<Set>());
       table.name = together ? "together" : "next";
@@ -48,13 +49,9 @@ class RecordedFetch final : public Backend {
       set.table = &table;
       set.available = true;
       set.fetch_blocks = together;
-      owned_.push_back(cpu::make_backward_kernel(set));
-      kernels_.push_back(owned_.back().get());
+      add(cpu::make_backward_kernel(set));
     }
   }
-  std::string_view name() const noexcept override { return kDevice; }
-  std::vector<DeviceInfo> devices() const override { return {{kDevice, "this processor", "", true, ""}}; }
-  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
  private:
   struct Set {
@@ -62,8 +59,6 @@ class RecordedFetch final : public Backend {
     cpu::IsaTable table;
   };
   std::vector<std::unique_ptr<Set>> sets_;
-  std::vector<std::unique_ptr<const Kernel>> owned_;
-  std::vector<const Kernel*> kernels_;
 };
 
 class BackwardPrefetchTest : public ::testing::TestWithParam<Layout> {

@@ -11,6 +11,7 @@
 #include "cpu/decode_kernel.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/tile_kernel.h"
+#include "support/cpu_backend.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -18,9 +19,9 @@ namespace {
 
 constexpr const char* kDevice = "other_fetch";
 
-class OtherFetch final : public Backend {
+class OtherFetch final : public CpuBackend {
  public:
-  OtherFetch() {
+  OtherFetch() : CpuBackend(kDevice, "this processor") {
     for (const cpu::InstructionSet& isa : cpu::instruction_sets()) {
       const std::string name = isa.table->name;
       if (!isa.available || (name != "avx512" && name != "avx512_bf16")) continue;  // the others have one way
@@ -28,15 +29,11 @@ class OtherFetch final : public Backend {
       table.name = name == "avx512" ? "avx512_other_fetch" : "avx512_bf16_other_fetch";
       set.table = &table;
       set.fetch_blocks = !isa.fetch_blocks;
-      owned_.push_back(cpu::make_decode_kernel(set));
-      owned_.push_back(cpu::make_short_kernel(set));
-      owned_.push_back(cpu::make_backward_kernel(set));
+      add(cpu::make_decode_kernel(set));
+      add(cpu::make_short_kernel(set));
+      add(cpu::make_backward_kernel(set));
     }
-    for (const auto& kernel : owned_) kernels_.push_back(kernel.get());
   }
-  std::string_view name() const noexcept override { return kDevice; }
-  std::vector<DeviceInfo> devices() const override { return {{kDevice, "this processor", "", true, ""}}; }
-  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
  private:
   struct Set {
@@ -44,8 +41,6 @@ class OtherFetch final : public Backend {
     cpu::IsaTable table;
   };
   std::vector<std::unique_ptr<Set>> sets_;
-  std::vector<std::unique_ptr<const Kernel>> owned_;
-  std::vector<const Kernel*> kernels_;
 };
 
 class OtherFetchTest : public ::testing::Test {

@@ -2,15 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "cpu/backward_kernel.h"
 #include "cpu/decode_kernel.h"
-#include "cpu/instruction_sets.h"
 #include "cpu/tile_kernel.h"
 #include "support/attention_case.h"
+#include "support/cpu_backend.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -21,30 +19,17 @@ namespace {
 
 constexpr const char* kDevice = "pairs_emulated";
 
-bool has_avx512() {
-  for (const cpu::InstructionSet& isa : cpu::instruction_sets()) {
-    if (std::string_view(isa.table->name) == "avx512") return isa.available;
-  }
-  return false;
-}
-
-class EmulatedBackend final : public Backend {
+class EmulatedBackend final : public CpuBackend {
  public:
-  EmulatedBackend() : isa_{&emulated_pairs_table(), 1, true, ""} {
-    owned_.push_back(cpu::make_prefill_kernel(isa_));
-    owned_.push_back(cpu::make_short_kernel(isa_));
-    owned_.push_back(cpu::make_decode_kernel(isa_));
-    owned_.push_back(cpu::make_backward_kernel(isa_));
-    for (const auto& kernel : owned_) kernels_.push_back(kernel.get());
+  EmulatedBackend() : CpuBackend(kDevice, "emulated pairs"), isa_{&emulated_pairs_table(), 1, true, ""} {
+    add(cpu::make_prefill_kernel(isa_));
+    add(cpu::make_short_kernel(isa_));
+    add(cpu::make_decode_kernel(isa_));
+    add(cpu::make_backward_kernel(isa_));
   }
-  std::string_view name() const noexcept override { return kDevice; }
-  std::vector<DeviceInfo> devices() const override { return {{kDevice, "emulated pairs", "", true, ""}}; }
-  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
  private:
   cpu::InstructionSet isa_;
-  std::vector<std::unique_ptr<const Kernel>> owned_;
-  std::vector<const Kernel*> kernels_;
 };
 
 class PairsTest : public ::testing::Test {
