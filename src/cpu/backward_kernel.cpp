@@ -9,6 +9,7 @@
 #include "cpu/backward_call.h"
 #include "cpu/isa_support.h"
 #include "cpu/sequence_tasks.h"
+#include "cpu/task_runs.h"
 #include "cpu/threading.h"
 
 namespace fulmen::cpu {
@@ -29,10 +30,7 @@ constexpr int64_t kMinHeldKeys = 256;
 // Most floats of all parts of the sums of dbias together, unless one part is bigger.
 constexpr int64_t kBiasSumFloats = 16 << 20;
 
-constexpr int64_t kMaxRun = 16;        // short units that a worker takes at once
-constexpr int64_t kRunsPerThread = 6;  // at least, so that threads end together
 constexpr int64_t kFetchedRow = 1024;  // bytes of the heads whose rows are fetched together: 512 to 1,536 were about as good
-constexpr double kStreamBytes = 16e6;  // a call that moves more leaves nothing of its output in most caches
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -114,10 +112,8 @@ class BackwardRunner final : public Runner {
     call_.fetch_into_l2 = isa.fetch_blocks;
     if (!problem.variable_lengths() && cut.num_splits == 1 && cut.set_units == 1 && problem.seqlen_q <= kBlockM &&
         problem.seqlen_k <= kMaxBlockN) {
-      call_.cut.run_units = choose_run(problem, cut.sets);
-      // The next sequence has to be the same worker's.
-      if (isa.fetch_blocks && whole_sequences(problem) && threads_.num_threads <= TaskRanges::kMaxRanges)
-        call_.fetch_heads = choose_fetched(problem);
+      call_.cut.run_units = choose_run(problem, threads_.num_threads, cut.sets, problem.num_kv_heads);
+      if (isa.fetch_blocks && next_sequence_is_own(problem, threads_.num_threads)) call_.fetch_heads = choose_fetched(problem);
     }
 
     const auto floats = isa.table->backward_floats;
@@ -256,14 +252,6 @@ class BackwardRunner final : public Runner {
       function_(call, BackwardStep::sinks, head, worker, scratch + worker * scratch_floats_);
     });
   }
-
-  // Consecutive units that one worker takes at once, each fetching the next one's memory: whole sequences where there are enough of
-  // them, so that threads share no page of interleaved heads. Units compute the same whatever the run.
-  int64_t choose_run(const Problem& p, int64_t units) const {
-    if (whole_sequences(p)) return p.num_kv_heads;
-    return std::clamp<int64_t>(units / (kRunsPerThread * threads_.num_threads), 1, kMaxRun);
-  }
-  bool whole_sequences(const Problem& p) const { return p.batch >= kRunsPerThread * threads_.num_threads; }
 
   // Heads that make up rows of up to kFetchedRow bytes: rows of a narrow head that lie between those of others are slow to read.
   static int64_t choose_fetched(const Problem& p) {

@@ -8,15 +8,13 @@
 
 #include "cpu/isa_support.h"
 #include "cpu/sequence_tasks.h"
+#include "cpu/task_runs.h"
 #include "cpu/threading.h"
 
 namespace fulmen::cpu {
 namespace {
 
-constexpr int64_t kMaxRunLength = 16;  // short tasks that a worker takes at once
-constexpr int64_t kRunsPerThread = 6;  // at least, so that threads end together
-constexpr double kStreamBytes = 16e6;  // a call that moves more leaves nothing of its output in most caches
-constexpr int64_t kShortKeys = 128;    // most keys of the short-sequence kernel: one score row
+constexpr int64_t kShortKeys = 128;  // most keys of the short-sequence kernel: one score row
 
 // Words of head_dim up to which a task's tiles leave room in the caches for more.
 constexpr int64_t kNarrowWords = 64;
@@ -72,21 +70,16 @@ class TileRunner final : public Runner {
     task_rows_ = static_cast<int64_t>(call_.tiles_per_task) * kBlockM;
     blocks_ = (problem.seqlen_q + task_rows_ - 1) / task_rows_;  // 0 for no queries: then there are no tasks
     if (short_sequence) {
-      const int64_t tasks = problem.batch * problem.num_heads * blocks_;
       const int64_t heads = problem.num_heads * blocks_;
       call_.stream_output = problem.bytes() > kStreamBytes;
-      // Whole sequences where there are enough of them: threads then share no page of interleaved heads.
-      const bool whole_sequences = problem.batch >= kRunsPerThread * threads_.num_threads;
-      run_length_ = whole_sequences ? std::max<int64_t>(heads, 1)  // without queries there are none
-                                    : std::clamp<int64_t>(tasks / (kRunsPerThread * threads_.num_threads), 1, kMaxRunLength);
-      // The next batch element has to be the same worker's.
-      call_.fetch_batches = isa.fetch_blocks && !table.matrix_tiles && whole_sequences && !problem.variable_lengths() &&
-                            threads_.num_threads <= TaskRanges::kMaxRanges && two_fit_level2(problem);
+      run_length_ = choose_run(problem, threads_.num_threads, problem.batch * heads, heads);
+      call_.fetch_batches = isa.fetch_blocks && !table.matrix_tiles && !problem.variable_lengths() &&
+                            next_sequence_is_own(problem, threads_.num_threads) && two_fit_level2(problem);
     }
     if (problem.variable_lengths()) {
       const int64_t most = problem.batch * blocks_;
       most_tasks_ = problem.packed_q() ? std::min(most, problem.total_q / task_rows_ + problem.batch) : most;
-      run_length_ = short_sequence ? std::min(problem.num_heads, kMaxRunLength) : 1;
+      run_length_ = short_sequence ? std::min(problem.num_heads, kMaxRun) : 1;
     }
     config_ = {std::move(name), kBlockM, block_n, 1, threads_.num_threads};
   }
@@ -168,7 +161,7 @@ class TileRunner final : public Runner {
   int64_t task_rows_ = 0;
   int64_t blocks_ = 0;
   int64_t most_tasks_ = 0;  // of sequences of different lengths
-  int64_t run_length_ = 1;  // consecutive tasks that one worker takes at once: each fetches the next one's memory
+  int64_t run_length_ = 1;  // task_runs.h
 };
 
 class PrefillKernel final : public Kernel {
