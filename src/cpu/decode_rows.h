@@ -3,11 +3,12 @@
 //
 // What limits decode is memory, and memory is fast only when it is read in order: the KV heads that lie side by side in a row are
 // therefore streamed together, a block of keys at a time, with a prefetch that runs ahead through the same addresses in order, or
-// through those of the next block (stream_prefetch.h). The keys are cut into splits, each a task, so that all cores have work even
-// for one sequence; a split leaves its unnormalised output with the rows' maxima and sums, and whoever ends a group's last split
-// merges them, in order (decode_combine.h).
+// through those of the next block (decode_ahead.h, stream_prefetch.h). The keys are cut into splits, each a task, so that all cores
+// have work even for one sequence; a split leaves its unnormalised output with the rows' maxima and sums, and whoever ends a
+// group's last split merges them, in order (decode_combine.h).
 //
-// Paged keys and values are read where they are, too: rows are then listed for a block at a time, and the prefetch walks the pages.
+// Paged keys and values are read where they are, too: rows are then listed for a block at a time, or walked
+// through by a prefetch.
 //
 // Scores are [slots][keys] with every query row of every head in a slot of its own.
 #pragma once

@@ -1,12 +1,15 @@
 // Decode with its products in vectors: head_dim in lanes, K and V read where they are.
 #pragma once
 
+#include <type_traits>
+
+#include "cpu/decode_ahead.h"
 #include "cpu/decode_rows.h"
 #include "cpu/decode_tile_task.h"
 
 namespace fulmen::cpu {
 
-// kBlocks: a block of keys and values is fetched during the one before it (BlockPrefetch), else as it is read (StreamPrefetch).
+// kBlocks: a block of keys and values is fetched during the one before it (BlockAhead), else as it is read (StreamAhead).
 template <class Isa, class T, bool kBlocks>
 class DecodeTaskRunner : private DecodeRows<Isa, T> {
   using Base = DecodeRows<Isa, T>;
@@ -19,12 +22,8 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
   static constexpr int kScoreKeys = kFewKeys ? 2 : 4;
   static constexpr int kValueKeys = kFewKeys ? 2 : sizeof(T) == 4 ? 4 : 8;
   static constexpr int kMostVecs = 4;  // vectors of columns of an output block
-  // Cache lines of so many vectors of words: the prefetch keeps the pace of the loads.
-  static constexpr int kLineBytes = 64;
-  static constexpr int lines_of(int vectors) {
-    const int bytes = vectors * kElements * static_cast<int>(sizeof(T));
-    return bytes < kLineBytes ? 1 : bytes / kLineBytes;
-  }
+  static constexpr int kVecBytes = kElements * static_cast<int>(sizeof(T));
+  static constexpr int kStepVecs = kBlocks && kVecBytes < 64 ? 64 / kVecBytes : 1;  // between one fetch of lines and the next
 
  public:
   using Base::Base;
@@ -42,48 +41,77 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
   using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_, Base::slots_, Base::begin_,
       Base::end_, Base::queries_, Base::scores_, Base::output_;
 
+  // A block's keys and values, at the task's first head.
+  template <class Rows>
+  struct Block {
+    Rows keys, values;
+    int count;
+  };
+
   template <class Walk>
   void attend() {
-    const int block = layout_.block_keys;
-    for (int64_t first = begin_; first < end_; first += block) {
-      const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
+    using Rows = std::conditional_t<Walk::kPaged, ListedRows<T>, StridedRows<T>>;
+    if (begin_ >= end_) return;
+    int64_t listed[2][2][Walk::kPaged ? kMaxDecodeKeys : 1];  // rows' offsets in this block and the next: keys, values
+    int turn = 0;
+    Block<Rows> block = block_at<Rows>(begin_, listed[turn]);
+    for (int64_t first = begin_; first < end_;) {
+      const int count = block.count;
+      const bool last = first + count >= end_;
+      const Block<Rows> next = last ? block : block_at<Rows>(first + count, listed[turn ^= 1]);
       if constexpr (kBlocks) {
-        auto next = this->template block_ahead<Walk>(first + count, block);
-        score(first, count, next);
+        // The last block fetches itself.
+        const BlockRows<Rows> keys{next.keys, problem_.k.strides[2]}, values{next.values, problem_.v.strides[2]};
+        const bool alike = problem_.head_dim == problem_.head_dim_v;
+        score(block.keys, count, BlockAhead<T, Rows, kScoreKeys>(DecodeProduct::scores, keys, values, next.count, alike));
         this->softmax({0, slots_}, first, count);
-        multiply_values(first, count, next);
+        multiply_values(block.values, count,
+                        BlockAhead<T, Rows, kValueKeys>(DecodeProduct::values, keys, values, next.count, alike));
       } else {
-        auto keys = this->template rows_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first, count);
-        score(first, count, keys);
+        score(block.keys, count, stream_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first, count));
         this->softmax({0, slots_}, first, count);
-        auto values = this->template rows_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v, first, count);
-        multiply_values(first, count, values);
+        multiply_values(block.values, count, stream_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v, first, count));
       }
+      first += count;
+      block = next;
     }
   }
+  template <class Walk>
+  StreamAhead<Walk> stream_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
+    return StreamAhead<Walk>(this->template rows_ahead<Walk>(tensor, spec, dim, first, count));
+  }
+  // The block of keys from `first` on, of which there is one at least.
+  template <class Rows, int kListed>
+  Block<Rows> block_at(int64_t first, int64_t (&offsets)[2][kListed]) const {
+    const int count = end_ - first < layout_.block_keys ? static_cast<int>(end_ - first) : layout_.block_keys;
+    return {rows_at<Rows>(tensors_.k, problem_.k, first, count, offsets[0]),
+            rows_at<Rows>(tensors_.v, problem_.v, first, count, offsets[1]), count};
+  }
+  // Those of pages are listed in offsets.
+  template <class Rows>
+  Rows rows_at(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count, int64_t* offsets) const {
+    if constexpr (std::is_same_v<Rows, ListedRows<T>>) {
+      list_rows(call_.pages, spec, first, count, offsets);
+      return {this->head_of(tensor, spec), offsets};
+    } else {
+      return {element<const T>(tensor, spec, task_.batch, first, task_.kv_head), spec.strides[1]};
+    }
+  }
+
   // scores[slot][key] of a block, raw.
-  template <class Ahead>
-  __attribute__((noinline)) void score(int64_t first, int count, Ahead& fetched) {
-    constexpr bool kPaged = Ahead::kPaged;
-    int64_t rows[kPaged ? kMaxDecodeKeys : 1];
-    if constexpr (kPaged) list_rows(call_.pages, problem_.k, first, count, rows);
-    Ahead ahead = fetched;  // in registers
-    const int64_t query_stride = layout_.query_stride, dim = problem_.head_dim;
-    const int64_t stride = problem_.k.strides[1], head_stride = problem_.k.strides[2];
+  template <class Rows, class Ahead>
+  __attribute__((noinline)) void score(Rows rows, int count, Ahead ahead) {
+    const int64_t query_stride = layout_.query_stride, dim = problem_.head_dim, head_stride = problem_.k.strides[2];
     const int slots = slots_, head_slots = head_slots_;
-    const T* k = kPaged ? this->head_of(tensors_.k, problem_.k)
-                        : element<const T>(tensors_.k, problem_.k, task_.batch, first, task_.kv_head);
-    for (int key = 0; key < count; key += kScoreKeys, k += kPaged ? 0 : kScoreKeys * stride) {
-      int64_t offsets[kScoreKeys];  // a last block repeats the last key; its scores are masked
+    for (int key = 0; key < count; key += kScoreKeys) {
+      const T* keys[kScoreKeys];  // a last group repeats the last key; its scores are masked
 #pragma GCC unroll 4
-      for (int i = 0; i < kScoreKeys; ++i) {
-        if constexpr (kPaged) {
-          offsets[i] = rows[key + i < count ? key + i : count - 1];
-        } else {
-          offsets[i] = (key + i < count ? i : count - 1 - key) * stride;
-        }
-      }
-      const T* head_keys = k;
+      for (int i = 0; i < kScoreKeys; ++i) keys[i] = rows[key + i < count ? key + i : count - 1];
+      ahead.begin(key / kScoreKeys);
+      int64_t offsets[kScoreKeys];
+#pragma GCC unroll 4
+      for (int i = 0; i < kScoreKeys; ++i) offsets[i] = keys[i] - keys[0];
+      const T* head_keys = keys[0];
       const float* q = queries_;
       float* out = scores_ + key;
       for (int slot = 0, left = head_slots; slot < slots; slot += kQuad) {
@@ -94,10 +122,10 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
         if (left == 0) {
           left = head_slots;
           head_keys += head_stride;
+          ahead.next_head();
         }
       }
     }
-    fetched = ahead;
   }
 
   template <class Ahead>
@@ -109,14 +137,16 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
 #pragma GCC unroll 4
       for (int i = 0; i < kScoreKeys; ++i) sum[r][i] = Isa::zero();
     }
-    int64_t left = dim;
-    for (; left >= kElements; left -= kElements, q += kLanes, keys += kElements) {
-      ahead.template lines<Isa, lines_of(kScoreKeys)>();
-      add_products(keys, offsets, kElements, q, query_stride, sum);
+    int64_t at = 0;
+    while (at + kStepVecs * kElements <= dim) {
+      ahead.template read<Isa, kScoreKeys, kStepVecs * kVecBytes>(0, at);
+#pragma GCC unroll 4
+      for (int i = 0; i < kStepVecs; ++i, at += kElements, q += kLanes)
+        add_products(keys + at, offsets, kElements, q, query_stride, sum);
     }
-    if (left > 0) {
-      ahead.template lines<Isa, lines_of(kScoreKeys)>();
-      add_products(keys, offsets, left, q, query_stride, sum);
+    if (at < dim) {
+      ahead.template read<Isa, kScoreKeys, kStepVecs * kVecBytes>(0, at);
+      for (; at < dim; at += kElements, q += kLanes) add_products(keys + at, offsets, dim - at, q, query_stride, sum);
     }
     if constexpr (kScoreKeys == kQuad) {
 #pragma GCC unroll 4
@@ -147,42 +177,31 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
     }
   }
   // output = rescale * output + P V.
-  template <class Ahead>
-  __attribute__((noinline)) void multiply_values(int64_t first, int count, Ahead ahead) {
-    constexpr bool kPaged = Ahead::kPaged;
-    int64_t offsets[kPaged ? kMaxDecodeKeys : 1];
-    if constexpr (kPaged) list_rows(call_.pages, problem_.v, first, count, offsets);
+  template <class Rows, class Ahead>
+  __attribute__((noinline)) void multiply_values(Rows rows, int count, Ahead ahead) {
     const bool masked = this->masked();
     this->rescale_output({0, slots_});
-    const int64_t stride = problem_.v.strides[1], head_stride = problem_.v.strides[2];
-    const int64_t value_stride = layout_.value_stride, dim = problem_.head_dim_v;
+    const int64_t value_stride = layout_.value_stride, dim = problem_.head_dim_v, head_stride = problem_.v.strides[2];
     const int slots = slots_, head_slots = head_slots_;
-    const T* v = kPaged ? this->head_of(tensors_.v, problem_.v)
-                        : element<const T>(tensors_.v, problem_.v, task_.batch, first, task_.kv_head);
-    for (int key = 0; key < count; key += kValueKeys, v += kPaged ? 0 : kValueKeys * stride) {
+    for (int key = 0; key < count; key += kValueKeys) {
       const int keys = count - key < kValueKeys ? count - key : kValueKeys;
-      const auto values_at = [&](const T* values) __attribute__((always_inline)) {
-        if constexpr (kPaged) {
-          return ListedRows<T>{values, offsets + key};
-        } else {
-          return StridedRows<T>{values, stride};
-        }
-      };
-      const T* values = v;
+      Rows values = rows_from(rows, key);
+      ahead.begin(key / kValueKeys);
       float* out = output_;
       const float* p = scores_ + key / kGroup;
       for (int slot = 0, left = head_slots; slot < slots; slot += kQuad) {
         if (keys == kValueKeys && !(masked && hides_key(slot, p))) {
-          value_quad<kValueKeys / kGroup, true>(values_at(values), ~0U, p, out, value_stride, dim, ahead);
+          value_quad<kValueKeys / kGroup, true>(values, 0, ~0U, p, out, value_stride, dim, ahead);
         } else {
-          value_words(values_at(values), keys, masked, slot, p, out, ahead);
+          value_words(values, keys, masked, slot, p, out, ahead);
         }
         out += kQuad * value_stride;
         p += static_cast<int64_t>(kQuad) * kDecodeRow;
         left -= kQuad;
         if (left == 0) {
           left = head_slots;
-          values += head_stride;
+          step_columns(values, head_stride);
+          ahead.next_head();
         }
       }
     }
@@ -195,7 +214,7 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
       unsigned alive = 0;
       for (int i = 0; i < kGroup && key + i < keys; ++i) alive |= !masked || attended(slot, p, i) ? 1U << i : 0U;
       if (alive == 0) continue;
-      value_quad<1, false>(rows_from(v, key), alive, p, out, layout_.value_stride, problem_.head_dim_v, ahead);
+      value_quad<1, false>(rows_from(v, key), key, alive, p, out, layout_.value_stride, problem_.head_dim_v, ahead);
     }
   }
 
@@ -223,35 +242,36 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
     return (words & half) != 0;
   }
 
-  // kWords words of keys, V's rows stride elements apart; not kWhole: only the keys whose bit in alive is set, the others are
+  // kWords words of keys, from the first-th of the group on; not kWhole: only the keys whose bit in alive is set, the others are
   // zeros.
   template <int kWords, bool kWhole, class Rows, class Ahead>
-  FULMEN_INLINE static void value_quad(Rows v, unsigned alive, const float* p, float* out, int64_t value_stride, int64_t dim,
-                                       Ahead& ahead) {
+  FULMEN_INLINE static void value_quad(Rows v, int first, unsigned alive, const float* p, float* out, int64_t value_stride,
+                                       int64_t dim, Ahead& ahead) {
     constexpr int64_t kColumns = static_cast<int64_t>(kMostVecs) * kLanes;
-    int64_t left = dim;
-    for (; left >= kColumns; left -= kColumns, step_columns(v, kColumns), out += kColumns) {
-      value_block<kWords, kMostVecs, kWhole, true>(v, alive, p, out, value_stride, kColumns, ahead);
-    }
+    int64_t at = 0;
+    for (; at + kColumns <= dim; at += kColumns)
+      value_block<kWords, kMostVecs, kWhole, true>(v, first, alive, p, out, value_stride, at, kColumns, ahead);
+    const int64_t left = dim - at;
     if (left > 3 * kLanes) {
-      value_block<kWords, 4, kWhole, false>(v, alive, p, out, value_stride, left, ahead);
+      value_block<kWords, 4, kWhole, false>(v, first, alive, p, out, value_stride, at, left, ahead);
     } else if (left > 2 * kLanes) {
-      value_block<kWords, kGroup == 1 ? 3 : 4, kWhole, false>(v, alive, p, out, value_stride, left, ahead);
+      value_block<kWords, kGroup == 1 ? 3 : 4, kWhole, false>(v, first, alive, p, out, value_stride, at, left, ahead);
     } else if (left > kLanes) {
-      value_block<kWords, 2, kWhole, false>(v, alive, p, out, value_stride, left, ahead);
+      value_block<kWords, 2, kWhole, false>(v, first, alive, p, out, value_stride, at, left, ahead);
     } else if (left > 0) {
-      value_block<kWords, kGroup, kWhole, false>(v, alive, p, out, value_stride, left, ahead);
+      value_block<kWords, kGroup, kWhole, false>(v, first, alive, p, out, value_stride, at, left, ahead);
     }
   }
 
-  // kVecs vectors of columns, of which `left` elements are there; kFull: all.
+  // kVecs vectors of columns from `column` on, of which `left` elements are there; kFull: all.
   template <int kWords, int kVecs, bool kWhole, bool kFull, class Rows, class Ahead>
-  FULMEN_INLINE static void value_block(Rows v, unsigned alive, const float* p, float* out, int64_t value_stride, int64_t left,
-                                        Ahead& ahead) {
+  FULMEN_INLINE static void value_block(Rows v, int first, unsigned alive, const float* p, float* out, int64_t value_stride,
+                                        int64_t column, int64_t left, Ahead& ahead) {
     const auto load = [&](int key, int64_t at) __attribute__((always_inline)) {
       if (!kWhole && (alive >> key & 1U) == 0) return Isa::zero();
-      return load_row_words<Isa>(v[key] + at, kFull ? kElements : left - at);
+      return load_row_words<Isa>(v[key] + column + at, kFull ? kElements : left - at);
     };
+    out += column;
     Vec sum[kQuad][kVecs];
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
@@ -260,7 +280,7 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
     }
 #pragma GCC unroll 8
     for (int word = 0; word < kWords; ++word) {
-      ahead.template lines<Isa, lines_of(kVecs)>();
+      ahead.template read<Isa, kGroup, kVecs / kGroup * kVecBytes>(first + word * kGroup, column);
       Vec value[kVecs];
 #pragma GCC unroll 4
       for (int c = 0; c < kVecs; c += kGroup) {

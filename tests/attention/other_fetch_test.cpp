@@ -1,4 +1,4 @@
-// Decode and short sequences fetch what comes next in one of two ways, as the processor likes it (stream_prefetch.h, short_task.h,
+// Decode and short sequences fetch what comes next in one of two ways, as the processor likes it (decode_ahead.h, short_task.h,
 // backward_unit_task.h): here also in the other.
 #include <gtest/gtest.h>
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "cpu/decode_ahead.h"
 #include "cpu/isa/scalar.h"
 #include "cpu/short_task.h"
 #include "cpu/step_prefetch.h"
@@ -36,7 +37,13 @@ template <int kLines, class Prefetch>
 std::vector<int64_t> fetched(Prefetch prefetch, int calls) {
   Recorder::lines.clear();
   Recorder::into_l1 = Recorder::into_l2 = 0;
-  for (int i = 0; i < calls; ++i) prefetch.template lines<Recorder, kLines>();
+  for (int i = 0; i < calls; ++i) {
+    if constexpr (requires { prefetch.template lines<Recorder>(kLines); }) {
+      prefetch.template lines<Recorder>(kLines);
+    } else {
+      prefetch.template lines<Recorder, kLines>();
+    }
+  }
   return Recorder::lines;
 }
 
@@ -157,6 +164,97 @@ TEST(Prefetch, PagesAreFollowed) {
   auto lines = fetched<4>(BlockPrefetch<PagedWalk>(walks, kRow, kRow, 5), 100);
   ASSERT_EQ(lines.size(), 4 * expected.size());
   for (std::size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i], expected[i / 4]) << i;
+}
+
+// Decode's products over a block of `count` keys of two heads, whose rows have these lines, with `next` keys in the block that they
+// fetch: kScoreRows and kValueRows are read together, a line or two at a time.
+constexpr int64_t kKeyBase = 100000, kValueBase = 200000, kRowLines = 50, kHeadLines = 20;
+
+template <int kScoreRows, int kValueRows, class Rows>
+std::vector<int64_t> fetched_of_block(const Rows& keys, const Rows& values, int64_t key_lines, int64_t value_lines, int count,
+                                      int next) {
+  Recorder::lines.clear();
+  Recorder::into_l1 = Recorder::into_l2 = 0;
+  const BlockRows<Rows> k{keys, kHeadLines * 16}, v{values, kHeadLines * 16};
+  const bool alike = key_lines == value_lines;
+  BlockAhead<float, Rows, kScoreRows> scores(DecodeProduct::scores, k, v, next, alike);
+  for (int key = 0; key < count; key += kScoreRows) {
+    scores.begin(key / kScoreRows);
+    for (int head = 0; head < 2; ++head, scores.next_head()) {
+      for (int64_t line = 0; line < key_lines; ++line) scores.template read<Recorder, kScoreRows, 64>(0, line * 16);
+    }
+  }
+  BlockAhead<float, Rows, kValueRows> outputs(DecodeProduct::values, k, v, next, alike);
+  for (int key = 0; key < count; key += kValueRows) {
+    outputs.begin(key / kValueRows);
+    for (int head = 0; head < 2; ++head, outputs.next_head()) {
+      for (int64_t line = 0; line < value_lines; line += 2) {
+        for (int row = 0; row < kValueRows; row += 2) outputs.template read<Recorder, 2, 128>(row, line * 16);
+      }
+    }
+  }
+  EXPECT_EQ(Recorder::into_l1, 0U);
+  std::sort(Recorder::lines.begin(), Recorder::lines.end());
+  return Recorder::lines;
+}
+
+// All lines of `rows` keys and values of both heads, in order.
+std::vector<int64_t> lines_of_block(int64_t key_lines, int64_t value_lines, int rows) {
+  std::vector<int64_t> lines;
+  for (const auto& [base, count] : {std::pair{kKeyBase, key_lines}, std::pair{kValueBase, value_lines}}) {
+    for (int row = 0; row < rows; ++row) {
+      for (int head = 0; head < 2; ++head) {
+        for (int64_t line = 0; line < count; ++line) lines.push_back(base + row * kRowLines + head * kHeadLines + line);
+      }
+    }
+  }
+  return lines;
+}
+
+const float* float_at(int64_t line) { return reinterpret_cast<const float*>(at(line)); }
+
+TEST(Prefetch, DecodeFetchesEachLineOfTheNextBlockOnce) {
+  const StridedRows<float> keys{float_at(kKeyBase), kRowLines * 16}, values{float_at(kValueBase), kRowLines * 16};
+  for (const int count : {16, 32, 64}) {
+    EXPECT_EQ((fetched_of_block<4, 4>(keys, values, 8, 8, count, count)), lines_of_block(8, 8, count)) << count;
+    EXPECT_EQ((fetched_of_block<4, 8>(keys, values, 8, 8, count, count)), lines_of_block(8, 8, count)) << count;
+    EXPECT_EQ((fetched_of_block<4, 4>(keys, values, 4, 8, count, count)), lines_of_block(4, 8, count)) << count;
+    EXPECT_EQ((fetched_of_block<4, 8>(keys, values, 12, 8, count, count)), lines_of_block(12, 8, count)) << count;
+  }
+}
+
+TEST(Prefetch, DecodeFetchesAllLinesOfWhatIsRead) {
+  const BlockRows<StridedRows<float>> rows{{float_at(kKeyBase), kRowLines * 16}, kHeadLines * 16};
+  BlockAhead<float, StridedRows<float>, 4> ahead(DecodeProduct::scores, rows, rows, 16, true);
+  ahead.begin(0);
+  const auto count = [&](auto read) {
+    Recorder::lines.clear();
+    read();
+    return Recorder::lines.size();
+  };
+  EXPECT_EQ(count([&] { ahead.read<Recorder, 1, 16>(0, 0); }), 1U);
+  EXPECT_EQ(count([&] { ahead.read<Recorder, 1, 64>(0, 0); }), 1U);
+  EXPECT_EQ(count([&] { ahead.read<Recorder, 1, 96>(0, 0); }), 2U);  // 48 columns of 16 bits
+  EXPECT_EQ(count([&] { ahead.read<Recorder, 2, 128>(0, 0); }), 4U);
+}
+
+// A shorter block is fetched whole, and nothing behind it: some of its lines twice.
+TEST(Prefetch, DecodeFetchesAShorterBlock) {
+  const StridedRows<float> keys{float_at(kKeyBase), kRowLines * 16}, values{float_at(kValueBase), kRowLines * 16};
+  std::vector<int64_t> offsets(32);
+  for (int i = 0; i < 32; ++i) offsets[static_cast<std::size_t>(i)] = i * kRowLines * 16;
+  const ListedRows<float> listed_keys{float_at(kKeyBase), offsets.data()}, listed_values{float_at(kValueBase), offsets.data()};
+  for (int next = 1; next <= 32; ++next) {
+    for (const int64_t key_lines : {8, 4}) {
+      const auto expected = lines_of_block(key_lines, 8, next);
+      for (auto lines : {fetched_of_block<4, 4>(keys, values, key_lines, 8, 32, next),
+                         fetched_of_block<4, 8>(keys, values, key_lines, 8, 32, next),
+                         fetched_of_block<4, 8>(listed_keys, listed_values, key_lines, 8, 32, next)}) {
+        lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
+        EXPECT_EQ(lines, expected) << next << " rows of " << key_lines << " and 8 lines";
+      }
+    }
+  }
 }
 
 std::vector<int64_t> fetched_in_steps(StepPrefetch prefetch, int steps) {
