@@ -18,8 +18,8 @@ class StreamAhead {
   FULMEN_INLINE void next_head() {}
   template <class Isa, int kKeys, int kBytes>
   FULMEN_INLINE void read(int /*row*/, int64_t /*element*/) {
-    constexpr int kRead = kKeys * kBytes;
-    stream_.template lines < Isa, kRead<64 ? 1 : kRead / 64>();
+    constexpr int kWholeLines = kKeys * kBytes / 64, kLines = kWholeLines > 0 ? kWholeLines : 1;
+    stream_.template lines<Isa, kLines>();
   }
 
  private:

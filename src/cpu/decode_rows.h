@@ -7,13 +7,16 @@
 // have work even for one sequence; a split leaves its unnormalised output with the rows' maxima and sums, and whoever ends a
 // group's last split merges them, in order (decode_combine.h).
 //
-// Paged keys and values are read where they are, too: rows are then listed for a block at a time, or walked
-// through by a prefetch.
+// Paged keys and values are read where they are, too: rows are then listed for a block at a time, and the prefetches of
+// stream_prefetch.h walk the pages.
 //
 // Scores are [slots][keys] with every query row of every head in a slot of its own.
 #pragma once
 
+#include <type_traits>
+
 #include "algorithm/online_softmax.h"
+#include "cpu/decode_ahead.h"
 #include "cpu/forward_call.h"
 #include "cpu/pack.h"
 #include "cpu/row_scores.h"
@@ -98,11 +101,11 @@ class DecodeRows {
   }
   // As many rows, as far as they are the task's, StreamPrefetch::kAheadBytes behind [first, first + count).
   template <class Walk>
-  StreamPrefetch<Walk> rows_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
+  StreamAhead<Walk> rows_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
     const int64_t bytes = row_bytes(spec, dim);
     const int64_t from = first + round_up((StreamPrefetch<Walk>::kAheadBytes + bytes - 1) / bytes, kQuad);
     const int64_t rows = end_ - from < count ? end_ - from : count;
-    return {walk_from<Walk>(tensor, spec, rows > 0 ? from : first), bytes, rows};
+    return StreamAhead<Walk>({walk_from<Walk>(tensor, spec, rows > 0 ? from : first), bytes, rows});
   }
   // The block from `first` on, as far as it is the task's.
   template <class Walk>
@@ -129,6 +132,16 @@ class DecodeRows {
       const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
       auto next = block_ahead<Walk>(first + count, block);
       attend(first, count, next);
+    }
+  }
+  // Rows [first, first + count) of the task's first KV head, count > 0; those of pages are listed in offsets.
+  template <class Rows>
+  FULMEN_INLINE Rows rows_at(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count, int64_t* offsets) const {
+    if constexpr (std::is_same_v<Rows, ListedRows<T>>) {
+      list_rows(call_.pages, spec, first, count, offsets);
+      return {head_of(tensor, spec), offsets};
+    } else {
+      return {element<const T>(tensor, spec, task_.batch, first, task_.kv_head), spec.strides[1]};
     }
   }
   // Where the pages' rows of the task's first KV head are counted from.

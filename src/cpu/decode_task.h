@@ -57,10 +57,9 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
     Block<Rows> block = block_at<Rows>(begin_, listed[turn]);
     for (int64_t first = begin_; first < end_;) {
       const int count = block.count;
-      const bool last = first + count >= end_;
-      const Block<Rows> next = last ? block : block_at<Rows>(first + count, listed[turn ^= 1]);
+      // The last block has itself for the next one.
+      const Block<Rows> next = first + count < end_ ? block_at<Rows>(first + count, listed[turn ^= 1]) : block;
       if constexpr (kBlocks) {
-        // The last block fetches itself.
         const BlockRows<Rows> keys{next.keys, problem_.k.strides[2]}, values{next.values, problem_.v.strides[2]};
         const bool alike = problem_.head_dim == problem_.head_dim_v;
         score(block.keys, count, BlockAhead<T, Rows, kScoreKeys>(DecodeProduct::scores, keys, values, next.count, alike));
@@ -68,34 +67,21 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
         multiply_values(block.values, count,
                         BlockAhead<T, Rows, kValueKeys>(DecodeProduct::values, keys, values, next.count, alike));
       } else {
-        score(block.keys, count, stream_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first, count));
+        score(block.keys, count, this->template rows_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first, count));
         this->softmax({0, slots_}, first, count);
-        multiply_values(block.values, count, stream_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v, first, count));
+        multiply_values(block.values, count,
+                        this->template rows_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v, first, count));
       }
       first += count;
       block = next;
     }
   }
-  template <class Walk>
-  StreamAhead<Walk> stream_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
-    return StreamAhead<Walk>(this->template rows_ahead<Walk>(tensor, spec, dim, first, count));
-  }
   // The block of keys from `first` on, of which there is one at least.
   template <class Rows, int kListed>
   Block<Rows> block_at(int64_t first, int64_t (&offsets)[2][kListed]) const {
     const int count = end_ - first < layout_.block_keys ? static_cast<int>(end_ - first) : layout_.block_keys;
-    return {rows_at<Rows>(tensors_.k, problem_.k, first, count, offsets[0]),
-            rows_at<Rows>(tensors_.v, problem_.v, first, count, offsets[1]), count};
-  }
-  // Those of pages are listed in offsets.
-  template <class Rows>
-  Rows rows_at(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count, int64_t* offsets) const {
-    if constexpr (std::is_same_v<Rows, ListedRows<T>>) {
-      list_rows(call_.pages, spec, first, count, offsets);
-      return {this->head_of(tensor, spec), offsets};
-    } else {
-      return {element<const T>(tensor, spec, task_.batch, first, task_.kv_head), spec.strides[1]};
-    }
+    return {this->template rows_at<Rows>(tensors_.k, problem_.k, first, count, offsets[0]),
+            this->template rows_at<Rows>(tensors_.v, problem_.v, first, count, offsets[1]), count};
   }
 
   // scores[slot][key] of a block, raw.
@@ -185,7 +171,7 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
     const int slots = slots_, head_slots = head_slots_;
     for (int key = 0; key < count; key += kValueKeys) {
       const int keys = count - key < kValueKeys ? count - key : kValueKeys;
-      Rows values = rows_from(rows, key);
+      Rows values = rows.from(key);
       ahead.begin(key / kValueKeys);
       float* out = output_;
       const float* p = scores_ + key / kGroup;
@@ -200,7 +186,7 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
         left -= kQuad;
         if (left == 0) {
           left = head_slots;
-          step_columns(values, head_stride);
+          values.step(head_stride);
           ahead.next_head();
         }
       }
@@ -214,14 +200,9 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
       unsigned alive = 0;
       for (int i = 0; i < kGroup && key + i < keys; ++i) alive |= !masked || attended(slot, p, i) ? 1U << i : 0U;
       if (alive == 0) continue;
-      value_quad<1, false>(rows_from(v, key), key, alive, p, out, layout_.value_stride, problem_.head_dim_v, ahead);
+      value_quad<1, false>(v.from(key), key, alive, p, out, layout_.value_stride, problem_.head_dim_v, ahead);
     }
   }
-
-  static FULMEN_INLINE StridedRows<T> rows_from(StridedRows<T> v, int key) { return {v[key], v.stride}; }
-  static FULMEN_INLINE ListedRows<T> rows_from(ListedRows<T> v, int key) { return {v.base, v.offsets + key}; }
-  static FULMEN_INLINE void step_columns(StridedRows<T>& v, int64_t columns) { v.first += columns; }
-  static FULMEN_INLINE void step_columns(ListedRows<T>& v, int64_t columns) { v.base += columns; }
 
   FULMEN_INLINE bool hides_key(int slot, const float* p) const {
     bool all = true;

@@ -60,7 +60,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
   __attribute__((noinline)) void attend_block(int64_t first, int count, Ahead& ahead) {
     const int lines = lines_a_step(count);
     with_rows(tensors_.k, problem_.k, first, count, [&](auto rows) {
-      for (int head = 0; head < task_.kv_heads; ++head, step_head(rows, problem_.k.strides[2])) {
+      for (int head = 0; head < task_.kv_heads; ++head, rows.step(problem_.k.strides[2])) {
         score(rows, count, head, lines, ahead);
         turn_scores(head * head_slots_, count);
       }
@@ -70,7 +70,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
     const auto all = call_.band.all(0, problem_.seqlen_q);
     const bool masked = problem_.keep_mask.present || first < all.begin || first + count > all.end;
     with_rows(tensors_.v, problem_.v, first, count, [&](auto rows) {
-      for (int head = 0; head < task_.kv_heads; ++head, step_head(rows, problem_.v.strides[2])) {
+      for (int head = 0; head < task_.kv_heads; ++head, rows.step(problem_.v.strides[2])) {
         multiply_values(rows, count, head, masked, lines, ahead);
       }
     });
@@ -79,13 +79,10 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
   // body(rows [first, first + count) of the task's first KV head).
   template <class Body>
   FULMEN_INLINE void with_rows(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count, Body body) {
-    if (!paged_) return body(StridedRows<T>{element<const T>(tensor, spec, task_.batch, first, task_.kv_head), spec.strides[1]});
+    if (!paged_) return body(this->template rows_at<StridedRows<T>>(tensor, spec, first, count, nullptr));
     int64_t offsets[kTileDecodeKeys];
-    list_rows(call_.pages, spec, first, count, offsets);
-    body(ListedRows<T>{this->head_of(tensor, spec), offsets});
+    body(this->template rows_at<ListedRows<T>>(tensor, spec, first, count, offsets));
   }
-  static FULMEN_INLINE void step_head(StridedRows<T>& rows, int64_t stride) { rows.first += stride; }
-  static FULMEN_INLINE void step_head(ListedRows<T>& rows, int64_t stride) { rows.base += stride; }
 
   // Cache lines that each of the products' steps fetches, so that all of a block's are.
   int lines_a_step(int count) const {

@@ -13,6 +13,8 @@ struct StridedRows {
   const T* first = nullptr;
   int64_t stride = 0;  // elements
   FULMEN_INLINE const T* operator[](int row) const { return first + row * stride; }
+  FULMEN_INLINE StridedRows from(int row) const { return {(*this)[row], stride}; }
+  FULMEN_INLINE void step(int64_t elements) { first += elements; }
 };
 
 template <class T>
@@ -20,6 +22,8 @@ struct ListedRows {
   const T* base = nullptr;
   const int64_t* offsets = nullptr;  // elements from the base, a row each
   FULMEN_INLINE const T* operator[](int row) const { return base + offsets[row]; }
+  FULMEN_INLINE ListedRows from(int row) const { return {base, offsets + row}; }
+  FULMEN_INLINE void step(int64_t elements) { base += elements; }
 };
 
 // The pages of one sequence's keys: key j is row first_row + j of them.

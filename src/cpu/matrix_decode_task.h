@@ -105,10 +105,7 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
 
   // Where rows [first, first + count) are, of the task's first KV head.
   ListedRows<T> list(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count, int64_t* offsets) {
-    if (call_.pages.pages != nullptr) {
-      list_rows(call_.pages, spec, first, count, offsets);
-      return {this->head_of(tensor, spec), offsets};
-    }
+    if (call_.pages.pages != nullptr) return this->template rows_at<ListedRows<T>>(tensor, spec, first, count, offsets);
     for (int i = 0; i < count; ++i) offsets[i] = i * spec.strides[1];
     return {element<const T>(tensor, spec, task_.batch, first, task_.kv_head), offsets};
   }

@@ -43,7 +43,6 @@ class PagedWalk {
 template <class Walk>
 class StreamPrefetch {
  public:
-  static constexpr bool kPaged = Walk::kPaged;
   static constexpr int64_t kAheadBytes = 10 * 1024;
 
   FULMEN_INLINE StreamPrefetch(const Walk& walk, int64_t row_bytes, int64_t rows)
@@ -74,7 +73,6 @@ class StreamPrefetch {
 template <class Walk>
 class BlockPrefetch {
  public:
-  static constexpr bool kPaged = Walk::kPaged;
   static constexpr int kStreams = 4;  // keys, values, keys, values
 
   // Bytes of keys' rows and of values', and rows of a half.
