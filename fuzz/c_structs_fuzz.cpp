@@ -198,7 +198,7 @@ bool give(Bytes& in, fulmen_tensors& t, bool backward, Memory& memory) {
   constexpr fulmen_tensor fulmen_tensors::* kBackwardOnly[] = {
       &fulmen_tensors::dout, &fulmen_tensors::dlse,  &fulmen_tensors::dq,    &fulmen_tensors::dk,
       &fulmen_tensors::dv,   &fulmen_tensors::dbias, &fulmen_tensors::dsinks};
-  for (const auto& [member, unused] : kTensorPairs) {
+  for (const auto& [name, member, unused] : kTensorPairs) {
     if (!backward && std::find(std::begin(kBackwardOnly), std::end(kBackwardOnly), member) != std::end(kBackwardOnly)) continue;
     fulmen_tensor& tensor = t.*member;
     const std::size_t count = elements(tensor);
@@ -257,8 +257,11 @@ extern "C" const char* __asan_default_options() { return "allocator_may_return_n
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   Bytes in(data, size);
   const bool backward = (in.next() & 1) != 0;
-  fulmen_tensors t = right_call(in, backward);
-  fulmen_options o;
+  // Sizes beyond the structs are bent, too: what lies behind is 0.
+  Roomy<fulmen_tensors> tensors{right_call(in, backward)};
+  Roomy<fulmen_options> options{};
+  fulmen_tensors& t = tensors.call;
+  fulmen_options& o = options.call;
   fulmen_options_init(&o);
   o.num_threads = 1;
   if (t.cu_seqlens_q.shape[3] != 0) o.max_seqlen_q = in.next();

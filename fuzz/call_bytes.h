@@ -28,16 +28,16 @@ class Bytes {
   std::size_t size_, at_ = 0;
 };
 
+// A struct of the C ABI with what a larger one would have behind it.
+template <class Struct>
+struct Roomy {
+  Struct call;
+  std::array<unsigned char, 8192> behind{};
+};
+
 // Row-major; a dim of size 1 is broadcast, but for the last.
 inline fulmen_tensor packed(int32_t dtype, std::array<int64_t, 4> shape) {
-  fulmen_tensor t{nullptr, dtype, {}, {}};
-  int64_t stride = 1;
-  for (std::size_t d = 4; d-- > 0;) {
-    t.shape[d] = shape[d];
-    t.strides[d] = shape[d] == 1 && d < 3 ? 0 : stride;
-    stride *= shape[d];
-  }
-  return t;
+  return fulmen_tensor_row_major(nullptr, dtype, shape[0], shape[1], shape[2], shape[3]);
 }
 
 inline std::size_t size_of(int32_t dtype) {

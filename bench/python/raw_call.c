@@ -3,14 +3,7 @@
 #include <time.h>
 
 static fulmen_tensor bshd(void* data, const int64_t shape[4], int32_t dtype) {
-  fulmen_tensor t = {data, dtype, {0}, {0}};
-  int64_t stride = 1;
-  for (int d = 3; d >= 0; --d) {
-    t.shape[d] = shape[d];
-    t.strides[d] = stride;
-    stride *= shape[d];
-  }
-  return t;
+  return fulmen_tensor_bshd(data, dtype, shape[0], shape[1], shape[2], shape[3]);
 }
 
 static fulmen_tensors tensors_of(void* q, void* k, void* v, void* out, const int64_t shape[4], int32_t dtype) {

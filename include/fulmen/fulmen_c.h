@@ -2,17 +2,21 @@
  * The semantics are those of attention.h; docs/contract.md has the
  * formulas.
  *
- * Functions return a fulmen_status (0 is success); on failure fulmen_last_error() of the same thread has the sentence. Structs
- * begin with their size so that they can grow: the struct's _init function sets it and the defaults, which are not all 0; a struct
- * that the library fills in needs its size alone, sizeof. A field that an older caller lacks has its default. Nothing throws,
- * prints or aborts; but where the system refuses OpenMP a thread (limits of memory or processes), its runtime ends the process: ask
- * for fewer by num_threads, or give a parallel_for. Strings are UTF-8. All functions may be called from any thread. */
+ * Functions return a fulmen_status (0 is success); on failure fulmen_last_error() of the same thread has the sentence. Nothing
+ * throws, prints or aborts; but where the system refuses OpenMP a thread (limits of memory or processes), its runtime ends the
+ * process: ask for fewer by num_threads, or give a parallel_for. Strings are UTF-8. All functions may be called from any thread.
+ *
+ * Structs begin with their size, so that they can grow at their end; docs/contract.md, "The C ABI", has the rules. A struct's _init
+ * function sets the size and the defaults, which are not all 0; a struct that the library fills needs its size alone, sizeof. What
+ * an older caller's struct lacks has its default. What a newer caller's struct has beyond this library's must be 0 there, else the
+ * call is refused; where the library fills the struct, it sets what it does not know to 0. */
 #ifndef FULMEN_FULMEN_C_H
 #define FULMEN_FULMEN_C_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "fulmen/export.h"
 
@@ -37,13 +41,63 @@ typedef enum fulmen_dtype { FULMEN_FP32 = 0, FULMEN_FP16 = 1, FULMEN_BF16 = 2, F
 typedef enum fulmen_causal { FULMEN_CAUSAL_NONE = 0, FULMEN_CAUSAL_BOTTOM_RIGHT = 1, FULMEN_CAUSAL_TOP_LEFT = 2 } fulmen_causal;
 
 /* A view: four logical dims, strides in elements, the last dim contiguous. q, k, v, out: [batch, seqlen, head, head_dim]. All zero:
- * absent. */
+ * absent. The functions below make the usual ones. `data` is not const, since one type serves inputs and outputs; inputs are never
+ * written. */
 typedef struct fulmen_tensor {
   void* data;
   int32_t dtype; /* fulmen_dtype */
   int64_t shape[4];
   int64_t strides[4];
+  uint64_t reserved[2]; /* 0: kept for what a later version may say of a tensor; another value is refused */
 } fulmen_tensor;
+
+/* Row-major [shape0, shape1, shape2, shape3]. A dim of size 1 has stride 0, which broadcasts. */
+static inline fulmen_tensor fulmen_tensor_row_major(const void* data, int32_t dtype, int64_t shape0, int64_t shape1, int64_t shape2,
+                                                    int64_t shape3) {
+  const int64_t shape[4] = {shape0, shape1, shape2, shape3};
+  int64_t stride = 1;
+  int d;
+  fulmen_tensor tensor;
+  memset(&tensor, 0, sizeof tensor);
+  memcpy(&tensor.data, &data, sizeof data); /* takes the const away without a cast that compilers warn of */
+  tensor.dtype = dtype;
+  for (d = 3; d >= 0; --d) {
+    tensor.shape[d] = shape[d];
+    tensor.strides[d] = shape[d] == 1 && d < 3 ? 0 : stride;
+    if (shape[d] > 1) stride = stride > INT64_MAX / shape[d] ? INT64_MAX : stride * shape[d]; /* too large: refused by its use */
+  }
+  return tensor;
+}
+/* [n]: sinks and alibi_slopes (n heads), cu_seqlens (batch + 1), seqlens_k and leftpad_k (batch). */
+static inline fulmen_tensor fulmen_tensor_1d(const void* data, int32_t dtype, int64_t n) {
+  return fulmen_tensor_row_major(data, dtype, 1, 1, 1, n);
+}
+/* Row-major [rows, columns]: block_table (batch, max_pages), rotary_cos and rotary_sin (positions, rotary_dim / 2). */
+static inline fulmen_tensor fulmen_tensor_2d(const void* data, int32_t dtype, int64_t rows, int64_t columns) {
+  return fulmen_tensor_row_major(data, dtype, 1, 1, rows, columns);
+}
+/* q, k, v, out in the memory order [batch, seqlen, head, head_dim], which is also [batch, seqlen, head * head_dim]. */
+static inline fulmen_tensor fulmen_tensor_bshd(const void* data, int32_t dtype, int64_t batch, int64_t seqlen, int64_t heads,
+                                               int64_t head_dim) {
+  return fulmen_tensor_row_major(data, dtype, batch, seqlen, heads, head_dim);
+}
+/* The same dims, in the memory order [batch, head, seqlen, head_dim]. */
+static inline fulmen_tensor fulmen_tensor_bhsd(const void* data, int32_t dtype, int64_t batch, int64_t seqlen, int64_t heads,
+                                               int64_t head_dim) {
+  fulmen_tensor tensor = fulmen_tensor_row_major(data, dtype, batch, heads, seqlen, head_dim);
+  const int64_t head_stride = tensor.strides[1];
+  tensor.shape[1] = seqlen;
+  tensor.shape[2] = heads;
+  tensor.strides[1] = tensor.strides[2];
+  tensor.strides[2] = head_stride;
+  return tensor;
+}
+/* Row-major bias, keep_mask or dbias [batch, head, seqlen_q, seqlen_k], where a dim given as 1 is broadcast, and lse or dlse, which
+ * have seqlen_k 1. */
+static inline fulmen_tensor fulmen_tensor_bhqk(const void* data, int32_t dtype, int64_t batch, int64_t heads, int64_t seqlen_q,
+                                               int64_t seqlen_k) {
+  return fulmen_tensor_row_major(data, dtype, batch, heads, seqlen_q, seqlen_k);
+}
 
 /* The tensors of a call; see AttentionTensors in attention.h for shapes and dtypes. */
 typedef struct fulmen_tensors {

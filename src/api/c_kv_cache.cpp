@@ -5,6 +5,22 @@
 namespace fulmen::c_api {
 namespace {
 
+struct NamedTensor {
+  const char* name;
+  fulmen_tensor fulmen_kv_cache::* tensor;
+};
+constexpr NamedTensor kTensors[] = {{"k_cache", &fulmen_kv_cache::k_cache},
+                                    {"v_cache", &fulmen_kv_cache::v_cache},
+                                    {"seqlens_k", &fulmen_kv_cache::seqlens_k},
+                                    {"block_table", &fulmen_kv_cache::block_table},
+                                    {"k_new", &fulmen_kv_cache::k_new},
+                                    {"v_new", &fulmen_kv_cache::v_new},
+                                    {"rotary_cos", &fulmen_kv_cache::rotary_cos},
+                                    {"rotary_sin", &fulmen_kv_cache::rotary_sin},
+                                    {"q", &fulmen_kv_cache::q},
+                                    {"q_out", &fulmen_kv_cache::q_out},
+                                    {"seqlens_k_out", &fulmen_kv_cache::seqlens_k_out}};
+
 // Calls body with the tensors and options.
 template <class Body>
 int translated(const fulmen_kv_cache* call, const Body& body) {
@@ -13,6 +29,9 @@ int translated(const fulmen_kv_cache* call, const Body& body) {
     fulmen_kv_cache c;
     fulmen_kv_cache_init(&c);
     if (Status status = read_struct("call", call, c); !status.ok()) return status;
+    for (const auto& [name, tensor] : kTensors) {
+      if (Status status = check_reserved(name, c.*tensor); !status.ok()) return status;
+    }
     const KvCacheTensors tensors{.k_cache = to_cpp(c.k_cache),
                                  .v_cache = to_cpp(c.v_cache),
                                  .seqlens_k = to_cpp(c.seqlens_k),

@@ -63,7 +63,7 @@ Status null_argument(const char* name) {
 }
 
 fulmen_tensor to_c(const Tensor& t) noexcept {
-  fulmen_tensor tensor{t.data, static_cast<int32_t>(t.dtype), {}, {}};
+  fulmen_tensor tensor{t.data, static_cast<int32_t>(t.dtype), {}, {}, {}};
   std::copy_n(t.shape.begin(), 4, tensor.shape);
   std::copy_n(t.strides.begin(), 4, tensor.strides);
   return tensor;
@@ -76,6 +76,16 @@ Tensor to_cpp(const fulmen_tensor& view) noexcept {
   return tensor;
 }
 
+Status check_reserved(const char* name, const fulmen_tensor& view) {
+  for (const uint64_t& word : view.reserved) {
+    if (word == 0) continue;
+    return {StatusCode::invalid_argument,
+            fmt::format("{}.reserved[{}] is {}: 0 is accepted; begin a fulmen_tensor with zeros or a fulmen_tensor_ function", name,
+                        &word - view.reserved, word)};
+  }
+  return {};
+}
+
 Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
   if (from == nullptr) return null_argument("tensors");
   fulmen_tensors completed;
@@ -86,7 +96,10 @@ Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
   }
   const fulmen_tensors& t = complete ? *from : completed;
   AttentionTensors tensors;
-  for (const TensorPair& pair : kTensorPairs) tensors.*pair.cpp = to_cpp(t.*pair.c);
+  for (const TensorPair& pair : kTensorPairs) {
+    if (Status status = check_reserved(pair.name, t.*pair.c); !status.ok()) return status;
+    tensors.*pair.cpp = to_cpp(t.*pair.c);
+  }
   tensors.dropout_seed = t.dropout_seed;
   tensors.dropout_offset = t.dropout_offset;
   return tensors;

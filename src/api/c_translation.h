@@ -49,27 +49,43 @@ void init_struct(Struct defaults, Struct* to, std::size_t struct_size) {
   to->struct_size = struct_size;
 }
 
-// A struct from a caller that may know fewer fields than this library; more is refused, since what they ask for would be ignored.
+// No struct is nearly as large: a larger size is a mistake, and what lies there may not be the caller's memory.
+constexpr std::size_t kMostStructBytes = 8192;
+
+// The size that a struct says it has. A struct's size is a multiple of its alignment: another one would cut a pointer in two.
+template <class Struct>
+Status check_struct_size(const char* name, std::size_t size) {
+  if (size >= sizeof(std::size_t) && size <= kMostStructBytes && size % alignof(Struct) == 0) return {};
+  return {StatusCode::invalid_argument,
+          fmt::format("{}.struct_size is {}: a multiple of {}, from {} to {}, is accepted; set it with sizeof (version {} has {})",
+                      name, size, alignof(Struct), sizeof(std::size_t), kMostStructBytes, version(), sizeof(Struct))};
+}
+
+// A struct from a caller that may know fewer fields than this library, or more: those must be 0, as what they ask for would be
+// ignored.
 template <class Struct>
 Status read_struct(const char* name, const Struct* from, Struct& to) {
-  // A struct's size is a multiple of its alignment; another one would cut a pointer in two.
-  if (from->struct_size < sizeof(std::size_t) || from->struct_size > sizeof(Struct) || from->struct_size % alignof(Struct) != 0) {
+  const std::size_t size = from->struct_size;
+  if (Status status = check_struct_size<Struct>(name, size); !status.ok()) return status;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(from);
+  for (std::size_t at = sizeof(Struct); at < size; ++at) {
+    if (bytes[at] == 0) continue;
     return {StatusCode::invalid_argument,
-            fmt::format("{}.struct_size is {}: up to {} bytes, a multiple of {}, are known to version {}; set it with sizeof", name,
-                        from->struct_size, sizeof(Struct), alignof(Struct), version())};
+            fmt::format("{}.struct_size is {} and byte {} of it is {}: version {} knows {} bytes, those behind must be 0", name,
+                        size, at, bytes[at], version(), sizeof(Struct))};
   }
-  std::memcpy(static_cast<void*>(&to), from, from->struct_size);
+  std::memcpy(static_cast<void*>(&to), from, std::min(size, sizeof(Struct)));
   to.struct_size = sizeof(Struct);
   return {};
 }
 
+// As much of the struct as the caller knows; what this library does not know is 0.
 template <class Struct>
 Status write_struct(const char* name, const Struct& from, Struct* to) {
   if (to == nullptr) return null_argument(name);
   const std::size_t size = to->struct_size;
-  if (size < sizeof(std::size_t) || size % alignof(Struct) != 0) {
-    return {StatusCode::invalid_argument, fmt::format("{}.struct_size is {}: set it with sizeof", name, size)};
-  }
+  if (Status status = check_struct_size<Struct>(name, size); !status.ok()) return status;
+  std::memset(static_cast<void*>(to), 0, size);
   std::memcpy(static_cast<void*>(to), &from, std::min(size, sizeof(Struct)));
   to->struct_size = size;
   return {};
@@ -92,6 +108,8 @@ bool done_quietly(const Body& body) noexcept {
 
 fulmen_tensor to_c(const Tensor& tensor) noexcept;
 Tensor to_cpp(const fulmen_tensor& view) noexcept;
+// Error where a field that has no meaning yet is not 0.
+Status check_reserved(const char* name, const fulmen_tensor& view);
 Result<AttentionTensors> to_cpp(const fulmen_tensors* from);
 Result<AttentionOptions> to_cpp(const fulmen_options* from);
 
@@ -106,29 +124,30 @@ Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_optio
 
 // A tensor of a call, by where it is in each struct.
 struct TensorPair {
+  const char* name;
   fulmen_tensor fulmen_tensors::* c;
   Tensor AttentionTensors::* cpp;
 };
-inline constexpr TensorPair kTensorPairs[] = {{&fulmen_tensors::q, &AttentionTensors::q},
-                                              {&fulmen_tensors::k, &AttentionTensors::k},
-                                              {&fulmen_tensors::v, &AttentionTensors::v},
-                                              {&fulmen_tensors::out, &AttentionTensors::out},
-                                              {&fulmen_tensors::bias, &AttentionTensors::bias},
-                                              {&fulmen_tensors::keep_mask, &AttentionTensors::keep_mask},
-                                              {&fulmen_tensors::alibi_slopes, &AttentionTensors::alibi_slopes},
-                                              {&fulmen_tensors::sinks, &AttentionTensors::sinks},
-                                              {&fulmen_tensors::lse, &AttentionTensors::lse},
-                                              {&fulmen_tensors::dout, &AttentionTensors::dout},
-                                              {&fulmen_tensors::dlse, &AttentionTensors::dlse},
-                                              {&fulmen_tensors::dq, &AttentionTensors::dq},
-                                              {&fulmen_tensors::dk, &AttentionTensors::dk},
-                                              {&fulmen_tensors::dv, &AttentionTensors::dv},
-                                              {&fulmen_tensors::dbias, &AttentionTensors::dbias},
-                                              {&fulmen_tensors::dsinks, &AttentionTensors::dsinks},
-                                              {&fulmen_tensors::cu_seqlens_q, &AttentionTensors::cu_seqlens_q},
-                                              {&fulmen_tensors::cu_seqlens_k, &AttentionTensors::cu_seqlens_k},
-                                              {&fulmen_tensors::seqlens_k, &AttentionTensors::seqlens_k},
-                                              {&fulmen_tensors::block_table, &AttentionTensors::block_table},
-                                              {&fulmen_tensors::leftpad_k, &AttentionTensors::leftpad_k}};
+inline constexpr TensorPair kTensorPairs[] = {{"q", &fulmen_tensors::q, &AttentionTensors::q},
+                                              {"k", &fulmen_tensors::k, &AttentionTensors::k},
+                                              {"v", &fulmen_tensors::v, &AttentionTensors::v},
+                                              {"out", &fulmen_tensors::out, &AttentionTensors::out},
+                                              {"bias", &fulmen_tensors::bias, &AttentionTensors::bias},
+                                              {"keep_mask", &fulmen_tensors::keep_mask, &AttentionTensors::keep_mask},
+                                              {"alibi_slopes", &fulmen_tensors::alibi_slopes, &AttentionTensors::alibi_slopes},
+                                              {"sinks", &fulmen_tensors::sinks, &AttentionTensors::sinks},
+                                              {"lse", &fulmen_tensors::lse, &AttentionTensors::lse},
+                                              {"dout", &fulmen_tensors::dout, &AttentionTensors::dout},
+                                              {"dlse", &fulmen_tensors::dlse, &AttentionTensors::dlse},
+                                              {"dq", &fulmen_tensors::dq, &AttentionTensors::dq},
+                                              {"dk", &fulmen_tensors::dk, &AttentionTensors::dk},
+                                              {"dv", &fulmen_tensors::dv, &AttentionTensors::dv},
+                                              {"dbias", &fulmen_tensors::dbias, &AttentionTensors::dbias},
+                                              {"dsinks", &fulmen_tensors::dsinks, &AttentionTensors::dsinks},
+                                              {"cu_seqlens_q", &fulmen_tensors::cu_seqlens_q, &AttentionTensors::cu_seqlens_q},
+                                              {"cu_seqlens_k", &fulmen_tensors::cu_seqlens_k, &AttentionTensors::cu_seqlens_k},
+                                              {"seqlens_k", &fulmen_tensors::seqlens_k, &AttentionTensors::seqlens_k},
+                                              {"block_table", &fulmen_tensors::block_table, &AttentionTensors::block_table},
+                                              {"leftpad_k", &fulmen_tensors::leftpad_k, &AttentionTensors::leftpad_k}};
 
 }  // namespace fulmen::c_api

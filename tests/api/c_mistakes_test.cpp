@@ -50,7 +50,7 @@ TEST(CMistakes, VerifyingWithTablesAndPointersThatAreWrong) {
   SmallCall call;
   fulmen_tensors t = views(call);
   std::vector<int32_t> used{SmallCall::kSeqlenK, SmallCall::kSeqlenK + 1};
-  t.seqlens_k = {used.data(), FULMEN_INT32, {1, 1, 1, SmallCall::kBatch}, {0, 0, 0, 1}};
+  t.seqlens_k = fulmen_tensor_1d(used.data(), FULMEN_INT32, SmallCall::kBatch);
   fulmen_verify_report report{};
   report.struct_size = sizeof report;
   EXPECT_EQ(fulmen_verify(&t, nullptr, &report), FULMEN_INVALID_ARGUMENT);

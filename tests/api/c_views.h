@@ -9,7 +9,7 @@
 namespace fulmen::testing {
 
 inline fulmen_tensor view(const Tensor& t) {
-  fulmen_tensor c{t.data, static_cast<int32_t>(t.dtype), {}, {}};
+  fulmen_tensor c{t.data, static_cast<int32_t>(t.dtype), {}, {}, {}};
   std::copy(t.shape.begin(), t.shape.end(), c.shape);
   std::copy(t.strides.begin(), t.strides.end(), c.strides);
   return c;

@@ -76,7 +76,7 @@ void wrong_ndim(const char* name, const View& array, const char* accepted) {
 
 fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
   const char* name = kPlaceNames[place];
-  fulmen_tensor t{a.data, a.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
+  fulmen_tensor t = fulmen_tensor_1d(a.data, a.dtype, 1);
   if (is_sequence(place) && (is_key(place) ? layout.packed_k : layout.packed_q)) {
     if (a.ndim != 3)
       wrong_ndim(

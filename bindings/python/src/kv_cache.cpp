@@ -24,7 +24,7 @@ const CacheTensor kCacheTensors[kCachePlaces] = {
 };
 
 fulmen_tensor in_four_dims(const View& a) {
-  fulmen_tensor t{a.data, a.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
+  fulmen_tensor t = fulmen_tensor_1d(a.data, a.dtype, 1);
   std::copy_n(a.shape, a.ndim, t.shape + 4 - a.ndim);
   std::copy_n(a.strides, a.ndim, t.strides + 4 - a.ndim);
   if (t.shape[3] == 1 || std::find(t.shape, t.shape + 4, 0) != t.shape + 4) t.strides[3] = 1;

@@ -8,8 +8,8 @@ int main(void) {
   fulmen_options options;
   fulmen_tensors_init(&t);
   fulmen_options_init(&options);
-  t.q = t.out = t.lse = t.dout = (fulmen_tensor){q, FULMEN_FP32, {1, 1, 1, 1}, {1, 1, 1, 1}};
-  t.k = t.v = t.dv = (fulmen_tensor){k, FULMEN_FP32, {1, 2, 1, 1}, {2, 1, 1, 1}};
+  t.q = t.out = t.lse = t.dout = fulmen_tensor_bshd(q, FULMEN_FP32, 1, 1, 1, 1);
+  t.k = t.v = t.dv = fulmen_tensor_bshd(k, FULMEN_FP32, 1, 2, 1, 1);
   t.v.data = v, t.out.data = out, t.lse.data = lse, t.dout.data = dout, t.dv.data = dv;
   if (fulmen_attention(&t, NULL, "cpu") != FULMEN_OK) return puts(fulmen_last_error()), 1;
   options.kernel = "cpu.reference.double.backward";

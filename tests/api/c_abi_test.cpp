@@ -1,0 +1,141 @@
+// Where each field of the C ABI's structs lies on 64-bit machines. A line here may be added, for a field at a struct's end, and a
+// size may grow; no line may change once version 1.0 is out.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+
+#include "fulmen/fulmen_c.h"
+
+namespace {
+
+static_assert(sizeof(void*) == 8);
+
+struct Field {
+  const char* name;
+  std::size_t is, was;
+};
+#define FULMEN_AT(type, field, offset) {#type "." #field, offsetof(type, field), offset}
+#define FULMEN_SIZE(type, size) {"sizeof " #type, sizeof(type), size}
+
+const Field kFields[] = {
+    FULMEN_AT(fulmen_tensor, data, 0),
+    FULMEN_AT(fulmen_tensor, dtype, 8),
+    FULMEN_AT(fulmen_tensor, shape, 16),
+    FULMEN_AT(fulmen_tensor, strides, 48),
+    FULMEN_AT(fulmen_tensor, reserved, 80),
+    FULMEN_SIZE(fulmen_tensor, 96),
+    FULMEN_AT(fulmen_tensors, struct_size, 0),
+    FULMEN_AT(fulmen_tensors, q, 8),
+    FULMEN_AT(fulmen_tensors, k, 104),
+    FULMEN_AT(fulmen_tensors, v, 200),
+    FULMEN_AT(fulmen_tensors, out, 296),
+    FULMEN_AT(fulmen_tensors, bias, 392),
+    FULMEN_AT(fulmen_tensors, keep_mask, 488),
+    FULMEN_AT(fulmen_tensors, alibi_slopes, 584),
+    FULMEN_AT(fulmen_tensors, sinks, 680),
+    FULMEN_AT(fulmen_tensors, lse, 776),
+    FULMEN_AT(fulmen_tensors, dout, 872),
+    FULMEN_AT(fulmen_tensors, dlse, 968),
+    FULMEN_AT(fulmen_tensors, dq, 1064),
+    FULMEN_AT(fulmen_tensors, dk, 1160),
+    FULMEN_AT(fulmen_tensors, dv, 1256),
+    FULMEN_AT(fulmen_tensors, dbias, 1352),
+    FULMEN_AT(fulmen_tensors, dsinks, 1448),
+    FULMEN_AT(fulmen_tensors, dropout_seed, 1544),
+    FULMEN_AT(fulmen_tensors, dropout_offset, 1552),
+    FULMEN_AT(fulmen_tensors, cu_seqlens_q, 1560),
+    FULMEN_AT(fulmen_tensors, cu_seqlens_k, 1656),
+    FULMEN_AT(fulmen_tensors, seqlens_k, 1752),
+    FULMEN_AT(fulmen_tensors, block_table, 1848),
+    FULMEN_AT(fulmen_tensors, leftpad_k, 1944),
+    FULMEN_SIZE(fulmen_tensors, 2040),
+    FULMEN_AT(fulmen_options, struct_size, 0),
+    FULMEN_AT(fulmen_options, softmax_scale, 8),
+    FULMEN_AT(fulmen_options, softcap, 12),
+    FULMEN_AT(fulmen_options, causal, 16),
+    FULMEN_AT(fulmen_options, window_left, 24),
+    FULMEN_AT(fulmen_options, window_right, 32),
+    FULMEN_AT(fulmen_options, kernel, 40),
+    FULMEN_AT(fulmen_options, num_threads, 48),
+    FULMEN_AT(fulmen_options, verify, 52),
+    FULMEN_AT(fulmen_options, parallel_for, 56),
+    FULMEN_AT(fulmen_options, parallel_for_context, 64),
+    FULMEN_AT(fulmen_options, dropout, 72),
+    FULMEN_AT(fulmen_options, deterministic, 76),
+    FULMEN_AT(fulmen_options, max_seqlen_q, 80),
+    FULMEN_AT(fulmen_options, max_seqlen_k, 88),
+    FULMEN_SIZE(fulmen_options, 96),
+    FULMEN_AT(fulmen_kernel_config, struct_size, 0),
+    FULMEN_AT(fulmen_kernel_config, kernel, 8),
+    FULMEN_AT(fulmen_kernel_config, block_m, 16),
+    FULMEN_AT(fulmen_kernel_config, block_n, 20),
+    FULMEN_AT(fulmen_kernel_config, num_splits, 24),
+    FULMEN_AT(fulmen_kernel_config, num_threads, 28),
+    FULMEN_SIZE(fulmen_kernel_config, 32),
+    FULMEN_AT(fulmen_device_info, struct_size, 0),
+    FULMEN_AT(fulmen_device_info, name, 8),
+    FULMEN_AT(fulmen_device_info, chip, 16),
+    FULMEN_AT(fulmen_device_info, features, 24),
+    FULMEN_AT(fulmen_device_info, usable, 32),
+    FULMEN_AT(fulmen_device_info, reason, 40),
+    FULMEN_AT(fulmen_device_info, host_memory, 48),
+    FULMEN_SIZE(fulmen_device_info, 56),
+    FULMEN_AT(fulmen_problem_info, struct_size, 0),
+    FULMEN_AT(fulmen_problem_info, hash, 8),
+    FULMEN_AT(fulmen_problem_info, flops, 16),
+    FULMEN_AT(fulmen_problem_info, bytes, 24),
+    FULMEN_AT(fulmen_problem_info, text, 32),
+    FULMEN_SIZE(fulmen_problem_info, 40),
+    FULMEN_AT(fulmen_verify_report, struct_size, 0),
+    FULMEN_AT(fulmen_verify_report, ok, 8),
+    FULMEN_AT(fulmen_verify_report, worst_error, 16),
+    FULMEN_AT(fulmen_verify_report, baseline_error, 24),
+    FULMEN_AT(fulmen_verify_report, bound, 32),
+    FULMEN_AT(fulmen_verify_report, lse_error, 40),
+    FULMEN_AT(fulmen_verify_report, tensor, 48),
+    FULMEN_SIZE(fulmen_verify_report, 56),
+    FULMEN_AT(fulmen_kv_cache, struct_size, 0),
+    FULMEN_AT(fulmen_kv_cache, k_cache, 8),
+    FULMEN_AT(fulmen_kv_cache, v_cache, 104),
+    FULMEN_AT(fulmen_kv_cache, seqlens_k, 200),
+    FULMEN_AT(fulmen_kv_cache, block_table, 296),
+    FULMEN_AT(fulmen_kv_cache, k_new, 392),
+    FULMEN_AT(fulmen_kv_cache, v_new, 488),
+    FULMEN_AT(fulmen_kv_cache, rotary_cos, 584),
+    FULMEN_AT(fulmen_kv_cache, rotary_sin, 680),
+    FULMEN_AT(fulmen_kv_cache, q, 776),
+    FULMEN_AT(fulmen_kv_cache, q_out, 872),
+    FULMEN_AT(fulmen_kv_cache, seqlens_k_out, 968),
+    FULMEN_AT(fulmen_kv_cache, rotary_interleaved, 1064),
+    FULMEN_AT(fulmen_kv_cache, queries_advance, 1065),
+    FULMEN_AT(fulmen_kv_cache, num_threads, 1068),
+    FULMEN_AT(fulmen_kv_cache, parallel_for, 1072),
+    FULMEN_AT(fulmen_kv_cache, parallel_for_context, 1080),
+    FULMEN_SIZE(fulmen_kv_cache, 1088),
+    FULMEN_AT(fulmen_backend, struct_size, 0),
+    FULMEN_AT(fulmen_backend, name, 8),
+    FULMEN_AT(fulmen_backend, kernel_name, 16),
+    FULMEN_AT(fulmen_backend, rank, 24),
+    FULMEN_AT(fulmen_backend, context, 32),
+    FULMEN_AT(fulmen_backend, supports, 40),
+    FULMEN_AT(fulmen_backend, run, 48),
+    FULMEN_AT(fulmen_backend, backward_kernel_name, 56),
+    FULMEN_AT(fulmen_backend, run_backward, 64),
+    FULMEN_AT(fulmen_backend, dropout, 72),
+    FULMEN_AT(fulmen_backend, atomics, 73),
+    FULMEN_AT(fulmen_backend, features, 80),
+    FULMEN_SIZE(fulmen_backend, 88),
+    FULMEN_AT(FlashAttnParams, batch_size, 0),
+    FULMEN_AT(FlashAttnParams, seq_len, 8),
+    FULMEN_AT(FlashAttnParams, num_heads, 16),
+    FULMEN_AT(FlashAttnParams, head_dim, 24),
+    FULMEN_AT(FlashAttnParams, is_causal, 32),
+    FULMEN_AT(FlashAttnParams, softmax_scale, 36),
+    FULMEN_SIZE(FlashAttnParams, 40),
+};
+
+TEST(CAbi, FieldsStayWhereTheyAre) {
+  for (const Field& field : kFields) EXPECT_EQ(field.is, field.was) << field.name;
+}
+
+}  // namespace
