@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <new>
+#include <string>
 
 #include "api/memory_range.h"
 #include "api/tensor_checks.h"
@@ -48,8 +49,10 @@ Status check_values(const P& p, const T& tensors) {
   const auto* table = static_cast<const int*>(tensors.block_table.data);
   for (int64_t b = 0; b < p.batch; ++b) {
     if (used[b] < 0 || used[b] + p.seqlen_new > p.rows) {
-      return invalid(fmt::format("seqlens_k[{}] is {}: with {} new rows 0 to {} are accepted, a sequence has {} rows in the cache",
-                                 b, used[b], p.seqlen_new, p.rows - p.seqlen_new, p.rows));
+      const std::string rows = p.paged() ? fmt::format("a row of block_table has {} pages of {}", p.rows / p.page_size, p.page_size)
+                                         : fmt::format("a sequence has {} rows in the cache", p.rows);
+      return invalid(fmt::format("seqlens_k[{}] is {}: with {} new rows 0 to {} are accepted, {}", b, used[b], p.seqlen_new,
+                                 p.rows - p.seqlen_new, rows));
     }
     const int64_t queries = p.queries_advance ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1);
     const int64_t turned = std::max(p.seqlen_new, queries);

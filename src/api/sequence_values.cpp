@@ -1,6 +1,8 @@
 // The values of the tensors that say where sequences lie, where they can be read: nothing may be run on ones that point elsewhere.
 #include <fmt/format.h>
 
+#include <string>
+
 #include "api/memory_range.h"
 #include "api/tensor_checks.h"
 #include "fulmen/reference.h"
@@ -34,8 +36,9 @@ Status check_used_keys(const Problem& p, const algorithm::SequenceTable& table) 
   for (int64_t b = 0; b < p.batch && table.cu_seqlens_k == nullptr; ++b) {
     const int64_t end = table.seqlens_k != nullptr ? table.seqlens_k[b] : table.stored_k;
     if (end < 0 || end > table.stored_k) {
-      return invalid(
-          fmt::format("seqlens_k[{}] is {}: 0 to {}, the rows that a sequence has in k, are accepted", b, end, table.stored_k));
+      const std::string rows = p.paged() ? fmt::format("a row of block_table has {} pages of {}", p.max_pages, p.page_size)
+                                         : fmt::format("a sequence has {} rows in k", table.stored_k);
+      return invalid(fmt::format("seqlens_k[{}] is {}: 0 to {} is accepted, {}", b, end, table.stored_k, rows));
     }
     const int64_t begin = table.leftpad_k != nullptr ? table.leftpad_k[b] : 0;
     if (begin < 0 || begin > end) {

@@ -31,7 +31,7 @@ def test_examples(block):
 
 def test_stubs_name_what_the_module_has():
     stub = Path(fulmen.__file__).with_name("_core.pyi").read_text()
-    named = {one.name for one in ast.parse(stub).body if isinstance(one, ast.FunctionDef)}
+    named = {one.name for one in ast.parse(stub).body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
     assert named == {name for name in dir(_core) if not name.startswith("_")}
     assert Path(fulmen.__file__).with_name("py.typed").exists()
 

@@ -4,7 +4,7 @@
 DLPack. `fulmen.torch` has what only PyTorch needs. docs/contract.md of the sources has the exact semantics.
 """
 
-from fulmen._core import __version__
+from fulmen._core import ArgumentError, __version__
 from fulmen._functions import (
     Device,
     Gradients,
@@ -24,6 +24,7 @@ from fulmen._functions import (
 )
 
 __all__ = [
+    "ArgumentError",
     "Device",
     "Gradients",
     "Plan",

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 
+from fulmen._core import ArgumentError
+
 # A NumPy array, a torch tensor, or another array with __dlpack__; results are of q's kind.
 Array: TypeAlias = Any
 Causal: TypeAlias = "bool | Literal['none', 'bottom_right', 'top_left']"
@@ -111,7 +113,7 @@ def rename(error: Exception, names: Mapping[str, str]) -> None:
 
 def is_bhsd(layout: str) -> bool:
     if layout not in ("bshd", "bhsd"):
-        raise ValueError(
+        raise ArgumentError(
             f'layout is {layout!r}: "bshd" ([batch, seqlen, heads, head_dim]) or "bhsd" (dims 1 and 2 exchanged) is accepted'
         )
     return layout == "bhsd"
@@ -120,7 +122,9 @@ def is_bhsd(layout: str) -> bool:
 def wanted_gradients(gradients: Sequence[str]) -> int:
     """The bits that fulmen._core takes."""
     if isinstance(gradients, str) or not gradients or any(name not in GRADIENTS for name in gradients):
-        raise ValueError(f"gradients is {gradients!r}: a sequence of one or more of {', '.join(map(repr, GRADIENTS))} is accepted")
+        raise ArgumentError(
+            f"gradients is {gradients!r}: a sequence of one or more of {', '.join(map(repr, GRADIENTS))} is accepted"
+        )
     return sum(1 << GRADIENTS.index(name) for name in set(gradients))
 
 

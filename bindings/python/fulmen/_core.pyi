@@ -4,6 +4,8 @@ from typing import Any
 
 __version__: str
 
+class ArgumentError(ValueError, RuntimeError): ...
+
 Tensors = tuple[Any, ...]
 Options = tuple[Any, ...]
 

@@ -168,7 +168,8 @@ def attention(
       -inf. On a GPU the work is in torch's current stream.
 
     Raises:
-      TypeError, ValueError: an argument is wrong; the message names it, its value and what is accepted.
+      TypeError, ArgumentError (a ValueError and a RuntimeError): an argument is wrong; the message names it, its value and what is
+        accepted.
       NotImplementedError: the forced kernel, or every kernel, refuses the problem; with the reason.
       RuntimeError: the device can't be used. MemoryError. VerificationError. Nothing is written on an error but the last.
     """

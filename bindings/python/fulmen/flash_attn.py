@@ -15,6 +15,7 @@ import torch
 
 import fulmen.torch  # noqa: F401  registers torch.ops.fulmen
 from fulmen._arguments import rename
+from fulmen._core import ArgumentError
 from fulmen._functions import append_kv, attention, dropout_mask
 
 __all__ = [
@@ -282,17 +283,17 @@ def flash_attn_with_kvcache(
     """
     if cache_batch_idx is not None:
         if block_table is not None:
-            raise ValueError("cache_batch_idx is given beside a block_table: one of them is accepted")
+            raise ArgumentError("cache_batch_idx is given beside a block_table: one of them is accepted")
         if cache_batch_idx.dim() != 1 or cache_batch_idx.dtype != torch.int32:
             given = f"has shape {list(cache_batch_idx.shape)} and dtype {cache_batch_idx.dtype}"
-            raise ValueError(f"cache_batch_idx {given}: [batch], int32, is accepted")
+            raise ArgumentError(f"cache_batch_idx {given}: [batch], int32, is accepted")
         block_table = cache_batch_idx.unsqueeze(1)  # pages of one sequence each
     if (k is None) != (v is None):
-        raise ValueError(f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are accepted")
+        raise ArgumentError(f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are accepted")
     if k is not None and cache_seqlens is None:
-        raise ValueError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
+        raise ArgumentError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
     if rotary_cos is not None and k is None:
-        raise ValueError("rotary_cos is given and k is None: rotary embeddings are accepted with new keys")
+        raise ArgumentError("rotary_cos is given and k is None: rotary embeddings are accepted with new keys")
     if isinstance(cache_seqlens, (int, np.integer)):
         cache_seqlens = torch.full((q.shape[0],), int(cache_seqlens), dtype=torch.int32, device=q.device)
     left, right = _sides(window_size)
@@ -358,13 +359,13 @@ def _sides(window_size: tuple[int, int]) -> tuple[int, int]:
     try:
         left, right = window_size
     except (TypeError, ValueError):
-        raise ValueError(f"window_size is {window_size!r}: (left, right) is accepted, where -1 is unlimited") from None
+        raise ArgumentError(f"window_size is {window_size!r}: (left, right) is accepted, where -1 is unlimited") from None
     return left, right
 
 
 def _check_packed(name: str, tensor: torch.Tensor, dims: int, accepted: str, slices: int) -> None:
     if tensor.dim() != dims or tensor.shape[-3] != slices:
-        raise ValueError(f"{name} has shape {list(tensor.shape)}: {accepted} is accepted")
+        raise ArgumentError(f"{name} has shape {list(tensor.shape)}: {accepted} is accepted")
 
 
 def _positions(cu_seqlens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

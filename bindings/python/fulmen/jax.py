@@ -19,6 +19,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from fulmen import _core
 from fulmen._arguments import LENGTHS, LONGEST, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, with_lengths
+from fulmen._core import ArgumentError
 
 for _name, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
@@ -93,7 +94,7 @@ def _check_arrays(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
         if isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer):
             platforms = {device.platform for device in tensor.devices()}
             if platforms != {"cpu"}:
-                raise ValueError(f"{name} is on {', '.join(sorted(platforms))}: JAX arrays on cpu are accepted")
+                raise ArgumentError(f"{name} is on {', '.join(sorted(platforms))}: JAX arrays on cpu are accepted")
 
 
 def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> None:
@@ -203,7 +204,7 @@ def _attention(options: _Options, tensors: tuple[Any, ...], random: Any) -> tupl
 def _attention_forward(options: _Options, tensors: Any, random: Any) -> tuple[Any, Any]:
     wanted = sum(1 << bit for bit, at in enumerate(_DIFFERENTIABLE) if tensors[at] is not None and tensors[at].perturbed)
     if tensors[_ALIBI_SLOPES] is not None and tensors[_ALIBI_SLOPES].perturbed:
-        raise ValueError("alibi_slopes is differentiated: it has no gradient here, pass jax.lax.stop_gradient(alibi_slopes)")
+        raise ArgumentError("alibi_slopes is differentiated: it has no gradient here, pass jax.lax.stop_gradient(alibi_slopes)")
     tensors = tuple(None if t is None else t.value for t in tensors)
     random = None if random is None else random.value
     out, lse = _computed(options, tensors, random, True)
@@ -230,7 +231,7 @@ _compiled = jax.jit(_attention, static_argnums=0)
 
 def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
     if tensors[_OUT] is not None:
-        raise ValueError("out is given: JAX arrays are never written, pass out=None")
+        raise ArgumentError("out is given: JAX arrays are never written, pass out=None")
     random, scalars = _random(_plain(scalars))
     options = _Options(scalars, device, bhsd, want_lse)
     _checked(tensors, options)

@@ -19,6 +19,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, prepare_padding_mask, sdpa_mask
 
+from fulmen._core import ArgumentError
 from fulmen._functions import attention
 from fulmen.torch._ops import last_dim_contiguous
 
@@ -170,7 +171,7 @@ def attention_forward(
         if kwargs.get(name) is not None:
             raise NotImplementedError(f'{name} is given: attn_implementation="fulmen" has no such attention, "sdpa" or "eager" may')
     if kwargs.get("output_attentions"):
-        raise ValueError('output_attentions is True: attn_implementation="fulmen" has no attention weights, "eager" has')
+        raise ArgumentError('output_attentions is True: attn_implementation="fulmen" has no attention weights, "eager" has')
 
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
     options: dict[str, Any] = {}

@@ -110,8 +110,7 @@ KnownType known_type(nb::handle type) {
 }
 
 void check_ndim(const char* name, int64_t ndim) {
-  if (ndim > 4)
-    throw nb::value_error((std::string(name) + " has " + std::to_string(ndim) + " dims: 4 at most are accepted").c_str());
+  if (ndim > 4) throw ArgumentError(std::string(name) + " has " + std::to_string(ndim) + " dims: 4 at most are accepted");
 }
 
 fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
@@ -173,10 +172,9 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
   array.ndim = view->nd;
   for (int d = 0; d < view->nd; ++d) {
     if (view->strides[d] % view->itemsize != 0) {
-      throw nb::value_error((std::string(name) + " has a stride of " + std::to_string(view->strides[d]) + " bytes in dim " +
-                             std::to_string(d) + ": a multiple of its element's " + std::to_string(view->itemsize) +
-                             " bytes is needed")
-                                .c_str());
+      throw ArgumentError(std::string(name) + " has a stride of " + std::to_string(view->strides[d]) + " bytes in dim " +
+                          std::to_string(d) + ": a multiple of its element's " + std::to_string(view->itemsize) +
+                          " bytes is needed");
     }
     array.shape[d] = view->shape[d];
     array.strides[d] = view->strides[d] / view->itemsize;
@@ -187,16 +185,16 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
 void refuse_torch(nb::handle object, const char* name) {
   const auto is = [&](const char* what) { return nb::getattr(object, what, nb::none()).ptr() == Py_True; };
   if (is("is_nested")) {
-    throw nb::value_error(
-        (std::string(name) + " is a nested tensor: sequences of different lengths are accepted packed, with cu_seqlens").c_str());
+    throw ArgumentError(std::string(name) +
+                        " is a nested tensor: sequences of different lengths are accepted packed, with cu_seqlens");
   }
   if (is("is_quantized")) refuse_dtype(name, text_of(object.attr("dtype")));
   const std::string layout = text_of(object.attr("layout")), device = text_of(object.attr("device").attr("type"));
   if (layout != "torch.strided") {
-    throw nb::value_error((std::string(name) + " has layout " + layout + ": strided is accepted").c_str());
+    throw ArgumentError(std::string(name) + " has layout " + layout + ": strided is accepted");
   }
   if (device != "cpu" && device != "cuda") {
-    throw nb::value_error((std::string(name) + " is on device " + device + ": cpu and cuda are accepted").c_str());
+    throw ArgumentError(std::string(name) + " is on device " + device + ": cpu and cuda are accepted");
   }
 }
 
@@ -357,9 +355,8 @@ std::string device_of(const Array& array, const char* name) {
     case kDlRocm:
       return "hip:" + std::to_string(array.device.id);
     default:
-      throw nb::value_error((std::string(name) + " is on DLPack device type " + std::to_string(array.device.type) +
-                             ": the CPU (1), CUDA (2) and ROCm (10) are accepted")
-                                .c_str());
+      throw ArgumentError(std::string(name) + " is on DLPack device type " + std::to_string(array.device.type) +
+                          ": the CPU (1), CUDA (2) and ROCm (10) are accepted");
   }
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "argument_error.h"
 #include "dlpack.h"
 #include "fulmen/fulmen_c.h"
 
@@ -46,7 +47,7 @@ struct Array : View {
 };
 
 // Reads the array called name in messages. Up to 4 dims. Throws TypeError for what is no array or has a dtype that no argument
-// takes, ValueError for what has a layout that can't be described.
+// takes, ArgumentError for what has a layout that can't be described.
 Array read_array(nb::handle object, const char* name);
 
 bool on_host(const Array& array);

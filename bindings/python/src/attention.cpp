@@ -78,9 +78,8 @@ bool is_bhsd(nb::handle layout) {
   }
   const nb::object given = nb::steal(PyObject_Repr(layout.ptr()));
   if (!given.is_valid()) throw nb::python_error();
-  throw nb::value_error(("layout is " + text_of(given) +
-                         ": \"bshd\" ([batch, seqlen, heads, head_dim]) or \"bhsd\" (dims 1 and 2 exchanged) is accepted")
-                            .c_str());
+  throw ArgumentError("layout is " + text_of(given) +
+                      ": \"bshd\" ([batch, seqlen, heads, head_dim]) or \"bhsd\" (dims 1 and 2 exchanged) is accepted");
 }
 
 // What Python knows to do with q: other frameworks, torch before fulmen.torch was imported.

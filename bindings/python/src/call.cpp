@@ -71,7 +71,7 @@ std::string place_text(const Array& array, const char* name) {
 }  // namespace
 
 void wrong_ndim(const char* name, const View& array, const char* accepted) {
-  throw nb::value_error((std::string(name) + " has shape " + shape_text(array) + ": " + accepted + " is accepted").c_str());
+  throw ArgumentError(std::string(name) + " has shape " + shape_text(array) + ": " + accepted + " is accepted");
 }
 
 fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
@@ -124,7 +124,7 @@ Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options
   const auto present = [&](Place place) { return given.tensors[place].is_valid(); };
   layout = {given.bhsd, present(kCuSeqlensQ), present(kCuSeqlensK) && !present(kBlockTable)};
   if (given.bhsd && (layout.packed_q || layout.packed_k)) {
-    throw nb::value_error("layout is \"bhsd\": \"bshd\" is accepted with cu_seqlens_q or cu_seqlens_k");
+    throw ArgumentError("layout is \"bhsd\": \"bshd\" is accepted with cu_seqlens_q or cu_seqlens_k");
   }
   const bool backward = present(kDout);
   for (int at = 0; at < kPlaces; ++at) {
@@ -135,11 +135,10 @@ Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options
     }
     set(place, given.tensors[at]);
     if (writes && arrays[at].read_only && is_written(place, backward)) {
-      throw nb::value_error((std::string(kPlaceNames[at]) + " is read-only: it is written").c_str());
+      throw ArgumentError(std::string(kPlaceNames[at]) + " is read-only: it is written");
     }
   }
-  if (given.same_heads && tensors.q.shape[2] != tensors.k.shape[2])
-    throw nb::value_error("q and k have different numbers of heads");
+  if (given.same_heads && tensors.q.shape[2] != tensors.k.shape[2]) throw ArgumentError("q and k have different numbers of heads");
   if (!given.device.is_valid()) device = device_of(arrays[kQ], "q");
 }
 
@@ -151,7 +150,7 @@ void Call::set(Place place, nb::handle object) {
   if (here.type != there.type || here.id != there.id) {
     const std::string ours = place_text(arrays[place], name), that_of_q = place_text(arrays[kQ], "q");
     if (ours != that_of_q)
-      throw nb::value_error((std::string(name) + " is on " + ours + ", q on " + that_of_q + ": one device is needed").c_str());
+      throw ArgumentError(std::string(name) + " is on " + ours + ", q on " + that_of_q + ": one device is needed");
   }
   tensors.*kMembers[place] = placed(place, arrays[place], layout);
 }
@@ -188,7 +187,7 @@ void check(int status) {
 void raise(int status, const char* message) {
   switch (status) {
     case FULMEN_INVALID_ARGUMENT:
-      throw nb::value_error(message);
+      throw ArgumentError(message);
     case FULMEN_UNSUPPORTED:
       PyErr_SetString(PyExc_NotImplementedError, message);
       break;

@@ -77,14 +77,14 @@ struct Arguments {
   bool have_lengths() const;
 };
 
-// Of an option what its type says, else TypeError, or ValueError outside of a range.
+// Of an option what its type says, else TypeError, or ArgumentError outside of a range.
 bool flag(const char* name, nb::handle value);
 double number(const char* name, nb::handle value);
 int64_t integer(const char* name, nb::handle value, int64_t low, int64_t high);
 const char* text(const char* name, nb::handle value);  // as long as value lives
 int32_t thread_count(nb::handle num_threads);
 
-// Throws ValueError: name has that shape, what is accepted.
+// Throws ArgumentError: name has that shape, what is accepted.
 [[noreturn]] void wrong_ndim(const char* name, const View& array, const char* accepted);
 
 // How a call's arrays lie.
@@ -94,11 +94,11 @@ struct Layout {
   bool packed_k = false;  // k and v are [total_k, head, head_dim]
 };
 
-// The view in the four dims that the C ABI wants for its place. Throws ValueError where it has others.
+// The view in the four dims that the C ABI wants for its place. Throws ArgumentError where it has others.
 fulmen_tensor placed(Place place, const View& view, const Layout& layout);
 
 struct Call {
-  // writes: into the outputs that are given. Throws TypeError and ValueError, which name the argument.
+  // writes: into the outputs that are given. Throws TypeError and ArgumentError, which name the argument.
   explicit Call(const Arguments& arguments, bool writes = true);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -126,7 +126,7 @@ struct Call {
 // Whether there is no sequence, or none with a query.
 bool is_without_queries(const fulmen_tensors& tensors);
 
-// Of its arguments all but the tensors. Throws TypeError and ValueError, which name the argument.
+// Of its arguments all but the tensors. Throws TypeError and ArgumentError, which name the argument.
 void read_options(const Arguments& arguments, Call& call);
 
 // Throws the Python exception of a status that is not FULMEN_OK, with the message of this thread's last call.

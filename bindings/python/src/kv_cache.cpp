@@ -57,7 +57,7 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
     }
     arrays[at] = read_array(object, name);
     if (arrays[at].ndim != ndim) wrong_ndim(name, arrays[at], accepted);
-    if (at <= kCacheV && arrays[at].read_only) throw nb::value_error((std::string(name) + " is read-only: it is written").c_str());
+    if (at <= kCacheV && arrays[at].read_only) throw ArgumentError(std::string(name) + " is read-only: it is written");
     call.*member = in_four_dims(arrays[at]);
   }
   place = device.is_none() ? device_of(arrays[kCacheK], "k_cache") : text("device", device);

@@ -6,6 +6,8 @@
 #include <exception>
 #include <new>
 
+#include "argument_error.h"
+
 namespace fulmen::python {
 
 namespace nb = nanobind;
@@ -17,6 +19,8 @@ PyObject* for_python(const Function& function) noexcept {
     return nb::object(function()).release().ptr();
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const ArgumentError& error) {
+    set_python_error(error);
   } catch (const nb::builtin_exception& error) {
     PyErr_SetString(error.type() == nb::exception_type::type_error ? PyExc_TypeError : PyExc_ValueError, error.what());
   } catch (const std::bad_alloc&) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "argument_error.h"
 #include "attention.h"
 #include "call.h"
 #include "kv_cache.h"
@@ -19,8 +20,8 @@ void need_host(const Call& call) {
   for (int at = 0; at < kPlaces; ++at) {
     if (call.has(static_cast<Place>(at)) && !on_host(call.arrays[at])) {
       const char* name = kPlaceNames[at];
-      throw nb::value_error(
-          (std::string(name) + " is on " + device_of(call.arrays[at], name) + ": arrays in host memory are needed here").c_str());
+      throw ArgumentError(std::string(name) + " is on " + device_of(call.arrays[at], name) +
+                          ": arrays in host memory are needed here");
     }
   }
 }
@@ -187,6 +188,7 @@ NB_MODULE(_core, m) {
   namespace nb = nanobind;
   using namespace nb::literals;
   namespace py = fulmen::python;
+  py::add_argument_error(m);
   m.def("forward", &py::forward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a);
   m.def("backward", &py::backward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "wanted"_a);
   m.def("reference", &py::reference, "tensors"_a, "options"_a, "bhsd"_a);

@@ -31,9 +31,8 @@ uint64_t any_64_bits(const char* name, nb::handle value) {
 void refuse_gradient(const char* name, nb::handle value) {
   if (PyFloat_Check(value.ptr()) != 0 || PyLong_Check(value.ptr()) != 0) return;
   if (nb::getattr(value, "requires_grad", nb::none()).ptr() != Py_True) return;
-  throw nb::value_error(
-      (std::string(name) + " requires grad: it has no gradient here, pass " + name + ".item()" + ", or scale q by what is learned")
-          .c_str());
+  throw ArgumentError(std::string(name) + " requires grad: it has no gradient here, pass " + name + ".item()" +
+                      ", or scale q by what is learned");
 }
 
 // True or False: Python's, or NumPy's, which comparing elements of arrays gives.
@@ -52,7 +51,7 @@ int32_t causal(nb::handle value) {
   if (name == "none") return FULMEN_CAUSAL_NONE;
   if (name == "bottom_right") return FULMEN_CAUSAL_BOTTOM_RIGHT;
   if (name == "top_left") return FULMEN_CAUSAL_TOP_LEFT;
-  throw nb::value_error(("causal is \"" + name + "\": " + kAccepted + " is accepted").c_str());
+  throw ArgumentError("causal is \"" + name + "\": " + kAccepted + " is accepted");
 }
 
 // What is there, and not None.
@@ -89,9 +88,8 @@ int64_t integer(const char* name, nb::handle value, int64_t low, int64_t high) {
     wrong_type(name, value, "an integer");
   }
   if (overflow != 0 || result < low || result > high) {
-    throw nb::value_error(
-        (std::string(name) + " is " + text_of(value) + ": " + std::to_string(low) + " to " + std::to_string(high) + " is accepted")
-            .c_str());
+    throw ArgumentError(std::string(name) + " is " + text_of(value) + ": " + std::to_string(low) + " to " + std::to_string(high) +
+                        " is accepted");
   }
   return result;
 }
@@ -154,7 +152,7 @@ void read_options(const Arguments& given, Call& call) {
   if (said(value[kScale]).is_valid()) {
     o.softmax_scale = static_cast<float>(number("softmax_scale", value[kScale]));
     // NaN says "the default" to the C ABI.
-    if (std::isnan(o.softmax_scale)) throw nb::value_error("softmax_scale is nan: a finite number, or None, is accepted");
+    if (std::isnan(o.softmax_scale)) throw ArgumentError("softmax_scale is nan: a finite number, or None, is accepted");
   }
   if (value[kSoftcap].is_valid()) o.softcap = static_cast<float>(number("softcap", value[kSoftcap]));
   if (value[kCausal].is_valid()) o.causal = causal(value[kCausal]);
@@ -164,8 +162,7 @@ void read_options(const Arguments& given, Call& call) {
   if (said(value[kSeed]).is_valid()) {
     call.tensors.dropout_seed = any_64_bits("dropout_seed", value[kSeed]);
   } else if (o.dropout != 0.0F) {
-    throw nb::value_error(
-        "dropout_seed is None and dropout is not 0: which elements are dropped must be said by a seed, an integer");
+    throw ArgumentError("dropout_seed is None and dropout is not 0: which elements are dropped must be said by a seed, an integer");
   }
   if (value[kOffset].is_valid()) call.tensors.dropout_offset = any_64_bits("dropout_offset", value[kOffset]);
   if (said(value[kDeterministic]).is_valid()) o.deterministic = flag("deterministic", value[kDeterministic]);

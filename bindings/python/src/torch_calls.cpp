@@ -102,7 +102,7 @@ Observers observers(const nb::handle* tensors, int count) {
 
 nb::object with_autograd(Arguments a, bool want_lse) {
   if (a.tensors[kOut].is_valid()) {
-    throw nb::value_error("out is given and an input requires grad: autograd keeps a result of its own, pass out=None");
+    throw ArgumentError("out is given and an input requires grad: autograd keeps a result of its own, pass out=None");
   }
   nb::object unwrapped[kPlaces];
   for (int at = 0; at < kPlaces; ++at) {
@@ -117,7 +117,7 @@ nb::object with_autograd(Arguments a, bool want_lse) {
     }
   }
   if (a.tensors[kAlibiSlopes].is_valid() && has(a.tensors[kAlibiSlopes], names().requires_grad)) {
-    throw nb::value_error("alibi_slopes requires grad: it has no gradient here, pass alibi_slopes.detach()");
+    throw ArgumentError("alibi_slopes requires grad: it has no gradient here, pass alibi_slopes.detach()");
   }
   const auto or_none = [](nb::handle value) { return value.is_valid() ? value : nb::handle(Py_None); };
   const nb::object rest = nb::make_tuple(a.tensor_tuple(), a.scalar_tuple(), or_none(a.device), a.bhsd, want_lse);
@@ -169,7 +169,8 @@ PyObject* autograd_forward(PyObject* /*module*/, PyObject* const* given, Py_ssiz
   });
 }
 
-// torch's scaled_dot_product_attention, by its arguments in their order; None, or ValueError, where it is not for the straight way.
+// torch's scaled_dot_product_attention, by its arguments in their order; None, or ArgumentError, where it is not for the straight
+// way.
 PyObject* torch_sdpa(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {
   return for_python([&]() -> nb::object {
     enum { kMask = 3, kProbability, kIsCausal, kSoftmaxScale, kEnableGqa, kCount };

@@ -10,6 +10,7 @@ import torch
 
 from fulmen import _core, _functions
 from fulmen._arguments import PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, _frameworks
+from fulmen._core import ArgumentError
 from fulmen.torch import _ops, _transforms
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
@@ -66,7 +67,7 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
         _check_for_dispatcher(tensors)
         for name, value in zip(SCALARS, scalars, strict=False):
             if getattr(value, "requires_grad", False):
-                raise ValueError(
+                raise ArgumentError(
                     f"{name} requires grad: it has no gradient here, pass {name}.item(), or scale q by what is learned"
                 )
     q, k, v, given_out, bias, keep_mask, alibi_slopes, sinks = tensors[:8]
@@ -99,7 +100,7 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
         out = out.transpose(1, 2)
     if given_out is not None:
         if given_out.shape != out.shape:
-            raise ValueError(f"out has shape {list(given_out.shape)}: {list(out.shape)} is needed")
+            raise ArgumentError(f"out has shape {list(given_out.shape)}: {list(out.shape)} is needed")
         out = given_out.copy_(out)
     return (out, lse) if want_lse else out
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fulmen._arguments import Causal
+from fulmen._core import ArgumentError
 from fulmen._functions import attention
 
 
@@ -19,7 +20,7 @@ class FlashAttention(torch.nn.Module):
     def __init__(self, softmax_scale: float | None = None, attention_dropout: float = 0.0) -> None:
         super().__init__()
         if not 0 <= attention_dropout < 1:
-            raise ValueError(f"attention_dropout is {attention_dropout}: 0 or more, and less than 1, is accepted")
+            raise ArgumentError(f"attention_dropout is {attention_dropout}: 0 or more, and less than 1, is accepted")
         self.softmax_scale = softmax_scale
         self.attention_dropout = attention_dropout
 

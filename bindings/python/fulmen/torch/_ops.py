@@ -14,6 +14,7 @@ import torch
 
 from fulmen import _core
 from fulmen._arguments import LENGTHS, LONGEST, with_lengths
+from fulmen._core import ArgumentError
 
 _OPTIONS = (
     "Tensor? rng, float? softmax_scale, float softcap, str causal, SymInt window_left, SymInt window_right, float dropout, "
@@ -51,7 +52,7 @@ def last_dim_contiguous(tensor: torch.Tensor) -> torch.Tensor:
 def refuse_packed_heads_first(lengths: tuple[Any, ...]) -> None:
     """lengths: in the order of _VARLEN, or none."""
     if lengths and (lengths[0] is not None or lengths[1] is not None):
-        raise ValueError('layout is "bhsd": "bshd" is accepted with cu_seqlens_q or cu_seqlens_k')
+        raise ArgumentError('layout is "bhsd": "bshd" is accepted with cu_seqlens_q or cu_seqlens_k')
 
 
 def _scalars(rng: torch.Tensor | None, options: tuple[Any, ...], longest: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -88,7 +89,7 @@ def _forward_fake(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     for name, tensor, packed in (("q", q, cu_seqlens_q is not None), ("k", k, packed_k), ("v", v, packed_k)):
         if tensor.dim() != (3 if packed else 4):
             accepted = "[total, heads, head_dim]" if packed else "[batch, seqlen, heads, head_dim]"
-            raise ValueError(f"{name} has {tensor.dim()} dims: {accepted} is accepted")
+            raise ArgumentError(f"{name} has {tensor.dim()} dims: {accepted} is accepted")
     *leading, rows, heads, _ = q.shape
     lse = q.new_empty((*leading, heads, rows) if need_lse else (0,), dtype=torch.float32)
     return q.new_empty((*leading, rows, heads, v.shape[-1])), lse
@@ -111,7 +112,7 @@ def _backward_fake(*args: Any) -> tuple[torch.Tensor, ...]:
 
 def refuse_gradient_by_slopes(needed: bool) -> None:
     if needed:
-        raise ValueError("alibi_slopes requires grad: it has no gradient here, pass alibi_slopes.detach()")
+        raise ArgumentError("alibi_slopes requires grad: it has no gradient here, pass alibi_slopes.detach()")
 
 
 def save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from fulmen import _core
 from fulmen._arguments import rename
+from fulmen._core import ArgumentError
 from fulmen.torch._frontend import FRAMEWORK
 from fulmen.torch._ops import last_dim_contiguous
 
@@ -78,9 +79,9 @@ def _checked(
 ) -> _Tensor:
     """scaled_dot_product_attention of any shapes, by what fulmen.attention takes."""
     if is_causal and attn_mask is not None:
-        raise ValueError("is_causal is True and attn_mask is given: one of the two is accepted")
+        raise ArgumentError("is_causal is True and attn_mask is given: one of the two is accepted")
     if not 0 <= dropout_p <= 1:
-        raise ValueError(f"dropout_p is {dropout_p}: 0 to 1 is accepted")
+        raise ArgumentError(f"dropout_p is {dropout_p}: 0 to 1 is accepted")
     if dropout_p == 1:
         return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa) * 0
     causal = "top_left" if is_causal else False
@@ -105,12 +106,12 @@ def _in_four_dims(
         if not isinstance(tensor, _Tensor):
             raise TypeError(f"{name} is of type {type(tensor).__name__}: a torch tensor is needed")
         if tensor.dim() < 2:
-            raise ValueError(f"{name} has {tensor.dim()} dims: 2 or more are accepted")
+            raise ArgumentError(f"{name} has {tensor.dim()} dims: 2 or more are accepted")
     # Said here, as the core sees heads and positions exchanged.
     if key.shape[-1] != query.shape[-1]:
-        raise ValueError(f"key has a head_dim of {key.shape[-1]}, query of {query.shape[-1]}: the same is accepted")
+        raise ArgumentError(f"key has a head_dim of {key.shape[-1]}, query of {query.shape[-1]}: the same is accepted")
     if value.shape[-2] != key.shape[-2]:
-        raise ValueError(f"value has {value.shape[-2]} rows, key {key.shape[-2]}: the same is accepted")
+        raise ArgumentError(f"value has {value.shape[-2]} rows, key {key.shape[-2]}: the same is accepted")
     tensors = [t.reshape((1,) * (4 - t.dim()) + t.shape) if t.dim() < 4 else t for t in (query, key, value)]
     heads = [t.shape[-3] for t in tensors]
     most = max(heads)
@@ -120,9 +121,9 @@ def _in_four_dims(
             common = math.lcm(*heads[1:])
             tensors[1:] = (t.repeat_interleave(common // t.shape[-3], -3) for t in tensors[1:])
         elif heads[0] > 0 and any(n == 0 or heads[0] % n != 0 for n in heads[1:]):
-            raise ValueError(f"key has {heads[1]} heads, value {heads[2]}: divisors of query's {heads[0]} are accepted")
+            raise ArgumentError(f"key has {heads[1]} heads, value {heads[2]}: divisors of query's {heads[0]} are accepted")
     elif any(n not in (1, most) for n in heads):
-        raise ValueError(
+        raise ArgumentError(
             f"key has {heads[1]} heads, value {heads[2]}, query {heads[0]}: the same is accepted, or a divisor with enable_gqa=True"
         )
     elif heads[0] != most or heads[1] != heads[2]:
@@ -134,7 +135,7 @@ def _in_four_dims(
         full = (*leading, tensors[0].shape[1], query.shape[-2], key.shape[-2])
         for at in range(-min(mask.dim(), len(full)), 0):
             if mask.shape[at] != 1 and mask.shape[at] != full[at]:
-                raise ValueError(f"attn_mask has shape {list(mask.shape)}: what broadcasts to {list(full)} is accepted")
+                raise ArgumentError(f"attn_mask has shape {list(mask.shape)}: what broadcasts to {list(full)} is accepted")
         if mask.dim() > 4 or (len(leading) > 1 and mask.dim() == 4 and mask.shape[0] > 1):
             mask = mask.expand(*leading, *mask.shape[-3:]).flatten(0, -4)
         mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)

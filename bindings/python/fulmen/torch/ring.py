@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fulmen._core import ArgumentError
 from fulmen._functions import attention, attention_backward
 
 __all__ = ["ring_attention", "ring_gather", "ring_shard"]
@@ -46,11 +47,11 @@ def ring_attention(
         raise RuntimeError("torch.distributed is not initialized: ring_attention is called by every process of a group")
     _size_of(group)
     if q.dim() != 4 or k.dim() != 4 or q.shape[1] != k.shape[1]:
-        raise ValueError(
+        raise ArgumentError(
             f"q has shape {list(q.shape)} and k {list(k.shape)}: [batch, seqlen, heads, head_dim] with the same seqlen is accepted"
         )
     if causal and q.shape[1] % 2 != 0:
-        raise ValueError(f"q has {q.shape[1]} rows in each process: an even number is accepted with causal, see ring_shard")
+        raise ArgumentError(f"q has {q.shape[1]} rows in each process: an even number is accepted with causal, see ring_shard")
     out, lse = _Ring.apply(q, k, v, causal, {"softmax_scale": softmax_scale, "softcap": softcap}, group)
     return (out, lse) if return_lse else out
 
@@ -59,7 +60,7 @@ def ring_shard(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | No
     """This process's part of a tensor that all have: of 2 * processes pieces along dim one from the front and one from the back."""
     size, rank = _size_of(group), dist.get_rank(group)
     if tensor.shape[dim] % (2 * size) != 0:
-        raise ValueError(f"dim {dim} has size {tensor.shape[dim]}: a multiple of {2 * size}, twice the processes, is accepted")
+        raise ArgumentError(f"dim {dim} has size {tensor.shape[dim]}: a multiple of {2 * size}, twice the processes, is accepted")
     pieces = tensor.chunk(2 * size, dim)
     return torch.cat([pieces[rank], pieces[2 * size - 1 - rank]], dim)
 
@@ -75,7 +76,7 @@ def ring_gather(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | N
 
 def _size_of(group: dist.ProcessGroup | None) -> int:
     if dist.get_rank(group) < 0:
-        raise ValueError("group does not include this process: the group's processes call this, and no others")
+        raise ArgumentError("group does not include this process: the group's processes call this, and no others")
     return dist.get_world_size(group)
 
 
