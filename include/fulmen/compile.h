@@ -45,8 +45,8 @@ struct CompileKernelsOptions {
   std::string out_folder;  // write prebuilt kernels there, for FULMEN_KERNEL_PATH; empty: only compile
 };
 
-// Whether kernels can be compiled for a chip ("gfx1100", "sm_90a") here. Errors: no such chip; no compiler for it, with what
-// installs one. Of chips that are newer than the library the compiler decides when it compiles.
+// Whether kernels can be compiled for a chip ("gfx1100", "sm_90a") here; asks the compiler, and compiles no kernel. Errors: no such
+// chip; no compiler for it, with what installs one; a compiler that does not know the chip.
 FULMEN_API Status check_arch(const std::string& arch);
 
 // Compiles kernels for a chip ("gfx1100", "sm_90a") without a GPU, by NVRTC or an installed clang, and says what came out. Errors:

@@ -34,7 +34,7 @@ Status unknown_arch(const std::string& arch) {
           fmt::format("arch is \"{}\": AMD chips from gfx803 and NVIDIA chips from sm_70 are accepted, such as {}", arch, known)};
 }
 
-// Of a chip without a row only the compiler knows whether it exists.
+// A chip without a row in our table that its compiler refuses does not exist as far as we know: the caller's mistake.
 Status refused_arch(const std::string& arch, const gpu::Chip& chip, const Status& status) {
   const bool refused = status.code() == StatusCode::internal || status.code() == StatusCode::unavailable;
   if (!chip.products.empty() || !refused) return status;
@@ -63,7 +63,11 @@ Result<Target> find_target(const std::string& arch) {
 
 Status check_arch(const std::string& arch) {
   const Result<Target> target = find_target(arch);
-  return target.ok() ? Status{} : target.status();
+  if (!target.ok()) return target.status();
+  // Only the compiler knows which chips it compiles for. A source without code asks it in a moment.
+  const auto& [storage, chip, compiler] = target.value();
+  const Result<gpu::CompiledCode> code = compiler->compile({"nothing", "// asks whether the compiler knows the chip\n", arch, 0});
+  return code.ok() ? Status{} : refused_arch(arch, chip, code.status());
 }
 
 Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options) {
