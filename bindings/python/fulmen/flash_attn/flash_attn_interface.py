@@ -1,8 +1,4 @@
-"""The functions of the package flash_attn (2.8), with its names, defaults and results: `from fulmen.flash_attn import …`.
-
-On top of what that package takes: tensors on the CPU, float32, and any head_dim from 1 to 256. Causal masks and windows are aligned
-with the last key, as there. A row that attends no key has an lse of -inf, where flash_attn's is +inf.
-"""
+"""The functions of flash_attn (2.8), with its names, defaults and results."""
 
 from __future__ import annotations
 
