@@ -44,6 +44,10 @@ Status check_used_keys(const Problem& p, const algorithm::SequenceTable& table) 
     if (begin < 0 || begin > end) {
       return invalid(fmt::format("leftpad_k[{}] is {}: 0 to {}, the end of the sequence's used rows, is accepted", b, begin, end));
     }
+    if (end - begin > p.seqlen_k && table.seqlens_k == nullptr) {
+      return invalid(fmt::format("max_seqlen_k is {}: sequence {} has {} keys, rows {} (leftpad_k) to {} of k", p.seqlen_k, b,
+                                 end - begin, begin, end - 1));
+    }
     if (end - begin > p.seqlen_k) {
       return invalid(fmt::format("seqlens_k[{}] is {}: sequence {} would have {} keys, max_seqlen_k is {}", b, end, b, end - begin,
                                  p.seqlen_k));

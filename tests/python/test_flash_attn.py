@@ -206,12 +206,21 @@ def test_refusals(rng):
     step = q.detach()[None, :1], *cache, kv.detach()[None, :1, 0], kv.detach()[None, :1, 1]
     with pytest.raises(ValueError, match=r"^cache_seqlens\[0\] is 99: with 1 new rows 0 to 44 are accepted"):
         flash_attn.flash_attn_with_kvcache(*step, cache_seqlens=np.int64(99))
-    with pytest.raises(TypeError, match=r"^cache_seqlens has dtype int64"):
-        flash_attn.flash_attn_with_kvcache(*step, cache_seqlens=torch.tensor([3]))
+    with pytest.raises(TypeError, match=r"^cache_seqlens has dtype float32: int32 is accepted"):
+        flash_attn.flash_attn_with_kvcache(*step, cache_seqlens=torch.tensor([3.0]))
     with pytest.raises(ValueError, match=r"^k\.shape is \[1, 1, 1, 16\]"):
         flash_attn.flash_attn_with_kvcache(*step[:3], step[3][:, :, :1], step[4][:, :, :1], cache_seqlens=3)
-    with pytest.raises(TypeError, match="cu_seqlens_q has dtype int64"):
-        flash_attn.flash_attn_varlen_kvpacked_func(q, kv, lengths()[0].long(), *lengths()[1:])
+    with pytest.raises(TypeError, match="cu_seqlens_q has dtype float32: int32 is accepted, and other"):
+        flash_attn.flash_attn_varlen_kvpacked_func(q, kv, lengths()[0].float(), *lengths()[1:])
+    with pytest.raises(ValueError, match=r"^max_seqlen_q is None: beside cu_seqlens_q"):
+        flash_attn.flash_attn_varlen_kvpacked_func(q, kv, *lengths()[:2], None, 20)
+    qkv = q[:, None, :].expand(-1, 3, -1, -1)
+    with pytest.raises(ValueError, match=r"^max_seqlen is None: beside cu_seqlens the length"):
+        flash_attn.flash_attn_varlen_qkvpacked_func(qkv, lengths()[0], None)
+    with pytest.raises(ValueError, match=r"^kv\[:, :, 0\]\.shape is \[1, 45, 2, 8\]"):
+        flash_attn.flash_attn_kvpacked_func(q[None], kv[None, ..., :8])
+    with pytest.raises(TypeError, match=r"^qkv\[:, :, 0\] has dtype float64"):
+        flash_attn.flash_attn_qkvpacked_func(qkv[None].double())
 
 
 def test_autocast(rng):

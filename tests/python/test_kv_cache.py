@@ -163,7 +163,7 @@ def test_leftpad_and_refusals(rng):
         ({"window_size": 3}, r"window_size is 3: \(left, right\) is accepted"),
         (
             {"cache_batch_idx": before.long()},
-            r"cache_batch_idx has shape \[2\] and dtype torch.int64: \[batch\], int32, is accepted",
+            r"cache_batch_idx\[0, 0\] is 3: 0 to 1 are accepted, k_cache and v_cache have 2 sequences",
         ),
         ({"cache_batch_idx": before, "block_table": before}, "cache_batch_idx is given beside a block_table"),
     ):
@@ -177,7 +177,7 @@ def test_append_kv_names_what_is_wrong():
         ({"num_threads": 1.5}, "num_threads is 1.5, of type float: an integer is accepted"),
         ({"device": 3}, "device is 3, of type int: a str, or None, is accepted"),
         ({"device": ["x"]}, r"device is \['x'\], of type list: a str, or None, is accepted"),
-        ({"rotary_interleaved": 1}, "rotary_interleaved is 1, of type int: True or False is accepted"),
+        ({"rotary_interleaved": 2}, "rotary_interleaved is 2, of type int: True or False is accepted"),
         ({"k_cache": None}, "k_cache is None: a NumPy array, a torch tensor or another array with __dlpack__ is needed"),
     ):
         with pytest.raises(TypeError, match=message):

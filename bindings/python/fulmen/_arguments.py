@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 
 from fulmen._core import ArgumentError
+from fulmen._numbers import FLOATS, INTEGERS, host_numbers
 
 # A NumPy array, a torch tensor, or another array with __dlpack__; results are of q's kind.
 Array: TypeAlias = Any
@@ -70,6 +71,7 @@ PLACE_OF_LENGTHS = 16
 # By place in the tuple of tensors (bindings/python/src/call.h); gradients have none here.
 TENSOR_NAMES = ("q", "k", "v", "out", *OPTIONAL_TENSORS, "lse", "dout", "dlse")
 TENSOR_NAMES = (*TENSOR_NAMES, *("",) * (PLACE_OF_LENGTHS - len(TENSOR_NAMES)), *LENGTHS)
+_NUMBERS = frozenset((*INTEGERS, *FLOATS))
 GRADIENTS = ("q", "k", "v", "bias", "sinks")
 
 
@@ -81,8 +83,14 @@ class Arguments(NamedTuple):
     lengths: tuple[Any, ...] = ()  # cu_seqlens_q …, max_seqlen_k aside; empty where none is given
 
     def completed(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-        """With the lengths in their places."""
-        return with_lengths(tensors, self.lengths)
+        """With the lengths in their places, and lists as tensors."""
+        full = with_lengths(tensors, self.lengths)
+        framework = framework_of(tensors[0])
+        numbers = host_numbers if framework is None else framework.numbers
+        return tuple(
+            numbers(name, tensor, tensors[0]) if tensor is not None and name in _NUMBERS else tensor
+            for name, tensor in zip((*TENSOR_NAMES, *("",) * len(full)), full, strict=False)
+        )
 
 
 def with_lengths(tensors: tuple[Any, ...], lengths: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -90,12 +98,50 @@ def with_lengths(tensors: tuple[Any, ...], lengths: tuple[Any, ...]) -> tuple[An
     return (*tensors, *(None,) * (PLACE_OF_LENGTHS - len(tensors)), *lengths) if lengths else tensors
 
 
+_MASK = "bias (added to the scores) or keep_mask (True attends)"
+_SCALE, _CAUSAL, _DROPOUT, _WINDOW = "softmax_scale", "causal", "dropout", "window_left and window_right"
+# What other libraries call the arguments.
+_OTHER_NAMES = {
+    **dict.fromkeys(("attn_mask", "attention_mask", "mask", "key_padding_mask"), _MASK),
+    **dict.fromkeys(("attn_bias", "attention_bias", "additive_mask", "position_bias"), "bias"),
+    **dict.fromkeys(("scale", "sm_scale", "scaling", "scale_factor", "softmax_temp"), _SCALE),
+    **dict.fromkeys(("is_causal", "use_causal_mask", "is_decoder"), _CAUSAL),
+    **dict.fromkeys(("dropout_p", "p", "attention_dropout", "attn_dropout", "dropout_rate"), _DROPOUT),
+    **dict.fromkeys(("seed", "dropout_rng", "rng"), "dropout_seed"),
+    **dict.fromkeys(("window_size", "local_window_size", "window", "sliding_window"), _WINDOW),
+    **dict.fromkeys(("logits_soft_cap", "soft_cap", "logit_cap", "attn_logits_soft_cap"), "softcap"),
+    **dict.fromkeys(("slopes", "alibi"), "alibi_slopes"),
+    **dict.fromkeys(("s_aux", "sink", "attention_sinks", "learnable_sink"), "sinks"),
+    **dict.fromkeys(("cu_seqlens", "cu_seq_lens_q", "query_seq_lengths"), "cu_seqlens_q and cu_seqlens_k"),
+    "cu_seq_lens_k": "cu_seqlens_k",
+    **dict.fromkeys(("cache_seqlens", "seq_lens", "kv_lens", "key_value_seq_lengths", "seqused_k"), "seqlens_k"),
+    **dict.fromkeys(("page_table", "block_tables"), "block_table"),
+    **dict.fromkeys(("cache_leftpad", "leftpad"), "leftpad_k"),
+    **dict.fromkeys(("max_seqlen", "max_length_q"), "max_seqlen_q and max_seqlen_k"),
+    "max_length_k": "max_seqlen_k",
+    **dict.fromkeys(("return_softmax_lse", "return_attn_probs", "return_residual"), "return_lse"),
+    **dict.fromkeys(("qkv_format", "tensor_layout"), "layout"),
+    **dict.fromkeys(("implementation", "backend", "op"), "kernel"),
+    "query": "q",
+    "key": "k",
+    "value": "v",
+}
+
+
+def unexpected(function: str, name: str) -> str:
+    """What is wrong with an argument of that name."""
+    said = f"{function}() got an unexpected keyword argument {name!r}"
+    if name == "enable_gqa":
+        return f"{said}: k and v may always have fewer heads than q"
+    if name in _OTHER_NAMES:
+        return f"{said}: here it is called {_OTHER_NAMES[name]}"
+    return f"{said}: {', '.join(Options.__annotations__)} are accepted"
+
+
 def read(function: str, given: Mapping[str, Any]) -> Arguments:
     for name in given:
         if name not in Options.__annotations__:
-            raise TypeError(
-                f"{function}() got an unexpected keyword argument {name!r}: {', '.join(Options.__annotations__)} are accepted"
-            )
+            raise TypeError(unexpected(function, name))
     optional = tuple(given.get(name) for name in OPTIONAL_TENSORS)
     scalars = tuple(given.get(name, default) for name, default in SCALARS.items())
     lengths = tuple(given.get(name) for name in LENGTHS)
@@ -137,6 +183,8 @@ class Framework(NamedTuple):
     to_host: Callable[[Array], Array]  # what the reference can read
     from_host: Callable[[np.ndarray, Array], Array]  # a NumPy array as one like the second
     append_kv: Callable[..., tuple[Array | None, ...]] | None = None  # None is fulmen._core's
+    # Of an argument of the class INTEGERS or FLOATS (_numbers.py), by its name, for calls of the third.
+    numbers: Callable[[str, Any, Array], Any] = host_numbers
     # A backward pass's scalars, where the caller said nothing as the framework is set.
     settled: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda scalars: scalars
 

@@ -8,7 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fulmen import _core
-from fulmen._arguments import Array, Causal, Layout, _frameworks, framework_of, is_bhsd, read, wanted_gradients, with_lengths
+from fulmen._arguments import (
+    LENGTHS,
+    Array,
+    Causal,
+    Layout,
+    _frameworks,
+    framework_of,
+    is_bhsd,
+    read,
+    wanted_gradients,
+    with_lengths,
+)
+from fulmen._numbers import host_numbers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -73,6 +85,12 @@ def by_framework(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str
     return (_core.forward if framework is None else framework.forward)(tensors, scalars, device, bhsd, want_lse)
 
 
+def as_numbers(name: str, value: Any, q: Array) -> Any:
+    """An argument of lengths, slopes or sinks as fulmen._core takes it beside q."""
+    framework = framework_of(q)
+    return (host_numbers if framework is None else framework.numbers)(name, value, q)
+
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -129,7 +147,8 @@ def attention(
     """softmax(softmax_scale * q k^T + bias, masked) v, in one fused operation.
 
     Shapes are those of layout "bshd"; with "bhsd" dims 1 and 2 of q, k, v and out are exchanged. Any strides will do whose last dim
-    is contiguous: a transposed view costs nothing. Torch tensors are differentiable by q, k, v, bias and sinks.
+    is contiguous: a transposed view costs nothing. Inputs that are NumPy arrays with negative strides (a[::-1]) are copied first.
+    Torch tensors are differentiable by q, k, v, bias and sinks.
 
     Args:
       q: [batch, seqlen_q, heads, head_dim], float32, float16 or bfloat16; head_dim 1 to 256.
@@ -146,6 +165,8 @@ def attention(
       leftpad_k: [batch], int32: and begin at row leftpad_k[n].
       block_table: [batch, max_pages], int32: k and v are paged, [num_pages, page_size, kv_heads, head_dim]; row r of sequence n is
         row r % page_size of page block_table[n, r // page_size].
+        Lengths and page tables may be lists, or of other integers, too: they are converted, on a GPU without waiting for it.
+        alibi_slopes and sinks may be lists.
       max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; None where the shapes say it.
       out: written and returned, where given; must not overlap an input. Not with autograd.
       return_lse: also return the natural log of the softmax's denominator, [batch, heads, seqlen_q], float32.
@@ -193,8 +214,14 @@ def attention(
     framework = _frameworks[kind] if kind in _frameworks else framework_of(q)
     lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table)
     longest = (max_seqlen_q, max_seqlen_k)
+    numbers = host_numbers if framework is None else framework.numbers
+    if isinstance(alibi_slopes, list | tuple) or isinstance(sinks, list | tuple):
+        few = (numbers("alibi_slopes", alibi_slopes, q), numbers("sinks", sinks, q))
+        tensors = (q, k, v, out, bias, keep_mask, *few)
     for one in lengths + longest:
         if one is not None:
+            named = zip(LENGTHS, lengths, strict=True)
+            lengths = tuple([None if length is None else numbers(name, length, q) for name, length in named])
             tensors, scalars = with_lengths(tensors, lengths), scalars + longest
             break
     forward = _core.forward if framework is None else framework.forward
@@ -266,7 +293,7 @@ def attention_backward_reference(
     a = read("attention_backward_reference", options)
     tensors, to_kind = _host_call(a.completed((q, k, v, None, *a.optional, None, dout, dlse)))
     results = list(_core.reference_backward(tensors, a.scalars, a.bhsd, wanted_gradients(gradients)))
-    shaped = (q, k, v, a.optional[0], a.optional[3])
+    shaped = (q, k, v, tensors[4], tensors[7])
     for at, (result, like) in enumerate(zip(results, shaped, strict=True)):
         if result is not None:
             bshd = result.swapaxes(1, 2) if a.bhsd and at < 3 else result
@@ -315,7 +342,7 @@ def plan(
     framework = framework_of(q)
     scalars = framework.settled(a.scalars) if backward and framework is not None else a.scalars
     text, kernel, workspace = _core.explain(
-        a.completed((q, k, v, None, *a.optional)), scalars, a.device, a.bhsd, return_lse, wanted if backward else 0
+        a.completed((q, k, v, None, *a.optional)), scalars, a.device, a.bhsd, bool(return_lse), wanted if backward else 0
     )
     return Plan(kernel, workspace, text)
 
@@ -366,9 +393,9 @@ def append_kv(
       k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a block_table [num_pages, page_size, kv_heads, head_dim]; written
         in place, without a gradient. JAX arrays are not written: new caches are returned, in the same memory where the
         caller's jax.jit donates the old ones.
-      seqlens_k: [batch], int32: the rows that are used. Row i of k becomes row seqlens_k + i.
+      seqlens_k: [batch], int32, or as in attention(): the rows that are used. Row i of k becomes row seqlens_k + i.
       k, v: [batch, seqlen_new, kv_heads, head_dim], the cache's dtype; both or neither.
-      block_table: [batch, max_pages], int32. The pages that are written must be no other sequence's.
+      block_table: [batch, max_pages], the same. The pages that are written must be no other sequence's.
       rotary_cos, rotary_sin: [positions, rotary_dim / 2], float32 or the cache's dtype; both or neither.
       q: [batch, seqlen_q, heads, head_dim], beside rotary_cos; not written.
       rotary_interleaved: pairs are elements 2 i and 2 i + 1; else i and i + rotary_dim / 2.
@@ -379,10 +406,15 @@ def append_kv(
       (q rotated, or None; the lengths afterwards, as attention() takes them as seqlens_k); for JAX arrays behind these the new
       k_cache and v_cache. Errors are those of attention().
     """
-    tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
     kind = type(k_cache)
     # As in attention(): torch 2.4 compiles no code that finds the dict by two ways.
     framework = _frameworks[kind] if kind in _frameworks else framework_of(k_cache)
+    numbers = host_numbers if framework is None else framework.numbers
+    if seqlens_k is not None:
+        seqlens_k = numbers("seqlens_k", seqlens_k, k_cache)
+    if block_table is not None:
+        block_table = numbers("block_table", block_table, k_cache)
+    tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
     append = _core.append_kv if framework is None or framework.append_kv is None else framework.append_kv
     return append(tensors, device, rotary_interleaved, queries_advance, num_threads)
 

@@ -20,6 +20,7 @@ from jax.custom_derivatives import SymbolicZero
 from fulmen import _core
 from fulmen._arguments import LENGTHS, LONGEST, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, with_lengths
 from fulmen._core import ArgumentError
+from fulmen._numbers import INTEGERS, host_numbers
 
 for _name, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
@@ -46,6 +47,12 @@ class _Options:
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
     gradients: int  # the bits of fulmen._core.backward
+
+
+def _numbers(name: str, value: Any, like: Any) -> Any:
+    if isinstance(value, jax.Array) and name in INTEGERS and jnp.issubdtype(value.dtype, jnp.integer):
+        return jnp.clip(value, -(2**31), 2**31 - 1).astype(jnp.int32) if value.dtype.itemsize > 4 else value.astype(jnp.int32)
+    return host_numbers(name, value)
 
 
 def _described(array: Any) -> Any:
@@ -107,7 +114,11 @@ def _plain(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arrays of one number, as 1 / jnp.sqrt(d) is one, as numbers: options are a part of what is compiled."""
     plain = list(scalars)
     for at, (name, value) in enumerate(zip((*SCALARS, *LONGEST), scalars, strict=False)):
-        if name in ("dropout_seed", "dropout_offset") or not isinstance(value, jax.Array):
+        if name in ("dropout_seed", "dropout_offset"):
+            continue
+        if not isinstance(value, jax.Array):
+            if getattr(value, "shape", None) == () and hasattr(value, "item"):  # of NumPy or torch
+                plain[at] = value.item()
             continue
         if isinstance(value, jax.core.Tracer):
             raise TypeError(f"{name} is traced: a number is accepted, one of static_argnums or static_argnames under jax.jit")
@@ -287,5 +298,10 @@ def _append_kv(tensors: tuple[Any, ...], device: str | None, interleaved: bool, 
 
 
 FRAMEWORK = Framework(
-    _forward, _backward, to_host=np.asarray, from_host=lambda result, like: jnp.asarray(result), append_kv=_append_kv
+    _forward,
+    _backward,
+    to_host=np.asarray,
+    from_host=lambda result, like: jnp.asarray(result),
+    append_kv=_append_kv,
+    numbers=_numbers,
 )

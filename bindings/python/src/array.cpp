@@ -1,6 +1,7 @@
 #include "array.h"
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "torch_memory.h"
@@ -103,10 +104,20 @@ KnownType known_type(nb::handle type) {
   return found;
 }
 
+// What the argument of that name takes.
+const char* accepted_dtypes(std::string_view name) {
+  for (const std::string_view one : {"cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table"}) {
+    if (name == one) return "int32 is accepted, and other integers, which are converted";
+  }
+  for (const std::string_view one : {"alibi_slopes", "sinks", "dsinks", "lse", "dlse"}) {
+    if (name == one) return "float32 is accepted";
+  }
+  if (name == "keep_mask") return "bool is accepted";
+  return "float32, float16 and bfloat16 are accepted";
+}
+
 [[noreturn]] void refuse_dtype(const char* name, const std::string& dtype) {
-  throw nb::type_error((std::string(name) + " has dtype " + dtype +
-                        ": float32, float16 and bfloat16 are accepted, bool for keep_mask, int32 for lengths")
-                           .c_str());
+  throw nb::type_error((std::string(name) + " has dtype " + dtype + ": " + accepted_dtypes(name)).c_str());
 }
 
 void check_ndim(const char* name, int64_t ndim) {
@@ -162,6 +173,10 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
     array.dtype = FULMEN_BOOLEAN;
   } else if (native && view->itemsize == 2 && dtype_name() == "bfloat16") {  // of ml_dtypes, whatever its kind
     array.dtype = FULMEN_BF16;
+  } else if (!native && view->itemsize > 1) {
+    throw nb::type_error((std::string(name) + " has dtype " + dtype_name() +
+                          ": this machine's byte order is accepted, convert it by astype(dtype.newbyteorder(\"=\"))")
+                             .c_str());
   } else {
     refuse_dtype(name, dtype_name());
   }
@@ -337,6 +352,23 @@ Array read_array(nb::handle object, const char* name) {
       throw nb::type_error((std::string(name) + " is of type " + name_of_type(object) + ": " + kArrayNeeded).c_str());
   }
   return array;
+}
+
+Array read_input(nb::handle object, const char* name) {
+  Array array = read_array(object, name);
+  if (array.framework != Framework::numpy) return array;
+  bool backwards = false;
+  for (int d = 0; d < array.ndim; ++d) backwards = backwards || (array.shape[d] > 1 && array.strides[d] < 0);
+  if (!backwards) return array;
+  Array copy = read_array(object.attr("copy")("C"), name);  // its owner keeps it
+  copy.is_copy = true;
+  return copy;
+}
+
+nb::handle numpy_int32() {
+  static nb::handle kept;
+  if (!kept.is_valid()) kept = nb::object(nb::module_::import_("numpy").attr("dtype")("int32")).release();
+  return kept;
 }
 
 bool on_host(const Array& array) {

@@ -8,6 +8,7 @@
 #include "method.h"
 #include "passes.h"
 #include "torch_calls.h"
+#include "torch_memory.h"
 
 namespace fulmen::python {
 namespace {
@@ -60,6 +61,9 @@ nb::handle* interned_names() {
   return kNames;
 }
 
+// Rarely needed, so looked up each time.
+nb::object python_function(const char* module, const char* name) { return nb::module_::import_(module).attr(name); }
+
 int slot_of(nb::handle keyword) {
   const nb::handle* names = interned_names();
   for (int n = 0; n < kKnown; ++n) {
@@ -68,7 +72,18 @@ int slot_of(nb::handle keyword) {
   for (int n = 0; n < kKnown; ++n) {
     if (PyUnicode_CompareWithASCIIString(keyword.ptr(), kKeywords[n].name) == 0) return kKeywords[n].slot;
   }
-  throw nb::type_error(("attention() got an unexpected keyword argument '" + text_of(keyword) + "'").c_str());
+  throw nb::type_error(nb::cast<std::string>(python_function("fulmen._arguments", "unexpected")("attention", keyword)).c_str());
+}
+
+// Lists, and integers that are not int32, as Python makes tensors of them: what is here from then on keeps them.
+nb::object as_numbers(int place, nb::handle value, nb::handle q) {
+  if (place >= kCuSeqlensQ) {
+    const nb::object dtype = nb::getattr(value, "dtype", nb::none());
+    if (kind_of(value) == Kind::plain_torch ? dtype.is(torch_int32()) : dtype.is(numpy_int32())) return nb::borrow(value);
+  } else if (PyList_Check(value.ptr()) == 0 && PyTuple_Check(value.ptr()) == 0) {
+    return nb::borrow(value);
+  }
+  return python_function("fulmen._functions", "as_numbers")(kPlaceNames[place], value, q);
 }
 
 bool is_bhsd(nb::handle layout) {
@@ -95,12 +110,18 @@ PyObject* attention(PyObject* /*module*/, PyObject* const* given, Py_ssize_t cou
   return for_python([&] {
     if (count != 4 || PyDict_Check(given[3]) == 0) throw nb::type_error("attention: q, k, v and a dict are needed");
     nb::handle slots[kSlots];
+    nb::object numbers[kPlaces];
     PyObject *keyword = nullptr, *value = nullptr;
     for (Py_ssize_t at = 0; PyDict_Next(given[3], &at, &keyword, &value) != 0;) slots[slot_of(keyword)] = value;
     Arguments arguments;
     std::copy_n(given, 3, arguments.tensors);
     for (int at = kOut; at < kPlaces; ++at) {
-      if (slots[at].is_valid() && !slots[at].is_none()) arguments.tensors[at] = slots[at];
+      if (!slots[at].is_valid() || slots[at].is_none()) continue;
+      if (at >= kCuSeqlensQ || at == kAlibiSlopes || at == kSinks) {
+        numbers[at] = as_numbers(at, slots[at], given[0]);
+        slots[at] = numbers[at];
+      }
+      arguments.tensors[at] = slots[at];
     }
     std::copy_n(slots + kFirst, static_cast<int>(kScalars), arguments.scalars);
     if (slots[kDevice].is_valid() && !slots[kDevice].is_none()) arguments.device = slots[kDevice];

@@ -1,6 +1,9 @@
 #include "call.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace fulmen::python {
 
@@ -32,9 +35,9 @@ fulmen_tensor fulmen_tensors::* const kMembers[kPlaces] = {&fulmen_tensors::q,
 
 namespace {
 
-std::string shape_text(const View& array) {
+std::string numbers_text(const int64_t* numbers, int count) {
   std::string text = "[";
-  for (int d = 0; d < array.ndim; ++d) text += (d > 0 ? ", " : "") + std::to_string(array.shape[d]);
+  for (int d = 0; d < count; ++d) text += (d > 0 ? ", " : "") + std::to_string(numbers[d]);
   return text + "]";
 }
 
@@ -71,7 +74,7 @@ std::string place_text(const Array& array, const char* name) {
 }  // namespace
 
 void wrong_ndim(const char* name, const View& array, const char* accepted) {
-  throw ArgumentError(std::string(name) + " has shape " + shape_text(array) + ": " + accepted + " is accepted");
+  throw ArgumentError(std::string(name) + " has shape " + numbers_text(array.shape, array.ndim) + ": " + accepted + " is accepted");
 }
 
 fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
@@ -133,7 +136,7 @@ Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options
       if (place <= kV) throw nb::type_error((std::string(kPlaceNames[at]) + " is None: " + kArrayNeeded).c_str());
       continue;
     }
-    set(place, given.tensors[at]);
+    set(place, given.tensors[at], writes && is_written(place, backward));
     if (writes && arrays[at].read_only && is_written(place, backward)) {
       throw ArgumentError(std::string(kPlaceNames[at]) + " is read-only: it is written");
     }
@@ -142,10 +145,10 @@ Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options
   if (!given.device.is_valid()) device = device_of(arrays[kQ], "q");
 }
 
-void Call::set(Place place, nb::handle object) {
+void Call::set(Place place, nb::handle object, bool is_output) {
   const char* name = kPlaceNames[place];
   objects[place] = object;
-  arrays[place] = read_array(object, name);
+  arrays[place] = is_output ? read_array(object, name) : read_input(object, name);
   const DlDevice &here = arrays[place].device, &there = arrays[kQ].device;
   if (here.type != there.type || here.id != there.id) {
     const std::string ours = place_text(arrays[place], name), that_of_q = place_text(arrays[kQ], "q");
@@ -163,7 +166,7 @@ nb::object Call::make(Place place, Place like, fulmen_dtype dtype, int ndim, con
   std::copy_n(shape, ndim, dims);
   if (swap) std::swap(dims[1], dims[2]);
   nb::object result = new_array(objects[like], arrays[like], kPlaceNames[like], ndim, dims, dtype, swap);
-  set(place, result);
+  set(place, result, true);
   return result;
 }
 
@@ -179,6 +182,71 @@ void Call::describe(Place place, fulmen_dtype dtype, const int64_t (&shape)[4]) 
 }
 
 bool is_without_queries(const fulmen_tensors& tensors) { return tensors.q.shape[0] == 0 || tensors.q.shape[1] == 0; }
+
+std::string Call::copies() const {
+  std::string text;
+  for (int at = 0; at < kPlaces; ++at) {
+    if (arrays[at].is_copy) text += std::string("\n  ") + kPlaceNames[at] + " is copied before: it has a negative stride";
+  }
+  return text;
+}
+
+namespace {
+
+// Which of the C ABI's four dims are the array's, in its order: what placed() does, the other way round.
+std::vector<int> own_dims(Place place, int ndim, const Layout& layout) {
+  if (is_sequence(place) && ndim == 4 && layout.bhsd) return {0, 2, 1, 3};
+  if (place == kLse || place == kDlse) return ndim == 2 ? std::vector{1, 2} : std::vector{0, 1, 2};
+  if (place == kAlibiSlopes && ndim == 2) return {0, 3};
+  std::vector<int> last;
+  for (int d = 4 - ndim; d < 4; ++d) last.push_back(d);
+  return last;
+}
+
+}  // namespace
+
+std::string in_dims(std::string message, const std::vector<int>& dims, bool all) {
+  size_t first = 0;
+  while ((first = message.find('[', first)) != std::string::npos) {
+    const size_t end = message.find(']', first);
+    if (end == std::string::npos) break;
+    std::vector<std::string> items{""};
+    for (size_t at = first + 1; at < end; ++at) {
+      if (message.compare(at, 2, ", ") == 0) {
+        items.emplace_back();
+        ++at;
+      } else {
+        items.back() += message[at];
+      }
+    }
+    if (items.size() == 4) {
+      std::string text;
+      for (const int d : dims) text += (text.empty() ? "" : ", ") + items[static_cast<size_t>(d)];
+      message.replace(first + 1, end - first - 1, text);
+      if (!all) break;
+    }
+    ++first;
+  }
+  return message;
+}
+
+bool is_about(std::string_view message, std::string_view name) {
+  return message.size() > name.size() && message.substr(0, name.size()) == name &&
+         (message[name.size()] == '.' || message[name.size()] == ' ');
+}
+
+void check(int status, const Call& call) {
+  if (status == FULMEN_OK) return;
+  std::string message = fulmen_last_error();
+  for (int at = 0; at < kPlaces; ++at) {
+    const auto place = static_cast<Place>(at);
+    if (!call.has(place) || !is_about(message, kPlaceNames[at])) continue;
+    const bool broadcasts = place == kBias || place == kKeepMask || place == kDbias;
+    message = in_dims(std::move(message), own_dims(place, call.arrays[at].ndim, call.layout), !broadcasts);
+    break;
+  }
+  raise(status, message.c_str());
+}
 
 void check(int status) {
   if (status != FULMEN_OK) raise(status, fulmen_last_error());

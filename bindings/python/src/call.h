@@ -4,6 +4,8 @@
 #include <nanobind/nanobind.h>
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "array.h"
 #include "fulmen/fulmen_c.h"
@@ -109,6 +111,8 @@ struct Call {
   nb::object make(Place place, Place like, fulmen_dtype dtype, int ndim, const int64_t* shape);
   // Says the shape of an absent tensor, for calls that read no pointers.
   void describe(Place place, fulmen_dtype dtype, const int64_t (&shape)[4]);
+  // A line for each array that is copied before it is read, each with its reason.
+  std::string copies() const;
   const char* device_name() const { return device.empty() ? nullptr : device.c_str(); }
   fulmen_tensor& tensor(Place place);
 
@@ -120,7 +124,7 @@ struct Call {
   Layout layout;
 
  private:
-  void set(Place place, nb::handle object);
+  void set(Place place, nb::handle object, bool is_output);
 };
 
 // Whether there is no sequence, or none with a query.
@@ -129,8 +133,14 @@ bool is_without_queries(const fulmen_tensors& tensors);
 // Of its arguments all but the tensors. Throws TypeError and ArgumentError, which name the argument.
 void read_options(const Arguments& arguments, Call& call);
 
-// Throws the Python exception of a status that is not FULMEN_OK, with the message of this thread's last call.
+// Throws the Python exception of a status that is not FULMEN_OK, with the message of this thread's last call. Shapes and strides in
+// it are those of the call's arrays, where the C ABI has four dims.
+void check(int status, const Call& call);
 void check(int status);
+// A message of the C ABI with those of the four dims that an array has, wherever it has four, or only the first time.
+std::string in_dims(std::string message, const std::vector<int>& dims, bool all);
+// Whether it begins with that argument.
+bool is_about(std::string_view message, std::string_view name);
 [[noreturn]] void raise(int status, const char* message);
 
 }  // namespace fulmen::python

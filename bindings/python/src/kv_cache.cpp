@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "array.h"
 #include "call.h"
@@ -55,7 +56,7 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
       if (at <= kCacheV) throw nb::type_error((std::string(name) + " is None: " + kArrayNeeded).c_str());
       continue;
     }
-    arrays[at] = read_array(object, name);
+    arrays[at] = at <= kCacheV ? read_array(object, name) : read_input(object, name);
     if (arrays[at].ndim != ndim) wrong_ndim(name, arrays[at], accepted);
     if (at <= kCacheV && arrays[at].read_only) throw ArgumentError(std::string(name) + " is read-only: it is written");
     call.*member = in_four_dims(arrays[at]);
@@ -64,10 +65,17 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
   return read;
 }
 
-// What the C ABI calls k_new and v_new is called k and v here.
+// What the C ABI calls k_new and v_new is called k and v here, and arrays have the dims that they have.
 void check_call(int status) {
   if (status == FULMEN_OK) return;
   std::string message = fulmen_last_error();
+  for (const CacheTensor& tensor : kCacheTensors) {
+    if (!is_about(message, tensor.name) || tensor.ndim == 4) continue;
+    std::vector<int> dims;
+    for (int d = 4 - tensor.ndim; d < 4; ++d) dims.push_back(d);
+    message = in_dims(std::move(message), dims, true);
+    break;
+  }
   for (const std::string_view name : {"k_new", "v_new"}) {
     for (size_t at = 0; (at = message.find(name, at)) != std::string::npos;) message.erase(at + 1, name.size() - 1);
   }

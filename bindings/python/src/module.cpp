@@ -52,7 +52,7 @@ nb::object reference(nb::tuple tensors, nb::tuple options, bool bhsd) {
     nb::gil_scoped_release no_gil;
     status = fulmen_reference(&call.tensors, &call.options, out_data, lse_data);
   }
-  check(status);
+  check(status, call);
   return nb::make_tuple(out, lse);
 }
 
@@ -83,7 +83,7 @@ nb::object reference_backward(nb::tuple tensors, nb::tuple options, bool bhsd, i
     nb::gil_scoped_release no_gil;
     status = fulmen_reference_backward(&call.tensors, &call.options, data[0], data[1], data[2], data[3], data[4]);
   }
-  check(status);
+  check(status, call);
   return nb::make_tuple(results[0], results[1], results[2], results[3], results[4]);
 }
 
@@ -103,7 +103,7 @@ nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
     if (status == FULMEN_OK || status == FULMEN_VERIFICATION_FAILED) tensor = report.tensor;
     if (status == FULMEN_VERIFICATION_FAILED) message = fulmen_last_error();
   }
-  if (status != FULMEN_VERIFICATION_FAILED) check(status);
+  if (status != FULMEN_VERIFICATION_FAILED) check(status, call);
   return nb::make_tuple(report.ok, report.worst_error, report.baseline_error, report.bound, report.lse_error, tensor, message);
 }
 
@@ -132,12 +132,12 @@ nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool
     const auto create = is_backward ? fulmen_plan_create_backward : fulmen_plan_create;
     status = create(&call.tensors, &call.options, call.device_name(), &plan);
   }
-  check(status);
+  check(status, call);
   fulmen_kernel_config config{};
   config.struct_size = sizeof config;
   fulmen_plan_config(plan, &config);
-  const nb::object result =
-      nb::make_tuple(nb::str(fulmen_plan_explain(plan)), nb::str(config.kernel), fulmen_plan_workspace_bytes(plan));
+  const nb::object result = nb::make_tuple(nb::str((fulmen_plan_explain(plan) + call.copies()).c_str()), nb::str(config.kernel),
+                                           fulmen_plan_workspace_bytes(plan));
   fulmen_plan_destroy(plan);
   return result;
 }
@@ -154,7 +154,7 @@ nb::object dropout_mask(nb::tuple tensors, nb::tuple options, bool bhsd) {
     nb::gil_scoped_release no_gil;
     status = fulmen_dropout_mask(&call.tensors, &call.options, data);
   }
-  check(status);
+  check(status, call);
   return keep;
 }
 

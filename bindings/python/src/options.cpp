@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include "call.h"
 
@@ -35,12 +36,27 @@ void refuse_gradient(const char* name, nb::handle value) {
                       ", or scale q by what is learned");
 }
 
-// True or False: Python's, or NumPy's, which comparing elements of arrays gives.
+// True or False, 0 or 1, or a boolean scalar of NumPy, PyTorch or JAX, which comparing elements of arrays gives.
 std::optional<bool> truth(nb::handle value) {
   if (PyBool_Check(value.ptr()) != 0) return value.ptr() == Py_True;
-  const std::string name = name_of_type(value);  // bool_ until NumPy 2
-  if ((name != "bool" && name != "bool_") || text_of(value.type().attr("__module__")) != "numpy") return std::nullopt;
-  return PyObject_IsTrue(value.ptr()) == 1;
+  if (PyUnicode_Check(value.ptr()) != 0) return std::nullopt;
+  const nb::object shape = nb::getattr(value, "shape", nb::none());
+  const bool is_scalar_array = PyTuple_Check(shape.ptr()) != 0 && PyTuple_Size(shape.ptr()) == 0;
+  if (is_scalar_array && text_of(nb::getattr(value, "dtype", nb::none())).find("bool") != std::string::npos) {
+    const int is_true = PyObject_IsTrue(value.ptr());
+    if (is_true < 0) throw nb::python_error();  // one that is traced says so itself
+    return is_true == 1;
+  }
+  const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  if (!number.is_valid()) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  for (const long one : {0L, 1L}) {
+    const nb::object expected = nb::steal(PyLong_FromLong(one));
+    if (PyObject_RichCompareBool(number.ptr(), expected.ptr(), Py_EQ) == 1) return one == 1;
+  }
+  return std::nullopt;
 }
 
 int32_t causal(nb::handle value) {
@@ -82,11 +98,12 @@ double number(const char* name, nb::handle value) {
 
 int64_t integer(const char* name, nb::handle value, int64_t low, int64_t high) {
   int overflow = 0;
-  const int64_t result = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-  if (result == -1 && PyErr_Occurred() != nullptr) {
+  const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) {
     PyErr_Clear();
     wrong_type(name, value, "an integer");
   }
+  const int64_t result = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0 || result < low || result > high) {
     throw ArgumentError(std::string(name) + " is " + text_of(value) + ": " + std::to_string(low) + " to " + std::to_string(high) +
                         " is accepted");
@@ -170,6 +187,12 @@ void read_options(const Arguments& given, Call& call) {
   o.kernel = call.kernel.c_str();
   if (value[kNumThreads].is_valid()) o.num_threads = thread_count(value[kNumThreads]);
   if (value[kVerify].is_valid()) o.verify = flag("verify", value[kVerify]);
+  for (const auto& [packed, name, most] : {std::tuple(kCuSeqlensQ, "q", kMaxSeqlenQ), std::tuple(kCuSeqlensK, "k", kMaxSeqlenK)}) {
+    const bool is_packed = given.tensors[packed].is_valid() && (packed != kCuSeqlensK || !given.tensors[kBlockTable].is_valid());
+    if (!is_packed || said(value[most]).is_valid()) continue;
+    throw ArgumentError(std::string("max_seqlen_") + name + " is None: beside cu_seqlens_" + name +
+                        " the length of the longest sequence, or more, is needed");
+  }
   if (said(value[kMaxSeqlenQ]).is_valid()) o.max_seqlen_q = integer("max_seqlen_q", value[kMaxSeqlenQ], 0, kMost);
   if (said(value[kMaxSeqlenK]).is_valid()) o.max_seqlen_k = integer("max_seqlen_k", value[kMaxSeqlenK], 0, kMost);
   if (given.device.is_valid()) call.device = text("device", given.device);

@@ -1,7 +1,9 @@
 #include "run.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <thread>
 
@@ -38,6 +40,11 @@ void* host_workspace(size_t bytes) {
 }
 
 void run(Pass pass, const Call& call) {
+  if (const std::string copies = call.copies(); !copies.empty()) {
+    const char* debug = std::getenv("FLASH_ATTENTION_DEBUG");
+    if (debug != nullptr && *debug != '\0' && std::strcmp(debug, "0") != 0)
+      std::fprintf(stderr, "fulmen:%s\n", copies.substr(2).c_str());
+  }
   const Array& q = call.arrays[kQ];
   int status = FULMEN_OK;
   if (on_host(q)) {
@@ -53,11 +60,11 @@ void run(Pass pass, const Call& call) {
         status = fulmen_plan_run(made, nullptr, &call.tensors, workspace, workspace != nullptr ? bytes : 0);
       }
     }
-    return check(status);
+    return check(status, call);
   }
   // Between planning and running the framework is asked for memory, which takes the GIL.
   const SharedPlan plan = find_or_make_plan(pass, call, status);
-  check(status);
+  check(status, call);
   const size_t bytes = fulmen_plan_workspace_bytes(plan.get());
   const Workspace workspace = new_workspace(call.objects[kQ], q, bytes);
   void* stream = stream_of(q);
@@ -65,7 +72,7 @@ void run(Pass pass, const Call& call) {
     nb::gil_scoped_release no_gil;
     status = fulmen_plan_run(plan.get(), stream, &call.tensors, workspace.address, workspace.address != nullptr ? bytes : 0);
   }
-  check(status);
+  check(status, call);
 }
 
 }  // namespace fulmen::python

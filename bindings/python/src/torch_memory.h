@@ -19,6 +19,9 @@ nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, cons
 // The same of bytes: how a workspace is asked for.
 nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes);
 
+// torch's dtype of lengths.
+nb::handle torch_int32();
+
 // Says to autograd that the tensor is written: a backward pass for which it was saved must not go by the new contents.
 void torch_is_written(nb::handle tensor);
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import operator
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,7 +15,7 @@ import torch
 import fulmen.torch  # noqa: F401  registers torch.ops.fulmen
 from fulmen._arguments import rename
 from fulmen._core import ArgumentError
-from fulmen._functions import append_kv, attention, dropout_mask
+from fulmen._functions import append_kv, as_numbers, attention, dropout_mask
 
 __all__ = [
     "flash_attn_func",
@@ -33,27 +36,49 @@ _NAMES = {
     "window_left": "window_size[0]",
     "window_right": "window_size[1]",
 }
+# What fulmen.attention calls the caches.
+_CACHES = {"k": "k_cache", "v": "v_cache"}
+_ONE_LENGTH = {f"{name}_{one}": name for name in ("cu_seqlens", "max_seqlen") for one in "qk"}
 _is_compiling = torch.compiler.is_dynamo_compiling
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _named(function: _F) -> _F:
-    """With errors that name the arguments of this module's functions."""
+def _named(**names: str) -> Callable[[_F], _F]:
+    """With errors that name the arguments of this module's functions; names: those of one function alone."""
+    names = {**_NAMES, **names}
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if _is_compiling():
-            return function(*args, **kwargs)
-        try:
-            return function(*args, **kwargs)
-        except (TypeError, ValueError, NotImplementedError) as error:
-            rename(error, _NAMES)
-            raise
+    def named(function: _F) -> _F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _is_compiling():
+                return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except (TypeError, ValueError, NotImplementedError) as error:
+                rename(error, names)
+                raise
 
-    return call  # type: ignore[return-value]
+        return call  # type: ignore[return-value]
+
+    return named
 
 
-@_named
+def _readable(**tensors: Any) -> tuple[Any, ...]:
+    """The tensors, those whose last dim is not contiguous as copies: autograd goes through them."""
+    return tuple([_copied(name, t) if _is_strided(t) else t for name, t in tensors.items()])
+
+
+def _is_strided(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.dim() > 0 and tensor.shape[-1] > 1 and tensor.stride(-1) != 1
+
+
+def _copied(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if not _is_compiling() and os.environ.get("FLASH_ATTENTION_DEBUG", "0") not in ("", "0"):
+        print(f"fulmen: {name} is copied before: its last dim has a stride of {tensor.stride(-1)}", file=sys.stderr)
+    return tensor.contiguous()
+
+
+@_named()
 def flash_attn_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -72,6 +97,7 @@ def flash_attn_func(
     Args:
       dropout_p: probability that an element of the softmax is dropped; torch's generator draws.
       softmax_scale: None is 1 / sqrt(head_dim).
+      q, k, v: one whose last dim is not contiguous is copied before, which FLASH_ATTENTION_DEBUG=1 says.
       causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; -1 is unlimited, causal is right = 0.
       softcap: 0 is off. alibi_slopes: [heads] or [batch, heads], float32.
       deterministic: gradients are the same in every bit from run to run.
@@ -82,6 +108,7 @@ def flash_attn_func(
       S_dmask is empty without dropout; else the softmax [batch, heads, seqlen_q, seqlen_k], negative where it was dropped.
     """
     shared, settings = _read(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    q, k, v = _readable(q=q, k=k, v=v)
     if not return_attn_probs:
         return attention(q, k, v, **shared, **settings)
     out, lse = attention(q, k, v, return_lse=True, **shared, **settings)
@@ -91,6 +118,7 @@ def flash_attn_func(
     return out, lse, _signed(softmax.transpose(1, 2), q, k, settings)
 
 
+@_named(q="qkv[:, :, 0]", k="qkv[:, :, 1]", v="qkv[:, :, 2]")
 def flash_attn_qkvpacked_func(
     qkv: torch.Tensor,
     dropout_p: float = 0.0,
@@ -110,6 +138,7 @@ def flash_attn_qkvpacked_func(
     )
 
 
+@_named(k="kv[:, :, 0]", v="kv[:, :, 1]")
 def flash_attn_kvpacked_func(
     q: torch.Tensor,
     kv: torch.Tensor,
@@ -130,7 +159,7 @@ def flash_attn_kvpacked_func(
     )
 
 
-@_named
+@_named()
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -163,12 +192,17 @@ def flash_attn_varlen_func(
       without dropout, else [batch, heads, max_seqlen_q, max_seqlen_k].
     """
     shared, settings = _read(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    (q,) = _readable(q=q)
+    if block_table is None:
+        k, v = _readable(k=k, v=v)
+    if return_attn_probs and isinstance(q, torch.Tensor):
+        cu_seqlens_q, cu_seqlens_k = as_numbers("cu_seqlens_q", cu_seqlens_q, q), as_numbers("cu_seqlens_k", cu_seqlens_k, q)
     shared = {
         **shared,
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
-        "max_seqlen_q": int(max_seqlen_q),
-        "max_seqlen_k": int(max_seqlen_k),
+        "max_seqlen_q": max_seqlen_q,
+        "max_seqlen_k": max_seqlen_k,
         "block_table": block_table,
     }
     if block_table is not None and dropout_p != 0:
@@ -189,6 +223,7 @@ def flash_attn_varlen_func(
     return out, lse, _signed(softmax.transpose(1, 2), padded_q, padded_k, settings)
 
 
+@_named(q="qkv[:, 0]", k="qkv[:, 1]", v="qkv[:, 2]", **_ONE_LENGTH)
 def flash_attn_varlen_qkvpacked_func(
     qkv: torch.Tensor,
     cu_seqlens: torch.Tensor,
@@ -210,6 +245,7 @@ def flash_attn_varlen_qkvpacked_func(
     return flash_attn_varlen_func(q, k, v, *lengths, *options)
 
 
+@_named(k="kv[:, 0]", v="kv[:, 1]")
 def flash_attn_varlen_kvpacked_func(
     q: torch.Tensor,
     kv: torch.Tensor,
@@ -234,7 +270,7 @@ def flash_attn_varlen_kvpacked_func(
     return flash_attn_varlen_func(q, k, v, *lengths, *options)
 
 
-@_named
+@_named()
 @torch.no_grad()
 def flash_attn_with_kvcache(
     q: torch.Tensor,
@@ -266,7 +302,7 @@ def flash_attn_with_kvcache(
       k, v: [batch, seqlen_new, kv_heads, head_dim]: become the rows from cache_seqlens on.
       rotary_cos, rotary_sin: [positions, rotary_dim / 2]: k and q are rotated before; k's row i is at position cache_seqlens + i,
         and so is q's with causal or a window, else all of q is at cache_seqlens. q itself is not written.
-      cache_seqlens: how many rows of the cache are used before, int or [batch], int32; None is all.
+      cache_seqlens: how many rows of the cache are used before, int or [batch] of integers; None is all.
       cache_batch_idx: [batch], int32: which sequence of the cache each of q's is. Not with a block_table.
       cache_leftpad: [batch], int32: where a sequence's used rows begin.
       block_table: [batch, max_pages], int32.
@@ -280,9 +316,9 @@ def flash_attn_with_kvcache(
     if cache_batch_idx is not None:
         if block_table is not None:
             raise ArgumentError("cache_batch_idx is given beside a block_table: one of them is accepted")
-        if cache_batch_idx.dim() != 1 or cache_batch_idx.dtype != torch.int32:
-            given = f"has shape {list(cache_batch_idx.shape)} and dtype {cache_batch_idx.dtype}"
-            raise ArgumentError(f"cache_batch_idx {given}: [batch], int32, is accepted")
+        cache_batch_idx = as_numbers("cache_batch_idx", cache_batch_idx, q)
+        if cache_batch_idx.dim() != 1:
+            raise ArgumentError(f"cache_batch_idx has shape {list(cache_batch_idx.shape)}: [batch] is accepted")
         block_table = cache_batch_idx.unsqueeze(1)  # pages of one sequence each
     if (k is None) != (v is None):
         raise ArgumentError(f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are accepted")
@@ -290,7 +326,14 @@ def flash_attn_with_kvcache(
         raise ArgumentError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
     if rotary_cos is not None and k is None:
         raise ArgumentError("rotary_cos is given and k is None: rotary embeddings are accepted with new keys")
-    if isinstance(cache_seqlens, (int, np.integer)):
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if _is_strided(cache):
+            strides = list(cache.stride())
+            raise ArgumentError(f"{name} has strides {strides}: the last dim of a cache must be contiguous, it is used in place")
+    q, k, v = _readable(q=q, k=k, v=v)
+    if isinstance(cache_seqlens, torch.Tensor) and cache_seqlens.dim() == 0:
+        cache_seqlens = cache_seqlens.expand(q.shape[0]).contiguous()
+    elif isinstance(cache_seqlens, int | np.integer):
         cache_seqlens = torch.full((q.shape[0],), int(cache_seqlens), dtype=torch.int32, device=q.device)
     left, right = _sides(window_size)
     if k is not None:
@@ -305,24 +348,30 @@ def flash_attn_with_kvcache(
             rotary_sin=rotary_sin,
             q=q if rotary_cos is not None else None,
             rotary_interleaved=rotary_interleaved,
-            queries_advance=causal or left >= 0 or right >= 0,
+            queries_advance=bool(causal) or left >= 0 or right >= 0,
         )
         q = q if rotated is None else rotated
-    return attention(
-        q,
-        k_cache,
-        v_cache,
-        seqlens_k=cache_seqlens,
-        leftpad_k=cache_leftpad,
-        block_table=block_table,
-        softmax_scale=softmax_scale,
-        causal=bool(causal),
-        window_left=left,
-        window_right=right,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        return_lse=return_softmax_lse,
-    )
+    try:
+        return attention(
+            q,
+            k_cache,
+            v_cache,
+            seqlens_k=cache_seqlens,
+            leftpad_k=cache_leftpad,
+            block_table=block_table,
+            softmax_scale=softmax_scale,
+            causal=bool(causal),
+            window_left=left,
+            window_right=right,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+            return_lse=return_softmax_lse,
+        )
+    except (TypeError, ValueError, NotImplementedError) as error:
+        if not _is_compiling():
+            indexed = {"block_table": "cache_batch_idx", "pages": "sequences"} if cache_batch_idx is not None else {}
+            rename(error, {**_CACHES, **indexed})
+        raise
 
 
 def _read(
@@ -356,7 +405,9 @@ def _sides(window_size: tuple[int, int]) -> tuple[int, int]:
         left, right = window_size
     except (TypeError, ValueError):
         raise ArgumentError(f"window_size is {window_size!r}: (left, right) is accepted, where -1 is unlimited") from None
-    return left, right
+    if all(isinstance(side, int | float | torch.SymInt) for side in (left, right)):
+        return left, right
+    return tuple([operator.index(side) if hasattr(side, "__index__") else side for side in (left, right)])
 
 
 def _check_packed(name: str, tensor: torch.Tensor, dims: int, accepted: str, slices: int) -> None:

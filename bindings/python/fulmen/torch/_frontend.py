@@ -5,17 +5,34 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import numpy as np
 import torch
 
 from fulmen import _core, _functions
 from fulmen._arguments import PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, _frameworks
 from fulmen._core import ArgumentError
+from fulmen._numbers import INTEGERS, host_numbers
 from fulmen.torch import _ops, _transforms
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
 _OTHERS = 2  # what fulmen._core.torch_observers answers
+
+
+def _numbers(name: str, value: Any, like: torch.Tensor) -> Any:
+    """On a GPU without waiting for it, so that the values of int64 are not looked at: beyond int32 they become its ends."""
+    if isinstance(value, torch.Tensor):
+        if value.dtype == torch.int32 or name not in INTEGERS:
+            return value
+        if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+            dtype = str(value.dtype).removeprefix("torch.")
+            raise TypeError(f"{name} has dtype {dtype}: int32 is accepted, and other integers, which are converted")
+        return value.long().clamp(-(2**31), 2**31 - 1).to(torch.int32)
+    if isinstance(value, list | tuple):
+        if _is_compiling():
+            return torch.tensor(value, dtype=torch.int32 if name in INTEGERS else torch.float32, device=like.device)
+        host = torch.from_numpy(host_numbers(name, value))
+        return host.pin_memory().to(like.device, non_blocking=True) if like.device.type == "cuda" else host.to(like.device)
+    return host_numbers(name, value)
 
 
 def _seed() -> int:
@@ -62,6 +79,14 @@ def _check_for_dispatcher(tensors: tuple[Any, ...]) -> None:
             raise NotImplementedError(f"{name} has a tangent: fulmen.attention has no derivative by forward mode")
 
 
+_PLAIN = (int, float, torch.SymInt, torch.SymFloat)
+
+
+def _plain(value: Any, convert: Any) -> Any:
+    """A number of NumPy or torch as Python's, which is all that the dispatcher takes."""
+    return value if value is None or isinstance(value, _PLAIN) else convert(value)
+
+
 def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
     if not _is_compiling():
         _check_for_dispatcher(tensors)
@@ -81,7 +106,12 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
             integers = (n if isinstance(n, int) else operator.index(n) for n in (seed, offset))
             rng = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in integers], dtype=torch.int64, device="cpu")
     # The dispatcher knows Python's alone.
-    causal, deterministic, verify = (bool(x) if isinstance(x, np.bool_) else x for x in (causal, deterministic, verify))
+    scale, softcap, dropout = (_plain(x, float) for x in (scale, softcap, dropout))
+    left, right, num_threads = (_plain(x, operator.index) for x in (left, right, num_threads))
+    deterministic, verify, causal = (
+        x if x is None or isinstance(x, bool | str) else bool(x) for x in (deterministic, verify, causal)
+    )
+    scalars = (*scalars[:12], *(_plain(x, operator.index) for x in scalars[12:]))
     if isinstance(causal, bool):
         causal = "bottom_right" if causal else "none"
     lengths = (*tensors[PLACE_OF_LENGTHS:], *scalars[12:])
@@ -115,6 +145,7 @@ def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | N
 def _append_kv(tensors: tuple[Any, ...], device: str | None, interleaved: bool, advance: bool, num_threads: int) -> tuple[Any, Any]:
     if not _is_compiling() and _core.torch_observers(tensors) != _OTHERS:
         return _core.append_kv(tensors, device, interleaved, advance, num_threads)
+    interleaved, advance, num_threads = bool(interleaved), bool(advance), _plain(num_threads, operator.index)
     queries, lengths = torch.ops.fulmen.append_kv(*tensors, interleaved, advance, num_threads, device)
     return None if tensors[-1] is None else queries, lengths
 
@@ -125,6 +156,7 @@ FRAMEWORK = Framework(
     to_host=lambda tensor: tensor.detach().cpu(),
     from_host=lambda array, like: torch.from_numpy(array).to(like.device),
     append_kv=_append_kv,
+    numbers=_numbers,
     settled=_ops.settled,
 )
 
