@@ -11,17 +11,19 @@
 namespace fulmen::reference {
 
 template <class Real>
-BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors& tensors, DType storage)
-    : all_(problem), all_tensors_(tensors), view_(sequence_view(problem, tensors)), storage_(storage) {
+BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors& tensors, DType storage, bool roundings)
+    : all_(problem), all_tensors_(tensors), view_(sequence_view(problem, tensors)), storage_(storage), roundings_(roundings) {
   const auto keys = static_cast<std::size_t>(problem.seqlen_k);
   const auto dim = static_cast<std::size_t>(problem.head_dim), dim_v = static_cast<std::size_t>(problem.head_dim_v);
-  for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_, &dk_rounding_}) tensor->resize(keys * dim);
-  for (std::vector<Real>* tensor : {&v_columns_, &dv_}) tensor->resize(keys * dim_v);
-  for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_, &other_scores_})
+  for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_, &dk_squares_}) tensor->resize(keys * dim);
+  for (std::vector<Real>* tensor : {&v_columns_, &dv_, &dv_squares_}) tensor->resize(keys * dim_v);
+  for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_, &other_scores_,
+                                 &products_, &dscores_squares_, &k_norms_, &v_norms_})
     row->resize(keys);
   q_.resize(dim);
   dq_.resize(dim);
-  dq_rounding_.resize(dim);
+  dq_common_.resize(dim);
+  dq_lse_.resize(dim);
   dq_squares_.resize(dim);
   dout_.resize(dim_v);
 }
@@ -45,8 +47,20 @@ void BackwardHead<Real>::load(int64_t batch, int64_t kv_head) noexcept {
     decode_row(t.k.data, p.dtype, k_row(j), p.head_dim, k_.data() + j * p.head_dim);
   }
   std::fill(dk_.begin(), dk_.end(), Real{0});
-  std::fill(dk_rounding_.begin(), dk_rounding_.end(), Real{0});
+  std::fill(dk_squares_.begin(), dk_squares_.end(), Real{0});
+  std::fill(dv_squares_.begin(), dv_squares_.end(), Real{0});
   std::fill(dv_.begin(), dv_.end(), Real{0});
+  if (!roundings_) return;
+  const auto norms = [&p](const std::vector<Real>& columns, int64_t dim, std::vector<Real>& to) {
+    std::fill(to.begin(), to.end(), Real{0});
+    for (int64_t d = 0; d < dim; ++d) {
+      const Real* column = columns.data() + d * p.seqlen_k;
+      for (int64_t j = 0; j < p.seqlen_k; ++j) to[static_cast<std::size_t>(j)] += column[j] * column[j];
+    }
+    for (Real& one : to) one = std::sqrt(one);
+  };
+  norms(k_columns_, p.head_dim, k_norms_);
+  norms(v_columns_, p.head_dim_v, v_norms_);
 }
 
 template <class Real>
@@ -60,6 +74,7 @@ void BackwardHead<Real>::compute_scores(int64_t h, int64_t i, const AttendedKeys
   }
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     to[j] = rounded(to[j] * problem.softmax_scale);
+    products_[static_cast<std::size_t>(j)] = to[j];
     const Real tanh = problem.softcap > 0 ? std::tanh(to[j] / problem.softcap) : Real{0};
     softcap_slope_[static_cast<std::size_t>(j)] = 1 - tanh * tanh;
   }
@@ -76,8 +91,10 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
   decode_row(tensors.q.data, problem.dtype, offset_of(problem.q, batch_, i, h), problem.head_dim, q_.data());
   decode_row(tensors.dout.data, problem.dtype, offset_of(problem.dout, batch_, i, h), problem.head_dim_v, dout_.data());
   std::fill(dq_.begin(), dq_.end(), Real{0});
-  std::fill(dq_rounding_.begin(), dq_rounding_.end(), Real{0});
+  std::fill(dq_common_.begin(), dq_common_.end(), Real{0});
+  std::fill(dq_lse_.begin(), dq_lse_.end(), Real{0});
   std::fill(dq_squares_.begin(), dq_squares_.end(), Real{0});
+  std::fill(dscores_squares_.begin(), dscores_squares_.end(), Real{0});
   std::fill(dprobabilities_.begin(), dprobabilities_.end(), Real{0});
 
   compute_scores(h, i, keys, false, scores);
@@ -90,7 +107,9 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     nan = nan || std::isnan(scores[j]);
     max = scores[j] > max ? scores[j] : max;
   }
-  if (max == -kInfinity && !nan) return {dq_.data(), dp, 0, 0, p, 0, 0};  // nothing is attended: no gradient
+  if (max == -kInfinity && !nan) {
+    return {dq_.data(), dp, 0, dq_squares_.data(), dscores_squares_.data(), 0};
+  }  // nothing is attended: no gradient
 
   const Real sink_weight = sink == -kInfinity ? Real{0} : std::exp(sink - max);
   Real sum = sink_weight;
@@ -130,51 +149,87 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     weights_[static_cast<std::size_t>(j)] = weight;
     add_scaled(dv_.data() + j * problem.head_dim_v, dout_.data(), weight, problem.head_dim_v);
   }
-  Real rounding = 0, delta_rounding = 0;
-  if constexpr (std::is_same_v<Real, float>) {
-    // Where few rows are added up, rounding errors may cancel by luck, which must not be asked of others: they count for at least
-    // what is usual.
-    const Delta stored = delta_of_stored_out(keys.begin, keys.end);
-    const Real error = stored.value - delta;
-    delta_rounding = std::max(std::fabs(error), stored.usual_error);
-    delta += std::copysign(delta_rounding, error);
-    rounding = stored.largest_error;
-  }
+  if constexpr (std::is_same_v<Real, float>) delta = delta_of_stored_out(keys.begin, keys.end).value;
   if (problem.dlse.present) delta -= static_cast<const float*>(tensors.dlse.data)[offset_of(problem.dlse, batch_, h, i)];
+  Real dsink_squares = 0;
+  if (roundings_) dsink_squares = add_roundings(keys, dropout, max, sum, delta, sink_weight);
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
     dp[j] = rounded(p[j] * (dp[j] - delta));
     const Real dscore = rounded(rounded(dp[j] * slope[j]) * problem.softmax_scale);
     add_scaled(dq_.data(), k_.data() + j * problem.head_dim, dscore, problem.head_dim);
     add_scaled(dk_.data() + j * problem.head_dim, q_.data(), dscore, problem.head_dim);
-    if constexpr (std::is_same_v<Real, float>) {
-      const Real error = p[j] * delta_rounding * slope[j] * problem.softmax_scale;
-      const Real own_error =
-          dscore * static_cast<Real>(usual_rounding(storage_));  // the product's operand is rounded, too, each by itself
-      add_scaled(dq_rounding_.data(), k_.data() + j * problem.head_dim, error, problem.head_dim);
-      for (int64_t d = 0; d < problem.head_dim; ++d) {
-        const Real q = q_[static_cast<std::size_t>(d)], k = k_[static_cast<std::size_t>(j * problem.head_dim + d)];
-        dq_squares_[static_cast<std::size_t>(d)] += own_error * own_error * k * k;
-        dk_rounding_[static_cast<std::size_t>(j * problem.head_dim + d)] += (error * error + own_error * own_error) * q * q;
-      }
-    }
   }
-  Real dq_rounding = 0;
-  for (std::size_t d = 0; d < dq_rounding_.size(); ++d) {
-    dq_rounding = std::max(dq_rounding, std::sqrt(dq_rounding_[d] * dq_rounding_[d] + dq_squares_[d]));
-  }
-  return {dq_.data(),     dp,         rounded(-rounded(sink_weight / sum) * delta), sink_weight / sum * rounding, p,
-          delta_rounding, dq_rounding};
+  return {dq_.data(), dp, rounded(-rounded(sink_weight / sum) * delta), dq_squares_.data(), dscores_squares_.data(), dsink_squares};
 }
 
-// dout . out of the row at hand, with out rounded as the forward pass stores it, and what the rounding may have changed: what is
-// usual, not the rounding itself, which is nothing where out is one of V's rows by a probability that was rounded to 1.
+// The squares of docs/contract.md, "How correctness is judged", gradients; dprobabilities_ holds dp.
+template <class Real>
+Real BackwardHead<Real>::add_roundings(const AttendedKeys& keys, const RowDropout& dropout, Real max, Real sum, Real delta,
+                                       Real sink_weight) noexcept {
+  const Problem& problem = view_.problem;
+  const Real unit = probability_unit(problem.dtype), least = least_probability_error(problem.dtype);
+  const Real *p = probabilities_.data(), *dp = dprobabilities_.data();
+  const auto norm = [](const std::vector<Real>& row) {
+    Real squares = 0;
+    for (const Real x : row) squares += x * x;
+    return std::sqrt(squares);
+  };
+  const auto square = [](Real x) { return x * x; };
+  const Real q_norm = norm(q_), dout_norm = norm(dout_), scale = std::fabs(Real(problem.softmax_scale));
+  const auto count = static_cast<Real>(keys.end - keys.begin);
+  const auto queries = static_cast<Real>(problem.seqlen_q * problem.group_size());
+  const Real u = kUnitOfFloat, dot = u * std::sqrt(static_cast<Real>(problem.head_dim_v));
+  const auto score_error = [&](int64_t j, Real score) {
+    const auto at = static_cast<std::size_t>(j);
+    return score_rounding(problem, q_norm * k_norms_[at], products_[at], score, max);
+  };
+  const Real lse = max + std::log(sum);
+  Real of_lse = u * (kRoundingsOfAScore * std::fabs(lse) + kRoundingsOfAProbability + count / 2);
+  Real of_delta = delta_of_stored_out(keys.begin, keys.end).squares + square(dot * dout_norm * std::fabs(delta));
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    if (!(p[j] > 0)) continue;
+    const Real of_score = score_error(j, scores_[static_cast<std::size_t>(j)]);
+    of_lse += p[j] * of_score;
+    of_delta += square((unit * p[j] + least) * dp[j]) + square(p[j] * of_score * (dp[j] - delta));
+  }
+  const Real common = std::sqrt(of_delta);
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    if (!(p[j] > 0)) continue;
+    const auto at = static_cast<std::size_t>(j);
+    const Real of_score = score_error(j, scores_[at]) + kRoundingsOfAProbability * u;
+    const Real dscore = p[j] * (dp[j] - delta), factor = std::fabs(softcap_slope_[at]) * scale, dx = std::fabs(dscore) * factor;
+    const Real of_dp = dot * dout_norm * v_norms_[at] * dropout.factor(j) + kRoundingsOfAProbability * u * std::fabs(dp[j]);
+    const Real own = square(p[j] * of_dp) + square(of_score * dscore);
+    dscores_squares_[at] = own + square(p[j] * common) + square(of_lse * dscore);
+    const Real rounded_dx = unit * dx + least * std::fmax(Real{1}, scale);
+    const Real for_dq = own * square(factor) + square(rounded_dx + u * count * dx / 2);
+    const Real for_dk = dscores_squares_[at] * square(factor) + square(rounded_dx + u * queries * dx / 2);
+    const Real weight = weights_[at];
+    const Real for_dv =
+        weight == 0 ? Real{0} : square(weight * (of_score + of_lse + unit + u * queries / 2) + least * dropout.factor(j));
+    const Real* k = k_.data() + j * problem.head_dim;
+    Real* dk = dk_squares_.data() + j * problem.head_dim;
+    for (int64_t d = 0; d < problem.head_dim; ++d) {
+      const auto column = static_cast<std::size_t>(d);
+      dq_squares_[column] += for_dq * k[d] * k[d];
+      dq_common_[column] += p[j] * factor * k[d];
+      dk[d] += for_dk * q_[column] * q_[column];
+    }
+    Real* dv = dv_squares_.data() + j * problem.head_dim_v;
+    for (int64_t d = 0; d < problem.head_dim_v; ++d) dv[d] += for_dv * square(dout_[static_cast<std::size_t>(d)]);
+    add_scaled(dq_lse_.data(), k, dscore * softcap_slope_[at] * problem.softmax_scale, problem.head_dim);
+  }
+  for (std::size_t d = 0; d < dq_squares_.size(); ++d)
+    dq_squares_[d] += square(common * dq_common_[d]) + square(of_lse * dq_lse_[d]);
+  const Real sink = sink_weight / sum;
+  return square(sink * common) + square(sink * delta * (of_lse + kRoundingsOfAProbability * u + u * queries / 2));
+}
+
 template <class Real>
 typename BackwardHead<Real>::Delta BackwardHead<Real>::delta_of_stored_out(int64_t begin, int64_t end) const noexcept {
-  const auto usual = static_cast<Real>(usual_rounding(storage_));
   const Problem& problem = view_.problem;
-  Delta delta{0, 0, 0};
-  Real squares = 0;
+  Delta delta{0, 0};
   for (int64_t d = 0; d < problem.head_dim_v; ++d) {
     const Real* v = v_columns_.data() + d * problem.seqlen_k;
     Real out = 0;
@@ -184,11 +239,9 @@ typename BackwardHead<Real>::Delta BackwardHead<Real>::delta_of_stored_out(int64
     }
     const Real dout = dout_[static_cast<std::size_t>(d)];
     delta.value += dout * rounded(out);
-    const Real error = dout * out * usual;
-    delta.largest_error += 2 * std::fabs(error);
-    squares += error * error;
+    const Real error = dout * static_cast<Real>(half_ulp(problem.dtype, static_cast<double>(out)));
+    delta.squares += error * error;
   }
-  delta.usual_error = std::sqrt(squares);
   return delta;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -57,8 +58,21 @@ inline void store_float(void* data, DType dtype, int64_t index, float value) noe
   }
 }
 
-// Half of what rounding to the nearest can do at most, relatively; fp32 counts as exact.
-inline double usual_rounding(DType dtype) noexcept { return dtype == DType::bf16 ? 0x1p-9 : dtype == DType::fp16 ? 0x1p-12 : 0; }
+inline constexpr double kUnitOfFloat = 0x1p-24;  // what rounding to fp32 can do at most, relatively
+
+// What rounding a probability to the dtype can do at most, relatively; fp32 kernels do not round it again.
+inline double probability_unit(DType dtype) noexcept { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::fp16 ? 0x1p-11 : 0; }
+
+// The same for probabilities of which the largest is 1, absolutely: half of the distance of fp16's subnormal numbers.
+inline double least_probability_error(DType dtype) noexcept { return dtype == DType::fp16 ? 0x1p-25 : 0; }
+
+// Half the distance of the dtype's numbers around x: what rounding x to the nearest can do at most.
+inline double half_ulp(DType dtype, double x) noexcept {
+  const int digits = dtype == DType::fp32 ? 24 : dtype == DType::fp16 ? 11 : 8;
+  const int least_exponent = dtype == DType::fp16 ? -14 : -126;  // below it lie the subnormal numbers
+  const int exponent = x == 0 || !std::isfinite(x) ? least_exponent : std::ilogb(x);
+  return std::ldexp(1.0, (exponent < least_exponent ? least_exponent : exponent) - digits);
+}
 
 // The nearest value that dtype can hold.
 inline float round_to(DType dtype, float value) noexcept {

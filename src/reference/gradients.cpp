@@ -44,11 +44,14 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
   const cpu::ThreadSettings threads = cpu::at_most(p.batch * p.num_kv_heads, most_threads);
   const GradientShapes shapes(p);
   if (to.dbias != nullptr) std::fill_n(to.dbias, elements(shapes.dbias), Real{0});
-  if (to.dbias_rounding != nullptr) std::fill_n(to.dbias_rounding, elements(shapes.dbias), Real{0});
+  if (to.dbias_squares != nullptr) std::fill_n(to.dbias_squares, elements(shapes.dbias), Real{0});
+  if (to.dsinks_squares != nullptr) std::fill_n(to.dsinks_squares, elements(shapes.dsinks), Real{0});
   if (to.dsinks != nullptr) std::fill_n(to.dsinks, elements(shapes.dsinks), Real{0});
+  const bool roundings = to.dq_squares != nullptr || to.dk_squares != nullptr || to.dv_squares != nullptr ||
+                         to.dbias_squares != nullptr || to.dsinks_squares != nullptr;
   std::vector<BackwardHead<Real>> heads;
   heads.reserve(static_cast<std::size_t>(threads.num_threads));
-  for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(p, t, storage);
+  for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(p, t, storage, roundings);
   std::mutex sums;  // dbias and dsinks add up what several tasks give
 
   cpu::parallel_tasks(threads, p.batch * p.num_kv_heads, [&](int64_t task, int worker) {
@@ -62,28 +65,26 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
       for (int64_t i = 0; i < queries; ++i) {
         const RowGradients<Real> row = head.row(h, i);
         if (to.dq != nullptr) std::copy_n(row.dq, p.head_dim, to.dq + (rows.q(i) * p.num_heads + h) * p.head_dim);
-        if (to.dsink_rounding != nullptr) to.dsink_rounding[rows.lse(h, i)] = row.dsink_rounding;
-        if (to.dq_rounding != nullptr) to.dq_rounding[rows.lse(h, i)] = row.dq_rounding;
+        if (to.dq_squares != nullptr)
+          std::copy_n(row.dq_squares, p.head_dim, to.dq_squares + (rows.q(i) * p.num_heads + h) * p.head_dim);
         if (to.dbias == nullptr && to.dsinks == nullptr) continue;
         const std::scoped_lock lock(sums);
         if (to.dsinks != nullptr) to.dsinks[h] += row.dsink;
+        if (to.dsinks_squares != nullptr) to.dsinks_squares[h] += row.dsink_squares;
         if (to.dbias == nullptr) continue;
         Real* dbias = to.dbias + bias_row(shapes.dbias, b, h, i);
         for (int64_t j = 0; j < keys; ++j) dbias[j] += row.dscores[j];
-        if (to.dbias_rounding == nullptr || row.delta_rounding == 0) continue;
-        Real* squares = to.dbias_rounding + bias_row(shapes.dbias, b, h, i);
-        for (int64_t j = 0; j < keys; ++j) {
-          const Real error = row.dscores[j] == 0 ? Real{0} : row.probabilities[j] * row.delta_rounding;
-          squares[j] += error * error;
-        }
+        if (to.dbias_squares == nullptr) continue;
+        Real* squares = to.dbias_squares + bias_row(shapes.dbias, b, h, i);
+        for (int64_t j = 0; j < keys; ++j) squares[j] += row.dscores_squares[j];
       }
     }
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t row = rows.k(j) * p.num_kv_heads + kv_head;
       if (to.dk != nullptr) std::copy_n(head.dk() + j * p.head_dim, p.head_dim, to.dk + row * p.head_dim);
-      if (to.dk_rounding != nullptr) {
-        std::copy_n(head.dk_rounding() + j * p.head_dim, p.head_dim, to.dk_rounding + row * p.head_dim);
-      }
+      if (to.dk_squares != nullptr) std::copy_n(head.dk_squares() + j * p.head_dim, p.head_dim, to.dk_squares + row * p.head_dim);
+      if (to.dv_squares != nullptr)
+        std::copy_n(head.dv_squares() + j * p.head_dim_v, p.head_dim_v, to.dv_squares + row * p.head_dim_v);
       if (to.dv != nullptr) std::copy_n(head.dv() + j * p.head_dim_v, p.head_dim_v, to.dv + row * p.head_dim_v);
     }
   });

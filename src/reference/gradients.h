@@ -25,9 +25,8 @@ struct GradientShapes {
 template <class Real>
 struct Gradients {
   Real *dq = nullptr, *dk = nullptr, *dv = nullptr, *dbias = nullptr, *dsinks = nullptr;
-  // Of the shapes of dk and dbias: the squares of what rounding the stored out does to each row's part, added up.
-  Real *dk_rounding = nullptr, *dbias_rounding = nullptr;
-  Real *dsink_rounding = nullptr, *dq_rounding = nullptr;  // of lse_shape(): see RowGradients
+  // Of the same shapes, in double: squares of what roundings may do to each (RowGradients), added up.
+  Real *dq_squares = nullptr, *dk_squares = nullptr, *dv_squares = nullptr, *dbias_squares = nullptr, *dsinks_squares = nullptr;
 };
 
 inline int64_t elements(const Shape& shape) noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }

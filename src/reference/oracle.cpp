@@ -22,7 +22,9 @@ OracleHead::OracleHead(const Problem& problem, const AttentionTensors& tensors)
       k_(static_cast<std::size_t>(problem.head_dim * problem.seqlen_k)),
       v_(static_cast<std::size_t>(problem.seqlen_k * problem.head_dim_v)),
       scores_(static_cast<std::size_t>(problem.seqlen_k)),
-      v_sizes_(static_cast<std::size_t>(problem.seqlen_k)) {}
+      v_sizes_(static_cast<std::size_t>(problem.seqlen_k)),
+      products_(static_cast<std::size_t>(problem.seqlen_k)),
+      k_norms_(static_cast<std::size_t>(problem.seqlen_k)) {}
 
 void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   if (batch == batch_ && kv_head == kv_head_) return;
@@ -32,6 +34,12 @@ void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   const Problem& p = view_.problem;
   const AttentionTensors& t = view_.tensors;
   decode_transposed(t.k.data, p.dtype, KeyRows(view_, p.k, batch, kv_head), p.seqlen_k, p.head_dim, k_.data());
+  for (int64_t j = 0; j < p.seqlen_k; ++j) {
+    double squares = 0;
+    for (int64_t d = 0; d < p.head_dim; ++d)
+      squares += k_[static_cast<std::size_t>(d * p.seqlen_k + j)] * k_[static_cast<std::size_t>(d * p.seqlen_k + j)];
+    k_norms_[static_cast<std::size_t>(j)] = std::sqrt(squares);
+  }
   const KeyRows v_row(view_, p.v, batch, kv_head);
   for (int64_t j = 0; j < p.seqlen_k; ++j) {
     double* v = v_.data() + j * p.head_dim_v;
@@ -42,7 +50,7 @@ void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   }
 }
 
-double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
+double OracleHead::row(int64_t h, int64_t i, double* out, double* rounding) noexcept {
   const Problem& p = view_.problem;
   const AttentionTensors& t = view_.tensors;
   const AttendedKeys keys(p, t, batch_, h, i);
@@ -50,11 +58,15 @@ double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
 
   for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = 0;
   const int64_t q_row = offset_of(p.q, batch_, i, h);
+  double q_squares = 0;
   for (int64_t d = 0; d < p.head_dim; ++d) {
     const double q = load_float(t.q.data, p.dtype, q_row + d);
+    q_squares += q * q;
     add_scaled(scores + keys.begin, k_.data() + d * p.seqlen_k + keys.begin, q, keys.end - keys.begin);
   }
   for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] *= static_cast<double>(p.softmax_scale);
+  q_norm_ = std::sqrt(q_squares);
+  if (rounding != nullptr) std::copy(scores + keys.begin, scores + keys.end, products_.data() + keys.begin);
   add_score_terms(p, t, batch_, h, i, keys, scores, [](double score) { return score; });
 
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -67,7 +79,8 @@ double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
     if (scores[j] > max) max = scores[j];
   }
   for (int64_t d = 0; d < p.head_dim_v; ++d) out[d] = 0;
-  magnitude_ = 0;
+  if (rounding != nullptr) std::fill_n(rounding, p.head_dim_v, 0.0);
+  magnitude_ = lse_rounding_ = 0;
   if (max == -kInfinity && !nan) return -kInfinity;  // nothing to attend: zeros, not 0 / 0
 
   const RowDropout dropout(p, t, batch_, h, i);
@@ -82,7 +95,37 @@ double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
   }
   for (int64_t d = 0; d < p.head_dim_v; ++d) out[d] /= sum;
   magnitude_ /= sum;
+  if (rounding != nullptr) add_rounding(h, i, keys, max, sum, out, rounding);
   return max + std::log(sum);
+}
+
+// The terms of R in docs/contract.md, in its order.
+void OracleHead::add_rounding(int64_t h, int64_t i, const AttendedKeys& keys, double max, double sum, const double* out,
+                              double* rounding) noexcept {
+  const Problem& p = view_.problem;
+  const RowDropout dropout(p, view_.tensors, batch_, h, i);
+  const double unit = probability_unit(p.dtype), least = least_probability_error(p.dtype) / sum;
+  int64_t summed = 0;
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    if (keys.contains(j) && std::exp(scores_[static_cast<std::size_t>(j)] - max) > kUnitOfFloat * sum) ++summed;
+  }
+  const double sums = kUnitOfFloat * (kRoundingsOfAProbability + 0.5 * static_cast<double>(summed));
+  lse_rounding_ = sums + kRoundingsOfAScore * kUnitOfFloat * std::fabs(max + std::log(sum));
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    if (!keys.contains(j)) continue;
+    const auto at = static_cast<std::size_t>(j);
+    const double probability = std::exp(scores_[at] - max) / sum;
+    if (!(probability > 0)) continue;
+    const double of_score = score_rounding(p, q_norm_ * k_norms_[at], products_[at], scores_[at], max);
+    lse_rounding_ += probability * of_score;
+    const double factor = dropout.factor(j), weight = probability * factor;
+    const double relative = unit + sums + least / probability;
+    const double* v = v_.data() + j * p.head_dim_v;
+    for (int64_t d = 0; d < p.head_dim_v; ++d) {
+      const double value = weight * v[d], moved = std::fabs(value - probability * out[d]);
+      rounding[d] += of_score * moved + relative * std::fmax(moved, std::fabs(value));
+    }
+  }
 }
 
 }  // namespace fulmen::reference

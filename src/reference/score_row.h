@@ -56,6 +56,18 @@ void add_score_terms(const Problem& p, const AttentionTensors& t, int64_t b, int
   }
 }
 
+// Of R in docs/contract.md: roundings in fp32 that a score meets beside the product's sum (scale, log2 e, softcap, bias, ALiBi, the
+// maximum), and a probability beside sums (the exponential's two ulps, 1 / z, rescaling, dropout).
+inline constexpr double kRoundingsOfAScore = 4;
+inline constexpr double kRoundingsOfAProbability = 8;
+
+// What computing a score in fp32 may do to it: norms is |q| |k|, product scale * q.k, score what bias and the like made of that.
+inline double score_rounding(const Problem& p, double norms, double product, double score, double max) noexcept {
+  const double sums = std::sqrt(static_cast<double>(p.head_dim)) * std::fabs(static_cast<double>(p.softmax_scale)) * norms;
+  const double others = kRoundingsOfAScore * (std::fabs(product) + std::fabs(score) + (std::isfinite(max) ? std::fabs(max) : 0));
+  return 0x1p-24 * (sums + others);
+}
+
 // Which elements of a row of the softmax dropout keeps, and with what factor.
 class RowDropout {
  public:

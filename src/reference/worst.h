@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace fulmen::reference {
 
@@ -14,12 +15,16 @@ constexpr double kAbsolute = 1e-5;
 constexpr double kSoftcapExtra = 3e-4;
 
 struct Worst {
-  double error = -1;  // infinity where a NaN or infinity is wrong
-  double slack = 0;   // how far the error may go by the rule of its own row, without 2 P
+  double error = -1;    // infinity where a NaN or infinity is wrong
+  double slack = 0;     // what is added to 2 P, or to rounding
+  double rounding = 0;  // R of docs/contract.md: what roundings may do to the element
   std::array<int64_t, 4> index{};
   double value = 0;
   double expected = 0;
 };
+
+// R where it is a number: beside NaN and infinities there is nothing to round.
+inline double finite_or_zero(double x) noexcept { return std::isfinite(x) ? x : 0; }
 
 // |value - expected|, 0 where both are NaN or the same infinity, infinity where only one is.
 inline double error_of(double value, double expected) noexcept {
@@ -27,7 +32,7 @@ inline double error_of(double value, double expected) noexcept {
   return value == expected ? 0 : std::fabs(value - expected);
 }
 
-inline std::string describe(const char* tensor, const char* order, const Worst& worst, double bound, const char* rule) {
+inline std::string describe(const char* tensor, const char* order, const Worst& worst, double bound, std::string_view rule) {
   const auto& at = worst.index;
   return fmt::format("{}[{}] = [{}, {}, {}, {}]: value {:.9g}, expected {:.9g}, error {:.3g} exceeds {:.3g} ({})", tensor, order,
                      at[0], at[1], at[2], at[3], worst.value, worst.expected, worst.error, bound, rule);
