@@ -25,6 +25,7 @@ struct VerifyArguments {
   std::string grid = "quick";
   std::string dtype, device, kernel;
   std::optional<uint64_t> seed;
+  uint64_t random = 0;
   int threads = 0;
   bool backward = false;
 };
@@ -118,10 +119,63 @@ Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments, Grid
   return cases;
 }
 
+// The command that repeats what was run.
+std::string repeat_with(const VerifyArguments& a, const std::string& device, uint64_t seed) {
+  std::string text = a.random > 0 ? "fulmen verify --random 1" : fmt::format("fulmen verify --grid {}", a.grid);
+  text += fmt::format(" --seed {} --device {}", seed, device);
+  if (a.backward) text += " --backward";
+  if (!a.dtype.empty()) text += " --dtype " + a.dtype;
+  if (!a.kernel.empty()) text += " --kernel " + a.kernel;
+  return text;
+}
+
+// Small random problems, each of a seed of its own: problem n of seed s is problem 0 of seed s + n.
+Status verify_random(const VerifyArguments& arguments, const std::string& device) {
+  const uint64_t seed = arguments.seed ? *arguments.seed : std::random_device{}();
+  const bool emulated = is_emulated(device);
+  std::vector<DType> dtypes{DType::fp32, DType::fp16, DType::bf16};
+  if (!arguments.dtype.empty()) dtypes = {parse_dtype(arguments.dtype).value()};
+  Progress progress;
+  progress.line(fmt::format("fulmen {} on {}, {} random {}problems, --seed {}", version(), device, arguments.random,
+                            arguments.backward ? "backward " : "", seed));
+  NormalPool pool(0);
+  Tallies tallies;
+  std::size_t failures = 0, runs = 0;
+  for (uint64_t n = 0; n < arguments.random; ++n) {
+    if (n % 1000 == 0) progress.show(fmt::format("[{}/{}] {} failed", n, arguments.random, failures));
+    pool.generator().seed(seed + n);
+    const DType dtype = dtypes[pool.generator()() % dtypes.size()];
+    const GridCase grid_case = random_case(pool.generator(), dtype, arguments.backward ? Pass::backward : Pass::forward, emulated);
+    const GridData data = make_grid_data(grid_case, pool);
+    const Result<Problem> problem = problem_of(grid_case, data);
+    if (!problem.ok()) return problem.status();
+    const Result<std::vector<Candidate>> found = candidates(problem.value(), device);
+    if (!found.ok()) return found.status();
+    const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(device, data.tensors);
+    if (!there.ok()) return there.status();
+    for (const Candidate& candidate : found.value()) {
+      if (!candidate.support.yes || (!arguments.kernel.empty() && candidate.kernel != arguments.kernel)) continue;
+      const VerifyReport report = run_kernel(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads);
+      add_to(tallies, candidate.kernel, dtype, report);
+      ++runs;
+      if (report.ok) continue;
+      if (++failures <= kShownFailures) {
+        progress.line(fmt::format("FAILED {} {}: {}\n  repeat it: {}", candidate.kernel, to_string(grid_case), report.message,
+                                  repeat_with(arguments, device, seed + n)));
+      }
+    }
+  }
+  print_table(progress, tallies);
+  progress.line(fmt::format("{} problems, {} results, {} failed", arguments.random, runs, failures));
+  if (failures == 0) return {};
+  return {StatusCode::verification_failed, fmt::format("{} results broke the tolerance rule (--seed {})", failures, seed)};
+}
+
 Status verify(const VerifyArguments& arguments) {
   const std::string device = arguments.device.empty() ? default_device() : arguments.device;
   if (Status status = check_device_and_kernel(device, arguments.kernel); !status.ok()) return status;
   const bool emulated = is_emulated(device);
+  if (arguments.random > 0) return verify_random(arguments, device);
   const GridSize size = arguments.grid == "full" ? GridSize::full : emulated ? GridSize::emulated : GridSize::quick;
   const Result<std::vector<GridCase>> cases = chosen_grid(arguments, size);
   if (!cases.ok()) return cases.status();
@@ -151,7 +205,8 @@ Status verify(const VerifyArguments& arguments) {
       add_to(tallies, candidate.kernel, grid_case.dtype, report);
       if (report.ok) continue;
       if (++failures <= kShownFailures) {
-        progress.line(fmt::format("FAILED {} {}: {}", candidate.kernel, to_string(grid_case), report.message));
+        progress.line(fmt::format("FAILED {} {}: {}\n  repeat it: {}", candidate.kernel, to_string(grid_case), report.message,
+                                  repeat_with(arguments, device, seed)));
       }
     }
   }
@@ -175,6 +230,8 @@ Command verify_command(CLI::App& app) {
   parser->add_flag("--backward", arguments->backward, "gradients, with dropout in a part of the problems");
   parser->add_option("--grid", arguments->grid, "quick or full; quick is smaller on emulated devices")
       ->check(CLI::IsMember({"quick", "full"}));
+  parser->add_option("--random", arguments->random, "instead of a grid so many small random problems, each of its own seed")
+      ->transform(whole_number(1, uint64_t{1} << 40));
   parser->add_option("--dtype", arguments->dtype, "fp32, fp16 or bf16; all when not given")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   parser->add_option("--device", arguments->device, "see `fulmen devices`");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 
@@ -42,6 +43,21 @@ void allocate(NormalPool& pool, const GridCase& c, GridData& data, Tensor& tenso
   wider.shape[3] += 1;
   data.memory.push_back(random_tensor(pool, wider, factor));
   tensor.data = static_cast<char*>(wider.data) + size_of(tensor.dtype);
+}
+
+// Every key of a sequence, or page, becomes its first.
+void repeat_first_key(const Tensor& k) {
+  const auto bytes = static_cast<std::size_t>(size_of(k.dtype));
+  const auto at = [&](int64_t b, int64_t j, int64_t h) {
+    return static_cast<char*>(k.data) + static_cast<std::size_t>(b * k.strides[0] + j * k.strides[1] + h * k.strides[2]) * bytes;
+  };
+  for (int64_t b = 0; b < k.shape[0]; ++b) {
+    for (int64_t j = 1; j < k.shape[1]; ++j) {
+      for (int64_t h = 0; h < k.shape[2]; ++h) {
+        std::memcpy(at(b, j, h), at(b, 0, h), static_cast<std::size_t>(k.shape[3]) * bytes);
+      }
+    }
+  }
 }
 
 // Lengths of a case's sequences, the longest first: all, half, none, a quarter ...
@@ -156,9 +172,6 @@ GridCase case_at(std::size_t turn, DType dtype, int64_t dim, const Lengths& leng
 // What the forward pass gives, and what the backward pass reads and writes beside that.
 void add_gradients(const GridCase& c, NormalPool& pool, GridData& data) {
   AttentionTensors& t = data.tensors;
-  data.options.dropout = c.dropout;
-  t.dropout_seed = pool.generator()();
-  t.dropout_offset = pool.generator()();
   if (pool.has_values()) {
     AttentionOptions exact = data.options;
     exact.kernel = "cpu.reference.double";
@@ -313,6 +326,49 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
   return cases;
 }
 
+GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool few_kernels) {
+  const auto between = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator); };
+  const auto chance = [&](double share) { return std::bernoulli_distribution(share)(generator); };
+  const auto pick = [&]<class T>(std::initializer_list<T> values) {
+    return values.begin()[between(0, static_cast<int64_t>(values.size()) - 1)];
+  };
+  GridCase c;
+  c.dtype = dtype;
+  c.pass = pass;
+  c.batch = between(1, 2);
+  const Heads heads = pick({Heads{1, 1}, {2, 2}, {2, 1}, {3, 1}, {4, 2}});
+  c.heads = heads.q;
+  c.kv_heads = heads.kv;
+  c.seqlen_q = chance(0.4) ? 1 : between(1, 12);
+  c.seqlen_k = chance(0.03) ? 0 : between(1, 40);
+  c.head_dim = few_kernels ? pick({int64_t{1}, int64_t{3}, int64_t{64}}) : chance(0.3) ? between(1, 4) : between(1, 90);
+  c.head_dim_v = few_kernels || chance(0.6) ? c.head_dim : between(1, 40);
+  c.feature = few_kernels ? pick({Feature::none, Feature::causal, Feature::bias}) : static_cast<Feature>(between(0, kFeatures - 1));
+  c.layout = static_cast<Layout>(between(0, kLayouts - 1));
+  c.lse = pass == Pass::backward || chance(0.6);
+  c.large = chance(0.2);
+  if (chance(0.15)) c.q_size = pick({5.0F, 20.0F, 100.0F});
+  c.equal_keys = chance(0.1);
+  if (chance(few_kernels ? 0 : 0.15)) c.dropout = pick({0.1F, 0.5F, 0.9F, 0.99F, 0.99998F});
+  if (chance(0.002)) {  // an accumulated sum's error grows with the keys
+    c.batch = c.heads = c.kv_heads = 1;
+    c.seqlen_q = between(1, 2);
+    c.seqlen_k = between(2000, 4000);
+    c.head_dim = c.head_dim_v = few_kernels ? 64 : between(1, 16);
+    c.equal_keys = chance(0.7);
+  }
+  if (chance(few_kernels ? 0 : 0.1)) {
+    c.sequences = pass == Pass::backward ? Sequences::packed : static_cast<Sequences>(between(1, 3));
+    c.page_size = c.sequences == Sequences::paged ? between(1, 16) : 0;
+    c.batch = between(2, 4);
+  }
+  if (pass == Pass::backward) {
+    c.dlse = chance(0.3);
+    c.dbias_summed = chance(0.5) ? static_cast<int>(between(1, 4)) : 0;
+  }
+  return c;
+}
+
 GridData make_grid_data(const GridCase& c, NormalPool& pool) {
   GridData data;
   AttentionTensors& t = data.tensors;
@@ -320,7 +376,7 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool) {
   t.k = operand(c, true, c.head_dim);
   t.v = operand(c, true, c.head_dim_v);
   t.out = operand(c, false, c.head_dim_v);
-  allocate(pool, c, data, t.q, c.large ? 5.0F : 1.0F);
+  allocate(pool, c, data, t.q, (c.large ? 5.0F : 1.0F) * c.q_size);
   allocate(pool, c, data, t.k, c.large ? 3.0F : 1.0F);
   allocate(pool, c, data, t.v, c.large ? 3.0F : 1.0F);
   allocate(pool, c, data, t.out, 1.0F);
@@ -329,6 +385,7 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool) {
     t.lse = Tensor::bhqk(nullptr, DType::fp32, packed ? 1 : c.batch, c.heads, t.q.shape[1], 1);
     data.memory.push_back(random_tensor(pool, t.lse));
   }
+  if (c.equal_keys) repeat_first_key(t.k);
   add_score_tensors(c, pool, data);
   add_sequences(c, pool, data);
   AttentionOptions& o = data.options;
@@ -338,6 +395,9 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool) {
   if (has(c, Feature::window)) o.window_left = 40;
   if (c.feature == Feature::window) o.window_right = 17;
   if (has(c, Feature::softcap)) o.softcap = 15.0F;
+  o.dropout = c.dropout;
+  t.dropout_seed = pool.generator()();
+  t.dropout_offset = pool.generator()();
   if (c.pass == Pass::backward) add_gradients(c, pool, data);
   return data;
 }

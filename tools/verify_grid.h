@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -33,11 +34,13 @@ struct GridCase {
   Layout layout = Layout::bshd;
   bool lse = true;
   bool large = false;  // q x 5, k and v x 3
+  float q_size = 1;    // q times this besides
+  bool equal_keys = false;
   Pass pass = Pass::forward;
   Sequences sequences = Sequences::even;
   int64_t page_size = 0;
-  // Backward alone: there dropout, and a gradient of the bias that is summed over dims of the bias.
   float dropout = 0;
+  // Backward alone: a gradient of the bias that is summed over dims of the bias.
   bool dlse = false;
   int dbias_summed = 0;  // 1: over batches, 2: over heads, 3: over queries, 4: all of them
 };
@@ -47,6 +50,11 @@ std::string to_string(const GridCase& grid_case);
 // few and short problems that meet every feature, since each combination of head_dim and feature is a kernel to be compiled.
 enum class GridSize { emulated, quick, full };
 std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass = Pass::forward);
+
+// A small problem of any features, the same for the same generator: one row, dims of 1 and 3, thousands of equal keys, scores that
+// are large and cancel, and dropout near 1 among them. few_kernels: head_dims and features of which emulated chips need few
+// kernels.
+GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool few_kernels);
 
 struct GridData {
   std::vector<Memory> memory;

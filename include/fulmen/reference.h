@@ -52,9 +52,9 @@ struct TensorError {
 struct VerifyReport {
   bool ok = false;
   std::string tensor;                    // "out"; backward: the gradient nearest to its bound, or over it
-  double worst_error = 0;                // E = max |ours - ref| over it
+  double worst_error = 0;                // the largest |ours - ref| of it; when not ok, of the element that breaks the rule
   double baseline_error = 0;             // P = max |same-precision standard attention - ref|
-  double bound = 0;                      // 2 P + 1e-5, gradients 3 P + 1e-5 (softcap: + 3e-4)
+  double bound = 0;                      // what that element's error may be: max(2 P, R) + 1e-5, gradients max(3 P, R) + 1e-5
   double lse_error = 0;                  // max |lse - ref| / max(1, |ref|), 0 without an lse
   std::string message;                   // when not ok: the worst element with its index, value, expected value
   std::vector<TensorError> gradients{};  // backward: every one, dq first

@@ -87,6 +87,26 @@ TEST(Verify, ExpectsNanWhereTheReferenceHasIt) {
   EXPECT_TRUE(verify_result(c.problem(), c.tensors).ok);
 }
 
+// Two equal keys and values of 1: standard attention has no error at all, so the bound is R alone.
+TEST(Verify, AllowsOneRoundingOfTheProbabilitiesAndOneOfTheOutput) {
+  for (const auto& [dtype, ulp] : {std::pair{DType::bf16, 0x1p-7F}, {DType::fp16, 0x1p-10F}}) {
+    Random random(11);
+    CaseSpec spec;
+    spec.dtype = dtype;
+    spec.seqlen_k = 2;
+    spec.q_size = 0;
+    Case c(spec, random);
+    for (int64_t j = 0; j < 2; ++j) Case::set(c.tensors.v, {0, j, 0, 0}, 1);
+    ASSERT_TRUE(run_kernel(c, "cpu.reference.double").ok());
+    Case::set(c.tensors.out, {0, 0, 0, 0}, 1 + ulp);
+    const VerifyReport one = verify_result(c.problem(), c.tensors);
+    EXPECT_TRUE(one.ok) << one.message;
+    EXPECT_EQ(one.baseline_error, 0);
+    Case::set(c.tensors.out, {0, 0, 0, 0}, 1 + 2 * ulp);
+    EXPECT_FALSE(verify_result(c.problem(), c.tensors).ok);
+  }
+}
+
 TEST(Verify, ChecksTheLse) {
   const Case c = right_case(DType::fp16);
   Case::set(c.tensors.lse, {1, 3, 4, 0}, Case::get(c.tensors.lse, {1, 3, 4, 0}) + 1e-3F);

@@ -1,5 +1,6 @@
 #include "support/run_kernel.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -66,7 +67,11 @@ Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options, 
 
 ::testing::AssertionResult verified(Case& c, const std::string& kernel, const Where& where) {
   const auto failure = [&](const std::string& what) {
-    return ::testing::AssertionFailure() << kernel << " on " << where.device << ": " << what << "\n  " << to_string(c.spec);
+    const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    const std::string filter = test == nullptr ? "*" : std::string(test->test_suite_name()) + "." + test->name();
+    return ::testing::AssertionFailure() << kernel << " on " << where.device << ": " << what << "\n  " << to_string(c.spec)
+                                         << "\n  repeat it: FULMEN_TEST_SEED=" << test_seed() << " " << program_invocation_name
+                                         << " --gtest_filter=" << filter;
   };
   if (const Status status = run_kernel(c, kernel, where); !status.ok()) return failure(status.message());
   if (const VerifyReport report = verify_result(c.problem(), c.tensors); !report.ok) return failure(report.message);
