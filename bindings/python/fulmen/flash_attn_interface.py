@@ -1,0 +1,383 @@
+"""FlashAttention 3's functions, with the names, arguments and results of its module flash_attn_interface.
+
+They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. Descale factors (fp8), qv and attention_chunk are
+refused. num_splits, pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut the work by the problem.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fulmen._core import ArgumentError
+from fulmen._functions import attention
+from fulmen.flash_attn import _install
+from fulmen.flash_attn import flash_attn_interface as flash_attn_2
+from fulmen.flash_attn.layers.rotary import rotate
+
+__all__ = [
+    "flash_attn_combine",
+    "flash_attn_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+    "get_scheduler_metadata",
+    "install",
+    "uninstall",
+]
+
+__version__ = "3.0.0"
+_PACKAGE = _install.Package("flash_attn_interface", "flash_attn_3", __version__, ("",), "fulmen.flash_attn_interface")
+
+
+def install(force: bool = False) -> None:
+    """Makes `import flash_attn_interface` give this module, and transformers' "flash_attention_3" run on it, on any device.
+
+    force: hide a flash_attn_interface that is installed until uninstall(). Otherwise that raises a RuntimeError.
+    """
+    _install.install(_PACKAGE, force)
+
+
+def uninstall() -> None:
+    """Takes install() back. Does nothing where it was not called."""
+    _install.uninstall(_PACKAGE)
+
+
+def _refuse(attention_chunk: int, **absent: Any) -> None:
+    for name, value in absent.items():
+        if value is not None:
+            raise NotImplementedError(f"{name} is given: Fulmen has no such attention, None is accepted")
+    if attention_chunk != 0:
+        raise NotImplementedError(f"attention_chunk is {attention_chunk}: 0 is accepted")
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """Attention of q [batch, seqlen_q, heads, head_dim] with k and v [batch, seqlen_k, kv_heads, head_dim].
+
+    Args:
+      softmax_scale: None is 1 / sqrt(head_dim).
+      causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; -1 is unlimited, causal is right = 0.
+      softcap: 0 is off. deterministic: gradients are the same in every bit from run to run.
+      qv, q_descale, k_descale, v_descale, attention_chunk: refused with a NotImplementedError.
+      num_splits, pack_gqa, sm_margin: change nothing.
+
+    Returns:
+      out [batch, seqlen_q, heads, head_dim]; with return_attn_probs (out, softmax_lse [batch, heads, seqlen_q]).
+    """
+    _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    options = (0.0, softmax_scale, causal, window_size, softcap, None, deterministic, return_attn_probs)
+    result = flash_attn_2.flash_attn_func(q, k, v, *options)
+    return result[:2] if return_attn_probs else result
+
+
+def flash_attn_qkvpacked_func(
+    qkv: torch.Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    num_heads_q: int | None = None,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_func of the slices of qkv [batch, seqlen, 3, heads, head_dim], which are read where they are.
+
+    With num_heads_q, qkv is [batch, seqlen, num_heads_q + 2 * kv_heads, head_dim].
+    """
+    if qkv.dim() == 5 and qkv.shape[2] == 3:
+        q, k, v = qkv.unbind(2)
+    elif qkv.dim() == 4 and num_heads_q is not None and qkv.shape[2] > num_heads_q and (qkv.shape[2] - num_heads_q) % 2 == 0:
+        kv_heads = (qkv.shape[2] - num_heads_q) // 2
+        q, k, v = qkv.split([num_heads_q, kv_heads, kv_heads], 2)
+    else:
+        accepted = "[batch, seqlen, 3, heads, head_dim], or with num_heads_q [batch, seqlen, num_heads_q + 2 * kv_heads, head_dim]"
+        raise ArgumentError(f"qkv has shape {list(qkv.shape)} and num_heads_q is {num_heads_q}: {accepted} is accepted")
+    shared = {"window_size": window_size, "attention_chunk": attention_chunk, "softcap": softcap, "deterministic": deterministic}
+    descale = (q_descale, k_descale, v_descale)
+    return flash_attn_func(q, k, v, softmax_scale, causal, None, *descale, **shared, return_attn_probs=return_attn_probs)
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    seqused_q: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_func of sequences one after another: q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim].
+
+    Args:
+      cu_seqlens_q, cu_seqlens_k: [batch + 1], int32: sequence n is rows cu_seqlens[n] to cu_seqlens[n + 1] - 1.
+      max_seqlen_q, max_seqlen_k: no sequence is longer.
+      seqused_q, seqused_k: [batch], int32: of each sequence only so many rows count, the first ones; they are copied then, and the
+        host waits for their number. Other rows of out are 0, of the lse -inf.
+      the others: see flash_attn_func.
+
+    Returns:
+      out [total_q, heads, head_dim]; with return_attn_probs (out, softmax_lse [heads, total_q]).
+    """
+    _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    options = (0.0, softmax_scale, causal, window_size, softcap, None, deterministic)
+    total, rows_q = q.shape[0], None
+    if seqused_q is not None:
+        rows_q, cu_seqlens_q = _used_rows(cu_seqlens_q, seqused_q)
+        q = q.index_select(0, rows_q)
+    if seqused_k is not None:
+        rows_k, cu_seqlens_k = _used_rows(cu_seqlens_k, seqused_k)
+        k, v = k.index_select(0, rows_k), v.index_select(0, rows_k)
+    lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    out = flash_attn_2.flash_attn_varlen_func(q, k, v, *lengths, *options, return_attn_probs)
+    out, lse = out[:2] if return_attn_probs else (out, None)
+    if rows_q is not None:
+        out = out.new_zeros(total, *out.shape[1:]).index_copy(0, rows_q, out)
+        lse = None if lse is None else lse.new_full((lse.shape[0], total), -torch.inf).index_copy(1, rows_q, lse)
+    return (out, lse) if return_attn_probs else out
+
+
+def _used_rows(cu_seqlens: torch.Tensor, used: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The packed rows that count, and cu_seqlens of these alone."""
+    cumulative = torch.nn.functional.pad(used.cumsum(0, dtype=torch.int32), (1, 0))
+    sequence, place = _places(cumulative, int(cumulative[-1]))
+    return cu_seqlens[sequence].long() + place, cumulative
+
+
+def _places(cu_seqlens: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which sequence each packed row is of, and which row of that."""
+    row = torch.arange(total, device=cu_seqlens.device)
+    sequence = torch.bucketize(row, cu_seqlens[1:], right=True).clamp(max=max(len(cu_seqlens) - 2, 0))
+    return sequence, row - cu_seqlens[sequence]
+
+
+@torch.no_grad()
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    qv: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    page_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k_new: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: torch.Tensor | None = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Attention of q with a cache, to which k and v are appended first, in place. Without gradients.
+
+    Args:
+      q: [batch, seqlen_q, heads, head_dim], or with cu_seqlens_q and max_seqlen_q packed, [total_q, heads, head_dim].
+      k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a page_table [num_pages, page_size, kv_heads, head_dim].
+      k, v: [batch, seqlen_new, kv_heads, head_dim], or with cu_seqlens_k_new packed: become the rows from cache_seqlens on.
+      rotary_cos, rotary_sin: [positions, rotary_dim / 2]: k and q are rotated before; row i is at position cache_seqlens + i, or
+        rotary_seqlens + i where that is given, but without causal and window all of q is at the first. q itself is not written.
+      cache_seqlens: how many rows of the cache are used before, int or [batch], int32; None is all.
+      cache_batch_idx: [batch], int32: which sequence of the cache each of q's is. Not with a page_table.
+      cache_leftpad: [batch], int32: where a sequence's used rows begin. page_table: [batch, max_pages], int32.
+      the others: see flash_attn_func. scheduler_metadata changes nothing.
+
+    Returns:
+      out, of q's shape; with return_softmax_lse (out, lse [batch, heads, seqlen_q] or [heads, total_q], and two empty tensors,
+      where FlashAttention 3 has the partial results of its splits).
+    """
+    _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "softcap": softcap}
+    if cu_seqlens_q is None and cu_seqlens_k_new is None and rotary_seqlens is None:
+        result = flash_attn_2.flash_attn_with_kvcache(
+            q,
+            k_cache,
+            v_cache,
+            k,
+            v,
+            rotary_cos,
+            rotary_sin,
+            cache_seqlens,
+            cache_batch_idx,
+            cache_leftpad,
+            page_table,
+            window_size=window_size,
+            rotary_interleaved=rotary_interleaved,
+            return_softmax_lse=return_softmax_lse,
+            **options,
+        )
+    else:
+        if cu_seqlens_q is not None and max_seqlen_q is None:
+            raise ArgumentError("max_seqlen_q is None beside cu_seqlens_q: the longest sequence of q is needed")
+        if k is not None and cache_seqlens is None:
+            raise ArgumentError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
+        if cache_batch_idx is not None:
+            if page_table is not None:
+                raise ArgumentError("cache_batch_idx is given beside a page_table: one of them is accepted")
+            page_table = cache_batch_idx.unsqueeze(1)  # pages of one sequence each
+        batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
+        if isinstance(cache_seqlens, int):
+            cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+        left, right = window_size
+        if k is not None and v is not None and cache_seqlens is not None:
+            start = cache_seqlens if rotary_seqlens is None else rotary_seqlens
+            new = _flat_places(k, cu_seqlens_k_new)
+            if rotary_cos is not None and rotary_sin is not None:
+                k = _rotated(k, rotary_cos, rotary_sin, start, new, True, rotary_interleaved)
+                advance = bool(causal) or left >= 0 or right >= 0
+                at = _flat_places(q, cu_seqlens_q)
+                q = _rotated(q, rotary_cos, rotary_sin, start, at, advance, rotary_interleaved)
+            _write(k_cache, k, new, cache_seqlens, page_table)
+            _write(v_cache, v, new, cache_seqlens, page_table)
+            added = torch.bincount(new[0], minlength=batch)
+            cache_seqlens = (cache_seqlens + added).to(torch.int32)
+        result = attention(
+            q,
+            k_cache,
+            v_cache,
+            cu_seqlens_q=cu_seqlens_q,
+            max_seqlen_q=max_seqlen_q,
+            seqlens_k=cache_seqlens,
+            leftpad_k=cache_leftpad,
+            block_table=page_table,
+            window_left=left,
+            window_right=right,
+            return_lse=return_softmax_lse,
+            **{**options, "causal": bool(causal)},
+        )
+    if return_softmax_lse:
+        return (*result, q.new_empty(0, dtype=torch.float32), q.new_empty(0, dtype=torch.float32))
+    return result
+
+
+_Places = tuple[torch.Tensor, torch.Tensor]
+
+
+def _flat_places(rows: torch.Tensor, cu_seqlens: torch.Tensor | None) -> _Places:
+    """_places of [batch, seqlen, ...] flattened, or of packed rows."""
+    if cu_seqlens is not None:
+        return _places(cu_seqlens, rows.shape[0])
+    sequence = torch.arange(rows.shape[0], device=rows.device).repeat_interleave(rows.shape[1])
+    return sequence, torch.arange(rows.shape[1], device=rows.device).repeat(rows.shape[0])
+
+
+def _rotated(x: torch.Tensor, cos: Any, sin: Any, start: torch.Tensor, at: _Places, advance: bool, interleaved: bool) -> Any:
+    positions = start[at[0]] + (at[1] if advance else 0)
+    return rotate(x.reshape(-1, *x.shape[-2:]), cos, sin, positions, interleaved).view(x.shape)
+
+
+def _write(cache: torch.Tensor, rows: torch.Tensor, at: _Places, lengths: torch.Tensor, table: torch.Tensor | None) -> None:
+    sequence, row = at[0], lengths[at[0]].long() + at[1]
+    places = cache.shape[1] * (1 if table is None else table.shape[1])
+    # Numbers in a GPU's memory are not read by the host: torch checks them there.
+    if row.device.type == "cpu" and row.numel() and (row.max() >= places or row.min() < 0):
+        raise ArgumentError(
+            f"cache_seqlens leads to row {int(row.max())} of the cache: with the new rows 0 to {places} are accepted"
+        )
+    if table is not None:
+        sequence, row = table[sequence, row // cache.shape[1]].long(), row % cache.shape[1]
+    cache[sequence, row] = rows.reshape(-1, *rows.shape[-2:])
+
+
+def flash_attn_combine(
+    out_partial: torch.Tensor, lse_partial: torch.Tensor, out: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Merges results of parts of the keys.
+
+    Args:
+      out_partial: [parts, batch, seqlen, heads, head_dim], float32. lse_partial: [parts, batch, seqlen, heads], float32.
+      out: written, where given. out_dtype: None is float32.
+
+    Returns:
+      (out [batch, seqlen, heads, head_dim], lse [batch, seqlen, heads]).
+    """
+    if lse_partial.shape != out_partial.shape[:-1]:
+        shapes = f"{list(lse_partial.shape)} beside out_partial's {list(out_partial.shape)}"
+        raise ArgumentError(f"lse_partial.shape is {shapes}: the same without the last dim is accepted")
+    lse = lse_partial.float().logsumexp(0)
+    weights = (lse_partial.float() - torch.where(lse == -torch.inf, 0.0, lse)).exp()
+    # A part without keys may hold anything.
+    merged = torch.where(weights[..., None] > 0, out_partial.float() * weights[..., None], 0.0).sum(0)
+    merged = merged.to(out_partial.dtype if out_dtype is None else out_dtype)
+    return (merged if out is None else out.copy_(merged)), lse
+
+
+def get_scheduler_metadata(
+    batch_size: int,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    num_heads_q: int,
+    num_heads_kv: int,
+    headdim: int,
+    cache_seqlens: torch.Tensor,
+    qkv_dtype: torch.dtype = torch.bfloat16,
+    headdim_v: int | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k_new: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    page_size: int | None = None,
+    max_seqlen_k_new: int = 0,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    has_softcap: bool = False,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+) -> torch.Tensor:
+    """An empty int32 tensor: plans need no metadata."""
+    return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
