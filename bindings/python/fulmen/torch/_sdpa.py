@@ -10,7 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.jit._builtins import _register_builtin
+from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.overrides import TorchFunctionMode, _get_overloaded_args, handle_torch_function, has_torch_function
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fulmen import _core
 from fulmen._arguments import rename
@@ -150,20 +153,36 @@ def _in_four_dims(
 
 def _why_not(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None) -> str | None:
     """Why torch has to compute a call itself; None where Fulmen can."""
+    if not _is_compiling() and not _allows_every_backend():
+        return "sdpa_kernel chooses among its backends"
     for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, _Tensor):
+            return f"{name} is no tensor"
+        if is_traceable_wrapper_subclass(tensor):  # DTensor, for instance: its class has rules for torch's operators alone
+            return f"{name} is a {type(tensor).__name__}"
         if tensor.is_nested or tensor.layout != torch.strided:
             return f"{name} is not strided"
         if tensor.dtype not in _DTYPES:
             return f"{name} has dtype {tensor.dtype}"
         if tensor.device.type not in ("cpu", "cuda"):
             return f"{name} is on {tensor.device}"
-        if not 1 <= tensor.size(-1) <= 256:
+        if tensor.dim() > 0 and not 1 <= tensor.size(-1) <= 256:
             return f"{name} has a head_dim of {tensor.size(-1)}"
         if tensor.dim() > 2 and tensor.size(-3) == 0:
             return f"{name} has no heads"
-    if mask is not None and mask.dtype != torch.bool and mask.dtype not in _DTYPES:
-        return f"attn_mask has dtype {mask.dtype}"
+    if mask is not None:
+        if not isinstance(mask, _Tensor):
+            return "attn_mask is no tensor"
+        if is_traceable_wrapper_subclass(mask):
+            return f"attn_mask is a {type(mask).__name__}"
+        if mask.dtype != torch.bool and mask.dtype not in _DTYPES:
+            return f"attn_mask has dtype {mask.dtype}"
     return None
+
+
+def _allows_every_backend() -> bool:
+    cuda = torch.backends.cuda
+    return cuda.flash_sdp_enabled() and cuda.math_sdp_enabled() and cuda.mem_efficient_sdp_enabled()
 
 
 def _routed(
@@ -177,13 +196,77 @@ def _routed(
     enable_gqa: bool = False,
 ) -> _Tensor:
     """scaled_dot_product_attention, by torch where Fulmen has no kernel."""
+    given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if isinstance(attn_mask, CausalBias):
+        return _causal(*given)
+    if not _is_compiling() and has_torch_function(given):
+        if any(not _is_plain_override(one) for one in _get_overloaded_args(given)):
+            return _by_torch(*given)  # which asks them, with its own function
+        return handle_torch_function(_routed, given, *given)
     reason = _why_not(query, key, value, attn_mask)
     if reason is None:
-        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if _is_compiling():
+            return scaled_dot_product_attention(*given)
+        try:
+            return scaled_dot_product_attention(*given)
+        except (TypeError, NotImplementedError) as error:  # not ArgumentError: torch's kernels read outside of some such tensors
+            reason = str(error)
+    _say_why(reason)
+    return _by_torch(*given)
+
+
+def _is_plain_override(argument: Any) -> bool:
+    """Whether it is of a tensor subclass that calls the functions, and makes results its own, as torch.Tensor does."""
+    return getattr(type(argument).__torch_function__, "__func__", None) is _Tensor.__torch_function__.__func__
+
+
+def _say_why(reason: str) -> None:
     if not torch.compiler.is_compiling() and os.environ.get("FLASH_ATTENTION_DEBUG") == "1":
         print(f"fulmen: torch computes this scaled_dot_product_attention: {reason}", file=sys.stderr)
+
+
+def _by_torch(
+    query: _Tensor,
+    key: _Tensor,
+    value: _Tensor,
+    attn_mask: _Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> _Tensor:
     options = {"enable_gqa": True} if enable_gqa else {}  # torch 2.4 has no such argument
     return _torch_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
+
+
+def _causal(
+    query: _Tensor,
+    key: _Tensor,
+    value: _Tensor,
+    mask: CausalBias,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> _Tensor:
+    """A mask of torch.nn.attention.bias: its class compares the function that it is asked for with torch's, and has no memory."""
+    if is_causal:
+        raise ArgumentError("is_causal is True and attn_mask is a CausalBias: one of the two is accepted")
+    rest = (dropout_p, False, scale, enable_gqa)
+    # torch, too, takes the sizes from the tensors where a mask is aligned top left.
+    if mask.variant == CausalVariant.UPPER_LEFT or mask.seq_len_q == mask.seq_len_kv:
+        return _routed(query, key, value, None, dropout_p, True, scale, enable_gqa)
+    reason = _why_not(query, key, value, None)
+    fits = (mask.seq_len_q, mask.seq_len_kv) == (query.size(-2), key.size(-2)) and 0 <= dropout_p < 1
+    if reason is None and fits and (_is_compiling() or not has_torch_function((query, key, value))):
+        options = (scale, 0.0, "bottom_right", -1, -1, dropout_p, None, 0, False, None, 0, False)
+        return _in_four_dims(query, key, value, None, options, enable_gqa)
+    kept = torch.ones(mask.seq_len_q, mask.seq_len_kv, dtype=torch.bool, device=query.device)
+    return _routed(query, key, value, kept.tril(mask.seq_len_kv - mask.seq_len_q), *rest)
+
+
+# Scripts of torch.jit have torch's operator: they know no other, and can be saved.
+_register_builtin(_routed, "aten::scaled_dot_product_attention")
 
 
 def _with_routed_sdpa(function: types.FunctionType) -> types.FunctionType:
@@ -202,8 +285,8 @@ _routed_multi_head_attention = _with_routed_sdpa(_multi_head_attention)
 class sdpa(TorchFunctionMode):
     """with fulmen.torch.sdpa(): torch.nn.functional.scaled_dot_product_attention is Fulmen's, in this thread.
 
-    Calls for which Fulmen has no kernel (float64, head_dim over 256, other devices) stay torch's own; FLASH_ATTENTION_DEBUG=1 names
-    each on stderr, with the reason.
+    Calls for which Fulmen has no kernel (float64, head_dim over 256, other devices), and those for which sdpa_kernel chooses among
+    torch's backends, stay torch's own; FLASH_ATTENTION_DEBUG=1 names each on stderr, with the reason.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
