@@ -10,6 +10,13 @@ function(fulmen_header_only name header)
   endif()
 endfunction()
 
+# `pip install .` brings {fmt} as the build dependency cmeel-fmt, whose files lie in a folder of their own beside Python's packages.
+if(FULMEN_PYTHON)
+  find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "import sys; print(';'.join(p + '/cmeel.prefix' for p in sys.path if p))"
+                  OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE python_prefixes COMMAND_ERROR_IS_FATAL ANY)
+  list(APPEND CMAKE_PREFIX_PATH ${python_prefixes})
+endif()
 fulmen_header_only(fmt_headers fmt/format.h)
 file(STRINGS ${FULMEN_fmt_headers_INCLUDE_DIR}/fmt/core.h fmt_version REGEX "define FMT_VERSION 9")
 if(fmt_version)
