@@ -1,5 +1,6 @@
 // The host's own C++ compiler, for the emulator.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 

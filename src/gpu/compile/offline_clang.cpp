@@ -1,5 +1,6 @@
 // An installed clang as the compiler for AMD chips: no ROCm is needed, kernels use compiler builtins alone.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <algorithm>
