@@ -71,4 +71,9 @@ FULMEN_API Result<int> clear_kernel_cache();
 using CompileObserver = void (*)(void* context, const char* kernel, const char* arch, bool done, double seconds);
 FULMEN_API void set_compile_observer(CompileObserver observer, void* context);
 
+// For a program that is about to end, from a thread and not from a signal's handler: kills the compilers that run, with all that
+// they started, and waits until their temporary folders are gone. No compiler is started afterwards; calls that need one return
+// `unavailable`.
+FULMEN_API void end_compilers() noexcept;
+
 }  // namespace fulmen

@@ -29,7 +29,8 @@ class GpuBackend final : public Backend {
   std::string_view name() const noexcept override { return driver_.name(); }
   std::vector<DeviceInfo> devices() const override {
     std::vector<DeviceInfo> list;
-    for (const Device& device : devices_.devices()) list.push_back(device.info);
+    const auto devices = devices_.devices();
+    for (const Device& device : *devices) list.push_back(device.info);
     return list;
   }
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }

@@ -11,6 +11,7 @@
 #include "gpu/compile/cache.h"
 #include "gpu/compile/cache_folder.h"
 #include "gpu/compile/report.h"
+#include "gpu/compile/run_program.h"
 #include "gpu/launch/shipped.h"
 
 namespace fulmen {
@@ -109,5 +110,7 @@ std::vector<CachedKernel> cached_kernels() {
 }
 
 Result<int> clear_kernel_cache() { return gpu::clear_cache(); }
+
+void end_compilers() noexcept { gpu::end_programs(); }
 
 }  // namespace fulmen

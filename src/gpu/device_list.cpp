@@ -40,12 +40,6 @@ Device describe(const Driver& driver, int ordinal, const std::string& selector) 
 
 std::vector<Device> describe_all(const Driver& driver) {
   std::vector<Device> devices;
-  if (Status status = driver.available(); !status.ok()) {
-    Device& device = devices.emplace_back();
-    device.info.name = std::string(driver.name());
-    device.info.reason = status.message();
-    return devices;
-  }
   const std::vector<std::string> selectors = driver.selectors();
   for (std::size_t n = 0; n < selectors.size(); ++n) devices.push_back(describe(driver, static_cast<int>(n), selectors[n]));
   return devices;
@@ -53,17 +47,25 @@ std::vector<Device> describe_all(const Driver& driver) {
 
 }  // namespace
 
-const std::vector<Device>& DeviceList::devices() const {
+std::shared_ptr<const std::vector<Device>> DeviceList::devices() const {
+  using List = std::shared_ptr<const std::vector<Device>>;
   static std::mutex mutex;
-  static auto* const kLists = new std::map<const Driver*, std::vector<Device>>;
+  static auto* const kLists = new std::map<const Driver*, List>;
   const std::scoped_lock lock(mutex);
-  const auto found = kLists->find(&driver_);
-  return found != kLists->end() ? found->second : kLists->emplace(&driver_, describe_all(driver_)).first->second;
+  if (const auto found = kLists->find(&driver_); found != kLists->end()) return found->second;
+  if (const Status status = driver_.available(); !status.ok()) {
+    Device none;
+    none.info.name = std::string(driver_.name());
+    none.info.reason = status.message();
+    return std::make_shared<const std::vector<Device>>(1, std::move(none));  // not kept: it may be available later
+  }
+  return kLists->emplace(&driver_, std::make_shared<const std::vector<Device>>(describe_all(driver_))).first->second;
 }
 
 const Device* DeviceList::find(const std::string& name) const {
   const bool any = name == driver_.name();
-  for (const Device& device : devices()) {
+  const auto list = devices();
+  for (const Device& device : *list) {
     if (device.info.usable && (any || device.info.name == name)) return &device;
   }
   return nullptr;

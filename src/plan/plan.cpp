@@ -9,6 +9,7 @@
 #include "cpu/threading.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
+#include "runtime/environment.h"
 
 namespace fulmen {
 
@@ -49,11 +50,6 @@ std::size_t bytes_of(const TensorSpec& spec, const Problem::Shape& shape) noexce
 }
 
 namespace {
-
-bool environment_flag(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
-}
 
 // In the order of kTensorTable.
 std::array<std::size_t, kTensorFields> bytes_of(const Problem& p) {

@@ -11,6 +11,8 @@
 #include <new>
 #include <utility>
 
+#include "runtime/environment.h"
+
 namespace fulmen {
 namespace {
 
@@ -92,8 +94,7 @@ namespace {
 
 // Of a device that nobody named in the call.
 std::string_view origin_of(std::string_view device) {
-  const char* environment = std::getenv("FULMEN_DEVICE");
-  return environment != nullptr && device == environment ? " (FULMEN_DEVICE)" : "";
+  return !device.empty() && device == environment("FULMEN_DEVICE") ? " (FULMEN_DEVICE)" : "";
 }
 
 }  // namespace
@@ -194,8 +195,8 @@ std::string default_device() {
     const std::scoped_lock lock(registry().mutex);
     if (!registry().default_device.empty()) return registry().default_device;
   }
-  const char* environment = std::getenv("FULMEN_DEVICE");
-  return environment != nullptr && *environment != '\0' ? environment : "cpu";
+  std::string device = environment("FULMEN_DEVICE");
+  return device.empty() ? "cpu" : device;
 }
 
 Status set_default_device(const std::string& device) {

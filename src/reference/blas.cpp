@@ -1,9 +1,13 @@
 #include "reference/blas.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
-#include <cstdlib>
+#include <string>
 #include <vector>
+
+#include "runtime/environment.h"
+#include "runtime/found_once.h"
 
 namespace fulmen::reference {
 namespace {
@@ -15,40 +19,39 @@ void use_one_thread(void* library) noexcept {
   if (auto* set = reinterpret_cast<SetThreads>(dlsym(library, "openblas_set_num_threads"))) set(1);
 }
 
-Blas open_blas() {
-  const char* forced = std::getenv("FULMEN_BLAS");
+Result<Sgemm> open_blas() {
+  const std::string chosen = environment("FULMEN_BLAS");
   std::vector<std::string> names{"libopenblas.so.0", "libopenblas.so", "libcblas.so.3", "libcblas.so"};
-  if (forced != nullptr && *forced != '\0') names = {forced};
-  Blas found;
+  if (!chosen.empty()) names = {chosen};
+  std::string reasons;
   for (const std::string& name : names) {
     void* already_open = dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
     void* library = already_open != nullptr ? already_open : dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    found.reason += found.reason.empty() ? "" : "; ";
+    reasons += reasons.empty() ? "" : "; ";
     if (library == nullptr) {
       const char* error = dlerror();
-      found.reason += error != nullptr ? error : name + ": cannot be opened";
+      reasons += error != nullptr ? error : name + ": cannot be opened";
       continue;
     }
-    found.sgemm = reinterpret_cast<Blas::Sgemm>(dlsym(library, "cblas_sgemm"));
-    if (found.sgemm == nullptr) {
-      found.reason += name + ": has no cblas_sgemm";
-      dlclose(library);
-      continue;
+    if (const auto sgemm = reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm")); sgemm != nullptr) {
+      if (already_open == nullptr) use_one_thread(library);
+      return sgemm;  // the library stays open for the rest of the process
     }
-    if (already_open == nullptr) use_one_thread(library);
-    found.library = name;
-    found.reason.clear();
-    return found;  // stays open for the rest of the process
+    reasons += name + ": has no cblas_sgemm";
+    dlclose(library);
   }
-  found.reason = "no BLAS found (" + found.reason + "); install libopenblas0 or set FULMEN_BLAS to a library with cblas_sgemm";
-  return found;
+  return Status(StatusCode::unavailable,
+                chosen.empty() ? fmt::format("no BLAS found ({}); install libopenblas0 or set FULMEN_BLAS to a library with "
+                                             "cblas_sgemm",
+                                             reasons)
+                               : fmt::format("FULMEN_BLAS is \"{}\": a library with cblas_sgemm is needed ({})", chosen, reasons));
 }
 
 }  // namespace
 
-const Blas& blas() {
-  static const Blas opened = open_blas();
-  return opened;
+Result<Sgemm> find_sgemm() {
+  static FoundOnce<Result<Sgemm>> opened;
+  return opened.get(open_blas);
 }
 
 }  // namespace fulmen::reference

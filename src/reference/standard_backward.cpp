@@ -24,16 +24,16 @@ struct Matrix {
   bool transposed = false;
 };
 
-// c = alpha a b + beta c, with beta 0 or 1.
-void multiply(const Matrix& a, const Matrix& b, float alpha, float beta, float* c) noexcept {
+// c = alpha a b + beta c, with beta 0 or 1. sgemm is null where there is no BLAS.
+void multiply(Sgemm sgemm, const Matrix& a, const Matrix& b, float alpha, float beta, float* c) noexcept {
   const int64_t m = a.transposed ? a.columns : a.rows, k = a.transposed ? a.rows : a.columns;
   const int64_t n = b.transposed ? b.rows : b.columns;
   if (m == 0 || n == 0) return;
-  if (k > 0 && blas().sgemm != nullptr) {
+  if (k > 0 && sgemm != nullptr) {
     constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
-    blas().sgemm(kRowMajor, a.transposed ? kTranspose : kNoTranspose, b.transposed ? kTranspose : kNoTranspose, static_cast<int>(m),
-                 static_cast<int>(n), static_cast<int>(k), alpha, a.data, static_cast<int>(a.columns), b.data,
-                 static_cast<int>(b.columns), beta, c, static_cast<int>(n));
+    sgemm(kRowMajor, a.transposed ? kTranspose : kNoTranspose, b.transposed ? kTranspose : kNoTranspose, static_cast<int>(m),
+          static_cast<int>(n), static_cast<int>(k), alpha, a.data, static_cast<int>(a.columns), b.data, static_cast<int>(b.columns),
+          beta, c, static_cast<int>(n));
     return;
   }
   for (int64_t i = 0; i < m; ++i) {
@@ -110,6 +110,7 @@ class StandardBackwardRunner final : public Runner {
         shapes_(problem),
         config_{.kernel = "cpu.standard.backward"} {
     no_dropout_.dropout = 0;
+    if (const Result<Sgemm> found = find_sgemm(); found.ok()) sgemm_ = found.value();
     config_.num_threads = threads_.num_threads;
     scratch_floats_ = Scratch(problem, nullptr).floats;
     sums_batch_ = problem.dbias.present && problem.batch > 1 && problem.dbias.strides[0] == 0;
@@ -170,8 +171,8 @@ class StandardBackwardRunner final : public Runner {
     load(t.dout, p_.dout, b, h, p_.seqlen_q, p_.head_dim_v, row_has_keys, s.dout);
     const Matrix q{s.q, p_.seqlen_q, p_.head_dim}, dout{s.dout, p_.seqlen_q, p_.head_dim_v};
     const Matrix k{s.k, p_.seqlen_k, p_.head_dim};
-    multiply(q, {s.k, p_.seqlen_k, p_.head_dim, true}, p_.softmax_scale, 0, s.scores);
-    multiply(dout, {s.v, p_.seqlen_k, p_.head_dim_v, true}, 1, 0, s.dscores);
+    multiply(sgemm_, q, {s.k, p_.seqlen_k, p_.head_dim, true}, p_.softmax_scale, 0, s.scores);
+    multiply(sgemm_, dout, {s.v, p_.seqlen_k, p_.head_dim_v, true}, 1, 0, s.dscores);
     float dsink = 0;
     for (int64_t i = 0; i < p_.seqlen_q; ++i) {
       if (row_has_keys(i)) {
@@ -182,11 +183,11 @@ class StandardBackwardRunner final : public Runner {
       }
     }
     if (p_.dsinks.present) sinks[b * p_.num_heads + h] = dsink;
-    if (p_.dv.present) multiply({s.scores, p_.seqlen_q, p_.seqlen_k, true}, dout, 1, beta, s.dv);
-    if (p_.dk.present) multiply({s.dscores, p_.seqlen_q, p_.seqlen_k, true}, q, p_.softmax_scale, beta, s.dk);
+    if (p_.dv.present) multiply(sgemm_, {s.scores, p_.seqlen_q, p_.seqlen_k, true}, dout, 1, beta, s.dv);
+    if (p_.dk.present) multiply(sgemm_, {s.dscores, p_.seqlen_q, p_.seqlen_k, true}, q, p_.softmax_scale, beta, s.dk);
     if (!p_.dq.present) return;
     if (p_.seqlen_k == 0) std::fill_n(s.dq, p_.seqlen_q * p_.head_dim, 0.0F);
-    multiply({s.dscores, p_.seqlen_q, p_.seqlen_k}, k, p_.softmax_scale, 0, s.dq);
+    multiply(sgemm_, {s.dscores, p_.seqlen_q, p_.seqlen_k}, k, p_.softmax_scale, 0, s.dq);
     store(s.dq, p_.seqlen_q, p_.head_dim, t.dq, p_.dq, b, h);
   }
 
@@ -240,6 +241,7 @@ class StandardBackwardRunner final : public Runner {
   Problem p_;
   Problem no_dropout_;
   cpu::ThreadSettings threads_;
+  Sgemm sgemm_ = nullptr;
   GradientShapes shapes_;
   KernelConfig config_;
   bool sums_batch_ = false;

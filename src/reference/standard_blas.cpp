@@ -36,8 +36,9 @@ struct RowBlock {
 
 class BlasRunner final : public Runner {
  public:
-  BlasRunner(const Problem& problem, const AttentionOptions& options)
-      : p_(problem),
+  BlasRunner(Sgemm sgemm, const Problem& problem, const AttentionOptions& options)
+      : sgemm_(sgemm),
+        p_(problem),
         threads_(cpu::thread_settings(options)),
         over_heads_(problem.seqlen_q == 1),
         config_{.kernel = "cpu.standard.blas"} {
@@ -85,17 +86,17 @@ class BlasRunner final : public Runner {
     const int ld_out = static_cast<int>(leading(p_.out, block.over_heads, dim_v));
 
     if (n > 0) {
-      blas().sgemm(kRowMajor, kNoTranspose, kTranspose, m, n, dim, p_.softmax_scale, q,
-                   static_cast<int>(leading(p_.q, block.over_heads, dim)), k, static_cast<int>(leading(p_.k, false, dim)), 0.0F,
-                   scores, n);
+      sgemm_(kRowMajor, kNoTranspose, kTranspose, m, n, dim, p_.softmax_scale, q,
+             static_cast<int>(leading(p_.q, block.over_heads, dim)), k, static_cast<int>(leading(p_.k, false, dim)), 0.0F, scores,
+             n);
     }
     for (int64_t r = 0; r < block.count; ++r) {
       const float lse = softmax_step(p_, t, block.b, block.head(r), block.query(r), DType::fp32, scores + r * n);
       if (p_.lse.present) static_cast<float*>(t.lse.data)[offset_of(p_.lse, block.b, block.head(r), block.query(r))] = lse;
     }
     if (n > 0) {
-      blas().sgemm(kRowMajor, kNoTranspose, kNoTranspose, m, dim_v, n, 1.0F, scores, n, v,
-                   static_cast<int>(leading(p_.v, false, dim_v)), 0.0F, out, ld_out);
+      sgemm_(kRowMajor, kNoTranspose, kNoTranspose, m, dim_v, n, 1.0F, scores, n, v, static_cast<int>(leading(p_.v, false, dim_v)),
+             0.0F, out, ld_out);
     }
     for (int64_t r = 0; r < block.count; ++r) repair(t, block, r, v, scores + r * n, out + r * ld_out);
   }
@@ -114,6 +115,7 @@ class BlasRunner final : public Runner {
     }
   }
 
+  Sgemm sgemm_;
   Problem p_;
   cpu::ThreadSettings threads_;
   bool over_heads_;
@@ -151,13 +153,15 @@ class StandardBlas final : public Kernel {
         return Support::no(fmt::format("{}: BLAS needs rows at least {} apart, the stride is {}", m.name, m.columns, leading));
       }
     }
-    if (blas().sgemm == nullptr) return Support::no(blas().reason);
-    return {};
+    const Result<Sgemm> found = find_sgemm();
+    return found.ok() ? Support{} : Support::no(found.status().message());
   }
 
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
-    return std::unique_ptr<Runner>(std::make_unique<BlasRunner>(problem, options));
+    const Result<Sgemm> found = find_sgemm();
+    if (!found.ok()) return found.status();
+    return std::unique_ptr<Runner>(std::make_unique<BlasRunner>(found.value(), problem, options));
   }
 };
 

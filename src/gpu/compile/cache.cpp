@@ -5,7 +5,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -15,17 +14,13 @@
 
 #include "fulmen/compile.h"
 #include "gpu/compile/cache_folder.h"
+#include "runtime/environment.h"
 
 namespace fulmen::gpu {
 namespace {
 
 constexpr uint64_t kDefaultBytes = uint64_t{1} << 30;
 constexpr std::size_t kMemoryBytes = std::size_t{64} << 20;  // a tuner's thousands of kernels shall not stay for ever
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
 
 // One line on stderr, once a process: a cache that does not work slows things down, and nothing else would say so.
 void log_once(const std::string& line) {

@@ -55,6 +55,7 @@ Result<CacheFileHeader> parse_cache_header(std::span<const std::byte> start, uin
   std::size_t length[4];
   for (std::size_t i = 0; i < 4; ++i) length[i] = length_at(start, kMagic.size() + sizeof(Digest) + 4 * i);
   const auto [name, arch, code, log] = length;
+  if (file_bytes > kMaxCacheFileBytes) return damaged("it is larger than any kernel");
   if (name > kMaxText || arch > kMaxText) return damaged("a name is too long");
   if (kHeaderBytes + uint64_t{name} + arch + code + log + sizeof(Digest) != file_bytes) return damaged("its length is wrong");
   if (kHeaderBytes + name + arch > start.size()) return damaged("it is cut off");

@@ -122,7 +122,12 @@ Result<LoadedKernel> load_kernel(const std::string& folder, const Digest& key, T
   if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return failure("no regular file");
   if (trust == Trust::own && info.st_uid != ::geteuid()) return failure("another user's file");
   if (trust == Trust::own && (info.st_mode & 022) != 0) return failure("others can write it");
-  Result<CacheFile> parsed = parse_cache_file(read_start(file.get(), static_cast<std::size_t>(info.st_size)));
+  // The header first: memory for the rest is asked for only where the lengths in it add up to the file's.
+  const auto bytes = static_cast<std::size_t>(info.st_size);
+  const Result<CacheFileHeader> header = parse_cache_header(read_start(file.get(), std::min(bytes, kCacheListingBytes)), bytes);
+  if (!header.ok()) return failure(header.status().message());
+  if (::lseek(file.get(), 0, SEEK_SET) != 0) return failure(words(errno));
+  Result<CacheFile> parsed = parse_cache_file(read_start(file.get(), bytes));
   if (!parsed.ok()) return failure(parsed.status().message());
   if (parsed->key != key) return failure("it belongs to another kernel");
   if (trust == Trust::own) ::futimens(file.get(), nullptr);  // its last use; a read-only disk keeps none
@@ -139,6 +144,11 @@ Status make_folder(const std::string& folder) {
 }
 
 Status store_kernel(const std::string& folder, const CacheFile& file, Trust trust) {
+  const std::vector<std::byte> bytes = write_cache_file(file);
+  if (bytes.size() > kMaxCacheFileBytes) {
+    return {StatusCode::unavailable,
+            fmt::format("kernel \"{}\" has {} bytes as a file: up to {} are kept", file.name, bytes.size(), kMaxCacheFileBytes)};
+  }
   std::string temporary;
   const Result<int> opened = open_half_written(folder, trust, temporary);
   if (!opened.ok()) return opened.status();
@@ -146,7 +156,7 @@ Status store_kernel(const std::string& folder, const CacheFile& file, Trust trus
   // Who may read a folder of prebuilt kernels may read these.
   if (struct stat info{}; trust == Trust::given && ::stat(folder.c_str(), &info) == 0)
     ::fchmod(descriptor.get(), 0600 | (info.st_mode & 0444));
-  Status status = write_all(descriptor.get(), write_cache_file(file));
+  Status status = write_all(descriptor.get(), bytes);
   if (status.ok() && descriptor.close() != 0) status = {StatusCode::unavailable, words(errno)};
   if (status.ok() && ::rename(temporary.c_str(), kernel_path(folder, file.key).c_str()) != 0) {
     status = {StatusCode::unavailable, words(errno)};
@@ -191,6 +201,10 @@ void bound_kernels(const std::string& folder, uint64_t max_bytes) {
   for (FolderFile& file : files_of(folder)) {
     if (is_left_half_written(file)) ::unlink(file.path.c_str());
     if (!is_kernel_name(file.name)) continue;
+    if (static_cast<uint64_t>(file.info.st_size) > kMaxCacheFileBytes) {  // damaged: it would push all others out
+      ::unlink(file.path.c_str());
+      continue;
+    }
     bytes += static_cast<uint64_t>(file.info.st_size);
     kernels.push_back(std::move(file));
   }

@@ -1,30 +1,33 @@
 #include "gpu/compile/hiprtc.h"
 
 #include "gpu/compile/runtime_compiler.h"
+#include "runtime/found_once.h"
 
 namespace fulmen::gpu {
 
 Result<const Compiler*> hiprtc_compiler() {
-  static const Result<const Compiler*> kCompiler = open_runtime_compiler(
-      {.name = "hipRTC",
-       .prefix = "hiprtc",
-       .arch_option = "--offload-arch=",
-       .code_size = "GetCodeSize",
-       .code = "GetCode",
-       .options = {"-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno"},
-       .family_options = kRdna3Options,
-       // It puts all of hip_runtime.h before the source, which has an exp2(float), log2 and tanh of its own.
-       .before = "namespace fulmen_device {\n",
-       .after = "\n}\n",
-       .needed = "ROCm 6 or newer is needed",
-       .other_chips = ""},
-      // Not of ROCm 5: its hipRTC is part of libamdhip64, and Debian's crashes in its compiler library. clang serves there.
-      {.names = {"libhiprtc.so.7", "libhiprtc.so.6"},
-       .home_variables = {"ROCM_PATH", "HIP_PATH"},
-       .system_folders = {"/opt/rocm/lib", "/opt/rocm-*/lib"},
-       .python_folders = {"torch/lib", "_rocm_sdk_*/lib"},
-       .install = "It comes with AMD's ROCm packages (hip-runtime-amd)"});
-  return kCompiler;
+  static FoundOnce<Result<const Compiler*>> found;
+  return found.get([] {
+    return open_runtime_compiler(
+        {.name = "hipRTC",
+         .prefix = "hiprtc",
+         .arch_option = "--offload-arch=",
+         .code_size = "GetCodeSize",
+         .code = "GetCode",
+         .options = {"-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno"},
+         .family_options = kRdna3Options,
+         // It puts all of hip_runtime.h before the source, which has an exp2(float), log2 and tanh of its own.
+         .before = "namespace fulmen_device {\n",
+         .after = "\n}\n",
+         .needed = "ROCm 6 or newer is needed",
+         .other_chips = ""},
+        // Not of ROCm 5: its hipRTC is part of libamdhip64, and Debian's crashes in its compiler library. clang serves there.
+        {.names = {"libhiprtc.so.7", "libhiprtc.so.6"},
+         .home_variables = {"ROCM_PATH", "HIP_PATH"},
+         .system_folders = {"/opt/rocm/lib", "/opt/rocm-*/lib"},
+         .python_folders = {"torch/lib", "_rocm_sdk_*/lib"},
+         .install = "It comes with AMD's ROCm packages (hip-runtime-amd)"});
+  });
 }
 
 }  // namespace fulmen::gpu

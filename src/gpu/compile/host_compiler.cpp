@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdlib>
-
 #include "gpu/compile/compiler.h"
 #include "gpu/compile/run_program.h"
+#include "runtime/environment.h"
+#include "runtime/found_once.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -38,7 +38,7 @@ class HostCompiler final : public Compiler {
     std::vector<std::string> command{path_};
     command.insert(command.end(), kOptions.begin(), kOptions.end());
     command.insert(command.end(), {source, "-o", object});
-    Result<std::string> log = run_program(command);
+    Result<std::string> log = run_program(command, directory.path());
     if (!log.ok()) return Status(log.status().code(), fmt::format("kernel \"{}\": {}", request.name, log.status().message()));
     Result<std::vector<std::byte>> code = read_file(object);
     if (!code.ok()) return code.status();
@@ -50,25 +50,33 @@ class HostCompiler final : public Compiler {
 };
 
 Result<const Compiler*> find() {
+  const std::string chosen = environment("FULMEN_HOST_CXX");
   std::vector<std::string> names{"c++", "g++", "clang++", "clang++-19"};
-  if (const char* chosen = std::getenv("FULMEN_HOST_CXX"); chosen != nullptr && *chosen != '\0') names = {chosen};
+  if (!chosen.empty()) names = {chosen};
+  std::string refused;
   for (const std::string& name : names) {
     const std::string path = find_program(name);
     if (path.empty()) continue;
     const Result<std::string> version = run_program({path, "--version"});
     if (version.ok()) return new HostCompiler(path, version.value().substr(0, version.value().find('\n')));
+    refused += fmt::format("; {}", version.status().message().substr(0, version.status().message().find('\n')));
+  }
+  if (!chosen.empty()) {
+    return Status(StatusCode::unavailable,
+                  fmt::format("FULMEN_HOST_CXX is \"{}\": a C++ compiler is needed, its path or a name in PATH{}", chosen,
+                              refused.empty() ? "; there is no such program" : refused));
   }
   return Status(StatusCode::unavailable,
-                fmt::format("the emulator compiles kernels with the host's C++ compiler: none of {} is in PATH; "
-                            "install one (apt-get install g++) or set FULMEN_HOST_CXX",
-                            fmt::join(names, ", ")));
+                fmt::format("the emulator compiles kernels with the host's C++ compiler: none of {} is in PATH and runs; "
+                            "install one (apt-get install g++) or set FULMEN_HOST_CXX{}",
+                            fmt::join(names, ", "), refused));
 }
 
 }  // namespace
 
 Result<const Compiler*> host_compiler() {
-  static const Result<const Compiler*> kCompiler = find();
-  return kCompiler;
+  static FoundOnce<Result<const Compiler*>> found;
+  return found.get(find);
 }
 
 }  // namespace fulmen::gpu

@@ -4,12 +4,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
 #include "gpu/compile/amd_options.h"
 #include "gpu/compile/compiler.h"
 #include "gpu/compile/run_program.h"
+#include "runtime/environment.h"
+#include "runtime/found_once.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -62,7 +63,7 @@ class OfflineClang final : public Compiler {
     if (kRdna3Options.concern(request.arch))
       command.insert(command.end(), kRdna3Options.options.begin(), kRdna3Options.options.end());
     command.insert(command.end(), {"--offload-arch=" + request.arch, source, "-o", object});
-    const Result<std::string> log = run_program(command);
+    const Result<std::string> log = run_program(command, directory.path());
     if (!log.ok()) {
       return Status(log.status().code(),
                     fmt::format("kernel \"{}\" for {}: {}", request.name, request.arch, log.status().message()));
@@ -78,9 +79,9 @@ class OfflineClang final : public Compiler {
 
 std::vector<std::string> candidates_for_clang() {
   std::vector<std::string> names;
-  if (const char* home = std::getenv("ROCM_PATH"); home != nullptr && *home != '\0') {
-    names.push_back(std::string(home) + "/llvm/bin/amdclang++");
-    names.push_back(std::string(home) + "/llvm/bin/clang++");
+  if (const std::string home = environment("ROCM_PATH"); !home.empty()) {
+    names.push_back(home + "/llvm/bin/amdclang++");
+    names.push_back(home + "/llvm/bin/clang++");
   }
   for (const char* name : {"amdclang++", "/opt/rocm/llvm/bin/clang++", "clang++-21", "clang++-20", "clang++-19", "clang++-18",
                            "clang++-17", "clang++-16", "clang++"}) {
@@ -105,8 +106,8 @@ Result<const Compiler*> find() {
 }  // namespace
 
 Result<const Compiler*> offline_clang_compiler() {
-  static const Result<const Compiler*> kCompiler = find();
-  return kCompiler;
+  static FoundOnce<Result<const Compiler*>> found;
+  return found.get(find);
 }
 
 }  // namespace fulmen::gpu

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 
 #include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/inner_loop.h"
 #include "gpu/compile/run_program.h"
 #include "gpu/drivers/library_search.h"
+#include "runtime/environment.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -73,8 +73,7 @@ Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) 
   std::vector<std::string> names{"llvm-objdump-19", "llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"};
   if (!amd) {
     names = {"nvdisasm", "/usr/local/cuda/bin/nvdisasm"};
-    if (const char* home = std::getenv("CUDA_HOME"); home != nullptr && *home != 0)
-      names.push_back(std::string(home) + "/bin/nvdisasm");
+    if (const std::string home = environment("CUDA_HOME"); !home.empty()) names.push_back(home + "/bin/nvdisasm");
     for (std::string& path : find_in_python_packages({"nvidia/*/bin/nvdisasm"})) names.push_back(std::move(path));
   }
   std::string program;
@@ -91,8 +90,9 @@ Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) 
   const std::string file = folder.path() + "/kernel";
   const std::string code(reinterpret_cast<const char*>(compiled.code.data()), compiled.code.size());
   if (Status status = write_file(file, code); !status.ok()) return status;
-  return run_program(amd ? std::vector<std::string>{program, "-d", "--no-show-raw-insn", file}
-                         : std::vector<std::string>{program, "-c", file});
+  return run_program(
+      amd ? std::vector<std::string>{program, "-d", "--no-show-raw-insn", file} : std::vector<std::string>{program, "-c", file},
+      folder.path());
 }
 
 }  // namespace

@@ -7,10 +7,10 @@
 #include <link.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
 #include "gpu/compile/run_program.h"
+#include "runtime/environment.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -29,7 +29,7 @@ std::vector<std::string> expand(const std::string& pattern) {
 std::vector<std::string> python_roots() {
   std::vector<std::string> roots;
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') roots.emplace_back(value);
+    if (std::string root = environment(name); !root.empty()) roots.push_back(std::move(root));
   }
   if (const fs::path python = find_program("python3"); !python.empty()) {
     fs::path root = python.parent_path().parent_path();
@@ -38,7 +38,7 @@ std::vector<std::string> python_roots() {
     roots.push_back(root.string());
   }
   roots.emplace_back("/usr/local");
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') roots.push_back(home + std::string("/.local"));
+  if (const std::string home = environment("HOME"); !home.empty()) roots.push_back(home + "/.local");
   return roots;
 }
 
@@ -68,9 +68,9 @@ std::vector<std::string> site_packages() {
 std::vector<std::string> home_folders(const LibrarySearch& search) {
   std::vector<std::string> folders;
   for (const std::string& variable : search.home_variables) {
-    const char* home = std::getenv(variable.c_str());
-    if (home == nullptr || *home == '\0') continue;
-    for (const char* part : {"/lib64", "/lib"}) folders.push_back(home + std::string(part));
+    const std::string home = environment(variable.c_str());
+    if (home.empty()) continue;
+    for (const char* part : {"/lib64", "/lib"}) folders.push_back(home + part);
   }
   return folders;
 }
@@ -119,8 +119,8 @@ void* open_in_loaders_path(const std::vector<std::string>& names, std::string& p
 std::string places(const LibrarySearch& search) {
   std::vector<std::string> list;
   for (const std::string& variable : search.home_variables) {
-    const char* value = std::getenv(variable.c_str());
-    list.push_back(fmt::format("${} ({})", variable, value != nullptr && *value != '\0' ? value : "not set"));
+    const std::string value = environment(variable.c_str());
+    list.push_back(fmt::format("${} ({})", variable, value.empty() ? "not set" : value));
   }
   list.emplace_back("the loader's path");
   list.insert(list.end(), search.system_folders.begin(), search.system_folders.end());

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "gpu/drivers/library_search.h"
+#include "runtime/found_once.h"
 
 namespace fulmen::gpu::cuda {
 namespace {
@@ -69,8 +70,8 @@ fulmen::Result<const OpenApi*> open() {
 }  // namespace
 
 fulmen::Result<const OpenApi*> open_api() {
-  static const fulmen::Result<const OpenApi*> kApi = open();
-  return kApi;
+  static fulmen::FoundOnce<fulmen::Result<const OpenApi*>> found;
+  return found.get(open);
 }
 
 }  // namespace fulmen::gpu::cuda

@@ -12,6 +12,7 @@
 #include "gpu/compile/compiler.h"
 #include "gpu/drivers/cuda/cuda_api.h"
 #include "gpu/drivers/relaxed_capture.h"
+#include "runtime/found_once.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -22,8 +23,7 @@ class CudaDriver final : public Driver {
  public:
   std::string_view name() const noexcept override { return "cuda"; }
   Status available() const override {
-    std::call_once(opened_, [this] { status_ = open(); });
-    return status_;
+    return opened_.get([this] { return open(); });
   }
   std::vector<std::string> selectors() const override {
     std::vector<std::string> list;
@@ -248,6 +248,7 @@ class CudaDriver final : public Driver {
     const Result<const cuda::OpenApi*> opened = cuda::open_api();
     if (!opened.ok()) return opened.status();
     api_ = opened.value();
+    devices_.clear();  // of an attempt that failed
     int count = 0;
     if (int error = api().cuInit(0); error != 0) return unavailable(failure("cuInit", error));
     int version = 0;
@@ -272,10 +273,9 @@ class CudaDriver final : public Driver {
   }
 
   // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
-  mutable std::once_flag opened_;
+  mutable FoundOnce<Status> opened_;
   mutable const cuda::OpenApi* api_ = nullptr;
   mutable std::vector<DeviceState> devices_;
-  mutable Status status_;
 };
 
 }  // namespace

@@ -3,12 +3,14 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <mutex>
 
@@ -17,6 +19,7 @@
 #include "gpu/compile/run_program.h"
 #include "gpu/drivers/emulated/lds_banks.h"
 #include "gpu/drivers/emulated/workgroup.h"
+#include "runtime/environment.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -105,6 +108,12 @@ class EmulatedDriver final : public Driver {
     }
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     const char* error = library == nullptr ? dlerror() : nullptr;
+    if (struct statvfs disk{}; library == nullptr && statvfs(path.c_str(), &disk) == 0 && (disk.f_flag & ST_NOEXEC) != 0) {
+      return Status(StatusCode::unavailable,
+                    fmt::format("the emulator cannot load kernels from {}, which is mounted noexec: set TMPDIR to a folder that "
+                                "programs may run from",
+                                std::filesystem::path(directory.path()).parent_path().string()));
+    }
     if (library == nullptr) {
       return Status(StatusCode::internal,
                     fmt::format("the kernel's shared object cannot be loaded: {}", error != nullptr ? error : ""));
@@ -151,7 +160,7 @@ class EmulatedDriver final : public Driver {
     if (l.argument_bytes > sizeof(arguments)) return invalid("more than 1024 bytes of arguments");
     std::memcpy(arguments, l.arguments, l.argument_bytes);
     emulated::LdsBanks own;
-    const bool print = std::getenv("FULMEN_EMULATOR_BANKS") != nullptr;
+    const bool print = environment_flag("FULMEN_EMULATOR_BANKS");
     emulated::LdsBanks* const banks = print ? &own : emulated::LdsBankCount::active();
     // AMD's hardware splits 16-byte accesses of rows at multiples of 8.
     const int lds_alignment = chip.vendor == Vendor::nvidia ? 16 : 8;

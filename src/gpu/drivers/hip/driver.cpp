@@ -14,6 +14,7 @@
 #include "gpu/compile/hiprtc.h"
 #include "gpu/drivers/hip/hip_api.h"
 #include "gpu/drivers/relaxed_capture.h"
+#include "runtime/found_once.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -24,8 +25,7 @@ class HipDriver final : public Driver {
  public:
   std::string_view name() const noexcept override { return "hip"; }
   Status available() const override {
-    std::call_once(opened_, [this] { status_ = open(); });
-    return status_;
+    return opened_.get([this] { return open(); });
   }
   std::vector<std::string> selectors() const override {
     std::vector<std::string> list;
@@ -63,11 +63,13 @@ class HipDriver final : public Driver {
     return p;
   }
   Result<const Compiler*> compiler() const override {
-    const Result<const Compiler*> runtime = hiprtc_compiler();
-    if (runtime.ok()) return runtime;
-    const Result<const Compiler*> clang = offline_clang_compiler();
-    if (clang.ok()) return clang;
-    return Status(StatusCode::unavailable, fmt::format("{}; {}", runtime.status().message(), clang.status().message()));
+    return compiler_.get([]() -> Result<const Compiler*> {
+      const Result<const Compiler*> runtime = hiprtc_compiler();
+      if (runtime.ok()) return runtime;
+      const Result<const Compiler*> clang = offline_clang_compiler();
+      if (clang.ok()) return clang;
+      return Status(StatusCode::unavailable, fmt::format("{}; {}", runtime.status().message(), clang.status().message()));
+    });
   }
 
   Result<Module> load(int device, std::span<const std::byte> code) const override {
@@ -270,10 +272,10 @@ class HipDriver final : public Driver {
   }
 
   // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
-  mutable std::once_flag opened_;
+  mutable FoundOnce<Status> opened_;
+  mutable FoundOnce<Result<const Compiler*>> compiler_;
   mutable const hip::OpenApi* api_ = nullptr;
   mutable int count_ = 0;
-  mutable Status status_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "gpu/drivers/library_search.h"
+#include "runtime/found_once.h"
 
 namespace fulmen::gpu::hip {
 namespace {
@@ -68,8 +69,8 @@ Result<const OpenApi*> open() {
 }  // namespace
 
 Result<const OpenApi*> open_api() {
-  static const Result<const OpenApi*> kApi = open();
-  return kApi;
+  static FoundOnce<Result<const OpenApi*>> found;
+  return found.get(open);
 }
 
 std::string arch_of(const std::byte* properties, std::size_t bytes) {
