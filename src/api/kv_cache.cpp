@@ -48,6 +48,10 @@ Status check_values(const P& p, const T& tensors) {
   const auto* used = static_cast<const int*>(tensors.seqlens_k.data);
   const auto* table = static_cast<const int*>(tensors.block_table.data);
   for (int64_t b = 0; b < p.batch; ++b) {
+    if (p.seqlen_new > p.rows) {
+      return invalid(fmt::format("k_new has {} rows: a sequence has {} rows in the cache, so no more new ones are accepted",
+                                 p.seqlen_new, p.rows));
+    }
     if (used[b] < 0 || used[b] + p.seqlen_new > p.rows) {
       const std::string rows = p.paged() ? fmt::format("a row of block_table has {} pages of {}", p.rows / p.page_size, p.page_size)
                                          : fmt::format("a sequence has {} rows in the cache", p.rows);
@@ -56,6 +60,10 @@ Status check_values(const P& p, const T& tensors) {
     }
     const int64_t queries = p.queries_advance ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1);
     const int64_t turned = std::max(p.seqlen_new, queries);
+    if (p.rotary_dim > 0 && turned > p.positions) {
+      return invalid(
+          fmt::format("rotary_cos has {} positions: {} rows are turned, so as many at least are needed", p.positions, turned));
+    }
     if (p.rotary_dim > 0 && used[b] + turned > p.positions) {
       return invalid(fmt::format("seqlens_k[{}] is {}: with {} positions from there on up to {} is accepted, rotary_cos has {}", b,
                                  used[b], turned, p.positions - turned, p.positions));

@@ -28,7 +28,13 @@ class WatchedPool {
       : workers_(workers), task_(task), arg_(arg) {}
 
   void run(const ParallelFor& pool) {
-    pool.run(pool.context, workers_, &WatchedPool::begin, this);
+    try {
+      pool.run(pool.context, workers_, &WatchedPool::begin, this);
+    } catch (const std::exception& error) {
+      throw std::runtime_error(fmt::format("parallel_for threw: {}", error.what()));
+    } catch (...) {
+      throw std::runtime_error("parallel_for threw something that is no std::exception");
+    }
     if (wrong_.load()) {
       throw std::runtime_error(
           fmt::format("parallel_for ran index {}: it must run every index from 0 to {} once", index_.load(), workers_ - 1));

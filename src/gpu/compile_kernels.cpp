@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "fulmen/compile.h"
+#include "fulmen/printable.h"
 #include "gpu/chip.h"
 #include "gpu/compile/cache.h"
 #include "gpu/compile/cache_folder.h"
@@ -32,7 +33,8 @@ Status unknown_arch(const std::string& arch) {
   std::string known;
   for (const gpu::Chip& row : gpu::chips()) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.arch);
   return {StatusCode::invalid_argument,
-          fmt::format("arch is \"{}\": AMD chips from gfx803 and NVIDIA chips from sm_70 are accepted, such as {}", arch, known)};
+          fmt::format("arch is \"{}\": AMD chips from gfx803 and NVIDIA chips from sm_70 are accepted, such as {}", printable(arch),
+                      known)};
 }
 
 // A chip without a row in our table that its compiler refuses does not exist as far as we know: the caller's mistake.

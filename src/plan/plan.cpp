@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cpu/threading.h"
+#include "fulmen/printable.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/environment.h"
@@ -86,19 +87,20 @@ Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem
     if (kernel->name() == name) {
       const Support support = support_of(*kernel, problem, device);
       if (support.yes) return kernel;
-      return Status(StatusCode::unsupported, fmt::format("kernel \"{}\" cannot run this problem: {}", name, support.reason));
+      return Status(StatusCode::unsupported,
+                    fmt::format("kernel \"{}\" cannot run this problem: {}", printable(name), support.reason));
     }
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", kernel->name());
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", printable(kernel->name()));
   }
-  return Status(StatusCode::invalid_argument,
-                fmt::format("kernel is \"{}\": device \"{}\" has no kernel of that name; it has {}", name, device, names));
+  return Status(StatusCode::invalid_argument, fmt::format("kernel is \"{}\": device \"{}\" has no kernel of that name; it has {}",
+                                                          printable(name), printable(device), names));
 }
 
 std::string no_kernel_message(const Backend& backend, const Problem& problem, const std::string& device) {
   std::string reasons;
   for (const Kernel* kernel : backend.kernels()) {
     const Support support = support_of(*kernel, problem, device);
-    reasons += fmt::format("; {}: {}", kernel->name(), support.yes ? "runs only when forced by name" : support.reason);
+    reasons += fmt::format("; {}: {}", printable(kernel->name()), support.yes ? "runs only when forced by name" : support.reason);
   }
   return fmt::format("no kernel of device \"{}\" runs {}{}", device, to_string(problem), reasons);
 }
@@ -198,7 +200,7 @@ std::string Plan::explain() const {
   if (!impl.kernel->deterministic()) text += "; it adds with atomics: gradients may differ in bits from run to run";
   for (const Kernel* kernel : impl.backend->kernels()) {
     if (kernel == impl.kernel) continue;
-    text += fmt::format("\n  not {}: {}", kernel->name(), reason_against(*kernel, impl));
+    text += fmt::format("\n  not {}: {}", printable(kernel->name()), reason_against(*kernel, impl));
   }
   return text;
 }

@@ -11,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "fulmen/printable.h"
 #include "runtime/environment.h"
 
 namespace fulmen {
@@ -87,7 +88,9 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
   if (problem.deterministic && !kernel.deterministic()) {
     return Support::no("it is not deterministic, it adds with atomics: options.deterministic = false allows it");
   }
-  return kernel.supports(problem, device);
+  Support support = kernel.supports(problem, device);
+  if (!support.yes) support.reason = printable(support.reason);  // it may be a program's own kernel
+  return support;
 }
 
 namespace {
@@ -109,17 +112,18 @@ Status check_device(std::string_view device) {
       const bool none = info.name == backend->name() && !info.usable;
       if (info.name != device && backend->name() != device && !none) continue;
       if (info.usable) return {};
-      why += fmt::format("{}{}", why.empty() ? "" : "; ", info.reason.empty() ? "no reason is given" : info.reason);
+      why += fmt::format("{}{}", why.empty() ? "" : "; ", info.reason.empty() ? "no reason is given" : printable(info.reason));
     }
     if (!why.empty())
-      return {StatusCode::unavailable, fmt::format("device \"{}\"{} cannot be used: {}", device, origin_of(device), why)};
+      return {StatusCode::unavailable,
+              fmt::format("device \"{}\"{} cannot be used: {}", printable(device), origin_of(device), why)};
   }
   std::string known;
   for (const DeviceInfo& info : devices()) {
-    known += fmt::format("{}\"{}\"{}", known.empty() ? "" : ", ", info.name, info.usable ? "" : " (not usable)");
+    known += fmt::format("{}\"{}\"{}", known.empty() ? "" : ", ", printable(info.name), info.usable ? "" : " (not usable)");
   }
-  return {StatusCode::unavailable,
-          fmt::format("device is \"{}\"{}: there is no such device here; known are {}", device, origin_of(device), known)};
+  return {StatusCode::unavailable, fmt::format("device is \"{}\"{}: there is no such device here; known are {}", printable(device),
+                                               origin_of(device), known)};
 }
 
 Status check_made(const Problem& problem) {
@@ -134,13 +138,14 @@ Status check_names(const BackendList& list, const Backend& backend) {
   const std::string_view name = backend.name();
   if (name.empty() || name.find(':') != std::string_view::npos) {
     return {StatusCode::invalid_argument,
-            fmt::format("backend name is \"{}\": a name without ':' is needed, since device names are \"name:selector\"", name)};
+            fmt::format("backend name is \"{}\": a name without ':' is needed, since device names are \"name:selector\"",
+                        printable(name))};
   }
   std::map<std::string_view, std::string_view> taken;  // kernel: its backend
   for (const auto& other : list) {
     if (other->name() == name) {
       return {StatusCode::invalid_argument,
-              fmt::format("backend name is \"{}\": a backend of that name is registered already", name)};
+              fmt::format("backend name is \"{}\": a backend of that name is registered already", printable(name))};
     }
     for (const Kernel* kernel : other->kernels()) taken.emplace(kernel->name(), other->name());
   }
@@ -154,7 +159,8 @@ Status check_names(const BackendList& list, const Backend& backend) {
     }
     if (const auto [at, added] = taken.emplace(kernel->name(), name); !added) {
       return {StatusCode::invalid_argument,
-              fmt::format("kernel name \"{}\" is taken by backend \"{}\": names are unique in the process", at->first, at->second)};
+              fmt::format("kernel name \"{}\" is taken by backend \"{}\": names are unique in the process", printable(at->first),
+                          printable(at->second))};
     }
   }
   return {};

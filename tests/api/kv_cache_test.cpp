@@ -272,6 +272,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadCache{"Positions",
                  [](CacheCall& c) { c.t.rotary_cos.shape[2] = c.t.rotary_sin.shape[2] = 7; },
                  {"seqlens_k[0] is 5", "3 positions", "rotary_cos has 7"}},
+        BadCache{"NewRowsBeyondTheCache",
+                 [](CacheCall& c) {
+                   c.t.k_cache.shape[1] = c.t.v_cache.shape[1] = 1;
+                   c.t.block_table.shape[3] = 2;
+                 },
+                 {"k_new has 3 rows", "2 rows in the cache"}},
+        BadCache{"FewPositions",
+                 [](CacheCall& c) { c.t.rotary_cos.shape[2] = c.t.rotary_sin.shape[2] = 2; },
+                 {"rotary_cos has 2 positions", "3 rows are turned"}},
         BadCache{"Page", [](CacheCall& c) { c.table[1] = 8; }, {"block_table[0, 1] is 8", "0 to 7"}}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -49,7 +49,10 @@ INSTANTIATE_TEST_SUITE_P(
     Pools, BadPools,
     ::testing::Values(BadPool{"Throws", [](void*, int64_t, Task, void*) { throw std::runtime_error("the pool is closed"); },
                               "the pool is closed"},
-                      BadPool{"ThrowsANumber", [](void*, int64_t, Task, void*) { throw 7; }, "threw"},
+                      BadPool{"ThrowsANumber", [](void*, int64_t, Task, void*) { throw 7; },
+                              "parallel_for threw something that is no std::exception"},
+                      BadPool{"ThrowsAsWithoutMemory", [](void*, int64_t, Task, void*) { throw std::bad_alloc(); },
+                              "parallel_for threw: "},
                       BadPool{"RunsNothing", [](void*, int64_t, Task, void*) {}, "parallel_for returned after 0 of"},
                       BadPool{"RunsOneTwice",
                               [](void*, int64_t count, Task task, void* arg) {
@@ -103,6 +106,8 @@ TEST(ThreadCount, OfTheReferenceIsTheCallers) {
   EXPECT_NE(out[0], out[0]) << "NaN";
   EXPECT_NE(verify_result(problem, call.tensors, call.options).message.find("the pool is closed"), std::string::npos);
   EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(), StatusCode::internal);
+  call.options.parallel_for = {[](void*, int64_t, Task, void*) { throw std::bad_alloc(); }, nullptr};
+  EXPECT_NE(verify_result(problem, call.tensors, call.options).message.find("parallel_for threw"), std::string::npos);
   // Closed after the kernel: no wrong result, but no check either.
   call.options.parallel_for = {[](void* context, int64_t count, Task task, void* arg) {
                                  if (--*static_cast<int*>(context) < 0) throw std::runtime_error("the pool is closed");

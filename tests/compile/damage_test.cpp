@@ -51,6 +51,52 @@ TEST(CacheFile, EveryLengthButItsOwnIsSeen) {
   EXPECT_FALSE(gpu::parse_cache_file(bytes).ok());
 }
 
+// A folder's largest file: as large as the file system takes, up to 8 TiB, without a block on the disk.
+uintmax_t make_huge(const std::string& path) {
+  for (uintmax_t bytes = uintmax_t{8} << 40U; bytes > gpu::kMaxCacheFileBytes; bytes /= 2) {
+    if (::truncate(path.c_str(), static_cast<off_t>(bytes)) == 0) return bytes;
+  }
+  return 0;
+}
+
+TEST_F(CacheTest, AHugeFileIsReplaced) {
+  ASSERT_EQ(in_child([] { return compile(FakeCompiler(), request()).ok() ? 0 : 1; }), 0);
+  ASSERT_EQ(files().size(), 1U);
+  const std::string path = files().front(), whole = read(path);
+  ASSERT_GT(make_huge(path), gpu::kMaxCacheFileBytes);
+  EXPECT_EQ(in_child([&] {
+              const FakeCompiler other;
+              const auto again = compile(other, request());
+              return again.ok() && other.calls == 1 ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(std::filesystem::file_size(path), whole.size());
+  EXPECT_EQ(read(path), whole);
+}
+
+// Nobody asks for it again: it would count for more than the folder may hold, and push the others out.
+TEST_F(CacheTest, AHugeFilePushesNobodyOut) {
+  const FakeCompiler compiler;
+  ASSERT_TRUE(compile(compiler, request("a")).ok());
+  const std::string huge = folder_ + "/" + std::string(32, '0') + ".kernel";
+  write(huge, "x");
+  ASSERT_GT(make_huge(huge), gpu::kMaxCacheFileBytes);
+  ASSERT_TRUE(compile(compiler, request("b")).ok());
+  EXPECT_FALSE(std::filesystem::exists(huge));
+  EXPECT_EQ(files().size(), 2U);
+}
+
+// The lengths in a header add up, and no kernel is so large.
+TEST(CacheFile, ACeilingStandsAboveTheHeader) {
+  auto bytes = gpu::write_cache_file(small_file());
+  const uint64_t more = uint64_t{1} << 31U;
+  const std::size_t code_length = 16 + 32 + 2 * 4;
+  bytes[code_length + 3] = std::byte{0x80};
+  const auto header = gpu::parse_cache_header(bytes, bytes.size() + more);
+  ASSERT_FALSE(header.ok());
+  EXPECT_NE(header.status().message().find("larger than any kernel"), std::string::npos) << header.status().message();
+}
+
 TEST(CacheFile, LongNamesAreCut) {
   gpu::CacheFile file = small_file();
   file.name.assign(100000, 'x');

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "fulmen/compile.h"
+#include "fulmen/printable.h"
 #include "gpu/compile/cache_folder.h"
 #include "runtime/environment.h"
 
@@ -27,7 +28,7 @@ void log_once(const std::string& line) {
   static std::mutex mutex;
   static std::set<std::string> said;
   const std::scoped_lock lock(mutex);
-  if (said.insert(line).second) std::fprintf(stderr, "fulmen: %s\n", line.c_str());
+  if (said.insert(line).second) std::fprintf(stderr, "fulmen: %s\n", printable(line).c_str());
 }
 
 uint64_t max_bytes() {
