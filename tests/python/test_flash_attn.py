@@ -231,3 +231,43 @@ def test_autocast(rng):
     assert out.dtype == torch.bfloat16 and dq.dtype == torch.float32
     rounded = q.bfloat16(), kv.bfloat16(), *lengths()
     assert torch.equal(out, flash_attn.flash_attn_varlen_kvpacked_func(*rounded, causal=True))
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_strided_last_dim(name, rng, capfd, monkeypatch):
+    """As flash_attn does, they copy what is not contiguous; gradients go where it lies."""
+    monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
+    function = getattr(flash_attn, name)
+    varlen, packed = "varlen" in name, 3 if "qkvpacked" in name else 2 if "kvpacked" in name else 0
+    lead = (20,) if varlen else (2, 20)
+    shapes = [(*lead, 3, 2, 16)] if packed == 3 else [(*lead, 2, 16), (*lead, 2, 2, 16)] if packed else [(*lead, 2, 16)] * 3
+    wide = [normal(rng, *shape[:-1], 32) for shape in shapes]
+    strided = [t[..., ::2] for t in wide]
+    cu = [0, 7, 20]
+    where = () if not varlen else (cu, 13) if packed == 3 else (cu, cu, 13, 13)
+    out = function(*strided, *where, causal=True)
+    assert "is copied before: its last dim has a stride of 2" in capfd.readouterr().err
+    weight = torch.ones_like(out)
+    gradients = torch.autograd.grad((out * weight).sum(), wide)
+    contiguous = [t.detach().contiguous().requires_grad_() for t in strided]
+    expected = function(*contiguous, *where, causal=True)
+    assert torch.equal(out, expected) and "copied before" not in capfd.readouterr().err
+    for ours, theirs in zip(gradients, torch.autograd.grad((expected * weight).sum(), contiguous), strict=True):
+        assert torch.equal(ours[..., ::2], theirs) and not ours[..., 1::2].any()
+    compiled = torch.compile(lambda *t: function(*t, *where, causal=True), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*strided), expected)
+
+
+def test_options_of_numpy_and_torch(rng):
+    q, k, v = (normal(rng, 2, 19, 4, 16) for _ in range(3))
+    slopes = [0.5, 0.25, 0.125, 1.0]
+    expected = flash_attn.flash_attn_func(q, k, v, 0.0, 0.5, True, (3, 0), 2.0, torch.tensor(slopes), True)
+    kinds = (np.float32, np.int64, np.True_), (torch.tensor, torch.tensor, torch.tensor(True)), (float, int, 1)
+    for number, integer, yes in kinds:
+        options = number(0.0), number(0.5), yes, (integer(3), integer(0)), number(2.0), slopes, yes, np.False_
+        assert torch.equal(flash_attn.flash_attn_func(q, k, v, *options), expected)
+        with torch.overrides.BaseTorchFunctionMode():  # through the dispatcher
+            assert torch.equal(flash_attn.flash_attn_func(q, k, v, *options), expected)
+        cu, most = torch.tensor([0, 7, 19]), integer(12)
+        outs = [flash_attn.flash_attn_varlen_func(q[0], k[0], v[0], cu, cu, n, n, *options) for n in (most, 12)]
+        assert torch.equal(*outs)

@@ -205,3 +205,80 @@ def test_append_kv_of_several_kinds_of_arrays():
         fulmen.append_kv(cache, cache, jax.numpy.asarray(lengths), new, new)
     with pytest.raises(TypeError, match=r"k is of type .*Tracer, whose __dlpack__ gives none: a NumPy array"):
         jax.jit(lambda k: fulmen.append_kv(cache, cache, lengths, k, new)[1])(new)
+
+
+def test_strided_inputs_and_caches(rng, capfd, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from fulmen.flash_attn import flash_attn_with_kvcache
+
+    monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
+    q, k, v = (torch.from_numpy(normal(rng, (2, 2, h, 2 * DIM)))[..., ::2] for h in (4, 2, 2))
+    cache = [torch.from_numpy(normal(rng, (2, ROWS, 2, DIM))) for _ in range(2)]
+    copies = [c.clone() for c in cache]
+    expected = flash_attn_with_kvcache(q.contiguous(), *copies, k.contiguous(), v.contiguous(), cache_seqlens=3, causal=True)
+    assert "copied before" not in capfd.readouterr().err
+    for lengths in (3, np.int64(3), torch.tensor(3), [3, 3], torch.tensor([3, 3])):
+        mine = [c.clone() for c in cache]
+        out = flash_attn_with_kvcache(q, *mine, k, v, cache_seqlens=lengths, causal=1)
+        assert torch.equal(out, expected) and all(map(torch.equal, mine, copies))
+    said = capfd.readouterr().err
+    for name in "qkv":
+        assert f"fulmen: {name} is copied before: its last dim has a stride of 2\n" in said
+    wide = torch.zeros(2, ROWS, 2, 2 * DIM)[..., ::2]
+    for name, caches in (("k_cache", (wide, cache[1])), ("v_cache", (cache[0], wide))):
+        for new in ({}, {"k": k, "v": v, "cache_seqlens": 3}):
+            with pytest.raises(ValueError, match=rf"^{name} has strides .*: the last dim of a cache must be contiguous"):
+                flash_attn_with_kvcache(q, *caches, **new)
+
+
+def test_window_and_flags_of_numpy_and_torch(rng):
+    torch = pytest.importorskip("torch")
+    from fulmen.flash_attn import flash_attn_with_kvcache
+
+    q, k, v = (torch.from_numpy(normal(rng, (2, 2, h, DIM))) for h in (4, 2, 2))
+    angles = torch.from_numpy(rng.uniform(0, 6, (ROWS, ROTARY // 2)).astype(np.float32))
+    cache = [torch.from_numpy(normal(rng, (2, ROWS, 2, DIM))) for _ in range(2)]
+
+    def call(window, no, yes):
+        mine = [c.clone() for c in cache]
+        rotary = {"rotary_cos": angles.cos(), "rotary_sin": angles.sin(), "rotary_interleaved": yes}
+        return flash_attn_with_kvcache(q, *mine, k, v, cache_seqlens=[3, 4], causal=no, window_size=window, **rotary)
+
+    expected = call((3, 0), False, True)
+    for window, no, yes in (
+        ((torch.tensor(3), torch.tensor(0)), torch.tensor(False), torch.tensor(True)),
+        ((np.int64(3), np.int32(0)), np.False_, np.True_),
+        ([3, 0], 0, 1),
+    ):
+        assert torch.equal(call(window, no, yes), expected)
+        with torch.overrides.BaseTorchFunctionMode():  # through the dispatcher
+            assert torch.equal(call(window, no, yes), expected)
+
+
+CACHE_MESSAGES = {
+    "dtype": ({"k_cache": "half"}, r"^k_cache.dtype is fp16, q.dtype is fp32"),
+    "dims": ({"v_cache": "first"}, r"^v_cache has shape \[24, 2, 16\]"),
+    "rows": ({"v_cache": "shorter"}, r"^v_cache.shape is \[2, 23, 2, 16\]: "),
+    "used": (
+        {"cache_seqlens": [1, 99]},
+        r"^cache_seqlens\[1\] is 99: 0 to 24 .*k_cache",
+    ),
+    "count": ({"cache_seqlens": [1, 2, 3]}, r"^cache_seqlens.shape is \[3\]: \[batch\] = \[2\] is needed"),
+    "leftpad": ({"cache_leftpad": [1, 99]}, r"^cache_leftpad\[1\] is 99: 0 to 24"),
+    "page": ({"block_table": [[0], [7]]}, r"^block_table\[1, 0\] is 7: 0 to 1 are accepted, k_cache and v_cache have 2 pages"),
+    "index": ({"cache_batch_idx": [0, 7]}, r"^cache_batch_idx\[1, 0\] is 7: 0 to 1 are accepted, k_cache and v_cache have 2"),
+    "window": ({"window_size": (-3, 0)}, r"^window_size\[0\] is -3"),
+}
+
+
+@pytest.mark.parametrize("name", CACHE_MESSAGES)
+def test_messages_name_the_arguments_of_flash_attn(name):
+    torch = pytest.importorskip("torch")
+    from fulmen.flash_attn import flash_attn_with_kvcache
+
+    changes, message = CACHE_MESSAGES[name]
+    q, k = torch.zeros(2, 1, 4, DIM), torch.zeros(2, ROWS, 2, DIM)
+    other = {"half": k.half(), "first": k[0], "shorter": k[:, 1:]}
+    changes = {name: other[value] if isinstance(value, str) else value for name, value in changes.items()}
+    with pytest.raises(ValueError, match=message):
+        flash_attn_with_kvcache(**{"q": q, "k_cache": k, "v_cache": k, **changes})
