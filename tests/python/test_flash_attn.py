@@ -271,3 +271,24 @@ def test_options_of_numpy_and_torch(rng):
         cu, most = torch.tensor([0, 7, 19]), integer(12)
         outs = [flash_attn.flash_attn_varlen_func(q[0], k[0], v[0], cu, cu, n, n, *options) for n in (most, 12)]
         assert torch.equal(*outs)
+
+
+def test_messages_name_what_is_none(rng):
+    qkv = normal(rng, 2, 19, 3, 4, 16)
+    q = qkv[:, :, 0]
+    for call, message in (
+        (lambda: flash_attn.flash_attn_qkvpacked_func(None), r"^qkv is None: a torch tensor is needed"),
+        (lambda: flash_attn.flash_attn_kvpacked_func(q, [1]), r"^kv is of type list: a torch tensor is needed"),
+        (lambda: flash_attn.flash_attn_with_kvcache(None, q, q), r"^q is None: a torch tensor is needed"),
+        (lambda: flash_attn.flash_attn_with_kvcache(q, q, None), r"^v_cache is None: a torch tensor is needed"),
+        (
+            lambda: flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], None, [0, 19], 19, 19),
+            r"^cu_seqlens_q is None: \[batch \+ 1\]",
+        ),
+        (lambda: flash_attn.flash_attn_varlen_qkvpacked_func(qkv[0], None, 19), r"^cu_seqlens is None: \[batch \+ 1\]"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+    for index in ([0], [[0], [1]]):
+        with pytest.raises(ValueError, match=r"^cache_batch_idx has shape \[.*\]: \[batch\] = \[2\] is accepted"):
+            flash_attn.flash_attn_with_kvcache(q, q, q, cache_batch_idx=index)

@@ -119,7 +119,7 @@ ERRORS = {
     "queries alone": ({"q": ROWS}, ValueError, "rotary_cos is missing: without a rotary embedding"),
     "threads": ({"num_threads": -1}, ValueError, "num_threads is -1"),
     "half a thread": ({"num_threads": 1.5}, TypeError, "num_threads is 1.5, of type float: an integer is accepted"),
-    "flag": ({"queries_advance": 1}, TypeError, "queries_advance is 1, of type int: True or False is accepted"),
+    "flag": ({"queries_advance": 2}, TypeError, "queries_advance is 2, of type int: True or False is accepted"),
     "number as device": ({"device": 3}, TypeError, "device is 3, of type int: a str, or None, is accepted"),
     "list as device": ({"device": ["x"]}, TypeError, r"device is \['x'\], of type list: a str, or None, is accepted"),
     "list": ({"k": [1.0]}, TypeError, "k is of type list: a JAX array is accepted, as k_cache is one"),

@@ -113,6 +113,7 @@ ERRORS = {
         TypeError,
         "cu_seqlens_q has dtype float64: int32 is accepted, and other",
     ),
+    "packed by halves": ({"cu_seqlens_k": lambda _: None}, ValueError, r"k has shape .*: without cu_seqlens_k \[batch, seqlen_k, "),
     "longest": (
         {"max_seqlen_q": lambda _: None},
         ValueError,

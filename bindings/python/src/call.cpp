@@ -89,6 +89,11 @@ fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
     std::copy_n(a.strides, 3, t.strides + 1);
   } else if (is_sequence(place)) {
     const bool bhsd = layout.bhsd;
+    if (a.ndim == 3 && (layout.packed_q || layout.packed_k)) {
+      wrong_ndim(name, a,
+                 is_key(place) ? "without cu_seqlens_k [batch, seqlen_k, kv_heads, head_dim]"
+                               : "without cu_seqlens_q [batch, seqlen_q, heads, head_dim]");
+    }
     if (a.ndim != 4) wrong_ndim(name, a, bhsd ? "[batch, heads, seqlen, head_dim]" : "[batch, seqlen, heads, head_dim]");
     std::copy_n(a.shape, 4, t.shape);
     std::copy_n(a.strides, 4, t.strides);

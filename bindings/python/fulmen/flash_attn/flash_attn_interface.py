@@ -192,6 +192,9 @@ def flash_attn_varlen_func(
       without dropout, else [batch, heads, max_seqlen_q, max_seqlen_k].
     """
     shared, settings = _read(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    for name, cumulative in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        if cumulative is None:
+            raise TypeError(f"{name} is None: [batch + 1] integers, or a list of them, are needed")
     (q,) = _readable(q=q)
     if block_table is None:
         k, v = _readable(k=k, v=v)
@@ -313,12 +316,15 @@ def flash_attn_with_kvcache(
     Returns:
       out [batch, seqlen_q, heads, head_dim]; with return_softmax_lse (out, lse [batch, heads, seqlen_q]).
     """
+    for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        _check_tensor(name, tensor)
     if cache_batch_idx is not None:
         if block_table is not None:
             raise ArgumentError("cache_batch_idx is given beside a block_table: one of them is accepted")
         cache_batch_idx = as_numbers("cache_batch_idx", cache_batch_idx, q)
-        if cache_batch_idx.dim() != 1:
-            raise ArgumentError(f"cache_batch_idx has shape {list(cache_batch_idx.shape)}: [batch] is accepted")
+        if cache_batch_idx.dim() != 1 or len(cache_batch_idx) != q.shape[0]:
+            given = list(cache_batch_idx.shape)
+            raise ArgumentError(f"cache_batch_idx has shape {given}: [batch] = [{q.shape[0]}] is accepted")
         block_table = cache_batch_idx.unsqueeze(1)  # pages of one sequence each
     if (k is None) != (v is None):
         raise ArgumentError(f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are accepted")
@@ -410,7 +416,14 @@ def _sides(window_size: tuple[int, int]) -> tuple[int, int]:
     return tuple([operator.index(side) if hasattr(side, "__index__") else side for side in (left, right)])
 
 
+def _check_tensor(name: str, tensor: Any) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        given = "None" if tensor is None else f"of type {type(tensor).__name__}"
+        raise TypeError(f"{name} is {given}: a torch tensor is needed")
+
+
 def _check_packed(name: str, tensor: torch.Tensor, dims: int, accepted: str, slices: int) -> None:
+    _check_tensor(name, tensor)
     if tensor.dim() != dims or tensor.shape[-3] != slices:
         raise ArgumentError(f"{name} has shape {list(tensor.shape)}: {accepted} is accepted")
 
