@@ -15,6 +15,7 @@
 #include "api/c_translation.h"
 #include "fulmen/fulmen_c.h"
 #include "fuzz/call_bytes.h"
+#include "tools/verify_grid.h"
 
 using namespace fulmen::fuzz;
 using fulmen::c_api::kTensorPairs;
@@ -105,6 +106,45 @@ fulmen_tensors right_call(Bytes& in, bool backward) {
   t.dv = t.v;
   if ((features & 128) != 0) t.dbias = t.bias;
   return t;
+}
+
+// A call of `fulmen verify`'s grid: inputs of 6 bytes, "mode, dtype, number of the entry in two, 0, 0", are all of them
+// (fuzz/make_seeds). Its int32 tensors have data, the entry's own.
+struct GridCall {
+  fulmen::tools::GridData data;
+  fulmen_tensors tensors;
+  fulmen_options options;
+};
+GridCall grid_call(Bytes& in, bool backward) {
+  using fulmen::DType, fulmen::Pass, fulmen::tools::GridCase, fulmen::tools::GridSize;
+  static const auto* const kGrids = [] {
+    auto* grids = new std::array<std::vector<GridCase>, 6>;
+    for (std::size_t n = 0; n < 6; ++n) {
+      (*grids)[n] = fulmen::tools::verify_grid(GridSize::quick, static_cast<DType>(n / 2), static_cast<Pass>(n % 2));
+    }
+    return grids;
+  }();
+  const std::vector<GridCase>& grid = (*kGrids)[in.next() % 3 * 2 + (backward ? 1 : 0)];
+  const std::size_t low = in.next();
+  const GridCase& entry = grid[(low + in.next() * std::size_t{256}) % grid.size()];
+  auto pool = fulmen::tools::NormalPool::without_values();
+  GridCall call{fulmen::tools::make_grid_data(entry, pool), {}, {}};
+  fulmen_tensors_init(&call.tensors);
+  for (const auto& [name, member, cpp] : kTensorPairs) {
+    fulmen_tensor& tensor = call.tensors.*member = fulmen::c_api::to_c(call.data.tensors.*cpp);
+    if (tensor.dtype != FULMEN_INT32) tensor.data = nullptr;
+  }
+  const fulmen::AttentionOptions& o = call.data.options;
+  fulmen_options_init(&call.options);
+  call.options.softcap = o.softcap;
+  call.options.causal = static_cast<int32_t>(o.causal);
+  call.options.window_left = o.window_left;
+  call.options.window_right = o.window_right;
+  call.options.dropout = o.dropout;
+  call.options.deterministic = o.deterministic;
+  call.options.max_seqlen_q = o.max_seqlen_q;
+  call.options.max_seqlen_k = o.max_seqlen_k;
+  return call;
 }
 
 fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) { return t.*kTensorPairs[in.next() % std::size(kTensorPairs)].c; }
@@ -205,8 +245,13 @@ bool give(Bytes& in, fulmen_tensors& t, bool backward, Memory& memory) {
     if (count * size_of(tensor.dtype) > kMostBytes) return false;
     if (absent(tensor)) continue;
     // Of an empty one a place where nothing is: kernels add offsets to it, which the sanitizer forbids for null.
+    const void* const given = tensor.data;  // of a grid's entry
     tensor.data = memory.take(count * size_of(tensor.dtype));
-    fill(in, tensor, count);
+    if (given != nullptr) {
+      std::memcpy(tensor.data, given, count * size_of(tensor.dtype));
+    } else {
+      fill(in, tensor, count);
+    }
   }
   return true;
 }
@@ -256,17 +301,30 @@ extern "C" const char* __asan_default_options() { return "allocator_may_return_n
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   Bytes in(data, size);
-  const bool backward = (in.next() & 1) != 0;
+  const int mode = in.next();
+  const bool backward = (mode & 1) != 0, of_grid = (mode & 6) == 6;
   // Sizes beyond the structs are bent, too: what lies behind is 0.
-  Roomy<fulmen_tensors> tensors{right_call(in, backward)};
+  Roomy<fulmen_tensors> tensors{};
   Roomy<fulmen_options> options{};
   fulmen_tensors& t = tensors.call;
   fulmen_options& o = options.call;
-  fulmen_options_init(&o);
+  GridCall grid;
+  if (of_grid) {
+    grid = grid_call(in, backward);
+    t = grid.tensors;
+    o = grid.options;
+  } else {
+    t = right_call(in, backward);
+    fulmen_options_init(&o);
+  }
   o.num_threads = 1;
-  if (t.cu_seqlens_q.shape[3] != 0) o.max_seqlen_q = in.next();
-  if (t.cu_seqlens_k.shape[3] != 0 && t.block_table.shape[3] == 0) o.max_seqlen_k = in.next();
-  for (int bends = in.next() % 4; bends > 0; --bends) bend(in, t, o);
+  if (!of_grid && t.cu_seqlens_q.shape[3] != 0) o.max_seqlen_q = in.next();
+  if (!of_grid && t.cu_seqlens_k.shape[3] != 0 && t.block_table.shape[3] == 0) o.max_seqlen_k = in.next();
+  const int bends = in.next() % 4;
+  if (bends > 0) {  // a tensor that is bent may be larger than what an entry's table holds
+    for (const auto& [name, member, unused] : kTensorPairs) (t.*member).data = nullptr;
+  }
+  for (int n = 0; n < bends; ++n) bend(in, t, o);
 
   // Any of the kernels that say they can; 255 and a problem that is refused: the one that is chosen.
   struct Names {

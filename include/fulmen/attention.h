@@ -80,14 +80,16 @@ struct AttentionOptions {
   int64_t max_seqlen_k = -1;
 };
 
-// One call: checks, plans, allocates the workspace, runs and waits for the result. device is "cpu", "cuda:0", ... (see devices()),
-// a backend's name alone for any device of it that works, or empty for default_device(). Errors: every Status that plan() and
-// Plan::run() give. On error nothing is written.
-FULMEN_API Status attention(const AttentionTensors& tensors, const AttentionOptions& options = {}, const std::string& device = {});
+// One call: checks, plans, allocates the workspace and runs. device is "cpu", "cuda:0", ... (see devices()), a backend's name alone
+// for any device of it that works, or empty for default_device(). stream: a vendor's stream, in which a GPU does the work after the
+// call has returned: tensors must live until then. Null is the device's default stream, and the call waits for the result. Ignored
+// on the CPU. Errors: every Status that plan() and Plan::run() give. On error nothing is written.
+FULMEN_API Status attention(const AttentionTensors& tensors, const AttentionOptions& options = {}, const std::string& device = {},
+                            void* stream = nullptr);
 
 // The same for the gradients: reads q, k, v, the optional inputs, out, lse, dout and dlse, writes dq, dk, dv, dbias and dsinks.
 // Errors: those of make_backward_problem(), plan() and Plan::run().
 FULMEN_API Status attention_backward(const AttentionTensors& tensors, const AttentionOptions& options = {},
-                                     const std::string& device = {});
+                                     const std::string& device = {}, void* stream = nullptr);
 
 }  // namespace fulmen

@@ -41,7 +41,7 @@ class FULMEN_API Runner {
   virtual Status run(void* stream, const AttentionTensors& tensors, void* workspace) const = 0;
 };
 
-// One candidate. Stateless, lives as long as the process.
+// One candidate. Stateless, lives as long as its backend.
 class FULMEN_API Kernel {
  public:
   virtual ~Kernel() = default;
@@ -78,6 +78,10 @@ class FULMEN_API Backend {
   // Memory that the device's kernels can use, 64-byte aligned, or null. Host memory here. free() waits for work that may use it.
   virtual void* allocate(const std::string& device, std::size_t bytes) const noexcept;
   virtual void free(const std::string& device, void* memory) const noexcept;
+  // The same for work in one stream alone: free_in_stream() gives the memory back when the stream has come to it, without waiting,
+  // where the device can do so. allocate() and free() here.
+  virtual void* allocate_in_stream(const std::string& device, void* stream, std::size_t bytes) const noexcept;
+  virtual void free_in_stream(const std::string& device, void* stream, void* memory) const noexcept;
   // Between any memory of the host and the device, after all work already given to the device; complete on return.
   virtual Status copy(const std::string& device, void* to, const void* from, std::size_t bytes) const;
   // append_kv() of kv_cache.h on its device. Tensors are checked; their values are only where the host's memory is used. Refuses
@@ -88,8 +92,11 @@ class FULMEN_API Backend {
   virtual Status synchronize(const std::string& device, void* stream) const;
 };
 
-// Adds a backend for the rest of the process. Errors: null; a backend of that name exists; a kernel's name is taken. Thread-safe.
+// Adds a backend. Errors: null; a backend of that name exists; a kernel's name is taken. Thread-safe.
 FULMEN_API Status register_backend(std::shared_ptr<const Backend> backend);
+// Takes it away again: no plan is made on it from now on, and its name is free. Plans that exist stay valid and keep it alive. A
+// default device of it is forgotten. Errors: no such backend; a built-in one. Thread-safe.
+FULMEN_API Status unregister_backend(const std::string& name);
 // All backends in order of registration: built-in ones first.
 FULMEN_API std::vector<std::shared_ptr<const Backend>> backends();
 // All devices of all backends, the unusable ones with their reason.

@@ -156,6 +156,12 @@ FULMEN_API const char* fulmen_status_name(int status);
 FULMEN_API int fulmen_attention(const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
 /* The same for the gradients: reads q, k, v, the optional inputs, out, lse, dout and dlse, writes dq, dk, dv, dbias and dsinks. */
 FULMEN_API int fulmen_attention_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
+/* The same in a stream of a GPU, without waiting for the result: the tensors must live until the stream has come to it. A null
+ * stream is the device's default one, and the call waits, as the two above do. Ignored on the CPU. */
+FULMEN_API int fulmen_attention_in_stream(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                          void* stream);
+FULMEN_API int fulmen_attention_backward_in_stream(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                                   void* stream);
 
 /* A plan: the decision which kernel runs a problem, made once, run any number of times from any thread. The tensors' shapes, dtypes
  * and strides are read, their pointers are not. */
@@ -303,8 +309,8 @@ typedef enum fulmen_feature {
   FULMEN_FEATURE_PAGED = 2             /* block_table; needs the other one, too */
 } fulmen_feature;
 
-/* A backend of the user's own, for the rest of the process. It has one device, called by the backend's name, one kernel for the
- * forward pass, and one for the gradients if it likes. */
+/* A backend of the user's own, until fulmen_unregister_backend(). It has one device, called by the backend's name, one kernel for
+ * the forward pass, and one for the gradients if it likes. */
 typedef struct fulmen_backend {
   size_t struct_size;
   const char* name;        /* without ':'; copied */
@@ -325,6 +331,25 @@ typedef struct fulmen_backend {
   uint64_t features;
 } fulmen_backend;
 FULMEN_API int fulmen_register_backend(const fulmen_backend* backend);
+/* Takes it away again: no plan is made on it from now on, and its name is free. Plans that exist stay valid, so its functions and
+ * context must live as long as they do. Built-in backends are refused. */
+FULMEN_API int fulmen_unregister_backend(const char* name);
+
+/* Where the log goes from now on: the lines of FLASH_ATTENTION_DEBUG, troubles of the kernel cache. Null, the default, is stderr.
+ * line has no newline at its end. Called from any thread; one of the callback before may still be under way when this returns. */
+FULMEN_API int fulmen_set_log_callback(void (*callback)(void* context, const char* line), void* context);
+
+/* Host memory for workspaces that a run allocates because the caller gave none. Called from any thread. What an allocator gave is
+ * freed by the same one. */
+typedef struct fulmen_allocator {
+  size_t struct_size;
+  /* At least bytes, which are not 0, at a multiple of alignment (64), or null. */
+  void* (*allocate)(void* context, size_t bytes, size_t alignment);
+  void (*free)(void* context, void* memory, size_t bytes);
+  void* context;
+} fulmen_allocator;
+/* The allocator from now on; null, or both functions null: the library's own, the default. */
+FULMEN_API int fulmen_set_allocator(const fulmen_allocator* allocator);
 
 /* Compatibility: the C entry that users of Rust attention kernels know. fp16, all of q, k, v, out [batch_size, seq_len, num_heads,
  * head_dim], contiguous; causal is top-left, which is the same as bottom-right here. softmax_scale 0 is 1 / sqrt(head_dim). Returns

@@ -17,11 +17,11 @@ FULMEN_API Status check_sequences(const Problem& problem, const AttentionTensors
 
 // Exact attention in double precision by plain loops, all features. out: row-major doubles of problem.out_shape(), [batch,
 // seqlen_q, num_heads, head_dim_v]; lse: of problem.lse_shape(), or null. tensors.out and tensors.lse are ignored; packed rows
-// that belong to no sequence are not written. Where memory is too short for one KV head in double a thread, check_sequences() fails
-// or a caller's parallel_for does, or num_threads is negative, the results are all NaN. Of the options num_threads and parallel_for
-// count, here and below.
-FULMEN_API void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse,
-                                    const AttentionOptions& options = {});
+// that belong to no sequence are not written. Of the options num_threads and parallel_for count, here and below. Errors:
+// out_of_memory, for one KV head in double a thread; internal, of a caller's parallel_for, where the results may be written in
+// part; those of check_sequences(); a negative num_threads; a null out.
+FULMEN_API Status attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse,
+                                      const AttentionOptions& options = {});
 
 // The gradients' row-major doubles, of the tensors' shapes, each null where it is not wanted.
 struct ReferenceGradients {
@@ -38,8 +38,9 @@ FULMEN_API Status attention_backward_reference(const Problem& problem, const Att
                                                const ReferenceGradients& gradients, const AttentionOptions& options = {});
 
 // Which elements of the softmax dropout keeps (1) and drops (0), by Philox 4x32-10 (Salmon et al. 2011) from tensors.dropout_seed
-// and dropout_offset. keep: [batch, num_heads, seqlen_q, seqlen_k] bytes, row-major.
-FULMEN_API void dropout_mask(const Problem& problem, const AttentionTensors& tensors, uint8_t* keep);
+// and dropout_offset. keep: [batch, num_heads, seqlen_q, seqlen_k] bytes, row-major. Errors: an empty
+// problem; a null keep.
+FULMEN_API Status dropout_mask(const Problem& problem, const AttentionTensors& tensors, uint8_t* keep);
 
 // The largest error of one tensor, beside its bound.
 struct TensorError {

@@ -1,4 +1,5 @@
-// Status and Result: how every Fulmen call reports success or failure. No exception crosses the library's edge.
+// Status and Result: how every Fulmen call reports success or failure. No exception crosses the library's edge. Both are true in a
+// condition where the call succeeded: `if (const Status status = attention(...); !status) ...`.
 #pragma once
 
 #include <optional>
@@ -27,6 +28,7 @@ class [[nodiscard]] Status {
   Status() noexcept = default;
   Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
   bool ok() const noexcept { return code_ == StatusCode::ok; }
+  explicit operator bool() const noexcept { return ok(); }
   StatusCode code() const noexcept { return code_; }
   const std::string& message() const noexcept { return message_; }
 
@@ -35,21 +37,34 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value, or the Status that says why there is none.
+// Prints the status's code and message on stderr and ends the process by abort(): what a Result does whose value is taken where
+// there is none.
+[[noreturn]] FULMEN_API void abort_without_value(const Status& status) noexcept;
+
+// A value, or the Status that says why there is none. Ask ok() before value(), * or ->: on an error these print its message on
+// stderr and abort, in every build.
 template <class T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor): reads as `return value;`
   Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor): reads as `return Status{...};`
   bool ok() const noexcept { return value_.has_value(); }
+  explicit operator bool() const noexcept { return ok(); }
   const Status& status() const noexcept { return status_; }
-  T& value() & { return *value_; }
-  const T& value() const& { return *value_; }
-  T&& value() && { return std::move(*value_); }
-  T* operator->() { return &*value_; }
-  const T* operator->() const { return &*value_; }
+  T& value() & { return there(), *value_; }
+  const T& value() const& { return there(), *value_; }
+  T&& value() && { return there(), std::move(*value_); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
 
  private:
+  void there() const noexcept {
+    if (!value_.has_value()) abort_without_value(status_);
+  }
+
   Status status_;
   std::optional<T> value_;
 };

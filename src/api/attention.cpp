@@ -12,6 +12,7 @@
 #include "api/memory_range.h"
 #include "fulmen/plan.h"
 #include "fulmen/reference.h"
+#include "plan/hooks.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "reference/verify.h"
@@ -60,12 +61,25 @@ Status check_workspace(std::size_t needed, const void* workspace, std::size_t by
   return {};
 }
 
-// The backend's memory for one run.
+// A workspace for one run: of the program's allocator in host memory, else of the backend. On a GPU its stream gives it back when
+// the run has ended there.
 class OwnWorkspace {
  public:
-  OwnWorkspace(const Plan::Impl& plan, std::size_t bytes) : plan_(plan), memory_(plan.backend->allocate(plan.device, bytes)) {}
+  OwnWorkspace(const Plan::Impl& plan, void* stream, std::size_t bytes) : plan_(plan), stream_(stream), bytes_(bytes) {
+    if (plan.backend->uses_host_memory()) allocator_ = host_allocator();
+    memory_ = allocator_.allocate != nullptr ? allocator_.allocate(allocator_.context, bytes, kWorkspaceAlignment)
+              : stream != nullptr            ? plan.backend->allocate_in_stream(plan.device, stream, bytes)
+                                             : plan.backend->allocate(plan.device, bytes);
+  }
   ~OwnWorkspace() {
-    if (memory_ != nullptr) plan_.backend->free(plan_.device, memory_);
+    if (memory_ == nullptr) return;
+    if (allocator_.free != nullptr) {
+      allocator_.free(allocator_.context, memory_, bytes_);
+    } else if (stream_ != nullptr) {
+      plan_.backend->free_in_stream(plan_.device, stream_, memory_);
+    } else {
+      plan_.backend->free(plan_.device, memory_);
+    }
   }
   OwnWorkspace(const OwnWorkspace&) = delete;
   OwnWorkspace& operator=(const OwnWorkspace&) = delete;
@@ -73,6 +87,9 @@ class OwnWorkspace {
 
  private:
   const Plan::Impl& plan_;
+  void* stream_;
+  std::size_t bytes_;
+  Allocator allocator_;
   void* memory_;
 };
 
@@ -106,10 +123,11 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
     }
     std::optional<OwnWorkspace> own;
     if (workspace == nullptr && needed > 0) {
-      own.emplace(impl, needed);
+      own.emplace(impl, stream, needed);
       if (own->memory() == nullptr) {
         return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes on device {}", needed, impl.device)};
       }
+      if (Status status = check_workspace(needed, own->memory(), needed); !status.ok()) return status;  // the allocator's
       workspace = own->memory();
     }
     if (Status status = impl.runner->run(stream, tensors, workspace); !status.ok()) return status;
@@ -131,13 +149,15 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
 namespace {
 
 Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors, const AttentionOptions& options,
-                const std::string& device) {
+                const std::string& device, void* stream) {
   if (!problem.ok()) return problem.status();
   auto chosen = plan(problem.value(), device, options);
   if (!chosen.ok()) return chosen.status();
-  if (Status status = chosen->run(nullptr, tensors, nullptr, 0); !status.ok()) return status;
+  const auto backend = backend_of(chosen->device());
+  if (Status status = chosen->run(stream, tensors, nullptr, 0); !status.ok()) return status;
+  if (stream != nullptr || backend == nullptr) return {};  // null: it was unregistered meanwhile
   try {
-    return backend_of(chosen->device())->synchronize(chosen->device(), nullptr);
+    return backend->synchronize(chosen->device(), nullptr);
   } catch (const std::exception& error) {
     return {StatusCode::internal, fmt::format("waiting for device {} failed: {}", chosen->device(), error.what())};
   } catch (...) {
@@ -147,12 +167,13 @@ Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors,
 
 }  // namespace
 
-Status attention(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device) {
-  return run_once(make_problem(tensors, options), tensors, options, device);
+Status attention(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device, void* stream) {
+  return run_once(make_problem(tensors, options), tensors, options, device, stream);
 }
 
-Status attention_backward(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device) {
-  return run_once(make_backward_problem(tensors, options), tensors, options, device);
+Status attention_backward(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device,
+                          void* stream) {
+  return run_once(make_backward_problem(tensors, options), tensors, options, device, stream);
 }
 
 }  // namespace fulmen

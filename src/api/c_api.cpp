@@ -130,18 +130,27 @@ using fulmen::c_api::null_argument;
 
 extern "C" {
 
-int fulmen_attention(const fulmen_tensors* tensors, const fulmen_options* options, const char* device) {
+int fulmen_attention_in_stream(const fulmen_tensors* tensors, const fulmen_options* options, const char* device, void* stream) {
   return guarded([&]() -> Status {
     const auto call = fulmen::c_api::to_cpp(Pass::forward, tensors, options, device);
-    return call.ok() ? fulmen::attention(call.value().tensors, call.value().options, call.value().device) : call.status();
+    return call.ok() ? fulmen::attention(call->tensors, call->options, call->device, stream) : call.status();
   });
 }
 
-int fulmen_attention_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device) {
+int fulmen_attention_backward_in_stream(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                        void* stream) {
   return guarded([&]() -> Status {
     const auto call = fulmen::c_api::to_cpp(Pass::backward, tensors, options, device);
-    return call.ok() ? fulmen::attention_backward(call.value().tensors, call.value().options, call.value().device) : call.status();
+    return call.ok() ? fulmen::attention_backward(call->tensors, call->options, call->device, stream) : call.status();
   });
+}
+
+int fulmen_attention(const fulmen_tensors* tensors, const fulmen_options* options, const char* device) {
+  return fulmen_attention_in_stream(tensors, options, device, nullptr);
+}
+
+int fulmen_attention_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device) {
+  return fulmen_attention_backward_in_stream(tensors, options, device, nullptr);
 }
 
 int fulmen_plan_create(const fulmen_tensors* tensors, const fulmen_options* options, const char* device, fulmen_plan** plan) {
@@ -208,9 +217,7 @@ int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* option
     const auto call = fulmen::c_api::to_cpp(Pass::forward, tensors, options, "");
     if (!call.ok()) return call.status();
     if (Status status = fulmen::c_api::check_data(Pass::forward, call.value().tensors, false); !status.ok()) return status;
-    if (Status status = fulmen::check_sequences(call.value().problem, call.value().tensors); !status.ok()) return status;
-    fulmen::attention_reference(call.value().problem, call.value().tensors, out, lse, call.value().options);
-    return {};
+    return fulmen::attention_reference(call.value().problem, call.value().tensors, out, lse, call.value().options);
   });
 }
 
@@ -238,8 +245,7 @@ int fulmen_dropout_mask(const fulmen_tensors* tensors, const fulmen_options* opt
     if (keep == nullptr) return null_argument("keep");
     const auto call = fulmen::c_api::to_cpp(Pass::forward, tensors, options, "");
     if (!call.ok()) return call.status();
-    fulmen::dropout_mask(call.value().problem, call.value().tensors, keep);
-    return {};
+    return fulmen::dropout_mask(call.value().problem, call.value().tensors, keep);
   });
 }
 

@@ -165,6 +165,13 @@ class CallbackBackend final : public Backend {
 }  // namespace
 }  // namespace fulmen::c_api
 
+int fulmen_unregister_backend(const char* name) {
+  return fulmen::c_api::guarded([&]() -> fulmen::Status {
+    if (name == nullptr) return fulmen::c_api::null_argument("name");
+    return fulmen::unregister_backend(name);
+  });
+}
+
 int fulmen_register_backend(const fulmen_backend* backend) {
   using fulmen::c_api::guarded, fulmen::c_api::null_argument;
   return guarded([&]() -> fulmen::Status {

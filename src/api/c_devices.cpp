@@ -24,8 +24,9 @@ struct FoundDevice {
 
 fulmen::Result<FoundDevice> find_device(const char* device) {
   FoundDevice found{device != nullptr && *device != '\0' ? device : fulmen::default_device(), nullptr};
-  if (Status status = fulmen::check_device(found.name); !status.ok()) return status;
-  found.backend = fulmen::backend_of(found.name);
+  auto backend = fulmen::usable_backend_of(found.name);
+  if (!backend.ok()) return backend.status();
+  found.backend = std::move(backend).value();
   return found;
 }
 

@@ -1,5 +1,8 @@
 #include "fulmen/status.h"
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "fulmen/version.h"
 
 namespace fulmen {
@@ -22,6 +25,12 @@ const char* to_string(StatusCode code) noexcept {
       return "internal error";
   }
   return "unknown status";
+}
+
+void abort_without_value(const Status& status) noexcept {
+  std::fprintf(stderr, "fulmen: the value of a failed call was taken: %s: %s\n", to_string(status.code()),
+               status.message().c_str());
+  std::abort();
 }
 
 const char* version() noexcept { return FULMEN_VERSION; }

@@ -45,6 +45,16 @@ class GpuBackend final : public Backend {
   void free(const std::string& name, void* memory) const noexcept override {
     if (const Device* device = devices_.find(name); device != nullptr && memory != nullptr) driver_.free(device->ordinal, memory);
   }
+  void* allocate_in_stream(const std::string& name, void* stream, std::size_t bytes) const noexcept override {
+    const Device* device = devices_.find(name);
+    if (device == nullptr) return nullptr;
+    const Result<void*> memory = driver_.allocate_in_stream(device->ordinal, stream, bytes);
+    return memory.ok() ? memory.value() : nullptr;
+  }
+  void free_in_stream(const std::string& name, void* stream, void* memory) const noexcept override {
+    const Device* device = devices_.find(name);
+    if (device != nullptr && memory != nullptr) driver_.free_in_stream(device->ordinal, stream, memory);
+  }
   Status copy(const std::string& name, void* to, const void* from, std::size_t bytes) const override {
     const Device* device = devices_.find(name);
     if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};

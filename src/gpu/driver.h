@@ -74,6 +74,11 @@ class Driver {
 
   virtual Result<void*> allocate(int device, std::size_t bytes) const = 0;
   virtual void free(int device, void* memory) const noexcept = 0;
+  // Memory for the work of one stream: given back when the stream has come to that point, without waiting, where the driver can.
+  virtual Result<void*> allocate_in_stream(int device, void* /*stream*/, std::size_t bytes) const {
+    return allocate(device, bytes);
+  }
+  virtual void free_in_stream(int device, void* /*stream*/, void* memory) const noexcept { free(device, memory); }
   // From and to any memory of host and device; complete on return.
   virtual Status copy(int device, void* to, const void* from, std::size_t bytes) const = 0;
   virtual Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const = 0;

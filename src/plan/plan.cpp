@@ -1,13 +1,13 @@
 // Choosing a kernel, and saying why.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <string_view>
 
 #include "cpu/threading.h"
 #include "fulmen/printable.h"
+#include "plan/hooks.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/environment.h"
@@ -109,7 +109,8 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
   if (Status status = check_made(problem); !status.ok()) return status;
   if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
   const std::string device = asked_device.empty() ? default_device() : asked_device;
-  if (Status status = check_device(device); !status.ok()) return status;
+  auto backend = usable_backend_of(device);
+  if (!backend.ok()) return backend.status();
   auto impl = std::make_shared<Plan::Impl>();
   impl->problem = problem;
   impl->device = device;
@@ -117,7 +118,7 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
   impl->threads.num_threads = options.num_threads;
   impl->threads.parallel_for = options.parallel_for;
   impl->forced = !options.kernel.empty();
-  impl->backend = backend_of(device);
+  impl->backend = std::move(backend).value();
   impl->bytes = bytes_of(problem);
   if (impl->forced) {
     auto found = find_forced(*impl->backend, problem, device, options.kernel);
@@ -139,7 +140,7 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
   if (log) {
     std::string line = plan.explain();
     for (std::size_t at = 0; (at = line.find("\n  ", at)) != std::string::npos;) line.replace(at, 3, "; ");
-    std::fprintf(stderr, "fulmen: %s\n", line.c_str());
+    log_line(line);
   }
   return plan;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +21,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::shared_ptr<const BackendList> list = std::make_shared<const BackendList>(builtin_backends());
+  const std::size_t builtin = list->size();  // the first ones
   std::string default_device;
 };
 
@@ -40,6 +42,12 @@ void* Backend::allocate(const std::string& /*device*/, std::size_t bytes) const 
 }
 
 void Backend::free(const std::string& /*device*/, void* memory) const noexcept { std::free(memory); }
+
+void* Backend::allocate_in_stream(const std::string& device, void* /*stream*/, std::size_t bytes) const noexcept {
+  return allocate(device, bytes);
+}
+
+void Backend::free_in_stream(const std::string& device, void* /*stream*/, void* memory) const noexcept { free(device, memory); }
 
 Status Backend::copy(const std::string& /*device*/, void* to, const void* from, std::size_t bytes) const {
   if (bytes > 0) std::memcpy(to, from, bytes);
@@ -101,6 +109,13 @@ std::string_view origin_of(std::string_view device) {
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const Backend>> usable_backend_of(std::string_view device) {
+  if (Status status = check_device(device); !status.ok()) return status;
+  auto backend = backend_of(device);
+  if (backend != nullptr) return backend;
+  return Status(StatusCode::unavailable, fmt::format("device is \"{}\": its backend was just unregistered", device));
+}
 
 Status check_device(std::string_view device) {
   const auto backend = backend_of(device);
@@ -185,6 +200,30 @@ Status register_backend(std::shared_ptr<const Backend> backend) {
   }
 }
 
+Status unregister_backend(const std::string& name) {
+  try {
+    std::shared_ptr<const BackendList> before;  // destroys the backend, if anything does, after the lock
+    Registry& r = registry();
+    const std::scoped_lock lock(r.mutex);
+    const auto at = std::find_if(r.list->begin(), r.list->end(), [&](const auto& backend) { return backend->name() == name; });
+    if (at == r.list->end()) {
+      return {StatusCode::invalid_argument, fmt::format("backend name is \"{}\": no backend of that name is registered", name)};
+    }
+    const auto index = at - r.list->begin();
+    if (static_cast<std::size_t>(index) < r.builtin) {
+      return {StatusCode::invalid_argument,
+              fmt::format("backend name is \"{}\": one that a program registered is accepted, this one is built in", name)};
+    }
+    auto shorter = std::make_shared<BackendList>(*r.list);
+    shorter->erase(shorter->begin() + index);
+    if (backend_name(r.default_device) == name) r.default_device.clear();
+    before = std::exchange(r.list, std::move(shorter));
+    return {};
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::out_of_memory, "no memory to unregister the backend"};
+  }
+}
+
 std::vector<std::shared_ptr<const Backend>> backends() { return *backend_list(); }
 
 std::vector<DeviceInfo> devices() {
@@ -224,10 +263,10 @@ Result<std::vector<Candidate>> candidates(const Problem& problem, const std::str
   try {
     if (Status status = check_made(problem); !status.ok()) return status;
     const std::string device = asked_device.empty() ? default_device() : asked_device;
-    if (Status status = check_device(device); !status.ok()) return status;
+    const auto backend = usable_backend_of(device);
+    if (!backend.ok()) return backend.status();
     std::vector<Candidate> all;
-    const auto backend = backend_of(device);
-    for (const Kernel* kernel : backend->kernels()) {
+    for (const Kernel* kernel : backend.value()->kernels()) {
       all.push_back({std::string(kernel->name()), support_of(*kernel, problem, device), kernel->rank(problem)});
     }
     return all;

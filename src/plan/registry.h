@@ -27,6 +27,9 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
 // Error for a device that no backend has, or that cannot be used, with what there is.
 Status check_device(std::string_view device);
 
+// The backend of a device that can be used, else check_device()'s error.
+Result<std::shared_ptr<const Backend>> usable_backend_of(std::string_view device);
+
 // Error for a Problem that neither make_problem nor make_backward_problem gave: kernels need not expect it.
 Status check_made(const Problem& problem);
 

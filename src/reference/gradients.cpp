@@ -7,6 +7,7 @@
 #include "algorithm/philox.h"
 #include "cpu/threading.h"
 #include "fulmen/reference.h"
+#include "plan/registry.h"
 #include "reference/backward_rows.h"
 #include "reference/row_numbers.h"
 
@@ -116,7 +117,11 @@ Status attention_backward_reference(const Problem& problem, const AttentionTenso
   }
 }
 
-void dropout_mask(const Problem& p, const AttentionTensors& tensors, uint8_t* keep) {
+Status dropout_mask(const Problem& p, const AttentionTensors& tensors, uint8_t* keep) {
+  if (Status status = check_made(p); !status.ok()) return status;
+  if (keep == nullptr && p.batch * p.seqlen_q * p.seqlen_k > 0) {
+    return {StatusCode::invalid_argument, "keep is null: a pointer is needed"};
+  }
   for (int64_t head = 0; head < p.batch * p.num_heads; ++head) {
     const auto random = algorithm::DropoutHead::of(tensors.dropout_seed, tensors.dropout_offset, head);
     for (int64_t i = 0; i < p.seqlen_q; i += 2) {
@@ -131,6 +136,7 @@ void dropout_mask(const Problem& p, const AttentionTensors& tensors, uint8_t* ke
       }
     }
   }
+  return {};
 }
 
 }  // namespace fulmen

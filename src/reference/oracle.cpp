@@ -1,6 +1,7 @@
 // Exact attention in double precision by plain loops: the formulas of docs/contract.md and nothing else.
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <new>
 #include <vector>
@@ -132,18 +133,17 @@ void OracleHead::add_rounding(int64_t h, int64_t i, const AttendedKeys& keys, do
 
 namespace fulmen {
 
-void attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse,
-                         const AttentionOptions& options) {
-  const auto fail = [&] {  // nothing is thrown across the public edge, and NaN agrees with no result
-    constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-    const Problem::Shape rows = problem.lse_shape();
-    std::fill_n(out, rows[0] * rows[1] * rows[2] * problem.head_dim_v, kNan);
-    if (lse != nullptr) std::fill_n(lse, rows[0] * rows[1] * rows[2], kNan);
-  };
+Status attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse,
+                           const AttentionOptions& options) {
   const int64_t blocks = (problem.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
   const int64_t group = problem.group_size();
   try {
-    if (!cpu::check_num_threads(options.num_threads).ok() || !check_sequences(problem, tensors).ok()) return fail();
+    if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
+    if (Status status = check_sequences(problem, tensors); !status.ok()) return status;
+    const Problem::Shape shape = problem.out_shape();
+    if (out == nullptr && shape[0] * shape[1] * shape[2] * shape[3] > 0) {
+      return {StatusCode::invalid_argument, "out is null: a pointer is needed"};
+    }
     const int64_t tasks = problem.batch * problem.num_kv_heads * blocks;
     const cpu::ThreadSettings threads = cpu::at_most(tasks, cpu::thread_settings(options));
     std::vector<reference::OracleHead> heads;
@@ -164,8 +164,13 @@ void attention_reference(const Problem& problem, const AttentionTensors& tensors
         }
       }
     });
-  } catch (...) {  // no memory, or a caller's parallel_for
-    fail();
+    return {};
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::out_of_memory, "no memory for one KV head in double a thread"};
+  } catch (const std::exception& error) {
+    return {StatusCode::internal, error.what()};
+  } catch (...) {
+    return {StatusCode::internal, "parallel_for threw"};
   }
 }
 

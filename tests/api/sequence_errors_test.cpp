@@ -292,8 +292,10 @@ TEST(Sequences, ReferencesRefuseBadValues) {
   EXPECT_FALSE(report.ok);
   EXPECT_NE(report.message.find("cu_seqlens_k[1] is 8"), std::string::npos);
   std::vector<double> out(call.out.size(), 0);
-  attention_reference(problem, call.tensors, out.data(), nullptr);
-  for (const double x : out) EXPECT_NE(x, x);
+  const Status status = attention_reference(problem, call.tensors, out.data(), nullptr);
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("cu_seqlens_k[1] is 8"), std::string::npos) << status.message();
+  for (const double x : out) EXPECT_EQ(x, 0);
 }
 
 }  // namespace

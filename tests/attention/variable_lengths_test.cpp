@@ -76,7 +76,9 @@ struct OneSequence {
     }
     const Result<Problem> problem = make_problem(tensors, options);
     EXPECT_TRUE(problem.ok()) << problem.status().message();
-    if (problem.ok()) attention_reference(problem.value(), tensors, out.data(), lse.data());
+    if (problem.ok()) {
+      EXPECT_TRUE(attention_reference(problem.value(), tensors, out.data(), lse.data()).ok());
+    }
   }
   static void append(std::vector<float>& to, const Tensor& tensor, int64_t batch, int64_t row) {
     for (int64_t h = 0; h < tensor.shape[2]; ++h) {
@@ -96,7 +98,7 @@ void expect_sequences_alone(const CaseSpec& spec, uint64_t stream) {
   const Problem p = c.problem();
   const auto elements = [](const Problem::Shape& s) { return static_cast<std::size_t>(s[0] * s[1] * s[2] * s[3]); };
   std::vector<double> out(elements(p.out_shape())), lse(elements(p.lse_shape()));
-  attention_reference(p, c.tensors, out.data(), lse.data());
+  EXPECT_TRUE(attention_reference(p, c.tensors, out.data(), lse.data()).ok());
   const int64_t heads = spec.num_heads, dim = spec.head_dim_v, rows = p.lse_shape()[2];
   for (int64_t b = 0; b < spec.batch; ++b) {
     const OneSequence alone(c, b);
@@ -157,7 +159,7 @@ TEST(VariableLengthsOracle, CumulativeLengthsOfPages) {
   const auto reference = [&] {
     const Problem p = c.problem();
     std::vector<double> out(static_cast<std::size_t>(p.out_shape()[1] * s.num_heads * s.head_dim_v));
-    attention_reference(p, c.tensors, out.data(), nullptr);
+    EXPECT_TRUE(attention_reference(p, c.tensors, out.data(), nullptr).ok());
     return out;
   };
   const std::vector<double> expected = reference();

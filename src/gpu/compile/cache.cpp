@@ -15,6 +15,7 @@
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
 #include "gpu/compile/cache_folder.h"
+#include "plan/hooks.h"
 #include "runtime/environment.h"
 
 namespace fulmen::gpu {
@@ -23,12 +24,15 @@ namespace {
 constexpr uint64_t kDefaultBytes = uint64_t{1} << 30;
 constexpr std::size_t kMemoryBytes = std::size_t{64} << 20;  // a tuner's thousands of kernels shall not stay for ever
 
-// One line on stderr, once a process: a cache that does not work slows things down, and nothing else would say so.
+// One line in the log, once a process: a cache that does not work slows things down, and nothing else would say so.
 void log_once(const std::string& line) {
   static std::mutex mutex;
   static std::set<std::string> said;
-  const std::scoped_lock lock(mutex);
-  if (said.insert(line).second) std::fprintf(stderr, "fulmen: %s\n", printable(line).c_str());
+  {
+    const std::scoped_lock lock(mutex);
+    if (!said.insert(line).second) return;
+  }
+  log_line(printable(line));
 }
 
 uint64_t max_bytes() {

@@ -28,7 +28,7 @@ Result<int> clear_cache();
 
 // The code of a request: from memory, $FULMEN_KERNEL_PATH (directories of prebuilt kernels, ':' between them), disk, else compiled
 // and kept. The disk holds at most $FULMEN_CACHE_BYTES (1 GiB; 0: nothing); what cannot be used or written there is said in a line
-// on stderr, once. compiler may be null where prebuilt kernels must do; the reason is then in no_compiler.
+// in the log (hooks.h), once. compiler may be null where prebuilt kernels must do; the reason is then in no_compiler.
 Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request);
 // Writes what FULMEN_KERNEL_PATH finds: a file for the request, by source and chip, whatever compiler made it.
 Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code);

@@ -20,12 +20,12 @@ fulmen::Result<const OpenApi*> open() {
   auto* opened = new OpenApi;
   opened->path = library->path;
   std::string missing;
-  const auto load = [&](auto& function, const char* name) {
+  const auto load = [&](auto& function, const char* name, bool needed) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
-    if (function == nullptr) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
+    if (function == nullptr && needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
   Api& a = opened->api;
-#define FULMEN_LOAD(name) load(a.name, #name)
+#define FULMEN_LOAD(name) load(a.name, #name, true)
   FULMEN_LOAD(cuInit);
   FULMEN_LOAD(cuDriverGetVersion);
   FULMEN_LOAD(cuDeviceGetCount);
@@ -60,6 +60,8 @@ fulmen::Result<const OpenApi*> open() {
   FULMEN_LOAD(cuGetErrorName);
   FULMEN_LOAD(cuGetErrorString);
 #undef FULMEN_LOAD
+  load(a.cuMemAllocAsync, "cuMemAllocAsync", false);
+  load(a.cuMemFreeAsync, "cuMemFreeAsync", false);
   if (missing.empty()) return opened;
   const Status status(StatusCode::unavailable,
                       fmt::format("{} lacks {}: a driver of CUDA 12 or newer is needed", opened->path, missing));

@@ -64,6 +64,9 @@ struct Api {
   Result (*cuLaunchKernelEx)(const LaunchConfig* config, KernelHandle kernel, void** parameters, void** extra);
   Result (*cuMemAlloc_v2)(DevicePointer* pointer, std::size_t bytes);
   Result (*cuMemFree_v2)(DevicePointer pointer);
+  // Null before CUDA 11.2.
+  Result (*cuMemAllocAsync)(DevicePointer* pointer, std::size_t bytes, Stream stream);
+  Result (*cuMemFreeAsync)(DevicePointer pointer, Stream stream);
   Result (*cuMemcpy)(DevicePointer to, DevicePointer from, std::size_t bytes);
   Result (*cuMemsetD8_v2)(DevicePointer to, unsigned char byte, std::size_t count);
   Result (*cuPointerGetAttribute)(void* value, int attribute, DevicePointer pointer);

@@ -130,6 +130,23 @@ class CudaDriver final : public Driver {
     const Current current(*this, device);
     api().cuMemFree_v2(reinterpret_cast<cuda::DevicePointer>(memory));
   }
+  Result<void*> allocate_in_stream(int device, void* stream, std::size_t bytes) const override {
+    {
+      const Current current(*this, device);
+      cuda::DevicePointer pointer = 0;
+      const bool can = current.ok() && api().cuMemAllocAsync != nullptr && api().cuMemFreeAsync != nullptr;
+      if (can && api().cuMemAllocAsync(&pointer, bytes, stream) == 0) return std::bit_cast<void*>(pointer);
+    }
+    return allocate(device, bytes);  // a device without memory pools
+  }
+  void free_in_stream(int device, void* stream, void* memory) const noexcept override {
+    {
+      const Current current(*this, device);
+      const auto pointer = reinterpret_cast<cuda::DevicePointer>(memory);
+      if (api().cuMemFreeAsync != nullptr && api().cuMemFreeAsync(pointer, stream) == 0) return;
+    }
+    free(device, memory);  // of allocate(); it waits for the work that uses it
+  }
   Status copy(int device, void* to, const void* from, std::size_t bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();

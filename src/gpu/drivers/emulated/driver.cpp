@@ -19,6 +19,7 @@
 #include "gpu/compile/run_program.h"
 #include "gpu/drivers/emulated/lds_banks.h"
 #include "gpu/drivers/emulated/workgroup.h"
+#include "plan/hooks.h"
 #include "runtime/environment.h"
 
 namespace fulmen::gpu {
@@ -170,7 +171,7 @@ class EmulatedDriver final : public Driver {
       std::string error = emulated::run_workgroup(shape, id, loaded.kernel, arguments, accessible);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
-    if (print) fmt::print(stderr, "LDS of a launch on {}, {} bank conflicts:\n{}", chip.arch, own.conflicts(), own.report());
+    if (print) log_line(fmt::format("LDS of a launch on {}, {} bank conflicts:\n{}", chip.arch, own.conflicts(), own.report()));
     return {};
   }
 

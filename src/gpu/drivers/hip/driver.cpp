@@ -131,6 +131,26 @@ class HipDriver final : public Driver {
     const Current current(*this, device);
     api().hipFree(memory);
   }
+  Result<void*> allocate_in_stream(int device, void* stream, std::size_t bytes) const override {
+    {
+      const Current current(*this, device);
+      void* memory = nullptr;
+      const bool can = current.ok() && api().hipMallocAsync != nullptr && api().hipFreeAsync != nullptr;
+      if (can && api().hipMallocAsync(&memory, bytes, stream) == 0) return memory;
+      if (can) forget_error();
+    }
+    return allocate(device, bytes);  // a device without memory pools
+  }
+  void free_in_stream(int device, void* stream, void* memory) const noexcept override {
+    {
+      const Current current(*this, device);
+      if (api().hipFreeAsync != nullptr) {
+        if (api().hipFreeAsync(memory, stream) == 0) return;
+        forget_error();
+      }
+    }
+    free(device, memory);  // of allocate(); it waits for the work that uses it
+  }
   Status copy(int device, void* to, const void* from, std::size_t bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();

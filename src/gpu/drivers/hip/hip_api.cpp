@@ -57,6 +57,8 @@ Result<const OpenApi*> open() {
   FULMEN_LOAD(hipGetErrorName);
   FULMEN_LOAD(hipGetErrorString);
 #undef FULMEN_LOAD
+  load(a.hipMallocAsync, "hipMallocAsync", false);
+  load(a.hipFreeAsync, "hipFreeAsync", false);
   load(a.hipThreadExchangeStreamCaptureMode, "hipThreadExchangeStreamCaptureMode", false);
   load(a.hipGetDevicePropertiesR0600, "hipGetDevicePropertiesR0600", false);
   load(a.hipGetDeviceProperties, "hipGetDeviceProperties", a.hipGetDevicePropertiesR0600 == nullptr);

@@ -44,6 +44,9 @@ struct Api {
                                  void** extra);
   Error (*hipMalloc)(void** memory, std::size_t bytes);
   Error (*hipFree)(void* memory);
+  // Null before ROCm 5.2.
+  Error (*hipMallocAsync)(void** memory, std::size_t bytes, Stream stream);
+  Error (*hipFreeAsync)(void* memory, Stream stream);
   Error (*hipMemcpy)(void* to, const void* from, std::size_t bytes, int kind);
   Error (*hipMemset)(void* to, int byte, std::size_t bytes);
   Error (*hipDeviceSynchronize)();
