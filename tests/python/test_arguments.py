@@ -196,3 +196,43 @@ def test_lists_and_wide_integers(kind, rng):
         cache,
         block_table=[[0], [1, 2]],
     )
+
+
+def test_options_through_the_dispatcher(rng):
+    """Where a mode looks on, options are converted and refused as elsewhere."""
+    torch = pytest.importorskip("torch")
+    q, k, v = map(torch.from_numpy, qkv(rng))
+    expected = fulmen.attention(q, k, v, causal=True, window_left=3, softcap=2.0, softmax_scale=0.5)
+    for integer, number, yes in (
+        (np.int64, np.float32, np.True_),
+        (torch.tensor, torch.tensor, torch.tensor(True)),
+        (int, float, 1),
+    ):
+        options = {
+            "window_left": integer(3),
+            "softcap": number(2),
+            "softmax_scale": number(0.5),
+            "causal": yes,
+            "deterministic": yes,
+        }
+        with torch.overrides.BaseTorchFunctionMode():
+            assert torch.equal(fulmen.attention(q, k, v, **options), expected)
+    for name, value, message in (
+        ("softmax_scale", "1.5", "softmax_scale is '1.5', of type str: a number is accepted"),
+        ("softcap", None, "softcap is None, of type NoneType: a number is accepted"),
+        ("window_left", 1.5, "window_left is 1.5, of type float: an integer is accepted"),
+        ("verify", 2, "verify is 2, of type int: True or False is accepted"),
+        ("causal", 2, "causal is 2, of type int"),
+    ):
+        refuse(fulmen.attention, TypeError, message, q, k, v, **{name: value})
+        with torch.overrides.BaseTorchFunctionMode():
+            refuse(fulmen.attention, TypeError, message, q, k, v, **{name: value})
+
+
+def test_scalars_beside_jax_arrays(rng):
+    jax = pytest.importorskip("jax")
+    q, k, v = map(jax.numpy.asarray, qkv(rng))
+    expected = fulmen.attention(q, k, v, causal=True, window_left=3, softcap=2.0)
+    for integer, number, yes in ((np.int64, np.float32, np.True_), (np.array, np.array, np.array(True)), (int, float, 1)):
+        given = fulmen.attention(q, k, v, causal=yes, window_left=integer(3), softcap=number(2.0), verify=yes)
+        np.testing.assert_array_equal(given, expected)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fulmen import _core, _functions
-from fulmen._arguments import PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, _frameworks
+from fulmen._arguments import LONGEST, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, _frameworks
 from fulmen._core import ArgumentError
 from fulmen._numbers import INTEGERS, host_numbers
 from fulmen.torch import _ops, _transforms
@@ -79,12 +79,26 @@ def _check_for_dispatcher(tensors: tuple[Any, ...]) -> None:
             raise NotImplementedError(f"{name} has a tangent: fulmen.attention has no derivative by forward mode")
 
 
-_PLAIN = (int, float, torch.SymInt, torch.SymFloat)
+_FLOATS, _INTEGERS = (float, int, torch.SymFloat, torch.SymInt), (int, torch.SymInt)
 
 
-def _plain(value: Any, convert: Any) -> Any:
+def _plain(name: str, value: Any, is_integer: bool = False) -> Any:
     """A number of NumPy or torch as Python's, which is all that the dispatcher takes."""
-    return value if value is None or isinstance(value, _PLAIN) else convert(value)
+    if isinstance(value, _INTEGERS if is_integer else _FLOATS):
+        return value
+    try:
+        return operator.index(value) if is_integer else float("nothing" if isinstance(value, str) else value)
+    except (TypeError, ValueError):
+        accepted = "an integer" if is_integer else "a number"
+        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}: {accepted} is accepted") from None
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value is None or isinstance(value, str) or value not in (0, 1):
+        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}: True or False is accepted")
+    return bool(value)
 
 
 def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
@@ -106,15 +120,16 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
             integers = (n if isinstance(n, int) else operator.index(n) for n in (seed, offset))
             rng = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in integers], dtype=torch.int64, device="cpu")
     # The dispatcher knows Python's alone.
-    scale, softcap, dropout = (_plain(x, float) for x in (scale, softcap, dropout))
-    left, right, num_threads = (_plain(x, operator.index) for x in (left, right, num_threads))
-    deterministic, verify, causal = (
-        x if x is None or isinstance(x, bool | str) else bool(x) for x in (deterministic, verify, causal)
-    )
-    scalars = (*scalars[:12], *(_plain(x, operator.index) for x in scalars[12:]))
+    scale = None if scale is None else _plain("softmax_scale", scale)
+    softcap, dropout = _plain("softcap", softcap), _plain("dropout", dropout)
+    left, right = _plain("window_left", left, True), _plain("window_right", right, True)
+    num_threads, verify = _plain("num_threads", num_threads, True), _flag("verify", verify)
+    deterministic = None if deterministic is None else _flag("deterministic", deterministic)
+    causal = causal if isinstance(causal, str) else _flag("causal", causal)
+    longest = tuple([None if n is None else _plain(name, n, True) for name, n in zip(LONGEST, scalars[12:], strict=False)])
     if isinstance(causal, bool):
         causal = "bottom_right" if causal else "none"
-    lengths = (*tensors[PLACE_OF_LENGTHS:], *scalars[12:])
+    lengths = (*tensors[PLACE_OF_LENGTHS:], *longest)
     if bhsd:
         _ops.refuse_packed_heads_first(lengths)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -145,7 +160,8 @@ def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | N
 def _append_kv(tensors: tuple[Any, ...], device: str | None, interleaved: bool, advance: bool, num_threads: int) -> tuple[Any, Any]:
     if not _is_compiling() and _core.torch_observers(tensors) != _OTHERS:
         return _core.append_kv(tensors, device, interleaved, advance, num_threads)
-    interleaved, advance, num_threads = bool(interleaved), bool(advance), _plain(num_threads, operator.index)
+    interleaved, advance = _flag("rotary_interleaved", interleaved), _flag("queries_advance", advance)
+    num_threads = _plain("num_threads", num_threads, True)
     queries, lengths = torch.ops.fulmen.append_kv(*tensors, interleaved, advance, num_threads, device)
     return None if tensors[-1] is None else queries, lengths
 
