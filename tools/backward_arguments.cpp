@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "fulmen/printable.h"
+
 namespace fulmen::tools {
 namespace {
 
@@ -16,8 +18,8 @@ Status read_row_numbers(const char* option, const std::string& path, NpyArray& a
   array = std::move(read).value();
   const auto& s = array.shape;
   if (s.size() != 3 || array.dtype != DType::fp32) {
-    return invalid(
-        fmt::format("{} ({}): {} {} is not fp32 [batch, head, seqlen_q]", option, path, to_string(array.dtype), shape_text(s)));
+    return invalid(fmt::format("{} ({}): {} {} is not fp32 [batch, head, seqlen_q]", option, printable(path),
+                               to_string(array.dtype), shape_text(s)));
   }
   view = Tensor::bhqk(array.data.data(), DType::fp32, s[0], s[1], s[2], 1);
   return {};

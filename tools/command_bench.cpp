@@ -16,6 +16,7 @@
 #include "device_copy_rate.h"
 #include "device_tensors.h"
 #include "fulmen/backend.h"
+#include "fulmen/printable.h"
 #include "fulmen/version.h"
 #include "number_checks.h"
 #include "output_file.h"
@@ -126,9 +127,9 @@ Status check_inputs_stay(const BenchArguments& arguments) {
   for (const auto& [option, path] : reports) {
     for (const std::string& input : real_case_files(arguments.data)) {
       if (!same_file(path, input)) continue;
-      return {
-          StatusCode::invalid_argument,
-          fmt::format("{} {}: --data {} reads it, and it would be replaced: another file is needed", option, path, arguments.data)};
+      return {StatusCode::invalid_argument,
+              fmt::format("{} {}: --data {} reads it, and it would be replaced: another file is needed", option, printable(path),
+                          printable(arguments.data))};
     }
   }
   return {};
@@ -143,7 +144,7 @@ Status bench(BenchArguments arguments) {
   if (Status status = check_device_and_kernel(settings.device, settings.kernel); !status.ok()) return status;
   if (same_file(arguments.json, arguments.csv)) {
     return {StatusCode::invalid_argument,
-            fmt::format("--json and --csv are both {}: a file of its own is needed for each", arguments.csv)};
+            fmt::format("--json and --csv are both {}: a file of its own is needed for each", printable(arguments.csv))};
   }
   if (Status status = check_inputs_stay(arguments); !status.ok()) return status;
   for (const std::string& path : {arguments.json, arguments.csv}) {

@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "fulmen/compile.h"
+#include "fulmen/printable.h"
 
 namespace fulmen::tools {
 namespace {
@@ -14,7 +15,8 @@ Result<std::string> folder_or_reason() {
   std::string folder = kernel_cache_folder();
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_directory(folder, error)) {
-    return Status{StatusCode::unavailable, fmt::format("{} is not a folder: FULMEN_CACHE_DIR names the kernels' folder", folder)};
+    return Status{StatusCode::unavailable,
+                  fmt::format("{} is not a folder: FULMEN_CACHE_DIR names the kernels' folder", printable(folder))};
   }
   if (!folder.empty()) return folder;
   return Status{StatusCode::unavailable, "there is no cache: none of FULMEN_CACHE_DIR, XDG_CACHE_HOME and HOME is set"};
@@ -32,11 +34,11 @@ Status list() {
   std::size_t bytes = 0;
   const std::vector<CachedKernel> kernels = cached_kernels();
   for (const CachedKernel& kernel : kernels) {
-    fmt::print("{:10} {:8} {:%Y-%m-%d %H:%M}  {}\n", kernel.arch, kernel.bytes,
-               fmt::gmtime(static_cast<std::time_t>(kernel.last_used)), kernel.kernel);
+    fmt::print("{:10} {:8} {:%Y-%m-%d %H:%M}  {}\n", printable(kernel.arch), kernel.bytes,
+               fmt::gmtime(static_cast<std::time_t>(kernel.last_used)), printable(kernel.kernel));
     bytes += kernel.bytes;
   }
-  fmt::print("{}: {} kernels, {:.1f} MB\n", folder.value(), kernels.size(), static_cast<double>(bytes) / 1e6);
+  fmt::print("{}: {} kernels, {:.1f} MB\n", printable(folder.value()), kernels.size(), static_cast<double>(bytes) / 1e6);
   return {};
 }
 

@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "fulmen/backend.h"
+#include "fulmen/printable.h"
 
 namespace fulmen::tools {
 namespace {
@@ -25,7 +26,7 @@ std::string wrapped(const std::string& text) {
         column = 0;
       }
       if (column > 0) all += ' ';
-      all += word;
+      all += printable(word);
       column += word.size() + (column > 0 ? 1 : 0);
     }
   }
@@ -35,17 +36,17 @@ std::string wrapped(const std::string& text) {
 Status list_devices() {
   const std::string preferred = default_device();
   for (const DeviceInfo& device : devices()) {
-    fmt::print("{}{}\n", device.name, device.name == preferred ? " (default)" : "");
-    if (!device.chip.empty()) fmt::print("  chip      {}\n", device.chip);
+    fmt::print("{}{}\n", printable(device.name), device.name == preferred ? " (default)" : "");
+    if (!device.chip.empty()) fmt::print("  chip      {}\n", printable(device.chip));
     if (!device.features.empty()) fmt::print("  features  {}\n", wrapped(device.features));
     fmt::print("  usable    {}\n", device.usable ? "yes" : wrapped("no: " + device.reason));
   }
   for (const auto& backend : backends()) {
-    fmt::print("kernels of {}\n", backend->name());
+    fmt::print("kernels of {}\n", printable(backend->name()));
     for (const Kernel* kernel : backend->kernels()) {
       const std::string computes =
           fmt::format("{}{}", kernel->pass() == Pass::forward ? "forward" : "backward", kernel->dropout() ? ", dropout" : "");
-      fmt::print("  {:30} {:18} {}\n", kernel->name(), computes, kernel->layout());
+      fmt::print("  {:30} {:18} {}\n", printable(kernel->name()), computes, kernel->layout());
     }
   }
   return {};

@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "device_tensors.h"
 #include "fulmen/fulmen.h"
+#include "fulmen/printable.h"
 #include "number_checks.h"
 #include "output_file.h"
 #include "problem_arguments.h"
@@ -79,19 +80,21 @@ Status check_names(const RunArguments& a) {
   for (const File& one : written) {
     for (const File* other = std::begin(written); other != &one; ++other) {
       if (!same_file(one.path, other->path)) continue;
-      return invalid(
-          fmt::format("{} and {} are both {}: a file of its own is needed for each", other->option, one.option, one.path));
+      return invalid(fmt::format("{} and {} are both {}: a file of its own is needed for each", other->option, one.option,
+                                 printable(one.path)));
     }
     for (const File& input : read) {
       if (!same_file(one.path, input.path)) continue;
-      return invalid(
-          fmt::format("{} {}: {} reads it, and it would be replaced: another file is needed", one.option, one.path, input.option));
+      return invalid(fmt::format("{} {}: {} reads it, and it would be replaced: another file is needed", one.option,
+                                 printable(one.path), input.option));
     }
   }
   return {};
 }
 
-Status write_outputs(const std::vector<OutputTensor>& outputs, const AttentionTensors& tensors) {
+// `say` prints the lines about them: where that fails none gets its name.
+template <class Say>
+Status write_outputs(const std::vector<OutputTensor>& outputs, const AttentionTensors& tensors, const Say& say) {
   std::vector<OutputFile> files;
   for (const OutputTensor& output : outputs) {
     Result<OutputFile> file = OutputFile::create(output.path);
@@ -100,7 +103,8 @@ Status write_outputs(const std::vector<OutputTensor>& outputs, const AttentionTe
     if (Status status = write_npy(file.value(), tensor.dtype, output.shape, tensor.data); !status.ok()) return status;
     files.push_back(std::move(file).value());
   }
-  // All are complete on the disk before any gets its name.
+  // All are complete on the disk, and the lines are written, before any gets its name.
+  if (Status status = say(); !status.ok()) return status;
   for (OutputFile& file : files) {
     if (Status status = file.commit(); !status.ok()) return status;
   }
@@ -190,14 +194,15 @@ Status compute(const RunArguments& arguments) {
   Status status = run_pass(forward, *there.value());
   if (status.ok()) status = run_pass(backward, *there.value());
   const std::vector<OutputTensor> outputs = wanted_files(arguments, problem);
-  if (status.ok()) status = write_outputs(outputs, tensors);
   if (!status.ok()) return status;
-  for (const OutputTensor& output : outputs) {
-    if (output.tensor == &AttentionTensors::lse) continue;
-    const Plan& by = output.tensor == &AttentionTensors::out ? *forward : *backward;
-    fmt::print("{} {} by {}\n", output.path, shape_text(output.shape), to_string(by.config()));
-  }
-  return {};
+  return write_outputs(outputs, tensors, [&] {
+    for (const OutputTensor& output : outputs) {
+      if (output.tensor == &AttentionTensors::lse) continue;
+      const Plan& by = output.tensor == &AttentionTensors::out ? *passes->forward : *passes->backward;
+      fmt::print("{} {} by {}\n", printable(output.path), shape_text(output.shape), printable(to_string(by.config())));
+    }
+    return flush_standard_output();
+  });
 }
 
 }  // namespace

@@ -15,7 +15,10 @@
 
 #include "commands.h"
 #include "fulmen/compile.h"
+#include "fulmen/printable.h"
 #include "fulmen/version.h"
+#include "output_file.h"
+#include "signals.h"
 
 namespace {
 
@@ -23,6 +26,7 @@ using fulmen::Status;
 using fulmen::StatusCode;
 
 int report(const Status& status) {
+  fulmen::tools::wait_if_a_signal_ends_the_process();
   if (status.ok()) return 0;
   // Not by fmt::print, which throws where the standard error is closed or full: the exit status still tells.
   std::fputs(fmt::format("fulmen: {}\n", status.message()).c_str(), stderr);
@@ -48,18 +52,9 @@ Status check_values(int argc, char** argv) {
   return {};
 }
 
-// What was printed may wait in a buffer for a disk that is full.
-Status flush_output() {
-  errno = 0;
-  std::cout.flush();
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return {};
-  return {StatusCode::unavailable,
-          fmt::format("cannot write the standard output: {}", errno != 0 ? std::strerror(errno) : "it is full or closed")};
-}
-
 // The command's own failure is the one to tell.
 int finish(const Status& status) {
-  const Status flushed = flush_output();
+  const Status flushed = fulmen::tools::flush_standard_output();
   return report(status.ok() ? flushed : status);
 }
 
@@ -77,10 +72,16 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& request) {
     app.exit(request);  // --help, --version
     return finish({});
+  } catch (const CLI::ExtrasError&) {
+    std::vector<std::string> unknown = app.remaining(true);
+    std::string list;
+    for (const std::string& argument : unknown) list += " " + fulmen::printable(argument);
+    return report({StatusCode::invalid_argument, fmt::format("not an argument of this command:{} (--help tells which are)", list)});
   } catch (const CLI::ConversionError& error) {
-    return report({StatusCode::invalid_argument, fmt::format("{}: it is too large, or not such a number", error.what())});
+    return report(
+        {StatusCode::invalid_argument, fmt::format("{}: it is too large, or not such a number", fulmen::printable(error.what()))});
   } catch (const CLI::ParseError& error) {
-    return report({StatusCode::invalid_argument, error.what()});
+    return report({StatusCode::invalid_argument, fulmen::printable(error.what())});
   }
   for (const auto& command : commands) {
     if (command.parser->parsed()) return finish(command.run());
@@ -114,6 +115,7 @@ void ignore_file_size_signal() { std::signal(SIGXFSZ, SIG_IGN); }
 
 int main(int argc, char** argv) {
   try {
+    fulmen::tools::watch_signals();
     ignore_file_size_signal();
     let_openblas_use_avx512();
     if (isatty(STDERR_FILENO) != 0) fulmen::set_compile_observer(show_compilation, nullptr);

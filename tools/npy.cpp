@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +11,8 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+
+#include "fulmen/printable.h"
 
 namespace fulmen::tools {
 namespace {
@@ -90,11 +93,12 @@ Result<std::size_t> element_bytes(std::string_view descr) {
   }
   if (descr.starts_with('>')) {
     return Status{StatusCode::invalid_argument,
-                  fmt::format("dtype '{}' is big-endian: save it as little-endian, with .astype('<{}')", descr, descr.substr(1))};
+                  fmt::format("dtype '{}' is big-endian: save it as little-endian, with .astype('<{}')", printable(descr),
+                              printable(descr.substr(1)))};
   }
-  return Status{
-      StatusCode::invalid_argument,
-      fmt::format("dtype '{}' is not accepted: use float32, float16, uint16 holding bf16, bool or uint8, or int32", descr)};
+  return Status{StatusCode::invalid_argument,
+                fmt::format("dtype '{}' is not accepted: use float32, float16, uint16 holding bf16, bool or uint8, or int32",
+                            printable(descr))};
 }
 
 // The text of the dictionary and where the data begin. Versions differ in the width of the length field only (3 is UTF-8).
@@ -129,12 +133,14 @@ std::size_t product(std::span<const int64_t> shape) {
 }
 
 struct CloseFile {
-  void operator()(std::FILE* file) const noexcept { std::fclose(file); }
+  void operator()(std::FILE* file) const noexcept {
+    if (file != stdin) std::fclose(file);
+  }
 };
 using File = std::unique_ptr<std::FILE, CloseFile>;
 
 Status in_file(const std::string& path, const std::string& why, StatusCode code = StatusCode::invalid_argument) {
-  return {code, fmt::format("{}: {}", path, why)};
+  return {code, fmt::format("{}: {}", path == "-" ? "standard input" : printable(path), why)};
 }
 
 }  // namespace
@@ -194,7 +200,7 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> bytes) {
 }
 
 Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
-  const File file(std::fopen(path.c_str(), "rb"));
+  const File file(path == "-" ? stdin : std::fopen(path.c_str(), "rb"));
   if (!file) return in_file(path, std::strerror(errno), StatusCode::unavailable);
   std::vector<std::byte> head(kMaxNpyHeader);
   head.resize(std::fread(head.data(), 1, head.size(), file.get()));
@@ -208,14 +214,18 @@ Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
   }
   const std::size_t bytes = header.element_count() * header.element_bytes;
   // The length is checked before the allocation, so that a false shape in a short file costs nothing.
-  if (std::fseek(file.get(), 0, SEEK_END) != 0) return in_file(path, "it cannot be read at any position", StatusCode::unavailable);
-  const std::size_t length = static_cast<std::size_t>(std::ftell(file.get()));
-  if (length - header.data_offset != bytes) {
-    return in_file(path, fmt::format("shape {} of '{}' needs {} bytes of data, the file has {}", shape_text(header.shape),
-                                     header.descr, bytes, length - header.data_offset));
+  // A pipe's length is known only at its end.
+  const auto wrong_length = [&](std::size_t has, const char* more) {
+    return in_file(path, fmt::format("shape {} of '{}' needs {} bytes of data, the file has {}{}", shape_text(header.shape),
+                                     header.descr, bytes, has, more));
+  };
+  struct stat info{};
+  if (::fstat(::fileno(file.get()), &info) == 0 && S_ISREG(info.st_mode)) {
+    const auto length = static_cast<std::size_t>(info.st_size);
+    if (length - header.data_offset != bytes) return wrong_length(length - header.data_offset, "");
   }
   NpyArray array;
-  array.path = path;
+  array.path = printable(path);
   array.dtype = header.descr == "<f4"   ? DType::fp32
                 : header.descr == "<f2" ? DType::fp16
                 : header.descr == "<u2" ? DType::bf16
@@ -224,9 +234,13 @@ Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
   array.shape = header.shape;
   array.data = Memory(bytes);
   if (bytes != 0 && array.data.data() == nullptr) return in_file(path, "no memory for its data", StatusCode::out_of_memory);
-  std::fseek(file.get(), static_cast<long>(header.data_offset), SEEK_SET);
-  if (std::fread(array.data.data(), 1, bytes, file.get()) != bytes)
-    return in_file(path, "it cannot be read", StatusCode::unavailable);
+  const std::size_t had = std::min(head.size() - header.data_offset, bytes);
+  if (had > 0) std::memcpy(array.data.data(), head.data() + header.data_offset, had);
+  const std::size_t read =
+      had < bytes ? std::fread(static_cast<std::byte*>(array.data.data()) + had, 1, bytes - had, file.get()) : 0;
+  if (std::ferror(file.get())) return in_file(path, "it cannot be read", StatusCode::unavailable);
+  if (had + read != bytes) return wrong_length(had + read, "");
+  if (head.size() - header.data_offset > bytes || std::fgetc(file.get()) != EOF) return wrong_length(bytes, " and more");
   return array;
 }
 

@@ -36,7 +36,8 @@ struct NpyArray {
   std::size_t element_count() const noexcept;
 };
 
-// Reads a whole file. uint16_is_bf16 says that "<u2" holds bf16 bits, which NumPy has no name for.
+// Reads a whole file or pipe; "-" is the standard input. uint16_is_bf16 says that "<u2" holds bf16 bits, which NumPy has no name
+// for.
 Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16);
 
 // Version 1 header of an array; bf16 is stored as "<u2".

@@ -9,10 +9,14 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <utility>
+
+#include "fulmen/printable.h"
 
 namespace fulmen::tools {
 namespace {
@@ -91,7 +95,7 @@ OutputFile::~OutputFile() {
 
 Result<OutputFile> OutputFile::create(const std::string& asked) {
   const auto cannot = [&](const char* why) {
-    return Status{StatusCode::unavailable, fmt::format("cannot write '{}': {}", asked, why)};
+    return Status{StatusCode::unavailable, fmt::format("cannot write '{}': {}", printable(asked), why)};
   };
   const std::filesystem::path target = followed(asked);
   const std::string path = target.string();
@@ -117,7 +121,8 @@ Status OutputFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return {StatusCode::unavailable, fmt::format("cannot write '{}': {}", path_, std::strerror(errno))};
+    if (written <= 0)
+      return {StatusCode::unavailable, fmt::format("cannot write '{}': {}", printable(path_), std::strerror(errno))};
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
   return {};
@@ -127,7 +132,7 @@ Status OutputFile::commit() {
   // close() is where a full network disk reports its error.
   const int closed = ::close(std::exchange(descriptor_, -1));
   if (closed != 0 || ::rename(temporary_.get(), path_.c_str()) != 0) {
-    return {StatusCode::unavailable, fmt::format("cannot write '{}': {}", path_, std::strerror(errno))};
+    return {StatusCode::unavailable, fmt::format("cannot write '{}': {}", printable(path_), std::strerror(errno))};
   }
   forget(temporary_.get());
   temporary_.reset();
@@ -138,6 +143,14 @@ Status check_writable(const std::string& path) {
   if (path.empty()) return {};
   const Result<OutputFile> file = OutputFile::create(path);
   return file.ok() ? Status{} : file.status();
+}
+
+Status flush_standard_output() {
+  errno = 0;
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return {};
+  return {StatusCode::unavailable,
+          fmt::format("cannot write the standard output: {}", errno != 0 ? std::strerror(errno) : "it is full or closed")};
 }
 
 Status write_text_file(const std::string& path, const std::string& text) {

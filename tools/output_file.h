@@ -41,6 +41,9 @@ bool same_file(const std::string& a, const std::string& b);
 // Whether a report could be written there, before the minutes of work that it is about; ok for no path. Leaves no file.
 Status check_writable(const std::string& path);
 
+// What was printed may wait in a buffer for a disk that is full.
+Status flush_standard_output();
+
 // Creates, writes and commits text in one go.
 Status write_text_file(const std::string& path, const std::string& text);
 

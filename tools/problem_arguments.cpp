@@ -8,6 +8,7 @@
 
 #include "float_conversion.h"
 #include "fulmen/backend.h"
+#include "fulmen/printable.h"
 #include "number_checks.h"
 
 namespace fulmen::tools {
@@ -31,15 +32,15 @@ Status read_file(const ProblemArguments& arguments, const std::string& path, Npy
   array = std::move(read).value();
   if (array.dtype == DType::boolean || array.dtype == DType::int32) {
     const char* name = array.dtype == DType::boolean ? "bool" : "int32";
-    return invalid(fmt::format("{}: dtype {} is not accepted here: use a float type", path, name));
+    return invalid(fmt::format("{}: dtype {} is not accepted here: use a float type", printable(path), name));
   }
   if (arguments.dtype.empty()) return {};
   const Result<DType> dtype = parse_dtype(arguments.dtype);
   if (!dtype.ok()) return dtype.status();
   if (array.dtype == dtype.value()) return {};
   if (array.dtype != DType::fp32) {
-    return invalid(
-        fmt::format("{}: holds {}, and --dtype {} converts from fp32 only", path, to_string(array.dtype), arguments.dtype));
+    return invalid(fmt::format("{}: holds {}, and --dtype {} converts from fp32 only", printable(path), to_string(array.dtype),
+                               arguments.dtype));
   }
   const std::size_t count = array.element_count();
   Memory converted(count * static_cast<std::size_t>(size_of(dtype.value())));

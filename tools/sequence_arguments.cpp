@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "fulmen/printable.h"
 #include "number_checks.h"
 
 namespace fulmen::tools {
@@ -16,8 +17,9 @@ Status load(const char* option, const std::string& path, std::size_t dims, NpyAr
   array = std::move(read).value();
   const auto& s = array.shape;
   if (array.dtype != DType::int32 || s.size() != dims) {
-    return {StatusCode::invalid_argument, fmt::format("{} ({}): {} {} is not int32 {}", option, path, to_string(array.dtype),
-                                                      shape_text(s), dims == 2 ? "[batch, max_pages]" : "with one dim")};
+    return {StatusCode::invalid_argument,
+            fmt::format("{} ({}): {} {} is not int32 {}", option, printable(path), to_string(array.dtype), shape_text(s),
+                        dims == 2 ? "[batch, max_pages]" : "with one dim")};
   }
   tensor = {array.data.data(), DType::int32, {1, 1, dims == 2 ? s[0] : 1, s.back()}, {0, 0, s.back(), 1}};
   return {};

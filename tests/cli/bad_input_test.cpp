@@ -209,6 +209,7 @@ TEST_F(BadInputTest, Subcommands) {
     EXPECT_EQ(outcome.out, "");
   }
   expect_one_sentence(fulmen({"devices", "bench"}), "bench");
+  expect_one_sentence(fulmen({"bench", "--repeat", "0"}), "not an argument of this command: --repeat 0");
   expect_one_sentence(fulmen({"verify", "--grid", "huge"}), "--grid");
   expect_one_sentence(fulmen({"verify", "--kernel", "cpu.prefill.abacus"}), "cpu.prefill.abacus");
   expect_one_sentence(fulmen({"verify", "--backward", "--kernel", "cpu.backward.abacus"}), "cpu.backward.abacus");

@@ -71,7 +71,7 @@ TEST_F(OutputTest, FullStandardOutputIsAnError) {
     const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "", read_text(path(".stderr"))};
     expect_one_sentence(outcome, "cannot write");
   }
-  EXPECT_TRUE(std::filesystem::exists(path("o.npy")));  // its result was there before the line about it
+  EXPECT_FALSE(std::filesystem::exists(path("o.npy")));  // a command that fails leaves no output
 }
 
 // The exit status tells where there is nowhere to write a sentence.

@@ -1,0 +1,47 @@
+#include "signals.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "fulmen/compile.h"
+
+namespace fulmen::tools {
+namespace {
+
+std::atomic<bool> ending = false;
+
+// A thread of its own may wait and take locks, which a signal's handler may not.
+void end_at(sigset_t signals) {
+  int signal = 0;
+  if (::sigwait(&signals, &signal) != 0) return;
+  ending = true;
+  end_compilers();
+  // The default action, or that of output_file.cpp first.
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  ::raise(signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+}
+
+}  // namespace
+
+void watch_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before{};
+    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) sigaddset(&signals, signal);
+  }
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread(end_at, signals).detach();
+}
+
+void wait_if_a_signal_ends_the_process() {
+  while (ending) ::pause();
+}
+
+}  // namespace fulmen::tools
