@@ -7,6 +7,7 @@
 #include "fulmen/hooks.h"
 #include "fulmen/kv_cache.h"
 #include "fulmen/plan.h"
+#include "fulmen/printable.h"
 #include "fulmen/problem.h"
 #include "fulmen/reference.h"
 #include "fulmen/status.h"

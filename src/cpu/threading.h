@@ -27,8 +27,8 @@ inline ThreadSettings at_most(int64_t tasks, ThreadSettings settings) noexcept {
 }
 
 // Runs task(arg, worker) for workers 0 .. n-1, n <= min(num_threads, max_useful), and returns when all are done. n shrinks when
-// other calls are using the process's threads, so nothing may depend on it: workers take their work from TaskRanges. Throws what a
-// caller's parallel_for throws, and std::runtime_error where it does not run every worker once.
+// other calls are using the process's threads, so nothing may depend on it: workers take their work from TaskRanges. Throws
+// std::runtime_error where a caller's parallel_for throws anything, with its words, or does not run every worker once.
 void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task)(void* arg, int64_t worker), void* arg);
 
 // Hands out the tasks 0 .. count-1, each once. A worker begins with a range of its own, the same in every call, so that what a call
