@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import random
 
 import fulmen.torch
 import pytest
@@ -185,3 +186,37 @@ def test_transforms_and_shadows(routed):
             assert F.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
         with torch._subclasses.FakeTensorMode() as fake:
             assert F.scaled_dot_product_attention(*map(fake.from_tensor, (q, k, v))).shape == q.shape
+
+
+def test_random_calls_agree():
+    """Of any sizes, 0 among them, and masks that broadcast: in shape, dtype and values."""
+    draw = random.Random(SEED)
+    torch.manual_seed(SEED)
+    for _ in range(30):
+        leading, seqlen_q, seqlen_k = (
+            draw.choice([(), (3,), (2, 4), (2, 3, 4)]),
+            draw.choice([0, 1, 5, 17]),
+            draw.choice([0, 1, 7, 33]),
+        )
+        head_dim, head_dim_v = draw.choice([1, 8, 59, 64]), draw.choice([8, 64])
+        sizes = (seqlen_q, head_dim), (seqlen_k, head_dim), (seqlen_k, head_dim_v)
+        tensors = [torch.randn(*leading, *size) for size in sizes]
+        masks = {
+            "none": {},
+            "causal": {"is_causal": True},
+            "bool": {"attn_mask": torch.rand(seqlen_q, seqlen_k) < 0.7},
+            "float": {"attn_mask": torch.randn(*leading[-1:], seqlen_q, seqlen_k)},
+            "one row": {"attn_mask": torch.rand(1, seqlen_k) < 0.8},
+            "one number": {"attn_mask": torch.randn(1, 1)},
+            "no key": {"attn_mask": torch.full((seqlen_q, seqlen_k), -torch.inf)},
+            "one column": {"attn_mask": torch.rand(*leading, seqlen_q, 1) < 0.5},
+        }
+        name = draw.choice(list(masks))
+        options = {**masks[name], "scale": draw.choice([None, 0.1, 0.5])}
+        with process_wide():
+            out = F.scaled_dot_product_attention(*tensors, **options)
+        if "attn_mask" in options and options["attn_mask"].is_floating_point():
+            options["attn_mask"] = options["attn_mask"].double()
+        expected = TORCH_SDPA(*(t.double() for t in tensors), **options)
+        assert out.dtype == torch.float32
+        assert_close(out, expected, "fp32", f"out of {leading} {sizes}, mask {name}, scale {options['scale']}")
