@@ -221,7 +221,7 @@ void device_calls(Bytes& in) {
       told(fulmen_visit_kernels(
           in.next() % 8 == 0
               ? nullptr
-              : [](void*, const char* backend, const char* kernel, const char*) {
+              : +[](void*, const char* backend, const char* kernel, const char*) {
                   require(std::strncmp(backend, kernel, std::strlen(backend)) == 0, "a kernel's name begins with its backend's");
                 },
           nullptr));
@@ -252,7 +252,7 @@ void state_calls(Bytes& in) {
       return;
     case 2:
       told(fulmen_set_log_callback(
-          in.next() % 2 == 0 ? nullptr : [](void*, const char* line) { require(*line != '\0', "a line"); }, nullptr));
+          in.next() % 2 == 0 ? nullptr : +[](void*, const char* line) { require(*line != '\0', "a line"); }, nullptr));
       return;
     case 3: {
       Roomy<fulmen_allocator> allocator{};
