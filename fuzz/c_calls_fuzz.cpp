@@ -102,7 +102,7 @@ struct SmallCall {
         one = {};
         break;
       case 4:
-        one.dtype = in.next();
+        one.dtype = 5 + in.next();  // unknown: a known one may need more memory than was taken
         break;
       default:;
     }
