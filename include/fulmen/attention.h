@@ -83,7 +83,8 @@ struct AttentionOptions {
 // One call: checks, plans, allocates the workspace and runs. device is "cpu", "cuda:0", ... (see devices()), a backend's name alone
 // for any device of it that works, or empty for default_device(). stream: a vendor's stream, in which a GPU does the work after the
 // call has returned: tensors must live until then. Null is the device's default stream, and the call waits for the result. Ignored
-// on the CPU. Errors: every Status that plan() and Plan::run() give. On error nothing is written.
+// on the CPU. Errors: every Status that plan() and Plan::run() give. On an error nothing is written, with two
+// exceptions: a result that verify found wrong, and a kernel or parallel_for of the user's that fails while it runs.
 FULMEN_API Status attention(const AttentionTensors& tensors, const AttentionOptions& options = {}, const std::string& device = {},
                             void* stream = nullptr);
 

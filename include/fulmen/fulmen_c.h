@@ -3,8 +3,9 @@
  * formulas.
  *
  * Functions return a fulmen_status (0 is success); on failure fulmen_last_error() of the same thread has the sentence. Nothing
- * throws, prints or aborts; but where the system refuses OpenMP a thread (limits of memory or processes), its runtime ends the
- * process: ask for fewer by num_threads, or give a parallel_for. Strings are UTF-8. All functions may be called from any thread.
+ * throws or aborts; but where the system refuses OpenMP a thread (limits of memory or processes), its runtime ends the process: ask
+ * for fewer by num_threads, or give a parallel_for. What is printed is the log alone: FLASH_ATTENTION_DEBUG's lines and troubles of
+ * the kernel cache, on stderr or to fulmen_set_log_callback(). Strings are UTF-8. All functions may be called from any thread.
  *
  * Structs begin with their size, so that they can grow at their end; docs/contract.md, "The C ABI", has the rules. A struct's _init
  * function sets the size and the defaults, which are not all 0; a struct that the library fills needs its size alone, sizeof. What
@@ -151,8 +152,9 @@ FULMEN_API const char* fulmen_last_error(void);
 /* "invalid argument" for 1, and so on. */
 FULMEN_API const char* fulmen_status_name(int status);
 
-/* One call: checks, plans, runs and waits. options may be null: defaults. device may be null: fulmen_default_device(). On error
- * nothing is written. */
+/* One call: checks, plans, runs and waits. options may be null: defaults. device may be null: fulmen_default_device(). On an error
+ * nothing is written, with the two exceptions of docs/contract.md, "Errors": a result that verify found wrong, and a kernel or
+ * parallel_for of the user's that fails while it runs. */
 FULMEN_API int fulmen_attention(const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
 /* The same for the gradients: reads q, k, v, the optional inputs, out, lse, dout and dlse, writes dq, dk, dv, dbias and dsinks. */
 FULMEN_API int fulmen_attention_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
@@ -299,7 +301,8 @@ typedef struct fulmen_kv_cache {
 /* Defaults; see fulmen_options_init. */
 FULMEN_API void fulmen_kv_cache_init_sized(fulmen_kv_cache* call, size_t struct_size);
 static inline void fulmen_kv_cache_init(fulmen_kv_cache* call) { fulmen_kv_cache_init_sized(call, sizeof *call); }
-/* device may be null: fulmen_default_device(). A GPU may still be at work on return. On error nothing is written. */
+/* device may be null: fulmen_default_device(). A GPU may still be at work on return. On an error
+ * nothing is written, unless a parallel_for of the caller's fails while it runs. */
 FULMEN_API int fulmen_append_kv(const fulmen_kv_cache* call, const char* device, void* stream);
 /* What fulmen_append_kv checks before it looks at pointers: shapes, strides, dtypes. */
 FULMEN_API int fulmen_append_kv_check(const fulmen_kv_cache* call);
