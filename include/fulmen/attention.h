@@ -74,8 +74,11 @@ struct AttentionOptions {
   int num_threads = 0;         // CPU threads; 0 takes the OpenMP setting of the caller
   ParallelFor parallel_for{};  // a user's own thread pool instead of OpenMP
   bool verify = false;         // run the reference beside every call; also FLASH_ATTENTION_VERIFY=1
-  // The most queries and keys of any sequence; -1: as the shapes say. Needed where they do not, which is for packed tensors. Plans
-  // and the shapes of bias and keep_mask go by them.
+  // Checks lengths and page tables in a device's own memory before each run, by check_sequences() on copies in host memory, for
+  // which the run waits. Also FLASH_ATTENTION_VALIDATE=1. Devices that use the host's memory are always checked.
+  bool validate = false;
+  // The most queries and keys of any sequence; -1: as the shapes say. Needed where they do not, which is for packed tensors. The
+  // shapes of bias and keep_mask go by them; plans do as far as the packed tensors have rows.
   int64_t max_seqlen_q = -1;
   int64_t max_seqlen_k = -1;
 };

@@ -137,6 +137,7 @@ typedef struct fulmen_options {
   bool deterministic;   /* default true; false also takes kernels that add gradients by atomics: other bits every run */
   int64_t max_seqlen_q; /* default -1, as the shapes say: the longest sequence; needed where q is packed */
   int64_t max_seqlen_k; /* the same of k */
+  bool validate;        /* default false; true checks lengths and page tables in a device's own memory, and waits for that */
 } fulmen_options;
 
 /* Defaults; null is ignored. The size is that of the struct in the program's headers: a newer library writes no more. */
@@ -297,6 +298,7 @@ typedef struct fulmen_kv_cache {
   int32_t num_threads;                  /* default 0: OpenMP's setting */
   fulmen_parallel_for parallel_for;     /* default null: OpenMP */
   void* parallel_for_context;
+  bool validate; /* default false; true checks seqlens_k and block_table in a device's own memory, and waits for that */
 } fulmen_kv_cache;
 /* Defaults; see fulmen_options_init. */
 FULMEN_API void fulmen_kv_cache_init_sized(fulmen_kv_cache* call, size_t struct_size);

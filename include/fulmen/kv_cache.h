@@ -36,6 +36,9 @@ struct KvCacheOptions {
   bool queries_advance = true;
   int num_threads = 0;         // CPU threads; 0 takes the OpenMP setting of the caller
   ParallelFor parallel_for{};  // a user's own thread pool instead of OpenMP
+  // Checks seqlens_k and block_table in a device's own memory, on copies in host memory, for which the call waits. Also
+  // FLASH_ATTENTION_VALIDATE=1. Devices that use the host's memory are always checked.
+  bool validate = false;
 };
 
 // Everything about a call but its pointers.
@@ -67,9 +70,9 @@ FULMEN_API Result<KvCacheProblem> make_kv_cache_problem(const KvCacheTensors& te
 // Writes the new rows into the cache, q_out and seqlens_k_out. device: as for attention(). stream: a vendor's stream (null: the
 // device's default one), ignored on the CPU; a GPU may still be at work on return. Allocates nothing on the CPU. Errors: those of
 // make_kv_cache_problem(); a pointer that is null or not aligned to its element; an output that overlaps an input or another output
-// (q_out may be q; the two caches may lie in each other's gaps); on devices that use the host's memory, values of seqlens_k by
-// which rows go past the cache or the last position, and pages that are not there; a backend that cannot. On error nothing is
-// written.
+// (q_out may be q; the two caches may lie in each other's gaps); on devices that use the host's memory, and with
+// options.validate on others, values of seqlens_k by which rows go past the cache or the last position, and pages that are not
+// there; a backend that cannot. On error nothing is written.
 FULMEN_API Status append_kv(const KvCacheTensors& tensors, const KvCacheOptions& options = {}, const std::string& device = {},
                             void* stream = nullptr);
 

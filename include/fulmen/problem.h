@@ -34,8 +34,8 @@ struct Problem {
   int64_t head_dim_v = 0;
   float softmax_scale = 1.0F;
   float softcap = 0.0F;
-  // With sequences of different lengths seqlen_q and seqlen_k are the most that any has, and `diagonal` is not used: each sequence
-  // has its own, key length - query length, or 0 with `top_left`.
+  // With sequences of different lengths seqlen_q and seqlen_k are the most that any has, at most the rows of packed tensors, and
+  // `diagonal` is not used: each sequence has its own, key length - query length, or 0 with `top_left`.
   int64_t total_q = 0;    // rows of q where it is packed
   int64_t total_k = 0;    // rows of k and v where they are packed
   int64_t padded_k = 0;   // rows that a sequence has in k and v where they are neither packed nor paged: seqlen_k or more
@@ -67,7 +67,7 @@ struct Problem {
   }
   using Shape = std::array<int64_t, 4>;
   // The tensors' shapes: of q and dq, k and dk, v and dv, out and dout, lse and dlse, and of bias and keep_mask where nothing is
-  // broadcast.
+  // broadcast, as far as they are read.
   Shape q_shape() const noexcept { return query_rows(num_heads, head_dim); }
   Shape k_shape() const noexcept { return key_rows(head_dim); }
   Shape v_shape() const noexcept { return key_rows(head_dim_v); }

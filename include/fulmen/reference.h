@@ -38,8 +38,8 @@ FULMEN_API Status attention_backward_reference(const Problem& problem, const Att
                                                const ReferenceGradients& gradients, const AttentionOptions& options = {});
 
 // Which elements of the softmax dropout keeps (1) and drops (0), by Philox 4x32-10 (Salmon et al. 2011) from tensors.dropout_seed
-// and dropout_offset. keep: [batch, num_heads, seqlen_q, seqlen_k] bytes, row-major. Errors: an empty
-// problem; a null keep.
+// and dropout_offset. keep: [batch, num_heads, seqlen_q, seqlen_k] bytes, row-major, with the problem's lengths.
+// Errors: an empty problem; a null keep.
 FULMEN_API Status dropout_mask(const Problem& problem, const AttentionTensors& tensors, uint8_t* keep);
 
 // The largest error of one tensor, beside its bound.

@@ -93,21 +93,45 @@ class OwnWorkspace {
   void* memory_;
 };
 
+// Tensors of a device with memory of its own, in host memory: all, or the tables of sequences alone.
+class HostCopies {
+ public:
+  Status make(const Plan::Impl& plan, const AttentionTensors& from, bool tables_alone) {
+    tensors = from;
+    for (int i = 0; i < kTensorFields; ++i) {
+      const TensorField& field = kTensorTable[i];
+      if (plan.bytes[i] == 0 || (tables_alone && (plan.problem.*field.spec).dtype != DType::int32)) continue;
+      std::vector<std::byte>& copy = copies_.emplace_back(plan.bytes[i]);
+      Tensor& tensor = tensors.*field.tensor;
+      if (Status status = plan.backend->copy(plan.device, copy.data(), tensor.data, plan.bytes[i]); !status.ok()) return status;
+      tensor.data = copy.data();
+    }
+    return {};
+  }
+  AttentionTensors tensors;
+
+ private:
+  std::vector<std::vector<std::byte>> copies_;
+};
+
+// Lengths and pages, where they can be read or the caller wants to wait for them.
+Status check_sequences_on(const Plan::Impl& plan, const AttentionTensors& tensors) {
+  if (!plan.problem.variable_lengths()) return {};
+  if (plan.backend->uses_host_memory()) return check_sequences(plan.problem, tensors);
+  if (!plan.validate) return {};
+  HostCopies host;
+  if (Status status = host.make(plan, tensors, true); !status.ok()) return status;
+  return check_sequences(plan.problem, host.tensors);
+}
+
 // The check beside the reference, on copies in host memory where the device has memory of its own.
 Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const AttentionTensors& tensors) {
   const Backend& backend = *plan.backend;
   if (backend.uses_host_memory()) return reference::verify(plan.problem, tensors, plan.threads);
   if (Status status = backend.synchronize(plan.device, stream); !status.ok()) return status;
-  AttentionTensors host = tensors;
-  std::vector<std::vector<std::byte>> copies;
-  for (int i = 0; i < kTensorFields; ++i) {
-    if (plan.bytes[i] == 0) continue;
-    std::vector<std::byte>& copy = copies.emplace_back(plan.bytes[i]);
-    Tensor& tensor = host.*kTensorTable[i].tensor;
-    if (Status status = backend.copy(plan.device, copy.data(), tensor.data, plan.bytes[i]); !status.ok()) return status;
-    tensor.data = copy.data();
-  }
-  return reference::verify(plan.problem, host, plan.threads);
+  HostCopies host;
+  if (Status status = host.make(plan, tensors, false); !status.ok()) return status;
+  return reference::verify(plan.problem, host.tensors, plan.threads);
 }
 
 }  // namespace
@@ -118,9 +142,7 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
     const std::size_t needed = impl.runner->workspace_bytes();
     if (Status status = check_workspace(needed, workspace, workspace_bytes); !status.ok()) return status;
     if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;
-    if (impl.problem.variable_lengths() && impl.backend->uses_host_memory()) {
-      if (Status status = check_sequences(impl.problem, tensors); !status.ok()) return status;
-    }
+    if (Status status = check_sequences_on(impl, tensors); !status.ok()) return status;
     std::optional<OwnWorkspace> own;
     if (workspace == nullptr && needed > 0) {
       own.emplace(impl, stream, needed);

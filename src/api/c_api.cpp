@@ -245,7 +245,11 @@ int fulmen_dropout_mask(const fulmen_tensors* tensors, const fulmen_options* opt
     if (keep == nullptr) return null_argument("keep");
     const auto call = fulmen::c_api::to_cpp(Pass::forward, tensors, options, "");
     if (!call.ok()) return call.status();
-    return fulmen::dropout_mask(call.value().problem, call.value().tensors, keep);
+    fulmen::Problem problem = call.value().problem;
+    const fulmen::AttentionOptions& o = call.value().options;  // whose lengths the problem may have cut to the rows that there are
+    if (o.max_seqlen_q >= 0) problem.seqlen_q = o.max_seqlen_q;
+    if (o.max_seqlen_k >= 0) problem.seqlen_k = o.max_seqlen_k;
+    return fulmen::dropout_mask(problem, call.value().tensors, keep);
   });
 }
 

@@ -46,7 +46,8 @@ int translated(const fulmen_kv_cache* call, const Body& body) {
     const KvCacheOptions options{.rotary_interleaved = c.rotary_interleaved,
                                  .queries_advance = c.queries_advance,
                                  .num_threads = c.num_threads,
-                                 .parallel_for = {c.parallel_for, c.parallel_for_context}};
+                                 .parallel_for = {c.parallel_for, c.parallel_for_context},
+                                 .validate = c.validate};
     return body(tensors, options);
   });
 }

@@ -129,6 +129,7 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   if (o.kernel != nullptr) options.kernel = o.kernel;
   options.num_threads = o.num_threads;
   options.verify = o.verify;
+  options.validate = o.validate;
   options.parallel_for = {o.parallel_for, o.parallel_for_context};
   return options;
 }

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "api/memory_range.h"
 #include "api/tensor_checks.h"
@@ -15,6 +17,7 @@
 #include "plan/kv_cache_fields.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
+#include "runtime/environment.h"
 
 namespace fulmen {
 namespace {
@@ -80,6 +83,20 @@ Status check_values(const P& p, const T& tensors) {
   return {};
 }
 
+// The same of numbers in the memory of a device, which are copied to the host first.
+Status check_device_values(const Backend& backend, const std::string& device, const P& p, T tensors) {
+  std::array<std::vector<int>, 2> copies;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const auto& [spec, tensor] = std::array{std::pair{&p.seqlens_k, &tensors.seqlens_k}, {&p.block_table, &tensors.block_table}}[i];
+    const std::size_t bytes = bytes_of(*spec, tensor->shape);
+    if (bytes == 0) continue;
+    copies[i].resize(bytes / sizeof(int));
+    if (Status status = backend.copy(device, copies[i].data(), tensor->data, bytes); !status.ok()) return status;
+    tensor->data = copies[i].data();
+  }
+  return check_values(p, tensors);
+}
+
 }  // namespace
 
 Status Backend::append_kv(const std::string& device, void* /*stream*/, const KvCacheProblem& /*problem*/,
@@ -97,6 +114,9 @@ Status append_kv(const KvCacheTensors& tensors, const KvCacheOptions& options, c
     const auto backend = backend_of(device);
     if (backend->uses_host_memory()) {
       if (Status status = check_values(problem.value(), tensors); !status.ok()) return status;
+    } else if (options.validate || environment_flag("FLASH_ATTENTION_VALIDATE")) {
+      Status status = check_device_values(*backend, device, problem.value(), tensors);
+      if (!status.ok()) return status;
     }
     return backend->append_kv(device, stream, problem.value(), tensors, options);
   } catch (const std::bad_alloc&) {

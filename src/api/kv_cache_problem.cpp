@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 #include <new>
 
@@ -129,6 +130,16 @@ Status check_rotary(const T& a, P& p) {
   return status.ok() ? check_output("q_out", a.q_out) : status;
 }
 
+// Whatever seqlens_k says, each sequence needs as many positions as it has new keys, or queries that advance: a kernel that is led
+// past the last one takes the last one, so there is one.
+Status check_positions(const T& a, const P& p) {
+  const int64_t queries = p.queries_advance ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1);
+  const int64_t turned = std::max(p.seqlen_new, queries);
+  if (p.rotary_dim == 0 || p.batch == 0 || turned <= p.positions) return {};
+  return invalid(fmt::format("rotary_cos.shape is {}: it has {} positions, at least {} are needed, one for each new row or query",
+                             a.rotary_cos.shape, p.positions, turned));
+}
+
 }  // namespace
 
 Result<KvCacheProblem> make_kv_cache_problem(const KvCacheTensors& tensors, const KvCacheOptions& options) {
@@ -146,6 +157,7 @@ Result<KvCacheProblem> make_kv_cache_problem(const KvCacheTensors& tensors, cons
     if (status.ok() && !p.k_new.present && !p.q.present) {
       status = invalid("k_new, v_new and q are all missing: there is nothing to do");
     }
+    if (status.ok()) status = check_positions(tensors, p);
     if (!status.ok()) return status;
     return p;
   } catch (const std::bad_alloc&) {

@@ -214,6 +214,14 @@ Status check_options(const AttentionOptions& o, Problem& p) {
   return {};
 }
 
+// No sequence is longer than the tensor that has its rows, so kernels take memory and workgroups for no more, whatever max_seqlen
+// is. The shapes of bias and keep_mask, which go by max_seqlen, are checked before.
+void limit_to_rows(Problem& p) {
+  if (p.packed_q()) p.seqlen_q = std::min(p.seqlen_q, p.total_q);
+  if (p.packed_k()) p.seqlen_k = std::min(p.seqlen_k, p.total_k);
+  if (p.paged() && p.num_pages == 0) p.seqlen_k = 0;
+}
+
 }  // namespace
 
 Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOptions& options) {
@@ -223,6 +231,7 @@ Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOpt
     if (Status status = check_optional(tensors, p); !status.ok()) return status;
     if (Status status = check_output("out", tensors.out); !status.ok()) return status;
     if (Status status = check_options(options, p); !status.ok()) return status;
+    limit_to_rows(p);
     return p;
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::out_of_memory, "no memory to describe the problem");
@@ -236,6 +245,7 @@ Result<Problem> make_backward_problem(const AttentionTensors& tensors, const Att
     if (Status status = check_optional(tensors, p); !status.ok()) return status;
     if (Status status = check_backward(tensors, p); !status.ok()) return status;
     if (Status status = check_options(options, p); !status.ok()) return status;
+    limit_to_rows(p);
     return p;
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::out_of_memory, "no memory to describe the problem");

@@ -11,7 +11,7 @@
 namespace fulmen {
 namespace {
 
-// Ascending from 0 or more; rows: of the packed tensor, -1 where there is none.
+// Ascending from 0 or more; rows: of the packed tensor, -1 where there is none. A `longest` of all its rows says nothing more.
 Status check_cumulative(const char* name, const int* cu, int64_t batch, const char* packed, int64_t rows, const char* option,
                         int64_t longest) {
   if (cu == nullptr) return {};
@@ -20,7 +20,7 @@ Status check_cumulative(const char* name, const int* cu, int64_t batch, const ch
     if (cu[b + 1] < cu[b]) {
       return invalid(fmt::format("{}[{}] is {}: at least {}, the number before it, is accepted", name, b + 1, cu[b + 1], cu[b]));
     }
-    if (static_cast<int64_t>(cu[b + 1]) - cu[b] > longest) {
+    if (static_cast<int64_t>(cu[b + 1]) - cu[b] > longest && longest != rows) {
       return invalid(fmt::format("{}[{}] is {}: sequence {} would have {} rows, {} is {}", name, b + 1, cu[b + 1], b,
                                  static_cast<int64_t>(cu[b + 1]) - cu[b], option, longest));
     }

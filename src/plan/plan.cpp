@@ -115,6 +115,7 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
   impl->problem = problem;
   impl->device = device;
   impl->verify = options.verify || environment_flag("FLASH_ATTENTION_VERIFY");
+  impl->validate = options.validate || environment_flag("FLASH_ATTENTION_VALIDATE");
   impl->threads.num_threads = options.num_threads;
   impl->threads.parallel_for = options.parallel_for;
   impl->forced = !options.kernel.empty();

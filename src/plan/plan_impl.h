@@ -28,6 +28,7 @@ struct Plan::Impl {
   Problem problem;
   std::string device;
   bool verify = false;
+  bool validate = false;
   AttentionOptions threads;  // num_threads and parallel_for as they were asked for; the rest is in the problem
   bool forced = false;
   std::shared_ptr<const Backend> backend;  // keeps a user's backend alive
