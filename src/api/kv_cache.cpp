@@ -85,15 +85,16 @@ Status check_values(const P& p, const T& tensors) {
 
 // The same of numbers in the memory of a device, which are copied to the host first.
 Status check_device_values(const Backend& backend, const std::string& device, const P& p, T tensors) {
-  std::array<std::vector<int>, 2> copies;
-  for (std::size_t i = 0; i < copies.size(); ++i) {
-    const auto& [spec, tensor] = std::array{std::pair{&p.seqlens_k, &tensors.seqlens_k}, {&p.block_table, &tensors.block_table}}[i];
-    const std::size_t bytes = bytes_of(*spec, tensor->shape);
-    if (bytes == 0) continue;
-    copies[i].resize(bytes / sizeof(int));
-    if (Status status = backend.copy(device, copies[i].data(), tensor->data, bytes); !status.ok()) return status;
-    tensor->data = copies[i].data();
-  }
+  std::vector<int> lengths, pages;
+  const auto copy = [&](const TensorSpec& spec, Tensor& tensor, std::vector<int>& to) -> Status {
+    const std::size_t bytes = bytes_of(spec, tensor.shape);
+    if (bytes == 0) return {};
+    to.resize(bytes / sizeof(int));
+    const void* from = std::exchange(tensor.data, to.data());
+    return backend.copy(device, to.data(), from, bytes);
+  };
+  if (Status status = copy(p.seqlens_k, tensors.seqlens_k, lengths); !status.ok()) return status;
+  if (Status status = copy(p.block_table, tensors.block_table, pages); !status.ok()) return status;
   return check_values(p, tensors);
 }
 

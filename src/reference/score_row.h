@@ -27,7 +27,7 @@ struct AttendedKeys {
   AttendedKeys(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i) noexcept : end(p.seqlen_k) {
     if (p.window_left >= 0) begin = std::clamp<int64_t>(i + p.diagonal - p.window_left, 0, p.seqlen_k);
     if (p.window_right >= 0) end = std::clamp<int64_t>(i + p.diagonal + p.window_right + 1, begin, p.seqlen_k);
-    if (p.keep_mask.present) {
+    if (p.keep_mask.present && begin < end) {  // an empty one may be null, to which no offset may be added
       keep = static_cast<const uint8_t*>(t.keep_mask.data) + offset_of(p.keep_mask, b, h, i);
       keep_stride = p.keep_mask.strides[3];
     }

@@ -282,6 +282,118 @@ TEST(Sequences, UsersBackendsThroughC) {
   EXPECT_EQ(seen.columns, 7);
 }
 
+constexpr int64_t kMostLength = 2147483647;
+
+// The bytes that each kernel of the CPU asks for.
+std::vector<std::size_t> workspaces(const Problem& problem) {
+  std::vector<std::size_t> bytes;
+  const Result<std::vector<Candidate>> all = candidates(problem, "cpu");
+  for (const Candidate& one : all.value()) {
+    if (!one.support.yes) continue;
+    const Result<Plan> planned = plan(problem, "cpu", {.kernel = one.kernel, .num_threads = 2});
+    EXPECT_TRUE(planned.ok()) << planned.status().message();
+    if (planned.ok()) bytes.push_back(planned->workspace_bytes());
+  }
+  return bytes;
+}
+
+// A max_seqlen beyond the rows of the packed tensors costs nothing, in any kernel, the oracle and the rule.
+TEST(Sequences, MemoryFollowsTheRowsThatThereAre) {
+  SmallCall most, exact;
+  for (SmallCall* c : {&most, &exact}) {
+    c->vary();
+    c->with_everything();
+    pack(*c);
+    c->tensors.bias = c->tensors.keep_mask = {};
+    c->options.max_seqlen_q = c == &most ? kMostLength : 10;
+    c->options.max_seqlen_k = c == &most ? kMostLength : 14;
+  }
+  const Problem problem = make_problem(most.tensors, most.options).value();
+  const std::vector<std::size_t> needed = workspaces(problem);
+  EXPECT_GT(needed.size(), 3U);
+  EXPECT_EQ(needed, workspaces(make_problem(exact.tensors, exact.options).value()));
+  for (const char* kernel : {"", "cpu.standard.plain", "cpu.reference.double"}) {
+    most.options.kernel = kernel;
+    const Status status = attention(most.tensors, most.options, "cpu");
+    ASSERT_TRUE(status.ok()) << kernel << ": " << status.message();
+    const VerifyReport report = verify_result(problem, most.tensors);
+    EXPECT_TRUE(report.ok) << report.message;
+  }
+  std::vector<double> out(most.out.size(), 0), lse(most.lse.size(), 0);
+  attention_reference(problem, most.tensors, out.data(), lse.data());
+  for (const double x : out) EXPECT_EQ(x, x);
+
+  for (SmallCall* c : {&most, &exact}) {
+    c->options.kernel.clear();
+    c->tensors.dout = c->tensors.dq = c->tensors.out;
+    c->tensors.dout.data = c->dout.data();
+    c->tensors.dq.data = c->dq.data();
+    c->tensors.dk = c->tensors.k;
+    c->tensors.dv = c->tensors.v;
+    c->tensors.dk.data = c->dk.data();
+    c->tensors.dv.data = c->dv.data();
+  }
+  const Problem backward = make_backward_problem(most.tensors, most.options).value();
+  const std::vector<std::size_t> gradients = workspaces(backward);
+  EXPECT_GT(gradients.size(), 1U);
+  EXPECT_EQ(gradients, workspaces(make_backward_problem(exact.tensors, exact.options).value()));
+  for (const char* kernel : {"", "cpu.standard.backward", "cpu.reference.double.backward"}) {
+    most.options.kernel = kernel;
+    const Status status = attention_backward(most.tensors, most.options, "cpu");
+    if (status.code() == StatusCode::unsupported) continue;  // no BLAS
+    ASSERT_TRUE(status.ok()) << kernel << ": " << status.message();
+    const VerifyReport report = verify_result(backward, most.tensors);
+    EXPECT_TRUE(report.ok) << report.message;
+  }
+}
+
+// The shapes of bias and keep_mask go by max_seqlen, and so does the mask of dropout.
+TEST(Sequences, ScoreTensorsGoByMaxSeqlen) {
+  SmallCall wide, narrow;
+  std::vector<float> bias(std::size_t{20} * 30);
+  for (std::size_t n = 0; n < bias.size(); ++n) bias[n] = static_cast<float>(n % 7);
+  for (SmallCall* c : {&wide, &narrow}) {
+    c->vary();
+    pack(*c);
+    c->options.max_seqlen_q = 20;
+    c->options.max_seqlen_k = 30;
+    c->tensors.bias = Tensor::bhqk(bias.data(), DType::fp32, 1, 1, 20, 30);
+    if (c == &wide) continue;
+    c->options.max_seqlen_q = 5;
+    c->options.max_seqlen_k = 7;
+    c->tensors.bias.shape = {1, 1, 5, 7};
+  }
+  ASSERT_TRUE(attention(wide.tensors, wide.options, "cpu").ok());
+  ASSERT_TRUE(attention(narrow.tensors, narrow.options, "cpu").ok());
+  EXPECT_EQ(wide.out, narrow.out);
+  wide.tensors.bias.shape = {1, 1, 10, 14};
+  const Status status = attention(wide.tensors, wide.options, "cpu");
+  EXPECT_NE(status.message().find("bias.shape is [1, 1, 10, 14]"), std::string::npos) << status.message();
+
+  wide.tensors.bias = {};
+  const fulmen_tensors t = testing::views(wide);
+  fulmen_options options;
+  fulmen_options_init(&options);
+  options.max_seqlen_q = 20;
+  options.max_seqlen_k = 30;
+  options.dropout = 0.5F;
+  std::vector<uint8_t> keep(2 * SmallCall::kHeads * 20 * 30, 2);
+  ASSERT_EQ(fulmen_dropout_mask(&t, &options, keep.data()), FULMEN_OK) << fulmen_last_error();
+  for (const uint8_t one : keep) EXPECT_LT(one, 2);
+}
+
+// An empty keep_mask may be null: no offset is added to it (the sanitizer says so).
+TEST(Sequences, EmptyKeepMasksMayBeNull) {
+  SmallCall call;
+  call.tensors.k.shape[1] = call.tensors.v.shape[1] = 0;
+  call.tensors.keep_mask = {nullptr, DType::boolean, {2, 4, 5, 0}, {60, 15, 3, 1}};
+  for (const char* kernel : {"cpu.standard.plain", "cpu.reference.double"}) {
+    call.options.kernel = kernel;
+    const Status status = attention(call.tensors, call.options, "cpu");
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
 TEST(Sequences, ReferencesRefuseBadValues) {
   SmallCall call;
   pack(call);
