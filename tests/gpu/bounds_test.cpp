@@ -1,0 +1,204 @@
+// Tables in a device's own memory, which nobody checks unless asked: whatever they hold, no kernel reads or writes outside the
+// tensors; validate names what is wrong; and memory follows the rows that there are.
+#include <functional>
+#include <set>
+
+#include "fulmen/kv_cache.h"
+#include "gpu/gpu_devices.h"
+#include "plan/registry.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+constexpr int kLeast = -2147483647 - 1, kMost = 2147483647;
+
+class GpuBounds : public GpuTest {};
+
+CaseSpec spec_of(int64_t seqlen_q, int64_t seqlen_k, Random& random) {
+  CaseSpec s = small_spec(DType::bf16, 64, random);
+  s.batch = 3;
+  s.num_kv_heads = 1;
+  s.num_heads = 2;
+  s.seqlen_q = seqlen_q;
+  s.seqlen_k = seqlen_k;
+  s.causal = Causal::bottom_right;
+  return s;
+}
+
+// What a table may be made to hold: number n of it.
+using Spoil = std::function<int(int64_t n, int number, Random& random)>;
+const std::vector<Spoil>& spoils() {
+  static const std::vector<Spoil> all{
+      [](int64_t, int, Random&) { return kLeast; },
+      [](int64_t, int, Random&) { return kMost; },
+      [](int64_t n, int, Random&) { return n % 2 == 0 ? kLeast : kMost; },
+      [](int64_t n, int, Random&) { return static_cast<int>(1000 - 300 * n); },  // descending
+      [](int64_t n, int number, Random&) { return number + static_cast<int>(40 * n); },
+      [](int64_t, int number, Random&) { return -1 - number; },
+      [](int64_t, int number, Random& random) {
+        return random.chance(0.5) ? number : random.pick({kLeast, kLeast + 1, -1, 1000, kMost - 1, kMost, number / 2, number + 40});
+      }};
+  return all;
+}
+
+void spoil(const Tensor& tensor, const Spoil& how, Random& random) {
+  if (tensor.data == nullptr) return;
+  for (int64_t row = 0; row < tensor.shape[2]; ++row) {
+    for (int64_t column = 0; column < tensor.shape[3]; ++column) {
+      int& number = static_cast<int*>(tensor.data)[row * tensor.strides[2] + column];
+      number = how(row * tensor.shape[3] + column, number, random);
+    }
+  }
+}
+
+constexpr std::array kTables{&AttentionTensors::cu_seqlens_q, &AttentionTensors::cu_seqlens_k, &AttentionTensors::seqlens_k,
+                             &AttentionTensors::leftpad_k, &AttentionTensors::block_table};
+
+// Every kernel that takes the case, with all tables spoilt, or one of them.
+void expect_no_access_outside(const CaseSpec& s, const std::string& device, std::set<std::string>& ran, Random& random) {
+  for (const Spoil& how : spoils()) {
+    Case c(s, random);
+    c.options.deterministic = !s.backward;
+    const std::size_t alone = static_cast<std::size_t>(random.between(0, 2 * kTables.size()));
+    for (std::size_t n = 0; n < kTables.size(); ++n) {
+      const bool absent = alone < kTables.size() && (c.tensors.*kTables[alone]).data == nullptr;
+      if (absent || alone >= kTables.size() || alone == n) spoil(c.tensors.*kTables[n], how, random);
+    }
+    for (const std::string& kernel : kernels_for(c.problem(), device)) {
+      ran.insert(kernel);
+      const Status status = run_kernel(c, kernel, Where{device});
+      EXPECT_TRUE(status.ok()) << kernel << ": " << status.message() << "\n" << to_string(s);
+    }
+  }
+}
+
+TEST_P(GpuBounds, ForwardStaysInside) {
+  Random random(own_stream(7950));
+  std::set<std::string> ran;
+  for (const auto& [seqlen_q, seqlen_k] : {std::pair<int64_t, int64_t>{70, 90}, {1, 600}}) {
+    CaseSpec s = spec_of(seqlen_q, seqlen_k, random);
+    s.packed_q = s.packed_k = true;
+    expect_no_access_outside(s, device(), ran, random);
+    s.packed_k = false;
+    s.used_k = s.leftpad_k = true;
+    expect_no_access_outside(s, device(), ran, random);
+    s.page_size = 16;
+    expect_no_access_outside(s, device(), ran, random);
+    s.leftpad_k = s.packed_q = false;
+    s.page_size = 64;  // tiles in a page each
+    expect_no_access_outside(s, device(), ran, random);
+  }
+  EXPECT_GE(ran.size(), 4U) << "families that take sequences of different lengths";
+}
+
+TEST_P(GpuBounds, BackwardStaysInside) {
+  Random random(own_stream(7951));
+  std::set<std::string> ran;
+  CaseSpec s = spec_of(70, 90, random);
+  s.backward = s.packed_q = s.packed_k = true;
+  expect_no_access_outside(s, device(), ran, random);
+  s.packed_k = false;
+  expect_no_access_outside(s, device(), ran, random);
+  EXPECT_GE(ran.size(), 2U);
+}
+
+TEST_P(GpuBounds, ValidateNamesTensorIndexAndValue) {
+  Random random(own_stream(7952));
+  CaseSpec s = spec_of(20, 40, random);
+  s.packed_q = s.used_k = true;
+  s.page_size = 16;
+  for (const auto& [member, name, value] : {std::tuple{&AttentionTensors::block_table, "block_table[0, 0] is 2147483647", kMost},
+                                            {&AttentionTensors::seqlens_k, "seqlens_k[0] is -1", -1},
+                                            {&AttentionTensors::cu_seqlens_q, "cu_seqlens_q[0] is -2147483648", kLeast}}) {
+    s.even_lengths = true;
+    Case c(s, random);
+    static_cast<int*>((c.tensors.*member).data)[0] = value;
+    for (const bool asked : {true, false}) {
+      AttentionOptions options = c.options;
+      options.validate = asked;
+      const std::string kernel = plan(c.problem(), device(), options)->config().kernel;
+      const Status status = run_kernel(c, kernel, options, Where{device()});
+      EXPECT_EQ(status.code(), asked ? StatusCode::invalid_argument : StatusCode::ok) << status.message();
+      if (asked) EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
+    }
+    ::setenv("FLASH_ATTENTION_VALIDATE", "1", 1);
+    const Status status = run_kernel(c, plan(c.problem(), device())->config().kernel, Where{device()});
+    ::unsetenv("FLASH_ATTENTION_VALIDATE");
+    EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
+  }
+  Case right(s, random);
+  right.options.validate = true;
+  const Status status = run_kernel(right, plan(right.problem(), device())->config().kernel, Where{device()});
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST_P(GpuBounds, AppendKvValidates) {
+  const auto backend = backend_of(device());
+  constexpr int64_t kElements = 2 * 8 * 1 * 4;
+  std::vector<float> zeros(kElements);
+  std::vector<int> used{2, 3}, pages{1, kMost};
+  std::vector<void*> owned;
+  const auto place = [&](const void* data, std::size_t bytes) {
+    owned.push_back(backend->allocate(device(), bytes));
+    EXPECT_TRUE(backend->copy(device(), owned.back(), data, bytes).ok());
+    return owned.back();
+  };
+  KvCacheTensors t;
+  t.k_cache = Tensor::bshd(place(zeros.data(), 4 * kElements), DType::fp32, 2, 8, 1, 4);
+  t.v_cache = Tensor::bshd(place(zeros.data(), 4 * kElements), DType::fp32, 2, 8, 1, 4);
+  t.k_new = Tensor::bshd(place(zeros.data(), 4 * 8), DType::fp32, 2, 1, 1, 4);
+  t.v_new = Tensor::bshd(place(zeros.data(), 4 * 8), DType::fp32, 2, 1, 1, 4);
+  t.seqlens_k = {place(used.data(), 8), DType::int32, {1, 1, 1, 2}, {0, 0, 0, 1}};
+  t.block_table = {place(pages.data(), 8), DType::int32, {1, 1, 2, 1}, {0, 0, 1, 1}};
+  EXPECT_TRUE(append_kv(t, {}, device()).ok());
+  Status status = append_kv(t, {.validate = true}, device());
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("block_table[1, 0] is 2147483647: 0 to 1 are accepted"), std::string::npos) << status.message();
+  used[0] = 8;
+  EXPECT_TRUE(backend->copy(device(), t.seqlens_k.data, used.data(), 8).ok());
+  ::setenv("FLASH_ATTENTION_VALIDATE", "1", 1);
+  status = append_kv(t, {}, device());
+  ::unsetenv("FLASH_ATTENTION_VALIDATE");
+  EXPECT_NE(status.message().find("seqlens_k[0] is 8"), std::string::npos) << status.message();
+  EXPECT_TRUE(backend->synchronize(device(), nullptr).ok());
+  for (void* memory : owned) backend->free(device(), memory);
+}
+
+// The rows that packed tensors have bound what a kernel takes, not max_seqlen.
+TEST_P(GpuBounds, MemoryFollowsTheRowsThatThereAre) {
+  Random random(7953);
+  for (const bool backward : {false, true}) {
+    CaseSpec s = spec_of(16, 16, random);
+    s.backward = backward;
+    s.packed_q = s.packed_k = true;
+    Case c(s, random);
+    c.options.deterministic = !backward;
+    std::vector<std::size_t> bytes[2];
+    for (const bool most : {false, true}) {
+      c.options.max_seqlen_q = most ? kMost : c.tensors.q.shape[1];
+      c.options.max_seqlen_k = most ? kMost : c.tensors.k.shape[1];
+      for (const std::string& kernel : kernels_for(c.problem(), device())) {
+        AttentionOptions options = c.options;
+        options.kernel = kernel;
+        const Result<Plan> planned = plan(c.problem(), device(), options);
+        ASSERT_TRUE(planned.ok()) << planned.status().message();
+        bytes[most].push_back(planned->workspace_bytes());
+        if (most) EXPECT_TRUE(verified(c, kernel, Where{device()})) << kernel;
+      }
+    }
+    EXPECT_FALSE(bytes[0].empty());
+    EXPECT_EQ(bytes[0], bytes[1]);
+  }
+}
+
+std::vector<std::string> all_targets() {
+  std::vector<std::string> names = gpu_devices(Chips::one_of_each_target);
+  names.emplace_back("emulated:sm_90a");
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuBounds, ::testing::ValuesIn(all_targets()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
