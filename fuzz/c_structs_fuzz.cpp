@@ -267,9 +267,9 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
   info.struct_size = sizeof info;
   require((backward ? fulmen_describe_backward : fulmen_describe)(&t, &o, &info) == FULMEN_OK, "a planned call is described");
   constexpr double kMostFlops = 1e6;
-  constexpr int64_t kMostKeys = 65536;  // the reference takes memory for them, be there queries or not
+  constexpr int64_t kMostKeys = 65536;  // the reference takes memory for them, also where rows of stride 0 take none
   const int64_t pages = std::max<int64_t>(t.block_table.shape[3], 1);
-  if (t.k.shape[1] > kMostKeys / pages || o.max_seqlen_k > kMostKeys) return;
+  if (t.k.shape[1] > kMostKeys / pages) return;
   Memory memory;
   if (!(info.flops <= kMostFlops) || t.struct_size != sizeof t || !give(in, t, backward, memory)) return;
   if (backward) {  // lse and out are to be those of the inputs

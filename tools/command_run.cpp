@@ -220,6 +220,8 @@ Command run_command(CLI::App& app) {
   add_backward_options(*parser, arguments->backward);
   parser->add_flag("--verify", arguments->problem.verify,
                    "check the result against the double-precision reference; exit 1 if it fails");
+  parser->add_flag("--validate", arguments->problem.validate,
+                   "check lengths and page tables in a device's own memory before the run; exit 2 if they are wrong");
   return {parser, [arguments] { return compute(*arguments); }};
 }
 

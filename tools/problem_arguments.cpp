@@ -209,6 +209,7 @@ Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
   options.kernel = arguments.kernel;
   options.num_threads = arguments.threads;
   options.verify = arguments.verify;
+  options.validate = arguments.validate;
   if (arguments.causal.empty() || arguments.causal == "bottom-right" || arguments.causal == "true") {
     options.causal = Causal::bottom_right;
   } else if (arguments.causal == "top-left") {

@@ -33,6 +33,7 @@ struct ProblemArguments {
   bool bf16 = false;
   bool deterministic = true;
   bool verify = false;
+  bool validate = false;
   SequenceArguments sequences;
 };
 
