@@ -2,8 +2,6 @@
 #pragma once
 
 #include <mutex>
-#include <optional>
-#include <utility>
 
 namespace fulmen {
 
@@ -16,15 +14,15 @@ class FoundOnce {
   template <class Find>
   T get(const Find& find) {
     const std::scoped_lock lock(mutex_);
-    if (found_) return *found_;
+    if (found_ != nullptr) return *found_;
     T said = find();
-    if (said.ok()) found_ = said;
+    if (said.ok()) found_ = new T(said);
     return said;
   }
 
  private:
   std::mutex mutex_;
-  std::optional<T> found_;
+  const T* found_ = nullptr;  // never freed: static objects' destructors may still call the library
 };
 
 }  // namespace fulmen

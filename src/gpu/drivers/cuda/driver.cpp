@@ -12,7 +12,6 @@
 #include "gpu/compile/compiler.h"
 #include "gpu/drivers/cuda/cuda_api.h"
 #include "gpu/drivers/relaxed_capture.h"
-#include "runtime/found_once.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -23,7 +22,14 @@ class CudaDriver final : public Driver {
  public:
   std::string_view name() const noexcept override { return "cuda"; }
   Status available() const override {
-    return opened_.get([this] { return open(); });
+    const Result<const cuda::OpenApi*> opened = cuda::open_api();
+    if (!opened.ok()) return opened.status();
+    // What the vendor's library says of its devices holds for the process: asked again after main() it may crash.
+    std::call_once(asked_, [&] {
+      api_ = opened.value();
+      devices_found_ = find_devices();
+    });
+    return devices_found_;
   }
   std::vector<std::string> selectors() const override {
     std::vector<std::string> list;
@@ -261,11 +267,7 @@ class CudaDriver final : public Driver {
                                               name != nullptr ? name : std::to_string(error))};
   }
 
-  Status open() const {
-    const Result<const cuda::OpenApi*> opened = cuda::open_api();
-    if (!opened.ok()) return opened.status();
-    api_ = opened.value();
-    devices_.clear();  // of an attempt that failed
+  Status find_devices() const {
     int count = 0;
     if (int error = api().cuInit(0); error != 0) return unavailable(failure("cuInit", error));
     int version = 0;
@@ -290,7 +292,8 @@ class CudaDriver final : public Driver {
   }
 
   // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
-  mutable FoundOnce<Status> opened_;
+  mutable std::once_flag asked_;
+  mutable Status devices_found_;
   mutable const cuda::OpenApi* api_ = nullptr;
   mutable std::vector<DeviceState> devices_;
 };

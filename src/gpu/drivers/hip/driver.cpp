@@ -25,7 +25,14 @@ class HipDriver final : public Driver {
  public:
   std::string_view name() const noexcept override { return "hip"; }
   Status available() const override {
-    return opened_.get([this] { return open(); });
+    const Result<const hip::OpenApi*> opened = hip::open_api();
+    if (!opened.ok()) return opened.status();
+    // What the vendor's library says of its devices holds for the process: asked again after main() it may crash.
+    std::call_once(asked_, [&] {
+      api_ = opened.value();
+      devices_found_ = find_devices();
+    });
+    return devices_found_;
   }
   std::vector<std::string> selectors() const override {
     std::vector<std::string> list;
@@ -262,10 +269,7 @@ class HipDriver final : public Driver {
                                               name != nullptr ? name : std::to_string(error))};
   }
 
-  Status open() const {
-    const Result<const hip::OpenApi*> opened = hip::open_api();
-    if (!opened.ok()) return opened.status();
-    api_ = opened.value();
+  Status find_devices() const {
     const char* call = "hipInit";
     int error = api().hipInit(0);
     if (error == 0) {
@@ -292,7 +296,8 @@ class HipDriver final : public Driver {
   }
 
   // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
-  mutable FoundOnce<Status> opened_;
+  mutable std::once_flag asked_;
+  mutable Status devices_found_;
   mutable FoundOnce<Result<const Compiler*>> compiler_;
   mutable const hip::OpenApi* api_ = nullptr;
   mutable int count_ = 0;
