@@ -60,7 +60,7 @@ static inline fulmen_tensor fulmen_tensor_row_major(const void* data, int32_t dt
   int d;
   fulmen_tensor tensor;
   memset(&tensor, 0, sizeof tensor);
-  memcpy(&tensor.data, &data, sizeof data); /* takes the const away without a cast that compilers warn of */
+  memcpy((void*)&tensor.data, (const void*)&data, sizeof data); /* takes the const away without a cast that compilers warn of */
   tensor.dtype = dtype;
   for (d = 3; d >= 0; --d) {
     tensor.shape[d] = shape[d];
