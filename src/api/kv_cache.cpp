@@ -63,10 +63,6 @@ Status check_values(const P& p, const T& tensors) {
     }
     const int64_t queries = p.queries_advance ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1);
     const int64_t turned = std::max(p.seqlen_new, queries);
-    if (p.rotary_dim > 0 && turned > p.positions) {
-      return invalid(
-          fmt::format("rotary_cos has {} positions: {} rows are turned, so as many at least are needed", p.positions, turned));
-    }
     if (p.rotary_dim > 0 && used[b] + turned > p.positions) {
       return invalid(fmt::format("seqlens_k[{}] is {}: with {} positions from there on up to {} is accepted, rotary_cos has {}", b,
                                  used[b], turned, p.positions - turned, p.positions));

@@ -283,7 +283,7 @@ INSTANTIATE_TEST_SUITE_P(
                  {"k_new has 3 rows", "2 rows in the cache"}},
         BadCache{"FewPositions",
                  [](CacheCall& c) { c.t.rotary_cos.shape[2] = c.t.rotary_sin.shape[2] = 2; },
-                 {"rotary_cos has 2 positions", "3 rows are turned"}},
+                 {"rotary_cos.shape is [1, 1, 2, 3]", "at least 3"}},
         BadCache{"Page", [](CacheCall& c) { c.table[1] = 8; }, {"block_table[0, 1] is 8", "0 to 7"}}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -51,7 +51,7 @@ TEST(Environment, ARefusalIsNotRemembered) {
   EXPECT_EQ(refused.status().message().find("set FULMEN_HOST_CXX"), std::string::npos) << refused.status().message();
   ::unsetenv("FULMEN_HOST_CXX");
   const Result<const gpu::Compiler*> found = gpu::host_compiler();
-  if (!gpu::find_program("c++").empty()) EXPECT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found.ok(), !gpu::find_program("c++").empty()) << found.status().message();
 
   ::setenv("FULMEN_BLAS", "/nonexistent/libblas.so", 1);
   const Result<reference::Sgemm> none = reference::find_sgemm();
@@ -59,7 +59,7 @@ TEST(Environment, ARefusalIsNotRemembered) {
   EXPECT_NE(none.status().message().find("FULMEN_BLAS is \"/nonexistent/libblas.so\""), std::string::npos);
   ::unsetenv("FULMEN_BLAS");
   const Result<reference::Sgemm> blas = reference::find_sgemm();
-  if (!blas.ok()) EXPECT_EQ(blas.status().message().find("/nonexistent"), std::string::npos) << blas.status().message();
+  EXPECT_EQ(blas.status().message().find("/nonexistent"), std::string::npos) << blas.status().message();
 }
 
 // This program as root's, started by nobody (RunsAsSetUserId), says what it found.
