@@ -119,7 +119,8 @@ Status attention_backward_reference(const Problem& problem, const AttentionTenso
 
 Status dropout_mask(const Problem& p, const AttentionTensors& tensors, uint8_t* keep) {
   if (Status status = check_made(p); !status.ok()) return status;
-  if (keep == nullptr && p.batch * p.seqlen_q * p.seqlen_k > 0) {
+  if (p.batch == 0 || p.seqlen_q == 0 || p.seqlen_k == 0) return {};
+  if (keep == nullptr) {
     return {StatusCode::invalid_argument, "keep is null: a pointer is needed"};
   }
   for (int64_t head = 0; head < p.batch * p.num_heads; ++head) {

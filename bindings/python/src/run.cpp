@@ -41,7 +41,7 @@ void* host_workspace(size_t bytes) {
 
 void run(Pass pass, const Call& call) {
   if (const std::string copies = call.copies(); !copies.empty()) {
-    const char* debug = std::getenv("FLASH_ATTENTION_DEBUG");
+    const char* debug = ::secure_getenv("FLASH_ATTENTION_DEBUG");
     if (debug != nullptr && *debug != '\0' && std::strcmp(debug, "0") != 0)
       std::fprintf(stderr, "fulmen:%s\n", copies.substr(2).c_str());
   }
