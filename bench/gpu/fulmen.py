@@ -17,6 +17,7 @@ class Tensor(ctypes.Structure):
         ("dtype", ctypes.c_int32),
         ("shape", ctypes.c_int64 * 4),
         ("strides", ctypes.c_int64 * 4),
+        ("reserved", ctypes.c_uint64 * 2),
     ]
 
 

@@ -77,6 +77,7 @@ class Tensors(ctypes.Structure):  # the beginning of fulmen_tensors
             ("dtype", ctypes.c_int32),
             ("shape", ctypes.c_int64 * 4),
             ("strides", ctypes.c_int64 * 4),
+            ("reserved", ctypes.c_uint64 * 2),
         )
 
     _fields_ = (("struct_size", ctypes.c_size_t), ("q", View), ("k", View), ("v", View), ("out", View))
