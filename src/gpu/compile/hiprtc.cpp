@@ -16,6 +16,9 @@ Result<const Compiler*> hiprtc_compiler() {
          .code = "GetCode",
          .options = {"-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno"},
          .family_options = kRdna3Options,
+         // AMD's libamd_comgr has LLVM in it; distributions link theirs to the shared libraries.
+         .generators = {"libamd_comgr", "libLLVM", "libclang-cpp"},
+         .beside = "",
          // It puts all of hip_runtime.h before the source, which has an exp2(float), log2 and tanh of its own.
          .before = "namespace fulmen_device {\n",
          .after = "\n}\n",

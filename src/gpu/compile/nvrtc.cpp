@@ -15,6 +15,8 @@ Result<const Compiler*> nvrtc_compiler() {
          .code = "GetCUBIN",
          .options = {"-std=c++20", "--ptxas-options=-v"},  // registers and spills into the log
          .family_options = {},
+         .generators = {},
+         .beside = "libnvrtc-builtins.so",
          .before = "",
          .after = "",
          .needed = "NVRTC 12 or newer is needed",

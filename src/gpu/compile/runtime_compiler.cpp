@@ -4,6 +4,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
+#include <set>
+
+#include "gpu/drivers/library_build.h"
+
 namespace fulmen::gpu {
 namespace {
 
@@ -27,10 +32,12 @@ class RuntimeCompiler final : public Compiler {
   RuntimeCompiler(RuntimeCompilerKind kind, const Calls& calls, std::string path)
       : kind_(std::move(kind)), calls_(calls), path_(std::move(path)) {
     calls_.Version(&major_, &minor_);
+    build_ = build();
   }
   std::string_view name() const noexcept override { return kind_.name; }
   std::string identity() const override {
-    return fmt::format("{} {}.{} {}{}", kind_.name, major_, minor_, fmt::join(kind_.options, " "), kind_.family_options.text());
+    return fmt::format("{} {}.{} {} {}{}", kind_.name, major_, minor_, build_, fmt::join(kind_.options, " "),
+                       kind_.family_options.text());
   }
 
   Result<CompiledCode> compile(const CompileRequest& request) const override {
@@ -52,6 +59,27 @@ class RuntimeCompiler final : public Compiler {
   }
 
  private:
+  // The version is 9.0 of every hipRTC: only the files tell the one that miscompiles from the one that was mended.
+  std::string build() const {
+    std::set<std::string> parts;  // without the same file by two names
+    if (!kind_.generators.empty()) {
+      // hipRTC opens its code generator for the first program.
+      Program program = nullptr;
+      if (calls_.CreateProgram(&program, " ", "nothing", 0, nullptr, nullptr) == 0) calls_.DestroyProgram(&program);
+    }
+    for (const std::string& name : kind_.generators) parts.insert(builds_of_loaded(name));
+    if (!kind_.beside.empty()) {
+      std::error_code error;
+      const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
+      for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+        if (entry.path().filename().string().starts_with(kind_.beside)) parts.insert(file_build(entry.path().string()));
+      }
+    }
+    parts.insert(library_build(reinterpret_cast<const void*>(calls_.CompileProgram)));
+    parts.erase("");
+    return fmt::format("{}", fmt::join(parts, " "));
+  }
+
   Result<CompiledCode> take(Program program, const CompileRequest& request, int error) const {
     CompiledCode result;
     std::size_t bytes = 0;
@@ -78,7 +106,7 @@ class RuntimeCompiler final : public Compiler {
 
   RuntimeCompilerKind kind_;
   Calls calls_;
-  std::string path_;
+  std::string path_, build_;
   int major_ = 0, minor_ = 0;
 };
 

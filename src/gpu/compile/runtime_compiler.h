@@ -17,6 +17,10 @@ struct RuntimeCompilerKind {
   std::string_view code_size, code;  // "GetCUBINSize", "GetCUBIN": calls without the prefix
   std::vector<std::string> options;
   FamilyOptions family_options;
+  // What its identity has the builds of besides its own: by the beginnings of files' names, loaded libraries that make the code,
+  // and what is in the library's folder.
+  std::vector<std::string> generators;
+  std::string_view beside;
   std::string_view before, after;  // put around the source
   std::string_view needed;         // "NVRTC 12 or newer is needed"
   std::string_view other_chips;    // what to do where the compiler refuses the chip's option

@@ -1,5 +1,8 @@
 // libnvrtc.so.13 that compiles nothing: it checks how it is called, and notes the chip and the size of the kernel's arguments.
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -50,6 +53,8 @@ FULMEN_FAKE_EXPORT const char* nvrtcGetErrorString(int error) {
 FULMEN_FAKE_EXPORT int nvrtcCreateProgram(Program** program, const char* source, const char* /*name*/, int headers,
                                           const char* const* /*texts*/, const char* const* /*names*/) {
   if (headers != 0 || *source == '\0') return kInvalidInput;
+  // As hipRTC does: the code generator is opened for the first program.
+  if (const char* generator = std::getenv("FULMEN_FAKE_GENERATOR")) dlopen(generator, RTLD_NOW | RTLD_LOCAL);
   *program = new Program{source, "", {}};
   return 0;
 }
