@@ -56,7 +56,7 @@ Result<Target> find_target(const std::string& arch) {
   Target target{std::make_unique<std::string>(), {}, nullptr};
   if (!gpu::find_chip(arch, *target.storage, target.chip)) return unknown_arch(arch);
   const bool amd = target.chip.vendor == gpu::Vendor::amd;
-  const Result<const gpu::Compiler*> compiler = amd ? gpu::offline_clang_compiler() : gpu::nvrtc_compiler();
+  const Result<const gpu::Compiler*> compiler = amd ? gpu::amd_compiler(gpu::AmdCompilerUse::offline) : gpu::nvrtc_compiler();
   if (!compiler.ok()) return compiler.status();
   target.compiler = compiler.value();
   return target;

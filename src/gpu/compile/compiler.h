@@ -36,6 +36,13 @@ class Compiler {
 // and clang also for the hip driver where there is no hipRTC. Errors say what was looked for, where, and what installs it.
 Result<const Compiler*> nvrtc_compiler();
 Result<const Compiler*> offline_clang_compiler();
+// This clang, by its path or its name in PATH. Errors say why it is none.
+Result<const Compiler*> clang_at(const std::string& program);
+
+// The compiler for AMD chips: what $FULMEN_AMD_COMPILER says (hiprtc, clang, or the path of a clang) and never another one. Where
+// it is not set: for a device's kernels hipRTC, clang where there is none; offline clang, which tells a kernel's registers.
+enum class AmdCompilerUse { device, offline };
+Result<const Compiler*> amd_compiler(AmdCompilerUse use);
 // The host's own C++ compiler ($FULMEN_HOST_CXX, else c++, g++, clang++, clang++-19), for the emulator: a shared object.
 Result<const Compiler*> host_compiler();
 

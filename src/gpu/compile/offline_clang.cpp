@@ -1,14 +1,16 @@
 // An installed clang as the compiler for AMD chips: no ROCm is needed, kernels use compiler builtins alone.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <mutex>
 
 #include "gpu/compile/amd_options.h"
 #include "gpu/compile/compiler.h"
 #include "gpu/compile/run_program.h"
+#include "gpu/drivers/library_build.h"
 #include "runtime/environment.h"
 #include "runtime/found_once.h"
 
@@ -39,9 +41,8 @@ std::string short_log(const std::string& log) {
 Result<std::string> version_of(const std::string& path) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
-  struct stat info{};
-  if (!error && real.filename().string().find("clang") != std::string::npos && stat(real.c_str(), &info) == 0) {
-    return fmt::format("{} {} {}.{:09}", real.string(), info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+  if (!error && real.filename().string().find("clang") != std::string::npos) {
+    if (std::string build = file_build(path); !build.empty()) return build;
   }
   const Result<std::string> said = run_program({path, "--version"});
   return said.ok() ? said.value().substr(0, said.value().find('\n')) : said;
@@ -108,6 +109,25 @@ Result<const Compiler*> find() {
 Result<const Compiler*> offline_clang_compiler() {
   static FoundOnce<Result<const Compiler*>> found;
   return found.get(find);
+}
+
+Result<const Compiler*> clang_at(const std::string& program) {
+  const std::string path = find_program(program);
+  if (path.empty()) return Status(StatusCode::unavailable, fmt::format("there is no program {}", program));
+  static std::mutex mutex;
+  static auto& found = *new std::map<std::string, const Compiler*>;  // never freed: static objects' destructors may compile
+  const std::scoped_lock lock(mutex);
+  if (const auto known = found.find(path); known != found.end()) return known->second;
+  // Asked although a clang's file tells its build: this one was not found by its name.
+  const Result<std::string> said = run_program({path, "--version"});
+  if (!said.ok()) return said.status();
+  const std::string first_line = said.value().substr(0, said.value().find('\n'));
+  if (first_line.find("clang") == std::string::npos) {
+    return Status(StatusCode::unavailable, fmt::format("{} says that it is \"{}\"", path, first_line));
+  }
+  const Result<std::string> version = version_of(path);
+  if (!version.ok()) return version.status();
+  return found[path] = new OfflineClang(path, version.value());
 }
 
 }  // namespace fulmen::gpu

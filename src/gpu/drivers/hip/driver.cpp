@@ -11,10 +11,8 @@
 
 #include "gpu/chip.h"
 #include "gpu/compile/compiler.h"
-#include "gpu/compile/hiprtc.h"
 #include "gpu/drivers/hip/hip_api.h"
 #include "gpu/drivers/relaxed_capture.h"
-#include "runtime/found_once.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -69,15 +67,7 @@ class HipDriver final : public Driver {
                              found.ok() ? found.value()->identity() : "no compiler: " + found.status().message());
     return p;
   }
-  Result<const Compiler*> compiler() const override {
-    return compiler_.get([]() -> Result<const Compiler*> {
-      const Result<const Compiler*> runtime = hiprtc_compiler();
-      if (runtime.ok()) return runtime;
-      const Result<const Compiler*> clang = offline_clang_compiler();
-      if (clang.ok()) return clang;
-      return Status(StatusCode::unavailable, fmt::format("{}; {}", runtime.status().message(), clang.status().message()));
-    });
-  }
+  Result<const Compiler*> compiler() const override { return amd_compiler(AmdCompilerUse::device); }
 
   Result<Module> load(int device, std::span<const std::byte> code) const override {
     const Current current(*this, device);
@@ -298,7 +288,6 @@ class HipDriver final : public Driver {
   // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
   mutable std::once_flag asked_;
   mutable Status devices_found_;
-  mutable FoundOnce<Result<const Compiler*>> compiler_;
   mutable const hip::OpenApi* api_ = nullptr;
   mutable int count_ = 0;
 };
