@@ -1,4 +1,5 @@
 // What is said where a library or a device is not there.
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -127,6 +128,52 @@ TEST(LibrarySearch, PythonsPackagesAreFound) {
   }
 }
 
+// PyTorch's wheels carry ROCm's libraries without a version or under a hash, with a soname that is another.
+TEST(LibrarySearch, NamesOfWheelsAreFound) {
+  const std::string pattern = "libwheel" + std::string(gpu::kWheelHash);
+  {
+    const TestHome home("libwheel-builtins.so.1");
+    std::filesystem::copy_file(FULMEN_FAKE_CUDA "/lib64/libnvrtc.so.13", home.file);
+    const Result<gpu::FoundLibrary> found = home.find({"libwheel.so.1", pattern});
+    ASSERT_FALSE(found.ok()) << found->path;
+    expect_parts(found.status().message(), {"libwheel.so.1, libwheel-*.so not found"});
+  }
+  const TestHome home("libwheel-1a2b3c4d.so");
+  std::filesystem::copy_file(FULMEN_FAKE_CUDA "/lib64/libnvrtc.so.13", home.file);
+  const Result<gpu::FoundLibrary> found = home.find({"libwheel.so.1", pattern});
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found->path, home.file);
+  // Once it is loaded, as by PyTorch, it is found without any folder.
+  const Result<gpu::FoundLibrary> again =
+      gpu::find_library({.names = {pattern}, .home_variables = {}, .system_folders = {}, .python_folders = {}, .install = ""});
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->handle, found->handle);
+}
+
+TEST(LibrarySearch, ALoadedLibraryIsFoundByItsFilesName) {
+  const TestHome home("libunversioned.so");
+  std::filesystem::copy_file(FULMEN_FAKE_CUDA "/lib64/libnvrtc.so.13", home.file);
+  void* loaded = dlopen(home.file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(loaded, nullptr);
+  const Result<gpu::FoundLibrary> found = gpu::find_library(
+      {.names = {"libunversioned.so"}, .home_variables = {}, .system_folders = {}, .python_folders = {}, .install = ""});
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found->handle, loaded);
+}
+
+TEST(LibrarySearch, AReleaseThatDoesNotServeIsRefusedByAnyName) {
+  const TestHome home("libofrelease.so");
+  std::filesystem::copy_file(FULMEN_FAKE_CUDA "/lib64/libnvrtc.so.13", home.file);
+  const Result<gpu::FoundLibrary> found = gpu::find_library({.names = {"libofrelease.so"},
+                                                             .home_variables = {"FULMEN_TEST_HOME"},
+                                                             .system_folders = {},
+                                                             .python_folders = {},
+                                                             .install = "",
+                                                             .refused = {"libnvrtc.so.13"}});
+  ASSERT_FALSE(found.ok());
+  expect_parts(found.status().message(), {"libofrelease.so is libnvrtc.so.13, which does not serve"});
+}
+
 class RealLibraries : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -143,6 +190,39 @@ TEST_F(RealLibraries, HipSaysThatThereIsNoDevice) {
   }
   if (access("/dev/kfd", F_OK) == 0) GTEST_SKIP() << "an AMD GPU is here: " << text;
   expect_parts(text, {"no AMD device", "hipError", "libamdhip64.so", "there is no /dev/kfd"});
+}
+
+// A HIP runtime of a wheel beside this library is taken before the loader's, as PyTorch will open it: the program has one.
+TEST_F(RealLibraries, PyTorchsHipRuntimeIsOurs) {
+  const gpu::TemporaryDirectory folder;
+  const std::string site = folder.path() + "/site-packages", system = folder.path() + "/system";
+  for (const std::string& made : {site + "/torch/lib", site + "/fulmen", system}) std::filesystem::create_directories(made);
+  const std::string program = site + "/fulmen/driver_report", wheels = site + "/torch/lib/libamdhip64.so";
+  std::filesystem::copy_file(FULMEN_DRIVER_REPORT, program);
+  for (const std::string& file : {wheels, system + "/libamdhip64.so.7"}) {
+    std::filesystem::copy_file(FULMEN_FAKE_ROCM "/lib/libamdhip64.so.7", file);
+  }
+  const auto said = gpu::run_program({"/usr/bin/env", "ROCM_PATH=", "HIP_PATH=", "ASAN_OPTIONS=detect_leaks=0",
+                                      "LD_LIBRARY_PATH=" + system, program, "hip_software"});
+  ASSERT_TRUE(said.ok()) << said.status().message();
+  EXPECT_TRUE(said->starts_with(wheels + "\n")) << said.value();
+  EXPECT_EQ(said->find(system + "/"), std::string::npos) << said.value();
+}
+
+TEST_F(RealLibraries, ClangServesWithoutHipRtcAndItIsSaid) {
+  const gpu::TemporaryDirectory folder;
+  std::filesystem::create_directory(folder.path() + "/lib");
+  std::filesystem::copy_file(FULMEN_FAKE_ROCM "/lib/libamdhip64.so.7", folder.path() + "/lib/libamdhip64.so.7");
+  const std::string rocm = "ROCM_PATH=" + folder.path();
+  const std::string text = report({rocm, "HIP_PATH=", "ASAN_OPTIONS=detect_leaks=0"}, "hip_software");
+  if (text.find(", hipRTC ") != std::string::npos) GTEST_SKIP() << "a hipRTC is here: " << text;
+  if (text.find("no compiler: ") != std::string::npos) GTEST_SKIP() << "no clang is here: " << text;
+  expect_parts(text, {"clang, as hipRTC is not there", "libhiprtc.so.7, libhiprtc.so.6, libhiprtc.so, libhiprtc-*.so not found"});
+  // Chosen, it is not excused.
+  const std::string chosen = report({rocm, "FULMEN_AMD_COMPILER=clang", "ASAN_OPTIONS=detect_leaks=0"}, "hip_software");
+  EXPECT_EQ(chosen.find("hipRTC"), std::string::npos) << chosen;
+  expect_parts(report({rocm, "FULMEN_AMD_COMPILER=hiprtc", "ASAN_OPTIONS=detect_leaks=0"}, "hip_software"),
+               {"no compiler: FULMEN_AMD_COMPILER is \"hiprtc\""});
 }
 
 TEST_F(RealLibraries, NvrtcCompilesWithoutAGpu) {

@@ -25,11 +25,13 @@ Result<const Compiler*> hiprtc_compiler() {
          .needed = "ROCm 6 or newer is needed",
          .other_chips = ""},
         // Not of ROCm 5: its hipRTC is part of libamdhip64, and Debian's crashes in its compiler library. clang serves there.
-        {.names = {"libhiprtc.so.7", "libhiprtc.so.6"},
+        // PyTorch's wheels carry it without a version, or under a hash.
+        {.names = {"libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so", "libhiprtc" + std::string(kWheelHash)},
          .home_variables = {"ROCM_PATH", "HIP_PATH"},
          .system_folders = {"/opt/rocm/lib", "/opt/rocm-*/lib"},
-         .python_folders = {"torch/lib", "_rocm_sdk_*/lib"},
-         .install = "It comes with AMD's ROCm packages (hip-runtime-amd)"});
+         .python_folders = {"torch/lib", "torch.libs", "_rocm_sdk_*/lib"},
+         .install = "It comes with AMD's ROCm packages (hip-runtime-amd)",
+         .refused = {"libhiprtc.so.5"}});
   });
 }
 

@@ -3,10 +3,12 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <fnmatch.h>
 #include <glob.h>
 #include <link.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 
 #include "gpu/compile/run_program.h"
@@ -91,28 +93,123 @@ FoundLibrary describe(void* handle, const std::string& name) {
   return {handle, name};
 }
 
-// Files that are there and cannot be loaded are added to problems, in the loader's words.
-void* open_in(const std::vector<std::string>& folders, const std::vector<std::string>& names, std::string& problems) {
-  for (const std::string& folder : folders) {
-    for (const std::string& name : names) {
-      const std::string path = fmt::format("{}/{}", folder, name);
-      std::error_code error;
-      if (!fs::exists(path, error)) continue;
-      if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-      problems += fmt::format("; {}", dlerror());
-    }
-  }
-  return nullptr;
+bool is_pattern(const std::string& name) { return name.find_first_of("*[") != std::string::npos; }
+
+// The files of a folder that a name means.
+std::vector<std::string> files_in(const std::string& folder, const std::string& name) {
+  std::string path = fmt::format("{}/{}", folder, name);
+  if (is_pattern(name)) return expand(path);
+  std::error_code error;
+  if (!fs::exists(path, error)) return {};
+  return {std::move(path)};
 }
 
-void* open_in_loaders_path(const std::vector<std::string>& names, std::string& problems) {
-  for (const std::string& name : names) {
-    if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-    // "libx.so.1: cannot open shared object file: ..." says that it is not there; anything else is worth telling.
-    const std::string error = dlerror();
-    if (!error.starts_with(name + ": cannot open")) problems += "; " + error;
+// The paths of loaded libraries of this file's name: the loader itself compares sonames, which bundled copies need not have.
+std::vector<std::string> loaded_files(const std::string& name) {
+  struct Search {
+    const std::string& name;
+    std::vector<std::string> files;
+  } search{name, {}};
+  const auto compare = [](dl_phdr_info* info, std::size_t, void* pointer) {
+    auto& s = *static_cast<Search*>(pointer);
+    if (fnmatch(s.name.c_str(), fs::path(info->dlpi_name).filename().c_str(), 0) == 0) s.files.emplace_back(info->dlpi_name);
+    return 0;
+  };
+  dl_iterate_phdr(compare, &search);
+  return search.files;
+}
+
+std::string soname(const link_map& map) {
+  const char* strings = nullptr;
+  const ElfW(Dyn)* name = nullptr;
+  for (const ElfW(Dyn)* entry = map.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+    if (entry->d_tag == DT_SONAME) name = entry;
   }
-  return nullptr;
+  if (strings == nullptr || name == nullptr) return {};
+  // glibc has put the library's address into the entry, musl and some processors' glibc have not.
+  const auto at = reinterpret_cast<std::uintptr_t>(strings);
+  return (at < map.l_addr ? strings + map.l_addr : strings) + name->d_un.d_val;
+}
+
+// One search: what is opened, and why files that are there were not, in the loader's words.
+class Opener {
+ public:
+  explicit Opener(const LibrarySearch& search) : search_(search) {}
+  const std::string& problems() const noexcept { return problems_; }
+
+  void* loaded() {
+    for (const std::string& name : search_.names) {
+      if (void* handle = is_pattern(name) ? nullptr : accept(dlopen(name.c_str(), kFlags | RTLD_NOLOAD))) return handle;
+      for (const std::string& file : loaded_files(name)) {
+        if (void* handle = accept(dlopen(file.c_str(), kFlags | RTLD_NOLOAD))) return handle;
+      }
+    }
+    return nullptr;
+  }
+  void* in(const std::vector<std::string>& folders) {
+    for (const std::string& folder : folders) {
+      for (const std::string& name : search_.names) {
+        for (const std::string& file : files_in(folder, name)) {
+          void* handle = dlopen(file.c_str(), kFlags);
+          if (handle == nullptr) problems_ += fmt::format("; {}", dlerror());
+          if (void* accepted = accept(handle)) return accepted;
+        }
+      }
+    }
+    return nullptr;
+  }
+  void* in_loaders_path() {
+    for (const std::string& name : search_.names) {
+      if (is_pattern(name)) continue;
+      void* handle = dlopen(name.c_str(), kFlags);
+      if (handle == nullptr) {
+        // "libx.so.1: cannot open shared object file: ..." says that it is not there; anything else is worth telling.
+        const std::string error = dlerror();
+        if (!error.starts_with(name + ": cannot open")) problems_ += "; " + error;
+      }
+      if (void* accepted = accept(handle)) return accepted;
+    }
+    return nullptr;
+  }
+
+ private:
+  static constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
+
+  // The handle, or null where its library is a refused release.
+  void* accept(void* handle) {
+    link_map* map = nullptr;
+    if (handle == nullptr || search_.refused.empty() || dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 ||
+        map == nullptr) {
+      return handle;
+    }
+    const std::string name = soname(*map);
+    if (std::find(search_.refused.begin(), search_.refused.end(), name) == search_.refused.end()) return handle;
+    problems_ += fmt::format("; {} is {}, which does not serve", map->l_name, name);
+    dlclose(handle);
+    return nullptr;
+  }
+
+  const LibrarySearch& search_;
+  std::string problems_;
+};
+
+// For a message: a wheel's hash as "-*.so".
+std::vector<std::string> readable(std::vector<std::string> names) {
+  for (std::string& name : names) {
+    if (const std::size_t at = name.find(kWheelHash); at != std::string::npos) name.replace(at, kWheelHash.size(), "-*.so");
+  }
+  return names;
+}
+
+std::vector<std::string> folders_beside_this_library(const LibrarySearch& search) {
+  std::vector<std::string> folders;
+  const std::string site = own_site();
+  for (const std::string& pattern : search.python_folders) {
+    if (site.empty()) break;
+    for (std::string& path : expand(fmt::format("{}/{}", site, pattern))) folders.push_back(std::move(path));
+  }
+  return folders;
 }
 
 // Where find_library looks, in words: also folders that do not exist here, as somebody may wonder.
@@ -145,16 +242,15 @@ std::vector<std::string> find_in_python_packages(const std::vector<std::string>&
 }
 
 Result<FoundLibrary> find_library(const LibrarySearch& search) {
-  for (const std::string& name : search.names) {
-    if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL)) return describe(handle, name);
-  }
-  std::string problems;
-  void* handle = open_in(home_folders(search), search.names, problems);
-  if (handle == nullptr) handle = open_in_loaders_path(search.names, problems);
-  if (handle == nullptr) handle = open_in(usual_folders(search), search.names, problems);
+  Opener opener(search);
+  void* handle = opener.loaded();
+  if (handle == nullptr) handle = opener.in(home_folders(search));
+  if (handle == nullptr) handle = opener.in(folders_beside_this_library(search));
+  if (handle == nullptr) handle = opener.in_loaders_path();
+  if (handle == nullptr) handle = opener.in(usual_folders(search));
   if (handle != nullptr) return describe(handle, search.names.front());
-  return Status(StatusCode::unavailable, fmt::format("{} not found: looked in {}{}. {}", fmt::join(search.names, ", "),
-                                                     places(search), problems, search.install));
+  return Status(StatusCode::unavailable, fmt::format("{} not found: looked in {}{}. {}", fmt::join(readable(search.names), ", "),
+                                                     places(search), opener.problems(), search.install));
 }
 
 }  // namespace fulmen::gpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fulmen/status.h"
@@ -9,11 +10,12 @@
 namespace fulmen::gpu {
 
 struct LibrarySearch {
-  std::vector<std::string> names;           // "libnvrtc.so.13", the best first
+  std::vector<std::string> names;           // "libnvrtc.so.13", the best first; a glob pattern is matched with files' names
   std::vector<std::string> home_variables;  // "CUDA_HOME": its lib and lib64 are looked in
   std::vector<std::string> system_folders;  // "/usr/local/cuda/lib64"; a '*' in the last but one component is expanded
   std::vector<std::string> python_folders;  // below a Python environment's site-packages: "nvidia/cu13/lib"
   std::string install;                      // what to do where there is none: one command or sentence
+  std::vector<std::string> refused{};       // sonames of releases that do not serve, by whatever name they are found
 };
 
 struct FoundLibrary {
@@ -21,7 +23,12 @@ struct FoundLibrary {
   std::string path;
 };
 
-// Order: loaded in this process already, home variables (who sets one means it), the loader's own path, system folders, Python
+// What follows a library's name where a Python wheel bundles it under its content's hash: libhiprtc-1a2b3c4d.so. Eight digits, as
+// there is a libhiprtc-builtins.so, too.
+inline constexpr std::string_view kWheelHash = "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*";
+
+// Order: loaded in this process already by whatever path, home variables (who sets one means it), the Python packages beside this
+// library (PyTorch opens its own later: one process then has one HIP runtime), the loader's own path, system folders, other Python
 // environments: the one that this library is installed in, $VIRTUAL_ENV, $CONDA_PREFIX, that of the python3 in PATH, and where pip
 // puts what root (/usr/local) or a user (~/.local) installs without one. The error says what was looked for, where, and `install`.
 Result<FoundLibrary> find_library(const LibrarySearch& search);

@@ -1,5 +1,5 @@
-// Prints what a driver or compiler says in a process of its own: driver_report hip|cuda|nvrtc|cpu|lists. The last two print which
-// of the vendors' libraries a process has opened that planned on the CPU, and one that has listed all devices.
+// Prints what a driver or compiler says in a process of its own: driver_report hip|hip_software|cuda|nvrtc|cpu|lists. The last two
+// print which of the vendors' libraries a process has opened that planned on the CPU, and one that has listed all devices.
 #include <array>
 #include <cstdio>
 #include <fstream>
@@ -33,6 +33,24 @@ int print_opened_libraries() {
   return 0;
 }
 
+// The files of the HIP runtime that are mapped, and what the driver says of its software.
+int describe_hip() {
+  const fulmen::Status status = fulmen::gpu::hip_driver().available();
+  if (!status.ok()) return report(status);
+  std::ifstream maps("/proc/self/maps");
+  std::string last;
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t at = line.find('/');
+    if (line.find("libamdhip64") == std::string::npos || line.substr(at) == last) continue;
+    last = line.substr(at);
+    std::printf("%s\n", last.c_str());
+  }
+  const auto properties = fulmen::gpu::hip_driver().properties(0);
+  if (!properties.ok()) return report(properties.status());
+  std::printf("%s\n", properties->software.c_str());
+  return 0;
+}
+
 int plan_on_cpu() {
   std::array<float, 8> x{};
   fulmen::AttentionTensors tensors;
@@ -58,6 +76,7 @@ int compile() {
 int main(int argc, char** argv) {
   const std::string what = argc == 2 ? argv[1] : "";
   if (what == "hip") return report(fulmen::gpu::hip_driver().available());
+  if (what == "hip_software") return describe_hip();
   if (what == "cuda") return report(fulmen::gpu::cuda_driver().available());
   if (what == "nvrtc") return compile();
   if (what == "cpu") return plan_on_cpu();

@@ -11,8 +11,10 @@
 
 #include "gpu/chip.h"
 #include "gpu/compile/compiler.h"
+#include "gpu/compile/hiprtc.h"
 #include "gpu/drivers/hip/hip_api.h"
 #include "gpu/drivers/relaxed_capture.h"
+#include "runtime/environment.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -62,9 +64,7 @@ class HipDriver final : public Driver {
     p.cache_bytes = static_cast<std::size_t>(attribute(device, kL2CacheSize));
     int version = 0;
     api().hipRuntimeGetVersion(&version);
-    const Result<const Compiler*> found = compiler();
-    p.software = fmt::format("HIP {}.{}, {}", version / 10000000, version / 100000 % 100,
-                             found.ok() ? found.value()->identity() : "no compiler: " + found.status().message());
+    p.software = fmt::format("HIP {}.{}, {}", version / 10000000, version / 100000 % 100, about_compiler());
     return p;
   }
   Result<const Compiler*> compiler() const override { return amd_compiler(AmdCompilerUse::device); }
@@ -217,6 +217,17 @@ class HipDriver final : public Driver {
   }
 
  private:
+  // Which compiler serves; where clang does without having been chosen, why hipRTC does not.
+  std::string about_compiler() const {
+    const Result<const Compiler*> found = compiler();
+    if (!found.ok()) return "no compiler: " + found.status().message();
+    std::string about = found.value()->identity();
+    if (found.value()->name() == "hipRTC" || !environment("FULMEN_AMD_COMPILER").empty()) return about;
+    const Result<const Compiler*> runtime = hiprtc_compiler();
+    if (!runtime.ok()) about += fmt::format("; clang, as hipRTC is not there: {}", runtime.status().message());
+    return about;
+  }
+
   static constexpr int kOutOfMemory = 2;
   // hipDeviceAttribute_t since ROCm 5.
   static constexpr int kL2CacheSize = 19, kMultiprocessorCount = 63;
