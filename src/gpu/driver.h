@@ -82,7 +82,7 @@ class Driver {
   // From and to any memory of host and device; complete on return.
   virtual Status copy(int device, void* to, const void* from, std::size_t bytes) const = 0;
   virtual Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const = 0;
-  // The device whose kernels can use the memory at this address, or an error: ordinary host memory, or unknown.
+  // Whether kernels of the device can use the memory at this address: its own, page-locked, or what it was given access to.
   virtual Status check_memory(int device, const void* memory) const = 0;
   virtual Status synchronize(int device, void* stream) const = 0;
 

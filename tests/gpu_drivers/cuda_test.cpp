@@ -208,6 +208,17 @@ TEST_F(Cuda, MemoryIsCopiedFilledAndTold) {
   driver.free(1, memory.value());
 }
 
+// A peer's memory, and what is mapped for several devices, as PyTorch's expandable segments are.
+TEST_F(Cuda, MemoryOfAnotherDeviceIsForThoseThatHaveAccess) {
+  const Result<void*> memory = driver.allocate(1, 16);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_EQ(driver.check_memory(0, memory.value()).code(), StatusCode::invalid_argument);
+  state.memory.begin()->second.other_access = 1;
+  const Status status = driver.check_memory(0, memory.value());
+  EXPECT_TRUE(status.ok()) << status.message();
+  driver.free(1, memory.value());
+}
+
 TEST_F(Cuda, EventsTime) {
   const Result<gpu::Event> begin = driver.create_event(1), end = driver.create_event(1);
   ASSERT_TRUE(begin.ok() && end.ok());

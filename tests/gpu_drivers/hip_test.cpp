@@ -167,6 +167,25 @@ TEST_F(Hip, MemoryIsCopiedFilledAndTold) {
   driver.free(1, memory.value());
 }
 
+// As PyTorch's expandable segments and memory of another device have it: attributes name another device, or none.
+TEST_F(Hip, MappedMemoryIsForTheDevicesThatHaveAccess) {
+  const Result<void*> memory = driver.allocate(1, 16);
+  ASSERT_TRUE(memory.ok());
+  fake::Allocation& allocation = state.memory.begin()->second;
+  allocation.mapped = true;
+  for (const int owner : {1, -2}) {
+    allocation.device = owner;
+    allocation.other_access = 1;
+    EXPECT_TRUE(driver.check_memory(0, memory.value()).ok()) << owner;
+    allocation.other_access = 0;
+    EXPECT_EQ(driver.check_memory(0, memory.value()).code(), StatusCode::invalid_argument) << owner;
+  }
+  int host = 0;
+  EXPECT_FALSE(driver.check_memory(0, &host).ok());
+  EXPECT_EQ(state.last_error, 0) << "left for the caller's hipGetLastError";
+  driver.free(1, memory.value());
+}
+
 TEST_F(Hip, HostMemoryThatDevicesHaveElsewhereIsRefused) {
   float host[2] = {};
   state.registered = host;

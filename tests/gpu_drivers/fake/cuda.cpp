@@ -378,6 +378,15 @@ FULMEN_FAKE_EXPORT Error cuPointerGetAttribute(void* value, int attribute, unsig
     case 9:
       *static_cast<int*>(value) = allocation->device;
       return 0;  // its ordinal
+    case 16:
+      // CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, of the current context's device: CU_MEM_ACCESS_FLAGS_PROT_READWRITE or none
+      if (contexts().empty()) return kInvalidValue;
+      *static_cast<unsigned*>(value) =
+          contexts().back()->device == allocation->device ||
+                  (allocation->other_access >> static_cast<unsigned>(contexts().back()->device) & 1U) != 0
+              ? 3
+              : 0;
+      return 0;
     default:
       state().complain("a pointer's attribute that no driver asks for: " + std::to_string(attribute));
       return kInvalidValue;

@@ -24,6 +24,8 @@ struct LaunchRecord {
 struct Allocation {
   std::size_t bytes = 0;
   int device = 0;
+  bool mapped = false;        // HIP: of virtual memory; it is nobody's by its attributes where device is -2
+  unsigned other_access = 0;  // bit n: device n may use it, too
 };
 
 struct State {

@@ -304,12 +304,24 @@ FULMEN_FAKE_EXPORT Error hipPointerGetAttributes(PointerAttributes* attributes, 
   }
   const fulmen::fake::Allocation* allocation = state().find(pointer);
   // As ROCm 6 and 7 do: ordinary memory is no error, but of no type (0) and no device (-2). Device memory is type 2.
-  *attributes = {allocation == nullptr ? 0 : 2,
-                 allocation == nullptr ? -2 : allocation->device,
-                 allocation == nullptr ? nullptr : const_cast<void*>(pointer),
-                 nullptr,
-                 0,
-                 0};
+  const bool unknown = allocation == nullptr || allocation->device < 0;
+  *attributes = {unknown ? 0 : 2, unknown ? -2 : allocation->device, unknown ? nullptr : const_cast<void*>(pointer), nullptr, 0, 0};
+  return 0;
+}
+
+struct MemoryLocation {
+  int type, id;
+};
+FULMEN_FAKE_EXPORT Error hipMemGetAccess(unsigned long long* flags, const MemoryLocation* location, void* memory) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter("hipMemGetAccess", false); error != 0) return error;
+  const fulmen::fake::Allocation* allocation = state().find(memory);
+  if (location->type != 1) state().complain("hipMemGetAccess of something other than a device");
+  if (allocation == nullptr || !allocation->mapped) {
+    state().last_error = kInvalidValue;
+    return kInvalidValue;
+  }
+  *flags = (allocation->other_access >> static_cast<unsigned>(location->id) & 1U) != 0 ? 3 : 0;
   return 0;
 }
 

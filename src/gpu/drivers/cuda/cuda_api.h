@@ -20,7 +20,7 @@ using Event = struct EventHandle*;
 // CUdevice_attribute
 constexpr int kMultiprocessors = 16, kL2CacheBytes = 38, kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76;
 constexpr int kSharedMemoryOptin = 97;
-constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9;
+constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9, kPointerAccessFlags = 16;
 constexpr int kMemoryHost = 1;
 constexpr int kFunctionMaxDynamicSharedBytes = 8;
 

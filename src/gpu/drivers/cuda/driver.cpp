@@ -177,10 +177,10 @@ class CudaDriver final : public Driver {
     // Page-locked host memory is mapped into every device; managed memory says it is the device's.
     if (type == cuda::kMemoryHost) return {};
     int ordinal = 0;
-    if (int error = api().cuPointerGetAttribute(&ordinal, cuda::kPointerDeviceOrdinal, pointer_of(memory)); error != 0) {
-      return failure("cuPointerGetAttribute", error);
-    }
-    return ordinal == device ? Status{} : Status{StatusCode::invalid_argument, fmt::format("it belongs to cuda:{}", ordinal)};
+    const int error = api().cuPointerGetAttribute(&ordinal, cuda::kPointerDeviceOrdinal, pointer_of(memory));
+    if ((error == 0 && ordinal == device) || has_access(device, memory)) return {};
+    if (error != 0) return failure("cuPointerGetAttribute", error);
+    return Status{StatusCode::invalid_argument, fmt::format("it belongs to cuda:{}", ordinal)};
   }
   Status synchronize(int device, void* stream) const override {
     const Current current(*this, device);
@@ -220,6 +220,13 @@ class CudaDriver final : public Driver {
   }
 
  private:
+  // Whether the device may use memory that is another's, or of none: a peer's, or mapped for several (expandable segments).
+  bool has_access(int device, const void* memory) const {
+    const Current current(*this, device);
+    unsigned long long flags = 0;  // the driver writes 32 bits, its documentation gives no size
+    return current.ok() && api().cuPointerGetAttribute(&flags, cuda::kPointerAccessFlags, pointer_of(memory)) == 0 && flags != 0;
+  }
+
   static constexpr int kOutOfMemory = 2;
   static constexpr int kLeastVersionToStartEarly = 12030;  // older ones cannot capture such a launch
   struct DeviceState {

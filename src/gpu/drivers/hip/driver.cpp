@@ -169,6 +169,7 @@ class HipDriver final : public Driver {
     // ROCm 5 gives an error for memory that it does not know, later ones no address for the device.
     if (const int error = api().hipPointerGetAttributes(&attributes, memory); error != 0 || attributes.device_pointer == nullptr) {
       if (error != 0) forget_error();
+      if (has_access(device, memory)) return {};
       return {StatusCode::invalid_argument, "it is the host's ordinary memory, or freed"};
     }
     // Page-locked host memory is mapped into every device, memory that the caller registered perhaps elsewhere.
@@ -176,7 +177,7 @@ class HipDriver final : public Driver {
       return {StatusCode::invalid_argument,
               "it is host memory that the device has at another address (hipHostGetDevicePointer tells which)"};
     }
-    if (attributes.host_pointer != nullptr || attributes.device == device) return {};
+    if (attributes.host_pointer != nullptr || attributes.device == device || has_access(device, memory)) return {};
     return {StatusCode::invalid_argument, fmt::format("it belongs to hip:{}", attributes.device)};
   }
   Status synchronize(int device, void* stream) const override {
@@ -217,6 +218,17 @@ class HipDriver final : public Driver {
   }
 
  private:
+  // Whether memory that is mapped (hipMemMap: PyTorch's expandable segments) may be used by the device, whatever the pointer's
+  // attributes say: they may have the device that reserved the addresses, or none. Other memory is an error here.
+  bool has_access(int device, const void* memory) const {
+    if (api().hipMemGetAccess == nullptr) return false;
+    const hip::MemoryLocation location{.id = device};
+    unsigned long long flags = 0;
+    if (api().hipMemGetAccess(&flags, &location, const_cast<void*>(memory)) == 0) return flags != 0;
+    forget_error();
+    return false;
+  }
+
   // Which compiler serves; where clang does without having been chosen, why hipRTC does not.
   std::string about_compiler() const {
     const Result<const Compiler*> found = compiler();

@@ -60,6 +60,7 @@ Result<const OpenApi*> open() {
 #undef FULMEN_LOAD
   load(a.hipMallocAsync, "hipMallocAsync", false);
   load(a.hipFreeAsync, "hipFreeAsync", false);
+  load(a.hipMemGetAccess, "hipMemGetAccess", false);
   load(a.hipThreadExchangeStreamCaptureMode, "hipThreadExchangeStreamCaptureMode", false);
   load(a.hipGetDevicePropertiesR0600, "hipGetDevicePropertiesR0600", false);
   load(a.hipGetDeviceProperties, "hipGetDeviceProperties", a.hipGetDevicePropertiesR0600 == nullptr);

@@ -27,6 +27,12 @@ struct PointerAttributes {
   std::byte reserved[64];
 };
 
+// hipMemLocation
+struct MemoryLocation {
+  int type = 1;  // a device
+  int id = 0;
+};
+
 struct Api {
   Error (*hipInit)(unsigned flags);
   Error (*hipGetDeviceCount)(int* count);
@@ -52,6 +58,7 @@ struct Api {
   Error (*hipDeviceSynchronize)();
   Error (*hipStreamSynchronize)(Stream stream);
   Error (*hipPointerGetAttributes)(PointerAttributes* attributes, const void* pointer);
+  Error (*hipMemGetAccess)(unsigned long long* flags, const MemoryLocation* location, void* memory);  // null before HIP 5.2
   Error (*hipEventCreate)(Event* event);
   Error (*hipEventDestroy)(Event event);
   Error (*hipEventRecord)(Event event, Stream stream);
