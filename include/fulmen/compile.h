@@ -38,6 +38,9 @@ struct KernelReport {
   std::size_t code_bytes = 0;
   LoopCounts loop;
   std::string loop_missing;  // why there are no counts: a disassembler that is not installed
+  // What is wrong with the machine code of an AMD kernel, a sentence each: an instruction that reads lanes of its wave that may be
+  // off. Empty where nothing is, and where loop_missing says that it could not be read.
+  std::vector<std::string> findings;
 };
 
 struct CompileKernelsOptions {

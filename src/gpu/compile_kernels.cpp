@@ -26,7 +26,10 @@ Status compile_one(const gpu::Compiler& compiler, const gpu::Chip& chip, const g
   const Result<gpu::CompiledCode> code = gpu::cached_compile(&compiler, {}, request.value());
   if (!code.ok()) return code.status();
   report = gpu::report_on(chip, request.value(), code.value(), s.lds_bytes);
-  return options.out_folder.empty() ? Status{} : gpu::write_prebuilt(options.out_folder, request.value(), code.value());
+  // Wrong machine code is reported, and not handed on.
+  return options.out_folder.empty() || !report.findings.empty()
+             ? Status{}
+             : gpu::write_prebuilt(options.out_folder, request.value(), code.value());
 }
 
 Status unknown_arch(const std::string& arch) {

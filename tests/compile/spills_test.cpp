@@ -1,4 +1,5 @@
-// The shipped kernels of AMD chips compile without a warning and keep everything in registers.
+// The shipped kernels of AMD chips compile without a warning, keep everything in registers, and read no
+// lane that may be off.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 
 #include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/cache.h"
+#include "gpu/compile/report.h"
 #include "gpu/launch/shipped.h"
 
 namespace fulmen::test {
@@ -26,12 +28,14 @@ bool chosen(const gpu::Specialisation& s, std::string_view arch) {
   return s.dtype != DType::fp16 || (s.entry == "forward.h" && s.head_dim == 128);
 }
 
-std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::CompileRequest& request) {
+std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip, const gpu::CompileRequest& request) {
   const auto code = gpu::cached_compile(&compiler, {}, request);
   if (!code.ok()) return code.status().message();
   if (code->log.find("warning:") != std::string::npos) return code->log;
   const auto kernels = gpu::read_amd_metadata(code->code);
   if (!kernels.ok()) return kernels.status().message();
+  const KernelReport report = gpu::report_on(chip, request, *code, 0);
+  if (!report.findings.empty()) return fmt::format("{} {}: {}", request.arch, request.name, report.findings.front());
   const gpu::AmdKernelMetadata& k = kernels->front();
   if (k.vector_spills + k.scalar_spills + k.scratch_bytes == 0) return {};
   return fmt::format("{} {}: {} vector and {} scalar registers spilled, {} bytes of scratch", request.arch, request.name,
@@ -54,7 +58,7 @@ void Spills::expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialis
   const auto work = [&] {
     for (std::size_t n = 0; (n = next.fetch_add(1)) < kernels.size();) {
       const auto request = compile_request(kernels[n], chip, gpu::Platform::amd);
-      wrong[n] = request.ok() ? what_is_wrong(*compiler.value(), request.value()) : request.status().message();
+      wrong[n] = request.ok() ? what_is_wrong(*compiler.value(), chip, request.value()) : request.status().message();
     }
   };
   std::vector<std::thread> threads(std::max(1U, std::thread::hardware_concurrency()) - 1);

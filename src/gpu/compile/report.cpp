@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "gpu/compile/amd_check.h"
 #include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/inner_loop.h"
 #include "gpu/compile/run_program.h"
@@ -115,6 +116,7 @@ KernelReport report_on(const Chip& chip, const CompileRequest& request, const Co
     r.loop_missing = text.status().message();
     return r;
   }
+  if (amd) r.findings = cross_lane_findings(text.value());
   r.loop = amd ? count_amd_loop(text.value()) : count_nvidia_loop(text.value());
   return r;
 }

@@ -160,8 +160,18 @@ class Buffer {
   BufferDescriptor descriptor_;
 };
 
+// Keeps a cross-lane instruction, whose result is x, where the source has it. Its other lanes must be
+// on there. LLVM before mid-2025 did not know that v_permlanex16 is convergent, and moved it into a
+// later branch (docs/amd_facts.md). Inline assembly is convergent in every clang: it cannot be moved
+// under a branch, and its operand is computed before it.
+template <class V>
+FULMEN_DEVICE V keep_here(V x) {
+  asm("" : "+v"(x));
+  return x;
+}
+
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) {
-  return static_cast<unsigned>(__builtin_amdgcn_ds_bpermute((lane_id() ^ mask) * 4, static_cast<int>(x)));
+  return keep_here(static_cast<unsigned>(__builtin_amdgcn_ds_bpermute((lane_id() ^ mask) * 4, static_cast<int>(x))));
 }
 FULMEN_DEVICE float shuffle_xor(float x, int mask) {
   return __builtin_bit_cast(float, shuffle_xor(__builtin_bit_cast(unsigned, x), mask));

@@ -17,4 +17,8 @@ FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<8>& a, const Wor
   for (int e = 0; e < 8; ++e) d[e] = c[e];
 }
 
-FULMEN_DEVICE unsigned permlanex16(unsigned x) { return __builtin_amdgcn_permlanex16(x, x, 0x76543210U, 0xfedcba98U, false, true); }
+// The register of lane ^ 16. The first flag is fetch-inactive: the lane's register is read, whether
+// the lane is on or not.
+FULMEN_DEVICE unsigned permlanex16(unsigned x) {
+  return keep_here(__builtin_amdgcn_permlanex16(x, x, 0x76543210U, 0xfedcba98U, true, true));
+}
