@@ -31,6 +31,7 @@ bool is_mapped(const dl_phdr_info& library, std::uintptr_t begin, std::size_t by
 std::string build_id_of(const dl_phdr_info& library) {
   for (const Header& h : headers(library)) {
     if (h.p_type != PT_NOTE || !is_mapped(library, h.p_vaddr, h.p_filesz)) continue;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives addresses as numbers
     const auto* notes = reinterpret_cast<const std::byte*>(library.dlpi_addr + h.p_vaddr);
     std::string id = build_id_in({notes, h.p_filesz}, h.p_align == 8 ? 8 : 4);
     if (!id.empty()) return id;

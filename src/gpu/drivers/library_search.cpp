@@ -123,6 +123,7 @@ std::string soname(const link_map& map) {
   const char* strings = nullptr;
   const ElfW(Dyn)* name = nullptr;
   for (const ElfW(Dyn)* entry = map.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): ELF gives addresses as numbers
     if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
     if (entry->d_tag == DT_SONAME) name = entry;
   }
