@@ -35,6 +35,7 @@ std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip, 
   const auto kernels = gpu::read_amd_metadata(code->code);
   if (!kernels.ok()) return kernels.status().message();
   const KernelReport report = gpu::report_on(chip, request, *code, 0);
+  if (!report.loop_missing.empty()) return report.loop_missing;  // the machine code was not read
   if (!report.findings.empty()) return fmt::format("{} {}: {}", request.arch, request.name, report.findings.front());
   const gpu::AmdKernelMetadata& k = kernels->front();
   if (k.vector_spills + k.scalar_spills + k.scratch_bytes == 0) return {};
