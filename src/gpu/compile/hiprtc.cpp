@@ -8,7 +8,7 @@ namespace fulmen::gpu {
 Result<const Compiler*> hiprtc_compiler() {
   static FoundOnce<Result<const Compiler*>> found;
   return found.get([] {
-    return open_runtime_compiler(
+    return open_lasting_compiler(
         {.name = "hipRTC",
          .prefix = "hiprtc",
          .arch_option = "--offload-arch=",

@@ -7,7 +7,7 @@ namespace fulmen::gpu {
 Result<const Compiler*> nvrtc_compiler() {
   static FoundOnce<Result<const Compiler*>> found;
   return found.get([] {
-    return open_runtime_compiler(
+    return open_lasting_compiler(
         {.name = "NVRTC",
          .prefix = "nvrtc",
          .arch_option = "--gpu-architecture=",

@@ -112,7 +112,7 @@ class RuntimeCompiler final : public Compiler {
 
 }  // namespace
 
-Result<const Compiler*> open_runtime_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search) {
+Result<std::unique_ptr<const Compiler>> open_runtime_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search) {
   Result<FoundLibrary> library = find_library(search);
   if (!library.ok()) return library.status();
   Calls calls{};
@@ -134,7 +134,13 @@ Result<const Compiler*> open_runtime_compiler(const RuntimeCompilerKind& kind, c
   if (!missing.empty()) {
     return Status(StatusCode::unavailable, fmt::format("{} lacks{}: {}", library->path, missing, kind.needed));
   }
-  return new RuntimeCompiler(kind, calls, library->path);
+  return std::unique_ptr<const Compiler>(std::make_unique<RuntimeCompiler>(kind, calls, library->path));
+}
+
+Result<const Compiler*> open_lasting_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search) {
+  Result<std::unique_ptr<const Compiler>> opened = open_runtime_compiler(kind, search);
+  if (!opened.ok()) return opened.status();
+  return opened.value().release();
 }
 
 }  // namespace fulmen::gpu

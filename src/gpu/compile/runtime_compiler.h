@@ -1,6 +1,7 @@
 // What NVRTC and hipRTC have in common: the same calls under two prefixes.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct RuntimeCompilerKind {
 };
 
 // Opens the library. Errors: not there, or an entry point is missing.
-Result<const Compiler*> open_runtime_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search);
+Result<std::unique_ptr<const Compiler>> open_runtime_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search);
+// The same for a compiler that stays until the process ends.
+Result<const Compiler*> open_lasting_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search);
 
 }  // namespace fulmen::gpu
