@@ -177,9 +177,13 @@ FULMEN_API int fulmen_plan_create_backward(const fulmen_tensors* tensors, const 
 FULMEN_API void fulmen_plan_destroy(fulmen_plan* plan);
 /* Bytes of scratch a run needs, aligned to 64. */
 FULMEN_API size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan);
-/* Computes into out and lse, or into the gradients. Only the tensors' data pointers and the dropout's seed and offset are read;
- * shapes are the plan's. stream: a vendor's stream, null for the device's default one, ignored on the CPU; a GPU may still be
- * computing on return: fulmen_device_synchronize() waits. workspace may be null: it is then allocated for the call. */
+/* Computes into out and lse, or into the gradients. A tensor's dtype, shape and strides must be the
+ * plan's; of a tensor that is not empty they may all be 0, and only its data is then read. Others are
+ * refused with FULMEN_INVALID_ARGUMENT, and nothing is written. Strides of dims of one element or none,
+ * and tensors of the other pass, are ignored. The dropout's seed and offset are the call's own. stream:
+ * a vendor's stream, null for the device's default one, ignored on the CPU; a GPU may still be computing
+ * on return: fulmen_device_synchronize() waits. workspace may be null: it is then allocated for the
+ * call. */
 FULMEN_API int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace,
                                size_t workspace_bytes);
 /* Which kernel runs, and why each other does not. Lives as long as the plan. */

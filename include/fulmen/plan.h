@@ -32,12 +32,16 @@ class FULMEN_API Plan {
   std::size_t workspace_bytes() const noexcept;
   // The chosen kernel and its configuration, then a line for each other registered candidate with the reason it was not chosen.
   std::string explain() const;
-  // Computes into tensors.out (and lse). stream: a vendor's stream (null: the device's default one), ignored on the CPU; a GPU may
-  // still be computing on return: wait for the stream, or by Backend::synchronize. tensors: pointers are read, shapes are
-  // those of the Problem (make_problem's tensors). workspace: workspace_bytes() bytes, or null to let the backend allocate one for
-  // the call. Allocates nothing and synchronises nothing (with a workspace, and verify off). Safe to call from many threads at
-  // once, each with its own workspace. Errors: a required pointer is null or not aligned to its element; out, lse or workspace
-  // overlap another tensor; workspace too small or misaligned.
+  // Computes into tensors.out (and lse). stream: a vendor's stream (null: the device's default one),
+  // ignored on the CPU; a GPU may still be computing on return: wait for the stream, or by
+  // Backend::synchronize. tensors: dtypes, shapes and strides are those of the Problem (make_problem's
+  // tensors). A tensor that is not empty may have nothing but data set: the rest is then the Problem's.
+  // Strides of dims of one element or none are ignored, and so are tensors of the other pass. workspace:
+  // workspace_bytes() bytes, or null to let the backend allocate one for the call. Allocates nothing and
+  // synchronises nothing (with a workspace, and verify off). Safe to call from many threads at once, each
+  // with its own workspace. Errors: a tensor's dtype, shape or strides are not the plan's; a tensor is
+  // given that the plan was made without; a required pointer is null or not aligned to its element; out,
+  // lse or workspace overlap another tensor; workspace too small or misaligned. Nothing is then written.
   Status run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const;
 
   struct Impl;

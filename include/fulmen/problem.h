@@ -42,7 +42,7 @@ struct Problem {
   int64_t num_pages = 0;  // where k and v are paged
   int64_t page_size = 0;
   int64_t max_pages = 0;  // columns of block_table
-  bool top_left = false;  // said only where lengths differ
+  bool top_left = false;  // the diagonal is that of Causal::top_left
   // Key range of query i: keys in [i + first_key, i + last_key], already clipped by causal and window; unlimited is kUnlimited.
   int64_t diagonal = 0;       // offset of the diagonal: seqlen_k - seqlen_q for bottom-right, 0 for top-left
   int64_t window_left = -1;   // keys j >= i + diagonal - window_left, -1 unlimited

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/memory_range.h"
+#include "api/plan_checks.h"
 #include "fulmen/plan.h"
 #include "fulmen/reference.h"
 #include "plan/hooks.h"
@@ -139,6 +140,7 @@ Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const Atten
 Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const {
   try {
     const Impl& impl = *impl_;
+    if (Status status = check_tensors(impl, tensors); !status.ok()) return status;
     const std::size_t needed = impl.runner->workspace_bytes();
     if (Status status = check_workspace(needed, workspace, workspace_bytes); !status.ok()) return status;
     if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;

@@ -71,13 +71,12 @@ fulmen_options options_of(const Problem& p) {
   o.window_right = p.window_right;
   o.dropout = static_cast<float>(p.dropout) / 65536.0F;
   o.deterministic = p.deterministic;
-  // A causal mask is the window (left, 0); which diagonal it has follows from the alignment.
-  const bool top_left = p.variable_lengths() ? p.top_left : p.diagonal == 0 && p.seqlen_q != p.seqlen_k;
+  // A causal mask is the window (left, 0).
   if (p.variable_lengths()) {
     o.max_seqlen_q = p.seqlen_q;
     o.max_seqlen_k = p.seqlen_k;
   }
-  if (p.window_right == 0) o.causal = top_left ? FULMEN_CAUSAL_TOP_LEFT : FULMEN_CAUSAL_BOTTOM_RIGHT;
+  if (p.window_right == 0) o.causal = p.top_left ? FULMEN_CAUSAL_TOP_LEFT : FULMEN_CAUSAL_BOTTOM_RIGHT;
   return o;
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <new>
 
+#include "api/problem_options.h"
 #include "api/sequence_checks.h"
 #include "api/tensor_checks.h"
 #include "cpu/threading.h"
@@ -182,35 +183,52 @@ constexpr float kMostScale = 1e18F;
 // a result may be off. Models have 15 to 50.
 constexpr float kMostSoftcap = 1000;
 
-Status check_options(const AttentionOptions& o, Problem& p) {
-  p.softmax_scale = o.softmax_scale.value_or(1.0F / std::sqrt(static_cast<float>(p.head_dim)));
-  if (!(std::abs(p.softmax_scale) <= kMostScale)) {
-    return invalid(
-        fmt::format("softmax_scale is {}: a finite number from {:g} to {:g} is needed", p.softmax_scale, -kMostScale, kMostScale));
+Status check_scale(float scale, Problem& p) {
+  if (!(std::abs(scale) <= kMostScale)) {
+    return invalid(fmt::format("softmax_scale is {}: a finite number from {:g} to {:g} is needed", scale, -kMostScale, kMostScale));
   }
-  if (!(o.softcap == 0 || (o.softcap >= 1 / kMostScale && o.softcap <= kMostSoftcap))) {
-    return invalid(fmt::format("softcap is {}: a finite number, 0 (off) or above, is needed: 0, or {:g} to {:g}", o.softcap,
+  p.softmax_scale = scale;
+  return {};
+}
+
+Status check_softcap(float softcap, Problem& p) {
+  if (!(softcap == 0 || (softcap >= 1 / kMostScale && softcap <= kMostSoftcap))) {
+    return invalid(fmt::format("softcap is {}: a finite number, 0 (off) or above, is needed: 0, or {:g} to {:g}", softcap,
                                1 / kMostScale, kMostSoftcap));
   }
-  p.softcap = o.softcap;
+  p.softcap = softcap;
+  return {};
+}
+
+// Wider than any sequence is unlimited; clipping keeps sums of indices exact.
+Status check_window(const char* name, int64_t window, int64_t& clipped) {
+  if (window < -1) return invalid(fmt::format("{} is {}: -1 (unlimited) or above is accepted", name, window));
+  clipped = window > kMaxLength ? -1 : window;
+  return {};
+}
+
+Status check_options(const AttentionOptions& o, Problem& p) {
+  Status status = check_scale(o.softmax_scale.value_or(1.0F / std::sqrt(static_cast<float>(p.head_dim))), p);
+  if (status.ok()) status = check_softcap(o.softcap, p);
+  if (!status.ok()) return status;
   if (o.causal != Causal::none && o.causal != Causal::bottom_right && o.causal != Causal::top_left) {
     return invalid(
         fmt::format("causal is {}: none (0), bottom_right (1) and top_left (2) are accepted", static_cast<int>(o.causal)));
   }
-  if (o.window_left < -1) return invalid(fmt::format("window_left is {}: -1 (unlimited) or above is accepted", o.window_left));
-  if (o.window_right < -1) return invalid(fmt::format("window_right is {}: -1 (unlimited) or above is accepted", o.window_right));
+  status = check_window("window_left", o.window_left, p.window_left);
+  if (status.ok()) status = check_window("window_right", o.window_right, p.window_right);
+  if (!status.ok()) return status;
   if (!(o.dropout >= 0 && o.dropout < 1)) {
     return invalid(fmt::format("dropout is {}: a probability, 0 (off) or above and below 1, is needed", o.dropout));
   }
   constexpr float kDropoutSteps = 65536;
   p.dropout = std::min(static_cast<int>(std::lround(o.dropout * kDropoutSteps)), static_cast<int>(kDropoutSteps) - 1);
   p.deterministic = o.deterministic;
-  if (Status status = cpu::check_num_threads(o.num_threads); !status.ok()) return status;
-  // Wider than any sequence is unlimited; clipping keeps sums of indices exact.
-  p.window_left = o.window_left > kMaxLength ? -1 : o.window_left;
-  p.window_right = o.causal != Causal::none ? 0 : (o.window_right > kMaxLength ? -1 : o.window_right);
-  p.top_left = p.variable_lengths() && o.causal == Causal::top_left;
-  p.diagonal = p.variable_lengths() || o.causal == Causal::top_left ? 0 : p.seqlen_k - p.seqlen_q;
+  status = cpu::check_num_threads(o.num_threads);
+  if (!status.ok()) return status;
+  if (o.causal != Causal::none) p.window_right = 0;
+  p.top_left = o.causal == Causal::top_left;
+  p.diagonal = p.variable_lengths() || p.top_left ? 0 : p.seqlen_k - p.seqlen_q;
   return {};
 }
 
@@ -223,6 +241,33 @@ void limit_to_rows(Problem& p) {
 }
 
 }  // namespace
+
+Status apply(const RunOptions& options, Problem& problem) {
+  Problem changed = problem;
+  Status status;
+  if (options.softmax_scale) status = check_scale(*options.softmax_scale, changed);
+  if (status.ok() && options.softcap) status = check_softcap(*options.softcap, changed);
+  if (status.ok() && options.window_left) status = check_window("window_left", *options.window_left, changed.window_left);
+  if (status.ok() && options.window_right) status = check_window("window_right", *options.window_right, changed.window_right);
+  if (status.ok()) problem = changed;
+  return status;
+}
+
+AttentionOptions options_of(const Problem& p) {
+  constexpr float kDropoutSteps = 65536;
+  AttentionOptions options;
+  options.softmax_scale = p.softmax_scale;
+  options.softcap = p.softcap;
+  // bottom_right is a window_right of 0.
+  options.causal = p.top_left ? Causal::top_left : Causal::none;
+  options.window_left = p.window_left;
+  options.window_right = p.window_right;
+  options.dropout = static_cast<float>(p.dropout) / kDropoutSteps;
+  options.deterministic = p.deterministic;
+  if (p.packed_q()) options.max_seqlen_q = p.seqlen_q;
+  if (p.packed_k()) options.max_seqlen_k = p.seqlen_k;
+  return options;
+}
 
 Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOptions& options) {
   try {

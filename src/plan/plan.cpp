@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <new>
 #include <string_view>
+#include <vector>
 
 #include "cpu/threading.h"
 #include "fulmen/printable.h"
@@ -14,57 +15,7 @@
 
 namespace fulmen {
 
-using T = AttentionTensors;
-using P = Problem;
-constexpr std::array<TensorField, kTensorFields> kTensorTable{{
-    {"q", &T::q, &P::q, {true, true}, {}},
-    {"k", &T::k, &P::k, {true, true}, {}},
-    {"v", &T::v, &P::v, {true, true}, {}},
-    {"bias", &T::bias, &P::bias, {true, true}, {}},
-    {"keep_mask", &T::keep_mask, &P::keep_mask, {true, true}, {}},
-    {"alibi_slopes", &T::alibi_slopes, &P::alibi_slopes, {true, true}, {}},
-    {"sinks", &T::sinks, &P::sinks, {true, true}, {}},
-    {"cu_seqlens_q", &T::cu_seqlens_q, &P::cu_seqlens_q, {true, true}, {}},
-    {"cu_seqlens_k", &T::cu_seqlens_k, &P::cu_seqlens_k, {true, true}, {}},
-    {"seqlens_k", &T::seqlens_k, &P::seqlens_k, {true, true}, {}},
-    {"block_table", &T::block_table, &P::block_table, {true, true}, {}},
-    {"leftpad_k", &T::leftpad_k, &P::leftpad_k, {true, true}, {}},
-    {"out", &T::out, &P::out, {false, true}, {true, false}},
-    {"lse", &T::lse, &P::lse, {false, true}, {true, false}},
-    {"dout", &T::dout, &P::dout, {false, true}, {}},
-    {"dlse", &T::dlse, &P::dlse, {false, true}, {}},
-    {"dq", &T::dq, &P::dq, {}, {false, true}},
-    {"dk", &T::dk, &P::dk, {}, {false, true}},
-    {"dv", &T::dv, &P::dv, {}, {false, true}},
-    {"dbias", &T::dbias, &P::dbias, {}, {false, true}},
-    {"dsinks", &T::dsinks, &P::dsinks, {}, {false, true}},
-}};
-
-std::size_t bytes_of(const TensorSpec& spec, const Problem::Shape& shape) noexcept {
-  if (!spec.present) return 0;
-  int64_t last = 0;
-  for (int d = 0; d < 4; ++d) {
-    if (shape[d] == 0) return 0;
-    last += (shape[d] - 1) * spec.strides[d];
-  }
-  return static_cast<std::size_t>((last + 1) * size_of(spec.dtype));
-}
-
 namespace {
-
-// In the order of kTensorTable.
-std::array<std::size_t, kTensorFields> bytes_of(const Problem& p) {
-  using Shape = Problem::Shape;
-  const Shape q = p.q_shape(), out = p.out_shape(), k = p.k_shape(), v = p.v_shape(), scores = p.score_shape(),
-              rows = p.lse_shape();
-  const Shape slopes{p.batch, 1, 1, p.num_heads}, heads{1, 1, 1, p.num_heads};
-  const Shape each{1, 1, 1, p.batch}, bounds{1, 1, 1, p.batch + 1}, pages{1, 1, p.batch, p.max_pages};
-  const Shape shapes[kTensorFields] = {q,    k,   v,    scores, scores, slopes, heads, bounds, bounds, each, pages,
-                                       each, out, rows, out,    rows,   q,      k,     v,      scores, heads};
-  std::array<std::size_t, kTensorFields> bytes{};
-  for (int i = 0; i < kTensorFields; ++i) bytes[i] = bytes_of(p.*kTensorTable[i].spec, shapes[i]);
-  return bytes;
-}
 
 // The best kernel that supports the problem: the highest rank, the first registered among equals.
 const Kernel* choose(const Backend& backend, const Problem& problem, const std::string& device) {
@@ -120,7 +71,9 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
   impl->threads.parallel_for = options.parallel_for;
   impl->forced = !options.kernel.empty();
   impl->backend = std::move(backend).value();
-  impl->bytes = bytes_of(problem);
+  impl->shapes = shapes_of(problem);
+  impl->used = used_tensors(problem, impl->shapes);
+  for (int i = 0; i < kTensorFields; ++i) impl->bytes[i] = bytes_of(problem.*kTensorTable[i].spec, impl->shapes[i]);
   if (impl->forced) {
     auto found = find_forced(*impl->backend, problem, device, options.kernel);
     if (!found.ok()) return found.status();

@@ -5,24 +5,12 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "fulmen/backend.h"
 #include "fulmen/plan.h"
 
 namespace fulmen {
-
-// A tensor of a call, by where it is in each struct.
-struct TensorField {
-  const char* name;
-  Tensor AttentionTensors::* tensor;
-  TensorSpec Problem::* spec;
-  bool read[2], written[2];  // by the forward pass, by the backward pass
-};
-constexpr int kTensorFields = 21;
-extern const std::array<TensorField, kTensorFields> kTensorTable;
-
-// From a tensor's first to one past its last element; 0 where it is absent or empty.
-std::size_t bytes_of(const TensorSpec& spec, const Problem::Shape& shape) noexcept;
 
 struct Plan::Impl {
   Problem problem;
@@ -36,7 +24,9 @@ struct Plan::Impl {
   double rank = 0;  // of the kernel for the problem
   std::unique_ptr<const Runner> runner;
   // Of each tensor of the table.
+  std::array<Problem::Shape, kTensorFields> shapes{};  // with the dims that bias, keep_mask or alibi_slopes broadcast
   std::array<std::size_t, kTensorFields> bytes{};
+  std::vector<UsedTensor> used;
 };
 
 }  // namespace fulmen
