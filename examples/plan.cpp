@@ -1,4 +1,4 @@
-// A plan is made once and run often: here one token after the other attends a cache of keys and values, causally.
+// A plan is made once and run often: here one token after the other attends a cache of keys and values that grows, causally.
 #include <fulmen/fulmen.h>
 
 #include <cstdio>
@@ -17,6 +17,7 @@ int main() {
 
   fulmen::AttentionOptions options;
   options.causal = fulmen::Causal::bottom_right;
+  options.vary_seqlen_k = true;  // kCache is the most keys that the plan takes
   const auto problem = fulmen::make_problem(tensors, options);
   if (!problem.ok()) return std::fprintf(stderr, "%s\n", problem.status().message().c_str()), 1;
   const auto plan = fulmen::plan(problem.value(), "cpu", options);
@@ -24,8 +25,9 @@ int main() {
 
   const std::size_t bytes = plan->workspace_bytes();
   void* workspace = ::operator new(bytes, std::align_val_t{64});
-  for (int token = 0; token < 3; ++token) {
-    const fulmen::Status status = plan->run(nullptr, tensors, workspace, bytes);  // allocates nothing
+  for (int keys = kCache - 2; keys <= kCache; ++keys) {
+    tensors.k.shape[1] = tensors.v.shape[1] = keys;
+    const fulmen::Status status = plan->run(nullptr, tensors, workspace, bytes);
     if (!status.ok()) return std::fprintf(stderr, "%s\n", status.message().c_str()), 1;
   }
   ::operator delete(workspace, std::align_val_t{64});

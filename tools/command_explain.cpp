@@ -19,6 +19,7 @@ struct ExplainArguments {
   std::string bias_dtype;
   bool alibi = false, sinks = false, lse = false;
   bool backward = false, dlse = false;
+  bool vary_batch = false, vary_seqlen_k = false;
   std::vector<std::string> gradients;  // empty: all that there are
   std::vector<int64_t> dbias_shape;
 };
@@ -141,8 +142,10 @@ Status explain(const CLI::App& parser, const ExplainArguments& arguments) {
   if (arguments.lse) {
     tensors.lse = Tensor::bhqk(nullptr, DType::fp32, tensors.q.shape[0], tensors.q.shape[2], tensors.q.shape[1], 1);
   }
-  const Result<AttentionOptions> options = files != nullptr ? files->options : attention_options(given);
+  Result<AttentionOptions> options = files != nullptr ? files->options : attention_options(given);
   if (!options.ok()) return options.status();
+  options->vary_batch = arguments.vary_batch;
+  options->vary_seqlen_k = arguments.vary_seqlen_k;
   if (arguments.backward) {
     if (Status status = add_gradients(arguments, tensors); !status.ok()) return status;
   }
@@ -192,6 +195,8 @@ Command explain_command(CLI::App& app) {
       ->delimiter(',')
       ->expected(4)
       ->transform(int64_from(0));
+  parser->add_flag("--vary-batch", arguments->vary_batch, "a plan for batches of 0 to the problem's: which kernel runs each");
+  parser->add_flag("--vary-seqlen-k", arguments->vary_seqlen_k, "the same of the number of keys");
   parser->add_flag("--with-dlse", arguments->dlse, "backward: with a gradient by the log-sum-exp");
   return {parser, [parser, arguments] { return explain(*parser, *arguments); }};
 }

@@ -81,6 +81,10 @@ struct AttentionOptions {
   // shapes of bias and keep_mask go by them; plans do as far as the packed tensors have rows.
   int64_t max_seqlen_q = -1;
   int64_t max_seqlen_k = -1;
+  // A plan for a range of sizes: the problem's batch, or its seqlen_k, is the most that run() takes. What the tensors have is
+  // computed, from 0 on, as fast as by a plan of just that size. plan() alone reads these.
+  bool vary_batch = false;
+  bool vary_seqlen_k = false;
 };
 
 // One call: checks, plans, allocates the workspace and runs. device is "cpu", "cuda:0", ... (see devices()), a backend's name alone

@@ -138,13 +138,30 @@ typedef struct fulmen_options {
   int64_t max_seqlen_q; /* default -1, as the shapes say: the longest sequence; needed where q is packed */
   int64_t max_seqlen_k; /* the same of k */
   bool validate;        /* default false; true checks lengths and page tables in a device's own memory, and waits for that */
+  /* Default false; true makes a plan for a range of sizes: the tensors' batch, or seqlen_k, is the most that its runs take. */
+  bool vary_batch;
+  bool vary_seqlen_k;
 } fulmen_options;
+
+/* The plan's own window, in fulmen_run_options. */
+#define FULMEN_AS_PLANNED INT64_MIN
+
+/* What one run changes of its plan's options. Set it up with fulmen_run_options_init(): everything as planned. */
+typedef struct fulmen_run_options {
+  size_t struct_size;
+  float softmax_scale; /* NaN: the plan's */
+  float softcap;       /* NaN: the plan's; 0 is off */
+  int64_t window_left; /* FULMEN_AS_PLANNED: the plan's; -1 is unlimited */
+  int64_t window_right;
+} fulmen_run_options;
 
 /* Defaults; null is ignored. The size is that of the struct in the program's headers: a newer library writes no more. */
 FULMEN_API void fulmen_tensors_init_sized(fulmen_tensors* tensors, size_t struct_size);
 FULMEN_API void fulmen_options_init_sized(fulmen_options* options, size_t struct_size);
 static inline void fulmen_tensors_init(fulmen_tensors* tensors) { fulmen_tensors_init_sized(tensors, sizeof *tensors); }
 static inline void fulmen_options_init(fulmen_options* options) { fulmen_options_init_sized(options, sizeof *options); }
+FULMEN_API void fulmen_run_options_init_sized(fulmen_run_options* options, size_t struct_size);
+static inline void fulmen_run_options_init(fulmen_run_options* options) { fulmen_run_options_init_sized(options, sizeof *options); }
 
 /* "0.1.0" of the library that is loaded. */
 FULMEN_API const char* fulmen_version(void);
@@ -175,7 +192,7 @@ FULMEN_API int fulmen_plan_create(const fulmen_tensors* tensors, const fulmen_op
 FULMEN_API int fulmen_plan_create_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                                            fulmen_plan** plan);
 FULMEN_API void fulmen_plan_destroy(fulmen_plan* plan);
-/* Bytes of scratch a run needs, aligned to 64. */
+/* Bytes of scratch a run needs, aligned to 64; of a plan for a range, the most of its sizes. */
 FULMEN_API size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan);
 /* Computes into out and lse, or into the gradients. A tensor's dtype, shape and strides must be the
  * plan's; of a tensor that is not empty they may all be 0, and only its data is then read. Others are
@@ -183,9 +200,17 @@ FULMEN_API size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan);
  * and tensors of the other pass, are ignored. The dropout's seed and offset are the call's own. stream:
  * a vendor's stream, null for the device's default one, ignored on the CPU; a GPU may still be computing
  * on return: fulmen_device_synchronize() waits. workspace may be null: it is then allocated for the
- * call. */
+ * call. A plan for a range takes the sizes that vary from the tensors, and any strides. */
 FULMEN_API int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace,
                                size_t workspace_bytes);
+/* The same with options of this run's own. options may be null: as planned. A value that the plan did
+ * not meet lately costs as much as planning; see RunOptions in plan.h. */
+FULMEN_API int fulmen_plan_run_with(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors,
+                                    const fulmen_run_options* options, void* workspace, size_t workspace_bytes);
+/* A plan of its own for just these tensors' sizes and these options (null: as planned): to look at, or
+ * to have its kernels loaded before a graph is captured. No memory of the tensors is read. */
+FULMEN_API int fulmen_plan_at(const fulmen_plan* plan, const fulmen_tensors* tensors, const fulmen_run_options* options,
+                              fulmen_plan** exact);
 /* Which kernel runs, and why each other does not. Lives as long as the plan. */
 FULMEN_API const char* fulmen_plan_explain(const fulmen_plan* plan);
 /* The name of the device it runs on. Lives as long as the plan. */

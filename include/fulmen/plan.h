@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "fulmen/attention.h"
@@ -23,26 +24,50 @@ struct KernelConfig {
 };
 FULMEN_API std::string to_string(const KernelConfig& config);
 
+// What one run may change of a plan's options; what is not set is the plan's. Accepted are the values that AttentionOptions takes.
+struct RunOptions {
+  std::optional<float> softmax_scale{};
+  std::optional<float> softcap{};
+  std::optional<int64_t> window_left{};   // -1 is unlimited
+  std::optional<int64_t> window_right{};  // the same; of a causal plan it is 0
+  bool operator==(const RunOptions&) const = default;
+};
+
 class FULMEN_API Plan {
  public:
   const Problem& problem() const noexcept;
   const KernelConfig& config() const noexcept;
   const std::string& device() const noexcept;
-  // Bytes of scratch that run() needs, 64-byte aligned; O(threads x tile); decode adds the partial results of its splits.
+  // Bytes of scratch that run() needs, 64-byte aligned; O(threads x tile); decode adds the partial results of its splits. Of a plan
+  // for a range: the most of its sizes.
   std::size_t workspace_bytes() const noexcept;
-  // The chosen kernel and its configuration, then a line for each other registered candidate with the reason it was not chosen.
+  // The chosen kernel and its configuration, for a range the kernel of each size, then a line for each other registered candidate
+  // with the reason it was not chosen.
   std::string explain() const;
-  // Computes into tensors.out (and lse). stream: a vendor's stream (null: the device's default one),
-  // ignored on the CPU; a GPU may still be computing on return: wait for the stream, or by
-  // Backend::synchronize. tensors: dtypes, shapes and strides are those of the Problem (make_problem's
-  // tensors). A tensor that is not empty may have nothing but data set: the rest is then the Problem's.
-  // Strides of dims of one element or none are ignored, and so are tensors of the other pass. workspace:
-  // workspace_bytes() bytes, or null to let the backend allocate one for the call. Allocates nothing and
-  // synchronises nothing (with a workspace, and verify off). Safe to call from many threads at once, each
-  // with its own workspace. Errors: a tensor's dtype, shape or strides are not the plan's; a tensor is
-  // given that the plan was made without; a required pointer is null or not aligned to its element; out,
-  // lse or workspace overlap another tensor; workspace too small or misaligned. Nothing is then written.
+
+  // Computes into tensors.out (and lse).
+  //
+  // stream: a vendor's stream (null: the device's default one), ignored on the CPU. A GPU may still be computing on return: wait
+  // for the stream, or by Backend::synchronize.
+  // tensors: dtypes, shapes and strides are those of the Problem (make_problem's tensors). A tensor that is not empty may have
+  // nothing but data set: the rest is then the Problem's. Strides of dims of one element or none are ignored, and so are tensors of
+  // the other pass. A plan for a range takes the sizes that vary from the tensors, with any strides that make_problem() takes.
+  // workspace: workspace_bytes() bytes, or null to let the backend allocate one for the call.
+  // options: what this run has in place of the plan's. A value that the plan did not meet lately costs what a plan costs, on a GPU
+  // also a compilation where the kernel is another one (softcap or windows on and off; the scale never).
+  //
+  // Allocates nothing and synchronises nothing, with a workspace, verify off and no options, but where seqlen_k varies: there a
+  // length that was not met lately is planned first. Safe to call from many threads at once, each with its own workspace. Errors: a
+  // tensor's dtype, shape or strides are not the plan's, or its size is over the range; a tensor is given that the plan was made
+  // without; a required pointer is null or not aligned to its element; out, lse or workspace overlap another tensor; workspace too
+  // small or misaligned; an option that plan() refuses, too. Nothing is then written.
   Status run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const;
+  Status run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes,
+             const RunOptions& options) const;
+
+  // The plan that runs these tensors with these options, of their sizes alone: to look at (explain, config), or to have it made and
+  // its kernels loaded before a graph is captured. Reads no memory of the tensors. Errors: those of run() about sizes and options.
+  Result<Plan> at(const AttentionTensors& tensors, const RunOptions& options = {}) const;
 
   struct Impl;
   explicit Plan(std::shared_ptr<const Impl> impl) noexcept;
@@ -52,8 +77,9 @@ class FULMEN_API Plan {
 };
 
 // Chooses the best kernel for the problem, as make_problem gives it, on the device ("cpu", "cuda:0", "emulated:gfx1100"; empty is
-// default_device()). Of the options it reads kernel, num_threads, parallel_for and verify; the others are in the Problem. Errors:
-// unknown device; the forced kernel (options.kernel) does not exist or cannot run this problem, with its reason.
+// default_device()). Of the options it reads kernel, num_threads, parallel_for, verify, validate, vary_batch and vary_seqlen_k; the
+// others are in the Problem. Errors: unknown device; the forced kernel (options.kernel) does not exist or cannot run this problem,
+// with its reason.
 FULMEN_API Result<Plan> plan(const Problem& problem, const std::string& device = {}, const AttentionOptions& options = {});
 
 }  // namespace fulmen

@@ -137,30 +137,51 @@ Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const Atten
 
 }  // namespace
 
+namespace {
+
+// A plan of one size.
+Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& tensors, void* workspace,
+                 std::size_t workspace_bytes) {
+  if (Status status = check_tensors(impl, tensors); !status.ok()) return status;
+  const std::size_t needed = impl.runner->workspace_bytes();
+  if (Status status = check_workspace(needed, workspace, workspace_bytes); !status.ok()) return status;
+  if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;
+  if (Status status = check_sequences_on(impl, tensors); !status.ok()) return status;
+  std::optional<OwnWorkspace> own;
+  if (workspace == nullptr && needed > 0) {
+    own.emplace(impl, stream, needed);
+    if (own->memory() == nullptr) {
+      return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes on device {}", needed, impl.device)};
+    }
+    if (Status status = check_workspace(needed, own->memory(), needed); !status.ok()) return status;  // the allocator's
+    workspace = own->memory();
+  }
+  if (Status status = impl.runner->run(stream, tensors, workspace); !status.ok()) return status;
+  if (!impl.verify) return {};
+  const Result<VerifyReport> verified = verify_on(impl, stream, tensors);
+  if (!verified.ok()) return verified.status();
+  const VerifyReport& report = verified.value();
+  if (report.ok) return {};
+  return {StatusCode::verification_failed, fmt::format("kernel {}: {}", impl.runner->config().kernel, report.message)};
+}
+
+}  // namespace
+
 Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const {
+  return run(stream, tensors, workspace, workspace_bytes, {});
+}
+
+Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes,
+                 const RunOptions& options) const {
   try {
     const Impl& impl = *impl_;
-    if (Status status = check_tensors(impl, tensors); !status.ok()) return status;
-    const std::size_t needed = impl.runner->workspace_bytes();
-    if (Status status = check_workspace(needed, workspace, workspace_bytes); !status.ok()) return status;
-    if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;
-    if (Status status = check_sequences_on(impl, tensors); !status.ok()) return status;
-    std::optional<OwnWorkspace> own;
-    if (workspace == nullptr && needed > 0) {
-      own.emplace(impl, stream, needed);
-      if (own->memory() == nullptr) {
-        return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes on device {}", needed, impl.device)};
-      }
-      if (Status status = check_workspace(needed, own->memory(), needed); !status.ok()) return status;  // the allocator's
-      workspace = own->memory();
-    }
-    if (Status status = impl.runner->run(stream, tensors, workspace); !status.ok()) return status;
-    if (!impl.verify) return {};
-    const Result<VerifyReport> verified = verify_on(impl, stream, tensors);
-    if (!verified.ok()) return verified.status();
-    const VerifyReport& report = verified.value();
-    if (report.ok) return {};
-    return {StatusCode::verification_failed, fmt::format("kernel {}: {}", impl.runner->config().kernel, report.message)};
+    const Result<PlanVariants::Variant> variant = impl.variants.find(impl, tensors, options);
+    if (!variant.ok()) return variant.status();
+    if (variant.value() == nullptr) return run_exact(impl, stream, tensors, workspace, workspace_bytes);
+    if (Status status = check_workspace(impl.variants.workspace_bytes(), workspace, workspace_bytes); !status.ok()) return status;
+    // A length or an option that plan() did not foresee may need more.
+    const bool enough = workspace_bytes >= variant.value()->runner->workspace_bytes();
+    return run_exact(*variant.value(), stream, tensors, enough ? workspace : nullptr, workspace_bytes);
   } catch (const std::bad_alloc&) {
     return {StatusCode::out_of_memory, "no memory to run the plan"};
   } catch (const std::exception& error) {
@@ -170,12 +191,30 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
   }
 }
 
+Result<Plan> Plan::at(const AttentionTensors& tensors, const RunOptions& options) const {
+  try {
+    const Result<PlanVariants::Variant> variant = impl_->variants.find(*impl_, tensors, options);
+    if (!variant.ok()) return variant.status();
+    const Impl& chosen = variant.value() != nullptr ? *variant.value() : *impl_;
+    if (Status status = check_tensors(chosen, tensors); !status.ok()) return status;
+    return variant.value() != nullptr ? Plan(variant.value()) : *this;
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, "no memory for the plan");
+  } catch (const std::exception& error) {
+    return Status(StatusCode::internal, fmt::format("planning failed: {}", error.what()));
+  } catch (...) {
+    return Status(StatusCode::internal, "planning failed: a kernel threw");
+  }
+}
+
 namespace {
 
 Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors, const AttentionOptions& options,
                 const std::string& device, void* stream) {
   if (!problem.ok()) return problem.status();
-  auto chosen = plan(problem.value(), device, options);
+  AttentionOptions one_size = options;
+  one_size.vary_batch = one_size.vary_seqlen_k = false;
+  auto chosen = plan(problem.value(), device, one_size);
   if (!chosen.ok()) return chosen.status();
   const auto backend = backend_of(chosen->device());
   if (Status status = chosen->run(stream, tensors, nullptr, 0); !status.ok()) return status;

@@ -173,11 +173,34 @@ const char* fulmen_plan_explain(const fulmen_plan* plan) {
 const char* fulmen_plan_device(const fulmen_plan* plan) { return plan != nullptr ? plan->plan.device().c_str() : ""; }
 
 int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace, size_t workspace_bytes) {
+  return fulmen_plan_run_with(plan, stream, tensors, nullptr, workspace, workspace_bytes);
+}
+
+int fulmen_plan_run_with(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, const fulmen_run_options* options,
+                         void* workspace, size_t workspace_bytes) {
   return guarded([&]() -> Status {
     if (plan == nullptr) return null_argument("plan");
     auto views = fulmen::c_api::to_cpp(tensors);
     if (!views.ok()) return views.status();
-    return plan->plan.run(stream, views.value(), workspace, workspace_bytes);
+    const auto changed = fulmen::c_api::to_cpp(options);
+    if (!changed.ok()) return changed.status();
+    return plan->plan.run(stream, views.value(), workspace, workspace_bytes, changed.value());
+  });
+}
+
+int fulmen_plan_at(const fulmen_plan* plan, const fulmen_tensors* tensors, const fulmen_run_options* options, fulmen_plan** exact) {
+  return guarded([&]() -> Status {
+    if (exact == nullptr) return null_argument("exact");
+    *exact = nullptr;
+    if (plan == nullptr) return null_argument("plan");
+    const auto views = fulmen::c_api::to_cpp(tensors);
+    if (!views.ok()) return views.status();
+    const auto changed = fulmen::c_api::to_cpp(options);
+    if (!changed.ok()) return changed.status();
+    auto made = plan->plan.at(views.value(), changed.value());
+    if (!made.ok()) return made.status();
+    *exact = new fulmen_plan(std::move(made).value());
+    return {};
   });
 }
 

@@ -130,7 +130,22 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   options.num_threads = o.num_threads;
   options.verify = o.verify;
   options.validate = o.validate;
+  options.vary_batch = o.vary_batch;
+  options.vary_seqlen_k = o.vary_seqlen_k;
   options.parallel_for = {o.parallel_for, o.parallel_for_context};
+  return options;
+}
+
+Result<RunOptions> to_cpp(const fulmen_run_options* from) {
+  RunOptions options;
+  if (from == nullptr) return options;
+  fulmen_run_options o;
+  fulmen_run_options_init(&o);
+  if (Status status = read_struct("options", from, o); !status.ok()) return status;
+  if (!std::isnan(o.softmax_scale)) options.softmax_scale = o.softmax_scale;
+  if (!std::isnan(o.softcap)) options.softcap = o.softcap;
+  if (o.window_left != FULMEN_AS_PLANNED) options.window_left = o.window_left;
+  if (o.window_right != FULMEN_AS_PLANNED) options.window_right = o.window_right;
   return options;
 }
 
@@ -160,6 +175,12 @@ void fulmen_options_init_sized(fulmen_options* options, size_t struct_size) {
   defaults.deterministic = true;
   defaults.max_seqlen_q = -1;
   defaults.max_seqlen_k = -1;
+  fulmen::c_api::init_struct(defaults, options, struct_size);
+}
+
+void fulmen_run_options_init_sized(fulmen_run_options* options, size_t struct_size) {
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  const fulmen_run_options defaults{0, kNone, kNone, FULMEN_AS_PLANNED, FULMEN_AS_PLANNED};
   fulmen::c_api::init_struct(defaults, options, struct_size);
 }
 

@@ -112,6 +112,7 @@ Tensor to_cpp(const fulmen_tensor& view) noexcept;
 Status check_reserved(const char* name, const fulmen_tensor& view);
 Result<AttentionTensors> to_cpp(const fulmen_tensors* from);
 Result<AttentionOptions> to_cpp(const fulmen_options* from);
+Result<RunOptions> to_cpp(const fulmen_run_options* from);
 
 // Tensors, options and device of a call, translated and checked.
 struct Call {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "api/tensor_checks.h"
 
 namespace fulmen {
@@ -83,6 +85,13 @@ Status check_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
     if (Status status = check_tensor(field.name, compared, bytes == 0); !status.ok()) return status;
   }
   return {};
+}
+
+bool same_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
+  return std::all_of(plan.used.begin(), plan.used.end(), [&](const UsedTensor& used) {
+    const Tensor& given = tensors.*kTensorTable[used.field].tensor;
+    return same(used, given) || is_pointer_alone(given, used.dtype, plan.bytes[used.field]);
+  });
 }
 
 }  // namespace fulmen

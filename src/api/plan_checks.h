@@ -10,5 +10,7 @@ namespace fulmen {
 
 // Dtype, shape and strides of each tensor that the plan's pass uses. Pointers are another check's.
 Status check_tensors(const Plan::Impl& plan, const AttentionTensors& tensors);
+// The same as a yes or no.
+bool same_tensors(const Plan::Impl& plan, const AttentionTensors& tensors);
 
 }  // namespace fulmen

@@ -56,32 +56,53 @@ std::string no_kernel_message(const Backend& backend, const Problem& problem, co
   return fmt::format("no kernel of device \"{}\" runs {}{}", device, to_string(problem), reasons);
 }
 
-Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, const AttentionOptions& options) {
-  if (Status status = check_made(problem); !status.ok()) return status;
-  if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
-  const std::string device = asked_device.empty() ? default_device() : asked_device;
-  auto backend = usable_backend_of(device);
-  if (!backend.ok()) return backend.status();
-  auto impl = std::make_shared<Plan::Impl>();
+// Why it was not chosen. A kernel of the user's may throw now, though it did not when the plan was made.
+std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
+  try {
+    const Support support = support_of(kernel, impl.problem, impl.device);
+    if (!support.yes) return support.reason;
+    if (impl.forced) return "another was forced by name";
+    const double rank = kernel.rank(impl.problem);
+    if (!(rank > 0)) return "runs only when forced by name";
+    return fmt::format("rank {:g}{}", rank, rank < impl.rank ? " is lower" : ", but the chosen one is registered first");
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (...) {
+    return "it threw when it was asked";
+  }
+}
+
+std::string explanation(const Plan::Impl& impl) {
+  std::string text = fmt::format("{} on {} for {}: {}", to_string(impl.runner->config()), impl.device, to_string(impl.problem),
+                                 impl.forced ? "forced by name" : fmt::format("the highest rank, {:g}", impl.rank));
+  if (!impl.kernel->deterministic()) text += "; it adds with atomics: gradients may differ in bits from run to run";
+  text += impl.variants.explain(impl);
+  for (const Kernel* kernel : impl.backend->kernels()) {
+    if (kernel == impl.kernel) continue;
+    text += fmt::format("\n  not {}: {}", printable(kernel->name()), reason_against(*kernel, impl));
+  }
+  return text;
+}
+
+Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std::string& device,
+                                              std::shared_ptr<const Backend> backend, const AttentionOptions& options,
+                                              bool vary_batch, bool vary_seqlen_k) {
+  auto impl = std::make_shared<Plan::Impl>(vary_batch, vary_seqlen_k);
   impl->problem = problem;
   impl->device = device;
   impl->verify = options.verify || environment_flag("FLASH_ATTENTION_VERIFY");
   impl->validate = options.validate || environment_flag("FLASH_ATTENTION_VALIDATE");
   impl->threads.num_threads = options.num_threads;
   impl->threads.parallel_for = options.parallel_for;
+  impl->asked = options;
   impl->forced = !options.kernel.empty();
-  impl->backend = std::move(backend).value();
+  impl->backend = std::move(backend);
   impl->shapes = shapes_of(problem);
   impl->used = used_tensors(problem, impl->shapes);
   for (int i = 0; i < kTensorFields; ++i) impl->bytes[i] = bytes_of(problem.*kTensorTable[i].spec, impl->shapes[i]);
-  if (impl->forced) {
-    auto found = find_forced(*impl->backend, problem, device, options.kernel);
-    if (!found.ok()) return found.status();
-    impl->kernel = found.value();
-  } else {
-    impl->kernel = choose(*impl->backend, problem, device);
-    if (impl->kernel == nullptr) return Status(StatusCode::unsupported, no_kernel_message(*impl->backend, problem, device));
-  }
+  const Result<const Kernel*> kernel = kernel_for(problem, device, *impl->backend, options.kernel);
+  if (!kernel.ok()) return kernel.status();
+  impl->kernel = kernel.value();
   impl->rank = impl->kernel->rank(problem);
   auto runner = impl->kernel->prepare(problem, device, options);
   if (!runner.ok()) return runner.status();
@@ -89,17 +110,47 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
     return Status(StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", impl->kernel->name()));
   }
   impl->runner = std::move(runner).value();
-  const bool log = environment_flag("FLASH_ATTENTION_DEBUG");
-  Plan plan{std::move(impl)};
-  if (log) {
-    std::string line = plan.explain();
-    for (std::size_t at = 0; (at = line.find("\n  ", at)) != std::string::npos;) line.replace(at, 3, "; ");
-    log_line(line);
-  }
-  return plan;
+  return impl;
+}
+
+Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, const AttentionOptions& options) {
+  if (Status status = check_made(problem); !status.ok()) return status;
+  if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
+  const std::string device = asked_device.empty() ? default_device() : asked_device;
+  auto backend = usable_backend_of(device);
+  if (!backend.ok()) return backend.status();
+  auto made = make_impl(problem, device, std::move(backend).value(), options, options.vary_batch, options.vary_seqlen_k);
+  if (!made.ok()) return made.status();
+  Plan::Impl& impl = *made.value();
+  if (Status status = impl.variants.prepare(impl); !status.ok()) return status;
+  log_choice(impl);
+  return Plan(std::move(made).value());
 }
 
 }  // namespace
+
+void log_choice(const Plan::Impl& impl) {
+  if (!environment_flag("FLASH_ATTENTION_DEBUG")) return;
+  std::string line = explanation(impl);
+  for (std::size_t at = 0; (at = line.find("\n  ", at)) != std::string::npos;) line.replace(at, 3, "; ");
+  log_line(line);
+}
+
+Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device, const Backend& backend,
+                                 const std::string& name) {
+  if (!name.empty()) return find_forced(backend, problem, device, name);
+  const Kernel* best = choose(backend, problem, device);
+  if (best == nullptr) return Status(StatusCode::unsupported, no_kernel_message(backend, problem, device));
+  return best;
+}
+
+Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem, const std::string& device,
+                                                          std::shared_ptr<const Backend> backend, const AttentionOptions& options) {
+  auto made = make_impl(problem, device, std::move(backend), options, false, false);
+  if (!made.ok()) return made.status();
+  if (Status status = made.value()->variants.prepare(*made.value()); !status.ok()) return status;
+  return std::shared_ptr<const Plan::Impl>(std::move(made).value());
+}
 
 Result<Plan> plan(const Problem& problem, const std::string& device, const AttentionOptions& options) {
   try {
@@ -126,38 +177,8 @@ Plan::Plan(std::shared_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {
 const Problem& Plan::problem() const noexcept { return impl_->problem; }
 const KernelConfig& Plan::config() const noexcept { return impl_->runner->config(); }
 const std::string& Plan::device() const noexcept { return impl_->device; }
-std::size_t Plan::workspace_bytes() const noexcept { return impl_->runner->workspace_bytes(); }
+std::size_t Plan::workspace_bytes() const noexcept { return impl_->variants.workspace_bytes(); }
 
-namespace {
-
-// Why it was not chosen. A kernel of the user's may throw now, though it did not when the plan was made.
-std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
-  try {
-    const Support support = support_of(kernel, impl.problem, impl.device);
-    if (!support.yes) return support.reason;
-    if (impl.forced) return "another was forced by name";
-    const double rank = kernel.rank(impl.problem);
-    if (!(rank > 0)) return "runs only when forced by name";
-    return fmt::format("rank {:g}{}", rank, rank < impl.rank ? " is lower" : ", but the chosen one is registered first");
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (...) {
-    return "it threw when it was asked";
-  }
-}
-
-}  // namespace
-
-std::string Plan::explain() const {
-  const Impl& impl = *impl_;
-  std::string text = fmt::format("{} on {} for {}: {}", to_string(config()), impl.device, to_string(impl.problem),
-                                 impl.forced ? "forced by name" : fmt::format("the highest rank, {:g}", impl.rank));
-  if (!impl.kernel->deterministic()) text += "; it adds with atomics: gradients may differ in bits from run to run";
-  for (const Kernel* kernel : impl.backend->kernels()) {
-    if (kernel == impl.kernel) continue;
-    text += fmt::format("\n  not {}: {}", printable(kernel->name()), reason_against(*kernel, impl));
-  }
-  return text;
-}
+std::string Plan::explain() const { return explanation(*impl_); }
 
 }  // namespace fulmen

@@ -9,6 +9,8 @@
 
 #include "fulmen/backend.h"
 #include "fulmen/plan.h"
+#include "plan/plan_variants.h"
+#include "plan/tensor_table.h"
 
 namespace fulmen {
 
@@ -18,6 +20,7 @@ struct Plan::Impl {
   bool verify = false;
   bool validate = false;
   AttentionOptions threads;  // num_threads and parallel_for as they were asked for; the rest is in the problem
+  AttentionOptions asked;    // plan()'s, for the plans of other sizes; they vary nothing
   bool forced = false;
   std::shared_ptr<const Backend> backend;  // keeps a user's backend alive
   const Kernel* kernel = nullptr;
@@ -27,6 +30,19 @@ struct Plan::Impl {
   std::array<Problem::Shape, kTensorFields> shapes{};  // with the dims that bias, keep_mask or alibi_slopes broadcast
   std::array<std::size_t, kTensorFields> bytes{};
   std::vector<UsedTensor> used;
+  PlanVariants variants;
+
+  Impl(bool vary_batch, bool vary_seqlen_k) noexcept : variants(vary_batch, vary_seqlen_k) {}
 };
+
+// A plan of exactly this problem, on a device of the backend. Of the options it reads what plan() does, but for vary_batch and
+// vary_seqlen_k: its sizes are the problem's alone.
+Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem, const std::string& device,
+                                                          std::shared_ptr<const Backend> backend, const AttentionOptions& options);
+// Says which kernel was chosen and why, with FLASH_ATTENTION_DEBUG set.
+void log_choice(const Plan::Impl& impl);
+// The kernel that a plan has: that of this name, or the best one where the name is empty.
+Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device, const Backend& backend,
+                                 const std::string& name);
 
 }  // namespace fulmen

@@ -1,0 +1,246 @@
+#include "plan/plan_variants.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "api/plan_checks.h"
+#include "api/problem_options.h"
+#include "fulmen/printable.h"
+#include "plan/plan_impl.h"
+
+namespace fulmen {
+namespace {
+
+// Batch sizes up to this are all prepared by plan(): a few microseconds and kilobytes each.
+constexpr int64_t kMostPrepared = 4096;
+// Variants that were met in runs and are kept. One more, and all are forgotten: those in use meanwhile stay alive.
+constexpr std::size_t kMostMet = 1024;
+
+std::size_t hash_of(const Plan::Impl& plan, const AttentionTensors& tensors, const RunOptions& options) {
+  std::size_t hash = 0;
+  const auto mix = [&hash](std::size_t x) { hash = (hash ^ x) * 0x9E3779B97F4A7C15ULL; };
+  for (const UsedTensor& used : plan.used) {
+    const Tensor& tensor = tensors.*kTensorTable[used.field].tensor;
+    for (int d = 0; d < 4; ++d) mix(static_cast<std::size_t>(tensor.shape[d]));
+    for (int d = 0; d < 3; ++d) mix(static_cast<std::size_t>(tensor.strides[d]));
+  }
+  mix(std::hash<float>{}(options.softmax_scale.value_or(0)) + std::hash<float>{}(options.softcap.value_or(-1)));
+  mix(static_cast<std::size_t>(options.window_left.value_or(-2)));
+  mix(static_cast<std::size_t>(options.window_right.value_or(-2)));
+  return hash;
+}
+
+// The same call with other sizes. Strides stay.
+Problem resized(Problem p, int64_t batch, int64_t seqlen_k) {
+  p.batch = batch;
+  if (seqlen_k != p.seqlen_k) {
+    p.seqlen_k = seqlen_k;
+    p.padded_k = std::min(p.padded_k, seqlen_k);
+    if (p.paged()) p.max_pages = (seqlen_k + p.page_size - 1) / p.page_size;
+    if (!p.top_left && !p.variable_lengths()) p.diagonal = seqlen_k - p.seqlen_q;
+  }
+  return p;
+}
+
+// 1, 2, 4 and so on, and the last two: where the choice of a kernel and its compiled-in numbers may differ.
+std::vector<int64_t> sampled_sizes(bool vary, int64_t most) {
+  if (!vary || most < 1) return {most};
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1; size < most; size *= 2) sizes.push_back(size);
+  if (most > 2 && sizes.back() != most - 1) sizes.push_back(most - 1);
+  sizes.push_back(most);
+  return sizes;
+}
+
+// A number of a Problem that a run may or may not change.
+struct Size {
+  const char* name;
+  int64_t Problem::* value;
+  Tensor AttentionTensors::* tensor;
+  const char* tensor_name;
+  bool varies;
+};
+
+Status check_size(const Size& size, const Problem& given, const Problem& made, const AttentionTensors& tensors) {
+  const int64_t is = given.*size.value, most = made.*size.value;
+  if (is == most || (size.varies && is < most)) return {};
+  return {StatusCode::invalid_argument, fmt::format("{}.shape is {}: {} is {}; this plan was made for {}{}", size.tensor_name,
+                                                    (tensors.*size.tensor).shape, size.name, is, size.varies ? "0 to " : "", most)};
+}
+
+}  // namespace
+
+Status PlanVariants::note(const Plan::Impl& plan, const Problem& problem, std::vector<Variant>* keep) {
+  auto made = make_exact_plan(problem, plan.device, plan.backend, plan.asked);
+  if (!made.ok()) {
+    return {made.status().code(),
+            fmt::format("batch {} and seqlen_k {} of the range: {}", problem.batch, problem.seqlen_k, made.status().message())};
+  }
+  workspace_bytes_ = std::max(workspace_bytes_, made.value()->runner->workspace_bytes());
+  if (keep != nullptr) keep->push_back(std::move(made).value());
+  return {};
+}
+
+Status PlanVariants::prepare(const Plan::Impl& plan) {
+  const Problem& p = plan.problem;
+  workspace_bytes_ = plan.runner->workspace_bytes();
+  if (!ranged()) return {};
+  if (vary_batch_ && !vary_seqlen_k_ && !p.packed_q() && !p.packed_k() && p.batch <= kMostPrepared) {
+    std::vector<Variant> all;
+    for (int64_t batch = 0; batch <= p.batch; ++batch) {
+      if (Status status = note(plan, resized(p, batch, p.seqlen_k), &all); !status.ok()) return status;
+    }
+    by_batch_ = std::move(all);
+    return {};
+  }
+  for (const int64_t batch : sampled_sizes(vary_batch_, p.batch)) {
+    for (const int64_t keys : sampled_sizes(vary_seqlen_k_, p.seqlen_k)) {
+      if (Status status = note(plan, resized(p, batch, keys), nullptr); !status.ok()) return status;
+    }
+  }
+  return {};
+}
+
+Result<Problem> PlanVariants::ranged_problem(const Plan::Impl& plan, const AttentionTensors& tensors) const {
+  const Problem& made = plan.problem;
+  const AttentionOptions options = options_of(made);
+  Result<Problem> problem = made.pass == Pass::forward ? make_problem(tensors, options) : make_backward_problem(tensors, options);
+  if (!problem.ok()) return problem;
+  const Problem& given = problem.value();
+  for (const TensorField& field : kTensorTable) {
+    const TensorSpec &is = given.*field.spec, &wanted = made.*field.spec;
+    if (is.present != wanted.present) {
+      return Status(StatusCode::invalid_argument, fmt::format("{} is {}; this plan was made {} it", field.name,
+                                                              is.present ? "given" : "missing", is.present ? "without" : "with"));
+    }
+    if (is.dtype != wanted.dtype) {
+      return Status(StatusCode::invalid_argument, fmt::format("{}.dtype is {}; this plan was made for {}", field.name,
+                                                              to_string(is.dtype), to_string(wanted.dtype)));
+    }
+  }
+  using T = AttentionTensors;
+  using P = Problem;
+  const bool any = ranged();
+  for (const Size& size :
+       {Size{"batch", &P::batch, &T::q, "q", vary_batch_}, Size{"seqlen_q", &P::seqlen_q, &T::q, "q", made.packed_q()},
+        Size{"num_heads", &P::num_heads, &T::q, "q", false}, Size{"head_dim", &P::head_dim, &T::q, "q", false},
+        Size{"total_q", &P::total_q, &T::q, "q", vary_batch_},
+        Size{"seqlen_k", &P::seqlen_k, &T::k, "k", vary_seqlen_k_ || made.packed_k()},
+        Size{"num_kv_heads", &P::num_kv_heads, &T::k, "k", false}, Size{"head_dim_v", &P::head_dim_v, &T::v, "v", false},
+        Size{"total_k", &P::total_k, &T::k, "k", any}, Size{"padded_k", &P::padded_k, &T::k, "k", vary_seqlen_k_},
+        Size{"num_pages", &P::num_pages, &T::k, "k", any}, Size{"page_size", &P::page_size, &T::k, "k", false},
+        Size{"max_pages", &P::max_pages, &T::block_table, "block_table", vary_seqlen_k_}}) {
+    if (Status status = check_size(size, given, made, tensors); !status.ok()) return status;
+  }
+  return problem;
+}
+
+Result<Problem> PlanVariants::problem_for(const Plan::Impl& plan, const AttentionTensors& tensors,
+                                          const RunOptions& options) const {
+  const bool by_tensors = ranged() && tensors.q.shape != Problem::Shape{};
+  if (!by_tensors) {
+    if (Status status = check_tensors(plan, tensors); !status.ok()) return status;
+  }
+  Result<Problem> problem = by_tensors ? ranged_problem(plan, tensors) : Result<Problem>(plan.problem);
+  if (!problem.ok()) return problem;
+  if (Status status = apply(options, problem.value()); !status.ok()) return status;
+  return problem;
+}
+
+Result<PlanVariants::Variant> PlanVariants::find(const Plan::Impl& plan, const AttentionTensors& tensors,
+                                                 const RunOptions& options) const {
+  const bool as_planned = options == RunOptions{};
+  // q's shape is all 0 where nothing but data is set: the plan's own sizes.
+  if (as_planned && (!ranged() || tensors.q.shape == Problem::Shape{})) return Variant();
+  const int64_t batch = tensors.q.shape[0];
+  if (as_planned && batch >= 0 && batch < static_cast<int64_t>(by_batch_.size())) {
+    const Variant& prepared = by_batch_[static_cast<std::size_t>(batch)];
+    if (same_tensors(*prepared, tensors)) return prepared;
+  }
+  const std::size_t hash = hash_of(plan, tensors, options);
+  {
+    const std::shared_lock lock(mutex_);
+    const auto [begin, end] = met_.equal_range(hash);
+    for (auto met = begin; met != end; ++met) {
+      if (met->second.options == options && same_tensors(*met->second.plan, tensors)) return met->second.plan;
+    }
+  }
+  const Result<Problem> problem = problem_for(plan, tensors, options);
+  if (!problem.ok()) return problem.status();
+  auto made = make_exact_plan(problem.value(), plan.device, plan.backend, plan.asked);
+  if (!made.ok()) return made.status();
+  Variant variant = std::move(made).value();
+  log_choice(*variant);
+  const std::scoped_lock lock(mutex_);
+  if (met_.size() >= kMostMet) met_.clear();
+  met_.emplace(hash, Met{options, variant});
+  return variant;
+}
+
+namespace {
+
+// Where the kernel changes between first and last, each range with its kernel.
+class KernelRanges {
+ public:
+  explicit KernelRanges(std::function<std::string(int64_t size)> kernel_of) : kernel_of_(std::move(kernel_of)) {}
+
+  std::string text(const std::vector<int64_t>& sizes) {
+    std::string text;
+    int64_t first = sizes.front();
+    std::string kernel = kernel_of_(first);
+    for (std::size_t i = 1; i < sizes.size(); ++i) {
+      std::string next = kernel_of_(sizes[i]);
+      if (next == kernel) continue;
+      const int64_t begin = first_of_next(sizes[i - 1], sizes[i], kernel);
+      append(text, first, begin - 1, kernel);
+      first = begin;
+      kernel = std::move(next);
+    }
+    append(text, first, sizes.back(), kernel);
+    return text;
+  }
+
+ private:
+  int64_t first_of_next(int64_t low, int64_t high, const std::string& kernel) const {
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (kernel_of_(middle) == kernel ? low : high) = middle;
+    }
+    return high;
+  }
+  static void append(std::string& text, int64_t first, int64_t last, const std::string& kernel) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ",
+                        first == last ? fmt::format("{}", first) : fmt::format("{} to {}", first, last), printable(kernel));
+  }
+
+  std::function<std::string(int64_t)> kernel_of_;
+};
+
+}  // namespace
+
+std::string PlanVariants::explain(const Plan::Impl& plan) const {
+  if (!ranged()) return {};
+  const Problem& p = plan.problem;
+  const auto kernel_of = [&plan](const Problem& problem) {
+    const auto kernel = kernel_for(problem, plan.device, *plan.backend, plan.asked.kernel);
+    return kernel.ok() ? std::string(kernel.value()->name()) : std::string("none");
+  };
+  std::string text;
+  if (vary_batch_) {
+    KernelRanges ranges([&](int64_t batch) { return kernel_of(resized(p, batch, p.seqlen_k)); });
+    text += fmt::format("; batch {}", ranges.text(sampled_sizes(true, p.batch)));
+  }
+  if (vary_seqlen_k_) {
+    KernelRanges ranges([&](int64_t keys) { return kernel_of(resized(p, p.batch, keys)); });
+    text += fmt::format("; seqlen_k {}", ranges.text(sampled_sizes(true, p.seqlen_k)));
+  }
+  return text;
+}
+
+}  // namespace fulmen

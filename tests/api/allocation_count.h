@@ -1,0 +1,10 @@
+// What this test program has allocated by operator new so far, in all its threads.
+#pragma once
+
+#include <cstdint>
+
+namespace fulmen::testing {
+
+int64_t allocations();
+
+}  // namespace fulmen::testing
