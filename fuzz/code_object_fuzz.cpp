@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "gpu/compile/amd_check.h"
+#include "gpu/compile/amd_descriptor.h"
 #include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/inner_loop.h"
 
@@ -17,6 +19,7 @@ namespace {
 void check(std::span<const std::byte> code_object) {
   const auto kernels = fulmen::gpu::read_amd_metadata(code_object);
   if (!kernels.ok() && kernels.status().message().empty()) std::abort();
+  if (fulmen::gpu::read_amd_initial_registers(code_object, "gfx1100").scalars > 64) std::abort();
 }
 
 // An ELF file whose only section is a note with this metadata.
@@ -56,5 +59,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const fulmen::LoopCounts& c : {fulmen::gpu::count_amd_loop(text), fulmen::gpu::count_nvidia_loop(text)}) {
     if (c.total < 0 || c.matrix > c.total || c.vector + c.transcendental + c.lds + c.memory + c.scalar > c.total) std::abort();
   }
+  for (const char* arch : {"gfx1100", "gfx1201", "gfx942"}) fulmen::gpu::amd_findings(text, {.arch = arch, .lds_bytes = 64});
   return 0;
 }

@@ -2,22 +2,25 @@
 // source and cannot see it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace fulmen::gpu {
 
-// Instructions that read a register of another lane where lanes of the wave may be off, a sentence
-// each. A lane that is off is read as 0, or not at all. Instructions that fetch inactive lanes
-// (`op_sel:[1,...]` of v_permlane, `fi:1` of DPP) and v_readlane read any lane and are no findings.
-//
-// EXEC is followed along all ways through the kernel. It starts with all lanes on (workgroups are
-// whole waves). A mask is known as "all lanes" or as one side of a branch inside another mask, so
-// that the end of an if or an else is known to turn the lanes on again; whatever else is computed is
-// unknown, and unknown means that lanes may be off.
+// What is known of a kernel besides its instructions; -1: not known, and not looked at.
+struct AmdKernelFacts {
+  std::string_view arch;     // "gfx1100": decides on wait counters and hazards
+  int64_t lds_bytes = -1;    // of a workgroup
+  int initial_scalars = -1;  // s0 to this one exclusively are set when a wave starts
+  int initial_vectors = -1;  // likewise v0...
+};
+
+// What is wrong with a kernel's machine code, a sentence each: none for a right one. The rules are in
+// amd_rules/rules.h.
 //
 // disassembly: of llvm-objdump -d. Reads any text.
-std::vector<std::string> cross_lane_findings(std::string_view disassembly);
+std::vector<std::string> amd_findings(std::string_view disassembly, const AmdKernelFacts& facts);
 
 }  // namespace fulmen::gpu

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 
+#include "gpu/compile/file_piece.h"
 #include "gpu/compile/message_pack.h"
 
 namespace fulmen::gpu {
@@ -21,25 +22,12 @@ constexpr char kOwner[] = "AMDGPU";     // the note's owner, with its NUL
 
 Status malformed(const char* what) { return {StatusCode::invalid_argument, what}; }
 
-// A piece of the file, or nothing where it is not all there.
-std::optional<Bytes> piece(Bytes file, uint64_t at, uint64_t bytes) {
-  if (at > file.size() || bytes > file.size() - at) return {};
-  return file.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(bytes));
-}
-
-template <class T>
-bool read(Bytes file, uint64_t at, T& value) {
-  const std::optional<Bytes> bytes = piece(file, at, sizeof(T));
-  if (bytes) std::memcpy(&value, bytes->data(), sizeof(T));
-  return bytes.has_value();
-}
-
 // The metadata among a section's notes.
 std::optional<Bytes> find_note(Bytes notes) {
   uint64_t at = 0;
-  for (Elf64_Nhdr note; read(notes, at, note);) {
+  for (Elf64_Nhdr note; read_piece(notes, at, note);) {
     const uint64_t name_at = at + sizeof note, text_at = name_at + (uint64_t{note.n_namesz} + 3) / 4 * 4;
-    const std::optional<Bytes> name = piece(notes, name_at, note.n_namesz), text = piece(notes, text_at, note.n_descsz);
+    const std::optional<Bytes> name = file_piece(notes, name_at, note.n_namesz), text = file_piece(notes, text_at, note.n_descsz);
     if (!name || !text) return {};
     const bool ours =
         note.n_type == kMetadataNote && name->size() == sizeof kOwner && std::memcmp(name->data(), kOwner, sizeof kOwner) == 0;
@@ -51,15 +39,15 @@ std::optional<Bytes> find_note(Bytes notes) {
 
 Result<Bytes> find_metadata(Bytes file) {
   Elf64_Ehdr header;
-  if (!read(file, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return malformed("no ELF file");
+  if (!read_piece(file, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return malformed("no ELF file");
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB) {
     return malformed("no 64-bit little-endian ELF file");
   }
   for (uint64_t i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr section;
-    if (!read(file, header.e_shoff + i * sizeof section, section)) return malformed("its sections are cut off");
+    if (!read_piece(file, header.e_shoff + i * sizeof section, section)) return malformed("its sections are cut off");
     if (section.sh_type != SHT_NOTE) continue;
-    const std::optional<Bytes> notes = piece(file, section.sh_offset, section.sh_size);
+    const std::optional<Bytes> notes = file_piece(file, section.sh_offset, section.sh_size);
     if (!notes) return malformed("its notes are cut off");
     if (const std::optional<Bytes> found = find_note(*notes)) return *found;
   }

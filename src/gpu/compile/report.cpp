@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "gpu/compile/amd_check.h"
+#include "gpu/compile/amd_descriptor.h"
 #include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/inner_loop.h"
 #include "gpu/compile/run_program.h"
@@ -96,6 +97,16 @@ Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) 
       folder.path());
 }
 
+AmdKernelFacts facts_of(const CompileRequest& request, const CompiledCode& compiled) {
+  AmdKernelFacts facts{.arch = request.arch};
+  const AmdInitialRegisters initial = read_amd_initial_registers(compiled.code, request.arch);
+  facts.initial_scalars = initial.scalars;
+  facts.initial_vectors = initial.vectors;
+  const Result<std::vector<AmdKernelMetadata>> kernels = read_amd_metadata(compiled.code);
+  if (kernels.ok() && !kernels.value().empty()) facts.lds_bytes = kernels.value().front().lds_bytes;
+  return facts;
+}
+
 }  // namespace
 
 KernelReport report_on(const Chip& chip, const CompileRequest& request, const CompiledCode& code, int lds_bytes) {
@@ -116,7 +127,7 @@ KernelReport report_on(const Chip& chip, const CompileRequest& request, const Co
     r.loop_missing = text.status().message();
     return r;
   }
-  if (amd) r.findings = cross_lane_findings(text.value());
+  if (amd) r.findings = amd_findings(text.value(), facts_of(request, code));
   r.loop = amd ? count_amd_loop(text.value()) : count_nvidia_loop(text.value());
   return r;
 }
