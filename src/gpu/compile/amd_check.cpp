@@ -1,5 +1,7 @@
 #include "gpu/compile/amd_check.h"
 
+#include "gpu/compile/amd_descriptor.h"
+#include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/amd_rules/path_facts.h"
 #include "gpu/compile/amd_rules/rules.h"
 
@@ -34,6 +36,16 @@ AmdProgram::AmdProgram(std::string_view disassembly, AmdKernelFacts kernel)
       blocks(code),
       flow(flow_by_facts(code, access, blocks)),
       exec(exec_before_instructions(code, flow)) {}
+
+AmdKernelFacts amd_kernel_facts(std::span<const std::byte> code_object, std::string_view arch) {
+  AmdKernelFacts facts{.arch = arch};
+  const AmdInitialRegisters initial = read_amd_initial_registers(code_object, arch);
+  facts.initial_scalars = initial.scalars;
+  facts.initial_vectors = initial.vectors;
+  const Result<std::vector<AmdKernelMetadata>> kernels = read_amd_metadata(code_object);
+  if (kernels.ok() && !kernels.value().empty()) facts.lds_bytes = kernels.value().front().lds_bytes;
+  return facts;
+}
 
 std::vector<std::string> amd_findings(std::string_view disassembly, const AmdKernelFacts& facts) {
   const AmdProgram program(disassembly, facts);

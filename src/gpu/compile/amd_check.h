@@ -2,7 +2,9 @@
 // source and cannot see it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +18,9 @@ struct AmdKernelFacts {
   int initial_scalars = -1;  // s0 to this one exclusively are set when a wave starts
   int initial_vectors = -1;  // likewise v0...
 };
+
+// What a code object says of its first kernel.
+AmdKernelFacts amd_kernel_facts(std::span<const std::byte> code_object, std::string_view arch);
 
 // What is wrong with a kernel's machine code, a sentence each: none for a right one. The rules are in
 // amd_rules/rules.h.

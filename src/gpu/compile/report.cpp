@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "gpu/compile/amd_check.h"
-#include "gpu/compile/amd_descriptor.h"
+#include "gpu/compile/amd_disassembler.h"
 #include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/inner_loop.h"
 #include "gpu/compile/run_program.h"
@@ -71,40 +71,26 @@ void read_nvidia_log(std::string_view log, const Chip& chip, KernelReport& r) {
 
 // What a disassembler says of the code, or why it is not there.
 Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) {
-  const bool amd = chip.vendor == Vendor::amd;
-  std::vector<std::string> names{"llvm-objdump-19", "llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"};
-  if (!amd) {
-    names = {"nvdisasm", "/usr/local/cuda/bin/nvdisasm"};
-    if (const std::string home = environment("CUDA_HOME"); !home.empty()) names.push_back(home + "/bin/nvdisasm");
-    for (std::string& path : find_in_python_packages({"nvidia/*/bin/nvdisasm"})) names.push_back(std::move(path));
+  if (chip.vendor == Vendor::amd) {
+    const auto objdump = find_objdump();
+    return objdump.ok() ? objdump.value()->text_of(compiled.code, std::string(chip.arch)) : objdump.status();
   }
+  std::vector<std::string> names{"nvdisasm", "/usr/local/cuda/bin/nvdisasm"};
+  if (const std::string home = environment("CUDA_HOME"); !home.empty()) names.push_back(home + "/bin/nvdisasm");
+  for (std::string& path : find_in_python_packages({"nvidia/*/bin/nvdisasm"})) names.push_back(std::move(path));
   std::string program;
   for (const std::string& name : names) {
     if (program.empty()) program = find_program(name);
   }
   if (program.empty()) {
-    return Status(StatusCode::unavailable,
-                  amd ? "llvm-objdump is not in PATH (apt-get install llvm-19)"
-                      : "nvdisasm is neither in PATH nor in a CUDA toolkit (pip install nvidia-cuda-nvdisasm)");
+    return Status(StatusCode::unavailable, "nvdisasm is neither in PATH nor in a CUDA toolkit (pip install nvidia-cuda-nvdisasm)");
   }
   const TemporaryDirectory folder;
   if (!folder.status().ok()) return folder.status();
   const std::string file = folder.path() + "/kernel";
   const std::string code(reinterpret_cast<const char*>(compiled.code.data()), compiled.code.size());
   if (Status status = write_file(file, code); !status.ok()) return status;
-  return run_program(
-      amd ? std::vector<std::string>{program, "-d", "--no-show-raw-insn", file} : std::vector<std::string>{program, "-c", file},
-      folder.path());
-}
-
-AmdKernelFacts facts_of(const CompileRequest& request, const CompiledCode& compiled) {
-  AmdKernelFacts facts{.arch = request.arch};
-  const AmdInitialRegisters initial = read_amd_initial_registers(compiled.code, request.arch);
-  facts.initial_scalars = initial.scalars;
-  facts.initial_vectors = initial.vectors;
-  const Result<std::vector<AmdKernelMetadata>> kernels = read_amd_metadata(compiled.code);
-  if (kernels.ok() && !kernels.value().empty()) facts.lds_bytes = kernels.value().front().lds_bytes;
-  return facts;
+  return run_program({program, "-c", file}, folder.path());
 }
 
 }  // namespace
@@ -127,7 +113,7 @@ KernelReport report_on(const Chip& chip, const CompileRequest& request, const Co
     r.loop_missing = text.status().message();
     return r;
   }
-  if (amd) r.findings = amd_findings(text.value(), facts_of(request, code));
+  if (amd) r.findings = amd_findings(text.value(), amd_kernel_facts(code.code, request.arch));
   r.loop = amd ? count_amd_loop(text.value()) : count_nvidia_loop(text.value());
   return r;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpu/chip.h"
+#include "gpu/compile/checked_compiler.h"
 #include "gpu/compile/compiler.h"
 #include "gpu/compile/hiprtc.h"
 #include "gpu/drivers/hip/hip_api.h"
@@ -67,7 +68,7 @@ class HipDriver final : public Driver {
     p.software = fmt::format("HIP {}.{}, {}", version / 10000000, version / 100000 % 100, about_compiler());
     return p;
   }
-  Result<const Compiler*> compiler() const override { return amd_compiler(AmdCompilerUse::device); }
+  Result<const Compiler*> compiler() const override { return checked_compiler(amd_compiler(AmdCompilerUse::device)); }
 
   Result<Module> load(int device, std::span<const std::byte> code) const override {
     const Current current(*this, device);
