@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "amd_text.h"
+#include "gpu/compile/amd_descriptor.h"
+#include "tiny_kernel.h"
 
 namespace fulmen::test {
 namespace {
@@ -237,6 +239,45 @@ TEST(AmdCheck, FindsLdsOutsideOfTheKernels) {
   expect_marked({"v_mov_b32_e32 v1, 0x3fc", "v_and_b32_e32 v1, v1, v0", "ds_store_b64 v1, v[2:3]", "s_endpgm"}, facts, "");
   expect_marked({"v_mov_b32_e32 v1, 0x3fc", "s_cbranch_scc0 @3", "v_mov_b32_e32 v1, 0", "ds_store_b64 v1, v[2:3]", "s_endpgm"},
                 facts, "");
+}
+
+TEST(AmdCheck, FindsRegistersThatNothingHasWritten) {
+  const gpu::AmdKernelFacts facts{.arch = "gfx942", .initial_scalars = 3, .initial_vectors = 1};
+  const std::string what = "that nothing has written";
+  for (const char* wrong :
+       {"?s_add_u32 s4, s3, 1", "?v_add_u32_e32 v2, 1, v1", "?v_add_u32_e32 v2, s3, v0", "?global_store_dword v[0:1], v0, off",
+        "?s_load_dwordx2 s[4:5], s[2:3], 0x0", "?v_mfma_f32_16x16x16_f16 a[0:3], v[0:1], v[0:1], 0", "?s_cbranch_scc0 @1",
+        "?s_cbranch_vccz @1", "?s_cselect_b32 s4, 1, 0", "?v_fmac_f32_e32 v1, v0, v0", "?v_cndmask_b32_e32 v1, v0, v0, vcc"}) {
+    expect_marked({wrong, "s_endpgm"}, facts, what);
+  }
+  for (const char* right :
+       {"s_add_u32 s4, s2, 1", "v_add_u32_e32 v2, 1, v0", "v_mov_b32_e32 v1, s2", "s_mov_b32 s4, exec_lo",
+        "v_mad_u64_u32 v[4:5], vcc, v0, s1, v[0:1]", "v_pk_mul_f32 v[4:5], v[0:1], v[0:1]", "v_fma_mixlo_f16 v1, v0, v0, v0"}) {
+    expect_marked({right, "s_endpgm"}, facts, "");
+  }
+  // Written on one way; by both halves of a dual instruction; a copy of nothing is nothing.
+  expect_marked({"s_cmp_eq_u32 s0, 0", "s_cbranch_scc0 @3", "s_mov_b32 s4, 1", "s_add_u32 s5, s4, 1", "s_endpgm"}, facts, "");
+  expect_marked({"v_dual_mov_b32 v1, v0 :: v_dual_mov_b32 v2, v0", "v_add_f32_e32 v3, v1, v2", "s_endpgm"}, facts, "");
+  expect_marked({"?v_dual_mov_b32 v1, v0 :: v_dual_mul_f32 v2, v0, v1", "s_endpgm"}, facts, what);
+  expect_marked({"v_accvgpr_write_b32 a0, v1", "v_accvgpr_read_b32 v2, a0", "?v_add_u32_e32 v3, 1, v2", "s_endpgm"}, facts, what);
+  // Not looked at where the descriptor is not known.
+  expect_marked({"s_add_u32 s4, s3, 1", "s_endpgm"}, {.arch = "gfx942"}, "");
+}
+
+TEST(AmdCheck, KnowsWhatIsSetWhenAWaveStarts) {
+  if (!gpu::offline_clang_compiler().ok()) GTEST_SKIP() << "clang is not installed";
+  for (const std::string& arch : kAmdArchs) {
+    const gpu::CompiledCode code = compile_tiny(arch);
+    const gpu::AmdKernelFacts facts = gpu::amd_kernel_facts(code.code, arch);
+    EXPECT_EQ(facts.initial_vectors, 1) << arch;
+    EXPECT_GE(facts.initial_scalars, 2) << arch << ": the address of the arguments";
+    EXPECT_LE(facts.initial_scalars, 20) << arch;
+    EXPECT_EQ(facts.lds_bytes, 512) << arch;
+    for (std::size_t bytes = 0; bytes < code.code.size(); bytes += 61) {  // cut off anywhere
+      gpu::read_amd_initial_registers(std::span(code.code).first(bytes), arch);
+    }
+  }
+  EXPECT_EQ(gpu::read_amd_initial_registers({}, "gfx1100").scalars, -1);
 }
 
 TEST(AmdCheck, FindsWhatIsNoInstructionAndWaysOutOfTheKernel) {

@@ -50,7 +50,8 @@ AmdKernelFacts amd_kernel_facts(std::span<const std::byte> code_object, std::str
 std::vector<std::string> amd_findings(std::string_view disassembly, const AmdKernelFacts& facts) {
   const AmdProgram program(disassembly, facts);
   AmdFindings findings(program);
-  for (const auto rule : {decoding_findings, cross_lane_findings, barrier_findings, wait_findings, lds_findings}) {
+  for (const auto rule :
+       {decoding_findings, cross_lane_findings, barrier_findings, unwritten_register_findings, wait_findings, lds_findings}) {
     rule(program, findings);
   }
   return findings.take();

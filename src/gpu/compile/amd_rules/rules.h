@@ -55,6 +55,8 @@ class AmdFindings {
 void cross_lane_findings(const AmdProgram& program, AmdFindings& findings);
 // Barriers that not all lanes, or not all waves of a workgroup, come to.
 void barrier_findings(const AmdProgram& program, AmdFindings& findings);
+// Registers that are read where no way there has written them.
+void unwritten_register_findings(const AmdProgram& program, AmdFindings& findings);
 // Results of memory, LDS and scalar loads that are used or overwritten before they were waited for.
 void wait_findings(const AmdProgram& program, AmdFindings& findings);
 // LDS outside of what the kernel asks for.
