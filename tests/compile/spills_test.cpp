@@ -10,6 +10,7 @@
 #include "gpu/compile/amd_metadata.h"
 #include "gpu/compile/cache.h"
 #include "gpu/compile/report.h"
+#include "gpu/launch/family.h"
 #include "gpu/launch/shipped.h"
 
 namespace fulmen::test {
@@ -87,6 +88,36 @@ TEST_P(Spills, NoMainKernelForAnyPointerHasAny) {
   std::erase_if(kernels, [](const gpu::Specialisation& s) { return !s.whole_rows || s.variable || !chosen(s, GetParam()); });
   ASSERT_FALSE(kernels.empty());
   for (gpu::Specialisation& s : kernels) s.whole_rows = s.whole_bias = false;
+  expect_none(chip, kernels);
+}
+
+// The backward pass of heads of 64 with a mask: its addresses take registers beside dk's and dv's sums.
+TEST_P(Spills, NoBackwardKernelWithAMaskHasAny) {
+  std::string storage;
+  gpu::Chip chip{};
+  ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
+  std::vector<gpu::Specialisation> kernels;
+  Problem p;
+  p.pass = Pass::backward;
+  p.dtype = DType::bf16;
+  p.batch = 1;
+  p.seqlen_q = p.seqlen_k = 4096;
+  p.num_heads = p.num_kv_heads = 16;
+  p.head_dim = p.head_dim_v = 64;
+  p.softmax_scale = 0.125F;
+  p.q = p.k = p.v = p.out = p.dout = p.dq = p.dk = p.dv = {DType::bf16, true, {4096 * 1024, 1024, 64, 1}};
+  p.lse = {DType::fp32, true, {16 * 4096, 4096, 1, 1}};
+  p.keep_mask = {DType::boolean, true, {4096, 0, 0, 1}};
+  for (const gpu::Family* family : gpu::families()) {
+    if (!chip.runs(family->target()) || family->name() != "backward" || !family->supports(p, chip).yes) continue;
+    for (const gpu::KernelLaunch& launch : family->plan(p, chip, 96).launches) kernels.push_back(launch.specialisation);
+  }
+  std::erase_if(kernels, [](const gpu::Specialisation& s) { return s.entry != "backward.h"; });
+  ASSERT_FALSE(kernels.empty());
+  for (std::size_t n = kernels.size(); n-- > 0;) {
+    kernels.push_back(kernels[n]);  // any pointer
+    kernels.back().whole_rows = kernels.back().whole_bias = false;
+  }
   expect_none(chip, kernels);
 }
 

@@ -21,8 +21,8 @@ struct Shapes {
   int max_head_dim;
   TileShape queries, keys;
   bool split_keys;  // dk and dv by a launch each: together their sums would not fit in registers
-  // Above this head_dim keys meet 16 queries at a time where there is a bias: its addresses need registers.
-  int narrow_bias_above = 256;
+  // Above this head_dim keys meet 16 queries at a time where there is a bias or a mask: its addresses need registers.
+  int narrow_above = 256;
 };
 
 struct Target {
@@ -132,7 +132,8 @@ class Backward final : public Family {
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
     TileShape shape = outputs == kGivesDq ? shapes_for(p).queries : shapes_for(p).keys;
-    const bool narrow = p.bias.present && std::max(p.head_dim, p.head_dim_v) > shapes_for(p).narrow_bias_above;
+    const bool by_score = p.bias.present || p.keep_mask.present;
+    const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes_for(p).narrow_above;
     if (narrow && outputs != kGivesDq) shape.block_n = 16;
     // No wave without rows: chess boards have 64.
     const int64_t rows = outputs == kGivesDq ? p.seqlen_q : p.seqlen_k;
