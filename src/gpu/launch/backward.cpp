@@ -23,7 +23,16 @@ struct Shapes {
   bool split_keys;  // dk and dv by a launch each: together their sums would not fit in registers
   // Above this head_dim keys meet 16 queries at a time where there is a bias or a mask: its addresses need registers.
   int narrow_above = 256;
+  // From this on, of score_registers(), dk and dv come by a launch each, too.
+  int split_from = 100;
 };
+
+// What a problem does to scores, by the registers that it takes: addresses of a bias or a mask most.
+int score_registers(const Problem& p) {
+  const auto one = [](bool present) { return present ? 1 : 0; };
+  return 2 * (one(p.bias.present) + one(p.keep_mask.present)) + one(p.alibi_slopes.present) + one(p.softcap > 0) +
+         one(p.dropout > 0) + one(p.cu_seqlens_q.present);
+}
 
 struct Target {
   MatrixTarget matrix;
@@ -35,13 +44,13 @@ constexpr std::array kTargets{
     // Both halves of a wave hold the same operands: rows of more than 64 dims wait in LDS.
     Target{kMatrixTargets[0],
            32,
-           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, 32},
-             {128, {64, 32, 4, 1, true, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false},
+           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, 32, 4},
+             {128, {64, 32, 4, 1, true, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false, 256, 3},
              {256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true}}}},
     Target{kMatrixTargets[1],
            64,
-           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false},
-             {128, {128, 32, 8, 1, false, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false},
+           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, 256, 4},
+             {128, {128, 32, 8, 1, false, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false, 256, 3},
              {256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true}}}},
     Target{kMatrixTargets[2],
            128,
@@ -80,7 +89,7 @@ class Backward final : public Family {
     const bool with_bias = p.batch > 0 && p.seqlen_q > 0 && holds_all_keys(p, chip, bias);
     if (p.dq.present && !with_bias) plan.add_rows(queries, kGivesDq);
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
-    if (shapes_for(p).split_keys && dk != 0 && dv != 0) {
+    if (splits_keys(p) && dk != 0 && dv != 0) {
       plan.add_rows(specialisation(p, chip, dk), dk);
       plan.add_rows(specialisation(p, chip, dv), dv);
     } else if ((dk | dv) != 0) {
@@ -102,6 +111,7 @@ class Backward final : public Family {
     while (n + 1 < target_.shapes.size() && dims(std::max(p.head_dim, p.head_dim_v)) > target_.shapes[n].max_head_dim) ++n;
     return target_.shapes[n];
   }
+  bool splits_keys(const Problem& p) const { return shapes_for(p).split_keys || score_registers(p) >= shapes_for(p).split_from; }
   // Whether one tile of columns can hold all keys, so that dbias comes beside dq (chess boards): the kernel for both.
   bool holds_all_keys(const Problem& p, const Chip& chip, Specialisation& s) const {
     constexpr int kMostKeys = 64;
@@ -142,7 +152,7 @@ class Backward final : public Family {
       shape.block_m /= 2;
       shape.waves /= 2;
     }
-    if (shapes_for(p).split_keys && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
+    if (splits_keys(p) && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
     Specialisation s;
     s.entry = "backward.h";
     s.target = target_.matrix.name;
