@@ -152,7 +152,7 @@ fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) { return t.*kTensorPairs
 void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
   fulmen_tensor& tensor = any_tensor(in, t);
   const int64_t number = in.pick(kNumbers);
-  switch (const int what = in.next() % 24; what) {
+  switch (const int what = in.next() % 26; what) {
     case 0:
     case 1:
     case 2:
@@ -206,6 +206,12 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
       break;
     case 21:
       o.struct_size = static_cast<std::size_t>(number);
+      break;
+    case 22:
+      o.vary_batch = !o.vary_batch;
+      break;
+    case 23:
+      o.vary_seqlen_k = !o.vary_seqlen_k;
       break;
     default:
       o.deterministic = !o.deterministic;
@@ -262,6 +268,26 @@ void require(bool holds, const char* what) {
   std::abort();
 }
 
+// A run with options of its own, and a plan of just that.
+void run_with(Bytes& in, const fulmen_plan* plan, const fulmen_tensors& t) {
+  fulmen_run_options changed;
+  fulmen_run_options_init(&changed);
+  if (in.next() % 2 == 0) fulmen_run_options_init_sized(&changed, sizeof changed);
+  if (in.next() % 4 == 0) changed.softmax_scale = static_cast<float>(in.next()) / 64;
+  if (in.next() % 4 == 0) changed.softcap = static_cast<float>(in.next()) - 1;
+  if (in.next() % 4 == 0) changed.window_left = in.next() - 2;
+  if (in.next() % 8 == 0) changed.window_right = INT64_MAX;
+  if (in.next() % 64 == 0) changed.struct_size = static_cast<std::size_t>(in.next());
+  const int code = fulmen_plan_run_with(plan, nullptr, &t, &changed, nullptr, 0);
+  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
+  require(code != FULMEN_INTERNAL, "a mistake is the caller's");
+  fulmen_plan* exact = nullptr;
+  const int made = fulmen_plan_at(plan, &t, &changed, &exact);
+  require((made == FULMEN_OK) == (exact != nullptr), "a plan, or an error");
+  if (code == FULMEN_OK) require(fulmen_plan_run(exact, nullptr, &t, nullptr, 0) == FULMEN_OK, "its own plan runs, too");
+  fulmen_plan_destroy(exact);
+}
+
 void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_options& o, bool backward) {
   fulmen_problem_info info{};
   info.struct_size = sizeof info;
@@ -277,6 +303,7 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
     forward.kernel = nullptr;
     if (fulmen_attention(&t, &forward, "cpu") != FULMEN_OK) return;
   }
+  if (!backward) run_with(in, plan, t);
   const int code = fulmen_plan_run(plan, nullptr, &t, nullptr, 0);
   require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
   if (code == FULMEN_OUT_OF_MEMORY || code == FULMEN_INVALID_ARGUMENT) return;

@@ -23,7 +23,8 @@ struct AttentionTensors {
   Tensor q{};             // [batch, seqlen_q, num_heads, head_dim], fp32, fp16 or bf16
   Tensor k{};             // [batch, seqlen_k, num_kv_heads, head_dim], dtype of q; num_heads % num_kv_heads == 0
   Tensor v{};             // [batch, seqlen_k, num_kv_heads, head_dim_v], dtype of q
-  Tensor out{};           // [batch, seqlen_q, num_heads, head_dim_v], dtype of q; must not overlap any input
+  Tensor out{};           // [batch, seqlen_q, num_heads, head_dim_v], dtype of q; may be exactly q's memory, else must not overlap
+                          // any input
   Tensor bias{};          // optional [batch, num_heads, seqlen_q, seqlen_k], any float dtype; dims of size or stride 0/1 broadcast
   Tensor keep_mask{};     // optional boolean [batch, num_heads, seqlen_q, seqlen_k], true = attend; broadcasts like bias
   Tensor alibi_slopes{};  // optional fp32 [1 or batch, 1, 1, num_heads]: adds -slope * |i + offset - j|

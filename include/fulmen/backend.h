@@ -55,6 +55,9 @@ class FULMEN_API Kernel {
   virtual bool paged() const noexcept { return false; }
   // Are its results the same bits from run to run? Where not, it is refused unless options.deterministic is false.
   virtual bool deterministic() const noexcept { return true; }
+  // May out be exactly q's memory: the same address, shape and strides? Where each row of out is written by who alone reads that
+  // row of q, and after that.
+  virtual bool out_over_q() const noexcept { return false; }
   // May it run this problem on this device? Asked often, answers quickly.
   virtual Support supports(const Problem& problem, const std::string& device) const = 0;
   // How good it is for a problem it supports: the highest wins; ties go to the one registered first. 0 or less: only when forced.

@@ -12,6 +12,7 @@
 #include "api/memory_range.h"
 #include "api/plan_checks.h"
 #include "fulmen/plan.h"
+#include "fulmen/printable.h"
 #include "fulmen/reference.h"
 #include "plan/hooks.h"
 #include "plan/plan_impl.h"
@@ -22,6 +23,31 @@ namespace fulmen {
 namespace {
 
 constexpr std::size_t kWorkspaceAlignment = 64;
+
+// Whether out is exactly q's memory.
+bool is_in_place(const Plan::Impl& plan, const AttentionTensors& t) {
+  const Problem& p = plan.problem;
+  return t.out.data == t.q.data && p.head_dim_v == p.head_dim && p.out.strides == p.q.strides && p.pass == Pass::forward;
+}
+
+// out over q where the kernel does not allow it, or not exactly over it.
+Status bad_out_over_q(const Plan::Impl& plan, const AttentionTensors& t) {
+  if (!is_in_place(plan, t)) {
+    return {
+        StatusCode::invalid_argument,
+        fmt::format("out at {} overlaps q at {}: out may be exactly q's memory, with its address, shape and strides, else it needs "
+                    "memory of its own",
+                    t.out.data, t.q.data)};
+  }
+  std::string others;
+  for (const Kernel* kernel : plan.backend->kernels()) {
+    if (!kernel->out_over_q() || !support_of(*kernel, plan.problem, plan.device).yes) continue;
+    others += fmt::format("{}{}", others.empty() ? "" : ", ", printable(kernel->name()));
+  }
+  return {StatusCode::invalid_argument,
+          fmt::format("out and q are both at {}: kernel {} does not write over q; those that do for this problem: {}", t.out.data,
+                      printable(plan.kernel->name()), others.empty() ? "none" : others)};
+}
 
 Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const void* workspace) {
   const auto pass = static_cast<std::size_t>(plan.problem.pass);
@@ -44,7 +70,10 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
     if (!field.written[pass]) continue;
     for (int other = 0; other < i; ++other) {
       const bool used = kTensorTable[other].read[pass] || kTensorTable[other].written[pass];
-      if (used && overlap(range, range_of(other))) return bad_overlap(range, range_of(other), kWritten);
+      if (!used || !overlap(range, range_of(other))) continue;
+      const bool out_and_q = field.tensor == &AttentionTensors::out && kTensorTable[other].tensor == &AttentionTensors::q;
+      if (!out_and_q) return bad_overlap(range, range_of(other), kWritten);
+      if (!is_in_place(plan, t) || !plan.kernel->out_over_q()) return bad_out_over_q(plan, t);
     }
   }
   return {};
@@ -155,6 +184,13 @@ Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& t
     }
     if (Status status = check_workspace(needed, own->memory(), needed); !status.ok()) return status;  // the allocator's
     workspace = own->memory();
+  }
+  if (impl.verify && is_in_place(impl, tensors)) {
+    return {
+        StatusCode::invalid_argument,
+        fmt::format("out and q are both at {}: verify (FLASH_ATTENTION_VERIFY) compares with what q was, so that out needs memory "
+                    "of its own",
+                    tensors.q.data)};
   }
   if (Status status = impl.runner->run(stream, tensors, workspace); !status.ok()) return status;
   if (!impl.verify) return {};

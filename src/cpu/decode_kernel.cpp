@@ -211,6 +211,7 @@ class DecodeKernel final : public Kernel {
  public:
   explicit DecodeKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.decode.") + isa.table->name) {}
   std::string_view name() const noexcept override { return name_; }
+  bool out_over_q() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   bool paged() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {

@@ -169,6 +169,7 @@ class PrefillKernel final : public Kernel {
   explicit PrefillKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.prefill.") + isa.table->name) {}
   std::string_view name() const noexcept override { return name_; }
   bool dropout() const noexcept override { return true; }
+  bool out_over_q() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   bool paged() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
@@ -192,6 +193,7 @@ class ShortKernel final : public Kernel {
  public:
   explicit ShortKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.short.") + isa.table->name) {}
   std::string_view name() const noexcept override { return name_; }
+  bool out_over_q() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     if (problem.seqlen_k > kShortKeys) {

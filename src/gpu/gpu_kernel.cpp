@@ -133,6 +133,8 @@ class GpuKernel final : public Kernel {
   Pass pass() const noexcept override { return family_.pass(); }
   bool dropout() const noexcept override { return family_.dropout(); }
   bool deterministic() const noexcept override { return family_.deterministic(); }
+  // A workgroup has query rows of its own, and has read them all before it stores; split keys are combined by a later launch.
+  bool out_over_q() const noexcept override { return family_.pass() == Pass::forward; }
   bool variable_lengths() const noexcept override { return family_.variable_lengths(); }
   bool paged() const noexcept override { return family_.pass() == Pass::forward && family_.variable_lengths(); }
   Support supports(const Problem& problem, const std::string& device_name) const override {

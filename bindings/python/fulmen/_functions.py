@@ -168,7 +168,7 @@ def attention(
         Lengths and page tables may be lists, or of other integers, too: they are converted, on a GPU without waiting for it.
         alibi_slopes and sinks may be lists.
       max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; None where the shapes say it.
-      out: written and returned, where given; must not overlap an input. Not with autograd.
+      out: written and returned, where given; it may be q itself, and must not overlap another input. Not with autograd.
       return_lse: also return the natural log of the softmax's denominator, [batch, heads, seqlen_q], float32.
       softmax_scale: None is 1 / sqrt(head_dim).
       softcap: 0 is off; else a score is softcap * tanh(score / softcap).
