@@ -27,9 +27,7 @@ def run(args, fused: bool, size: int, batches: int) -> tuple[float, float]:
         f"--max-batch-size={size}",
     ]
     start = time.monotonic()
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     said = process.stderr.read().decode(errors="replace")
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -45,7 +43,7 @@ def evaluation(args, fused: bool, size: int) -> tuple[float, float]:
     """CPU and wall milliseconds of one batch."""
     more = max(4, args.boards // size)
     short, long = run(args, fused, size, 1), run(args, fused, size, 1 + more)
-    return tuple(1e3 * (b - a) / more for a, b in zip(short, long))
+    return tuple(1e3 * (b - a) / more for a, b in zip(short, long, strict=True))
 
 
 def main() -> None:
@@ -59,10 +57,7 @@ def main() -> None:
     args = parser.parse_args()
     print("batch | unfused CPU ms | fused CPU ms | CPU ratio | range of ratios | wall ratio")
     for size in map(int, args.sizes.split(",")):
-        rows = [
-            (evaluation(args, False, size), evaluation(args, True, size))
-            for _ in range(args.rounds)
-        ]
+        rows = [(evaluation(args, False, size), evaluation(args, True, size)) for _ in range(args.rounds)]
         ratios = [plain[0] / fused[0] for plain, fused in rows]
         walls = [plain[1] / fused[1] for plain, fused in rows]
         plain = statistics.median(row[0][0] for row in rows)

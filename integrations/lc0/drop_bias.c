@@ -8,8 +8,7 @@
 
 typedef int (*run_function)(const fulmen_plan*, void*, const fulmen_tensors*, void*, size_t);
 
-int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors,
-                    void* workspace, size_t workspace_bytes) {
+int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace, size_t workspace_bytes) {
   fulmen_tensors changed = *tensors;
   const run_function run = (run_function)dlsym(RTLD_NEXT, "fulmen_plan_run");
   const int64_t* shape = tensors->bias.shape;
