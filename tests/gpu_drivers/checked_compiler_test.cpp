@@ -28,7 +28,7 @@ std::vector<std::byte> code_object(const std::vector<uint32_t>& words) {
   std::vector<std::byte> file(section.sh_offset + section.sh_size);
   std::memcpy(file.data(), &header, sizeof header);
   std::memcpy(file.data() + sizeof header, &section, sizeof section);
-  std::memcpy(file.data() + section.sh_offset, words.data(), section.sh_size);
+  if (!words.empty()) std::memcpy(file.data() + section.sh_offset, words.data(), section.sh_size);
   return file;
 }
 
