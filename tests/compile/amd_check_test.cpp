@@ -39,6 +39,19 @@ TEST(AmdCheck, FindsAPermlaneThatWasMovedUnderABranch) {
   EXPECT_EQ(findings(fetching), 0U) << "it fetches inactive lanes";
 }
 
+// What clang 19 made of short_backward's last product, whose result only rows that there are store (gfx1201, head_dim 1).
+TEST(AmdCheck, FindsAMatrixInstructionThatWasMovedUnderABranch) {
+  const auto under_a_branch = [](const char* instruction) { return found({"v_cmpx_gt_u32_e32 10, v0", instruction, "s_endpgm"}); };
+  for (const char* wrong :
+       {"v_wmma_f32_16x16x16_f16 v[1:8], v[21:24], v[17:20], 0", "v_wmma_f32_16x16x16_bf16 v[1:8], v[9:16], v[17:24], v[1:8]"}) {
+    const auto findings = under_a_branch(wrong);
+    ASSERT_EQ(findings.size(), 1U) << wrong;
+    EXPECT_NE(findings[0].find("multiplies matrices where lanes may be off"), std::string::npos) << findings[0];
+  }
+  EXPECT_TRUE(under_a_branch("v_mfma_f32_16x16x16_f16 v[1:4], v[9:10], v[17:18], 0").empty()) << "it does not look at EXEC";
+  EXPECT_EQ(findings({"v_wmma_f32_16x16x16_f16 v[1:8], v[21:24], v[17:20], 0", "s_endpgm"}), 0U);
+}
+
 TEST(AmdCheck, KnowsTheInstructionsThatReadOtherLanes) {
   const auto under_a_branch = [](const char* instruction) {
     return findings({"v_cmpx_gt_u32_e32 16, v0", instruction, "s_endpgm"});

@@ -13,6 +13,8 @@ FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<4>& a, const Wor
   } else {
     c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(Short8, a), __builtin_bit_cast(Short8, b), c);
   }
+  // LLVM before 23 does not know that the instruction is convergent either.
+  c = keep_here(c);
 #pragma unroll
   for (int e = 0; e < 8; ++e) d[e] = c[e];
 }

@@ -15,12 +15,17 @@ bool reads_lanes_that_are_on(const AmdInstruction& instruction) {
   return instruction.operands.find("fi:1") == std::string_view::npos;
 }
 
+// RDNA's matrix instructions take their operands from all lanes and are defined with all lanes on alone. LLVM does not know
+// that they are convergent, and moves one into a branch that only needs its result. CDNA's do not look at EXEC.
+bool needs_all_lanes(const AmdInstruction& instruction) { return begins_with_any(instruction.name, {"v_wmma_", "v_swmmac_"}); }
+
 }  // namespace
 
 void cross_lane_findings(const AmdProgram& program, AmdFindings& findings) {
   for (std::size_t i = 0; i < program.code.size(); ++i) {
-    if (!program.reached(i) || program.all_lanes_on(i) || !reads_lanes_that_are_on(program.code[i])) continue;
-    findings.add(i, "reads other lanes where these may be off");
+    if (!program.reached(i) || program.all_lanes_on(i)) continue;
+    if (reads_lanes_that_are_on(program.code[i])) findings.add(i, "reads other lanes where these may be off");
+    if (needs_all_lanes(program.code[i])) findings.add(i, "multiplies matrices where lanes may be off");
   }
 }
 
