@@ -270,7 +270,11 @@ void require(bool holds, const char* what) {
 
 // A run with options of its own, and a plan of just that.
 void run_with(Bytes& in, const fulmen_plan* plan, const fulmen_tensors& t) {
-  fulmen_run_options changed;
+  struct {
+    fulmen_run_options options;
+    unsigned char newer_fields[256];  // struct_size below may be any byte, and so many bytes are read
+  } sized{};
+  fulmen_run_options& changed = sized.options;
   fulmen_run_options_init(&changed);
   if (in.next() % 2 == 0) fulmen_run_options_init_sized(&changed, sizeof changed);
   if (in.next() % 4 == 0) changed.softmax_scale = static_cast<float>(in.next()) / 64;
