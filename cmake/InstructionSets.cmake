@@ -1,4 +1,4 @@
-# The one table of instruction sets: architecture, name, compiler flags. A file isa_<name>.cpp is compiled with its line's flags and
+# The one table of instruction sets: architecture, name, compiler flags. A file tables/<name>.cpp is compiled with its line's flags and
 # FULMEN_ISA_<NAME>=1, and left out on other architectures; the rest of the target sees FULMEN_HAVE_ISA_<NAME>=1 for each that is in.
 # To add an instruction set, add a line here and the file.
 set(_avx512 "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512")
@@ -44,11 +44,10 @@ function(fulmen_instruction_set_line name result)
   set(${result} "${line}" PARENT_SCOPE)
 endfunction()
 
-# Adds those isa_*.cpp among the sources that this architecture and compiler can build, and the other sources, to the target.
+# Adds those tables/*.cpp among the sources that this architecture and compiler can build, and the other sources, to the target.
 function(fulmen_target_sources target)
   foreach(source ${ARGN})
-    cmake_path(GET source STEM stem)
-    if(NOT stem MATCHES "^isa_(.+)$")
+    if(NOT source MATCHES "/tables/([^/]+)\\.cpp$")
       target_sources(${target} PRIVATE ${source})
       continue()
     endif()

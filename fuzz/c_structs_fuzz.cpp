@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "api/c_translation.h"
+#include "api/c/translation.h"
 #include "fulmen/fulmen_c.h"
 #include "fuzz/call_bytes.h"
 #include "tools/verify_grid.h"

@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/compile/amd_check.h"
-#include "gpu/compile/amd_descriptor.h"
-#include "gpu/compile/amd_metadata.h"
-#include "gpu/compile/inner_loop.h"
+#include "gpu/compile/report/amd_check.h"
+#include "gpu/compile/report/amd_descriptor.h"
+#include "gpu/compile/report/amd_metadata.h"
+#include "gpu/compile/report/inner_loop.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "gpu/compile/cache_file.h"
+#include "gpu/compile/cache/cache_file.h"
 
 namespace {
 

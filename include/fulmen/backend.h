@@ -87,8 +87,8 @@ class FULMEN_API Backend {
   virtual void free_in_stream(const std::string& device, void* stream, void* memory) const noexcept;
   // Between any memory of the host and the device, after all work already given to the device; complete on return.
   virtual Status copy(const std::string& device, void* to, const void* from, std::size_t bytes) const;
-  // append_kv() of kv_cache.h on its device. Tensors are checked; their values are only where the host's memory is used. Refuses
-  // here.
+  // append_kv() of cpu/kv_cache/append.h on its device. Tensors are checked; their values are only where the host's memory is used.
+  // Refuses here.
   virtual Status append_kv(const std::string& device, void* stream, const KvCacheProblem& problem, const KvCacheTensors& tensors,
                            const KvCacheOptions& options) const;
   // Returns when all work given to the stream (null: the device's default one) is done.

@@ -312,7 +312,7 @@ FULMEN_API int fulmen_visit_gradient_errors(const fulmen_tensors* tensors, const
 FULMEN_API int fulmen_check_sequences(const fulmen_tensors* tensors, const fulmen_options* options);
 FULMEN_API int fulmen_check_sequences_backward(const fulmen_tensors* tensors, const fulmen_options* options);
 
-/* Appending to a KV cache; see kv_cache.h for shapes, dtypes and errors. */
+/* Appending to a KV cache; see cpu/kv_cache/append.h for shapes, dtypes and errors. */
 typedef struct fulmen_kv_cache {
   size_t struct_size;
   fulmen_tensor k_cache, v_cache;       /* written: [batch, rows, head, head_dim], or pages */

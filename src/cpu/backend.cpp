@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "cpu/backward_kernel.h"
-#include "cpu/decode_kernel.h"
-#include "cpu/instruction_sets.h"
-#include "cpu/kv_cache.h"
-#include "cpu/tile_kernel.h"
+#include "cpu/backward/kernel.h"
+#include "cpu/decode/kernel.h"
+#include "cpu/isa/instruction_sets.h"
+#include "cpu/kv_cache/append.h"
+#include "cpu/prefill/kernel.h"
 #include "reference/kernels.h"
 
 namespace fulmen::cpu {

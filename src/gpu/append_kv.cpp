@@ -6,7 +6,7 @@
 
 #include "gpu/launch/append_kv.h"
 #include "gpu/loaded_kernels.h"
-#include "plan/kv_cache_fields.h"
+#include "runtime/kv_cache_fields.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -9,11 +9,11 @@
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
 #include "gpu/chip.h"
-#include "gpu/compile/cache.h"
-#include "gpu/compile/cache_folder.h"
-#include "gpu/compile/report.h"
-#include "gpu/compile/run_program.h"
-#include "gpu/launch/shipped.h"
+#include "gpu/compile/cache/cache.h"
+#include "gpu/compile/cache/cache_folder.h"
+#include "gpu/compile/report/report.h"
+#include "gpu/compile/shipped.h"
+#include "gpu/compile/toolchains/run_program.h"
 
 namespace fulmen {
 namespace {

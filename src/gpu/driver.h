@@ -42,8 +42,8 @@ struct Launch {
   void* stream = nullptr;           // the caller's; null is the device's default stream
   const void* arguments = nullptr;  // the kernel's only parameter: a struct, passed by value
   std::size_t argument_bytes = 0;
-  // The kernel waits by itself for the work ahead of it in the stream (follow_predecessors() in kernels/base.h): its workgroups may
-  // be on the device before that has ended. Where a driver cannot, it starts as others do.
+  // The kernel waits by itself for the work ahead of it in the stream (follow_predecessors() in kernels/core/base.h): its
+  // workgroups may be on the device before that has ended. Where a driver cannot, it starts as others do.
   bool starts_early = false;
 };
 

@@ -8,7 +8,7 @@
 
 #include "gpu/device_list.h"
 #include "gpu/loaded_kernels.h"
-#include "plan/plan_impl.h"
+#include "runtime/tensor_table.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -5,8 +5,8 @@
 #include <map>
 #include <mutex>
 
-#include "gpu/compile/amd_metadata.h"
-#include "gpu/compile/cache.h"
+#include "gpu/compile/cache/cache.h"
+#include "gpu/compile/report/amd_metadata.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -6,12 +6,13 @@
 #include <string_view>
 #include <vector>
 
-#include "cpu/threading.h"
 #include "fulmen/printable.h"
-#include "plan/hooks.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/environment.h"
+#include "runtime/hooks.h"
+#include "runtime/made_problem.h"
+#include "runtime/threading.h"
 
 namespace fulmen {
 

@@ -10,7 +10,7 @@
 #include "fulmen/backend.h"
 #include "fulmen/plan.h"
 #include "plan/plan_variants.h"
-#include "plan/tensor_table.h"
+#include "runtime/tensor_table.h"
 
 namespace fulmen {
 

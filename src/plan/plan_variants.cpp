@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
-#include "api/plan_checks.h"
-#include "api/problem_options.h"
 #include "fulmen/printable.h"
+#include "plan/plan_checks.h"
 #include "plan/plan_impl.h"
+#include "plan/problem_options.h"
 
 namespace fulmen {
 namespace {

@@ -14,6 +14,7 @@
 
 #include "fulmen/printable.h"
 #include "runtime/environment.h"
+#include "runtime/made_problem.h"
 
 namespace fulmen {
 namespace {
@@ -139,12 +140,6 @@ Status check_device(std::string_view device) {
   }
   return {StatusCode::unavailable, fmt::format("device is \"{}\"{}: there is no such device here; known are {}", printable(device),
                                                origin_of(device), known)};
-}
-
-Status check_made(const Problem& problem) {
-  const bool heads = problem.num_heads > 0 && problem.num_kv_heads > 0 && problem.num_heads % problem.num_kv_heads == 0;
-  if (problem.q.present && heads && problem.head_dim > 0 && problem.head_dim_v > 0) return {};
-  return {StatusCode::invalid_argument, "problem is empty: one of make_problem or make_backward_problem is needed"};
 }
 
 namespace {

@@ -30,9 +30,6 @@ Status check_device(std::string_view device);
 // The backend of a device that can be used, else check_device()'s error.
 Result<std::shared_ptr<const Backend>> usable_backend_of(std::string_view device);
 
-// Error for a Problem that neither make_problem nor make_backward_problem gave: kernels need not expect it.
-Status check_made(const Problem& problem);
-
 // The one place where backends that come with the library are listed: src/plan/builtin_backends.cpp.
 BackendList builtin_backends();
 

@@ -2,9 +2,9 @@
 
 #include <memory>
 
-#include "cpu/backward_kernel.h"
-#include "cpu/decode_kernel.h"
-#include "cpu/tile_kernel.h"
+#include "cpu/backward/kernel.h"
+#include "cpu/decode/kernel.h"
+#include "cpu/prefill/kernel.h"
 #include "fulmen/fulmen.h"
 #include "support/cpu_backend.h"
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "reference/float_formats.h"
+#include "runtime/float_formats.h"
 
 namespace fulmen::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "amx/emulated_backend.h"
-#include "reference/float_formats.h"
+#include "runtime/float_formats.h"
 #include "support/attention_case.h"
 #include "support/guarded_buffer.h"
 #include "support/run_kernel.h"

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "amx/emulated_tiles.h"
-#include "cpu/amx_support.h"
+#include "cpu/isa/amx_support.h"
 #include "support/random.h"
 
 namespace fulmen::testing {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "c_views.h"
-#include "reference/float_formats.h"
+#include "runtime/float_formats.h"
 #include "support/random.h"
 
 namespace fulmen {

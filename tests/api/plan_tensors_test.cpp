@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "api/c_translation.h"
+#include "api/c/translation.h"
 #include "c_views.h"
 #include "small_call.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cpu/backward_kernel.h"
-#include "cpu/backward_steps.h"
-#include "cpu/instruction_sets.h"
+#include "cpu/backward/kernel.h"
+#include "cpu/backward/steps.h"
+#include "cpu/isa/instruction_sets.h"
 #include "cpu/isa/scalar.h"
 #include "support/cpu_backend.h"
 #include "support/run_kernel.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/decode_task.h"
+#include "cpu/decode/vector.h"
 #include "cpu/isa/scalar.h"
 
 namespace fulmen::cpu {

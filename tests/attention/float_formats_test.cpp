@@ -1,5 +1,5 @@
 // fp16 and bf16 conversions against their definitions, for every bit pattern.
-#include "reference/float_formats.h"
+#include "runtime/float_formats.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Decode and short sequences fetch what comes next in one of two ways, as the processor likes it (decode_ahead.h, short_task.h,
-// backward_unit_task.h): here also in the other.
+// Decode and short sequences fetch what comes next in one of two ways, as the processor likes it (cpu/decode/prefetch.h,
+// cpu/short/vector.h, cpu/backward/unit.h): here also in the other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "cpu/backward_kernel.h"
-#include "cpu/decode_kernel.h"
-#include "cpu/instruction_sets.h"
-#include "cpu/tile_kernel.h"
+#include "cpu/backward/kernel.h"
+#include "cpu/decode/kernel.h"
+#include "cpu/isa/instruction_sets.h"
+#include "cpu/prefill/kernel.h"
 #include "support/cpu_backend.h"
 #include "support/run_kernel.h"
 

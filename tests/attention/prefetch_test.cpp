@@ -1,4 +1,6 @@
 // What decode and short sequences fetch ahead of themselves, by an instruction set that only writes down the addresses.
+#include "cpu/decode/prefetch.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,11 +8,10 @@
 #include <map>
 #include <vector>
 
-#include "cpu/decode_ahead.h"
 #include "cpu/isa/scalar.h"
-#include "cpu/short_task.h"
-#include "cpu/step_prefetch.h"
-#include "cpu/stream_prefetch.h"
+#include "cpu/prefetch/step_prefetch.h"
+#include "cpu/prefetch/stream_prefetch.h"
+#include "cpu/short/vector.h"
 
 namespace fulmen::cpu {
 namespace {

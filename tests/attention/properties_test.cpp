@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "reference/float_formats.h"
+#include "runtime/float_formats.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {

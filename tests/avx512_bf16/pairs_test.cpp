@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
-#include "cpu/backward_kernel.h"
-#include "cpu/decode_kernel.h"
-#include "cpu/tile_kernel.h"
+#include "cpu/backward/kernel.h"
+#include "cpu/decode/kernel.h"
+#include "cpu/prefill/kernel.h"
 #include "support/attention_case.h"
 #include "support/cpu_backend.h"
 #include "support/run_kernel.h"

@@ -4,7 +4,7 @@
 
 #include "fulmen/fulmen.h"
 #include "program.h"
-#include "reference/float_formats.h"
+#include "runtime/float_formats.h"
 #include "support/deferred_device.h"
 #include "tools/commands.h"
 

@@ -1,5 +1,5 @@
 // What is wrong with an AMD kernel is found in its machine code, each rule by an object that breaks it.
-#include "gpu/compile/amd_check.h"
+#include "gpu/compile/report/amd_check.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "amd_text.h"
-#include "gpu/compile/amd_descriptor.h"
+#include "gpu/compile/report/amd_descriptor.h"
 #include "tiny_kernel.h"
 
 namespace fulmen::test {

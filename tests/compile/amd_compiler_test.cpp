@@ -6,8 +6,8 @@
 #include <string>
 
 #include "fulmen/compile.h"
-#include "gpu/compile/compiler.h"
-#include "gpu/compile/run_program.h"
+#include "gpu/compile/toolchains/compiler.h"
+#include "gpu/compile/toolchains/run_program.h"
 #include "tiny_kernel.h"
 
 namespace fulmen::test {

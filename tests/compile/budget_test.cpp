@@ -1,9 +1,9 @@
 // What the main loop of the forward pass may cost on AMD's chips: vector instructions beside its products, and waves a SIMD.
 #include <gtest/gtest.h>
 
-#include "gpu/compile/cache.h"
-#include "gpu/compile/report.h"
-#include "gpu/launch/shipped.h"
+#include "gpu/compile/cache/cache.h"
+#include "gpu/compile/report/report.h"
+#include "gpu/compile/shipped.h"
 
 namespace fulmen::test {
 namespace {
@@ -27,7 +27,7 @@ TEST_P(MainLoop, Of128DimsKeepsToItsBudget) {
   ASSERT_TRUE(gpu::find_chip(budget.arch, storage, chip));
   int kernels = 0;
   for (const gpu::Specialisation& s : gpu::shipped_kernels(chip, false)) {
-    if (s.entry != "forward.h" || s.head_dim != 128 || s.variable) continue;
+    if (s.entry != "forward/prefill.h" || s.head_dim != 128 || s.variable) continue;
     const auto request = compile_request(s, chip, gpu::Platform::amd);
     ASSERT_TRUE(request.ok()) << request.status().message();
     const auto code = gpu::cached_compile(compiler.value(), {}, request.value());

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "fake_compiler.h"
-#include "gpu/compile/cache_folder.h"
+#include "gpu/compile/cache/cache_folder.h"
 
 namespace fulmen::test {
 namespace {

@@ -14,9 +14,9 @@
 #include <regex>
 #include <string>
 
-#include "gpu/compile/compiler.h"
-#include "gpu/compile/run_program.h"
-#include "reference/blas.h"
+#include "gpu/compile/toolchains/compiler.h"
+#include "gpu/compile/toolchains/run_program.h"
+#include "reference/standard/blas.h"
 
 namespace fulmen::test {
 namespace {

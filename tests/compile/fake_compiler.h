@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "fulmen/compile.h"
-#include "gpu/compile/cache.h"
+#include "gpu/compile/cache/cache.h"
 
 namespace fulmen::test {
 

@@ -1,5 +1,5 @@
 // Which way through a kernel is counted, on kernels short enough to count by hand.
-#include "gpu/compile/inner_loop.h"
+#include "gpu/compile/report/inner_loop.h"
 
 #include <gtest/gtest.h>
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "gpu/compile/compiler.h"
 #include "gpu/compile/kernel_source.h"
-#include "gpu/compile/run_program.h"
+#include "gpu/compile/toolchains/compiler.h"
+#include "gpu/compile/toolchains/run_program.h"
 #include "tiny_kernel.h"
 
 namespace fulmen::test {
@@ -85,7 +85,7 @@ extern "C" __attribute__((global, amdgpu_flat_work_group_size(64, 64))) void ful
 
 // clang before 19 has no builtins for buffers: kernels then use LLVM's intrinsics, which must come to the same instructions.
 TEST(OfflineClang, BuffersWithoutBuiltinsAreTheSame) {
-  const std::string kernel = R"(#include "base.h"
+  const std::string kernel = R"(#include "core/base.h"
 namespace fulmen::kernels {
 struct Arguments { unsigned* x; const void* y; unsigned bytes, fixed; };
 FULMEN_DEVICE void kernel(const Arguments& a) {
@@ -124,7 +124,7 @@ FULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)
 
 // The instruction alone orders nothing: it is the fences around it that make a wave's LDS writes end before the others go on.
 TEST(OfflineClang, LdsIsWrittenBeforeABarrier) {
-  const std::string kernel = R"(#include "base.h"
+  const std::string kernel = R"(#include "core/base.h"
 namespace fulmen::kernels {
 struct Arguments { unsigned* x; };
 FULMEN_DEVICE void kernel(const Arguments& a) {
@@ -161,9 +161,9 @@ TEST(OfflineClang, SameSourceGivesSameCode) {
 TEST(OfflineClang, ErrorsNameKernelChipAndLine) {
   const auto compiler = gpu::offline_clang_compiler();
   ASSERT_TRUE(compiler.ok());
-  const auto bad = compiler.value()->compile({"broken one", "#line 7 \"forward.h\"\nint x = nothing;\n", "gfx1100", 64});
+  const auto bad = compiler.value()->compile({"broken one", "#line 7 \"forward/prefill.h\"\nint x = nothing;\n", "gfx1100", 64});
   ASSERT_FALSE(bad.ok());
-  for (const char* part : {"broken one", "gfx1100", "forward.h:7", "nothing"}) {
+  for (const char* part : {"broken one", "gfx1100", "forward/prefill.h:7", "nothing"}) {
     EXPECT_NE(bad.status().message().find(part), std::string::npos) << bad.status().message();
   }
   EXPECT_FALSE(compiler.value()->compile(tiny_request("gfx9999")).ok());

@@ -1,10 +1,10 @@
 // What is read out of code objects and compilers' logs.
-#include "gpu/compile/report.h"
+#include "gpu/compile/report/report.h"
 
 #include <gtest/gtest.h>
 
-#include "gpu/compile/amd_metadata.h"
-#include "gpu/compile/message_pack.h"
+#include "gpu/compile/report/amd_metadata.h"
+#include "gpu/compile/report/message_pack.h"
 #include "tiny_kernel.h"
 
 namespace fulmen::test {

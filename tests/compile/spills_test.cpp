@@ -7,11 +7,11 @@
 #include <atomic>
 #include <thread>
 
-#include "gpu/compile/amd_metadata.h"
-#include "gpu/compile/cache.h"
-#include "gpu/compile/report.h"
+#include "gpu/compile/cache/cache.h"
+#include "gpu/compile/report/amd_metadata.h"
+#include "gpu/compile/report/report.h"
+#include "gpu/compile/shipped.h"
 #include "gpu/launch/family.h"
-#include "gpu/launch/shipped.h"
 
 namespace fulmen::test {
 namespace {
@@ -26,7 +26,7 @@ bool chosen(const gpu::Specialisation& s, std::string_view arch) {
   if (arch == "gfx1151" && s.head_dim != 128) return false;
   const bool backward = s.entry.starts_with("backward") || s.entry.starts_with("short_backward");
   if (backward) return (s.dtype == DType::bf16 && !s.band) || s.bias >= 0;
-  return s.dtype != DType::fp16 || (s.entry == "forward.h" && s.head_dim == 128);
+  return s.dtype != DType::fp16 || (s.entry == "forward/prefill.h" && s.head_dim == 128);
 }
 
 std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip, const gpu::CompileRequest& request) {
@@ -122,7 +122,7 @@ TEST_P(Spills, NoBackwardKernelWithAMaskHasAny) {
       for (const gpu::KernelLaunch& launch : family->plan(p, chip, 96).launches) kernels.push_back(launch.specialisation);
     }
   }
-  std::erase_if(kernels, [](const gpu::Specialisation& s) { return s.entry != "backward.h"; });
+  std::erase_if(kernels, [](const gpu::Specialisation& s) { return s.entry != "backward/backward.h"; });
   ASSERT_GE(kernels.size(), 2 * problems.size());
   kernels.push_back(kernels[1]);  // for any pointer
   kernels.back().whole_rows = false;

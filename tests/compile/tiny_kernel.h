@@ -6,7 +6,7 @@
 #include <array>
 #include <string>
 
-#include "gpu/compile/compiler.h"
+#include "gpu/compile/toolchains/compiler.h"
 
 namespace fulmen::test {
 

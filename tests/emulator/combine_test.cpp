@@ -1,4 +1,4 @@
-// combine.h by itself, with more splits than a call on the emulated device's few compute units has: against double.
+// forward/decode_combine.h by itself, with more splits than a call on the emulated device's few compute units has: against double.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "emulator/emulated_kernel.h"
 #include "gpu/chip.h"
 #include "gpu/launch/family.h"
-#include "reference/float_formats.h"
+#include "runtime/float_formats.h"
 #include "support/attention_case.h"
 
 namespace fulmen::testing {
@@ -22,7 +22,7 @@ struct Splits {
   int64_t dims;
 };
 
-// Of a call that splits its keys, the launch of combine.h.
+// Of a call that splits its keys, the launch of forward/decode_combine.h.
 struct CombineLaunch {
   gpu::KernelLaunch launch;
   kernels::ForwardArguments arguments;

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "gpu/compile/compiler.h"
 #include "gpu/compile/kernel_source.h"
+#include "gpu/compile/toolchains/compiler.h"
 #include "gpu/driver.h"
 
 namespace fulmen::testing {
@@ -52,7 +52,7 @@ Status run_text(const KernelText& text, void* x, int workgroups) {
   std::string storage;
   gpu::Chip chip{};
   EXPECT_TRUE(gpu::find_chip(text.arch, storage, chip));
-  const std::string source = "#include \"base.h\"\nnamespace fulmen::kernels {\n" + text.headers +
+  const std::string source = "#include \"core/base.h\"\nnamespace fulmen::kernels {\n" + text.headers +
                              "struct Arguments { float* x; };\ninline void kernel(const Arguments& a) {\n" + text.body +
                              "\n}\n}\nFULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)\n";
   const Result<std::string> whole = gpu::kernel_source_of(source, "", chip, gpu::Platform::emulated);

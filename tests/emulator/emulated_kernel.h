@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fulmen/status.h"
-#include "gpu/compile/compiler.h"
+#include "gpu/compile/toolchains/compiler.h"
 
 namespace fulmen::testing {
 

@@ -10,7 +10,8 @@ KernelText text_of(const std::string& body, int workgroup_size) {
   return {
       .arch = "sm_90a",
       .body = body,
-      .headers = "#include \"targets/emulated/elements.h\"\n#include \"targets/emulated/sm80.h\"\n#include \"targets/sm90.h\"\n",
+      .headers =
+          "#include \"targets/emulated_elements.h\"\n#include \"targets/sm80/emulated.h\"\n#include \"targets/sm90/target.h\"\n",
       .workgroup_size = workgroup_size,
       .lds_bytes = 64 * 256};
 }

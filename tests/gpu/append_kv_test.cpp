@@ -8,7 +8,7 @@
 #include "fulmen/kv_cache.h"
 #include "gpu/gpu_devices.h"
 #include "plan/registry.h"
-#include "reference/float_formats.h"
+#include "runtime/float_formats.h"
 
 namespace fulmen::testing {
 namespace {

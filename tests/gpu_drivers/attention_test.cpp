@@ -5,11 +5,11 @@
 
 #include "fulmen/compile.h"
 #include "fulmen/fulmen.h"
-#include "gpu/compile/cache.h"
-#include "gpu/compile/run_program.h"
-#include "gpu/launch/shipped.h"
+#include "gpu/compile/cache/cache.h"
+#include "gpu/compile/shipped.h"
+#include "gpu/compile/toolchains/run_program.h"
 #include "gpu_drivers/fake_library.h"
-#include "kernels/arguments.h"
+#include "kernels/core/arguments.h"
 
 namespace fulmen::testing {
 namespace {
@@ -119,7 +119,7 @@ TEST_F(HipAttention, PrebuiltKernelsServe) {
   ASSERT_TRUE(gpu::find_chip("gfx1100", storage, chip));
   const std::vector<gpu::Specialisation> shipped = gpu::shipped_kernels(chip, false);
   const auto forward = std::find_if(shipped.begin(), shipped.end(), [](const gpu::Specialisation& s) {
-    return s.entry == "forward.h" && s.head_dim == 128 && s.dtype == DType::bf16 && !s.band;
+    return s.entry == "forward/prefill.h" && s.head_dim == 128 && s.dtype == DType::bf16 && !s.band;
   });
   ASSERT_NE(forward, shipped.end());
   const Result<gpu::CompileRequest> request = compile_request(*forward, chip, gpu::Platform::amd);

@@ -1,5 +1,5 @@
 // Machine code is checked before it is loaded: by a fake libamd_comgr, and by llvm-objdump what clang makes.
-#include "gpu/compile/checked_compiler.h"
+#include "gpu/compile/toolchains/checked_compiler.h"
 
 #include <elf.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu/compile/amd_check.h"
+#include "gpu/compile/report/amd_check.h"
 
 namespace fulmen::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "gpu/compile/run_program.h"
+#include "gpu/compile/toolchains/run_program.h"
 
 namespace fulmen::testing {
 namespace {

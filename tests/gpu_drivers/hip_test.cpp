@@ -138,9 +138,10 @@ TEST_F(Hip, SourceThatDoesNotCompileSaysWhere) {
   const Result<const gpu::Compiler*> compiler = driver.compiler();
   ASSERT_TRUE(compiler.ok());
   EXPECT_EQ(compiler.value()->name(), "hipRTC");
-  const auto code = compiler.value()->compile({"broken kernel", "#line 7 \"forward.h\"\nint f( { return 1; }\n", "gfx1100", 64});
+  const auto code =
+      compiler.value()->compile({"broken kernel", "#line 7 \"forward/prefill.h\"\nint f( { return 1; }\n", "gfx1100", 64});
   ASSERT_FALSE(code.ok());
-  for (const char* part : {"broken kernel", "gfx1100", "forward.h:7"}) {
+  for (const char* part : {"broken kernel", "gfx1100", "forward/prefill.h:7"}) {
     EXPECT_NE(code.status().message().find(part), std::string::npos) << part << " in " << code.status().message();
   }
 }

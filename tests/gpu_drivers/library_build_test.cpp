@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "gpu/compile/run_program.h"
-#include "gpu/compile/runtime_compiler.h"
+#include "gpu/compile/toolchains/run_program.h"
+#include "gpu/compile/toolchains/runtime_compiler.h"
 #include "gpu_drivers/fake_library.h"
 
 namespace fulmen::testing {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "gpu/compile/run_program.h"
+#include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/hip/hip_api.h"
 #include "gpu/drivers/library_search.h"
 #include "gpu_drivers/fake_library.h"

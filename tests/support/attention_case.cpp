@@ -7,7 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "reference/float_formats.h"
+#include "runtime/float_formats.h"
 
 namespace fulmen::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/instruction_sets.h"
+#include "cpu/isa/instruction_sets.h"
 #include "fulmen/backend.h"
 
 namespace fulmen::testing {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "reference/gradients.h"
-#include "reference/score_row.h"
+#include "reference/oracle/gradients.h"
+#include "reference/oracle/score_row.h"
 
 namespace fulmen::testing {
 namespace {

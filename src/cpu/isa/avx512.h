@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "algorithm/exp2_polynomial.h"
-#include "cpu/storage.h"
+#include "cpu/tile/storage.h"
 
 namespace fulmen::cpu {
 

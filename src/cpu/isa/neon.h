@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "algorithm/exp2_polynomial.h"
-#include "cpu/storage.h"
+#include "cpu/tile/storage.h"
 
 namespace fulmen::cpu {
 

@@ -4,7 +4,7 @@
 namespace fulmen::gpu {
 
 struct EmbeddedFile {
-  const char* name;  // "forward.h", "targets/gfx11.h", "algorithm/key_range.h"
+  const char* name;  // "forward/prefill.h", "targets/gfx11/target.h", "algorithm/key_range.h"
   const char* text;
 };
 extern const EmbeddedFile kEmbeddedFiles[];

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "gpu/compile/run_program.h"
+#include "gpu/compile/toolchains/run_program.h"
 #include "runtime/environment.h"
 
 namespace fulmen::gpu {

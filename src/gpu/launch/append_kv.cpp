@@ -6,7 +6,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kLanes = 128;
-constexpr int kLanesOfRow = 32;  // kernels/append_kv.h
+constexpr int kLanesOfRow = 32;  // kernels/kv_cache/append_kv.h
 
 kernels::View view_of(const TensorSpec& spec, const Tensor& tensor) {
   return {spec.present ? tensor.data : nullptr, spec.strides[0], spec.strides[1], spec.strides[2]};
@@ -17,7 +17,7 @@ int* numbers(const TensorSpec& spec, const Tensor& tensor) { return spec.present
 
 Specialisation append_kernel(DType dtype) {
   Specialisation s;
-  s.entry = "append_kv.h";
+  s.entry = "kv_cache/append_kv.h";
   s.dtype = dtype;
   s.workgroup = kLanes;
   s.block_m = s.block_n = 16;  // nothing depends on them

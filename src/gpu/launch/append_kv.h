@@ -1,4 +1,4 @@
-// kernels/append_kv.h: new keys and values behind those of a KV cache, rotary embedding.
+// kernels/kv_cache/append_kv.h: new keys and values behind those of a KV cache, rotary embedding.
 #pragma once
 
 #include "fulmen/kv_cache.h"

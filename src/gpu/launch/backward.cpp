@@ -1,9 +1,9 @@
-// kernels/backward.h: tiles and registers for each target.
+// kernels/backward/backward.h: tiles and registers for each target.
 #include "gpu/launch/backward.h"
 
 #include <array>
 
-#include "kernels/layout.h"
+#include "kernels/tile/layout.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -154,7 +154,7 @@ class Backward final : public Family {
     }
     if (splits_keys(p) && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
     Specialisation s;
-    s.entry = "backward.h";
+    s.entry = "backward/backward.h";
     s.target = target_.matrix.name;
     s.head_dim = dims(p.head_dim);
     s.head_dim_v = dims(p.head_dim_v);

@@ -50,7 +50,7 @@ class AtomicFamily : public Family {
 // Which of dq, dk and dv a problem asks for: Specialisation::outputs.
 int outputs_of(const Problem& problem);
 
-// kernels/backward_portable.h for a problem.
+// kernels/backward/backward_portable.h for a problem.
 Specialisation portable_backward_kernel(const Problem& problem);
 
 }  // namespace fulmen::gpu

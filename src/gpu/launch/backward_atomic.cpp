@@ -1,8 +1,8 @@
-// kernels/backward_atomic.h: tiles and registers of NVIDIA's chips from sm_80.
+// kernels/backward/backward_atomic.h: tiles and registers of NVIDIA's chips from sm_80.
 #include <array>
 
 #include "gpu/launch/backward.h"
-#include "kernels/layout.h"
+#include "kernels/tile/layout.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -67,7 +67,7 @@ class BackwardAtomic final : public AtomicFamily {
     const int64_t multiple = std::max(kTarget.depth, 16 * shape.dim_groups);
     const int64_t least = shape.dim_groups > 1 ? std::max(p.head_dim, p.head_dim_v) : 0;
     Specialisation s;
-    s.entry = "backward_atomic.h";
+    s.entry = "backward/backward_atomic.h";
     s.target = kTarget.name;
     s.head_dim = static_cast<int>(round_up(std::max(p.head_dim, least), multiple));
     s.head_dim_v = static_cast<int>(round_up(std::max(p.head_dim_v, least), multiple));

@@ -6,8 +6,8 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kHelperLanes = 128;
-constexpr int kLanesOfRow = 8;                       // kernels/backward_rows.h
-constexpr int64_t kLanesOfSum = 4, kWidthOfSum = 4;  // kernels/backward_bias_sum.h
+constexpr int kLanesOfRow = 8;                       // kernels/backward/parts/row_statistics.h
+constexpr int64_t kLanesOfSum = 4, kWidthOfSum = 4;  // kernels/backward/parts/bias_sum.h
 constexpr int kSinkLanes = 256;
 constexpr int64_t kShortRun = 4;  // batches: longer ones lose by an early start (docs/performance/nvidia.md)
 
@@ -40,7 +40,7 @@ BackwardPlan::BackwardPlan(const Problem& problem, int compute_units) : p_(probl
 void BackwardPlan::add_row_numbers(const Specialisation& products) {
   const Problem::Shape rows = p_.lse_shape();
   plan_.row_number_floats = round_up(2 * rows[0] * rows[1] * rows[2], 16);
-  Specialisation s = beside(products, "backward_rows.h", kHelperLanes);
+  Specialisation s = beside(products, "backward/parts/row_statistics.h", kHelperLanes);
   s.block_m = s.block_n = 16;  // nothing depends on the products' tiles
   plan_.launches.push_back({s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kLanesOfRow)});
 }
@@ -54,12 +54,12 @@ void BackwardPlan::add_rows(Specialisation s, int outputs) {
 }
 
 void BackwardPlan::add_with_atomics(const Specialisation& s) {
-  constexpr int kSumRows = 16;  // of a tile of sums: kernels/backward_query_sums.h
+  constexpr int kSumRows = 16;  // of a tile of sums: kernels/backward/parts/query_sums.h
   plan_.launches.push_back({s, tiles_of(p_.seqlen_k, s.block_m) * p_.batch * p_.num_kv_heads});
   // Packed sequences begin with tiles of their own.
   const int64_t tiles = p_.packed_q() ? p_.total_q / kSumRows + p_.batch : p_.batch * tiles_of(p_.seqlen_q, kSumRows);
   plan_.query_sum_floats = tiles * p_.num_heads * kSumRows * s.head_dim;
-  Specialisation sums = beside(s, "backward_dq.h", kHelperLanes);
+  Specialisation sums = beside(s, "backward/parts/dq.h", kHelperLanes);
   sums.target = s.target;  // whose tiles the sums have
   sums.exact_dims = s.exact_dims;
   constexpr int kWaves = kHelperLanes / 32;
@@ -89,7 +89,7 @@ void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
   plan_.bias_partial_floats = round_up(parts * bias_part_floats(p_, sums, s.block_m), 16);
   const int64_t rows = sums.over_queries ? 1 : p_.seqlen_q;
   const int64_t elements = kHelperLanes / kLanesOfSum * (s.whole_tiles ? kWidthOfSum : 1);
-  Specialisation sum = beside(s, "backward_bias_sum.h", kHelperLanes);
+  Specialisation sum = beside(s, "backward/parts/bias_sum.h", kHelperLanes);
   sum.whole_tiles = s.whole_tiles;
   sum.lds_bytes = static_cast<int>(static_cast<int64_t>(sizeof(float)) * kLanesOfSum * elements);
   plan_.launches.push_back({sum, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, elements), true});
@@ -108,7 +108,7 @@ void BackwardPlan::add_runs(Specialisation s, int64_t run_batches) {
 
 void BackwardPlan::add_sinks(const Specialisation& products) {
   if (!p_.dsinks.present) return;
-  Specialisation s = beside(products, "backward_sinks.h", kSinkLanes);
+  Specialisation s = beside(products, "backward/parts/sinks.h", kSinkLanes);
   s.block_m = s.block_n = 16;
   s.lds_bytes = static_cast<int>(sizeof(float)) * kSinkLanes;
   plan_.launches.push_back({s, p_.num_heads});

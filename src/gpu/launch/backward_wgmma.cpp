@@ -1,10 +1,10 @@
-// kernels/backward_wgmma.h: tiles of Hopper's warpgroup products, one side's rows a launch.
+// kernels/backward/backward_wgmma.h: tiles of Hopper's warpgroup products, one side's rows a launch.
 #include <algorithm>
 #include <array>
 #include <string>
 
 #include "gpu/launch/backward.h"
-#include "kernels/layout.h"
+#include "kernels/tile/layout.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -93,7 +93,7 @@ class BackwardWgmma final : public Family {
   }
   static Specialisation specialisation(const Problem& p, int outputs) {
     Specialisation s;
-    s.entry = "backward_wgmma.h";
+    s.entry = "backward/backward_wgmma.h";
     s.target = "sm90";
     s.outputs = outputs;
     s.head_dim = dims(p.head_dim);

@@ -1,8 +1,8 @@
-// kernels/backward_wgmma_atomic.h: tiles of Hopper's warpgroup products.
+// kernels/backward/backward_wgmma_atomic.h: tiles of Hopper's warpgroup products.
 #include <algorithm>
 
 #include "gpu/launch/backward.h"
-#include "kernels/layout.h"
+#include "kernels/tile/layout.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -25,7 +25,7 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
     // Above, the sums of 64 keys take the registers of two warpgroups.
     constexpr int64_t kMostOwnDims = 128;
     Specialisation s;
-    s.entry = "backward_wgmma_atomic.h";
+    s.entry = "backward/backward_wgmma_atomic.h";
     s.target = "sm90";
     s.dim_groups = std::max(p.head_dim, p.head_dim_v) > kMostOwnDims ? 2 : 1;
     const int64_t multiple = kPanelColumns * s.dim_groups;

@@ -1,9 +1,9 @@
-// kernels/boards.h: chess boards, 64 queries and 64 keys.
+// kernels/forward/boards.h: chess boards, 64 queries and 64 keys.
 #include <algorithm>
 #include <array>
 
 #include "gpu/launch/family.h"
-#include "kernels/layout.h"
+#include "kernels/tile/layout.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -68,7 +68,7 @@ class Boards final : public Family {
   static Specialisation specialisation(const Problem& p, const Chip& chip, bool in_runs) {
     const Shape& shape = *shape_for(p);
     Specialisation s;
-    s.entry = "boards.h";
+    s.entry = "forward/boards.h";
     s.target = "sm80";
     s.head_dim = s.head_dim_v = shape.head_dim;
     s.block_m = s.block_n = kRows;

@@ -81,7 +81,7 @@ Support takes_matrix_instructions(const Problem& problem);
 int64_t query_tile_workgroups(const Problem& problem, const Specialisation& s);
 LaunchPlan query_tile_plan(const Problem& problem, const Specialisation& s);
 
-// Columns of a panel, in which operands of warpgroup products lie: kernels/targets/sm90.h.
+// Columns of a panel, in which operands of warpgroup products lie: kernels/targets/sm90/target.h.
 inline constexpr int64_t kPanelColumns = 64;
 
 // 2^31 - 1 workgroups is what launches take everywhere.

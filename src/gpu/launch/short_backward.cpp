@@ -1,9 +1,9 @@
-// kernels/short_backward.h: up to 64 queries and keys, all gradients in one launch.
+// kernels/backward/short_backward.h: up to 64 queries and keys, all gradients in one launch.
 #include <algorithm>
 #include <array>
 
 #include "gpu/launch/backward.h"
-#include "kernels/layout.h"
+#include "kernels/tile/layout.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -118,7 +118,7 @@ class ShortBackward final : public Family {
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
     const Shape& shape = *shape_for(p);
     Specialisation s;
-    s.entry = "short_backward.h";
+    s.entry = "backward/short_backward.h";
     s.target = target_.matrix.name;
     s.head_dim = dims(p.head_dim);
     s.head_dim_v = dims(p.head_dim_v);

@@ -6,7 +6,7 @@
 #include <array>
 #include <limits>
 
-#include "plan/sequence_view.h"
+#include "runtime/sequence_view.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -8,15 +8,15 @@
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "gpu/chip.h"
-#include "gpu/compile/compiler.h"
 #include "gpu/compile/kernel_source.h"
-#include "kernels/arguments.h"
+#include "gpu/compile/toolchains/compiler.h"
+#include "kernels/core/arguments.h"
 
 namespace fulmen::gpu {
 
-// What src/kernels/specialisation.h explains.
+// What src/kernels/core/config.h explains.
 struct Specialisation {
-  std::string_view entry;   // "forward.h"
+  std::string_view entry;   // "forward/prefill.h"
   std::string_view target;  // "gfx11", or empty: no matrix instructions
   DType dtype = DType::fp32;
   int head_dim = 0, head_dim_v = 0;  // rounded up
@@ -36,7 +36,7 @@ struct Specialisation {
   bool packed_rows = false;
   int bias = -1;  // its DType, or none
   bool keep_mask = false, alibi = false, softcap = false, sinks = false, band = false, plain_scale = false;
-  int num_splits = 0;  // more than 1: partial results for combine.h
+  int num_splits = 0;  // more than 1: partial results for forward/decode_combine.h
   bool dropout = false;
   bool variable = false;  // sequences of different lengths
   int page_size = 0;

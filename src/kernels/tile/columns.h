@@ -4,7 +4,7 @@
 // What `alive` says no to becomes 0.
 #pragma once
 
-#include "layout.h"
+#include "tile/layout.h"
 #include "tile/rows.h"
 #include "tile/values.h"
 #if defined(FULMEN_TARGET_SM80)

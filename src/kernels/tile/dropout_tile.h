@@ -1,8 +1,8 @@
 // Dropout's mask of a tile of 16 queries and 16 keys in registers.
 #pragma once
 
-#include "dropout.h"
-#include "matrix.h"
+#include "core/dropout.h"
+#include "core/matrix.h"
 
 namespace fulmen::kernels {
 

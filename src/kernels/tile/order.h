@@ -1,7 +1,7 @@
 // In which order a workgroup goes over the other side's tiles.
 #pragma once
 
-#include "specialisation.h"
+#include "core/config.h"
 
 namespace fulmen::kernels {
 

@@ -1,7 +1,7 @@
 // Rows of the matrix instructions' tiles in pieces of 8 dims, as memory likes them: where a quad of lanes shares a row (NVIDIA).
 #pragma once
 
-#include "matrix.h"
+#include "core/matrix.h"
 
 namespace fulmen::kernels {
 

@@ -1,8 +1,8 @@
 // Pieces of 16 bytes (8 elements of 16 bits) from rows of memory, and rows back.
 #pragma once
 
-#include "matrix.h"
-#include "specialisation.h"
+#include "core/config.h"
+#include "core/matrix.h"
 
 namespace fulmen::kernels {
 

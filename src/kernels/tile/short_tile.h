@@ -2,8 +2,8 @@
 // On NVIDIA rows are swizzled (tile/swizzle.h).
 #pragma once
 
-#include "layout.h"
 #include "tile/columns.h"
+#include "tile/layout.h"
 #if defined(FULMEN_TARGET_SM80)
 #include "tile/swizzle.h"
 #endif

@@ -1,8 +1,8 @@
 // From tiles of q.k to probabilities, in registers: modifiers, masks and the online softmax of 16 query rows.
 #pragma once
 
-#include "matrix.h"
-#include "scores.h"
+#include "core/matrix.h"
+#include "core/scores.h"
 
 namespace fulmen::kernels {
 
@@ -13,7 +13,7 @@ struct RowMap {
   Int64 end;  // rows
 
   FULMEN_DEVICE Int64 clamp(Int64 row) const { return row < end ? row : end - 1; }
-  // Packed rows are few (launch/split_kv.cpp): divisions of 32 bits will do.
+  // Packed rows are few (launch/decode.cpp): divisions of 32 bits will do.
   FULMEN_DEVICE Int64 query(Int64 row) const {
     if constexpr (!kPackedRows) return row;
     return static_cast<unsigned>(row) / static_cast<unsigned>(arguments.group_size);

@@ -1,7 +1,7 @@
 // Where the rows of Q, K and V lie that a workgroup goes over.
 #pragma once
 
-#include "scores.h"
+#include "core/scores.h"
 #include "tile/rows.h"
 
 namespace fulmen::kernels {

@@ -1,7 +1,7 @@
 // What the kernels without matrix instructions share: 16 x 16 lanes, and chunks of dims on their way to LDS.
 #pragma once
 
-#include "specialisation.h"
+#include "core/config.h"
 
 namespace fulmen::kernels {
 

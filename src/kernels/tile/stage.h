@@ -6,8 +6,8 @@
 // or are 0. What the keep-mask hides from every row becomes 0, as it may be NaN.
 #pragma once
 
-#include "layout.h"
 #include "tile/kept_keys.h"
+#include "tile/layout.h"
 #include "tile/sources.h"
 #include "tile/values.h"
 #if defined(FULMEN_TARGET_SM80)

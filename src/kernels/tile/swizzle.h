@@ -2,7 +2,7 @@
 // two to three times as long: pieces of 16 bytes are swizzled, so that those of 8 rows lie in different banks.
 #pragma once
 
-#include "matrix.h"
+#include "core/matrix.h"
 
 namespace fulmen::kernels {
 

@@ -2,7 +2,7 @@
 // the columns (keys), for products that sum over queries. On NVIDIA other waves can have the rows' operand back, too.
 #pragma once
 
-#include "matrix.h"
+#include "core/matrix.h"
 
 namespace fulmen::kernels {
 

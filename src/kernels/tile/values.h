@@ -1,8 +1,8 @@
 // Operands of the second product from LDS: 16 keys and 16 dims of a tile of values.
 #pragma once
 
-#include "layout.h"
-#include "matrix.h"
+#include "core/matrix.h"
+#include "tile/layout.h"
 
 namespace fulmen::kernels {
 

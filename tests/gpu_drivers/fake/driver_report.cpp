@@ -6,7 +6,7 @@
 #include <string>
 
 #include "fulmen/fulmen.h"
-#include "gpu/compile/compiler.h"
+#include "gpu/compile/toolchains/compiler.h"
 #include "gpu/driver.h"
 
 namespace {

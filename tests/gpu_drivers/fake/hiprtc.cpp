@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu/compile/compiler.h"
+#include "gpu/compile/toolchains/compiler.h"
 #include "gpu_drivers/fake/fake_gpu.h"
 
 namespace {

@@ -8,7 +8,7 @@
 
 #include "gpu_drivers/fake/fake_cubin.h"
 #include "gpu_drivers/fake/fake_gpu.h"
-#include "kernels/arguments.h"
+#include "kernels/core/arguments.h"
 
 namespace {
 

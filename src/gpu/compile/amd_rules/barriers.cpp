@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "gpu/compile/amd_rules/rules.h"
-#include "gpu/compile/disassembly_line.h"
+#include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -2,7 +2,7 @@
 // is read as 0, or not at all. Instructions that fetch inactive lanes (`op_sel:[1,...]` of v_permlane, `fi:1`
 // of DPP) and v_readlane read any lane and are no findings.
 #include "gpu/compile/amd_rules/rules.h"
-#include "gpu/compile/disassembly_line.h"
+#include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -1,6 +1,6 @@
 // What is no instruction of the chip, and flow that leaves the kernel or that this check cannot follow.
 #include "gpu/compile/amd_rules/rules.h"
-#include "gpu/compile/disassembly_line.h"
+#include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "gpu/compile/amd_rules/operands.h"
-#include "gpu/compile/disassembly_line.h"
+#include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu {
 namespace {

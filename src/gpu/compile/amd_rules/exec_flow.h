@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "gpu/compile/amd_disassembly.h"
 #include "gpu/compile/amd_rules/flow.h"
-#include "gpu/compile/exec_masks.h"
+#include "gpu/compile/report/amd_disassembly.h"
+#include "gpu/compile/report/exec_masks.h"
 
 namespace fulmen::gpu {
 

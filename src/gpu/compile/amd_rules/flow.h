@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/compile/amd_disassembly.h"
+#include "gpu/compile/report/amd_disassembly.h"
 
 namespace fulmen::gpu {
 

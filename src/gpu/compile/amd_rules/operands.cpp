@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "gpu/compile/disassembly_line.h"
+#include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/compile/amd_disassembly.h"
 #include "gpu/compile/amd_rules/registers.h"
+#include "gpu/compile/report/amd_disassembly.h"
 
 namespace fulmen::gpu {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "gpu/compile/disassembly_line.h"
+#include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/compile/amd_check.h"
-#include "gpu/compile/amd_disassembly.h"
 #include "gpu/compile/amd_rules/exec_flow.h"
 #include "gpu/compile/amd_rules/flow.h"
 #include "gpu/compile/amd_rules/operands.h"
+#include "gpu/compile/report/amd_check.h"
+#include "gpu/compile/report/amd_disassembly.h"
 
 namespace fulmen::gpu {
 

@@ -6,7 +6,7 @@
 // the upper halves of what goes into it are left as they were. A copy of what nothing has written is no use of it, and is
 // unwritten, too.
 #include "gpu/compile/amd_rules/rules.h"
-#include "gpu/compile/disassembly_line.h"
+#include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "gpu/compile/compiler.h"
+#include "gpu/compile/toolchains/compiler.h"
 #include "gpu/drivers/cuda/cuda_api.h"
 #include "gpu/drivers/relaxed_capture.h"
 

@@ -15,12 +15,12 @@
 #include <mutex>
 
 #include "gpu/chip.h"
-#include "gpu/compile/compiler.h"
-#include "gpu/compile/run_program.h"
+#include "gpu/compile/toolchains/compiler.h"
+#include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/emulated/lds_banks.h"
 #include "gpu/drivers/emulated/workgroup.h"
-#include "plan/hooks.h"
 #include "runtime/environment.h"
+#include "runtime/hooks.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gpu/chip.h"
-#include "gpu/compile/checked_compiler.h"
-#include "gpu/compile/compiler.h"
-#include "gpu/compile/hiprtc.h"
+#include "gpu/compile/toolchains/checked_compiler.h"
+#include "gpu/compile/toolchains/compiler.h"
+#include "gpu/compile/toolchains/hiprtc.h"
 #include "gpu/drivers/hip/hip_api.h"
 #include "gpu/drivers/relaxed_capture.h"
 #include "runtime/environment.h"

@@ -1,0 +1,278 @@
+// Running a plan, and the one-line call.
+#include "fulmen/attention.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "api/cpp/memory_range.h"
+#include "fulmen/plan.h"
+#include "fulmen/printable.h"
+#include "fulmen/reference.h"
+#include "plan/plan_checks.h"
+#include "plan/plan_impl.h"
+#include "plan/registry.h"
+#include "reference/verify/verify.h"
+#include "runtime/hooks.h"
+
+namespace fulmen {
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 64;
+
+// Whether out is exactly q's memory.
+bool is_in_place(const Plan::Impl& plan, const AttentionTensors& t) {
+  const Problem& p = plan.problem;
+  return t.out.data == t.q.data && p.head_dim_v == p.head_dim && p.out.strides == p.q.strides && p.pass == Pass::forward;
+}
+
+// out over q where the kernel does not allow it, or not exactly over it.
+Status bad_out_over_q(const Plan::Impl& plan, const AttentionTensors& t) {
+  if (!is_in_place(plan, t)) {
+    return {
+        StatusCode::invalid_argument,
+        fmt::format("out at {} overlaps q at {}: out may be exactly q's memory, with its address, shape and strides, else it needs "
+                    "memory of its own",
+                    t.out.data, t.q.data)};
+  }
+  std::string others;
+  for (const Kernel* kernel : plan.backend->kernels()) {
+    if (!kernel->out_over_q() || !support_of(*kernel, plan.problem, plan.device).yes) continue;
+    others += fmt::format("{}{}", others.empty() ? "" : ", ", printable(kernel->name()));
+  }
+  return {StatusCode::invalid_argument,
+          fmt::format("out and q are both at {}: kernel {} does not write over q; those that do for this problem: {}", t.out.data,
+                      printable(plan.kernel->name()), others.empty() ? "none" : others)};
+}
+
+Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const void* workspace) {
+  const auto pass = static_cast<std::size_t>(plan.problem.pass);
+  constexpr const char* kWritten = "outputs and workspace";
+  const MemoryRange work{"workspace", workspace, workspace != nullptr ? plan.runner->workspace_bytes() : 0, DType::fp32};
+  const auto range_of = [&](int i) {
+    const TensorField& field = kTensorTable[i];
+    return MemoryRange{field.name, (t.*field.tensor).data, plan.bytes[i], (plan.problem.*field.spec).dtype};
+  };
+  for (int i = 0; i < kTensorFields; ++i) {
+    const TensorField& field = kTensorTable[i];
+    if (!field.read[pass] && !field.written[pass]) continue;
+    const MemoryRange range = range_of(i);
+    if (range.data != nullptr && !(plan.problem.*field.spec).present) {
+      return {StatusCode::invalid_argument,
+              fmt::format("{}.data is {}: the plan was made without {}, it must be null", field.name, range.data, field.name)};
+    }
+    if (!addressable(range)) return bad_address(range, fmt::format("the plan needs {} bytes there", range.bytes));
+    if (overlap(work, range)) return bad_overlap(work, range, kWritten);
+    if (!field.written[pass]) continue;
+    for (int other = 0; other < i; ++other) {
+      const bool used = kTensorTable[other].read[pass] || kTensorTable[other].written[pass];
+      if (!used || !overlap(range, range_of(other))) continue;
+      const bool out_and_q = field.tensor == &AttentionTensors::out && kTensorTable[other].tensor == &AttentionTensors::q;
+      if (!out_and_q) return bad_overlap(range, range_of(other), kWritten);
+      if (!is_in_place(plan, t) || !plan.kernel->out_over_q()) return bad_out_over_q(plan, t);
+    }
+  }
+  return {};
+}
+
+// Of the one that is given, if any.
+Status check_workspace(std::size_t needed, const void* workspace, std::size_t bytes) {
+  if (workspace == nullptr || needed == 0) return {};
+  if (bytes < needed) {
+    return {StatusCode::invalid_argument, fmt::format("workspace_bytes is {}: at least {} are needed", bytes, needed)};
+  }
+  if (reinterpret_cast<std::uintptr_t>(workspace) % kWorkspaceAlignment != 0) {
+    return {StatusCode::invalid_argument, fmt::format("workspace is {}: an address divisible by 64 is needed", workspace)};
+  }
+  return {};
+}
+
+// A workspace for one run: of the program's allocator in host memory, else of the backend. On a GPU its stream gives it back when
+// the run has ended there.
+class OwnWorkspace {
+ public:
+  OwnWorkspace(const Plan::Impl& plan, void* stream, std::size_t bytes) : plan_(plan), stream_(stream), bytes_(bytes) {
+    if (plan.backend->uses_host_memory()) allocator_ = host_allocator();
+    memory_ = allocator_.allocate != nullptr ? allocator_.allocate(allocator_.context, bytes, kWorkspaceAlignment)
+              : stream != nullptr            ? plan.backend->allocate_in_stream(plan.device, stream, bytes)
+                                             : plan.backend->allocate(plan.device, bytes);
+  }
+  ~OwnWorkspace() {
+    if (memory_ == nullptr) return;
+    if (allocator_.free != nullptr) {
+      allocator_.free(allocator_.context, memory_, bytes_);
+    } else if (stream_ != nullptr) {
+      plan_.backend->free_in_stream(plan_.device, stream_, memory_);
+    } else {
+      plan_.backend->free(plan_.device, memory_);
+    }
+  }
+  OwnWorkspace(const OwnWorkspace&) = delete;
+  OwnWorkspace& operator=(const OwnWorkspace&) = delete;
+  void* memory() const noexcept { return memory_; }
+
+ private:
+  const Plan::Impl& plan_;
+  void* stream_;
+  std::size_t bytes_;
+  Allocator allocator_;
+  void* memory_;
+};
+
+// Tensors of a device with memory of its own, in host memory: all, or the tables of sequences alone.
+class HostCopies {
+ public:
+  Status make(const Plan::Impl& plan, const AttentionTensors& from, bool tables_alone) {
+    tensors = from;
+    for (int i = 0; i < kTensorFields; ++i) {
+      const TensorField& field = kTensorTable[i];
+      if (plan.bytes[i] == 0 || (tables_alone && (plan.problem.*field.spec).dtype != DType::int32)) continue;
+      std::vector<std::byte>& copy = copies_.emplace_back(plan.bytes[i]);
+      Tensor& tensor = tensors.*field.tensor;
+      if (Status status = plan.backend->copy(plan.device, copy.data(), tensor.data, plan.bytes[i]); !status.ok()) return status;
+      tensor.data = copy.data();
+    }
+    return {};
+  }
+  AttentionTensors tensors;
+
+ private:
+  std::vector<std::vector<std::byte>> copies_;
+};
+
+// Lengths and pages, where they can be read or the caller wants to wait for them.
+Status check_sequences_on(const Plan::Impl& plan, const AttentionTensors& tensors) {
+  if (!plan.problem.variable_lengths()) return {};
+  if (plan.backend->uses_host_memory()) return check_sequences(plan.problem, tensors);
+  if (!plan.validate) return {};
+  HostCopies host;
+  if (Status status = host.make(plan, tensors, true); !status.ok()) return status;
+  return check_sequences(plan.problem, host.tensors);
+}
+
+// The check beside the reference, on copies in host memory where the device has memory of its own.
+Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const AttentionTensors& tensors) {
+  const Backend& backend = *plan.backend;
+  if (backend.uses_host_memory()) return reference::verify(plan.problem, tensors, plan.threads);
+  if (Status status = backend.synchronize(plan.device, stream); !status.ok()) return status;
+  HostCopies host;
+  if (Status status = host.make(plan, tensors, false); !status.ok()) return status;
+  return reference::verify(plan.problem, host.tensors, plan.threads);
+}
+
+}  // namespace
+
+namespace {
+
+// A plan of one size.
+Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& tensors, void* workspace,
+                 std::size_t workspace_bytes) {
+  if (Status status = check_tensors(impl, tensors); !status.ok()) return status;
+  const std::size_t needed = impl.runner->workspace_bytes();
+  if (Status status = check_workspace(needed, workspace, workspace_bytes); !status.ok()) return status;
+  if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;
+  if (Status status = check_sequences_on(impl, tensors); !status.ok()) return status;
+  std::optional<OwnWorkspace> own;
+  if (workspace == nullptr && needed > 0) {
+    own.emplace(impl, stream, needed);
+    if (own->memory() == nullptr) {
+      return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes on device {}", needed, impl.device)};
+    }
+    if (Status status = check_workspace(needed, own->memory(), needed); !status.ok()) return status;  // the allocator's
+    workspace = own->memory();
+  }
+  if (impl.verify && is_in_place(impl, tensors)) {
+    return {
+        StatusCode::invalid_argument,
+        fmt::format("out and q are both at {}: verify (FLASH_ATTENTION_VERIFY) compares with what q was, so that out needs memory "
+                    "of its own",
+                    tensors.q.data)};
+  }
+  if (Status status = impl.runner->run(stream, tensors, workspace); !status.ok()) return status;
+  if (!impl.verify) return {};
+  const Result<VerifyReport> verified = verify_on(impl, stream, tensors);
+  if (!verified.ok()) return verified.status();
+  const VerifyReport& report = verified.value();
+  if (report.ok) return {};
+  return {StatusCode::verification_failed, fmt::format("kernel {}: {}", impl.runner->config().kernel, report.message)};
+}
+
+}  // namespace
+
+Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const {
+  return run(stream, tensors, workspace, workspace_bytes, {});
+}
+
+Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes,
+                 const RunOptions& options) const {
+  try {
+    const Impl& impl = *impl_;
+    const Result<PlanVariants::Variant> variant = impl.variants.find(impl, tensors, options);
+    if (!variant.ok()) return variant.status();
+    if (variant.value() == nullptr) return run_exact(impl, stream, tensors, workspace, workspace_bytes);
+    if (Status status = check_workspace(impl.variants.workspace_bytes(), workspace, workspace_bytes); !status.ok()) return status;
+    // A length or an option that plan() did not foresee may need more.
+    const bool enough = workspace_bytes >= variant.value()->runner->workspace_bytes();
+    return run_exact(*variant.value(), stream, tensors, enough ? workspace : nullptr, workspace_bytes);
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::out_of_memory, "no memory to run the plan"};
+  } catch (const std::exception& error) {
+    return {StatusCode::internal, fmt::format("running the plan failed: {}", error.what())};
+  } catch (...) {
+    return {StatusCode::internal, "running the plan failed: a kernel threw"};
+  }
+}
+
+Result<Plan> Plan::at(const AttentionTensors& tensors, const RunOptions& options) const {
+  try {
+    const Result<PlanVariants::Variant> variant = impl_->variants.find(*impl_, tensors, options);
+    if (!variant.ok()) return variant.status();
+    const Impl& chosen = variant.value() != nullptr ? *variant.value() : *impl_;
+    if (Status status = check_tensors(chosen, tensors); !status.ok()) return status;
+    return variant.value() != nullptr ? Plan(variant.value()) : *this;
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, "no memory for the plan");
+  } catch (const std::exception& error) {
+    return Status(StatusCode::internal, fmt::format("planning failed: {}", error.what()));
+  } catch (...) {
+    return Status(StatusCode::internal, "planning failed: a kernel threw");
+  }
+}
+
+namespace {
+
+Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors, const AttentionOptions& options,
+                const std::string& device, void* stream) {
+  if (!problem.ok()) return problem.status();
+  AttentionOptions one_size = options;
+  one_size.vary_batch = one_size.vary_seqlen_k = false;
+  auto chosen = plan(problem.value(), device, one_size);
+  if (!chosen.ok()) return chosen.status();
+  const auto backend = backend_of(chosen->device());
+  if (Status status = chosen->run(stream, tensors, nullptr, 0); !status.ok()) return status;
+  if (stream != nullptr || backend == nullptr) return {};  // null: it was unregistered meanwhile
+  try {
+    return backend->synchronize(chosen->device(), nullptr);
+  } catch (const std::exception& error) {
+    return {StatusCode::internal, fmt::format("waiting for device {} failed: {}", chosen->device(), error.what())};
+  } catch (...) {
+    return {StatusCode::internal, fmt::format("waiting for device {} failed: its backend threw", chosen->device())};
+  }
+}
+
+}  // namespace
+
+Status attention(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device, void* stream) {
+  return run_once(make_problem(tensors, options), tensors, options, device, stream);
+}
+
+Status attention_backward(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device,
+                          void* stream) {
+  return run_once(make_backward_problem(tensors, options), tensors, options, device, stream);
+}
+
+}  // namespace fulmen

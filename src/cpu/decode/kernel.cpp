@@ -1,0 +1,253 @@
+#include "cpu/decode/kernel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <string>
+
+#include "cpu/isa/support.h"
+#include "cpu/tile/sequence_tasks.h"
+#include "runtime/threading.h"
+
+namespace fulmen::cpu {
+namespace {
+
+constexpr int64_t kMinSplitKeys = 1024;  // a shorter split costs more to merge than it gains
+// Of a block that is fetched during the one before it. A long one loads and stores the outputs less often, which counts where
+// products take longer than memory.
+constexpr int64_t kBlockBytes = 32 * 1024, kLongBlockBytes = 128 * 1024;
+constexpr int64_t kWantedTasks = 64;  // enough for many cores to end together; fixed, so that results depend on no thread count
+
+// Whether a row of keys or values holds all heads, with no more between them than an interleaved layout has.
+bool heads_fill_rows(const Problem& problem, const TensorSpec& spec, int64_t dim) {
+  constexpr int64_t kInterleaved = 4;
+  const int64_t head = spec.strides[2];
+  return head <= kInterleaved * std::max<int64_t>(dim, 1) && head <= spec.strides[1] / std::max<int64_t>(problem.num_kv_heads, 1);
+}
+
+// Query rows that share a KV head; the most of the type where they are more than it holds.
+int64_t shared_rows(const Problem& problem) {
+  int64_t rows = 0;
+  return __builtin_mul_overflow(problem.group_size(), problem.seqlen_q, &rows) ? std::numeric_limits<int64_t>::max() : rows;
+}
+
+class DecodeRunner final : public Runner {
+ public:
+  DecodeRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options)
+      : problem_(problem), threads_(thread_settings(options)), table_(*isa.table) {
+    call_.problem = &problem_;
+    call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
+    call_.scale = score_scale(problem);
+    const bool in_tiles = !table_.matrix_tiles && decode_rows(problem) > kFewDecodeRows;
+    if (isa.fetch_blocks) call_.block_bytes = in_tiles ? kLongBlockBytes : kBlockBytes;
+    call_.block_multiple = table_.matrix_tiles ? 32 : isa.fetch_blocks ? 16 : 64;
+    // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks of their own.
+    const bool side_by_side =
+        heads_fill_rows(problem, problem.k, problem.head_dim) && heads_fill_rows(problem, problem.v, problem.head_dim_v);
+    call_.heads_per_task =
+        side_by_side
+            ? static_cast<int>(std::min<int64_t>(problem.num_kv_heads, table_.decode_slots / std::max(1, decode_slots(problem))))
+            : 1;
+    groups_ = (problem.num_kv_heads + call_.heads_per_task - 1) / call_.heads_per_task;
+    layout_ = decode_scratch(call_, table_.lanes, table_.group[static_cast<int>(problem.dtype)]);
+    call_.partial_stride = layout_.partial;
+    const int group = table_.group[static_cast<int>(problem.dtype)];
+    scratch_floats_ = table_.decode_floats != nullptr ? table_.decode_floats(call_)
+                      : in_tiles                      ? decode_tile_scratch(call_, table_.lanes, group).total
+                                                      : layout_.total;
+    call_.split_keys = choose_split(problem.seqlen_k);
+    call_.num_splits = splits_of(problem.seqlen_k, call_.split_keys);
+    most_splits_ = problem.batch * call_.num_splits;
+    if (problem.variable_lengths()) {
+      // All sequences together have no more than those of equal ones, and a last one each.
+      most_splits_ = problem.batch * (mean_splits(problem.seqlen_k) + 1);
+    }
+    const int block_n = in_tiles ? std::min(layout_.block_keys, kTileDecodeKeys) : layout_.block_keys;
+    config_ = {std::move(name), decode_rows(problem), block_n, call_.num_splits, threads_.num_threads};
+  }
+
+  const KernelConfig& config() const noexcept override { return config_; }
+  std::size_t workspace_bytes() const noexcept override {
+    if (empty()) return 0;
+    const int64_t lists = problem_.variable_lengths() ? list_bytes() : 0;
+    return static_cast<std::size_t>(counters_at() + counter_bytes() + lists);
+  }
+
+  Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
+    if (empty()) return {};
+    if (problem_.variable_lengths()) return run_sequences(tensors, workspace);
+    ForwardCall call = call_;
+    call.tensors = &tensors;
+    auto* scratch = static_cast<float*>(workspace);
+    float* partials = scratch + scratch_floats_ * threads_.num_threads;
+    Counter* unfinished = counters(workspace);
+    for (int64_t i = 0; i < problem_.batch * groups_; ++i) new (unfinished + i) Counter(call.num_splits);
+    parallel_tasks(threads_, problem_.batch * groups_ * call.num_splits, [&](int64_t index, int worker) {
+      const int64_t group = index / call.num_splits;
+      const DecodeTask task = make_task(group / groups_, group % groups_, static_cast<int>(index % call.num_splits),
+                                        partials + group * call.num_splits * layout_.partial);
+      attend(call, task, scratch + worker * scratch_floats_, unfinished[group]);
+    });
+    return {};
+  }
+
+ private:
+  using Counter = std::atomic<int>;  // splits of a group of KV heads that are not done
+
+  // Whether there is nothing to write, of however many sequences.
+  bool empty() const noexcept { return problem_.batch == 0 || problem_.seqlen_q == 0; }
+
+  int64_t mean_splits(int64_t keys) const noexcept {
+    const int64_t most = std::max<int64_t>(1, keys / kMinSplitKeys);
+    return std::clamp<int64_t>(kWantedTasks / std::max<int64_t>(1, problem_.batch * groups_), 1, most);
+  }
+  // How many keys a split has, by the sequences' lengths alone. keys: of a sequence, or the mean where they differ.
+  int64_t choose_split(int64_t keys) const noexcept {
+    const int64_t splits = mean_splits(keys);
+    const int64_t block = layout_.block_keys;
+    return std::max<int64_t>(block, round_up((keys + splits - 1) / splits, block));
+  }
+  static int splits_of(int64_t keys, int64_t split_keys) noexcept {
+    return static_cast<int>(std::max<int64_t>(1, (keys + split_keys - 1) / split_keys));
+  }
+
+  DecodeTask make_task(int64_t batch, int64_t group, int split, float* partials) const noexcept {
+    DecodeTask task;
+    task.batch = batch;
+    task.kv_head = group * call_.heads_per_task;
+    task.kv_heads = static_cast<int>(std::min<int64_t>(call_.heads_per_task, problem_.num_kv_heads - task.kv_head));
+    task.split = split;
+    task.partials = partials;
+    return task;
+  }
+
+  void attend(const ForwardCall& call, const DecodeTask& task, float* scratch, Counter& unfinished) const noexcept {
+    const int dtype = static_cast<int>(problem_.dtype);
+    table_.decode_task[dtype](call, task, scratch);
+    if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) table_.decode_combine[dtype](call, task);
+  }
+
+  // A task is a split of one sequence and a group of heads. Long sequences have more splits than short ones.
+  Status run_sequences(const AttentionTensors& tensors, void* workspace) const {
+    auto* scratch = static_cast<float*>(workspace);
+    float* partials = scratch + scratch_floats_ * threads_.num_threads;
+    Counter* unfinished = counters(workspace);
+    auto* first_split = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + counters_at() + counter_bytes());
+    auto* tasks = reinterpret_cast<SequenceTask*>(first_split + problem_.batch);
+    const algorithm::SequenceTable table = sequence_table(problem_, tensors);
+    int64_t keys = 0;
+    for (int64_t b = 0; b < problem_.batch; ++b) keys += table.sequence(b).k_len;
+    const int64_t split_keys = choose_split((keys + problem_.batch - 1) / std::max<int64_t>(problem_.batch, 1));
+    int64_t splits = 0;
+    for (int64_t b = 0; b < problem_.batch; ++b) {
+      const int own = splits_of(table.sequence(b).k_len, split_keys);
+      first_split[b] = splits;
+      splits += own;
+      for (int64_t g = 0; g < groups_; ++g) new (unfinished + b * groups_ + g) Counter(own);
+    }
+    const int64_t count = order_tasks(
+        [&](const auto& put) {
+          for (int64_t b = 0; b < problem_.batch; ++b) {
+            const algorithm::Sequence s = table.sequence(b);
+            if (s.q_len == 0) continue;
+            const auto seen = s.band(problem_.top_left, problem_.window_left, problem_.window_right).any(0, s.q_len);
+            for (int64_t split = 0; split < splits_of(s.k_len, split_keys); ++split) {
+              const int64_t begin = std::max<int64_t>(seen.begin, split * split_keys);
+              put(b, split, std::min<int64_t>(seen.end, (split + 1) * split_keys) - begin);
+            }
+          }
+        },
+        tasks);
+    parallel_tasks(
+        threads_, count * groups_,
+        [&](int64_t index, int worker) {
+          const SequenceTask& split = tasks[index / groups_];
+          const int64_t b = split.sequence, group = index % groups_;
+          SequenceView view = sequence_view(problem_, tensors);
+          ForwardCall call = call_;
+          call_sequence(problem_, tensors, b, view, call);
+          call.split_keys = split_keys;
+          call.num_splits = splits_of(view.problem.seqlen_k, split_keys);
+          const int64_t partial = first_split[b] * groups_ + group * call.num_splits;
+          const DecodeTask task = make_task(b, group, split.part, partials + partial * layout_.partial);
+          attend(call, task, scratch + worker * scratch_floats_, unfinished[b * groups_ + group]);
+        },
+        1);
+    return {};
+  }
+
+  Counter* counters(void* workspace) const noexcept {
+    return reinterpret_cast<Counter*>(static_cast<char*>(workspace) + counters_at());
+  }
+  int64_t counters_at() const noexcept {
+    const int64_t floats = scratch_floats_ * threads_.num_threads + layout_.partial * groups_ * most_splits_;
+    return floats * static_cast<int64_t>(sizeof(float));
+  }
+  int64_t counter_bytes() const noexcept { return round_up(problem_.batch * groups_ * static_cast<int64_t>(sizeof(Counter)), 64); }
+  // Where each sequence's splits begin, and the tasks.
+  int64_t list_bytes() const noexcept {
+    return problem_.batch * static_cast<int64_t>(sizeof(int64_t)) + most_splits_ * static_cast<int64_t>(sizeof(SequenceTask));
+  }
+
+  Problem problem_;
+  ThreadSettings threads_;
+  const IsaTable& table_;
+  ForwardCall call_;
+  DecodeScratch layout_{};
+  KernelConfig config_;
+  int64_t scratch_floats_ = 0;
+  int64_t groups_ = 0;       // of KV heads, a sequence
+  int64_t most_splits_ = 0;  // of all sequences
+};
+
+// Who serves what several kernels can, as measured (docs/performance/cpu.md, "Many rows a KV head").
+constexpr double kBelowPrefill = 9.0;
+constexpr double kAbovePrefill = 10.5, kAboveShort = 20.5;  // of the same instruction set, below matrix tiles'
+constexpr int kTileRows = 16, kHalfTile = 32;
+constexpr int64_t kFewQueries = 8;
+constexpr double kCachedBytes = 64e6;
+
+class DecodeKernel final : public Kernel {
+ public:
+  explicit DecodeKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.decode.") + isa.table->name) {}
+  std::string_view name() const noexcept override { return name_; }
+  bool out_over_q() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
+  bool paged() const noexcept override { return true; }
+  Support supports(const Problem& problem, const std::string& /*device*/) const override {
+    const int64_t rows = shared_rows(problem);
+    if (rows > kMaxDecodeRows) {
+      return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
+                         std::to_string(kMaxDecodeRows) + " are served");
+    }
+    return isa_support(isa_, isa_.table->decode_task[static_cast<int>(problem.dtype)] != nullptr, problem);
+  }
+  double rank(const Problem& problem) const override {
+    const double usual = 30.0 + isa_.preference;
+    const int64_t rows = shared_rows(problem);
+    const bool tiles = isa_.table->matrix_tiles;
+    // Many queries of a head fill the tiles of prefill and short, whose arithmetic is the faster. Those of vectors read keys and
+    // values once for each query head; those of matrix tiles are faster than vectors all the same.
+    if (rows > kTileRows && problem.seqlen_q > kFewQueries) {
+      if (tiles && problem.seqlen_k <= kFewQueries * problem.seqlen_q) return kBelowPrefill;
+      if (!tiles && problem.group_size() == 1 && (problem.seqlen_k <= kMaxBlockN || rows > kHalfTile)) return kBelowPrefill;
+      if (!tiles) return (problem.seqlen_k <= kMaxBlockN ? kAboveShort : kAbovePrefill) + isa_.preference;
+    }
+    // One quad of rows and keys that come from memory: products in vectors hide behind it, and read it more evenly.
+    return tiles && rows <= 4 && problem.bytes() > kCachedBytes ? usual - 2.5 : usual;
+  }
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
+    return std::unique_ptr<Runner>(std::make_unique<DecodeRunner>(problem, isa_, name_, options));
+  }
+
+ private:
+  const InstructionSet& isa_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Kernel> make_decode_kernel(const InstructionSet& isa) { return std::make_unique<DecodeKernel>(isa); }
+
+}  // namespace fulmen::cpu

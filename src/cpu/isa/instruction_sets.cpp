@@ -1,0 +1,87 @@
+#include "cpu/isa/instruction_sets.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "cpu/isa/tables.h"
+#ifdef FULMEN_HAVE_ISA_AMX
+#include "cpu/isa/amx_support.h"
+#endif
+
+namespace fulmen::cpu {
+namespace {
+
+#if defined(__x86_64__)
+[[maybe_unused]] bool has_avx2() {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("f16c") != 0;
+}
+[[maybe_unused]] bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+}
+[[maybe_unused]] bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16") != 0; }
+// Intel's cores run a bf16 dot product at a quarter of the rate of an FMA, for twice its products (measured on Sapphire Rapids,
+// which has AMX for them), so there widening bf16 is faster.
+[[maybe_unused]] bool has_fast_bf16_dot() { return __builtin_cpu_is("amd") != 0; }
+[[maybe_unused]] bool fetches_blocks() {
+  return __builtin_cpu_is("intel") != 0;
+}  // stream_prefetch.h and cpu/short/vector.h say why
+#endif
+
+// The one list: an instruction set is a line here, a line in cmake/InstructionSets.cmake, isa/<name>.h and isa_<name>.cpp.
+std::vector<InstructionSet> make_instruction_sets() {
+  std::vector<InstructionSet> sets;
+#ifdef FULMEN_HAVE_ISA_SCALAR
+  sets.push_back({&table_scalar(), 1, true, ""});
+#endif
+#ifdef FULMEN_HAVE_ISA_NEON
+  sets.push_back({&table_neon(), 2, true, ""});
+#endif
+#ifdef FULMEN_HAVE_ISA_AVX2
+  sets.push_back({&table_avx2(), 3, has_avx2(), "AVX2, FMA and F16C"});
+#endif
+#ifdef FULMEN_HAVE_ISA_AVX512
+  sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL", fetches_blocks()});
+#endif
+#ifdef FULMEN_HAVE_ISA_AVX512_BF16
+  sets.push_back({&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(), "AVX-512 BF16", fetches_blocks()});
+#endif
+#ifdef FULMEN_HAVE_ISA_AMX
+  sets.push_back(
+      {&table_amx(), 7, has_avx512_bf16() && amx_ready(), "AMX bf16 tiles (in the processor, and allowed by the kernel)", true});
+#endif
+#ifdef FULMEN_HAVE_ISA_AMX_FP16
+  sets.push_back({&table_amx_fp16(), 7, has_avx512_bf16() && amx_fp16_ready(), "AMX fp16 tiles", true});
+#endif
+  return sets;
+}
+
+}  // namespace
+
+const std::vector<InstructionSet>& instruction_sets() {
+  // Never destroyed: a static destructor of the program's may still call.
+  static const auto* const kSets = new std::vector<InstructionSet>(make_instruction_sets());
+  return *kSets;
+}
+
+std::string chip_name() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown processor";
+}
+
+int64_t level2_cache_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  static const int64_t kBytes =
+      std::max<int64_t>(0, sysconf(_SC_LEVEL2_CACHE_SIZE));  // asks the processor: slow in virtual machines
+  return kBytes;
+#else
+  return 0;
+#endif
+}
+
+}  // namespace fulmen::cpu

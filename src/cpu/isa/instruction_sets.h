@@ -1,0 +1,31 @@
+// The instruction sets this library was compiled with, and which of them this processor has.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpu/prefill/call.h"
+
+namespace fulmen::cpu {
+
+struct InstructionSet {
+  const IsaTable* table = nullptr;
+  int preference = 0;        // higher is faster
+  bool available = false;    // on this processor, under this operating system
+  std::string_view missing;  // what it lacks when not available
+  // Decode fetches whole blocks into L2, in several streams, and short sequences (not on matrix tiles) whole batch elements, or in
+  // the backward pass several heads, not what comes next into L1: faster here, and its table's code can.
+  bool fetch_blocks = false;
+};
+
+// In order of registration; fixed for the life of the process.
+const std::vector<InstructionSet>& instruction_sets();
+
+std::string chip_name();
+
+// Of one core; 0 where the system does not tell.
+int64_t level2_cache_bytes();
+
+}  // namespace fulmen::cpu

@@ -1,0 +1,16 @@
+// The kernels of each instruction set, defined in isa_<name>.cpp, which alone is compiled for that set.
+#pragma once
+
+#include "cpu/prefill/call.h"
+
+namespace fulmen::cpu {
+
+const IsaTable& table_scalar();
+const IsaTable& table_avx2();
+const IsaTable& table_avx512();
+const IsaTable& table_avx512_bf16();
+const IsaTable& table_amx();
+const IsaTable& table_amx_fp16();
+const IsaTable& table_neon();
+
+}  // namespace fulmen::cpu

@@ -1,0 +1,24 @@
+#include "cpu/isa/avx2.h"
+
+#include "cpu/backward/steps.h"
+#include "cpu/decode/combine.h"
+#include "cpu/decode/vector.h"
+#include "cpu/isa/tables.h"
+#include "cpu/prefill/vector.h"
+#include "cpu/short/vector.h"
+
+namespace fulmen::cpu {
+
+const IsaTable& table_avx2() {
+  static constexpr IsaTable kTable{
+      .name = Avx2::kName,
+      .lanes = Avx2::kLanes,
+      .tile_task = {forward_task<Avx2, float>, forward_task<Avx2, Fp16>, forward_task<Avx2, Bf16>},
+      .short_task = {short_task<Avx2, float>, short_task<Avx2, Fp16>, short_task<Avx2, Bf16>},
+      .decode_task = {decode_task<Avx2, float>, decode_task<Avx2, Fp16>, decode_task<Avx2, Bf16>},
+      .decode_combine = {decode_combine<Avx2, float>, decode_combine<Avx2, Fp16>, decode_combine<Avx2, Bf16>},
+      .backward = {backward_step<Avx2, float>, backward_step<Avx2, Fp16>, backward_step<Avx2, Bf16>}};
+  return kTable;
+}
+
+}  // namespace fulmen::cpu

@@ -1,0 +1,24 @@
+#include "cpu/isa/avx512_bf16.h"
+
+#include "cpu/backward/steps.h"
+#include "cpu/decode/combine.h"
+#include "cpu/decode/vector.h"
+#include "cpu/isa/tables.h"
+#include "cpu/prefill/vector.h"
+#include "cpu/short/vector.h"
+
+namespace fulmen::cpu {
+
+const IsaTable& table_avx512_bf16() {
+  static constexpr IsaTable kTable{.name = Avx512Bf16::kName,
+                                   .lanes = Avx512Bf16::kLanes,
+                                   .group = {1, 1, 2},
+                                   .tile_task = {nullptr, nullptr, forward_task<Avx512Bf16, Bf16>},
+                                   .short_task = {nullptr, nullptr, short_task<Avx512Bf16, Bf16>},
+                                   .decode_task = {nullptr, nullptr, decode_task<Avx512Bf16, Bf16>},
+                                   .decode_combine = {nullptr, nullptr, decode_combine<Avx512Bf16, Bf16>},
+                                   .backward = {nullptr, nullptr, backward_step<Avx512Bf16, Bf16>}};
+  return kTable;
+}
+
+}  // namespace fulmen::cpu

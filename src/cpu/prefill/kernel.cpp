@@ -1,0 +1,223 @@
+#include "cpu/prefill/kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "cpu/isa/support.h"
+#include "cpu/tile/sequence_tasks.h"
+#include "cpu/tile/task_runs.h"
+#include "runtime/threading.h"
+
+namespace fulmen::cpu {
+namespace {
+
+constexpr int64_t kShortKeys = 128;  // most keys of the short-sequence kernel: one score row
+
+// Words of head_dim up to which a task's tiles leave room in the caches for more.
+constexpr int64_t kNarrowWords = 64;
+bool narrow(const Problem& p, int group) { return (std::max(p.head_dim, p.head_dim_v) + group - 1) / group <= kNarrowWords; }
+
+// Key rows of a prefill tile. More amortise the output's load and store; but scores, queries and values have to share L1 and a part
+// of L2: both measured best on Zen 5.
+int choose_block_n(const Problem& p, int group) { return narrow(p, group) ? 128 : 64; }
+
+// Query tiles that share a packed key tile: queries and outputs of them all stay in L2, which is large where there are matrix
+// tiles.
+int max_tiles_per_task(const Problem& p, const IsaTable& table) {
+  const int group = table.group[static_cast<int>(p.dtype)];
+  if (table.matrix_tiles && std::max(p.head_dim, p.head_dim_v) <= 64) return 32;
+  return narrow(p, group) ? 16 : 8;
+}
+
+// How the work is cut. Tiles compute the same whatever the cut, so it may depend on the number of threads.
+int choose_tiles_per_task(const Problem& p, const IsaTable& table, int threads) {
+  const int64_t tiles = (p.seqlen_q + kBlockM - 1) / kBlockM;
+  const int64_t heads = p.batch * p.num_heads;
+  int per_task = static_cast<int>(std::clamp<int64_t>(tiles, 1, max_tiles_per_task(p, table)));
+  while (per_task > 1 && heads * ((tiles + per_task - 1) / per_task) < 4LL * threads) per_task /= 2;
+  return per_task;
+}
+
+// Whether the level-2 cache keeps the queries, keys and values of a batch element while the next one's are fetched, and has room
+// for the worker's scratch.
+bool two_fit_level2(const Problem& p) {
+  const int64_t elements = p.num_heads * p.seqlen_q * p.head_dim + p.num_kv_heads * p.seqlen_k * (p.head_dim + p.head_dim_v);
+  return 2 * elements * (p.dtype == DType::fp32 ? 4 : 2) <= level2_cache_bytes() / 4 * 3;
+}
+
+class TileRunner final : public Runner {
+ public:
+  TileRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options, int block_n,
+             IsaTable::TileTaskFunction function, bool short_sequence)
+      : problem_(problem), threads_(thread_settings(options)), function_(function) {
+    call_.problem = &problem_;
+    call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
+    call_.scale = score_scale(problem);
+    call_.block_n = block_n;
+    const IsaTable& table = *isa.table;
+    const int group = table.group[static_cast<int>(problem.dtype)];
+    // The short kernel's tasks have one tile, but on matrix tiles, where they are the same as others.
+    call_.tiles_per_task = short_sequence && !table.matrix_tiles ? 1 : choose_tiles_per_task(problem, table, threads_.num_threads);
+    const int64_t floats =
+        short_sequence
+            ? (table.short_floats != nullptr ? table.short_floats(problem) : short_scratch(problem, table.lanes, group).total)
+        : table.scratch_floats != nullptr ? table.scratch_floats(problem, block_n, call_.tiles_per_task)
+                                          : tile_scratch(problem, table.lanes, group, block_n, call_.tiles_per_task).total;
+    scratch_floats_ = round_up(floats, 16);
+    task_rows_ = static_cast<int64_t>(call_.tiles_per_task) * kBlockM;
+    blocks_ = (problem.seqlen_q + task_rows_ - 1) / task_rows_;  // 0 for no queries: then there are no tasks
+    if (short_sequence) {
+      const int64_t heads = problem.num_heads * blocks_;
+      call_.stream_output = problem.bytes() > kStreamBytes;
+      run_length_ = choose_run(problem, threads_.num_threads, problem.batch * heads, heads);
+      call_.fetch_batches = isa.fetch_blocks && !table.matrix_tiles && !problem.variable_lengths() &&
+                            next_sequence_is_own(problem, threads_.num_threads) && two_fit_level2(problem);
+    }
+    if (problem.variable_lengths()) {
+      const int64_t most = problem.batch * blocks_;
+      most_tasks_ = problem.packed_q() ? std::min(most, problem.total_q / task_rows_ + problem.batch) : most;
+      run_length_ = short_sequence ? std::min(problem.num_heads, kMaxRun) : 1;
+    }
+    config_ = {std::move(name), kBlockM, block_n, 1, threads_.num_threads};
+  }
+
+  const KernelConfig& config() const noexcept override { return config_; }
+  std::size_t workspace_bytes() const noexcept override {
+    return static_cast<std::size_t>(scratch_floats_) * sizeof(float) * static_cast<std::size_t>(threads_.num_threads) +
+           static_cast<std::size_t>(most_tasks_) * sizeof(SequenceTask);
+  }
+
+  Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
+    if (problem_.variable_lengths()) return run_sequences(tensors, static_cast<float*>(workspace));
+    ForwardCall call = call_;
+    call.tensors = &tensors;
+    auto* scratch = static_cast<float*>(workspace);
+    const int64_t count = problem_.batch * problem_.num_heads * blocks_;
+    parallel_tasks(threads_, (count + run_length_ - 1) / run_length_, [&](int64_t run, int worker) {
+      const int64_t end = std::min(count, (run + 1) * run_length_);
+      TileTask task = make_task(run * run_length_);
+      for (int64_t index = run * run_length_; index < end; ++index) {
+        const TileTask next = make_task(index + 1);
+        task.next = index + 1 < end ? &next : nullptr;
+        function_(call, task, scratch + worker * scratch_floats_);
+        task = next;
+      }
+    });
+    return {};
+  }
+
+ private:
+  // A task is a block of queries of one sequence and run_length_ heads.
+  Status run_sequences(const AttentionTensors& tensors, float* scratch) const {
+    auto* tasks = reinterpret_cast<SequenceTask*>(scratch + scratch_floats_ * threads_.num_threads);
+    const algorithm::SequenceTable table = sequence_table(problem_, tensors);
+    const int64_t blocks = order_tasks(
+        [&](const auto& put) {
+          for (int64_t b = 0; b < problem_.batch; ++b) {
+            const algorithm::Sequence s = table.sequence(b);
+            const algorithm::Band band = s.band(problem_.top_left, problem_.window_left, problem_.window_right);
+            for (int64_t row = 0; row < s.q_len; row += task_rows_) {
+              const int64_t end = std::min<int64_t>(s.q_len, row + task_rows_);
+              const auto keys = band.any(row, end);
+              put(b, row / task_rows_, (end - row) * (keys.end - keys.begin + kBlockM));  // a row costs something, too
+            }
+          }
+        },
+        tasks);
+    const int64_t runs = (problem_.num_heads + run_length_ - 1) / run_length_;
+    parallel_tasks(
+        threads_, blocks * runs,
+        [&](int64_t index, int worker) {
+          const SequenceTask& block = tasks[index / runs];
+          SequenceView view = sequence_view(problem_, tensors);
+          ForwardCall call = call_;
+          call_sequence(problem_, tensors, block.sequence, view, call);
+          const int64_t first = block.part * task_rows_, head_end = std::min(problem_.num_heads, (index % runs + 1) * run_length_);
+          for (int64_t head = index % runs * run_length_; head < head_end; ++head) {
+            const TileTask task{block.sequence, head, first, std::min(view.problem.seqlen_q, first + task_rows_)};
+            function_(call, task, scratch + worker * scratch_floats_);
+          }
+        },
+        1);
+    return {};
+  }
+
+  TileTask make_task(int64_t index) const {
+    const int64_t head = index / blocks_;
+    const int64_t block = blocks_ - 1 - index % blocks_;  // causal: the longest rows of a head first
+    return {head / problem_.num_heads, head % problem_.num_heads, block * task_rows_,
+            std::min(problem_.seqlen_q, (block + 1) * task_rows_)};
+  }
+
+  Problem problem_;
+  ThreadSettings threads_;
+  IsaTable::TileTaskFunction function_;
+  ForwardCall call_;
+  KernelConfig config_;
+  int64_t scratch_floats_ = 0;
+  int64_t task_rows_ = 0;
+  int64_t blocks_ = 0;
+  int64_t most_tasks_ = 0;  // of sequences of different lengths
+  int64_t run_length_ = 1;  // task_runs.h
+};
+
+class PrefillKernel final : public Kernel {
+ public:
+  explicit PrefillKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.prefill.") + isa.table->name) {}
+  std::string_view name() const noexcept override { return name_; }
+  bool dropout() const noexcept override { return true; }
+  bool out_over_q() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
+  bool paged() const noexcept override { return true; }
+  Support supports(const Problem& problem, const std::string& /*device*/) const override {
+    return isa_support(isa_, isa_.table->tile_task[static_cast<int>(problem.dtype)] != nullptr, problem);
+  }
+  double rank(const Problem& /*problem*/) const override { return 10.0 + isa_.preference; }
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
+    const int dtype = static_cast<int>(problem.dtype);
+    const int block_n = isa_.table->block_n > 0 ? isa_.table->block_n : choose_block_n(problem, isa_.table->group[dtype]);
+    return std::unique_ptr<Runner>(
+        std::make_unique<TileRunner>(problem, isa_, name_, options, block_n, isa_.table->tile_task[dtype], false));
+  }
+
+ private:
+  const InstructionSet& isa_;
+  std::string name_;
+};
+
+class ShortKernel final : public Kernel {
+ public:
+  explicit ShortKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.short.") + isa.table->name) {}
+  std::string_view name() const noexcept override { return name_; }
+  bool out_over_q() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
+  Support supports(const Problem& problem, const std::string& /*device*/) const override {
+    if (problem.seqlen_k > kShortKeys) {
+      return Support::no("seqlen_k is " + std::to_string(problem.seqlen_k) + ", at most " + std::to_string(kShortKeys) +
+                         " fit one score row");
+    }
+    return isa_support(isa_, isa_.table->short_task[static_cast<int>(problem.dtype)] != nullptr, problem);
+  }
+  double rank(const Problem& /*problem*/) const override { return 20.0 + isa_.preference; }
+  Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
+                                          const AttentionOptions& options) const override {
+    return std::unique_ptr<Runner>(std::make_unique<TileRunner>(
+        problem, isa_, name_, options, static_cast<int>(round_up(std::max<int64_t>(problem.seqlen_k, 1), 64)),
+        isa_.table->short_task[static_cast<int>(problem.dtype)], true));
+  }
+
+ private:
+  const InstructionSet& isa_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Kernel> make_prefill_kernel(const InstructionSet& isa) { return std::make_unique<PrefillKernel>(isa); }
+std::unique_ptr<const Kernel> make_short_kernel(const InstructionSet& isa) { return std::make_unique<ShortKernel>(isa); }
+
+}  // namespace fulmen::cpu

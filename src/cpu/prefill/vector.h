@@ -1,0 +1,249 @@
+// Forward attention for a few query tiles of one head: the body of the prefill and short-sequence kernels.
+#pragma once
+
+#include "cpu/prefetch/row_prefetch.h"
+#include "cpu/prefill/call.h"
+#include "cpu/tile/additive_tile.h"
+#include "cpu/tile/dropout_tile.h"
+#include "cpu/tile/finish_rows.h"
+#include "cpu/tile/output_product.h"
+#include "cpu/tile/pack.h"
+#include "cpu/tile/row_scores.h"
+#include "cpu/tile/score_product.h"
+#include "cpu/tile/softmax.h"
+#include "cpu/tile/storage.h"
+#include "cpu/tile/tile.h"
+
+namespace fulmen::cpu {
+
+// One task, whose state lives in the worker's scratch.
+template <class Isa, class T>
+class ForwardTask {
+ public:
+  ForwardTask(const ForwardCall& call, const TileTask& task, float* scratch, const TileScratch& layout)
+      : call_(call),
+        problem_(*call.problem),
+        tensors_(*call.tensors),
+        task_(task),
+        kv_head_(task.head / problem_.group_size()),
+        layout_(layout),
+        scratch_(scratch),
+        tiles_(static_cast<int>((task.row_end - task.row_begin + kBlockM - 1) / kBlockM)),
+        alibi_slope_(log2_alibi_slope(problem_, tensors_, task.batch, task.head)) {}
+
+  void run() {
+    load_queries();
+    const auto keys = call_.band.any(task_.row_begin, task_.row_end);
+    // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows share its task.
+    for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end; first += call_.block_n) {
+      const int count = static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
+      load_keys_and_values(first, count);
+      fetch_ahead(first + call_.block_n, keys.end, call_.block_n, tiles_ * (call_.block_n / Isa::kQkKeys));
+      for (int tile = 0; tile < tiles_; ++tile) attend(tile, first, count);
+    }
+    for (int tile = 0; tile < tiles_; ++tile) {
+      clear_unless_started(tile);
+      store(tile, output(tile));
+    }
+  }
+
+ protected:
+  static constexpr float kMinusInfinity = -__builtin_inff();
+
+  int64_t tile_row(int tile) const { return task_.row_begin + static_cast<int64_t>(tile) * kBlockM; }
+  int tile_rows(int tile) const {
+    const int64_t left = task_.row_end - tile_row(tile);
+    return left < kBlockM ? static_cast<int>(left) : kBlockM;
+  }
+  SoftmaxState& state(int tile) { return reinterpret_cast<SoftmaxState*>(scratch_ + layout_.state)[tile]; }
+  float* tile_max() {
+    return scratch_ + layout_.state + static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * call_.tiles_per_task;
+  }
+  float* queries(int tile) { return scratch_ + layout_.queries + tile * layout_.query_tile; }
+  float* output(int tile) { return scratch_ + layout_.output + tile * layout_.output_tile; }
+
+  template <class Place = WordRows>
+  void load_queries(Place place = {}) {
+    for (int tile = 0; tile < tiles_; ++tile) {
+      pack_queries<Isa>(element<T>(tensors_.q, problem_.q, task_.batch, tile_row(tile), task_.head), problem_.q.strides[1],
+                        tile_rows(tile), problem_.head_dim, queries(tile), place);
+      for (int row = 0; row < kBlockM; row += Isa::kLanes) {
+        Isa::store(state(tile).max + row, Isa::set1(kMinusInfinity));
+        Isa::store(state(tile).sum + row, Isa::zero());
+      }
+      started_ &= ~(1U << tile);
+    }
+  }
+
+  void load_keys_and_values(int64_t first, int count) {
+    with_rows(first, count, [&](auto k, auto v) {
+      pack_keys<Isa>(k, count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
+      load_values(v, first, count);
+    });
+  }
+  template <class Rows>
+  void load_values(Rows v, int64_t first, int count) {
+    uint8_t alive[kMaxBlockN];
+    pack_values<Isa>(v, count, problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
+                     alive_keys(call_, task_, first, count, alive));
+  }
+  // load(k, v) with the rows of at most kMaxBlockN keys.
+  template <class Load>
+  void with_rows(int64_t first, int count, Load load) {
+    if (call_.pages.pages != nullptr) {
+      int64_t k_rows[kMaxBlockN], v_rows[kMaxBlockN];
+      list_rows(call_.pages, problem_.k, first, count, k_rows);
+      list_rows(call_.pages, problem_.v, first, count, v_rows);
+      return load(ListedRows<T>{head_of(tensors_.k, problem_.k), k_rows}, ListedRows<T>{head_of(tensors_.v, problem_.v), v_rows});
+    }
+    load(StridedRows<T>{element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_), problem_.k.strides[1]},
+         StridedRows<T>{element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1]});
+  }
+  const T* head_of(const Tensor& tensor, const TensorSpec& spec) const { return element<const T>(tensor, spec, 0, 0, kv_head_); }
+
+  // The next tile's keys and values, `most` of them, a row or two in each of `times` steps of this one's products.
+  void fetch_ahead(int64_t first, int64_t end, int64_t most, int times) {
+    ahead_[0] = ahead_[1] = {};
+    if (first >= end) return;
+    int64_t count = end - first < most ? end - first : most;
+    constexpr int64_t kSize = sizeof(T);
+    const T *k = nullptr, *v = nullptr;
+    if (call_.pages.pages != nullptr) {  // of small pages the first one of the tile
+      const PageWalk k_walk(call_.pages, problem_.k, first), v_walk(call_.pages, problem_.v, first);
+      k = head_of(tensors_.k, problem_.k) + k_walk.offset();
+      v = head_of(tensors_.v, problem_.v) + v_walk.offset();
+      count = k_walk.left_in_page() < count ? k_walk.left_in_page() : count;
+    } else {
+      k = element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_);
+      v = element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_);
+    }
+    ahead_[0] = fetch_rows(k, problem_.k.strides[1] * kSize, problem_.head_dim * kSize, count);
+    ahead_[1] = fetch_rows(v, problem_.v.strides[1] * kSize, problem_.head_dim_v * kSize, count);
+    ahead_rows_ = static_cast<int>((2 * most + times - 1) / times);
+  }
+
+  // What a query tile attends of a key tile.
+  struct Piece {
+    int tile = 0;
+    int64_t row = 0;
+    int rows = 0;
+    int count = 0;  // keys from the key tile's first on; 0: fully masked
+    int64_t first = 0;
+    bool partial = false;   // some of them are masked by the band
+    bool additive = false;  // the scores need more than a factor
+  };
+  Piece piece(int tile, int64_t first, int loaded) const { return piece(tile, tile_row(tile), tile_rows(tile), first, loaded); }
+  Piece piece(int tile, int64_t row, int rows, int64_t first, int loaded) const {
+    const auto some = call_.band.any(row, row + rows), all = call_.band.all(row, row + rows);
+    if (some.begin >= first + loaded || some.end <= first) return {};
+    const int count = static_cast<int>(some.end - first < loaded ? some.end - first : loaded);
+    const bool partial = all.begin > first || all.end < first + count;
+    const bool additive = partial || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F ||
+                          problem_.softcap > 0.0F || !(call_.scale.log2_scale > 0.0F);
+    return {tile, row, rows, count, first, partial, additive};
+  }
+
+  void attend(int tile, int64_t first, int loaded) {
+    const Piece p = piece(tile, first, loaded);
+    if (p.count == 0) return;
+    if (p.additive) add(p);
+    if (problem_.softcap > 0.0F) {
+      score<ScoreKind::softcap>(p);
+    } else if (p.additive) {
+      score<ScoreKind::additive>(p);
+    } else {
+      score<ScoreKind::plain>(p);
+    }
+    const bool moved = softmax(p);
+    if (start(tile)) {
+      multiply_values<OutputKind::first>(p);
+    } else if (moved) {
+      multiply_values<OutputKind::rescale>(p);
+    } else {
+      multiply_values<OutputKind::accumulate>(p);
+    }
+  }
+
+  template <ScoreKind kKind>
+  void score(const Piece& p) {
+    const QueryLaneScores<Isa, kKind> epilogue{
+        call_.scale, scratch_ + layout_.additive, scratch_ + layout_.scores, tile_max(), ahead_, ahead_rows_};
+    score_tile<Isa>(queries(p.tile), p.rows, scratch_ + layout_.keys, layout_.key_stride, words_of<Isa>(problem_.head_dim), p.count,
+                    epilogue);
+  }
+
+  bool softmax(const Piece& p) {
+    if (problem_.dropout == 0) return softmax(p, NoDropout{});
+    return softmax(p, DropoutFactors{dropout_factors(p)});
+  }
+  const float* dropout_factors(const Piece& p) {
+    float* factors = scratch_ + layout_.dropout;
+    head_dropout_tile<Isa>(problem_, tensors_, task_.batch, task_.head, p.row, p.rows, p.first, p.count, factors);
+    return factors;
+  }
+  float factor(const Piece& p) const { return p.additive ? 1.0F : call_.scale.log2_scale; }
+  template <class Dropout>
+  bool softmax(const Piece& p, Dropout dropout) {
+    SoftmaxState& rows = state(p.tile);
+    float* scores = scratch_ + layout_.scores;
+    return problem_.lse.present
+               ? softmax_tile<Isa, 5>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout)
+               : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout);
+  }
+
+  // Whether nothing was added to the tile's output yet.
+  bool start(int tile) {
+    const bool first = (started_ >> tile & 1U) == 0;
+    started_ |= 1U << tile;
+    return first;
+  }
+
+  template <OutputKind kKind>
+  void multiply_values(const Piece& p) {
+    const ScratchOutput<Isa, kKind> to{output(p.tile), layout_.value_stride, state(p.tile).rescale};
+    output_tile<Isa, QueriesInLanes>(scratch_ + layout_.scores, scratch_ + layout_.values, layout_.value_stride,
+                                     layout_.value_stride, words_of<Isa>(p.count), p.rows, to);
+  }
+
+  void add(const Piece& p) {
+    const TilePlace place{task_.batch, task_.head, p.row, p.rows, p.first, p.count, p.partial};
+    additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_, place, scratch_ + layout_.additive);
+  }
+
+  void clear_unless_started(int tile) {
+    if ((started_ >> tile & 1U) != 0) return;
+    for (int64_t i = 0; i < layout_.output_tile; i += Isa::kLanes) Isa::store(output(tile) + i, Isa::zero());
+  }
+
+  // o: the tile's output, [rows][value_stride].
+  void store(int tile, const float* o) {
+    const int64_t row = tile_row(tile);
+    const int rows = tile_rows(tile);
+    SoftmaxState& softmax = state(tile);
+    float* factor = softmax.rescale;
+    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, row, rows, softmax.max, softmax.sum, factor);
+    store_output<Isa>(o, layout_.value_stride, factor, rows, problem_.head_dim_v,
+                      element<T>(tensors_.out, problem_.out, task_.batch, row, task_.head), problem_.out.strides[1]);
+  }
+
+  const ForwardCall& call_;
+  const Problem& problem_;
+  const AttentionTensors& tensors_;
+  const TileTask& task_;
+  int64_t kv_head_;
+  TileScratch layout_;
+  float* scratch_;
+  int tiles_;
+  float alibi_slope_;
+  RowPrefetch ahead_[2];
+  int ahead_rows_ = 0;
+  unsigned started_ = 0;  // bit per tile: its output holds something
+};
+
+template <class Isa, class T>
+void forward_task(const ForwardCall& call, const TileTask& task, float* scratch) {
+  const TileScratch layout = tile_scratch(*call.problem, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task);
+  ForwardTask<Isa, T>(call, task, scratch, layout).run();
+}
+
+}  // namespace fulmen::cpu

@@ -1,0 +1,89 @@
+// The softmax of a score tile, queries in lanes.
+#pragma once
+
+#include <cstdint>
+
+#include "algorithm/online_softmax.h"
+#include "cpu/tile/tile.h"
+
+namespace fulmen::cpu {
+
+// softmax_tile for kVecs vectors of queries; every pointer is at the first of them.
+template <class Isa, int kDegree, int kVecs, class Dropout>
+FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, float factor, float* max, float* sum_out,
+                                float* rescale_out, const float* dropout) {
+  using Vec = typename Isa::Vec;
+  constexpr int kLanes = Isa::kLanes;
+  bool moved = false;
+  Vec minus_offset[kVecs], sum[kVecs];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) {
+    const Vec old_max = Isa::load(max + v * kLanes);
+    const auto step = algorithm::softmax_step<Isa>(old_max, Isa::mul(Isa::load(tile_max + v * kLanes), Isa::set1(factor)));
+    moved |= !Isa::all_equal(step.max, old_max);
+    minus_offset[v] = Isa::sub(Isa::zero(), step.offset);
+    Isa::store(max + v * kLanes, step.max);
+    Isa::store(rescale_out + v * kLanes, step.rescale);
+    sum[v] = Isa::zero();
+  }
+  const Vec f = Isa::set1(factor);
+  for (int key = 0; key < keys; key += Isa::kGroup) {
+    Vec p[Isa::kGroup][kVecs];
+#pragma GCC unroll 2
+    for (int i = 0; i < Isa::kGroup; ++i) {
+      if (i > 0 && key + i == keys) {  // an odd key's partner
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) p[i][v] = Isa::zero();
+        break;
+      }
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v)
+        p[i][v] = Isa::fused(Isa::load(scores + (key + i) * kBlockM + v * kLanes), f, minus_offset[v]);
+      Isa::template exp2<kDegree>(p[i]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) sum[v] = Isa::add(sum[v], p[i][v]);
+      if constexpr (Dropout::kAny) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) p[i][v] = Isa::mul(p[i][v], Isa::load(dropout + (key + i) * kBlockM + v * kLanes));
+      }
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      float* word = scores + key / Isa::kGroup * kBlockM + v * kLanes;
+      if constexpr (Isa::kGroup == 1) {
+        Isa::store(word, p[0][v]);
+      } else {
+        Isa::store(word, Isa::pack_pair(p[0][v], p[1][v]));
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) {
+    Isa::store(sum_out + v * kLanes, Isa::fma(Isa::load(sum_out + v * kLanes), Isa::load(rescale_out + v * kLanes), sum[v]));
+  }
+  return moved;
+}
+
+// Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what turns a stored
+// score into base-2 units. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
+// kDegree: of the exponential's polynomial.
+template <class Isa, int kDegree, class Dropout = NoDropout>
+__attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows, int keys, float factor,
+                                            SoftmaxState& state, Dropout dropout = {}) {
+  const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
+  bool moved = false;
+  int row = 0;
+  const auto factors_at = [&](int first)
+                              __attribute__((always_inline)) { return Dropout::kAny ? dropout.factors + first : nullptr; };
+  for (; row + Isa::kSoftmaxVecs * Isa::kLanes <= padded_rows; row += Isa::kSoftmaxVecs * Isa::kLanes) {
+    moved |= softmax_rows<Isa, kDegree, Isa::kSoftmaxVecs, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row,
+                                                                    state.sum + row, state.rescale + row, factors_at(row));
+  }
+  for (; row < padded_rows; row += Isa::kLanes) {
+    moved |= softmax_rows<Isa, kDegree, 1, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
+                                                    state.rescale + row, factors_at(row));
+  }
+  return moved;
+}
+
+}  // namespace fulmen::cpu

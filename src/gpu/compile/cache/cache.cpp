@@ -1,0 +1,216 @@
+#include "gpu/compile/cache/cache.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "fulmen/compile.h"
+#include "fulmen/printable.h"
+#include "gpu/compile/cache/cache_folder.h"
+#include "runtime/environment.h"
+#include "runtime/hooks.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr uint64_t kDefaultBytes = uint64_t{1} << 30;
+constexpr std::size_t kMemoryBytes = std::size_t{64} << 20;  // a tuner's thousands of kernels shall not stay for ever
+
+// One line in the log, once a process: a cache that does not work slows things down, and nothing else would say so.
+void log_once(const std::string& line) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  {
+    const std::scoped_lock lock(mutex);
+    if (!said.insert(line).second) return;
+  }
+  log_line(printable(line));
+}
+
+uint64_t max_bytes() {
+  const std::string value = environment("FULMEN_CACHE_BYTES");
+  if (value.empty()) return kDefaultBytes;
+  uint64_t bytes = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), bytes);
+  if (error == std::errc() && end == value.data() + value.size()) return bytes;
+  log_once(fmt::format("FULMEN_CACHE_BYTES is {}, a number of bytes is accepted; {} is taken", value, kDefaultBytes));
+  return kDefaultBytes;
+}
+
+std::vector<std::string> prebuilt_folders() {
+  std::vector<std::string> folders;
+  const std::string value = environment("FULMEN_KERNEL_PATH");
+  for (std::size_t at = 0; at < value.size();) {
+    const std::size_t end = std::min(value.find(':', at), value.size());
+    if (end > at) {
+      folders.push_back(value.substr(at, end - at));
+      std::error_code error;
+      if (!std::filesystem::is_directory(folders.back(), error))
+        log_once(fmt::format("FULMEN_KERNEL_PATH names {}, which is no folder", folders.back()));
+    }
+    at = end + 1;
+  }
+  return folders;
+}
+
+// The name is for people: it does not change the code.
+Digest key_of(const CompileRequest& request, const Compiler* compiler) {
+  const std::string maker = compiler != nullptr ? fmt::format("{} {}", compiler->name(), compiler->identity()) : "prebuilt";
+  return sha256(fmt::format("{}\n{}\n{}\n{}", maker, request.arch, request.workgroup_size, request.source));
+}
+
+// One kernel in memory. Its mutex is held while it is read or compiled, so that others who want it wait instead of doing the same.
+struct Slot {
+  std::mutex mutex;
+  std::optional<CompiledCode> compiled;
+};
+
+class Memory {
+ public:
+  std::shared_ptr<Slot> slot(const Digest& key) {
+    const std::scoped_lock lock(mutex_);
+    std::shared_ptr<Slot>& slot = slots_[key];
+    if (slot == nullptr) slot = std::make_shared<Slot>();
+    return slot;
+  }
+  // What was added to a slot. Over the limit all is forgotten: the disk has it, and loaded modules stay loaded.
+  void added(std::size_t bytes) {
+    const std::scoped_lock lock(mutex_);
+    bytes_ += bytes;
+    if (bytes_ <= kMemoryBytes) return;
+    slots_.clear();
+    bytes_ = 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Digest, std::shared_ptr<Slot>> slots_;
+  std::size_t bytes_ = 0;
+};
+
+// Never destroyed: kernels may be asked for while the process ends.
+Memory& memory() {
+  static Memory& instance = *new Memory;
+  return instance;
+}
+
+struct Observer {
+  std::mutex mutex;
+  CompileObserver call = nullptr;
+  void* context = nullptr;
+};
+Observer& observer() {
+  static Observer& instance = *new Observer;
+  return instance;
+}
+void observe(const CompileRequest& request, bool done, double seconds) {
+  const std::scoped_lock lock(observer().mutex);
+  if (observer().call != nullptr) observer().call(observer().context, request.name.c_str(), request.arch.c_str(), done, seconds);
+}
+
+Result<CompiledCode> observed_compile(const Compiler& compiler, const CompileRequest& request) {
+  const auto begin = std::chrono::steady_clock::now();
+  observe(request, false, 0);
+  Result<CompiledCode> compiled = compiler.compile(request);
+  observe(request, true, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  return compiled;
+}
+
+// Nothing where the folder has none, or one that cannot be taken (which is said).
+std::optional<CompiledCode> load(const std::string& folder, const Digest& key, Trust trust, const char* consequence) {
+  Result<LoadedKernel> loaded = load_kernel(folder, key, trust);
+  if (!loaded.ok()) log_once(fmt::format("kernel cache: {}; {}", loaded.status().message(), consequence));
+  if (!loaded.ok() || !loaded->found) return {};
+  return std::move(loaded->compiled);
+}
+
+std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
+  const std::vector<std::string> folders = prebuilt_folders();
+  if (folders.empty()) return {};
+  const Digest key = key_of(request, nullptr);
+  for (const std::string& folder : folders) {
+    if (std::optional<CompiledCode> found = load(folder, key, Trust::given, "it is passed over")) return found;
+  }
+  return {};
+}
+
+Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request,
+                                     const Digest& key) {
+  if (std::optional<CompiledCode> found = load_prebuilt(request)) return std::move(*found);
+  if (compiler == nullptr) {
+    return Status{no_compiler.code(),
+                  fmt::format("kernel \"{}\" for {} is not prebuilt in FULMEN_KERNEL_PATH, and there is no compiler: {}",
+                              request.name, request.arch, no_compiler.message())};
+  }
+  const uint64_t limit = max_bytes();
+  const std::string folder = limit > 0 ? cache_directory() : "";
+  if (!folder.empty()) {
+    if (std::optional<CompiledCode> found = load(folder, key, Trust::own, "it is compiled again")) return std::move(*found);
+  }
+  Result<CompiledCode> compiled = observed_compile(*compiler, request);
+  if (!compiled.ok() || folder.empty()) return compiled;
+  const Status stored = store_kernel(folder, {key, request.name, request.arch, compiled.value()}, Trust::own);
+  if (stored.ok()) {
+    bound_kernels(folder, limit);
+  } else {
+    log_once(fmt::format("kernel cache: {}; kernels are kept in memory only", stored.message()));
+  }
+  return compiled;
+}
+
+}  // namespace
+
+std::string cache_directory() {
+  if (std::string own = environment("FULMEN_CACHE_DIR"); !own.empty()) return own;
+  if (const std::string xdg = environment("XDG_CACHE_HOME"); xdg.starts_with('/'))
+    return xdg + "/fulmen";  // relative ones are void
+  if (const std::string home = environment("HOME"); !home.empty()) return home + "/.cache/fulmen";
+  return {};
+}
+
+std::vector<CacheEntry> list_cache() {
+  const std::string folder = cache_directory();
+  return folder.empty() ? std::vector<CacheEntry>{} : list_kernels(folder);
+}
+
+Result<int> clear_cache() {
+  const std::string folder = cache_directory();
+  return folder.empty() ? Result<int>(0) : remove_kernels(folder);
+}
+
+Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request) {
+  const Digest key = key_of(request, compiler);
+  const std::shared_ptr<Slot> slot = memory().slot(key);
+  const std::scoped_lock lock(slot->mutex);
+  if (slot->compiled) return *slot->compiled;
+  Result<CompiledCode> compiled = load_or_compile(compiler, no_compiler, request, key);
+  if (!compiled.ok()) return compiled;
+  slot->compiled = compiled.value();
+  memory().added(slot->compiled->code.size() + slot->compiled->log.size());
+  return compiled;
+}
+
+Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code) {
+  return store_kernel(directory, {key_of(request, nullptr), request.name, request.arch, code}, Trust::given);
+}
+
+}  // namespace fulmen::gpu
+
+namespace fulmen {
+
+void set_compile_observer(CompileObserver call, void* context) {
+  gpu::Observer& observer = gpu::observer();
+  const std::scoped_lock lock(observer.mutex);
+  observer.call = call;
+  observer.context = context;
+}
+
+}  // namespace fulmen

@@ -1,0 +1,36 @@
+// Compiled kernels in memory and on disk. Key: source, options, chip and the compiler's identity.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fulmen/status.h"
+#include "gpu/compile/toolchains/compiler.h"
+
+namespace fulmen::gpu {
+
+struct CacheEntry {
+  std::string name;  // CompileRequest::name
+  std::string arch;
+  std::string file;
+  std::size_t bytes = 0;
+  int64_t last_used = 0;  // seconds since 1970
+};
+
+// $FULMEN_CACHE_DIR, else $XDG_CACHE_HOME/fulmen, else ~/.cache/fulmen; empty where none of them is set: memory only.
+std::string cache_directory();
+// Every entry on disk; files whose header does not fit are left out.
+std::vector<CacheEntry> list_cache();
+// Deletes every entry, and only files that are entries. Returns how many.
+Result<int> clear_cache();
+
+// The code of a request: from memory, $FULMEN_KERNEL_PATH (directories of prebuilt kernels, ':' between them), disk, else compiled
+// and kept. The disk holds at most $FULMEN_CACHE_BYTES (1 GiB; 0: nothing); what cannot be used or written there is said in a line
+// in the log (hooks.h), once. compiler may be null where prebuilt kernels must do; the reason is then in no_compiler.
+Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request);
+// Writes what FULMEN_KERNEL_PATH finds: a file for the request, by source and chip, whatever compiler made it.
+Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code);
+
+}  // namespace fulmen::gpu

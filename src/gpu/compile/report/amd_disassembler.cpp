@@ -1,0 +1,56 @@
+#include "gpu/compile/report/amd_disassembler.h"
+
+#include <fmt/format.h>
+
+#include "gpu/compile/toolchains/run_program.h"
+#include "runtime/environment.h"
+#include "runtime/found_once.h"
+
+namespace fulmen::gpu {
+namespace {
+
+class Objdump final : public AmdDisassembler {
+ public:
+  explicit Objdump(std::string program) : program_(std::move(program)) {}
+  Result<std::string> text_of(std::span<const std::byte> code_object, const std::string& /*arch*/) const override {
+    const TemporaryDirectory folder;
+    if (!folder.status().ok()) return folder.status();
+    const std::string file = folder.path() + "/kernel";
+    const std::string code(reinterpret_cast<const char*>(code_object.data()), code_object.size());
+    if (Status status = write_file(file, code); !status.ok()) return status;
+    return run_program({program_, "-d", "--no-show-raw-insn", file}, folder.path());
+  }
+
+ private:
+  std::string program_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<const AmdDisassembler>> find_objdump() {
+  std::vector<std::string> names{"llvm-objdump-19", "llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"};
+  if (const std::string home = environment("ROCM_PATH"); !home.empty()) names.push_back(home + "/llvm/bin/llvm-objdump");
+  for (const std::string& name : names) {
+    std::string program = find_program(name);
+    if (!program.empty()) return std::unique_ptr<const AmdDisassembler>(std::make_unique<Objdump>(std::move(program)));
+  }
+  return Status(StatusCode::unavailable, "llvm-objdump is not in PATH (apt-get install llvm-19)");
+}
+
+Result<const AmdDisassembler*> amd_disassembler() {
+  static FoundOnce<Result<const AmdDisassembler*>> found;
+  return found.get([]() -> Result<const AmdDisassembler*> {
+    auto comgr = open_comgr(
+        {.names = {"libamd_comgr.so.3", "libamd_comgr.so.2", "libamd_comgr.so", "libamd_comgr" + std::string(kWheelHash)},
+         .home_variables = {"ROCM_PATH", "HIP_PATH"},
+         .system_folders = {"/opt/rocm/lib", "/opt/rocm-*/lib"},
+         .python_folders = {"torch/lib", "torch.libs", "_rocm_sdk_*/lib"},
+         .install = "It comes with AMD's ROCm packages (comgr)"});
+    if (comgr.ok()) return comgr.value().release();
+    auto objdump = find_objdump();
+    if (objdump.ok()) return objdump.value().release();
+    return Status(StatusCode::unavailable, fmt::format("{}; {}", comgr.status().message(), objdump.status().message()));
+  });
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,183 @@
+#include "gpu/compile/shipped.h"
+
+#include <algorithm>
+
+#include "gpu/launch/append_kv.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int kUsualComputeUnits = 96;
+
+struct Shape {
+  int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
+};
+
+Problem problem_of(DType dtype, const Shape& shape, bool causal) {
+  Problem p;
+  p.dtype = dtype;
+  p.batch = shape.batch;
+  p.seqlen_q = shape.seqlen_q;
+  p.seqlen_k = shape.seqlen_k;
+  p.num_heads = shape.heads;
+  p.num_kv_heads = shape.kv_heads;
+  p.head_dim = p.head_dim_v = shape.head_dim;
+  p.softmax_scale = 0.125F;
+  if (causal) p.window_right = 0;
+  const auto view = [&](int64_t length, int64_t heads) {
+    return TensorSpec{dtype, true, {length * heads * shape.head_dim, heads * shape.head_dim, shape.head_dim, 1}};
+  };
+  p.q = p.out = view(shape.seqlen_q, shape.heads);
+  p.k = p.v = view(shape.seqlen_k, shape.kv_heads);
+  return p;
+}
+
+void add_bias(Problem& p, DType dtype) { p.bias = {dtype, true, {0, p.seqlen_q * p.seqlen_k, p.seqlen_k, 1}}; }
+
+constexpr TensorSpec kNumbers{DType::int32, true, {0, 0, 0, 1}};
+
+// Its sequences one after the other, each of up to the shape's lengths.
+Problem packed(Problem p) {
+  p.total_q = p.batch * p.seqlen_q;
+  p.total_k = p.batch * p.seqlen_k;
+  p.cu_seqlens_q = p.cu_seqlens_k = kNumbers;
+  for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out}) spec->strides[0] = 0;
+  return p;
+}
+
+// Its keys and values in pages, of which each sequence uses some.
+Problem paged(Problem p, int64_t page_size) {
+  p.page_size = page_size;
+  p.max_pages = p.seqlen_k / page_size;
+  p.num_pages = p.batch * p.max_pages;
+  p.seqlens_k = kNumbers;
+  p.block_table = {DType::int32, true, {0, 0, p.max_pages, 1}};
+  for (TensorSpec* spec : {&p.k, &p.v}) spec->strides[0] = page_size * spec->strides[1];
+  return p;
+}
+
+// The backward pass of a problem, dq, dk and dv.
+Problem backward_of(Problem p) {
+  p.pass = Pass::backward;
+  p.dout = p.dq = p.q;
+  p.dk = p.dv = p.k;
+  p.lse = {DType::fp32, true, {p.num_heads * p.seqlen_q, p.seqlen_q, 1, 1}};
+  return p;
+}
+
+std::vector<Problem> main_problems() {
+  std::vector<Problem> list;
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const bool causal : {false, true}) list.push_back(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
+  }
+  list.push_back(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false));
+  // Hopper's tiles of 64 dims go by the number of keys.
+  for (const bool causal : {false, true}) list.push_back(problem_of(DType::bf16, {1, 2048, 2048, 16, 16, 64}, causal));
+  // Chess boards, with a bias a head.
+  for (const auto& [heads, dim] : {std::pair<int64_t, int64_t>{24, 32}, {12, 64}, {8, 96}, {6, 128}}) {
+    Problem board = problem_of(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
+    add_bias(board, DType::fp16);
+    list.push_back(board);
+  }
+  for (const int64_t dim : {64, 128}) list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
+  list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false));
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    for (const int64_t dim : {64, 128}) list.push_back(packed(problem_of(dtype, {8, 4096, 4096, 16, 4, dim}, true)));
+  }
+  list.push_back(paged(problem_of(DType::bf16, {8, 4096, 4096, 16, 4, 128}, true), 64));
+  for (const int64_t page_size : {16, 256}) {
+    list.push_back(paged(problem_of(DType::bf16, {8, 1, 65536, 32, 8, 128}, false), page_size));
+  }
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const bool causal : {false, true}) {
+      list.push_back(backward_of(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal)));
+    }
+  }
+  list.push_back(backward_of(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false)));
+  for (const int64_t dim : {64, 128}) {
+    list.push_back(backward_of(packed(problem_of(DType::bf16, {8, 4096, 4096, 16, 4, dim}, true))));
+  }
+  for (const int64_t dim : {32, 64, 96, 128}) {
+    const int64_t heads = 768 / dim;
+    Problem board = problem_of(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
+    add_bias(board, DType::fp16);
+    board = backward_of(board);
+    board.dbias = board.bias;
+    list.push_back(board);
+  }
+  list.push_back(backward_of(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false)));
+  // Training with dropout.
+  Problem training = problem_of(DType::bf16, {16, 512, 512, 12, 12, 64}, false);
+  training.dropout = 6554;  // 0.1
+  list.push_back(training);
+  list.push_back(backward_of(training));
+  return list;
+}
+
+std::vector<Problem> all_problems() {
+  std::vector<Problem> list = main_problems();
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    for (const int64_t dim : {64, 80, 128, 256}) {
+      for (const Shape& shape :
+           {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim}, Shape{1, 1, 65536, 32, 8, dim}}) {
+        const bool few = shape.seqlen_q == 1;
+        for (const bool causal : {false, true}) list.push_back(problem_of(dtype, shape, causal && !few));
+        Problem p = problem_of(dtype, shape, false);
+        add_bias(p, dtype);
+        list.push_back(p);
+        p.bias = {};
+        p.keep_mask = {DType::boolean, true, {shape.seqlen_k, 0, 0, 1}};
+        list.push_back(p);
+        if (dtype == DType::bf16 && dim != 64) {
+          p = problem_of(dtype, shape, !few);
+          if (!few) list.push_back(packed(p));
+          for (const int64_t page_size : {16, 64}) list.push_back(paged(p, page_size));
+        }
+        // Everything at once, the rows anywhere.
+        p = problem_of(dtype, shape, true);
+        add_bias(p, DType::fp32);
+        p.keep_mask = {DType::boolean, true, {shape.seqlen_k, 0, 0, 1}};
+        p.alibi_slopes = {DType::fp32, true, {0, 0, 0, 1}};
+        p.sinks = p.alibi_slopes;
+        p.softcap = 20;
+        p.window_left = 1024;
+        p.q.strides[1] += 1;
+        list.push_back(p);
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
+  std::vector<Specialisation> list;
+  std::vector<std::string> seen;
+  std::vector<Problem> problems = all ? all_problems() : main_problems();
+  for (std::size_t n = 0, count = problems.size(); n < count; ++n) {
+    if (problems[n].pass != Pass::backward) continue;
+    problems.push_back(problems[n]);
+    problems.back().deterministic = false;
+  }
+  for (const Problem& problem : problems) {
+    const Family* best = nullptr;
+    for (const Family* family : families()) {
+      if (!chip.runs(family->target())) continue;
+      if (problem.deterministic && !family->deterministic()) continue;
+      if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
+      if (best == nullptr || family->rank(problem) > best->rank(problem)) best = family;
+    }
+    if (best == nullptr) continue;
+    for (const KernelLaunch& launch : best->plan(problem, chip, kUsualComputeUnits).launches) {
+      const std::string key = std::string(launch.specialisation.entry) + prelude(launch.specialisation);
+      if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
+      seen.push_back(key);
+      list.push_back(launch.specialisation);
+    }
+  }
+  for (const DType dtype : {DType::bf16, DType::fp16}) list.push_back(append_kernel(dtype));
+  return list;
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,66 @@
+#include "gpu/compile/toolchains/checked_compiler.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "fulmen/printable.h"
+#include "gpu/compile/report/amd_check.h"
+#include "runtime/environment.h"
+#include "runtime/hooks.h"
+
+namespace fulmen::gpu {
+namespace {
+
+// What the rules find changes with this number: raise it with them, so that cached kernels are checked again.
+constexpr int kRules = 2;
+
+void say_unchecked(const std::string& reason) {
+  static std::mutex mutex;
+  static auto& said = *new std::set<std::string>;
+  {
+    const std::scoped_lock lock(mutex);
+    if (!said.insert(reason).second) return;
+  }
+  log_line(printable("machine code of AMD kernels is not checked: " + reason));
+}
+
+}  // namespace
+
+std::string CheckedCompiler::identity() const { return fmt::format("{}, checked by rules {}", compiler_.identity(), kRules); }
+
+Result<CompiledCode> CheckedCompiler::compile(const CompileRequest& request) const {
+  Result<CompiledCode> compiled = compiler_.compile(request);
+  if (!compiled.ok()) return compiled;
+  const Result<std::string> text = disassembler_.text_of(compiled->code, request.arch);
+  if (!text.ok()) {
+    say_unchecked(text.status().message());
+    return compiled;
+  }
+  const std::vector<std::string> findings = amd_findings(text.value(), amd_kernel_facts(compiled->code, request.arch));
+  if (findings.empty()) return compiled;
+  return Status(StatusCode::internal,
+                fmt::format("kernel \"{}\" for {}: what {} made of it is wrong: {}{}. Another compiler may do better "
+                            "(FULMEN_AMD_COMPILER); FULMEN_AMD_CHECK=0 runs it as it is",
+                            request.name, request.arch, compiler_.name(), findings.front(),
+                            findings.size() > 1 ? fmt::format(", and {} more", findings.size() - 1) : ""));
+}
+
+Result<const Compiler*> checked_compiler(const Result<const Compiler*>& compiler) {
+  if (!compiler.ok() || environment("FULMEN_AMD_CHECK") == "0") return compiler;
+  const Result<const AmdDisassembler*> disassembler = amd_disassembler();
+  if (!disassembler.ok()) {
+    say_unchecked(disassembler.status().message());
+    return compiler;
+  }
+  static std::mutex mutex;
+  static auto& checked = *new std::map<const Compiler*, const Compiler*>;  // never freed: as compilers are
+  const std::scoped_lock lock(mutex);
+  const Compiler*& known = checked[compiler.value()];
+  if (known == nullptr) known = new CheckedCompiler(*compiler.value(), *disassembler.value());
+  return known;
+}
+
+}  // namespace fulmen::gpu

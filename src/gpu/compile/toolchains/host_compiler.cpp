@@ -1,0 +1,82 @@
+// The host's own C++ compiler, for the emulator.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "gpu/compile/toolchains/compiler.h"
+#include "gpu/compile/toolchains/run_program.h"
+#include "runtime/environment.h"
+#include "runtime/found_once.h"
+
+namespace fulmen::gpu {
+namespace {
+
+// Quick to compile, and lines for the emulator's reports. Contraction is off: results do not depend on the compiler.
+const std::vector<std::string> kOptions{"-x",
+                                        "c++",
+                                        "-std=c++20",
+                                        "-O1",
+                                        "-g0",
+                                        "-shared",
+                                        "-fPIC",
+                                        "-fvisibility=default",
+                                        "-fno-exceptions",
+                                        "-fno-rtti",
+                                        "-ffp-contract=off",
+                                        "-fno-math-errno",
+                                        "-w"};
+
+class HostCompiler final : public Compiler {
+ public:
+  HostCompiler(std::string path, std::string version) : path_(std::move(path)), version_(std::move(version)) {}
+  std::string_view name() const noexcept override { return "host"; }
+  std::string identity() const override { return fmt::format("{} {}", version_, fmt::join(kOptions, " ")); }
+  Result<CompiledCode> compile(const CompileRequest& request) const override {
+    const TemporaryDirectory directory;
+    if (!directory.status().ok()) return directory.status();
+    const std::string source = directory.path() + "/kernel.cpp", object = directory.path() + "/kernel.so";
+    if (Status status = write_file(source, request.source); !status.ok()) return status;
+    std::vector<std::string> command{path_};
+    command.insert(command.end(), kOptions.begin(), kOptions.end());
+    command.insert(command.end(), {source, "-o", object});
+    Result<std::string> log = run_program(command, directory.path());
+    if (!log.ok()) return Status(log.status().code(), fmt::format("kernel \"{}\": {}", request.name, log.status().message()));
+    Result<std::vector<std::byte>> code = read_file(object);
+    if (!code.ok()) return code.status();
+    return CompiledCode{std::move(code).value(), std::move(log).value()};
+  }
+
+ private:
+  std::string path_, version_;
+};
+
+Result<const Compiler*> find() {
+  const std::string chosen = environment("FULMEN_HOST_CXX");
+  std::vector<std::string> names{"c++", "g++", "clang++", "clang++-19"};
+  if (!chosen.empty()) names = {chosen};
+  std::string refused;
+  for (const std::string& name : names) {
+    const std::string path = find_program(name);
+    if (path.empty()) continue;
+    const Result<std::string> version = run_program({path, "--version"});
+    if (version.ok()) return new HostCompiler(path, version.value().substr(0, version.value().find('\n')));
+    refused += fmt::format("; {}", version.status().message().substr(0, version.status().message().find('\n')));
+  }
+  if (!chosen.empty()) {
+    return Status(StatusCode::unavailable,
+                  fmt::format("FULMEN_HOST_CXX is \"{}\": a C++ compiler is needed, its path or a name in PATH{}", chosen,
+                              refused.empty() ? "; there is no such program" : refused));
+  }
+  return Status(StatusCode::unavailable,
+                fmt::format("the emulator compiles kernels with the host's C++ compiler: none of {} is in PATH and runs; "
+                            "install one (apt-get install g++) or set FULMEN_HOST_CXX{}",
+                            fmt::join(names, ", "), refused));
+}
+
+}  // namespace
+
+Result<const Compiler*> host_compiler() {
+  static FoundOnce<Result<const Compiler*>> found;
+  return found.get(find);
+}
+
+}  // namespace fulmen::gpu

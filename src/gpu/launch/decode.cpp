@@ -1,0 +1,103 @@
+// kernels/forward/decode.h and forward/decode_combine.h: few queries, the keys split so that every compute unit has work.
+#include <algorithm>
+
+#include "gpu/launch/family.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int64_t kRows = 16;      // of a workgroup
+constexpr int64_t kMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
+constexpr int64_t kMinSplitKeys = 512;
+constexpr int kWaves = 4;
+constexpr int kCombineLanes = 256;
+
+class SplitKv final : public Family {
+ public:
+  explicit SplitKv(const MatrixTarget& target) : target_(target) {}
+  std::string_view name() const noexcept override { return "split_kv"; }
+  std::string_view target() const noexcept override { return target_.name; }
+  bool variable_lengths() const noexcept override { return true; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    const int64_t rows = p.group_size() * p.seqlen_q;
+    if (rows > kMostTiles * kRows) {
+      return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
+                         std::to_string(kMostTiles * kRows) + " are served");
+    }
+    if (Support support = lds_fits(lds_bytes(head_dim_v(p)), chip); !support.yes) return support;
+    return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / kMinSplitKeys));
+  }
+  // Above short_sequence only where there are many keys.
+  double rank(const Problem& p) const override { return p.seqlen_k > 128 ? 40 : 25; }
+
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    Specialisation s;
+    s.entry = "forward/decode.h";
+    s.target = target_.name;
+    s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
+    s.head_dim_v = head_dim_v(p);
+    s.block_m = kRows;
+    s.block_n = 16;  // a wave's step: with more keys the operands in flight would spill
+    s.workgroup = kWaves * chip.wave_size;
+    s.packed_rows = true;
+    s.lds_bytes = lds_bytes(s.head_dim_v);
+    specialise_for(p, s);
+    s.num_splits = choose_splits(p, compute_units);
+    LaunchPlan plan;
+    plan.launches.push_back({s, groups(p) * s.num_splits});
+    plan.arguments = arguments_of(p);
+    plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
+    plan.arguments.num_splits = plan.num_splits = s.num_splits;
+    plan.arguments.split_keys = round_up((p.seqlen_k + s.num_splits - 1) / s.num_splits, kWaves * s.block_n);
+    if (s.num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
+    return plan;
+  }
+
+ private:
+  static int head_dim_v(const Problem& p) { return static_cast<int>(round_up(p.head_dim_v, 32)); }
+  static int lds_bytes(int head_dim_v) { return 4 * kWaves * 16 * (2 + head_dim_v + 4); }
+  static int64_t row_tiles(const Problem& p) { return (p.group_size() * p.seqlen_q + kRows - 1) / kRows; }
+  static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
+
+  // Two workgroups a compute unit run at once. Of the numbers of splits whose last round of workgroups is fullest, the smallest.
+  static int choose_splits(const Problem& p, int compute_units) {
+    const int64_t most = std::max<int64_t>(1, p.seqlen_k / kMinSplitKeys), slots = 2 * std::max(1, compute_units);
+    int best = 1;
+    double best_cost = 0;
+    for (int64_t splits = 1; splits <= std::min<int64_t>(most, slots); ++splits) {
+      const int64_t rounds = (groups(p) * splits + slots - 1) / slots;
+      // In units of all keys; a split more costs as much as reading some dozen keys.
+      const double cost =
+          static_cast<double>(rounds) * (1.0 / static_cast<double>(splits) + 64.0 / static_cast<double>(p.seqlen_k + 1));
+      if (splits == 1 || cost < 0.98 * best_cost) {
+        best = static_cast<int>(splits);
+        best_cost = cost;
+      }
+    }
+    return best;
+  }
+
+  static void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
+    Specialisation s = beside(split, "forward/decode_combine.h", kCombineLanes);
+    s.head_dim = s.head_dim_v;
+    s.lds_bytes = 4 * kCombineLanes / chip.wave_size * (2 + s.head_dim_v);
+    s.whole_rows = false;  // nothing depends on it
+    const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
+    plan.launches.push_back({s, rows});
+    plan.partial_out_floats = round_up(rows * p.head_dim_v * s.num_splits, 16);
+    plan.partial_row_floats = round_up(rows * s.num_splits, 16);
+  }
+
+  const MatrixTarget& target_;
+};
+
+}  // namespace
+
+std::vector<const Family*> split_kv_families() {
+  std::vector<const Family*> list;
+  for (const MatrixTarget& target : kMatrixTargets) list.push_back(new SplitKv(target));
+  return list;
+}
+
+}  // namespace fulmen::gpu

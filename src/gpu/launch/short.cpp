@@ -1,0 +1,91 @@
+// kernels/forward/short.h: up to 128 keys, the whole score row in registers.
+#include <algorithm>
+
+#include "gpu/launch/family.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int64_t kMostKeys = 128;
+constexpr int kMostWaves = 4;
+
+class ShortSequence final : public Family {
+ public:
+  explicit ShortSequence(const MatrixTarget& target) : target_(target) {}
+  std::string_view name() const noexcept override { return "short"; }
+  std::string_view target() const noexcept override { return target_.name; }
+  bool variable_lengths() const noexcept override { return true; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (p.seqlen_k > kMostKeys) return Support::no("seqlen_k is " + std::to_string(p.seqlen_k) + ", at most 128 are served");
+    const int64_t most_dim = most_head_dim(chip);
+    if (std::max(p.head_dim, p.head_dim_v) > most_dim) {
+      return Support::no("head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)) + ", registers hold rows of up to " +
+                         std::to_string(most_dim));
+    }
+    if (p.paged() && !tiles_in_pages(p, block_n(p))) {
+      // Looking up each row takes the registers that whole rows of scores need.
+      return Support::no("pages of " + std::to_string(p.page_size) + " rows" + (p.leftpad_k.present ? " and leftpad_k" : "") +
+                         ": all keys are needed in one page, whose rows are a multiple of " + std::to_string(block_n(p)));
+    }
+    return grid_fits(workgroups(p));
+  }
+  double rank(const Problem& p) const override { return target_.name == "sm80" && tiles_pay(p) ? 18 : 30; }
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    Specialisation s;
+    s.entry = "forward/short.h";
+    s.target = target_.name;
+    s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
+    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, 32));
+    s.block_m = 16 * waves(p);
+    s.block_n = block_n(p);
+    s.workgroup = waves(p) * chip.wave_size;
+    specialise_for(p, s);
+    choose_occupancy(p, chip, compute_units, s);
+    LaunchPlan plan;
+    plan.launches.push_back({s, workgroups(p)});
+    plan.arguments = arguments_of(p);
+    plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
+    return plan;
+  }
+
+ private:
+  // Whole rows of scores take registers: where keys times dims are many, and workgroups enough to fill the chip, the forward
+  // kernels' larger tiles are faster on an H200 (docs/performance/nvidia.md). Not for few rows of queries, which leave these half
+  // empty.
+  static bool tiles_pay(const Problem& p) {
+    constexpr int64_t kFewQueries = 64, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
+    return p.seqlen_q > kFewQueries && block_n(p) * std::max(p.head_dim, p.head_dim_v) > kFewKeysTimesDims &&
+           workgroups(p) > kFewWorkgroups;
+  }
+  // Scores, outputs and a step's operands are in registers at once.
+  static int64_t most_head_dim(const Chip& chip) { return chip.target == "gfx11" ? 128 : 256; }
+  // Measured on the H200 (docs/performance/nvidia.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
+  // more of them on a multiprocessor there is more memory on its way; a bias takes the registers that an early V would need.
+  static void choose_occupancy(const Problem& p, const Chip& chip, int compute_units, Specialisation& s) {
+    const bool few = workgroups(p) <= int64_t{4} * compute_units;
+    const int dim = std::max(s.head_dim, s.head_dim_v);
+    const bool small = s.block_n <= 64;  // V's rows have registers beside those of scores
+    s.values_early = small && dim <= 64 && (few || !p.bias.present);
+    // gfx11: a lane has all keys of its dims, and these would leave too few registers for the rest.
+    if (chip.target == "gfx11") s.values_early = s.values_early && s.block_n * s.head_dim_v <= 64 * 32 && !s.keep_mask;
+    if (few || dim > 64 || !small) return;
+    s.min_workgroups = dim > 32 ? 4 : p.bias.present ? 5 : 1;
+  }
+  // Rounded up to 32 keys: fewer kernels for lengths that vary.
+  static int block_n(const Problem& p) { return static_cast<int>(std::max<int64_t>(32, round_up(p.seqlen_k, 32))); }
+  static int waves(const Problem& p) { return static_cast<int>(std::clamp<int64_t>((p.seqlen_q + 15) / 16, 1, kMostWaves)); }
+  static int64_t row_tiles(const Problem& p) { return (p.seqlen_q + 16 * waves(p) - 1) / (16 * waves(p)); }
+  static int64_t workgroups(const Problem& p) { return row_tiles(p) * p.batch * p.num_heads; }
+  const MatrixTarget& target_;
+};
+
+}  // namespace
+
+std::vector<const Family*> short_sequence_families() {
+  std::vector<const Family*> list;
+  for (const MatrixTarget& target : kMatrixTargets) list.push_back(new ShortSequence(target));
+  return list;
+}
+
+}  // namespace fulmen::gpu

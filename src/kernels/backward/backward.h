@@ -1,0 +1,223 @@
+// Gradients by matrix instructions. A workgroup owns kBlockM rows of one head, a wave kRowTiles x 16 of them, and goes over the
+// other side's rows, the columns, which stream through LDS:
+//
+//              rows       columns    for each tile of kBlockN columns
+//   dq         q, dout    k, v       S = q.k, D = dout.v, dS = P (D - delta)      dq += dS k
+//   dk, dv     k, v       q, dout    the same transposed: a lane owns a key       dv += P^T dout, dk += dS^T q
+//
+// dbias, where a tile of columns holds all keys: beside dq, a wave keeps the sum of its dS over what dbias is summed over.
+//
+// So what a lane holds of P and dS is what the next product takes from it, on every chip, and nothing is added by atomics.
+#include "backward/parts/bias.h"
+#include "backward/parts/tile.h"
+
+namespace fulmen::kernels {
+
+static_assert(kGivesOneSide && !kAddsDq && kDimGroups == 1, "backward: one side's gradients, a wave's rows whole");
+static_assert(kBackward.total == kLdsBytes, "backward: the host reserves the LDS that the tiles need");
+
+// Sums of dout.v begin with what is subtracted from them, which dropout does to their multiples. On AMD, whose matrix instructions
+// read what they add to from other registers: these hold it for all columns, unless a bias or the like needs them.
+constexpr bool kStartsAtDelta = !kRowsAreKeys && !kDropout && kTransposedValues && (kPlainScale || kHeadDim + kHeadDimV <= 128);
+
+using BiasTiles = float[kRowTiles][kGivesDbias ? kColumnTiles : 1][kElements];
+
+struct RowsTask : BackwardTask {
+  template <bool kMasked>
+  FULMEN_DEVICE void step(WaveRows& rows, BiasTiles& bias, Int64 head, Int64 first_column, int buffer,
+                          const RowNumbers (&numbers)[kRowTiles][kRowsPerLane]) const {
+    const int at = buffer * kBackward.buffer_bytes;
+    const DropoutMask dropout(arguments, batch, head);
+    TileScores tile[kRowTiles];
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_column);
+#pragma unroll
+    for (int f = 0; f < kColumnTiles; ++f) {
+      float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
+      if constexpr (kStartsAtDelta) {
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
+        }
+      }
+      multiply<kFirstDepths>(rows.first, wave_first_at, at + 16 * f * kBackward.first_pitch, score);
+      if constexpr (kNeedsDout) {
+        multiply<kSecondDepths>(rows.second, wave_second_at, at + kBackward.second_at + 16 * f * kBackward.second_pitch, gradient);
+      }
+      ProbabilityOperand p[kRowTiles], ds[kRowTiles];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        RowNumbers rest[kRowsPerLane];
+#pragma unroll
+        for (int slot = 0; slot < kRowsPerLane; ++slot) {
+          rest[slot] = numbers[t][slot];
+          if constexpr (kStartsAtDelta) rest[slot].delta = 0;
+        }
+        const auto stays = staying(dropout, wave_row + 16 * t, first_column + 16 * f);
+        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, rest, score[t], gradient[t],
+                           bias[t][kGivesDbias ? f : 0]);
+        p[t] = to_operand<Element>(score[t]);
+        ds[t] = to_operand<Element>(gradient[t]);
+      }
+      constexpr bool kTurned = kTransposedValues;
+      if constexpr (kGivesDv) {
+#pragma unroll
+        for (int d = 0; d < kSecondTiles; ++d) {
+          const ValueOperand values =
+              column_values<kHeadDimV>(at + (kTurned ? kBackward.second_values_at : kBackward.second_at), f, d);
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
+          if (kTightRegisters || d % 2 == 1) schedule_fence();
+        }
+      }
+      if constexpr (kGivesFirst) {
+#pragma unroll
+        for (int d = 0; d < kFirstTiles; ++d) {
+          const ValueOperand values = column_values<kHeadDim>(at + (kTurned ? kBackward.first_values_at : 0), f, d);
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
+          if (kTightRegisters || d % 2 == 1) schedule_fence();
+        }
+      }
+    }
+  }
+};
+
+FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64 row_begin, Int64 row_end, WaveRows& rows) {
+  const auto any = [](Int64) { return true; };
+  // Where they do not stay they pass through the columns' place, one tensor after the other.
+  const int first_at = kRowsInLds ? kBackward.first_rows_at : 0, second_at = kRowsInLds ? kBackward.second_rows_at : 0;
+  load_tensor<kFirstDepths>(side.first, side.first_stride, a.head_dim, row_begin, row_end, first_at, rows.first, any);
+  if constexpr (kNeedsDout) {
+    load_tensor<kSecondDepths>(side.second, side.second_stride, a.head_dim_v, row_begin, row_end, second_at, rows.second, any);
+  }
+}
+
+// dq, or dk and dv, of kBlockM rows of one head.
+FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, Int64 row_head, Int64 row_begin, BiasTiles& bias) {
+  const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q;
+  const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
+  const algorithm::Band band = column_band(a);
+  const algorithm::KeyRange attended = band.any(row_begin, row_end);
+  algorithm::KeyRange any = tile_range(attended);
+  const algorithm::KeyRange whole = kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
+  // One tile of all keys: masked wherever the band, or the end, lies in it.
+  if (kGivesDbias && any.end > any.begin) any = {0, a.seqlen_k};
+  const TileOrder order = TileOrder::of(any, kGivesDbias && !kBand && a.seqlen_k == kBlockN ? any : whole);
+  const Int64 column_end = any.end;
+
+  const Side own = kRowsAreKeys ? Side::keys(a, batch, row_head) : Side::queries(a, batch, row_head);
+  const int wave = wave_id() * kRowTiles * 16;
+  const RowsTask task{{a, batch, band, row_begin + wave, row_end, kBackward.first_rows_at + wave * kBackward.first_pitch,
+                       kBackward.second_rows_at + wave * kBackward.second_pitch}};
+  WaveRows rows = {};
+  RowNumbers numbers[kRowTiles][kRowsPerLane] = {};
+  if constexpr (!kRowsAreKeys) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        numbers[t][slot] = RowNumbers::of(a, batch, row_head, task.wave_row + 16 * t + tile_row(slot));
+      }
+    }
+  }
+  const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
+  const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
+  Columns columns;
+  // Brings tile n of a head, or the first of the next one after its last, on its way.
+  const auto fetch = [&](Int64 head, int n, int buffer) {
+    if (n == order.count) {
+      ++head;
+      n = 0;
+    }
+    if (head >= last_head) return;
+    const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, row_head / a.group_size);
+    columns.fetch(a, side, batch, head, order.first_key(n), column_end, buffer, [&](Int64 j) {
+      // A tile that begins before the band has columns that no row meets.
+      if ((kGivesDbias || kDropout) && kBand && (j < attended.begin || j >= attended.end)) return false;
+      return kRowsAreKeys || any_row_keeps(a, batch, head, row_begin, row_end, j);
+    });
+  };
+  int buffer = 0;
+  // The tile that is on its way becomes the current one.
+  const auto arrive = [&](Int64 head, int n) {
+    if constexpr (kBuffers == 1 && !kCopiesToLds) barrier();  // the last tile is read by now
+    if constexpr (kFetchLate) fetch(head, n, buffer);
+    columns.publish(buffer);
+    barrier();
+    if constexpr (kFetchEarly) fetch(head, n + 1, kBuffers == 1 ? 0 : 1 - buffer);
+  };
+  const auto leave = [&](Int64 head, int n) {
+    if constexpr (!kFetchEarly && !kFetchLate) {
+      barrier();
+      fetch(head, n + 1, 0);
+    }
+    buffer = kBuffers == 1 ? 0 : 1 - buffer;
+  };
+  if (order.count > 0) {
+    load_rows(a, own, row_begin, row_end, rows);
+    if constexpr (!kFetchLate) fetch(first_head, 0, 0);
+    for (Int64 head = first_head; head < last_head; ++head) {
+      int n = 0;
+      for (; n < order.masked; ++n) {
+        arrive(head, n);
+        task.step<true>(rows, bias, head, order.first_key(n), buffer, numbers);
+        leave(head, n);
+      }
+      for (; n < order.count; ++n) {
+        arrive(head, n);
+        task.step<false>(rows, bias, head, order.first_key(n), buffer, numbers);
+        leave(head, n);
+      }
+    }
+  }
+  if constexpr (kGivesDq) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) clear_rows_without_keys(numbers[t], rows.first_sum[t]);
+  }
+  const BackwardArguments& last = again(a, row_begin);
+  if constexpr (kGivesDq) task.store(last.dq, row_head, 0, last.head_dim, last.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDk) task.store(last.dk, row_head, 0, last.head_dim, last.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDv) task.store(last.dv, row_head, 0, last.head_dim_v, 1.0F, rows.second_sum);
+}
+
+FULMEN_DEVICE void backward(const BackwardArguments& call) {
+  const Int64 id = workgroup_id();
+  BiasTiles bias = {};
+  if constexpr (kGivesDbias) {
+    const BackwardArguments& a = call;  // dbias: sequences all have one length
+    const BiasSum sum(a, kBlockM, id);
+    for (Int64 n = sum.first_term; n < sum.last_term; ++n) {
+      const BiasSum::Term term = sum.term(n);
+      barrier();  // the tiles of the term before are read by now
+      gradients_of_rows(reload(call, n), term.batch, term.head, term.row, bias);
+    }
+    const BackwardArguments& last = reload(call, id);
+    const BiasSum stored(last, kBlockM, id);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int f = 0; f < kColumnTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          const int row = (wave_id() * kRowTiles + t) * 16 + tile_row(row_slot(e)), j = 16 * f + tile_column(e);
+          if (j < last.seqlen_k) stored.store(last, row, j, bias[t][f][e]);
+        }
+      }
+    }
+  } else {
+    const Int64 tiles = tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM);
+    const Int64 heads = kRowsAreKeys ? call.num_kv_heads : call.num_heads, all_heads = heads * call.batch;
+    // Under a causal mask the last queries, and the first keys, have most to do: they start first, of every head.
+    const Int64 nth = kBand ? id / all_heads : id % tiles, batch_head = kBand ? id % all_heads : id / tiles;
+    const Int64 row_begin = (kRowsAreKeys || !kBand ? nth : tiles - 1 - nth) * kBlockM;
+    const BackwardArguments& a = sequence_of(call, batch_head / heads);
+    if (kVariable && row_begin >= (kRowsAreKeys ? a.seqlen_k : a.seqlen_q)) return;
+    gradients_of_rows(a, batch_head / heads, batch_head % heads, row_begin, bias);
+  }
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::BackwardArguments, fulmen::kernels::backward)

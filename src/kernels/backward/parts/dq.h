@@ -1,0 +1,44 @@
+// dq from the sums that backward_atomic.h leaves: scaled and rounded. A wave has 16 queries of a head.
+#include "backward/parts/query_sums.h"
+#include "core/row_statistics.h"
+#include "tile/quads.h"
+#include "tile/rows.h"
+
+namespace fulmen::kernels {
+
+static_assert(kHeadDim % (4 * kQuadRun) == 0, "backward_dq: a quad of lanes has 32 dims of a row");
+
+FULMEN_DEVICE void backward_dq(const BackwardArguments& call) {
+  const Int64 tiles = tiles_of(call.seqlen_q, 16), wave = workgroup_id() * (kWorkgroup / kWaveSize) + wave_id();
+  const Int64 tile = wave % tiles, head = wave / tiles % call.num_heads, batch = wave / tiles / call.num_heads;
+  if (batch >= call.batch) return;
+  const BackwardArguments& a = sequence_of(call, batch);
+  const QuerySums sums = QuerySums::of(a, batch, head);
+  if (tile >= sums.tiles) return;
+  bool has_keys[kRowsPerLane];
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    has_keys[slot] = RowNumbers::of(a, batch, head, 16 * tile + tile_row(slot)).has_keys();
+  }
+#pragma unroll
+  for (int dim = 0; dim < kHeadDim; dim += 4 * kQuadRun) {
+    float x[2][kElements];
+    QuerySums::load(sums.tile(tile, dim / 16), x[0]);
+    QuerySums::load(sums.tile(tile, dim / 16 + 1), x[1]);
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      float run[kQuadRun];
+      quad_run(x[0], x[1], slot, a.softmax_scale, run);
+      // A query without any key has no gradient, whatever its dout holds.
+#pragma unroll
+      for (int n = 0; n < kQuadRun; ++n) run[n] = has_keys[slot] ? run[n] : 0.0F;
+      const Int64 i = 16 * tile + tile_row(slot);
+      if (i >= a.seqlen_q) continue;
+      store_run(const_cast<Element*>(at<Element>(a.dq, batch, i, head)), dim + kQuadRun * (lane_id() % 4), a.head_dim, run);
+    }
+  }
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::BackwardArguments, fulmen::kernels::backward_dq)

@@ -1,0 +1,98 @@
+// What the backward kernels by Hopper's warpgroup products share: tensors on their way to panels in LDS, and from the products of a
+// tile to P and dS.
+#pragma once
+
+#include "backward/parts/keys.h"
+
+namespace fulmen::kernels {
+
+constexpr int kWarpgroups = kWaves / 4;
+constexpr int kDepthTiles = kHeadDim / 16, kDepthTilesV = kHeadDimV / 16;  // of all dims, by 16
+static_assert(kRowTiles == 1 && kBlockN == 64, "backward by wgmma: a wave has 16 rows, a tile one panel of scores");
+
+// kRows rows of a tensor to panels, zeros where there are none.
+template <int kDims, int kRows, bool kAll, class Alive>
+FULMEN_DEVICE void copy_panels(const Element* rows, Int64 stride, int dims, int left, int at, const Alive& alive) {
+  constexpr int kRow = kDims / 8, kLater = kWorkgroup / kRow, kRounds = (kRows + kLater - 1) / kLater;
+  static_assert(kWorkgroup % kRow == 0 && kLater % 8 == 0, "backward by wgmma: each round the same pieces of later rows");
+  const auto thread = static_cast<unsigned>(recompute(thread_id()));
+  const int row = static_cast<int>(thread / kRow), dim = static_cast<int>(thread % kRow) * 8;
+  // Whole rows are near; of others a stride may be anything.
+  const Element* from = rows + ((kWholeRows ? Int64{row * static_cast<int>(stride)} : row * stride) + dim);
+  const int to = at + panel_place(row, dim, kRows);
+  const bool there = kExactDims || dim < dims;
+#pragma unroll
+  for (int n = 0; n < kRounds; ++n) {
+    const int later = n * kLater;
+    if (kRows % kLater != 0 && n + 1 == kRounds && row + later >= kRows) continue;
+    const bool valid = there && (kAll || row + later < left) && alive(row + later);
+    if constexpr (kWholeRows) {
+      copy_async_16(to + later * kPanelRowBytes, from + later * stride, valid);
+    } else {
+      lds_store(to + later * kPanelRowBytes, valid ? load_piece(from + later * stride - dim, dim, dims) : Words<4>{});
+    }
+  }
+}
+template <int kDims, int kRows>
+FULMEN_DEVICE void copy_panels(const Element* rows, Int64 stride, int dims, int left, int at) {
+  const auto any = [](int) { return true; };
+  if (left >= kRows) {
+    copy_panels<kDims, kRows, true>(rows, stride, dims, left, at, any);
+  } else {
+    copy_panels<kDims, kRows, false>(rows, stride, dims, left, at, any);
+  }
+}
+
+// Compilers do not carry it, and what follows from it, in registers from one use to the next.
+FULMEN_DEVICE LdsMatrix matrix_at(int at, int rows) { return LdsMatrix::of(recompute(at), rows); }
+
+// rows . columns over kDepths x 16 dims, a group of its own.
+template <int kDepths, int kTiles>
+FULMEN_DEVICE void multiply_panels(float (&product)[kTiles][kElements], const LdsMatrix& rows, const LdsMatrix& columns) {
+  wgmma_fence();
+#pragma unroll
+  for (int d = 0; d < kDepths; ++d) {
+    wgmma<Element, false, false>(product, rows.columns_further(16 * d, kBlockM), columns.columns_further(16 * d, kBlockN), d > 0);
+  }
+  wgmma_commit();
+}
+
+// Of kTiles x 16 columns, from the tile's column `first` on: P in place of S, dS in place of D, when these two groups of products,
+// and none of the kLater groups behind them, are done. numbers_at: of column `first`.
+template <bool kMasked, int kLater, int kTiles>
+FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 first_column, int first, int numbers_at,
+                                   const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kTiles][kElements],
+                                   float (&gradient)[kTiles][kElements]) {
+  constexpr int kGradients = kNeedsDout ? 1 : 0;
+  const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_column);
+  if constexpr (kDropout || kSoftcap) {
+    // Random numbers while the products are on their way.
+    const DropoutMask dropout(task.arguments, task.batch, head);
+    DropoutTile<kRowsAreKeys> stays[kTiles];
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) stays[f] = task.staying(dropout, task.wave_row, first_column + first + 16 * f);
+    wgmma_wait<kLater>();
+    wgmma_hold(score);
+    wgmma_hold(gradient);
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+      float bias[kElements];
+      task.gradients<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, stays[f], row_numbers, score[f], gradient[f], bias);
+    }
+  } else {
+    // Exponentials while D is on its way.
+    wgmma_wait<kLater + kGradients>();
+    wgmma_hold(score);
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+      task.probabilities<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, row_numbers, score[f]);
+    }
+    if constexpr (!kNeedsDout) return;
+    wgmma_wait<kLater>();
+    wgmma_hold(gradient);
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) task.gradients_of(score[f], numbers_at + 8 * 16 * f, row_numbers, gradient[f]);
+  }
+}
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,122 @@
+// From q.k and dout.v of one (query, key) to the probability and the score's gradient (docs/contract.md has the formulas).
+#pragma once
+
+#include "core/dropout.h"
+#include "core/row_statistics.h"
+#include "core/scores.h"
+
+namespace fulmen::kernels {
+
+constexpr bool kGivesDq = (FULMEN_OUTPUTS & 1) != 0;
+constexpr bool kGivesDk = (FULMEN_OUTPUTS & 2) != 0;
+constexpr bool kGivesDv = (FULMEN_OUTPUTS & 4) != 0;
+constexpr bool kGivesDbias = (FULMEN_OUTPUTS & 8) != 0;
+// dk and dv: the tile's rows are keys, its columns queries. Else the other way round.
+constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
+constexpr bool kGivesFirst = kGivesDq || kGivesDk;                // by the columns' first tensor
+constexpr bool kNeedsDout = kGivesDq || kGivesDk || kGivesDbias;  // dout.v
+constexpr bool kAddsDq = kRowsAreKeys && kGivesDq;                // by atomics, beside dk or dv
+// Of a kernel that goes over one side's rows: what one launch can give.
+constexpr bool kGivesOneSide = kRowsAreKeys ? !kGivesDbias : kGivesDq || kGivesDbias;
+
+// One head's two tensors of a side: q and dout, or k and v.
+struct Side {
+  const Element* first;
+  const Element* second;
+  Int64 first_stride, second_stride;
+
+  FULMEN_DEVICE static Side queries(const BackwardArguments& a, Int64 batch, Int64 head) {
+    return {at<Element>(a.q, batch, 0, head), at<Element>(a.dout, batch, 0, head), a.q.row, a.dout.row};
+  }
+  FULMEN_DEVICE static Side keys(const BackwardArguments& a, Int64 batch, Int64 kv_head) {
+    return {at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), a.k.row, a.v.row};
+  }
+};
+
+// Which columns a row meets: queries see a band of keys, and keys the same band of queries from the other side.
+FULMEN_DEVICE algorithm::Band column_band(const BackwardArguments& a) {
+  return kRowsAreKeys ? algorithm::Band{a.seqlen_q, -a.diagonal, a.window_right, a.window_left} : band_of(a);
+}
+
+struct ScoreGradient {
+  float weight;  // of v: the probability, after dropout
+  float bias;    // by the score after bias and ALiBi
+  float dot;     // by scale * q.k
+};
+
+// What modifies one score: where its bias and its mask are, ALiBi's slope (base-2 units) and the distance to the diagonal.
+struct ScoreInputs {
+  const BiasElement* bias;
+  const unsigned char* keep_mask;
+  float slope;
+  float distance;
+
+  FULMEN_DEVICE static ScoreInputs of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i, Int64 j) {
+    ScoreInputs s{};
+    if constexpr (kBias) s.bias = at<BiasElement>(a.bias, batch, i, head) + j;
+    if constexpr (kKeepMask) s.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head) + j;
+    if constexpr (kAlibi) {
+      s.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+      s.distance = static_cast<float>(i + a.diagonal - j);
+    }
+    return s;
+  }
+};
+
+// dot: q.k; scaled_bias: times log2 e; alibi: what is subtracted, base-2 units; slope: the score's by that before softcap.
+FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias, float alibi, float offset, float dot,
+                                   float& slope) {
+  float score = dot * a.scale - offset;
+  slope = 1.0F;
+  if constexpr (kSoftcap) {
+    const float tanh = tanh_by_exp2(dot * a.scale);
+    slope = 1.0F - tanh * tanh;
+    score = a.softcap * tanh - offset;
+  }
+  if constexpr (kBias) score += scaled_bias;
+  if constexpr (kAlibi) score -= alibi;
+  return exp2(score);
+}
+
+// dprobability: dout.v; keeps(): whether dropout lets the probability stay.
+template <class Keeps>
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias, float alibi, const RowNumbers& numbers,
+                                           float dot, float dprobability, bool attended, const Keeps& keeps) {
+  float slope;
+  const float probability = probability_of(a, scaled_bias, alibi, numbers.offset, dot, slope);
+  float dropped = 1.0F;
+  if constexpr (kDropout) dropped = keeps() ? a.dropout_scale : 0.0F;
+  const float gradient = probability * (dprobability * dropped - numbers.delta);
+  if (!attended) return {0, 0, 0};
+  return {probability * dropped, gradient, gradient * slope};
+}
+
+// With the bias and the mask still in memory: what they add, and whether the query attends the key. `attended` says what the
+// band, and the ends, let it attend; the inputs are somewhere in memory also where it says no.
+struct ScoreTerms {
+  float bias, alibi;
+  bool attended;
+
+  FULMEN_DEVICE static ScoreTerms of(const ScoreInputs& inputs, bool attended) {
+    ScoreTerms terms{0, 0, attended};
+    // Read whether attended or not: a branch around each load would hold up all that follows.
+    if constexpr (kKeepMask) terms.attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
+    if constexpr (kBias) terms.bias = evaluated(kLog2E * to_float(global_load(inputs.bias)));
+    if constexpr (kAlibi) terms.alibi = inputs.slope * absolute(inputs.distance);
+    return terms;
+  }
+};
+template <class Keeps>
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowNumbers& numbers,
+                                           float dot, float dprobability, bool attended, const Keeps& keeps) {
+  const ScoreTerms terms = ScoreTerms::of(inputs, attended);
+  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, keeps);
+}
+FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreInputs& inputs, float offset, float dot, bool attended) {
+  const ScoreTerms terms = ScoreTerms::of(inputs, attended);
+  float slope;
+  const float probability = probability_of(a, terms.bias, terms.alibi, offset, dot, slope);
+  return terms.attended ? probability : 0.0F;
+}
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,311 @@
+// What the backward kernels with matrix instructions share: a workgroup's rows, the columns' tiles in LDS, and what becomes of
+// scores. Rows are queries and columns keys, or the other way round.
+#pragma once
+
+#include "backward/parts/scores.h"
+#include "core/matrix.h"
+#include "tile/columns.h"
+#include "tile/dropout_tile.h"
+#include "tile/layout.h"
+#include "tile/order.h"
+
+namespace fulmen::kernels {
+
+constexpr int kWaves = kWorkgroup / kWaveSize;
+constexpr int kDimGroups = FULMEN_DIM_GROUPS;  // of neighbouring waves, which share their rows: each has a part of the dims of sums
+constexpr int kRowTiles = kBlockM * kDimGroups / (16 * kWaves);
+constexpr int kColumnTiles = kBlockN / 16;
+constexpr int kFirstDepths = kHeadDim / kDepth, kSecondDepths = kHeadDimV / kDepth;
+constexpr int kFirstTiles = kGivesFirst ? kHeadDim / 16 / kDimGroups : 1, kSecondTiles = kGivesDv ? kHeadDimV / 16 / kDimGroups : 1;
+constexpr bool kRowsInLds = kQueriesInLds;
+// The next tile is on its way while one is computed; or waits until that is read, where copies write to the one buffer by
+// themselves; or is fetched when it is needed, where registers are too few to hold it.
+constexpr bool kFetchLate = !kCopiesToLds && FULMEN_VALUES_EARLY == 0;
+constexpr bool kFetchEarly = !kFetchLate && (kBuffers == 2 || !kCopiesToLds);
+// A wave's sums alone fill half the registers.
+constexpr bool kTightRegisters = kRowTiles * ((kGivesFirst ? kFirstTiles : 0) + (kGivesDv ? kSecondTiles : 0)) * kElements >= 128;
+static_assert(kBlockM * kDimGroups == kRowTiles * 16 * kWaves, "backward: block_m is a multiple of 16 rows a wave");
+static_assert(kBlockN % 16 == 0 && kHeadDim % kDepth == 0 && kHeadDimV % kDepth == 0, "backward: tiles are whole operands");
+
+constexpr BackwardLayout kBackward =
+    BackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kRowsInLds, kGivesFirst, kGivesDv});
+
+// The wave's rows and their gradients so far.
+struct WaveRows {
+  RowOperand first[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kFirstDepths];
+  RowOperand second[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kSecondDepths];
+  float first_sum[kRowTiles][kFirstTiles][kElements];
+  float second_sum[kRowTiles][kSecondTiles][kElements];
+};
+// A tile of both tensors of the columns, and of the queries' numbers where they are the columns.
+class Columns {
+ public:
+  template <class Alive>
+  FULMEN_DEVICE void fetch(const BackwardArguments& a, const Side& side, Int64 batch, Int64 head, Int64 first, Int64 end,
+                           int buffer, const Alive& alive) {
+    const int at = buffer * kBackward.buffer_bytes;
+    const auto tile_alive = [&](int row) { return alive(first + row); };
+    first_.fetch(ColumnSource::of(side.first, side.first_stride, a.head_dim, first, end), at, at + kBackward.first_values_at,
+                 kBackward.first_pitch, tile_alive);
+    if constexpr (kOneByOne) {
+      first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
+      schedule_fence();
+    }
+    if constexpr (kNeedsDout || kGivesDv) {
+      second_.fetch(ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end), at + kBackward.second_at,
+                    at + kBackward.second_values_at, kBackward.second_pitch, [&](int row) { return !kGivesDv || tile_alive(row); });
+    }
+    if constexpr (kRowsAreKeys) {
+      if (thread_id() < kBlockN)
+        numbers_ = RowNumbers::of(a, batch, head, first + thread_id() < end ? first + thread_id() : a.seqlen_q);
+    }
+#if defined(FULMEN_TARGET_SM80)
+    copy_commit();
+#endif
+  }
+  FULMEN_DEVICE void publish(int buffer) const {
+    const int at = buffer * kBackward.buffer_bytes;
+    if constexpr (!kOneByOne) first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
+    if constexpr (kNeedsDout || kGivesDv) {
+      second_.publish(at + kBackward.second_at, at + kBackward.second_values_at, kBackward.second_pitch);
+    }
+    if constexpr (kRowsAreKeys) {
+      if (thread_id() < kBlockN) {
+        lds_store(at + kBackward.numbers_at + 8 * thread_id(), numbers_.words());
+      }
+    }
+#if defined(FULMEN_TARGET_SM80)
+    copy_wait<0>();
+#endif
+  }
+
+ private:
+  // Where registers are too few for a tile of each beside addresses of 64 bits, the first is in LDS before the second comes.
+  static constexpr bool kOneByOne = kFetchLate && !kWholeRows;
+  ColumnTile<kHeadDim, kGivesFirst> first_;
+  ColumnTile<kHeadDimV, kGivesDv> second_;
+  RowNumbers numbers_;
+};
+
+// Rows of kDims in LDS: where a row's byte lies, from the first of 8 on; 16 rows and kDepth dims, or 16 rows as values and 16 dims.
+template <int kDims>
+struct TileRows {
+#if defined(FULMEN_TARGET_SM80)
+  static constexpr int kPitch = SwizzledRows<kDims>::kPitch;
+  FULMEN_DEVICE static int place(int row, int byte) { return SwizzledRows<kDims>::place(row, byte); }
+  FULMEN_DEVICE static RowOperand operand(int at, int depth, unsigned lane = lane_id()) {
+    return SwizzledRows<kDims>::rows(lane, at, depth);
+  }
+#else
+  static constexpr int kPitch = 2 * kDims + 16;
+  FULMEN_DEVICE static int place(int row, int byte) { return row * kPitch + byte; }
+  FULMEN_DEVICE static RowOperand operand(int at, int depth) { return lds_row_operand(at + 2 * kDepth * depth, kPitch); }
+#endif
+};
+// A tile of columns as values: as TileRows has it, or, on AMD, transposed.
+template <int kDims>
+FULMEN_DEVICE ValueOperand column_values(int at, int tile, int dims) {
+#if defined(FULMEN_TARGET_SM80)
+  return SwizzledRows<kDims>::values(lane_id(), at, tile, dims);
+#else
+  return lds_value_operand<kBackward.value_pitch>(at, tile, dims);
+#endif
+}
+using FirstRows = TileRows<kHeadDim>;
+using SecondRows = TileRows<kHeadDimV>;
+static_assert(FirstRows::kPitch == kBackward.first_pitch && SecondRows::kPitch == kBackward.second_pitch,
+              "backward: rows are where the host's layout has them");
+
+// What modifies a wave's 16 rows of scores against a tile of columns, by the rows that a lane owns.
+struct TileScores {
+  Int64 first_column;
+  int last_column;  // that is there
+  Int64 row[kRowsPerLane];
+  int low[kRowsPerLane], high[kRowsPerLane];  // the columns [low, high) of the tile are attended
+  const BiasElement* bias[kRowsPerLane];      // of the tile's first column
+  const unsigned char* keep_mask[kRowsPerLane];
+  Int64 bias_step, mask_step;    // from column to column
+  Int64 distance[kRowsPerLane];  // to the diagonal at the tile's first column
+  float slope;
+
+  FULMEN_DEVICE ScoreInputs score(int slot, int column) const {
+    return {bias[slot] + column * bias_step, keep_mask[slot] + column * mask_step, slope,
+            static_cast<float>(distance[slot] - column)};
+  }
+};
+
+struct BackwardTask {
+  const BackwardArguments& arguments;
+  Int64 batch;
+  algorithm::Band band;  // of columns, for a row
+  Int64 wave_row;        // the first of the wave's rows
+  Int64 row_end;
+  int wave_first_at, wave_second_at;  // the wave's rows in LDS
+
+  // product[t] += rows . columns of one tile of 16 columns, over all dims.
+  template <int kDepths, int kHeld>
+  FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], int wave_at, int columns_at,
+                              float (&product)[kRowTiles][kElements]) const {
+    using Rows = TileRows<kDepths * kDepth>;
+#pragma unroll
+    for (int d = 0; d < kDepths; ++d) {
+      const RowOperand column = Rows::operand(columns_at, d);
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        const RowOperand row =
+            kRowsInLds ? Rows::operand(wave_at + 16 * t * Rows::kPitch, d) : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
+        multiply_scores<Element>(product[t], column, row);
+      }
+      // Sums and rows fill the registers: operands must not be loaded long before their use.
+      if (kTightRegisters || d % 2 == 1) schedule_fence();
+    }
+    schedule_fence();
+  }
+
+  template <bool kMasked>
+  FULMEN_DEVICE TileScores tile_scores(Int64 head, Int64 first_row, Int64 first_column) const {
+    const BackwardArguments& a = arguments;
+    TileScores tile{};
+    tile.first_column = first_column;
+    const Int64 left = (kRowsAreKeys ? a.seqlen_q : a.seqlen_k) - first_column;
+    tile.last_column = kMasked && left < kBlockN ? static_cast<int>(left) - 1 : kBlockN - 1;
+    tile.bias_step = kRowsAreKeys ? a.bias.row : 1;
+    tile.mask_step = kRowsAreKeys ? a.keep_mask.row : 1;
+    if constexpr (kAlibi) tile.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const Int64 asked = first_row + tile_row(slot), row = asked < row_end ? asked : row_end - 1;
+      tile.row[slot] = row;
+      if constexpr (kMasked) {
+        tile.low[slot] = static_cast<int>(algorithm::Band::clamp(band.first(row) - first_column, 0, kBlockN));
+        tile.high[slot] = static_cast<int>(algorithm::Band::clamp(band.last_plus_one(row) - first_column, 0, kBlockN));
+        if (kAddsDq && asked >= row_end) tile.high[slot] = 0;  // of the columns' gradient a row beyond the end has no share
+      }
+      const Int64 i = kRowsAreKeys ? first_column : row, j = kRowsAreKeys ? row : first_column;
+      if constexpr (kBias) tile.bias[slot] = at<BiasElement>(a.bias, batch, i, head) + j;
+      if constexpr (kKeepMask) tile.keep_mask[slot] = at<unsigned char>(a.keep_mask, batch, i, head) + j;
+      if constexpr (kAlibi) tile.distance[slot] = kRowsAreKeys ? row - a.diagonal - first_column : row + a.diagonal - first_column;
+    }
+    return tile;
+  }
+
+  // What dropout lets stay of 16 rows and 16 columns.
+  FULMEN_DEVICE static DropoutTile<kRowsAreKeys> staying(const DropoutMask& dropout, Int64 first_row, Int64 first_column) {
+    return DropoutTile<kRowsAreKeys>::of(dropout, kRowsAreKeys ? first_column : first_row, kRowsAreKeys ? first_row : first_column);
+  }
+
+  // P in place of q.k alone, where there is no dropout.
+  template <bool kMasked>
+  FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, int numbers_at,
+                                   const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements]) const {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const int slot = row_slot(e), column = first_column + tile_column(e);
+      const float offset = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e)) : row_numbers[slot].offset;
+      const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
+      score[e] = probability_of(arguments, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
+                                offset, score[e], attended);
+    }
+  }
+  // dS in place of dout.v, from that P, where there is no softcap either.
+  FULMEN_DEVICE static void gradients_of(const float (&p)[kElements], int numbers_at, const RowNumbers (&row_numbers)[kRowsPerLane],
+                                         float (&gradient)[kElements]) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const float delta = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e) + 4) : row_numbers[row_slot(e)].delta;
+      gradient[e] = p[e] * (gradient[e] - delta);
+    }
+  }
+
+  // P and dS of 16 rows and 16 columns, in place of q.k and dout.v. kMasked: the band, or an end, may lie in the tile.
+  template <bool kMasked>
+  FULMEN_DEVICE void gradients(const TileScores& tile, int first_column, int numbers_at, const DropoutTile<kRowsAreKeys>& stays,
+                               const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements],
+                               float (&gradient)[kElements], float (&bias)[kElements]) const {
+    const BackwardArguments& a = arguments;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const int slot = row_slot(e), column = first_column + tile_column(e);
+      RowNumbers numbers = row_numbers[slot];
+      if constexpr (kRowsAreKeys) numbers = RowNumbers::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
+      const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
+      const ScoreGradient g = score_gradient(a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
+                                             numbers, score[e], gradient[e], attended, [&] { return stays.keeps(e); });
+      score[e] = g.weight;
+      gradient[e] = g.dot;
+      if constexpr (kGivesDbias) bias[e] += g.bias;
+    }
+  }
+
+  // first_tile: of 16 dims, the sums' first.
+  template <int kTiles>
+  FULMEN_DEVICE void store(const View& view, Int64 head, int first_tile, int dims, float factor,
+                           const float (&sum)[kRowTiles][kTiles][kElements]) const {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        const Int64 i = wave_row + 16 * t + tile_row(slot);
+        if (i >= row_end) continue;
+        auto* row = const_cast<Element*>(at<Element>(view, batch, i, head));
+#pragma unroll
+        for (int d = 0; d < kTiles; ++d) {
+#pragma unroll
+          for (int e = 0; e < kElements; e += kOutputRun) {
+            if (row_slot(e) != slot) continue;
+            float run[kOutputRun];
+#pragma unroll
+            for (int n = 0; n < kOutputRun; ++n) run[n] = sum[t][d][e + n] * factor;
+            store_run(row, 16 * (first_tile + d) + output_column(e), dims, run);
+          }
+        }
+      }
+    }
+  }
+};
+
+// A query without any key has no gradient, whatever its dout holds: 0 times inf is NaN.
+template <int kTiles>
+FULMEN_DEVICE void clear_rows_without_keys(const RowNumbers (&numbers)[kRowsPerLane], float (&sums)[kTiles][kElements]) {
+#pragma unroll
+  for (int d = 0; d < kTiles; ++d) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if (!numbers[row_slot(e)].has_keys()) sums[d][e] = 0;
+    }
+  }
+}
+
+// One tensor of the workgroup's rows to LDS. Rows past the end repeat the last one; what `alive` says no to becomes 0.
+template <int kDims, class Alive>
+FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,
+                               const Alive& alive) {
+  constexpr int kRowPieces = kDims / 8;
+  for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
+    const int row = index / kRowPieces, piece = index % kRowPieces;
+    const Int64 from = row_begin + row < row_end ? row_begin + row : row_end - 1;
+    lds_store(at + TileRows<kDims>::place(row, 16 * piece),
+              alive(from) ? load_piece(head + from * stride, 8 * piece, dims) : Words<4>{});
+  }
+}
+// The same, and from there to registers unless they stay.
+template <int kDepths, int kHeld, class Alive>
+FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,
+                               RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], const Alive& alive) {
+  using Rows = TileRows<kDepths * kDepth>;
+  rows_to_lds<kDepths * kDepth>(head, stride, dims, row_begin, row_end, at, alive);
+  if constexpr (!kRowsInLds) {
+    const int wave = wave_id() * kRowTiles * 16;
+    barrier();
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int d = 0; d < kDepths; ++d) {
+        rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] = Rows::operand(at + (wave + 16 * t) * Rows::kPitch, d);
+      }
+    }
+    barrier();
+  }
+}
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,509 @@
+// All gradients of short sequences, chess boards above all, in one launch: up to kBlockN queries and keys. A workgroup goes over
+// a run of batches of one head, a wave for 16 rows:
+//
+//   by queries   S = q.k, D = dout.v, delta = dout.out (beside dbias: the sum of P D)     P, dS = P (D - delta) to LDS
+//   then         dq = dS k                        by queries, each wave its 16
+//                dv = P^T dout, dk = dS^T q       by keys, by half of the waves each
+//
+// Five products, each tensor is read once, nothing is added by atomics. dbias, where it is a sum over batches: in registers over
+// the run.
+#include "backward/parts/bias.h"
+#include "backward/parts/short_board.h"
+#include "tile/dropout_tile.h"
+#include "tile/softmax.h"
+#include "tile/turned.h"
+
+namespace fulmen::kernels {
+
+// Rows of a held bias go to LDS as they are in memory.
+constexpr bool kCopiesBias = kBiasInLds && kWholeTiles && kWholeBias;
+
+// The bias of a wave's scores, where all batches of a run have the same; else each tile's is loaded when it is needed.
+class ScoreBias {
+ public:
+  // All rows of the head, on their way with the first board.
+  FULMEN_DEVICE static void copy(const BackwardArguments& a, int batch, int head) {
+#if defined(FULMEN_TARGET_SM80)
+    constexpr int kLanes = kBlockN / 8, kRows = kWorkgroup / kLanes;
+    const int lane_row = thread_id() / kLanes, piece = thread_id() % kLanes;
+    const BiasElement* from = at<BiasElement>(a.bias, batch, lane_row, head) + 8 * piece;
+#pragma unroll
+    for (int n = 0; n < kBlockM; n += kRows) {
+      copy_async_16(kShort.bias_at + (lane_row + n) * kShort.turned_pitch + 16 * piece, from + n * a.bias.row, true);
+    }
+#endif
+  }
+  FULMEN_DEVICE void hold(const BackwardArguments& a, int batch, int head, int row) {
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+      unsigned bits[kElements];
+      load(a, batch, head, row, f, bits);
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) word_[f][w] = bits[2 * w] | bits[2 * w + 1] << 16U;
+#if defined(FULMEN_TARGET_SM80)
+      const Words<4> words{{word_[f][0], word_[f][1], word_[f][2], word_[f][3]}};
+      store_words<kShort.turned_pitch>(lane_id(), kShort.bias_at, row / 16, f, words);
+#endif
+    }
+  }
+  // Of a tile's elements, times log2 e. What is held is converted anew, so that no floats wait in registers from batch to batch.
+  FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, int row, int tile,
+                            float (&bias)[kElements]) const {
+    if constexpr (kHoldsBias) {
+#if defined(FULMEN_TARGET_SM80)
+      const Words<4> words = stored_operand<kShort.turned_pitch>(lane, kShort.bias_at, row / 16, tile).words;
+#endif
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+#if defined(FULMEN_TARGET_SM80)
+        const unsigned bits = words.word[w];
+#else
+        const auto bits = static_cast<unsigned>(recompute(static_cast<int>(word_[tile][w])));
+#endif
+        bias[2 * w] = kLog2E * of_bits<BiasElement>(bits);
+        bias[2 * w + 1] = kLog2E * of_bits<BiasElement>(bits >> 16U);
+      }
+    } else if constexpr (kBias) {
+      unsigned bits[kElements];
+      load(a, batch, head, row, tile, bits);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) bias[e] = kLog2E * of_bits<BiasElement>(bits[e]);
+    }
+  }
+
+ private:
+  static constexpr int kWords = kElements / 2;
+  FULMEN_DEVICE static void load(const BackwardArguments& a, int batch, int head, int row, int tile, unsigned (&bits)[kElements]) {
+    const int first = 16 * tile;
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const Int64 asked = row + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
+      load_columns<!kWholeTiles, kWholeBias>(at<BiasElement>(a.bias, batch, i, head) + first, static_cast<int>(a.seqlen_k) - first,
+                                             slot, bits);
+    }
+  }
+  unsigned word_[kHoldsBias ? kTiles : 1][kWords];
+};
+
+// Which parts of dbias a workgroup gives, and where they go: as BiasSum in backward/parts/bias.h says, with the head of a sum over
+// heads as the part's number.
+class BiasPart {
+ public:
+  FULMEN_DEVICE BiasPart(const BackwardArguments& a, Int64 run, Int64 batch, Int64 head) {
+    constexpr bool over_batches = !kBatchDbias;
+    const bool over_heads = a.dbias.head == 0;
+    const Int64 part = (over_batches ? run : 0) * (over_heads ? a.num_heads : 1) + (over_heads ? head : 0);
+    batch_ = over_batches ? 0 : batch;
+    head_ = over_heads ? 0 : head;
+    rows_ = a.dbias.row == 0 ? kBlockM : a.seqlen_q;
+    first_row_ = ((part * (over_batches ? 1 : a.batch) + batch_) * (over_heads ? 1 : a.num_heads) + head_) * rows_;
+  }
+  FULMEN_DEVICE void store(const BackwardArguments& a, int row, const Scores& sum) const {
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const Int64 i = row + tile_row(slot);
+      if (i >= rows_) continue;
+      if (a.bias_partials == nullptr) {
+        store_row<false>(const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, batch_, i, head_)), slot, a.seqlen_k, sum);
+      } else {
+        store_row<kWholeTiles>(a.bias_partials + (first_row_ + i) * a.seqlen_k, slot, a.seqlen_k, sum);
+      }
+    }
+  }
+
+ private:
+  // kAligned: rows are multiples of 16 bytes, and so is where they begin.
+  template <bool kAligned, class T>
+  FULMEN_DEVICE static void store_row(T* row, int slot, Int64 seqlen_k, const Scores& sum) {
+    T* lane = row + tile_column(0);
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const int column = 16 * f + (tile_column(e) - tile_column(0));
+        if (row_slot(e) != slot || !(kWholeTiles || tile_column(0) + column < seqlen_k)) continue;
+        if constexpr (kAligned && kColumnRun > 1) {
+          if (e % 2 == 0) {
+            global_store(reinterpret_cast<Words<2>*>(lane + column), Words<2>{{float_bits(sum[f][e]), float_bits(sum[f][e + 1])}});
+          }
+        } else {
+          global_store(lane + column, from_float<T>(sum[f][e]));
+        }
+      }
+    }
+  }
+  Int64 batch_, head_, rows_, first_row_;
+};
+
+// q.k, dout.v and, where out is read, dout.out (which is added to delta) of a wave's queries.
+FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64 head, unsigned lane, int at, int row,
+                                  Scores& weight, Scores& gradient, float (&delta)[kRowsPerLane]) {
+  // The sums of dout * out are the diagonal of a product, too.
+  float diagonal[kElements] = {};
+#pragma unroll
+  for (int d = 0; d < kDepthsV; ++d) {
+    const QueryOperand gradients = DoutTile::queries(lane, at + kShort.dout_at, row, d);
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+      multiply_scores<Element>(gradient[f], ValuesTile::keys(lane, at + kShort.v_at, 16 * f, d), gradients);
+    }
+    if constexpr (kReadsOut) {
+#if defined(FULMEN_TARGET_SM80)
+      const KeyOperand out = ValuesTile::keys(lane, at + kShort.out_at, row, d);
+#else
+      const KeyOperand out =
+          load_row_operand(kernels::at<Element>(a.out, batch, 0, head), a.out.row, row, a.seqlen_q, kTileDepth * d, a.head_dim_v);
+#endif
+      multiply_scores<Element>(diagonal, out, gradients);
+    }
+    schedule_fence();
+  }
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    if constexpr (kReadsOut) delta[slot] += tile_diagonal(diagonal, slot);
+  }
+#pragma unroll
+  for (int d = 0; d < kDepths; ++d) {
+    const QueryOperand queries = QueriesTile::queries(lane, at + kShort.q_at, row, d);
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+      multiply_scores<Element>(weight[f], QueriesTile::keys(lane, at, 16 * f, d), queries);
+    }
+    schedule_fence();
+  }
+}
+
+// P and dS, or P D where out is not read, of a wave's scores in place of q.k and dout.v.
+FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane, int row,
+                                   const RowNumbers (&numbers)[kRowsPerLane], const ScoreBias& bias, Scores& weight,
+                                   Scores& gradient, Scores& dbias) {
+  const DropoutMask dropout(a, batch, head);
+  const float slope = kAlibi ? kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head) : 0.0F;
+  const algorithm::Band band = band_of(a);
+  int low[kRowsPerLane] = {}, high[kRowsPerLane] = {};
+  Int64 query[kRowsPerLane];
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const Int64 asked = row + tile_row(slot);
+    query[slot] = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
+    if constexpr (!kWholeTiles) {
+      low[slot] = static_cast<int>(algorithm::Band::clamp(band.first(asked), 0, kBlockN));
+      high[slot] = asked < a.seqlen_q ? static_cast<int>(algorithm::Band::clamp(band.last_plus_one(asked), 0, kBlockN)) : 0;
+    }
+  }
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) {
+    const int first = 16 * f;
+    unsigned keep[kElements];
+    if constexpr (kKeepMask) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        load_columns<!kWholeTiles, false>(at<unsigned char>(a.keep_mask, batch, query[slot], head) + first,
+                                          static_cast<int>(a.seqlen_k) - first, slot, keep);
+      }
+    }
+    float scaled_bias[kElements];
+    bias.scaled(a, batch, head, lane, row, f, scaled_bias);
+    const auto stays = DropoutTile<false>::of(dropout, row, first);
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const int slot = row_slot(e), column = first + tile_column(e);
+      bool attended = kWholeTiles || (column >= low[slot] && column < high[slot]);
+      if constexpr (kKeepMask) attended = attended & (keep[e] != 0);
+      const float alibi = kAlibi ? slope * absolute(static_cast<float>(query[slot] + a.diagonal - column)) : 0.0F;
+      const ScoreGradient g = score_gradient(a, scaled_bias[e], alibi, numbers[slot], weight[f][e], gradient[f][e], attended,
+                                             [&] { return stays.keeps(e); });
+      weight[f][e] = g.weight;
+      gradient[f][e] = g.dot;
+      if constexpr (kGivesDbias && kReadsOut) dbias[f][e] += g.bias;
+    }
+    if constexpr (kKeepMask || kDropout) schedule_fence();
+  }
+}
+
+constexpr bool kAllAttended = kWholeTiles && !kBand && !kKeepMask;
+
+// P D of a wave's scores becomes dS, with delta the sum of a query's.
+FULMEN_DEVICE void subtract_deltas(const float (&dlse)[kRowsPerLane], const Scores& weight, Scores& gradient, Scores& dbias) {
+  float delta[kRowsPerLane];
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    delta[slot] = 0;
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (row_slot(e) == slot) delta[slot] += gradient[f][e];
+      }
+    }
+    delta[slot] = row_sum(delta[slot]);
+  }
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      // Of a query with a delta of NaN, too, keys that it does not attend get nothing.
+      const float share = weight[f][e] * (delta[row_slot(e)] - dlse[row_slot(e)]);
+      gradient[f][e] -= kAllAttended || weight[f][e] != 0 ? share : 0.0F;
+      dbias[f][e] += gradient[f][e];
+    }
+  }
+}
+
+// Outputs of two lanes are exchanged so that a row's run is 32 bytes, as memory is written.
+#if defined(FULMEN_TARGET_SM80)
+constexpr bool kPairsOutputs = kWholeRows;
+#else
+constexpr bool kPairsOutputs = false;
+FULMEN_DEVICE int paired_column() { return 0; }
+template <class T>
+FULMEN_DEVICE Words<2> paired_outputs(const float (&)[kElements], int, float);
+#endif
+
+// Or they go through LDS, 16 bytes a lane: through what the board's keys and values leave free, where the next board has a
+// buffer of its own.
+constexpr bool kOutputsThroughLds = kPairsOutputs && kBuffers == 2;
+
+// A wave's share of a gradient: kRowTiles x 16 rows from `row` on.
+template <int kDims, int kRowTiles>
+struct GradientShare {
+  static constexpr int kDimTiles = kDims / 16;
+  int row;
+  float sum[kRowTiles][kDimTiles][kElements] = {};
+
+  // += factors . values of the tile's 16 rows in LDS
+  template <class Tile, class Factors>
+  FULMEN_DEVICE void add(unsigned lane, int at, int values_at, int tile, const Factors& factors) {
+    ProbabilityOperand factor[kRowTiles];
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) factor[t] = factors(row / 16 + t);
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+      const ValueOperand values = Tile::values(lane, at, values_at, tile, d);
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(sum[t][d], factor[t], values);
+      if (d % 2 == 1) schedule_fence();
+    }
+  }
+  // By way of LDS [16][kDims] at `at`, which is the wave's own.
+  FULMEN_DEVICE void store_through(int at, const Board& board, Int64 end, int dims, float scale) const {
+#if defined(FULMEN_TARGET_SM80)
+    using Rows = SwizzledRows<kDims>;
+    constexpr int kLanes = kDims <= 32 ? 4 : kDims <= 64 ? 8 : kDims <= 128 ? 16 : 32, kRows = kWaveSize / kLanes;
+    const unsigned lane = own_lane();
+    const int lane_row = static_cast<int>(lane / kLanes), piece = static_cast<int>(lane % kLanes);
+    const int stride = static_cast<int>(board.stride);  // whole rows are near
+    auto* to = const_cast<Element*>(board.first) + ((row + lane_row) * stride + 8 * piece);
+    const bool some = 8 * piece < kDims && (kExactDims || 8 * piece < dims);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      wave_barrier();
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        Words<4> words;
+#pragma unroll
+        for (int w = 0; w < 4; ++w) words.word[w] = pack<Element>(sum[t][d][2 * w] * scale, sum[t][d][2 * w + 1] * scale);
+        Rows::leave(lane, at, 0, d, words);
+      }
+      wave_barrier();
+#pragma unroll
+      for (int n = 0; n < 16; n += kRows) {
+        if (!some || !(kWholeTiles || row + 16 * t + n + lane_row < end)) continue;
+        const auto words = lds_load<Words<4> >(at + Rows::place(n + lane_row, 16 * piece));
+        global_store(reinterpret_cast<Words<4>*>(to + (16 * t + n) * stride), words);
+      }
+    }
+#endif
+  }
+  FULMEN_DEVICE void store(const Board& board, Int64 end, int dims, float scale) const {
+    const int first = kPairsOutputs ? paired_column() : output_column(0);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        const int i = row + 16 * t + tile_row(slot);
+        const bool there = kWholeTiles || i < end;
+        auto* lane = const_cast<Element*>(board.first) + (i * static_cast<Distance>(board.stride) + first);
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d) {
+          if constexpr (kPairsOutputs) {
+            const Words<2> words = paired_outputs<Element>(sum[t][d], slot, scale);
+            if (there && (kExactDims || 16 * d + first < dims)) global_store(reinterpret_cast<Words<2>*>(lane + 16 * d), words);
+          } else {
+#pragma unroll
+            for (int e = 0; e < kElements; e += kOutputRun) {
+              if (row_slot(e) != slot || !there) continue;
+              float run[kOutputRun];
+#pragma unroll
+              for (int n = 0; n < kOutputRun; ++n) run[n] = sum[t][d][e + n] * scale;
+              store_run(lane, 16 * d + (output_column(e) - output_column(0)), dims - first, run);
+            }
+          }
+        }
+      }
+    }
+  }
+};
+
+// A gradient to memory, where LDS at `free_at` holds [kBlockM][kDims] that nobody needs any more.
+template <int kDims, int kRowTiles>
+FULMEN_DEVICE void give(const GradientShare<kDims, kRowTiles>& share, int free_at, const Board& board, Int64 end, int dims,
+                        float scale) {
+  if constexpr (kOutputsThroughLds) {
+    share.store_through(free_at + 16 * wave_id() * 2 * kDims, board, end, dims, scale);
+  } else {
+    share.store(board, end, dims, scale);
+  }
+}
+
+// dk or dv, by half of the waves: of the columns of what is at turned_at, and the queries' rows.
+template <int kDims, class Tile>
+FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned lane, int turned_at, int at, int values_at,
+                                 int free_at, const Board& board, int dims, float scale) {
+  constexpr int kRowTiles = kTiles < 2 ? 1 : 2;
+  GradientShare<kDims, kRowTiles> share{16 * kRowTiles * wave};
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) {
+    share.template add<Tile>(lane, at, values_at, f,
+                             [&](int tile) { return turned_operand<kShort.turned_pitch>(lane, turned_at, f, tile); });
+  }
+  give(share, free_at, board, a.seqlen_k, dims, scale);
+}
+
+FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
+  follow_predecessors();
+  const int id = static_cast<int>(workgroup_id()), head = broadcast(id % call.num_heads), run = broadcast(id / call.num_heads);
+  const int first = run * call.run_batches;
+  const int last = call.run_batches < call.batch - first ? first + call.run_batches : call.batch;
+  const int wave = wave_id();
+  const int row = 16 * wave;  // the first of the wave's queries
+  // Arguments are loaded anew for each step of a board: they are more than scalar registers.
+  int step = 0;
+  const auto arguments = [&]() -> const BackwardArguments& { return reload(call, step++); };
+
+  BoardTiles tiles;
+  const auto fetch_keys = [&](int batch, int at) { tiles.fetch_keys(arguments(), batch, head, at); };
+  const auto fetch_queries = [&](int batch, int at) { tiles.fetch_queries(arguments(), batch, head, at); };
+  QueryLse next_lse;
+  ScoreBias bias;
+  Scores dbias = {};
+  if constexpr (kCopiesBias) ScoreBias::copy(arguments(), first, head);
+  if constexpr (!kFetchLate) {
+    fetch_keys(first, 0);
+    fetch_queries(first, 0);
+  }
+  next_lse.load(arguments(), first, head, row);
+  if constexpr (kHoldsBias && !kCopiesBias) bias.hold(arguments(), first, head, row);
+  int at = 0;  // the current buffer
+  for (int batch = first; batch < last; ++batch) {
+    const bool more = batch + 1 < last;
+    const auto load_next_lse = [&] {
+      if (more) next_lse.load(arguments(), batch + 1, head, row);
+    };
+    if constexpr (kFetchLate) {
+      fetch_keys(batch, 0);
+      fetch_queries(batch, 0);
+    }
+    tiles.publish(at);
+    barrier();
+    if constexpr (kBuffers == 2) {
+      if (more) {
+        fetch_keys(batch + 1, kShort.buffer_bytes - at);
+        fetch_queries(batch + 1, kShort.buffer_bytes - at);
+      }
+    }
+    const QueryLse lse = next_lse;
+    // Early where few registers are left after the scores.
+    if constexpr (!kCopiesToLds) load_next_lse();
+
+    Scores weight = {}, gradient = {};
+    {
+      const BackwardArguments& a = arguments();
+      float dlse[kRowsPerLane] = {}, delta[kRowsPerLane] = {};
+      if (a.dlse != nullptr) {
+#pragma unroll
+        for (int slot = 0; slot < kRowsPerLane; ++slot) {
+          const int asked = row + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : 0;
+          dlse[slot] = global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
+        }
+      }
+      first_products(a, batch, head, own_lane(), at, row, weight, gradient, delta);
+      RowNumbers numbers[kRowsPerLane];
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        numbers[slot] = {lse.offset(slot), kReadsOut ? delta[slot] - dlse[slot] : 0.0F};
+      }
+      score_gradients(a, batch, head, own_lane(), row, numbers, bias, weight, gradient, dbias);
+      if constexpr (!kReadsOut) subtract_deltas(dlse, weight, gradient, dbias);
+    }
+    // Else after dlse has come: a wait for it would be one for both.
+    if constexpr (kCopiesToLds) load_next_lse();
+    if constexpr (kGivesDbias && kBatchDbias) {
+      BiasPart(arguments(), run, batch, head).store(arguments(), row, dbias);
+#pragma unroll
+      for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) dbias[f][e] = 0;
+      }
+    }
+
+    const unsigned lane = own_lane();
+    if constexpr (kTransposedValues) barrier();  // the rows have been read, and are overwritten
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+      if constexpr (kGivesDv) {
+        store_turned<Element, kShort.turned_pitch>(lane, kShort.weights_at, wave, f, weight[f]);
+      }
+      if constexpr (kGivesDk) {
+        store_turned<Element, kShort.turned_pitch>(lane, kShort.gradients_at, wave, f, gradient[f]);
+      }
+    }
+    GradientShare<kHeadDim, 1> dq{row};
+    const auto give_dq = [&] {
+      const BackwardArguments& a = arguments();
+      give(dq, at, Board::of(a.dq, batch, head), a.seqlen_q, a.head_dim, a.softmax_scale);
+    };
+    if constexpr (kGivesDq) {
+#pragma unroll
+      for (int f = 0; f < kTiles; ++f) {
+        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, f, [&](int) { return to_operand<Element>(gradient[f]); });
+      }
+      if constexpr (!kOutputsThroughLds) give_dq();
+    }
+    barrier();
+    if constexpr (kGivesDq && kOutputsThroughLds) give_dq();
+    if constexpr (kFetchHalves) {
+      if (more) fetch_keys(batch + 1, 0);
+    }
+    if (wave < kWaves / 2) {
+      if constexpr (kGivesDv) {
+        const BackwardArguments& a = arguments();
+        give_key_rows<kHeadDimV, DoutTile>(a, wave, lane, kShort.weights_at, at + kShort.dout_at, at + kShort.dout_values_at,
+                                           at + kShort.v_at, Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
+      }
+    } else {
+      if constexpr (kGivesDk) {
+        const BackwardArguments& a = arguments();
+        give_key_rows<kHeadDim, QueriesTile>(a, wave - kWaves / 2, lane, kShort.gradients_at, at + kShort.q_at,
+                                             at + kShort.q_values_at, at, Board::of(a.dk, batch, head), a.head_dim,
+                                             a.softmax_scale);
+      }
+    }
+    if constexpr (kBuffers == 2) {
+      at = kShort.buffer_bytes - at;
+    } else {
+      barrier();
+      if constexpr (kCopiesToLds) {
+        if (more) {
+          if constexpr (!kFetchHalves) fetch_keys(batch + 1, 0);
+          fetch_queries(batch + 1, 0);
+        }
+      }
+    }
+  }
+  if constexpr (kGivesDbias && !kBatchDbias) BiasPart(arguments(), run, first, head).store(arguments(), row, dbias);
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::BackwardArguments, fulmen::kernels::short_backward)

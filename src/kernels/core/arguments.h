@@ -1,0 +1,92 @@
+// What a launch passes to a kernel: one struct by value, the same on host and device. Plain data, fixed layout.
+#pragma once
+
+#include "algorithm/sequences.h"
+
+namespace fulmen::kernels {
+
+using Int64 = long long;
+
+// A tensor of the problem; strides in elements.
+struct View {
+  const void* data;
+  Int64 batch, row, head;  // strides of [batch, seqlen, head]; of bias and mask [batch, query, head]; 0 broadcasts
+};
+
+struct ForwardArguments {
+  View q, k, v, out;
+  View bias, keep_mask;
+  const float* alibi_slopes;
+  Int64 alibi_batch;  // stride
+  const float* sinks;
+  float* lse;
+  Int64 lse_batch, lse_head, lse_row;
+
+  Int64 seqlen_q, seqlen_k;
+  int batch, num_heads, num_kv_heads, group_size;
+  int head_dim, head_dim_v;
+  int row_tiles;                         // query tiles a head (or a KV head, where a group shares tiles)
+  int runs;                              // boards.h: workgroups a head
+  int fetches_early;                     // boards.h: 1: a workgroup's board to the L2 while the work ahead still runs
+  int step_tile, step_head, step_batch;  // forward/prefill.h: to a workgroup's next tile of queries, where it goes on (QueryTurn)
+
+  float scale;    // of q.k, in base-2 units (times log2 e), unless there is a softcap
+  float softcap;  // c * log2 e: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c
+
+  Int64 diagonal, window_left, window_right;  // algorithm/key_range.h
+
+  unsigned long long dropout_seed, dropout_offset;
+  int dropout;          // probability in units of 1 / 65536
+  float dropout_scale;  // of what is kept
+
+  // Split keys: unnormalised output, maxima and sums of each split, for forward/decode_combine.h.
+  Int64 split_keys;
+  int num_splits;
+  float* partial_out;  // [num_splits][batch, num_heads, seqlen_q][head_dim_v]
+  float* partial_max;  // [num_splits][batch, num_heads, seqlen_q]
+  float* partial_sum;
+
+  // Sequences of different lengths (sequence.h): seqlen_q and seqlen_k are the most that any has, `diagonal` says nothing.
+  algorithm::SequenceTable sequences;
+  Int64 rows_q, rows_k;  // that are there for the table to name: of packed tensors, or of each sequence
+  int num_pages;
+  int top_left;
+  Int64 first_row;  // of a sequence's pages; filled in on the device
+};
+
+// The backward kernels' own: out and lse are inputs.
+struct BackwardArguments : ForwardArguments {
+  View dout, dq, dk, dv, dbias;  // dbias: a stride of 0 where it is summed over
+  const float* dlse;
+  Int64 dlse_batch, dlse_head, dlse_row;
+  float* dsinks;
+  float softmax_scale;  // of dq and dk
+  // [batch, num_heads, seqlen_q] or, where q is packed, [num_heads, total_q] pairs: log2(e) lse (+inf where it is -inf), delta
+  float* row_numbers;
+  // The bias's gradient in parts: [bias_parts][what dbias holds, row-major][rows of a tile where it is summed over queries]
+  float* bias_partials;
+  int bias_parts;
+  // backward_atomic.h: dq / softmax_scale, backward/parts/query_sums.h says where each element is.
+  float* query_sums;
+  Int64 query_sum_floats;
+  int run_batches;  // short_backward.h: batches that a workgroup goes over
+};
+
+// append_kv.h: fulmen/kv_cache.h explains each.
+struct AppendArguments {
+  View k_new, v_new, k_cache, v_cache, q, q_out;  // of a paged cache `batch` is from page to page
+  const int* seqlens_k;
+  const int* block_table;  // null: padded
+  int* seqlens_k_out;
+  const void* rotary_cos;
+  const void* rotary_sin;
+  Int64 cos_row, sin_row, table_stride;  // strides
+  Int64 rows, positions, num_pages, page_size;
+  Int64 seqlen_new, seqlen_q;
+  int batch, num_heads, num_kv_heads;
+  int head_dim, head_dim_v;
+  int half;  // rotary_dim / 2
+  int rotary_fp32, interleaved, queries_advance;
+};
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,60 @@
+// The matrix instructions of the chip, as operands and verbs. One algorithm serves every target in these terms: a wave multiplies
+// tiles of 16 query rows and 16 keys (or 16 dims of the output).
+//
+// A target header targets/<name>.h defines, for lane l = lane_id() and T = Half or Bfloat16:
+//   kCopiesToLds kTransposedValues   how tile/stage.h brings K and V to LDS
+//   kAnyAlignment           vectors are loaded from any address (AMD)
+//   kRowsPerLane            query rows of a tile that a lane owns; row_slot(e) says which of them element e belongs to
+//   kElements               elements of a 16 x 16 tile that a lane holds; the same map serves scores and outputs:
+//   tile_row(slot)          the tile's row
+//   tile_column(e)          the tile's column: a key of the scores; runs of kColumnRun elements are neighbours, with a run of 1
+//   every
+//                           second column is the lane's
+//   block_sharer(rows_are_keys, n)   lane_id() ^ that: the lanes whose elements are of the same blocks of 2 queries and 4 keys
+//                           (tile/dropout_tile.h)
+//   output_column(e)        the same for outputs: a dim; runs of kOutputRun elements are neighbours in one row
+//   row_max(x) row_sum(x)   over the lanes that share a row
+//   tile_diagonal(tile, slot)   the element of a lane's row on a tile's diagonal (AMD: tile/turned.h)
+//   paired_column() paired_outputs<T>(tile, slot, factor)   NVIDIA: 4 neighbouring outputs of a row, two lanes' put together
+//
+//   Operands for q.k, each lane 16 bytes (8 elements) at a time from rows of memory:
+//   kDepth                  dims that an operand covers
+//   kPieces                 16-byte pieces of a lane: piece_row(p), piece_dim(p); the same for 16 query rows and for 16 keys
+//   struct RowOperand       { Words<4> piece[kPieces] }
+//   multiply_scores<T>(float (&scores)[kElements], keys, queries)
+//   kTileDepth QueryOperand KeyOperand lds_query_operand(at, pitch) lds_key_operand(at, pitch)   what tiles in LDS are read as: on
+//                           AMD the same as above
+//
+//   Probabilities and values, of kValueKeys keys:
+//   ProbabilityOperand to_operand<T, kShifted>(const float (&p)[kElements])    16 keys; kShifted: see kHalfShift in base.h
+//   struct ValueOperand; multiply_output<T>(float (&out)[kElements], probabilities, values)   16 dims
+//   tile/stage.h loads ValueOperands from LDS.
+//
+//   Values straight from memory (tile/direct.h):
+//   kDirectDims             dims of a direct output tile (AMD 16, NVIDIA 8), one lane's share kDirectElements, direct_column(e)
+//   kDirectKeys             of 16 keys those that a lane holds, in pairs; direct_key(m); direct_lane() its place among kDirectDims
+//   multiply_direct<T>(float (&out)[kDirectElements], probabilities, const unsigned (&pairs)[kDirectKeys / 2])
+#pragma once
+
+#include "core/base.h"
+
+namespace fulmen::kernels {
+
+#if defined(FULMEN_PLATFORM_EMULATED)
+#include "targets/emulated_elements.h"
+#endif
+
+#if defined(FULMEN_TARGET_GFX11)
+#include "targets/gfx11/target.h"
+#elif defined(FULMEN_TARGET_GFX12)
+#include "targets/gfx12/target.h"
+#elif defined(FULMEN_TARGET_CDNA3)
+#include "targets/cdna3/target.h"
+#elif defined(FULMEN_TARGET_SM80)
+#include "targets/sm80/target.h"
+#endif
+#if defined(FULMEN_TARGET_SM90)
+#include "targets/sm90/target.h"
+#endif
+
+}  // namespace fulmen::kernels

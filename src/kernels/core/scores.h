@@ -1,0 +1,101 @@
+// What happens to q.k before the softmax: scale, softcap, bias, ALiBi, masks (docs/contract.md has the formulas), in base-2 units.
+#pragma once
+
+#include "core/sequence.h"
+
+namespace fulmen::kernels {
+
+// tanh by exponentials: within 1e-6 absolute, and exactly +-1 for large inputs.
+FULMEN_DEVICE float tanh_by_exp2(float x) {
+  const float magnitude = absolute(x);
+  // Below 0.04 the quotient would cancel: x - x^3 / 3 + 2 x^5 / 15.
+  const float square = x * x;
+  const float small = evaluated(magnitude * (1.0F + square * (-1.0F / 3 + square * (2.0F / 15))));
+  const float e = exp2(-2 * kLog2E * magnitude);
+  const float large = evaluated((1.0F - e) * reciprocal(1.0F + e));
+  return copy_sign(magnitude < 0.04F ? small : large, x);
+}
+
+// What modifies the scores of one query row.
+struct ScoreRow {
+  const BiasElement* bias;         // of key 0
+  const unsigned char* keep_mask;  // of key 0
+  float slope;                     // ALiBi, base-2 units
+  Int64 diagonal;                  // key index of this row's diagonal: i + offset
+
+  FULMEN_DEVICE static ScoreRow of(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i) {
+    ScoreRow r{};
+    if constexpr (kBias) r.bias = at<BiasElement>(a.bias, batch, i, head);
+    if constexpr (kKeepMask) r.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head);
+    if constexpr (kAlibi) r.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+    r.diagonal = i + a.diagonal;
+    return r;
+  }
+
+  // The score of a key in base-2 units. scaled_bias: times log2 e; distance: of the key from the diagonal.
+  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias, int distance) const {
+    float score = dot * a.scale;
+    if constexpr (kSoftcap) score = a.softcap * tanh_by_exp2(score);
+    if constexpr (kBias) score += scaled_bias;
+    if constexpr (kAlibi) score -= slope * absolute(static_cast<float>(distance));
+    return score;
+  }
+  // Of key j; lengths where it is no int have no finite ALiBi anyway.
+  FULMEN_DEVICE int distance(Int64 j) const {
+    constexpr Int64 kMost = 1 << 30;
+    return static_cast<int>(algorithm::Band::clamp(diagonal - j, -kMost, kMost));
+  }
+};
+
+// May query i attend key j? Rows and keys beyond the ends may not.
+FULMEN_DEVICE bool in_band(const ForwardArguments& a, Int64 i, Int64 j) {
+  bool inside = j < a.seqlen_k;
+  if constexpr (kBand) {
+    const Int64 diagonal = i + a.diagonal;
+    inside = inside && (a.window_left < 0 || j >= diagonal - a.window_left);
+    inside = inside && (a.window_right < 0 || j <= diagonal + a.window_right);
+  }
+  return inside;
+}
+
+// Does the keep-mask let any of the rows attend key j, which is in some row's band? What no row attends must not be read as a
+// number: it may be NaN. Usually the first row answers.
+FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin, Int64 row_end, Int64 j) {
+  if constexpr (!kKeepMask) return true;
+  if (j >= a.seqlen_k) return false;
+  if constexpr (kBand) {  // of the rows those whose band has the key
+    const Int64 begin = j - a.diagonal - a.window_right, end = j - a.diagonal + a.window_left + 1;
+    row_begin = a.window_right >= 0 && begin > row_begin ? begin : row_begin;
+    row_end = a.window_left >= 0 && end < row_end ? end : row_end;
+  }
+  const auto* mask = at<unsigned char>(a.keep_mask, batch, row_begin, head) + j;
+  int rows = static_cast<int>(row_end - row_begin);
+  if (a.keep_mask.row == 0 && rows > 1) rows = 1;
+  for (; rows > 0; --rows, mask += a.keep_mask.row) {
+    if (global_load(mask) != 0) return true;
+  }
+  return false;
+}
+
+// A row's softmax state at its end: what to multiply its output with, dropout's 1 / (1 - p) included; and its log-sum-exp. max is
+// in base-2 units.
+struct RowEnd {
+  float output_factor;
+  float lse;
+};
+FULMEN_DEVICE RowEnd end_row(const ForwardArguments& a, Int64 head, float max, float sum) {
+  const float kept = kDropout ? a.dropout_scale : 1.0F;
+  if constexpr (kSinks) {
+    const float sink = kLog2E * global_load(a.sinks + head);
+    const float with_sink = larger(max, sink);
+    // Both -inf: nothing is attended and the sink weighs nothing.
+    const float offset = with_sink == -kInfinity ? 0.0F : with_sink;
+    const float rescale = exp2(max - offset);
+    const float total = sum * rescale + exp2(sink - offset);
+    return {total == 0 ? 0.0F : kept * rescale / total, total == 0 ? -kInfinity : kLn2 * (with_sink + log2(total))};
+  }
+  if (max == -kInfinity && sum == 0) return {0.0F, -kInfinity};
+  return {kept * reciprocal(sum), kLn2 * (max + log2(sum))};
+}
+
+}  // namespace fulmen::kernels

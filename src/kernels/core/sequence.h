@@ -1,0 +1,131 @@
+// Sequences of different lengths: what a sequence's arguments would be if it were alone, so that kernels know nothing of the
+// others.
+#pragma once
+
+#include "core/config.h"
+
+namespace fulmen::kernels {
+
+// Where sequence b lies. Tables are memory of the device, which nobody has checked: no number in them leads out of the tensors.
+FULMEN_DEVICE algorithm::Sequence sequence_at(const ForwardArguments& call, Int64 b) {
+  algorithm::Sequence s = call.sequences.sequence(b, [](const int* number) { return global_load(number); });
+  const auto clamp = [](Int64 x, Int64 most) { return algorithm::Band::clamp(x, 0, most); };
+  s.q_row = clamp(s.q_row, call.rows_q);
+  s.k_row = clamp(s.k_row, call.rows_k);
+  s.q_len = clamp(clamp(s.q_len, call.seqlen_q), call.rows_q - s.q_row);
+  s.k_len = clamp(clamp(s.k_len, call.seqlen_k), call.rows_k - s.k_row);
+  return s;
+}
+
+FULMEN_DEVICE void begin_at(View& view, Int64 row) {
+  if (view.data != nullptr) view.data = static_cast<const Element*>(view.data) + row * view.row;
+}
+
+// Of the backward pass.
+FULMEN_DEVICE void begin_gradients_at(ForwardArguments& /*a*/, Int64 /*b*/, const algorithm::Sequence& /*s*/) {}
+FULMEN_DEVICE void begin_gradients_at(BackwardArguments& a, Int64 b, const algorithm::Sequence& s) {
+  begin_at(a.dout, s.q_row);
+  begin_at(a.dq, s.q_row);
+  begin_at(a.dk, s.k_row);
+  begin_at(a.dv, s.k_row);
+  if (a.dlse != nullptr) a.dlse += s.q_row * a.dlse_row;
+  const bool packed = a.sequences.cu_seqlens_q != nullptr;
+  a.row_numbers += 2 * (packed ? s.q_row : b * a.num_heads * a.rows_q);
+  // Whole tiles of 16 queries, the sequences' one after the other: their number may be rounded up once a sequence.
+  if (a.query_sums != nullptr) {
+    a.query_sums += (packed ? s.q_row / 16 + b : b * a.num_heads * tiles_of(a.rows_q, 16)) * 16 * kHeadDim;
+  }
+}
+
+// The arguments of sequence b: the call's own where all have one length. Batch indices still are b, and rows_q stays the call's.
+template <class Arguments>
+FULMEN_DEVICE decltype(auto) sequence_of(const Arguments& call, Int64 b) {
+  if constexpr (!kVariable) {
+    return (call);
+  } else {
+    const algorithm::Sequence s = sequence_at(call, b);
+    Arguments a = call;
+    a.seqlen_q = s.q_len;
+    a.seqlen_k = s.k_len;
+    a.diagonal = call.top_left != 0 ? 0 : s.k_len - s.q_len;
+    begin_at(a.q, s.q_row);
+    begin_at(a.out, s.q_row);
+    if (a.lse != nullptr) a.lse += s.q_row * a.lse_row;
+    if constexpr (kPaged) {
+      a.sequences.block_table += b * a.sequences.table_stride;
+      a.first_row = s.k_row;
+    } else {
+      begin_at(a.k, s.k_row);
+      begin_at(a.v, s.k_row);
+    }
+    begin_gradients_at(a, b, s);
+    return a;
+  }
+}
+
+// reload() of a sequence's arguments, which have been computed and stay where they are.
+template <class Arguments>
+FULMEN_DEVICE const Arguments& again(const Arguments& a, Int64 when) {
+  if constexpr (kVariable) return a;
+  return reload(a, when);
+}
+
+// Row 0 of a head of k or v: of the sequence's, or of page 0.
+FULMEN_DEVICE const Element* head_rows(const View& view, Int64 batch, Int64 kv_head) {
+  return at<Element>(view, kPaged ? 0 : batch, 0, kv_head);
+}
+
+// A row of a sequence in its pages: `page` as it stands in the table.
+struct PagedRow {
+  unsigned page, row;
+
+  FULMEN_DEVICE static PagedRow of(const ForwardArguments& a, Int64 key) {
+    const auto row = static_cast<unsigned>(a.first_row + key);
+    const auto size = static_cast<unsigned>(kPageSize > 0 ? kPageSize : a.sequences.page_size);
+    return {static_cast<unsigned>(global_load(a.sequences.block_table + row / size)), row % size};
+  }
+  FULMEN_DEVICE const Element* in(const ForwardArguments& a, const View& view, const Element* head) const {
+    return head + (page < static_cast<unsigned>(a.num_pages) ? page : 0U) * view.batch + row * view.row;
+  }
+};
+
+// Where a key's row is; head: by head_rows().
+FULMEN_DEVICE const Element* key_row(const ForwardArguments& a, const View& view, const Element* head, Int64 key) {
+  if constexpr (!kPaged) return head + key * view.row;
+  return PagedRow::of(a, key).in(a, view, head);
+}
+
+// Tiles of keys begin at multiples of kBlockN, and lie in a page each.
+constexpr bool kTilesInPages = FULMEN_TILES_IN_PAGES != 0;
+// The rows of a tile are anywhere: each is looked up.
+constexpr bool kScattered = kPaged && !kTilesInPages;
+
+// A tile's first key, which is the same in all lanes. Looking up its page, and using it, are apart: the former can come early.
+struct TilePlace {
+  Int64 key;
+  PagedRow place;
+
+  FULMEN_DEVICE static TilePlace of(const ForwardArguments& a, Int64 key) {
+    if constexpr (!kTilesInPages) return {key, {}};
+    return {key, PagedRow::of(a, key)};
+  }
+  // Its row; nothing where rows are scattered.
+  FULMEN_DEVICE const Element* row(const ForwardArguments& a, const View& view, const Element* head) const {
+    if constexpr (!kPaged) return head + key * view.row;
+    if constexpr (kScattered) return head;
+    return PagedRow{uniform(place.page), place.row}.in(a, view, head);
+  }
+};
+
+// Where tiles begin, given the first key that is attended: maybe before it.
+constexpr bool kTilesBeginEarly = kTilesInPages || kDropout;
+FULMEN_DEVICE Int64 first_tile_key(Int64 begin) {
+  if constexpr (kTilesInPages) return begin - begin % kBlockN;
+  return kDropout ? begin / 16 * 16 : begin;  // where blocks of random numbers do (tile/dropout_tile.h)
+}
+// What tiles go over, given the keys that are attended; backward, or the queries that attend.
+FULMEN_DEVICE algorithm::KeyRange tile_range(const algorithm::KeyRange& attended) {
+  return attended.end > attended.begin ? algorithm::KeyRange{first_tile_key(attended.begin), attended.end} : attended;
+}
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,228 @@
+// Forward for few queries: reading K and V is the work. A workgroup owns 16 rows - the query heads of a KV head are packed into
+// them - and a split of the keys; its waves take tiles of the split in turn, straight from memory into operands, and merge at the
+// end through LDS. With one split the result is final, else forward/decode_combine.h merges the splits.
+#include "tile/direct.h"
+
+namespace fulmen::kernels {
+
+constexpr int kWaves = kWorkgroup / kWaveSize;
+constexpr int kKeyTiles = kBlockN / 16;  // of a wave's step
+constexpr int kDepths = kHeadDim / kDepth;
+static_assert(kBlockM == 16, "split_kv: a workgroup has 16 rows");
+
+// LDS, in floats: each wave's maxima and sums, then its outputs.
+constexpr int kMaximaAt = 0;                 // [kWaves][16]
+constexpr int kSumsAt = kWaves * 16;         // [kWaves][16]
+constexpr int kOutputsAt = 2 * kWaves * 16;  // [kWaves][16][kHeadDimV + 4]
+constexpr int kOutputPitch = kHeadDimV + 4;
+static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
+              "split_kv: the host reserves the LDS that waves merge in");
+
+// Do a step's keys and values fit in registers at once, beside queries and outputs?
+constexpr int kOperandWords = kDepths * kPieces * 4;
+// gfx11, whose scalars hold keys' distances, has less room where something else modifies scores, AMD where rows lie anywhere: their
+// addresses have 64 bits.
+constexpr bool kFarRows = kAnyAlignment && !kWholeRows;
+constexpr int kRoom = kFarRows ? 150 : kSameKeys && kBias ? 170 : 230;
+constexpr bool kTogether = 2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <= kRoom;
+// Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
+constexpr bool kQueriesStay = kTogether || kOperandWords < (kFarRows ? 32 : 64);
+
+// What a workgroup has: rows of a KV head, and a split of its keys.
+struct Place {
+  int split, first_row, kv_head, batch;
+
+  FULMEN_DEVICE static Place of(const ForwardArguments& a) {
+    const Int64 id = workgroup_id(), tile = id / a.num_splits;
+    return {static_cast<int>(id % a.num_splits), 16 * static_cast<int>(tile % a.row_tiles),
+            static_cast<int>(tile / a.row_tiles % a.num_kv_heads), static_cast<int>(tile / a.row_tiles / a.num_kv_heads)};
+  }
+  FULMEN_DEVICE RowMap rows(const ForwardArguments& a) const {
+    return {a, batch, kv_head * a.group_size, a.seqlen_q * a.group_size};
+  }
+};
+
+struct SplitTask {
+  const ForwardArguments& a;
+  const RowMap& map;
+  int first_row, row_end;
+  const KeySource& keys;
+  const KeySource& values;
+  RowOperand queries[kQueriesStay ? kDepths : 1];
+
+  FULMEN_DEVICE RowOperand load_query(int d) const {
+    RowOperand operand;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const Int64 row = map.clamp(first_row + piece_row(p));
+      operand.piece[p] =
+          load_piece(at<Element>(a.q, map.batch, map.query(row), map.head(row)), kDepth * d + piece_dim(p), a.head_dim);
+    }
+    return operand;
+  }
+  FULMEN_DEVICE RowOperand query(int d) const { return kQueriesStay ? queries[kQueriesStay ? d : 0] : load_query(d); }
+
+  template <bool kMasked>
+  FULMEN_DEVICE void step(const TilePlace& first, RowState& rows, DirectOutput& out) const {
+    const Int64 first_key = first.key;
+    const NearKeys near_keys(keys, first);
+    const NearValues near_values(values, first);
+    const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
+    float score[kKeyTiles][kElements] = {};
+    RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kDepths : 1];
+    DirectValues value[kTogether ? kKeyTiles : 1][kTogether ? kGroups : 1];
+    if constexpr (kTogether) {
+      // All of the step's memory at once, before the first use.
+#pragma unroll
+      for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+        for (int d = 0; d < kDepths; ++d) key[f][d] = load_keys(near_keys, f, kDepth * d);
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(near_values, kept, f, g);
+      }
+    }
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+      for (int d = 0; d < kDepths; ++d) {
+        if constexpr (kTogether) {
+          multiply_scores<Element>(score[f], key[f][d], query(d));
+        } else {
+          multiply_scores<Element>(score[f], load_keys(near_keys, f, kDepth * d), query(d));
+          schedule_fence();
+        }
+      }
+    }
+    modify_scores<kMasked>(map, first_row, first_key, score);
+    exponentiate(rows, softmax_scale(a), score, [&](const float(&factor)[kRowsPerLane]) { out.rescale(factor); });
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+      const ProbabilityOperand p = to_operand<Element, true>(score[f]);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        if constexpr (kTogether) {
+          multiply_values(out, g, p, value[f][g]);
+        } else {
+          schedule_fence();
+          multiply_values(out, g, p, load_direct(near_values, kept, f, g));
+        }
+      }
+    }
+  }
+};
+
+FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, float scale) {
+  const int wave = wave_id();
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const int row = tile_row(slot);
+    const float sum = total(rows.sum[slot]);
+    if (tile_column(0) == 0) {
+      lds_store(4 * (kMaximaAt + wave * 16 + row), rows.reference[slot] * scale);
+      lds_store(4 * (kSumsAt + wave * 16 + row), sum);
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int e = 0; e < kDirectElements; ++e) {
+        if (row_slot(e) != slot) continue;
+#pragma unroll
+        for (int t = 0; t < kWidth; ++t) {
+          lds_store(4 * (kOutputsAt + (wave * 16 + row) * kOutputPitch + direct_dim(g, e) + t), out.value[g][t][e]);
+        }
+      }
+    }
+  }
+}
+
+// The waves' rows become one, and go to memory: the result, or a split's part of it.
+FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
+  // Both again: nothing of them has to stay in registers while keys stream.
+  const ForwardArguments& call = reload(arguments, workgroup_id());
+  const Place place = Place::of(call);
+  const ForwardArguments& a = sequence_of(call, place.batch);
+  const RowMap map = place.rows(a);
+  const int first_row = place.first_row, split = place.split;
+  constexpr int kLanesPerRow = kWorkgroup / 16;
+  const int row = thread_id() / kLanesPerRow;
+  const Int64 r = first_row + row;
+  if (r >= map.end) return;
+  const Int64 i = map.query(r);
+  const int head = map.head(r);
+  float max = -kInfinity, sum = 0, weight[kWaves];
+#pragma unroll
+  for (int w = 0; w < kWaves; ++w) max = larger(max, lds_load<float>(4 * (kMaximaAt + w * 16 + row)));
+  const float offset = max == -kInfinity ? 0.0F : max;
+#pragma unroll
+  for (int w = 0; w < kWaves; ++w) {
+    weight[w] = exp2(lds_load<float>(4 * (kMaximaAt + w * 16 + row)) - offset);
+    sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * 16 + row));
+  }
+  const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
+  const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id;
+  RowEnd end{1.0F, 0.0F};
+  if constexpr (!kSplits) end = end_row(a, head, max, sum);
+  for (int d = thread_id() % kLanesPerRow; d < a.head_dim_v; d += kLanesPerRow) {
+    float value = 0;
+#pragma unroll
+    for (int w = 0; w < kWaves; ++w) value += weight[w] * lds_load<float>(4 * (kOutputsAt + (w * 16 + row) * kOutputPitch + d));
+    if constexpr (kSplits) {
+      global_store(a.partial_out + part * a.head_dim_v + d, value);
+    } else {
+      global_store(out_row(a, map.batch, head, i) + d, from_float<Element>(value * end.output_factor));
+    }
+  }
+  if (thread_id() % kLanesPerRow != 0) return;
+  if constexpr (kSplits) {
+    global_store(a.partial_max + part, max);
+    global_store(a.partial_sum + part, sum);
+  } else {
+    store_lse(a, map.batch, head, i, end.lse);
+  }
+}
+
+FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
+  const Place place = Place::of(call);
+  const int first_row = place.first_row, kv_head = place.kv_head, batch = place.batch;
+  const ForwardArguments& a = sequence_of(call, batch);
+  const RowMap map = place.rows(a);
+  if (kVariable && first_row >= map.end) return;
+  const int row_end = first_row + 16 < map.end ? first_row + 16 : static_cast<int>(map.end);
+  const Int64 first_query = map.query(first_row), query_end = map.query(row_end - 1) + 1;
+  const algorithm::Band band = band_of(a);
+  const algorithm::KeyRange any = band.any(first_query, query_end), all = band.all(first_query, query_end);
+  // Splits begin at fixed keys, whatever the band: those outside have nothing to do.
+  const Int64 split_begin = place.split * a.split_keys, split_end = split_begin + a.split_keys;
+  const Int64 begin = any.begin > split_begin ? any.begin : split_begin, end = any.end < split_end ? any.end : split_end;
+
+  const KeySource keys{a, a.k, head_rows(a.k, batch, kv_head), begin, end, a.head_dim};
+  const KeySource values{a, a.v, head_rows(a.v, batch, kv_head), begin, end, a.head_dim_v};
+  SplitTask task{a, map, first_row, row_end, keys, values, {}};
+  if constexpr (kQueriesStay) {
+#pragma unroll
+    for (int d = 0; d < kDepths; ++d) task.queries[kQueriesStay ? d : 0] = task.load_query(d);
+  }
+  RowState rows;
+  rows.clear();
+  DirectOutput out = {};
+  const Int64 first_key = first_tile_key(begin) + wave_id() * kBlockN;
+  TilePlace next{first_key, {}};
+  if (kTilesInPages && first_key < end) next = TilePlace::of(a, first_key);
+  for (Int64 key = first_key; key < end; key += kWaves * kBlockN) {
+    const TilePlace place{key, next.place};
+    // The next page's number is on its way during this step.
+    if (kTilesInPages && key + kWaves * kBlockN < end) next = TilePlace::of(a, key + kWaves * kBlockN);
+    if (key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
+      task.template step<false>(place, rows, out);
+    } else {
+      task.template step<true>(place, rows, out);
+    }
+  }
+  leave_in_lds(rows, out, softmax_scale(a));
+  barrier();
+  merge(call);
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::ForwardArguments, fulmen::kernels::split_kv)

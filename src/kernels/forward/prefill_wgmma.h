@@ -1,0 +1,323 @@
+// Forward for many queries by Hopper's warpgroup products: forward/prefill.h's algorithm, whose products go on while waves compute
+// exponentials. A workgroup owns kBlockM query rows of one head, a warpgroup 64 of them, a wave 16; one more warpgroup, the
+// producer, brings keys and values to LDS. A warpgroup's steps, one for each tile of kBlockN keys:
+//
+//   multiply n:      S = Q K^T of tile n begins, then O += P V of tile n - 1
+//   exponentiate n:  P = 2^(S - max), online as in forward/prefill.h, when S is there; O = rescale * O
+//
+// All waves meet once a tile, when tile n's keys and tile n - 1's values are there. Then every second warpgroup multiplies n and
+// exponentiates n, the others exponentiate n - 1 and multiply n: so that the matrix units have work all the time. Meanwhile the
+// producer fetches what the next meeting is for, to where keys and values of two tiles before were.
+#include "tile/drop.h"
+#include "tile/layout.h"
+#include "tile/order.h"
+#include "tile/softmax.h"
+#include "tile/sources.h"
+
+namespace fulmen::kernels {
+
+constexpr WarpgroupForwardLayout kPlaces = WarpgroupForwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN);
+static_assert(kPlaces.total == kLdsBytes, "forward_wgmma: the host reserves the LDS that the tiles need");
+constexpr int kWarpgroups = kBlockM / 64;  // that multiply
+static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "forward_wgmma: a warpgroup has 64 rows, one has none");
+static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "forward_wgmma: tiles are whole panels");
+
+// Registers of a lane: at the start, of a multiprocessor's 65,536 for its workgroups; then the producer's, and the others'.
+constexpr int kStartRegisters = 512 / FULMEN_MIN_WORKGROUPS / (kWarpgroups + 1) / 8 * 8;
+constexpr int kProducerRegisters = kStartRegisters > 128 ? 40 : 32;
+constexpr int kConsumerRegisters = (kStartRegisters * (kWarpgroups + 1) - kProducerRegisters) / kWarpgroups / 8 * 8;
+
+// By 16: of a tile's keys, of q's dims.
+constexpr int kKeyTiles = kBlockN / 16, kDepthTiles = kHeadDim / 16;
+// A product of P V gives so many dims, by 16.
+constexpr int kProductTiles = kHeadDimV % 128 == 0 ? 8 : 4, kProducts = kHeadDimV / 16 / kProductTiles;
+
+FULMEN_DEVICE int keys_at(int buffer) { return kPlaces.keys_at + buffer * kPlaces.key_bytes; }
+FULMEN_DEVICE int values_at(int buffer) { return kPlaces.values_at + buffer * kPlaces.value_bytes; }
+
+// All waves, wherever each of them comes from.
+FULMEN_DEVICE void meet() { barrier(); }
+
+// Rows of memory to panels: 8 neighbouring lanes copy a panel's row, of 128 bytes.
+constexpr int kCopiedRows = 128 / 8;  // at once
+FULMEN_DEVICE int copied_row() { return static_cast<int>(static_cast<unsigned>(thread_id()) % 128 / 8); }
+FULMEN_DEVICE int copied_dim() { return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8; }
+
+class PanelStage {
+ public:
+  FULMEN_DEVICE explicit PanelStage(const StageSource& source) : source_(source) {}
+
+  FULMEN_DEVICE static void queries(const QuerySource& source) {
+#pragma unroll
+    for (int n = 0; n < kBlockM; n += kCopiedRows) {
+      const int row = n + copied_row();
+      copy_row<kHeadDim, kBlockM>(kPlaces.queries_at + panel_place(row, copied_dim(), kBlockM), source.row(row), source.dims, true);
+    }
+  }
+  template <bool kClamped>
+  FULMEN_DEVICE void keys(Int64 first_key, int buffer) const {
+    const ForwardArguments& a = source_.arguments;
+    tile<kClamped, false, kHeadDim>(TileRows::of(a, a.k, source_.keys, source_, first_key), a.head_dim, keys_at(buffer));
+  }
+  template <bool kClamped>
+  FULMEN_DEVICE void values(Int64 first_key, int buffer) const {
+    const ForwardArguments& a = source_.arguments;
+    tile<kClamped, true, kHeadDimV>(TileRows::of(a, a.v, source_.values, source_, first_key), a.head_dim_v, values_at(buffer));
+  }
+
+ private:
+  template <bool kClamped, bool kValues, int kDims>
+  FULMEN_DEVICE void tile(const TileRows& rows, int dims, int at) const {
+    constexpr bool kEachRow = kClamped || kScattered;
+    const int to = at + panel_place(copied_row(), copied_dim(), kBlockN);
+    const Element* first = kEachRow ? nullptr : rows.row(copied_row());
+#pragma unroll
+    for (int n = 0; n < kBlockN; n += kCopiedRows) {
+      const int row = n + copied_row();
+      const int from = rows.clamp(row);
+      const bool valid = !(kKeepMask && kValues) || source_.alive(source_.arguments, rows.first_key + from);
+      copy_row<kDims, kBlockN>(to + n * kPanelRowBytes, kEachRow ? rows.row(kClamped ? from : row) : first + n * rows.stride, dims,
+                               valid);
+    }
+  }
+  // Invalid rows, and dims beyond the last, are zeros.
+  template <int kDims, int kRows>
+  FULMEN_DEVICE static void copy_row(int to, const Element* row, int dims, bool valid) {
+#pragma unroll
+    for (int p = 0; p < kDims / kPanelColumns; ++p) {
+      const int dim = p * kPanelColumns + copied_dim(), at = to + p * kRows * kPanelRowBytes;
+      const bool there = valid && (kExactDims || dim < dims);
+      if constexpr (kWholeRows) {
+        copy_async_16(at, row + dim, there);
+      } else {
+        lds_store(at, there ? load_piece(row, dim, dims) : Words<4>{});
+      }
+    }
+  }
+
+  const StageSource& source_;
+};
+
+// A wave's rows: their softmax state and outputs.
+struct WaveRows {
+  RowState state;
+  ProbabilityOperand p[kKeyTiles];
+  float out[kProducts][kProductTiles][kElements];
+};
+
+struct ForwardTask {
+  const ForwardArguments& arguments;  // of the sequence
+  const RowMap& map;
+  Int64 wave_row;  // the first of the wave's rows
+  int first_row;   // the same, of the workgroup's
+
+  FULMEN_DEVICE void begin_scores(int buffer, float (&score)[kKeyTiles][kElements]) const {
+    const LdsMatrix queries = LdsMatrix::of(kPlaces.queries_at, kBlockM).rows_further(first_row / 64 * 64);
+    const LdsMatrix keys = LdsMatrix::of(keys_at(buffer), kBlockN);
+#pragma unroll
+    for (int d = 0; d < kDepthTiles; ++d) {
+      wgmma<Element, false, false>(score, queries.columns_further(16 * d, kBlockM), keys.columns_further(16 * d, kBlockN), d > 0);
+    }
+    wgmma_commit();
+  }
+  FULMEN_DEVICE void begin_outputs(WaveRows& rows, int buffer) const {
+    const LdsMatrix values = LdsMatrix::of(values_at(buffer), kBlockN);
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+      for (int g = 0; g < kProducts; ++g) {
+        wgmma<Element, true>(rows.out[g], rows.p[f].words,
+                             values.rows_further(16 * f).columns_further(16 * kProductTiles * g, kBlockN), true);
+      }
+    }
+    wgmma_commit();
+  }
+  FULMEN_DEVICE static void end_outputs(WaveRows& rows) {
+    wgmma_wait<0>();
+#pragma unroll
+    for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);
+  }
+
+  // Scores become probabilities. Are outputs so far to be multiplied, with factor?
+  template <bool kMasked>
+  FULMEN_DEVICE bool exponentiate(RowState& state, Int64 first_key, float (&score)[kKeyTiles][kElements],
+                                  float (&factor)[kRowsPerLane]) const {
+    const float scale = softmax_scale(arguments);
+    modify_scores<kMasked>(map, wave_row, first_key, score);
+    float max[kRowsPerLane];
+    const bool moves = any_lane(find_maxima(state, scale, score, max));
+    if (__builtin_expect(moves, 0)) follow_maxima(state, scale, max, factor);
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys(state, scale, score[f]);
+    if constexpr (kDropout) drop(map, wave_row, first_key, score);
+    return moves;
+  }
+  FULMEN_DEVICE static void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) {
+#pragma unroll
+    for (int g = 0; g < kProducts; ++g) {
+#pragma unroll
+      for (int d = 0; d < kProductTiles; ++d) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) rows.out[g][d][e] *= factor[row_slot(e)];
+      }
+    }
+  }
+  FULMEN_DEVICE static void keep(WaveRows& rows, const float (&score)[kKeyTiles][kElements]) {
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) rows.p[f] = to_operand<Element, true>(score[f]);
+  }
+
+  // The warpgroup's way over the tiles. late: it exponentiates before it multiplies.
+  FULMEN_DEVICE void walk(WaveRows& rows, const TileOrder& order, bool late) const {
+    meet();
+    first(rows, order.first_key(0), late);
+    int n = 1;
+    for (; n < order.masked; ++n) step<true>(rows, order.first_key(n), n, late);
+    for (; n < order.count; ++n) step<false>(rows, order.first_key(n), n, late);
+    if (!late) meet();
+    wgmma_fence();
+    begin_outputs(rows, (n - 1) % 2);
+    end_outputs(rows);
+  }
+  FULMEN_DEVICE void first(WaveRows& rows, Int64 first_key, bool late) const {
+    float score[kKeyTiles][kElements], factor[kRowsPerLane];
+    wgmma_fence();
+    begin_scores(0, score);
+    wgmma_wait<0>();
+    wgmma_hold(score);
+    if (late) meet();
+    exponentiate<true>(rows.state, first_key, score, factor);
+    keep(rows, score);
+  }
+  template <bool kMasked>
+  FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int n, bool late) const {
+    float score[kKeyTiles][kElements], factor[kRowsPerLane] = {1, 1};
+    if (!late) meet();
+    wgmma_fence();
+    begin_scores(n % 2, score);
+    begin_outputs(rows, 1 - n % 2);
+    if (late) {
+      wgmma_wait<0>();
+      meet();
+    } else {
+      wgmma_wait<1>();
+    }
+    wgmma_hold(score);
+    const bool moves = exponentiate<kMasked>(rows.state, first_key, score, factor);
+    // A branch each: with one wait before the branch the compiler puts the exponentials after it.
+    if (__builtin_expect(moves, 0)) {
+      end_outputs(rows);
+      rescale(rows, factor);
+    } else {
+      end_outputs(rows);
+    }
+    keep(rows, score);
+  }
+
+  FULMEN_DEVICE void finish(const WaveRows& rows) const {
+    const ForwardArguments& a = arguments;
+    RowEnd end[kRowsPerLane];
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      end[slot] = end_row(a, map.first_head, rows.state.reference[slot] * softmax_scale(a), total(rows.state.sum[slot]));
+      const Int64 i = wave_row + tile_row(slot);
+      // One of the lanes that share the row.
+      if (i < a.seqlen_q && tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end[slot].lse);
+    }
+    // By way of LDS, where the wave's queries were: no product reads them any more.
+#pragma unroll
+    for (int g = 0; g < kProducts; ++g) {
+#pragma unroll
+      for (int d = 0; d < kProductTiles; ++d) {
+        float tile[kElements];
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) tile[e] = rows.out[g][d][e] * end[row_slot(e)].output_factor;
+        const int lane = lane_id(), dim = 16 * (g * kProductTiles + d) + lane / 16 * 8;
+        stmatrix_x4(kPlaces.queries_at + panel_place(first_row + lane % 16, dim, kBlockM), to_operand<Element>(tile).words);
+      }
+    }
+    meet();
+    // In signed numbers: with others the compiler stores words.
+    constexpr int kRow = kHeadDimV / 8;
+#pragma unroll
+    for (int n = 0; n < 16 * kRow; n += kWaveSize) {
+      const int row = (n + lane_id()) / kRow, dim = (n + lane_id()) % kRow * 8;
+      const auto piece = lds_load<Words<4> >(kPlaces.queries_at + panel_place(first_row + row, dim, kBlockM));
+      if (wave_row + row < a.seqlen_q) store_piece(out_row(a, map.batch, map.first_head, wave_row + row), dim, a.head_dim_v, piece);
+    }
+  }
+};
+
+// The producer's way over the tiles.
+struct Producer {
+  const PanelStage& stage;
+  const TileOrder& order;
+
+  FULMEN_DEVICE void walk() const {
+    fetch<true>(0);
+    fetch<true>(1);
+    arrive<1>();
+    arrive<0>();
+    int n = 2;
+    for (; n <= order.masked; ++n) {
+      fetch<true>(n);
+      arrive<0>();
+    }
+    for (; n <= order.count; ++n) {
+      fetch<false>(n);
+      arrive<0>();
+    }
+  }
+
+ private:
+  // What a meeting is for; kClamped: tile n - 1 may need masks, and n then, too.
+  template <bool kClamped>
+  FULMEN_DEVICE void fetch(int n) const {
+    if (n < order.count) stage.keys<kClamped>(order.first_key(n), n % 2);
+    if (n > 0) stage.values<kClamped>(order.first_key(n - 1), (n - 1) % 2);
+    copy_commit();
+  }
+  template <int kGroups>
+  FULMEN_DEVICE static void arrive() {
+    copy_wait<kGroups>();
+    lds_fence_for_matrices();
+    meet();
+  }
+};
+
+FULMEN_DEVICE void forward_wgmma(const ForwardArguments& call) {
+  const QueryBlock block = QueryBlock::of(call);
+  const int batch = block.batch, head = block.head;
+  const Int64 row_begin = block.row_begin;
+  const ForwardArguments& a = sequence_of(call, batch);
+  if (kVariable && row_begin >= a.seqlen_q) return;
+  const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
+  const algorithm::Band band = band_of(a);
+  const algorithm::KeyRange keys = band.any(row_begin, row_end), whole = band.all(row_begin, row_end);
+  const RowMap map{a, batch, head, a.seqlen_q};
+  const int kv_head = head / a.group_size, first_row = wave_id() * 16;
+  const StageSource source{
+      a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
+  const PanelStage stage(source);
+  const ForwardTask task{a, map, row_begin + first_row, first_row};
+  const TileOrder order = TileOrder::of(tile_range(keys), whole);
+
+  if (first_row >= kBlockM) {
+    give_registers<kProducerRegisters>();
+    if (order.count > 0) {
+      PanelStage::queries({at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q, a.head_dim});
+      Producer{stage, order}.walk();
+    }
+    meet();  // as the others do in finish()
+  } else {
+    take_registers<kConsumerRegisters>();
+    WaveRows rows = {};
+    rows.state.clear();
+    if (order.count > 0) task.walk(rows, order, first_row / 64 % 2 != 0);
+    task.finish(rows);
+  }
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::ForwardArguments, fulmen::kernels::forward_wgmma)

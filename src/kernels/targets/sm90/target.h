@@ -1,0 +1,50 @@
+// NVIDIA's sm_90a, beside what sm80.h has: products of a warpgroup, 4 waves from one with a multiple of 4 on, that go on while the
+// waves do something else. A product is 64 rows, 16 a wave, by 32, 64 or 128 columns, 16 deep; of its sums, and of rows in
+// registers, a wave holds what sm80.h's tiles of 16 x 16 have. The other operands lie in LDS, in panels of 64 columns of 16 bits:
+// row after row, 128 bytes each, whose pieces of 16 bytes are swizzled by the row's number; panels begin at multiples of 1 KiB.
+//   wgmma<T, kTurnA, kTurnB>(sums, a, b, add)   sums (+)= a b: a is 64 rows in LDS, or a wave's 16 in registers (no kTurnA).
+//                              Rows of LDS are a's rows, turned: its columns; they are b's columns, turned: its rows
+//   wgmma_fence()              before the first product after other uses of its registers
+//   wgmma_commit()             products until here are a group
+//   wgmma_wait<n>()            until all groups but the last n are done
+//   wgmma_hold(sums)           after the wait: no use of the sums moves before it
+//   lds_fence_for_matrices()   after a lane wrote to LDS, or its copy arrived, before the barrier after which products read that
+//   stmatrix_x4(at, words)     the opposite of ldmatrix_x4
+//   meeting_arrive<n>(turn, w) meeting_await<n>(turn, w)   a barrier of a workgroup of n warpgroups in two halves: what lanes did
+//                              before they arrived has been done when a lane's await() is over. turn is 0 and 1 alternately, w the
+//                              warpgroup's number
+//   give_registers<n>() take_registers<n>()   a wave has n from here on: fewer than at its start, or more
+#pragma once
+
+constexpr int kPanelColumns = 64, kPanelRowBytes = 2 * kPanelColumns;
+
+// A 16-byte piece of a tile of `rows` rows that begins a panel.
+FULMEN_DEVICE constexpr int panel_place(int row, int column, int rows) {
+  return column / kPanelColumns * rows * kPanelRowBytes + row * kPanelRowBytes + (column / 8 % 8 ^ row % 8) * 16;
+}
+
+FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset);
+
+// Where an operand lies: what PTX calls a matrix descriptor, for swizzled rows of 128 bytes, 8 of which are 1 KiB. Only the lower
+// half differs: the place, and from bit 16 on the distance of panels, both in 16 bytes.
+struct LdsMatrix {
+  static constexpr unsigned kUpper = 1U << 30U | 8 * kPanelRowBytes / 16;
+  unsigned lower;
+
+  FULMEN_DEVICE static LdsMatrix of(int at, int rows) {
+    return {lds_matrix_place(at) | static_cast<unsigned>(rows * kPanelRowBytes / 16) << 16U};
+  }
+  FULMEN_DEVICE unsigned long long bits() const { return static_cast<unsigned long long>(kUpper) << 32U | lower; }
+  FULMEN_DEVICE LdsMatrix further(int bytes) const { return {lower + bytes / 16}; }
+  FULMEN_DEVICE LdsMatrix rows_further(int count) const { return further(count * kPanelRowBytes); }
+  // To a multiple of 16 columns.
+  FULMEN_DEVICE LdsMatrix columns_further(int count, int rows) const {
+    return further(count / kPanelColumns * rows * kPanelRowBytes + count % kPanelColumns * 2);
+  }
+};
+
+#if defined(FULMEN_PLATFORM_EMULATED)
+#include "targets/sm90/emulated.h"
+#else
+#include "targets/sm90/instruction.h"
+#endif

@@ -1,0 +1,74 @@
+// Gradients of one KV head by plain loops, row by row, for the oracle (double) and for standard attention (float, every tensor
+// that three-step attention would store rounded to the problem's dtype). docs/contract.md has the formulas.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fulmen/attention.h"
+#include "fulmen/problem.h"
+#include "reference/oracle/score_row.h"
+#include "runtime/sequence_view.h"
+
+namespace fulmen::reference {
+
+// What one query row gives beside its part of dk and dv.
+template <class Real>
+struct RowGradients {
+  const Real* dq;       // [head_dim]
+  const Real* dscores;  // [seqlen_k]: by the scores after bias and ALiBi, the bias's gradient; 0 where masked
+  Real dsink;           // this row's part
+  // In double, squares of what roundings may do (docs/contract.md): to dq [head_dim], dscores [seqlen_k] and dsink.
+  const Real* dq_squares;
+  const Real* dscores_squares;
+  Real dsink_squares;
+};
+
+template <class Real>
+class BackwardHead {
+ public:
+  // storage: what stored tensors are rounded to; fp32 rounds nothing. Allocates all it will need: load() and row() do not throw.
+  // roundings: whether their squares are wanted, double alone.
+  BackwardHead(const Problem& problem, const AttentionTensors& tensors, DType storage, bool roundings);
+  // Decodes K and V of one KV head, and clears its gradients.
+  void load(int64_t batch, int64_t kv_head) noexcept;
+  // Row i of query head h (of the loaded KV head): adds to dk() and dv(). The result is valid until the next call.
+  RowGradients<Real> row(int64_t h, int64_t i) noexcept;
+  const SequenceView& sequence() const noexcept { return view_; }  // the loaded one
+  const Real* dk() const noexcept { return dk_.data(); }           // [seqlen_k, head_dim], not rounded
+  const Real* dv() const noexcept { return dv_.data(); }           // [seqlen_k, head_dim_v]
+  // In double, of the shapes of dk and dv: squares of what roundings may do to each row's part, added up.
+  const Real* dk_squares() const noexcept { return dk_squares_.data(); }
+  const Real* dv_squares() const noexcept { return dv_squares_.data(); }
+
+ private:
+  Real rounded(Real x) const noexcept;
+  // Of the row that q_ holds, [seqlen_k]; to is scores_ or other_scores_. Products are added up from the first or the last dim on.
+  void compute_scores(int64_t h, int64_t i, const AttendedKeys& keys, bool from_last, Real* to) noexcept;
+  // dout . out with out rounded as the forward pass stores it, and the square of what that rounding may do.
+  struct Delta {
+    Real value, squares;
+  };
+  Delta delta_of_stored_out(int64_t begin, int64_t end) const noexcept;
+  // What roundings may do to this row's gradients, which the row's vectors hold.
+  Real add_roundings(const AttendedKeys& keys, const RowDropout& dropout, Real max, Real sum, Real delta,
+                     Real sink_weight) noexcept;
+
+  const Problem& all_;
+  const AttentionTensors& all_tensors_;
+  SequenceView view_;
+  DType storage_;
+  bool roundings_;
+  int64_t batch_ = 0;
+  std::vector<Real> k_columns_, v_columns_;  // [dim, seqlen_k]: products whose loop runs over keys
+  std::vector<Real> k_;                      // [seqlen_k, head_dim]
+  std::vector<Real> dk_, dv_, dk_squares_, dv_squares_;
+  std::vector<Real> scores_, probabilities_, dprobabilities_, softcap_slope_, weights_, other_scores_;  // [seqlen_k]
+  std::vector<Real> products_, dscores_squares_, k_norms_, v_norms_;                                    // [seqlen_k]
+  std::vector<Real> q_, dout_, dq_, dq_common_, dq_lse_, dq_squares_;                                   // of a row
+};
+
+extern template class BackwardHead<float>;
+extern template class BackwardHead<double>;
+
+}  // namespace fulmen::reference

@@ -1,0 +1,118 @@
+#include "reference/verify/gradients.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "reference/oracle/gradients.h"
+#include "reference/oracle/score_row.h"
+#include "reference/verify/worst.h"
+#include "runtime/float_formats.h"
+
+namespace fulmen::reference {
+namespace {
+
+// R adds up squares of single roundings: three times their root is more than any nine of them, and of many, which are spread
+// evenly, five standard deviations.
+constexpr double kSquares = 3;
+
+// One gradient: what was computed, and the same in double and by standard attention.
+struct Checked {
+  const char* name;
+  const char* order;
+  const Tensor AttentionTensors::* tensor;
+  const TensorSpec& spec;
+  Shape shape;
+  std::vector<double> exact{};
+  std::vector<float> standard{};
+  std::vector<double> squares{};  // of what roundings may do
+  RowRange rows{};                // of dim 1: those that are computed
+
+  void allocate() {
+    exact.resize(static_cast<std::size_t>(elements(shape)));
+    standard.resize(exact.size());
+    squares.resize(exact.size());
+  }
+  double* exact_data() noexcept { return spec.present ? exact.data() : nullptr; }
+  double* squares_data() noexcept { return spec.present ? squares.data() : nullptr; }
+  float* standard_data() noexcept { return spec.present ? standard.data() : nullptr; }
+
+  // How far it is over its bound, relative to that: the report of the worst gradient is kept.
+  double judge(const AttentionTensors& tensors, double slack, VerifyReport& report) const {
+    const Tensor& values = tensors.*tensor;
+    Worst worst, over;  // the largest error, and the largest of those over R + slack
+    double standard_error = 0;
+    for (int64_t at = 0; at < elements(shape); ++at) {
+      const std::array<int64_t, 4> index{at / (shape[1] * shape[2] * shape[3]), at / (shape[2] * shape[3]) % shape[1],
+                                         at / shape[3] % shape[2], at % shape[3]};
+      if (!rows.contains(index[1])) continue;
+      double expected = exact[static_cast<std::size_t>(at)];
+      const double nearest = round_to(spec.dtype, static_cast<float>(expected));
+      if (std::isinf(nearest)) expected = nearest;  // beyond the dtype's range infinity is right
+      const double value = load_float(values.data, spec.dtype, offset_of(spec, index[0], index[1], index[2], index[3]));
+      const double before = kSquares * finite_or_zero(std::sqrt(squares[static_cast<std::size_t>(at)]));
+      const double rounding = before + half_ulp(spec.dtype, std::fabs(expected) + before);
+      const double error = error_of(value, expected);
+      const Worst one{error, slack, rounding, index, value, expected};
+      if (error > worst.error) worst = one;
+      if (error > rounding + slack && error > over.error) over = one;
+      const double other = error_of(round_to(spec.dtype, standard[static_cast<std::size_t>(at)]), expected);
+      if (std::isfinite(other)) standard_error = std::fmax(standard_error, other);
+    }
+    const bool wrong = over.error > 3 * standard_error + slack;
+    if (wrong) worst = over;
+    report.tensor = name;
+    report.worst_error = std::fmax(0, worst.error);
+    report.baseline_error = standard_error;
+    report.bound = std::fmax(3 * standard_error, worst.rounding) + slack;
+    report.ok = !wrong;
+    if (wrong) {
+      report.message = describe(name, order, worst, report.bound,
+                                fmt::format("max(3 P, R) + {:.3g}, P {:.3g}, R {:.3g}", slack, standard_error, worst.rounding));
+    }
+    return report.worst_error / report.bound;
+  }
+};
+
+}  // namespace
+
+VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors, const cpu::ThreadSettings& threads) {
+  using T = AttentionTensors;
+  const GradientShapes shapes(p);
+  Checked all[] = {{"dq", "b, i, h, d", &T::dq, p.dq, shapes.dq},
+                   {"dk", "b, j, h, d", &T::dk, p.dk, shapes.dk},
+                   {"dv", "b, j, h, d", &T::dv, p.dv, shapes.dv},
+                   {"dbias", "b, h, i, j", &T::dbias, p.dbias, shapes.dbias},
+                   {"dsinks", "0, 0, 0, h", &T::dsinks, p.dsinks, shapes.dsinks}};
+  for (Checked& one : all) one.allocate();
+  auto& [dq, dk, dv, dbias, dsinks] = all;
+  dq.rows = rows_of_queries(p, tensors);
+  dk.rows = dv.rows = rows_of_keys(p, tensors);
+  compute_gradients<double>(p, tensors, DType::fp32,
+                            {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data(),
+                             dq.squares_data(), dk.squares_data(), dv.squares_data(), dbias.squares_data(), dsinks.squares_data()},
+                            threads);
+  compute_gradients<float>(
+      p, tensors, p.dtype,
+      {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(), dsinks.standard_data()}, threads);
+
+  const double slack = kAbsolute * static_cast<double>(p.dropout_scale()) + (p.softcap > 0 ? kSoftcapExtra : 0);
+  VerifyReport worst;
+  std::vector<TensorError> gradients;
+  worst.ok = true;
+  double worst_excess = -1;
+  for (const Checked& one : all) {
+    if (!one.spec.present) continue;
+    VerifyReport report;
+    const double excess = one.judge(tensors, slack, report);
+    gradients.push_back({report.tensor, report.worst_error, report.baseline_error, report.bound});
+    if (excess > worst_excess || (worst.ok && !report.ok)) {
+      worst_excess = excess;
+      worst = report;
+    }
+  }
+  worst.gradients = std::move(gradients);
+  return worst;
+}
+
+}  // namespace fulmen::reference
