@@ -12,7 +12,7 @@ namespace {
 Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 // fp32 [batch, head, seqlen_q].
-Status read_row_numbers(const char* option, const std::string& path, NpyArray& array, Tensor& view) {
+Status read_row_statistics(const char* option, const std::string& path, NpyArray& array, Tensor& view) {
   Result<NpyArray> read = read_npy(path, true);
   if (!read.ok()) return read.status();
   array = std::move(read).value();
@@ -83,10 +83,10 @@ Status load_gradients(const ProblemArguments& problem_arguments, const BackwardA
     const Result<Tensor> out = read_operand(problem_arguments, "--forward-out", a.forward_out, heads, files.out);
     if (!out.ok()) return out.status();
     t.out = out.value();
-    if (Status status = read_row_numbers("--forward-lse", a.forward_lse, files.lse, t.lse); !status.ok()) return status;
+    if (Status status = read_row_statistics("--forward-lse", a.forward_lse, files.lse, t.lse); !status.ok()) return status;
   }
   if (!a.dlse.empty()) {
-    if (Status status = read_row_numbers("--dlse", a.dlse, files.dlse, t.dlse); !status.ok()) return status;
+    if (Status status = read_row_statistics("--dlse", a.dlse, files.dlse, t.dlse); !status.ok()) return status;
   }
   if (!a.dbias.empty() && problem_arguments.bias.empty()) {
     return invalid(fmt::format("--dbias {}: without --bias it has no gradient", a.dbias));

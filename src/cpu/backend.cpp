@@ -22,7 +22,7 @@ class CpuBackend final : public Backend {
       const auto serves = [](const auto& functions) {
         return std::any_of(std::begin(functions), std::end(functions), [](auto f) { return f != nullptr; });
       };
-      if (serves(isa.table->tile_task)) own(make_prefill_kernel(isa));
+      if (serves(isa.table->prefill_task)) own(make_prefill_kernel(isa));
       if (serves(isa.table->short_task)) own(make_short_kernel(isa));
       if (serves(isa.table->decode_task)) own(make_decode_kernel(isa));
       if (serves(isa.table->backward)) own(make_backward_kernel(isa));

@@ -42,9 +42,9 @@ struct Launch {
   void* stream = nullptr;           // the caller's; null is the device's default stream
   const void* arguments = nullptr;  // the kernel's only parameter: a struct, passed by value
   std::size_t argument_bytes = 0;
-  // The kernel waits by itself for the work ahead of it in the stream (follow_predecessors() in kernels/core/base.h): its
+  // The kernel waits by itself for the work ahead of it in the stream (grid_dependency_wait() in kernels/core/base.h): its
   // workgroups may be on the device before that has ended. Where a driver cannot, it starts as others do.
-  bool starts_early = false;
+  bool programmatic_launch = false;
 };
 
 struct Event {

@@ -6,16 +6,16 @@ const std::vector<const Family*>& families() {
   static const auto* const kFamilies = [] {
     auto* list = new std::vector<const Family*>;
     for (const auto& more :
-         {split_kv_families(), short_sequence_families(), forward_families(), short_backward_families(), backward_families()}) {
+         {decode_families(), short_families(), prefill_families(), short_backward_families(), backward_families()}) {
       list->insert(list->end(), more.begin(), more.end());
     }
-    list->push_back(forward_wgmma_family());
+    list->push_back(prefill_wgmma_family());
     list->push_back(boards_family());
     list->push_back(backward_atomic_family());
     list->push_back(backward_wgmma_atomic_family());
     list->push_back(backward_wgmma_family());
-    list->push_back(portable_family());
-    list->push_back(portable_backward_family());
+    list->push_back(prefill_portable_family());
+    list->push_back(backward_portable_family());
     return list;
   }();
   return *kFamilies;

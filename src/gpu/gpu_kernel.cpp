@@ -19,7 +19,7 @@ struct LoadedLaunch {
   int workgroup_size = 0;
   int lds_bytes = 0;
   std::size_t argument_bytes = 0;
-  bool starts_early = false;
+  bool programmatic_launch = false;
 };
 
 // The launches of a plan. A second set serves pointers that are not multiples of 16, compiled when first met.
@@ -36,7 +36,7 @@ class GpuRunner final : public Runner {
       Result<Function> function = load_kernel(driver_, device_, s);
       if (!function.ok()) return function.status();
       const std::size_t bytes = s.backward ? sizeof(kernels::BackwardArguments) : sizeof(kernels::ForwardArguments);
-      launches.push_back({function.value(), launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.starts_early});
+      launches.push_back({function.value(), launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.programmatic_launch});
     }
     return {};
   }
@@ -44,7 +44,7 @@ class GpuRunner final : public Runner {
 
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
-    const int64_t floats = plan_.partial_out_floats + 2 * plan_.partial_row_floats + plan_.row_number_floats +
+    const int64_t floats = plan_.partial_out_floats + 2 * plan_.partial_row_floats + plan_.row_statistics_floats +
                            plan_.bias_partial_floats + plan_.query_sum_floats;
     return static_cast<std::size_t>(floats) * sizeof(float);
   }
@@ -65,13 +65,13 @@ class GpuRunner final : public Runner {
     arguments.partial_out = static_cast<float*>(workspace);
     arguments.partial_max = arguments.partial_out + plan_.partial_out_floats;
     arguments.partial_sum = arguments.partial_max + plan_.partial_row_floats;
-    arguments.row_numbers = arguments.partial_sum + plan_.partial_row_floats;
-    float* const bias_partials = arguments.row_numbers + plan_.row_number_floats;
+    arguments.row_statistics = arguments.partial_sum + plan_.partial_row_floats;
+    float* const bias_partials = arguments.row_statistics + plan_.row_statistics_floats;
     arguments.bias_partials = plan_.bias_partial_floats > 0 ? bias_partials : nullptr;
     arguments.query_sums = plan_.query_sum_floats > 0 ? bias_partials + plan_.bias_partial_floats : nullptr;
     arguments.query_sum_floats = plan_.query_sum_floats;
     for (const LoadedLaunch& l : *launches) {
-      Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes, l.starts_early};
+      Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes, l.programmatic_launch};
       if (Status status = driver_.launch(device_.ordinal, l.function, launch); !status.ok()) {
         return {status.code(), fmt::format("kernel {} on {}: {}", config_.kernel, device_.info.name, status.message())};
       }

@@ -1,12 +1,14 @@
 // Choosing a kernel, and saying why.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 #include <string_view>
 #include <vector>
 
 #include "fulmen/printable.h"
+#include "plan/kernel_aliases.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/environment.h"
@@ -33,9 +35,15 @@ const Kernel* choose(const Backend& backend, const Problem& problem, const std::
 }
 
 Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem, const std::string& device,
-                                  const std::string& name) {
+                                  const std::string& asked) {
+  const std::vector<const Kernel*>& kernels = backend.kernels();
+  const auto has = [&](const std::string& name) {
+    return std::any_of(kernels.begin(), kernels.end(), [&](const Kernel* kernel) { return kernel->name() == name; });
+  };
+  const std::string present = present_kernel_name(asked);
+  const std::string& name = !has(asked) && has(present) ? present : asked;
   std::string names;
-  for (const Kernel* kernel : backend.kernels()) {
+  for (const Kernel* kernel : kernels) {
     if (kernel->name() == name) {
       const Support support = support_of(*kernel, problem, device);
       if (support.yes) return kernel;

@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"NanDropout", [](SmallCall& c) { c.options.dropout = NAN; }, {"dropout is nan", "below 1"}},
         Bad{"ForwardKernel",  // a name that no kernel has; a kernel of the other pass is `unsupported`, below
             [](SmallCall& c) { c.options.kernel = "cpu.backward.abacus"; },
-            {"kernel is \"cpu.backward.abacus\"", "cpu.reference.double.backward"}}),
+            {"kernel is \"cpu.backward.abacus\"", "cpu.reference.backward"}}),
     [](const auto& info) { return info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -106,7 +106,7 @@ TEST(BackwardErrors, KernelsOfTheOtherPassSaySo) {
   const Status status = attention_backward(call.tensors, call.options);
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_NE(status.message().find("it computes the forward pass"), std::string::npos) << status.message();
-  call.options.kernel = "cpu.reference.double.backward";
+  call.options.kernel = "cpu.reference.backward";
   EXPECT_NE(attention(call.tensors, call.options).message().find("it computes gradients"), std::string::npos);
   EXPECT_TRUE(call.gradients_untouched());
 }

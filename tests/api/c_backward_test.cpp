@@ -19,7 +19,7 @@ namespace {
 using testing::SmallCall;
 using testing::views;
 
-constexpr const char* kReference = "cpu.reference.double.backward";
+constexpr const char* kReference = "cpu.reference.backward";
 
 fulmen_options options_with(float dropout, const char* kernel = kReference) {
   fulmen_options options;

@@ -344,7 +344,7 @@ TEST(Sequences, MemoryFollowsTheRowsThatThereAre) {
   const std::vector<std::size_t> gradients = workspaces(backward);
   EXPECT_GT(gradients.size(), 1U);
   EXPECT_EQ(gradients, workspaces(make_backward_problem(exact.tensors, exact.options).value()));
-  for (const char* kernel : {"", "cpu.standard.backward", "cpu.reference.double.backward"}) {
+  for (const char* kernel : {"", "cpu.standard.backward", "cpu.reference.backward"}) {
     most.options.kernel = kernel;
     const Status status = attention_backward(most.tensors, most.options, "cpu");
     if (status.code() == StatusCode::unsupported) continue;  // no BLAS

@@ -57,7 +57,7 @@ struct SmallCall {
     tensors.dbias = Tensor::bhqk(dbias.data(), DType::fp32, kBatch, kHeads, kSeqlenQ, kSeqlenK);
     tensors.dsinks = {dsinks.data(), DType::fp32, {1, 1, 1, kHeads}, {0, 0, 0, 1}};
     run_forward();
-    options.kernel = "cpu.reference.double.backward";
+    options.kernel = "cpu.reference.backward";
   }
   // out and lse of the options by the reference.
   void run_forward() {

@@ -14,7 +14,7 @@ namespace {
 using tools::NpyArray;
 using tools::read_npy;
 
-constexpr const char* kReference = "cpu.reference.double.backward";
+constexpr const char* kReference = "cpu.reference.backward";
 
 class BackwardTest : public ProgramTest {
  protected:

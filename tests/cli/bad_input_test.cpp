@@ -168,9 +168,8 @@ TEST_F(BadInputTest, Backward) {
   refused({"--backward", "--dout", "half.npy", "--dq", "dq.npy"}, "dout.dtype is fp16");
   refused({"--backward", "--dout", "other_batch.npy", "--dq", "dq.npy"}, "2 were asked for");
   refused({"--backward", "--dout", "none.npy", "--dq", "dq.npy"}, "none.npy: No such file");
-  refused(
-      {"--backward", "--kernel", "cpu.reference.double.backward", "--dout", "x.npy", "--dq", "dq.npy", "--dk", "missing/dk.npy"},
-      "missing/dk.npy");
+  refused({"--backward", "--kernel", "cpu.reference.backward", "--dout", "x.npy", "--dq", "dq.npy", "--dk", "missing/dk.npy"},
+          "missing/dk.npy");
 }
 
 TEST_F(BadInputTest, OutputThatCannotBeWritten) {

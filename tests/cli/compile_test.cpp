@@ -39,7 +39,7 @@ TEST_F(CompileTest, ReportsListsAndClears) {
     EXPECT_GT(row["occupancy"].get<int>(), 0) << row;
     EXPECT_GT(row["code_bytes"].get<int>(), 1000) << row;
     EXPECT_EQ(row["spills"].get<int>() + row["scratch_bytes"].get<int>(), 0) << row;
-    if (!row["kernel"].get<std::string>().starts_with("forward")) continue;
+    if (!row["kernel"].get<std::string>().starts_with("prefill")) continue;
     // A disassembler that is not there leaves the loop out.
     const nlohmann::json& loop = row["loop"];
     if (first.out.find("is not known") != std::string::npos) continue;

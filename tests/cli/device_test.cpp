@@ -42,10 +42,10 @@ TEST_F(DeviceTest, RunVerifiesAndWritesWhatTheCpuDoes) {
 
 TEST_F(DeviceTest, VerifyTakesASmallerGrid) {
   const Outcome outcome =
-      fulmen({"verify", "--device", kDevice, "--dtype", "fp16", "--kernel", "emulated.split_kv.gfx11", "--seed", "3"});
+      fulmen({"verify", "--device", kDevice, "--dtype", "fp16", "--kernel", "emulated.decode.gfx11", "--seed", "3"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_NE(outcome.out.find("an emulated chip"), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("emulated.split_kv.gfx11"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("emulated.decode.gfx11"), std::string::npos) << outcome.out;
 }
 
 TEST_F(DeviceTest, BenchVerifiesAndGivesNoTimes) {
@@ -123,8 +123,8 @@ TEST_F(DeviceTest, ExplainNamesKernelsOfTheDevice) {
   const Outcome outcome =
       fulmen({"explain", "--device", kDevice, "--dtype", "bf16", "--seqlen-q", "500", "--heads", "4", "--head-dim", "64"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("emulated.forward.gfx11"), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("not emulated.forward.gfx12: gfx1100 has the matrix instructions of gfx11"), std::string::npos)
+  EXPECT_NE(outcome.out.find("emulated.prefill.gfx11"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("not emulated.prefill.gfx12: gfx1100 has the matrix instructions of gfx11"), std::string::npos)
       << outcome.out;
 }
 

@@ -81,24 +81,30 @@ const Rule kRules[] = {
      "misaligned LDS access: lane 1 writes 16 bytes at offset 24", "if (thread_id() < 16) lds_store(16 * thread_id(), Words<4>{});",
      "sm_80"},
     {"HandedOverTooEarly",
-     "if (wave_id() == 0) {\nhand_over(1);\nlds_store(4 * lane_id(), 1.0F);\n} else {\ntake_over(1);\nlds_load<float>(4 * "
+     "if (wave_id() == 0) {\nnamed_barrier_arrive(1);\nlds_store(4 * lane_id(), 1.0F);\n} else "
+     "{\nnamed_barrier_sync(1);\nlds_load<float>(4 * "
      "lane_id());\n}",
      "LDS race: lane 32 reads",
-     "if (wave_id() == 0) {\nlds_store(4 * lane_id(), 1.0F);\nhand_over(1);\n} else {\ntake_over(1);\nlds_load<float>(4 * "
+     "if (wave_id() == 0) {\nlds_store(4 * lane_id(), 1.0F);\nnamed_barrier_arrive(1);\n} else "
+     "{\nnamed_barrier_sync(1);\nlds_load<float>(4 * "
      "lane_id());\n}",
      "sm_80"},
     {"HandedOverAndChanged",
-     "if (wave_id() == 0) {\nlds_store(4 * lane_id(), 1.0F);\nhand_over(1);\nlds_store(4 * lane_id(), 2.0F);\n} else {\n"
-     "take_over(1);\nlds_load<float>(4 * lane_id());\n}",
+     "if (wave_id() == 0) {\nlds_store(4 * lane_id(), 1.0F);\nnamed_barrier_arrive(1);\nlds_store(4 * lane_id(), 2.0F);\n} else {\n"
+     "named_barrier_sync(1);\nlds_load<float>(4 * lane_id());\n}",
      "LDS race: lane 32 reads",
-     "if (wave_id() == 0) {\nlds_store(4 * lane_id(), 1.0F);\nhand_over(1);\n} else {\ntake_over(1);\nlds_load<float>(4 * "
+     "if (wave_id() == 0) {\nlds_store(4 * lane_id(), 1.0F);\nnamed_barrier_arrive(1);\n} else "
+     "{\nnamed_barrier_sync(1);\nlds_load<float>(4 * "
      "lane_id());\n}\n"
      "barrier();\nif (wave_id() == 0) lds_store(4 * lane_id(), 2.0F);",
      "sm_80"},
-    {"TakenOverFromNobody", "if (wave_id() == 0) hand_over(1);\nif (wave_id() == 1) take_over(2);", "which nobody hands over",
-     "if (wave_id() == 0) hand_over(2);\nif (wave_id() == 1) take_over(2);", "sm_80"},
-    {"HandedOverTwice", "if (wave_id() == 0) {\nhand_over(1);\nhand_over(1);\n}", "nobody took over",
-     "for (int n = 0; n < 2; ++n) {\nif (wave_id() == 0) {\nhand_over(1);\n} else {\ntake_over(1);\n}\nbarrier();\n}", "sm_80"},
+    {"SyncWithoutArrival", "if (wave_id() == 0) named_barrier_arrive(1);\nif (wave_id() == 1) named_barrier_sync(2);",
+     "at which no wave has arrived", "if (wave_id() == 0) named_barrier_arrive(2);\nif (wave_id() == 1) named_barrier_sync(2);",
+     "sm_80"},
+    {"ArrivedTwice", "if (wave_id() == 0) {\nnamed_barrier_arrive(1);\nnamed_barrier_arrive(1);\n}", "no wave has synchronised",
+     "for (int n = 0; n < 2; ++n) {\nif (wave_id() == 0) {\nnamed_barrier_arrive(1);\n} else "
+     "{\nnamed_barrier_sync(1);\n}\nbarrier();\n}",
+     "sm_80"},
     {"DivergentBarrier", "if (wave_id() == 0) {\nbarrier();\n} else {\nbarrier();\n}", "divergent barrier", "barrier();"},
     {"EndedLane", "if (wave_id() == 0) return;\nbarrier();", "has ended", "barrier();\nif (wave_id() == 0) return;"},
     {"LanesDisagree", "if (lane_id() < 16) {\nshuffle_xor(1.0F, 1);\n} else {\nshuffle_xor(1.0F, 1);\n}", "lanes disagree",
@@ -188,8 +194,8 @@ TEST(WarpgroupProduct, IsDoneAtTheWaitAndNotBefore) {
 // What is done after a lane arrived is ordered before nothing that others do after they awaited.
 TEST(Meeting, OrdersWhatWasDoneBeforeItsFirstHalf) {
   const DeviceArray x(4);
-  const std::string store = "lds_store(4 * thread_id(), 1.0F);\n", arrive = "meeting_arrive<2>(0, wave_id() / 4);\n",
-                    rest = "meeting_await<2>(0, wave_id() / 4);\nlds_load<float>(4 * ((thread_id() + 128) % 256));";
+  const std::string store = "lds_store(4 * thread_id(), 1.0F);\n", arrive = "warpgroup_barrier_arrive<2>(0, wave_id() / 4);\n",
+                    rest = "warpgroup_barrier_wait<2>(0, wave_id() / 4);\nlds_load<float>(4 * ((thread_id() + 128) % 256));";
   KernelText text{.arch = "sm_90a",
                   .body = store + arrive + rest,
                   .headers =

@@ -29,7 +29,7 @@ DeviceArray::DeviceArray(std::size_t bytes) {
 DeviceArray::~DeviceArray() { gpu::emulated_driver().free(0, data_); }
 
 Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes, int64_t workgroups,
-                   bool starts_early) {
+                   bool programmatic_launch) {
   const gpu::Driver& driver = gpu::emulated_driver();
   const Result<const gpu::Compiler*> compiler = gpu::host_compiler();
   if (!compiler.ok()) return compiler.status();
@@ -42,7 +42,7 @@ Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void
   Status status = function.status();
   if (function.ok()) {
     status = driver.launch(device, function.value(),
-                           {workgroups, request.workgroup_size, lds_bytes, nullptr, arguments, bytes, starts_early});
+                           {workgroups, request.workgroup_size, lds_bytes, nullptr, arguments, bytes, programmatic_launch});
   }
   driver.unload(device, module.value());
   return status;
@@ -58,7 +58,7 @@ Status run_text(const KernelText& text, void* x, int workgroups) {
   const Result<std::string> whole = gpu::kernel_source_of(source, "", chip, gpu::Platform::emulated);
   if (!whole.ok()) return whole.status();
   return run_request({"test", whole.value(), text.arch, text.workgroup_size}, text.lds_bytes, &x, sizeof(x), workgroups,
-                     text.starts_early);
+                     text.programmatic_launch);
 }
 
 }  // namespace fulmen::testing

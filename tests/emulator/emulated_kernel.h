@@ -33,12 +33,12 @@ struct KernelText {
   std::string headers{};  // more #include lines
   int workgroup_size = 32;
   int lds_bytes = 256;
-  bool starts_early = false;
+  bool programmatic_launch = false;
 };
 
 // Compiles, loads and launches `workgroups` of a kernel with that many bytes of LDS and an argument block.
 Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes, int64_t workgroups,
-                   bool starts_early = false);
+                   bool programmatic_launch = false);
 
 // The same for text, with x.
 Status run_text(const KernelText& text, void* x, int workgroups = 1);

@@ -22,7 +22,7 @@ struct Place {
 struct Instruction {
   const char* name;
   const char* arch;
-  const char* header;
+  const char* target;
   const char* call;  // of float d[...], Words<> a, b
   int m, n, k;
   int lanes, a_elements, b_elements, d_elements;
@@ -35,23 +35,23 @@ struct Instruction {
 std::vector<Instruction> instructions() {
   using Places = std::vector<Place>;
   return {
-      {"gfx11_wmma_f32_16x16x16", "gfx1100", "gfx11.h", "wmma_f32_16x16x16", 16, 16, 16, 32, 16, 16, 8,
+      {"gfx11_wmma_f32_16x16x16", "gfx1100", "gfx11", "wmma_f32_16x16x16", 16, 16, 16, 32, 16, 16, 8,
        [](int i, int k) { return Places{{i, k}, {i + 16, k}}; }, [](int k, int j) { return Places{{j, k}, {j + 16, k}}; },
        [](int i, int j) { return Place{j + 16 * (i % 2), i / 2}; }},
       // k = 8 (e / 4) + 4 (l / 16) + e % 4
-      {"gfx12_wmma_f32_16x16x16", "gfx1201", "gfx12.h", "wmma_f32_16x16x16", 16, 16, 16, 32, 8, 8, 8,
+      {"gfx12_wmma_f32_16x16x16", "gfx1201", "gfx12", "wmma_f32_16x16x16", 16, 16, 16, 32, 8, 8, 8,
        [](int i, int k) { return Places{{i + 16 * (k / 4 % 2), 4 * (k / 8) + k % 4}}; },
        [](int k, int j) { return Places{{j + 16 * (k / 4 % 2), 4 * (k / 8) + k % 4}}; },
        [](int i, int j) { return Place{j + 16 * (i / 8), i % 8}; }},
-      {"gfx942_mfma_f32_16x16x16", "gfx942", "cdna3.h", "mfma_f32_16x16x16", 16, 16, 16, 64, 4, 4, 4,
+      {"gfx942_mfma_f32_16x16x16", "gfx942", "cdna3", "mfma_f32_16x16x16", 16, 16, 16, 64, 4, 4, 4,
        [](int i, int k) { return Places{{i + 16 * (k / 4), k % 4}}; },
        [](int k, int j) { return Places{{j + 16 * (k / 4), k % 4}}; }, [](int i, int j) { return Place{j + 16 * (i / 4), i % 4}; }},
-      {"gfx942_mfma_f32_32x32x8", "gfx942", "cdna3.h", "mfma_f32_32x32x8", 32, 32, 8, 64, 4, 4, 16,
+      {"gfx942_mfma_f32_32x32x8", "gfx942", "cdna3", "mfma_f32_32x32x8", 32, 32, 8, 64, 4, 4, 16,
        [](int i, int k) { return Places{{i + 32 * (k / 4), k % 4}}; },
        [](int k, int j) { return Places{{j + 32 * (k / 4), k % 4}}; },
        [](int i, int j) { return Place{j + 32 * (i / 4 % 2), 4 * (i / 8) + i % 4}; }},
       // groupID = lane / 4, threadID_in_group = lane % 4
-      {"sm80_mma_f32_16x8x16", "sm_80", "sm80.h", "mma_f32_16x8x16", 16, 8, 16, 32, 8, 4, 4,
+      {"sm80_mma_f32_16x8x16", "sm_80", "sm80", "mma_f32_16x8x16", 16, 8, 16, 32, 8, 4, 4,
        [](int i, int k) { return Places{{i % 8 * 4 + k % 8 / 2, k % 2 + 2 * (i / 8) + 4 * (k / 8)}}; },
        [](int k, int j) { return Places{{j * 4 + k % 8 / 2, k % 2 + 2 * (k / 8)}}; },
        [](int i, int j) { return Place{i % 8 * 4 + j / 2, j % 2 + 2 * (i / 8)}; }},
@@ -104,7 +104,7 @@ TEST_P(MatrixInstruction, IsTheProduct) {
                           "for (int e = 0; e < {0}; ++e) global_store(a.x + l * {0} + e, d[e]);",
                           it.d_elements, it.a_elements / 2, it.b_elements / 2, it.lanes, it.call,
                           dtype == DType::fp16 ? "Half" : "Bfloat16"),
-      .headers = fmt::format("#include \"targets/emulated_elements.h\"\n#include \"targets/emulated/{}\"\n", it.header),
+      .headers = fmt::format("#include \"targets/emulated_elements.h\"\n#include \"targets/{}/emulated.h\"\n", it.target),
       .workgroup_size = it.lanes};
   const Status status = run_text(text, x.data());
   ASSERT_TRUE(status.ok()) << status.message();

@@ -108,7 +108,7 @@ TEST_P(MainLoop, OfMatrixKernelsHasNoBankConflicts) {
     s.seqlen_q = s.seqlen_k = 160;  // whole tiles and a part of one
     s.head_dim = s.head_dim_v = head_dim;
     s.causal = random.pick({Causal::none, Causal::bottom_right});
-    expect_no_conflicts(s, random, device, "emulated.forward.", "stage.h");
+    expect_no_conflicts(s, random, device, "emulated.prefill.", "stage.h");
   }
 }
 

@@ -14,7 +14,7 @@
 namespace fulmen::testing {
 namespace {
 
-constexpr int kRows = 64, kDepth = 16;
+constexpr int kRows = 64, kMmaK = 16;
 
 struct Product {
   DType dtype;
@@ -42,16 +42,17 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
   Random random(8200);
   const auto size = [](int n) { return static_cast<std::size_t>(n); };
   // The operands' tiles are larger than the product, which begins at the second 16 of the depth, and of b's columns.
-  constexpr int kDepths = 64, kDepthBegin = 16;
+  constexpr int kMmaSteps = 64, kMmaStepBegin = 16;
   const int b_columns = p.columns < 64 ? 64 : p.columns, b_begin = b_columns - p.columns;
-  std::vector<float> a(size(kRows * kDepths)), b(size(kDepths * b_columns)), c(size(kRows * p.columns));
+  std::vector<float> a(size(kRows * kMmaSteps)), b(size(kMmaSteps * b_columns)), c(size(kRows * p.columns));
   for (auto* values : {&a, &b}) {
     for (float& x : *values) x = reference::round_to(p.dtype, random.normal());
   }
   for (float& x : c) x = random.normal();
 
   // Memory: sums [128 lanes][columns / 2] floats; the bytes of both tiles; a's words of lanes.
-  const int sums = p.columns / 2, a_bytes = kRows * kDepths * 2, b_bytes = kDepths * b_columns * 2, words_at = a_bytes + b_bytes;
+  const int sums = p.columns / 2, a_bytes = kRows * kMmaSteps * 2, b_bytes = kMmaSteps * b_columns * 2,
+            words_at = a_bytes + b_bytes;
   const DeviceArray x(size(128 * sums * 4 + words_at + 128 * 16));
   auto* d = x.as<float>();
   auto* bytes = reinterpret_cast<uint8_t*>(d + 128 * sums);
@@ -59,16 +60,16 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
     reference::store_float(reinterpret_cast<uint16_t*>(bytes + at), p.dtype, 0, value);
   };
   for (int i = 0; i < kRows; ++i) {
-    for (int k = 0; k < kDepths; ++k) {
-      store(p.turn_a ? place(k, i, kDepths) : place(i, k, kRows), a[size(i * kDepths + k)]);
-      if (k < kDepthBegin || k >= kDepthBegin + kDepth) continue;
-      const int lane = i / 16 * 32 + i % 8 * 4 + k % 8 / 2, element = k % 2 + 2 * (i % 16 / 8) + 4 * (k % kDepth / 8);
-      store(words_at + lane * 16 + element * 2, a[size(i * kDepths + k)]);
+    for (int k = 0; k < kMmaSteps; ++k) {
+      store(p.turn_a ? place(k, i, kMmaSteps) : place(i, k, kRows), a[size(i * kMmaSteps + k)]);
+      if (k < kMmaStepBegin || k >= kMmaStepBegin + kMmaK) continue;
+      const int lane = i / 16 * 32 + i % 8 * 4 + k % 8 / 2, element = k % 2 + 2 * (i % 16 / 8) + 4 * (k % kMmaK / 8);
+      store(words_at + lane * 16 + element * 2, a[size(i * kMmaSteps + k)]);
     }
   }
-  for (int k = 0; k < kDepths; ++k) {
+  for (int k = 0; k < kMmaSteps; ++k) {
     for (int j = 0; j < b_columns; ++j) {
-      store(a_bytes + (p.turn_b ? place(k, j, kDepths) : place(j, k, b_columns)), b[size(k * b_columns + j)]);
+      store(a_bytes + (p.turn_b ? place(k, j, kMmaSteps) : place(j, k, b_columns)), b[size(k * b_columns + j)]);
     }
   }
   const auto sum_of = [&](int i, int j) {
@@ -84,9 +85,9 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
     return turned ? fmt::format(".rows_further({}).columns_further({}, {})", depth, begin, lines)
                   : fmt::format(".columns_further({}, {}).rows_further({})", depth, lines, begin);
   };
-  const std::string b_matrix = fmt::format("LdsMatrix::of({}, {}){}", a_bytes, p.turn_b ? kDepths : b_columns,
-                                           further(p.turn_b, kDepthBegin, b_begin, p.turn_b ? kDepths : b_columns));
-  const std::string a_matrix = fmt::format("LdsMatrix::of(0, 64){}", further(p.turn_a, kDepthBegin, 0, 64));
+  const std::string b_matrix = fmt::format("LdsMatrix::of({}, {}){}", a_bytes, p.turn_b ? kMmaSteps : b_columns,
+                                           further(p.turn_b, kMmaStepBegin, b_begin, p.turn_b ? kMmaSteps : b_columns));
+  const std::string a_matrix = fmt::format("LdsMatrix::of(0, 64){}", further(p.turn_a, kMmaStepBegin, 0, 64));
   const std::string call = p.a_in_lds
                                ? fmt::format("wgmma<{}, {}, {}>(d, {}, {}, true);", element, p.turn_a, p.turn_b, a_matrix, b_matrix)
                                : fmt::format("wgmma<{}, {}>(d, rows, {}, true);", element, p.turn_b, b_matrix);
@@ -109,8 +110,8 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
   for (int i = 0; i < kRows; ++i) {
     for (int j = 0; j < p.columns; ++j) {
       double expected = c[size(i * p.columns + j)];
-      for (int k = kDepthBegin; k < kDepthBegin + kDepth; ++k) {
-        expected += static_cast<double>(a[size(i * kDepths + k)]) * b[size(k * b_columns + b_begin + j)];
+      for (int k = kMmaStepBegin; k < kMmaStepBegin + kMmaK; ++k) {
+        expected += static_cast<double>(a[size(i * kMmaSteps + k)]) * b[size(k * b_columns + b_begin + j)];
       }
       ASSERT_NEAR(d[sum_of(i, j)], expected, 1e-5 * (1 + std::fabs(expected))) << i << " " << j;
     }

@@ -110,9 +110,9 @@ TEST(WarpgroupProduct, NeedsFourWaves) {
 // 384 lanes have 168 registers each, 504 in three.
 constexpr const char* kRegisters = R"(
 if (wave_id() < 4) {
-  give_registers<40>();
+  setmaxnreg_dec<40>();
 } else {
-  take_registers<232>();
+  setmaxnreg_inc<232>();
 }
 barrier();
 global_store(a.x + thread_id(), 1.0F);
@@ -121,27 +121,27 @@ class RegisterRule : public ::testing::TestWithParam<Change> {};
 TEST_P(RegisterRule, ReportsTheBrokenKernelOnly) { expect_report(kRegisters, GetParam(), 384); }
 
 const Change kRegisterRules[] = {
-    {"TooMany", "take_registers<232>", "take_registers<240>", "lanes have 66560, it began with 64512 of 168 each"},
-    {"NobodyGives", "give_registers<40>();", "", "lanes have 80896, it began with 64512"},
-    {"OneWaveGives", "wave_id() < 4", "wave_id() < 3", "warpgroup disagrees: lane 0 is at give_registers"},
-    {"NoMultipleOf8", "give_registers<40>", "give_registers<44>", "multiples of 8 from 24 to 256 are accepted"},
-    {"NotFewer", "give_registers<40>", "give_registers<176>", "lane 0 has 168 registers, 176 are no fewer"},
-    {"NotMore", "take_registers<232>", "take_registers<160>", "lane 128 has 168 registers, 160 are no more"},
+    {"TooMany", "setmaxnreg_inc<232>", "setmaxnreg_inc<240>", "lanes have 66560, it began with 64512 of 168 each"},
+    {"NobodyGives", "setmaxnreg_dec<40>();", "", "lanes have 80896, it began with 64512"},
+    {"OneWaveGives", "wave_id() < 4", "wave_id() < 3", "warpgroup disagrees: lane 0 is at setmaxnreg_dec"},
+    {"NoMultipleOf8", "setmaxnreg_dec<40>", "setmaxnreg_dec<44>", "multiples of 8 from 24 to 256 are accepted"},
+    {"NotFewer", "setmaxnreg_dec<40>", "setmaxnreg_dec<176>", "lane 0 has 168 registers, 176 are no fewer"},
+    {"NotMore", "setmaxnreg_inc<232>", "setmaxnreg_inc<160>", "lane 128 has 168 registers, 160 are no more"},
 };
 INSTANTIATE_TEST_SUITE_P(Registers, RegisterRule, ::testing::ValuesIn(kRegisterRules),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Launch::starts_early: nothing of memory, and no end, before follow_predecessors().
+// Launch::programmatic_launch: nothing of memory, and no end, before grid_dependency_wait().
 TEST(EarlyLaunch, WaitsBeforeItTouchesMemory) {
   const DeviceArray x(64 * sizeof(float));
-  const std::string wait = "follow_predecessors();\n";
+  const std::string wait = "grid_dependency_wait();\n";
   for (const auto& [body, report] : {std::pair<std::string, std::string>{"global_load(a.x);\n", "lane 0 reads 4 bytes"},
                                      {"global_store(a.x + thread_id(), 1.0F);\n", "lane 0 writes 4 bytes"},
                                      {"if (thread_id() == 3) copy_async_16(0, a.x, true);\n", "lane 3 copies 16 bytes"},
                                      {"if (thread_id() == 5) return;\n", "lane 5 ends"}}) {
     KernelText text = text_of(body + wait, 64);
     EXPECT_TRUE(run_text(text, x.data()).ok());
-    text.starts_early = true;
+    text.programmatic_launch = true;
     const Status broken = run_text(text, x.data());
     EXPECT_NE(broken.message().find("early launch: " + report), std::string::npos) << broken.message();
     text.body = wait + body;

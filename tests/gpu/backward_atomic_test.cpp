@@ -1,5 +1,5 @@
 // The backward pass with atomics on NVIDIA's chips, emulated, where waves have a gradient each: head dims above 64, a pair of waves
-// (backward/parts/pairs.h), and above 128, two pairs (backward/parts/quads.h).
+// (backward/parts/wave_pairs.h), and above 128, two pairs (backward/parts/wave_quads.h).
 #include "gpu/gpu_devices.h"
 #include "support/run_kernel.h"
 

@@ -42,7 +42,7 @@ class HopperTest : public GpuTest {
  protected:
   HopperTest(const char* family, bool backward) : family_(family), backward_(backward) {}
   void SetUp() override;
-  // "cuda.forward_wgmma.sm90" on cuda:0.
+  // "cuda.prefill_wgmma.sm90" on cuda:0.
   std::string kernel() const { return device().substr(0, device().find(':')) + "." + family_ + ".sm90"; }
   // One sequence, one head.
   CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k, Random& random) const;

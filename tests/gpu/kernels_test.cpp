@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "gpu/family_coverage.h"
 #include "gpu/gpu_devices.h"
 #include "support/run_kernel.h"
 
@@ -58,24 +59,17 @@ TEST_P(GpuKernels, Features) {
   EXPECT_GE(runs, 6);
 }
 
-// A family that takes nothing any more would go untested without anybody noticing.
 TEST_P(GpuKernels, EachFamilyServesWhatItIsFor) {
   Random random(7105);
-  struct Use {
-    const char* family;
-    int64_t seqlen_q, seqlen_k;
-  };
-  for (const Use& use :
-       {Use{".split_kv.", 1, 2000}, {".short.", 64, 64}, {".forward.", 200, 200}, {".forward.portable", 200, 200}}) {
+  const auto spec_of = [&](const Use& use) {
     CaseSpec s = small_spec(DType::bf16, 64, random);
     s.seqlen_q = use.seqlen_q;
     s.seqlen_k = use.seqlen_k;
-    const Case c(s, random);
-    const std::vector<std::string> kernels = kernels_for(c.problem(), device());
-    EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(), [&](const std::string& name) {
-      return name.find(use.family) != std::string::npos;
-    })) << use.family;
-  }
+    s.backward = use.backward;
+    return s;
+  };
+  const std::vector<Use> uses{{1, 2000}, {64, 64}, {200, 200}, {64, 64, true}, {200, 200, true}, {200, 200, true, false}};
+  EXPECT_EQ(idle_families(device(), uses, spec_of, random, [](const gpu::Family&) { return true; }), "");
 }
 
 // Lengths and heads are arguments, not constants: two kernels a dtype see all of these.
@@ -211,7 +205,7 @@ TEST(NvidiaForward, WidthsOfRowsUnderMasks) {
     s.window_left = use.window_left;
     s.nan_in_masked = true;
     Case c(s, random);
-    const Status status = run_kernel(c, "emulated.forward.sm80", Where{use.chip});
+    const Status status = run_kernel(c, "emulated.prefill.sm80", Where{use.chip});
     ASSERT_TRUE(status.ok()) << status.message();
     const VerifyReport report = verify_result(c.problem(), c.tensors);
     EXPECT_TRUE(report.ok) << use.chip << ", head_dim " << use.head_dim << ": " << report.message;
@@ -247,7 +241,7 @@ TEST(NvidiaForward, WorkgroupsThatGoOn) {
     s.sinks = use.kv_heads == 2;
     s.nan_in_masked = true;
     Case c(s, random);
-    EXPECT_TRUE(verified(c, "emulated.forward.sm80", {use.chip, use.shift})) << to_string(s);
+    EXPECT_TRUE(verified(c, "emulated.prefill.sm80", {use.chip, use.shift})) << to_string(s);
   }
 }
 

@@ -162,7 +162,7 @@ TEST(GpuTiles, FitEveryChipsLds) {
       s.head_dim = s.head_dim_v = head_dim;
       const Case c(s, random);
       const std::vector<std::string> kernels = kernels_for(c.problem(), std::string("emulated:") + chip);
-      EXPECT_NE(std::find(kernels.begin(), kernels.end(), "emulated.forward.sm80"), kernels.end())
+      EXPECT_NE(std::find(kernels.begin(), kernels.end(), "emulated.prefill.sm80"), kernels.end())
           << chip << ", head_dim " << head_dim;
     }
   }
@@ -198,12 +198,12 @@ TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
     EXPECT_EQ(chosen(device, 128, 128, 64, 2), "emulated.short.sm80");
     EXPECT_EQ(chosen(device, 16, 128, 64, 40), "emulated.short.sm80");
     EXPECT_EQ(chosen(device, 96, 96, 32, 40), "emulated.short.sm80");
-    EXPECT_EQ(chosen(device, 128, 128, 128, 40), "emulated.forward.sm80");
+    EXPECT_EQ(chosen(device, 128, 128, 128, 40), "emulated.prefill.sm80");
   }
-  EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 64, 40), "emulated.forward.sm80");
-  EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 64, 40), "emulated.forward_wgmma.sm90");
-  EXPECT_EQ(chosen("emulated:sm_90a", 256, 256, 128, 2), "emulated.forward.sm80");
-  EXPECT_EQ(chosen("emulated:sm_90a", 320, 320, 128, 2), "emulated.forward_wgmma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 64, 40), "emulated.prefill.sm80");
+  EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 64, 40), "emulated.prefill_wgmma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_90a", 256, 256, 128, 2), "emulated.prefill.sm80");
+  EXPECT_EQ(chosen("emulated:sm_90a", 320, 320, 128, 2), "emulated.prefill_wgmma.sm90");
 }
 
 TEST(GpuReasons, OtherTargetsSayWhyTheyDoNotRun) {
@@ -212,8 +212,8 @@ TEST(GpuReasons, OtherTargetsSayWhyTheyDoNotRun) {
   const Case c(small_spec(200, 200), random);
   const Result<Plan> planned = plan(c.problem(), "emulated:gfx1100");
   ASSERT_TRUE(planned.ok()) << planned.status().message();
-  EXPECT_EQ(planned->config().kernel, "emulated.forward.gfx11");
-  EXPECT_NE(planned->explain().find("not emulated.forward.gfx12: gfx1100 has the matrix instructions of gfx11"), std::string::npos)
+  EXPECT_EQ(planned->config().kernel, "emulated.prefill.gfx11");
+  EXPECT_NE(planned->explain().find("not emulated.prefill.gfx12: gfx1100 has the matrix instructions of gfx11"), std::string::npos)
       << planned->explain();
   EXPECT_NE(planned->explain().find("not emulated.short.gfx11: seqlen_k is 200, at most 128 are served"), std::string::npos);
 }

@@ -7,13 +7,13 @@
 namespace fulmen::testing {
 namespace {
 
-class GpuForwardWgmma : public HopperTest {
+class GpuPrefillWgmma : public HopperTest {
  protected:
-  GpuForwardWgmma() : HopperTest("forward_wgmma", false) {}
+  GpuPrefillWgmma() : HopperTest("prefill_wgmma", false) {}
 };
 
 // One to several tiles of keys and of queries, the last ones partial; no query, and no key.
-TEST_P(GpuForwardWgmma, ShapesAndLayouts) {
+TEST_P(GpuPrefillWgmma, ShapesAndLayouts) {
   Random random(7900);
   for (const int64_t dim : {64, 128, 256}) {
     CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260), random.between(257, 400), random);
@@ -29,12 +29,12 @@ TEST_P(GpuForwardWgmma, ShapesAndLayouts) {
   check(spec_of(DType::bf16, 64, 3, 4099, random), random);  // long rows have larger tiles
 }
 
-TEST_P(GpuForwardWgmma, DropoutInBands) {
+TEST_P(GpuPrefillWgmma, DropoutInBands) {
   Random random(7915);
   check(dropout_in_band(random), random);
 }
 
-TEST_P(GpuForwardWgmma, Features) {
+TEST_P(GpuPrefillWgmma, Features) {
   Random random(7910);
   CaseSpec s = spec_of(DType::bf16, 128, random.between(65, 200), random.between(129, 300), random);
   s.batch = 2;
@@ -80,7 +80,7 @@ TEST_P(GpuForwardWgmma, Features) {
   check(s, random);
 }
 
-TEST_P(GpuForwardWgmma, SequencesOfDifferentLengths) {
+TEST_P(GpuPrefillWgmma, SequencesOfDifferentLengths) {
   Random random(7920);
   CaseSpec s = spec_of(DType::bf16, 128, 150, 290, random);
   s.batch = 3;
@@ -99,7 +99,7 @@ TEST_P(GpuForwardWgmma, SequencesOfDifferentLengths) {
   }
 }
 
-TEST_P(GpuForwardWgmma, AnyFeatures) {
+TEST_P(GpuPrefillWgmma, AnyFeatures) {
   constexpr int kCases = 4;
   Random random(7930);
   for (int n = 0; n < kCases;) {
@@ -111,7 +111,7 @@ TEST_P(GpuForwardWgmma, AnyFeatures) {
 }
 
 // It is the choice where there are queries, keys and dims enough.
-TEST_P(GpuForwardWgmma, IsChosenForWideRows) {
+TEST_P(GpuPrefillWgmma, IsChosenForWideRows) {
   Random random(7940);
   for (const int64_t dim : {32, 128}) {
     for (const int64_t seqlen : {64, 150}) {
@@ -124,7 +124,7 @@ TEST_P(GpuForwardWgmma, IsChosenForWideRows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GpuForwardWgmma, ::testing::ValuesIn(hopper_devices()), test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuPrefillWgmma, ::testing::ValuesIn(hopper_devices()), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

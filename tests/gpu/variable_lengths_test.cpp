@@ -2,6 +2,7 @@
 // is a kernel to compile: these tests share a few.
 #include <algorithm>
 
+#include "gpu/family_coverage.h"
 #include "gpu/gpu_devices.h"
 #include "support/run_kernel.h"
 
@@ -161,22 +162,10 @@ TEST_P(GpuVariableLengths, VerifiesItself) {
   }
 }
 
-// A family that takes no such problem any more would go untested without anybody noticing.
 TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
   Random random(7850);
-  struct Use {
-    const char* family;
-    int64_t seqlen_q, seqlen_k;
-    bool backward;
-  };
-  for (const Use& use : {Use{".split_kv.", 1, 300, false},
-                         {".short.", 64, 64, false},
-                         {".forward.", 200, 200, false},
-                         {".forward.portable", 200, 200, false},
-                         {".backward.", 70, 70, true},
-                         {".backward.portable", 70, 70, true}}) {
-    for (const bool paged : {false, true}) {
-      if (paged && use.backward) continue;
+  for (const bool paged : {false, true}) {
+    const auto spec = [&](const Use& use) {
       CaseSpec s = spec_of(DType::bf16, 64, random);
       s.seqlen_q = use.seqlen_q;
       s.seqlen_k = use.seqlen_k;
@@ -185,12 +174,14 @@ TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
       s.packed_k = !paged;
       s.page_size = paged ? 64 : 0;
       s.used_k = paged;
-      const Case c(s, random);
-      const std::vector<std::string> kernels = kernels_for(c.problem(), device());
-      EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(), [&](const std::string& name) {
-        return name.find(use.family) != std::string::npos;
-      })) << use.family;
-    }
+      return s;
+    };
+    std::vector<Use> uses{{1, 300}, {64, 64}, {200, 200}};
+    if (!paged) uses.insert(uses.end(), {{70, 70, true}, {200, 200, true}, {200, 200, true, false}});
+    const auto asked = [&](const gpu::Family& family) {
+      return family.variable_lengths() && (!paged || family.pass() == Pass::forward);
+    };
+    EXPECT_EQ(idle_families(device(), uses, spec, random, asked), "") << (paged ? "paged" : "packed");
   }
 }
 

@@ -134,7 +134,7 @@ TEST_F(Cuda, KernelsThatWaitThemselvesStartEarlyWhereTheDeviceCan) {
     gpu::Launch launch{1, 64, 0, nullptr, &arguments, sizeof(arguments)};
     ASSERT_TRUE(driver.launch(device, function, launch).ok());
     EXPECT_FALSE(state.launches.back().early);
-    launch.starts_early = true;
+    launch.programmatic_launch = true;
     ASSERT_TRUE(driver.launch(device, function, launch).ok());
     EXPECT_EQ(state.launches.back().early, device == 0);
     driver.unload(device, module);

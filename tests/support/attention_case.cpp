@@ -158,7 +158,7 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
     fill_normal(tensors.sinks, 1, random);
   }
   if (s.lse || s.backward) {
-    tensors.lse = row_numbers();
+    tensors.lse = row_statistics();
     output(&AttentionTensors::lse);
   }
   if (s.dropout > 0) {
@@ -175,7 +175,7 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
   poison_outputs();
 }
 
-Tensor Case::row_numbers() {
+Tensor Case::row_statistics() {
   const int64_t batch = spec.packed_q ? 1 : spec.batch, rows = spec.packed_q ? rows_q_ : spec.seqlen_q;
   return {allocate(static_cast<std::size_t>(batch * spec.num_heads * rows) * 4),
           DType::fp32,
@@ -197,7 +197,7 @@ void Case::add_gradients(Random& random) {
   tensors.dout = query_rows(s.head_dim_v);
   fill_queries(tensors.dout, 1, random);
   if (s.dlse) {
-    tensors.dlse = row_numbers();
+    tensors.dlse = row_statistics();
     fill_normal(tensors.dlse, 1, random);
   }
   if (s.gradients[0]) {

@@ -113,7 +113,7 @@ class Case {
   void fill_queries(const Tensor& tensor, float size, Random& random);
   void fill_keys(const Tensor& tensor, float size, Random& random);
   bool belongs_to_sequence(Tensor AttentionTensors::* tensor, const std::array<int64_t, 4>& at) const;
-  Tensor row_numbers();
+  Tensor row_statistics();
   void packed_inputs();
   Tensor broadcastable(DType dtype, const std::array<bool, 3>& broadcast);
   void fill_normal(const Tensor& tensor, float size, Random& random);

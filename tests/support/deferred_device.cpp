@@ -88,7 +88,7 @@ class DeferredKernel final : public Kernel {
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     AttentionOptions inner;
-    inner.kernel = pass_ == Pass::forward ? "cpu.prefill.scalar" : "cpu.reference.double.backward";
+    inner.kernel = pass_ == Pass::forward ? "cpu.prefill.scalar" : "cpu.reference.backward";
     inner.num_threads = options.num_threads;
     Result<Plan> planned = plan(problem, "cpu", inner);
     if (!planned.ok()) return planned.status();

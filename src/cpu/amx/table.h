@@ -15,7 +15,7 @@ namespace fulmen::cpu {
 
 template <class Isa>
 int64_t amx_scratch_floats(const Problem& problem, int block_n, int tiles) {
-  return matrix_scratch(problem, Isa::kGroup, block_n, tiles).total;
+  return amx_scratch(problem, Isa::kGroup, block_n, tiles).total;
 }
 
 template <class Isa>
@@ -25,12 +25,12 @@ int64_t amx_short_floats(const Problem& problem) {
 
 template <class Isa>
 int64_t amx_decode_floats(const ForwardCall& call) {
-  return matrix_decode_scratch(call, Isa::kLanes, Isa::kGroup).total;
+  return amx_decode_scratch(call, Isa::kLanes, Isa::kGroup).total;
 }
 
 template <class Isa>
 int64_t amx_backward_floats(const Problem& problem, int block_n, int64_t held_keys) {
-  return matrix_backward_scratch(problem, Isa::kGroup, block_n, held_keys).total;
+  return amx_backward_scratch(problem, Isa::kGroup, block_n, held_keys).total;
 }
 
 // Isa: Amx or AmxFp16 over some tiles; T and dtype: the elements of its words.
@@ -41,18 +41,18 @@ constexpr IsaTable amx_table(const char* name, DType dtype) {
                  .block_n = 128,
                  .scratch_floats = amx_scratch_floats<Isa>,
                  .short_floats = amx_short_floats<Isa>,
-                 .decode_slots = kMatrixDecodeSlots,
+                 .decode_slots = kAmxDecodeSlots,
                  .decode_floats = amx_decode_floats<Isa>,
-                 .matrix_tiles = true};
+                 .amx_tiles = true};
   const int index = static_cast<int>(dtype);
   table.group[index] = Isa::kGroup;
-  table.tile_task[index] = matrix_task<Isa, T>;
-  table.short_task[index] = matrix_short_task<Isa, T>;
-  table.decode_task[index] = matrix_decode_task<Isa, T>;
+  table.prefill_task[index] = amx_prefill_task<Isa, T>;
+  table.short_task[index] = amx_short_task<Isa, T>;
+  table.decode_task[index] = amx_decode_task<Isa, T>;
   table.decode_combine[index] = decode_combine<Isa, T>;
   // Backward's vectors between the products know pairs of bf16 alone.
   if constexpr (std::is_same_v<T, Bf16>) {
-    table.backward[index] = backward_step<Isa, T, MatrixBackwardTask<Isa, T>>;
+    table.backward[index] = backward_step<Isa, T, AmxBackwardTask<Isa, T>>;
     table.backward_floats = amx_backward_floats<Isa>;
   }
   return table;

@@ -21,22 +21,22 @@ constexpr int kScoreKeys = 32;
 
 // Scratch of an attend task, in floats from its start. Operands and sums are tiles, right operands of units; see
 // cpu/amx/operands.h.
-struct MatrixBackwardScratch {
-  int64_t keys;         // left operand [held][words of head_dim]: K
-  int64_t values;       // left operand [held][words of head_dim_v]: V
-  int64_t turned_keys;  // [held / block_n] left operands [head_dim][block_n / 2]: K^T of each key tile
-  int64_t dk;           // sums [head_dim / 32][held / 16][2]
-  int64_t dv;           // sums [head_dim_v / 32][held / 16][2]
-  int64_t panel;        // [block_n / 2][key_stride]: pairs of K's rows on their way to turned_keys
-  int64_t scores;       // sums [kScoreKeys / 16][2]
-  int64_t dp;           // the same
-  int64_t p, ds;        // left operands [block_n][kPassUnits], pairs of queries are words
-  int64_t ds_pairs;     // right operand [block_n / 32][2], pairs of keys are words
-  int64_t outs;         // left operand [kUnitRows][words of head_dim_v]: O
-  int64_t dq_rows;      // [kBlockM][key_stride]: dQ on its way out
-  int64_t additive;     // [block_n][kBlockM]
-  int64_t dropout;      // [block_n][kBlockM]: 0 or 1 / (1 - p)
-  int64_t dbias;        // [block_n][kBlockM], fp32
+struct AmxBackwardScratch {
+  int64_t keys;             // left operand [held][words of head_dim]: K
+  int64_t values;           // left operand [held][words of head_dim_v]: V
+  int64_t transposed_keys;  // [held / block_n] left operands [head_dim][block_n / 2]: K^T of each key tile
+  int64_t dk;               // sums [head_dim / 32][held / 16][2]
+  int64_t dv;               // sums [head_dim_v / 32][held / 16][2]
+  int64_t panel;            // [block_n / 2][key_stride]: pairs of K's rows on their way to transposed_keys
+  int64_t scores;           // sums [kScoreKeys / 16][2]
+  int64_t dp;               // the same
+  int64_t p, ds;            // left operands [block_n][kPassUnits], pairs of queries are words
+  int64_t ds_pairs;         // right operand [block_n / 32][2], pairs of keys are words
+  int64_t outs;             // left operand [kUnitRows][words of head_dim_v]: O
+  int64_t dq_rows;          // [kBlockM][key_stride]: dQ on its way out
+  int64_t additive;         // [block_n][kBlockM]
+  int64_t dropout;          // [block_n][kBlockM]: 0 or 1 / (1 - p)
+  int64_t dbias;            // [block_n][kBlockM], fp32
   // Of a pass.
   int64_t queries;      // right operands [kPassUnits][words of head_dim / 16][2]: Q^T
   int64_t douts;        // the same of dO
@@ -51,8 +51,8 @@ struct MatrixBackwardScratch {
   int64_t key_sums;                  // floats of dK or dV of 32 dims
 };
 
-FULMEN_INLINE MatrixBackwardScratch matrix_backward_scratch(const Problem& p, int group, int block_n, int64_t held) {
-  MatrixBackwardScratch s{};
+FULMEN_INLINE AmxBackwardScratch amx_backward_scratch(const Problem& p, int group, int block_n, int64_t held) {
+  AmxBackwardScratch s{};
   s.key_words = tiles_of((p.head_dim + group - 1) / group);
   s.value_words = tiles_of((p.head_dim_v + group - 1) / group);
   s.key_stride = round_up(p.head_dim, kTile);
@@ -64,7 +64,7 @@ FULMEN_INLINE MatrixBackwardScratch matrix_backward_scratch(const Problem& p, in
   ScratchCutter cut;
   s.keys = cut.take(held * s.key_words * kTile);
   s.values = cut.take(held * s.value_words * kTile);
-  s.turned_keys = cut.take(held / 2 * s.key_stride);
+  s.transposed_keys = cut.take(held / 2 * s.key_stride);
   s.dk = cut.take(s.dim_units * s.key_sums);
   s.dv = cut.take(s.value_units * s.key_sums);
   s.panel = cut.take(block_n / 2 * s.key_stride);
@@ -89,14 +89,13 @@ FULMEN_INLINE MatrixBackwardScratch matrix_backward_scratch(const Problem& p, in
 }
 
 template <class Isa, class T>
-class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
+class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
   using Base = BackwardUnitTask<Isa, T>;
   using Tiles = typename Isa::TileInstructions;
 
  public:
-  MatrixBackwardTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch)
-      : Base(call, unit, sums, scratch),
-        layout_(matrix_backward_scratch(problem_, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
+  AmxBackwardTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch)
+      : Base(call, unit, sums, scratch), layout_(amx_backward_scratch(problem_, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
 
   // As BackwardTask::run.
   void run(bool first_of_sums, const BackwardUnit* next) {
@@ -146,13 +145,13 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
       const StridedRows<T> rows{k.first + key * k.stride, k.stride};
       pack_values<Isa>(rows, left, problem_.head_dim, at(layout_.panel), layout_.key_stride,
                        alive == nullptr ? alive : alive + key);
-      turn_value_tiles<Isa>(at(layout_.panel), layout_.key_stride, words_of<Isa>(left), turned_keys(key),
+      turn_value_tiles<Isa>(at(layout_.panel), layout_.key_stride, words_of<Isa>(left), transposed_keys(key),
                             call_.block_n / 2 / kTile);
     }
     if (problem_.dk.present) clear(at(layout_.dk), layout_.dim_units * layout_.key_sums);
     if (problem_.dv.present) clear(at(layout_.dv), layout_.value_units * layout_.key_sums);
   }
-  float* turned_keys(int64_t held_key) const { return at(layout_.turned_keys) + held_key / 2 * layout_.key_stride; }
+  float* transposed_keys(int64_t held_key) const { return at(layout_.transposed_keys) + held_key / 2 * layout_.key_stride; }
 
   void store_keys() {
     if (problem_.dk.present) {
@@ -334,7 +333,7 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
     const int words = words_of<Isa>(count);
     clear_last_words<Isa>(at(layout_.ds_pairs), words);
     const auto product = pass.dq_started ? UnitProduct<Tiles, true>::run : UnitProduct<Tiles, false>::run;
-    product(turned_keys(held_key), static_cast<int64_t>(call_.block_n / 2) * kTile, at(layout_.ds_pairs),
+    product(transposed_keys(held_key), static_cast<int64_t>(call_.block_n / 2) * kTile, at(layout_.ds_pairs),
             pass.dq + unit_of_tile * kUnitRows * layout_.key_stride, tiles_of(layout_.key_stride), tiles_of(words));
   }
 
@@ -368,7 +367,7 @@ class MatrixBackwardTask : private BackwardUnitTask<Isa, T> {
     ahead_.spread(tiles_ * kUnitsPerTile * (keys / 4 + 1));
   }
 
-  MatrixBackwardScratch layout_;
+  AmxBackwardScratch layout_;
   PassTile pass_[kPassTiles];
   int tiles_ = 0;  // of the pass
   FetchAhead ahead_;

@@ -13,7 +13,7 @@ namespace fulmen::cpu {
 
 // tile [keys][kBlockM] -> out [rows][keys], rows `stride` apart. kAdd: onto what is there.
 template <class Isa, class BiasT, bool kAdd>
-__attribute__((noinline)) void store_turned(const float* tile, int rows, int keys, BiasT* out, int64_t stride) {
+__attribute__((noinline)) void store_transposed(const float* tile, int rows, int keys, BiasT* out, int64_t stride) {
   using Vec = typename Isa::Vec;
   constexpr int kLanes = Isa::kLanes;
   for (int key = 0; key < keys; key += kLanes) {
@@ -92,13 +92,14 @@ void add_bias_gradient(const BackwardCall& call, const BackwardUnit& unit, int64
   if (call.bias_sums.data == nullptr) {
     with_bias_type(p.dbias.dtype, [&](auto* type) __attribute__((always_inline)) {
       using BiasT = std::remove_pointer_t<decltype(type)>;
-      store_turned<Isa, BiasT, false>(tile, rows, keys, element<BiasT>(call.tensors->dbias, p.dbias, unit.batch, head, row, first),
-                                      p.dbias.strides[2]);
+      store_transposed<Isa, BiasT, false>(
+          tile, rows, keys, element<BiasT>(call.tensors->dbias, p.dbias, unit.batch, head, row, first), p.dbias.strides[2]);
     });
   } else if (call.cut.sums_queries) {
     add_row_sums<Isa>(tile, rows, keys, bias_sum(call, unit.part, unit.batch, head, 0, first));
   } else {
-    store_turned<Isa, float, true>(tile, rows, keys, bias_sum(call, unit.part, unit.batch, head, row, first), call.bias_sums.row);
+    store_transposed<Isa, float, true>(tile, rows, keys, bias_sum(call, unit.part, unit.batch, head, row, first),
+                                       call.bias_sums.row);
   }
 }
 

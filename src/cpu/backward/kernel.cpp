@@ -36,16 +36,16 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Key rows of a tile, as in the forward pass: 128 where P, dS and the operands of narrow heads leave room for them. Measured on
 // Zen 5: +1 % with 128 for narrow heads, -3 % for others. On matrix tiles 128 of all.
-int choose_block_n(const Problem& p, int group, bool matrix_tiles) {
-  return p.seqlen_k > 64 && (matrix_tiles || ceil_div(std::max(p.head_dim, p.head_dim_v), group) <= 64) ? 128 : 64;
+int choose_block_n(const Problem& p, int group, bool amx_tiles) {
+  return p.seqlen_k > 64 && (amx_tiles || ceil_div(std::max(p.head_dim, p.head_dim_v), group) <= 64) ? 128 : 64;
 }
 
-int64_t choose_held_keys(const Problem& p, int lanes, int group, int block_n, bool matrix_tiles) {
+int64_t choose_held_keys(const Problem& p, int lanes, int group, int block_n, bool amx_tiles) {
   const int64_t operands = round_up(ceil_div(p.head_dim, group), lanes) + round_up(ceil_div(p.head_dim_v, group), lanes) +
                            (group > 1 ? round_up(p.head_dim, lanes) / group : 0);
   const int64_t floats = operands + round_up(p.head_dim, lanes) + round_up(p.head_dim_v, lanes);
   const int64_t fitting = kHeldBytes / (floats * static_cast<int64_t>(sizeof(float)));
-  const int64_t most = matrix_tiles ? kMaxHeldKeys : std::clamp<int64_t>(fitting, kMinHeldKeys, kMaxHeldKeys);
+  const int64_t most = amx_tiles ? kMaxHeldKeys : std::clamp<int64_t>(fitting, kMinHeldKeys, kMaxHeldKeys);
   const int64_t tiles = std::max<int64_t>(most / block_n, 1);
   return std::min(tiles, std::max<int64_t>(ceil_div(p.seqlen_k, block_n), 1)) * block_n;
 }
@@ -95,18 +95,18 @@ class BackwardRunner final : public Runner {
   BackwardRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options)
       : problem_(problem), threads_(thread_settings(options)), function_(isa.table->backward[static_cast<int>(problem.dtype)]) {
     const int lanes = isa.table->lanes, group = isa.table->group[static_cast<int>(problem.dtype)];
-    const int block_n = choose_block_n(problem, group, isa.table->matrix_tiles);
+    const int block_n = choose_block_n(problem, group, isa.table->amx_tiles);
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
     call_.lse_scale = log2_of_e(problem, call_.scale);
     call_.block_n = block_n;
     call_.slot_floats = query_sums(problem, lanes).total;
-    call_.cut = choose_cut(problem, choose_held_keys(problem, lanes, group, block_n, isa.table->matrix_tiles), call_.slot_floats);
+    call_.cut = choose_cut(problem, choose_held_keys(problem, lanes, group, block_n, isa.table->amx_tiles), call_.slot_floats);
     call_.wants_dx = problem.dq.present || problem.dk.present || problem.dbias.present;
     const BackwardCut& cut = call_.cut;
 
-    matrix_tiles_ = isa.table->matrix_tiles;
+    amx_tiles_ = isa.table->amx_tiles;
     choose_direct(call_);
     call_.stream_output = problem.bytes() > kStreamBytes;
     call_.fetch_into_l2 = isa.fetch_blocks;
@@ -168,7 +168,7 @@ class BackwardRunner final : public Runner {
   // Whether gradients of keys, or of queries, go straight from registers to memory.
   void choose_direct(BackwardCall& call) const {
     const Problem& p = *call.problem;
-    const bool all_keys = !matrix_tiles_ && call.band.left < 0 && call.band.right < 0;  // then every product is over whole tiles
+    const bool all_keys = !amx_tiles_ && call.band.left < 0 && call.band.right < 0;  // then every product is over whole tiles
     call.direct_keys = all_keys && p.seqlen_q > 0 && p.seqlen_q <= kBlockM && p.group_size() == 1;
     // Where other sequences' keys are split, dQ is the sum of its parts in every one.
     call.direct_queries = all_keys && p.seqlen_k > 0 && p.seqlen_k <= call.block_n && call.cut.num_splits == 1;
@@ -280,7 +280,7 @@ class BackwardRunner final : public Runner {
   IsaTable::BackwardFunction function_;
   BackwardCall call_;
   KernelConfig config_;
-  bool matrix_tiles_ = false;
+  bool amx_tiles_ = false;
   int64_t scratch_floats_ = 0;
   int64_t sums_floats_ = 0;
   int64_t bias_floats_ = 0;

@@ -12,10 +12,10 @@
 namespace fulmen::cpu {
 
 // Most query rows of the KV heads that are streamed together. Memory is fast only where whole rows of keys and values are read.
-constexpr int kMatrixDecodeSlots = 8 * kBlockM;
+constexpr int kAmxDecodeSlots = 8 * kBlockM;
 
 // Scratch of a task in floats from its start: that of decode_rows.h, then what the tiles take.
-struct MatrixDecodeScratch {
+struct AmxDecodeScratch {
   int64_t queries;  // [heads][rows / 16][words / 16] tiles: Q^T
   int64_t keys;     // [2][words / 16] tiles
   int64_t scores;   // [rows / 16][2] tiles: S^T
@@ -23,10 +23,10 @@ struct MatrixDecodeScratch {
   int64_t total;
 };
 
-FULMEN_INLINE MatrixDecodeScratch matrix_decode_scratch(const ForwardCall& call, int lanes, int group) {
+FULMEN_INLINE AmxDecodeScratch amx_decode_scratch(const ForwardCall& call, int lanes, int group) {
   const DecodeScratch rows = decode_scratch(call, lanes, group);
   const int64_t word_tiles = tiles_of(rows.query_stride);
-  MatrixDecodeScratch s{};
+  AmxDecodeScratch s{};
   ScratchCutter cut{rows.total};
   s.queries = cut.take(call.heads_per_task * tiles_of(decode_slots(*call.problem)) * word_tiles * kTileFloats);
   s.keys = cut.take(2 * word_tiles * kTileFloats);
@@ -37,7 +37,7 @@ FULMEN_INLINE MatrixDecodeScratch matrix_decode_scratch(const ForwardCall& call,
 }
 
 template <class Isa, class T>
-class MatrixDecodeTask : private DecodeRows<Isa, T> {
+class AmxDecodeTask : private DecodeRows<Isa, T> {
   using Base = DecodeRows<Isa, T>;
   using Tiles = typename Isa::TileInstructions;
   using Base::kElements;
@@ -45,13 +45,13 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
   static constexpr int kKeys = 2 * kTile;  // that go through the products together
 
  public:
-  MatrixDecodeTask(const ForwardCall& call, const DecodeTask& task, float* scratch)
+  AmxDecodeTask(const ForwardCall& call, const DecodeTask& task, float* scratch)
       : Base(call, task, scratch),
         word_tiles_(tiles_of(layout_.query_stride)),
         query_tiles_(tiles_of(head_slots_)),
         tile_rows_(head_slots_ < kTile ? head_slots_ : kTile) {
-    const MatrixDecodeScratch s = matrix_decode_scratch(call, Isa::kLanes, Isa::kGroup);
-    turned_queries_ = scratch + s.queries;
+    const AmxDecodeScratch s = amx_decode_scratch(call, Isa::kLanes, Isa::kGroup);
+    transposed_queries_ = scratch + s.queries;
     keys_ = scratch + s.keys;
     raw_ = scratch + s.scores;
     values_ = scratch + s.values;
@@ -70,8 +70,8 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
   using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_, Base::begin_, Base::end_,
       Base::queries_, Base::scores_, Base::output_;
 
-  float* turned_queries(int head, int tile) const {
-    return turned_queries_ + static_cast<int64_t>(head * query_tiles_ + tile) * word_tiles_ * kTileFloats;
+  float* transposed_queries(int head, int tile) const {
+    return transposed_queries_ + static_cast<int64_t>(head * query_tiles_ + tile) * word_tiles_ * kTileFloats;
   }
   int rows_of_tile(int tile) const { return head_slots_ - tile * kTile < kTile ? head_slots_ - tile * kTile : kTile; }
 
@@ -79,7 +79,7 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
     for (int head = 0; head < task_.kv_heads; ++head) {
       for (int tile = 0; tile < query_tiles_; ++tile) {
         const float* q = queries_ + (head * head_slots_ + tile * kTile) * layout_.query_stride;
-        float* to = turned_queries(head, tile);
+        float* to = transposed_queries(head, tile);
         for (int word = 0; word < word_tiles_; ++word, to += kTileFloats) {
           Vec block[kTile];
           for (int i = 0; i < kTile; ++i) {
@@ -138,9 +138,9 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
       const int lines = tile == 0 ? kTile : 0;
       float* raw = raw_ + tile * 2 * kTileFloats;
       if (keys > kTile) {
-        multiply_keys<2>(tiles, turned_queries(head, tile), raw, lines, ahead);
+        multiply_keys<2>(tiles, transposed_queries(head, tile), raw, lines, ahead);
       } else {
-        multiply_keys<1>(tiles, turned_queries(head, tile), raw, lines, ahead);
+        multiply_keys<1>(tiles, transposed_queries(head, tile), raw, lines, ahead);
       }
     }
   }
@@ -277,7 +277,7 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
 
   int64_t key_offsets_[kMaxDecodeKeys];
   int64_t value_offsets_[kMaxDecodeKeys];
-  float* turned_queries_;
+  float* transposed_queries_;
   float* keys_;
   float* raw_;
   float* values_;
@@ -287,8 +287,8 @@ class MatrixDecodeTask : private DecodeRows<Isa, T> {
 };
 
 template <class Isa, class T>
-void matrix_decode_task(const ForwardCall& call, const DecodeTask& task, float* scratch) {
-  MatrixDecodeTask<Isa, T>(call, task, scratch).run();
+void amx_decode_task(const ForwardCall& call, const DecodeTask& task, float* scratch) {
+  AmxDecodeTask<Isa, T>(call, task, scratch).run();
 }
 
 }  // namespace fulmen::cpu

@@ -38,9 +38,9 @@ class DecodeRunner final : public Runner {
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
-    const bool in_tiles = !table_.matrix_tiles && decode_rows(problem) > kFewDecodeRows;
+    const bool in_tiles = !table_.amx_tiles && decode_rows(problem) > kFewDecodeRows;
     if (isa.fetch_blocks) call_.block_bytes = in_tiles ? kLongBlockBytes : kBlockBytes;
-    call_.block_multiple = table_.matrix_tiles ? 32 : isa.fetch_blocks ? 16 : 64;
+    call_.block_multiple = table_.amx_tiles ? 32 : isa.fetch_blocks ? 16 : 64;
     // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks of their own.
     const bool side_by_side =
         heads_fill_rows(problem, problem.k, problem.head_dim) && heads_fill_rows(problem, problem.v, problem.head_dim_v);
@@ -225,7 +225,7 @@ class DecodeKernel final : public Kernel {
   double rank(const Problem& problem) const override {
     const double usual = 30.0 + isa_.preference;
     const int64_t rows = shared_rows(problem);
-    const bool tiles = isa_.table->matrix_tiles;
+    const bool tiles = isa_.table->amx_tiles;
     // Many queries of a head fill the tiles of prefill and short, whose arithmetic is the faster. Those of vectors read keys and
     // values once for each query head; those of matrix tiles are faster than vectors all the same.
     if (rows > kTileRows && problem.seqlen_q > kFewQueries) {

@@ -3,9 +3,9 @@
 
 #include <type_traits>
 
-#include "cpu/decode/many_rows.h"
 #include "cpu/decode/prefetch.h"
 #include "cpu/decode/rows.h"
+#include "cpu/decode/rows_in_lanes.h"
 
 namespace fulmen::cpu {
 

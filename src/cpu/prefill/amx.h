@@ -12,15 +12,15 @@ namespace fulmen::cpu {
 constexpr int64_t kChunkKeys = 512;  // packed at once, as far as there are so many
 
 // Scratch of a task on matrix tiles, in floats from its start; operands and sums lie in tiles (cpu/amx/operands.h).
-struct MatrixScratch : TileScratch {  // keys: [chunk_blocks][block_n][words]; queries and output: of kUnitRows each
-  int64_t turned;                     // [chunk_blocks] V^T of a key tile, [value_stride][block_n / 2 words]
-  int64_t key_block;                  // floats of a key tile's keys
-  int64_t turned_block;
+struct AmxScratch : TileScratch {  // keys: [chunk_blocks][block_n][words]; queries and output: of kUnitRows each
+  int64_t turned;                  // [chunk_blocks] V^T of a key tile, [value_stride][block_n / 2 words]
+  int64_t key_block;               // floats of a key tile's keys
+  int64_t transposed_block;
   int chunk_blocks;
 };
 
-FULMEN_INLINE MatrixScratch matrix_scratch(const Problem& problem, int group, int block_n, int tiles) {
-  MatrixScratch s{};
+FULMEN_INLINE AmxScratch amx_scratch(const Problem& problem, int group, int block_n, int tiles) {
+  AmxScratch s{};
   const int64_t words = round_up((problem.head_dim + group - 1) / group, kTile);
   const int64_t keys = round_up(problem.seqlen_k < kChunkKeys ? problem.seqlen_k : kChunkKeys, block_n);
   s.chunk_blocks = static_cast<int>(keys / block_n);
@@ -29,12 +29,12 @@ FULMEN_INLINE MatrixScratch matrix_scratch(const Problem& problem, int group, in
   s.query_tile = words * kBlockM;
   s.output_tile = s.value_stride * kBlockM;
   s.key_block = words * block_n;
-  s.turned_block = s.value_stride * (block_n / 2);
+  s.transposed_block = s.value_stride * (block_n / 2);
   ScratchCutter cut;
   s.scores = cut.take(static_cast<int64_t>(block_n) * kUnitRows);
   s.queries = cut.take(s.query_tile * tiles);
   s.keys = cut.take(s.key_block * s.chunk_blocks);
-  s.turned = cut.take(s.turned_block * s.chunk_blocks);
+  s.turned = cut.take(s.transposed_block * s.chunk_blocks);
   s.values = cut.take(s.value_stride * block_n);
   s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
   s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
@@ -45,13 +45,13 @@ FULMEN_INLINE MatrixScratch matrix_scratch(const Problem& problem, int group, in
 }
 
 template <class Isa, class T>
-class MatrixTask : private ForwardTask<Isa, T> {
-  using Base = ForwardTask<Isa, T>;
+class AmxPrefillTask : private PrefillTask<Isa, T> {
+  using Base = PrefillTask<Isa, T>;
   using Piece = typename Base::Piece;
   using Tiles = typename Isa::TileInstructions;
 
  public:
-  MatrixTask(const ForwardCall& call, const TileTask& task, float* scratch, const MatrixScratch& layout)
+  AmxPrefillTask(const ForwardCall& call, const TileTask& task, float* scratch, const AmxScratch& layout)
       : Base(call, task, scratch, layout), matrix_(layout), word_tiles_(tiles_of(words_of<Isa>(problem_.head_dim))) {}
 
   void run() {
@@ -100,7 +100,7 @@ class MatrixTask : private ForwardTask<Isa, T> {
     return static_cast<int>(end - first < call_.block_n ? end - first : call_.block_n);
   }
   float* keys(int block) { return scratch_ + layout_.keys + block * matrix_.key_block; }
-  float* turned(int block) { return scratch_ + matrix_.turned + block * matrix_.turned_block; }
+  float* turned(int block) { return scratch_ + matrix_.turned + block * matrix_.transposed_block; }
 
   // The tile's parts of its two units.
   float* queries(int unit) {
@@ -189,16 +189,16 @@ class MatrixTask : private ForwardTask<Isa, T> {
     Base::store(tile, rows);
   }
 
-  MatrixScratch matrix_;
+  AmxScratch matrix_;
   int word_tiles_;              // of a key or query row
   uint64_t started_units_ = 0;  // bit per unit: its output holds something
   uint64_t settled_ = 0;        // bit per unit: all its rows have a maximum
 };
 
 template <class Isa, class T>
-void matrix_task(const ForwardCall& call, const TileTask& task, float* scratch) {
-  const MatrixScratch layout = matrix_scratch(*call.problem, Isa::kGroup, call.block_n, call.tiles_per_task);
-  MatrixTask<Isa, T>(call, task, scratch, layout).run();
+void amx_prefill_task(const ForwardCall& call, const TileTask& task, float* scratch) {
+  const AmxScratch layout = amx_scratch(*call.problem, Isa::kGroup, call.block_n, call.tiles_per_task);
+  AmxPrefillTask<Isa, T>(call, task, scratch, layout).run();
 }
 
 }  // namespace fulmen::cpu

@@ -63,14 +63,14 @@ constexpr int kNumFloatTypes = 3;  // indexed by DType: fp32, fp16, bf16
 
 // An instruction set's kernels. A null entry: this set does not serve that dtype.
 struct IsaTable {
-  using TileTaskFunction = void (*)(const ForwardCall&, const TileTask&, float* scratch);
+  using PrefillTaskFunction = void (*)(const ForwardCall&, const TileTask&, float* scratch);
   const char* name = "";
   int lanes = 1;
   int group[kNumFloatTypes] = {1, 1, 1};  // elements of a word of the products' operands
   int block_n = 0;                        // key rows of a prefill tile; 0: the usual number
-  TileTaskFunction tile_task[kNumFloatTypes] = {};
-  TileTaskFunction short_task[kNumFloatTypes] = {};
-  // Floats of a worker's scratch for tile_task and for short_task; null: tile_scratch and short_scratch below.
+  PrefillTaskFunction prefill_task[kNumFloatTypes] = {};
+  PrefillTaskFunction short_task[kNumFloatTypes] = {};
+  // Floats of a worker's scratch for prefill_task and for short_task; null: tile_scratch and short_scratch below.
   int64_t (*scratch_floats)(const Problem&, int block_n, int tiles) = nullptr;
   int64_t (*short_floats)(const Problem&) = nullptr;
   void (*decode_task[kNumFloatTypes])(const ForwardCall&, const DecodeTask&, float* scratch) = {};
@@ -82,7 +82,7 @@ struct IsaTable {
   BackwardFunction backward[kNumFloatTypes] = {};
   // Floats of a worker's scratch for it; null: backward_scratch in cpu/backward/call.h.
   int64_t (*backward_floats)(const Problem&, int block_n, int64_t held_keys) = nullptr;
-  bool matrix_tiles = false;  // its products are on matrix tiles, and have memory's sums as results
+  bool amx_tiles = false;  // its products are on matrix tiles, and have memory's sums as results
 };
 
 // Cuts a worker's scratch into parts that begin on cache lines.

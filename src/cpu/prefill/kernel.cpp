@@ -28,7 +28,7 @@ int choose_block_n(const Problem& p, int group) { return narrow(p, group) ? 128 
 // tiles.
 int max_tiles_per_task(const Problem& p, const IsaTable& table) {
   const int group = table.group[static_cast<int>(p.dtype)];
-  if (table.matrix_tiles && std::max(p.head_dim, p.head_dim_v) <= 64) return 32;
+  if (table.amx_tiles && std::max(p.head_dim, p.head_dim_v) <= 64) return 32;
   return narrow(p, group) ? 16 : 8;
 }
 
@@ -51,7 +51,7 @@ bool two_fit_level2(const Problem& p) {
 class TileRunner final : public Runner {
  public:
   TileRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options, int block_n,
-             IsaTable::TileTaskFunction function, bool short_sequence)
+             IsaTable::PrefillTaskFunction function, bool short_sequence)
       : problem_(problem), threads_(thread_settings(options)), function_(function) {
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
@@ -60,7 +60,7 @@ class TileRunner final : public Runner {
     const IsaTable& table = *isa.table;
     const int group = table.group[static_cast<int>(problem.dtype)];
     // The short kernel's tasks have one tile, but on matrix tiles, where they are the same as others.
-    call_.tiles_per_task = short_sequence && !table.matrix_tiles ? 1 : choose_tiles_per_task(problem, table, threads_.num_threads);
+    call_.tiles_per_task = short_sequence && !table.amx_tiles ? 1 : choose_tiles_per_task(problem, table, threads_.num_threads);
     const int64_t floats =
         short_sequence
             ? (table.short_floats != nullptr ? table.short_floats(problem) : short_scratch(problem, table.lanes, group).total)
@@ -73,7 +73,7 @@ class TileRunner final : public Runner {
       const int64_t heads = problem.num_heads * blocks_;
       call_.stream_output = problem.bytes() > kStreamBytes;
       run_length_ = choose_run(problem, threads_.num_threads, problem.batch * heads, heads);
-      call_.fetch_batches = isa.fetch_blocks && !table.matrix_tiles && !problem.variable_lengths() &&
+      call_.fetch_batches = isa.fetch_blocks && !table.amx_tiles && !problem.variable_lengths() &&
                             next_sequence_is_own(problem, threads_.num_threads) && two_fit_level2(problem);
     }
     if (problem.variable_lengths()) {
@@ -154,7 +154,7 @@ class TileRunner final : public Runner {
 
   Problem problem_;
   ThreadSettings threads_;
-  IsaTable::TileTaskFunction function_;
+  IsaTable::PrefillTaskFunction function_;
   ForwardCall call_;
   KernelConfig config_;
   int64_t scratch_floats_ = 0;
@@ -173,7 +173,7 @@ class PrefillKernel final : public Kernel {
   bool variable_lengths() const noexcept override { return true; }
   bool paged() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
-    return isa_support(isa_, isa_.table->tile_task[static_cast<int>(problem.dtype)] != nullptr, problem);
+    return isa_support(isa_, isa_.table->prefill_task[static_cast<int>(problem.dtype)] != nullptr, problem);
   }
   double rank(const Problem& /*problem*/) const override { return 10.0 + isa_.preference; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
@@ -181,7 +181,7 @@ class PrefillKernel final : public Kernel {
     const int dtype = static_cast<int>(problem.dtype);
     const int block_n = isa_.table->block_n > 0 ? isa_.table->block_n : choose_block_n(problem, isa_.table->group[dtype]);
     return std::unique_ptr<Runner>(
-        std::make_unique<TileRunner>(problem, isa_, name_, options, block_n, isa_.table->tile_task[dtype], false));
+        std::make_unique<TileRunner>(problem, isa_, name_, options, block_n, isa_.table->prefill_task[dtype], false));
   }
 
  private:

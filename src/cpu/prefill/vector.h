@@ -18,9 +18,9 @@ namespace fulmen::cpu {
 
 // One task, whose state lives in the worker's scratch.
 template <class Isa, class T>
-class ForwardTask {
+class PrefillTask {
  public:
-  ForwardTask(const ForwardCall& call, const TileTask& task, float* scratch, const TileScratch& layout)
+  PrefillTask(const ForwardCall& call, const TileTask& task, float* scratch, const TileScratch& layout)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
@@ -243,7 +243,7 @@ class ForwardTask {
 template <class Isa, class T>
 void forward_task(const ForwardCall& call, const TileTask& task, float* scratch) {
   const TileScratch layout = tile_scratch(*call.problem, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task);
-  ForwardTask<Isa, T>(call, task, scratch, layout).run();
+  PrefillTask<Isa, T>(call, task, scratch, layout).run();
 }
 
 }  // namespace fulmen::cpu

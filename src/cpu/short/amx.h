@@ -12,14 +12,14 @@
 namespace fulmen::cpu {
 
 template <class Isa, class T>
-class MatrixShortTask : private ShortTask<Isa, T> {
+class AmxShortTask : private ShortTask<Isa, T> {
   using Base = ShortTask<Isa, T>;
   using Tiles = typename Isa::TileInstructions;
   using Vec = typename Isa::Vec;
   static constexpr int kLanes = Isa::kLanes;
 
  public:
-  MatrixShortTask(const ForwardCall& call, const TileTask& task, float* scratch, const ShortScratch& layout)
+  AmxShortTask(const ForwardCall& call, const TileTask& task, float* scratch, const ShortScratch& layout)
       : Base(call, task, scratch, layout), word_tiles_(tiles_of(words_of<Isa>(problem_.head_dim))) {}
 
   void run() {
@@ -235,9 +235,9 @@ class MatrixShortTask : private ShortTask<Isa, T> {
 };
 
 template <class Isa, class T>
-void matrix_short_task(const ForwardCall& call, const TileTask& task, float* scratch) {
+void amx_short_task(const ForwardCall& call, const TileTask& task, float* scratch) {
   const ShortScratch layout = short_scratch(*call.problem, Isa::kLanes, Isa::kGroup, kTile);
-  MatrixShortTask<Isa, T>(call, task, scratch, layout).run();
+  AmxShortTask<Isa, T>(call, task, scratch, layout).run();
 }
 
 }  // namespace fulmen::cpu

@@ -84,7 +84,7 @@ class Backward final : public Family {
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     BackwardPlan plan(p, compute_units);
     const Specialisation queries = specialisation(p, chip, kGivesDq);
-    plan.add_row_numbers(queries);
+    plan.add_row_statistics(queries);
     Specialisation bias = queries;
     const bool with_bias = p.batch > 0 && p.seqlen_q > 0 && holds_all_keys(p, chip, bias);
     if (p.dq.present && !with_bias) plan.add_rows(queries, kGivesDq);
@@ -98,7 +98,7 @@ class Backward final : public Family {
     if (with_bias) {
       plan.add_bias(bias, bias.outputs);
     } else {
-      plan.add_bias(portable_backward_kernel(p), kGivesDbias);
+      plan.add_bias(backward_portable_kernel(p), kGivesDbias);
     }
     plan.add_sinks(queries);
     return plan.take();
@@ -121,7 +121,7 @@ class Backward final : public Family {
     s.workgroup = 4 * chip.wave_size;
     s.buffers = 1;
     s.queries_in_lds = false;
-    s.values_early = false;
+    s.early_loads = false;
     s.min_waves = 1;
     s.min_workgroups = 2;
     s.outputs = kGivesDbias | (p.dq.present ? kGivesDq : 0);
@@ -163,7 +163,7 @@ class Backward final : public Family {
     s.workgroup = shape.waves * chip.wave_size;
     s.buffers = shape.buffers;
     s.queries_in_lds = shape.rows_in_lds;
-    s.values_early = !shape.late;
+    s.early_loads = !shape.late;
     s.min_waves = shape.min_waves;
     s.min_workgroups = shape.min_workgroups;
     s.outputs = outputs;

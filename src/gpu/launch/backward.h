@@ -12,7 +12,7 @@ class BackwardPlan {
  public:
   BackwardPlan(const Problem& problem, int compute_units);
   // The launch before the products: each row's log-sum-exp and delta.
-  void add_row_numbers(const Specialisation& products);
+  void add_row_statistics(const Specialisation& products);
   // dq (rows are queries), or dk, dv or both (rows are keys), by the kernel that `s` describes.
   void add_rows(Specialisation s, int outputs);
   // dq, and dk, dv or both, by one kernel whose atomics add to sums for dq.
@@ -51,6 +51,6 @@ class AtomicFamily : public Family {
 int outputs_of(const Problem& problem);
 
 // kernels/backward/backward_portable.h for a problem.
-Specialisation portable_backward_kernel(const Problem& problem);
+Specialisation backward_portable_kernel(const Problem& problem);
 
 }  // namespace fulmen::gpu

@@ -37,10 +37,10 @@ BackwardPlan::BackwardPlan(const Problem& problem, int compute_units) : p_(probl
   plan_.arguments = arguments_of(problem);
 }
 
-void BackwardPlan::add_row_numbers(const Specialisation& products) {
+void BackwardPlan::add_row_statistics(const Specialisation& products) {
   const Problem::Shape rows = p_.lse_shape();
-  plan_.row_number_floats = round_up(2 * rows[0] * rows[1] * rows[2], 16);
-  Specialisation s = beside(products, "backward/parts/row_statistics.h", kHelperLanes);
+  plan_.row_statistics_floats = round_up(2 * rows[0] * rows[1] * rows[2], 16);
+  Specialisation s = helper_kernel(products, "backward/parts/row_statistics.h", kHelperLanes);
   s.block_m = s.block_n = 16;  // nothing depends on the products' tiles
   plan_.launches.push_back({s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kLanesOfRow)});
 }
@@ -59,7 +59,7 @@ void BackwardPlan::add_with_atomics(const Specialisation& s) {
   // Packed sequences begin with tiles of their own.
   const int64_t tiles = p_.packed_q() ? p_.total_q / kSumRows + p_.batch : p_.batch * tiles_of(p_.seqlen_q, kSumRows);
   plan_.query_sum_floats = tiles * p_.num_heads * kSumRows * s.head_dim;
-  Specialisation sums = beside(s, "backward/parts/dq.h", kHelperLanes);
+  Specialisation sums = helper_kernel(s, "backward/parts/dq.h", kHelperLanes);
   sums.target = s.target;  // whose tiles the sums have
   sums.exact_dims = s.exact_dims;
   constexpr int kWaves = kHelperLanes / 32;
@@ -89,7 +89,7 @@ void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
   plan_.bias_partial_floats = round_up(parts * bias_part_floats(p_, sums, s.block_m), 16);
   const int64_t rows = sums.over_queries ? 1 : p_.seqlen_q;
   const int64_t elements = kHelperLanes / kLanesOfSum * (s.whole_tiles ? kWidthOfSum : 1);
-  Specialisation sum = beside(s, "backward/parts/bias_sum.h", kHelperLanes);
+  Specialisation sum = helper_kernel(s, "backward/parts/bias_sum.h", kHelperLanes);
   sum.whole_tiles = s.whole_tiles;
   sum.lds_bytes = static_cast<int>(static_cast<int64_t>(sizeof(float)) * kLanesOfSum * elements);
   plan_.launches.push_back({sum, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, elements), true});
@@ -108,7 +108,7 @@ void BackwardPlan::add_runs(Specialisation s, int64_t run_batches) {
 
 void BackwardPlan::add_sinks(const Specialisation& products) {
   if (!p_.dsinks.present) return;
-  Specialisation s = beside(products, "backward/parts/sinks.h", kSinkLanes);
+  Specialisation s = helper_kernel(products, "backward/parts/sinks.h", kSinkLanes);
   s.block_m = s.block_n = 16;
   s.lds_bytes = static_cast<int>(sizeof(float)) * kSinkLanes;
   plan_.launches.push_back({s, p_.num_heads});
@@ -129,7 +129,7 @@ Support AtomicFamily::supports(const Problem& p, const Chip& chip) const {
 LaunchPlan AtomicFamily::plan(const Problem& p, const Chip& chip, int compute_units) const {
   const Specialisation s = specialisation(p, chip);
   BackwardPlan plan(p, compute_units);
-  plan.add_row_numbers(s);
+  plan.add_row_statistics(s);
   plan.add_with_atomics(s);
   plan.add_sinks(s);
   return plan.take();

@@ -19,9 +19,9 @@ class PortableBackward final : public Family {
   }
   double rank(const Problem& /*problem*/) const override { return 10; }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
-    const Specialisation s = portable_backward_kernel(p);
+    const Specialisation s = backward_portable_kernel(p);
     BackwardPlan plan(p, compute_units);
-    plan.add_row_numbers(s);
+    plan.add_row_statistics(s);
     plan.add_rows(s, p.dq.present ? kGivesDq : 0);
     plan.add_rows(s, (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0));
     plan.add_bias(s, kGivesDbias);
@@ -32,7 +32,7 @@ class PortableBackward final : public Family {
 
 }  // namespace
 
-Specialisation portable_backward_kernel(const Problem& p) {
+Specialisation backward_portable_kernel(const Problem& p) {
   Specialisation s;
   s.entry = "backward/backward_portable.h";
   s.head_dim = static_cast<int>(round_up(p.head_dim, kChunk));
@@ -46,7 +46,7 @@ Specialisation portable_backward_kernel(const Problem& p) {
   return s;
 }
 
-const Family* portable_backward_family() {
+const Family* backward_portable_family() {
   static const PortableBackward kPortable;
   return &kPortable;
 }

@@ -61,7 +61,7 @@ class BackwardWgmma final : public Family {
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
     BackwardPlan plan(p, compute_units);
     const Specialisation queries = specialisation(p, kGivesDq);
-    plan.add_row_numbers(queries);
+    plan.add_row_statistics(queries);
     if (p.dq.present) plan.add_rows(queries, kGivesDq);
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
     if (shapes_for(p).split_keys) {
@@ -105,13 +105,13 @@ class BackwardWgmma final : public Family {
     s.workgroup = 2 * shape.block_m;  // four waves have 64 rows
     s.buffers = shape.buffers;
     s.min_workgroups = shape.min_workgroups;
-    s.values_early = shape.second_early;
+    s.early_loads = shape.second_early;
     s.lds_bytes = kernels::WarpgroupLayout::of({.head_dim = s.head_dim,
                                                 .head_dim_v = s.head_dim_v,
                                                 .block_m = s.block_m,
                                                 .block_n = s.block_n,
                                                 .buffers = s.buffers,
-                                                .second_early = s.values_early,
+                                                .second_early = s.early_loads,
                                                 .second_rows = outputs != kGivesDv})
                       .total;
     return s;

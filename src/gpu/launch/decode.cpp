@@ -15,7 +15,7 @@ constexpr int kCombineLanes = 256;
 class SplitKv final : public Family {
  public:
   explicit SplitKv(const MatrixTarget& target) : target_(target) {}
-  std::string_view name() const noexcept override { return "split_kv"; }
+  std::string_view name() const noexcept override { return "decode"; }
   std::string_view target() const noexcept override { return target_.name; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
@@ -28,7 +28,7 @@ class SplitKv final : public Family {
     if (Support support = lds_fits(lds_bytes(head_dim_v(p)), chip); !support.yes) return support;
     return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / kMinSplitKeys));
   }
-  // Above short_sequence only where there are many keys.
+  // Above `short` only where there are many keys.
   double rank(const Problem& p) const override { return p.seqlen_k > 128 ? 40 : 25; }
 
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
@@ -79,7 +79,7 @@ class SplitKv final : public Family {
   }
 
   static void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
-    Specialisation s = beside(split, "forward/decode_combine.h", kCombineLanes);
+    Specialisation s = helper_kernel(split, "forward/decode_combine.h", kCombineLanes);
     s.head_dim = s.head_dim_v;
     s.lds_bytes = 4 * kCombineLanes / chip.wave_size * (2 + s.head_dim_v);
     s.whole_rows = false;  // nothing depends on it
@@ -94,7 +94,7 @@ class SplitKv final : public Family {
 
 }  // namespace
 
-std::vector<const Family*> split_kv_families() {
+std::vector<const Family*> decode_families() {
   std::vector<const Family*> list;
   for (const MatrixTarget& target : kMatrixTargets) list.push_back(new SplitKv(target));
   return list;

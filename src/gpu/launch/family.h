@@ -17,7 +17,7 @@ namespace fulmen::gpu {
 struct KernelLaunch {
   Specialisation specialisation;
   int64_t workgroups = 0;
-  bool starts_early = false;  // gpu/driver.h
+  bool programmatic_launch = false;  // gpu/driver.h
 };
 
 // What a plan runs: one launch, or two with split keys, or a launch a few gradients.
@@ -27,14 +27,14 @@ struct LaunchPlan {
   // Workspace, in floats from its start: partial results of splits; backward: row numbers, then parts of the bias's gradient,
   // then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
-  int64_t row_number_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
+  int64_t row_statistics_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
   int num_splits = 0;
 };
 
 class Family {
  public:
   virtual ~Family() = default;
-  virtual std::string_view name() const noexcept = 0;  // "forward"
+  virtual std::string_view name() const noexcept = 0;  // "prefill": also its files' name here and in kernels/
   // kernels/targets/<target>.h that it is compiled with; "portable" is none.
   virtual std::string_view target() const noexcept = 0;
   virtual Pass pass() const noexcept { return Pass::forward; }
@@ -52,18 +52,18 @@ class Family {
 const std::vector<const Family*>& families();
 
 // The target's tile shapes and their LDS; defined in the families' files.
-std::vector<const Family*> forward_families();
-const Family* forward_wgmma_family();
-std::vector<const Family*> short_sequence_families();
-std::vector<const Family*> split_kv_families();
+std::vector<const Family*> prefill_families();
+const Family* prefill_wgmma_family();
+std::vector<const Family*> short_families();
+std::vector<const Family*> decode_families();
 const Family* boards_family();
 std::vector<const Family*> short_backward_families();
 std::vector<const Family*> backward_families();
 const Family* backward_atomic_family();
 const Family* backward_wgmma_atomic_family();
 const Family* backward_wgmma_family();
-const Family* portable_family();
-const Family* portable_backward_family();
+const Family* prefill_portable_family();
+const Family* backward_portable_family();
 
 // The targets with matrix instructions.
 struct MatrixTarget {

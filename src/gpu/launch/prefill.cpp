@@ -52,7 +52,7 @@ constexpr std::array kTargets{Target{"gfx11", 16, true, 16, kRdnaShapes, {}}, Ta
 class Forward final : public Family {
  public:
   explicit Forward(const Target& target) : target_(target) {}
-  std::string_view name() const noexcept override { return "forward"; }
+  std::string_view name() const noexcept override { return "prefill"; }
   std::string_view target() const noexcept override { return target_.name; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
@@ -66,7 +66,7 @@ class Forward final : public Family {
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     LaunchPlan plan = query_tile_plan(p, specialisation(p, chip));
     KernelLaunch& launch = plan.launches.front();
-    if (const Specialisation& s = launch.specialisation; s.goes_on) {
+    if (const Specialisation& s = launch.specialisation; s.persistent) {
       launch.workgroups = std::min(launch.workgroups, int64_t{std::max(1, compute_units)} * s.min_workgroups);
       split_step(launch.workgroups, s.band, plan.arguments);
     }
@@ -74,8 +74,8 @@ class Forward final : public Family {
   }
 
  private:
-  // The digits of QueryTurn, by the order of QueryBlock: with a band the heads of all batches come one after the other, else the
-  // tiles of a head.
+  // The digits of TileScheduler, by the order of QueryBlock: with a band the heads of all batches come one after the other, else
+  // the tiles of a head.
   static void split_step(int64_t workgroups, bool band, kernels::BackwardArguments& a) {
     if (workgroups == 0) return;
     const int64_t tiles = band ? workgroups / a.num_heads / a.batch : workgroups % a.row_tiles;
@@ -97,7 +97,7 @@ class Forward final : public Family {
     const bool board = boards(p);
     for (const TileShape& shape : board ? target_.board_shapes : target_.shapes) {
       for (const bool going_on : {true, false}) {
-        if (going_on && !goes_on(p, shape)) continue;
+        if (going_on && !persistent(p, shape)) continue;
         const Specialisation s = specialisation(p, chip, shape, going_on);
         const bool fits = (board ? 1 : s.min_workgroups) * s.lds_bytes <= chip.lds_bytes;
         if (fits && std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim) return s;
@@ -105,7 +105,7 @@ class Forward final : public Family {
     }
     return specialisation(p, chip, target_.shapes.back(), false);
   }
-  Specialisation specialisation(const Problem& p, const Chip& chip, const TileShape& shape, bool goes_on) const {
+  Specialisation specialisation(const Problem& p, const Chip& chip, const TileShape& shape, bool persistent) const {
     Specialisation s;
     s.entry = "forward/prefill.h";
     s.target = target_.name;
@@ -118,7 +118,7 @@ class Forward final : public Family {
     s.queries_in_lds = shape.queries_in_lds;
     s.min_waves = shape.min_waves;
     s.min_workgroups = shape.min_workgroups;
-    s.goes_on = goes_on;
+    s.persistent = persistent;
     s.lds_bytes = kernels::ForwardLayout::of({.transposed_values = target_.transposed_values,
                                               .head_dim = s.head_dim,
                                               .head_dim_v = s.head_dim_v,
@@ -126,14 +126,14 @@ class Forward final : public Family {
                                               .block_n = s.block_n,
                                               .buffers = s.buffers,
                                               .queries_in_lds = s.queries_in_lds,
-                                              .goes_on = s.goes_on})
+                                              .persistent = s.persistent})
                       .total;
     specialise_for(p, s);
     return s;
   }
   // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few tiles of keys. With a band,
   // workgroups do not get as many keys each: later ones would not take what the first have yet to do.
-  bool goes_on(const Problem& p, const TileShape& shape) const {
+  bool persistent(const Problem& p, const TileShape& shape) const {
     const bool alone = target_.name == "sm80" && shape.max_head_dim == 256;
     const bool band = p.window_left >= 0 || p.window_right >= 0;
     return alone && p.seqlen_k <= (band ? 1024 : 2048) && !p.variable_lengths() && !p.keep_mask.present && p.dropout == 0;
@@ -143,7 +143,7 @@ class Forward final : public Family {
 
 }  // namespace
 
-std::vector<const Family*> forward_families() {
+std::vector<const Family*> prefill_families() {
   std::vector<const Family*> list;
   for (const Target& target : kTargets) list.push_back(new Forward(target));
   return list;

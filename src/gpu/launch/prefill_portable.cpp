@@ -8,7 +8,7 @@ constexpr int kBlockM = 64, kBlockN = 64, kChunk = 32, kWorkgroup = 256;
 
 class Portable final : public Family {
  public:
-  std::string_view name() const noexcept override { return "forward"; }
+  std::string_view name() const noexcept override { return "prefill"; }
   std::string_view target() const noexcept override { return "portable"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
@@ -40,7 +40,7 @@ class Portable final : public Family {
 
 }  // namespace
 
-const Family* portable_family() {
+const Family* prefill_portable_family() {
   static const Portable kPortable;
   return &kPortable;
 }

@@ -24,7 +24,7 @@ constexpr int kLanes = 128, kRows = 64;  // a warpgroup's
 
 class ForwardWgmma final : public Family {
  public:
-  std::string_view name() const noexcept override { return "forward_wgmma"; }
+  std::string_view name() const noexcept override { return "prefill_wgmma"; }
   std::string_view target() const noexcept override { return "sm90"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
@@ -73,7 +73,7 @@ class ForwardWgmma final : public Family {
 
 }  // namespace
 
-const Family* forward_wgmma_family() {
+const Family* prefill_wgmma_family() {
   static const ForwardWgmma kFamily;
   return &kFamily;
 }

@@ -66,9 +66,9 @@ class ShortSequence final : public Family {
     const bool few = workgroups(p) <= int64_t{4} * compute_units;
     const int dim = std::max(s.head_dim, s.head_dim_v);
     const bool small = s.block_n <= 64;  // V's rows have registers beside those of scores
-    s.values_early = small && dim <= 64 && (few || !p.bias.present);
+    s.early_loads = small && dim <= 64 && (few || !p.bias.present);
     // gfx11: a lane has all keys of its dims, and these would leave too few registers for the rest.
-    if (chip.target == "gfx11") s.values_early = s.values_early && s.block_n * s.head_dim_v <= 64 * 32 && !s.keep_mask;
+    if (chip.target == "gfx11") s.early_loads = s.early_loads && s.block_n * s.head_dim_v <= 64 * 32 && !s.keep_mask;
     if (few || dim > 64 || !small) return;
     s.min_workgroups = dim > 32 ? 4 : p.bias.present ? 5 : 1;
   }
@@ -82,7 +82,7 @@ class ShortSequence final : public Family {
 
 }  // namespace
 
-std::vector<const Family*> short_sequence_families() {
+std::vector<const Family*> short_families() {
   std::vector<const Family*> list;
   for (const MatrixTarget& target : kMatrixTargets) list.push_back(new ShortSequence(target));
   return list;

@@ -57,7 +57,7 @@ bool bias_is_whole(const Problem& p) {
   return true;
 }
 
-Specialisation beside(const Specialisation& products, std::string_view entry, int workgroup) {
+Specialisation helper_kernel(const Specialisation& products, std::string_view entry, int workgroup) {
   Specialisation s;
   s.entry = entry;
   s.workgroup = workgroup;
@@ -110,9 +110,9 @@ std::string prelude(const Specialisation& s) {
   define("LDS_BYTES", s.lds_bytes);
   define("BUFFERS", s.buffers);
   define("QUERIES_IN_LDS", static_cast<int>(s.queries_in_lds));
-  define("GOES_ON", static_cast<int>(s.goes_on));
+  define("PERSISTENT", static_cast<int>(s.persistent));
   define("DIM_GROUPS", s.dim_groups);
-  define("VALUES_EARLY", static_cast<int>(s.values_early));
+  define("EARLY_LOADS", static_cast<int>(s.early_loads));
   define("MIN_WAVES", s.min_waves);
   define("MIN_WORKGROUPS", s.min_workgroups);
   define("WHOLE_ROWS", static_cast<int>(s.whole_rows));
@@ -139,15 +139,28 @@ std::string prelude(const Specialisation& s) {
   return text;
 }
 
+namespace {
+
+// "prefill" of "forward/prefill.h"; "backward_dq" of "backward/parts/dq.h".
+std::string kernel_name(const Specialisation& s) {
+  constexpr std::string_view kParts = "/parts/";
+  const std::string_view path = s.entry.substr(0, s.entry.find('.'));
+  if (const std::size_t parts = path.find(kParts); parts != std::string_view::npos) {
+    return fmt::format("{}_{}", path.substr(0, parts), path.substr(parts + kParts.size()));
+  }
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+}  // namespace
+
 std::string to_string(const Specialisation& s) {
-  const std::string_view family = s.entry.substr(0, s.entry.find('.'));
-  std::string text = fmt::format("{} {} {}", family, s.target.empty() ? "portable" : s.target, fulmen::to_string(s.dtype));
+  std::string text = fmt::format("{} {} {}", kernel_name(s), s.target.empty() ? "portable" : s.target, fulmen::to_string(s.dtype));
   if (s.head_dim == 0) return text;  // a kernel for any
   text += fmt::format(" d{}", s.head_dim);
   if (s.head_dim_v != s.head_dim) text += fmt::format("/{}", s.head_dim_v);
   text += fmt::format(" {}x{}", s.block_m, s.block_n);
   if (s.whole_tiles) text += " whole";
-  if (s.goes_on) text += " in turn";
+  if (s.persistent) text += " persistent";
   if (s.band) text += " band";
   if (s.bias >= 0) text += fmt::format(" bias={}", fulmen::to_string(static_cast<DType>(s.bias)));
   if (s.batch_bias) text += " of each batch";

@@ -25,9 +25,9 @@ struct Specialisation {
   int lds_bytes = 0;
   int buffers = 1;
   bool queries_in_lds = false;
-  bool goes_on = false;
+  bool persistent = false;
   int dim_groups = 1;
-  bool values_early = false;
+  bool early_loads = false;
   int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for
   int min_workgroups = 1;  // NVIDIA: workgroups a multiprocessor
   bool whole_rows = false, whole_dims = false, exact_dims = false, whole_bias = false;
@@ -50,7 +50,7 @@ struct Specialisation {
 constexpr int kGivesDq = 1, kGivesDk = 2, kGivesDv = 4, kGivesDbias = 8;
 
 // A kernel beside the products, by whose dtype, dims and tiles it goes: without their target and what only changes scores.
-Specialisation beside(const Specialisation& products, std::string_view entry, int workgroup);
+Specialisation helper_kernel(const Specialisation& products, std::string_view entry, int workgroup);
 
 // Fills in what the problem decides: dtype, features, exact_dims, and whole_rows as far as strides say.
 void specialise_for(const Problem& problem, Specialisation& s);

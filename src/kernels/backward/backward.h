@@ -25,7 +25,7 @@ using BiasTiles = float[kRowTiles][kGivesDbias ? kColumnTiles : 1][kElements];
 struct RowsTask : BackwardTask {
   template <bool kMasked>
   FULMEN_DEVICE void step(WaveRows& rows, BiasTiles& bias, Int64 head, Int64 first_column, int buffer,
-                          const RowNumbers (&numbers)[kRowTiles][kRowsPerLane]) const {
+                          const RowStatistics (&numbers)[kRowTiles][kRowsPerLane]) const {
     const int at = buffer * kBackward.buffer_bytes;
     const DropoutMask dropout(arguments, batch, head);
     TileScores tile[kRowTiles];
@@ -41,14 +41,15 @@ struct RowsTask : BackwardTask {
           for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
         }
       }
-      multiply<kFirstDepths>(rows.first, wave_first_at, at + 16 * f * kBackward.first_pitch, score);
+      multiply<kFirstMmaSteps>(rows.first, wave_first_at, at + 16 * f * kBackward.first_pitch, score);
       if constexpr (kNeedsDout) {
-        multiply<kSecondDepths>(rows.second, wave_second_at, at + kBackward.second_at + 16 * f * kBackward.second_pitch, gradient);
+        multiply<kSecondMmaSteps>(rows.second, wave_second_at, at + kBackward.second_at + 16 * f * kBackward.second_pitch,
+                                  gradient);
       }
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        RowNumbers rest[kRowsPerLane];
+        RowStatistics rest[kRowsPerLane];
 #pragma unroll
         for (int slot = 0; slot < kRowsPerLane; ++slot) {
           rest[slot] = numbers[t][slot];
@@ -60,12 +61,12 @@ struct RowsTask : BackwardTask {
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
       }
-      constexpr bool kTurned = kTransposedValues;
+      constexpr bool kTransposed = kTransposedValues;
       if constexpr (kGivesDv) {
 #pragma unroll
         for (int d = 0; d < kSecondTiles; ++d) {
           const ValueOperand values =
-              column_values<kHeadDimV>(at + (kTurned ? kBackward.second_values_at : kBackward.second_at), f, d);
+              column_values<kHeadDimV>(at + (kTransposed ? kBackward.second_values_at : kBackward.second_at), f, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
@@ -74,7 +75,7 @@ struct RowsTask : BackwardTask {
       if constexpr (kGivesFirst) {
 #pragma unroll
         for (int d = 0; d < kFirstTiles; ++d) {
-          const ValueOperand values = column_values<kHeadDim>(at + (kTurned ? kBackward.first_values_at : 0), f, d);
+          const ValueOperand values = column_values<kHeadDim>(at + (kTransposed ? kBackward.first_values_at : 0), f, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
@@ -88,9 +89,9 @@ FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64
   const auto any = [](Int64) { return true; };
   // Where they do not stay they pass through the columns' place, one tensor after the other.
   const int first_at = kRowsInLds ? kBackward.first_rows_at : 0, second_at = kRowsInLds ? kBackward.second_rows_at : 0;
-  load_tensor<kFirstDepths>(side.first, side.first_stride, a.head_dim, row_begin, row_end, first_at, rows.first, any);
+  load_tensor<kFirstMmaSteps>(side.first, side.first_stride, a.head_dim, row_begin, row_end, first_at, rows.first, any);
   if constexpr (kNeedsDout) {
-    load_tensor<kSecondDepths>(side.second, side.second_stride, a.head_dim_v, row_begin, row_end, second_at, rows.second, any);
+    load_tensor<kSecondMmaSteps>(side.second, side.second_stride, a.head_dim_v, row_begin, row_end, second_at, rows.second, any);
   }
 }
 
@@ -112,13 +113,13 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
   const RowsTask task{{a, batch, band, row_begin + wave, row_end, kBackward.first_rows_at + wave * kBackward.first_pitch,
                        kBackward.second_rows_at + wave * kBackward.second_pitch}};
   WaveRows rows = {};
-  RowNumbers numbers[kRowTiles][kRowsPerLane] = {};
+  RowStatistics numbers[kRowTiles][kRowsPerLane] = {};
   if constexpr (!kRowsAreKeys) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        numbers[t][slot] = RowNumbers::of(a, batch, row_head, task.wave_row + 16 * t + tile_row(slot));
+        numbers[t][slot] = RowStatistics::of(a, batch, row_head, task.wave_row + 16 * t + tile_row(slot));
       }
     }
   }

@@ -5,12 +5,12 @@
 //                                                              dq += dS k                       in memory, fp32
 //
 // Where sums of 32 keys' dk and dv fit in a wave's registers a wave owns its keys: P^T and dS^T go from its scores to its products.
-// Where those of one of the two fit a pair of waves does (backward/parts/pairs.h), else two pairs (backward/parts/quads.h). dq
-// needs what other waves have of dS^T, a tile later, so that one barrier of them all is enough.
-#include "backward/parts/keys.h"
-#include "backward/parts/pairs.h"
-#include "backward/parts/quads.h"
+// Where those of one of the two fit a pair of waves does (backward/parts/wave_pairs.h), else two pairs
+// (backward/parts/wave_quads.h). dq needs what other waves have of dS^T, a tile later, so that one barrier of them all is enough.
+#include "backward/parts/owned_keys.h"
 #include "backward/parts/query_sums.h"
+#include "backward/parts/wave_pairs.h"
+#include "backward/parts/wave_quads.h"
 
 namespace fulmen::kernels {
 
@@ -43,10 +43,10 @@ struct AtomicTask : BackwardTask {
   }
 
   // product[t] += rows . columns of one tile of 16 columns, 32 dims.
-  template <int kDepths, int kHeld, int kHeldDepths>
-  FULMEN_DEVICE static void multiply_depth(const RowOperand (&rows)[kHeld][kHeldDepths], int columns_at, int d, unsigned lane,
-                                           float (&product)[kRowTiles][kElements]) {
-    const RowOperand column = SwizzledRows<kDepths * kDepth>::rows(lane, columns_at, d);
+  template <int kMmaSteps, int kHeld, int kHeldMmaSteps>
+  FULMEN_DEVICE static void multiply_mma_step(const RowOperand (&rows)[kHeld][kHeldMmaSteps], int columns_at, int d, unsigned lane,
+                                              float (&product)[kRowTiles][kElements]) {
+    const RowOperand column = SwizzledRows<kMmaSteps * kMmaK>::rows(lane, columns_at, d);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(product[t], column, rows[t][d]);
   }
@@ -56,11 +56,11 @@ struct AtomicTask : BackwardTask {
                                           float (&gradient)[kRowTiles][kElements]) {
     const int first_at = at + 16 * f * kBackward.first_pitch,
               second_at = at + kBackward.second_at + 16 * f * kBackward.second_pitch;
-    constexpr int kDepths = kFirstDepths > kSecondDepths ? kFirstDepths : kSecondDepths;
+    constexpr int kMmaSteps = kFirstMmaSteps > kSecondMmaSteps ? kFirstMmaSteps : kSecondMmaSteps;
 #pragma unroll
-    for (int d = 0; d < kDepths; ++d) {
-      if (d < kFirstDepths) multiply_depth<kFirstDepths>(rows.first, first_at, d, lane, score);
-      if (d < kSecondDepths) multiply_depth<kSecondDepths>(rows.second, second_at, d, lane, gradient);
+    for (int d = 0; d < kMmaSteps; ++d) {
+      if (d < kFirstMmaSteps) multiply_mma_step<kFirstMmaSteps>(rows.first, first_at, d, lane, score);
+      if (d < kSecondMmaSteps) multiply_mma_step<kSecondMmaSteps>(rows.second, second_at, d, lane, gradient);
     }
   }
 
@@ -101,7 +101,7 @@ struct AtomicTask : BackwardTask {
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        const RowNumbers none[kRowsPerLane] = {};
+        const RowStatistics none[kRowsPerLane] = {};
         float bias[kElements];
         const auto stays = staying(dropout, wave_row + 16 * t, first_query + 16 * f);
         gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, none, score[t], gradient[t], bias);
@@ -219,8 +219,8 @@ class Keys {
   FULMEN_DEVICE static void arrive(WaveRows& rows, const AtomicTask& task) {
     if constexpr (kCopied) copy_wait<1>();
     barrier();
-    to_registers<kFirstDepths>(kAtomic.keys_at + task.row * kBackward.first_pitch, rows.first);
-    to_registers<kSecondDepths>(kValuesAt + task.row * kBackward.second_pitch, rows.second);
+    to_registers<kFirstMmaSteps>(kAtomic.keys_at + task.row * kBackward.first_pitch, rows.first);
+    to_registers<kSecondMmaSteps>(kValuesAt + task.row * kBackward.second_pitch, rows.second);
   }
   FULMEN_DEVICE static void arrive(PairRows& /*rows*/, const PairScores& /*task*/) {}
 
@@ -231,13 +231,13 @@ class Keys {
   static_assert(kRowsInLds || kBlockM * kBackward.second_pitch <= 2 * kAtomic.gradient_bytes, "backward_atomic: room for values");
 
   FULMEN_DEVICE bool alive(Int64 j) const { return key_is_attended(a_, batch_, kv_head_, band_, attended_, j); }
-  template <int kDepths, int kHeld, int kHeldDepths>
-  FULMEN_DEVICE static void to_registers(int at, RowOperand (&rows)[kHeld][kHeldDepths]) {
-    using Rows = TileRows<kDepths * kDepth>;
+  template <int kMmaSteps, int kHeld, int kHeldMmaSteps>
+  FULMEN_DEVICE static void to_registers(int at, RowOperand (&rows)[kHeld][kHeldMmaSteps]) {
+    using Rows = TileRows<kMmaSteps * kMmaK>;
 #pragma unroll
     for (int t = 0; t < kHeld; ++t) {
 #pragma unroll
-      for (int d = 0; d < kDepths; ++d) rows[t][d] = Rows::operand(at + 16 * t * Rows::kPitch, d);
+      for (int d = 0; d < kMmaSteps; ++d) rows[t][d] = Rows::operand(at + 16 * t * Rows::kPitch, d);
     }
   }
 
@@ -290,7 +290,7 @@ class Walk {
       copy_rows<kHeadDimV, kBlockN>(side.second + first * side.second_stride, side.second_stride, a_.head_dim_v, left,
                                     at + kBackward.second_at);
       if (const int row = thread_id(); row < kBlockN)
-        copy_async_8(at + kBackward.numbers_at + 8 * row, RowNumbers::first_of(a_, batch_, head) + first + row, row < left);
+        copy_async_8(at + kBackward.numbers_at + 8 * row, RowStatistics::first_of(a_, batch_, head) + first + row, row < left);
       copy_commit();
     } else {
       columns_.fetch(a_, side, batch_, head, first, query_end_, buffer, [](Int64) { return true; });

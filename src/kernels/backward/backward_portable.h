@@ -108,9 +108,9 @@ FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, Int64
       const Int64 i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
       bool attended = i < a.seqlen_q && in_band(a, i, j);
       // A query without any key has no gradient, whatever its dout holds, which may reach dk and dv alone.
-      if constexpr (!kRowsAreKeys) attended = attended && RowNumbers::of(a, batch, head, i).has_keys();
+      if constexpr (!kRowsAreKeys) attended = attended && RowStatistics::of(a, batch, head, i).has_keys();
       const ScoreInputs inputs = ScoreInputs::of(a, batch, head, attended ? i : 0, attended ? j : 0);
-      what(r, c, score_gradient(a, inputs, RowNumbers::of(a, batch, head, i), dot[r][c], dprobability[r][c], attended, [&] {
+      what(r, c, score_gradient(a, inputs, RowStatistics::of(a, batch, head, i), dot[r][c], dprobability[r][c], attended, [&] {
              return dropout.keeps(i, j);
            }));
     }

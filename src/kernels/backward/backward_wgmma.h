@@ -6,14 +6,14 @@
 //   dk, dv     k, v       q, dout    the same transposed                          dv += P^T dout, dk += dS^T q
 //
 // What a wave's registers hold of P and dS is what its next product takes from there; only tensors go through LDS.
-#include "backward/parts/panels.h"
+#include "backward/parts/wgmma_panels.h"
 
 namespace fulmen::kernels {
 
-constexpr bool kSecondEarly = FULMEN_VALUES_EARLY != 0;
-constexpr WarpgroupLayout kPlaces =
+constexpr bool kSecondEarly = FULMEN_EARLY_LOADS != 0;
+constexpr WarpgroupLayout kLdsLayout =
     WarpgroupLayout::of({kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kSecondEarly, kNeedsDout});
-static_assert(kPlaces.total == kLdsBytes, "backward_wgmma: the host reserves the LDS that the tiles need");
+static_assert(kLdsLayout.total == kLdsBytes, "backward_wgmma: the host reserves the LDS that the tiles need");
 static_assert(kGivesOneSide && !kAddsDq && !kGivesDbias, "backward_wgmma: one side's gradients");
 static_assert(kBlockM == 64 * kWarpgroups && kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0,
               "backward_wgmma: a warpgroup has 64 rows and whole panels");
@@ -39,7 +39,7 @@ struct RowSums {
 class WarpgroupWalk {
  public:
   FULMEN_DEVICE WarpgroupWalk(const BackwardTask& task, const TileOrder& order, Int64 row_head, Int64 row_begin, Int64 column_end,
-                              const RowNumbers (&numbers)[kRowsPerLane])
+                              const RowStatistics (&numbers)[kRowsPerLane])
       : task_(task),
         order_(order),
         numbers_(numbers),
@@ -83,16 +83,17 @@ class WarpgroupWalk {
     const Side side = side_of(next_head_);
     const Int64 first = order_.first_key(next_);
     const int left = at_most(columns_ - static_cast<int>(first - order_.begin), kBlockN);
-    copy<kHeadDim>(side.first, side.first_stride, a.head_dim, first, left, kPlaces.first_at + next_buffer_ * kPlaces.first_bytes);
+    copy<kHeadDim>(side.first, side.first_stride, a.head_dim, first, left,
+                   kLdsLayout.first_at + next_buffer_ * kLdsLayout.first_bytes);
     if constexpr (kRowsAreKeys) {
       if (const int row = recompute(thread_id()); row < kBlockN) {
-        copy_async_8(kPlaces.numbers_at + next_buffer_ * kPlaces.number_bytes + 8 * row,
-                     RowNumbers::first_of(a, task_.batch, next_head_) + first + row, row < left);
+        copy_async_8(kLdsLayout.numbers_at + next_buffer_ * kLdsLayout.number_bytes + 8 * row,
+                     RowStatistics::first_of(a, task_.batch, next_head_) + first + row, row < left);
       }
     }
     if constexpr (kSecondEarly) {
       copy<kHeadDimV>(side.second, side.second_stride, a.head_dim_v, first, left,
-                      kPlaces.second_at + next_buffer_ * kPlaces.second_bytes);
+                      kLdsLayout.second_at + next_buffer_ * kLdsLayout.second_bytes);
       go_on();
     }
   }
@@ -102,7 +103,7 @@ class WarpgroupWalk {
     const Side side = side_of(next_head_);
     const Int64 first = order_.first_key(next_);
     copy<kHeadDimV>(side.second, side.second_stride, task_.arguments.head_dim_v, first,
-                    at_most(columns_ - static_cast<int>(first - order_.begin), kBlockN), kPlaces.second_at);
+                    at_most(columns_ - static_cast<int>(first - order_.begin), kBlockN), kLdsLayout.second_at);
     go_on();
   }
   // By the next tile's, when all have taken this one's, where there is room for one.
@@ -144,10 +145,10 @@ class WarpgroupWalk {
   FULMEN_DEVICE void arrive() {
     copy_wait<kSecondEarly ? kAhead - 1 : 0>();
     lds_fence_for_matrices();
-    meeting_arrive<kWarpgroups>(turn_, warpgroup_);
+    warpgroup_barrier_arrive<kWarpgroups>(turn_, warpgroup_);
   }
   FULMEN_DEVICE void await() {
-    meeting_await<kWarpgroups>(turn_, warpgroup_);
+    warpgroup_barrier_wait<kWarpgroups>(turn_, warpgroup_);
     turn_ = 1 - turn_;
   }
 
@@ -171,16 +172,16 @@ class WarpgroupWalk {
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(RowSums& sums, int head, Int64 first_column) {
-    const int first_at = kPlaces.first_at + buffer_ * kPlaces.first_bytes;
+    const int first_at = kLdsLayout.first_at + buffer_ * kLdsLayout.first_bytes;
     float score[kColumnTiles][kElements], gradient[kColumnTiles][kElements];
-    multiply_panels<kDepthTiles>(score, own(kPlaces.first_rows_at), matrix_at(first_at, kBlockN));
+    multiply_panels<kHeadDimTiles>(score, own(kLdsLayout.first_rows_at), matrix_at(first_at, kBlockN));
     if constexpr (kNeedsDout) {
-      multiply_panels<kDepthTilesV>(gradient, own(kPlaces.second_rows_at), matrix_at(second_at(), kBlockN));
+      multiply_panels<kHeadDimVTiles>(gradient, own(kLdsLayout.second_rows_at), matrix_at(second_at(), kBlockN));
     }
     fetch_next();
     copy_commit();
-    wait_for_scores<kMasked, 0>(task_, head, first_column, 0, kPlaces.numbers_at + buffer_ * kPlaces.number_bytes, numbers_, score,
-                                gradient);
+    wait_for_scores<kMasked, 0>(task_, head, first_column, 0, kLdsLayout.numbers_at + buffer_ * kLdsLayout.number_bytes, numbers_,
+                                score, gradient);
     replace_second();
     ProbabilityOperand p[kColumnTiles], ds[kColumnTiles];
 #pragma unroll
@@ -197,7 +198,7 @@ class WarpgroupWalk {
     if constexpr (!kOwnPace) arrive();
   }
 
-  FULMEN_DEVICE int second_at() const { return kPlaces.second_at + (kSecondEarly ? buffer_ * kPlaces.second_bytes : 0); }
+  FULMEN_DEVICE int second_at() const { return kLdsLayout.second_at + (kSecondEarly ? buffer_ * kLdsLayout.second_bytes : 0); }
   // The warpgroup's of the workgroup's rows.
   FULMEN_DEVICE LdsMatrix own(int rows_at) const { return matrix_at(rows_at, kBlockM).rows_further(64 * warpgroup_); }
 
@@ -223,7 +224,7 @@ class WarpgroupWalk {
 
   const BackwardTask& task_;
   const TileOrder& order_;
-  const RowNumbers (&numbers_)[kRowsPerLane];  // of queries that are rows
+  const RowStatistics (&numbers_)[kRowsPerLane];  // of queries that are rows
   Int64 row_begin_;
   int columns_;                 // from the first tile on
   int first_head_, last_head_;  // of the columns, or the one of the rows
@@ -243,10 +244,10 @@ FULMEN_DEVICE void fetch_rows(const BackwardTask& task, Int64 head, Int64 row_be
     return row < left && (!kRowsAreKeys || key_is_attended(a, task.batch, head, task.band, attended, row_begin + row));
   };
   copy_panels<kHeadDim, kBlockM, true>(side.first + row_begin * side.first_stride, side.first_stride, a.head_dim, left,
-                                       kPlaces.first_rows_at, alive);
+                                       kLdsLayout.first_rows_at, alive);
   if constexpr (kNeedsDout) {
     copy_panels<kHeadDimV, kBlockM, true>(side.second + row_begin * side.second_stride, side.second_stride, a.head_dim_v, left,
-                                          kPlaces.second_rows_at, alive);
+                                          kLdsLayout.second_rows_at, alive);
   }
 }
 
@@ -293,11 +294,11 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock&
   const BackwardTask task{a, block.batch, band, row_begin + 16 * wave_id(), row_end, 0, 0};
   RowSums sums = {};
   if (order.count > 0) {
-    RowNumbers numbers[kRowsPerLane] = {};
+    RowStatistics numbers[kRowsPerLane] = {};
     if constexpr (!kRowsAreKeys) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        numbers[slot] = RowNumbers::of(a, block.batch, block.head, task.wave_row + tile_row(slot));
+        numbers[slot] = RowStatistics::of(a, block.batch, block.head, task.wave_row + tile_row(slot));
       }
     }
     WarpgroupWalk walk(task, order, block.head, row_begin, attended.end, numbers);

@@ -7,13 +7,13 @@
 // Up to head_dim 128 a warpgroup owns 64 keys: P^T and dS^T go from its scores to its products, only dq needs the other's dS^T, by
 // way of LDS. Above, two warpgroups share 64 keys: each computes the scores of half of the queries, and half of the dims of all
 // gradients.
-#include "backward/parts/panels.h"
 #include "backward/parts/query_sums.h"
+#include "backward/parts/wgmma_panels.h"
 
 namespace fulmen::kernels {
 
-constexpr WarpgroupAtomicLayout kPlaces = WarpgroupAtomicLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
-static_assert(kPlaces.total == kLdsBytes, "backward_wgmma_atomic: the host reserves the LDS that the tiles need");
+constexpr WarpgroupAtomicLayout kLdsLayout = WarpgroupAtomicLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
+static_assert(kLdsLayout.total == kLdsBytes, "backward_wgmma_atomic: the host reserves the LDS that the tiles need");
 static_assert(kAddsDq, "backward_wgmma_atomic: dq alone, and dk and dv without it, need no atomics");
 
 constexpr bool kOwnKeys = kDimGroups == 1;
@@ -109,13 +109,13 @@ class WarpgroupWalk {
     const BackwardArguments& a = task_.arguments;
     const Side side = Side::queries(a, task_.batch, next_head_);
     const Int64 first = first_query(next_);
-    const int at = kPlaces.queries_at + next_buffer_ * kPlaces.buffer_bytes, left = at_most(query_end_ - first, kBlockN);
+    const int at = kLdsLayout.queries_at + next_buffer_ * kLdsLayout.buffer_bytes, left = at_most(query_end_ - first, kBlockN);
     copy_panels<kHeadDim, kBlockN>(side.first + first * side.first_stride, side.first_stride, a.head_dim, left, at);
     copy_panels<kHeadDimV, kBlockN>(side.second + first * side.second_stride, side.second_stride, a.head_dim_v, left,
-                                    at + kPlaces.dout_at);
+                                    at + kLdsLayout.dout_at);
     if (const int row = thread_id(); row < kBlockN) {
-      copy_async_8(kPlaces.numbers_at + next_buffer_ * kPlaces.number_bytes + 8 * row,
-                   RowNumbers::first_of(a, task_.batch, next_head_) + first + row, row < left);
+      copy_async_8(kLdsLayout.numbers_at + next_buffer_ * kLdsLayout.number_bytes + 8 * row,
+                   RowStatistics::first_of(a, task_.batch, next_head_) + first + row, row < left);
     }
     next_buffer_ = following(next_buffer_);
     if (++next_ == order_.count) {
@@ -130,7 +130,8 @@ class WarpgroupWalk {
     if constexpr (!kOwnKeys) publish();
     barrier();
     const Int64 first_query = this->first_query(n);
-    const PendingQueries now{sums_of(head, first_query), kPlaces.gradients_at + (kOwnKeys ? turn_ * kPlaces.gradient_bytes : 0)};
+    const PendingQueries now{sums_of(head, first_query),
+                             kLdsLayout.gradients_at + (kOwnKeys ? turn_ * kLdsLayout.gradient_bytes : 0)};
     if constexpr (kSkewed) {
       // One warpgroup begins with the scores, the other with the products of the tile before: so that the matrix units have work
       // while exponentials are computed.
@@ -167,27 +168,27 @@ class WarpgroupWalk {
       if (first_query >= attended_.end || first_query + kBlockN <= attended_.begin) {
         // None of these keys; the other warpgroup has some.
 #pragma unroll
-        for (int f = 0; f < kShareTiles; ++f) store_turned(gradients_at, f, ProbabilityOperand{});
+        for (int f = 0; f < kShareTiles; ++f) store_transposed(gradients_at, f, ProbabilityOperand{});
         fetch_next();
         publish();
         return;
       }
     }
-    const int queries_at = kPlaces.queries_at + buffer_ * kPlaces.buffer_bytes;
+    const int queries_at = kLdsLayout.queries_at + buffer_ * kLdsLayout.buffer_bytes;
     float score[kShareTiles][kElements], gradient[kShareTiles][kElements];
-    multiply_rows<kDepthTiles>(score, kPlaces.keys_at, queries_at);
-    multiply_rows<kDepthTilesV>(gradient, kPlaces.values_at, queries_at + kPlaces.dout_at);
+    multiply_rows<kHeadDimTiles>(score, kLdsLayout.keys_at, queries_at);
+    multiply_rows<kHeadDimVTiles>(gradient, kLdsLayout.values_at, queries_at + kLdsLayout.dout_at);
     fetch_next();
     const int first = 16 * kShareTiles * share();
-    const RowNumbers none[kRowsPerLane] = {};
-    wait_for_scores<kMasked, 0>(task_, head, first_query, first, kPlaces.numbers_at + buffer_ * kPlaces.number_bytes + 8 * first,
-                                none, score, gradient);
+    const RowStatistics none[kRowsPerLane] = {};
+    wait_for_scores<kMasked, 0>(task_, head, first_query, first,
+                                kLdsLayout.numbers_at + buffer_ * kLdsLayout.number_bytes + 8 * first, none, score, gradient);
 #pragma unroll
     for (int f = 0; f < kShareTiles; ++f) {
       held_.p[f] = to_operand<Element>(score[f]);
       held_.ds[f] = to_operand<Element>(gradient[f]);
-      store_turned(gradients_at, f, held_.ds[f]);
-      if constexpr (!kOwnKeys) store_turned(kPlaces.probabilities_at, f, held_.p[f]);
+      store_transposed(gradients_at, f, held_.ds[f]);
+      if constexpr (!kOwnKeys) store_transposed(kLdsLayout.probabilities_at, f, held_.p[f]);
     }
     held_.buffer = buffer_;
     if constexpr (kOwnKeys) {
@@ -234,7 +235,7 @@ class WarpgroupWalk {
   }
 
   // 16 queries of the wave's keys to panels of [key][query].
-  FULMEN_DEVICE void store_turned(int at, int n, const ProbabilityOperand& x) const {
+  FULMEN_DEVICE void store_transposed(int at, int n, const ProbabilityOperand& x) const {
     const auto lane = static_cast<int>(lane_again()), row = (kOwnKeys ? 64 * warpgroup_ : 0) + 16 * wave_ + lane % 16;
     stmatrix_x4(at + panel_place(row, 16 * (share() * kShareTiles + n) + lane / 16 * 8, kBlockM), x.words);
   }
@@ -243,15 +244,15 @@ class WarpgroupWalk {
   FULMEN_DEVICE int share() const { return kOwnKeys ? 0 : warpgroup_; }
 
   // S^T or D^T.
-  template <int kDepths>
+  template <int kMmaSteps>
   FULMEN_DEVICE void multiply_rows(float (&product)[kShareTiles][kElements], int rows_at, int columns_at) const {
-    multiply_panels<kDepths>(product, matrix_at(rows_at, kBlockM).rows_further(kOwnKeys ? 64 * warpgroup_ : 0),
-                             matrix_at(columns_at, kBlockN).rows_further(16 * kShareTiles * share()));
+    multiply_panels<kMmaSteps>(product, matrix_at(rows_at, kBlockM).rows_further(kOwnKeys ? 64 * warpgroup_ : 0),
+                               matrix_at(columns_at, kBlockN).rows_further(16 * kShareTiles * share()));
   }
   // dv and dk of the warpgroup's keys.
   FULMEN_DEVICE void add_keys(KeySums& sums) const {
-    const int queries_at = kPlaces.queries_at + held_.buffer * kPlaces.buffer_bytes;
-    const LdsMatrix queries = matrix_at(queries_at, kBlockN), dout = matrix_at(queries_at + kPlaces.dout_at, kBlockN);
+    const int queries_at = kLdsLayout.queries_at + held_.buffer * kLdsLayout.buffer_bytes;
+    const LdsMatrix queries = matrix_at(queries_at, kBlockN), dout = matrix_at(queries_at + kLdsLayout.dout_at, kBlockN);
     wgmma_fence();
 #pragma unroll
     for (int f = 0; f < kShareTiles; ++f) {
@@ -265,10 +266,10 @@ class WarpgroupWalk {
   }
   // Its part of the dims of shared keys.
   FULMEN_DEVICE void add_shared_keys(KeySums& sums) const {
-    const int queries_at = kPlaces.queries_at + held_.buffer * kPlaces.buffer_bytes;
+    const int queries_at = kLdsLayout.queries_at + held_.buffer * kLdsLayout.buffer_bytes;
     const LdsMatrix queries = columns_of_share(queries_at, kHeadDim, kBlockN),
-                    dout = columns_of_share(queries_at + kPlaces.dout_at, kHeadDimV, kBlockN);
-    const LdsMatrix p = matrix_at(kPlaces.probabilities_at, kBlockM), ds = matrix_at(kPlaces.gradients_at, kBlockM);
+                    dout = columns_of_share(queries_at + kLdsLayout.dout_at, kHeadDimV, kBlockN);
+    const LdsMatrix p = matrix_at(kLdsLayout.probabilities_at, kBlockM), ds = matrix_at(kLdsLayout.gradients_at, kBlockM);
     wgmma_fence();
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
@@ -290,7 +291,7 @@ class WarpgroupWalk {
 
   // dq of half of the dims of a tile, from dS^T in LDS.
   FULMEN_DEVICE void multiply_queries(float (&dq)[kSumTiles][kElements]) const {
-    const LdsMatrix ds = matrix_at(pending_.gradients_at, kBlockM), keys = columns_of_share(kPlaces.keys_at, kHeadDim, kBlockM);
+    const LdsMatrix ds = matrix_at(pending_.gradients_at, kBlockM), keys = columns_of_share(kLdsLayout.keys_at, kHeadDim, kBlockM);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kBlockM / 16; ++k) {
@@ -336,9 +337,9 @@ FULMEN_DEVICE void fetch_keys(const BackwardTask& task, Int64 kv_head, Int64 row
     return row < left && key_is_attended(a, task.batch, kv_head, task.band, attended, row_begin + row);
   };
   copy_panels<kHeadDim, kBlockM, true>(side.first + row_begin * side.first_stride, side.first_stride, a.head_dim, left,
-                                       kPlaces.keys_at, alive);
+                                       kLdsLayout.keys_at, alive);
   copy_panels<kHeadDimV, kBlockM, true>(side.second + row_begin * side.second_stride, side.second_stride, a.head_dim_v, left,
-                                        kPlaces.values_at, alive);
+                                        kLdsLayout.values_at, alive);
 }
 
 FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, Int64 kv_head, Int64 row_begin) {

@@ -11,7 +11,7 @@
 #include "backward/parts/short_board.h"
 #include "tile/dropout_tile.h"
 #include "tile/softmax.h"
-#include "tile/turned.h"
+#include "tile/transposed.h"
 
 namespace fulmen::kernels {
 
@@ -29,7 +29,7 @@ class ScoreBias {
     const BiasElement* from = at<BiasElement>(a.bias, batch, lane_row, head) + 8 * piece;
 #pragma unroll
     for (int n = 0; n < kBlockM; n += kRows) {
-      copy_async_16(kShort.bias_at + (lane_row + n) * kShort.turned_pitch + 16 * piece, from + n * a.bias.row, true);
+      copy_async_16(kShort.bias_at + (lane_row + n) * kShort.square_pitch + 16 * piece, from + n * a.bias.row, true);
     }
 #endif
   }
@@ -42,7 +42,7 @@ class ScoreBias {
       for (int w = 0; w < kWords; ++w) word_[f][w] = bits[2 * w] | bits[2 * w + 1] << 16U;
 #if defined(FULMEN_TARGET_SM80)
       const Words<4> words{{word_[f][0], word_[f][1], word_[f][2], word_[f][3]}};
-      store_words<kShort.turned_pitch>(lane_id(), kShort.bias_at, row / 16, f, words);
+      store_words<kShort.square_pitch>(lane_id(), kShort.bias_at, row / 16, f, words);
 #endif
     }
   }
@@ -51,7 +51,7 @@ class ScoreBias {
                             float (&bias)[kElements]) const {
     if constexpr (kHoldsBias) {
 #if defined(FULMEN_TARGET_SM80)
-      const Words<4> words = stored_operand<kShort.turned_pitch>(lane, kShort.bias_at, row / 16, tile).words;
+      const Words<4> words = stored_operand<kShort.square_pitch>(lane, kShort.bias_at, row / 16, tile).words;
 #endif
 #pragma unroll
       for (int w = 0; w < kWords; ++w) {
@@ -141,7 +141,7 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
   // The sums of dout * out are the diagonal of a product, too.
   float diagonal[kElements] = {};
 #pragma unroll
-  for (int d = 0; d < kDepthsV; ++d) {
+  for (int d = 0; d < kMmaStepsV; ++d) {
     const QueryOperand gradients = DoutTile::queries(lane, at + kShort.dout_at, row, d);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
@@ -152,7 +152,7 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
       const KeyOperand out = ValuesTile::keys(lane, at + kShort.out_at, row, d);
 #else
       const KeyOperand out =
-          load_row_operand(kernels::at<Element>(a.out, batch, 0, head), a.out.row, row, a.seqlen_q, kTileDepth * d, a.head_dim_v);
+          load_row_operand(kernels::at<Element>(a.out, batch, 0, head), a.out.row, row, a.seqlen_q, kTileMmaK * d, a.head_dim_v);
 #endif
       multiply_scores<Element>(diagonal, out, gradients);
     }
@@ -163,7 +163,7 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
     if constexpr (kReadsOut) delta[slot] += tile_diagonal(diagonal, slot);
   }
 #pragma unroll
-  for (int d = 0; d < kDepths; ++d) {
+  for (int d = 0; d < kMmaSteps; ++d) {
     const QueryOperand queries = QueriesTile::queries(lane, at + kShort.q_at, row, d);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
@@ -175,7 +175,7 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
 
 // P and dS, or P D where out is not read, of a wave's scores in place of q.k and dout.v.
 FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane, int row,
-                                   const RowNumbers (&numbers)[kRowsPerLane], const ScoreBias& bias, Scores& weight,
+                                   const RowStatistics (&numbers)[kRowsPerLane], const ScoreBias& bias, Scores& weight,
                                    Scores& gradient, Scores& dbias) {
   const DropoutMask dropout(a, batch, head);
   const float slope = kAlibi ? kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head) : 0.0F;
@@ -356,22 +356,22 @@ FULMEN_DEVICE void give(const GradientShare<kDims, kRowTiles>& share, int free_a
   }
 }
 
-// dk or dv, by half of the waves: of the columns of what is at turned_at, and the queries' rows.
+// dk or dv, by half of the waves: of the columns of what is at transposed_at, and the queries' rows.
 template <int kDims, class Tile>
-FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned lane, int turned_at, int at, int values_at,
+FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned lane, int transposed_at, int at, int values_at,
                                  int free_at, const Board& board, int dims, float scale) {
   constexpr int kRowTiles = kTiles < 2 ? 1 : 2;
   GradientShare<kDims, kRowTiles> share{16 * kRowTiles * wave};
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
     share.template add<Tile>(lane, at, values_at, f,
-                             [&](int tile) { return turned_operand<kShort.turned_pitch>(lane, turned_at, f, tile); });
+                             [&](int tile) { return transposed_operand<kShort.square_pitch>(lane, transposed_at, f, tile); });
   }
   give(share, free_at, board, a.seqlen_k, dims, scale);
 }
 
 FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
-  follow_predecessors();
+  grid_dependency_wait();
   const int id = static_cast<int>(workgroup_id()), head = broadcast(id % call.num_heads), run = broadcast(id / call.num_heads);
   const int first = run * call.run_batches;
   const int last = call.run_batches < call.batch - first ? first + call.run_batches : call.batch;
@@ -428,7 +428,7 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
         }
       }
       first_products(a, batch, head, own_lane(), at, row, weight, gradient, delta);
-      RowNumbers numbers[kRowsPerLane];
+      RowStatistics numbers[kRowsPerLane];
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
         numbers[slot] = {lse.offset(slot), kReadsOut ? delta[slot] - dlse[slot] : 0.0F};
@@ -452,10 +452,10 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
       if constexpr (kGivesDv) {
-        store_turned<Element, kShort.turned_pitch>(lane, kShort.weights_at, wave, f, weight[f]);
+        store_transposed<Element, kShort.square_pitch>(lane, kShort.weights_at, wave, f, weight[f]);
       }
       if constexpr (kGivesDk) {
-        store_turned<Element, kShort.turned_pitch>(lane, kShort.gradients_at, wave, f, gradient[f]);
+        store_transposed<Element, kShort.square_pitch>(lane, kShort.gradients_at, wave, f, gradient[f]);
       }
     }
     GradientShare<kHeadDim, 1> dq{row};

@@ -25,10 +25,11 @@ struct ForwardArguments {
   Int64 seqlen_q, seqlen_k;
   int batch, num_heads, num_kv_heads, group_size;
   int head_dim, head_dim_v;
-  int row_tiles;                         // query tiles a head (or a KV head, where a group shares tiles)
-  int runs;                              // boards.h: workgroups a head
-  int fetches_early;                     // boards.h: 1: a workgroup's board to the L2 while the work ahead still runs
-  int step_tile, step_head, step_batch;  // forward/prefill.h: to a workgroup's next tile of queries, where it goes on (QueryTurn)
+  int row_tiles;      // query tiles a head (or a KV head, where a group shares tiles)
+  int runs;           // boards.h: workgroups a head
+  int fetches_early;  // boards.h: 1: a workgroup's board to the L2 while the work ahead still runs
+  int step_tile, step_head,
+      step_batch;  // forward/prefill.h: to a workgroup's next tile of queries, where it goes on (TileScheduler)
 
   float scale;    // of q.k, in base-2 units (times log2 e), unless there is a softcap
   float softcap;  // c * log2 e: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c
@@ -62,7 +63,7 @@ struct BackwardArguments : ForwardArguments {
   float* dsinks;
   float softmax_scale;  // of dq and dk
   // [batch, num_heads, seqlen_q] or, where q is packed, [num_heads, total_q] pairs: log2(e) lse (+inf where it is -inf), delta
-  float* row_numbers;
+  float* row_statistics;
   // The bias's gradient in parts: [bias_parts][what dbias holds, row-major][rows of a tile where it is summed over queries]
   float* bias_partials;
   int bias_parts;

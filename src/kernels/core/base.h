@@ -11,12 +11,14 @@
 //   recompute(x, when)                       x; what follows from it need not stay in registers either. Without `when`:
 //                                            computed anew wherever the code is run
 //   barrier()                                of the workgroup; LDS written before is read after
-//   follow_predecessors(addresses)           what a kernel that may be launched early does before it reads memory (gpu/driver.h).
+//   grid_dependency_wait(addresses)           what a kernel that may be launched early does before it reads memory (gpu/driver.h).
 //                                            `addresses`: a number, not 0, that is known when all that can be computed before is
-//   fetch_to_l2(p)                           NVIDIA: a hint, allowed before follow_predecessors()
+//   fetch_to_l2(p)                           NVIDIA: a hint, allowed before grid_dependency_wait()
 //   wave_barrier()                           the same of a wave
-//   hand_over(place) take_over(place)        NVIDIA: what one wave wrote to LDS before hand_over() another one reads after
-//                                            take_over(), which waits for it. Places 1 to 15, each once between two barriers
+//   named_barrier_arrive(place) named_barrier_sync(place)        NVIDIA: what one wave wrote to LDS before named_barrier_arrive()
+//   another one reads after
+//                                            named_barrier_sync(), which waits for it. Places 1 to 15, each once between two
+//                                            barriers
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
 //   kAddWidth global_add<kOffset>(p, words)  NVIDIA: adds that many floats to p[kOffset] and on, each atomically

@@ -20,9 +20,9 @@
 //   FULMEN_SPLITS           1: partial results, for forward/decode_combine.h
 //   FULMEN_BLOCK_M FULMEN_BLOCK_N   query and key rows of a tile
 //   FULMEN_BUFFERS FULMEN_QUERIES_IN_LDS   of K and V tiles; 1: Q waits in LDS, not in registers
-//   FULMEN_GOES_ON          1: forward/prefill.h's workgroups go on to other rows, which are on their way before these end
+//   FULMEN_PERSISTENT          1: forward/prefill.h's workgroups go on to other rows, which are on their way before these end
 //   FULMEN_DIM_GROUPS       waves that share their keys; backward_atomic.h: one of 2, or two of 4, for dv, as many for dk
-//   FULMEN_VALUES_EARLY     1: forward/short.h loads V before it computes scores, backward.h the next columns before these;
+//   FULMEN_EARLY_LOADS     1: forward/short.h loads V before it computes scores, backward.h the next columns before these;
 //                           backward_wgmma.h has both tensors of several tiles of columns in LDS
 //   FULMEN_WORKGROUP        lanes of a workgroup;  FULMEN_LDS_BYTES what it uses
 #pragma once
@@ -61,7 +61,7 @@ constexpr bool kWholeDims = FULMEN_WHOLE_DIMS != 0;
 constexpr bool kExactDims = FULMEN_EXACT_DIMS != 0;
 constexpr int kBuffers = FULMEN_BUFFERS;
 constexpr bool kQueriesInLds = FULMEN_QUERIES_IN_LDS != 0;
-constexpr bool kGoesOn = FULMEN_GOES_ON != 0;
+constexpr bool kPersistent = FULMEN_PERSISTENT != 0;
 constexpr bool kWholeBias = FULMEN_WHOLE_BIAS != 0;
 constexpr bool kBatchBias = (FULMEN_BATCH_BIAS & 1) != 0, kBatchDbias = (FULMEN_BATCH_BIAS & 2) != 0;
 constexpr bool kWholeTiles = FULMEN_WHOLE_TILES != 0;

@@ -14,15 +14,15 @@
 //                           (tile/dropout_tile.h)
 //   output_column(e)        the same for outputs: a dim; runs of kOutputRun elements are neighbours in one row
 //   row_max(x) row_sum(x)   over the lanes that share a row
-//   tile_diagonal(tile, slot)   the element of a lane's row on a tile's diagonal (AMD: tile/turned.h)
+//   tile_diagonal(tile, slot)   the element of a lane's row on a tile's diagonal (AMD: tile/transposed.h)
 //   paired_column() paired_outputs<T>(tile, slot, factor)   NVIDIA: 4 neighbouring outputs of a row, two lanes' put together
 //
 //   Operands for q.k, each lane 16 bytes (8 elements) at a time from rows of memory:
-//   kDepth                  dims that an operand covers
+//   kMmaK                  dims that an operand covers
 //   kPieces                 16-byte pieces of a lane: piece_row(p), piece_dim(p); the same for 16 query rows and for 16 keys
 //   struct RowOperand       { Words<4> piece[kPieces] }
 //   multiply_scores<T>(float (&scores)[kElements], keys, queries)
-//   kTileDepth QueryOperand KeyOperand lds_query_operand(at, pitch) lds_key_operand(at, pitch)   what tiles in LDS are read as: on
+//   kTileMmaK QueryOperand KeyOperand lds_query_operand(at, pitch) lds_key_operand(at, pitch)   what tiles in LDS are read as: on
 //                           AMD the same as above
 //
 //   Probabilities and values, of kValueKeys keys:

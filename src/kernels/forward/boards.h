@@ -12,7 +12,7 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kKeyTiles = kBlockN / 16, kDepths = kHeadDim / kTileDepth, kDimTiles = kHeadDim / 16;
+constexpr int kKeyTiles = kBlockN / 16, kMmaSteps = kHeadDim / kTileMmaK, kDimTiles = kHeadDim / 16;
 static_assert(kBlockM == 16 * kWaves && kBlockM == kBlockN, "boards: a wave has 16 rows");
 static_assert(kHeadDim == kHeadDimV, "boards: outputs take the place of queries");
 
@@ -145,7 +145,7 @@ class ScoreBias {
 
 FULMEN_DEVICE void multiply_keys(unsigned lane, int at, int row, Scores& score) {
 #pragma unroll
-  for (int d = 0; d < kDepths; ++d) {
+  for (int d = 0; d < kMmaSteps; ++d) {
     const QueryOperand queries = Rows::queries(lane, at, row, d);
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
@@ -222,7 +222,7 @@ FULMEN_DEVICE void finish(const ForwardArguments& a, unsigned lane, int batch, i
 FULMEN_DEVICE unsigned own_number(unsigned x) { return kBuffers == 1 ? x : static_cast<unsigned>(broadcast(static_cast<int>(x))); }
 
 FULMEN_DEVICE void boards(const ForwardArguments& a) {
-  if constexpr (kBuffers > 1) follow_predecessors();  // it is not launched early
+  if constexpr (kBuffers > 1) grid_dependency_wait();  // it is not launched early
   const auto id = static_cast<unsigned>(workgroup_id()), heads = static_cast<unsigned>(a.num_heads);
   const unsigned head = own_number(id % heads), first = own_number(id / heads);
   const unsigned kv_head = a.group_size == 1 ? head : head / static_cast<unsigned>(a.group_size);  // the division takes long
@@ -231,7 +231,7 @@ FULMEN_DEVICE void boards(const ForwardArguments& a) {
   // What is known without memory is computed before the wait; with 32 dims what follows it is the faster for less of that.
   const auto output_rows_of = [&] { return OutputRows(a, static_cast<int>(first), static_cast<int>(head), row); };
   if (kBuffers == 1 && a.fetches_early != 0) copies.fetch_early();
-  if constexpr (kBuffers == 1) follow_predecessors(copies.addresses() | (kHeadDim > 32 ? output_rows_of().address() : 0));
+  if constexpr (kBuffers == 1) grid_dependency_wait(copies.addresses() | (kHeadDim > 32 ? output_rows_of().address() : 0));
   copies.fetch(0);
   OutputRows output_rows = output_rows_of();
   ScoreBias bias;

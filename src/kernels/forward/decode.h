@@ -7,7 +7,7 @@ namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kKeyTiles = kBlockN / 16;  // of a wave's step
-constexpr int kDepths = kHeadDim / kDepth;
+constexpr int kMmaSteps = kHeadDim / kMmaK;
 static_assert(kBlockM == 16, "split_kv: a workgroup has 16 rows");
 
 // LDS, in floats: each wave's maxima and sums, then its outputs.
@@ -19,7 +19,7 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
               "split_kv: the host reserves the LDS that waves merge in");
 
 // Do a step's keys and values fit in registers at once, beside queries and outputs?
-constexpr int kOperandWords = kDepths * kPieces * 4;
+constexpr int kOperandWords = kMmaSteps * kPieces * 4;
 // gfx11, whose scalars hold keys' distances, has less room where something else modifies scores, AMD where rows lie anywhere: their
 // addresses have 64 bits.
 constexpr bool kFarRows = kAnyAlignment && !kWholeRows;
@@ -48,7 +48,7 @@ struct SplitTask {
   int first_row, row_end;
   const KeySource& keys;
   const KeySource& values;
-  RowOperand queries[kQueriesStay ? kDepths : 1];
+  RowOperand queries[kQueriesStay ? kMmaSteps : 1];
 
   FULMEN_DEVICE RowOperand load_query(int d) const {
     RowOperand operand;
@@ -56,7 +56,7 @@ struct SplitTask {
     for (int p = 0; p < kPieces; ++p) {
       const Int64 row = map.clamp(first_row + piece_row(p));
       operand.piece[p] =
-          load_piece(at<Element>(a.q, map.batch, map.query(row), map.head(row)), kDepth * d + piece_dim(p), a.head_dim);
+          load_piece(at<Element>(a.q, map.batch, map.query(row), map.head(row)), kMmaK * d + piece_dim(p), a.head_dim);
     }
     return operand;
   }
@@ -69,14 +69,14 @@ struct SplitTask {
     const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
     float score[kKeyTiles][kElements] = {};
-    RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kDepths : 1];
+    RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kMmaSteps : 1];
     DirectValues value[kTogether ? kKeyTiles : 1][kTogether ? kGroups : 1];
     if constexpr (kTogether) {
       // All of the step's memory at once, before the first use.
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
-        for (int d = 0; d < kDepths; ++d) key[f][d] = load_keys(near_keys, f, kDepth * d);
+        for (int d = 0; d < kMmaSteps; ++d) key[f][d] = load_keys(near_keys, f, kMmaK * d);
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(near_values, kept, f, g);
       }
@@ -84,11 +84,11 @@ struct SplitTask {
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
-      for (int d = 0; d < kDepths; ++d) {
+      for (int d = 0; d < kMmaSteps; ++d) {
         if constexpr (kTogether) {
           multiply_scores<Element>(score[f], key[f][d], query(d));
         } else {
-          multiply_scores<Element>(score[f], load_keys(near_keys, f, kDepth * d), query(d));
+          multiply_scores<Element>(score[f], load_keys(near_keys, f, kMmaK * d), query(d));
           schedule_fence();
         }
       }
@@ -200,7 +200,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   SplitTask task{a, map, first_row, row_end, keys, values, {}};
   if constexpr (kQueriesStay) {
 #pragma unroll
-    for (int d = 0; d < kDepths; ++d) task.queries[kQueriesStay ? d : 0] = task.load_query(d);
+    for (int d = 0; d < kMmaSteps; ++d) task.queries[kQueriesStay ? d : 0] = task.load_query(d);
   }
   RowState rows;
   rows.clear();

@@ -5,7 +5,7 @@
 //     S = Q K^T                       scores, one query row (or two) a lane
 //     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums only at the end
 //     O = rescale * O + P V           P goes from accumulators straight into the next product
-// While a tile is computed the next one is on its way. Where few tiles make a workgroup, it goes on to the next rows (kGoesOn),
+// While a tile is computed the next one is on its way. Where few tiles make a workgroup, it goes on to the next rows (kPersistent),
 // whose first tile and queries come while it ends these.
 #include "tile/drop.h"
 #include "tile/order.h"
@@ -17,12 +17,12 @@ namespace fulmen::kernels {
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kRowTiles = kBlockM / (16 * kWaves);
 constexpr int kKeyTiles = kBlockN / 16;
-constexpr int kDepths = kHeadDim / kTileDepth;
+constexpr int kMmaSteps = kHeadDim / kTileMmaK;
 constexpr int kDimTiles = kHeadDimV / 16;
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
 static_assert(kBlockM == kRowTiles * 16 * kWaves, "forward: block_m is a multiple of 16 rows a wave");
-static_assert(kBlockN % 16 == 0 && kHeadDim % kTileDepth == 0 && kHeadDimV % 16 == 0, "forward: tiles are whole operands");
+static_assert(kBlockN % 16 == 0 && kHeadDim % kTileMmaK == 0 && kHeadDimV % 16 == 0, "forward: tiles are whole operands");
 
 // NVIDIA, where outputs of 16 rows fill half of the registers. 32 rows a wave, of smaller heads, are slower with what follows from
 // this.
@@ -36,17 +36,17 @@ constexpr bool kSpreadsExponentials = kSpreadsCopies && kHeadDim > 64 && !kDropo
 // leave room for: each is a read of LDS less in every step.
 constexpr int kSpareRegisters = 200 - (kDimTiles + kKeyTiles) * kElements;
 constexpr bool kKeepsSomeQueries = kCopiesToLds && kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout;
-constexpr int kKeptDepths = !kQueriesInLds || kSpareRegisters / 4 >= kDepths ? kDepths : kSpareRegisters / 4;
-constexpr int kQueryDepths = kQueriesInLds && !kKeepsSomeQueries ? 0 : kKeptDepths;
+constexpr int kKeptMmaSteps = !kQueriesInLds || kSpareRegisters / 4 >= kMmaSteps ? kMmaSteps : kSpareRegisters / 4;
+constexpr int kQueryMmaSteps = kQueriesInLds && !kKeepsSomeQueries ? 0 : kKeptMmaSteps;
 
 // The wave's rows: their softmax state and outputs.
 struct WaveRows {
   RowState state[kRowTiles];
   float out[kRowTiles][kDimTiles][kElements];
-  QueryOperand queries[kRowTiles][kQueryDepths > 0 ? kQueryDepths : 1];
+  QueryOperand queries[kRowTiles][kQueryMmaSteps > 0 ? kQueryMmaSteps : 1];
 };
 
-struct ForwardTask {
+struct PrefillTask {
   const ForwardArguments& call;
   const ForwardArguments& arguments;  // of the sequence
   const RowMap& map;
@@ -63,11 +63,11 @@ struct ForwardTask {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
-      for (int d = 0; d < kQueryDepths; ++d) rows.queries[t][d] = Stage::query_operand(source, first_row + 16 * t, d);
+      for (int d = 0; d < kQueryMmaSteps; ++d) rows.queries[t][d] = Stage::query_operand(source, first_row + 16 * t, d);
     }
   }
   FULMEN_DEVICE QueryOperand queries(const WaveRows& rows, int t, int d, unsigned lane) const {
-    if (d < kQueryDepths) return rows.queries[t][d < kQueryDepths ? d : 0];
+    if (d < kQueryMmaSteps) return rows.queries[t][d < kQueryMmaSteps ? d : 0];
     return lds_queries(first_row + 16 * t, d, lane);
   }
 
@@ -76,7 +76,7 @@ struct ForwardTask {
                               Copies& copies) const {
     const unsigned lane = operand_lane();
 #pragma unroll
-    for (int d = 0; d < kDepths; ++d) {
+    for (int d = 0; d < kMmaSteps; ++d) {
       QueryOperand query[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) query[t] = queries(rows, t, d, lane);
@@ -87,7 +87,7 @@ struct ForwardTask {
         for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[t][f], keys, query[t]);
       }
       if (kTightRegisters && d % 2 == 1) schedule_fence();
-      copies.turn(d, kDepths);
+      copies.turn(d, kMmaSteps);
     }
   }
 
@@ -181,7 +181,7 @@ struct ForwardTask {
   FULMEN_DEVICE void finish(const WaveRows& rows) const {
     const ForwardArguments& reloaded = reload(call, wave_row);
     const ForwardArguments& a = sequence_of(reloaded, map.batch);
-    if constexpr (kStoresThroughLds && !kGoesOn) barrier();  // every lane has read its queries
+    if constexpr (kStoresThroughLds && !kPersistent) barrier();  // every lane has read its queries
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -189,7 +189,7 @@ struct ForwardTask {
         const RowState& state = rows.state[t];
         const Int64 i = wave_row + 16 * t + tile_row(slot);
         const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), total(state.sum[slot]));
-        if constexpr (kStoresThroughLds && kGoesOn) {
+        if constexpr (kStoresThroughLds && kPersistent) {
           const int at = first_row / 2;
           leave_in_lds(rows.out[t], slot, at, end.output_factor);
           wave_barrier();
@@ -214,7 +214,7 @@ struct ForwardTask {
         if (tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);
       }
     }
-    if constexpr (kStoresThroughLds && !kGoesOn) {
+    if constexpr (kStoresThroughLds && !kPersistent) {
       barrier();
       store_from_lds<16 * kRowTiles>(a, first_row, 0);
     }
@@ -233,7 +233,7 @@ struct ForwardTask {
       for (int e = 0; e < kElements; e += 2) {
         if (row_slot(e) != slot) continue;
         const unsigned two = pack<Element>(out[d][e] * factor, out[d][e + 1] * factor);
-        if constexpr (kGoesOn) {
+        if constexpr (kPersistent) {
           leave_outputs(row, d, e, two);
         } else {
           lds_store(output_at(row, tile_row(0), 2 * (16 * d + output_column(e))), two);
@@ -292,7 +292,7 @@ struct ForwardRows {
   }
   FULMEN_DEVICE StageSource source(const ForwardArguments& a) const {
     // No division where rows follow rows, and a head has its own keys.
-    const int batch = block.batch, kv_head = kGoesOn && a.group_size == 1 ? block.head : block.head / a.group_size;
+    const int batch = block.batch, kv_head = kPersistent && a.group_size == 1 ? block.head : block.head / a.group_size;
     return {
         a,          batch,   block.head, block.row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head),
         keys.begin, keys.end};
@@ -318,7 +318,7 @@ FULMEN_DEVICE void forward_rows(const ForwardArguments& call, const QueryBlock& 
   const StageSource source = mine.source(a);
   Stage stage(source);
   const int first_row = first_row_of_wave();
-  const ForwardTask task{call, a, map, block.row_begin + first_row, first_row};
+  const PrefillTask task{call, a, map, block.row_begin + first_row, first_row};
 
   WaveRows rows = {};
   clear(rows);
@@ -332,7 +332,7 @@ FULMEN_DEVICE void forward_rows(const ForwardArguments& call, const QueryBlock& 
       stage.template fetch<false>(order.first_key(0), 0);
     }
   }
-  if (!kCopiesToLds || (kQueryDepths > 0 && order.count > 0)) {
+  if (!kCopiesToLds || (kQueryMmaSteps > 0 && order.count > 0)) {
     stage.publish_queries(queries);
     task.load_queries(queries, rows);
   }
@@ -384,7 +384,7 @@ FULMEN_DEVICE void forward_rows(const ForwardArguments& call, const QueryBlock& 
 // What a workgroup goes on to, unless there are no more. A wave brings its own queries.
 struct LaterRows {
   const ForwardArguments& call;
-  QueryTurn turn;
+  TileScheduler turn;
 
   FULMEN_DEVICE bool there() const { return turn.there(call); }
   FULMEN_DEVICE ForwardRows rows() const { return ForwardRows::of(call, turn.block()); }
@@ -406,7 +406,7 @@ struct LaterRows {
 
 // Tile n + 1 is fetched while tile n is computed, after the last one what the next rows begin with. Ends with the buffer that this
 // is on its way to. The long loop knows neither masks nor other rows.
-FULMEN_DEVICE void go_over_tiles(const ForwardTask& task, const ForwardRows& mine, Stage& stage, WaveRows& rows, int& buffer,
+FULMEN_DEVICE void go_over_tiles(const PrefillTask& task, const ForwardRows& mine, Stage& stage, WaveRows& rows, int& buffer,
                                  const LaterRows& later) {
   const TileOrder& order = mine.order;
   NoCopies none;
@@ -447,8 +447,8 @@ FULMEN_DEVICE void go_over_tiles(const ForwardTask& task, const ForwardRows& min
 // Tiles of queries, one after the other: no workgroup starts or ends between them. While the last tile of keys is computed the next
 // rows' first one is on its way, and, once Q has been read, their queries.
 FULMEN_DEVICE void forward_many_rows(const ForwardArguments& call) {
-  static_assert(!kGoesOn || !(kVariable || kKeepMask || kDropout), "forward: sequences of one length go on");
-  LaterRows later{call, QueryTurn::first(call)};
+  static_assert(!kPersistent || !(kVariable || kKeepMask || kDropout), "forward: sequences of one length go on");
+  LaterRows later{call, TileScheduler::first(call)};
   int buffer = 0;
   bool on_their_way = false;
   while (later.there()) {
@@ -464,7 +464,7 @@ FULMEN_DEVICE void forward_many_rows(const ForwardArguments& call) {
     const StageSource source = mine.source(call);
     Stage stage(source);
     const int first_row = first_row_of_wave();
-    const ForwardTask task{call, call, map, mine.block.row_begin + first_row, first_row};
+    const PrefillTask task{call, call, map, mine.block.row_begin + first_row, first_row};
     WaveRows rows = {};
     clear(rows);
     if (order.count > 0) {
@@ -480,9 +480,9 @@ FULMEN_DEVICE void forward_many_rows(const ForwardArguments& call) {
 
 FULMEN_DEVICE void forward(const ForwardArguments& call) {
 #if defined(FULMEN_TARGET_SM80)
-  if constexpr (kGoesOn && kWholeRows) return forward_many_rows(call);
-  if constexpr (kGoesOn) {
-    for (QueryTurn turn = QueryTurn::first(call); turn.there(call); turn.go_on(call)) {
+  if constexpr (kPersistent && kWholeRows) return forward_many_rows(call);
+  if constexpr (kPersistent) {
+    for (TileScheduler turn = TileScheduler::first(call); turn.there(call); turn.go_on(call)) {
       forward_rows(call, turn.block());
       barrier();  // LDS has been read
     }

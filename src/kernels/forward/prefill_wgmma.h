@@ -16,8 +16,8 @@
 
 namespace fulmen::kernels {
 
-constexpr WarpgroupForwardLayout kPlaces = WarpgroupForwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN);
-static_assert(kPlaces.total == kLdsBytes, "forward_wgmma: the host reserves the LDS that the tiles need");
+constexpr WarpgroupForwardLayout kLdsLayout = WarpgroupForwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN);
+static_assert(kLdsLayout.total == kLdsBytes, "forward_wgmma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
 static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "forward_wgmma: a warpgroup has 64 rows, one has none");
 static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "forward_wgmma: tiles are whole panels");
@@ -28,12 +28,12 @@ constexpr int kProducerRegisters = kStartRegisters > 128 ? 40 : 32;
 constexpr int kConsumerRegisters = (kStartRegisters * (kWarpgroups + 1) - kProducerRegisters) / kWarpgroups / 8 * 8;
 
 // By 16: of a tile's keys, of q's dims.
-constexpr int kKeyTiles = kBlockN / 16, kDepthTiles = kHeadDim / 16;
+constexpr int kKeyTiles = kBlockN / 16, kHeadDimTiles = kHeadDim / 16;
 // A product of P V gives so many dims, by 16.
 constexpr int kProductTiles = kHeadDimV % 128 == 0 ? 8 : 4, kProducts = kHeadDimV / 16 / kProductTiles;
 
-FULMEN_DEVICE int keys_at(int buffer) { return kPlaces.keys_at + buffer * kPlaces.key_bytes; }
-FULMEN_DEVICE int values_at(int buffer) { return kPlaces.values_at + buffer * kPlaces.value_bytes; }
+FULMEN_DEVICE int keys_at(int buffer) { return kLdsLayout.keys_at + buffer * kLdsLayout.key_bytes; }
+FULMEN_DEVICE int values_at(int buffer) { return kLdsLayout.values_at + buffer * kLdsLayout.value_bytes; }
 
 // All waves, wherever each of them comes from.
 FULMEN_DEVICE void meet() { barrier(); }
@@ -51,7 +51,8 @@ class PanelStage {
 #pragma unroll
     for (int n = 0; n < kBlockM; n += kCopiedRows) {
       const int row = n + copied_row();
-      copy_row<kHeadDim, kBlockM>(kPlaces.queries_at + panel_place(row, copied_dim(), kBlockM), source.row(row), source.dims, true);
+      copy_row<kHeadDim, kBlockM>(kLdsLayout.queries_at + panel_place(row, copied_dim(), kBlockM), source.row(row), source.dims,
+                                  true);
     }
   }
   template <bool kClamped>
@@ -105,17 +106,17 @@ struct WaveRows {
   float out[kProducts][kProductTiles][kElements];
 };
 
-struct ForwardTask {
+struct PrefillTask {
   const ForwardArguments& arguments;  // of the sequence
   const RowMap& map;
   Int64 wave_row;  // the first of the wave's rows
   int first_row;   // the same, of the workgroup's
 
   FULMEN_DEVICE void begin_scores(int buffer, float (&score)[kKeyTiles][kElements]) const {
-    const LdsMatrix queries = LdsMatrix::of(kPlaces.queries_at, kBlockM).rows_further(first_row / 64 * 64);
+    const LdsMatrix queries = LdsMatrix::of(kLdsLayout.queries_at, kBlockM).rows_further(first_row / 64 * 64);
     const LdsMatrix keys = LdsMatrix::of(keys_at(buffer), kBlockN);
 #pragma unroll
-    for (int d = 0; d < kDepthTiles; ++d) {
+    for (int d = 0; d < kHeadDimTiles; ++d) {
       wgmma<Element, false, false>(score, queries.columns_further(16 * d, kBlockM), keys.columns_further(16 * d, kBlockN), d > 0);
     }
     wgmma_commit();
@@ -233,7 +234,7 @@ struct ForwardTask {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) tile[e] = rows.out[g][d][e] * end[row_slot(e)].output_factor;
         const int lane = lane_id(), dim = 16 * (g * kProductTiles + d) + lane / 16 * 8;
-        stmatrix_x4(kPlaces.queries_at + panel_place(first_row + lane % 16, dim, kBlockM), to_operand<Element>(tile).words);
+        stmatrix_x4(kLdsLayout.queries_at + panel_place(first_row + lane % 16, dim, kBlockM), to_operand<Element>(tile).words);
       }
     }
     meet();
@@ -242,7 +243,7 @@ struct ForwardTask {
 #pragma unroll
     for (int n = 0; n < 16 * kRow; n += kWaveSize) {
       const int row = (n + lane_id()) / kRow, dim = (n + lane_id()) % kRow * 8;
-      const auto piece = lds_load<Words<4> >(kPlaces.queries_at + panel_place(first_row + row, dim, kBlockM));
+      const auto piece = lds_load<Words<4> >(kLdsLayout.queries_at + panel_place(first_row + row, dim, kBlockM));
       if (wave_row + row < a.seqlen_q) store_piece(out_row(a, map.batch, map.first_head, wave_row + row), dim, a.head_dim_v, piece);
     }
   }
@@ -299,18 +300,18 @@ FULMEN_DEVICE void forward_wgmma(const ForwardArguments& call) {
   const StageSource source{
       a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
   const PanelStage stage(source);
-  const ForwardTask task{a, map, row_begin + first_row, first_row};
+  const PrefillTask task{a, map, row_begin + first_row, first_row};
   const TileOrder order = TileOrder::of(tile_range(keys), whole);
 
   if (first_row >= kBlockM) {
-    give_registers<kProducerRegisters>();
+    setmaxnreg_dec<kProducerRegisters>();
     if (order.count > 0) {
       PanelStage::queries({at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q, a.head_dim});
       Producer{stage, order}.walk();
     }
     meet();  // as the others do in finish()
   } else {
-    take_registers<kConsumerRegisters>();
+    setmaxnreg_inc<kConsumerRegisters>();
     WaveRows rows = {};
     rows.state.clear();
     if (order.count > 0) task.walk(rows, order, first_row / 64 % 2 != 0);

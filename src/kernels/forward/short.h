@@ -7,15 +7,15 @@ namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kKeyTiles = kBlockN / 16;
-constexpr int kDepths = kHeadDim / kDepth;
+constexpr int kMmaSteps = kHeadDim / kMmaK;
 // Where the operands of all dims would not fit beside outputs and scores, they are loaded as they are used.
-constexpr bool kTightRegisters = kDepths * kPieces * 4 * (1 + kKeyTiles) > 160;
+constexpr bool kTightRegisters = kMmaSteps * kPieces * 4 * (1 + kKeyTiles) > 160;
 // V is on its way while scores are computed: the host says where that pays.
-constexpr bool kValuesEarly = FULMEN_VALUES_EARLY != 0 && !kTightRegisters;
+constexpr bool kEarlyLoads = FULMEN_EARLY_LOADS != 0 && !kTightRegisters;
 // Distances to keys that are the same in all lanes are scalars: not those of all tiles at once.
-constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kValuesEarly);
+constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kEarlyLoads);
 static_assert(kBlockM == 16 * kWaves, "short_sequence: a wave has 16 rows");
-static_assert(kHeadDim % kDepth == 0, "short_sequence: tiles are whole operands");
+static_assert(kHeadDim % kMmaK == 0, "short_sequence: tiles are whole operands");
 
 FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
   const Int64 id = workgroup_id();
@@ -42,8 +42,8 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, 0);
     float score[kKeyTiles][kElements] = {};
-    DirectValues value[kValuesEarly ? kKeyTiles : 1][kValuesEarly ? kGroups : 1];
-    if constexpr (kValuesEarly) {
+    DirectValues value[kEarlyLoads ? kKeyTiles : 1][kEarlyLoads ? kGroups : 1];
+    if constexpr (kEarlyLoads) {
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
         if constexpr (kSameKeys) schedule_fence();
@@ -52,10 +52,10 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
       }
     }
 #pragma unroll
-    for (int d = 0; d < kDepths; ++d) {
-      const RowOperand queries = load_row_operand(q, a.q.row, first_row, a.seqlen_q, kDepth * d, a.head_dim);
+    for (int d = 0; d < kMmaSteps; ++d) {
+      const RowOperand queries = load_row_operand(q, a.q.row, first_row, a.seqlen_q, kMmaK * d, a.head_dim);
 #pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) multiply_scores<Element>(score[f], load_keys(near_keys, f, kDepth * d), queries);
+      for (int f = 0; f < kKeyTiles; ++f) multiply_scores<Element>(score[f], load_keys(near_keys, f, kMmaK * d), queries);
       if constexpr (kTightRegisters) schedule_fence();
     }
     if (!kBand && a.seqlen_k == kBlockN) {
@@ -70,7 +70,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
       const ProbabilityOperand p = to_operand<Element, true>(score[f]);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        if constexpr (kValuesEarly) {
+        if constexpr (kEarlyLoads) {
           multiply_values(out, g, p, value[f][g]);
         } else {
           if constexpr (kFencedValues) schedule_fence();

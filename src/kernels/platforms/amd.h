@@ -25,7 +25,7 @@ FULMEN_DEVICE int lane_id() {
 FULMEN_DEVICE int wave_id() { return __builtin_amdgcn_readfirstlane(thread_id() / kWaveSize); }
 FULMEN_DEVICE int broadcast(int x) { return __builtin_amdgcn_readfirstlane(x); }
 FULMEN_DEVICE Int64 workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
-FULMEN_DEVICE void follow_predecessors(unsigned long long /*addresses*/ = 1) {}  // launches come one after the other
+FULMEN_DEVICE void grid_dependency_wait(unsigned long long /*addresses*/ = 1) {}  // launches come one after the other
 FULMEN_DEVICE void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   __builtin_amdgcn_s_barrier();

@@ -16,7 +16,7 @@ static const EmulatorApi* emulator;
 
 constexpr int kWaveSize = FULMEN_WAVE_SIZE;
 
-FULMEN_DEVICE void follow_predecessors(unsigned long long /*addresses*/ = 1) { emulator->follow_predecessors(); }
+FULMEN_DEVICE void grid_dependency_wait(unsigned long long /*addresses*/ = 1) { emulator->grid_dependency_wait(); }
 
 FULMEN_DEVICE void fetch_to_l2(const void* /*p*/) {}
 
@@ -35,8 +35,12 @@ FULMEN_DEVICE Int64 workgroup_id() { return emulator->workgroup_id(); }
 FULMEN_DEVICE void barrier(Position at = Position::here()) { emulator->barrier(at.file, at.line); }
 FULMEN_DEVICE void wave_barrier(Position at = Position::here()) { emulator->wave_barrier(at.file, at.line); }
 
-FULMEN_DEVICE void hand_over(int place, Position at = Position::here()) { emulator->hand_over(place, false, at.file, at.line); }
-FULMEN_DEVICE void take_over(int place, Position at = Position::here()) { emulator->hand_over(place, true, at.file, at.line); }
+FULMEN_DEVICE void named_barrier_arrive(int place, Position at = Position::here()) {
+  emulator->named_barrier_arrive(place, false, at.file, at.line);
+}
+FULMEN_DEVICE void named_barrier_sync(int place, Position at = Position::here()) {
+  emulator->named_barrier_arrive(place, true, at.file, at.line);
+}
 
 template <class Arguments>
 FULMEN_DEVICE const Arguments& reload(const Arguments& arguments, Int64 /*when*/) {

@@ -17,7 +17,7 @@ struct EmulatorApi {
   // The same of a wave, for what its lanes have in LDS.
   void (*wave_barrier)(const char* file, int line);
   // Of two waves: one goes on, the other, which takes over, waits until the first was there.
-  void (*hand_over)(int place, bool takes, const char* file, int line);
+  void (*named_barrier_arrive)(int place, bool takes, const char* file, int line);
   // Of a wave: every lane gives `bytes` bytes and gets the address of all lanes' bytes, lane after lane, valid until its next call.
   // All lanes must come from the same place with the same `operation` and `bytes`.
   const void* (*exchange)(const char* operation, const void* mine, int bytes, const char* file, int line);
@@ -34,8 +34,8 @@ struct EmulatorApi {
   void (*copy_commit)();
   void (*copy_wait)(int groups_left_in_flight, const char* file, int line);
 
-  // Launch::starts_early: from here on there is what earlier launches wrote.
-  void (*follow_predecessors)();
+  // Launch::programmatic_launch: from here on there is what earlier launches wrote.
+  void (*grid_dependency_wait)();
 
   // NVIDIA's wgmma: run(data), with a copy of these bytes, is called at the wait, and not before; groups as above. Until then the
   // lane's sums, at sums, are the product's own, and so are 16 bytes of an operand in registers, at rows, unless that is null.

@@ -8,9 +8,9 @@
     body(arguments);                                                                    \
   }
 
-// Launch::starts_early: here workgroups wait for the work ahead of them in the stream, and what it wrote. Then those of the next
-// kernel may come.
-FULMEN_DEVICE void follow_predecessors(unsigned long long addresses = 1) {
+// Launch::programmatic_launch: here workgroups wait for the work ahead of them in the stream, and what it wrote. Then those of the
+// next kernel may come.
+FULMEN_DEVICE void grid_dependency_wait(unsigned long long addresses = 1) {
 #if __CUDA_ARCH__ >= 900
   // By its operand the instruction stays behind what computes that: ptxas moves it to the kernel's first instructions else.
   asm volatile("{\n.reg .pred some;\nsetp.ne.u64 some, %0, 0;\n@some griddepcontrol.wait;\n}" ::"l"(addresses) : "memory");
@@ -39,8 +39,8 @@ FULMEN_DEVICE int broadcast(int x) { return __shfl_sync(0xffffffffU, x, 0); }
 FULMEN_DEVICE Int64 workgroup_id() { return blockIdx.x; }
 FULMEN_DEVICE void barrier() { __syncthreads(); }
 FULMEN_DEVICE void wave_barrier() { __syncwarp(); }
-FULMEN_DEVICE void hand_over(int place) { asm volatile("bar.arrive %0, 64;" ::"r"(place) : "memory"); }
-FULMEN_DEVICE void take_over(int place) { asm volatile("bar.sync %0, 64;" ::"r"(place) : "memory"); }
+FULMEN_DEVICE void named_barrier_arrive(int place) { asm volatile("bar.arrive %0, 64;" ::"r"(place) : "memory"); }
+FULMEN_DEVICE void named_barrier_sync(int place) { asm volatile("bar.sync %0, 64;" ::"r"(place) : "memory"); }
 
 // Arguments are operands of instructions here.
 template <class Arguments>

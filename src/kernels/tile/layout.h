@@ -21,7 +21,7 @@ struct ForwardShape {
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;          // of K and V tiles
   bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
-  bool goes_on;         // NVIDIA: outputs go back by room of their own, as the next queries are on their way to theirs
+  bool persistent;      // NVIDIA: outputs go back by room of their own, as the next queries are on their way to theirs
 };
 
 struct ForwardLayout {
@@ -47,13 +47,13 @@ struct ForwardLayout {
       l.value_pitch = 2 * s.head_dim_v;
       l.value_bytes = s.block_n * l.value_pitch;
       // Queries, and outputs on their way back.
-      query_bytes = s.block_m * (l.key_pitch < l.value_pitch && !s.goes_on ? l.value_pitch : l.key_pitch);
+      query_bytes = s.block_m * (l.key_pitch < l.value_pitch && !s.persistent ? l.value_pitch : l.key_pitch);
     }
     l.key_bytes = s.block_n * l.key_pitch;
     l.queries_at = s.buffers * (l.key_bytes + l.value_bytes);
-    l.outputs_at = l.queries_at + (s.goes_on ? query_bytes : 0);
+    l.outputs_at = l.queries_at + (s.persistent ? query_bytes : 0);
     // 8 of a wave's 16 rows at a time.
-    l.total = l.queries_at + query_bytes + (s.goes_on ? s.block_m / 2 * l.value_pitch : 0);
+    l.total = l.queries_at + query_bytes + (s.persistent ? s.block_m / 2 * l.value_pitch : 0);
     return l;
   }
 };
@@ -235,7 +235,7 @@ struct ShortBackwardLayout {
   int k_at, q_at, v_at, dout_at, out_at;  // in a buffer
   int k_values_at, q_values_at, dout_values_at;
   int buffer_bytes;
-  int turned_pitch;
+  int square_pitch;
   int weights_at, gradients_at, bias_at;
   int total;
 
@@ -249,11 +249,11 @@ struct ShortBackwardLayout {
     l.v_at = l.q_at + s.block * l.pitch;
     l.dout_at = l.v_at + s.block * l.pitch_v;
     l.out_at = l.dout_at + s.block * l.pitch_v;
-    l.turned_pitch = 2 * s.block + 16;
-    const int turned_bytes = s.block * l.turned_pitch;
+    l.square_pitch = 2 * s.block + 16;
+    const int square_bytes = s.block * l.square_pitch;
     if (s.transposed_values) {
       // The rows have been read when the probabilities come, and these take their place.
-      const int rows = l.out_at > 2 * turned_bytes ? l.out_at : 2 * turned_bytes;
+      const int rows = l.out_at > 2 * square_bytes ? l.out_at : 2 * square_bytes;
       const int bytes = (transposed_row(s.head_dim, s.block) + 15) / 16 * 16,
                 bytes_v = (transposed_row(s.head_dim_v, s.block) + 15) / 16 * 16;
       l.k_values_at = rows;
@@ -263,10 +263,10 @@ struct ShortBackwardLayout {
     } else {
       l.buffer_bytes = l.out_at + (s.out ? s.block * l.pitch_v : 0);
       l.weights_at = s.buffers * l.buffer_bytes;
-      l.bias_at = l.weights_at + 2 * turned_bytes;
-      l.total = l.bias_at + (s.bias ? turned_bytes : 0);
+      l.bias_at = l.weights_at + 2 * square_bytes;
+      l.total = l.bias_at + (s.bias ? square_bytes : 0);
     }
-    l.gradients_at = l.weights_at + turned_bytes;
+    l.gradients_at = l.weights_at + square_bytes;
     return l;
   }
 };

@@ -63,7 +63,7 @@ FULMEN_DEVICE RowOperand lds_row_operand(int at, int pitch) {
 }
 
 #if !defined(FULMEN_TARGET_SM80)
-constexpr int kTileDepth = kDepth;
+constexpr int kTileMmaK = kMmaK;
 using QueryOperand = RowOperand;
 using KeyOperand = RowOperand;
 FULMEN_DEVICE QueryOperand lds_query_operand(int at, int pitch) { return lds_row_operand(at, pitch); }

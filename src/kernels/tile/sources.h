@@ -24,10 +24,10 @@ struct QueryBlock {
 
 // The same for workgroups that go on to others, without divisions between them: a number of three digits, to which the number of
 // workgroups is added.
-struct QueryTurn {
+struct TileScheduler {
   int tile, head, batch;
 
-  FULMEN_DEVICE static QueryTurn first(const ForwardArguments& call) {
+  FULMEN_DEVICE static TileScheduler first(const ForwardArguments& call) {
     const QueryBlock block = QueryBlock::of(call);
     return {static_cast<int>(block.row_begin / kBlockM), block.head, block.batch};
   }

@@ -17,7 +17,7 @@
 namespace fulmen::kernels {
 
 constexpr ForwardLayout kLayout =
-    ForwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds, kGoesOn});
+    ForwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds, kPersistent});
 static_assert(kLayout.total == kLdsBytes, "forward: the host reserves the LDS that the tiles need");
 
 FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.key_bytes; }
@@ -222,11 +222,11 @@ class Stage {
 constexpr bool kSpreadsCopies = false;
 
 FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
-  return lds_key_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kTileDepth * depth, kLayout.key_pitch);
+  return lds_key_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kTileMmaK * depth, kLayout.key_pitch);
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
 FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned /*lane*/) {
-  return lds_query_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileDepth * depth, kLayout.query_pitch);
+  return lds_query_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileMmaK * depth, kLayout.query_pitch);
 }
 // Outputs do not go through LDS here.
 FULMEN_DEVICE int output_at(int /*first*/, int /*row*/, int /*byte*/) { return 0; }
@@ -248,7 +248,7 @@ class Stage {
     }
   }
   FULMEN_DEVICE static QueryOperand query_operand(const QuerySource& source, int row, int d) {
-    return load_row_operand(source.rows, source.stride, source.first + row, source.end, kDepth * d, source.dims);
+    return load_row_operand(source.rows, source.stride, source.first + row, source.end, kMmaK * d, source.dims);
   }
   // Rows past the end read as 0.
   template <bool kClamped>

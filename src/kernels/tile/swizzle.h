@@ -18,12 +18,12 @@ struct SwizzledRows {
   // Where byte `byte` of a row lies, from the first row on.
   FULMEN_DEVICE static int place(int row, int byte) { return row * kPitch + (byte ^ mask(row)); }
 
-  // 16 rows from `at` on and kDepth dims, in the registers that rows of memory come in.
+  // 16 rows from `at` on and kMmaK dims, in the registers that rows of memory come in.
   FULMEN_DEVICE static RowOperand rows(unsigned lane, int at, int depth) {
-    const int from = at + shifted(lane % 8, lane / 8, 2 * kDepth * depth);
+    const int from = at + shifted(lane % 8, lane / 8, 2 * kMmaK * depth);
     return {{ldmatrix_x4(from), ldmatrix_x4(from + 8 * kPitch)}};
   }
-  // 16 rows from `row` on, a multiple of 8, and kTileDepth dims.
+  // 16 rows from `row` on, a multiple of 8, and kTileMmaK dims.
   FULMEN_DEVICE static KeyOperand keys(unsigned lane, int at, int row, int depth) {
     return {ldmatrix_x4(at + row * kPitch + shifted(lane % 8 + lane / 16 * 8, lane / 8 % 2, 32 * depth))};
   }

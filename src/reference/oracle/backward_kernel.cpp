@@ -1,4 +1,4 @@
-// "cpu.reference.double.backward": the oracle's gradients as a kernel that can be forced by name.
+// "cpu.reference.backward": the oracle's gradients as a kernel that can be forced by name.
 #include <memory>
 #include <new>
 #include <vector>
@@ -26,7 +26,7 @@ class Exact {
 class OracleRunner final : public Runner {
  public:
   OracleRunner(const Problem& problem, const AttentionOptions& options)
-      : p_(problem), threads_(cpu::thread_settings(options)), config_{.kernel = "cpu.reference.double.backward"} {
+      : p_(problem), threads_(cpu::thread_settings(options)), config_{.kernel = "cpu.reference.backward"} {
     config_.num_threads = threads_.num_threads;
   }
   const KernelConfig& config() const noexcept override { return config_; }
@@ -54,7 +54,7 @@ class OracleRunner final : public Runner {
 
 class ReferenceBackward final : public Kernel {
  public:
-  std::string_view name() const noexcept override { return "cpu.reference.double.backward"; }
+  std::string_view name() const noexcept override { return "cpu.reference.backward"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }

@@ -61,7 +61,7 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
     head.load(b, kv_head);
     const SequenceView& sequence = head.sequence();
     const int64_t queries = sequence.problem.seqlen_q, keys = sequence.problem.seqlen_k;
-    const RowNumbers rows(p, sequence, b);
+    const RowStatistics rows(p, sequence, b);
     for (int64_t h = kv_head * p.group_size(); h < (kv_head + 1) * p.group_size(); ++h) {
       for (int64_t i = 0; i < queries; ++i) {
         const RowGradients<Real> row = head.row(h, i);

@@ -156,7 +156,7 @@ Status attention_reference(const Problem& problem, const AttentionTensors& tenso
       head.load(b, kv_head);
       const SequenceView& sequence = head.sequence();
       const int64_t last = std::min(first + reference::kRowsPerTask, sequence.problem.seqlen_q);
-      const reference::RowNumbers rows(problem, sequence, b);
+      const reference::RowStatistics rows(problem, sequence, b);
       for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
         for (int64_t i = first; i < last; ++i) {
           const double row_lse = head.row(h, i, out + (rows.q(i) * problem.num_heads + h) * problem.head_dim_v);

@@ -7,9 +7,9 @@
 
 namespace fulmen::reference {
 
-class RowNumbers {
+class RowStatistics {
  public:
-  RowNumbers(const Problem& all, const SequenceView& view, int64_t b) noexcept
+  RowStatistics(const Problem& all, const SequenceView& view, int64_t b) noexcept
       : first_q_(all.packed_q() ? view.q_row : b * all.seqlen_q),
         first_k_(all.packed_k() ? view.k_row : b * all.seqlen_k),
         first_lse_(all.packed_q() ? view.q_row : b * all.num_heads * all.seqlen_q),

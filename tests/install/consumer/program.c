@@ -12,7 +12,7 @@ int main(void) {
   t.k = t.v = t.dv = fulmen_tensor_bshd(k, FULMEN_FP32, 1, 2, 1, 1);
   t.v.data = v, t.out.data = out, t.lse.data = lse, t.dout.data = dout, t.dv.data = dv;
   if (fulmen_attention(&t, NULL, "cpu") != FULMEN_OK) return puts(fulmen_last_error()), 1;
-  options.kernel = "cpu.reference.double.backward";
+  options.kernel = "cpu.reference.backward";
   if (fulmen_attention_backward(&t, &options, "cpu") != FULMEN_OK) return puts(fulmen_last_error()), 1;
   if (dv[0] != 4 || dv[1] != 4) return printf("dv is %g, %g\n", dv[0], dv[1]), 1;
   return printf("%s %g\n", fulmen_version(), out[0]) > 0 ? 0 : 1;

@@ -117,7 +117,7 @@ class CudaDriver final : public Driver {
                                     static_cast<unsigned>(l.lds_bytes),
                                     l.stream,
                                     &early,
-                                    l.starts_early && at(device).starts_early ? 1U : 0U};
+                                    l.programmatic_launch && at(device).programmatic_launch ? 1U : 0U};
     const int error = api().cuLaunchKernelEx(&config, static_cast<cuda::KernelHandle>(function.handle), parameters, nullptr);
     return error == 0 ? Status{} : failure("cuLaunchKernelEx", error);
   }
@@ -228,10 +228,10 @@ class CudaDriver final : public Driver {
   }
 
   static constexpr int kOutOfMemory = 2;
-  static constexpr int kLeastVersionToStartEarly = 12030;  // older ones cannot capture such a launch
+  static constexpr int kLeastVersionOfProgrammaticLaunch = 12030;  // older ones cannot capture such a launch
   struct DeviceState {
     cuda::Device device = 0;
-    bool starts_early = false;                // may launches?
+    bool programmatic_launch = false;         // may launches?
     mutable cuda::Context primary = nullptr;  // retained at first use, for the rest of the process
     mutable std::once_flag* once = nullptr;
     mutable int error = 0;
@@ -289,7 +289,7 @@ class CudaDriver final : public Driver {
       if (int error = api().cuDeviceGetAttribute(&major, cuda::kComputeCapabilityMajor, state.device); error != 0) {
         return unavailable(failure("cuDeviceGetAttribute", error));
       }
-      state.starts_early = major >= 9 && version >= kLeastVersionToStartEarly;
+      state.programmatic_launch = major >= 9 && version >= kLeastVersionOfProgrammaticLaunch;
       devices_.push_back(state);
     }
     return {};

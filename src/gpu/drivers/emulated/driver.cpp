@@ -165,7 +165,7 @@ class EmulatedDriver final : public Driver {
     emulated::LdsBanks* const banks = print ? &own : emulated::LdsBankCount::active();
     // AMD's hardware splits 16-byte accesses of rows at multiples of 8.
     const int lds_alignment = chip.vendor == Vendor::nvidia ? 16 : 8;
-    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.starts_early, banks};
+    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.programmatic_launch, banks};
     const emulated::MemoryCheck accessible = [this](const void* p, std::size_t bytes) { return memory_.contains(p, bytes); };
     for (int64_t id = 0; id < l.workgroups; ++id) {
       std::string error = emulated::run_workgroup(shape, id, loaded.kernel, arguments, accessible);

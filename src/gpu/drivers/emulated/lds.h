@@ -23,8 +23,8 @@ class Lds {
   void wave_barrier(int wave) { ++wave_epochs_[static_cast<std::size_t>(wave)]; }
   // What one wave accessed before it handed over, at the time that this returns, is ordered before what another does after it took
   // that over.
-  int hand_over() { return ++time_; }
-  void take_over(int from, int to, int time) { taken(from, to) = time; }
+  int named_barrier_arrive() { return ++time_; }
+  void named_barrier_sync(int from, int to, int time) { taken(from, to) = time; }
   // Both: empty, or what is wrong.
   std::string read(int offset, void* to, int bytes, int thread, Site site);
   std::string write(int offset, const void* from, int bytes, int thread, Site site);

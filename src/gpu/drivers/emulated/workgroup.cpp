@@ -24,7 +24,7 @@ struct AsyncCopy {
 };
 
 constexpr const char* kWaveBarrier = "wave_barrier";
-constexpr const char* kHandOver = "hand_over";
+constexpr const char* kArrive = "named_barrier_arrive";
 
 // What a lane has begun and that is run at a wait.
 struct Deferred {
@@ -33,14 +33,14 @@ struct Deferred {
   ProductRegisters registers;
 };
 
-enum class Waits { nowhere, exchange, take_over, barrier, done };
+enum class Waits { nowhere, exchange, named_barrier_sync, barrier, done };
 
 // What one wave handed over and none took over yet.
 struct HandedOver {
   int from = -1;
   int time = 0;
 };
-constexpr int kPlaces = 16;  // of the hardware's barriers; the first is the workgroup's
+constexpr int kNamedBarriers = 16;  // of the hardware's barriers; the first is the workgroup's
 
 struct Lane {
   Fiber fiber;
@@ -69,10 +69,10 @@ class Workgroup {
   void barrier(Site site) { wait(Waits::barrier, "barrier", 0, site); }
   void wave_barrier(Site site) { wait(Waits::exchange, kWaveBarrier, 0, site); }
   // The place is what lanes must agree upon.
-  void hand_over(int place, bool takes, Site site) {
-    if (place < 1 || place >= kPlaces)
-      check(fmt::format("hand_over: place {} at {}, of 1 to {}", place, to_string(site), kPlaces - 1));
-    wait(takes ? Waits::take_over : Waits::exchange, takes ? "take_over" : kHandOver, place, site);
+  void named_barrier_arrive(int place, bool takes, Site site) {
+    if (place < 1 || place >= kNamedBarriers)
+      check(fmt::format("named_barrier_arrive: barrier {} at {}, of 1 to {}", place, to_string(site), kNamedBarriers - 1));
+    wait(takes ? Waits::named_barrier_sync : Waits::exchange, takes ? "named_barrier_sync" : kArrive, place, site);
   }
   const void* exchange(const char* operation, const void* mine, int bytes, Site site);
   void lds_read(int offset, void* to, int bytes, Site site) {
@@ -91,7 +91,7 @@ class Workgroup {
     current_->uncommitted.clear();
   }
   void copy_wait(int left);
-  void follow_predecessors() { current_->follows = true; }
+  void grid_dependency_wait() { current_->follows = true; }
   void defer(void (*run)(const void*), const void* data, int bytes, const ProductRegisters& registers);
   void defer_commit() {
     current_->deferred.push_back(std::move(current_->begun));
@@ -164,7 +164,7 @@ class Workgroup {
   // Two each wave, in turn: a lane may be at the next exchange while others still read the last one's.
   std::vector<std::byte> exchanged_;
   std::vector<int> exchanges_;  // of each wave so far
-  HandedOver handed_over_[kPlaces];
+  HandedOver handed_over_[kNamedBarriers];
   std::string error_;
 };
 
@@ -273,17 +273,17 @@ bool Workgroup::hand(const Lane& lane) {
   const int place = lane.bytes, wave = lane.thread / shape_.wave_size;
   HandedOver& there = handed_over_[place];
   if (there.from >= 0) {
-    fail(fmt::format("{}, to place {} again: nobody took over what was there", this->place(lane), place));
+    fail(fmt::format("{}, barrier {} again: no wave has synchronised on it since the last arrival", this->place(lane), place));
     return false;
   }
-  there = {wave, lds_.hand_over()};
+  there = {wave, lds_.named_barrier_arrive()};
   return true;
 }
 
 bool Workgroup::take(int wave, int place) {
   HandedOver& there = handed_over_[place];
   if (there.from < 0) return false;
-  lds_.take_over(there.from, wave, there.time);
+  lds_.named_barrier_sync(there.from, wave, there.time);
   there = {};
   return true;
 }
@@ -300,18 +300,18 @@ bool Workgroup::run_waves() {
     bool ran = false;
     for (int w = 0; w < waves; ++w) {
       if (rests[static_cast<std::size_t>(w)]) continue;
-      if (first(w).waits == Waits::take_over && !take(w, first(w).bytes)) {
+      if (first(w).waits == Waits::named_barrier_sync && !take(w, first(w).bytes)) {
         waits = &first(w);
         continue;
       }
       ran = true;
       if (!run_wave(w)) return false;
-      rests[static_cast<std::size_t>(w)] = first(w).waits != Waits::take_over;
-      if (first(w).waits == Waits::take_over) waits = &first(w);
+      rests[static_cast<std::size_t>(w)] = first(w).waits != Waits::named_barrier_sync;
+      if (first(w).waits == Waits::named_barrier_sync) waits = &first(w);
     }
     if (waits == nullptr) return true;
     if (!ran) {
-      fail(fmt::format("{}, which nobody hands over", place(*waits)));
+      fail(fmt::format("{}, at which no wave has arrived", place(*waits)));
       return false;
     }
   }
@@ -336,11 +336,11 @@ bool Workgroup::run_wave(int wave) {
       fail(fmt::format("lanes disagree: {}, {}", place(a), place(b)));
       return false;
     }
-    if (first->waits == Waits::take_over && take(wave, first->bytes)) continue;
+    if (first->waits == Waits::named_barrier_sync && take(wave, first->bytes)) continue;
     if (first->waits != Waits::exchange) return true;
     ++exchanges_[static_cast<std::size_t>(wave)];
     if (std::strcmp(first->operation, kWaveBarrier) == 0) lds_.wave_barrier(wave);
-    if (std::strcmp(first->operation, kHandOver) == 0 && !hand(*first)) return false;
+    if (std::strcmp(first->operation, kArrive) == 0 && !hand(*first)) return false;
   }
 }
 
@@ -369,7 +369,7 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
     lane.begun.clear();
     lane.deferred.clear();
     lane.products.reset();
-    lane.follows = !shape.starts_early;
+    lane.follows = !shape.programmatic_launch;
     char* stack = stacks_.get(t);
     if (stack == nullptr) return "no memory for the lanes' stacks";
     start(lane.fiber, stack, enter);
@@ -401,7 +401,9 @@ int api_thread_id() { return running->thread(); }
 long long api_workgroup_id() { return running->id(); }
 void api_barrier(const char* file, int line) { running->barrier({file, line}); }
 void api_wave_barrier(const char* file, int line) { running->wave_barrier({file, line}); }
-void api_hand_over(int place, bool takes, const char* file, int line) { running->hand_over(place, takes, {file, line}); }
+void api_named_barrier_arrive(int place, bool takes, const char* file, int line) {
+  running->named_barrier_arrive(place, takes, {file, line});
+}
 const void* api_exchange(const char* operation, const void* mine, int bytes, const char* file, int line) {
   return running->exchange(operation, mine, bytes, {file, line});
 }
@@ -431,7 +433,7 @@ void api_copy_async(int offset, const void* from, int bytes, int read_bytes, con
 }
 void api_copy_commit() { running->copy_commit(); }
 void api_copy_wait(int left, const char* /*file*/, int /*line*/) { running->copy_wait(left); }
-void api_follow_predecessors() { running->follow_predecessors(); }
+void api_grid_dependency_wait() { running->grid_dependency_wait(); }
 void api_defer(void (*run)(const void*), const void* data, int bytes, void* sums, int sum_bytes, const void* rows, const char* file,
                int line) {
   running->defer(run, data, bytes, {static_cast<std::byte*>(sums), sum_bytes, static_cast<const std::byte*>(rows), {file, line}});
@@ -459,7 +461,7 @@ EmulatorApi make_api(int wave_size) {
           .workgroup_id = api_workgroup_id,
           .barrier = api_barrier,
           .wave_barrier = api_wave_barrier,
-          .hand_over = api_hand_over,
+          .named_barrier_arrive = api_named_barrier_arrive,
           .exchange = api_exchange,
           .lds_read = api_lds_read,
           .lds_write = api_lds_write,
@@ -469,7 +471,7 @@ EmulatorApi make_api(int wave_size) {
           .copy_async = api_copy_async,
           .copy_commit = api_copy_commit,
           .copy_wait = api_copy_wait,
-          .follow_predecessors = api_follow_predecessors,
+          .grid_dependency_wait = api_grid_dependency_wait,
           .defer = api_defer,
           .defer_commit = api_defer_commit,
           .defer_wait = api_defer_wait,

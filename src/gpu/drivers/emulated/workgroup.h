@@ -19,9 +19,9 @@ struct LaunchShape {
   int wave_size = 0;
   int workgroup_size = 0;
   int lds_bytes = 0;
-  int lds_alignment = 16;     // the most that an access needs
-  bool starts_early = false;  // Launch::starts_early
-  LdsBanks* banks = nullptr;  // where bank conflicts are counted; null: they are not, which is quicker
+  int lds_alignment = 16;            // the most that an access needs
+  bool programmatic_launch = false;  // Launch::programmatic_launch
+  LdsBanks* banks = nullptr;         // where bank conflicts are counted; null: they are not, which is quicker
 };
 
 // What the kernel's shared object calls.

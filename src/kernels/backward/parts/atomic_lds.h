@@ -23,7 +23,7 @@ struct PaddedScores {
     return lds_probability_operand(at + 32 * tile, kPitch, lane);
   }
   FULMEN_DEVICE static ProbabilityOperand turned(unsigned lane, int at, int tile) {
-    return lds_turned_operand(at + 32 * tile, kPitch, lane);
+    return lds_transposed_operand(at + 32 * tile, kPitch, lane);
   }
 };
 // Without padding, which pairs have no room for; elsewhere the lanes' addresses that this needs are spilled. kTiles tiles of 16

@@ -62,7 +62,7 @@ FULMEN_DEVICE void backward_bias_sum(const BackwardArguments& a) {
   const Int64 part_floats = shape.batches * shape.heads * (shape.over_queries ? kBlockM : rows) * columns;
   const Int64 added = clamped(first + kWidth * group);
   const float* from = a.bias_partials + added;
-  follow_predecessors(reinterpret_cast<unsigned long long>(from));
+  grid_dependency_wait(reinterpret_cast<unsigned long long>(from));
   Neighbours sums;
   if (!shape.over_queries) {
     sums = sum_of_terms(a.bias_parts, share, [&](int m) { return from + m * part_floats; });

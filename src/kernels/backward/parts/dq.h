@@ -1,7 +1,7 @@
 // dq from the sums that backward_atomic.h leaves: scaled and rounded. A wave has 16 queries of a head.
 #include "backward/parts/query_sums.h"
 #include "core/row_statistics.h"
-#include "tile/quads.h"
+#include "tile/lane_quads.h"
 #include "tile/rows.h"
 
 namespace fulmen::kernels {
@@ -18,7 +18,7 @@ FULMEN_DEVICE void backward_dq(const BackwardArguments& call) {
   bool has_keys[kRowsPerLane];
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    has_keys[slot] = RowNumbers::of(a, batch, head, 16 * tile + tile_row(slot)).has_keys();
+    has_keys[slot] = RowStatistics::of(a, batch, head, 16 * tile + tile_row(slot)).has_keys();
   }
 #pragma unroll
   for (int dim = 0; dim < kHeadDim; dim += 4 * kQuadRun) {

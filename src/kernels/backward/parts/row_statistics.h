@@ -67,7 +67,7 @@ FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
   // A row without any key: 2^(score - infinity) is 0.
   const float offset = lse == -kInfinity ? kInfinity : kLog2E * lse;
   // Its out is 0, so delta is -dlse: times a probability of 0.
-  global_store(RowNumbers::first_of(a, batch, head) + i, RowNumbers{offset, delta}.words());
+  global_store(RowStatistics::first_of(a, batch, head) + i, RowStatistics{offset, delta}.words());
 }
 
 }  // namespace fulmen::kernels

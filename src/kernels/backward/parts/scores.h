@@ -80,7 +80,7 @@ FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias
 
 // dprobability: dout.v; keeps(): whether dropout lets the probability stay.
 template <class Keeps>
-FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias, float alibi, const RowNumbers& numbers,
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias, float alibi, const RowStatistics& numbers,
                                            float dot, float dprobability, bool attended, const Keeps& keeps) {
   float slope;
   const float probability = probability_of(a, scaled_bias, alibi, numbers.offset, dot, slope);
@@ -107,7 +107,7 @@ struct ScoreTerms {
   }
 };
 template <class Keeps>
-FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowNumbers& numbers,
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowStatistics& numbers,
                                            float dot, float dprobability, bool attended, const Keeps& keeps) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);
   return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, keeps);

@@ -9,9 +9,9 @@ namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kTiles = kBlockN / 16;  // of keys, and of queries
-constexpr int kDepths = kHeadDim / kTileDepth, kDepthsV = kHeadDimV / kTileDepth;
+constexpr int kMmaSteps = kHeadDim / kTileMmaK, kMmaStepsV = kHeadDimV / kTileMmaK;
 static_assert(kBlockM == kBlockN && kWaves == kTiles, "short_backward: a wave has 16 queries");
-static_assert(kHeadDim % kTileDepth == 0 && kHeadDimV % kTileDepth == 0, "short_backward: tiles are whole operands");
+static_assert(kHeadDim % kTileMmaK == 0 && kHeadDimV % kTileMmaK == 0, "short_backward: tiles are whole operands");
 
 // A bias that all batches of a run share stays in registers, or in LDS where lanes take it from there as it is stored.
 constexpr bool kHoldsBias = kBias && !kBatchBias && sizeof(BiasElement) == 2;

@@ -12,7 +12,7 @@ FULMEN_DEVICE void backward_sinks(const BackwardArguments& call) {
   for (Int64 batch = 0; batch < call.batch; ++batch) {
     const BackwardArguments& a = sequence_of(call, batch);
     for (Int64 i = thread_id(); i < a.seqlen_q; i += kWorkgroup) {
-      const RowNumbers row = RowNumbers::of(a, batch, head, i);
+      const RowStatistics row = RowStatistics::of(a, batch, head, i);
       if (sink != -kInfinity) sum -= exp2(sink - row.offset) * row.delta;
     }
   }

@@ -15,25 +15,25 @@ constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kDimGroups = FULMEN_DIM_GROUPS;  // of neighbouring waves, which share their rows: each has a part of the dims of sums
 constexpr int kRowTiles = kBlockM * kDimGroups / (16 * kWaves);
 constexpr int kColumnTiles = kBlockN / 16;
-constexpr int kFirstDepths = kHeadDim / kDepth, kSecondDepths = kHeadDimV / kDepth;
+constexpr int kFirstMmaSteps = kHeadDim / kMmaK, kSecondMmaSteps = kHeadDimV / kMmaK;
 constexpr int kFirstTiles = kGivesFirst ? kHeadDim / 16 / kDimGroups : 1, kSecondTiles = kGivesDv ? kHeadDimV / 16 / kDimGroups : 1;
 constexpr bool kRowsInLds = kQueriesInLds;
 // The next tile is on its way while one is computed; or waits until that is read, where copies write to the one buffer by
 // themselves; or is fetched when it is needed, where registers are too few to hold it.
-constexpr bool kFetchLate = !kCopiesToLds && FULMEN_VALUES_EARLY == 0;
+constexpr bool kFetchLate = !kCopiesToLds && FULMEN_EARLY_LOADS == 0;
 constexpr bool kFetchEarly = !kFetchLate && (kBuffers == 2 || !kCopiesToLds);
 // A wave's sums alone fill half the registers.
 constexpr bool kTightRegisters = kRowTiles * ((kGivesFirst ? kFirstTiles : 0) + (kGivesDv ? kSecondTiles : 0)) * kElements >= 128;
 static_assert(kBlockM * kDimGroups == kRowTiles * 16 * kWaves, "backward: block_m is a multiple of 16 rows a wave");
-static_assert(kBlockN % 16 == 0 && kHeadDim % kDepth == 0 && kHeadDimV % kDepth == 0, "backward: tiles are whole operands");
+static_assert(kBlockN % 16 == 0 && kHeadDim % kMmaK == 0 && kHeadDimV % kMmaK == 0, "backward: tiles are whole operands");
 
 constexpr BackwardLayout kBackward =
     BackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kRowsInLds, kGivesFirst, kGivesDv});
 
 // The wave's rows and their gradients so far.
 struct WaveRows {
-  RowOperand first[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kFirstDepths];
-  RowOperand second[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kSecondDepths];
+  RowOperand first[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kFirstMmaSteps];
+  RowOperand second[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kSecondMmaSteps];
   float first_sum[kRowTiles][kFirstTiles][kElements];
   float second_sum[kRowTiles][kSecondTiles][kElements];
 };
@@ -57,7 +57,7 @@ class Columns {
     }
     if constexpr (kRowsAreKeys) {
       if (thread_id() < kBlockN)
-        numbers_ = RowNumbers::of(a, batch, head, first + thread_id() < end ? first + thread_id() : a.seqlen_q);
+        numbers_ = RowStatistics::of(a, batch, head, first + thread_id() < end ? first + thread_id() : a.seqlen_q);
     }
 #if defined(FULMEN_TARGET_SM80)
     copy_commit();
@@ -84,10 +84,10 @@ class Columns {
   static constexpr bool kOneByOne = kFetchLate && !kWholeRows;
   ColumnTile<kHeadDim, kGivesFirst> first_;
   ColumnTile<kHeadDimV, kGivesDv> second_;
-  RowNumbers numbers_;
+  RowStatistics numbers_;
 };
 
-// Rows of kDims in LDS: where a row's byte lies, from the first of 8 on; 16 rows and kDepth dims, or 16 rows as values and 16 dims.
+// Rows of kDims in LDS: where a row's byte lies, from the first of 8 on; 16 rows and kMmaK dims, or 16 rows as values and 16 dims.
 template <int kDims>
 struct TileRows {
 #if defined(FULMEN_TARGET_SM80)
@@ -99,7 +99,7 @@ struct TileRows {
 #else
   static constexpr int kPitch = 2 * kDims + 16;
   FULMEN_DEVICE static int place(int row, int byte) { return row * kPitch + byte; }
-  FULMEN_DEVICE static RowOperand operand(int at, int depth) { return lds_row_operand(at + 2 * kDepth * depth, kPitch); }
+  FULMEN_DEVICE static RowOperand operand(int at, int depth) { return lds_row_operand(at + 2 * kMmaK * depth, kPitch); }
 #endif
 };
 // A tile of columns as values: as TileRows has it, or, on AMD, transposed.
@@ -143,12 +143,12 @@ struct BackwardTask {
   int wave_first_at, wave_second_at;  // the wave's rows in LDS
 
   // product[t] += rows . columns of one tile of 16 columns, over all dims.
-  template <int kDepths, int kHeld>
-  FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], int wave_at, int columns_at,
+  template <int kMmaSteps, int kHeld>
+  FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps], int wave_at, int columns_at,
                               float (&product)[kRowTiles][kElements]) const {
-    using Rows = TileRows<kDepths * kDepth>;
+    using Rows = TileRows<kMmaSteps * kMmaK>;
 #pragma unroll
-    for (int d = 0; d < kDepths; ++d) {
+    for (int d = 0; d < kMmaSteps; ++d) {
       const RowOperand column = Rows::operand(columns_at, d);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
@@ -197,22 +197,22 @@ struct BackwardTask {
   // P in place of q.k alone, where there is no dropout.
   template <bool kMasked>
   FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, int numbers_at,
-                                   const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements]) const {
+                                   const RowStatistics (&row_statistics)[kRowsPerLane], float (&score)[kElements]) const {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
-      const float offset = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e)) : row_numbers[slot].offset;
+      const float offset = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e)) : row_statistics[slot].offset;
       const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       score[e] = probability_of(arguments, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
                                 offset, score[e], attended);
     }
   }
   // dS in place of dout.v, from that P, where there is no softcap either.
-  FULMEN_DEVICE static void gradients_of(const float (&p)[kElements], int numbers_at, const RowNumbers (&row_numbers)[kRowsPerLane],
-                                         float (&gradient)[kElements]) {
+  FULMEN_DEVICE static void gradients_of(const float (&p)[kElements], int numbers_at,
+                                         const RowStatistics (&row_statistics)[kRowsPerLane], float (&gradient)[kElements]) {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      const float delta = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e) + 4) : row_numbers[row_slot(e)].delta;
+      const float delta = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e) + 4) : row_statistics[row_slot(e)].delta;
       gradient[e] = p[e] * (gradient[e] - delta);
     }
   }
@@ -220,14 +220,14 @@ struct BackwardTask {
   // P and dS of 16 rows and 16 columns, in place of q.k and dout.v. kMasked: the band, or an end, may lie in the tile.
   template <bool kMasked>
   FULMEN_DEVICE void gradients(const TileScores& tile, int first_column, int numbers_at, const DropoutTile<kRowsAreKeys>& stays,
-                               const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kElements],
+                               const RowStatistics (&row_statistics)[kRowsPerLane], float (&score)[kElements],
                                float (&gradient)[kElements], float (&bias)[kElements]) const {
     const BackwardArguments& a = arguments;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
-      RowNumbers numbers = row_numbers[slot];
-      if constexpr (kRowsAreKeys) numbers = RowNumbers::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
+      RowStatistics numbers = row_statistics[slot];
+      if constexpr (kRowsAreKeys) numbers = RowStatistics::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
       const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       const ScoreGradient g = score_gradient(a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
                                              numbers, score[e], gradient[e], attended, [&] { return stays.keeps(e); });
@@ -266,7 +266,7 @@ struct BackwardTask {
 
 // A query without any key has no gradient, whatever its dout holds: 0 times inf is NaN.
 template <int kTiles>
-FULMEN_DEVICE void clear_rows_without_keys(const RowNumbers (&numbers)[kRowsPerLane], float (&sums)[kTiles][kElements]) {
+FULMEN_DEVICE void clear_rows_without_keys(const RowStatistics (&numbers)[kRowsPerLane], float (&sums)[kTiles][kElements]) {
 #pragma unroll
   for (int d = 0; d < kTiles; ++d) {
 #pragma unroll
@@ -289,18 +289,18 @@ FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int6
   }
 }
 // The same, and from there to registers unless they stay.
-template <int kDepths, int kHeld, class Alive>
+template <int kMmaSteps, int kHeld, class Alive>
 FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,
-                               RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kDepths], const Alive& alive) {
-  using Rows = TileRows<kDepths * kDepth>;
-  rows_to_lds<kDepths * kDepth>(head, stride, dims, row_begin, row_end, at, alive);
+                               RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps], const Alive& alive) {
+  using Rows = TileRows<kMmaSteps * kMmaK>;
+  rows_to_lds<kMmaSteps * kMmaK>(head, stride, dims, row_begin, row_end, at, alive);
   if constexpr (!kRowsInLds) {
     const int wave = wave_id() * kRowTiles * 16;
     barrier();
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
-      for (int d = 0; d < kDepths; ++d) {
+      for (int d = 0; d < kMmaSteps; ++d) {
         rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] = Rows::operand(at + (wave + 16 * t) * Rows::kPitch, d);
       }
     }

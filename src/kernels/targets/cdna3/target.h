@@ -32,7 +32,7 @@ FULMEN_DEVICE float row_sum(float x) {
   return x + shuffle_xor(x, 32);
 }
 
-constexpr int kDepth = 32;
+constexpr int kMmaK = 32;
 constexpr int kPieces = 1;
 FULMEN_DEVICE int piece_row(int /*p*/) { return lane_id() % 16; }
 FULMEN_DEVICE int piece_dim(int /*p*/) { return 8 * (lane_id() / 16); }

@@ -26,7 +26,7 @@ FULMEN_DEVICE float from_other_half(float x) { return bits_float(permlanex16(flo
 FULMEN_DEVICE float row_max(float x) { return larger(x, from_other_half(x)); }
 FULMEN_DEVICE float row_sum(float x) { return x + from_other_half(x); }
 
-constexpr int kDepth = 16;
+constexpr int kMmaK = 16;
 constexpr int kPieces = 2;
 FULMEN_DEVICE int piece_row(int /*p*/) { return lane_id() % 16; }
 FULMEN_DEVICE int piece_dim(int p) { return 8 * p; }

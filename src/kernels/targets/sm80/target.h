@@ -51,7 +51,7 @@ FULMEN_DEVICE float tile_diagonal(const float (&tile)[kElements], int slot) {
   return row_sum(row / 2 == lane_id() % 4 ? two : 0.0F);
 }
 
-constexpr int kDepth = 32;
+constexpr int kMmaK = 32;
 constexpr int kPieces = 2;
 FULMEN_DEVICE int piece_row(int p) { return lane_id() / 4 + 8 * p; }
 FULMEN_DEVICE int piece_dim(int /*p*/) { return 8 * (lane_id() % 4); }
@@ -82,7 +82,7 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
 }
 
 // The same from LDS by ldmatrix, 16 dims each, in the registers that the instruction wants: nothing is moved before it.
-constexpr int kTileDepth = 16;
+constexpr int kTileMmaK = 16;
 struct QueryOperand {
   Words<4> words;
 };
@@ -119,7 +119,7 @@ FULMEN_DEVICE void lds_store_operand(int at, int pitch, const ProbabilityOperand
 FULMEN_DEVICE ProbabilityOperand lds_probability_operand(int at, int pitch, unsigned lane = lane_id()) {
   return {lds_query_operand(at, pitch, lane).words};
 }
-FULMEN_DEVICE ProbabilityOperand lds_turned_operand(int at, int pitch, unsigned lane = lane_id()) {
+FULMEN_DEVICE ProbabilityOperand lds_transposed_operand(int at, int pitch, unsigned lane = lane_id()) {
   return {ldmatrix_x4_trans(at + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16)};
 }
 struct ValueOperand {

@@ -136,11 +136,11 @@ FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x, Position at = 
 
 // Nobody goes on before all have arrived: what lanes do between the two halves is found to race with what others do after them.
 template <int kGroups>
-FULMEN_DEVICE void meeting_arrive(int /*turn*/, int /*group*/, Position at = Position::here()) {
+FULMEN_DEVICE void warpgroup_barrier_arrive(int /*turn*/, int /*group*/, Position at = Position::here()) {
   emulator->barrier(at.file, at.line);
 }
 template <int kGroups>
-FULMEN_DEVICE void meeting_await(int /*turn*/, int /*group*/) {}
+FULMEN_DEVICE void warpgroup_barrier_wait(int /*turn*/, int /*group*/) {}
 
 // Of a kernel compiled for so many workgroups a multiprocessor.
 #if defined(FULMEN_MIN_WORKGROUPS)
@@ -149,12 +149,12 @@ constexpr int kWorkgroupsOfRegisters = FULMEN_MIN_WORKGROUPS;
 constexpr int kWorkgroupsOfRegisters = 1;
 #endif
 template <int kCount>
-FULMEN_DEVICE void give_registers(Position at = Position::here()) {
-  emulator->join_warpgroup("give_registers", nullptr, 0, false, at.file, at.line);
+FULMEN_DEVICE void setmaxnreg_dec(Position at = Position::here()) {
+  emulator->join_warpgroup("setmaxnreg_dec", nullptr, 0, false, at.file, at.line);
   emulator->set_registers(kCount, false, kWorkgroupsOfRegisters, at.file, at.line);
 }
 template <int kCount>
-FULMEN_DEVICE void take_registers(Position at = Position::here()) {
-  emulator->join_warpgroup("take_registers", nullptr, 0, false, at.file, at.line);
+FULMEN_DEVICE void setmaxnreg_inc(Position at = Position::here()) {
+  emulator->join_warpgroup("setmaxnreg_inc", nullptr, 0, false, at.file, at.line);
   emulator->set_registers(kCount, true, kWorkgroupsOfRegisters, at.file, at.line);
 }

@@ -120,7 +120,7 @@ FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x) {
 // Each warpgroup waits at a barrier of its own, of two in turn: the others may arrive for the next meeting before it waits for
 // this.
 template <int kGroups>
-FULMEN_DEVICE void meeting_arrive(int turn, int group) {
+FULMEN_DEVICE void warpgroup_barrier_arrive(int turn, int group) {
 #pragma unroll
   for (int n = 1; n < kGroups; ++n) {
     const int other = group + n < kGroups ? group + n : group + n - kGroups;
@@ -128,15 +128,15 @@ FULMEN_DEVICE void meeting_arrive(int turn, int group) {
   }
 }
 template <int kGroups>
-FULMEN_DEVICE void meeting_await(int turn, int group) {
+FULMEN_DEVICE void warpgroup_barrier_wait(int turn, int group) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(1 + turn * kGroups + group), "n"(128 * kGroups) : "memory");
 }
 
 template <int kCount>
-FULMEN_DEVICE void give_registers() {
+FULMEN_DEVICE void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 template <int kCount>
-FULMEN_DEVICE void take_registers() {
+FULMEN_DEVICE void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }

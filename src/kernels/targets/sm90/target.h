@@ -10,10 +10,11 @@
 //   wgmma_hold(sums)           after the wait: no use of the sums moves before it
 //   lds_fence_for_matrices()   after a lane wrote to LDS, or its copy arrived, before the barrier after which products read that
 //   stmatrix_x4(at, words)     the opposite of ldmatrix_x4
-//   meeting_arrive<n>(turn, w) meeting_await<n>(turn, w)   a barrier of a workgroup of n warpgroups in two halves: what lanes did
+//   warpgroup_barrier_arrive<n>(turn, w) warpgroup_barrier_wait<n>(turn, w)   a barrier of a workgroup of n warpgroups in two
+//   halves: what lanes did
 //                              before they arrived has been done when a lane's await() is over. turn is 0 and 1 alternately, w the
 //                              warpgroup's number
-//   give_registers<n>() take_registers<n>()   a wave has n from here on: fewer than at its start, or more
+//   setmaxnreg_dec<n>() setmaxnreg_inc<n>()   a wave has n from here on: fewer than at its start, or more
 #pragma once
 
 constexpr int kPanelColumns = 64, kPanelRowBytes = 2 * kPanelColumns;

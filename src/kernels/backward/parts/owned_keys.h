@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backward/parts/tile.h"
-#include "tile/quads.h"
+#include "tile/lane_quads.h"
 
 namespace fulmen::kernels {
 

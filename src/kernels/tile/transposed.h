@@ -18,11 +18,11 @@ FULMEN_DEVICE void store_words(unsigned lane, int at, int row_tile, int column_t
   lds_store(from + 8 * kPitch + 16, words.word[3]);
 }
 template <class T, int kPitch>
-FULMEN_DEVICE void store_turned(unsigned lane, int at, int row_tile, int column_tile, const float (&p)[kElements]) {
+FULMEN_DEVICE void store_transposed(unsigned lane, int at, int row_tile, int column_tile, const float (&p)[kElements]) {
   store_words<kPitch>(lane, at, row_tile, column_tile, to_operand<T>(p).words);
 }
 template <int kPitch>
-FULMEN_DEVICE ProbabilityOperand turned_operand(unsigned lane, int at, int row_tile, int column_tile) {
+FULMEN_DEVICE ProbabilityOperand transposed_operand(unsigned lane, int at, int row_tile, int column_tile) {
   const auto from = static_cast<int>((lane % 8 + lane / 16 * 8) * kPitch + lane / 8 % 2 * 16);
   return {ldmatrix_x4_trans(at + 16 * row_tile * kPitch + 32 * column_tile + from)};
 }
@@ -43,7 +43,7 @@ FULMEN_DEVICE float tile_diagonal(const float (&tile)[kElements], int /*slot*/) 
 
 // LDS has [column][position of row], in the order of values.
 template <class T, int kPitch>
-FULMEN_DEVICE void store_turned(unsigned /*lane*/, int at, int row_tile, int column_tile, const float (&p)[kElements]) {
+FULMEN_DEVICE void store_transposed(unsigned /*lane*/, int at, int row_tile, int column_tile, const float (&p)[kElements]) {
   const int from = at + 16 * column_tile * kPitch + 2 * (16 * row_tile + value_position(tile_row(0)));
 #pragma unroll
   for (int e = 0; e < kElements; e += 2) {
@@ -53,7 +53,7 @@ FULMEN_DEVICE void store_turned(unsigned /*lane*/, int at, int row_tile, int col
   }
 }
 template <int kPitch>
-FULMEN_DEVICE ProbabilityOperand turned_operand(unsigned /*lane*/, int at, int row_tile, int column_tile) {
+FULMEN_DEVICE ProbabilityOperand transposed_operand(unsigned /*lane*/, int at, int row_tile, int column_tile) {
   constexpr int kWords = sizeof(ValuePiece) / 4;
   ProbabilityOperand operand;
   const int row = at + (16 * column_tile + lane_id() % 16) * kPitch + 2 * 16 * row_tile;

@@ -24,7 +24,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
   DecodeTileTask(const ForwardCall& call, const DecodeTask& task, float* scratch)
       : Base(call, task, scratch), words_(words_of<Isa>(problem_.head_dim)), paged_(call.pages.pages != nullptr) {
     const DecodeTileScratch s = decode_tile_scratch(call, kLanes, kGroup);
-    turned_queries_ = scratch + s.queries;
+    transposed_queries_ = scratch + s.queries;
     raw_ = scratch + s.scores;
     packed_ = scratch + s.packed;
   }
@@ -43,7 +43,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
 
   // [slot][word] -> [word][kBlockM]; lanes past the last slot are zeros.
   void turn_queries() {
-    for (int64_t i = 0; i < layout_.query_stride * kBlockM; i += kLanes) Isa::store(turned_queries_ + i, Isa::zero());
+    for (int64_t i = 0; i < layout_.query_stride * kBlockM; i += kLanes) Isa::store(transposed_queries_ + i, Isa::zero());
     for (int slot = 0; slot < slots_; slot += kLanes) {
       for (int64_t word = 0; word < layout_.query_stride; word += kLanes) {
         Vec block[kLanes];
@@ -51,7 +51,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
           block[i] = slot + i < slots_ ? Isa::load(queries_ + (slot + i) * layout_.query_stride + word) : Isa::zero();
         }
         Isa::transpose(block);
-        for (int i = 0; i < kLanes; ++i) Isa::store(turned_queries_ + (word + i) * kBlockM + slot, block[i]);
+        for (int i = 0; i < kLanes; ++i) Isa::store(transposed_queries_ + (word + i) * kBlockM + slot, block[i]);
       }
     }
   }
@@ -128,7 +128,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
       }
     }
     if (!in_place) pack_keys<Isa>(rows, count, problem_.head_dim, packed_, stride);
-    score_tile<Isa>(turned_queries_ + head * head_slots_, head_slots_, keys, stride, words_, count,
+    score_tile<Isa>(transposed_queries_ + head * head_slots_, head_slots_, keys, stride, words_, count,
                     RawScores<Ahead>{raw_, lines, &ahead});
   }
 
@@ -206,7 +206,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
 
   int words_;
   bool paged_;
-  float* turned_queries_;
+  float* transposed_queries_;
   float* raw_;
   float* packed_;
 };

@@ -1,9 +1,9 @@
-// backward/parts/pairs.h where sums of 32 keys' dv alone do not fit in a wave's registers: two waves for dv and two for dk share 32
-// keys. Each makes the scores of half of the queries and the sums of half of the dims, and has the other half's P^T, or dS^T, from
-// LDS.
+// backward/parts/wave_pairs.h where sums of 32 keys' dv alone do not fit in a wave's registers: two waves for dv and two for dk
+// share 32 keys. Each makes the scores of half of the queries and the sums of half of the dims, and has the other half's P^T, or
+// dS^T, from LDS.
 #pragma once
 
-#include "backward/parts/pairs.h"
+#include "backward/parts/wave_pairs.h"
 
 namespace fulmen::kernels {
 
@@ -40,7 +40,7 @@ struct QuadTask : PairScores {
     }
     float score[kOwnTiles][kRowTiles][kElements] = {};
 #pragma unroll
-    for (int d = 0; d < kHeadDim / kTileDepth; ++d) {
+    for (int d = 0; d < kHeadDim / kTileMmaK; ++d) {
       QueryOperand own[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) own[t] = Rows::queries(lane, own_at, 16 * t, d);
@@ -51,7 +51,7 @@ struct QuadTask : PairScores {
         for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[n][t], column, own[t]);
       }
     }
-    if constexpr (kSecond) take_over(place(0, half));
+    if constexpr (kSecond) named_barrier_sync(place(0, half));
     ProbabilityOperand p[kOwnTiles][kRowTiles];
 #pragma unroll
     for (int n = 0; n < kOwnTiles; ++n) {
@@ -73,11 +73,11 @@ struct QuadTask : PairScores {
         }
       }
     }
-    if constexpr (!kSecond) hand_over(place(0, half));
-    hand_over(place(kSecond ? 2 : 1, half));
+    if constexpr (!kSecond) named_barrier_arrive(place(0, half));
+    named_barrier_arrive(place(kSecond ? 2 : 1, half));
 #pragma unroll
     for (int n = 0; n < kOwnTiles; ++n) multiply_sums<kSecond>(rows, sums_from, half * kOwnTiles + n, lane, p[n]);
-    take_over(place(kSecond ? 2 : 1, 1 - half));
+    named_barrier_sync(place(kSecond ? 2 : 1, 1 - half));
     const int others_at = operands_at + (1 - 2 * half) * kScorePartBytes;
 #pragma unroll
     for (int n = 0; n < kOwnTiles; ++n) {

@@ -2,12 +2,12 @@
 // tile to P and dS.
 #pragma once
 
-#include "backward/parts/keys.h"
+#include "backward/parts/owned_keys.h"
 
 namespace fulmen::kernels {
 
 constexpr int kWarpgroups = kWaves / 4;
-constexpr int kDepthTiles = kHeadDim / 16, kDepthTilesV = kHeadDimV / 16;  // of all dims, by 16
+constexpr int kHeadDimTiles = kHeadDim / 16, kHeadDimVTiles = kHeadDimV / 16;  // of all dims, by 16
 static_assert(kRowTiles == 1 && kBlockN == 64, "backward by wgmma: a wave has 16 rows, a tile one panel of scores");
 
 // kRows rows of a tensor to panels, zeros where there are none.
@@ -46,12 +46,12 @@ FULMEN_DEVICE void copy_panels(const Element* rows, Int64 stride, int dims, int 
 // Compilers do not carry it, and what follows from it, in registers from one use to the next.
 FULMEN_DEVICE LdsMatrix matrix_at(int at, int rows) { return LdsMatrix::of(recompute(at), rows); }
 
-// rows . columns over kDepths x 16 dims, a group of its own.
-template <int kDepths, int kTiles>
+// rows . columns over kMmaSteps x 16 dims, a group of its own.
+template <int kMmaSteps, int kTiles>
 FULMEN_DEVICE void multiply_panels(float (&product)[kTiles][kElements], const LdsMatrix& rows, const LdsMatrix& columns) {
   wgmma_fence();
 #pragma unroll
-  for (int d = 0; d < kDepths; ++d) {
+  for (int d = 0; d < kMmaSteps; ++d) {
     wgmma<Element, false, false>(product, rows.columns_further(16 * d, kBlockM), columns.columns_further(16 * d, kBlockN), d > 0);
   }
   wgmma_commit();
@@ -61,7 +61,7 @@ FULMEN_DEVICE void multiply_panels(float (&product)[kTiles][kElements], const Ld
 // and none of the kLater groups behind them, are done. numbers_at: of column `first`.
 template <bool kMasked, int kLater, int kTiles>
 FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 first_column, int first, int numbers_at,
-                                   const RowNumbers (&row_numbers)[kRowsPerLane], float (&score)[kTiles][kElements],
+                                   const RowStatistics (&row_statistics)[kRowsPerLane], float (&score)[kTiles][kElements],
                                    float (&gradient)[kTiles][kElements]) {
   constexpr int kGradients = kNeedsDout ? 1 : 0;
   const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_column);
@@ -77,7 +77,7 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
       float bias[kElements];
-      task.gradients<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, stays[f], row_numbers, score[f], gradient[f], bias);
+      task.gradients<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, stays[f], row_statistics, score[f], gradient[f], bias);
     }
   } else {
     // Exponentials while D is on its way.
@@ -85,13 +85,13 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
     wgmma_hold(score);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
-      task.probabilities<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, row_numbers, score[f]);
+      task.probabilities<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, row_statistics, score[f]);
     }
     if constexpr (!kNeedsDout) return;
     wgmma_wait<kLater>();
     wgmma_hold(gradient);
 #pragma unroll
-    for (int f = 0; f < kTiles; ++f) task.gradients_of(score[f], numbers_at + 8 * 16 * f, row_numbers, gradient[f]);
+    for (int f = 0; f < kTiles; ++f) task.gradients_of(score[f], numbers_at + 8 * 16 * f, row_statistics, gradient[f]);
   }
 }
 

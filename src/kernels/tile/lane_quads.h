@@ -8,7 +8,7 @@ namespace fulmen::kernels {
 constexpr int kQuadRun = 8;  // dims that a lane of a quad gets
 
 // From each lane of a quad to each: what lane c has as pair n goes to lane n, as pair c.
-FULMEN_DEVICE void turn_quads(float (&pair)[4][2]) {
+FULMEN_DEVICE void transpose_quads(float (&pair)[4][2]) {
 #pragma unroll
   for (int mask = 1; mask <= 2; mask *= 2) {
     const bool upper = (lane_id() & mask) != 0;
@@ -37,7 +37,7 @@ FULMEN_DEVICE void quad_run(const float (&first)[kElements], const float (&secon
     pair[e / 4][e % 2] = first[e] * factor;
     pair[2 + e / 4][e % 2] = second[e] * factor;
   }
-  turn_quads(pair);
+  transpose_quads(pair);
 #pragma unroll
   for (int n = 0; n < kQuadRun; ++n) run[n] = pair[n / 2][n % 2];
 }

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "backward/parts/atomic_lds.h"
-#include "backward/parts/keys.h"
+#include "backward/parts/owned_keys.h"
 
 namespace fulmen::kernels {
 
@@ -171,7 +171,7 @@ struct PairTask : PairScores {
       load_numbers<kSecond>(at, f, number);
       ProbabilityOperand p[kRowTiles], handed[kRowTiles];
       if constexpr (kSecond) {
-        if (f % kHandedTiles == 0) take_over(1 + 2 * pair + f / kHandedTiles);
+        if (f % kHandedTiles == 0) named_barrier_sync(1 + 2 * pair + f / kHandedTiles);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) handed[t] = ScoreRows::rows(lane, scores_at + 16 * t * ScoreRows::kPitch, f);
         wave_barrier();  // dS^T takes its place
@@ -188,7 +188,7 @@ struct PairTask : PairScores {
         }
       }
       if constexpr (!kSecond) {
-        if ((f + 1) % kHandedTiles == 0) hand_over(1 + 2 * pair + f / kHandedTiles);
+        if ((f + 1) % kHandedTiles == 0) named_barrier_arrive(1 + 2 * pair + f / kHandedTiles);
       }
       if constexpr (kSecond ? kGivesDk : kGivesDv) {
 #pragma unroll
@@ -202,7 +202,7 @@ struct PairTask : PairScores {
   }
 
  private:
-  static constexpr int kSteps = kHeadDim / kTileDepth;
+  static constexpr int kSteps = kHeadDim / kTileMmaK;
   static constexpr int kHandedTiles = kColumnTiles / 2;  // of 16 queries, at a time
 };
 

@@ -1,0 +1,54 @@
+// Public names of kernels: one scheme, the files that have them, and names of earlier versions.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "api/small_call.h"
+#include "gpu/launch/family.h"
+#include "plan/kernel_aliases.h"
+
+namespace fulmen {
+namespace {
+
+TEST(KernelNames, AreABackendAFamilyAndAVariant) {
+  for (const auto& backend : backends()) {
+    for (const Kernel* kernel : backend->kernels()) {
+      const std::string name(kernel->name());
+      EXPECT_TRUE(name.starts_with(std::string(backend->name()) + ".")) << name;
+      EXPECT_EQ(std::count(name.begin(), name.end(), '.'), 2) << name;
+    }
+  }
+}
+
+// The family's name is that of its files. Variants without matrix instructions have files of their own.
+TEST(KernelNames, OfGpusAreThoseOfTheFiles) {
+  const std::filesystem::path source = std::filesystem::path(FULMEN_SOURCE_DIR) / "src";
+  for (const gpu::Family* family : gpu::families()) {
+    const std::string stem = std::string(family->name()) + (family->target() == "portable" ? "_portable" : "");
+    const char* pass = family->pass() == Pass::forward ? "forward" : "backward";
+    EXPECT_TRUE(exists(source / "gpu/launch" / (stem + ".cpp"))) << stem;
+    EXPECT_TRUE(exists(source / "kernels" / pass / (stem + ".h"))) << stem;
+  }
+}
+
+TEST(KernelNames, OfVersion01StillForceTheKernel) {
+  EXPECT_EQ(present_kernel_name("cuda.forward.sm80"), "cuda.prefill.sm80");
+  EXPECT_EQ(present_kernel_name("cuda.forward_wgmma.sm90"), "cuda.prefill_wgmma.sm90");
+  EXPECT_EQ(present_kernel_name("hip.split_kv.gfx11"), "hip.decode.gfx11");
+  EXPECT_EQ(present_kernel_name("hip.forward.portable"), "hip.prefill.portable");
+  for (const char* same : {"", "cpu", "cpu.prefill.avx2", "cuda.backward.sm80", "mine.forward", "forward.split_kv"}) {
+    EXPECT_EQ(present_kernel_name(same), same);
+  }
+  testing::SmallCall call;
+  call.options.kernel = "emulated.forward.portable";
+  const auto problem = call.problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const Result<Plan> made = plan(problem.value(), "emulated:gfx1100", call.options);
+  if (made.status().code() == StatusCode::unavailable) GTEST_SKIP() << made.status().message();
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ(made->config().kernel, "emulated.prefill.portable");
+}
+
+}  // namespace
+}  // namespace fulmen
