@@ -1,6 +1,7 @@
 // Public names of kernels: one scheme, the files that have them, and names of earlier versions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -42,7 +43,7 @@ TEST(KernelNames, OfVersion01StillForceTheKernel) {
   }
   testing::SmallCall call;
   call.options.kernel = "emulated.forward.portable";
-  const auto problem = call.problem();
+  const auto problem = make_problem(call.tensors, call.options);
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const Result<Plan> made = plan(problem.value(), "emulated:gfx1100", call.options);
   if (made.status().code() == StatusCode::unavailable) GTEST_SKIP() << made.status().message();

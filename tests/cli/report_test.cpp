@@ -14,7 +14,7 @@ class ReportTest : public ProgramTest {};
 TEST_F(ReportTest, DevicesNameTheCpuAndItsKernels) {
   const Outcome outcome = fulmen({"devices"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* part : {"cpu", "chip", "usable", "cpu.standard.plain", "cpu.reference.backward  backward, dropout"}) {
+  for (const char* part : {"cpu", "chip", "usable", "cpu.standard.plain", "cpu.reference.backward", "backward, dropout"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;
   }
 }
