@@ -1,4 +1,4 @@
-"""The Python examples of README.md and docs/python.md run as they stand; stubs and docstrings name what there is."""
+"""The Python examples of README.md and docs/guide/python.md run as they stand; stubs and docstrings name what there is."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ from fulmen import _core
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = [
     pytest.param(block, id=f"{name}-{at}")
-    for name in ("README.md", "docs/python.md")
+    for name in ("README.md", "docs/guide/python.md")
     for at, block in enumerate(re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE))
     if "(..." not in block  # a line of somebody else's program
 ]

@@ -162,7 +162,7 @@ class Buffer {
 
 // Keeps a cross-lane instruction, whose result is x, where the source has it. Its other lanes must be
 // on there. LLVM before mid-2025 did not know that v_permlanex16 is convergent, and moved it into a
-// later branch (docs/amd_facts.md). Inline assembly is convergent in every clang: it cannot be moved
+// later branch (docs/internals/amd_facts.md). Inline assembly is convergent in every clang: it cannot be moved
 // under a branch, and its operand is computed before it.
 template <class V>
 FULMEN_DEVICE V keep_here(V x) {

@@ -20,7 +20,7 @@ struct FamilyOptions {
 };
 
 // RDNA3 and 3.5: of two instructions that are issued as one (VOPD), one may read a register before what was just computed is in it,
-// where their sources are registers of the same parity. Compilers know that from LLVM 24 on (docs/amd_facts.md).
+// where their sources are registers of the same parity. Compilers know that from LLVM 24 on (docs/internals/amd_facts.md).
 inline const FamilyOptions kRdna3Options{"gfx11", {"-mllvm", "-amdgpu-enable-vopd=0"}};
 
 }  // namespace fulmen::gpu
