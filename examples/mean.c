@@ -11,7 +11,8 @@ int main(void) {
   t.k = fulmen_tensor_bshd(k, FULMEN_FP32, 1, 2, 1, 1);
   t.v = fulmen_tensor_bshd(v, FULMEN_FP32, 1, 2, 1, 1);
   t.out = fulmen_tensor_bshd(out, FULMEN_FP32, 1, 1, 1, 1);
-  if (fulmen_attention(&t, NULL, "cpu") != FULMEN_OK) return fprintf(stderr, "%s\n", fulmen_last_error()), 1;
+  if (fulmen_attention(&t, NULL, "cpu") != FULMEN_OK)
+    return fprintf(stderr, "%s\n", fulmen_last_error()), 1;
   printf("%g\n", out[0]); /* 2.5 */
   return 0;
 }

@@ -1,4 +1,5 @@
-// A step of generation for two sequences whose keys and values lie in pages of one pool: append the new token's, then attend.
+// A step of generation for two sequences whose keys and values lie in pages of one pool: append the
+// new token's, then attend.
 #include <fulmen/fulmen.h>
 
 #include <cstdio>
@@ -8,11 +9,14 @@ using fulmen::DType, fulmen::Status, fulmen::Tensor;
 
 int main() {
   constexpr int64_t batch = 2, heads = 8, kv_heads = 2, dim = 64, pages = 6, page_size = 16;
-  const auto zeros = [](int64_t count) { return std::vector<float>(static_cast<std::size_t>(count)); };
+  const auto zeros = [](int64_t count) {
+    return std::vector<float>(static_cast<std::size_t>(count));
+  };
   std::vector<float> pool_k = zeros(pages * page_size * kv_heads * dim), pool_v = pool_k;
-  std::vector<float> q(batch * heads * dim, 1), k(batch * kv_heads * dim, 1), v(batch * kv_heads * dim, 8),
-      out = zeros(batch * heads * dim);
-  std::vector<int> used{31, 7}, now(batch), table{5, 2, 0, 0};  // the first sequence has pages 5 and 2, the second one page 0
+  std::vector<float> q(batch * heads * dim, 1), k(batch * kv_heads * dim, 1),
+      v(batch * kv_heads * dim, 8), out = zeros(batch * heads * dim);
+  std::vector<int> used{31, 7}, now(batch),
+      table{5, 2, 0, 0};  // the first sequence has pages 5 and 2, the second one page 0
   const auto int32 = [](std::vector<int>& x, int64_t rows, int64_t columns) {
     return Tensor{x.data(), DType::int32, {1, 1, rows, columns}, {0, 0, columns, 1}};
   };
@@ -40,5 +44,6 @@ int main() {
   options.verify = true;
   const Status status = fulmen::attention(t, options);
   if (!status.ok()) return std::fprintf(stderr, "%s\n", status.message().c_str()), 1;
-  std::printf("%d %d %g %g\n", now[0], now[1], static_cast<double>(out[0]), static_cast<double>(out[heads * dim]));
+  std::printf("%d %d %g %g\n", now[0], now[1], static_cast<double>(out[0]),
+              static_cast<double>(out[heads * dim]));
 }

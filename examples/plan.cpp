@@ -1,4 +1,5 @@
-// A plan is made once and run often: here one token after the other attends a cache of keys and values that grows, causally.
+// A plan is made once and run often: here one token after the other attends a cache of keys and
+// values that grows, causally.
 #include <fulmen/fulmen.h>
 
 #include <cstdio>
@@ -7,12 +8,15 @@
 
 int main() {
   constexpr int kCache = 4096, kHeads = 32, kKvHeads = 8, kDepth = 128;
-  std::vector<float> q(kHeads * kDepth, 1.0F), k(kCache * kKvHeads * kDepth, 1.0F), v(k.size(), 3.0F), out(q.size()), lse(kHeads);
+  std::vector<float> q(kHeads * kDepth, 1.0F), k(kCache * kKvHeads * kDepth, 1.0F),
+      v(k.size(), 3.0F), out(q.size()), lse(kHeads);
   const auto view = [](std::vector<float>& data, int seqlen, int heads) {
     return fulmen::Tensor::bshd(data.data(), fulmen::DType::fp32, 1, seqlen, heads, kDepth);
   };
-  fulmen::AttentionTensors tensors{
-      .q = view(q, 1, kHeads), .k = view(k, kCache, kKvHeads), .v = view(v, kCache, kKvHeads), .out = view(out, 1, kHeads)};
+  fulmen::AttentionTensors tensors{.q = view(q, 1, kHeads),
+                                   .k = view(k, kCache, kKvHeads),
+                                   .v = view(v, kCache, kKvHeads),
+                                   .out = view(out, 1, kHeads)};
   tensors.lse = {lse.data(), fulmen::DType::fp32, {1, kHeads, 1, 1}, {kHeads, 1, 1, 1}};
 
   fulmen::AttentionOptions options;
