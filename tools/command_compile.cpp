@@ -74,7 +74,7 @@ Status compile(const CompileArguments& arguments) {
     for (const KernelReport& r : reports.value()) {
       if (arguments.report) print_row(r);
       const bool spills = r.spills > 0 || r.scratch_bytes > 0;
-      // On NVIDIA the variants that measured fastest keep a few registers in local memory: docs/performance/nvidia.md.
+      // On NVIDIA the variants that measured fastest keep a few registers in local memory: docs/lab/README.md.
       const bool measured = !arch.starts_with("gfx");
       measured_to_spill += spills && measured ? 1 : 0;
       if (spills && !measured) {
@@ -88,7 +88,7 @@ Status compile(const CompileArguments& arguments) {
     if (!arguments.report) fmt::print("{}: {} kernels compiled\n", arch, reports.value().size());
   }
   if (measured_to_spill > 0) {
-    fmt::print("{} kernels for NVIDIA spill: the fastest that were measured, see docs/performance/nvidia.md\n", measured_to_spill);
+    fmt::print("{} kernels for NVIDIA spill: the fastest that were measured, see docs/lab/README.md\n", measured_to_spill);
   }
   if (arguments.report && !missing.empty()) fmt::print("- is not known; {}\n", missing);
   if (!arguments.json.empty()) {

@@ -1,4 +1,4 @@
-// Which of the kernels that a problem of several query rows a KV head has is taken, as measured (docs/performance/cpu.md).
+// Which of the kernels that a problem of several query rows a KV head has is taken, as measured (docs/lab/cpu_decode.md).
 #include <gtest/gtest.h>
 
 #include <optional>

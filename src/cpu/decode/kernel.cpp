@@ -200,7 +200,7 @@ class DecodeRunner final : public Runner {
   int64_t most_splits_ = 0;  // of all sequences
 };
 
-// Who serves what several kernels can, as measured (docs/performance/cpu.md, "Many rows a KV head").
+// Who serves what several kernels can, as measured (docs/lab/cpu_decode.md, "Many rows a KV head").
 constexpr double kBelowPrefill = 9.0;
 constexpr double kAbovePrefill = 10.5, kAboveShort = 20.5;  // of the same instruction set, below matrix tiles'
 constexpr int kTileRows = 16, kHalfTile = 32;

@@ -8,7 +8,7 @@
 namespace fulmen::cpu {
 
 // A few lines at each step, by turns of the tensors: a processor drops prefetches that come in bursts, or waits for them, and its
-// memory is the busier the more streams it has (docs/performance/cpu.md). The same number at each turn until
+// memory is the busier the more streams it has (docs/lab/cpu_xeon.md). The same number at each turn until
 // the longest tensor has ended, with the others up to a line a turn behind their ends: branches that are foreseen wrongly cost more
 // than these.
 class StepPrefetch {

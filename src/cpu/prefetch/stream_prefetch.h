@@ -69,7 +69,7 @@ class StreamPrefetch {
 };
 
 // Fetches both halves of a block's keys and both of its values into L2, a line of each by turns. While products are computed, an
-// Intel server's core reads one stream at 60 to 90 % of its memory's rate and four at 85 to 95 % (docs/performance/cpu.md).
+// Intel server's core reads one stream at 60 to 90 % of its memory's rate and four at 85 to 95 % (docs/lab/cpu_decode.md).
 template <class Walk>
 class BlockPrefetch {
  public:

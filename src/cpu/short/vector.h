@@ -285,7 +285,7 @@ class ShortTask {
   }
 
   // A share of the next batch element's memory for each of this one's tasks, half of it in each of the two products: in the order
-  // of addresses, since rows of one head that lie between those of others are slow to read (docs/performance/cpu.md).
+  // of addresses, since rows of one head that lie between those of others are slow to read (docs/lab/cpu_xeon.md).
   void add_next_batch(StepPrefetch& ahead, int product) const {
     const TensorSpec& bias = problem_.bias;
     // A bias that all share stays in the cache. One of its own lies together for each head, so the next head's is soon enough.

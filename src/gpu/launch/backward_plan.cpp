@@ -9,7 +9,7 @@ constexpr int kHelperLanes = 128;
 constexpr int kLanesOfRow = 8;                       // kernels/backward/parts/row_statistics.h
 constexpr int64_t kLanesOfSum = 4, kWidthOfSum = 4;  // kernels/backward/parts/bias_sum.h
 constexpr int kSinkLanes = 256;
-constexpr int64_t kShortRun = 4;  // batches: longer ones lose by an early start (docs/performance/nvidia.md)
+constexpr int64_t kShortRun = 4;  // batches: longer ones lose by an early start (docs/lab/nvidia_boards.md)
 
 // How many scores an element of dbias is the sum of, in terms of tiles.
 struct BiasSums {

@@ -12,7 +12,7 @@ constexpr int kRows = 64;
 constexpr float kLeastScale = 0x1p-40F;                // a bias divided by it is still finite
 constexpr int64_t kMostBiasStride = int64_t{1} << 21;  // a tile's distances are 32 bits
 
-// Of the shapes measured on the H200 (docs/performance/nvidia.md). With 32 dims a board is so little work that a workgroup a board
+// Of the shapes measured on the H200 (docs/lab/nvidia_boards.md). With 32 dims a board is so little work that a workgroup a board
 // spends a fifth of its time on its own start and end.
 struct Shape {
   int head_dim;

@@ -84,7 +84,7 @@ class Forward final : public Family {
     a.step_head = static_cast<int>(heads % a.num_heads);
     a.step_batch = static_cast<int>(band ? heads / a.num_heads % a.batch : heads / a.num_heads);
   }
-  // Where this is faster than forward/short.h (on the H200, docs/performance/nvidia.md): not for 32 dims with a bias.
+  // Where this is faster than forward/short.h (on the H200, docs/lab/nvidia_boards.md): not for 32 dims with a bias.
   bool boards(const Problem& p) const {
     if (target_.board_shapes.empty()) return false;
     const bool rows = p.dtype != DType::fp32 && strides_are_whole(p) && !p.variable_lengths();

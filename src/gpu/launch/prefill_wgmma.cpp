@@ -9,7 +9,7 @@ namespace fulmen::gpu {
 namespace {
 
 // Tile shapes for head dims up to max_head_dim (the larger of q's and v's), and for as many keys at least. Of several the first
-// counts. What measured fastest on an H200, see docs/performance/nvidia.md: two workgroups a multiprocessor hide each other's
+// counts. What measured fastest on an H200, see docs/lab/nvidia_forward.md: two workgroups a multiprocessor hide each other's
 // start and end, larger tiles serve more products.
 struct TileShape {
   int max_head_dim;

@@ -51,7 +51,7 @@ class ShortSequence final : public Family {
 
  private:
   // Whole rows of scores take registers: where keys times dims are many, and workgroups enough to fill the chip, the forward
-  // kernels' larger tiles are faster on an H200 (docs/performance/nvidia.md). Not for few rows of queries, which leave these half
+  // kernels' larger tiles are faster on an H200 (docs/lab/nvidia_forward.md). Not for few rows of queries, which leave these half
   // empty.
   static bool tiles_pay(const Problem& p) {
     constexpr int64_t kFewQueries = 64, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
@@ -60,7 +60,7 @@ class ShortSequence final : public Family {
   }
   // Scores, outputs and a step's operands are in registers at once.
   static int64_t most_head_dim(const Chip& chip) { return chip.target == "gfx11" ? 128 : 256; }
-  // Measured on the H200 (docs/performance/nvidia.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
+  // Measured on the H200 (docs/lab/nvidia_forward.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
   // more of them on a multiprocessor there is more memory on its way; a bias takes the registers that an early V would need.
   static void choose_occupancy(const Problem& p, const Chip& chip, int compute_units, Specialisation& s) {
     const bool few = workgroups(p) <= int64_t{4} * compute_units;
