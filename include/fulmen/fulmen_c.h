@@ -26,7 +26,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
+/* What functions return; fulmen_last_error() has the sentence. */
 typedef enum fulmen_status {
   FULMEN_OK = 0,
   FULMEN_INVALID_ARGUMENT = 1,
@@ -36,9 +36,9 @@ typedef enum fulmen_status {
   FULMEN_VERIFICATION_FAILED = 5,
   FULMEN_INTERNAL = 6
 } fulmen_status;
-
+/* Of a tensor's elements. A boolean is a byte, 0 is false. */
 typedef enum fulmen_dtype { FULMEN_FP32 = 0, FULMEN_FP16 = 1, FULMEN_BF16 = 2, FULMEN_BOOLEAN = 3, FULMEN_INT32 = 4 } fulmen_dtype;
-
+/* Bottom right: the last query is on the diagonal with the last key. Top left: the first query with the first key. */
 typedef enum fulmen_causal { FULMEN_CAUSAL_NONE = 0, FULMEN_CAUSAL_BOTTOM_RIGHT = 1, FULMEN_CAUSAL_TOP_LEFT = 2 } fulmen_causal;
 
 /* A view: four logical dims, strides in elements, the last dim contiguous. q, k, v, out: [batch, seqlen, head, head_dim]. All zero:

@@ -19,7 +19,7 @@ struct TensorSpec {
   std::array<int64_t, 4> strides{};  // in elements, logical order of the Tensor; broadcast dims have stride 0
   bool operator==(const TensorSpec&) const = default;
 };
-
+// Whether a problem is the output's or the gradients'.
 enum class Pass : int { forward = 0, backward = 1 };
 
 struct Problem {

@@ -10,7 +10,7 @@
 namespace fulmen {
 
 enum class DType : int { fp32 = 0, fp16 = 1, bf16 = 2, boolean = 3, int32 = 4 };  // boolean: one byte an element, 0 is false
-
+// "fp16", and the bytes of an element.
 FULMEN_API const char* to_string(DType dtype) noexcept;
 constexpr int64_t size_of(DType dtype) noexcept {
   return dtype == DType::fp32 || dtype == DType::int32 ? 4 : dtype == DType::boolean ? 1 : 2;

@@ -4,7 +4,8 @@ from typing import Any
 
 __version__: str
 
-class ArgumentError(ValueError, RuntimeError): ...
+class ArgumentError(ValueError, RuntimeError):
+    """An argument has a value that is not accepted; the message names it, its value and what is accepted."""
 
 Tensors = tuple[Any, ...]
 Options = tuple[Any, ...]
