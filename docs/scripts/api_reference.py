@@ -9,6 +9,7 @@ import re
 SYMBOL = re.compile(
     r"(?:struct|class|union|enum class|enum)\s+(?:FULMEN_API\s+)?(\w+)|\bconstexpr\s+[\w:<>\s]+?(\w+)\s*[=(]|(\w+)\("
 )
+TEMPLATE = re.compile(r"template <[^>]*>")
 SKIPPED = re.compile(r'#|namespace fulmen|}\s*// namespace|}\s*$|extern "C"')
 NAMELESS = re.compile(r"\b(?:if|sizeof|defined|operator\w*|__attribute__)$")
 
@@ -21,7 +22,7 @@ class Group:
         """Of what is declared at the first level."""
         found, depth = [], 0
         for line in self.code:
-            if depth == 0 and (match := SYMBOL.search(line.split("//")[0])):
+            if depth == 0 and (match := SYMBOL.search(TEMPLATE.sub("", line.split("//")[0]))):
                 name = next(one for one in match.groups() if one)
                 if not NAMELESS.search(name) and name not in found:
                     found.append(name)

@@ -57,7 +57,7 @@ GROUPS = [
             ("the same with a bias", "PyTorch, ONNX RT", ratio("cpu.md", ZEN5, "boards 24x32 with bias", "fp32")),
             ("the same with a bias, bf16", "PyTorch", ratio("cpu.md", ZEN5, "boards 24x32 with bias", "bf16")),
             (
-                "its gradients, fp32",
+                "gradients with a bias, fp32",
                 "PyTorch",
                 ratio("cpu_backward.md", ZEN5_BACK, "boards 24x32, bias a head, dbias summed", "speed-up, fp32"),
             ),

@@ -15,7 +15,7 @@ from api_reference import page
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "build" / "site-source"
-COPIED = ["*.md", "LICENSE", "docs/images/*", "include/fulmen/*.h"]
+COPIED = ["*.md", "LICENSE", "docs/images/*", "docs/scripts/site.css", "include/fulmen/*.h"]
 MODULES = ["fulmen", "fulmen.torch", "fulmen.transformers", "fulmen.flash_attn", "fulmen.xformers"]
 
 
@@ -71,7 +71,7 @@ def main():
     undocumented = c_pages() + python_page()
     if undocumented:
         sys.exit("\n".join(undocumented))
-    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(ROOT / "mkdocs.yml")], check=True)
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(ROOT / "mkdocs.yml")], check=True)
     print("build/site/index.html")
 
 
