@@ -1,0 +1,68 @@
+//! Finds the library: in `FULMEN_DIR`, else by pkg-config, else it is built from this repository's
+//! sources.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=FULMEN_DIR");
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
+    if env::var_os("DOCS_RS").is_some() {
+        return; // Nothing is linked for documentation.
+    }
+    if let Some(dir) = env::var_os("FULMEN_DIR") {
+        link_in(Path::new(&dir));
+    } else if !by_pkg_config() {
+        build_sources();
+    }
+}
+
+/// `dir` is an installation, or a build folder of CMake's.
+fn link_in(dir: &Path) {
+    for folder in ["lib", "lib64", "src", "."] {
+        let folder = dir.join(folder);
+        if folder.join("libfulmen.so").exists() {
+            println!("cargo::rustc-link-search=native={}", folder.display());
+            println!("cargo::rustc-link-lib=dylib=fulmen");
+            return;
+        }
+    }
+    panic!(
+        "FULMEN_DIR is {}; libfulmen.so is neither there nor in its lib, lib64 or src",
+        dir.display()
+    );
+}
+
+fn by_pkg_config() -> bool {
+    pkg_config::Config::new()
+        .atleast_version(env!("CARGO_PKG_VERSION"))
+        .probe("fulmen")
+        .is_ok()
+}
+
+#[cfg(feature = "vendored")]
+fn build_sources() {
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let sources = manifest.join("../../..");
+    for part in ["CMakeLists.txt", "cmake", "include", "src"] {
+        println!("cargo::rerun-if-changed={}", sources.join(part).display());
+    }
+    let installed = cmake::Config::new(&sources)
+        .profile("Release")
+        .define("FULMEN_TOOLS", "OFF")
+        .define("FULMEN_TESTS", "OFF")
+        .define("FULMEN_INSTALL", "ON")
+        .define("BUILD_SHARED_LIBS", "ON")
+        .define("CMAKE_INSTALL_LIBDIR", "lib")
+        .build();
+    link_in(&installed);
+}
+
+#[cfg(not(feature = "vendored"))]
+fn build_sources() {
+    panic!(
+        "libfulmen was not found: set FULMEN_DIR to its installation, have it found by pkg-config, \
+         or build it with the feature `vendored`"
+    );
+}
