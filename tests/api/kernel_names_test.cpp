@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "api/small_call.h"
@@ -30,6 +32,28 @@ TEST(KernelNames, OfGpusAreThoseOfTheFiles) {
     const char* pass = family->pass() == Pass::forward ? "forward" : "backward";
     EXPECT_TRUE(exists(source / "gpu/launch" / (stem + ".cpp"))) << stem;
     EXPECT_TRUE(exists(source / "kernels" / pass / (stem + ".h"))) << stem;
+  }
+}
+
+// docs/choosing.md has a row for each family, and for each instruction set of CPUs.
+TEST(KernelNames, HaveRowsInThePageOfChoices) {
+  std::ifstream file(std::filesystem::path(FULMEN_SOURCE_DIR) / "docs/choosing.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto expect_row = [&](const std::string& name) {
+    EXPECT_NE(page.find("\n| " + name + " "), std::string::npos) << "docs/choosing.md has no row " << name;
+  };
+  for (const gpu::Family* family : gpu::families()) {
+    expect_row(std::string(family->name()) + (family->target() == "portable" ? ".portable" : ""));
+  }
+  for (const auto& backend : backends()) {
+    if (backend->name() != "cpu") continue;
+    for (const Kernel* kernel : backend->kernels()) {
+      const std::string name(kernel->name());
+      const std::size_t first = name.find('.'), second = name.find('.', first + 1);
+      const std::string family = name.substr(first + 1, second - first - 1);
+      expect_row(family);
+      if (family != "standard" && family != "reference") expect_row(name.substr(second + 1));
+    }
   }
 }
 
