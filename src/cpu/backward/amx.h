@@ -27,13 +27,13 @@ struct AmxBackwardScratch {
   int64_t transposed_keys;  // [held / block_n] left operands [head_dim][block_n / 2]: K^T of each key tile
   int64_t dk;               // sums [head_dim / 32][held / 16][2]
   int64_t dv;               // sums [head_dim_v / 32][held / 16][2]
-  int64_t panel;            // [block_n / 2][key_stride]: pairs of K's rows on their way to transposed_keys
+  int64_t panel;            // [block_n / 2][key_stride]: pairs of K's rows, before they are transposed
   int64_t scores;           // sums [kScoreKeys / 16][2]
   int64_t dp;               // the same
   int64_t p, ds;            // left operands [block_n][kPassUnits], pairs of queries are words
   int64_t ds_pairs;         // right operand [block_n / 32][2], pairs of keys are words
   int64_t outs;             // left operand [kUnitRows][words of head_dim_v]: O
-  int64_t dq_rows;          // [kBlockM][key_stride]: dQ on its way out
+  int64_t dq_rows;          // [kBlockM][key_stride]: dQ before it is stored
   int64_t additive;         // [block_n][kBlockM]
   int64_t dropout;          // [block_n][kBlockM]: 0 or 1 / (1 - p)
   int64_t dbias;            // [block_n][kBlockM], fp32

@@ -71,7 +71,7 @@ struct Amx : Pairs {
   using typename Pairs::Vec;
   using TileInstructions = Tiles;
 
-  // Into L2: L1 has few lines on their way on these processors, and its room is the products'.
+  // Into L2: L1 has few lines in flight on these processors, and its room is the products'.
   static void prefetch(const void* p) { Avx512::prefetch_l2(p); }
 
   // Rounding to bf16 is left to the exponential's polynomial, which adds half a unit of the last place: the upper half of the

@@ -35,7 +35,7 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
     s.block_n = 64;
     s.workgroup = kLanes;
     s.outputs = outputs_of(p);
-    // Of tiles of queries, as measured on an H200: one on its way while one is computed, or two. Narrow heads need one more, where
+    // Of tiles of queries, as measured on an H200: one in flight while one is computed, or two. Narrow heads need one more, where
     // one warpgroup is behind the other.
     s.buffers = s.head_dim <= kPanelColumns ? 4 : s.dim_groups == 1 && (p.window_left >= 0 || p.window_right >= 0) ? 3 : 2;
     s.lds_bytes = kernels::WarpgroupAtomicLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers).total;

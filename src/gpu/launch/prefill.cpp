@@ -41,7 +41,7 @@ constexpr std::array kSm80Shapes{TileShape{64, 128, 64, 4, 2, false, 1, 2}, Tile
                                  TileShape{128, 128, 64, 4, 2, true, 1, 2}, TileShape{128, 128, 32, 4, 2, true, 1, 2},
                                  TileShape{128, 128, 32, 4, 2, true, 1, 1}, TileShape{256, 128, 64, 8, 2, true, 1, 1},
                                  TileShape{256, 128, 32, 8, 2, true, 1, 1}, TileShape{256, 64, 32, 4, 2, true, 1, 1}};
-// Chess boards, with all their rows in one tile: registers for many workgroups at once, whose memory is on its way.
+// Chess boards, with all their rows in one tile: registers for many workgroups at once, whose loads are in flight.
 constexpr int64_t kMostBoardRows = 64;
 constexpr std::array kSm80BoardShapes{TileShape{32, 64, 64, 4, 1, false, 1, 6}, TileShape{64, 64, 64, 4, 1, false, 1, 3},
                                       TileShape{128, 64, 64, 4, 1, true, 1, 3}};

@@ -61,7 +61,7 @@ class ShortSequence final : public Family {
   // Scores, outputs and a step's operands are in registers at once.
   static int64_t most_head_dim(const Chip& chip) { return chip.target == "gfx11" ? 128 : 256; }
   // Measured on the H200 (docs/lab/nvidia_forward.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
-  // more of them on a multiprocessor there is more memory on its way; a bias takes the registers that an early V would need.
+  // more of them on a multiprocessor there are more loads in flight; a bias takes the registers that an early V would need.
   static void choose_occupancy(const Problem& p, const Chip& chip, int compute_units, Specialisation& s) {
     const bool few = workgroups(p) <= int64_t{4} * compute_units;
     const int dim = std::max(s.head_dim, s.head_dim_v);

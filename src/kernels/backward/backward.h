@@ -65,8 +65,8 @@ struct RowsTask : BackwardTask {
       if constexpr (kGivesDv) {
 #pragma unroll
         for (int d = 0; d < kSecondTiles; ++d) {
-          const ValueOperand values =
-              column_values<kHeadDimV>(at + (kTransposed ? kBackward.second_values_at : kBackward.second_at), f, d);
+          const ValueOperand values = column_values<kHeadDimV, kBackward.value_pitch>(
+              at + (kTransposed ? kBackward.second_values_at : kBackward.second_at), f, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
@@ -75,7 +75,8 @@ struct RowsTask : BackwardTask {
       if constexpr (kGivesFirst) {
 #pragma unroll
         for (int d = 0; d < kFirstTiles; ++d) {
-          const ValueOperand values = column_values<kHeadDim>(at + (kTransposed ? kBackward.first_values_at : 0), f, d);
+          const ValueOperand values =
+              column_values<kHeadDim, kBackward.value_pitch>(at + (kTransposed ? kBackward.first_values_at : 0), f, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
@@ -126,7 +127,7 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
   const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
   const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
   Columns columns;
-  // Brings tile n of a head, or the first of the next one after its last, on its way.
+  // Starts the loads of tile n of a head, or, after its last, of the next head's first.
   const auto fetch = [&](Int64 head, int n, int buffer) {
     if (n == order.count) {
       ++head;
@@ -141,7 +142,7 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
     });
   };
   int buffer = 0;
-  // The tile that is on its way becomes the current one.
+  // The tile in flight becomes the current one.
   const auto arrive = [&](Int64 head, int n) {
     if constexpr (kBuffers == 1 && !kCopiesToLds) barrier();  // the last tile is read by now
     if constexpr (kFetchLate) fetch(head, n, buffer);

@@ -139,7 +139,7 @@ FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
       ProbabilityOperand ds[2];
 #pragma unroll
       for (int t = 0; t < 2; ++t)
-        ds[t] = ScoreRows::turned(lane, gradients_at + 16 * k * ScoreRows::kPitch, queries % ScoreRows::kTiles + t);
+        ds[t] = ScoreRows::transposed(lane, gradients_at + 16 * k * ScoreRows::kPitch, queries % ScoreRows::kTiles + t);
 #pragma unroll
       for (int d = 0; d < kPassTiles; ++d) {
         const ValueOperand keys = SwizzledRows<kHeadDim>::values(lane, keys_at, k, (kWholeLines ? 0 : dims) + d);
@@ -192,7 +192,7 @@ class Keys {
                      Int64 row_end, const algorithm::KeyRange& attended)
       : a_(a), batch_(batch), kv_head_(kv_head), band_(band), row_begin_(row_begin), row_end_(row_end), attended_(attended) {}
 
-  // They are on their way to LDS, or there.
+  // They are in LDS, or in flight there.
   FULMEN_DEVICE void fetch() const {
     const Side side = Side::keys(a_, batch_, kv_head_);
     if constexpr (kCopied) {
@@ -226,14 +226,14 @@ class Keys {
 
  private:
   static constexpr bool kCopied = kEvenCopies<kBlockM>;
-  // Values on their way to registers pass through the place of dS^T.
+  // Values go to registers through the LDS of dS^T.
   static constexpr int kValuesAt = kRowsInLds ? kBackward.second_rows_at : kAtomic.gradients_at;
   static_assert(kRowsInLds || kBlockM * kBackward.second_pitch <= 2 * kAtomic.gradient_bytes, "backward_atomic: room for values");
 
   FULMEN_DEVICE bool alive(Int64 j) const { return key_is_attended(a_, batch_, kv_head_, band_, attended_, j); }
   template <int kMmaSteps, int kHeld, int kHeldMmaSteps>
   FULMEN_DEVICE static void to_registers(int at, RowOperand (&rows)[kHeld][kHeldMmaSteps]) {
-    using Rows = TileRows<kMmaSteps * kMmaK>;
+    using Rows = LdsRows<kMmaSteps * kMmaK>;
 #pragma unroll
     for (int t = 0; t < kHeld; ++t) {
 #pragma unroll
@@ -248,7 +248,7 @@ class Keys {
   const algorithm::KeyRange& attended_;
 };
 
-// A workgroup on its way over the queries of a KV head's query heads.
+// A workgroup's loop over the queries of a KV head's query heads.
 template <class Task, class KeyRows>
 class Walk {
  public:
@@ -275,7 +275,7 @@ class Walk {
   }
 
  private:
-  // Brings tile n of a head, or the first of the next one after its last, on its way.
+  // Starts the loads of tile n of a head, or, after its last, of the next head's first.
   FULMEN_DEVICE void fetch(Int64 head, int n, int buffer) {
     if (n == order_.count) {
       ++head;

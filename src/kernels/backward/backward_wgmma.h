@@ -22,7 +22,7 @@ static_assert(kSecondEarly || (kBuffers == 2 && !kGivesDv), "backward_wgmma: dv 
 // Warpgroups go their ways, so that matrix units have work while exponentials are computed: one begins a tile when the others have
 // done the exponentials of the tile before. Two buffers are too few: all then end a tile before one begins the next.
 constexpr bool kOwnPace = kBuffers > 2;
-constexpr int kAhead = kOwnPace ? kBuffers - 2 : 1;  // tiles on their way while one is computed
+constexpr int kAhead = kOwnPace ? kBuffers - 2 : 1;  // tiles in flight while one is computed
 
 // A product gives so many dims, by 16.
 FULMEN_DEVICE constexpr int product_tiles(int dims) { return dims % 128 == 0 ? 8 : 4; }
@@ -35,7 +35,7 @@ struct RowSums {
   float second[kSecondProducts > 0 ? kSecondProducts : 1][1][kSecondWidth][kElements];  // dv
 };
 
-// The workgroup on its way over the columns of row_head, or of all query heads of a KV head.
+// The workgroup's loop over the columns of row_head, or of all query heads of a KV head.
 class WarpgroupWalk {
  public:
   FULMEN_DEVICE WarpgroupWalk(const BackwardTask& task, const TileOrder& order, Int64 row_head, Int64 row_begin, Int64 column_end,
@@ -76,7 +76,7 @@ class WarpgroupWalk {
   }
 
  private:
-  // Brings the next tile of columns on its way, if there is one: their first tensor, or both.
+  // Starts the copy of the next tile of columns, if there is one: of their first tensor, or of both.
   FULMEN_DEVICE void fetch_next() {
     if (next_head_ >= last_head_) return;
     const BackwardArguments& a = task_.arguments;

@@ -21,7 +21,7 @@ constexpr bool kOwnKeys = kDimGroups == 1;
 constexpr bool kStaggered = !kBand && kOwnKeys && kHeadDim > 64;
 // The warpgroups of narrow heads take the two halves of a tile's work in different orders.
 constexpr bool kSkewed = kOwnKeys && kHeadDim == 64;
-constexpr int kAhead = kBuffers - 1 - (kSkewed ? 1 : 0);  // tiles of queries on their way while one is computed
+constexpr int kAhead = kBuffers - 1 - (kSkewed ? 1 : 0);  // tiles of queries in flight while one is computed
 static_assert(kWarpgroups == 2 && kHeadDim % (64 * kDimGroups) == 0 && kHeadDimV % (64 * kDimGroups) == 0,
               "backward_wgmma_atomic: a warpgroup has 64 keys and whole panels");
 constexpr int kShareTiles = kColumnTiles / kDimGroups;  // of a tile's queries, by 16
@@ -48,7 +48,7 @@ struct PendingQueries {
   int gradients_at = -1;  // -1: nothing is pending
 };
 
-// The workgroup on its way over the queries of a KV head's query heads.
+// The workgroup's loop over the queries of a KV head's query heads.
 class WarpgroupWalk {
  public:
   FULMEN_DEVICE WarpgroupWalk(const BackwardTask& task, const TileOrder& order, Int64 kv_head, Int64 query_end, int wave)
@@ -100,7 +100,7 @@ class WarpgroupWalk {
     copy_wait<kAhead - 1>();
     lds_fence_for_matrices();
   }
-  // Brings one more tile of queries on its way, if there is one: a group of copies in any case.
+  // Starts the copy of one more tile of queries, if there is one: a group of copies in any case.
   FULMEN_DEVICE void fetch_next() {
     if (next_head_ < last_head_) fetch_one();
     copy_commit();
@@ -203,7 +203,7 @@ class WarpgroupWalk {
     const bool held = held_.buffer >= 0, pending = pending_.gradients_at >= 0;
     float dq[kSumTiles][kElements];
     if constexpr (kOwnKeys) {
-      // No product may be on its way where branches meet: compilers then make all wait for each other.
+      // No product may be in flight where control flow joins: compilers would wait for all of them there.
       if (held && pending) {
         add_keys(sums);
         multiply_queries(dq);

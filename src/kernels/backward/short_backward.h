@@ -10,6 +10,8 @@
 #include "backward/parts/bias.h"
 #include "backward/parts/short_board.h"
 #include "tile/dropout_tile.h"
+#include "tile/held_words.h"
+#include "tile/outputs.h"
 #include "tile/softmax.h"
 #include "tile/transposed.h"
 
@@ -21,47 +23,30 @@ constexpr bool kCopiesBias = kBiasInLds && kWholeTiles && kWholeBias;
 // The bias of a wave's scores, where all batches of a run have the same; else each tile's is loaded when it is needed.
 class ScoreBias {
  public:
-  // All rows of the head, on their way with the first board.
+  // All rows of the head, in flight with the first board.
   FULMEN_DEVICE static void copy(const BackwardArguments& a, int batch, int head) {
-#if defined(FULMEN_TARGET_SM80)
-    constexpr int kLanes = kBlockN / 8, kRows = kWorkgroup / kLanes;
-    const int lane_row = thread_id() / kLanes, piece = thread_id() % kLanes;
-    const BiasElement* from = at<BiasElement>(a.bias, batch, lane_row, head) + 8 * piece;
-#pragma unroll
-    for (int n = 0; n < kBlockM; n += kRows) {
-      copy_async_16(kShort.bias_at + (lane_row + n) * kShort.square_pitch + 16 * piece, from + n * a.bias.row, true);
-    }
-#endif
+    Held::copy(kShort.bias_at, at<BiasElement>(a.bias, batch, 0, head), a.bias.row);
   }
   FULMEN_DEVICE void hold(const BackwardArguments& a, int batch, int head, int row) {
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
-      unsigned bits[kElements];
+      unsigned bits[kElements], words[Held::kWords];
       load(a, batch, head, row, f, bits);
 #pragma unroll
-      for (int w = 0; w < kWords; ++w) word_[f][w] = bits[2 * w] | bits[2 * w + 1] << 16U;
-#if defined(FULMEN_TARGET_SM80)
-      const Words<4> words{{word_[f][0], word_[f][1], word_[f][2], word_[f][3]}};
-      store_words<kShort.square_pitch>(lane_id(), kShort.bias_at, row / 16, f, words);
-#endif
+      for (int w = 0; w < Held::kWords; ++w) words[w] = bits[2 * w] | bits[2 * w + 1] << 16U;
+      held_.keep(kShort.bias_at, row, f, words);
     }
   }
   // Of a tile's elements, times log2 e. What is held is converted anew, so that no floats wait in registers from batch to batch.
   FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, int row, int tile,
                             float (&bias)[kElements]) const {
     if constexpr (kHoldsBias) {
-#if defined(FULMEN_TARGET_SM80)
-      const Words<4> words = stored_operand<kShort.square_pitch>(lane, kShort.bias_at, row / 16, tile).words;
-#endif
+      unsigned words[Held::kWords];
+      held_.read(lane, kShort.bias_at, row, tile, words);
 #pragma unroll
-      for (int w = 0; w < kWords; ++w) {
-#if defined(FULMEN_TARGET_SM80)
-        const unsigned bits = words.word[w];
-#else
-        const auto bits = static_cast<unsigned>(recompute(static_cast<int>(word_[tile][w])));
-#endif
-        bias[2 * w] = kLog2E * of_bits<BiasElement>(bits);
-        bias[2 * w + 1] = kLog2E * of_bits<BiasElement>(bits >> 16U);
+      for (int w = 0; w < Held::kWords; ++w) {
+        bias[2 * w] = kLog2E * of_bits<BiasElement>(words[w]);
+        bias[2 * w + 1] = kLog2E * of_bits<BiasElement>(words[w] >> 16U);
       }
     } else if constexpr (kBias) {
       unsigned bits[kElements];
@@ -72,7 +57,7 @@ class ScoreBias {
   }
 
  private:
-  static constexpr int kWords = kElements / 2;
+  using Held = HeldWords<kHoldsBias ? kTiles : 1, kShort.square_pitch>;
   FULMEN_DEVICE static void load(const BackwardArguments& a, int batch, int head, int row, int tile, unsigned (&bits)[kElements]) {
     const int first = 16 * tile;
 #pragma unroll
@@ -82,7 +67,7 @@ class ScoreBias {
                                              slot, bits);
     }
   }
-  unsigned word_[kHoldsBias ? kTiles : 1][kWords];
+  Held held_;
 };
 
 // Which parts of dbias a workgroup gives, and where they go: as BiasSum in backward/parts/bias.h says, with the head of a sum over
@@ -148,12 +133,9 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
       multiply_scores<Element>(gradient[f], ValuesTile::keys(lane, at + kShort.v_at, 16 * f, d), gradients);
     }
     if constexpr (kReadsOut) {
-#if defined(FULMEN_TARGET_SM80)
-      const KeyOperand out = ValuesTile::keys(lane, at + kShort.out_at, row, d);
-#else
+      const Board rows = Board::of(a.out, batch, head);
       const KeyOperand out =
-          load_row_operand(kernels::at<Element>(a.out, batch, 0, head), a.out.row, row, a.seqlen_q, kTileMmaK * d, a.head_dim_v);
-#endif
+          ValuesTile::fetched_or_loaded(lane, at + kShort.out_at, rows.first, rows.stride, row, a.seqlen_q, d, a.head_dim_v);
       multiply_scores<Element>(diagonal, out, gradients);
     }
     schedule_fence();
@@ -250,18 +232,8 @@ FULMEN_DEVICE void subtract_deltas(const float (&dlse)[kRowsPerLane], const Scor
   }
 }
 
-// Outputs of two lanes are exchanged so that a row's run is 32 bytes, as memory is written.
-#if defined(FULMEN_TARGET_SM80)
-constexpr bool kPairsOutputs = kWholeRows;
-#else
-constexpr bool kPairsOutputs = false;
-FULMEN_DEVICE int paired_column() { return 0; }
-template <class T>
-FULMEN_DEVICE Words<2> paired_outputs(const float (&)[kElements], int, float);
-#endif
-
-// Or they go through LDS, 16 bytes a lane: through what the board's keys and values leave free, where the next board has a
-// buffer of its own.
+// Outputs go through LDS, 16 bytes a lane, where the next board has a buffer of its own: through what this board's keys and values
+// leave free.
 constexpr bool kOutputsThroughLds = kPairsOutputs && kBuffers == 2;
 
 // A wave's share of a gradient: kRowTiles x 16 rows from `row` on.
@@ -287,33 +259,7 @@ struct GradientShare {
   }
   // By way of LDS [16][kDims] at `at`, which is the wave's own.
   FULMEN_DEVICE void store_through(int at, const Board& board, Int64 end, int dims, float scale) const {
-#if defined(FULMEN_TARGET_SM80)
-    using Rows = SwizzledRows<kDims>;
-    constexpr int kLanes = kDims <= 32 ? 4 : kDims <= 64 ? 8 : kDims <= 128 ? 16 : 32, kRows = kWaveSize / kLanes;
-    const unsigned lane = own_lane();
-    const int lane_row = static_cast<int>(lane / kLanes), piece = static_cast<int>(lane % kLanes);
-    const int stride = static_cast<int>(board.stride);  // whole rows are near
-    auto* to = const_cast<Element*>(board.first) + ((row + lane_row) * stride + 8 * piece);
-    const bool some = 8 * piece < kDims && (kExactDims || 8 * piece < dims);
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      wave_barrier();
-#pragma unroll
-      for (int d = 0; d < kDimTiles; ++d) {
-        Words<4> words;
-#pragma unroll
-        for (int w = 0; w < 4; ++w) words.word[w] = pack<Element>(sum[t][d][2 * w] * scale, sum[t][d][2 * w + 1] * scale);
-        Rows::leave(lane, at, 0, d, words);
-      }
-      wave_barrier();
-#pragma unroll
-      for (int n = 0; n < 16; n += kRows) {
-        if (!some || !(kWholeTiles || row + 16 * t + n + lane_row < end)) continue;
-        const auto words = lds_load<Words<4> >(at + Rows::place(n + lane_row, 16 * piece));
-        global_store(reinterpret_cast<Words<4>*>(to + (16 * t + n) * stride), words);
-      }
-    }
-#endif
+    store_tiles_through_lds<kDims, kRowTiles>(at, board.first, board.stride, row, end, dims, scale, sum);
   }
   FULMEN_DEVICE void store(const Board& board, Int64 end, int dims, float scale) const {
     const int first = kPairsOutputs ? paired_column() : output_column(0);

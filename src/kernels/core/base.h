@@ -59,13 +59,7 @@ struct Bfloat16 {
 
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000U);
 
-#if defined(FULMEN_PLATFORM_AMD)
-#include "platforms/amd.h"
-#elif defined(FULMEN_PLATFORM_NVIDIA)
-#include "platforms/nvidia.h"
-#else
-#include "platforms/emulated.h"
-#endif
+#include "platforms/selected.h"
 
 template <bool kFirst, class First, class Second>
 struct EitherOf {

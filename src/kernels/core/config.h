@@ -20,7 +20,7 @@
 //   FULMEN_SPLITS           1: partial results, for forward/decode_combine.h
 //   FULMEN_BLOCK_M FULMEN_BLOCK_N   query and key rows of a tile
 //   FULMEN_BUFFERS FULMEN_QUERIES_IN_LDS   of K and V tiles; 1: Q waits in LDS, not in registers
-//   FULMEN_PERSISTENT          1: forward/prefill.h's workgroups go on to other rows, which are on their way before these end
+//   FULMEN_PERSISTENT          1: persistent kernel: forward/prefill.h's workgroups take further rows, in flight before these end
 //   FULMEN_DIM_GROUPS       waves that share their keys; backward_atomic.h: one of 2, or two of 4, for dv, as many for dk
 //   FULMEN_EARLY_LOADS     1: forward/short.h loads V before it computes scores, backward.h the next columns before these;
 //                           backward_wgmma.h has both tensors of several tiles of columns in LDS

@@ -1,13 +1,13 @@
 // Forward for chess boards: 64 queries and 64 keys. A wave has 16 query rows of one head with their whole score rows, so nothing is
-// rescaled. With two buffers a workgroup goes over boards of one head, the next on its way to LDS while one is computed, and has
+// rescaled. With two buffers a workgroup goes over boards of one head, the next in flight to LDS while one is computed, and has
 // the bias of that head in registers for all of them; with one it has one board, and ends as soon as it can:
 //   S = bias / scale + Q K^T      the bias is what the products are added to: no arithmetic of its own
 //   P = 2^(scale (S - max))
 //   O = P V                       through the LDS of the wave's queries to memory, by 16 bytes a lane
 #include "tile/layout.h"
+#include "tile/nvidia/swizzle.h"
 #include "tile/rows.h"
 #include "tile/softmax.h"
-#include "tile/swizzle.h"
 
 namespace fulmen::kernels {
 
@@ -30,7 +30,7 @@ using Scores = float[kKeyTiles][kElements];
 // Lanes that share a row when it moves, a piece each; those past its end have none.
 FULMEN_DEVICE constexpr int lanes_of_row(int dims) { return dims <= 32 ? 4 : dims <= 64 ? 8 : 16; }
 
-// A lane's share of a tensor on its way, board after board: a piece of every so many rows.
+// A lane's share of a tensor in flight, board after board: a piece of every so many rows.
 template <int kDims>
 class TensorCopies {
  public:
@@ -71,7 +71,7 @@ class TensorCopies {
   Int64 step_;
 };
 
-// The workgroup's boards on their way, one after the other: first what scores need.
+// The workgroup's boards in flight, one after the other: first what scores need.
 class BoardCopies {
  public:
   FULMEN_DEVICE BoardCopies(const ForwardArguments& a, unsigned batch, unsigned head, unsigned kv_head)

@@ -210,7 +210,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   if (kTilesInPages && first_key < end) next = TilePlace::of(a, first_key);
   for (Int64 key = first_key; key < end; key += kWaves * kBlockN) {
     const TilePlace place{key, next.place};
-    // The next page's number is on its way during this step.
+    // The next page's number is in flight during this step.
     if (kTilesInPages && key + kWaves * kBlockN < end) next = TilePlace::of(a, key + kWaves * kBlockN);
     if (key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
       task.template step<false>(place, rows, out);

@@ -1,12 +1,12 @@
 // Merges what forward/decode.h left of each split: a workgroup a query row. Waves take splits in turn, some at a time whose memory
-// is on its way at once, then merge through LDS: the order is always the same, so are the bits.
+// is in flight at once, then merge through LDS: the order is always the same, so are the bits.
 #include "core/scores.h"
 
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kLaneDims = (kHeadDimV + kWaveSize - 1) / kWaveSize;
-// Splits of a wave whose memory is on its way at once.
+// Splits of a wave whose loads are in flight at once.
 constexpr int kAtOnce = kLaneDims <= 4 ? 8 : 4;
 
 // LDS, in floats: each wave's maximum and sum, then its outputs.

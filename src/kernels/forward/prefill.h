@@ -5,7 +5,7 @@
 //     S = Q K^T                       scores, one query row (or two) a lane
 //     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums only at the end
 //     O = rescale * O + P V           P goes from accumulators straight into the next product
-// While a tile is computed the next one is on its way. Where few tiles make a workgroup, it goes on to the next rows (kPersistent),
+// While a tile is computed the next one is in flight. Where a workgroup has few tiles, it takes further rows (kPersistent),
 // whose first tile and queries come while it ends these.
 #include "tile/drop.h"
 #include "tile/order.h"
@@ -222,7 +222,7 @@ struct PrefillTask {
 
  private:
   // Where a lane's outputs of a row are too few neighbours for wide stores, they go through the LDS of the wave's queries, or,
-  // where the next queries are on their way to that, through LDS of their own, 8 rows at a time.
+  // where the next queries are in flight to that, through LDS of their own, 8 rows at a time.
   static constexpr bool kStoresThroughLds = kCopiesToLds && kWholeRows;
 
   // A slot's rows of the wave, to 8 rows from `row` on.
@@ -266,7 +266,7 @@ struct PrefillTask {
   }
 };
 
-// Is the next tile on its way while one is computed? Not where there is one buffer that copies write to by themselves.
+// Is the next tile in flight while one is computed? Not where there is one buffer that copies write to by themselves.
 constexpr bool kFetchesEarly = kBuffers == 2 || !kCopiesToLds;
 
 FULMEN_DEVICE void publish(Stage& stage, int buffer) {
@@ -379,9 +379,7 @@ FULMEN_DEVICE void forward_rows(const ForwardArguments& call, const QueryBlock& 
   task.finish(rows);
 }
 
-#if defined(FULMEN_TARGET_SM80)
-
-// What a workgroup goes on to, unless there are no more. A wave brings its own queries.
+// The rows that a workgroup takes next, if there are any. A wave fetches its own queries.
 struct LaterRows {
   const ForwardArguments& call;
   TileScheduler turn;
@@ -405,7 +403,7 @@ struct LaterRows {
 };
 
 // Tile n + 1 is fetched while tile n is computed, after the last one what the next rows begin with. Ends with the buffer that this
-// is on its way to. The long loop knows neither masks nor other rows.
+// is in flight to. The long loop has code for neither masks nor other rows.
 FULMEN_DEVICE void go_over_tiles(const PrefillTask& task, const ForwardRows& mine, Stage& stage, WaveRows& rows, int& buffer,
                                  const LaterRows& later) {
   const TileOrder& order = mine.order;
@@ -445,20 +443,20 @@ FULMEN_DEVICE void go_over_tiles(const PrefillTask& task, const ForwardRows& min
 }
 
 // Tiles of queries, one after the other: no workgroup starts or ends between them. While the last tile of keys is computed the next
-// rows' first one is on its way, and, once Q has been read, their queries.
+// rows' first one is in flight, and, once Q has been read, their queries.
 FULMEN_DEVICE void forward_many_rows(const ForwardArguments& call) {
   static_assert(!kPersistent || !(kVariable || kKeepMask || kDropout), "forward: sequences of one length go on");
   LaterRows later{call, TileScheduler::first(call)};
   int buffer = 0;
-  bool on_their_way = false;
+  bool in_flight = false;
   while (later.there()) {
     const ForwardRows mine = later.rows();
     const TileOrder& order = mine.order;
-    if (!on_their_way) {
+    if (!in_flight) {
       later.fetch_tile(buffer);
       later.fetch_queries();
     }
-    on_their_way = order.count > 0;  // its last tile fetches the next rows' first
+    in_flight = order.count > 0;  // its last tile fetches the next rows' first
     later.turn.go_on(call);
     const RowMap map{call, mine.block.batch, mine.block.head, call.seqlen_q};
     const StageSource source = mine.source(call);
@@ -476,10 +474,7 @@ FULMEN_DEVICE void forward_many_rows(const ForwardArguments& call) {
   }
 }
 
-#endif
-
 FULMEN_DEVICE void forward(const ForwardArguments& call) {
-#if defined(FULMEN_TARGET_SM80)
   if constexpr (kPersistent && kWholeRows) return forward_many_rows(call);
   if constexpr (kPersistent) {
     for (TileScheduler turn = TileScheduler::first(call); turn.there(call); turn.go_on(call)) {
@@ -488,7 +483,6 @@ FULMEN_DEVICE void forward(const ForwardArguments& call) {
     }
     return;
   }
-#endif
   forward_rows(call, QueryBlock::of(call));
 }
 

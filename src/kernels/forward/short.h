@@ -10,7 +10,7 @@ constexpr int kKeyTiles = kBlockN / 16;
 constexpr int kMmaSteps = kHeadDim / kMmaK;
 // Where the operands of all dims would not fit beside outputs and scores, they are loaded as they are used.
 constexpr bool kTightRegisters = kMmaSteps * kPieces * 4 * (1 + kKeyTiles) > 160;
-// V is on its way while scores are computed: the host says where that pays.
+// V is in flight while scores are computed, where the host measured a gain.
 constexpr bool kEarlyLoads = FULMEN_EARLY_LOADS != 0 && !kTightRegisters;
 // Distances to keys that are the same in all lanes are scalars: not those of all tiles at once.
 constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kEarlyLoads);

@@ -9,7 +9,7 @@ constexpr int kLanesOfRow = 32;
 constexpr Int64 kRowsOfWorkgroup = kWorkgroup / kLanesOfRow;
 static_assert(kWorkgroup % kLanesOfRow == 0, "append_kv: a workgroup has whole rows");
 
-// One row on its way; null: nothing is to be done.
+// One row in flight; null: there is none.
 struct AppendedRow {
   const Element* from;
   Element* to;

@@ -1,15 +1,13 @@
-// Tiles of columns on their way from memory to LDS, as rows and, on AMD, transposed. As tile/stage.h, for any tensor:
-//   fetch<clamped>(...)   begins the tile's way; clamped: rows past the end are possible, and repeat the last one
-//   publish(...)          its data is in LDS after the barrier that follows
-// What `alive` says no to becomes 0.
+// Tiles of columns in flight from memory to LDS, as rows and, on AMD, transposed. As tile/stage.h, for any tensor:
+//   fetch(...)          starts a tile's loads; rows past the end repeat the last one
+//   commit_columns()    ends what one step fetches; columns_arrived() waits for it
+//   publish(...)        the tile is in LDS after the barrier that follows
+// Rows that `alive` says no to become 0.
 #pragma once
 
 #include "tile/layout.h"
 #include "tile/rows.h"
 #include "tile/values.h"
-#if defined(FULMEN_TARGET_SM80)
-#include "tile/swizzle.h"
-#endif
 
 namespace fulmen::kernels {
 
@@ -27,132 +25,10 @@ struct ColumnSource {
   FULMEN_DEVICE int clamp(int row) const { return row < last ? row : last; }
 };
 
-#if defined(FULMEN_TARGET_SM80)
-
-// kDims, rounded up, of each row; both uses read [row][dim].
-template <int kDims, bool kValues>
-class ColumnTile {
- public:
-  template <class Alive>
-  FULMEN_DEVICE void fetch(const ColumnSource& source, int at, int /*values_at*/, int /*pitch*/, const Alive& alive) {
-    for_pieces([&](int row, int dim) {
-      const int from = source.clamp(row), to = at + SwizzledRows<kDims>::place(row, 2 * dim);
-      const bool valid = (kExactDims || dim < source.dims) && alive(from);
-      if constexpr (kWholeRows) {
-        copy_async_16(to, valid ? source.rows + from * source.stride + dim : source.rows, valid);
-      } else {
-        lds_store(to, valid ? load_piece(source.rows + from * source.stride, dim, source.dims) : Words<4>{});
-      }
-    });
-  }
-  FULMEN_DEVICE void publish(int /*at*/, int /*values_at*/, int /*pitch*/) const {}
-
- private:
-  template <class Body>
-  FULMEN_DEVICE static void for_pieces(const Body& body) {
-    constexpr int kPieces = kDims / 8, kAll = kBlockN * kPieces;
-#pragma unroll
-    for (int n = 0; n < (kAll + kWorkgroup - 1) / kWorkgroup; ++n) {
-      const int index = thread_id() + n * kWorkgroup;
-      if (kAll % kWorkgroup != 0 && index >= kAll) break;
-      body(static_cast<int>(static_cast<unsigned>(index) / kPieces), static_cast<int>(static_cast<unsigned>(index) % kPieces) * 8);
-    }
-  }
-};
-
-#else
-
-// Through registers. Lanes take neighbouring pieces of a row; where the tile is transposed, too, kGroup neighbouring positions of
-// that and 8 dims.
-template <int kDims, bool kValues>
-class ColumnTile {
- public:
-  template <class Alive>
-  FULMEN_DEVICE void fetch(const ColumnSource& source, int /*at*/, int /*values_at*/, int /*pitch*/, const Alive& alive) {
-    const Buffer buffer(source.rows, static_cast<unsigned>(source.last * source.stride + source.dims) * 2);
-    const auto stride = static_cast<unsigned>(source.stride) * 2;
-    for_groups([&](int n, int position, int lane_dim, int fixed) {
-      const int dim = lane_dim + fixed;
-#pragma unroll
-      for (int m = 0; m < kGroup; ++m) {
-        const int row = row_of(position) + distance(m);
-        if constexpr (kWholeRows) {
-          const bool valid = (kExactDims || dim < source.dims) && alive(source.clamp(row));
-          pieces_[n][m] = buffer.load<Words<4> >(
-              valid ? static_cast<unsigned>(source.clamp(row)) * stride + 2 * static_cast<unsigned>(lane_dim) : kBeyond,
-              2 * static_cast<unsigned>(fixed));
-        } else {
-          pieces_[n][m] = {};
-          if (alive(source.clamp(row)))
-            pieces_[n][m] = load_piece(source.rows + source.clamp(row) * source.stride, dim, source.dims);
-        }
-      }
-    });
-  }
-  FULMEN_DEVICE void publish(int at, int values_at, int pitch) const {
-    for_groups([&](int n, int position, int lane_dim, int fixed) {
-      const int dim = lane_dim + fixed;
-#pragma unroll
-      for (int m = 0; m < kGroup; ++m) lds_store(at + row_of(position) * pitch + 2 * dim + distance(m) * pitch, pieces_[n][m]);
-      if constexpr (kValues) {
-#pragma unroll
-        for (int d = 0; d < 8; ++d) {
-          Words<kGroup / 2> words;
-#pragma unroll
-          for (int m = 0; m < kGroup / 2; ++m) {
-            words.word[m] = halves(pieces_[n][2 * m].word[d / 2], pieces_[n][2 * m + 1].word[d / 2], d % 2 != 0);
-          }
-          lds_store(values_at + transposed_row(lane_dim, kBlockN) + transposed_row(fixed, kBlockN) + d * kValuePitch + 2 * position,
-                    words);
-        }
-      }
-    });
-  }
-
- private:
-  static constexpr int kRowPieces = kDims / 8;
-  static constexpr int kGroup = !kValues ? 1 : kBlockN / 4 * kRowPieces >= kWorkgroup ? 4 : 2;
-  static constexpr int kAcross = kBlockN / kGroup;
-  static constexpr int kAll = kAcross * kRowPieces;
-  static constexpr int kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
-  static constexpr int kValuePitch = transposed_pitch(kBlockN);
-  // Each tile has the same addresses, which compilers keep in registers: not where those are too few.
-  static constexpr bool kAnew = FULMEN_EARLY_LOADS == 0;
-  static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
-
-  FULMEN_DEVICE static int row_of(int position) { return kValues ? row_at(position) : position; }
-  // From a group's first position, a multiple of kGroup.
-  FULMEN_DEVICE static constexpr int distance(int m) { return kValues ? value_key(m) - value_key(0) : 0; }
-  // Eight lanes write pieces of eight rows at once, whose distances leave them two to four groups of banks. As many rows further on
-  // they take the next piece instead, or the one after it.
-  FULMEN_DEVICE static int in_other_banks(int piece, int position) {
-    constexpr int kStep = kAcross >= 8 && value_key(1) == 1 ? 1 : 2;
-    constexpr int kSwapped = kRowPieces % 8 == 0 ? 8 : kRowPieces % 4 == 0 ? 4 : kRowPieces % 2 == 0 ? 2 : 1;
-    return piece ^ (row_of(position) / 8 * kStep % kSwapped);
-  }
-  template <class Body>
-  FULMEN_DEVICE static void for_groups(const Body& body) {
-    const int thread = kAnew ? recompute(thread_id()) : thread_id();
-#pragma unroll
-    for (int n = 0; n < kRounds; ++n) {
-      const unsigned index = thread + n * kWorkgroup;
-      if (kAll % kWorkgroup != 0 && index >= kAll) break;
-      if constexpr (kValues) {
-        // Whole rounds of eight pieces leave a lane its share of them.
-        constexpr bool kFixed = kWorkgroup % (8 * kAcross) == 0;
-        const unsigned first = kFixed ? thread : index;
-        const int position = static_cast<int>(first % kAcross) * kGroup;
-        body(n, position, 8 * in_other_banks(static_cast<int>(first / kAcross), position),
-             kFixed ? 8 * n * (kWorkgroup / kAcross) : 0);
-      } else {
-        body(n, static_cast<int>(index / kRowPieces), static_cast<int>(index % kRowPieces) * 8, 0);
-      }
-    }
-  }
-
-  Words<4> pieces_[kRounds][kGroup];
-};
-
-#endif
-
 }  // namespace fulmen::kernels
+
+#if defined(FULMEN_TARGET_SM80)
+#include "tile/nvidia/columns.h"
+#else
+#include "tile/amd/columns.h"
+#endif

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile/kept_keys.h"
+#include "tile/row_buffer.h"
 #include "tile/rows.h"
 #include "tile/softmax.h"
 
@@ -40,12 +41,6 @@ struct KeySource {
   int dims;
 };
 
-#if defined(FULMEN_TARGET_SM80)
-constexpr bool kBuffered = false;
-#else
-constexpr bool kBuffered = kWholeRows && !kScattered;
-#endif
-
 // A source's rows [first_key, first_key + kBlockN). Those past its end repeat the last one or are 0: their scores are masked. So
 // are those before its begin, but a probability of 0 must not meet a value that may be NaN because nobody attends it: these repeat
 // the first one or are 0, too.
@@ -57,19 +52,14 @@ class NearRows {
         first_key_(first.key),
         rows_(first.row(source.arguments, source.view, source.rows)),
         skipped_(kSkips && first.key < source.begin ? static_cast<int>(source.begin - first.key) : 0),
-        last_(at_most(source.end - first.key, kBlockN) - 1)
-#if !defined(FULMEN_TARGET_SM80)
-        ,
-        buffer_(rows_ + skipped_ * source.view.row, static_cast<unsigned>((last_ - skipped_) * source.view.row + source.dims) * 2)
-#endif
-  {
+        last_(at_most(source.end - first.key, kBlockN) - 1),
+        buffer_(rows_ + skipped_ * source.view.row, static_cast<unsigned>((last_ - skipped_) * source.view.row + source.dims) * 2) {
   }
   // Elements of key first_key + key + fixed, from dim on, zeros beyond the row's end. `fixed` is the same in all lanes; so is `key`
   // with kUniform.
   template <bool kUniform, int kCount>
   FULMEN_DEVICE Words<kCount / 2> load(int key, int fixed, int dim) const {
     using Piece = Words<kCount / 2>;
-#if !defined(FULMEN_TARGET_SM80)
     if constexpr (kBuffered) {
       const auto stride = static_cast<unsigned>(source_.view.row) * 2;
       const unsigned at_dim = kExactDims || dim < source_.dims ? 2 * static_cast<unsigned>(dim) : kBeyond;
@@ -79,7 +69,6 @@ class NearRows {
       return buffer_.load<Piece>(kExactDims || dim < source_.dims ? at_dim + row : kBeyond,
                                  kSkips ? 0 : static_cast<unsigned>(fixed) * stride);
     }
-#endif
     int row_id = key + fixed;
     row_id = row_id < skipped_ ? skipped_ : row_id < last_ ? row_id : last_;
     const Element* row = kScattered ? key_row(source_.arguments, source_.view, source_.rows, first_key_ + row_id)
@@ -107,10 +96,8 @@ class NearRows {
   const Element* rows_;  // of the first key; of no meaning where rows are scattered
   int skipped_;          // keys before the source's first
   int last_;
-#if !defined(FULMEN_TARGET_SM80)
   static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
-  Buffer buffer_;
-#endif
+  RowBuffer buffer_;
 };
 
 using NearKeys = NearRows<false>;

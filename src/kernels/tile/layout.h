@@ -21,7 +21,7 @@ struct ForwardShape {
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;          // of K and V tiles
   bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
-  bool persistent;      // NVIDIA: outputs go back by room of their own, as the next queries are on their way to theirs
+  bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight to theirs
 };
 
 struct ForwardLayout {
@@ -31,7 +31,7 @@ struct ForwardLayout {
   int query_pitch;             // AMD
   int key_bytes, value_bytes;  // a tile's
   int queries_at;              // K tiles first, then V tiles, then Q
-  int outputs_at, total;       // NVIDIA: outputs on their way back, in place of Q but where a workgroup goes on
+  int outputs_at, total;       // NVIDIA: outputs before they are stored, in place of Q unless the kernel is persistent
 
   FULMEN_ALGORITHM static ForwardLayout of(const ForwardShape& s) {
     ForwardLayout l{};
@@ -46,7 +46,7 @@ struct ForwardLayout {
       l.key_pitch = 2 * s.head_dim;
       l.value_pitch = 2 * s.head_dim_v;
       l.value_bytes = s.block_n * l.value_pitch;
-      // Queries, and outputs on their way back.
+      // Queries, and outputs before they are stored.
       query_bytes = s.block_m * (l.key_pitch < l.value_pitch && !s.persistent ? l.value_pitch : l.key_pitch);
     }
     l.key_bytes = s.block_n * l.key_pitch;
@@ -178,8 +178,8 @@ struct WarpgroupAtomicLayout {
   }
 };
 
-// LDS of forward/prefill_wgmma.h, all in panels (targets/sm90/target.h): queries, and outputs on their way back; two tiles of keys,
-// two of values.
+// LDS of forward/prefill_wgmma.h, all in panels (targets/sm90/target.h): queries, and outputs before they are stored; two tiles of
+// keys, two of values.
 struct WarpgroupForwardLayout {
   int queries_at;
   int keys_at, key_bytes;  // a tile's
@@ -227,7 +227,7 @@ struct ShortBackwardShape {
 };
 
 // LDS of short_backward.h: a sequence's k, q, v, dout (and on NVIDIA out, where it is read) as rows, and transposed where a product
-// takes them as values; and the probabilities and their gradients, 16 bits each, on their way from the waves that own queries to
+// takes them as values; and the probabilities and their gradients, 16 bits each, from the waves that own queries to
 // those that own keys.
 struct ShortBackwardLayout {
   int pitch, pitch_v;                     // of rows
@@ -241,7 +241,7 @@ struct ShortBackwardLayout {
 
   FULMEN_ALGORITHM static ShortBackwardLayout of(const ShortBackwardShape& s) {
     ShortBackwardLayout l{};
-    const int padding = s.transposed_values ? 16 : 0;  // NVIDIA swizzles pieces instead (tile/swizzle.h)
+    const int padding = s.transposed_values ? 16 : 0;  // NVIDIA swizzles pieces instead (tile/nvidia/swizzle.h)
     l.pitch = 2 * s.head_dim + padding;
     l.pitch_v = 2 * s.head_dim_v + padding;
     l.value_pitch = transposed_pitch(s.block);

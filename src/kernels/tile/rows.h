@@ -62,14 +62,6 @@ FULMEN_DEVICE RowOperand lds_row_operand(int at, int pitch) {
   return operand;
 }
 
-#if !defined(FULMEN_TARGET_SM80)
-constexpr int kTileMmaK = kMmaK;
-using QueryOperand = RowOperand;
-using KeyOperand = RowOperand;
-FULMEN_DEVICE QueryOperand lds_query_operand(int at, int pitch) { return lds_row_operand(at, pitch); }
-FULMEN_DEVICE KeyOperand lds_key_operand(int at, int pitch) { return lds_row_operand(at, pitch); }
-#endif
-
 // 8 outputs of one row, from dim on.
 FULMEN_DEVICE void store_piece(Element* row, int dim, int dims, const Words<4>& piece) {
   if constexpr (kWholeRows) {

@@ -1,4 +1,4 @@
-// What the kernels without matrix instructions share: 16 x 16 lanes, and chunks of dims on their way to LDS.
+// What the kernels without matrix instructions share: 16 x 16 lanes, and chunks of dims in flight to LDS.
 #pragma once
 
 #include "core/config.h"

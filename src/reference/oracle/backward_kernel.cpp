@@ -9,7 +9,7 @@
 namespace fulmen::reference {
 namespace {
 
-// One gradient in double, on its way to the tensor.
+// One gradient in double, to be stored in the tensor.
 class Exact {
  public:
   Exact(const TensorSpec& spec, const Shape& shape)

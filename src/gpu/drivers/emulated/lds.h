@@ -51,7 +51,7 @@ class Lds {
     int order = 0;             // of the last write among all
     Access read;
     Access read_by_another;  // the first reader that differs from `read`
-    bool copying = false;    // a copy is on its way
+    bool copying = false;    // a copy is in flight
     Access copied;           // its beginning
   };
   int wave_of(int thread) const { return thread / wave_size_; }

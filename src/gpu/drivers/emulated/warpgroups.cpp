@@ -50,7 +50,7 @@ void LaneProducts::reset() {
 void LaneProducts::fence() {
   fenced_ = true;
   for (auto& [at, array] : arrays_) {
-    if (array.on_their_way == 0) copy_of_stack(array.content.data(), at, array.content.size());
+    if (array.in_flight == 0) copy_of_stack(array.content.data(), at, array.content.size());
   }
 }
 
@@ -64,23 +64,23 @@ LaneProducts::Array& LaneProducts::array_at(const std::byte* at, int bytes, bool
 std::string LaneProducts::begin_sums(const ProductRegisters& product, int thread) {
   bool known = false;
   const auto found = arrays_.find(product.sums);
-  if (found != arrays_.end() && found->second.on_their_way > 0) {
+  if (found != arrays_.end() && found->second.in_flight > 0) {
     const Array& before = found->second;
     const bool same_shape = before.content.size() == static_cast<std::size_t>(product.sum_bytes);
     if (!same_shape || !is_unfinished(product.sums, product.sum_bytes)) {
-      return fmt::format("wgmma at {}: lane {}'s sums {} since the product at {}, which is on its way", to_string(product.site),
+      return fmt::format("wgmma at {}: lane {}'s sums {} since the product at {}, which is in flight", to_string(product.site),
                          thread, same_shape ? "were written" : "have had another shape", to_string(before.site));
     }
   }
   Array& array = array_at(product.sums, product.sum_bytes, known);
-  if (array.on_their_way == 0) {
+  if (array.in_flight == 0) {
     if (known && std::memcmp(array.content.data(), product.sums, array.content.size()) != 0) {
       return fmt::format("wgmma without a fence: lane {}'s sums at {} were written after its last wgmma_fence()", thread,
                          to_string(product.site));
     }
     make_unfinished(product.sums, product.sum_bytes);
   }
-  ++array.on_their_way;
+  ++array.in_flight;
   array.site = product.site;
   return {};
 }
@@ -120,12 +120,12 @@ std::string LaneProducts::arrive(const ProductRegisters& product, int thread) {
 void LaneProducts::arrived(const ProductRegisters& product) {
   Array& array = arrays_.at(product.sums);
   std::memcpy(array.content.data(), product.sums, array.content.size());
-  if (--array.on_their_way > 0) make_unfinished(product.sums, product.sum_bytes);
+  if (--array.in_flight > 0) make_unfinished(product.sums, product.sum_bytes);
 }
 
 std::string LaneProducts::hold(const std::byte* sums, int thread, Site site) const {
   const auto found = arrays_.find(sums);
-  if (found == arrays_.end() || found->second.on_their_way == 0) return {};
+  if (found == arrays_.end() || found->second.in_flight == 0) return {};
   return fmt::format("sums of a product before its wait: lane {} uses at {} what the wgmma at {} computes", thread, to_string(site),
                      to_string(found->second.site));
 }

@@ -1,4 +1,4 @@
-// Rules of Hopper's warpgroups: what a lane may do with the registers of a product that is on its way, which instructions all four
+// Rules of Hopper's warpgroups: what a lane may do with the registers of a product in flight, which instructions all four
 // waves of a warpgroup execute, and how many registers they have.
 #pragma once
 
@@ -21,7 +21,7 @@ struct ProductRegisters {
   Site site;
 };
 
-// Registers of a lane's products. Sums of one that is on its way are NaN, of a kind that use_of_sums() knows.
+// Registers of a lane's products. Sums of one in flight are NaN, of a kind that use_of_sums() knows.
 class LaneProducts {
  public:
   void reset();
@@ -29,7 +29,7 @@ class LaneProducts {
   void wait() { fenced_ = false; }
   // These give an empty string, or what is wrong.
   std::string begin(const ProductRegisters& product, int thread);
-  // Around its computation, at the wait: sums are again what they were, and NaN afterwards if there is one more on its way.
+  // Around its computation, at the wait: sums are again what they were, and NaN afterwards if there is one more in flight.
   std::string arrive(const ProductRegisters& product, int thread);
   void arrived(const ProductRegisters& product);
   std::string hold(const std::byte* sums, int thread, Site site) const;
@@ -37,8 +37,8 @@ class LaneProducts {
  private:
   // What is known of an array of registers that products used.
   struct Array {
-    std::vector<std::byte> content;  // at the last fence, or what the last product left; while on its way: what it begins with
-    int on_their_way = 0;            // products
+    std::vector<std::byte> content;  // at the last fence, or what the last product left; while in flight: what it begins with
+    int in_flight = 0;               // products
     Site site;                       // of the last one
   };
   Array& array_at(const std::byte* at, int bytes, bool& known);

@@ -12,7 +12,7 @@ static_assert(kAtomic.total == kLdsBytes, "backward_atomic: the host reserves th
 static_assert(kPairs == kRowsInLds && kDimGroups != 3 && kDimGroups <= 4, "backward_atomic: pairs, or two, have their keys in LDS");
 
 // P^T and dS^T, a workgroup's keys and a tile's queries, 16 x 16 at a time: to there from where a lane has scores, and from there
-// as an operand, as they are or turned. `at`: of the 16 rows.
+// as an operand, as they are or transposed. `at`: of the 16 rows.
 struct PaddedScores {
   static constexpr int kTiles = kColumnTiles;
   static constexpr int kPitch = 2 * kBlockN + 16;
@@ -22,7 +22,7 @@ struct PaddedScores {
   FULMEN_DEVICE static ProbabilityOperand rows(unsigned lane, int at, int tile) {
     return lds_probability_operand(at + 32 * tile, kPitch, lane);
   }
-  FULMEN_DEVICE static ProbabilityOperand turned(unsigned lane, int at, int tile) {
+  FULMEN_DEVICE static ProbabilityOperand transposed(unsigned lane, int at, int tile) {
     return lds_transposed_operand(at + 32 * tile, kPitch, lane);
   }
 };
@@ -37,7 +37,7 @@ struct SwizzledScores {
     Rows::leave(lane, at, 0, tile, p.words);
   }
   FULMEN_DEVICE static ProbabilityOperand rows(unsigned lane, int at, int tile) { return {Rows::queries(lane, at, 0, tile).words}; }
-  FULMEN_DEVICE static ProbabilityOperand turned(unsigned lane, int at, int tile) { return Rows::turned(lane, at, tile); }
+  FULMEN_DEVICE static ProbabilityOperand transposed(unsigned lane, int at, int tile) { return Rows::transposed(lane, at, tile); }
 };
 using ScoreRows = Either<kPairs, SwizzledScores<kColumnTiles / (kDimGroups == 4 ? 2 : 1)>, PaddedScores>;
 constexpr int kScorePartBytes = kBlockM * ScoreRows::kPitch;

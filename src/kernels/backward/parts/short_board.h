@@ -1,4 +1,4 @@
-// A board of short_backward.h: its tiles, and its way to LDS.
+// A board of short_backward.h: its tiles, and their copy to LDS.
 #pragma once
 
 #include "backward/parts/scores.h"
@@ -26,7 +26,7 @@ constexpr ShortBackwardLayout kShort =
     ShortBackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockN, kBuffers, kBiasInLds, kReadsOut});
 static_assert(kShort.total == kLdsBytes, "short_backward: the host reserves the LDS that the tiles need");
 
-// The next board is on its way while one is computed: to the other buffer; or to the one there is, what dk and dv do not need
+// The next board is in flight while one is computed: to the other buffer; or to the one there is, what dk and dv do not need
 // before them. Through registers a board is fetched when it is needed: they are too few to hold it.
 constexpr bool kFetchHalves = kCopiesToLds && kBuffers == 1;
 constexpr bool kFetchLate = !kCopiesToLds;
@@ -59,7 +59,7 @@ using QueriesTile = ShortTile<kHeadDim, true>;  // of k and q
 using ValuesTile = ShortTile<kHeadDimV, false>;
 using DoutTile = ShortTile<kHeadDimV, true>;
 
-// A board on its way to LDS, in two halves: what is needed until probabilities are there, and what is needed after.
+// The copy of a board to LDS, in two halves: what is needed until probabilities are there, and what is needed after.
 class BoardTiles {
  public:
   FULMEN_DEVICE void fetch_keys(const BackwardArguments& a, int batch, int head, int at) {
@@ -69,28 +69,22 @@ class BoardTiles {
       return any_row_keeps(a, batch, head, 0, a.seqlen_q, j);
     });
     v_tile_.fetch(Board::of(a.v, batch, head).rows(a.head_dim_v, a.seqlen_k), at + kShort.v_at, 0, always);
-#if defined(FULMEN_TARGET_SM80)
-    if constexpr (kReadsOut) {
+    if constexpr (kReadsOut && kCopiesToLds) {
       ValuesTile{}.fetch(Board::of(a.out, batch, head).rows(a.head_dim_v, a.seqlen_q), at + kShort.out_at, 0, always);
     }
-#endif
   }
   FULMEN_DEVICE void fetch_queries(const BackwardArguments& a, int batch, int head, int at) {
     q_tile_.fetch(Board::of(a.q, batch, head).rows(a.head_dim, a.seqlen_q), at + kShort.q_at, at + kShort.q_values_at, always);
     dout_tile_.fetch(Board::of(a.dout, batch, head).rows(a.head_dim_v, a.seqlen_q), at + kShort.dout_at, at + kShort.dout_values_at,
                      always);
-#if defined(FULMEN_TARGET_SM80)
-    copy_commit();
-#endif
+    commit_columns();
   }
   FULMEN_DEVICE void publish(int at) const {
     k_tile_.publish(at, at + kShort.k_values_at);
     v_tile_.publish(at + kShort.v_at, 0);
     q_tile_.publish(at + kShort.q_at, at + kShort.q_values_at);
     dout_tile_.publish(at + kShort.dout_at, at + kShort.dout_values_at);
-#if defined(FULMEN_TARGET_SM80)
-    copy_wait<0>();
-#endif
+    columns_arrived();
   }
 
  private:
@@ -100,7 +94,7 @@ class BoardTiles {
   DoutTile dout_tile_;
 };
 
-// The log-sum-exp of a lane's queries, on its way a batch early.
+// The log-sum-exp of a lane's queries, loaded a batch early.
 struct QueryLse {
   float value[kRowsPerLane];
 

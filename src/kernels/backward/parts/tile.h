@@ -18,7 +18,7 @@ constexpr int kColumnTiles = kBlockN / 16;
 constexpr int kFirstMmaSteps = kHeadDim / kMmaK, kSecondMmaSteps = kHeadDimV / kMmaK;
 constexpr int kFirstTiles = kGivesFirst ? kHeadDim / 16 / kDimGroups : 1, kSecondTiles = kGivesDv ? kHeadDimV / 16 / kDimGroups : 1;
 constexpr bool kRowsInLds = kQueriesInLds;
-// The next tile is on its way while one is computed; or waits until that is read, where copies write to the one buffer by
+// The next tile is in flight while one is computed; or waits until that is read, where copies write to the one buffer by
 // themselves; or is fetched when it is needed, where registers are too few to hold it.
 constexpr bool kFetchLate = !kCopiesToLds && FULMEN_EARLY_LOADS == 0;
 constexpr bool kFetchEarly = !kFetchLate && (kBuffers == 2 || !kCopiesToLds);
@@ -59,9 +59,7 @@ class Columns {
       if (thread_id() < kBlockN)
         numbers_ = RowStatistics::of(a, batch, head, first + thread_id() < end ? first + thread_id() : a.seqlen_q);
     }
-#if defined(FULMEN_TARGET_SM80)
-    copy_commit();
-#endif
+    commit_columns();
   }
   FULMEN_DEVICE void publish(int buffer) const {
     const int at = buffer * kBackward.buffer_bytes;
@@ -74,9 +72,7 @@ class Columns {
         lds_store(at + kBackward.numbers_at + 8 * thread_id(), numbers_.words());
       }
     }
-#if defined(FULMEN_TARGET_SM80)
-    copy_wait<0>();
-#endif
+    columns_arrived();
   }
 
  private:
@@ -87,32 +83,8 @@ class Columns {
   RowStatistics numbers_;
 };
 
-// Rows of kDims in LDS: where a row's byte lies, from the first of 8 on; 16 rows and kMmaK dims, or 16 rows as values and 16 dims.
-template <int kDims>
-struct TileRows {
-#if defined(FULMEN_TARGET_SM80)
-  static constexpr int kPitch = SwizzledRows<kDims>::kPitch;
-  FULMEN_DEVICE static int place(int row, int byte) { return SwizzledRows<kDims>::place(row, byte); }
-  FULMEN_DEVICE static RowOperand operand(int at, int depth, unsigned lane = lane_id()) {
-    return SwizzledRows<kDims>::rows(lane, at, depth);
-  }
-#else
-  static constexpr int kPitch = 2 * kDims + 16;
-  FULMEN_DEVICE static int place(int row, int byte) { return row * kPitch + byte; }
-  FULMEN_DEVICE static RowOperand operand(int at, int depth) { return lds_row_operand(at + 2 * kMmaK * depth, kPitch); }
-#endif
-};
-// A tile of columns as values: as TileRows has it, or, on AMD, transposed.
-template <int kDims>
-FULMEN_DEVICE ValueOperand column_values(int at, int tile, int dims) {
-#if defined(FULMEN_TARGET_SM80)
-  return SwizzledRows<kDims>::values(lane_id(), at, tile, dims);
-#else
-  return lds_value_operand<kBackward.value_pitch>(at, tile, dims);
-#endif
-}
-using FirstRows = TileRows<kHeadDim>;
-using SecondRows = TileRows<kHeadDimV>;
+using FirstRows = LdsRows<kHeadDim>;
+using SecondRows = LdsRows<kHeadDimV>;
 static_assert(FirstRows::kPitch == kBackward.first_pitch && SecondRows::kPitch == kBackward.second_pitch,
               "backward: rows are where the host's layout has them");
 
@@ -146,7 +118,7 @@ struct BackwardTask {
   template <int kMmaSteps, int kHeld>
   FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps], int wave_at, int columns_at,
                               float (&product)[kRowTiles][kElements]) const {
-    using Rows = TileRows<kMmaSteps * kMmaK>;
+    using Rows = LdsRows<kMmaSteps * kMmaK>;
 #pragma unroll
     for (int d = 0; d < kMmaSteps; ++d) {
       const RowOperand column = Rows::operand(columns_at, d);
@@ -284,7 +256,7 @@ FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int6
   for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
     const int row = index / kRowPieces, piece = index % kRowPieces;
     const Int64 from = row_begin + row < row_end ? row_begin + row : row_end - 1;
-    lds_store(at + TileRows<kDims>::place(row, 16 * piece),
+    lds_store(at + LdsRows<kDims>::place(row, 16 * piece),
               alive(from) ? load_piece(head + from * stride, 8 * piece, dims) : Words<4>{});
   }
 }
@@ -292,7 +264,7 @@ FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int6
 template <int kMmaSteps, int kHeld, class Alive>
 FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,
                                RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps], const Alive& alive) {
-  using Rows = TileRows<kMmaSteps * kMmaK>;
+  using Rows = LdsRows<kMmaSteps * kMmaK>;
   rows_to_lds<kMmaSteps * kMmaK>(head, stride, dims, row_begin, row_end, at, alive);
   if constexpr (!kRowsInLds) {
     const int wave = wave_id() * kRowTiles * 16;

@@ -1,4 +1,4 @@
-// What the backward kernels by Hopper's warpgroup products share: tensors on their way to panels in LDS, and from the products of a
+// What the backward kernels by Hopper's warpgroup products share: copies of tensors to panels in LDS, and from the products of a
 // tile to P and dS.
 #pragma once
 
@@ -66,7 +66,7 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
   constexpr int kGradients = kNeedsDout ? 1 : 0;
   const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_column);
   if constexpr (kDropout || kSoftcap) {
-    // Random numbers while the products are on their way.
+    // Random numbers while the products are in flight.
     const DropoutMask dropout(task.arguments, task.batch, head);
     DropoutTile<kRowsAreKeys> stays[kTiles];
 #pragma unroll
@@ -80,7 +80,7 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
       task.gradients<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, stays[f], row_statistics, score[f], gradient[f], bias);
     }
   } else {
-    // Exponentials while D is on its way.
+    // Exponentials while D is in flight.
     wgmma_wait<kLater + kGradients>();
     wgmma_hold(score);
 #pragma unroll

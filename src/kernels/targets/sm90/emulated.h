@@ -5,8 +5,8 @@
 
 FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) { return static_cast<unsigned>(lds_offset) >> 4U; }
 
-// 16 bytes of an operand in LDS: `row` counts lines of 128 bytes, `piece` the 16-byte pieces of all panels; turned says which of
-// both is the depth. Panels are as far apart as the operand says.
+// 16 bytes of an operand in LDS: `row` counts lines of 128 bytes, `piece` the 16-byte pieces of all panels; transposed says which
+// of both is the depth. Panels are as far apart as the operand says.
 FULMEN_DEVICE Words<4> lds_matrix_piece(LdsMatrix matrix, int row, int piece, Position at) {
   constexpr int kPieces = kPanelRowBytes / 16;
   const int begin = static_cast<int>(matrix.bits() & 0x3FFFU) * 16, panel = static_cast<int>(matrix.bits() >> 16U & 0x3FFFU) * 16,
@@ -17,7 +17,7 @@ FULMEN_DEVICE Words<4> lds_matrix_piece(LdsMatrix matrix, int row, int piece, Po
   return words;
 }
 
-// A product on its way. kA: a lies in LDS.
+// A product in flight. kA: a lies in LDS.
 template <class T, int kTiles, bool kA, bool kTurnA, bool kTurnB>
 struct WarpgroupProduct {
   float (*d)[8];
@@ -32,7 +32,7 @@ struct WarpgroupProduct {
     const WarpgroupProduct p = *static_cast<const WarpgroupProduct*>(data);
     p.compute();
   }
-  // A lane's pieces of the operands. Of 16 x 16 elements two pieces a line; turned, lines are the depth.
+  // A lane's pieces of the operands. Of 16 x 16 elements two pieces a line; transposed, lines are the depth.
   Words<4> piece_of_a() const {
     const int l = lane_id(), row = 16 * (wave_id() % 4);
     return kTurnA ? lds_matrix_piece(a, l / 2, row / 8 + l % 2, at) : lds_matrix_piece(a, row + l / 2, l % 2, at);
@@ -67,8 +67,8 @@ struct WarpgroupProduct {
       for (int n = 0; n < kWaveSize; ++n) b_pieces[t][n].words = of_all[n];
     }
     // Element (i, k) of 16 x 16 in such pieces.
-    const auto of_lines = [](const Piece* pieces, int i, int k, bool turned) {
-      const int line = turned ? k : i, column = turned ? i : k;
+    const auto of_lines = [](const Piece* pieces, int i, int k, bool transposed) {
+      const int line = transposed ? k : i, column = transposed ? i : k;
       return element<T>(pieces[2 * line + column / 8].words, column % 8);
     };
     const auto of_rows = [&](int i, int k) {

@@ -3,7 +3,7 @@
 // registers, a wave holds what sm80.h's tiles of 16 x 16 have. The other operands lie in LDS, in panels of 64 columns of 16 bits:
 // row after row, 128 bytes each, whose pieces of 16 bytes are swizzled by the row's number; panels begin at multiples of 1 KiB.
 //   wgmma<T, kTurnA, kTurnB>(sums, a, b, add)   sums (+)= a b: a is 64 rows in LDS, or a wave's 16 in registers (no kTurnA).
-//                              Rows of LDS are a's rows, turned: its columns; they are b's columns, turned: its rows
+//                              Rows of LDS are a's rows, transposed: its columns; they are b's columns, transposed: its rows
 //   wgmma_fence()              before the first product after other uses of its registers
 //   wgmma_commit()             products until here are a group
 //   wgmma_wait<n>()            until all groups but the last n are done

@@ -31,7 +31,7 @@ struct SwizzledRows {
     return {ldmatrix_x4(at + row * kPitch + shifted(lane % 16, lane / 16, 32 * depth))};
   }
   // 16 rows from `at` on and the tile's 16 columns, with these as rows.
-  FULMEN_DEVICE static ProbabilityOperand turned(unsigned lane, int at, int tile) {
+  FULMEN_DEVICE static ProbabilityOperand transposed(unsigned lane, int at, int tile) {
     return {ldmatrix_x4_trans(at + shifted(lane % 8 + lane / 16 * 8, lane / 8 % 2, 32 * tile))};
   }
   // 16 rows from 16 * tile on as keys of values, and 16 dims.

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Rules of the source tree that no compiler checks, one finding a line.
+
+Conditionals on a target or platform stand in kernels/targets, kernels/platforms and, around includes alone, in the selectors of
+kernels/tile. No layer includes one above it or a backend. A vendor's file of kernels/tile includes nothing shared that its selector
+does not: kernel sources are flattened with each file once, and a shared file must not end up inside the vendor's conditional."""
+
+import pathlib
+import re
+import sys
+
+CONDITIONAL = re.compile(r"\s*#\s*(if|elif|ifdef|ifndef)\b.*\bFULMEN_(TARGET|PLATFORM)_")
+INCLUDE = re.compile(r'\s*#\s*include "([^"]+)"')
+# A folder below src, and what its files may not include; the one file that knows the backends is excepted.
+FORBIDDEN = {
+    "algorithm": ("api/", "plan/", "runtime/", "reference/", "cpu/", "gpu/", "kernels/"),
+    "runtime": ("api/", "plan/", "reference/", "cpu/", "gpu/", "kernels/"),
+    "reference": ("api/", "cpu/", "gpu/", "kernels/"),
+    "plan": ("api/", "cpu/", "gpu/", "kernels/"),
+    "api": ("cpu/", "gpu/", "kernels/"),
+}
+KNOWS_BACKENDS = "plan/builtin_backends.cpp"
+ALLOWED_WHOLE = ("kernels/targets/", "kernels/platforms/")
+SELECTORS = "kernels/tile/"
+
+
+def conditionals(name, lines):
+    """Numbers of lines with a conditional on a target or platform that may not stand there."""
+    if name.startswith(ALLOWED_WHOLE):
+        return
+    depth = start = 0
+    for number, line in enumerate(lines, 1):
+        if depth == 0:
+            if CONDITIONAL.match(line):
+                depth, start = 1, number
+            continue
+        if re.match(r"\s*#\s*if", line):
+            depth += 1
+        elif re.match(r"\s*#\s*endif", line):
+            depth -= 1
+        elif re.match(r"\s*#\s*(else|elif)", line) or INCLUDE.match(line) or not line.strip():
+            continue
+        elif start:
+            yield start
+            start = 0
+    if any(map(CONDITIONAL.match, lines)) and not name.startswith(SELECTORS):
+        yield next(number for number, line in enumerate(lines, 1) if CONDITIONAL.match(line))
+
+
+def includes(lines):
+    return [(number, found.group(1)) for number, line in enumerate(lines, 1) if (found := INCLUDE.match(line))]
+
+
+def findings(root):
+    for path in sorted([*root.rglob("*.h"), *root.rglob("*.cpp")]):
+        name, lines = path.relative_to(root).as_posix(), path.read_text().split("\n")
+        for number in sorted(set(conditionals(name, lines))):
+            yield f"src/{name}:{number}: a conditional on the target or platform: the selectors of kernels/tile are for it"
+        forbidden = FORBIDDEN.get(name.split("/")[0], ())
+        for number, included in includes(lines):
+            if name != KNOWS_BACKENDS and included.startswith(forbidden):
+                yield f"src/{name}:{number}: {name.split('/')[0]} includes {included}"
+        vendor = re.fullmatch(r"kernels/tile/(\w+)/(\w+\.h)", name)
+        if vendor and (selector := root / "kernels/tile" / vendor.group(2)).exists():
+            selected = {included for _, included in includes(selector.read_text().split("\n"))}
+            for number, included in includes(lines):
+                if included not in selected and not included.startswith(f"tile/{vendor.group(1)}/"):
+                    yield f"src/{name}:{number}: {included} is included by neither tile/{vendor.group(2)} nor the vendor's own files"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "src")
+    found = list(findings(root))
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

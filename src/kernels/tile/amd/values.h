@@ -1,0 +1,35 @@
+// AMD: values are transposed in LDS, [dim][position of key], so that a lane loads its operand by a piece.
+#pragma once
+
+#include "core/matrix.h"
+#include "tile/layout.h"
+
+namespace fulmen::kernels {
+
+// The tile is [dim][position].
+template <int kPitch>
+FULMEN_DEVICE ValueOperand lds_value_operand(int at, int tile, int dims) {
+  ValueOperand operand;
+  static_assert(kPitch == transposed_pitch(kBlockN));
+  const int row = at + transposed_row(16 * dims, kBlockN) + value_dim() * kPitch + 2 * 16 * tile;
+#pragma unroll
+  for (int p = 0; p < kValuePieces; ++p) {
+    if constexpr (kPitch % sizeof(operand.piece[0]) == 0) {
+      operand.piece[p] = lds_load<ValuePiece>(row + 2 * value_piece(p));
+    } else {
+      constexpr int kWords = sizeof(operand.piece[0]) / 4;
+#pragma unroll
+      for (int w = 0; w < kWords; w += 2) {
+        const auto two = lds_load<Words<2> >(row + 2 * value_piece(p) + 4 * w);
+        operand.piece[p].word[w] = two.word[0];
+        operand.piece[p].word[w + 1] = two.word[1];
+      }
+    }
+  }
+  return operand;
+}
+
+// The row at a position of the transposed tile.
+FULMEN_DEVICE int row_at(int position) { return position / kValueKeys * kValueKeys + value_key(position % kValueKeys); }
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,191 @@
+// NVIDIA: cp.async copies tiles to swizzled rows in LDS; Q and the outputs go through LDS, too.
+#pragma once
+
+#include "tile/nvidia/swizzle.h"
+
+namespace fulmen::kernels {
+
+using KeyRows = SwizzledRows<kHeadDim>;     // of K and Q
+using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
+// lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in registers.
+FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned lane) {
+  return KeyRows::keys(lane, keys_at(buffer), 16 * tile, depth);
+}
+// Queries [row, row + 16) of the workgroup's, from LDS.
+FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned lane) {
+  return KeyRows::queries(lane, kLayout.queries_at, row, depth);
+}
+FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims, unsigned lane) {
+  return ValueRows::values(lane, values_at(buffer), tile, dims);
+}
+// Byte `byte` of row `first` + `row` of the outputs' room, where `first` is a multiple of 8.
+FULMEN_DEVICE int output_at(int first, int row, int byte) {
+  return kLayout.outputs_at + first * ValueRows::kPitch + ValueRows::place(row, byte);
+}
+// Two neighbouring outputs, element e and the next of the tile of 16 dims d, to the lane's row of 8 from `first` on.
+FULMEN_DEVICE void leave_outputs(int first, int d, int e, unsigned outputs) {
+  ValueRows::leave_half(lane_id(), kLayout.outputs_at + first * ValueRows::kPitch, 32 * d + 16 * (e / 4), outputs);
+}
+
+// Are a tile's copies spread over the step before it? Many at once hold up that step's own reads of LDS. (With head_dim 64 under a
+// causal mask the H200 is slower for it.)
+constexpr bool kSpreadsCopies = kBuffers == 2 && kWholeRows && !kKeepMask && !kScattered && !(kHeadDim <= 64 && kBand);
+
+// 8 neighbouring lanes copy 128 bytes of a row at a time, so that one address serves all of a row: registers that a copy waits to
+// read must not be needed soon.
+constexpr int kCopiedRows = kWorkgroup / 8;  // at once
+static_assert(kBlockN % kCopiedRows == 0 && kBlockM % kCopiedRows == 0 && kCopiedRows % 8 == 0, "stage: all lanes copy");
+FULMEN_DEVICE int copied_row() { return static_cast<int>(static_cast<unsigned>(thread_id()) / 8); }
+FULMEN_DEVICE int copied_dim() { return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8; }
+// Row `first + copied_row()` of those at `at`, where `first` is a multiple of kCopiedRows. This lane takes the pieces from
+// copied_dim() on, where `from` is. Invalid rows are zeros.
+template <int kDims>
+FULMEN_DEVICE void copy_row(int at, int first, const Element* from, int dims, bool valid) {
+  const int to = at + first * SwizzledRows<kDims>::kPitch + SwizzledRows<kDims>::place(copied_row(), 2 * copied_dim());
+#pragma unroll
+  for (int dim = 0; dim < kDims; dim += 64) {
+    if (kDims % 64 != 0 && dim + copied_dim() >= kDims) break;
+    copy_async_16(to + 2 * dim, from + dim, valid && (kExactDims || dim + copied_dim() < dims));
+  }
+}
+
+// Copies a tile without clamped rows, a share of it in each of the loop's turns.
+class NextTile {
+ public:
+  FULMEN_DEVICE NextTile(const TileRows& keys, const TileRows& values, int buffer, bool there)
+      : arguments_(keys.arguments),
+        key_(keys.row(copied_row()) + copied_dim()),
+        value_(values.row(copied_row()) + copied_dim()),
+        key_step_(kCopiedRows * keys.stride),
+        value_step_(kCopiedRows * values.stride),
+        buffer_(buffer),
+        there_(there) {}
+  // All has begun its way long before the step ends, as the next step waits for it.
+  FULMEN_DEVICE void turn(int turn, int turns) {
+#pragma unroll
+    for (int n = (turn * kRounds + turns - 1) / turns; n < ((turn + 1) * kRounds + turns - 1) / turns; ++n) {
+      // Not after the copies that are yet to read them.
+      if (n > 0) {
+        key_ += key_step_;
+        value_ += value_step_;
+      }
+      if (!there_) continue;
+      copy_row<kHeadDim>(keys_at(buffer_), n * kCopiedRows, key_, arguments_.head_dim, true);
+      copy_row<kHeadDimV>(values_at(buffer_), n * kCopiedRows, value_, arguments_.head_dim_v, true);
+    }
+  }
+
+ private:
+  static constexpr int kRounds = kBlockN / kCopiedRows;
+  const ForwardArguments& arguments_;
+  const Element* key_;
+  const Element* value_;
+  Int64 key_step_, value_step_;
+  int buffer_;
+  bool there_;  // is there such a tile?
+};
+
+// cp.async writes to LDS by itself; memory that is not whole pieces goes through registers.
+class Stage {
+ public:
+  FULMEN_DEVICE explicit Stage(const StageSource& source) : source_(source) {}
+  template <bool kClamped>
+  FULMEN_DEVICE void fetch(Int64 first_key, int buffer) {
+    first_key_ = first_key;
+    const ForwardArguments& a = source_.arguments;
+    if constexpr (kWholeRows) {
+      copy<kClamped, kHeadDim>(source_.keys, a.k, a.head_dim, keys_at(buffer), false);
+      copy<kClamped, kHeadDimV>(source_.values, a.v, a.head_dim_v, values_at(buffer), true);
+    }
+    copy_commit();
+  }
+  // The same by turns, which end with committed(); there: is there such a tile?
+  FULMEN_DEVICE NextTile next_tile(Int64 first_key, int buffer, bool there) const {
+    const ForwardArguments& a = source_.arguments;
+    return {TileRows::of(a, a.k, source_.keys, source_, first_key), TileRows::of(a, a.v, source_.values, source_, first_key),
+            buffer, there};
+  }
+  FULMEN_DEVICE static void committed() { copy_commit(); }
+  FULMEN_DEVICE void publish(int buffer) {
+    const ForwardArguments& a = source_.arguments;
+    if constexpr (kWholeRows) {
+      copy_wait<0>();
+    } else {
+      through_registers<kHeadDim>(source_.keys, a.k, a.head_dim, keys_at(buffer), false);
+      through_registers<kHeadDimV>(source_.values, a.v, a.head_dim_v, values_at(buffer), true);
+    }
+  }
+  // Q's way to LDS begins: before the first fetch().
+  FULMEN_DEVICE static void fetch_queries(const QuerySource& source) {
+#pragma unroll
+    for (int n = 0; n < kBlockM; n += kCopiedRows) {
+      const int row = n + copied_row();
+      if constexpr (kWholeRows) {
+        copy_row<kHeadDim>(kLayout.queries_at, n, source.row(row) + copied_dim(), source.dims, true);
+      } else {
+        for (int dim = copied_dim(); dim < kHeadDim; dim += 64) {
+          lds_store(kLayout.queries_at + KeyRows::place(row, 2 * dim), load_piece(source.row(row), dim, source.dims));
+        }
+      }
+    }
+    copy_commit();
+  }
+  // The same of the wave's own rows alone, `first` to `first` + kRows of the workgroup's.
+  template <int kRows>
+  FULMEN_DEVICE static void fetch_wave_queries(const QuerySource& source, int first) {
+    const unsigned lane = recompute(lane_id());
+    // Whole rows are near each other: distances of 32 bits.
+    const int last = at_most(source.end - source.first, kBlockM) - 1, stride = static_cast<int>(source.stride);
+    const Element* rows = source.rows + source.first * source.stride;
+#pragma unroll
+    for (int n = 0; n < kRows; n += 4) {
+      const int row = first + n + static_cast<int>(lane / 8), dim = static_cast<int>(lane % 8) * 8;
+      const Element* from = rows + (row < last ? row : last) * stride + dim;
+      const int to = kLayout.queries_at + KeyRows::place(row, 2 * dim);
+#pragma unroll
+      for (int d = 0; d < kHeadDim; d += 64) {
+        if (kHeadDim % 64 != 0 && d + dim >= kHeadDim) break;
+        copy_async_16(to + 2 * d, from + d, kExactDims || d + dim < source.dims);
+      }
+    }
+    copy_commit();
+  }
+  // After the first fetch(), for registers: the first tile's publish() would do.
+  FULMEN_DEVICE static void publish_queries(const QuerySource& /*source*/) {
+    copy_wait<1>();
+    barrier();
+  }
+  FULMEN_DEVICE static QueryOperand query_operand(const QuerySource& /*source*/, int row, int d) {
+    return lds_queries(row, d, lane_id());
+  }
+
+ private:
+  template <bool kClamped, int kDims>
+  FULMEN_DEVICE void copy(const Element* head, const View& view, int dims, int at, bool values) {
+    const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
+    const Element* first = rows.row(kClamped || kScattered ? 0 : copied_row());
+#pragma unroll
+    for (int n = 0; n < kBlockN; n += kCopiedRows) {
+      const int row = n + copied_row(), from = rows.clamp(row);
+      const bool valid = !(kKeepMask && values) || source_.alive(source_.arguments, first_key_ + from);
+      const Element* of = kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
+      copy_row<kDims>(at, n, of + copied_dim(), dims, valid);
+    }
+  }
+  template <int kDims>
+  FULMEN_DEVICE void through_registers(const Element* head, const View& view, int dims, int at, bool values) {
+    const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
+    for (int index = thread_id(); index < kBlockN * (kDims / 8); index += kWorkgroup) {
+      const int row = index / (kDims / 8), dim = index % (kDims / 8) * 8;
+      Words<4> piece{};
+      if (!values || source_.alive(source_.arguments, first_key_ + rows.clamp(row)))
+        piece = load_piece(rows.row(rows.clamp(row)), dim, dims);
+      lds_store(at + SwizzledRows<kDims>::place(row, 2 * dim), piece);
+    }
+  }
+
+  const StageSource& source_;
+  Int64 first_key_ = 0;
+};
+
+}  // namespace fulmen::kernels
