@@ -1,7 +1,7 @@
 // AMD: buffer loads answer 0 beyond the end. Scattered rows (pages) have no common end.
 #pragma once
 
-#include "core/config.h"
+#include "core/sequence.h"
 
 namespace fulmen::kernels {
 

@@ -1,7 +1,7 @@
 // NVIDIA: no such hardware. Nothing is loaded through this buffer, as kBuffered is false.
 #pragma once
 
-#include "core/config.h"
+#include "core/sequence.h"
 
 namespace fulmen::kernels {
 
