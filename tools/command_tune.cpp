@@ -229,6 +229,12 @@ Status tune_all(TuneArguments arguments) {
     progress.line(table_of(one.value(), arguments.full));
     tuned.push_back(std::move(one).value());
     if (emulated) continue;
+    // A default that stays for the noise alone is no result.
+    constexpr double kTooNoisy = 0.2;
+    if (tuned.back().outcome.winner == 0 && tuned.back().outcome.noise > kTooNoisy) {
+      progress.line(fmt::format("not kept: times vary by {:.0f} %, is the machine busy?", 100 * tuned.back().outcome.noise));
+      continue;
+    }
     const std::string path = tuned_results_file(tuned.back().identity.chip);
     Status status = path.empty() ? Status{StatusCode::unavailable, "there is no folder to keep results in: HOME is not set"}
                                  : merge_records(path, {record_of(tuned.back())});

@@ -165,7 +165,7 @@ Result<Choice> choose(std::string_view kernel, const Space& space, const std::ve
     wanted += fmt::format("{}{}={} ({})", wanted.empty() ? "" : ", ", one.name, one.value, one.source);
     if (std::find(values.begin(), values.end(), one.value) == values.end()) {
       return invalid(fmt::format("{}={} ({}): {} takes {} of {} for this problem", one.name, one.value, one.source, kernel,
-                                 one.name, list_of(values)));
+                                 list_of(values), one.name));
     }
   }
   double best = std::numeric_limits<double>::max();
