@@ -22,5 +22,6 @@ Command verify_command(CLI::App& app);
 Command bench_command(CLI::App& app);
 Command compile_command(CLI::App& app);
 Command cache_command(CLI::App& app);
+Command tune_command(CLI::App& app);
 
 }  // namespace fulmen::tools

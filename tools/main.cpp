@@ -1,4 +1,4 @@
-// The fulmen program: devices, run, explain, verify, bench, compile, cache.
+// The fulmen program: devices, run, explain, verify, bench, compile, cache, tune.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -66,7 +66,7 @@ int run(int argc, char** argv) {
   const std::array commands{fulmen::tools::devices_command(app), fulmen::tools::run_command(app),
                             fulmen::tools::explain_command(app), fulmen::tools::verify_command(app),
                             fulmen::tools::bench_command(app),   fulmen::tools::compile_command(app),
-                            fulmen::tools::cache_command(app)};
+                            fulmen::tools::cache_command(app),   fulmen::tools::tune_command(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {
@@ -87,7 +87,7 @@ int run(int argc, char** argv) {
     if (command.parser->parsed()) return finish(command.run());
   }
   return report({StatusCode::invalid_argument,
-                 "a subcommand is needed: devices, run, explain, verify, bench, compile or cache (--help tells more)"});
+                 "a subcommand is needed: devices, run, explain, verify, bench, compile, cache or tune (--help tells more)"});
 }
 
 // On a terminal: a line while a kernel is compiled, gone when it is done.

@@ -179,6 +179,7 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   add_sequence_options(app, arguments.sequences);
   app.add_option("--device", arguments.device, "see `fulmen devices`");
   app.add_option("--kernel", arguments.kernel, "force a kernel by name, see `fulmen explain`");
+  app.add_option("--set", arguments.tuning, "the kernel's parameters, such as block_m=64,waves=4; `fulmen explain` names them");
   app.add_option("--threads", arguments.threads, "CPU threads; 0 takes OpenMP's setting")->transform(int_from(0));
 }
 
@@ -207,6 +208,7 @@ Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
   options.dropout = arguments.dropout;
   options.deterministic = arguments.deterministic;
   options.kernel = arguments.kernel;
+  options.tuning = arguments.tuning;
   options.num_threads = arguments.threads;
   options.verify = arguments.verify;
   options.validate = arguments.validate;

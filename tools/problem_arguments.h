@@ -24,6 +24,7 @@ struct ProblemArguments {
   std::string dtype;  // empty: that of the files
   std::string device;
   std::string kernel;
+  std::string tuning;
   std::optional<float> scale;
   float softcap = 0.0F;
   float dropout = 0.0F;

@@ -86,6 +86,9 @@ struct AttentionOptions {
   // computed, from 0 on, as fast as by a plan of just that size. plan() alone reads these.
   bool vary_batch = false;
   bool vary_seqlen_k = false;
+  // The kernel's parameters by name, "block_m=64,waves=4": those that are left out fit themselves to these. Plan::explain() names a
+  // kernel's, docs/guide/tuning.md explains them. Empty: as the kernel chooses, or as tuned results and the environment say.
+  std::string tuning{};
 };
 
 // One call: checks, plans, allocates the workspace and runs. device is "cpu", "cuda:0", ... (see devices()), a backend's name alone

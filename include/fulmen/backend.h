@@ -31,6 +31,16 @@ struct Support {
   static Support no(std::string why) { return {false, std::move(why)}; }
 };
 
+// What a kernel can be tuned by for one Problem, and what measured results are kept under.
+struct KernelTuning {
+  std::string kernel;
+  std::string chip;                         // "sm_90a", "AMD EPYC 9654"
+  int compute_units = 0;                    // CPU: threads
+  std::string build;                        // of the kernel's code: results of another one do not count
+  std::string problem_class;                // what of the problem decides which configuration is fastest, lengths rounded up
+  std::vector<std::string> configurations;  // every legal one as options.tuning takes it, the default first
+};
+
 // A kernel specialised for one Problem. Immutable; run() may be called from many threads at once.
 class FULMEN_API Runner {
  public:
@@ -67,6 +77,8 @@ class FULMEN_API Kernel {
   // device: the one that supports() was asked for. May take time (a GPU's kernel is compiled at first use).
   virtual Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& device,
                                                   const AttentionOptions& options) const = 0;
+  // What options.tuning may say; looks at nothing else but what prepare() gets. Errors: the kernel has no parameters.
+  virtual Result<KernelTuning> tuning(const Problem& problem, const std::string& device, const AttentionOptions& options) const;
 };
 
 class FULMEN_API Backend {
@@ -115,5 +127,12 @@ struct Candidate {
   double rank = 0;
 };
 FULMEN_API Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& device = {});
+
+// Kernel::tuning() of the kernel that plan() would take.
+FULMEN_API Result<KernelTuning> kernel_tuning(const Problem& problem, const std::string& device = {},
+                                              const AttentionOptions& options = {});
+// Where this user's own tuned results of a chip are kept, below kernel_cache_folder(); empty where there is no such folder. They
+// are read once a process, by the first plan.
+FULMEN_API std::string tuned_results_file(const std::string& chip);
 
 }  // namespace fulmen

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "fulmen/attention.h"
 #include "fulmen/export.h"
@@ -14,13 +15,23 @@
 
 namespace fulmen {
 
+// One number that a kernel was specialised with, and who said so: "default", "shipped", "own", "environment", "option", or "fitted"
+// to those that others said.
+struct KernelParameter {
+  std::string name;
+  int value = 0;
+  std::string source;
+};
+
 // The chosen kernel and the numbers it was specialised with. Fields that a kernel does not use are 0.
 struct KernelConfig {
-  std::string kernel;   // "cpu.prefill.avx512"
-  int block_m = 0;      // query rows of a tile
-  int block_n = 0;      // key rows of a tile
-  int num_splits = 0;   // parts a query's keys are divided into
-  int num_threads = 0;  // most CPU threads that a run uses
+  std::string kernel;                         // "cpu.prefill.avx512"
+  int block_m = 0;                            // query rows of a tile
+  int block_n = 0;                            // key rows of a tile
+  int num_splits = 0;                         // parts a query's keys are divided into
+  int num_threads = 0;                        // most CPU threads that a run uses
+  std::vector<KernelParameter> parameters{};  // those that options.tuning takes; empty where the kernel has none
+  std::vector<std::string> notes{};           // what was said for these and is not used, and why
 };
 FULMEN_API std::string to_string(const KernelConfig& config);
 
@@ -77,9 +88,9 @@ class FULMEN_API Plan {
 };
 
 // Chooses the best kernel for the problem, as make_problem gives it, on the device ("cpu", "cuda:0", "emulated:gfx1100"; empty is
-// default_device()). Of the options it reads kernel, num_threads, parallel_for, verify, validate, vary_batch and vary_seqlen_k; the
-// others are in the Problem. Errors: unknown device; the forced kernel (options.kernel) does not exist or cannot run this problem,
-// with its reason.
+// default_device()). Of the options it reads kernel, num_threads, parallel_for, verify, validate, vary_batch, vary_seqlen_k and
+// tuning; the others are in the Problem. Errors: unknown device; the forced kernel (options.kernel) does not exist or cannot run
+// this problem, with its reason.
 FULMEN_API Result<Plan> plan(const Problem& problem, const std::string& device = {}, const AttentionOptions& options = {});
 
 }  // namespace fulmen

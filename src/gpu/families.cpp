@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "gpu/launch/family.h"
 
 namespace fulmen::gpu {
@@ -47,6 +49,16 @@ Support lds_fits(int64_t bytes, const Chip& chip) {
   if (bytes <= chip.lds_bytes) return {};
   return Support::no(std::to_string(bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
                      std::to_string(chip.lds_bytes));
+}
+
+Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves, int min_workgroups) {
+  const int64_t lanes = int64_t{chip.wave_size} * (chip.vendor == Vendor::amd ? min_waves : waves * min_workgroups);
+  const int64_t registers = std::min<int64_t>(chip.vector_registers, chip.register_file / lanes);
+  // What is left are addresses and operands: the shapes that are known to be good take no less.
+  const int64_t most = registers * 7 / 8;
+  if (accumulators <= most) return {};
+  return Support::no(std::to_string(accumulators) + " registers of a lane are needed for scores and outputs, there are " +
+                     std::to_string(most) + " for them");
 }
 
 }  // namespace fulmen::gpu

@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <mutex>
 
+#include "gpu/compile/kernel_source.h"
 #include "gpu/device_list.h"
 #include "gpu/loaded_kernels.h"
 #include "runtime/tensor_table.h"
+#include "tuning/results.h"
+#include "tuning/sources.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -147,11 +150,21 @@ class GpuKernel final : public Kernel {
   }
   double rank(const Problem& problem) const override { return family_.rank(problem); }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& device_name,
-                                          const AttentionOptions& /*options*/) const override {
+                                          const AttentionOptions& options) const override {
     const Device* device = DeviceList(driver_).find(device_name);
     if (device == nullptr) return Status(StatusCode::unavailable, fmt::format("device {} cannot be used", device_name));
-    LaunchPlan plan = family_.plan(problem, device->chip, device->properties.compute_units);
-    KernelConfig config{name_, 0, 0, plan.num_splits, 0};
+    const int compute_units = device->properties.compute_units;
+    const tuning::Space space = family_.space(problem, device->chip, compute_units);
+    tuning::Choice choice = tuning::usual_choice(space);
+    if (tuning::is_anything_asked(options)) {
+      Result<tuning::Choice> asked = tuning::tuned_choice(problem, options, identity(problem, *device), space);
+      if (!asked.ok()) return asked.status();
+      choice = std::move(asked).value();
+    }
+    const bool usual = choice.values == space.usual();
+    LaunchPlan plan = usual ? family_.plan(problem, device->chip, compute_units)
+                            : family_.tuned_plan(problem, device->chip, compute_units, choice.values);
+    KernelConfig config{name_, 0, 0, plan.num_splits, 0, std::move(choice.parameters), std::move(choice.notes)};
     std::erase_if(plan.launches, [](const KernelLaunch& launch) { return launch.workgroups == 0; });
     // The tiles of the first launch that has some: the backward pass begins with one that goes by rows.
     for (const KernelLaunch& launch : plan.launches) {
@@ -164,8 +177,28 @@ class GpuKernel final : public Kernel {
     if (Status status = runner->load(); !status.ok()) return status;
     return std::unique_ptr<Runner>(std::move(runner));
   }
+  Result<KernelTuning> tuning(const Problem& problem, const std::string& device_name,
+                              const AttentionOptions& options) const override {
+    const Device* device = DeviceList(driver_).find(device_name);
+    if (device == nullptr) return Status(StatusCode::unavailable, fmt::format("device {} cannot be used", device_name));
+    const tuning::Space space = family_.space(problem, device->chip, device->properties.compute_units);
+    if (space.parameters.empty()) return Kernel::tuning(problem, device_name, options);
+    KernelTuning tuning = identity(problem, *device);
+    for (const tuning::Values& values : tuning::configurations(space)) {
+      tuning.configurations.push_back(tuning::to_text(space, values));
+    }
+    return tuning;
+  }
 
  private:
+  KernelTuning identity(const Problem& problem, const Device& device) const {
+    return {name_,
+            std::string(device.chip.arch),
+            device.properties.compute_units,
+            kernel_source_identity(),
+            tuning::problem_class(problem),
+            {}};
+  }
   const Driver& driver_;
   const Family& family_;
   std::string name_;

@@ -81,11 +81,22 @@ std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
   }
 }
 
+// "block_m=64 (option), block_n=32 (default)"
+std::string parameters_of(const KernelConfig& config) {
+  std::string text;
+  for (const KernelParameter& p : config.parameters) {
+    text += fmt::format("{}{}={} ({})", text.empty() ? "" : ", ", p.name, p.value, printable(p.source));
+  }
+  return text;
+}
+
 std::string explanation(const Plan::Impl& impl) {
   std::string text = fmt::format("{} on {} for {}: {}", to_string(impl.runner->config()), impl.device, to_string(impl.problem),
                                  impl.forced ? "forced by name" : fmt::format("the highest rank, {:g}", impl.rank));
   if (!impl.kernel->deterministic()) text += "; it adds with atomics: gradients may differ in bits from run to run";
   text += impl.variants.explain(impl);
+  if (const std::string parameters = parameters_of(impl.runner->config()); !parameters.empty()) text += "\n  with " + parameters;
+  for (const std::string& note : impl.runner->config().notes) text += "\n  " + printable(note);
   for (const Kernel* kernel : impl.backend->kernels()) {
     if (kernel == impl.kernel) continue;
     text += fmt::format("\n  not {}: {}", printable(kernel->name()), reason_against(*kernel, impl));
@@ -119,6 +130,11 @@ Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std:
     return Status(StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", impl->kernel->name()));
   }
   impl->runner = std::move(runner).value();
+  if (!options.tuning.empty() && impl->runner->config().parameters.empty()) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("options.tuning is \"{}\": kernel \"{}\" has no parameters for this problem",
+                              printable(options.tuning), printable(impl->kernel->name())));
+  }
   return impl;
 }
 
@@ -170,6 +186,22 @@ Result<Plan> plan(const Problem& problem, const std::string& device, const Atten
     return Status(StatusCode::internal, fmt::format("planning failed: {}", error.what()));
   } catch (...) {
     return Status(StatusCode::internal, "planning failed: a kernel threw");
+  }
+}
+
+Result<KernelTuning> kernel_tuning(const Problem& problem, const std::string& asked_device, const AttentionOptions& options) {
+  try {
+    if (Status status = check_made(problem); !status.ok()) return status;
+    const std::string device = asked_device.empty() ? default_device() : asked_device;
+    const auto backend = usable_backend_of(device);
+    if (!backend.ok()) return backend.status();
+    const Result<const Kernel*> kernel = kernel_for(problem, device, *backend.value(), options.kernel);
+    if (!kernel.ok()) return kernel.status();
+    return kernel.value()->tuning(problem, device, options);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, "no memory for the kernel's configurations");
+  } catch (const std::exception& error) {
+    return Status(StatusCode::internal, fmt::format("the kernel failed to say its configurations: {}", error.what()));
   }
 }
 

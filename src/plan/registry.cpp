@@ -57,6 +57,11 @@ Status Backend::copy(const std::string& /*device*/, void* to, const void* from, 
 
 Status Backend::synchronize(const std::string& /*device*/, void* /*stream*/) const { return {}; }
 
+Result<KernelTuning> Kernel::tuning(const Problem& /*problem*/, const std::string& /*device*/,
+                                    const AttentionOptions& /*options*/) const {
+  return Status(StatusCode::unsupported, fmt::format("{} has no parameters for this problem", printable(name())));
+}
+
 std::shared_ptr<const BackendList> backend_list() {
   const std::scoped_lock lock(registry().mutex);
   return registry().list;

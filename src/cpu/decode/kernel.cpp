@@ -7,6 +7,7 @@
 
 #include "cpu/isa/support.h"
 #include "cpu/tile/sequence_tasks.h"
+#include "cpu/tuning.h"
 #include "runtime/threading.h"
 
 namespace fulmen::cpu {
@@ -16,6 +17,8 @@ constexpr int64_t kMinSplitKeys = 1024;  // a shorter split costs more to merge 
 // Of a block that is fetched during the one before it. A long one loads and stores the outputs less often, which counts where
 // products take longer than memory.
 constexpr int64_t kBlockBytes = 32 * 1024, kLongBlockBytes = 128 * 1024;
+constexpr int64_t kLeastSplitKeys = 256;  // that may be asked for
+constexpr int kMostSplits = 256;
 constexpr int64_t kWantedTasks = 64;  // enough for many cores to end together; fixed, so that results depend on no thread count
 
 // Whether a row of keys or values holds all heads, with no more between them than an interleaved layout has.
@@ -33,7 +36,8 @@ int64_t shared_rows(const Problem& problem) {
 
 class DecodeRunner final : public Runner {
  public:
-  DecodeRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options)
+  // splits: of the keys; 0: as many as make enough tasks.
+  DecodeRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options, int splits = 0)
       : problem_(problem), threads_(thread_settings(options)), table_(*isa.table) {
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
@@ -55,7 +59,7 @@ class DecodeRunner final : public Runner {
     scratch_floats_ = table_.decode_floats != nullptr ? table_.decode_floats(call_)
                       : in_tiles                      ? decode_tile_scratch(call_, table_.lanes, group).total
                                                       : layout_.total;
-    call_.split_keys = choose_split(problem.seqlen_k);
+    call_.split_keys = splits > 0 ? keys_of_split(problem.seqlen_k, splits) : choose_split(problem.seqlen_k);
     call_.num_splits = splits_of(problem.seqlen_k, call_.split_keys);
     most_splits_ = problem.batch * call_.num_splits;
     if (problem.variable_lengths()) {
@@ -66,6 +70,10 @@ class DecodeRunner final : public Runner {
     config_ = {std::move(name), decode_rows(problem), block_n, call_.num_splits, threads_.num_threads};
   }
 
+  void set_parameters(tuning::Choice choice) {
+    config_.parameters = std::move(choice.parameters);
+    config_.notes = std::move(choice.notes);
+  }
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
     if (empty()) return 0;
@@ -102,8 +110,8 @@ class DecodeRunner final : public Runner {
     return std::clamp<int64_t>(kWantedTasks / std::max<int64_t>(1, problem_.batch * groups_), 1, most);
   }
   // How many keys a split has, by the sequences' lengths alone. keys: of a sequence, or the mean where they differ.
-  int64_t choose_split(int64_t keys) const noexcept {
-    const int64_t splits = mean_splits(keys);
+  int64_t choose_split(int64_t keys) const noexcept { return keys_of_split(keys, mean_splits(keys)); }
+  int64_t keys_of_split(int64_t keys, int64_t splits) const noexcept {
     const int64_t block = layout_.block_keys;
     return std::max<int64_t>(block, round_up((keys + splits - 1) / splits, block));
   }
@@ -238,10 +246,44 @@ class DecodeKernel final : public Kernel {
   }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
-    return std::unique_ptr<Runner>(std::make_unique<DecodeRunner>(problem, isa_, name_, options));
+    auto runner = std::make_unique<DecodeRunner>(problem, isa_, name_, options);
+    if (problem.variable_lengths()) return std::unique_ptr<Runner>(std::move(runner));  // these decide themselves, in each run
+    const int usual = runner->config().num_splits;
+    if (!tuning::is_anything_asked(options)) {
+      runner->set_parameters({{usual}, {{"num_splits", usual, "default"}}, {}});
+      return std::unique_ptr<Runner>(std::move(runner));
+    }
+    const int threads = thread_settings(options).num_threads;
+    Result<tuning::Choice> asked =
+        tuning::tuned_choice(problem, options, cpu_identity(name_, problem, threads), space(problem, usual));
+    if (!asked.ok()) return asked.status();
+    if (const int splits = asked->values[0]; splits != usual) {
+      runner = std::make_unique<DecodeRunner>(problem, isa_, name_, options, splits);
+      asked->parameters[0].value = runner->config().num_splits;  // splits are whole blocks of keys: there may be fewer
+    }
+    runner->set_parameters(std::move(asked).value());
+    return std::unique_ptr<Runner>(std::move(runner));
+  }
+  Result<KernelTuning> tuning(const Problem& problem, const std::string& device, const AttentionOptions& options) const override {
+    if (problem.variable_lengths()) return Kernel::tuning(problem, device, options);
+    const int usual = DecodeRunner(problem, isa_, name_, options).config().num_splits;
+    return cpu_tuning(cpu_identity(name_, problem, thread_settings(options).num_threads), space(problem, usual));
   }
 
  private:
+  static tuning::Space space(const Problem& problem, int usual) {
+    tuning::Space space;
+    space.parameters = {{"num_splits", usual, {1}}};
+    for (int splits = 2; splits <= kMostSplits; splits *= 2) space.parameters[0].values.push_back(splits);
+    tuning::include_usual(space);
+    space.takes = [usual, keys = problem.seqlen_k](std::span<const int> values) {
+      if (values[0] == 1 || values[0] == usual || values[0] <= keys / kLeastSplitKeys) return Support{};
+      return Support::no("a split has " + std::to_string(kLeastSplitKeys) + " keys at least, and there are " +
+                         std::to_string(keys));
+    };
+    return space;
+  }
+
   const InstructionSet& isa_;
   std::string name_;
 };

@@ -9,6 +9,7 @@
 #include "cpu/isa/support.h"
 #include "cpu/tile/sequence_tasks.h"
 #include "cpu/tile/task_runs.h"
+#include "cpu/tuning.h"
 #include "runtime/threading.h"
 
 namespace fulmen::cpu {
@@ -51,7 +52,7 @@ bool two_fit_level2(const Problem& p) {
 class TileRunner final : public Runner {
  public:
   TileRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options, int block_n,
-             IsaTable::PrefillTaskFunction function, bool short_sequence)
+             IsaTable::PrefillTaskFunction function, bool short_sequence, int tiles_per_task = 0)
       : problem_(problem), threads_(thread_settings(options)), function_(function) {
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
@@ -60,7 +61,9 @@ class TileRunner final : public Runner {
     const IsaTable& table = *isa.table;
     const int group = table.group[static_cast<int>(problem.dtype)];
     // The short kernel's tasks have one tile, but on matrix tiles, where they are the same as others.
-    call_.tiles_per_task = short_sequence && !table.amx_tiles ? 1 : choose_tiles_per_task(problem, table, threads_.num_threads);
+    call_.tiles_per_task = tiles_per_task > 0                   ? tiles_per_task
+                           : short_sequence && !table.amx_tiles ? 1
+                                                                : choose_tiles_per_task(problem, table, threads_.num_threads);
     const int64_t floats =
         short_sequence
             ? (table.short_floats != nullptr ? table.short_floats(problem) : short_scratch(problem, table.lanes, group).total)
@@ -84,6 +87,10 @@ class TileRunner final : public Runner {
     config_ = {std::move(name), kBlockM, block_n, 1, threads_.num_threads};
   }
 
+  void set_parameters(tuning::Choice choice) {
+    config_.parameters = std::move(choice.parameters);
+    config_.notes = std::move(choice.notes);
+  }
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
     return static_cast<std::size_t>(scratch_floats_) * sizeof(float) * static_cast<std::size_t>(threads_.num_threads) +
@@ -178,13 +185,49 @@ class PrefillKernel final : public Kernel {
   double rank(const Problem& /*problem*/) const override { return 10.0 + isa_.preference; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
-    const int dtype = static_cast<int>(problem.dtype);
-    const int block_n = isa_.table->block_n > 0 ? isa_.table->block_n : choose_block_n(problem, isa_.table->group[dtype]);
-    return std::unique_ptr<Runner>(
-        std::make_unique<TileRunner>(problem, isa_, name_, options, block_n, isa_.table->prefill_task[dtype], false));
+    const int dtype = static_cast<int>(problem.dtype), threads = thread_settings(options).num_threads;
+    int block_n = usual_block_n(problem), tiles = choose_tiles_per_task(problem, *isa_.table, threads);
+    tuning::Choice choice{{block_n, tiles}, {{"block_n", block_n, "default"}, {"tiles_per_task", tiles, "default"}}, {}};
+    if (tuning::is_anything_asked(options)) {
+      Result<tuning::Choice> asked =
+          tuning::tuned_choice(problem, options, cpu_identity(name_, problem, threads), space(problem, threads));
+      if (!asked.ok()) return asked.status();
+      choice = std::move(asked).value();
+      block_n = choice.values[0];
+      tiles = choice.values[1];
+    }
+    auto runner =
+        std::make_unique<TileRunner>(problem, isa_, name_, options, block_n, isa_.table->prefill_task[dtype], false, tiles);
+    runner->set_parameters(std::move(choice));
+    return std::unique_ptr<Runner>(std::move(runner));
+  }
+  Result<KernelTuning> tuning(const Problem& problem, const std::string& /*device*/,
+                              const AttentionOptions& options) const override {
+    const int threads = thread_settings(options).num_threads;
+    return cpu_tuning(cpu_identity(name_, problem, threads), space(problem, threads));
   }
 
  private:
+  int usual_block_n(const Problem& problem) const {
+    const IsaTable& table = *isa_.table;
+    return table.block_n > 0 ? table.block_n : choose_block_n(problem, table.group[static_cast<int>(problem.dtype)]);
+  }
+  tuning::Space space(const Problem& problem, int threads) const {
+    const int block_n = usual_block_n(problem);
+    tuning::Space space;
+    // Matrix tiles have a number of keys that is fixed.
+    space.parameters = {
+        {"block_n", block_n, isa_.table->block_n > 0 ? std::vector<int>{block_n} : std::vector<int>{64, kMaxBlockN}},
+        {"tiles_per_task", choose_tiles_per_task(problem, *isa_.table, threads), {1, 2, 4, 8, 16, 32}}};
+    tuning::include_usual(space);
+    const int64_t tiles = (problem.seqlen_q + kBlockM - 1) / kBlockM;
+    space.takes = [tiles](std::span<const int> values) {
+      if (values[1] < 2 || values[1] < 2 * tiles) return Support{};
+      return Support::no("the queries are " + std::to_string(tiles) + " tiles");
+    };
+    return space;
+  }
+
   const InstructionSet& isa_;
   std::string name_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "gpu/compile/cache/sha256.h"
 #include "gpu/compile/embedded_kernels.h"
 
 namespace fulmen::gpu {
@@ -62,6 +63,18 @@ Result<std::string> kernel_source_of(std::string_view text, std::string_view pre
   Flattener flattener;
   if (Status status = flattener.add_text("kernel.h", text); !status.ok()) return status;
   return full_prelude(prelude, chip, platform) + flattener.take();
+}
+
+const std::string& kernel_source_identity() {
+  static const auto* const kIdentity = [] {
+    constexpr std::size_t kDigits = 16;
+    std::string all;
+    for (const EmbeddedFile* file = kEmbeddedFiles; file != kEmbeddedFiles + kEmbeddedFileCount; ++file) {
+      all += fmt::format("{}\n{}\n", file->name, file->text);
+    }
+    return new std::string(hex(sha256(all)).substr(0, kDigits));
+  }();
+  return *kIdentity;
 }
 
 }  // namespace fulmen::gpu

@@ -19,4 +19,7 @@ Result<std::string> kernel_source(std::string_view entry, std::string_view prelu
 // The same for a kernel that is not embedded: `text` may include embedded files. For tests.
 Result<std::string> kernel_source_of(std::string_view text, std::string_view prelude, const Chip& chip, Platform platform);
 
+// A short name of all source that is embedded: another one where a kernel's code may be.
+const std::string& kernel_source_identity();
+
 }  // namespace fulmen::gpu

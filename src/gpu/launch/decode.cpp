@@ -10,6 +10,8 @@ constexpr int64_t kRows = 16;      // of a workgroup
 constexpr int64_t kMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
 constexpr int64_t kMinSplitKeys = 512;
 constexpr int kWaves = 4;
+constexpr int kStepKeys = 16;         // of a wave: with more keys the operands in flight would spill
+constexpr int64_t kMostSplits = 256;  // that are tried
 constexpr int kCombineLanes = 256;
 
 class SplitKv final : public Family {
@@ -25,38 +27,70 @@ class SplitKv final : public Family {
       return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
                          std::to_string(kMostTiles * kRows) + " are served");
     }
-    if (Support support = lds_fits(lds_bytes(head_dim_v(p)), chip); !support.yes) return support;
+    if (Support support = lds_fits(lds_bytes(head_dim_v(p), kWaves), chip); !support.yes) return support;
     return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / kMinSplitKeys));
   }
   // Above `short` only where there are many keys.
   double rank(const Problem& p) const override { return p.seqlen_k > 128 ? 40 : 25; }
 
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    return plan_of(p, chip, {kWaves, kStepKeys, choose_splits(p, compute_units)});
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    const int usual = choose_splits(p, compute_units);
+    const int64_t most = std::min<int64_t>(kMostSplits, p.seqlen_k / (kWaves * kStepKeys));
+    std::vector<int> splits;
+    for (int n = 1; n <= std::max<int64_t>(1, most); n *= 2) splits.push_back(n);
+    for (const int near : {usual * 3 / 4, usual * 3 / 2}) {
+      if (near >= 1 && near <= most && std::find(splits.begin(), splits.end(), near) == splits.end()) splits.push_back(near);
+    }
+    std::sort(splits.begin(), splits.end());
+    space.parameters = {{"waves", kWaves, {1, 2, 4, 8}}, {"block_n", kStepKeys, {16, 32}}, {"num_splits", usual, splits}};
+    tuning::include_usual(space);
+    space.takes = [this, p, chip](std::span<const int> v) -> Support {
+      const int dim = static_cast<int>(round_up(p.head_dim, target_.depth)), dim_v = head_dim_v(p);
+      if (Support support = lds_fits(lds_bytes(dim_v, v[0]), chip); !support.yes) return support;
+      // Queries and outputs, and a step's keys and values: 16-bit elements, which AMD's gfx11 has twice.
+      const int64_t twice = chip.target == "gfx11" ? 2 : 1;
+      const int64_t words = int64_t{kRows} * (dim * twice / 2 + dim_v) + int64_t{v[1]} * (kRows + (dim + dim_v) * twice / 2);
+      return v[1] == kStepKeys ? Support{} : registers_fit(words / chip.wave_size, chip, v[0], 1, 1);
+    };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/, std::span<const int> v) const override {
+    return plan_of(p, chip, {v[0], v[1], v[2]});
+  }
+
+ private:
+  struct Shape {
+    int waves, block_n, num_splits;
+  };
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, const Shape& shape) const {
     Specialisation s;
     s.entry = "forward/decode.h";
     s.target = target_.name;
     s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
     s.head_dim_v = head_dim_v(p);
     s.block_m = kRows;
-    s.block_n = 16;  // a wave's step: with more keys the operands in flight would spill
-    s.workgroup = kWaves * chip.wave_size;
+    s.block_n = shape.block_n;
+    s.workgroup = shape.waves * chip.wave_size;
     s.packed_rows = true;
-    s.lds_bytes = lds_bytes(s.head_dim_v);
+    s.lds_bytes = lds_bytes(s.head_dim_v, shape.waves);
     specialise_for(p, s);
-    s.num_splits = choose_splits(p, compute_units);
+    s.num_splits = shape.num_splits;
     LaunchPlan plan;
     plan.launches.push_back({s, groups(p) * s.num_splits});
     plan.arguments = arguments_of(p);
     plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
     plan.arguments.num_splits = plan.num_splits = s.num_splits;
-    plan.arguments.split_keys = round_up((p.seqlen_k + s.num_splits - 1) / s.num_splits, kWaves * s.block_n);
+    plan.arguments.split_keys = round_up((p.seqlen_k + s.num_splits - 1) / s.num_splits, int64_t{shape.waves} * s.block_n);
     if (s.num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
     return plan;
   }
-
- private:
   static int head_dim_v(const Problem& p) { return static_cast<int>(round_up(p.head_dim_v, 32)); }
-  static int lds_bytes(int head_dim_v) { return 4 * kWaves * 16 * (2 + head_dim_v + 4); }
+  static int lds_bytes(int head_dim_v, int waves) { return 4 * waves * 16 * (2 + head_dim_v + 4); }
   static int64_t row_tiles(const Problem& p) { return (p.group_size() * p.seqlen_q + kRows - 1) / kRows; }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
 

@@ -10,6 +10,7 @@
 #include "gpu/chip.h"
 #include "gpu/driver.h"
 #include "gpu/launch/specialisation.h"
+#include "tuning/space.h"
 
 namespace fulmen::gpu {
 
@@ -46,6 +47,13 @@ class Family {
   virtual double rank(const Problem& problem) const = 0;
   // compute_units: of the device, to have work for each.
   virtual LaunchPlan plan(const Problem& problem, const Chip& chip, int compute_units) const = 0;
+  // The numbers that tuned_plan() takes in place of plan()'s own, one for each parameter; none where the family has no choice.
+  virtual tuning::Space space(const Problem& /*problem*/, const Chip& /*chip*/, int /*compute_units*/) const { return {}; }
+  // Only of values that the space takes.
+  virtual LaunchPlan tuned_plan(const Problem& problem, const Chip& chip, int compute_units,
+                                std::span<const int> /*values*/) const {
+    return plan(problem, chip, compute_units);
+  }
 };
 
 // Every family with every target, best first among equal ranks.
@@ -88,5 +96,8 @@ inline constexpr int64_t kPanelColumns = 64;
 Support grid_fits(int64_t workgroups);
 // May a workgroup have as much LDS on this chip?
 Support lds_fits(int64_t bytes, const Chip& chip);
+// Does a lane have registers for so many accumulators, beside some for the rest? min_waves: AMD, of a SIMD; min_workgroups: NVIDIA, of
+// a multiprocessor; of `waves` each.
+Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves, int min_workgroups);
 
 }  // namespace fulmen::gpu

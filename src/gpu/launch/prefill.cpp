@@ -64,7 +64,59 @@ class Forward final : public Family {
   }
   double rank(const Problem& p) const override { return boards(p) ? 32 : 20; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    LaunchPlan plan = query_tile_plan(p, specialisation(p, chip));
+    return plan_of(p, specialisation(p, chip), compute_units);
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
+    const Specialisation usual = specialisation(p, chip);
+    const bool amd = chip.vendor == Vendor::amd;
+    const int waves = usual.workgroup / chip.wave_size;
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    space.parameters = {{"block_m", usual.block_m, {16, 32, 64, 128, 256}},
+                        {"block_n", usual.block_n, {16, 32, 64, 128}},
+                        {"waves", waves, {1, 2, 4, 8}},
+                        {"buffers", usual.buffers, {1, 2}},
+                        {"queries_in_lds", static_cast<int>(usual.queries_in_lds), {0, 1}},
+                        {amd ? "min_waves" : "min_workgroups", amd ? usual.min_waves : usual.min_workgroups, {1, 2, 3, 4}}};
+    tuning::include_usual(space);
+    space.takes = [this, p, chip, values = space.usual()](std::span<const int> v) -> Support {
+      return std::equal(v.begin(), v.end(), values.begin()) ? Support{} : takes(p, chip, shape_of(v, chip));
+    };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> values) const override {
+    return plan_of(p, specialisation(p, chip, shape_of(values, chip), false), compute_units);
+  }
+
+ private:
+  // Of a space's values, in its order.
+  static TileShape shape_of(std::span<const int> v, const Chip& chip) {
+    const bool amd = chip.vendor == Vendor::amd;
+    return {256, v[0], v[1], v[2], v[3], v[4] != 0, amd ? v[5] : 1, amd ? 1 : v[5]};
+  }
+  // What static_asserts of the kernel demand, LDS and registers.
+  Support takes(const Problem& p, const Chip& chip, const TileShape& shape) const {
+    const int rows = shape.block_m / shape.waves;
+    if (rows != 16 && rows != 32) {
+      return Support::no("a wave has 16 or 32 rows, and these are " + std::to_string(shape.block_m) + " rows of " +
+                         std::to_string(shape.waves) + " waves");
+    }
+    // NVIDIA: 8 lanes copy a row, and all lanes copy.
+    const int copied = shape.waves * chip.wave_size / 8;
+    if (chip.vendor == Vendor::nvidia && (copied % 8 != 0 || shape.block_n % copied != 0 || shape.block_m % copied != 0)) {
+      return Support::no("the workgroup's lanes copy " + std::to_string(copied) +
+                         " rows at once, of which tiles have whole numbers");
+    }
+    const Specialisation s = specialisation(p, chip, shape, false);
+    if (Support support = lds_fits(int64_t{s.lds_bytes} * (target_.board_shapes.empty() ? 1 : s.min_workgroups), chip);
+        !support.yes)
+      return support;
+    const int queries = shape.queries_in_lds ? 0 : s.head_dim / 2;
+    return registers_fit(int64_t{rows} * (s.head_dim_v + s.block_n + queries) / chip.wave_size, chip, shape.waves, shape.min_waves,
+                         shape.min_workgroups);
+  }
+  static LaunchPlan plan_of(const Problem& p, const Specialisation& asked, int compute_units) {
+    LaunchPlan plan = query_tile_plan(p, asked);
     KernelLaunch& launch = plan.launches.front();
     if (const Specialisation& s = launch.specialisation; s.persistent) {
       launch.workgroups = std::min(launch.workgroups, int64_t{std::max(1, compute_units)} * s.min_workgroups);
@@ -72,8 +124,6 @@ class Forward final : public Family {
     }
     return plan;
   }
-
- private:
   // The digits of TileScheduler, by the order of QueryBlock: with a band the heads of all batches come one after the other, else
   // the tiles of a head.
   static void split_step(int64_t workgroups, bool band, kernels::BackwardArguments& a) {

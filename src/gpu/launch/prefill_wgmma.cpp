@@ -45,15 +45,39 @@ class ForwardWgmma final : public Family {
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/) const override {
     return query_tile_plan(p, specialisation(p));
   }
+  tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
+    const TileShape& usual = shape_for(p);
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    space.parameters = {{"block_m", kRows * usual.warpgroups, {kRows, 2 * kRows, 3 * kRows}},
+                        {"block_n", usual.block_n, {64, 128}},
+                        {"min_workgroups", usual.min_workgroups, {1, 2, 3}}};
+    space.takes = [p, chip](std::span<const int> v) -> Support {
+      const Specialisation s = specialisation(p, shape_of(v));
+      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
+      // Of what a multiprocessor has, as the kernel shares it out: the producer needs few.
+      constexpr int64_t kProducer = 40, kRest = 24;
+      const int64_t each = int64_t{chip.register_file} / s.min_workgroups / kLanes, consumers = s.block_m / kRows;
+      const int64_t needed = (s.head_dim_v + s.block_n) / 2 + kRest;
+      const int64_t had = std::min<int64_t>((each - kProducer) / consumers, chip.vector_registers);
+      if (needed <= had) return {};
+      return Support::no(std::to_string(needed) + " registers of a lane are needed, there are " + std::to_string(had));
+    };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/, std::span<const int> v) const override {
+    return query_tile_plan(p, specialisation(p, shape_of(v)));
+  }
 
  private:
+  static TileShape shape_of(std::span<const int> v) { return {256, 0, v[0] / kRows, v[1], v[2]}; }
   static const TileShape& shape_for(const Problem& p) {
     const int64_t dim = std::max(p.head_dim, p.head_dim_v);
     return *std::find_if(kShapes.begin(), kShapes.end() - 1,
                          [&](const TileShape& s) { return dim <= s.max_head_dim && p.seqlen_k >= s.min_keys; });
   }
-  static Specialisation specialisation(const Problem& p) {
-    const TileShape& shape = shape_for(p);
+  static Specialisation specialisation(const Problem& p) { return specialisation(p, shape_for(p)); }
+  static Specialisation specialisation(const Problem& p, const TileShape& shape) {
     Specialisation s;
     s.entry = "forward/prefill_wgmma.h";
     s.target = "sm90";

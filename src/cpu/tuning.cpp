@@ -1,0 +1,21 @@
+#include "cpu/tuning.h"
+
+#include "cpu/isa/instruction_sets.h"
+#include "fulmen/version.h"
+#include "tuning/results.h"
+
+namespace fulmen::cpu {
+
+KernelTuning cpu_identity(const std::string& kernel, const Problem& problem, int threads) {
+  static const auto* const kChip = new std::string(chip_name());  // reads a file of the system's
+  return {kernel, *kChip, threads, std::string("fulmen ") + version(), tuning::problem_class(problem), {}};
+}
+
+KernelTuning cpu_tuning(KernelTuning identity, const tuning::Space& space) {
+  for (const tuning::Values& values : tuning::configurations(space)) {
+    identity.configurations.push_back(tuning::to_text(space, values));
+  }
+  return identity;
+}
+
+}  // namespace fulmen::cpu

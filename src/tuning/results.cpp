@@ -1,0 +1,203 @@
+#include "tuning/results.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <system_error>
+
+#include "fulmen/compile.h"
+#include "fulmen/printable.h"
+#include "runtime/hooks.h"
+#include "tuning/json.h"
+
+namespace fulmen::tuning {
+namespace {
+
+constexpr off_t kMaxFileBytes = off_t{16} << 20;
+
+std::string folder() {
+  const std::string cache = kernel_cache_folder();
+  return cache.empty() ? "" : cache + "/tuned";
+}
+
+Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
+
+bool take_string(const Json& entry, const char* name, std::string& value) {
+  const Json* found = entry.find(name);
+  if (found == nullptr || found->kind != Json::Kind::string || found->string.empty()) return false;
+  value = found->string;
+  return true;
+}
+
+bool take_int(const Json& entry, const char* name, int& value) {
+  const Json* found = entry.find(name);
+  if (found == nullptr || found->kind != Json::Kind::number || !(found->number >= 0 && found->number < 1e9)) return false;
+  value = static_cast<int>(found->number);
+  return value == found->number;
+}
+
+// The whole file, where it is this user's alone to write; nothing where there is none.
+Result<std::string> read_own(const std::string& path) {
+  const auto failure = [&](const std::string& why) { return Status{StatusCode::unavailable, why}; };
+  const auto words = [] { return std::error_code(errno, std::generic_category()).message(); };
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (file < 0) return errno == ENOENT || errno == ENOTDIR ? Result<std::string>(std::string()) : failure(words());
+  const std::unique_ptr<const int, void (*)(const int*)> closing(&file, [](const int* descriptor) { ::close(*descriptor); });
+  struct stat info{};
+  if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return failure("no regular file");
+  if (info.st_uid != ::geteuid()) return failure("another user's file");
+  if ((info.st_mode & 022) != 0) return failure("others can write it");
+  if (info.st_size > kMaxFileBytes) return failure(fmt::format("it has {} bytes, up to {} are read", info.st_size, kMaxFileBytes));
+  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  std::size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t count = ::read(file, text.data() + have, text.size() - have);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return failure(words());
+    if (count == 0) break;
+    have += static_cast<std::size_t>(count);
+  }
+  text.resize(have);
+  return text;
+}
+
+struct Files {
+  std::mutex mutex;
+  std::map<std::string, std::vector<TunedResult>, std::less<>> by_chip;
+};
+Files& files() {
+  static auto* const kFiles = new Files;
+  return *kFiles;
+}
+enum class Known : int { unknown, none, some };
+std::atomic<Known> known = Known::unknown;
+
+std::vector<TunedResult> load(const std::string& chip) {
+  const std::string path = tuned_results_file(chip);
+  const Result<std::string> text = read_own(path);
+  if (text.ok() && text->empty()) return {};
+  Result<std::vector<TunedResult>> results = text.ok() ? parse_results(text.value(), chip) : text.status();
+  if (results.ok()) return std::move(results).value();
+  log_line(printable(fmt::format("{} is not used: {}", path, results.status().message())));
+  return {};
+}
+
+int64_t rounded(int64_t length) {
+  return length <= 0 ? 0 : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::min(length, int64_t{1} << 62))));
+}
+
+}  // namespace
+
+Result<std::vector<TunedResult>> parse_results(std::string_view text, std::string_view chip) {
+  const Result<Json> json = parse_json(text);
+  if (!json.ok()) return json.status();
+  int version = 0;
+  if (!take_int(json.value(), "version", version)) return invalid("it has no version: it is no file of tuned results");
+  if (version != kResultsVersion) {
+    return invalid(fmt::format("its version is {}, this program reads {}", version, kResultsVersion));
+  }
+  std::string of;
+  if (!take_string(json.value(), "chip", of) || of != chip) {
+    return invalid(fmt::format("its chip is \"{}\", this is \"{}\"", printable(of), printable(std::string(chip))));
+  }
+  const Json* entries = json->find("entries");
+  if (entries == nullptr || entries->kind != Json::Kind::array) return invalid("it has no list \"entries\"");
+  std::vector<TunedResult> results;
+  for (const Json& entry : entries->items) {
+    TunedResult& result = results.emplace_back();
+    const bool whole = take_string(entry, "kernel", result.kernel) && take_string(entry, "problem_class", result.problem_class) &&
+                       take_string(entry, "build", result.build) && take_string(entry, "configuration", result.configuration) &&
+                       take_int(entry, "compute_units", result.compute_units);
+    if (!whole) {
+      return invalid(fmt::format("entry {} lacks one of kernel, problem_class, build, configuration and compute_units",
+                                 results.size() - 1));
+    }
+  }
+  return results;
+}
+
+bool has_own_results() {
+  Known state = known.load(std::memory_order_acquire);
+  if (state == Known::unknown) {
+    std::error_code error;
+    const std::string where = folder();
+    state = !where.empty() && std::filesystem::is_directory(where, error) ? Known::some : Known::none;
+    known.store(state, std::memory_order_release);
+  }
+  return state == Known::some;
+}
+
+void forget_own_results() {
+  const std::scoped_lock lock(files().mutex);
+  files().by_chip.clear();
+  known.store(Known::unknown, std::memory_order_release);
+}
+
+FoundResult own_result(const KernelTuning& identity) {
+  if (!has_own_results()) return {};
+  const std::scoped_lock lock(files().mutex);
+  auto found = files().by_chip.find(identity.chip);
+  if (found == files().by_chip.end()) found = files().by_chip.emplace(identity.chip, load(identity.chip)).first;
+  FoundResult result;
+  for (const TunedResult& one : found->second) {
+    if (one.kernel != identity.kernel || one.problem_class != identity.problem_class) continue;
+    if (one.build != identity.build) {
+      result.why_not = fmt::format("it was measured with other code of the kernel ({}, this is {})", printable(one.build),
+                                   identity.build);
+    } else if (one.compute_units != identity.compute_units) {
+      result.why_not = fmt::format("it was measured with {} {}, this has {}", one.compute_units,
+                                   identity.build.starts_with("fulmen") ? "threads" : "compute units", identity.compute_units);
+    } else {
+      return {one.configuration, ""};
+    }
+  }
+  return result;
+}
+
+std::string file_name_of(std::string_view chip) {
+  std::string name;
+  for (const char c : chip) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+    name += plain ? c : '_';
+  }
+  return (name.empty() || name.front() == '.' ? "_" + name : name) + ".json";
+}
+
+std::string problem_class(const Problem& p) {
+  std::string text = fmt::format("{} {} d{}/{} q{} k{} heads{} kv{}", p.pass == Pass::forward ? "forward" : "backward",
+                                 to_string(p.dtype), p.head_dim, p.head_dim_v, rounded(p.seqlen_q), rounded(p.seqlen_k),
+                                 rounded(p.batch * p.num_heads), p.group_size());
+  if (p.window_left >= 0) text += fmt::format(" window{}", rounded(p.window_left + 1));
+  if (p.window_right >= 0) text += p.window_left < 0 && p.window_right == 0 ? " causal" : " right";
+  for (const auto& [there, name] : {std::pair{p.bias.present, " bias"},
+                                    {p.keep_mask.present, " keep"},
+                                    {p.alibi_slopes.present, " alibi"},
+                                    {p.softcap > 0, " softcap"},
+                                    {p.dropout > 0, " dropout"},
+                                    {p.variable_lengths(), " variable"},
+                                    {p.paged(), " paged"},
+                                    {p.dbias.present, " dbias"}}) {
+    if (there) text += name;
+  }
+  return text;
+}
+
+}  // namespace fulmen::tuning
+
+namespace fulmen {
+
+std::string tuned_results_file(const std::string& chip) {
+  const std::string folder = kernel_cache_folder();
+  return folder.empty() ? "" : folder + "/tuned/" + tuning::file_name_of(chip);
+}
+
+}  // namespace fulmen

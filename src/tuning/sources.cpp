@@ -1,0 +1,75 @@
+#include "tuning/sources.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "fulmen/printable.h"
+#include "runtime/environment.h"
+#include "tuning/results.h"
+
+namespace fulmen::tuning {
+namespace {
+
+constexpr const char* kVariable = "FULMEN_TUNING";
+
+// One pass over the environment: that is less than looking up every name.
+bool environment_says_something() {
+  constexpr const char* kOldNames = "FATTN_";
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    if (**variable != 'F') continue;
+    if (std::strncmp(*variable, kOldNames, std::strlen(kOldNames)) == 0) return true;
+    if (std::strncmp(*variable, kVariable, std::strlen(kVariable)) == 0) return true;
+  }
+  return false;
+}
+
+// A tuned result is taken whole or not at all.
+void add_own(const KernelTuning& identity, const Space& space, std::vector<Asked>& asked, std::vector<std::string>& notes) {
+  const FoundResult found = own_result(identity);
+  std::string why_not = found.why_not;
+  if (!found.configuration.empty()) {
+    const Result<std::vector<Asked>> own = parse_tuning(found.configuration, "its configuration", "own");
+    const Result<Choice> legal = own.ok() ? choose(identity.kernel, space, own.value()) : own.status();
+    if (legal.ok()) {
+      asked = own.value();
+      return;
+    }
+    why_not = legal.status().message();
+  }
+  if (!why_not.empty()) notes.push_back(fmt::format("the own tuned result of this problem is not used: {}", why_not));
+}
+
+}  // namespace
+
+bool is_anything_asked(const AttentionOptions& options) {
+  return !options.tuning.empty() || has_own_results() || environment_says_something();
+}
+
+Result<Choice> tuned_choice(const Problem& problem, const AttentionOptions& options, const KernelTuning& identity,
+                            const Space& space) {
+  std::vector<Asked> asked;
+  std::vector<std::string> notes;
+  add_own(identity, space, asked, notes);
+  const auto add = [&](const Result<std::vector<Asked>>& more, bool optional) -> Status {
+    if (!more.ok()) return more.status();
+    for (const Asked& one : more.value()) {
+      asked.push_back(one);
+      asked.back().optional = optional;
+    }
+    return {};
+  };
+  if (Status status = add(asked_by_old_names(problem, space, notes), true); !status.ok()) return status;
+  if (const std::string text = environment(kVariable); !text.empty()) {
+    if (Status status = add(parse_tuning(text, kVariable, "environment"), true); !status.ok()) return status;
+  }
+  if (!options.tuning.empty()) {
+    if (Status status = add(parse_tuning(options.tuning, "options.tuning", "option"), false); !status.ok()) return status;
+  }
+  Result<Choice> choice = choose(identity.kernel, space, asked);
+  if (choice.ok()) choice->notes.insert(choice->notes.begin(), notes.begin(), notes.end());
+  return choice;
+}
+
+}  // namespace fulmen::tuning

@@ -1,0 +1,24 @@
+// Who says what a kernel's parameters are: this user's tuned results, the environment, the options of the plan. Later ones win.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fulmen/attention.h"
+#include "fulmen/backend.h"
+#include "tuning/space.h"
+
+namespace fulmen::tuning {
+
+// Whether anybody could say something; quick.
+bool is_anything_asked(const AttentionOptions& options);
+
+// What to take of a kernel's space. Errors: a value that is not legal, of the environment or the options. A tuned result that does
+// not fit is left out, and a note says why.
+Result<Choice> tuned_choice(const Problem& problem, const AttentionOptions& options, const KernelTuning& identity,
+                            const Space& space);
+
+// The variables of other programs' guides, FATTN_NTHREADS_D<head_dim> and others. Errors: a value that nothing here is like.
+Result<std::vector<Asked>> asked_by_old_names(const Problem& problem, const Space& space, std::vector<std::string>& notes);
+
+}  // namespace fulmen::tuning

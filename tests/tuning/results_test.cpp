@@ -1,0 +1,188 @@
+// Results on disk: what is read, what is not used, damage, several writers.
+#include "tuning/results.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "fulmen/fulmen.h"
+#include "tools/tune_records.h"
+
+namespace fulmen::tuning {
+namespace {
+
+namespace fs = std::filesystem;
+using tools::TuneRecord;
+
+class TunedResults : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "fulmen_tuned_XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    ::setenv("FULMEN_CACHE_DIR", pattern.c_str(), 1);
+    forget_own_results();
+  }
+  void TearDown() override {
+    ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 1);
+    ::unsetenv("FULMEN_TUNING");
+    forget_own_results();
+    fs::remove_all(folder_);
+  }
+  static Problem problem() {
+    const Tensor q = Tensor::bshd(nullptr, DType::fp32, 1, 512, 2, 64);
+    return make_problem({.q = q, .k = q, .v = q, .out = q}, {}).value();
+  }
+  static AttentionOptions scalar() {
+    AttentionOptions options;
+    options.kernel = "cpu.prefill.scalar";
+    options.num_threads = 2;
+    return options;
+  }
+  static KernelTuning identity() { return kernel_tuning(problem(), "cpu", scalar()).value(); }
+  static TuneRecord record(const std::string& configuration) {
+    const KernelTuning i = identity();
+    TuneRecord r;
+    r.chip = i.chip;
+    r.kernel = i.kernel;
+    r.problem_class = i.problem_class;
+    r.build = i.build;
+    r.compute_units = i.compute_units;
+    r.configuration = configuration;
+    return r;
+  }
+  static std::string file() { return tuned_results_file(identity().chip); }
+  static std::string explained() { return plan(problem(), "cpu", scalar())->explain(); }
+  fs::path folder_;
+};
+
+TEST_F(TunedResults, AreUsedAndNamed) {
+  EXPECT_NE(explained().find("tiles_per_task=2 (default)"), std::string::npos) << explained();
+  ASSERT_TRUE(tools::merge_records(file(), {record("block_n=64,tiles_per_task=1")}).ok());
+  struct stat info{};
+  ASSERT_EQ(::stat(file().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777U, 0600U);
+  forget_own_results();
+  EXPECT_NE(explained().find("block_n=64 (own), tiles_per_task=1 (own)"), std::string::npos) << explained();
+  ::setenv("FULMEN_TUNING", "tiles_per_task=2", 1);
+  EXPECT_NE(explained().find("block_n=64 (own), tiles_per_task=2 (environment)"), std::string::npos) << explained();
+  AttentionOptions options = scalar();
+  options.tuning = "tiles_per_task=4";
+  EXPECT_NE(plan(problem(), "cpu", options)->explain().find("tiles_per_task=4 (option)"), std::string::npos);
+}
+
+TEST_F(TunedResults, OfAnotherBuildOrOtherUnitsAreNotUsed) {
+  TuneRecord other = record("block_n=64,tiles_per_task=1");
+  other.build = "fulmen 0.0.1";
+  ASSERT_TRUE(tools::merge_records(file(), {other}).ok());
+  forget_own_results();
+  EXPECT_NE(explained().find("is not used: it was measured with other code of the kernel (fulmen 0.0.1"), std::string::npos)
+      << explained();
+  other = record("block_n=64,tiles_per_task=1");
+  other.compute_units = 77;
+  fs::remove(file());
+  ASSERT_TRUE(tools::merge_records(file(), {other}).ok());
+  forget_own_results();
+  EXPECT_NE(explained().find("it was measured with 77 threads"), std::string::npos) << explained();
+  fs::remove(file());
+  ASSERT_TRUE(tools::merge_records(file(), {record("block_n=48")}).ok());
+  forget_own_results();
+  EXPECT_NE(explained().find("is not used: block_n=48 (own)"), std::string::npos) << explained();
+}
+
+TEST_F(TunedResults, DamageOfEveryKindIsReportedAndIgnored) {
+  const std::string whole = tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=1")});
+  ASSERT_TRUE(parse_results(whole, identity().chip).ok());
+  for (std::size_t length = 0; length + 1 < whole.size(); ++length) {
+    const auto cut = parse_results(whole.substr(0, length), identity().chip);
+    EXPECT_FALSE(cut.ok() || cut.status().message().empty()) << length;
+  }
+  EXPECT_FALSE(parse_results(whole, "another chip").ok());
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    std::string changed = whole;
+    changed[at] = static_cast<char>(changed[at] ^ 0x15);
+    static_cast<void>(parse_results(changed, identity().chip));  // whatever it is: no crash
+  }
+  for (const char* text : {"[]", "{}", "null", "{\"version\": 2}", "{\"version\": 1, \"chip\": 3}", "\x80\xff", "1e999", "[[[["}) {
+    EXPECT_FALSE(parse_results(text, identity().chip).ok()) << text;
+  }
+  EXPECT_FALSE(parse_results(std::string(100000, '['), identity().chip).ok());
+
+  fs::create_directories(fs::path(file()).parent_path());
+  std::ofstream(file()) << whole.substr(0, whole.size() / 2);
+  ::chmod(file().c_str(), 0600);
+  std::string said;
+  set_log_callback([](void* context, const char* line) { *static_cast<std::string*>(context) += line; }, &said);
+  forget_own_results();
+  EXPECT_NE(explained().find("(default)"), std::string::npos);
+  EXPECT_NE(said.find("is not used"), std::string::npos) << said;
+  // Others could have written it.
+  std::ofstream(file(), std::ios::trunc) << whole;
+  ::chmod(file().c_str(), 0666);
+  said.clear();
+  forget_own_results();
+  EXPECT_EQ(explained().find("(own)"), std::string::npos);
+  EXPECT_NE(said.find("others can write it"), std::string::npos) << said;
+  set_log_callback(nullptr, nullptr);
+}
+
+TEST_F(TunedResults, TwoWritersLoseNothing) {
+  constexpr int kWriters = 4, kRecords = 10;
+  std::vector<pid_t> children;
+  for (int writer = 0; writer < kWriters; ++writer) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (int n = 0; n < kRecords; ++n) {
+        TuneRecord r = record("block_n=64,tiles_per_task=1");
+        r.problem_class = std::to_string(writer) + " " + std::to_string(n);
+        if (!tools::merge_records(file(), {r}).ok()) ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  const auto kept = tools::read_records(file());
+  ASSERT_TRUE(kept.ok()) << kept.status().message();
+  EXPECT_EQ(kept->size(), static_cast<std::size_t>(kWriters * kRecords));
+}
+
+TEST_F(TunedResults, AFullDiskLeavesWhatWasThere) {
+  ASSERT_TRUE(tools::merge_records(file(), {record("block_n=64,tiles_per_task=1")}).ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // A limit of the file's size stands for a full disk: writes fail.
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit none{10, 10};
+    ::setrlimit(RLIMIT_FSIZE, &none);
+    ::_exit(tools::merge_records(file(), {record("block_n=128,tiles_per_task=2")}).ok() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "a write that fails is told";
+  const auto kept = tools::read_records(file());
+  ASSERT_TRUE(kept.ok()) << kept.status().message();
+  ASSERT_EQ(kept->size(), 1U);
+  EXPECT_EQ(kept->front().configuration, "block_n=64,tiles_per_task=1");
+}
+
+TEST_F(TunedResults, ADamagedFileMovesAsideWhenNewResultsCome) {
+  fs::create_directories(fs::path(file()).parent_path());
+  std::ofstream(file()) << "{";
+  ASSERT_TRUE(tools::merge_records(file(), {record("block_n=64,tiles_per_task=1")}).ok());
+  EXPECT_EQ(tools::read_records(file())->size(), 1U);
+  EXPECT_TRUE(fs::exists(file() + ".damaged"));
+}
+
+}  // namespace
+}  // namespace fulmen::tuning

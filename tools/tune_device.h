@@ -1,0 +1,43 @@
+// Tuning of one problem on a real device.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "case_data.h"
+#include "device_tensors.h"
+#include "supervised.h"
+#include "timed_passes.h"
+#include "tune_problems.h"
+#include "tune_records.h"
+#include "tuner.h"
+
+namespace fulmen::tools {
+
+struct TuneSettings {
+  std::string device;
+  std::string kernel;  // forced by name
+  int num_threads = 0;
+  TuneLimits limits;
+  double step_seconds = 120;  // that compiling, verifying or timing one candidate may take
+};
+
+// Everything about a problem, in this process. excluded: configurations that crashed or hung before, with the reason. What happens
+// is told: steps, and at the end "result" and a JSON text that read_tuned() takes.
+void tune_problem(const TuneProblem& problem, const TuneSettings& settings, const std::map<std::string, std::string>& excluded,
+                  const Teller& teller);
+
+// What tune_problem() told.
+struct TunedProblem {
+  std::string name, device;
+  std::string error;    // the default itself does not run, or there is nothing to tune
+  bool tunable = true;  // false: the kernel has no parameters
+  KernelTuning identity;
+  TuneOutcome outcome;
+};
+Result<TunedProblem> read_tuned(const std::string& json);
+std::string tuned_text(const TunedProblem& tuned);
+
+}  // namespace fulmen::tools

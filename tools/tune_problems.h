@@ -1,0 +1,24 @@
+// The problems that `fulmen tune` looks at.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench_cases.h"
+#include "fulmen/problem.h"
+#include "fulmen/status.h"
+
+namespace fulmen::tools {
+
+struct TuneProblem {
+  BenchCase bench_case;
+  Pass pass = Pass::forward;
+};
+
+std::vector<std::string> tune_models();
+// Those of a model, or of all. full: more lengths and batches. size: what the device can do in the time.
+Result<std::vector<TuneProblem>> tune_problems(const std::string& model, DType dtype, CaseSize size, bool full);
+// "batch=1,seqlen_q=4096,heads=32,kv_heads=8,head_dim=128,causal,bias,backward,dtype=bf16". Errors name --problem.
+Result<TuneProblem> parse_tune_problem(const std::string& text);
+
+}  // namespace fulmen::tools
