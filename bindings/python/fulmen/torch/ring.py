@@ -7,15 +7,17 @@ under a causal mask all processes then have the same work. ring_shard cuts so, r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from fulmen._core import ArgumentError
-from fulmen._functions import attention, attention_backward
+from fulmen.torch._exchange import Processes, Transfer, rank_and_size
+from fulmen.torch._sharding import Sharding, backward_of, checked_sharding, cut, forward_of, lengths_of, place, ring_parts, take
 
-__all__ = ["ring_attention", "ring_gather", "ring_shard"]
+__all__ = ["ring_attention", "ring_gather", "ring_seqlens", "ring_shard"]
 
 
 def ring_attention(
@@ -24,94 +26,94 @@ def ring_attention(
     v: torch.Tensor,
     *,
     causal: bool = False,
+    cu_seqlens: Any = None,
+    seqlens: Sequence[int] | None = None,
     softmax_scale: float | None = None,
     softcap: float = 0.0,
+    deterministic: bool | None = None,
     return_lse: bool = False,
+    timeout: float | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Any:
     """fulmen.attention of the whole sequence, of which each process of the group has a part; differentiable by q, k and v.
 
-    Every process of the group calls it, with tensors of the same shapes.
+    Every process of the group calls it. The transfer of the next keys runs beside the kernel that works on these.
 
     Args:
-      q: [batch, seqlen / processes, heads, head_dim], as ring_shard cuts it; float32, float16 or bfloat16.
-      k, v: [batch, seqlen / processes, kv_heads, head_dim], cut in the same way.
+      q: [batch, seqlen of this process, heads, head_dim], as ring_shard cuts it; float32, float16 or bfloat16.
+      k, v: [batch, seqlen of this process, kv_heads, head_dim], cut in the same way.
       causal: query i of the whole sequence attends keys up to i.
-      softmax_scale, softcap, return_lse: see fulmen.attention.
-      group: None is all processes. Its backend must know the tensors' device: gloo on the CPU, NCCL or RCCL on a GPU.
+      cu_seqlens: the whole sequence is packed of documents, batch is 1: document n is positions cu_seqlens[n] to cu_seqlens[n + 1]
+        - 1 of all processes, and attends itself only. A list, or integers in a tensor; a GPU's are waited for.
+      seqlens: the rows of every process, where they differ: ring_seqlens gives what ring_shard cuts. None: all have as many.
+      softmax_scale, softcap, deterministic, return_lse: see fulmen.attention. Parts are always merged in the same order.
+      timeout: seconds to wait for another process; None is the group's timeout, which is also what counts with NCCL.
+      group: None is all processes. Its backend: gloo on the CPU, NCCL or RCCL on a GPU; gloo with a GPU goes through the host.
 
     Returns:
       out, of q's shape, or (out, lse), for the queries of this process.
+
+    Raises:
+      RuntimeError: another process has failed, or did not come within the timeout. With NCCL torch's watchdog ends this process
+        then, and says so. ArgumentError and others: see fulmen.attention.
     """
-    if not dist.is_initialized():
-        raise RuntimeError("torch.distributed is not initialized: ring_attention is called by every process of a group")
-    _size_of(group)
-    if q.dim() != 4 or k.dim() != 4 or q.shape[1] != k.shape[1]:
-        raise ArgumentError(
-            f"q has shape {list(q.shape)} and k {list(k.shape)}: [batch, seqlen, heads, head_dim] with the same seqlen is accepted"
-        )
-    if causal and q.shape[1] % 2 != 0:
-        raise ArgumentError(f"q has {q.shape[1]} rows in each process: an even number is accepted with causal, see ring_shard")
-    out, lse = _Ring.apply(q, k, v, causal, {"softmax_scale": softmax_scale, "softcap": softcap}, group)
+    rank, size = rank_and_size(group)
+    sharding = checked_sharding(q, k, v, causal, cu_seqlens, seqlens, rank, size)
+    options = {"softmax_scale": softmax_scale, "softcap": softcap, "deterministic": deterministic}
+    out, lse = Ring.apply(q, k, v, sharding, options, Processes(group, q.device, timeout))
     return (out, lse) if return_lse else out
 
 
+def ring_seqlens(seqlen: int, group: dist.ProcessGroup | None = None) -> list[int]:
+    """How many of seqlen rows ring_shard gives to each process."""
+    _, size = rank_and_size(group)
+    if seqlen < size:
+        raise ArgumentError(f"seqlen is {seqlen}: {size} or more, a row for each process, is accepted")
+    return lengths_of(seqlen, size)
+
+
 def ring_shard(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """This process's part of a tensor that all have: of 2 * processes pieces along dim one from the front and one from the back."""
-    size, rank = _size_of(group), dist.get_rank(group)
-    if tensor.shape[dim] % (2 * size) != 0:
-        raise ArgumentError(f"dim {dim} has size {tensor.shape[dim]}: a multiple of {2 * size}, twice the processes, is accepted")
-    pieces = tensor.chunk(2 * size, dim)
-    return torch.cat([pieces[rank], pieces[2 * size - 1 - rank]], dim)
+    """This process's part of a tensor that all have: of 2 * processes pieces along dim one from the front and one from the back.
+
+    Pieces have the same size where 2 * processes divides that of dim; else those in front have a row more.
+    """
+    rank, _ = rank_and_size(group)
+    return take(tensor, cut(ring_seqlens(tensor.shape[dim], group))[rank], dim)
 
 
 def ring_gather(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """The whole of what ring_shard cut, in every process. Not differentiable."""
-    size = _size_of(group)
-    parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(size)]
-    dist.all_gather(parts, tensor.detach().contiguous(), group=group)
-    halves = [part.chunk(2, dim) for part in parts]
-    return torch.cat([front for front, _ in halves] + [back for _, back in reversed(halves)], dim)
+    """The whole of what ring_shard cut, in every process. Not differentiable. The host waits for the sizes of all parts."""
+    processes = Processes(group, tensor.device, None)
+    ours = tensor.detach().transpose(0, dim).contiguous()
+    length = torch.tensor([ours.shape[0]], device=tensor.device)
+    lengths = processes.all_gather(length, 1).flatten().tolist()
+    row = ours.shape[1:].numel()
+    gathered = processes.all_gather(ours.flatten(), max(lengths) * row)
+    whole = ours.new_empty((sum(lengths), *ours.shape[1:]))
+    for n, flat, pieces in zip(lengths, gathered, cut(lengths), strict=True):
+        place(whole, flat[: n * row].view(n, *ours.shape[1:]), pieces, 0)
+    return whole.transpose(0, dim).contiguous()
 
 
-def _size_of(group: dist.ProcessGroup | None) -> int:
-    if dist.get_rank(group) < 0:
-        raise ArgumentError("group does not include this process: the group's processes call this, and no others")
-    return dist.get_world_size(group)
+class _Buffers:
+    """Keys and values, or their gradients, of one process after the other, in memory that is taken once.
 
+    One buffer is worked on while the other one fills.
+    """
 
-class _Circle:
-    """Tensors that go from each process to the next."""
+    def __init__(self, k: torch.Tensor, v: torch.Tensor, sharding: Sharding, dtype: torch.dtype) -> None:
+        self.shapes, self.sharding = (k.shape, v.shape), sharding
+        self.row = k.shape[0] * (k.shape[2] * k.shape[3] + v.shape[2] * v.shape[3])
+        self.flat = [k.new_empty(sharding.longest() * self.row, dtype=dtype) for _ in range(2)]
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self.group, self.size, self.rank = group, dist.get_world_size(group), dist.get_rank(group)
-        ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
-        self.next, self.previous = ranks[(self.rank + 1) % self.size], ranks[self.rank - 1]
+    def of(self, flat: torch.Tensor, owner: int) -> torch.Tensor:
+        return flat[: self.sharding.rows(owner) * self.row]
 
-    def start(self, tensors: tuple[torch.Tensor, ...]) -> tuple[tuple[torch.Tensor, ...], list[Any]]:
-        """What comes from the previous process, and whom to wait for. The tensors sent must live till then."""
-        received = tuple(torch.empty_like(t) for t in tensors)
-        sends = [dist.P2POp(dist.isend, t, self.next, self.group) for t in tensors]
-        receives = [dist.P2POp(dist.irecv, t, self.previous, self.group) for t in received]
-        # Pairs of processes meet in the same order whichever starts.
-        return received, dist.batch_isend_irecv(sends + receives if self.rank % 2 == 0 else receives + sends)
-
-
-def _wait(works: list[Any]) -> None:
-    for work in works:
-        work.wait()
-
-
-def _parts(step: int, rank: int, causal: bool, half: int) -> tuple[slice, slice, bool]:
-    """Which queries of this process attend which keys of the process that is step places before it, and whether by a mask."""
-    everything = slice(None)
-    if not causal:
-        return everything, everything, False
-    if step == 0:
-        return everything, everything, True
-    # Of a process before this one the front piece is before both of ours, its back piece behind; of one after it both pieces are
-    # between ours.
-    return (everything, slice(0, half), False) if step <= rank else (slice(half, None), everything, False)
+    def views(self, flat: torch.Tensor, owner: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.sharding.rows(owner)
+        shapes = [(shape[0], rows, *shape[2:]) for shape in self.shapes]
+        first = rows * self.shapes[0][0] * self.shapes[0][2] * self.shapes[0][3]
+        return flat[:first].view(shapes[0]), flat[first : rows * self.row].view(shapes[1])
 
 
 def _merge(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor) -> None:
@@ -119,37 +121,19 @@ def _merge(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: t
     merged = torch.logaddexp(lse, part_lse)
     # Rows without a key in either have no weight.
     ours, theirs = (torch.exp(one - merged).nan_to_num_(0.0).transpose(1, 2).unsqueeze(-1) for one in (lse, part_lse))
-    out.mul_(ours).add_(part.float().mul_(theirs))
+    out.mul_(ours).addcmul_(part, theirs)
     lse.copy_(merged)
 
 
-class _Ring(torch.autograd.Function):
+class Ring(torch.autograd.Function):
+    """ring_attention of checked arguments."""
+
     @staticmethod
-    def forward(ctx: Any, q, k, v, causal, options, group):
+    def forward(ctx: Any, q, k, v, sharding, options, processes):
         ctx.set_materialize_grads(False)
-        circle, half = _Circle(group), q.shape[1] // 2
-        keys = (k.contiguous(), v.contiguous())
-        out = lse = None
-        for step in range(circle.size):
-            last = step == circle.size - 1
-            received, works = ((), []) if last else circle.start(keys)
-            rows, columns, masked = _parts(step, circle.rank, causal, half)
-            try:
-                part, part_lse = attention(
-                    q[:, rows], keys[0][:, columns], keys[1][:, columns], causal=masked, return_lse=True, **options
-                )
-                if out is None:
-                    out, lse = part.float(), part_lse
-                else:
-                    _merge(out[:, rows], lse[:, :, rows], part, part_lse)
-            finally:
-                # After an error, too, which all processes have alike: memory that is being received into has to live, and the
-                # next call's messages come behind these.
-                _wait(works)
-            keys = received
-        out = out.to(q.dtype)
+        out, lse = _forward(q, k, v, sharding, options, processes)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.rest = causal, options, group
+        ctx.rest = sharding, options, processes
         return out, lse
 
     @staticmethod
@@ -158,37 +142,83 @@ class _Ring(torch.autograd.Function):
         if dout is None and dlse is None:
             return (None,) * 6
         q, k, v, out, lse = ctx.saved_tensors
-        causal, options, group = ctx.rest
-        circle, half = _Circle(group), q.shape[1] // 2
         dout = torch.zeros_like(out) if dout is None else dout.contiguous()
-        keys = (k.contiguous(), v.contiguous())
-        dq = torch.zeros_like(q, dtype=torch.float32)
-        # The gradients of the keys that are here, from the processes where they have been; they travel along, one step behind.
-        sums = tuple(torch.zeros_like(t, dtype=torch.float32) for t in keys)
-        arriving, works_of_sums = sums, []
-        for step in range(circle.size):
-            received, works = ((), []) if step == circle.size - 1 else circle.start(keys)
-            rows, columns, masked = _parts(step, circle.rank, causal, half)
-            # With the lse and the output of all keys a part's gradients are those of the whole.
-            part_q, part_k, part_v, _, _ = attention_backward(
-                dout[:, rows],
-                q[:, rows],
-                keys[0][:, columns],
-                keys[1][:, columns],
-                out[:, rows],
-                lse[:, :, rows],
-                dlse=None if dlse is None else dlse[:, :, rows].contiguous(),
-                causal=masked,
-                **options,
-            )
-            dq[:, rows] += part_q
-            _wait(works_of_sums)
-            sums = arriving
-            sums[0][:, columns] += part_k
-            sums[1][:, columns] += part_v
-            _wait(works)
-            keys = received
-            arriving, works_of_sums = circle.start(sums)  # the last of these brings every process its own
-        _wait(works_of_sums)
-        dk, dv = arriving
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None
+        return *_backward(dout, q, k, v, out, lse, dlse, *ctx.rest), None, None, None
+
+
+def _forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sharding: Sharding, options: dict[str, Any], processes: Processes
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rank, size = processes.rank, processes.size
+    buffers = _Buffers(k, v, sharding, k.dtype)
+    here = torch.cat([k.reshape(-1), v.reshape(-1)])
+    out = lse = None
+    processes.mark()
+    for step in range(size):
+        owner, coming = (rank - step) % size, (rank - step - 1) % size
+        received, transfer = buffers.flat[step % 2], None
+        if step < size - 1:
+            transfer = processes.pass_on(buffers.of(here, owner), buffers.of(received, coming))
+        try:
+            keys, values = buffers.views(here, owner)
+            for part in ring_parts(sharding, rank, owner):
+                part_out, part_lse = forward_of(part, q, keys, values, options)
+                processes.mark()
+                if out is None:
+                    out, lse = part_out.float(), part_lse
+                else:
+                    _merge(out[:, part.rows], lse[:, :, part.rows], part_out, part_lse)
+        finally:
+            # After an error, too, which all processes have alike: memory that is being received into has to live, and the next
+            # call's messages come behind these.
+            processes.finish(transfer)
+        here = received
+    return out.to(q.dtype), lse
+
+
+def _backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    dlse: torch.Tensor | None,
+    sharding: Sharding,
+    options: dict[str, Any],
+    processes: Processes,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rank, size = processes.rank, processes.size
+    buffers, sums = _Buffers(k, v, sharding, k.dtype), _Buffers(k, v, sharding, torch.float32)
+    here = torch.cat([k.reshape(-1), v.reshape(-1)])
+    dq = None
+    # The gradients of the keys that are here, from the processes where they have been; they travel along, one step behind.
+    sums.flat[0].zero_()
+    arriving: Transfer | None = None
+    processes.mark()
+    for step in range(size):
+        owner, coming = (rank - step) % size, (rank - step - 1) % size
+        received, transfer = buffers.flat[step % 2], None
+        if step < size - 1:
+            transfer = processes.pass_on(buffers.of(here, owner), buffers.of(received, coming))
+        keys, values = buffers.views(here, owner)
+        found = []
+        for part in ring_parts(sharding, rank, owner):
+            part_q, *of_keys = backward_of(part, dout, q, keys, values, out, lse, dlse, options)
+            if dq is None:
+                dq = part_q.float()
+            else:
+                dq[:, part.rows] += part_q
+            found.append((part.columns, of_keys))
+        processes.finish(arriving)
+        for columns, of_keys in found:
+            for to, one in zip(sums.views(sums.flat[step % 2], owner), of_keys, strict=True):
+                to[:, columns] += one
+        processes.mark()
+        if size > 1:  # the last of these brings every process its own
+            arriving = processes.pass_on(sums.of(sums.flat[step % 2], owner), sums.of(sums.flat[1 - step % 2], coming))
+        processes.finish(transfer)
+        here = received
+    processes.finish(arriving)
+    dk, dv = sums.views(sums.flat[size % 2 if size > 1 else 0], rank)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
