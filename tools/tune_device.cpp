@@ -116,9 +116,7 @@ class RealDevice final : public TuneDevice {
     return passes.last_call_seconds();
   }
   void drop(const std::string& configuration) override { passes_.erase(configuration); }
-  double now() const override {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
+  double now() const override { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
  private:
   void begin(const char* what, const std::string& configuration) const {

@@ -38,7 +38,7 @@ TEST(TuningSpace, OthersFitThemselvesToWhatIsAsked) {
 
 TEST(TuningSpace, WhatIsNotLegalIsRefusedWithWhatIs) {
   const auto message = [](const std::string& text) { return choose_text(text).status().message(); };
-  EXPECT_EQ(message("waves=3"), "waves=3 (option): a.kernel takes 1, 2, 4, 8 of waves for this problem");
+  EXPECT_EQ(message("waves=3"), "waves=3 (option): a.kernel takes 1, 2, 4, 8 as waves for this problem");
   EXPECT_EQ(
       message("block_m=64,waves=8"),
       "block_m=64 (option), waves=8 (option): a.kernel does not run this problem with that: a wave has 16 rows; it would with "
