@@ -192,7 +192,10 @@ Result<Choice> choose(std::string_view kernel, const Space& space, const std::ve
   }
   for (std::size_t i = 0; i < fixed.size(); ++i) {
     choice.parameters[i].value = choice.values[i];
-    if (last[i] == nullptr && choice.values[i] != space.parameters[i].usual) choice.parameters[i].source = "fitted";
+    // Names of other programs are mapped to the nearest value, which is then theirs all the same.
+    const bool own = last[i] != nullptr && last[i]->source == "own";
+    const int said = own ? last[i]->value : space.parameters[i].usual;
+    if ((last[i] == nullptr || own) && choice.values[i] != said) choice.parameters[i].source = "fitted";
   }
   return choice;
 }

@@ -57,6 +57,19 @@ TEST(TuningSpace, TheNearestLegalValueServesOldNames) {
   EXPECT_EQ(choice->values, (Values{128, 8, 2}));
 }
 
+TEST(TuningSpace, TunedResultsGiveWayToOptions) {
+  const Asked rows{"block_m", 128, "own", false, true}, waves{"waves", 8, "own", false, true};
+  const Result<Choice> own = choose("a.kernel", small_space(), {rows, waves});
+  ASSERT_TRUE(own.ok());
+  EXPECT_EQ(own->values, (Values{128, 8, 2}));
+  EXPECT_EQ(own->parameters[1].source, "own");
+  const Result<Choice> both = choose("a.kernel", small_space(), {rows, waves, {"block_m", 16, "option"}});
+  ASSERT_TRUE(both.ok()) << both.status().message();
+  EXPECT_EQ(both->values, (Values{16, 1, 2}));
+  EXPECT_EQ(both->parameters[0].source, "option");
+  EXPECT_EQ(both->parameters[1].source, "fitted");
+}
+
 TEST(TuningSpace, TheEnvironmentMayNameWhatAKernelDoesNotHave) {
   const Result<Choice> choice = choose("a.kernel", small_space(), {{"rows", 1, "environment", true, false}});
   ASSERT_TRUE(choice.ok());
