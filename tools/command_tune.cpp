@@ -116,13 +116,12 @@ Result<TunedProblem> tune_supervised(const TuneProblem& problem, const TuneSetti
   std::map<std::string, std::string> excluded;
   for (int start = 0; start < kMostRestarts; ++start) {
     std::string result, error;
-    const WorkerEnd end = run_supervised(
-        [&](const Teller& teller) { tune_problem(problem, settings, excluded, teller); },
-        [&](const std::string& message) {
-          if (message.starts_with("progress ")) progress.show(head + message.substr(9));
-          if (message.starts_with("result ")) result = message.substr(7);
-          if (message.starts_with("error ")) error = message.substr(6);
-        });
+    const WorkerEnd end = run_supervised([&](const Teller& teller) { tune_problem(problem, settings, excluded, teller); },
+                                         [&](const std::string& message) {
+                                           if (message.starts_with("progress ")) progress.show(head + message.substr(9));
+                                           if (message.starts_with("result ")) result = message.substr(7);
+                                           if (message.starts_with("error ")) error = message.substr(6);
+                                         });
     if (end.done && !result.empty()) return read_tuned(result);
     const std::string why = error.empty() ? end.why : error;
     const std::size_t space = end.step.find(' ');
@@ -176,9 +175,7 @@ Result<std::vector<TuneProblem>> problems_of(const TuneArguments& arguments) {
   if (!dtype.ok()) return dtype.status();
   if (arguments.problems.empty()) {
     const std::string& device = arguments.settings.device;
-    const CaseSize size = is_emulated(device)               ? CaseSize::emulated
-                          : device.substr(0, 3) == "cpu" ? CaseSize::cpu
-                                                         : CaseSize::gpu;
+    const CaseSize size = is_emulated(device) ? CaseSize::emulated : device.substr(0, 3) == "cpu" ? CaseSize::cpu : CaseSize::gpu;
     return tune_problems(arguments.model, dtype.value(), size, arguments.full);
   }
   std::vector<TuneProblem> problems;
@@ -190,7 +187,9 @@ Result<std::vector<TuneProblem>> problems_of(const TuneArguments& arguments) {
   return problems;
 }
 
-std::string left_text(double seconds) { return fmt::format("{:.0f}:{:02.0f} left", std::floor(seconds / 60), std::fmod(seconds, 60)); }
+std::string left_text(double seconds) {
+  return fmt::format("{:.0f}:{:02.0f} left", std::floor(seconds / 60), std::fmod(seconds, 60));
+}
 
 Status tune_all(TuneArguments arguments) {
   TuneSettings& settings = arguments.settings;
@@ -218,8 +217,8 @@ Status tune_all(TuneArguments arguments) {
     }
     const double left = all - std::chrono::duration<double>(Clock::now() - start).count();
     settings.limits.seconds = std::max(1.0, left / static_cast<double>(problems->size() - n));
-    Result<TunedProblem> one =
-        tune_supervised(problem, settings, progress, fmt::format("{}, {}: ", left_text(std::max(0.0, left)), problem.bench_case.name));
+    Result<TunedProblem> one = tune_supervised(problem, settings, progress,
+                                               fmt::format("{}, {}: ", left_text(std::max(0.0, left)), problem.bench_case.name));
     if (one.ok() && !one->error.empty()) one = Status(one->tunable ? StatusCode::internal : StatusCode::unsupported, one->error);
     if (!one.ok()) {
       progress.line(fmt::format("{}: {}", problem.bench_case.name, one.status().message()));
@@ -275,7 +274,9 @@ Command tune_command(CLI::App& app) {
   parser->add_option("--kernel", arguments->settings.kernel, "tune this one, see `fulmen explain`");
   parser->add_option("--threads", arguments->settings.num_threads, "CPU threads; 0 takes OpenMP's setting")->transform(int_from(0));
   parser->add_option("--model", arguments->model, "the problems: t82, llama3-8b, sdxl, or all of them");
-  parser->add_option("--problem", arguments->problems, "instead of a model: batch=1,seqlen_q=4096,heads=32,kv_heads=8,head_dim=128,causal")
+  parser
+      ->add_option("--problem", arguments->problems,
+                   "instead of a model: batch=1,seqlen_q=4096,heads=32,kv_heads=8,head_dim=128,causal")
       ->delimiter('\0');
   parser->add_option("--dtype", arguments->dtype, "of a model's problems: fp32, fp16 or bf16, the default");
   parser->add_flag("--resume", arguments->resume, "leave out problems whose result is kept");

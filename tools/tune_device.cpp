@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "fulmen/fulmen.h"
+#include "problem_arguments.h"
 #include "sampled_verify.h"
 
 namespace fulmen::tools {
@@ -116,9 +117,7 @@ class RealDevice final : public TuneDevice {
     return passes.last_call_seconds();
   }
   void drop(const std::string& configuration) override { passes_.erase(configuration); }
-  double now() const override {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
+  double now() const override { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
  private:
   void begin(const char* what, const std::string& configuration) const {
@@ -151,6 +150,7 @@ Status run_forward(const CaseData& data, const DeviceTensors& there, const std::
 Status search(const TuneProblem& problem, const TuneSettings& settings, const std::map<std::string, std::string>& excluded,
               const Teller& teller, TunedProblem& tuned) {
   teller.begin("prepare the problem", settings.step_seconds);
+  if (Status status = check_device_and_kernel(settings.device, settings.kernel); !status.ok()) return status;
   NormalPool pool(kSeed);
   AttentionOptions options;
   options.num_threads = settings.num_threads;

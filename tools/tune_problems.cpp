@@ -99,7 +99,7 @@ Result<TuneProblem> parse_tune_problem(const std::string& text) {
   BenchCase& c = problem.bench_case;
   c.dtype = DType::bf16;
   c.seqlen_k = c.kv_heads = 0;
-  const std::map<std::string, int64_t*> numbers{{"batch", &c.batch}, {"seqlen_q", &c.seqlen_q},   {"seqlen_k", &c.seqlen_k},
+  const std::map<std::string, int64_t*> numbers{{"batch", &c.batch}, {"seqlen_q", &c.seqlen_q}, {"seqlen_k", &c.seqlen_k},
                                                 {"heads", &c.heads}, {"kv_heads", &c.kv_heads}, {"head_dim", &c.head_dim}};
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());

@@ -45,8 +45,8 @@ std::string table_of(const TunedProblem& t, bool all) {
     const TuneCandidate& c = t.outcome.candidates[order[n].second];
     const TuneStatistics& s = c.statistics;
     const char* mark = order[n].second == 0 ? "  (default)" : order[n].second == t.outcome.winner ? "  (winner)" : "";
-    text += fmt::format("  {:>11} {:>11} {:>11} {:>11} {:>5.1f} %  {}{}\n", time_text(s.median), time_text(s.mean), time_text(s.max),
-                        time_text(s.min), 100 * s.spread(), c.configuration, mark);
+    text += fmt::format("  {:>11} {:>11} {:>11} {:>11} {:>5.1f} %  {}{}\n", time_text(s.median), time_text(s.mean),
+                        time_text(s.max), time_text(s.min), 100 * s.spread(), c.configuration, mark);
   }
   for (const TuneCandidate& c : t.outcome.candidates) {
     if (!c.problem.empty()) text += fmt::format("  left out: {}: {}\n", c.configuration, printable(c.problem));
@@ -80,7 +80,8 @@ std::string tuned_json(const std::vector<TunedProblem>& tuned) {
 }
 
 std::string tuned_csv(const std::vector<TunedProblem>& tuned) {
-  std::string text = "problem,device,chip,kernel,configuration,winner,problem_with_it,rounds,mean_s,median_s,max_s,min_s,deviation_s\n";
+  std::string text =
+      "problem,device,chip,kernel,configuration,winner,problem_with_it,rounds,mean_s,median_s,max_s,min_s,deviation_s\n";
   for (const TunedProblem& t : tuned) {
     for (std::size_t i = 0; i < t.outcome.candidates.size(); ++i) {
       const TuneCandidate& c = t.outcome.candidates[i];

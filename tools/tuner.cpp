@@ -9,11 +9,11 @@
 namespace fulmen::tools {
 namespace {
 
-constexpr int kSamples = 5;              // of a candidate and the default, in turn, a round
-constexpr int kLastSamples = 15;         // of the last two
-constexpr double kMostSpread = 0.05;     // more is measured again
+constexpr int kSamples = 5;           // of a candidate and the default, in turn, a round
+constexpr int kLastSamples = 15;      // of the last two
+constexpr double kMostSpread = 0.05;  // more is measured again
 constexpr int kMostRepeats = 3;
-constexpr double kLeastGain = 0.01;      // what nothing below is called a gain
+constexpr double kLeastGain = 0.01;        // what nothing below is called a gain
 constexpr double kPreparationShare = 0.6;  // of the time, for compiling and verifying
 
 double median_of(std::vector<double> values) {
@@ -32,8 +32,8 @@ class Search {
     for (const std::string& configuration : configurations) {
       const std::size_t tried = outcome_.candidates.size();
       if (tried >= limits_.max_candidates || (tried > 0 && elapsed() > kPreparationShare * limits_.seconds)) break;
-      report_(fmt::format("verify {} ({} of {})", configuration, tried + 1,
-                          std::min(configurations.size(), limits_.max_candidates)));
+      report_(
+          fmt::format("verify {} ({} of {})", configuration, tried + 1, std::min(configurations.size(), limits_.max_candidates)));
       TuneCandidate& candidate = outcome_.candidates.emplace_back();
       candidate.configuration = configuration;
       Status status = device_.prepare(configuration);

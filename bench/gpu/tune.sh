@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU: what tuning gains there over the defaults, and the results as a file that may be shipped.
-#   bench/gpu/tune.sh FOLDER [fulmen tune's options]   FOLDER holds fulmen (and libfulmen.so.0.1, where it is shared); results go to $OUT, or to build/gpu
+#   bench/gpu/tune.sh FOLDER [options of fulmen tune]
+# FOLDER holds fulmen and libfulmen.so.0.1; results go to $OUT, or to build/gpu.
 set -euo pipefail
 build=$(readlink -f "$1")
 out=${OUT:-$(dirname "$(readlink -f "$0")")/../../build/gpu}

@@ -87,7 +87,8 @@ struct AttentionOptions {
   bool vary_batch = false;
   bool vary_seqlen_k = false;
   // The kernel's parameters by name, "block_m=64,waves=4": those that are left out fit themselves to these. Plan::explain() names a
-  // kernel's, docs/guide/tuning.md explains them. Empty: as the kernel chooses, or as tuned results and the environment say.
+  // kernel's, docs/guide/tuning.md explains them. Empty: as the kernel chooses, or as tuned results and the environment say. Sizes
+  // of a range for which it is not legal are computed as if it were empty.
   std::string tuning{};
 };
 

@@ -171,7 +171,13 @@ Result<const Kernel*> kernel_for(const Problem& problem, const std::string& devi
 
 Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem, const std::string& device,
                                                           std::shared_ptr<const Backend> backend, const AttentionOptions& options) {
-  auto made = make_impl(problem, device, std::move(backend), options, false, false);
+  auto made = make_impl(problem, device, backend, options, false, false);
+  if (!made.ok() && !options.tuning.empty()) {
+    // It was said for the sizes that the plan was made for, and may not be legal for these.
+    AttentionOptions usual = options;
+    usual.tuning.clear();
+    made = make_impl(problem, device, std::move(backend), usual, false, false);
+  }
   if (!made.ok()) return made.status();
   if (Status status = made.value()->variants.prepare(*made.value()); !status.ok()) return status;
   return std::shared_ptr<const Plan::Impl>(std::move(made).value());

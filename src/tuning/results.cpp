@@ -118,8 +118,8 @@ Result<std::vector<TunedResult>> parse_results(std::string_view text, std::strin
                        take_string(entry, "build", result.build) && take_string(entry, "configuration", result.configuration) &&
                        take_int(entry, "compute_units", result.compute_units);
     if (!whole) {
-      return invalid(fmt::format("entry {} lacks one of kernel, problem_class, build, configuration and compute_units",
-                                 results.size() - 1));
+      return invalid(
+          fmt::format("entry {} lacks one of kernel, problem_class, build, configuration and compute_units", results.size() - 1));
     }
   }
   return results;
@@ -151,8 +151,8 @@ FoundResult own_result(const KernelTuning& identity) {
   for (const TunedResult& one : found->second) {
     if (one.kernel != identity.kernel || one.problem_class != identity.problem_class) continue;
     if (one.build != identity.build) {
-      result.why_not = fmt::format("it was measured with other code of the kernel ({}, this is {})", printable(one.build),
-                                   identity.build);
+      result.why_not =
+          fmt::format("it was measured with other code of the kernel ({}, this is {})", printable(one.build), identity.build);
     } else if (one.compute_units != identity.compute_units) {
       result.why_not = fmt::format("it was measured with {} {}, this has {}", one.compute_units,
                                    identity.build.starts_with("fulmen") ? "threads" : "compute units", identity.compute_units);
@@ -166,7 +166,8 @@ FoundResult own_result(const KernelTuning& identity) {
 std::string file_name_of(std::string_view chip) {
   std::string name;
   for (const char c : chip) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+    const bool plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
     name += plain ? c : '_';
   }
   return (name.empty() || name.front() == '.' ? "_" + name : name) + ".json";

@@ -34,6 +34,7 @@ void add_own(const KernelTuning& identity, const Space& space, std::vector<Asked
     const Result<Choice> legal = own.ok() ? choose(identity.kernel, space, own.value()) : own.status();
     if (legal.ok()) {
       asked = own.value();
+      for (Asked& one : asked) one.nearest = true;  // they give way to what others say
       return;
     }
     why_not = legal.status().message();

@@ -96,8 +96,11 @@ Result<std::vector<Asked>> parse_tuning(std::string_view text, std::string_view 
     const std::size_t equals = one.find('=');
     int value = 0;
     const char* last = one.data() + one.size();
-    const bool ok = equals != std::string_view::npos && equals > 0 &&
-                    std::from_chars(one.data() + equals + 1, last, value).ptr == last && equals + 1 < one.size() && value >= 0;
+    bool ok = equals != std::string_view::npos && equals > 0;
+    if (ok) {
+      const auto [stop, error] = std::from_chars(one.data() + equals + 1, last, value);
+      ok = error == std::errc() && stop == last && value >= 0;
+    }
     if (!ok) {
       return invalid(fmt::format("{} is \"{}\": name=number, with ',' between them, is accepted, such as \"block_m=64,waves=4\"",
                                  what, printable(std::string(text))));
@@ -147,8 +150,8 @@ Result<Choice> choose(std::string_view kernel, const Space& space, const std::ve
     if (parameter == space.parameters.end()) {
       std::string names;
       for (const ParameterRange& range : space.parameters) names += fmt::format("{}{}", names.empty() ? "" : ", ", range.name);
-      const std::string message = fmt::format("{}={} ({}): {} has no such parameter; {}", printable(one.name), one.value, one.source,
-                                              kernel, names.empty() ? "it has none" : "it has " + names);
+      const std::string message = fmt::format("{}={} ({}): {} has no such parameter; {}", printable(one.name), one.value,
+                                              one.source, kernel, names.empty() ? "it has none" : "it has " + names);
       if (!one.optional) return invalid(message);
       choice.notes.push_back("not used: " + message);
       continue;
@@ -164,7 +167,7 @@ Result<Choice> choose(std::string_view kernel, const Space& space, const std::ve
     fixed[i] = &one.value;
     wanted += fmt::format("{}{}={} ({})", wanted.empty() ? "" : ", ", one.name, one.value, one.source);
     if (std::find(values.begin(), values.end(), one.value) == values.end()) {
-      return invalid(fmt::format("{}={} ({}): {} takes {} of {} for this problem", one.name, one.value, one.source, kernel,
+      return invalid(fmt::format("{}={} ({}): {} takes {} as {} for this problem", one.name, one.value, one.source, kernel,
                                  list_of(values), one.name));
     }
   }
@@ -189,7 +192,10 @@ Result<Choice> choose(std::string_view kernel, const Space& space, const std::ve
   }
   for (std::size_t i = 0; i < fixed.size(); ++i) {
     choice.parameters[i].value = choice.values[i];
-    if (last[i] == nullptr && choice.values[i] != space.parameters[i].usual) choice.parameters[i].source = "fitted";
+    // Names of other programs are mapped to the nearest value, which is then theirs all the same.
+    const bool own = last[i] != nullptr && last[i]->source == "own";
+    const int said = own ? last[i]->value : space.parameters[i].usual;
+    if ((last[i] == nullptr || own) && choice.values[i] != said) choice.parameters[i].source = "fitted";
   }
   return choice;
 }

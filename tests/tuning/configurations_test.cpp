@@ -58,7 +58,9 @@ INSTANTIATE_TEST_SUITE_P(All, Configurations,
                                            Tuned{"cpu", "cpu.decode.scalar", 1, 3000, 20},
                                            Tuned{"emulated:gfx1100", "emulated.prefill.gfx11", 50, 70, 1},
                                            Tuned{"emulated:gfx942", "emulated.decode.cdna3", 1, 700, 1},
-                                           Tuned{"emulated:sm_80", "emulated.prefill.sm80", 50, 70, 1}));
+                                           Tuned{"emulated:sm_80", "emulated.prefill.sm80", 50, 70, 1},
+                                           Tuned{"emulated:sm_80", "emulated.short.sm80", 50, 60, 1},
+                                           Tuned{"emulated:sm_90a", "emulated.prefill_wgmma.sm90", 50, 70, 1}));
 
 TEST(TuningOption, IsRefusedWhereAKernelHasNoParameters) {
   const Tensor q = Tensor::bshd(nullptr, DType::fp32, 1, 64, 1, 64);

@@ -38,7 +38,7 @@ TEST(TuningSpace, OthersFitThemselvesToWhatIsAsked) {
 
 TEST(TuningSpace, WhatIsNotLegalIsRefusedWithWhatIs) {
   const auto message = [](const std::string& text) { return choose_text(text).status().message(); };
-  EXPECT_EQ(message("waves=3"), "waves=3 (option): a.kernel takes 1, 2, 4, 8 of waves for this problem");
+  EXPECT_EQ(message("waves=3"), "waves=3 (option): a.kernel takes 1, 2, 4, 8 as waves for this problem");
   EXPECT_EQ(
       message("block_m=64,waves=8"),
       "block_m=64 (option), waves=8 (option): a.kernel does not run this problem with that: a wave has 16 rows; it would with "
@@ -55,6 +55,19 @@ TEST(TuningSpace, TheNearestLegalValueServesOldNames) {
   const Result<Choice> choice = choose("a.kernel", small_space(), {far});
   ASSERT_TRUE(choice.ok());
   EXPECT_EQ(choice->values, (Values{128, 8, 2}));
+}
+
+TEST(TuningSpace, TunedResultsGiveWayToOptions) {
+  const Asked rows{"block_m", 128, "own", false, true}, waves{"waves", 8, "own", false, true};
+  const Result<Choice> own = choose("a.kernel", small_space(), {rows, waves});
+  ASSERT_TRUE(own.ok());
+  EXPECT_EQ(own->values, (Values{128, 8, 2}));
+  EXPECT_EQ(own->parameters[1].source, "own");
+  const Result<Choice> both = choose("a.kernel", small_space(), {rows, waves, {"block_m", 16, "option"}});
+  ASSERT_TRUE(both.ok()) << both.status().message();
+  EXPECT_EQ(both->values, (Values{16, 1, 2}));
+  EXPECT_EQ(both->parameters[0].source, "option");
+  EXPECT_EQ(both->parameters[1].source, "fitted");
 }
 
 TEST(TuningSpace, TheEnvironmentMayNameWhatAKernelDoesNotHave) {

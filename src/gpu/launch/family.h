@@ -96,8 +96,8 @@ inline constexpr int64_t kPanelColumns = 64;
 Support grid_fits(int64_t workgroups);
 // May a workgroup have as much LDS on this chip?
 Support lds_fits(int64_t bytes, const Chip& chip);
-// Does a lane have registers for so many accumulators, beside some for the rest? min_waves: AMD, of a SIMD; min_workgroups: NVIDIA, of
-// a multiprocessor; of `waves` each.
+// Does a lane have registers for so many accumulators, beside some for the rest? min_waves: AMD, of a SIMD; min_workgroups: NVIDIA,
+// of a multiprocessor; of `waves` each.
 Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves, int min_workgroups);
 
 }  // namespace fulmen::gpu

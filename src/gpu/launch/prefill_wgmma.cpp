@@ -55,13 +55,14 @@ class ForwardWgmma final : public Family {
     space.takes = [p, chip](std::span<const int> v) -> Support {
       const Specialisation s = specialisation(p, shape_of(v));
       if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
-      // Of what a multiprocessor has, as the kernel shares it out: the producer needs few.
-      constexpr int64_t kProducer = 40, kRest = 24;
-      const int64_t each = int64_t{chip.register_file} / s.min_workgroups / kLanes, consumers = s.block_m / kRows;
-      const int64_t needed = (s.head_dim_v + s.block_n) / 2 + kRest;
-      const int64_t had = std::min<int64_t>((each - kProducer) / consumers, chip.vector_registers);
-      if (needed <= had) return {};
-      return Support::no(std::to_string(needed) + " registers of a lane are needed, there are " + std::to_string(had));
+      // As the kernel shares out what a multiprocessor has; setmaxnreg gives up to 256 a lane.
+      constexpr int kMostRegisters = 256, kRest = 24;
+      const int warpgroups = s.block_m / kRows, start = 512 / s.min_workgroups / (warpgroups + 1) / 8 * 8;
+      const int had = (start * (warpgroups + 1) - (start > 128 ? 40 : 32)) / warpgroups / 8 * 8;
+      const int needed = (s.head_dim_v + s.block_n) / 2 + kRest;
+      if (needed <= had && had <= kMostRegisters) return {};
+      return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " + std::to_string(had) +
+                         ", up to " + std::to_string(kMostRegisters) + " are given");
     };
     return space;
   }

@@ -32,6 +32,38 @@ class ShortSequence final : public Family {
   }
   double rank(const Problem& p) const override { return target_.name == "sm80" && tiles_pay(p) ? 18 : 30; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    return plan_of(p, usual_kernel(p, chip, compute_units));
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+    const Specialisation usual = usual_kernel(p, chip, compute_units);
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    space.parameters = {{"waves", waves(p), {1, 2, 4}},
+                        {"early_loads", static_cast<int>(usual.early_loads), {0, 1}},
+                        {"min_workgroups", usual.min_workgroups, {1, 2, 3, 4, 5, 6}}};
+    // gfx11: V before it is needed takes registers that are not there; and the bound on workgroups is NVIDIA's.
+    if (chip.target == "gfx11") space.parameters[1].values = {usual.early_loads};
+    if (chip.vendor == Vendor::amd) space.parameters[2].values = {usual.min_workgroups};
+    space.takes = [p, chip, usual](std::span<const int> v) -> Support {
+      if (v[0] > waves(p)) return Support::no("the queries are " + std::to_string(p.seqlen_q) + ", of which a wave has 16");
+      const bool same = v[1] == static_cast<int>(usual.early_loads) && v[2] == usual.min_workgroups && v[0] == waves(p);
+      const int64_t values = v[1] != 0 ? usual.block_n * usual.head_dim_v / 2 : 0;
+      const int64_t each = int64_t{16} * (usual.block_n + usual.head_dim_v) + values;
+      return same ? Support{} : registers_fit(each / chip.wave_size, chip, v[0], 1, v[2]);
+    };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
+    Specialisation s = usual_kernel(p, chip, compute_units);
+    s.block_m = 16 * v[0];
+    s.workgroup = v[0] * chip.wave_size;
+    s.early_loads = v[1] != 0;
+    s.min_workgroups = v[2];
+    return plan_of(p, s);
+  }
+
+ private:
+  Specialisation usual_kernel(const Problem& p, const Chip& chip, int compute_units) const {
     Specialisation s;
     s.entry = "forward/short.h";
     s.target = target_.name;
@@ -42,14 +74,9 @@ class ShortSequence final : public Family {
     s.workgroup = waves(p) * chip.wave_size;
     specialise_for(p, s);
     choose_occupancy(p, chip, compute_units, s);
-    LaunchPlan plan;
-    plan.launches.push_back({s, workgroups(p)});
-    plan.arguments = arguments_of(p);
-    plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
-    return plan;
+    return s;
   }
-
- private:
+  static LaunchPlan plan_of(const Problem& p, const Specialisation& s) { return query_tile_plan(p, s); }
   // Whole rows of scores take registers: where keys times dims are many, and workgroups enough to fill the chip, the forward
   // kernels' larger tiles are faster on an H200 (docs/lab/nvidia_forward.md). Not for few rows of queries, which leave these half
   // empty.

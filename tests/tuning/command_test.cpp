@@ -1,0 +1,94 @@
+// fulmen tune as a user calls it. What is fastest depends on the machine, so nothing here does.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/program.h"
+#include "tools/tune_records.h"
+
+namespace fulmen::test {
+namespace {
+
+class TuneCommand : public ProgramTest {
+ protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    ::setenv("FULMEN_CACHE_DIR", path("cache").c_str(), 1);
+  }
+  void TearDown() override {
+    ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 1);
+    ProgramTest::TearDown();
+  }
+  static std::vector<std::string> small(std::vector<std::string> more) {
+    more.insert(more.begin(), {"tune", "--device", "cpu", "--kernel", "cpu.prefill.scalar", "--threads", "1", "--minutes", "0.02",
+                               "--problem", "seqlen_q=130,heads=1,head_dim=8,dtype=fp32"});
+    return more;
+  }
+};
+
+TEST_F(TuneCommand, ShowsEveryCandidate) {
+  const Outcome outcome = fulmen(small({"--json", "all.json", "--csv", "all.csv"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("fp32 1 x 1 x 8 q130: cpu.prefill.scalar on cpu"), std::string::npos) << outcome.out;
+  const auto json = nlohmann::json::parse(read_text(path("all.json")));
+  ASSERT_EQ(json.size(), 1U);
+  const auto& candidates = json[0]["candidates"];
+  ASSERT_GE(candidates.size(), 1U);
+  EXPECT_GT(candidates[0]["median_s"].get<double>(), 0);
+  for (const auto& candidate : candidates) EXPECT_EQ(candidate["problem"], "") << candidate;
+  const std::string csv = read_text(path("all.csv"));
+  EXPECT_EQ(static_cast<std::size_t>(std::count(csv.begin(), csv.end(), '\n')), candidates.size() + 1);
+}
+
+TEST_F(TuneCommand, TakesListsExportsAndDeletesResults) {
+  tools::TuneRecord record;
+  record.chip = "sm_90a";
+  record.kernel = "cuda.prefill.sm80";
+  record.problem_class = "forward bf16 d64/64";
+  record.build = "0123";
+  record.configuration = "block_m=64";
+  record.compute_units = 132;
+  record.gain = 0.125;
+  write_bytes("in.json", "[" + tools::records_text(record.chip, {record}) + "]");
+  EXPECT_EQ(fulmen({"tune", "--import", "in.json"}).out, "1 results are now among this user's own\n");
+  EXPECT_NE(fulmen({"tune", "--list"}).out.find("block_m=64, 12.5 % faster"), std::string::npos);
+  EXPECT_EQ(fulmen({"tune", "--export", "out.json"}).exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(read_text(path("out.json"))), nlohmann::json::parse(read_text(path("in.json"))));
+  EXPECT_EQ(fulmen({"tune", "--reset"}).out, "1 files of own results deleted\n");
+  EXPECT_EQ(fulmen({"tune", "--list"}).out, "0 results\n");
+}
+
+TEST_F(TuneCommand, BadInputIsOneSentence) {
+  const auto problem = [&](const std::string& text) { return fulmen({"tune", "--device", "cpu", "--problem", text}); };
+  expect_one_sentence(problem("heads=1"), "seqlen_q and head_dim are needed");
+  expect_one_sentence(problem("seqlen_q=0,head_dim=8"), "seqlen_q is a number from 1 on");
+  expect_one_sentence(problem("seqlen_q=64,head_dim=8,heads=3,kv_heads=2"), "heads is no multiple of kv_heads");
+  expect_one_sentence(problem("seqlen_q=64,head_dim=8,wide"), "wide is not known");
+  expect_one_sentence(problem("seqlen_q=64,head_dim=8,dtype=fp64"), "dtype is fp32, fp16 or bf16");
+  expect_one_sentence(fulmen({"tune", "--device", "cpu", "--model", "gpt"}), "--model gpt: all, t82, llama3-8b, sdxl are known");
+  expect_one_sentence(fulmen({"tune", "--quick", "--full"}), "--quick and --full: one of them");
+  write_bytes("bad.json", "{}");
+  expect_one_sentence(fulmen({"tune", "--import", "bad.json"}), "bad.json: it is no list of files of results");
+  expect_one_sentence(fulmen({"tune", "--import", "none.json"}), "it cannot be read");
+  expect_one_sentence(fulmen({"explain", "--seqlen-q", "8", "--heads", "1", "--head-dim", "8", "--set", "block"}),
+                      "options.tuning is \"block\": name=number");
+}
+
+TEST_F(TuneCommand, ADeviceThatIsNotThereIsTold) {
+  const Outcome outcome = fulmen({"tune", "--device", "nothing:0", "--problem", "seqlen_q=64,head_dim=8"});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_NE(outcome.out.find("there is no such device here"), std::string::npos) << outcome.out;
+}
+
+TEST_F(TuneCommand, NothingIsTimedOnAnEmulatedDevice) {
+  const Outcome outcome = fulmen({"tune", "--device", "emulated:sm_80", "--kernel", "emulated.short.sm80", "--problem",
+                                  "seqlen_q=16,heads=1,head_dim=32", "--json", "all.json", "--minutes", "0.01"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  if (outcome.out.find("cannot be used") != std::string::npos) GTEST_SKIP() << outcome.out;
+  EXPECT_NE(outcome.out.find("nothing is timed and nothing is kept"), std::string::npos) << outcome.out;
+  const auto json = nlohmann::json::parse(read_text(path("all.json")));
+  for (const auto& candidate : json[0]["candidates"]) EXPECT_FALSE(candidate["timed"].get<bool>());
+  EXPECT_EQ(fulmen({"tune", "--list"}).out, "0 results\n");
+}
+
+}  // namespace
+}  // namespace fulmen::test
