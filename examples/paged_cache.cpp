@@ -18,7 +18,7 @@ int main() {
   std::vector<int> used{31, 7}, now(batch),
       table{5, 2, 0, 0};  // the first sequence has pages 5 and 2, the second one page 0
   const auto int32 = [](std::vector<int>& x, int64_t rows, int64_t columns) {
-    return Tensor{x.data(), DType::int32, {1, 1, rows, columns}, {0, 0, columns, 1}};
+    return Tensor::matrix(x.data(), DType::int32, rows, columns);
   };
 
   fulmen::KvCacheTensors cache;

@@ -3,7 +3,6 @@
 #include <fulmen/fulmen.h>
 
 #include <cstdio>
-#include <new>
 #include <vector>
 
 int main() {
@@ -17,7 +16,7 @@ int main() {
                                    .k = view(k, kCache, kKvHeads),
                                    .v = view(v, kCache, kKvHeads),
                                    .out = view(out, 1, kHeads)};
-  tensors.lse = {lse.data(), fulmen::DType::fp32, {1, kHeads, 1, 1}, {kHeads, 1, 1, 1}};
+  tensors.lse = fulmen::Tensor::bhqk(lse.data(), fulmen::DType::fp32, 1, kHeads, 1, 1);
 
   fulmen::AttentionOptions options;
   options.causal = fulmen::Causal::bottom_right;
@@ -27,13 +26,13 @@ int main() {
   const auto plan = fulmen::plan(problem.value(), "cpu", options);
   if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), 1;
 
-  const std::size_t bytes = plan->workspace_bytes();
-  void* workspace = ::operator new(bytes, std::align_val_t{64});
+  const auto workspace = fulmen::Workspace::make(plan.value());
+  if (!workspace.ok()) return std::fprintf(stderr, "%s\n", workspace.status().message().c_str()), 1;
   for (int keys = kCache - 2; keys <= kCache; ++keys) {
     tensors.k.shape[1] = tensors.v.shape[1] = keys;
-    const fulmen::Status status = plan->run(nullptr, tensors, workspace, bytes);
+    const fulmen::Status status =
+        plan->run(nullptr, tensors, workspace->data(), workspace->bytes());
     if (!status.ok()) return std::fprintf(stderr, "%s\n", status.message().c_str()), 1;
   }
-  ::operator delete(workspace, std::align_val_t{64});
   std::printf("%g %.3f\n", out[0], lse[0]);  // 3 19.631: sqrt(128) + log(4096)
 }

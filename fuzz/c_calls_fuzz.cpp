@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fulmen/fulmen_c.h"
@@ -232,7 +233,7 @@ void device_calls(Bytes& in) {
 }
 
 void state_calls(Bytes& in) {
-  switch (in.next() % 5) {
+  switch (in.next() % 6) {
     case 0: {
       Roomy<fulmen_backend> backend{};
       backend.call.struct_size = in.next() % 4 != 0 ? sizeof(fulmen_backend) : in.next() * std::size_t{8};
@@ -260,6 +261,16 @@ void state_calls(Bytes& in) {
       allocator.call.allocate = in.next() % 8 == 0 ? nullptr : allocate;
       allocator.call.free = in.next() % 8 == 0 ? nullptr : give_back;
       told(fulmen_set_allocator(in.next() % 4 == 0 ? nullptr : &allocator.call));
+      return;
+    }
+    case 4: {
+      std::array<uint8_t, 200> pack{};
+      constexpr std::string_view kBegin = "fulmen kernel 1\n";
+      if (in.next() % 2 != 0) std::copy(kBegin.begin(), kBegin.end(), pack.begin());
+      for (std::size_t at = kBegin.size(); at < pack.size() && in.more(); ++at) pack[at] = in.next();
+      const std::size_t bytes = in.next() % (pack.size() + 1);
+      require(told(fulmen_add_prebuilt_pack(in.next() % 16 == 0 ? nullptr : pack.data(), bytes)) != FULMEN_OK, "this is no pack");
+      require(told(fulmen_add_prebuilt_path(in.next() % 2 == 0 ? nullptr : "/nowhere/\n")) != FULMEN_OK, "there is no such folder");
       return;
     }
     default: {

@@ -72,7 +72,9 @@ class Memory {
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
+  // Of an empty tensor every second time null: it may be there.
   void* take(std::size_t bytes) {
+    if (bytes == 0 && ++empty_ % 2 == 0) return nullptr;
     if (kSanitized) return allocated_.emplace_back(std::malloc(bytes));
     constexpr std::size_t kPage = 65536;  // a multiple of every system's
     const std::size_t room = (bytes + kPage - 1) / kPage * kPage;
@@ -92,6 +94,7 @@ class Memory {
 #else
   static constexpr bool kSanitized = false;
 #endif
+  std::size_t empty_ = 0;
   std::vector<void*> allocated_;
   std::vector<std::pair<void*, std::size_t>> owned_;
 };

@@ -97,6 +97,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     small = small && bytes <= kMostBytes;
     if (!small || absent(t)) continue;
     t.data = memory.take(bytes);
+    if (bytes == 0) continue;
     std::memset(t.data, 0, bytes);
     for (std::size_t i = 0; t.dtype == FULMEN_INT32 && i + 4 <= bytes; i += 4) {
       const int32_t number = static_cast<int8_t>(in.next()) / 4;  // some are below 0, some too large

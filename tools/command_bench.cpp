@@ -114,6 +114,8 @@ void print_head(Progress& progress, const BenchSettings& settings, int threads) 
 }
 
 Status write_reports(const BenchArguments& arguments, const std::vector<BenchRow>& rows) {
+  // A command that fails leaves no report.
+  if (Status status = flush_standard_output(); !status.ok()) return status;
   if (!arguments.json.empty()) {
     if (Status status = write_text_file(arguments.json, json_report(rows)); !status.ok()) return status;
   }

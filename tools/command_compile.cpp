@@ -1,11 +1,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "fulmen/compile.h"
+#include "fulmen/printable.h"
 #include "output_file.h"
 
 namespace fulmen::tools {
@@ -14,7 +19,7 @@ namespace {
 struct CompileArguments {
   std::vector<std::string> archs;
   bool report = false, check = false;
-  std::string json;
+  std::string json, pack;
   CompileKernelsOptions options;
 };
 
@@ -57,12 +62,31 @@ nlohmann::json json_of(const KernelReport& r) {
             {"scalar", c.scalar}}}};
 }
 
+// The kernels of a folder in one file, for add_prebuilt_kernels(): their files one after another, in the order of their names.
+Status write_pack(const std::string& folder, const std::string& path) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.is_regular_file() && entry.path().extension() == ".kernel") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  std::string pack;
+  for (const std::filesystem::path& one : files) {
+    std::ifstream file(one, std::ios::binary);
+    pack.append(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    if (!file) return {StatusCode::unavailable, fmt::format("{} cannot be read", printable(one.string()))};
+  }
+  fmt::print("{} kernels, {} bytes, in {}\n", files.size(), pack.size(), printable(path));
+  return write_text_file(path, pack);
+}
+
 Status compile(const CompileArguments& arguments) {
   // What would fail after minutes of work is said before.
   for (const std::string& arch : arguments.archs) {
     if (Status status = check_arch(arch); !status.ok()) return status;
   }
-  if (Status status = check_writable(arguments.json); !status.ok()) return status;
+  for (const std::string& path : {arguments.json, arguments.pack}) {
+    if (Status status = check_writable(path); !status.ok()) return status;
+  }
   nlohmann::json rows = nlohmann::json::array();
   std::string missing, wrong;
   std::size_t checked = 0;
@@ -91,8 +115,13 @@ Status compile(const CompileArguments& arguments) {
     fmt::print("{} kernels for NVIDIA spill: the fastest that were measured, see docs/lab/README.md\n", measured_to_spill);
   }
   if (arguments.report && !missing.empty()) fmt::print("- is not known; {}\n", missing);
+  // A command that fails leaves no report.
+  if (Status status = flush_standard_output(); !status.ok()) return status;
   if (!arguments.json.empty()) {
     if (Status status = write_text_file(arguments.json, rows.dump(2) + "\n"); !status.ok()) return status;
+  }
+  if (!arguments.pack.empty() && wrong.empty()) {
+    if (Status status = write_pack(arguments.options.out_folder, arguments.pack); !status.ok()) return status;
   }
   if (!wrong.empty()) return {StatusCode::internal, "the compiler's machine code is not usable:" + wrong};
   if (!arguments.check) return {};
@@ -117,7 +146,10 @@ Command compile_command(CLI::App& app) {
   parser->add_flag(
       "--check", arguments->check,
       "fail where the machine code of AMD kernels cannot be read (llvm-objdump); what is found wrong in it fails always");
-  parser->add_option("--out", arguments->options.out_folder, "write prebuilt kernels there, for FULMEN_KERNEL_PATH");
+  CLI::Option* out = parser->add_option("--out", arguments->options.out_folder,
+                                        "write prebuilt kernels to that folder, for FULMEN_KERNEL_PATH and add_prebuilt_kernels()");
+  parser->add_option("--pack", arguments->pack, "then write all kernels of --out's folder to one file, for add_prebuilt_kernels()")
+      ->needs(out);
   parser->add_option("--json", arguments->json, "write the report as JSON");
   return {parser, [arguments] { return compile(*arguments); }};
 }

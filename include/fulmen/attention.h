@@ -90,6 +90,11 @@ struct AttentionOptions {
   // kernel's, docs/guide/tuning.md explains them. Empty: as the kernel chooses, or as tuned results and the environment say. Sizes
   // of a range for which it is not legal are computed as if it were empty.
   std::string tuning{};
+  // A plan whose runs believe the pointers: not null, aligned, memory of the device, outputs and workspace apart from each other
+  // and from inputs (or out over q where the kernel allows it). What that saves is most of a small call's time on a GPU, where the
+  // driver is asked about each tensor. A wrong pointer is then undefined behaviour. Shapes, and values of lengths, are checked
+  // still.
+  bool trust_pointers = false;
 };
 
 // One call: checks, plans, allocates the workspace and runs. device is "cpu", "cuda:0", ... (see devices()), a backend's name alone

@@ -103,6 +103,8 @@ class FULMEN_API Backend {
   // Refuses here.
   virtual Status append_kv(const std::string& device, void* stream, const KvCacheProblem& problem, const KvCacheTensors& tensors,
                            const KvCacheOptions& options) const;
+  // Whether the stream is being captured into a graph: then nothing may wait for it. False here.
+  virtual bool is_capturing(const std::string& device, void* stream) const noexcept;
   // Returns when all work given to the stream (null: the device's default one) is done.
   virtual Status synchronize(const std::string& device, void* stream) const;
 };

@@ -56,6 +56,15 @@ FULMEN_API Status check_arch(const std::string& arch);
 // no such chip; no compiler for it, with what installs one; a kernel that does not compile; a folder that cannot be written.
 FULMEN_API Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options = {});
 
+// Prebuilt kernels of the program's own, for machines without a compiler: looked for after those of FULMEN_KERNEL_PATH and before
+// the cache on disk, for the rest of the process. They serve the library that they were compiled by: another version's sources may
+// differ, and their kernels are then not found. path: a folder that `fulmen compile --out` wrote, or a file that `--pack` wrote.
+// Errors: no such folder or file; a file that is no pack. The kernels in a folder are looked at when they are wanted.
+FULMEN_API Status add_prebuilt_kernels(const std::string& path);
+// The same of a pack in memory, which is copied: the bytes of the folder's files one after another. Returns how many kernels it
+// has. Errors: bytes that are no kernels, or damaged ones, with where; none is taken then.
+FULMEN_API Result<int> add_prebuilt_kernels(const void* pack, std::size_t bytes);
+
 // A compiled kernel on disk.
 struct CachedKernel {
   std::string arch, kernel, file;

@@ -1,6 +1,5 @@
-/* The C ABI of Fulmen: what the C++ API computes and says, in C99; compile.h (kernels ahead of time, their cache) is for C++ alone.
- * The semantics are those of attention.h; docs/contract.md has the
- * formulas.
+/* The C ABI of Fulmen: what the C++ API computes and says, in C99; of compile.h (kernels ahead of time, their cache) it has
+ * prebuilt kernels alone. The semantics are those of attention.h; docs/contract.md has the formulas.
  *
  * Functions return a fulmen_status (0 is success); on failure fulmen_last_error() of the same thread has the sentence. Nothing
  * throws or aborts; but where the system refuses OpenMP a thread (limits of memory or processes), its runtime ends the process: ask
@@ -141,6 +140,7 @@ typedef struct fulmen_options {
   /* Default false; true makes a plan for a range of sizes: the tensors' batch, or seqlen_k, is the most that its runs take. */
   bool vary_batch;
   bool vary_seqlen_k;
+  bool trust_pointers; /* default false; true makes a plan whose runs do not check addresses: see AttentionOptions */
 } fulmen_options;
 
 /* The plan's own window, in fulmen_run_options. */
@@ -251,6 +251,12 @@ FULMEN_API void fulmen_device_free(const char* device, void* memory);
 FULMEN_API int fulmen_device_copy(const char* device, void* to, const void* from, size_t bytes);
 /* Returns when all work given to the stream is done. stream: the vendor's; null is the device's default one. */
 FULMEN_API int fulmen_device_synchronize(const char* device, void* stream);
+
+/* Prebuilt kernels of the program's own, for machines without a compiler; see add_prebuilt_kernels in compile.h. path: a folder
+ * that `fulmen compile --out` wrote, or a file that `--pack` wrote. */
+FULMEN_API int fulmen_add_prebuilt_path(const char* path);
+/* The same of such a file's bytes in memory, which are copied. */
+FULMEN_API int fulmen_add_prebuilt_pack(const void* pack, size_t bytes);
 
 /* Every kernel of every backend, with the memory layout it needs, in words. Strings live until the visitor returns. */
 FULMEN_API int fulmen_visit_kernels(void (*visit)(void* context, const char* backend, const char* kernel, const char* layout),

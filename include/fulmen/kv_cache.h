@@ -62,6 +62,11 @@ struct KvCacheProblem {
   TensorSpec k_cache, v_cache, seqlens_k, block_table, k_new, v_new, rotary_cos, rotary_sin, q, q_out, seqlens_k_out;
   bool operator==(const KvCacheProblem&) const = default;
   bool paged() const noexcept { return block_table.present; }
+  // How many positions of the rotary embedding a sequence needs from seqlens_k[b] on: as many as new rows, or queries that advance.
+  int64_t positions_needed() const noexcept {
+    const int64_t queries = queries_advance || seqlen_q == 0 ? seqlen_q : 1;
+    return queries > seqlen_new ? queries : seqlen_new;
+  }
 };
 
 // Checks the tensors, not their pointers, and returns the problem, or a Status naming the bad argument.

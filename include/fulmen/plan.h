@@ -71,7 +71,8 @@ class FULMEN_API Plan {
   // length that was not met lately is planned first. Safe to call from many threads at once, each with its own workspace. Errors: a
   // tensor's dtype, shape or strides are not the plan's, or its size is over the range; a tensor is given that the plan was made
   // without; a required pointer is null or not aligned to its element; out, lse or workspace overlap another tensor; workspace too
-  // small or misaligned; an option that plan() refuses, too. Nothing is then written.
+  // small or misaligned; an option that plan() refuses, too; a stream that is being captured where the run has to wait (verify,
+  // validate). Nothing is then written.
   Status run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const;
   Status run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes,
              const RunOptions& options) const;
@@ -84,13 +85,37 @@ class FULMEN_API Plan {
   explicit Plan(std::shared_ptr<const Impl> impl) noexcept;
 
  private:
+  friend class Workspace;
   std::shared_ptr<const Impl> impl_;
 };
 
+// The scratch memory of a plan's runs: workspace_bytes() of it on the plan's device, 64-byte aligned. Host memory comes from
+// set_allocator()'s functions where a program has set some. One run at a time may use it.
+class FULMEN_API Workspace {
+ public:
+  // Errors: out_of_memory.
+  static Result<Workspace> make(const Plan& plan);
+  Workspace(Workspace&& from) noexcept;
+  Workspace& operator=(Workspace&& from) noexcept;
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  // Gives the memory back; on a GPU waits for work that may use it.
+  ~Workspace();
+
+  // Null where the plan needs none: Plan::run() takes that.
+  void* data() const noexcept;
+  std::size_t bytes() const noexcept;
+
+ private:
+  struct Memory;
+  explicit Workspace(std::unique_ptr<Memory> memory) noexcept;
+  std::unique_ptr<Memory> memory_;
+};
+
 // Chooses the best kernel for the problem, as make_problem gives it, on the device ("cpu", "cuda:0", "emulated:gfx1100"; empty is
-// default_device()). Of the options it reads kernel, num_threads, parallel_for, verify, validate, vary_batch, vary_seqlen_k and
-// tuning; the others are in the Problem. Errors: unknown device; the forced kernel (options.kernel) does not exist or cannot run
-// this problem, with its reason.
+// default_device()). Of the options it reads kernel, num_threads, parallel_for, verify, validate, vary_batch, vary_seqlen_k,
+// trust_pointers and tuning; the others are in the Problem. Errors: unknown device; the forced kernel (options.kernel) does not
+// exist or cannot run this problem, with its reason.
 FULMEN_API Result<Plan> plan(const Problem& problem, const std::string& device = {}, const AttentionOptions& options = {});
 
 }  // namespace fulmen

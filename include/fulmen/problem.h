@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "fulmen/attention.h"
@@ -101,3 +102,9 @@ FULMEN_API std::string to_string(const Problem& problem);
 FULMEN_API std::size_t hash_value(const Problem& problem) noexcept;
 
 }  // namespace fulmen
+
+// So that a program may keep its plans in a std::unordered_map<fulmen::Problem, fulmen::Plan>.
+template <>
+struct std::hash<fulmen::Problem> {
+  std::size_t operator()(const fulmen::Problem& problem) const noexcept { return fulmen::hash_value(problem); }
+};

@@ -24,12 +24,22 @@ struct Tensor {
   std::array<int64_t, 4> shape{};
   std::array<int64_t, 4> strides{};
 
+  // The usual views. The data of an input may be const: inputs are never written. What the call writes (out, lse, gradients, a
+  // KV cache) has to be the program's to write, whatever type its pointer has.
   // Memory order [batch, seqlen, head, head_dim]: also the interleaved [batch, seqlen, head * head_dim] of chess engines.
-  static FULMEN_API Tensor bshd(void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) noexcept;
+  static FULMEN_API Tensor bshd(const void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads,
+                                int64_t head_dim) noexcept;
   // Memory order [batch, head, seqlen, head_dim], still viewed as [batch, seqlen, head, head_dim].
-  static FULMEN_API Tensor bhsd(void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) noexcept;
-  // Row-major bias or mask [batch, head, seqlen_q, seqlen_k]. A dim given as 1 is broadcast (its stride becomes 0).
-  static FULMEN_API Tensor bhqk(void* data, DType dtype, int64_t batch, int64_t heads, int64_t seqlen_q, int64_t seqlen_k) noexcept;
+  static FULMEN_API Tensor bhsd(const void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads,
+                                int64_t head_dim) noexcept;
+  // Row-major bias or mask [batch, head, seqlen_q, seqlen_k]. A dim given as 1 is broadcast (its stride becomes 0). lse and dlse
+  // have seqlen_k 1.
+  static FULMEN_API Tensor bhqk(const void* data, DType dtype, int64_t batch, int64_t heads, int64_t seqlen_q,
+                                int64_t seqlen_k) noexcept;
+  // [n]: sinks and alibi_slopes (n heads), cu_seqlens (batch + 1), seqlens_k and leftpad_k (batch).
+  static FULMEN_API Tensor vector(const void* data, DType dtype, int64_t n) noexcept;
+  // Row-major [rows, columns]: block_table (batch, max_pages), rotary_cos and rotary_sin (positions, rotary_dim / 2).
+  static FULMEN_API Tensor matrix(const void* data, DType dtype, int64_t rows, int64_t columns) noexcept;
 };
 
 // "fp16 [2, 64, 24, 32] strides [49152, 768, 32, 1]"

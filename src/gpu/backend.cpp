@@ -66,6 +66,10 @@ class GpuBackend final : public Backend {
     if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};
     return gpu::append_kv(driver_, *device, stream, problem, tensors);
   }
+  bool is_capturing(const std::string& name, void* stream) const noexcept override {
+    const Device* device = devices_.find(name);
+    return device != nullptr && driver_.is_capturing(device->ordinal, stream);
+  }
   Status synchronize(const std::string& name, void* stream) const override {
     const Device* device = devices_.find(name);
     if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};

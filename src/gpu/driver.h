@@ -84,6 +84,8 @@ class Driver {
   virtual Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const = 0;
   // Whether kernels of the device can use the memory at this address: its own, page-locked, or what it was given access to.
   virtual Status check_memory(int device, const void* memory) const = 0;
+  // Whether the stream's work is being captured into a graph; false where there are no graphs.
+  virtual bool is_capturing(int /*device*/, void* /*stream*/) const noexcept { return false; }
   virtual Status synchronize(int device, void* stream) const = 0;
 
   virtual Result<Event> create_event(int device) const = 0;

@@ -28,8 +28,14 @@ struct LoadedLaunch {
 // The launches of a plan. A second set serves pointers that are not multiples of 16, compiled when first met.
 class GpuRunner final : public Runner {
  public:
-  GpuRunner(const Driver& driver, const Device& device, const Problem& problem, LaunchPlan plan, KernelConfig config)
-      : driver_(driver), device_(device), problem_(problem), plan_(std::move(plan)), config_(std::move(config)) {}
+  GpuRunner(const Driver& driver, const Device& device, const Problem& problem, LaunchPlan plan, KernelConfig config,
+            bool trust_pointers)
+      : driver_(driver),
+        device_(device),
+        problem_(problem),
+        plan_(std::move(plan)),
+        config_(std::move(config)),
+        trust_pointers_(trust_pointers) {}
 
   Status load(bool whole_rows, std::vector<LoadedLaunch>& launches) const {
     for (const KernelLaunch& launch : plan_.launches) {
@@ -54,7 +60,9 @@ class GpuRunner final : public Runner {
 
   Status run(void* stream, const AttentionTensors& tensors, void* workspace) const override {
     if (plan_.launches.empty()) return {};
-    if (Status status = check_memory(tensors, workspace); !status.ok()) return status;
+    if (!trust_pointers_) {
+      if (Status status = check_memory(tensors, workspace); !status.ok()) return status;
+    }
     const std::vector<LoadedLaunch>* launches = &aligned_;
     if (plan_.launches.front().specialisation.whole_rows && !pointers_are_whole(tensors)) {
       const std::scoped_lock lock(mutex_);
@@ -123,6 +131,7 @@ class GpuRunner final : public Runner {
   Problem problem_;
   LaunchPlan plan_;
   KernelConfig config_;
+  bool trust_pointers_;
   std::vector<LoadedLaunch> aligned_;
   mutable std::mutex mutex_;
   mutable std::vector<LoadedLaunch> unaligned_;
@@ -173,7 +182,8 @@ class GpuKernel final : public Kernel {
       config.block_n = launch.specialisation.block_n;
       break;
     }
-    auto runner = std::make_unique<GpuRunner>(driver_, *device, problem, std::move(plan), std::move(config));
+    auto runner =
+        std::make_unique<GpuRunner>(driver_, *device, problem, std::move(plan), std::move(config), options.trust_pointers);
     if (Status status = runner->load(); !status.ok()) return status;
     return std::unique_ptr<Runner>(std::move(runner));
   }

@@ -112,6 +112,7 @@ Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std:
   impl->device = device;
   impl->verify = options.verify || environment_flag("FLASH_ATTENTION_VERIFY");
   impl->validate = options.validate || environment_flag("FLASH_ATTENTION_VALIDATE");
+  impl->trust_pointers = options.trust_pointers;
   impl->threads.num_threads = options.num_threads;
   impl->threads.parallel_for = options.parallel_for;
   impl->asked = options;

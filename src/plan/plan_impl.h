@@ -19,6 +19,7 @@ struct Plan::Impl {
   std::string device;
   bool verify = false;
   bool validate = false;
+  bool trust_pointers = false;
   AttentionOptions threads;  // num_threads and parallel_for as they were asked for; the rest is in the problem
   AttentionOptions asked;    // plan()'s, for the plans of other sizes; they vary nothing
   bool forced = false;

@@ -55,6 +55,8 @@ Status Backend::copy(const std::string& /*device*/, void* to, const void* from, 
   return {};
 }
 
+bool Backend::is_capturing(const std::string& /*device*/, void* /*stream*/) const noexcept { return false; }
+
 Status Backend::synchronize(const std::string& /*device*/, void* /*stream*/) const { return {}; }
 
 Result<KernelTuning> Kernel::tuning(const Problem& /*problem*/, const std::string& /*device*/,

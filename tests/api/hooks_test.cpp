@@ -96,6 +96,22 @@ struct Counts {
   }
 };
 
+// With both variables set, who looks at the log can tell that results were compared, and how near they came.
+TEST(Hooks, AVerifiedCallSaysSo) {
+  SmallCall call;
+  call.options.verify = true;
+  setenv("FLASH_ATTENTION_DEBUG", "1", 1);
+  const Log log;
+  EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
+  unsetenv("FLASH_ATTENTION_DEBUG");
+  ASSERT_EQ(log.lines.size(), 2U);
+  for (const char* part : {"verified cpu.", " on cpu, fp32 b=2 ", "the largest error of out is ", " is allowed there"}) {
+    EXPECT_NE(log.lines[1].find(part), std::string::npos) << part << " is not in: " << log.lines[1];
+  }
+  EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
+  EXPECT_EQ(log.lines.size(), 2U) << "without the variable nothing is said";
+}
+
 TEST(Hooks, WorkspacesComeFromTheAllocator) {
   SmallCall call;
   const auto made = plan(make_problem(call.tensors, call.options).value(), "cpu", call.options);
@@ -126,6 +142,23 @@ TEST(Hooks, WorkspacesComeFromTheAllocator) {
   EXPECT_EQ(counts.taken, counts.given_back);
   EXPECT_TRUE(refused.untouched());
 
+  // One that the program keeps comes from there, too.
+  counts.shift = 0;
+  const int taken = counts.taken;
+  {
+    Result<Workspace> kept = Workspace::make(made.value());
+    ASSERT_TRUE(kept.ok()) << kept.status().message();
+    EXPECT_EQ(counts.taken, taken + 1);
+    EXPECT_EQ(kept->bytes(), made->workspace_bytes());
+    const Workspace moved = std::move(kept).value();
+    EXPECT_TRUE(made->run(nullptr, call.tensors, moved.data(), moved.bytes()).ok());
+    EXPECT_EQ(counts.taken, taken + 1) << "runs take none of their own";
+  }
+  EXPECT_EQ(counts.taken, counts.given_back);
+  counts.none = true;
+  EXPECT_EQ(Workspace::make(made.value()).status().code(), StatusCode::out_of_memory);
+  counts.none = false;
+
   fulmen_allocator half{};
   half.struct_size = sizeof half;
   half.allocate = Counts::allocate;
@@ -152,12 +185,14 @@ class StreamBackend final : public Backend {
     freed_in = stream;
     free(device, memory);
   }
+  bool is_capturing(const std::string& /*device*/, void* stream) const noexcept override { return captured == stream; }
   Status synchronize(const std::string& /*device*/, void* /*stream*/) const override {
     ++waits;
     return {};
   }
-  mutable void *allocated_in = nullptr, *freed_in = nullptr, *ran_in = nullptr;
+  void* captured = &waits;  // the stream that is
   mutable int waits = 0;
+  mutable void *allocated_in = nullptr, *freed_in = nullptr, *ran_in = nullptr;
 
  private:
   class Run final : public Runner {
@@ -179,6 +214,7 @@ class StreamBackend final : public Backend {
     Any(const StreamBackend& backend, Pass pass) : backend_(backend), pass_(pass) {}
     std::string_view name() const noexcept override { return pass_ == Pass::forward ? "streams.run" : "streams.run.backward"; }
     Pass pass() const noexcept override { return pass_; }
+    bool variable_lengths() const noexcept override { return true; }
     Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
     double rank(const Problem& /*problem*/) const override { return 1; }
     Result<std::unique_ptr<Runner>> prepare(const Problem& /*problem*/, const std::string& /*device*/,
@@ -221,6 +257,47 @@ TEST(Streams, ACallInAStreamDoesNotWait) {
   EXPECT_EQ(backend->waits, 0);
   EXPECT_EQ(fulmen_attention(&t, nullptr, "streams:0"), FULMEN_OK) << fulmen_last_error();
   EXPECT_EQ(backend->waits, 1);
+  EXPECT_TRUE(unregister_backend("streams").ok());
+}
+
+// A capture cannot be waited for: what has to wait says so before anything is launched.
+TEST(Streams, AChecksWaitIsRefusedWhileTheStreamIsCaptured) {
+  SmallCall call;
+  std::vector<int> used{3, 7};
+  const auto backend = std::make_shared<StreamBackend>();
+  ASSERT_TRUE(register_backend(backend).ok());
+  int stream = 0;
+  backend->captured = &stream;
+  EXPECT_TRUE(attention(call.tensors, call.options, "streams", &stream).ok()) << "nothing waits";
+  backend->ran_in = nullptr;
+  call.options.validate = true;
+  EXPECT_TRUE(attention(call.tensors, call.options, "streams", &stream).ok()) << "there are no lengths to check";
+  backend->ran_in = nullptr;
+
+  setenv("FLASH_ATTENTION_VERIFY", "1", 1);
+  const Status verifying = attention(call.tensors, call.options, "streams", &stream);
+  unsetenv("FLASH_ATTENTION_VERIFY");
+  EXPECT_EQ(verifying.code(), StatusCode::invalid_argument);
+  for (const char* part : {"stream 0x", "device streams", "being captured", "verify (FLASH_ATTENTION_VERIFY)"}) {
+    EXPECT_NE(verifying.message().find(part), std::string::npos) << part << " is not in: " << verifying.message();
+  }
+  call.tensors.seqlens_k = Tensor::vector(used.data(), DType::int32, 2);
+  const Status validating = attention(call.tensors, call.options, "streams", &stream);
+  EXPECT_EQ(validating.code(), StatusCode::invalid_argument);
+  EXPECT_NE(validating.message().find("validate (FLASH_ATTENTION_VALIDATE)"), std::string::npos) << validating.message();
+
+  KvCacheTensors cache;
+  cache.k_cache = call.tensors.k;
+  cache.v_cache = call.tensors.v;
+  cache.seqlens_k = call.tensors.seqlens_k;
+  cache.k_new = cache.v_new = Tensor::bshd(call.q.data(), DType::fp32, 2, 1, SmallCall::kKvHeads, SmallCall::kDim);
+  const Status appending = append_kv(cache, {.validate = true}, "streams", &stream);
+  EXPECT_NE(appending.message().find("being captured"), std::string::npos) << appending.message();
+
+  EXPECT_EQ(backend->ran_in, nullptr);
+  EXPECT_EQ(backend->waits, 0);
+  int other = 0;
+  EXPECT_TRUE(attention(call.tensors, call.options, "streams", &other).ok()) << "another stream is not captured";
   EXPECT_TRUE(unregister_backend("streams").ok());
 }
 

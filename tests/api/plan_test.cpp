@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -37,6 +38,15 @@ TEST(Problem, EqualProblemsHashAlikeOthersDiffer) {
   hashes.insert(hash_value(problem_of(b)));
   EXPECT_EQ(hashes.size(), 5U);
   EXPECT_FALSE(problem_of(a) == problem_of(b));
+}
+
+TEST(Problem, IsAKeyOfUnorderedMaps) {
+  SmallCall a, b;
+  b.options.softcap = 2;
+  std::unordered_map<Problem, int> seen{{problem_of(a), 1}, {problem_of(b), 2}};
+  EXPECT_EQ(seen.size(), 2U);
+  EXPECT_EQ(seen.at(problem_of(SmallCall())), 1);
+  EXPECT_EQ(std::hash<Problem>{}(problem_of(a)), hash_value(problem_of(a)));
 }
 
 TEST(Plan, RefusesAProblemOfNoCall) {

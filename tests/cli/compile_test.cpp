@@ -1,4 +1,6 @@
 // fulmen compile and fulmen cache.
+#include "fulmen/compile.h"
+
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -53,6 +55,15 @@ TEST_F(CompileTest, ReportsListsAndClears) {
   // What was compiled once is found again, and the same.
   const Outcome again = fulmen({"compile", "--arch", "gfx1100", "--report"});
   EXPECT_EQ(again.out, first.out);
+  // One file has them all.
+  const Outcome packed = fulmen({"compile", "--arch", "gfx1100", "--out", "prebuilt", "--pack", "kernels.pack"});
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  const std::string pack = read_text(path("kernels.pack"));
+  EXPECT_NE(packed.out.find(count + " kernels, " + std::to_string(pack.size()) + " bytes, in kernels.pack"), std::string::npos)
+      << packed.out;
+  const Result<int> added = add_prebuilt_kernels(pack.data(), pack.size());
+  ASSERT_TRUE(added.ok()) << added.status().message();
+  EXPECT_EQ(static_cast<std::size_t>(added.value()), rows.size());
   EXPECT_EQ(fulmen({"cache", "dir"}).out, path("cache") + "\n");
   const Outcome clear = fulmen({"cache", "clear"});
   EXPECT_EQ(clear.exit_code, 0) << clear.err;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "fake_compiler.h"
+#include "fulmen/fulmen_c.h"
 #include "gpu/compile/cache/cache_folder.h"
 
 namespace fulmen::test {
@@ -140,6 +141,80 @@ TEST_F(CacheTest, PrebuiltKernelsNeedNoCompilerAndNoOwner) {
   EXPECT_EQ(newer.calls, 0);
   EXPECT_TRUE(files().empty());
   EXPECT_FALSE(gpu::cached_compile(nullptr, {StatusCode::unavailable, "no compiler"}, request("other")).ok());
+}
+
+// The files of a folder one after another, as `fulmen compile --pack` writes them.
+std::string pack_of(const std::string& folder) {
+  std::string pack;
+  for (const gpu::CacheEntry& entry : gpu::list_kernels(folder)) {
+    std::ifstream file(entry.file, std::ios::binary);
+    pack.append(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  return pack;
+}
+
+TEST_F(CacheTest, APackInMemoryServesWithoutACompiler) {
+  const FakeCompiler compiler;
+  const std::string prebuilt = root_ + "/prebuilt";
+  for (const char* what : {"a", "b"}) {
+    ASSERT_TRUE(gpu::write_prebuilt(prebuilt, request(what), compiler.compile(request(what)).value()).ok());
+  }
+  const Status none{StatusCode::unavailable, "no compiler"};
+  EXPECT_FALSE(gpu::cached_compile(nullptr, none, request("a")).ok());
+  std::string pack = pack_of(prebuilt);
+
+  // A pack is taken as a whole or not at all.
+  pack.back() = static_cast<char>(pack.back() ^ 1);
+  const Result<int> damaged = add_prebuilt_kernels(pack.data(), pack.size());
+  EXPECT_EQ(damaged.status().code(), StatusCode::invalid_argument);
+  EXPECT_NE(damaged.status().message().find("its checksum is wrong"), std::string::npos) << damaged.status().message();
+  EXPECT_NE(damaged.status().message().find("at byte "), std::string::npos) << damaged.status().message();
+  pack.back() = static_cast<char>(pack.back() ^ 1);
+  for (const std::size_t bytes : {pack.size() - 1, pack.size() / 3, std::size_t{1}, std::size_t{0}}) {
+    EXPECT_FALSE(add_prebuilt_kernels(pack.data(), bytes).ok()) << bytes;
+  }
+  EXPECT_FALSE(add_prebuilt_kernels(nullptr, 5).ok());
+  EXPECT_EQ(add_prebuilt_kernels((pack + "x").data(), pack.size() + 1).status().message(),
+            "pack: at byte " + std::to_string(pack.size()) +
+                ": no kernel of this version; what `fulmen compile --pack` wrote is accepted");
+  EXPECT_FALSE(gpu::cached_compile(nullptr, none, request("a")).ok());
+
+  const Result<int> added = add_prebuilt_kernels(pack.data(), pack.size());
+  ASSERT_TRUE(added.ok()) << added.status().message();
+  EXPECT_EQ(added.value(), 2);
+  pack.assign(pack.size(), '?');  // it was copied
+  for (const char* what : {"a", "b"}) {
+    const auto found = gpu::cached_compile(nullptr, none, request(what));
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(text_of(found.value()), text_of(compiler.compile(request(what)).value()));
+  }
+  EXPECT_FALSE(gpu::cached_compile(nullptr, none, request("other")).ok());
+}
+
+TEST_F(CacheTest, APathOfPrebuiltKernelsIsAFolderOrAPack) {
+  const FakeCompiler compiler;
+  const Status none{StatusCode::unavailable, "no compiler"};
+  const std::string folder = root_ + "/folder", file = root_ + "/one.pack";
+  ASSERT_TRUE(gpu::write_prebuilt(folder, request("folder"), compiler.compile(request("folder")).value()).ok());
+  ASSERT_TRUE(gpu::write_prebuilt(root_ + "/other", request("pack"), compiler.compile(request("pack")).value()).ok());
+  write(file, pack_of(root_ + "/other"));
+  for (const auto& [path, what] : {std::pair{folder, "folder"}, std::pair{file, "pack"}}) {
+    EXPECT_FALSE(gpu::cached_compile(nullptr, none, request(what)).ok());
+    EXPECT_EQ(fulmen_add_prebuilt_path(path.c_str()), FULMEN_OK) << fulmen_last_error();
+    EXPECT_TRUE(gpu::cached_compile(nullptr, none, request(what)).ok());
+  }
+  const std::string pack = pack_of(folder);
+  EXPECT_EQ(fulmen_add_prebuilt_pack(pack.data(), pack.size()), FULMEN_OK) << fulmen_last_error();
+
+  write(root_ + "/text", "text");
+  for (const auto& [path, said] :
+       {std::pair{root_ + "/absent", "path is "}, std::pair{root_ + "/text", "no kernel of this version"}}) {
+    EXPECT_EQ(fulmen_add_prebuilt_path(path.c_str()), FULMEN_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(fulmen_last_error()).find(said), std::string::npos) << fulmen_last_error();
+    EXPECT_NE(std::string(fulmen_last_error()).find(path), std::string::npos) << fulmen_last_error();
+  }
+  EXPECT_EQ(fulmen_add_prebuilt_path(nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_add_prebuilt_pack(nullptr, 8), FULMEN_INVALID_ARGUMENT);
 }
 
 }  // namespace

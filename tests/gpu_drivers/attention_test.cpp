@@ -85,6 +85,25 @@ class Attention : public FakeGpuTest {
       EXPECT_EQ(arguments.seqlen_k, seqlen_k);
       EXPECT_EQ(arguments.k.row, kKvHeads * kDim);
     }
+    // Who trusts the pointers saves asking the driver about each.
+    AttentionOptions trusting;
+    trusting.trust_pointers = true;
+    const Result<Plan> quick = plan(problem.value(), device, trusting);
+    ASSERT_TRUE(quick.ok()) << quick.status().message();
+    const char* asks = driver.name() == "hip" ? "hipPointerGetAttributes" : "cuPointerGetAttribute";
+    const auto asked = calls(asks);
+    EXPECT_TRUE(quick->run(&stream, call.tensors, workspace, quick->workspace_bytes()).ok());
+    EXPECT_EQ(calls(asks), asked);
+    // A result cannot be waited for while the stream is captured.
+    AttentionOptions verifying;
+    verifying.verify = true;
+    const Result<Plan> verified = plan(problem.value(), device, verifying);
+    ASSERT_TRUE(verified.ok()) << verified.status().message();
+    state.capturing = true;
+    const Status waits = verified->run(&stream, call.tensors, workspace, verified->workspace_bytes());
+    state.capturing = false;
+    EXPECT_EQ(waits.code(), StatusCode::invalid_argument);
+    EXPECT_NE(waits.message().find("is being captured"), std::string::npos) << waits.message();
     // Memory of the host, or of another device, is told before anything is launched.
     AttentionTensors wrong = call.tensors;
     std::vector<std::byte> host(static_cast<std::size_t>(kBatch * seqlen_q * kHeads * kDim) * 2);

@@ -236,3 +236,31 @@ def test_scalars_beside_jax_arrays(rng):
     for integer, number, yes in ((np.int64, np.float32, np.True_), (np.array, np.array, np.array(True)), (int, float, 1)):
         given = fulmen.attention(q, k, v, causal=yes, window_left=integer(3), softcap=number(2.0), verify=yes)
         np.testing.assert_array_equal(given, expected)
+
+
+# What the functions that take no options of attention() say: their own name for it, or attention()'s.
+ELSEWHERE = {
+    "cache_seqlens": "here it is called seqlens_k$",
+    "page_table": "here it is called block_table$",
+    "attn_mask": r"of this library's functions fulmen.attention takes such, as bias \(added to the scores\) or keep_mask .*$",
+    "softmax_scale": "of this library's functions fulmen.attention takes such, as softmax_scale$",
+    "colour": "k_cache, v_cache, .*, device are accepted$",
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_names_of_other_libraries_for_a_cache(rng, name):
+    caches, new = [np.zeros((2, 8, 2, 4), np.float32) for _ in range(2)], normal(rng, (2, 3, 2, 4))
+    message = rf"append_kv\(\) got an unexpected keyword argument '{name}': {ELSEWHERE[name]}"
+    refuse(fulmen.append_kv, TypeError, message, *caches, [1, 2], new, new, **{name: 1})
+
+
+def test_validate_is_an_option(rng):
+    """In host memory tables are checked always; test_device_memory.py has a device's own memory."""
+    q, k, v = qkv(rng)
+    for validate in (False, True, np.True_):
+        refuse(fulmen.attention, ValueError, r"seqlens_k\[1\] is 54", q, k, v, seqlens_k=[3, 54], validate=validate)
+    options = {"seqlens_k": [3, 53], "causal": True}
+    np.testing.assert_array_equal(fulmen.attention(q, k, v, validate=True, **options), fulmen.attention(q, k, v, **options))
+    np.testing.assert_array_equal(fulmen.attention(q, k, v, validate=True), fulmen.attention(q, k, v))
+    refuse(fulmen.attention, TypeError, "validate is 'yes', of type str: True or False is accepted", q, k, v, validate="yes")

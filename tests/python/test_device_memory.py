@@ -1,8 +1,10 @@
 """Arrays in a GPU's memory, without a GPU: a framework that says so in its C functions, and a backend that looks on."""
 
 import ctypes
+from pathlib import Path
 
 import fulmen
+import numpy as np
 import pytest
 import torch
 import user_backend
@@ -191,3 +193,37 @@ def test_a_plan_is_made_once_for_equal_calls(seen):
     for n in range(300):  # more than are kept
         attention(softmax_scale=0.001 * (n + 1))
     assert attention(softcap=1.25)
+
+
+class _Emulated:
+    """NumPy arrays in the memory of the emulated device, which the host can write all the same."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL(str(next(Path(fulmen.__file__).parent.glob("libfulmen.so*"))))
+
+    def array(self, given):
+        given = np.asarray(given)
+        memory = ctypes.c_void_p()
+        assert self.library.fulmen_device_allocate(EMULATED, ctypes.c_size_t(given.nbytes), ctypes.byref(memory)) == 0
+        there = np.frombuffer((ctypes.c_char * given.nbytes).from_address(memory.value), given.dtype).reshape(given.shape)
+        there[...] = given
+        return there
+
+
+EMULATED = b"emulated:gfx1100"
+
+
+@pytest.mark.skipif(
+    not any(d.name == EMULATED.decode() and d.usable for d in fulmen.devices()), reason="the emulated GPU is not built in"
+)
+def test_validate_looks_at_tables_in_the_memory_of_a_device():
+    device, there = EMULATED.decode(), _Emulated().array
+    caches, new = [there(np.zeros((2, 8, 2, 4), np.float32)) for _ in range(2)], there(np.ones((2, 1, 2, 4), np.float32))
+    with pytest.raises(ValueError, match=r"seqlens_k\[1\] is 8: with 1 new rows 0 to 7 are accepted"):
+        fulmen.append_kv(*caches, there(np.array([0, 8], np.int32)), new, new, validate=True, device=device)
+    assert not caches[0].any()
+    q, out = there(np.ones((2, 32, 2, 4), np.float32)), there(np.zeros((2, 32, 2, 4), np.float32))
+    options = {"seqlens_k": there(np.array([8, 9], np.int32)), "device": device, "out": out}
+    with pytest.raises(ValueError, match=r"seqlens_k\[1\] is 9"):
+        fulmen.attention(q, *caches, validate=True, **options)
+    fulmen.attention(q, *caches, **options)  # led past the end, a kernel takes the last row

@@ -9,7 +9,7 @@ from problems import assert_close, attention_float64
 
 torch = pytest.importorskip("torch")
 
-from fulmen import flash_attn  # noqa: E402
+from fulmen import flash_attn, flash_attn_interface  # noqa: E402
 
 _COMMON = (
     "dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False, "
@@ -221,6 +221,33 @@ def test_refusals(rng):
         flash_attn.flash_attn_kvpacked_func(q[None], kv[None, ..., :8])
     with pytest.raises(TypeError, match=r"^qkv\[:, :, 0\] has dtype float64"):
         flash_attn.flash_attn_qkvpacked_func(qkv[None].double())
+
+
+OTHER_NAMES = {
+    "scale": "here it is called softmax_scale$",
+    "is_causal": "here it is called causal$",
+    "dropout": "here it is called dropout_p$",
+    "window_left": "here it is called window_size$",
+    "attn_mask": r"of this library's functions fulmen.attention takes such, as bias \(added to the scores\) or keep_mask",
+    "sinks": "of this library's functions fulmen.attention takes such, as sinks$",
+    "colour": "q, k, v, .* are accepted$",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_names_of_other_libraries(name, rng):
+    q = normal(rng, 1, 3, 2, 8)
+    for function in (flash_attn.flash_attn_func, flash_attn_interface.flash_attn_func):
+        if name == "dropout" and function is flash_attn_interface.flash_attn_func:
+            continue  # FlashAttention 3 has none
+        with pytest.raises(
+            TypeError, match=rf"flash_attn_func\(\) got an unexpected keyword argument '{name}': {OTHER_NAMES[name]}"
+        ):
+            function(q, q, q, **{name: 1})
+    for module in (flash_attn, flash_attn_interface):
+        called = "block_table" if module is flash_attn else "page_table"
+        with pytest.raises(TypeError, match=f"flash_attn_with_kvcache.. got an unexpected .* here it is called {called}$"):
+            module.flash_attn_with_kvcache(q, q, q, block_tables=None)
 
 
 def test_autocast(rng):

@@ -196,7 +196,7 @@ calls = [lambda: _core.torch_observers((1,)), lambda: _core.torch_forward((1, 2,
 calls += [lambda: _core.autograd_backward(unknown, 1, None)]
 calls += [lambda: _core.torch_sdpa(), lambda: _core.torch_sdpa(*range(8)), lambda: _core.attention()]
 calls += [lambda given=given: _core.autograd_forward(*given) for given in ((), range(1, 8), (None,) * 6 + ((1, 2, 3, 4, 5),))]
-calls += [lambda: _core.append_kv((), None, True, True, 0), lambda: _core.autograd_backward()]
+calls += [lambda: _core.append_kv((), None, True, True, 0, False), lambda: _core.autograd_backward()]
 later = [lambda ctx=ctx: _core.autograd_backward(ctx, 1, None) for ctx in (unknown, lists, short)]
 refused = 0
 for call in calls + [None] + later:

@@ -54,7 +54,7 @@ def test_opcheck():
     op, of = torch.ops.fulmen, ([3, 0, 5], [4, 2, 6])
     q, k, v = packed(*of, requires_grad=True)
     sinks = randn(2, requires_grad=True)
-    lengths = (*map(cumulative, of), None, None, None, 5, 6)
+    lengths = (*map(cumulative, of), None, None, None, 5, 6, False)
     arguments = (q, k, v, None, None, torch.rand(2), sinks, *OPTIONS, *lengths)
     torch.library.opcheck(op.attention_varlen.default, (*arguments, True))
     out, lse = (t.detach() for t in op.attention_varlen(*arguments, True))
@@ -62,14 +62,23 @@ def test_opcheck():
     torch.library.opcheck(op.attention_varlen.default, (*plain, False))
     torch.library.opcheck(op.attention_varlen_backward.default, (*plain, out, lse, randn(out.shape), randn(lse.shape), 0b10111))
     pages, table = randn(6, 4, 2, 8), torch.tensor([[0, 2], [3, 5]], dtype=torch.int32)
-    lengths = (None, None, torch.tensor([7, 5], dtype=torch.int32), torch.tensor([1, 0], dtype=torch.int32), table, None, None)
+    lengths = (
+        None,
+        None,
+        torch.tensor([7, 5], dtype=torch.int32),
+        torch.tensor([1, 0], dtype=torch.int32),
+        table,
+        None,
+        None,
+        True,
+    )
     torch.library.opcheck(
         op.attention_varlen.default, (randn(2, 3, 2, 8), pages, pages + 1, *(None,) * 4, *OPTIONS, *lengths, True)
     )
     used, new, angles = torch.tensor([3, 6], dtype=torch.int32), randn(2, 2, 2, 8), randn(8, 4)
     torch.library.opcheck(
         op.append_kv.default,
-        (pages, pages + 1, used, table, new, new + 1, angles, angles.sin(), randn(2, 2, 4, 8), True, True, 0, None),
+        (pages, pages + 1, used, table, new, new + 1, angles, angles.sin(), randn(2, 2, 4, 8), True, True, 0, True, None),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 
@@ -44,6 +46,7 @@ class Options(TypedDict, total=False):
     kernel: str | None
     num_threads: int
     verify: bool
+    validate: bool
     device: str | None
     layout: Layout
 
@@ -67,6 +70,7 @@ OPTIONAL_TENSORS = ("bias", "keep_mask", "alibi_slopes", "sinks")
 # At the end of both tuples, where sequences differ in length.
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table")
 LONGEST = ("max_seqlen_q", "max_seqlen_k")
+OF_LENGTHS = (*LONGEST, "validate")
 PLACE_OF_LENGTHS = 16
 # By place in the tuple of tensors (bindings/python/src/call.h); gradients have none here.
 TENSOR_NAMES = ("q", "k", "v", "out", *OPTIONAL_TENSORS, "lse", "dout", "dlse")
@@ -128,14 +132,37 @@ _OTHER_NAMES = {
 }
 
 
-def unexpected(function: str, name: str) -> str:
-    """What is wrong with an argument of that name."""
+def unexpected(function: str, name: str, accepted: Sequence[str] = ()) -> str:
+    """What is wrong with an argument of that name. accepted: the function's arguments, where they are not those of attention()."""
     said = f"{function}() got an unexpected keyword argument {name!r}"
     if name == "enable_gqa":
         return f"{said}: k and v may always have fewer heads than q"
-    if name in _OTHER_NAMES:
-        return f"{said}: here it is called {_OTHER_NAMES[name]}"
-    return f"{said}: {', '.join(Options.__annotations__)} are accepted"
+    ours = _OTHER_NAMES.get(name, name if accepted else None)
+    if not accepted:
+        return f"{said}: here it is called {ours}" if ours else f"{said}: {', '.join(Options.__annotations__)} are accepted"
+    for one in accepted:
+        if one == ours or ours in _OTHER_NAMES.get(one, "").split(" and "):
+            return f"{said}: here it is called {one}"
+    if ours in Options.__annotations__ or name in _OTHER_NAMES:
+        return f"{said}: of this library's functions fulmen.attention takes such, as {ours}"
+    return f"{said}: {', '.join(accepted)} are accepted"
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def in_our_words(function: _F) -> _F:
+    """With an error that says what an argument of another library is called here."""
+    accepted = tuple(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        for name in named:
+            if name not in accepted:
+                raise TypeError(unexpected(function.__name__, name, accepted))
+        return function(*args, **named)
+
+    return call  # type: ignore[return-value]
 
 
 def read(function: str, given: Mapping[str, Any]) -> Arguments:
@@ -147,8 +174,10 @@ def read(function: str, given: Mapping[str, Any]) -> Arguments:
     lengths = tuple(given.get(name) for name in LENGTHS)
     longest = tuple(given.get(name) for name in LONGEST)
     if all(value is None for value in lengths + longest):
-        lengths, longest = (), ()
-    return Arguments(optional, scalars + longest, given.get("device"), is_bhsd(given.get("layout", "bshd")), lengths)
+        lengths, of_lengths = (), ()
+    else:
+        of_lengths = (*longest, given.get("validate", False))
+    return Arguments(optional, scalars + of_lengths, given.get("device"), is_bhsd(given.get("layout", "bshd")), lengths)
 
 
 def rename(error: Exception, names: Mapping[str, str]) -> None:

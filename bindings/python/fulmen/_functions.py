@@ -15,6 +15,7 @@ from fulmen._arguments import (
     Layout,
     _frameworks,
     framework_of,
+    in_our_words,
     is_bhsd,
     read,
     wanted_gradients,
@@ -141,6 +142,7 @@ def attention(
     kernel: str | None = None,
     num_threads: int = 0,
     verify: bool = False,
+    validate: bool = False,
     device: str | None = None,
     layout: Layout = "bshd",
 ) -> Any:
@@ -181,6 +183,8 @@ def attention(
       kernel: force one by name ("cpu.prefill.avx2"); plan() names the one that runs.
       num_threads: of the CPU; 0 is OpenMP's setting.
       verify: compare the result with the double-precision reference, and raise VerificationError where it is wrong.
+      validate: check lengths and page tables in a GPU's own memory first, which waits for copies of them. In host memory they
+        always are checked.
       device: None is where q is.
       layout: "bshd" or "bhsd".
 
@@ -222,7 +226,7 @@ def attention(
         if one is not None:
             named = zip(LENGTHS, lengths, strict=True)
             lengths = tuple([None if length is None else numbers(name, length, q) for name, length in named])
-            tensors, scalars = with_lengths(tensors, lengths), scalars + longest
+            tensors, scalars = with_lengths(tensors, lengths), (*scalars, *longest, validate)
             break
     forward = _core.forward if framework is None else framework.forward
     return forward(tensors, scalars, device, is_bhsd(layout), return_lse)
@@ -361,6 +365,7 @@ def explain(
     return plan(q, k, v, return_lse=return_lse, backward=backward, gradients=gradients, **options).explanation
 
 
+@in_our_words
 def dropout_mask(
     q: Array, k: Array, *, dropout: float, dropout_seed: int, dropout_offset: int = 0, layout: Layout = "bshd"
 ) -> Array:
@@ -371,6 +376,7 @@ def dropout_mask(
     return keep if framework is None else framework.from_host(keep, q)
 
 
+@in_our_words
 def append_kv(
     k_cache: Array,
     v_cache: Array,
@@ -385,6 +391,7 @@ def append_kv(
     rotary_interleaved: bool = True,
     queries_advance: bool = True,
     num_threads: int = 0,
+    validate: bool = False,
     device: str | None = None,
 ) -> tuple[Array | None, ...]:
     """Writes new keys and values behind those of a KV cache, and rotates them, and queries, on the way.
@@ -400,7 +407,7 @@ def append_kv(
       q: [batch, seqlen_q, heads, head_dim], beside rotary_cos; not written.
       rotary_interleaved: pairs are elements 2 i and 2 i + 1; else i and i + rotary_dim / 2.
       queries_advance: query i is at position seqlens_k + i; else all are at seqlens_k.
-      num_threads, device: see attention().
+      num_threads, validate, device: see attention().
 
     Returns:
       (q rotated, or None; the lengths afterwards, as attention() takes them as seqlens_k); for JAX arrays behind these the new
@@ -416,7 +423,7 @@ def append_kv(
         block_table = numbers("block_table", block_table, k_cache)
     tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
     append = _core.append_kv if framework is None or framework.append_kv is None else framework.append_kv
-    return append(tensors, device, rotary_interleaved, queries_advance, num_threads)
+    return append(tensors, device, rotary_interleaved, queries_advance, num_threads, validate)
 
 
 def devices() -> list[Device]:

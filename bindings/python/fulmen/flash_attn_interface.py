@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fulmen._arguments import in_our_words
 from fulmen._core import ArgumentError
 from fulmen._functions import attention
 from fulmen.flash_attn import _install
@@ -52,6 +53,7 @@ def _refuse(attention_chunk: int, **absent: Any) -> None:
         raise NotImplementedError(f"attention_chunk is {attention_chunk}: 0 is accepted")
 
 
+@in_our_words
 def flash_attn_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -89,6 +91,7 @@ def flash_attn_func(
     return result[:2] if return_attn_probs else result
 
 
+@in_our_words
 def flash_attn_qkvpacked_func(
     qkv: torch.Tensor,
     softmax_scale: float | None = None,
@@ -121,6 +124,7 @@ def flash_attn_qkvpacked_func(
     return flash_attn_func(q, k, v, softmax_scale, causal, None, *descale, **shared, return_attn_probs=return_attn_probs)
 
 
+@in_our_words
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -190,6 +194,7 @@ def _places(cu_seqlens: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.T
     return sequence, row - cu_seqlens[sequence]
 
 
+@in_our_words
 @torch.no_grad()
 def flash_attn_with_kvcache(
     q: torch.Tensor,
@@ -263,15 +268,9 @@ def flash_attn_with_kvcache(
     else:
         if cu_seqlens_q is not None and max_seqlen_q is None:
             raise ArgumentError("max_seqlen_q is None beside cu_seqlens_q: the longest sequence of q is needed")
-        if k is not None and cache_seqlens is None:
-            raise ArgumentError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
-        if cache_batch_idx is not None:
-            if page_table is not None:
-                raise ArgumentError("cache_batch_idx is given beside a page_table: one of them is accepted")
-            page_table = cache_batch_idx.unsqueeze(1)  # pages of one sequence each
         batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
-        if isinstance(cache_seqlens, int):
-            cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+        page_table = flash_attn_2.pages_of(page_table, cache_batch_idx, q, batch, "page_table")
+        cache_seqlens = flash_attn_2.lengths_of(cache_seqlens, k, q, batch)
         left, right = window_size
         if k is not None and v is not None and cache_seqlens is not None:
             start = cache_seqlens if rotary_seqlens is None else rotary_seqlens
@@ -333,6 +332,7 @@ def _write(cache: torch.Tensor, rows: torch.Tensor, at: _Places, lengths: torch.
     cache[sequence, row] = rows.reshape(-1, *rows.shape[-2:])
 
 
+@in_our_words
 def flash_attn_combine(
     out_partial: torch.Tensor, lse_partial: torch.Tensor, out: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -356,6 +356,7 @@ def flash_attn_combine(
     return (merged if out is None else out.copy_(merged)), lse
 
 
+@in_our_words
 def get_scheduler_metadata(
     batch_size: int,
     max_seqlen_q: int,

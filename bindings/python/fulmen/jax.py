@@ -18,7 +18,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from fulmen import _core
-from fulmen._arguments import LENGTHS, LONGEST, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, with_lengths
+from fulmen._arguments import LENGTHS, OF_LENGTHS, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, with_lengths
 from fulmen._core import ArgumentError
 from fulmen._numbers import INTEGERS, host_numbers
 
@@ -37,7 +37,7 @@ _AT = {name: at for at, name in enumerate(SCALARS)}
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    scalars: tuple[Any, ...]  # in the order of SCALARS, and LONGEST; the seed and the offset are an array's business
+    scalars: tuple[Any, ...]  # in the order of SCALARS, and OF_LENGTHS; the seed and the offset are an array's business
     device: str | None
     bhsd: bool
     want_lse: bool
@@ -113,7 +113,7 @@ def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> No
 def _plain(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arrays of one number, as 1 / jnp.sqrt(d) is one, as numbers: options are a part of what is compiled."""
     plain = list(scalars)
-    for at, (name, value) in enumerate(zip((*SCALARS, *LONGEST), scalars, strict=False)):
+    for at, (name, value) in enumerate(zip((*SCALARS, *OF_LENGTHS), scalars, strict=False)):
         if name in ("dropout_seed", "dropout_offset"):
             continue
         if not isinstance(value, jax.Array):
@@ -159,7 +159,7 @@ def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]
 
 
 def _attributes(options: _Options, arguments: int, results: int) -> dict[str, Any]:
-    given = dict(zip((*SCALARS, *LONGEST), options.scalars, strict=False))
+    given = dict(zip((*SCALARS, *OF_LENGTHS), options.scalars, strict=False))
     attributes = {
         "arguments": np.int64(arguments),
         "results": np.int64(results),
@@ -171,7 +171,7 @@ def _attributes(options: _Options, arguments: int, results: int) -> dict[str, An
     }
     if given["softmax_scale"] is not None:
         attributes["softmax_scale"] = np.float32(given["softmax_scale"])
-    attributes.update({name: np.int64(given[name]) for name in (*LONGEST, "deterministic") if given.get(name) is not None})
+    attributes.update({name: np.int64(given[name]) for name in (*OF_LENGTHS, "deterministic") if given.get(name) is not None})
     for name, value in (("kernel", given["kernel"]), ("device", options.device)):
         if value:
             attributes[name] = value
@@ -268,7 +268,7 @@ def _check_cache(shapes: tuple[Any, ...], *rest: Any) -> None:
 
 
 def _appended(
-    device: str | None, interleaved: bool, advance: bool, num_threads: int, tensors: tuple[Any, ...]
+    device: str | None, interleaved: bool, advance: bool, num_threads: int, validate: bool, tensors: tuple[Any, ...]
 ) -> tuple[jax.Array, ...]:
     """The caches, the lengths and, with queries, these."""
     attributes = {
@@ -276,6 +276,7 @@ def _appended(
         "rotary_interleaved": np.int64(interleaved),
         "queries_advance": np.int64(advance),
         "num_threads": np.int64(num_threads),
+        "validate": np.int64(validate),
         **({"device": device} if device else {}),
     }
     results = [one for one in _shapes((*tensors[: _USED + 1], tensors[_TURNED])) if one is not None]
@@ -285,15 +286,16 @@ def _appended(
     return tuple(call(*(tensor for tensor in tensors if tensor is not None), **attributes))
 
 
-_append_compiled = jax.jit(_appended, static_argnums=(0, 1, 2, 3))
+_append_compiled = jax.jit(_appended, static_argnums=(0, 1, 2, 3, 4))
 
 
-def _append_kv(tensors: tuple[Any, ...], device: str | None, interleaved: bool, advance: bool, num_threads: int) -> tuple[Any, ...]:
+def _append_kv(tensors: tuple[Any, ...], *options: Any) -> tuple[Any, ...]:
+    """options: device, rotary_interleaved, queries_advance, num_threads, validate."""
     _check_arrays(_CACHE_NAMES, tensors)
-    _check_cache(_shapes(tensors), device, interleaved, advance, num_threads)
+    _check_cache(_shapes(tensors), *options)
     traced = any(isinstance(one, jax.core.Tracer) for one in tensors)
     call = _appended if traced else _append_compiled
-    k_cache, v_cache, lengths, *queries = call(device, interleaved, advance, num_threads, tensors)
+    k_cache, v_cache, lengths, *queries = call(*options, tensors)
     return queries[0] if queries else None, lengths, k_cache, v_cache
 
 

@@ -46,6 +46,7 @@ constexpr struct {
     {"kernel", kFirst + kKernel},
     {"num_threads", kFirst + kNumThreads},
     {"verify", kFirst + kVerify},
+    {"validate", kFirst + kValidate},
     {"device", kDevice},
     {"layout", kLayout},
 };

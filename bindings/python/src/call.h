@@ -56,6 +56,7 @@ enum Scalar : int {
   kVerify,
   kMaxSeqlenQ,
   kMaxSeqlenK,
+  kValidate,
   kScalars
 };
 
@@ -69,7 +70,7 @@ struct Arguments {
   bool same_heads = false;  // whether q and k must have as many, which the tuples do not say
 
   Arguments() = default;
-  // Of tuples, the second of which ends before or behind max_seqlen_q, max_seqlen_k.
+  // Of tuples, the second of which ends before max_seqlen_q, or behind validate.
   Arguments(nb::handle tensor_tuple, nb::handle scalar_tuple, nb::handle device, bool bhsd);
   // As the tuples of a forward pass; those of lengths only where one is given.
   nb::object tensor_tuple() const;

@@ -41,13 +41,14 @@ struct CacheCall {
 };
 
 CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                    nb::handle num_threads) {
+                    nb::handle num_threads, nb::handle validate) {
   CacheCall read;
   auto& [call, arrays, place] = read;
   fulmen_kv_cache_init(&call);
   call.rotary_interleaved = flag("rotary_interleaved", rotary_interleaved);
   call.queries_advance = flag("queries_advance", queries_advance);
   call.num_threads = thread_count(num_threads);
+  call.validate = flag("validate", validate);
   if (PyTuple_Size(tensors.ptr()) != kCachePlaces) throw nb::type_error("tensors: a tuple of 9 is needed");
   for (int at = 0; at < kCachePlaces; ++at) {
     const auto& [name, member, ndim, accepted] = kCacheTensors[at];
@@ -85,8 +86,8 @@ void check_call(int status) {
 }  // namespace
 
 nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                     nb::handle num_threads) {
-  auto [call, arrays, place] = read_call(tensors, device, rotary_interleaved, queries_advance, num_threads);
+                     nb::handle num_threads, nb::handle validate) {
+  auto [call, arrays, place] = read_call(tensors, device, rotary_interleaved, queries_advance, num_threads, validate);
   const auto like = [&, &arrays = arrays](int at) -> nb::object {
     const nb::handle object = PyTuple_GetItem(tensors.ptr(), at);
     if (object.is_none()) return nb::none();
@@ -120,8 +121,8 @@ nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_int
 }
 
 void check_append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                     nb::handle num_threads) {
-  fulmen_kv_cache call = read_call(tensors, device, rotary_interleaved, queries_advance, num_threads).call;
+                     nb::handle num_threads, nb::handle validate) {
+  fulmen_kv_cache call = read_call(tensors, device, rotary_interleaved, queries_advance, num_threads, validate).call;
   call.q_out = call.q;
   check_call(fulmen_append_kv_check(&call));
 }

@@ -23,9 +23,9 @@ fulmen_tensor in_four_dims(const View& view);
 // tensors: (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q), None where absent. Returns (rotated q or
 // None, the lengths afterwards).
 nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                     nb::handle num_threads);
+                     nb::handle num_threads, nb::handle validate);
 // Throws what append_kv throws before it looks at pointers.
 void check_append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                     nb::handle num_threads);
+                     nb::handle num_threads, nb::handle validate);
 
 }  // namespace fulmen::python

@@ -198,7 +198,7 @@ NB_MODULE(_core, m) {
   m.def("dropout_mask", &py::dropout_mask, "tensors"_a, "options"_a, "bhsd"_a);
   const auto cache = [&m](const char* name, auto function) {
     m.def(name, function, "tensors"_a, "device"_a.none(), "rotary_interleaved"_a.none(), "queries_advance"_a.none(),
-          "num_threads"_a.none());
+          "num_threads"_a.none(), "validate"_a.none());
   };
   cache("append_kv", &py::append_kv);
   cache("check_append_kv", &py::check_append_kv);

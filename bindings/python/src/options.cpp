@@ -137,7 +137,7 @@ Arguments::Arguments(nb::handle tensor_tuple, nb::handle scalar_tuple, nb::handl
   const auto given = PyTuple_Size(tensor_tuple.ptr()), told = PyTuple_Size(scalar_tuple.ptr());
   if (given > kPlaces) throw nb::type_error("tensors: a tuple of 21 at most is needed");
   if (told != 0 && told != kMaxSeqlenQ && told != kScalars)
-    throw nb::type_error("options: a tuple of 12 or 14, or none, is needed");
+    throw nb::type_error("options: a tuple of 12 or 15, or none, is needed");
   for (Py_ssize_t at = 0; at < given; ++at) tensors[at] = said(item(tensor_tuple, at));
   for (Py_ssize_t at = 0; at < told; ++at) scalars[at] = item(scalar_tuple, at);
 }
@@ -146,7 +146,7 @@ bool Arguments::have_lengths() const {
   const auto any = [](const nb::handle* first, const nb::handle* last) {
     return std::any_of(first, last, [](nb::handle one) { return said(one).is_valid(); });
   };
-  return any(tensors + kCuSeqlensQ, tensors + kPlaces) || any(scalars + kMaxSeqlenQ, scalars + kScalars);
+  return any(tensors + kCuSeqlensQ, tensors + kPlaces) || any(scalars + kMaxSeqlenQ, scalars + kValidate);
 }
 
 nb::object Arguments::tensor_tuple() const { return tuple_of(tensors, have_lengths() ? kPlaces : kSinks + 1, {}); }
@@ -155,9 +155,9 @@ nb::object Arguments::scalar_tuple() const {
   // Not by an initialiser: making objects may run the garbage collector, and with it other threads, see array.cpp.
   static nb::handle defaults;
   if (!defaults.is_valid()) {
-    defaults =
-        nb::make_tuple(nb::none(), 0.0, false, -1, -1, 0.0, nb::none(), 0, nb::none(), nb::none(), 0, false, nb::none(), nb::none())
-            .release();
+    defaults = nb::make_tuple(nb::none(), 0.0, false, -1, -1, 0.0, nb::none(), 0, nb::none(), nb::none(), 0, false, nb::none(),
+                              nb::none(), false)
+                   .release();
   }
   return tuple_of(scalars, have_lengths() ? kScalars : kMaxSeqlenQ, defaults);
 }
@@ -187,6 +187,7 @@ void read_options(const Arguments& given, Call& call) {
   o.kernel = call.kernel.c_str();
   if (value[kNumThreads].is_valid()) o.num_threads = thread_count(value[kNumThreads]);
   if (value[kVerify].is_valid()) o.verify = flag("verify", value[kVerify]);
+  if (value[kValidate].is_valid()) o.validate = flag("validate", value[kValidate]);
   for (const auto& [packed, name, most] : {std::tuple(kCuSeqlensQ, "q", kMaxSeqlenQ), std::tuple(kCuSeqlensK, "k", kMaxSeqlenK)}) {
     const bool is_packed = given.tensors[packed].is_valid() && (packed != kCuSeqlensK || !given.tensors[kBlockTable].is_valid());
     if (!is_packed || said(value[most]).is_valid()) continue;

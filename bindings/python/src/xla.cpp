@@ -85,6 +85,7 @@ class Execution {
     options_.deterministic = integer("deterministic", options_.deterministic) != 0;
     options_.num_threads = static_cast<int32_t>(integer("num_threads", 0));
     options_.verify = integer("verify", 0) != 0;
+    options_.validate = integer("validate", 0) != 0;
     kernel_ = text(attributes, "kernel");
     options_.kernel = kernel_.c_str();
     device_ = text(attributes, "device");

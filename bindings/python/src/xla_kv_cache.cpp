@@ -26,6 +26,7 @@ int append(const CallFrame& frame) {
   call.rotary_interleaved = read("rotary_interleaved") != 0;
   call.queries_advance = read("queries_advance") != 0;
   call.num_threads = static_cast<int32_t>(read("num_threads"));
+  call.validate = read("validate") != 0;
   const std::string device = text(attributes, "device");
   const Buffer& k_cache = *arguments.buffers[kCacheK];
   const int leading = static_cast<int>(k_cache.rank) - 4;

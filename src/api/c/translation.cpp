@@ -132,6 +132,7 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   options.validate = o.validate;
   options.vary_batch = o.vary_batch;
   options.vary_seqlen_k = o.vary_seqlen_k;
+  options.trust_pointers = o.trust_pointers;
   options.parallel_for = {o.parallel_for, o.parallel_for_context};
   return options;
 }

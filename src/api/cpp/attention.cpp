@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/cpp/memory_range.h"
+#include "api/cpp/own_workspace.h"
 #include "fulmen/plan.h"
 #include "fulmen/printable.h"
 #include "fulmen/reference.h"
@@ -17,17 +18,18 @@
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "reference/verify/verify.h"
+#include "runtime/empty_tensors.h"
+#include "runtime/environment.h"
 #include "runtime/hooks.h"
 
 namespace fulmen {
 namespace {
 
-constexpr std::size_t kWorkspaceAlignment = 64;
-
-// Whether out is exactly q's memory.
+// Whether out is exactly q's memory, and has some.
 bool is_in_place(const Plan::Impl& plan, const AttentionTensors& t) {
   const Problem& p = plan.problem;
-  return t.out.data == t.q.data && p.head_dim_v == p.head_dim && p.out.strides == p.q.strides && p.pass == Pass::forward;
+  return t.out.data == t.q.data && bytes_of(p.out, p.out_shape()) > 0 && p.head_dim_v == p.head_dim &&
+         p.out.strides == p.q.strides && p.pass == Pass::forward;
 }
 
 // out over q where the kernel does not allow it, or not exactly over it.
@@ -79,50 +81,6 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
   return {};
 }
 
-// Of the one that is given, if any.
-Status check_workspace(std::size_t needed, const void* workspace, std::size_t bytes) {
-  if (workspace == nullptr || needed == 0) return {};
-  if (bytes < needed) {
-    return {StatusCode::invalid_argument, fmt::format("workspace_bytes is {}: at least {} are needed", bytes, needed)};
-  }
-  if (reinterpret_cast<std::uintptr_t>(workspace) % kWorkspaceAlignment != 0) {
-    return {StatusCode::invalid_argument, fmt::format("workspace is {}: an address divisible by 64 is needed", workspace)};
-  }
-  return {};
-}
-
-// A workspace for one run: of the program's allocator in host memory, else of the backend. On a GPU its stream gives it back when
-// the run has ended there.
-class OwnWorkspace {
- public:
-  OwnWorkspace(const Plan::Impl& plan, void* stream, std::size_t bytes) : plan_(plan), stream_(stream), bytes_(bytes) {
-    if (plan.backend->uses_host_memory()) allocator_ = host_allocator();
-    memory_ = allocator_.allocate != nullptr ? allocator_.allocate(allocator_.context, bytes, kWorkspaceAlignment)
-              : stream != nullptr            ? plan.backend->allocate_in_stream(plan.device, stream, bytes)
-                                             : plan.backend->allocate(plan.device, bytes);
-  }
-  ~OwnWorkspace() {
-    if (memory_ == nullptr) return;
-    if (allocator_.free != nullptr) {
-      allocator_.free(allocator_.context, memory_, bytes_);
-    } else if (stream_ != nullptr) {
-      plan_.backend->free_in_stream(plan_.device, stream_, memory_);
-    } else {
-      plan_.backend->free(plan_.device, memory_);
-    }
-  }
-  OwnWorkspace(const OwnWorkspace&) = delete;
-  OwnWorkspace& operator=(const OwnWorkspace&) = delete;
-  void* memory() const noexcept { return memory_; }
-
- private:
-  const Plan::Impl& plan_;
-  void* stream_;
-  std::size_t bytes_;
-  Allocator allocator_;
-  void* memory_;
-};
-
 // Tensors of a device with memory of its own, in host memory: all, or the tables of sequences alone.
 class HostCopies {
  public:
@@ -168,21 +126,43 @@ Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const Atten
 
 namespace {
 
+// Whether the stream can be waited for, where this run has to.
+Status check_waits(const Plan::Impl& plan, void* stream) {
+  const bool reads_tables = plan.validate && plan.problem.variable_lengths();
+  if (plan.backend->uses_host_memory() || !(plan.verify || reads_tables)) return {};
+  if (!plan.backend->is_capturing(plan.device, stream)) return {};
+  return {
+      StatusCode::invalid_argument,
+      fmt::format("stream {} of device {} is being captured, and {} waits for it, which a capture does not allow: make the plan "
+                  "without, or run it once outside of the capture",
+                  stream, plan.device, plan.verify ? "verify (FLASH_ATTENTION_VERIFY)" : "validate (FLASH_ATTENTION_VALIDATE)")};
+}
+
+void log_verified(const Plan::Impl& plan, const VerifyReport& report) {
+  if (!environment_flag("FLASH_ATTENTION_DEBUG")) return;
+  log_line(fmt::format("verified {} on {}, {}: the largest error of {} is {:.3g}, {:.3g} is allowed there",
+                       plan.runner->config().kernel, plan.device, to_string(plan.problem), report.tensor, report.worst_error,
+                       report.bound));
+}
+
 // A plan of one size.
-Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& tensors, void* workspace,
+Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& given, void* workspace,
                  std::size_t workspace_bytes) {
-  if (Status status = check_tensors(impl, tensors); !status.ok()) return status;
+  if (Status status = check_tensors(impl, given); !status.ok()) return status;
   const std::size_t needed = impl.runner->workspace_bytes();
   if (Status status = check_workspace(needed, workspace, workspace_bytes); !status.ok()) return status;
-  if (Status status = check_pointers(impl, tensors, workspace); !status.ok()) return status;
+  if (!impl.trust_pointers) {
+    if (Status status = check_pointers(impl, given, workspace); !status.ok()) return status;
+  }
+  std::optional<AttentionTensors> placed;
+  if (impl.backend->uses_host_memory() && any_at_null(impl.problem, given)) placed = without_null(impl.problem, given);
+  const AttentionTensors& tensors = placed ? *placed : given;
+  if (Status status = check_waits(impl, stream); !status.ok()) return status;
   if (Status status = check_sequences_on(impl, tensors); !status.ok()) return status;
   std::optional<OwnWorkspace> own;
   if (workspace == nullptr && needed > 0) {
     own.emplace(impl, stream, needed);
-    if (own->memory() == nullptr) {
-      return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes on device {}", needed, impl.device)};
-    }
-    if (Status status = check_workspace(needed, own->memory(), needed); !status.ok()) return status;  // the allocator's
+    if (Status status = own->check(); !status.ok()) return status;
     workspace = own->memory();
   }
   if (impl.verify && is_in_place(impl, tensors)) {
@@ -197,7 +177,7 @@ Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& t
   const Result<VerifyReport> verified = verify_on(impl, stream, tensors);
   if (!verified.ok()) return verified.status();
   const VerifyReport& report = verified.value();
-  if (report.ok) return {};
+  if (report.ok) return log_verified(impl, report), Status{};
   return {StatusCode::verification_failed, fmt::format("kernel {}: {}", impl.runner->config().kernel, report.message)};
 }
 

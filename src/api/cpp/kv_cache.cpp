@@ -15,6 +15,7 @@
 #include "fulmen/backend.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
+#include "runtime/empty_tensors.h"
 #include "runtime/environment.h"
 #include "runtime/kv_cache_fields.h"
 #include "runtime/tensor_checks.h"
@@ -61,11 +62,10 @@ Status check_values(const P& p, const T& tensors) {
       return invalid(fmt::format("seqlens_k[{}] is {}: with {} new rows 0 to {} are accepted, {}", b, used[b], p.seqlen_new,
                                  p.rows - p.seqlen_new, rows));
     }
-    const int64_t queries = p.queries_advance ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1);
-    const int64_t turned = std::max(p.seqlen_new, queries);
-    if (p.rotary_dim > 0 && used[b] + turned > p.positions) {
+    const int64_t needed = p.positions_needed();
+    if (p.rotary_dim > 0 && used[b] + needed > p.positions) {
       return invalid(fmt::format("seqlens_k[{}] is {}: with {} positions from there on up to {} is accepted, rotary_cos has {}", b,
-                                 used[b], turned, p.positions - turned, p.positions));
+                                 used[b], needed, p.positions - needed, p.positions));
     }
     for (int64_t row = used[b]; p.paged() && row < used[b] + p.seqlen_new; row = (row / p.page_size + 1) * p.page_size) {
       const int64_t column = row / p.page_size;
@@ -111,7 +111,16 @@ Status append_kv(const KvCacheTensors& tensors, const KvCacheOptions& options, c
     const auto backend = backend_of(device);
     if (backend->uses_host_memory()) {
       if (Status status = check_values(problem.value(), tensors); !status.ok()) return status;
-    } else if (options.validate || environment_flag("FLASH_ATTENTION_VALIDATE")) {
+      return backend->append_kv(device, stream, problem.value(), without_null(problem.value(), tensors), options);
+    }
+    if (options.validate || environment_flag("FLASH_ATTENTION_VALIDATE")) {
+      if (backend->is_capturing(device, stream)) {
+        return {
+            StatusCode::invalid_argument,
+            fmt::format("stream {} of device {} is being captured, and validate (FLASH_ATTENTION_VALIDATE) waits for it, which a "
+                        "capture does not allow",
+                        stream, device)};
+      }
       Status status = check_device_values(*backend, device, problem.value(), tensors);
       if (!status.ok()) return status;
     }

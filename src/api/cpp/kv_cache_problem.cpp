@@ -133,11 +133,9 @@ Status check_rotary(const T& a, P& p) {
 // Whatever seqlens_k says, each sequence needs as many positions as it has new keys, or queries that advance: a kernel that is led
 // past the last one takes the last one, so there is one.
 Status check_positions(const T& a, const P& p) {
-  const int64_t queries = p.queries_advance ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1);
-  const int64_t turned = std::max(p.seqlen_new, queries);
-  if (p.rotary_dim == 0 || p.batch == 0 || turned <= p.positions) return {};
+  if (p.rotary_dim == 0 || p.batch == 0 || p.positions_needed() <= p.positions) return {};
   return invalid(fmt::format("rotary_cos.shape is {}: it has {} positions, at least {} are needed, one for each new row or query",
-                             a.rotary_cos.shape, p.positions, turned));
+                             a.rotary_cos.shape, p.positions, p.positions_needed()));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "fulmen/reference.h"
 #include "reference/oracle/backward_rows.h"
 #include "reference/oracle/row_positions.h"
+#include "runtime/empty_tensors.h"
 #include "runtime/made_problem.h"
 #include "runtime/threading.h"
 
@@ -100,11 +101,12 @@ template void compute_gradients(const Problem&, const AttentionTensors&, DType, 
 
 namespace fulmen {
 
-Status attention_backward_reference(const Problem& problem, const AttentionTensors& tensors, const ReferenceGradients& to,
+Status attention_backward_reference(const Problem& problem, const AttentionTensors& given, const ReferenceGradients& to,
                                     const AttentionOptions& options) {
   try {
     if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
-    if (Status status = check_sequences(problem, tensors); !status.ok()) return status;
+    if (Status status = check_sequences(problem, given); !status.ok()) return status;
+    const AttentionTensors tensors = without_null(problem, given);
     reference::compute_gradients<double>(problem, tensors, DType::fp32, {to.dq, to.dk, to.dv, to.dbias, to.dsinks},
                                          cpu::thread_settings(options));
     return {};

@@ -12,6 +12,7 @@
 #include "reference/oracle/row_loops.h"
 #include "reference/oracle/row_positions.h"
 #include "reference/oracle/score_row.h"
+#include "runtime/empty_tensors.h"
 #include "runtime/threading.h"
 
 namespace fulmen::reference {
@@ -133,13 +134,14 @@ void OracleHead::add_rounding(int64_t h, int64_t i, const AttendedKeys& keys, do
 
 namespace fulmen {
 
-Status attention_reference(const Problem& problem, const AttentionTensors& tensors, double* out, double* lse,
+Status attention_reference(const Problem& problem, const AttentionTensors& given, double* out, double* lse,
                            const AttentionOptions& options) {
   const int64_t blocks = (problem.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
   const int64_t group = problem.group_size();
   try {
     if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
-    if (Status status = check_sequences(problem, tensors); !status.ok()) return status;
+    if (Status status = check_sequences(problem, given); !status.ok()) return status;
+    const AttentionTensors tensors = without_null(problem, given);
     const Problem::Shape shape = problem.out_shape();
     if (out == nullptr && shape[0] * shape[1] * shape[2] * shape[3] > 0) {
       return {StatusCode::invalid_argument, "out is null: a pointer is needed"};

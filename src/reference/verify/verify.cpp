@@ -15,6 +15,7 @@
 #include "reference/standard/steps.h"
 #include "reference/verify/gradients.h"
 #include "reference/verify/worst.h"
+#include "runtime/empty_tensors.h"
 #include "runtime/threading.h"
 
 namespace fulmen {
@@ -165,10 +166,11 @@ VerifyReport check_all(const Problem& p, const AttentionTensors& tensors, const 
 
 namespace reference {
 
-Result<VerifyReport> verify(const Problem& problem, const AttentionTensors& tensors, const AttentionOptions& options) {
+Result<VerifyReport> verify(const Problem& problem, const AttentionTensors& given, const AttentionOptions& options) {
   try {
     if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
-    if (Status status = check_sequences(problem, tensors); !status.ok()) return status;
+    if (Status status = check_sequences(problem, given); !status.ok()) return status;
+    const AttentionTensors tensors = without_null(problem, given);
     const cpu::ThreadSettings threads = cpu::thread_settings(options);
     return problem.pass == Pass::forward ? check_all(problem, tensors, threads) : verify_gradients(problem, tensors, threads);
   } catch (const std::bad_alloc&) {

@@ -400,6 +400,11 @@ FULMEN_FAKE_EXPORT Error cuThreadExchangeStreamCaptureMode(int* mode) {
   *mode = before;
   return enter("cuThreadExchangeStreamCaptureMode", false);
 }
+FULMEN_FAKE_EXPORT Error cuStreamIsCapturing(void* /*stream*/, int* capturing) {
+  const std::lock_guard lock(state().mutex);
+  *capturing = state().capturing ? 1 : 0;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
+  return enter_context("cuStreamIsCapturing", false);
+}
 FULMEN_FAKE_EXPORT Error cuStreamSynchronize(void* /*stream*/) {
   const std::lock_guard lock(state().mutex);
   return enter_context("cuStreamSynchronize");

@@ -284,6 +284,11 @@ FULMEN_FAKE_EXPORT Error hipThreadExchangeStreamCaptureMode(int* mode) {
   *mode = before;
   return enter("hipThreadExchangeStreamCaptureMode", false);
 }
+FULMEN_FAKE_EXPORT Error hipStreamIsCapturing(void* /*stream*/, int* capturing) {
+  const std::lock_guard lock(state().mutex);
+  *capturing = state().capturing ? 1 : 0;  // hipStreamCaptureStatusActive
+  return enter("hipStreamIsCapturing", false);
+}
 FULMEN_FAKE_EXPORT Error hipStreamSynchronize(void* /*stream*/) {
   const std::lock_guard lock(state().mutex);
   return enter("hipStreamSynchronize");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import os
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 import fulmen.torch  # noqa: F401  registers torch.ops.fulmen
-from fulmen._arguments import rename
+from fulmen._arguments import rename, unexpected
 from fulmen._core import ArgumentError
 from fulmen._functions import append_kv, as_numbers, attention, dropout_mask
 
@@ -48,10 +49,15 @@ def _named(**names: str) -> Callable[[_F], _F]:
     names = {**_NAMES, **names}
 
     def named(function: _F) -> _F:
+        accepted = tuple(inspect.signature(function).parameters)
+
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if _is_compiling():
                 return function(*args, **kwargs)
+            for name in kwargs:
+                if name not in accepted:
+                    raise TypeError(unexpected(function.__name__, name, accepted))
             try:
                 return function(*args, **kwargs)
             except (TypeError, ValueError, NotImplementedError) as error:
@@ -318,18 +324,9 @@ def flash_attn_with_kvcache(
     """
     for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         _check_tensor(name, tensor)
-    if cache_batch_idx is not None:
-        if block_table is not None:
-            raise ArgumentError("cache_batch_idx is given beside a block_table: one of them is accepted")
-        cache_batch_idx = as_numbers("cache_batch_idx", cache_batch_idx, q)
-        if cache_batch_idx.dim() != 1 or len(cache_batch_idx) != q.shape[0]:
-            given = list(cache_batch_idx.shape)
-            raise ArgumentError(f"cache_batch_idx has shape {given}: [batch] = [{q.shape[0]}] is accepted")
-        block_table = cache_batch_idx.unsqueeze(1)  # pages of one sequence each
+    block_table = pages_of(block_table, cache_batch_idx, q, q.shape[0])
     if (k is None) != (v is None):
         raise ArgumentError(f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are accepted")
-    if k is not None and cache_seqlens is None:
-        raise ArgumentError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
     if rotary_cos is not None and k is None:
         raise ArgumentError("rotary_cos is given and k is None: rotary embeddings are accepted with new keys")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
@@ -337,10 +334,7 @@ def flash_attn_with_kvcache(
             strides = list(cache.stride())
             raise ArgumentError(f"{name} has strides {strides}: the last dim of a cache must be contiguous, it is used in place")
     q, k, v = _readable(q=q, k=k, v=v)
-    if isinstance(cache_seqlens, torch.Tensor) and cache_seqlens.dim() == 0:
-        cache_seqlens = cache_seqlens.expand(q.shape[0]).contiguous()
-    elif isinstance(cache_seqlens, int | np.integer):
-        cache_seqlens = torch.full((q.shape[0],), int(cache_seqlens), dtype=torch.int32, device=q.device)
+    cache_seqlens = lengths_of(cache_seqlens, k, q, q.shape[0])
     left, right = _sides(window_size)
     if k is not None:
         rotated, cache_seqlens = append_kv(
@@ -378,6 +372,30 @@ def flash_attn_with_kvcache(
             indexed = {"block_table": "cache_batch_idx", "pages": "sequences"} if cache_batch_idx is not None else {}
             rename(error, {**_CACHES, **indexed})
         raise
+
+
+def pages_of(table: Any, cache_batch_idx: Any, q: torch.Tensor, batch: int, name: str = "block_table") -> Any:
+    """A cache's page table: the one that is given, or pages of one sequence each, those of cache_batch_idx."""
+    if cache_batch_idx is None:
+        return table
+    if table is not None:
+        raise ArgumentError(f"cache_batch_idx is given beside a {name}: one of them is accepted")
+    cache_batch_idx = as_numbers("cache_batch_idx", cache_batch_idx, q)
+    if cache_batch_idx.dim() != 1 or len(cache_batch_idx) != batch:
+        given = list(cache_batch_idx.shape)
+        raise ArgumentError(f"cache_batch_idx has shape {given}: [batch] = [{batch}] is accepted")
+    return cache_batch_idx.unsqueeze(1)
+
+
+def lengths_of(cache_seqlens: Any, k: torch.Tensor | None, q: torch.Tensor, batch: int) -> Any:
+    """A cache's lengths, [batch], where one number is given, too. k: the new keys, which need some."""
+    if k is not None and cache_seqlens is None:
+        raise ArgumentError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
+    if isinstance(cache_seqlens, torch.Tensor) and cache_seqlens.dim() == 0:
+        return cache_seqlens.expand(batch).contiguous()
+    if isinstance(cache_seqlens, int | np.integer):
+        return torch.full((batch,), int(cache_seqlens), dtype=torch.int32, device=q.device)
+    return cache_seqlens
 
 
 def _read(

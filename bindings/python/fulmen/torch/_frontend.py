@@ -127,9 +127,10 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
     deterministic = None if deterministic is None else _flag("deterministic", deterministic)
     causal = causal if isinstance(causal, str) else _flag("causal", causal)
     longest = tuple([None if n is None else _plain(name, n, True) for name, n in zip(LONGEST, scalars[12:], strict=False)])
+    validate = tuple([_flag("validate", one) for one in scalars[12 + len(LONGEST) :]])
     if isinstance(causal, bool):
         causal = "bottom_right" if causal else "none"
-    lengths = (*tensors[PLACE_OF_LENGTHS:], *longest)
+    lengths = (*tensors[PLACE_OF_LENGTHS:], *longest, *validate)
     if bhsd:
         _ops.refuse_packed_heads_first(lengths)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -151,18 +152,20 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
 
 
 def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
-    """Tensors and scalars with those of LENGTHS and LONGEST, or both without."""
+    """Tensors and scalars with those of LENGTHS and OF_LENGTHS, or both without."""
     if _is_compiling():
         return _dispatched(tensors, scalars, device, bhsd, want_lse)
     return _core.torch_forward(tensors, scalars, device, bhsd, want_lse)
 
 
-def _append_kv(tensors: tuple[Any, ...], device: str | None, interleaved: bool, advance: bool, num_threads: int) -> tuple[Any, Any]:
+def _append_kv(
+    tensors: tuple[Any, ...], device: str | None, interleaved: bool, advance: bool, num_threads: int, validate: bool
+) -> tuple[Any, Any]:
     if not _is_compiling() and _core.torch_observers(tensors) != _OTHERS:
-        return _core.append_kv(tensors, device, interleaved, advance, num_threads)
+        return _core.append_kv(tensors, device, interleaved, advance, num_threads, validate)
     interleaved, advance = _flag("rotary_interleaved", interleaved), _flag("queries_advance", advance)
-    num_threads = _plain("num_threads", num_threads, True)
-    queries, lengths = torch.ops.fulmen.append_kv(*tensors, interleaved, advance, num_threads, device)
+    num_threads, validate = _plain("num_threads", num_threads, True), _flag("validate", validate)
+    queries, lengths = torch.ops.fulmen.append_kv(*tensors, interleaved, advance, num_threads, validate, device)
     return None if tensors[-1] is None else queries, lengths
 
 

@@ -21,12 +21,12 @@ _OPTIONS = (
     "bool? deterministic, str? kernel, int num_threads, bool verify, str? device"
 )
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? keep_mask, Tensor? alibi_slopes, Tensor? sinks"
-_VARLEN = "".join(f", Tensor? {name}" for name in LENGTHS) + "".join(f", SymInt? {name}" for name in LONGEST)
+_VARLEN = "".join(f", Tensor? {name}" for name in LENGTHS) + "".join(f", SymInt? {name}" for name in LONGEST) + ", bool validate"
 _RESULTS = "(Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)"
 _APPEND_KV = (
     "append_kv(Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqlens_k, Tensor? block_table, Tensor? k, Tensor? v, "
     "Tensor? rotary_cos, Tensor? rotary_sin, Tensor? q, bool rotary_interleaved, bool queries_advance, int num_threads, "
-    "str? device) -> (Tensor q_rotated, Tensor seqlens)"
+    "bool validate, str? device) -> (Tensor q_rotated, Tensor seqlens)"
 )
 # Arguments of all four ops of attention come first: 7 tensors, then rng and the options. Those of _VARLEN are next.
 _TENSORS, SHARED = 7, 19
@@ -55,11 +55,11 @@ def refuse_packed_heads_first(lengths: tuple[Any, ...]) -> None:
         raise ArgumentError('layout is "bhsd": "bshd" is accepted with cu_seqlens_q or cu_seqlens_k')
 
 
-def _scalars(rng: torch.Tensor | None, options: tuple[Any, ...], longest: tuple[Any, ...]) -> tuple[Any, ...]:
+def _scalars(rng: torch.Tensor | None, options: tuple[Any, ...], of_lengths: tuple[Any, ...]) -> tuple[Any, ...]:
     """fulmen._core's tuple."""
     scale, softcap, causal, left, right, dropout, deterministic, kernel, num_threads, verify = options
     seed, offset = (None, 0) if rng is None else rng.tolist()
-    return (scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, num_threads, verify, *longest)
+    return (scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, num_threads, verify, *of_lengths)
 
 
 def settled(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -120,7 +120,7 @@ def save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Ten
     ctx.set_materialize_grads(False)
     lengths = inputs[SHARED:-1]
     ctx.save_for_backward(*inputs[: _TENSORS + 1], *lengths[: len(LENGTHS)], *output)
-    ctx.options, ctx.longest, ctx.has_lse = inputs[_TENSORS + 1 : SHARED], lengths[len(LENGTHS) :], inputs[-1]
+    ctx.options, ctx.of_lengths, ctx.has_lse = inputs[_TENSORS + 1 : SHARED], lengths[len(LENGTHS) :], inputs[-1]
 
 
 def gradients(backward: Callable[..., Any], ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[Any, ...]:
@@ -133,7 +133,7 @@ def gradients(backward: Callable[..., Any], ctx: Any, dout: torch.Tensor | None,
     tensors, lengths = given[: _TENSORS + 1], given[_TENSORS + 1 :]
     wanted = sum(1 << bit for bit, at in enumerate(_DIFFERENTIABLE) if ctx.needs_input_grad[at])
     dout = torch.zeros_like(out) if dout is None else dout
-    computed = backward(*tensors, *ctx.options, *lengths, *ctx.longest, out, lse, dout, dlse, wanted)
+    computed = backward(*tensors, *ctx.options, *lengths, *ctx.of_lengths, out, lse, dout, dlse, wanted)
     for bit, at in enumerate(_DIFFERENTIABLE):
         if wanted >> bit & 1:
             results[at] = computed[bit]
@@ -150,8 +150,8 @@ def cast_for_autocast(device_type: str, *tensors: torch.Tensor) -> tuple[torch.T
 
 
 def _append_kv(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    *tensors, interleaved, advance, num_threads, device = args
-    queries, lengths = _core.append_kv(tuple(tensors), device, interleaved, advance, num_threads)
+    *tensors, interleaved, advance, num_threads, validate, device = args
+    queries, lengths = _core.append_kv(tuple(tensors), device, interleaved, advance, num_threads, validate)
     return args[0].new_empty(0) if queries is None else queries, lengths
 
 

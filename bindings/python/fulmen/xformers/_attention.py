@@ -10,7 +10,8 @@ import fulmen.torch  # noqa: F401  registers torch.ops.fulmen
 from fulmen._core import ArgumentError
 from fulmen._functions import attention
 from fulmen.torch._ops import last_dim_contiguous
-from fulmen.xformers.fmha.attn_bias import band_of, key_rows
+from fulmen.xformers.fmha._blocks import key_rows
+from fulmen.xformers.fmha.attn_bias import band_of
 
 
 def memory_efficient_attention(

@@ -147,6 +147,7 @@ pub struct fulmen_options {
     pub validate: bool,
     pub vary_batch: bool,
     pub vary_seqlen_k: bool,
+    pub trust_pointers: bool,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -188,6 +189,8 @@ const _: () = {
         [::std::mem::offset_of!(fulmen_options, vary_batch) - 97usize];
     ["Offset of field: fulmen_options::vary_seqlen_k"]
         [::std::mem::offset_of!(fulmen_options, vary_seqlen_k) - 98usize];
+    ["Offset of field: fulmen_options::trust_pointers"]
+        [::std::mem::offset_of!(fulmen_options, trust_pointers) - 99usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -428,6 +431,15 @@ extern "C" {
     pub fn fulmen_device_synchronize(
         device: *const ::std::os::raw::c_char,
         stream: *mut ::std::os::raw::c_void,
+    ) -> ::std::os::raw::c_int;
+}
+extern "C" {
+    pub fn fulmen_add_prebuilt_path(path: *const ::std::os::raw::c_char) -> ::std::os::raw::c_int;
+}
+extern "C" {
+    pub fn fulmen_add_prebuilt_pack(
+        pack: *const ::std::os::raw::c_void,
+        bytes: usize,
     ) -> ::std::os::raw::c_int;
 }
 extern "C" {

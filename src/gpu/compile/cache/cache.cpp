@@ -15,6 +15,7 @@
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
 #include "gpu/compile/cache/cache_folder.h"
+#include "gpu/compile/cache/own_prebuilt.h"
 #include "runtime/environment.h"
 #include "runtime/hooks.h"
 
@@ -134,10 +135,15 @@ std::optional<CompiledCode> load(const std::string& folder, const Digest& key, T
 
 std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
   const std::vector<std::string> folders = prebuilt_folders();
-  if (folders.empty()) return {};
+  if (folders.empty() && !has_own_prebuilt()) return {};
   const Digest key = key_of(request, nullptr);
+  const auto load_from = [&key](const std::string& folder) { return load(folder, key, Trust::given, "it is passed over"); };
   for (const std::string& folder : folders) {
-    if (std::optional<CompiledCode> found = load(folder, key, Trust::given, "it is passed over")) return found;
+    if (std::optional<CompiledCode> found = load_from(folder)) return found;
+  }
+  if (std::optional<CompiledCode> found = own_prebuilt(key)) return found;
+  for (const std::string& folder : own_prebuilt_folders()) {
+    if (std::optional<CompiledCode> found = load_from(folder)) return found;
   }
   return {};
 }
@@ -146,9 +152,10 @@ Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_
                                      const Digest& key) {
   if (std::optional<CompiledCode> found = load_prebuilt(request)) return std::move(*found);
   if (compiler == nullptr) {
-    return Status{no_compiler.code(),
-                  fmt::format("kernel \"{}\" for {} is not prebuilt in FULMEN_KERNEL_PATH, and there is no compiler: {}",
-                              request.name, request.arch, no_compiler.message())};
+    return Status{
+        no_compiler.code(),
+        fmt::format("kernel \"{}\" for {} is not prebuilt (FULMEN_KERNEL_PATH, add_prebuilt_kernels), and there is no compiler: {}",
+                    request.name, request.arch, no_compiler.message())};
   }
   const uint64_t limit = max_bytes();
   const std::string folder = limit > 0 ? cache_directory() : "";

@@ -1,5 +1,8 @@
 #include "gpu/compile/cache/cache_file.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstring>
 
 namespace fulmen::gpu {
@@ -24,6 +27,14 @@ void put(std::vector<std::byte>& out, std::span<const std::byte> bytes) { out.in
 void put(std::vector<std::byte>& out, std::string_view text) { put(out, std::as_bytes(std::span(text))); }
 
 std::string text_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+// The size of the file that begins there, by its header's lengths; of what is too short for a header, its own.
+uint64_t file_bytes_of(std::span<const std::byte> start) {
+  if (start.size() < kHeaderBytes) return start.size();
+  uint64_t bytes = kHeaderBytes + sizeof(Digest);
+  for (std::size_t i = 0; i < 4; ++i) bytes += length_at(start, kMagic.size() + sizeof(Digest) + 4 * i);
+  return bytes;
+}
 
 Status damaged(const char* why) { return {StatusCode::invalid_argument, why}; }
 
@@ -77,6 +88,18 @@ Result<CacheFile> parse_cache_file(std::span<const std::byte> bytes) {
   file.compiled.code.assign(code.begin(), code.end());
   file.compiled.log = text_of(bytes.subspan(code_at + code.size(), header->log_bytes));
   return file;
+}
+
+Result<std::vector<CacheFile>> parse_cache_files(std::span<const std::byte> bytes) {
+  std::vector<CacheFile> files;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const auto rest = bytes.subspan(at);
+    Result<CacheFile> file = parse_cache_file(rest.first(std::min<uint64_t>(file_bytes_of(rest), rest.size())));
+    if (!file.ok()) return Status(StatusCode::invalid_argument, fmt::format("at byte {}: {}", at, file.status().message()));
+    at += static_cast<std::size_t>(file_bytes_of(rest));
+    files.push_back(std::move(file).value());
+  }
+  return files;
 }
 
 }  // namespace fulmen::gpu

@@ -51,6 +51,7 @@ fulmen::Result<const OpenApi*> open() {
   FULMEN_LOAD(cuMemsetD8_v2);
   FULMEN_LOAD(cuPointerGetAttribute);
   FULMEN_LOAD(cuStreamSynchronize);
+  FULMEN_LOAD(cuStreamIsCapturing);
   FULMEN_LOAD(cuThreadExchangeStreamCaptureMode);
   FULMEN_LOAD(cuEventCreate);
   FULMEN_LOAD(cuEventDestroy_v2);

@@ -71,6 +71,7 @@ struct Api {
   Result (*cuMemsetD8_v2)(DevicePointer to, unsigned char byte, std::size_t count);
   Result (*cuPointerGetAttribute)(void* value, int attribute, DevicePointer pointer);
   Result (*cuStreamSynchronize)(Stream stream);
+  Result (*cuStreamIsCapturing)(Stream stream, int* state);
   Result (*cuThreadExchangeStreamCaptureMode)(int* mode);
   Result (*cuEventCreate)(Event* event, unsigned flags);
   Result (*cuEventDestroy_v2)(Event event);

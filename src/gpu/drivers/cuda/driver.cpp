@@ -182,6 +182,11 @@ class CudaDriver final : public Driver {
     if (error != 0) return failure("cuPointerGetAttribute", error);
     return Status{StatusCode::invalid_argument, fmt::format("it belongs to cuda:{}", ordinal)};
   }
+  bool is_capturing(int device, void* stream) const noexcept override {
+    const Current current(*this, device);
+    int state = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
+    return current.ok() && api().cuStreamIsCapturing(stream, &state) == 0 && state != 0;
+  }
   Status synchronize(int device, void* stream) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();

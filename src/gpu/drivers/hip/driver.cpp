@@ -181,6 +181,14 @@ class HipDriver final : public Driver {
     if (attributes.host_pointer != nullptr || attributes.device == device || has_access(device, memory)) return {};
     return {StatusCode::invalid_argument, fmt::format("it belongs to hip:{}", attributes.device)};
   }
+  bool is_capturing(int device, void* stream) const noexcept override {
+    if (api().hipStreamIsCapturing == nullptr) return false;
+    const Current current(*this, device);
+    int state = 0;  // hipStreamCaptureStatusNone
+    if (current.ok() && api().hipStreamIsCapturing(stream, &state) == 0) return state != 0;
+    forget_error();
+    return false;
+  }
   Status synchronize(int device, void* stream) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();

@@ -62,6 +62,7 @@ Result<const OpenApi*> open() {
   load(a.hipFreeAsync, "hipFreeAsync", false);
   load(a.hipMemGetAccess, "hipMemGetAccess", false);
   load(a.hipThreadExchangeStreamCaptureMode, "hipThreadExchangeStreamCaptureMode", false);
+  load(a.hipStreamIsCapturing, "hipStreamIsCapturing", false);
   load(a.hipGetDevicePropertiesR0600, "hipGetDevicePropertiesR0600", false);
   load(a.hipGetDeviceProperties, "hipGetDeviceProperties", a.hipGetDevicePropertiesR0600 == nullptr);
   if (missing.empty()) return opened;

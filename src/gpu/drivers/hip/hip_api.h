@@ -67,7 +67,9 @@ struct Api {
   Error (*hipGetLastError)();
   const char* (*hipGetErrorName)(Error error);
   const char* (*hipGetErrorString)(Error error);
-  Error (*hipThreadExchangeStreamCaptureMode)(int* mode);  // null in the first releases of HIP 5
+  // Null in the first releases of HIP 5.
+  Error (*hipThreadExchangeStreamCaptureMode)(int* mode);
+  Error (*hipStreamIsCapturing)(Stream stream, int* state);
   // One of these: the struct grew with ROCm 6. Only its gcnArchName is read, at an offset that depends on which it is.
   Error (*hipGetDevicePropertiesR0600)(void* properties, int device);
   Error (*hipGetDeviceProperties)(void* properties, int device);
