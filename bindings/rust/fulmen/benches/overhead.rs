@@ -31,7 +31,7 @@ impl AttentionBackend for Nothing {
 }
 
 const SHAPE: [usize; 4] = [1, 4, 1, 16];
-const CALLS: u32 = 1000;
+const CALLS: u32 = 20;
 
 fn nanoseconds(call: &mut dyn FnMut()) -> f64 {
     let start = Instant::now();
@@ -86,6 +86,9 @@ impl ByHand {
     }
 }
 
+/// Its name, a call of it, and nanoseconds a call of each round.
+type Candidate<'a> = (&'static str, &'a mut dyn FnMut(), Vec<f64>);
+
 fn main() -> Result<()> {
     register_backend(Nothing)?;
     let (q, mut out, mut other) = (vec![0f32; 64], vec![0f32; 64], vec![0f32; 64]);
@@ -105,12 +108,12 @@ fn main() -> Result<()> {
         let mut call = Forward::new(view, view, view, out);
         plan.run(&mut call, None).expect("it runs");
     };
-    let mut candidates: [(&str, &mut dyn FnMut(), Vec<f64>); 3] = [
+    let mut candidates: [Candidate<'_>; 3] = [
         ("fulmen_plan_run", &mut c_abi, Vec::new()),
         ("Plan::run", &mut run, Vec::new()),
         ("Plan::run with new views", &mut with_views, Vec::new()),
     ];
-    for _ in 0..201 {
+    for _ in 0..5001 {
         for (_, call, rounds) in &mut candidates {
             rounds.push(nanoseconds(call));
         }

@@ -7,13 +7,14 @@ use fulmen_sys as sys;
 
 use crate::tensor::{Tensor, TensorMut};
 
+/// All absent: zeros, as `fulmen_tensors_init` has it. Two kilobytes are written once here, and three
+/// times by the C function and its result's way back.
+#[inline]
 fn tensors() -> sys::fulmen_tensors {
-    // SAFETY: zero is a value of each field, and the init function sets what is not 0.
-    unsafe {
-        let mut tensors: sys::fulmen_tensors = zeroed();
-        sys::fulmen_tensors_init_sized(&mut tensors, size_of::<sys::fulmen_tensors>());
-        tensors
-    }
+    // SAFETY: zero is a value of each field.
+    let mut tensors: sys::fulmen_tensors = unsafe { zeroed() };
+    tensors.struct_size = size_of::<sys::fulmen_tensors>();
+    tensors
 }
 
 /// What [`crate::Attention`] and [`crate::Plan`] take: a [`Forward`] or a [`Backward`] call.
@@ -127,6 +128,7 @@ macro_rules! inputs {
         impl<'a> $call<'a> {
             $(
                 $(#[$doc])*
+                #[inline]
                 #[must_use]
                 pub fn $name(mut self, tensor: Tensor<'a>) -> Self {
                     self.raw.$name = tensor.raw;
@@ -183,6 +185,7 @@ both!(Forward, Backward);
 
 impl<'a> Forward<'a> {
     /// Attention of q over k and v, into out.
+    #[inline]
     pub fn new(q: Tensor<'a>, k: Tensor<'a>, v: Tensor<'a>, out: TensorMut<'a>) -> Self {
         let mut raw = tensors();
         raw.q = q.raw;
@@ -213,6 +216,7 @@ impl<'a> Forward<'a> {
 
     /// Keeps the log-sum-exp of each row, `[batch, heads, seqlen_q, 1]` of `f32`. The backward pass
     /// reads it.
+    #[inline]
     #[must_use]
     pub fn lse(mut self, lse: TensorMut<'a>) -> Self {
         self.raw.lse = lse.raw;
@@ -226,6 +230,7 @@ macro_rules! outputs {
         impl<'a> Backward<'a> {
             $(
                 $(#[$doc])*
+                #[inline]
                 #[must_use]
                 pub fn $name(mut self, gradient: TensorMut<'a>) -> Self {
                     self.raw.$name = gradient.raw;
@@ -252,6 +257,7 @@ outputs!(
 
 impl<'a> Backward<'a> {
     /// The inputs of the forward pass, its results, and the loss's gradient by out.
+    #[inline]
     pub fn new(
         q: Tensor<'a>,
         k: Tensor<'a>,

@@ -225,3 +225,19 @@ fn the_reference_is_the_mean_where_scores_are_equal() -> Result<()> {
     }
     Ok(())
 }
+
+/// A new call is what the library's own init function makes.
+#[test]
+fn absent_tensors_are_zeros() {
+    use std::mem::{size_of, zeroed};
+    type Raw = fulmen_sys::fulmen_tensors;
+    // SAFETY: zero is a value of each field, and of all bytes of the struct.
+    let (raw, bytes) = unsafe {
+        let mut raw: Raw = zeroed();
+        fulmen_sys::fulmen_tensors_init_sized(&mut raw, size_of::<Raw>());
+        let bytes: [u8; size_of::<Raw>()] = std::mem::transmute_copy(&raw);
+        (raw, bytes)
+    };
+    assert_eq!(raw.struct_size, size_of::<Raw>());
+    assert!(bytes[size_of::<usize>()..].iter().all(|byte| *byte == 0));
+}
