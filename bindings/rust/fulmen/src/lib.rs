@@ -22,6 +22,7 @@
 //! | [`Plan`] | the chosen kernel; runs allocate nothing, from any thread |
 //! | [`AppendKv`] | new keys and values into a KV cache |
 //! | [`DeviceBuffer`], [`Stream`] | memory and streams of GPUs |
+//! | [`flash_attn`] | candle-flash-attn's functions over views, raw device memory above all |
 //! | [`AttentionBackend`] | a backend of your own beside the library's |
 //! | [`ParallelFor`] | a thread pool of your own instead of OpenMP's |
 //!
@@ -41,6 +42,7 @@ mod call;
 mod device;
 mod dtype;
 mod error;
+pub mod flash_attn;
 mod inspect;
 mod kv_cache;
 mod layout;

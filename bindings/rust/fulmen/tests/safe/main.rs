@@ -4,6 +4,7 @@ mod backend;
 mod backward;
 mod devices;
 mod errors;
+mod flash_attn;
 mod forward;
 mod kv_cache;
 mod lengths;
