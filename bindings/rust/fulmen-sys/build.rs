@@ -1,8 +1,10 @@
-//! Finds the library: in `FULMEN_DIR`, else by pkg-config, else it is built from this repository's
-//! sources.
+//! Finds the library: in `FULMEN_DIR`, else by pkg-config, else it is built from its sources, which
+//! this crate carries.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(feature = "vendored")]
+use std::path::PathBuf;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -41,22 +43,58 @@ fn by_pkg_config() -> bool {
         .is_ok()
 }
 
+/// Builds what `library` has: links into the repository, or, in a package, what they led to.
 #[cfg(feature = "vendored")]
 fn build_sources() {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let sources = manifest.join("../../..");
+    let list = manifest.join("library/CMakeLists.txt");
+    let list = list.canonicalize().unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}; the library's sources belong there",
+            list.display()
+        )
+    });
+    let sources = list.parent().expect("a file has a folder");
     for part in ["CMakeLists.txt", "cmake", "include", "src"] {
         println!("cargo::rerun-if-changed={}", sources.join(part).display());
     }
-    let installed = cmake::Config::new(&sources)
+    let shared = !cfg!(feature = "static");
+    let installed = cmake::Config::new(sources)
         .profile("Release")
         .define("FULMEN_TOOLS", "OFF")
         .define("FULMEN_TESTS", "OFF")
         .define("FULMEN_INSTALL", "ON")
-        .define("BUILD_SHARED_LIBS", "ON")
+        .define("BUILD_SHARED_LIBS", if shared { "ON" } else { "OFF" })
         .define("CMAKE_INSTALL_LIBDIR", "lib")
         .build();
-    link_in(&installed);
+    if shared {
+        link_in(&installed);
+    } else {
+        link_archive(&installed.join("lib"));
+    }
+}
+
+/// The archive, and what its `fulmen.pc` says that a program links besides.
+#[cfg(feature = "vendored")]
+fn link_archive(folder: &Path) {
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    println!("cargo::rustc-link-lib=static=fulmen");
+    let description = folder.join("pkgconfig/fulmen.pc");
+    let description = std::fs::read_to_string(&description)
+        .unwrap_or_else(|error| panic!("{}: {error}", description.display()));
+    let line = description.lines().find(|line| line.starts_with("Libs:"));
+    for word in line.unwrap_or_default().split_whitespace() {
+        match word {
+            "-lfulmen" => {}
+            "-fopenmp" => println!("cargo::rustc-link-lib=dylib=gomp"),
+            "-fopenmp=libomp" => println!("cargo::rustc-link-lib=dylib=omp"),
+            _ => {
+                if let Some(name) = word.strip_prefix("-l") {
+                    println!("cargo::rustc-link-lib={name}");
+                }
+            }
+        }
+    }
 }
 
 #[cfg(not(feature = "vendored"))]

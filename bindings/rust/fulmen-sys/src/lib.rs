@@ -9,5 +9,6 @@
 #![allow(non_camel_case_types, non_upper_case_globals)]
 
 mod bindings;
+pub mod compat;
 
 pub use bindings::*;

@@ -1,0 +1,75 @@
+//! Appending to a cache and attention over it are attention over all rows.
+
+use fulmen::{AppendKv, Attention, Causal, Forward, Result, Tensor, TensorMut};
+
+use crate::numbers::numbers;
+
+/// Decoding row by row, over pages, has the bits of each row's attention over what came before.
+#[test]
+fn decoding_over_pages() -> Result<()> {
+    let (rows, heads, dim, page) = (7, 2, 16, 2);
+    let row = heads * dim;
+    let (q, k, v) = (
+        numbers(1, rows * row),
+        numbers(2, rows * row),
+        numbers(3, rows * row),
+    );
+    let (mut k_cache, mut v_cache) = (vec![0f32; 5 * page * row], vec![0f32; 5 * page * row]);
+    let cache = [5, page, heads, dim];
+    let table = [3i32, 0, 4, 1];
+    let mut used = [0i32];
+    let mut decoded = vec![0f32; rows * row];
+    for n in 0..rows {
+        let new = |memory| Tensor::bshd(memory, [1, 1, heads, dim]);
+        let before = used;
+        AppendKv::new(
+            TensorMut::bshd(&mut k_cache, cache)?,
+            TensorMut::bshd(&mut v_cache, cache)?,
+            Tensor::one_dim(&before)?,
+        )
+        .block_table(Tensor::two_dims(&table, 1, 4)?)
+        .rows(new(&k[n * row..][..row])?, new(&v[n * row..][..row])?)
+        .seqlens_k_out(TensorMut::one_dim(&mut used)?)
+        .num_threads(1)
+        .run()?;
+        assert_eq!(used, [n as i32 + 1]);
+        let out = TensorMut::bshd(&mut decoded[n * row..][..row], [1, 1, heads, dim])?;
+        let mut call = Forward::new(
+            Tensor::bshd(&q[n * row..][..row], [1, 1, heads, dim])?,
+            Tensor::bshd(&k_cache, cache)?,
+            Tensor::bshd(&v_cache, cache)?,
+            out,
+        )
+        .block_table(Tensor::two_dims(&table, 1, 4)?)
+        .seqlens_k(Tensor::one_dim(&used)?);
+        Attention::default().forward(&mut call)?;
+    }
+    let mut whole = vec![0f32; rows * row];
+    let shape = [1, rows, heads, dim];
+    let view = |data| Tensor::bshd(data, shape);
+    let causal = Attention::builder().causal(Causal::BottomRight).build()?;
+    let out = TensorMut::bshd(&mut whole, shape)?;
+    causal.forward(&mut Forward::new(view(&q)?, view(&k)?, view(&v)?, out))?;
+    for (x, y) in decoded.iter().zip(whole) {
+        assert!((x - y).abs() < 1e-5, "{x}, {y}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_full_cache_is_refused() -> Result<()> {
+    let (mut k, mut v, new) = (vec![0f32; 16], vec![0f32; 16], [1f32; 8]);
+    let new = Tensor::bshd(&new, [1, 1, 1, 8])?;
+    let cache = [1, 2, 1, 8];
+    let error = AppendKv::new(
+        TensorMut::bshd(&mut k, cache)?,
+        TensorMut::bshd(&mut v, cache)?,
+        Tensor::one_dim(&[2i32])?,
+    )
+    .rows(new, new)
+    .run()
+    .unwrap_err();
+    assert!(error.message().contains("seqlens_k[0] is 2"), "{error}");
+    assert!(k.iter().chain(&v).all(|x| *x == 0.));
+    Ok(())
+}
