@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "number_checks.h"
 #include "problem_arguments.h"
 #include "progress.h"
+#include "verified_run.h"
 #include "verify_grid.h"
 
 namespace fulmen::tools {
@@ -58,36 +58,6 @@ void add_to(Tallies& tallies, const std::string& kernel, DType dtype, const Veri
   if (!report.gradients.empty()) return;
   const TensorError whole{report.tensor, report.worst_error, report.baseline_error, report.bound};
   tallies[{kernel, dtype, report.tensor}].add(whole, report.ok, report.lse_error);
-}
-
-// Old bits that are no results: NaN in every format.
-void poison(const Tensor& tensor) {
-  if (tensor.data != nullptr)
-    std::memset(tensor.data, 0xFF, stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)));
-}
-
-VerifyReport failure(const Status& status) {
-  VerifyReport report;
-  report.tensor = "none";
-  report.message = status.message();
-  return report;
-}
-
-VerifyReport run_kernel(const Problem& problem, const GridData& data, const DeviceTensors& there, const std::string& device,
-                        const std::string& kernel, int threads) {
-  AttentionOptions options = data.options;
-  options.kernel = kernel;
-  options.num_threads = threads;
-  const Result<Plan> planned = plan(problem, device, options);
-  if (!planned.ok()) return failure(planned.status());
-  for (Tensor AttentionTensors::* const output : outputs_of(problem.pass)) poison(data.tensors.*output);
-  if (Status status = there.upload_outputs(problem.pass); !status.ok()) return failure(status);
-  const DeviceMemory workspace = there.workspace(planned->workspace_bytes());
-  if (Status status = workspace.poison(); !status.ok()) return failure(status);
-  Status status = planned->run(nullptr, there.tensors(), workspace.data(), planned->workspace_bytes());
-  if (status.ok()) status = there.synchronize();
-  if (status.ok()) status = there.download(problem.pass);
-  return status.ok() ? verify_result(problem, data.tensors) : failure(status);
 }
 
 void print_table(Progress& progress, const Tallies& tallies) {
@@ -155,7 +125,8 @@ Status verify_random(const VerifyArguments& arguments, const std::string& device
     if (!there.ok()) return there.status();
     for (const Candidate& candidate : found.value()) {
       if (!candidate.support.yes || (!arguments.kernel.empty() && candidate.kernel != arguments.kernel)) continue;
-      const VerifyReport report = run_kernel(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads);
+      const VerifyReport report =
+          run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads).report;
       add_to(tallies, candidate.kernel, dtype, report);
       ++runs;
       if (report.ok) continue;
@@ -201,7 +172,8 @@ Status verify(const VerifyArguments& arguments) {
     for (const Candidate& candidate : found.value()) {
       const bool asked_for = arguments.kernel.empty() || candidate.kernel == arguments.kernel;
       if (!asked_for || !candidate.support.yes) continue;
-      const VerifyReport report = run_kernel(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads);
+      const VerifyReport report =
+          run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads).report;
       add_to(tallies, candidate.kernel, grid_case.dtype, report);
       if (report.ok) continue;
       if (++failures <= kShownFailures) {

@@ -23,5 +23,7 @@ Command bench_command(CLI::App& app);
 Command compile_command(CLI::App& app);
 Command cache_command(CLI::App& app);
 Command tune_command(CLI::App& app);
+Command doctor_command(CLI::App& app);
+Command selftest_command(CLI::App& app);
 
 }  // namespace fulmen::tools

@@ -1,0 +1,290 @@
+// `fulmen doctor` over systems made of folders: each finding, and what mends it.
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "program.h"
+#include "tools/doctor/finding.h"
+#include "tools/doctor/system_facts.h"
+
+namespace fulmen::test {
+namespace {
+
+using tools::Finding;
+using tools::SystemFacts;
+using tools::Verdict;
+
+constexpr int kRender = 992, kVideo = 44;
+constexpr const char* kTorch = "/venv/lib/python3.11/site-packages/torch/lib/";
+
+// A folder as a system's root: nothing but a processor at first.
+class Doctor : public ProgramTest {
+ protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    facts_.root = folder_.string();
+    facts_.process = "self";
+    facts_.user = "ada";
+    facts_.group_ids = {1000};
+    facts_.environment = [this](const std::string& name) {
+      const auto found = variables_.find(name);
+      return found == variables_.end() ? std::string() : found->second;
+    };
+    facts_.can_use = [this](const std::string& path) { return closed_.count(path) == 0; };
+    facts_.forbids_programs = [this](const std::string& folder) { return folder == noexec_; };
+    facts_.group_of = [](const std::string& path) { return path.ends_with("kfd") ? kRender : kVideo; };
+    facts_.devices = {{"cpu", "a processor", "scalar avx2 (not on this processor: avx512 amx)", true, ""}};
+    facts_.default_device = "cpu";
+    facts_.cache_folder = "/home/ada/.cache/fulmen";
+    file("/home/ada/.profile");
+    file("/tmp/.keep");
+    file("/etc/group", "root:x:0:\nvideo:x:44:\nrender:x:992:eve\n");
+  }
+
+  void file(const std::string& path, const std::string& text = "") const {
+    std::filesystem::create_directories((folder_.string() + path).substr(0, folder_.string().size() + path.rfind('/')));
+    std::ofstream(folder_.string() + path, std::ios::binary) << text;
+  }
+  void pci(const std::string& vendor, const std::string& device) const {
+    file("/sys/bus/pci/devices/0000:03:00.0/vendor", "0x" + vendor + "\n");
+    file("/sys/bus/pci/devices/0000:03:00.0/device", "0x" + device + "\n");
+    file("/sys/bus/pci/devices/0000:03:00.0/class", "0x030000\n");
+  }
+  // A machine with an RX 7900 on which all is well.
+  void add_radeon() {
+    pci("1002", "744c");
+    for (const char* path : {"/dev/kfd", "/dev/dri/renderD128", "/opt/rocm/lib/libamdhip64.so.6", "/opt/rocm/lib/libhiprtc.so.6"}) {
+      file(path);
+    }
+    file("/sys/class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 16\ngfx_target_version 0\n");
+    file("/sys/class/kfd/kfd/topology/nodes/1/properties", "cpu_cores_count 0\ngfx_target_version 110000\n");
+    facts_.devices.push_back({"hip:0", "AMD Radeon RX 7900 XTX (gfx1100)", "96 compute units, HIP 6.4", true, ""});
+  }
+
+  std::vector<Finding> all() const { return tools::examine(facts_); }
+  // The one of this id that has this verdict; a test failure without one.
+  Finding finding(const std::string& id, Verdict verdict) const {
+    std::string seen;
+    for (const Finding& one : all()) {
+      if (one.id == id && one.verdict == verdict) return one;
+      if (one.id == id) seen += std::string(tools::to_string(one.verdict)) + " " + one.seen + "\n";
+    }
+    ADD_FAILURE() << "no " << tools::to_string(verdict) << " of " << id << "; there are: " << seen;
+    return {};
+  }
+  void expect(const std::string& id, Verdict verdict, const std::string& seen, const std::string& mend) const {
+    const Finding one = finding(id, verdict);
+    EXPECT_NE(one.seen.find(seen), std::string::npos) << id << ": " << one.seen;
+    EXPECT_NE(one.mend.find(mend), std::string::npos) << id << ": " << one.mend;
+    EXPECT_EQ(one.mend.empty(), verdict == Verdict::pass) << id << ": " << one.mend;
+  }
+  void expect_all_pass() const {
+    for (const Finding& one : all()) EXPECT_EQ(one.verdict, Verdict::pass) << one.id << ": " << one.seen;
+  }
+
+  SystemFacts facts_;
+  std::map<std::string, std::string> variables_;
+  std::set<std::string> closed_;
+  std::string noexec_;
+};
+
+TEST_F(Doctor, AMachineWithoutGpusLacksNothing) {
+  expect_all_pass();
+  expect("amd.gpu", Verdict::pass, "no AMD GPU", "");
+  expect("amd.compiler", Verdict::pass, "none is needed here", "");
+  expect("nvidia.gpu", Verdict::pass, "no NVIDIA GPU", "");
+}
+
+TEST_F(Doctor, AWholeRadeonPasses) {
+  add_radeon();
+  expect_all_pass();
+  expect("amd.gpu", Verdict::pass, "1002:744c, gfx1100", "");
+  expect("amd.driver", Verdict::pass, "/dev/kfd", "");
+  expect("amd.groups", Verdict::pass, "/dev/dri/renderD128", "");
+  expect("amd.runtime", Verdict::pass, "RX 7900", "");
+  expect("amd.compiler", Verdict::pass, "hipRTC compiles", "");
+  expect("device.default", Verdict::pass, "FULMEN_DEVICE=hip:0", "");
+}
+
+TEST_F(Doctor, DriverIsMissing) {
+  pci("1002", "744c");
+  expect("amd.driver", Verdict::fail, "no /dev/kfd", "modprobe amdgpu");
+  file("/.dockerenv");
+  expect("amd.driver", Verdict::fail, "container", "--device=/dev/kfd");
+}
+
+TEST_F(Doctor, WslHasDxg) {
+  file("/proc/version", "Linux version 5.15.167.4-microsoft-standard-WSL2");
+  file("/opt/rocm/lib/libamdhip64.so.6");
+  expect("amd.driver", Verdict::fail, "without /dev/dxg", "wsl --update");
+  file("/dev/dxg");
+  expect("amd.driver", Verdict::pass, "/dev/dxg", "");
+}
+
+TEST_F(Doctor, GroupsAreNamed) {
+  add_radeon();
+  closed_ = {"/dev/kfd", "/dev/dri/renderD128"};
+  expect("amd.groups", Verdict::fail, "/dev/kfd, /dev/dri/renderD128", "sudo usermod -a -G render,video");
+  file("/etc/group", "video:x:44:ada\nrender:x:992:bob,ada\n");
+  expect("amd.groups", Verdict::fail, "/dev/kfd", "log in again: you were put into render,video");
+  std::filesystem::remove(folder_ / "dev/dri/renderD128");
+  expect("amd.render", Verdict::fail, "renderD", "modprobe amdgpu");
+}
+
+TEST_F(Doctor, OverridesOfTheChipAreTold) {
+  add_radeon();
+  variables_["HSA_OVERRIDE_GFX_VERSION"] = "11.0.0";
+  expect("amd.override", Verdict::pass, "the chip's own", "");
+  variables_["HSA_OVERRIDE_GFX_VERSION"] = "11.0.2";
+  expect("amd.override", Verdict::warn, "compiled for gfx1102, the chip is gfx1100", "unset");
+  variables_["HSA_OVERRIDE_GFX_VERSION"] = "10.3.0";
+  expect("amd.override", Verdict::fail, "gfx1030", "unset");
+  for (const char* text : {"gfx1100", "11.0", "11.0.0.1", "11.-1.0"}) {
+    variables_["HSA_OVERRIDE_GFX_VERSION"] = text;
+    expect("amd.override", Verdict::fail, "no version", "unset");
+  }
+  std::filesystem::remove_all(folder_ / "sys/class");
+  variables_["HSA_OVERRIDE_GFX_VERSION"] = "11.0.0";
+  expect("amd.override", Verdict::warn, "not known", "unset");
+}
+
+TEST_F(Doctor, ARuntimeThatDoesNotAnswerFails) {
+  add_radeon();
+  facts_.devices.back() = {"hip", "", "", false, "libamdhip64.so.7 not found"};
+  expect("amd.runtime", Verdict::fail, "libamdhip64.so.7 not found", "rocm-hip-runtime");
+}
+
+TEST_F(Doctor, TwoRuntimesInAProcessFail) {
+  add_radeon();
+  const std::string line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 1234   ";
+  file("/proc/self/maps",
+       line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + "[heap]\n");
+  expect("amd.one_runtime", Verdict::pass, "/opt/rocm/lib/libamdhip64.so.6", "");
+  file("/proc/77/maps", line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + kTorch + "libamdhip64.so\n");
+  facts_.process = "77";
+  expect("amd.one_runtime", Verdict::fail, "process 77 has 2 HIP runtimes", "import torch before fulmen");
+}
+
+// As PyTorch's wheels, auditwheel and AMD's own wheels name them.
+TEST_F(Doctor, NamesOfWheelsAreKnown) {
+  add_radeon();
+  std::filesystem::remove_all(folder_ / "opt");
+  variables_["VIRTUAL_ENV"] = "/venv";
+  const std::string site = "/venv/lib/python3.11/site-packages/";
+  for (const char* path : {"torch/lib/libamdhip64.so", "torch/lib/libhiprtc.so", "torch.libs/libhiprtc-1a2b3c4d.so.6",
+                           "_rocm_sdk_core/lib/libamdhip64.so.7", "torch/lib/libhiprtc-builtins.so"}) {
+    file(site + path);
+  }
+  const std::string seen = finding("amd.library_names", Verdict::pass).seen;
+  for (const char* path : {"torch/lib/libamdhip64.so", "torch/lib/libhiprtc.so", "torch.libs/libhiprtc-1a2b3c4d.so.6",
+                           "_rocm_sdk_core/lib/libamdhip64.so.7"}) {
+    EXPECT_NE(seen.find(site + path), std::string::npos) << path << " in: " << seen;
+  }
+  EXPECT_EQ(seen.find("builtins"), std::string::npos) << seen;
+  expect_all_pass();
+  file("/opt/rocm/lib/libamdhip64.so.6");
+  expect("amd.one_runtime", Verdict::warn, "of Python packages and of the system", "--process PID");
+  file("/opt/rocm/lib/libhiprtc.so.5");
+  expect("amd.library_names", Verdict::warn, "/opt/rocm/lib/libhiprtc.so.5", "ROCm 6 or 7");
+}
+
+TEST_F(Doctor, CompilersAreFoundAndChosen) {
+  add_radeon();
+  std::filesystem::remove(folder_ / "opt/rocm/lib/libhiprtc.so.6");
+  variables_["PATH"] = "/usr/local/bin:/usr/bin";
+  expect("amd.compiler", Verdict::fail, "no kernel can be compiled", "apt-get install clang-19");
+  file("/usr/bin/clang++-19");
+  file("/usr/bin/clang++");
+  expect("amd.compiler", Verdict::warn, "ROCm is here without hipRTC, so /usr/bin/clang++-19 compiles", "hip-runtime-amd");
+  variables_["FULMEN_AMD_COMPILER"] = "clang";
+  expect("amd.compiler", Verdict::pass, "clang: /usr/bin/clang++-19, /usr/bin/clang++", "");
+  variables_["FULMEN_AMD_COMPILER"] = "hiprtc";
+  expect("amd.compiler", Verdict::fail, "FULMEN_AMD_COMPILER is hiprtc, which is not there", "unset");
+  variables_["FULMEN_AMD_COMPILER"] = "/nowhere/clang++";
+  expect("amd.compiler", Verdict::fail, "does not exist", "unset");
+}
+
+TEST_F(Doctor, NvidiaDriverAndCompiler) {
+  pci("10de", "2335");
+  facts_.devices.push_back({"cuda", "", "", false, "libcuda.so.1 not found"});
+  expect("nvidia.driver", Verdict::fail, "not loaded", "nvidia-driver");
+  expect("nvidia.libcuda", Verdict::fail, "libcuda.so.1 not found", "nvidia-driver");
+  file("/.dockerenv");
+  expect("nvidia.driver", Verdict::fail, "not loaded", "--gpus all");
+  file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90\nGCC\n");
+  const auto with = [&](const char* chip, const char* software) {
+    facts_.devices.back() = {"cuda:0", std::string("A card (") + chip + ")", software, true, ""};
+  };
+  with("sm_90a", "132 compute units, driver of CUDA 12.8, NVRTC 12.8 build 1");
+  expect_all_pass();
+  expect("nvidia.nvrtc", Verdict::pass, "NVRTC 12.8", "");
+  with("sm_90a", "driver of CUDA 12.4, no NVRTC: libnvrtc.so.13 not found");
+  expect("nvidia.nvrtc", Verdict::fail, "libnvrtc.so.13 not found", "pip install nvidia-cuda-nvrtc-cu12");
+  with("sm_70", "driver of CUDA 12.4, NVRTC 13.0");
+  expect("nvidia.nvrtc", Verdict::fail, "sm_75 and later", "nvidia-cuda-nvrtc-cu12");
+  with("sm_120", "driver of CUDA 12.8, NVRTC 12.4");
+  expect("nvidia.nvrtc", Verdict::fail, "12.8 or newer", "pip install -U");
+  with("sm_90a", "driver of CUDA 12.4, NVRTC 13.0");
+  expect("nvidia.nvrtc", Verdict::warn, "newer CUDA", "newer driver");
+}
+
+TEST_F(Doctor, AmxAndBlas) {
+  file("/proc/cpuinfo", "flags : fpu avx2 amx_bf16 avx512f\n");
+  expect("cpu.amx", Verdict::warn, "may not use it", "arch_prctl");
+  facts_.devices[0].features = "scalar avx2 amx (not on this processor: amx_fp16)";
+  expect("cpu.amx", Verdict::pass, "lets this process", "");
+  facts_.blas = Support::no("no BLAS found");
+  expect("cpu.blas", Verdict::warn, "no BLAS found", "libopenblas0");
+}
+
+TEST_F(Doctor, Folders) {
+  expect("folders.cache", Verdict::pass, "/home/ada/.cache/fulmen", "");
+  closed_ = {"/home/ada"};
+  expect("folders.cache", Verdict::warn, "/home/ada is no folder that this user may write", "FULMEN_CACHE_DIR");
+  facts_.cache_folder = "/home/ada/.profile/fulmen";
+  expect("folders.cache", Verdict::warn, "/home/ada/.profile is no folder", "FULMEN_CACHE_DIR");
+  facts_.cache_folder = "";
+  expect("folders.cache", Verdict::warn, "HOME", "FULMEN_CACHE_DIR");
+  noexec_ = facts_.root + "/tmp";
+  expect("folders.tmp", Verdict::warn, "/tmp is mounted noexec", "TMPDIR");
+  variables_["TMPDIR"] = "/nowhere";
+  expect("folders.tmp", Verdict::fail, "/nowhere", "TMPDIR");
+}
+
+TEST_F(Doctor, TheChosenDeviceMustBeThere) {
+  variables_["FULMEN_DEVICE"] = facts_.default_device = "hip:1";
+  expect("device.default", Verdict::fail, "FULMEN_DEVICE says so", "FULMEN_DEVICE=cpu");
+  expect("amd.driver", Verdict::fail, "no /dev/kfd", "modprobe");
+  facts_.devices.push_back({"hip", "", "", false, "no library"});
+  expect("device.default", Verdict::fail, "no library", "FULMEN_DEVICE=cpu");
+}
+
+// The program on this machine: whatever it finds, the exit status and both forms tell the same.
+TEST_F(Doctor, TheProgramTellsByItsExitStatus) {
+  const Outcome text = fulmen({"doctor"}), json = fulmen({"doctor", "--json"});
+  const auto parsed = nlohmann::json::parse(json.out);
+  bool failed = false;
+  for (const auto& one : parsed["findings"]) {
+    failed = failed || one["verdict"] == "fail";
+    EXPECT_EQ(one["mend"].get<std::string>().empty(), one["verdict"] == "pass") << one;
+    EXPECT_NE(text.out.find(one["id"].get<std::string>()), std::string::npos) << one;
+  }
+  EXPECT_GE(parsed["findings"].size(), 8U);
+  EXPECT_EQ(json.exit_code, failed ? 1 : 0) << json.err;
+  EXPECT_EQ(text.exit_code, json.exit_code);
+  expect_one_sentence(fulmen({"doctor", "--process", "x\x1b[2J"}), "--process x\\x1b[2J: the number");
+  expect_one_sentence(fulmen({"doctor", "--process", "999999999"}), "no such process");
+}
+
+TEST_F(Doctor, NothingFromOutsideReachesTheTerminalAsItIs) {
+  ::setenv("FULMEN_DEVICE", "hip:\x1b[2J\n", 1);
+  const Outcome text = fulmen({"doctor"}), json = fulmen({"doctor", "--json"});
+  ::unsetenv("FULMEN_DEVICE");
+  EXPECT_EQ(text.exit_code, 1) << text.out;
+  EXPECT_EQ(text.out.find('\x1b'), std::string::npos);
+  EXPECT_NE(text.out.find("\\x1b[2J"), std::string::npos) << text.out;
+  EXPECT_TRUE(nlohmann::json::accept(json.out)) << json.out;
+}
+
+}  // namespace
+}  // namespace fulmen::test

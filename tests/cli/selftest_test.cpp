@@ -1,0 +1,190 @@
+// `fulmen selftest`: its problems, its report, and that nothing private is in it.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "fulmen/fulmen.h"
+#include "program.h"
+#include "tools/selftest/append_check.h"
+#include "tools/selftest/private_words.h"
+#include "tools/selftest/problems.h"
+#include "tools/selftest/report.h"
+
+namespace fulmen::test {
+namespace {
+
+using nlohmann::json;
+
+class Selftest : public ProgramTest {};
+
+TEST_F(Selftest, ProblemsAreOfEveryKind) {
+  const auto problems = tools::selftest_problems();
+  EXPECT_GE(problems.size() + tools::kAppendProblems, 60U);
+  std::set<DType> dtypes;
+  std::set<tools::Feature> features;
+  std::set<tools::Sequences> sequences;
+  int backward = 0, dropout = 0, grouped = 0;
+  for (const auto& c : problems) {
+    dtypes.insert(c.dtype);
+    features.insert(c.feature);
+    sequences.insert(c.sequences);
+    backward += c.pass == Pass::backward ? 1 : 0;
+    dropout += c.dropout > 0 ? 1 : 0;
+    grouped += c.heads != c.kv_heads ? 1 : 0;
+  }
+  EXPECT_EQ(dtypes.size(), 3U);
+  EXPECT_EQ(features.size(), static_cast<std::size_t>(tools::kFeatures));
+  EXPECT_EQ(sequences.size(), 4U);
+  EXPECT_GE(backward, 15);
+  EXPECT_GE(dropout, 3);
+  EXPECT_GE(grouped, 15);
+}
+
+TEST_F(Selftest, PrivateWordsAreTakenOut) {
+  const tools::PrivateWords words({"/home/ada/", "/"}, "ada", "engine.lan");
+  EXPECT_EQ(words.removed_from("/home/ada/.venv/lib/x.so of ada on engine.lan, engine"), "~/.venv/lib/x.so of USER on HOST, HOST");
+  EXPECT_EQ(words.removed_from("/data/ada/x adapter engines /home/adam"), "/data/USER/x adapter engines /home/adam");
+  EXPECT_EQ(words.removed_from("\x1b[2J"), "\\x1b[2J");
+  EXPECT_EQ(tools::PrivateWords({}, "", "").removed_from("as it is"), "as it is");
+}
+
+TEST_F(Selftest, ReportsAreTwoFiles) {
+  using Pair = std::pair<std::string, std::string>;
+  for (const char* name : {"r", "r.json", "r.html"}) EXPECT_EQ(tools::report_files(name), Pair("r.json", "r.html"));
+}
+
+// A result that is wrong is listed with its command, in both files, and marks are escaped.
+TEST_F(Selftest, FailuresAreInTheReport) {
+  tools::SelftestReport report;
+  report.device = "hip:0";
+  tools::SelftestRun run;
+  run.number = 7;
+  run.message = "<b>off</b> in /home/ada";
+  run.repeat = "fulmen selftest --device hip:0 --only 7";
+  run.emulated_elements = 100;
+  run.differing = 3;
+  report.runs = {run};
+  const json all = tools::to_json(report, tools::PrivateWords({"/home/ada"}, "ada", ""));
+  EXPECT_EQ(all["failed"], 1);
+  EXPECT_EQ(all["runs"][0]["repeat"], run.repeat);
+  EXPECT_EQ(all["runs"][0]["bits_differ"], 3);
+  const std::string html = tools::to_html(all);
+  for (const char* part : {"&lt;b&gt;off&lt;/b&gt; in ~", "class=\"bad\"", "--only 7"}) {
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(html.find("http"), std::string::npos) << "the page needs nothing else";
+}
+
+TEST_F(Selftest, RunsOnTheCpuAndWritesNothingPrivate) {
+  // A home whose name would show, with the cache of kernels in it.
+  std::filesystem::create_directory(folder_ / "secret-home");
+  const std::string old_home = ::getenv("HOME") != nullptr ? ::getenv("HOME") : "";
+  ::setenv("HOME", path("secret-home").c_str(), 1);
+  ::unsetenv("FULMEN_CACHE_DIR");
+  const Outcome outcome = fulmen({"selftest", "--device", "cpu", "--quick", "--report", "r.json"});
+  old_home.empty() ? ::unsetenv("HOME") : ::setenv("HOME", old_home.c_str(), 1);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  const std::string text = read_text(path("r.json")), html = read_text(path("r.html"));
+  const json report = json::parse(text);
+  EXPECT_EQ(report["failed"], 0);
+  EXPECT_EQ(report["device"], "cpu");
+  ASSERT_GE(report["runs"].size(), 13U);
+  for (const json& run : report["runs"]) {
+    EXPECT_TRUE(run["ok"].get<bool>()) << run;
+    EXPECT_FALSE(run["kernel"].get<std::string>().empty()) << run;
+  }
+  for (const std::string& file : {text, html}) {
+    EXPECT_EQ(file.find("secret-home"), std::string::npos);
+    EXPECT_NE(file.find("~/.cache/fulmen"), std::string::npos) << "the folder of the cache is told without the home";
+    std::array<char, 256> host{};
+    ::gethostname(host.data(), host.size() - 1);
+    const bool tells = std::string(host.data()).size() > 4;  // a short name is part of many words
+    EXPECT_TRUE(!tells || file.find(host.data()) == std::string::npos);
+  }
+}
+
+TEST_F(Selftest, OneProblemRunsAgainByItsNumber) {
+  const std::string last = std::to_string(tools::selftest_problems().size() + tools::kAppendProblems);
+  const Outcome append = fulmen({"selftest", "--device", "cpu", "--only", last});
+  EXPECT_EQ(append.exit_code, 0) << append.out << append.err;
+  EXPECT_NE(append.out.find("1 results, 0 failed"), std::string::npos) << append.out;
+  expect_one_sentence(fulmen({"selftest", "--only", "1000"}), "there are problems 1 to " + last);
+  expect_one_sentence(fulmen({"selftest", "--only", last, "--kernel", "cpu.reference.double"}), "append_kv");
+  expect_one_sentence(fulmen({"selftest", "--device", "gpu"}), "gpu");
+  expect_one_sentence(fulmen({"selftest", "--report", "nowhere/r"}), "nowhere/r.json");
+}
+
+TEST_F(Selftest, EmulatedChipsTakeAProblem) {
+  const std::vector<DeviceInfo> all = devices();
+  constexpr const char* kDevice = "emulated:gfx1100";
+  if (!std::any_of(all.begin(), all.end(), [](const DeviceInfo& d) { return d.name == kDevice && d.usable; })) {
+    GTEST_SKIP() << "this build has no emulator, or there is no host compiler";
+  }
+  const Outcome outcome = fulmen({"selftest", "--device", kDevice, "--only", "27", "--report", "r"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  const json report = json::parse(read_text(path("r.json")));
+  EXPECT_TRUE(report["runs"][0]["kernel"].get<std::string>().starts_with("emulated.")) << report["runs"];
+  EXPECT_TRUE(report["speed"].empty());
+}
+
+// A device that says yes to everything and writes nothing.
+class IdleBackend final : public Backend {
+ public:
+  std::string_view name() const noexcept override { return "idle"; }
+  std::vector<DeviceInfo> devices() const override { return {{"idle", "a chip", "", true, ""}}; }
+  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+  Status append_kv(const std::string&, void*, const KvCacheProblem&, const KvCacheTensors&, const KvCacheOptions&) const override {
+    return {};
+  }
+
+ private:
+  class IdleRunner final : public Runner {
+   public:
+    const KernelConfig& config() const noexcept override { return config_; }
+    std::size_t workspace_bytes() const noexcept override { return 0; }
+    Status run(void*, const AttentionTensors&, void*) const override { return {}; }
+
+   private:
+    KernelConfig config_{"idle.nothing.any", 0, 0, 0, 0};
+  };
+  class IdleKernel final : public Kernel {
+   public:
+    std::string_view name() const noexcept override { return "idle.nothing.any"; }
+    Support supports(const Problem&, const std::string&) const override { return {}; }
+    double rank(const Problem&) const override { return 1; }
+    Result<std::unique_ptr<Runner>> prepare(const Problem&, const std::string&, const AttentionOptions&) const override {
+      return std::unique_ptr<Runner>(std::make_unique<IdleRunner>());
+    }
+  };
+  IdleKernel kernel_;
+  std::vector<const Kernel*> kernels_{&kernel_};
+};
+
+TEST_F(Selftest, WrongResultsFail) {
+  ASSERT_TRUE(register_backend(std::make_shared<IdleBackend>()).ok());
+  tools::SelftestRuns runs({.device = "idle", .twin = "", .kernel = "", .only = 0, .quick = false});
+  const auto run = runs.run(1);
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  EXPECT_FALSE(run->ok);
+  EXPECT_EQ(run->kernel, "idle.nothing.any");
+  EXPECT_EQ(run->repeat, "fulmen selftest --device idle --only 1");
+  EXPECT_FALSE(run->message.empty());
+  for (int problem = 0; problem < tools::kAppendProblems; ++problem) {
+    EXPECT_FALSE(tools::check_append("idle", problem).ok) << problem;
+    EXPECT_TRUE(tools::check_append("cpu", problem).ok) << problem;
+  }
+  ASSERT_TRUE(unregister_backend("idle").ok());
+}
+
+TEST_F(Selftest, AppendIsRefusedWhereThereIsNoDevice) {
+  const tools::AppendResult result = tools::check_append("no-such-device", 0);
+  EXPECT_FALSE(result.ok);
+  EXPECT_NE(result.message.find("no-such-device"), std::string::npos) << result.message;
+}
+
+}  // namespace
+}  // namespace fulmen::test

@@ -1,0 +1,41 @@
+// What `fulmen doctor` says of one precondition.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fulmen::tools {
+
+enum class Verdict : int { pass, warn, fail };
+const char* to_string(Verdict verdict) noexcept;
+
+struct Finding {
+  std::string id;  // "amd.driver": the same on every machine
+  Verdict verdict = Verdict::pass;
+  std::string seen;  // what was found
+  std::string mend;  // the command or sentence that mends it; empty where nothing has to be
+};
+
+struct Findings {
+  std::vector<Finding> list;
+  void pass(std::string id, std::string seen) { list.push_back({std::move(id), Verdict::pass, std::move(seen), ""}); }
+  void warn(std::string id, std::string seen, std::string mend) {
+    list.push_back({std::move(id), Verdict::warn, std::move(seen), std::move(mend)});
+  }
+  void fail(std::string id, std::string seen, std::string mend) {
+    list.push_back({std::move(id), Verdict::fail, std::move(seen), std::move(mend)});
+  }
+};
+
+struct SystemFacts;
+
+void check_amd(const SystemFacts& facts, Findings& findings);
+void check_nvidia(const SystemFacts& facts, Findings& findings);
+void check_cpu(const SystemFacts& facts, Findings& findings);
+void check_folders(const SystemFacts& facts, Findings& findings);
+void check_device_choice(const SystemFacts& facts, Findings& findings);
+// All of them, in this order.
+std::vector<Finding> examine(const SystemFacts& facts);
+
+}  // namespace fulmen::tools

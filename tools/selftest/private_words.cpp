@@ -1,0 +1,62 @@
+#include "tools/selftest/private_words.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdlib>
+
+#include "fulmen/printable.h"
+
+namespace fulmen::tools {
+namespace {
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+void replace(std::string& text, const std::string& word, const std::string& by) {
+  for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos;) {
+    const std::size_t end = at + word.size();
+    const bool whole = (at == 0 || !is_word(text[at - 1]) || !is_word(word.front())) && (end == text.size() || !is_word(text[end]));
+    if (whole) text.replace(at, word.size(), by);
+    at += whole ? by.size() : 1;
+  }
+}
+
+}  // namespace
+
+PrivateWords::PrivateWords(std::vector<std::string> homes, const std::string& user, const std::string& host)
+    : homes_(std::move(homes)) {
+  for (std::string& home : homes_) {
+    while (home.size() > 1 && home.back() == '/') home.pop_back();
+  }
+  std::erase_if(homes_, [](const std::string& home) { return home.size() < 2; });  // "/" is the home of none
+  std::sort(homes_.begin(), homes_.end(), [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
+  if (!user.empty()) words_.emplace_back(user, "USER");
+  if (host.empty()) return;
+  words_.emplace_back(host, "HOST");
+  // With its domain, and without.
+  if (const std::size_t dot = host.find('.'); dot != std::string::npos && dot > 0) words_.emplace_back(host.substr(0, dot), "HOST");
+}
+
+PrivateWords PrivateWords::of_this_process() {
+  std::vector<std::string> homes;
+  std::string user;
+  if (const passwd* entry = ::getpwuid(::getuid()); entry != nullptr) {
+    user = entry->pw_name;
+    homes.emplace_back(entry->pw_dir);
+  }
+  if (const char* home = ::secure_getenv("HOME"); home != nullptr) homes.emplace_back(home);
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  return {std::move(homes), user, host.data()};
+}
+
+std::string PrivateWords::removed_from(std::string text) const {
+  for (const std::string& home : homes_) replace(text, home, "~");
+  for (const auto& [word, by] : words_) replace(text, word, by);
+  return printable(text);
+}
+
+}  // namespace fulmen::tools

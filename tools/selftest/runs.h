@@ -1,0 +1,62 @@
+// Runs of `fulmen selftest`: a problem by a kernel, against the oracle and against the emulator's bits.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tools/verify_grid.h"
+
+namespace fulmen::tools {
+
+struct SelftestRun {
+  int number = 0;       // of the problem, from 1
+  std::string problem;  // in words
+  std::string kernel;   // that ran; the one that was asked for where none did
+  bool ok = false;
+  double worst_error = 0, bound = 0;
+  std::string tensor;   // of the error
+  std::string message;  // when not ok
+  std::string repeat;   // the command that runs it again
+  // Elements of the outputs whose bits are not the emulated chip's. emulated_elements is 0 where none was compared.
+  int64_t differing = 0, emulated_elements = 0;
+  bool emulated_ok = true;  // whether the emulated chip's own result obeys the rule
+};
+
+struct SelftestArguments {
+  std::string device;
+  std::string twin;    // the emulated chip whose bits are compared; empty: none
+  std::string kernel;  // one kernel; empty: the chosen one of each problem, then what was never chosen
+  int only = 0;        // one problem; 0: all
+  bool quick = false;  // every fifth
+};
+
+// The emulated device of the same chip, where this build has one that is usable and `device` is a GPU that is not it.
+std::string emulated_twin(const std::string& device);
+
+class SelftestRuns {
+ public:
+  explicit SelftestRuns(SelftestArguments arguments);
+  // Problems and those of append_kv: how many there are, and the numbers of those that shall run.
+  int count() const noexcept;
+  std::vector<int> numbers() const;
+
+  // The device's choice, or the kernel that was asked for. Errors: the problem cannot be planned for. A result that is wrong is
+  // none.
+  Result<SelftestRun> run(int number);
+  // Kernels that support a problem which ran, and were never the choice, with the first such problem.
+  std::vector<std::pair<std::string, int>> left_over() const;
+  SelftestRun run_forced(int number, const std::string& kernel) const;
+
+ private:
+  SelftestRun run_attention(int number, const std::string& kernel) const;
+  SelftestRun run_append(int number) const;
+
+  SelftestArguments arguments_;
+  std::vector<GridCase> problems_;
+  std::map<std::string, int> supported_;  // kernel: the first problem
+  std::vector<std::string> ran_;
+};
+
+}  // namespace fulmen::tools

@@ -1,0 +1,21 @@
+// A problem of the grid on a device, and what the tolerance rule says of it.
+#pragma once
+
+#include <string>
+
+#include "device_tensors.h"
+#include "fulmen/fulmen.h"
+#include "verify_grid.h"
+
+namespace fulmen::tools {
+
+struct VerifiedRun {
+  VerifyReport report;  // not ok with the reason where it did not run
+  KernelConfig config;  // of the kernel that ran
+};
+
+// Poisons what the pass writes, runs it and compares; the outputs are then in the data's own tensors. kernel: empty chooses.
+VerifiedRun run_and_verify(const Problem& problem, const GridData& data, const DeviceTensors& there, const std::string& device,
+                           const std::string& kernel, int threads);
+
+}  // namespace fulmen::tools
