@@ -61,7 +61,7 @@ bool uses_host_memory(const std::string& device) {
   return backend != nullptr && backend->uses_host_memory();
 }
 
-bool is_emulated(const std::string& device) { return device.substr(0, device.find(':')) == "emulated"; }
+bool is_emulated(const std::string& device) { return device.starts_with("emulated"); }
 
 DeviceMemory::DeviceMemory(std::shared_ptr<const Backend> backend, std::string device, std::size_t bytes)
     : backend_(std::move(backend)), device_(std::move(device)) {

@@ -99,5 +99,6 @@ class Driver {
 const Driver& cuda_driver();
 const Driver& hip_driver();
 const Driver& emulated_driver();
+const Driver& isa_driver();
 
 }  // namespace fulmen::gpu

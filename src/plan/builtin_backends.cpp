@@ -11,6 +11,7 @@ BackendList builtin_backends() {
       gpu::make_gpu_backend(gpu::hip_driver()),
       gpu::make_gpu_backend(gpu::cuda_driver()),
       gpu::make_gpu_backend(gpu::emulated_driver()),
+      gpu::make_gpu_backend(gpu::isa_driver()),
   };
 }
 

@@ -28,7 +28,7 @@ std::size_t bytes_of(const Tensor& tensor) {
 }  // namespace
 
 DeviceCopy::DeviceCopy(std::string device, std::shared_ptr<const Backend> backend)
-    : device_(std::move(device)), backend_(std::move(backend)), guard_(backend_->name() == "emulated" ? 0 : kGuard) {}
+    : device_(std::move(device)), backend_(std::move(backend)), guard_(backend_->name().starts_with("emulated") ? 0 : kGuard) {}
 
 DeviceCopy::~DeviceCopy() {
   for (const Block& block : blocks_) backend_->free(device_, block.memory);

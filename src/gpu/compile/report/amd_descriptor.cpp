@@ -15,7 +15,7 @@ namespace {
 using Bytes = std::span<const std::byte>;
 
 // hsa_kernel_descriptor_t: LLVM's "User Guide for AMDGPU Backend", Kernel Descriptor.
-constexpr uint64_t kDescriptorBytes = 64, kResources2At = 52;
+constexpr uint64_t kDescriptorBytes = 64;
 
 constexpr std::array<std::string_view, 5> kPacked{"gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"};
 
@@ -53,13 +53,32 @@ std::optional<uint64_t> find_descriptor(Bytes file, const Elf64_Ehdr& header) {
 
 }  // namespace
 
-AmdInitialRegisters read_amd_initial_registers(Bytes file, std::string_view arch) {
+std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(Bytes file) {
   Elf64_Ehdr header;
   if (!read_piece(file, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return {};
   const std::optional<uint64_t> address = find_descriptor(file, header);
   const std::optional<uint64_t> at = address ? file_offset(file, header, *address) : std::nullopt;
-  uint32_t resources = 0;
-  if (!at || !file_piece(file, *at, kDescriptorBytes) || !read_piece(file, *at + kResources2At, resources)) return {};
+  if (!at || !file_piece(file, *at, kDescriptorBytes)) return {};
+  AmdKernelDescriptor d;
+  d.address = *address;
+  uint64_t entry = 0;
+  read_piece(file, *at, d.lds_bytes);
+  read_piece(file, *at + 4, d.scratch_bytes);
+  read_piece(file, *at + 8, d.kernarg_bytes);
+  read_piece(file, *at + 16, entry);
+  read_piece(file, *at + 44, d.resources3);
+  read_piece(file, *at + 48, d.resources1);
+  read_piece(file, *at + 52, d.resources2);
+  read_piece(file, *at + 56, d.properties);
+  read_piece(file, *at + 58, d.preloaded_arguments);
+  d.entry = d.address + entry;
+  return d;
+}
+
+AmdInitialRegisters read_amd_initial_registers(Bytes file, std::string_view arch) {
+  const std::optional<AmdKernelDescriptor> descriptor = read_amd_kernel_descriptor(file);
+  if (!descriptor) return {};
+  const uint32_t resources = descriptor->resources2;
   const auto bits = [&](int first, int count) { return static_cast<int>(resources >> first & ((1U << count) - 1)); };
   AmdInitialRegisters registers;
   registers.scalars = bits(1, 5);  // the user's

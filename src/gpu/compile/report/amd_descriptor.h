@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -13,5 +15,16 @@ struct AmdInitialRegisters {
 
 // arch decides where the workgroup's numbers are. Any bytes are safe.
 AmdInitialRegisters read_amd_initial_registers(std::span<const std::byte> code_object, std::string_view arch);
+
+// The descriptor's fields, as they are.
+struct AmdKernelDescriptor {
+  uint64_t address = 0, entry = 0;  // of the descriptor, of the first instruction
+  uint32_t lds_bytes = 0, scratch_bytes = 0, kernarg_bytes = 0;
+  uint32_t resources1 = 0, resources2 = 0, resources3 = 0;  // compute_pgm_rsrc1...
+  uint16_t properties = 0, preloaded_arguments = 0;
+};
+
+// Of the code object's first kernel. Any bytes are safe.
+std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(std::span<const std::byte> code_object);
 
 }  // namespace fulmen::gpu

@@ -8,15 +8,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <map>
-#include <mutex>
 
 #include "gpu/chip.h"
 #include "gpu/compile/toolchains/compiler.h"
 #include "gpu/compile/toolchains/run_program.h"
+#include "gpu/drivers/emulated/device_memory.h"
 #include "gpu/drivers/emulated/lds_banks.h"
 #include "gpu/drivers/emulated/workgroup.h"
 #include "runtime/environment.h"
@@ -34,48 +32,6 @@ struct Loaded {
   void* library = nullptr;
   void (*kernel)(const void*) = nullptr;
   int argument_bytes = 0;
-};
-
-class Memory {
- public:
-  Result<void*> allocate(std::size_t bytes) {
-    if (bytes > SIZE_MAX - 3 * kGap) return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes", bytes));
-    // Room on both sides that belongs to no allocation: an index that runs over is found.
-    auto* block = static_cast<char*>(std::aligned_alloc(kGap, (bytes + 3 * kGap - 1) / kGap * kGap));
-    if (block == nullptr) return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes", bytes));
-    // A large one stays as the system gives it, zeros without memory of their own until they are used.
-    if (bytes <= kMostPoisoned) std::memset(block, kPoison, bytes + 2 * kGap);
-    const std::scoped_lock lock(mutex_);
-    blocks_[block + kGap] = bytes;
-    return static_cast<void*>(block + kGap);
-  }
-  void free(void* memory) noexcept {
-    const std::scoped_lock lock(mutex_);
-    last_ = last_end_ = nullptr;
-    if (blocks_.erase(static_cast<char*>(memory)) != 0) std::free(static_cast<char*>(memory) - kGap);
-  }
-  bool contains(const void* address, std::size_t bytes) const {
-    const auto* at = static_cast<const char*>(address);
-    const std::scoped_lock lock(mutex_);
-    if (at >= last_ && at + bytes <= last_end_) return true;
-    auto block = blocks_.upper_bound(const_cast<char*>(at));
-    if (block == blocks_.begin()) return false;
-    --block;
-    if (at + bytes > block->first + block->second) return false;
-    last_ = block->first;
-    last_end_ = block->first + block->second;
-    return true;
-  }
-
- private:
-  static constexpr std::size_t kGap = 256;
-  static constexpr int kPoison = 0xFF;
-  static constexpr std::size_t kMostPoisoned = std::size_t{1} << 30;
-
-  mutable std::mutex mutex_;
-  mutable const char* last_ = nullptr;  // the block that the last access was in
-  mutable const char* last_end_ = nullptr;
-  std::map<char*, std::size_t> blocks_;
 };
 
 class EmulatedDriver final : public Driver {
@@ -204,7 +160,7 @@ class EmulatedDriver final : public Driver {
 
  private:
   using Clock = std::chrono::steady_clock;
-  mutable Memory memory_;
+  mutable emulated::DeviceMemory memory_;
 };
 
 }  // namespace

@@ -1,0 +1,78 @@
+// What a code object says of its kernel: LLVM's "User Guide for AMDGPU Backend", Kernel Descriptor.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "gpu/compile/report/amd_descriptor.h"
+#include "gpu/compile/report/amd_disassembler.h"
+#include "gpu/compile/report/amd_metadata.h"
+#include "gpu/drivers/isa/decode.h"
+
+namespace fulmen::gpu::isa {
+namespace {
+
+Status unsupported(std::string_view what) {
+  return {StatusCode::unsupported, fmt::format("the emulator of the instruction set does not know kernels that {}", what)};
+}
+
+// Registers that a wave begins with, in the order of the descriptor's bits.
+Status read_user_scalars(const AmdKernelDescriptor& d, Program& program) {
+  constexpr int kKernarg = 3;
+  constexpr int kSizes[] = {4, 2, 2, 2, 2, 2, 1};
+  int next = 0;
+  for (int n = 0; n < 7; ++n) {
+    if ((d.properties >> n & 1U) == 0) continue;
+    if (n == kKernarg) program.kernarg_at = next;
+    next += kSizes[n];
+  }
+  program.user_scalars = static_cast<int>(d.resources2 >> 1U & 31U);
+  if (next > program.user_scalars) return unsupported("have fewer user registers than they ask for");
+  if (d.preloaded_arguments != 0) return unsupported("have arguments in registers");
+  program.workgroup_in_trap_registers = program.is("gfx12");
+  if (!program.workgroup_in_trap_registers && (d.resources2 >> 7U & 1U) != 0) program.workgroup_at = program.user_scalars;
+  return {};
+}
+
+Status read_modes(const AmdKernelDescriptor& d) {
+  const uint32_t round = d.resources1 >> 12U & 15U, denormals = d.resources1 >> 16U & 15U;
+  if (round != 0) return unsupported("round other than to nearest");
+  if (denormals != 15) return unsupported("flush subnormal numbers");
+  if (d.scratch_bytes != 0) return unsupported(fmt::format("have {} bytes of scratch memory", d.scratch_bytes));
+  return {};
+}
+
+}  // namespace
+
+Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch) {
+  const std::optional<AmdKernelDescriptor> found = read_amd_kernel_descriptor(code_object);
+  if (!found) return Status(StatusCode::internal, "the code object has no kernel descriptor");
+  const AmdKernelDescriptor& d = *found;
+  Program program;
+  program.arch = arch;
+  program.wave_size = (d.properties >> 10U & 1U) != 0 ? 32 : 64;
+  program.lds_bytes = static_cast<int>(d.lds_bytes);
+  program.kernarg_bytes = static_cast<int>(d.kernarg_bytes);
+  const int granted = (static_cast<int>(d.resources1 & 63U) + 1) * 8;
+  const bool accumulators = program.is("gfx9");
+  program.vector_registers =
+      accumulators ? std::min(granted, (static_cast<int>(d.resources3 & 63U) + 1) * 4) : std::min(granted, 256);
+  program.accumulators = accumulators ? granted - program.vector_registers : 0;
+  if (Status status = read_modes(d); !status.ok()) return status;
+  if (Status status = read_user_scalars(d, program); !status.ok()) return status;
+  // Not ROCm's comgr, which amd_disassembler() prefers: an old one does not know every chip.
+  const Result<std::unique_ptr<const AmdDisassembler>> disassembler = find_objdump();
+  if (!disassembler.ok()) return disassembler.status();
+  Result<std::string> text = disassembler.value()->text_of(code_object, arch);
+  if (!text.ok()) return text.status();
+  program.disassembly = std::move(text).value();
+  if (Status status = decode(program); !status.ok()) return status;
+  for (std::size_t n = 0; n < program.code.size(); ++n) {
+    if (program.lines[program.code[n].line].text.address != d.entry) continue;
+    program.entry = static_cast<uint32_t>(n);
+    return program;
+  }
+  return Status(StatusCode::internal, fmt::format("the kernel begins at {:#x}, where there is no instruction", d.entry));
+}
+
+}  // namespace fulmen::gpu::isa

@@ -1,0 +1,145 @@
+// What moves between lanes through registers. A lane that is off has what it was left with: reading it without being
+// told to (fetch-inactive) is an error of the kernel, whatever the hardware gives.
+#include <fmt/format.h>
+
+#include "gpu/drivers/isa/table.h"
+
+namespace fulmen::gpu::isa {
+namespace {
+
+constexpr int kRow = 16;
+constexpr int kNoLane = -1;
+
+bool on(uint64_t mask, int lane) { return (mask >> lane & 1U) != 0; }
+
+// The lane that DPP reads for a lane; kNoLane outside of its row.
+int dpp_lane(const Dpp& d, int l) {
+  const int base = l / kRow * kRow, at = l % kRow;
+  switch (d.mode) {
+    case Dpp::Mode::quad_perm:
+      return l / 4 * 4 + d.lanes[static_cast<std::size_t>(l % 4)];
+    case Dpp::Mode::dpp8:
+      return l / 8 * 8 + d.lanes[static_cast<std::size_t>(l % 8)];
+    case Dpp::Mode::row_shl:
+      return at + d.amount < kRow ? l + d.amount : kNoLane;
+    case Dpp::Mode::row_shr:
+      return at >= d.amount ? l - d.amount : kNoLane;
+    case Dpp::Mode::row_ror:
+      return base + (at - d.amount + kRow) % kRow;
+    case Dpp::Mode::row_mirror:
+      return base + kRow - 1 - at;
+    case Dpp::Mode::row_half_mirror:
+      return l / 8 * 8 + 7 - l % 8;
+    case Dpp::Mode::row_share:
+    case Dpp::Mode::row_newbcast:
+      return base + d.amount;
+    case Dpp::Mode::row_xmask:
+      return base + (at ^ d.amount);
+    default:
+      return l;
+  }
+}
+
+[[noreturn]] void read_inactive(int lane, int from) { fail(fmt::format("reads lane {} in lane {}, which is off", from, lane)); }
+
+// Row and bank masks say which lanes are written at all.
+bool in_masks(const Dpp& d, int l) { return (d.row_mask >> (l / kRow) & 1U) != 0 && (d.bank_mask >> (l % kRow / 4) & 1U) != 0; }
+
+template <int W, bool kOtherRow>
+void permlane16(Wave& w, const Instruction& i) {
+  const Source<W, uint32_t> x(w, i, 1);
+  const uint64_t select = scalar32(w, i.operand[2]) | uint64_t{scalar32(w, i.operand[3])} << 32U, exec = w.exec();
+  const bool fetch_inactive = (i.op_sel & 1U) != 0;
+  uint32_t r[W] = {};
+  for (int l = 0; l < W; ++l) {
+    if (!on(exec, l)) continue;
+    const int row_begin = (l / kRow ^ (kOtherRow ? 1 : 0)) * kRow;
+    const int from = row_begin + static_cast<int>(select >> (4 * (l % kRow)) & 15U);
+    if (!fetch_inactive && !on(exec, from)) read_inactive(l, from);
+    r[l] = x[from];
+  }
+  store_lanes<W>(row<W>(w, i.operand[0].index), r, exec);
+}
+
+template <int W>
+void permlane64(Wave& w, const Instruction& i) {
+  const Source<W, uint32_t> x(w, i, 1);
+  uint32_t r[W];
+  for (int l = 0; l < W; ++l) {
+    const int from = l ^ (W / 2);
+    if (W == 64 && on(w.exec(), l) && !on(w.exec(), from)) read_inactive(l, from);
+    r[l] = W == 64 ? x[from] : x[l];
+  }
+  store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
+}
+
+template <int W>
+void read_first_lane(Wave& w, const Instruction& i) {
+  const Operand& o = i.operand[1];
+  if (w.exec() == 0) fail("reads the first lane that is on, and none is");
+  set_scalar(w, i.operand[0],
+             o.source == Operand::Source::vector ? row<W>(w, o.index)[std::countr_zero(w.exec())] : scalar32(w, o));
+}
+
+// These two do not look at EXEC.
+template <int W>
+void read_lane(Wave& w, const Instruction& i) {
+  set_scalar(w, i.operand[0], row<W>(w, i.operand[1].index)[scalar32(w, i.operand[2]) % W]);
+}
+template <int W>
+void write_lane(Wave& w, const Instruction& i) {
+  row<W>(w, i.operand[0].index)[scalar32(w, i.operand[2]) % W] = scalar32(w, i.operand[1]);
+}
+
+// How many of the mask's lower lanes there are, added to a number.
+template <int W, bool kHigh>
+void count_lanes_below(Wave& w, const Instruction& i) {
+  const Source<W, uint32_t> mask(w, i, 1), start(w, i, 2);
+  alignas(64) uint32_t r[W];
+  for (int l = 0; l < W; ++l) {
+    const uint64_t below = (uint64_t{1} << l) - 1;
+    r[l] = start[l] + static_cast<uint32_t>(std::popcount(mask[l] & static_cast<uint32_t>(kHigh ? below >> 32U : below)));
+  }
+  store_result<W>(w, i, r);
+}
+
+}  // namespace
+
+template <int W>
+void read_dpp(const Wave& w, const Instruction& i, const uint32_t* from, uint32_t* to) {
+  const uint64_t exec = w.exec();
+  for (int l = 0; l < W; ++l) {
+    const int other = dpp_lane(i.dpp, l);
+    to[l] = 0;
+    if (other == kNoLane || !on(exec, l) || !in_masks(i.dpp, l)) continue;
+    if (!i.dpp.fetch_inactive && !on(exec, other)) read_inactive(l, other);
+    to[l] = from[other];
+  }
+}
+template void read_dpp<32>(const Wave&, const Instruction&, const uint32_t*, uint32_t*);
+template void read_dpp<64>(const Wave&, const Instruction&, const uint32_t*, uint32_t*);
+
+template <int W>
+uint64_t dpp_written(const Wave& /*w*/, const Instruction& i) {
+  uint64_t written = 0;
+  for (int l = 0; l < W; ++l) {
+    const bool has_source = dpp_lane(i.dpp, l) != kNoLane || i.dpp.bound_ctrl;
+    written |= uint64_t{in_masks(i.dpp, l) && has_source} << l;
+  }
+  return written;
+}
+template uint64_t dpp_written<32>(const Wave&, const Instruction&);
+template uint64_t dpp_written<64>(const Wave&, const Instruction&);
+
+void add_cross_lane_instructions(Table& t) {
+  t.add("v_permlane16_b32", {permlane16<32, false>, permlane16<64, false>, Kind::valu, false});
+  t.add("v_permlanex16_b32", {permlane16<32, true>, permlane16<64, true>, Kind::valu, false});
+  t.add("v_permlane64_b32", {permlane64<32>, permlane64<64>, Kind::valu, false});
+  t.add("v_readfirstlane_b32", {read_first_lane<32>, read_first_lane<64>, Kind::valu, false});
+  t.add("v_readlane_b32", {read_lane<32>, read_lane<64>, Kind::valu, false});
+  t.add("v_writelane_b32", {write_lane<32>, write_lane<64>, Kind::valu, false});
+  t.add("v_mbcnt_lo_u32_b32", {count_lanes_below<32, false>, count_lanes_below<64, false>, Kind::valu, false});
+  t.add("v_mbcnt_hi_u32_b32", {count_lanes_below<32, true>, count_lanes_below<64, true>, Kind::valu, false});
+}
+
+}  // namespace fulmen::gpu::isa

@@ -1,0 +1,175 @@
+#include "gpu/drivers/isa/decode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "gpu/compile/report/disassembly_line.h"
+#include "gpu/drivers/isa/operand_text.h"
+#include "gpu/drivers/isa/table.h"
+
+namespace fulmen::gpu::isa {
+namespace {
+
+Status unknown(const AmdInstruction& at, std::string_view what) {
+  return {StatusCode::unsupported, fmt::format("{} {} at address {:#x}: the emulator of the instruction set does not know {}",
+                                               at.name, at.operands, at.address, what)};
+}
+
+std::string table_name(std::string_view name) {
+  for (const std::string_view suffix : {"_e64_dpp", "_e32", "_e64", "_dpp", "_sdwa"}) {
+    if (!name.ends_with(suffix)) continue;
+    name.remove_suffix(suffix.size());
+    break;
+  }
+  constexpr std::string_view kDual = "v_dual_";
+  return name.starts_with(kDual) ? fmt::format("v_{}", name.substr(kDual.size())) : std::string(name);
+}
+
+// "vmcnt(3) lgkmcnt(0)": the number, or -1.
+int64_t counter(std::string_view text, std::string_view name) {
+  const std::size_t at = text.find(name);
+  if (at == std::string_view::npos) return -1;
+  int64_t value = -1;
+  std::from_chars(text.data() + at + name.size(), text.data() + text.size(), value);
+  return value;
+}
+
+class Decoder {
+ public:
+  explicit Decoder(Program& program) : program_(program) {}
+
+  // One instruction, or one half of a dual one.
+  Status read(const AmdInstruction& at, Instruction& i) const {
+    const Entry* entry = instruction_table().find(table_name(at.name));
+    if (entry != nullptr) i.run = program_.wave_size == 32 ? entry->wave32 : entry->wave64;
+    if (i.run == nullptr) return unknown(at, "this instruction");
+    i.kind = entry->kind;
+    i.accesses_are_checked = i.kind != Kind::wait && i.kind != Kind::none;
+    i.returns = returns_data(at);
+    i.zeroes_high_half = program_.is("gfx9");
+    if (at.name.starts_with("v_pk_")) i.op_sel_hi = 7;
+    if (i.kind == Kind::none) return {};  // a hint
+    if (at.name == "s_waitcnt") {
+      i.offset = counter(at.operands, "vmcnt(");
+      i.offset1 = counter(at.operands, "lgkmcnt(");
+      return {};
+    }
+    if (at.name == "s_waitcnt_depctr" || at.name == "s_wait_alu") return {};
+    if (Status status = read_operands(at, entry->half_constants, i); !status.ok()) return status;
+    for (int n = 0; n < i.operands; ++n) {
+      Operand& o = i.operand[static_cast<std::size_t>(n)];
+      const bool part = n >= 1 && n <= 2 && i.source_part[n - 1] < 6;
+      o.changed = o.negate || o.absolute || o.sign_extend || part || (n == 1 && i.dpp.mode != Dpp::Mode::none);
+      if (o.source == Operand::Source::vector && !has_registers(o)) return unknown(at, "registers that the kernel did not ask for");
+    }
+    return {};
+  }
+
+ private:
+  bool has_registers(const Operand& o) const {
+    const int end = o.index + o.count;
+    return o.index < 256 ? end <= program_.vector_registers : end - 256 <= program_.accumulators;
+  }
+
+  static Status read_operands(const AmdInstruction& at, bool half, Instruction& i) {
+    for (std::string_view rest = at.operands; !rest.empty();) {
+      std::string_view words = take_operand(rest);
+      const std::string_view first = words.substr(0, words.find(' '));
+      const bool is_modifier = first.find(':') != std::string_view::npos && first.find('[') == std::string_view::npos;
+      if (!is_modifier) {
+        if (i.operands == Instruction::kMostOperands) return unknown(at, "so many operands");
+        words = words.substr(first.size());
+        Operand& o = i.operand[static_cast<std::size_t>(i.operands++)];
+        if (!parse_operand(first, half, o)) return unknown(at, fmt::format("the operand {}", first));
+      }
+      while (!trimmed(words).empty()) {
+        const std::string_view modifier = take_word(words);
+        if (!parse_modifier(modifier, i)) return unknown(at, fmt::format("the modifier {}", modifier));
+      }
+    }
+    return {};
+  }
+
+  const Program& program_;
+};
+
+bool reads(const Instruction& i, const Operand& written) {
+  for (int n = 0; n < i.operands; ++n) {
+    const Operand& o = i.operand[static_cast<std::size_t>(n)];
+    if (o.source == Operand::Source::vector && o.index <= written.index && written.index < o.index + std::max(o.count, 1))
+      return true;
+  }
+  return false;
+}
+
+// Both halves have read before either writes.
+void run_pair(Wave& w, const Instruction& i) {
+  const Instruction &x = w.program->pairs[i.target], &y = w.program->pairs[i.target + 1];
+  uint32_t* const to = row<32>(w, x.operand[0].index);
+  uint32_t before[32], result[32];
+  std::memcpy(before, to, sizeof before);
+  x.run(w, x);
+  std::memcpy(result, to, sizeof result);
+  std::memcpy(to, before, sizeof before);
+  y.run(w, y);
+  std::memcpy(to, result, sizeof result);
+}
+
+// In an order in which none reads what the other has written; if there is none, as one.
+void add_pair(Program& program, const Instruction& x, const Instruction& y) {
+  const bool y_after_x = !reads(y, x.operand[0]), x_after_y = !reads(x, y.operand[0]);
+  if (y_after_x) {
+    program.code.push_back(x);
+    program.code.push_back(y);
+  } else if (x_after_y) {
+    program.code.push_back(y);
+    program.code.push_back(x);
+  } else {
+    Instruction pair = x;
+    pair.run = run_pair;
+    pair.target = static_cast<uint32_t>(program.pairs.size());
+    program.pairs.push_back(x);
+    program.pairs.push_back(y);
+    program.code.push_back(pair);
+  }
+}
+
+}  // namespace
+
+Status decode(Program& program) {
+  const Decoder decoder(program);
+  const std::vector<AmdInstruction> text = read_amd_disassembly(program.disassembly);
+  std::vector<uint32_t> begin(text.size());  // where each is in the code
+  for (std::size_t n = 0; n < text.size(); ++n) {
+    begin[n] = static_cast<uint32_t>(program.code.size());
+    program.lines.push_back({text[n], access_of(text[n]), returns_data(text[n])});
+    AmdInstruction first = text[n], second;
+    const std::size_t pair = first.operands.find(" :: ");
+    Instruction x, y;
+    x.line = y.line = n;
+    if (pair != std::string_view::npos) {
+      second.address = first.address;
+      second.operands = first.operands.substr(pair + 4);
+      second.name = take_word(second.operands);
+      first.operands = first.operands.substr(0, pair);
+      if (Status status = decoder.read(second, y); !status.ok()) return status;
+    }
+    if (Status status = decoder.read(first, x); !status.ok()) return status;
+    if (pair != std::string_view::npos) {
+      add_pair(program, x, y);
+    } else {
+      program.code.push_back(x);
+    }
+  }
+  for (Instruction& i : program.code) {
+    const AmdInstruction& at = program.lines[i.line].text;
+    if (!at.branches) continue;
+    if (at.target == AmdInstruction::kNowhere) return unknown(at, "where this branch leads");
+    i.target = begin[at.target];
+  }
+  return {};
+}
+
+}  // namespace fulmen::gpu::isa

@@ -1,0 +1,20 @@
+// From a disassembly to a program that the emulator runs.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "fulmen/status.h"
+#include "gpu/drivers/isa/instruction.h"
+
+namespace fulmen::gpu::isa {
+
+// Fills code and lines from program.disassembly. Errors name the first instruction, operand or modifier that the emulator does
+// not know: nothing is skipped.
+Status decode(Program& program);
+
+// Reads the kernel descriptor and the metadata of a code object for `arch`, disassembles and decodes it.
+Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch);
+
+}  // namespace fulmen::gpu::isa

@@ -1,0 +1,198 @@
+#include "gpu/drivers/isa/driver.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+
+#include "gpu/chip.h"
+#include "gpu/compile/report/amd_disassembler.h"
+#include "gpu/compile/toolchains/checked_compiler.h"
+#include "gpu/drivers/emulated/device_memory.h"
+#include "gpu/drivers/isa/decode.h"
+#include "runtime/environment.h"
+#include "runtime/hooks.h"
+
+namespace fulmen::gpu {
+namespace isa {
+namespace {
+
+Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
+
+Result<Schedule> parse_schedule(std::string_view order) {
+  constexpr std::string_view kRandom = "random:";
+  if (order.empty() || order == "in-order") return Schedule{};
+  if (order == "reversed") return Schedule{.order = Order::reversed};
+  uint64_t seed = 0;
+  if (order.starts_with(kRandom)) {
+    const auto [end, error] = std::from_chars(order.data() + kRandom.size(), order.data() + order.size(), seed);
+    if (error == std::errc() && end == order.data() + order.size()) return Schedule{.order = Order::random, .seed = seed};
+  }
+  return invalid(fmt::format("the order of waves is \"{}\": in-order, reversed and random:<seed> are accepted", order));
+}
+
+// What all launches of the process share.
+struct Shared {
+  std::mutex mutex;
+  Result<Schedule> schedule = parse_schedule(environment("FULMEN_ISA_ORDER"));
+  Counts counts{};
+};
+Shared& shared() {
+  static auto& all = *new Shared;
+  return all;
+}
+
+// The chips whose instructions are known, in the order of the table.
+const std::vector<Chip>& isa_chips() {
+  static const auto& list = *new std::vector<Chip>([] {
+    std::vector<Chip> known;
+    for (const Chip& chip : chips()) {
+      if (chip.target == "gfx11" || chip.target == "gfx12" || chip.target == "cdna3") known.push_back(chip);
+    }
+    return known;
+  }());
+  return list;
+}
+const Chip& chip_of(int device) { return isa_chips()[static_cast<std::size_t>(device)]; }
+
+std::string counts_text(const Counts& counts) {
+  std::string text;
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const auto n = static_cast<std::size_t>(kind);
+    if (counts[n] > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", counts[n], kKindNames[n]);
+  }
+  return text;
+}
+
+class IsaDriver final : public Driver {
+ public:
+  std::string_view name() const noexcept override { return "emulated-isa"; }
+  Status available() const override {
+    if (const auto found = find_objdump(); !found.ok()) return found.status();
+    return compiler().status();
+  }
+  std::vector<std::string> selectors() const override {
+    std::vector<std::string> names;
+    for (const Chip& chip : isa_chips()) names.emplace_back(chip.arch);
+    return names;
+  }
+  Result<DeviceProperties> properties(int device) const override {
+    const Chip& chip = chip_of(device);
+    DeviceProperties p;
+    p.name = p.arch = chip.arch;
+    p.wave_size = chip.wave_size;
+    p.lds_bytes = chip.lds_bytes;
+    p.compute_units = 4;  // as of the emulator of the source: the same plans
+    p.memory_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+    return p;
+  }
+  Result<const Compiler*> compiler() const override { return checked_compiler(amd_compiler(AmdCompilerUse::offline)); }
+
+  Result<Module> load(int device, std::span<const std::byte> code) const override {
+    Result<Program> program = read_code_object(code, std::string(chip_of(device).arch));
+    if (!program.ok()) return program.status();
+    return Module{new Program(std::move(program).value())};
+  }
+  void unload(int /*device*/, Module module) const noexcept override { delete static_cast<Program*>(module.handle); }
+  Result<Function> function(int /*device*/, Module module, const char* name, int /*lds_bytes*/) const override {
+    if (std::strcmp(name, "fulmen_kernel") != 0) return invalid(fmt::format("the kernel has no function \"{}\"", name));
+    return Function{module.handle};
+  }
+
+  Status launch(int device, Function function, const Launch& l) const override {
+    const auto& program = *static_cast<const Program*>(function.handle);
+    constexpr int kMostLanes = 1024;
+    if (l.workgroup_size <= 0 || l.workgroup_size > kMostLanes || l.workgroup_size % program.wave_size != 0) {
+      return invalid(fmt::format("workgroup size is {}: a multiple of {} up to {} is needed", l.workgroup_size, program.wave_size,
+                                 kMostLanes));
+    }
+    if (l.workgroups < 0 || l.workgroups > INT32_MAX)
+      return invalid(fmt::format("grid is {}: 0 to {} is accepted", l.workgroups, INT32_MAX));
+    if (l.argument_bytes > static_cast<std::size_t>(program.kernarg_bytes)) {
+      return invalid(fmt::format("{} bytes of arguments: the kernel takes {}", l.argument_bytes, program.kernarg_bytes));
+    }
+    const Result<Schedule> schedule = [] {
+      const std::scoped_lock lock(shared().mutex);
+      return shared().schedule;
+    }();
+    if (!schedule.ok()) return schedule.status();
+    std::vector<std::byte> arguments(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
+    std::memcpy(arguments.data(), l.arguments, l.argument_bytes);
+    std::vector<MemoryMap::Block> blocks;
+    for (const auto& [begin, end] : memory_.blocks()) {
+      blocks.push_back({reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(end)});
+    }
+    MemoryMap memory(std::move(blocks));
+    Counts counts{};
+    for (int64_t id = 0; id < l.workgroups; ++id) {
+      std::string error =
+          run_workgroup(program, schedule.value(), l.workgroup_size / program.wave_size, id, arguments, memory, counts);
+      if (!error.empty()) return {StatusCode::internal, std::move(error)};
+    }
+    if (environment_flag("FULMEN_ISA_COUNTS")) {
+      log_line(fmt::format("instructions of a launch of {} workgroups on {}: {}", l.workgroups, chip_of(device).arch,
+                           counts_text(counts)));
+    }
+    const std::scoped_lock lock(shared().mutex);
+    for (std::size_t n = 0; n < counts.size(); ++n) shared().counts[n] += counts[n];
+    return {};
+  }
+
+  Result<void*> allocate(int /*device*/, std::size_t bytes) const override { return memory_.allocate(bytes); }
+  void free(int /*device*/, void* memory) const noexcept override { memory_.free(memory); }
+  Status copy(int /*device*/, void* to, const void* from, std::size_t bytes) const override {
+    std::memmove(to, from, bytes);
+    return {};
+  }
+  Status fill(int /*device*/, void* to, unsigned char byte, std::size_t bytes) const override {
+    std::memset(to, byte, bytes);
+    return {};
+  }
+  Status check_memory(int /*device*/, const void* memory) const override {
+    return memory_.contains(memory, 1) ? Status{} : invalid("it is the host's memory, not allocated on an emulated device");
+  }
+  Status synchronize(int /*device*/, void* /*stream*/) const override { return {}; }
+
+  Result<Event> create_event(int /*device*/) const override { return Event{new Clock::time_point}; }
+  void destroy_event(int /*device*/, Event event) const noexcept override { delete static_cast<Clock::time_point*>(event.handle); }
+  Status record(int /*device*/, Event event, void* /*stream*/) const override {
+    *static_cast<Clock::time_point*>(event.handle) = Clock::now();
+    return {};
+  }
+  Result<float> elapsed(int /*device*/, Event begin, Event end) const override {
+    return std::chrono::duration<float, std::milli>(*static_cast<Clock::time_point*>(end.handle) -
+                                                    *static_cast<Clock::time_point*>(begin.handle))
+        .count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  mutable emulated::DeviceMemory memory_;
+};
+
+}  // namespace
+
+Status set_schedule(const std::string& order) {
+  Result<Schedule> schedule = parse_schedule(order);
+  if (!schedule.ok()) return schedule.status();
+  const std::scoped_lock lock(shared().mutex);
+  shared().schedule = std::move(schedule);
+  return {};
+}
+
+Counts take_counts() {
+  const std::scoped_lock lock(shared().mutex);
+  return std::exchange(shared().counts, Counts{});
+}
+
+}  // namespace isa
+
+const Driver& isa_driver() {
+  static const auto* const kDriver = new isa::IsaDriver;
+  return *kDriver;
+}
+
+}  // namespace fulmen::gpu

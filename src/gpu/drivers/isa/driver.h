@@ -1,0 +1,19 @@
+// AMD chips whose machine code is executed on the host, one instruction after the other (docs/internals/emulator.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gpu/driver.h"
+#include "gpu/drivers/isa/workgroup.h"
+
+namespace fulmen::gpu::isa {
+
+// How waves are ordered from now on, in the whole process: "in-order", "reversed", "random:<seed>". $FULMEN_ISA_ORDER is
+// what it begins with. Errors: none of these.
+Status set_schedule(const std::string& order);
+
+// Instructions that launches have executed since the last call, by class, and forgets them.
+Counts take_counts();
+
+}  // namespace fulmen::gpu::isa

@@ -1,0 +1,102 @@
+// Machine code of an AMD kernel as the emulator of the instruction set runs it: decoded once, then executed wave by wave.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpu/compile/amd_rules/operands.h"
+
+namespace fulmen::gpu::isa {
+
+struct Wave;
+struct Instruction;
+
+using Handler = void (*)(Wave&, const Instruction&);
+
+// What executed instructions are counted by.
+enum class Kind : uint8_t { matrix, valu, transcendental, salu, branch, scalar_load, lds, global, barrier, wait, none };
+constexpr int kKinds = 11;
+constexpr std::array<std::string_view, kKinds> kKindNames{"matrix", "VALU",   "transcendental", "SALU", "branch", "scalar load",
+                                                          "LDS",    "global", "barrier",        "wait", "none"};
+
+// Registers have the numbers of amd_rules/registers.h. A literal has its 64 bits.
+struct Operand {
+  enum class Source : uint8_t { none, vector, scalar, literal, nothing };  // nothing: "null", reads as 0
+  Source source = Source::none;
+  bool changed = false;  // a vector register that is not read as it is: a sign, DPP or a part of it
+  bool negate = false, absolute = false, sign_extend = false;
+  int index = 0, count = 0;  // index: vector registers count from 0, accumulators from 256
+  uint64_t value = 0;
+};
+
+// Data-parallel primitives: the first source comes from another lane.
+struct Dpp {
+  enum class Mode : uint8_t {
+    none,
+    quad_perm,
+    row_shl,
+    row_shr,
+    row_ror,
+    row_mirror,
+    row_half_mirror,
+    row_share,
+    row_xmask,
+    row_newbcast,
+    row_bcast,
+    wave_shl,
+    wave_rol,
+    wave_shr,
+    wave_ror,
+    dpp8
+  };
+  Mode mode = Mode::none;
+  bool fetch_inactive = false, bound_ctrl = false;
+  int amount = 0;
+  uint8_t row_mask = 0xf, bank_mask = 0xf;
+  std::array<uint8_t, 8> lanes{};
+};
+
+struct Instruction {
+  static constexpr int kMostOperands = 6;
+  Handler run = nullptr;
+  Kind kind = Kind::none;
+  bool accesses_are_checked = true;  // waits and branches on SCC need no look at outstanding loads
+  bool clamp = false, returns = false, offen = false, zeroes_high_half = false;
+  uint8_t op_sel = 0, op_sel_hi = 0, neg_lo = 0, neg_hi = 0, multiply = 0;  // multiply: output by 2, 4; 3 is by a half
+  uint8_t source_part[3] = {6, 6, 6}, result_part = 6, unused = 0;          // SDWA: 0 to 3 a byte, 4 and 5 a word, 6 all
+  int operands = 0;
+  std::array<Operand, kMostOperands> operand{};
+  int64_t offset = 0, offset1 = 0;
+  Dpp dpp;
+  uint32_t target = 0;   // of a branch, and the second of a pair that is issued as one
+  std::size_t line = 0;  // in the program's lines
+};
+
+// What an instruction needs for messages and for the check of outstanding loads.
+struct Line {
+  AmdInstruction text;
+  AmdAccess access;
+  bool is_load = false;  // an outstanding one until a counter says so
+};
+
+struct Program {
+  std::string arch;
+  int wave_size = 0;
+  std::string disassembly;  // what the lines' texts are views of
+  std::vector<Instruction> code;
+  std::vector<Instruction> pairs;  // halves of dual instructions that exchange registers
+  std::vector<Line> lines;
+  // Of the kernel descriptor.
+  int vector_registers = 0, accumulators = 0, lds_bytes = 0, kernarg_bytes = 0;
+  uint32_t entry = 0;                                        // where in the code waves begin
+  int user_scalars = 0, kernarg_at = -1, workgroup_at = -1;  // numbers of scalar registers; -1: not asked for
+  bool workgroup_in_trap_registers = false;                  // gfx12
+
+  bool is(std::string_view family) const { return arch.starts_with(family); }
+};
+
+}  // namespace fulmen::gpu::isa

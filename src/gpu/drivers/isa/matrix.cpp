@@ -1,0 +1,116 @@
+// Matrix instructions by AMD's documented layouts (docs/internals/amd_facts.md). Products of 16-bit numbers are exact
+// in fp32 and are added in the order of k, as in the emulator of the source; the hardware's order is not documented.
+#include <cstring>
+
+#include "gpu/drivers/isa/table.h"
+
+namespace fulmen::gpu::isa {
+namespace {
+
+struct Fp16 {
+  static float number(uint32_t bits) { return to_float(Half{static_cast<uint16_t>(bits)}); }
+};
+struct Bf16 {
+  static float number(uint32_t bits) { return std::bit_cast<float>(bits << 16U); }
+};
+
+// Where a lane's operand element e lies: index i of A, or j of B, and k.
+struct Place {
+  int index, k;
+};
+
+// RDNA3, wave32: lanes l and l + 16 hold the same 16 elements.
+struct Gfx11 {
+  static constexpr int kWave = 32, kSize = 16, kDepth = 16, kElements = 16, kResults = 8;
+  static Place operand(int l, int e) { return {l % 16, e}; }
+  static int result_row(int l, int r) { return 2 * r + l / 16; }
+};
+struct Gfx12 {
+  static constexpr int kWave = 32, kSize = 16, kDepth = 16, kElements = 8, kResults = 8;
+  static Place operand(int l, int e) { return {l % 16, 8 * (e / 4) + 4 * (l / 16) + e % 4}; }
+  static int result_row(int l, int r) { return 8 * (l / 16) + r; }
+};
+struct Mfma16 {
+  static constexpr int kWave = 64, kSize = 16, kDepth = 16, kElements = 4, kResults = 4;
+  static Place operand(int l, int e) { return {l % 16, 4 * (l / 16) + e}; }
+  static int result_row(int l, int r) { return 4 * (l / 16) + r; }
+};
+struct Mfma32 {
+  static constexpr int kWave = 64, kSize = 32, kDepth = 8, kElements = 4, kResults = 16;
+  static Place operand(int l, int e) { return {l % 32, 4 * (l / 32) + e}; }
+  static int result_row(int l, int r) { return 8 * (r / 4) + 4 * (l / 32) + r % 4; }
+};
+
+template <class Layout, class T>
+void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kDepth][Layout::kSize]) {
+  if (o.source != Operand::Source::vector)
+    fail("takes A and B from other than vector registers, which is not known to the emulator");
+  for (int e = 0; e < Layout::kElements; ++e) {
+    const uint32_t* const from = row<Layout::kWave>(w, o.index + e / 2);
+    for (int l = 0; l < Layout::kWave; ++l) {
+      const Place place = Layout::operand(l, e);
+      to[place.k][place.index] = T::number(from[l] >> (16 * (e % 2)) & 0xFFFFU);
+    }
+  }
+}
+
+void check_halves_equal(const Wave& w, const Operand& o) {
+  for (int r = o.index; r < o.index + o.count; ++r) {
+    const uint32_t* const lanes = row<32>(w, r);
+    if (std::memcmp(lanes, lanes + 16, 16 * sizeof(uint32_t)) != 0) fail("has different operands in lanes l and l + 16");
+  }
+}
+
+template <class Layout, class T, bool kNeedsAllLanes, bool kRepeated>
+void multiply(Wave& w, const Instruction& i) {
+  constexpr int kSize = Layout::kSize;
+  if (kNeedsAllLanes && !w.all_on()) fail("is a matrix instruction where lanes are off");
+  if (kRepeated) {
+    check_halves_equal(w, i.operand[1]);
+    check_halves_equal(w, i.operand[2]);
+  }
+  alignas(64) float a[Layout::kDepth][kSize], b[Layout::kDepth][kSize], sums[kSize][kSize];
+  read_operand<Layout, T>(w, i.operand[1], a);
+  read_operand<Layout, T>(w, i.operand[2], b);
+  const Operand& c = i.operand[3];
+  const uint32_t constant = scalar32(w, c);
+  for (int r = 0; r < Layout::kResults; ++r) {
+    const uint32_t* const from = c.source == Operand::Source::vector ? row<Layout::kWave>(w, c.index + r) : nullptr;
+    for (int l = 0; l < Layout::kWave; ++l) {
+      sums[Layout::result_row(l, r)][l % kSize] = std::bit_cast<float>(from != nullptr ? from[l] : constant);
+    }
+  }
+  for (int row_of_a = 0; row_of_a < kSize; ++row_of_a) {
+    for (int k = 0; k < Layout::kDepth; ++k) {
+      const float x = a[k][row_of_a];
+      for (int j = 0; j < kSize; ++j) sums[row_of_a][j] += x * b[k][j];
+    }
+  }
+  for (int r = 0; r < Layout::kResults; ++r) {
+    uint32_t* const to = row<Layout::kWave>(w, i.operand[0].index + r);
+    for (int l = 0; l < Layout::kWave; ++l) to[l] = std::bit_cast<uint32_t>(sums[Layout::result_row(l, r)][l % kSize]);
+  }
+}
+
+// How many registers an operand has says which of the two RDNA layouts it is.
+template <class T>
+void wmma(Wave& w, const Instruction& i) {
+  if (i.operand[1].count == 8) {
+    multiply<Gfx11, T, true, true>(w, i);
+  } else {
+    multiply<Gfx12, T, true, false>(w, i);
+  }
+}
+
+}  // namespace
+
+void add_matrix_instructions(Table& t) {
+  t.add("v_wmma_f32_16x16x16_f16", {wmma<Fp16>, nullptr, Kind::matrix, false});
+  t.add("v_wmma_f32_16x16x16_bf16", {wmma<Bf16>, nullptr, Kind::matrix, false});
+  t.add("v_mfma_f32_16x16x16_f16", {nullptr, multiply<Mfma16, Fp16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_16x16x16_bf16", {nullptr, multiply<Mfma16, Bf16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_32x32x8_f16", {nullptr, multiply<Mfma32, Fp16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_32x32x8_bf16", {nullptr, multiply<Mfma32, Bf16, false, false>, Kind::matrix, false});
+}
+
+}  // namespace fulmen::gpu::isa

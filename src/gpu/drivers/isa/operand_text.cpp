@@ -1,0 +1,174 @@
+#include "gpu/drivers/isa/operand_text.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "gpu/compile/report/disassembly_line.h"
+#include "runtime/float_formats.h"
+
+namespace fulmen::gpu::isa {
+namespace {
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  const bool negative = text.starts_with('-');
+  if (negative) text.remove_prefix(1);
+  const bool hexadecimal = text.starts_with("0x");
+  if (hexadecimal) text.remove_prefix(2);
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, hexadecimal ? 16 : 10);
+  if (error != std::errc() || end != text.data() + text.size()) return {};
+  return static_cast<int64_t>(negative ? 0 - value : value);
+}
+
+std::optional<uint64_t> parse_float(std::string_view text, bool half) {
+  float value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.find('.') == std::string_view::npos) return {};
+  if (text == "0.15915494") return half ? 0x3118U : 0x3E22F983U;  // 1 / (2 pi)
+  return half ? reference::to_fp16(value) : std::bit_cast<uint32_t>(value);
+}
+
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+// "[0,1,1]": a bit each, the first one lowest.
+std::optional<uint8_t> parse_bits(std::string_view list) {
+  uint8_t bits = 0;
+  int n = 0;
+  for (const char c : list) {
+    if (c == '0' || c == '1') bits = static_cast<uint8_t>(bits | (c - '0') << n++);
+    if (std::string_view("[],01 ").find(c) == std::string_view::npos) return {};
+  }
+  return bits;
+}
+
+bool parse_lanes(std::string_view list, std::array<uint8_t, 8>& lanes) {
+  std::size_t n = 0;
+  for (const char c : list) {
+    if (c >= '0' && c <= '7' && n < lanes.size()) lanes[n++] = static_cast<uint8_t>(c - '0');
+  }
+  return n == 4 || n == 8;
+}
+
+std::optional<uint8_t> parse_part(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kParts{"BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD"};
+  const auto found = std::find(kParts.begin(), kParts.end(), name);
+  if (found == kParts.end()) return {};
+  return static_cast<uint8_t>(found - kParts.begin());
+}
+
+bool parse_dpp(std::string_view name, std::string_view value, Dpp& dpp) {
+  using Mode = Dpp::Mode;
+  if (name == "quad_perm" || name == "dpp8") {
+    dpp.mode = name == "dpp8" ? Mode::dpp8 : Mode::quad_perm;
+    return parse_lanes(value, dpp.lanes);
+  }
+  constexpr std::pair<std::string_view, Mode> kModes[] = {
+      {"row_shl", Mode::row_shl},       {"row_shr", Mode::row_shr},          {"row_ror", Mode::row_ror},
+      {"row_mirror", Mode::row_mirror}, {"row_share", Mode::row_share},      {"row_half_mirror", Mode::row_half_mirror},
+      {"row_xmask", Mode::row_xmask},   {"row_newbcast", Mode::row_newbcast}};
+  for (const auto& [known, mode] : kModes) {
+    if (name != known) continue;
+    dpp.mode = mode;
+    const std::optional<int64_t> amount = value.empty() ? std::optional<int64_t>(0) : parse_integer(value);
+    dpp.amount = static_cast<int>(amount.value_or(0));
+    return amount && dpp.amount >= 0 && dpp.amount < 16;
+  }
+  const std::optional<int64_t> number = parse_integer(value);
+  if (!number) return false;
+  if (name == "row_mask") dpp.row_mask = static_cast<uint8_t>(*number);
+  if (name == "bank_mask") dpp.bank_mask = static_cast<uint8_t>(*number);
+  if (name == "bound_ctrl") dpp.bound_ctrl = true;  // objdump before LLVM 12 wrote 0 for it
+  if (name == "fi") dpp.fetch_inactive = *number != 0;
+  return begins_with_any(name, {"row_mask", "bank_mask", "bound_ctrl", "fi"});
+}
+
+bool parse_sdwa(std::string_view name, std::string_view value, Instruction& i) {
+  if (name == "dst_unused") {
+    i.unused = value == "UNUSED_PRESERVE" ? 1 : 0;
+    return value == "UNUSED_PAD" || value == "UNUSED_PRESERVE";
+  }
+  const std::optional<uint8_t> part = parse_part(value);
+  if (!part) return false;
+  if (name == "src0_sel") i.source_part[0] = *part;
+  if (name == "src1_sel") i.source_part[1] = *part;
+  if (name == "dst_sel") i.result_part = *part;
+  return begins_with_any(name, {"src0_sel", "src1_sel", "dst_sel"});
+}
+
+}  // namespace
+
+bool parse_operand(std::string_view text, bool half, Operand& o) {
+  if (text == "off") return true;
+  if (text == "null") {
+    o.source = Operand::Source::nothing;
+    return true;
+  }
+  if (const std::optional<int64_t> value = parse_integer(text)) {
+    o.source = Operand::Source::literal;
+    o.value = static_cast<uint64_t>(*value);
+    return true;
+  }
+  if (const std::optional<uint64_t> value = parse_float(text, half)) {
+    o.source = Operand::Source::literal;
+    o.value = *value;
+    return true;
+  }
+  o.negate = take_prefix(text, "-");
+  if (take_prefix(text, "sext(")) o.sign_extend = true;
+  if (text.size() > 2 && text.front() == '|' && text.back() == '|') {
+    o.absolute = true;
+    text = text.substr(1, text.size() - 2);
+  } else if (o.sign_extend && text.ends_with(')')) {
+    text.remove_suffix(1);
+  }
+  if (text.find('.') != std::string_view::npos) return false;  // halves of registers
+  if (o.negate || o.absolute) {                                // of a constant
+    if (Operand constant; parse_operand(text, half, constant) && constant.source == Operand::Source::literal) {
+      o.source = constant.source;
+      o.value = constant.value;
+      return true;
+    }
+  }
+  const RegisterRange range = parse_registers(text);
+  if (range.count == 0) return false;
+  o.source = range.is_vector() ? Operand::Source::vector : Operand::Source::scalar;
+  o.index = range.is_vector() ? range.first - kVectors : range.first;
+  o.count = range.count;
+  return true;
+}
+
+bool parse_modifier(std::string_view text, Instruction& i) {
+  // Where caches keep it, and who sees it when: memory is the same for all here.
+  if (text == "glc" || text == "sc0" || begins_with_any(text, {"slc", "dlc", "sc1", "nt", "th:", "scope:"})) return true;
+  if (text == "offen") return i.offen = true;
+  if (text == "clamp") return i.clamp = true;
+  const std::size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon), value = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  if (name == "mul" || name == "div") {
+    i.multiply = name == "div" ? 3 : value == "2" ? 1 : 2;
+    return value == "2" || (value == "4" && name == "mul");
+  }
+  for (const auto& [known, bits] :
+       {std::pair{"op_sel", &i.op_sel}, {"op_sel_hi", &i.op_sel_hi}, {"neg_lo", &i.neg_lo}, {"neg_hi", &i.neg_hi}}) {
+    if (name != known) continue;
+    const std::optional<uint8_t> parsed = parse_bits(value);
+    *bits = parsed.value_or(0);
+    return parsed.has_value();
+  }
+  for (const auto& [known, offset] : {std::pair{"offset", &i.offset}, {"offset0", &i.offset}, {"offset1", &i.offset1}}) {
+    if (name != known) continue;
+    const std::optional<int64_t> parsed = parse_integer(value);
+    *offset = parsed.value_or(0);
+    return parsed.has_value();
+  }
+  return parse_sdwa(name, value, i) || parse_dpp(name, value, i.dpp);
+}
+
+}  // namespace fulmen::gpu::isa

@@ -1,0 +1,16 @@
+// Operands and modifiers as the disassembler writes them.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/drivers/isa/instruction.h"
+
+namespace fulmen::gpu::isa {
+
+// "v[0:3]", "-|s4|", "sext(v1)", "0x7f", "-1", "1.0", "null", "off". half: "1.0" is one of fp16. False: not known.
+bool parse_operand(std::string_view text, bool half, Operand& operand);
+
+// "offset:16", "row_shr:1", "op_sel:[0,1]": into the instruction. False: not known.
+bool parse_modifier(std::string_view text, Instruction& instruction);
+
+}  // namespace fulmen::gpu::isa

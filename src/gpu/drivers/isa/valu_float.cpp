@@ -1,0 +1,124 @@
+// Vector arithmetic in fp32 and fp16, and conversions.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "gpu/drivers/isa/table.h"
+
+namespace fulmen::gpu::isa {
+namespace {
+
+constexpr Kind kTranscendental = Kind::transcendental;
+
+// The larger or smaller one; a number where one is NaN.
+float maximum(float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : a > b || (a == b && !std::signbit(a)) ? a : b; }
+float minimum(float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b; }
+
+// v_exp_f32 and v_log_f32 know no subnormal numbers: they are 0.
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x; }
+
+// Toward zero; what does not fit becomes the nearest number that does, NaN 0.
+template <class T>
+T to_integer(float x) {
+  if (std::isnan(x)) return 0;
+  constexpr double kLeast = static_cast<double>(std::numeric_limits<T>::min()),
+                   kMost = static_cast<double>(std::numeric_limits<T>::max());
+  return static_cast<T>(std::clamp(static_cast<double>(x), kLeast, kMost));
+}
+
+Half half_sum(Half a, Half b) { return to_half(to_float(a) + to_float(b)); }
+Half half_product(Half a, Half b) { return to_half(to_float(a) * to_float(b)); }
+Half half_fma(Half a, Half b, Half c) {
+  return to_half(static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) + static_cast<double>(to_float(c)));
+}
+
+void add_arithmetic(Table& t) {
+  t.lanes("v_add_f32", [](float a, float b) { return a + b; });
+  t.lanes("v_sub_f32", [](float a, float b) { return a - b; });
+  t.lanes("v_subrev_f32", [](float a, float b) { return b - a; });
+  t.lanes("v_mul_f32", [](float a, float b) { return a * b; });
+  t.lanes("v_mul_dx9_zero_f32", [](float a, float b) { return a == 0 || b == 0 ? 0.0F : a * b; });
+  const auto fma = [](float a, float b, float c) { return std::fma(a, b, c); };
+  for (const char* name : {"v_fma_f32", "v_fmaak_f32", "v_fmamk_f32"}) t.lanes(name, fma);
+  t.lanes<1, true>("v_fmac_f32", fma);
+  for (const char* name : {"v_max_f32", "v_max_num_f32"}) t.lanes(name, [](float a, float b) { return maximum(a, b); });
+  for (const char* name : {"v_min_f32", "v_min_num_f32"}) t.lanes(name, [](float a, float b) { return minimum(a, b); });
+  for (const char* name : {"v_max3_f32", "v_max3_num_f32"}) {
+    t.lanes(name, [](float a, float b, float c) { return maximum(maximum(a, b), c); });
+  }
+  for (const char* name : {"v_min3_f32", "v_min3_num_f32"}) {
+    t.lanes(name, [](float a, float b, float c) { return minimum(minimum(a, b), c); });
+  }
+  const auto median = [](float a, float b, float c) {
+    if (std::isnan(a) || std::isnan(b) || std::isnan(c)) return minimum(minimum(a, b), c);
+    return std::max(std::min(a, b), std::min(std::max(a, b), c));
+  };
+  for (const char* name : {"v_med3_f32", "v_med3_num_f32"}) t.lanes(name, median);
+  t.lanes("v_trunc_f32", [](float x) { return std::trunc(x); });
+  t.lanes("v_floor_f32", [](float x) { return std::floor(x); });
+  t.lanes("v_ceil_f32", [](float x) { return std::ceil(x); });
+  t.lanes("v_rndne_f32", [](float x) { return std::nearbyint(x); });
+  t.lanes("v_fract_f32", [](float x) { return std::min(x - std::floor(x), 0x1.fffffep-1F); });
+  t.lanes("v_ldexp_f32", [](float x, int32_t n) { return std::ldexp(x, n); });
+  t.lanes("v_frexp_mant_f32", [](float x) {
+    int exponent = 0;
+    return std::isfinite(x) ? std::frexp(x, &exponent) : x;
+  });
+  t.lanes("v_frexp_exp_i32_f32", [](float x) {
+    int exponent = 0;
+    if (std::isfinite(x)) static_cast<void>(std::frexp(x, &exponent));
+    return exponent;
+  });
+}
+
+void add_transcendental(Table& t) {
+  t.lanes("v_exp_f32", [](float x) { return flushed(std::exp2(flushed(x))); }, kTranscendental);
+  t.lanes("v_log_f32", [](float x) { return std::log2(flushed(x)); }, kTranscendental);
+  t.lanes("v_rcp_f32", [](float x) { return 1.0F / x; }, kTranscendental);
+  t.lanes("v_rcp_iflag_f32", [](float x) { return 1.0F / x; }, kTranscendental);
+  t.lanes("v_rsq_f32", [](float x) { return 1.0F / std::sqrt(x); }, kTranscendental);
+  t.lanes("v_sqrt_f32", [](float x) { return std::sqrt(x); }, kTranscendental);
+  t.lanes("v_rcp_f16", [](Half x) { return to_half(1.0F / to_float(x)); }, kTranscendental);
+}
+
+void add_halves(Table& t) {
+  t.lanes("v_add_f16", [](Half a, Half b) { return half_sum(a, b); });
+  t.lanes("v_sub_f16", [](Half a, Half b) { return to_half(to_float(a) - to_float(b)); });
+  t.lanes("v_mul_f16", [](Half a, Half b) { return half_product(a, b); });
+  t.lanes("v_fma_f16", [](Half a, Half b, Half c) { return half_fma(a, b, c); });
+  t.lanes<1, true>("v_fmac_f16", [](Half a, Half b, Half c) { return half_fma(a, b, c); });
+  for (const char* name : {"v_max_f16", "v_max_num_f16"}) {
+    t.lanes(name, [](Half a, Half b) { return to_half(maximum(to_float(a), to_float(b))); });
+  }
+  for (const char* name : {"v_min_f16", "v_min_num_f16"}) {
+    t.lanes(name, [](Half a, Half b) { return to_half(minimum(to_float(a), to_float(b))); });
+  }
+  t.lanes("v_pack_b32_f16", [](Half a, Half b) { return a.bits | uint32_t{b.bits} << 16U; });
+}
+
+void add_conversions(Table& t) {
+  t.lanes("v_cvt_f16_f32", [](float x) { return to_half(x); });
+  t.lanes("v_cvt_f32_f16", [](Half x) { return to_float(x); });
+  t.lanes("v_cvt_f32_u32", [](uint32_t x) { return static_cast<float>(x); });
+  t.lanes("v_cvt_f32_i32", [](int32_t x) { return static_cast<float>(x); });
+  t.lanes("v_cvt_u32_f32", [](float x) { return to_integer<uint32_t>(x); });
+  t.lanes("v_cvt_i32_f32", [](float x) { return to_integer<int32_t>(x); });
+  t.lanes("v_cvt_f32_ubyte0", [](uint32_t x) { return static_cast<float>(x & 0xFFU); });
+  t.lanes("v_cvt_f32_ubyte1", [](uint32_t x) { return static_cast<float>(x >> 8U & 0xFFU); });
+  t.lanes("v_cvt_f32_ubyte2", [](uint32_t x) { return static_cast<float>(x >> 16U & 0xFFU); });
+  t.lanes("v_cvt_f32_ubyte3", [](uint32_t x) { return static_cast<float>(x >> 24U); });
+  for (const char* name : {"v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"}) {
+    t.lanes(name, [](float a, float b) { return truncate_to_half(a) | uint32_t{truncate_to_half(b)} << 16U; });
+  }
+}
+
+}  // namespace
+
+void add_float_instructions(Table& table) {
+  add_arithmetic(table);
+  add_transcendental(table);
+  add_halves(table);
+  add_conversions(table);
+}
+
+}  // namespace fulmen::gpu::isa

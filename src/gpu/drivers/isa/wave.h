@@ -1,0 +1,91 @@
+// The state of a wave and of its workgroup.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gpu/compile/amd_rules/registers.h"
+#include "gpu/drivers/isa/instruction.h"
+
+namespace fulmen::gpu::isa {
+
+// What a kernel did wrong: thrown by handlers, told by run_workgroup() with the instruction and the wave.
+struct Fault {
+  std::string what;
+};
+[[noreturn]] inline void fail(std::string what) { throw Fault{std::move(what)}; }
+
+// The device's memory as it is when a launch begins.
+class MemoryMap {
+ public:
+  struct Block {
+    uint64_t begin = 0, end = 0;
+  };
+  explicit MemoryMap(std::vector<Block> sorted) : blocks_(std::move(sorted)) {}
+  bool contains(uint64_t address, uint64_t bytes) {
+    if (address >= last_.begin && address + bytes <= last_.end) return true;
+    return find(address, bytes);
+  }
+
+ private:
+  bool find(uint64_t address, uint64_t bytes);
+  std::vector<Block> blocks_;
+  Block last_;
+};
+
+// A counter of what is outstanding: results come in order, or in any (scalar loads).
+class Outstanding {
+ public:
+  void add(RegisterRange writes) { queue_.push_back(writes); }
+  void wait(std::size_t left, std::array<uint8_t, kRegisters>& pending, int& total) {
+    for (; queue_.size() > left; queue_.pop_front()) {
+      const RegisterRange range = queue_.front();
+      for (int r = range.first; r < range.first + range.count; ++r) pending[static_cast<std::size_t>(r)] = 0;
+      total -= range.count > 0 ? 1 : 0;
+    }
+  }
+  bool empty() const { return queue_.empty(); }
+  bool has_stores() const {
+    for (const RegisterRange& range : queue_) {
+      if (range.count == 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::deque<RegisterRange> queue_;
+};
+
+struct Workgroup {
+  MemoryMap& memory;
+  std::span<std::byte> lds;
+  std::span<const std::byte> arguments;
+};
+
+struct Wave {
+  Workgroup* group = nullptr;
+  const Program* program = nullptr;
+  uint32_t* vectors = nullptr;  // register r of lane l: [r * wave size + l], accumulators from register 256 on
+  uint64_t all_lanes = 0;
+  std::array<uint32_t, kScalarRegisters> scalars{};  // EXEC, VCC and M0 among them
+  bool scc = false;
+  uint32_t at = 0;  // the next instruction
+  bool ended = false, at_barrier = false;
+  uint64_t signals = 0, waits = 0;  // barriers that it came to, that it left
+
+  enum Counter : uint8_t { memory = 1, lds = 2, scalar = 4 };
+  std::array<uint8_t, kRegisters> pending{};  // of which counter a register's load is outstanding
+  int loads = 0;                              // how many are
+  Outstanding memory_loads, lds_loads, scalar_loads;
+
+  uint64_t exec() const { return (scalars[kExecLow] | uint64_t{scalars[kExecLow + 1]} << 32U) & all_lanes; }
+  bool all_on() const { return exec() == all_lanes; }
+};
+
+}  // namespace fulmen::gpu::isa

@@ -1,0 +1,106 @@
+// Kernels of every family as machine code on four AMD chips, by the tolerance rule, and bit for bit the same in three orders of
+// waves.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "gpu/drivers/isa/driver.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class IsaProblems : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
+  }
+  static std::string device() { return "emulated-isa:" + GetParam(); }
+
+  // Every kernel with matrix instructions that takes the case, in three orders.
+  static void check(const CaseSpec& spec, const std::string& family) {
+    Random random(2121);
+    Case c(spec, random);
+    int checked = 0;
+    for (const std::string& kernel : kernels_for(c.problem(), device())) {
+      if (kernel.find("." + family + ".") == std::string::npos || kernel.ends_with(".portable")) continue;
+      ++checked;
+      std::vector<float> first;
+      for (const char* order : {"in-order", "reversed", "random:7"}) {
+        ASSERT_TRUE(gpu::isa::set_schedule(order).ok());
+        EXPECT_TRUE(verified(c, kernel, {device()})) << kernel << ", waves " << order << ": " << to_string(spec);
+        const std::vector<float> values = outputs(c, spec);
+        if (first.empty()) first = values;
+        EXPECT_EQ(values, first) << kernel << ", waves " << order;
+      }
+    }
+    ASSERT_TRUE(gpu::isa::set_schedule("in-order").ok());
+    EXPECT_EQ(checked, 1) << family;
+  }
+
+  static CaseSpec small(DType dtype) {
+    CaseSpec s;
+    s.dtype = dtype;
+    s.num_heads = 2;
+    s.num_kv_heads = 1;
+    s.head_dim = s.head_dim_v = 64;
+    s.seqlen_q = 40;
+    s.seqlen_k = 70;
+    return s;
+  }
+
+ private:
+  static std::vector<float> outputs(Case& c, const CaseSpec& spec) {
+    std::vector<float> values;
+    const auto& t = spec.backward ? c.tensors.dk : c.tensors.out;
+    const int64_t rows = spec.backward ? spec.seqlen_k : spec.seqlen_q, heads = spec.backward ? spec.num_kv_heads : spec.num_heads;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t d = 0; d < spec.head_dim; ++d) values.push_back(Case::get(t, {0, i, h, d}));
+      }
+    }
+    return values;
+  }
+};
+
+TEST_P(IsaProblems, Prefill) {
+  CaseSpec s = small(DType::bf16);
+  s.causal = Causal::bottom_right;
+  check(s, "prefill");
+  s.dtype = DType::fp16;
+  s.sinks = true;
+  check(s, "prefill");
+}
+
+// What compilers made wrong on RDNA: sums of rows after which a branch turns half of the lanes off.
+TEST_P(IsaProblems, Decode) {
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    CaseSpec s = small(dtype);
+    s.seqlen_q = 1;
+    s.seqlen_k = 300;
+    check(s, "decode");
+  }
+}
+
+TEST_P(IsaProblems, Short) {
+  CaseSpec s = small(DType::fp16);
+  s.seqlen_q = s.seqlen_k = 64;
+  s.head_dim = s.head_dim_v = 32;
+  check(s, "short");
+}
+
+TEST_P(IsaProblems, Backward) {
+  CaseSpec s = small(DType::bf16);
+  s.backward = true;
+  s.causal = Causal::bottom_right;
+  check(s, "backward");
+}
+
+INSTANTIATE_TEST_SUITE_P(Chips, IsaProblems, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace fulmen::testing
