@@ -65,7 +65,7 @@ def findings(root):
             selected = {included for _, included in includes(selector.read_text().split("\n"))}
             for number, included in includes(lines):
                 if included not in selected and not included.startswith(f"tile/{vendor.group(1)}/"):
-                    yield f"src/{name}:{number}: {included} is included by neither tile/{vendor.group(2)} nor the vendor's own files"
+                    yield f"src/{name}:{number}: {included} is included by neither tile/{vendor.group(2)} nor the vendor's files"
 
 
 def main():

@@ -13,6 +13,8 @@ budget=${BUDGET:-465} gpus=${GPUS:-$(nvidia-smi -L | wc -l)}
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 export PYTHONSAFEPATH=1 PYTHONPATH=$site:$(readlink -f ../python) PYTHONUNBUFFERED=1 OMP_NUM_THREADS=4
 export FULMEN_CACHE_DIR=${FULMEN_CACHE_DIR:-/tmp/fulmen-cache} TORCH_NCCL_DUMP_ON_TIMEOUT=0
+# Where a process has died, torch's watchdog waits so long between the timeout and the end of the others.
+export TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC=1000
 
 part() # LIMIT NAME COMMAND...: at most so many seconds, and no more than are left
 {
@@ -56,7 +58,7 @@ for name in ${*:-check time profile peer fail long longest methods gloo}; do
     time) part 120 time bash -c 'spread time --seqlen 32768 131072' ;;
     profile) part 60 profile bash -c 'spread profile --seqlen 131072' ;;
     peer) part 100 peer bash -c 'spread peer --seqlen 131072 --rounds 2' ;;
-    fail) part 70 fail bash -c 'spread fail --timeout 20' ;;
+    fail) part 130 fail bash -c 'spread fail --timeout 20' ;;
     long) part 80 long bash -c 'spread long --seqlen 262144 524288' ;;
     longest) part 140 longest bash -c 'spread long --seqlen 1048576' ;;
     methods) part 60 methods bash -c 'spread methods --seqlen 4096 8192 16384 65536' ;;
