@@ -70,7 +70,7 @@ std::vector<LibraryFile> rocm_libraries(const SystemFacts& facts, const std::str
     for (const std::string& folder : folders) {
       // Not libhiprtc-builtins.so, which is code that hipRTC reads.
       for (const char* rest : {".so*", "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*"}) {
-        for (const std::string& path : facts.matches(folder + "/" + name + rest)) {
+        for (const std::string& path : facts.matches(fmt::format("{}/{}{}", folder, name, rest))) {
           std::error_code error;
           const fs::path real = fs::canonical(facts.root + path, error);
           if (error || !seen.insert(real.string()).second) continue;

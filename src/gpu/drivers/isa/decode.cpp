@@ -43,7 +43,8 @@ class Decoder {
   // One instruction, or one half of a dual one.
   Status read(const AmdInstruction& at, Instruction& i) const {
     const Entry* entry = instruction_table().find(table_name(at.name));
-    if (entry != nullptr) i.run = program_.wave_size == 32 ? entry->wave32 : entry->wave64;
+    if (entry == nullptr) return unknown(at, "this instruction");
+    i.run = program_.wave_size == 32 ? entry->wave32 : entry->wave64;
     if (i.run == nullptr) return unknown(at, "this instruction");
     i.kind = entry->kind;
     i.accesses_are_checked = i.kind != Kind::wait && i.kind != Kind::none;

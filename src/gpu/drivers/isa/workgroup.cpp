@@ -45,7 +45,7 @@ class Runner {
         lds_(static_cast<std::size_t>(program.lds_bytes), std::byte{0xFF}),
         group_{memory, lds_, arguments},
         waves_(static_cast<std::size_t>(waves)) {
-    const auto words = static_cast<std::size_t>(512 * program.wave_size);
+    const auto words = std::size_t{512} * static_cast<std::size_t>(program.wave_size);
     for (std::size_t n = 0; n < waves_.size(); ++n) {
       registers_.emplace_back(static_cast<uint32_t*>(::operator new[](words * sizeof(uint32_t), std::align_val_t(64))));
       start(waves_[n], static_cast<int>(n), registers_.back().get());
