@@ -67,7 +67,7 @@ TEST_F(OutputTest, FullStandardOutputIsAnError) {
   for (const std::string command :
        {"devices", "cache dir", "explain --seqlen-q 4 --heads 1 --head-dim 8", "--version", "--help",
         "run --q q.npy --k k.npy --v v.npy --out o.npy",
-        "bench --suite decode --dtype bf16 --seconds 1e-6 --max-gb 0.02 --max-standard 0 --json bench.json --csv bench.csv"}) {
+        "bench --suite boards --dtype bf16 --seconds 1e-6 --max-gb 0.002 --max-standard 0 --json bench.json --csv bench.csv"}) {
     const int status =
         std::system(("cd '" + folder_.string() + "' && '" FULMEN_CLI "' " + command + " >/dev/full 2>.stderr").c_str());
     const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "", read_text(path(".stderr"))};
