@@ -28,7 +28,8 @@ void* host_workspace(size_t bytes) {
   };
   thread_local std::unique_ptr<void, Free> kept;
   thread_local size_t kept_bytes = 0;
-  if (bytes > kMostKept) return nullptr;  // Plan::run takes it for the call
+  // Beyond that Plan::run takes it for the call. For no bytes no address: on an emulated device this memory would be refused.
+  if (bytes == 0 || bytes > kMostKept) return nullptr;
   if (bytes > kept_bytes) {
     kept.reset();
     kept_bytes = 0;
