@@ -17,8 +17,8 @@ from fulmen.torch.ring import Ring
 
 __all__ = ["context_parallel_attention", "context_parallel_explain"]
 
-# Operations for each byte of keys and values, from which on the ring is as fast as one all-gather. Two H100 over NVLink: at 8,000 to
-# 33,000 the all-gather takes 6 to 23 % less time, at 65,000 3 % less, from 131,000 on between 4 % more and 1 % less
+# Operations for each byte of keys and values, from which on the ring is as fast as one all-gather. Two H100 over NVLink: at 8,000
+# to 33,000 the all-gather takes 6 to 23 % less time, at 65,000 3 % less, from 131,000 on between 4 % more and 1 % less
 # (docs/performance/nvidia_ring.md). The ring then needs memory for two shards of keys only.
 _HIDING = 50_000
 # How much longer than an equal share of the work the ring may take before Ulysses, whose shares are equal, is taken.
