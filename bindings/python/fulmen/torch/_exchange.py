@@ -30,7 +30,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class Transfer:
-    """What is on its way to the next process, and from the previous one. Its tensors must live until it is finished."""
+    """Transfers in flight to the next process, and from the previous one. Its tensors must live until it is finished."""
 
     def __init__(self, works: list[Any], received: torch.Tensor, staging: torch.Tensor | None) -> None:
         self.works, self.received, self.staging = works, received, staging
