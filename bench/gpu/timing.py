@@ -5,23 +5,39 @@ import statistics
 import torch
 
 
-def seconds(call, *, spans=9, span_ms=8.0):
-    """Median seconds of one call. The span holds as many calls as make it `span_ms` long."""
+def _span(call, count):
+    """Milliseconds of one call, from so many in a row."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / count
+
+
+def _calls_of(call, span_ms):
+    """How many calls make a span of `span_ms`. The first two calls compile and warm up."""
     for _ in range(2):
         call()
     torch.cuda.synchronize()
+    return max(1, min(2000, int(span_ms / max(_span(call, 3), 1e-4))))
 
-    def span(count):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(count):
-            call()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / count
 
-    count = max(1, min(2000, int(span_ms / max(span(3), 1e-4))))
-    return statistics.median(span(count) for _ in range(spans)) / 1e3
+def seconds(call, *, spans=9, span_ms=8.0):
+    """Median seconds of one call. The span holds as many calls as make it `span_ms` long."""
+    count = _calls_of(call, span_ms)
+    return statistics.median(_span(call, count) for _ in range(spans)) / 1e3
+
+
+def seconds_in_turn(calls, *, rounds=7, span_ms=8.0):
+    """Median seconds of one call of each, by name. The spans of all alternate: clocks and heat are the same for each."""
+    counts = {name: _calls_of(call, span_ms) for name, call in calls.items()}
+    spans = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            spans[name].append(_span(call, counts[name]))
+    return {name: statistics.median(times) / 1e3 for name, times in spans.items()}
 
 
 def graph_seconds(calls, *, repeats=1):
