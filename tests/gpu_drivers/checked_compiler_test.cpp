@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,36 @@ TEST(CheckedCompiler, TakesWhatCannotBeDisassembled) {
   std::vector<std::byte> cut = code_object({kNarrow, kBarrier, kEnd});
   cut.pop_back();
   EXPECT_FALSE(comgr.value()->text_of(cut, "gfx1100").ok());
+}
+
+// Gives a text, or refuses.
+class Teller final : public gpu::AmdDisassembler {
+ public:
+  explicit Teller(Result<std::string> answer) : answer_(std::move(answer)) {}
+  Result<std::string> text_of(std::span<const std::byte>, const std::string&) const override { return answer_; }
+
+ private:
+  Result<std::string> answer_;
+};
+
+std::string told(const std::vector<Result<std::string>>& answers) {
+  std::vector<std::unique_ptr<const gpu::AmdDisassembler>> all;
+  for (const auto& answer : answers) all.push_back(std::make_unique<Teller>(answer));
+  const auto text = gpu::first_that_knows(std::move(all))->text_of({}, "gfx1100");
+  return text.ok() ? text.value() : text.status().message();
+}
+
+TEST(CheckedCompiler, AsksTheNextDisassemblerWhereOneDoesNotKnow) {
+  const Result<std::string> old(Status(StatusCode::unavailable, "the old one does not know gfx1201"));
+  const Result<std::string> none(Status(StatusCode::unavailable, "the new one does not, either"));
+  const std::string part = "\ts_nop 0\n\t.long // 8:\n", whole = "\ts_nop 0\n\ts_endpgm // 8:\n";
+  EXPECT_EQ(told({old, whole}), whole);
+  EXPECT_EQ(told({part, whole}), whole) << "an instruction that the old one does not know is no finding";
+  EXPECT_EQ(told({part, old}), part) << "a finding stays one where nobody knows the instruction";
+  EXPECT_EQ(told({whole, part}), whole);
+  const std::string neither = told({old, none});
+  EXPECT_NE(neither.find("the old one"), std::string::npos) << neither;
+  EXPECT_NE(neither.find("the new one"), std::string::npos) << neither;
 }
 
 // A barrier that only some waves of a workgroup come to.

@@ -25,7 +25,34 @@ class Objdump final : public AmdDisassembler {
   std::string program_;
 };
 
+class FirstThatKnows final : public AmdDisassembler {
+ public:
+  explicit FirstThatKnows(std::vector<std::unique_ptr<const AmdDisassembler>> all) : all_(std::move(all)) {}
+  Result<std::string> text_of(std::span<const std::byte> code_object, const std::string& arch) const override {
+    std::string first, errors;
+    for (const auto& disassembler : all_) {
+      Result<std::string> text = disassembler->text_of(code_object, arch);
+      if (!text.ok()) {
+        errors += (errors.empty() ? "" : "; ") + text.status().message();
+      } else if (text->find("\t.long") == std::string::npos) {
+        return text;
+      } else if (first.empty()) {
+        first = std::move(text.value());
+      }
+    }
+    if (!first.empty()) return first;
+    return Status(StatusCode::unavailable, errors);
+  }
+
+ private:
+  std::vector<std::unique_ptr<const AmdDisassembler>> all_;
+};
+
 }  // namespace
+
+std::unique_ptr<const AmdDisassembler> first_that_knows(std::vector<std::unique_ptr<const AmdDisassembler>> disassemblers) {
+  return std::make_unique<FirstThatKnows>(std::move(disassemblers));
+}
 
 Result<std::unique_ptr<const AmdDisassembler>> find_objdump() {
   std::vector<std::string> names{"llvm-objdump-19", "llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"};
@@ -46,9 +73,11 @@ Result<const AmdDisassembler*> amd_disassembler() {
          .system_folders = {"/opt/rocm/lib", "/opt/rocm-*/lib"},
          .python_folders = {"torch/lib", "torch.libs", "_rocm_sdk_*/lib"},
          .install = "It comes with AMD's ROCm packages (comgr)"});
-    if (comgr.ok()) return comgr.value().release();
     auto objdump = find_objdump();
-    if (objdump.ok()) return objdump.value().release();
+    std::vector<std::unique_ptr<const AmdDisassembler>> all;
+    if (comgr.ok()) all.push_back(std::move(comgr.value()));
+    if (objdump.ok()) all.push_back(std::move(objdump.value()));
+    if (!all.empty()) return first_that_knows(std::move(all)).release();
     return Status(StatusCode::unavailable, fmt::format("{}; {}", comgr.status().message(), objdump.status().message()));
   });
 }

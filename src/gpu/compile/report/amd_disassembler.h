@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "fulmen/status.h"
 #include "gpu/drivers/library_search.h"
@@ -23,7 +24,12 @@ Result<std::unique_ptr<const AmdDisassembler>> open_comgr(const LibrarySearch& s
 // The llvm-objdump of an LLVM in PATH or of ROCm. Errors: there is none.
 Result<std::unique_ptr<const AmdDisassembler>> find_objdump();
 
-// The first of these that is there, found once a process. Errors name both.
+// Asks each in turn for the code object. The first text without an unknown instruction is the answer, else the first text at all.
+// An old libamd_comgr knows neither newer chips nor all of their instructions, and a newer llvm-objdump may be beside it. Errors
+// name each one's.
+std::unique_ptr<const AmdDisassembler> first_that_knows(std::vector<std::unique_ptr<const AmdDisassembler>> disassemblers);
+
+// first_that_knows of libamd_comgr and llvm-objdump, found once a process. Errors: neither is there.
 Result<const AmdDisassembler*> amd_disassembler();
 
 }  // namespace fulmen::gpu
