@@ -74,6 +74,15 @@ Status check_size(const Size& size, const Problem& given, const Problem& made, c
                                                     (tensors.*size.tensor).shape, size.name, is, size.varies ? "0 to " : "", most)};
 }
 
+// max_seqlen_k for tensors of a plan that was made with `most` keys. A cache may have room for more keys than a sequence holds.
+int64_t longest_keys(const AttentionTensors& tensors, int64_t most) {
+  const auto given = [](const Tensor& t) { return t.shape != Problem::Shape{}; };
+  if (!given(tensors.seqlens_k) && !given(tensors.leftpad_k)) return -1;
+  int64_t room = tensors.k.shape[1];
+  if (given(tensors.block_table) && __builtin_mul_overflow(room, tensors.block_table.shape[3], &room)) return -1;
+  return std::min(most, std::max<int64_t>(room, -1));
+}
+
 }  // namespace
 
 Status PlanVariants::note(const Plan::Impl& plan, const Problem& problem, std::vector<Variant>* keep) {
@@ -109,7 +118,8 @@ Status PlanVariants::prepare(const Plan::Impl& plan) {
 
 Result<Problem> PlanVariants::ranged_problem(const Plan::Impl& plan, const AttentionTensors& tensors) const {
   const Problem& made = plan.problem;
-  const AttentionOptions options = options_of(made);
+  AttentionOptions options = options_of(made);
+  if (!made.packed_k()) options.max_seqlen_k = longest_keys(tensors, made.seqlen_k);
   Result<Problem> problem = made.pass == Pass::forward ? make_problem(tensors, options) : make_backward_problem(tensors, options);
   if (!problem.ok()) return problem;
   const Problem& given = problem.value();

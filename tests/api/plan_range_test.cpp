@@ -160,6 +160,31 @@ TEST(PlanRange, PagedBatchesOfAnySize) {
   }
 }
 
+TEST(PlanRange, ACacheWithRoomForMoreKeysThanTheLongestSequence) {
+  RangeCall call(4, 3, 20, 2, 2, 8);
+  std::vector<float> pages(static_cast<std::size_t>(4 * 3 * 8 * 2 * 8), 0.5F);
+  for (std::size_t i = 0; i < pages.size(); i += 3) pages[i] = -1.0F;
+  std::vector<int> lengths{5, 20, 0, 17}, table(4 * 3);
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int>(i);
+  const auto paged = [&](int64_t batch) {
+    AttentionTensors t = call.at(batch, 20);  // with a bias of 20 keys
+    t.k = t.v = Tensor::bshd(pages.data(), DType::fp32, 12, 8, 2, 8);
+    t.seqlens_k = {lengths.data(), DType::int32, {1, 1, 1, batch}, {0, 0, 0, 1}};
+    t.block_table = {table.data(), DType::int32, {1, 1, batch, 3}, {0, 0, 3, 1}};
+    return t;
+  };
+  AttentionOptions options;
+  options.max_seqlen_k = 20;  // of 24
+  const Result<Plan> made = ranged(paged(4), options, true, false);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  for (int64_t batch = 0; batch <= 4; ++batch) {
+    call.run_exact(paged(batch), options);
+    const Status status = made->run(nullptr, paged(batch), nullptr, 0);
+    ASSERT_TRUE(status.ok()) << status.message();
+    call.expect_same_bits();
+  }
+}
+
 TEST(PlanRange, WhatDoesNotVaryIsRefusedByName) {
   RangeCall call(4, 8, 32, 2, 1, 8);
   const Result<Plan> made = ranged(call.at(3, 24), {}, true, true);
