@@ -206,6 +206,26 @@ TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
   EXPECT_EQ(chosen("emulated:sm_90a", 320, 320, 128, 2), "emulated.prefill_wgmma.sm90");
 }
 
+// Rows that fill an NVIDIA chip of four multiprocessors once: larger workgroups, and no split of the keys.
+TEST(GpuChoice, OfDecodesWavesByTheRowsThereAre) {
+  const auto expect = [](const std::string& device, int64_t batch, int64_t dim, const std::string& choice) {
+    Random random(7540);
+    CaseSpec spec = small_spec(1, 700);
+    spec.batch = batch;
+    spec.head_dim = spec.head_dim_v = dim;
+    Case c(spec, random);
+    const Result<Plan> planned = plan(c.problem(), device);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    EXPECT_NE(planned->config().kernel.find("decode"), std::string::npos) << planned->config().kernel;
+    EXPECT_NE(planned->explain().find(choice), std::string::npos) << planned->explain();
+    EXPECT_TRUE(verified(c, planned->config().kernel, {device}));
+  };
+  expect("emulated:sm_80", 2, 128, "waves=8 (default), block_n=16 (default), num_splits=1 ");
+  expect("emulated:sm_80", 4, 64, "waves=8 (default), block_n=16 (default), num_splits=1 ");
+  expect("emulated:sm_80", 1, 128, "waves=4 (default), block_n=16 (default), num_splits=2 ");  // 256 keys a split at least
+  expect("emulated:gfx1100", 2, 128, "waves=4 (default), block_n=16 (default), num_splits=1 ");
+}
+
 TEST(GpuReasons, OtherTargetsSayWhyTheyDoNotRun) {
   if (const std::string why = why_unusable("emulated:gfx1100"); !why.empty()) GTEST_SKIP() << why;
   Random random(7600);
