@@ -13,6 +13,7 @@
 #include "plan/plan_checks.h"
 #include "plan/plan_impl.h"
 #include "plan/problem_options.h"
+#include "runtime/tensor_checks.h"
 
 namespace fulmen {
 namespace {
@@ -76,10 +77,9 @@ Status check_size(const Size& size, const Problem& given, const Problem& made, c
 
 // max_seqlen_k for tensors of a plan that was made with `most` keys. A cache may have room for more keys than a sequence holds.
 int64_t longest_keys(const AttentionTensors& tensors, int64_t most) {
-  const auto given = [](const Tensor& t) { return t.shape != Problem::Shape{}; };
-  if (!given(tensors.seqlens_k) && !given(tensors.leftpad_k)) return -1;
+  if (absent(tensors.seqlens_k) && absent(tensors.leftpad_k)) return -1;
   int64_t room = tensors.k.shape[1];
-  if (given(tensors.block_table) && __builtin_mul_overflow(room, tensors.block_table.shape[3], &room)) return -1;
+  if (!absent(tensors.block_table) && __builtin_mul_overflow(room, tensors.block_table.shape[3], &room)) return -1;
   return std::min(most, std::max<int64_t>(room, -1));
 }
 
