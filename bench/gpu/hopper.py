@@ -59,25 +59,38 @@ def sdpa(backend, q, k, v, causal):
     return heads_first(out)
 
 
-def peers_of(q, k, v, causal):
-    """Name -> a call that gives out, of those that take this problem."""
-    calls = {"cudnn": lambda: sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)}
+def peers_of(causal):
+    """Name -> a function of q, k and v that gives out."""
+    peers = {"cudnn": lambda q, k, v: sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)}
     if flash4 is not None:
-        calls["flash4"] = lambda: flash4(q, k, v, causal=causal)[0]
-    return calls
+        peers["flash4"] = lambda q, k, v: flash4(q, k, v, causal=causal)[0]
+    return peers
 
 
-def that_work(calls, case):
-    """Those calls that run; the others' reasons to stderr."""
+def that_work(peers, call_of, case):
+    """Name -> call_of(peer), of those whose call runs; the others' reasons to stderr."""
     good = {}
-    for name, call in calls.items():
+    for name, peer in peers.items():
         try:
+            call = call_of(peer)
             call()
             torch.cuda.synchronize()
             good[name] = call
         except Exception as error:
             print(f"{case}: {name} takes no part: {str(error).splitlines()[0][:200]}", file=sys.stderr)
     return good
+
+
+def ratios(rates):
+    """Ours by the best of the peers; with atomics by those with atomics."""
+    found = {}
+    for name, ours in rates.items():
+        if name.startswith("fulmen"):
+            kind = name.removeprefix("fulmen")
+            peers = [r for n, r in rates.items() if not n.startswith("fulmen") and n.endswith(" with atomics") == bool(kind)]
+            if peers:
+                found["ratio" + kind] = ours / max(peers)
+    return found
 
 
 class Rows:
@@ -91,9 +104,8 @@ class Rows:
     def add(self, suite, case, kernel, times, flops=0.0, moved=0.0, error=0.0):
         rate = {name: (flops / 1e12 if flops else moved / 1e12) / time for name, time in times.items()}
         row = dict(suite=suite, case=case, kernel=kernel, unit="TFLOP/s" if flops else "TB/s", error=error, rates=rate)
-        best = max((r for name, r in rate.items() if not name.startswith("fulmen")), default=math.nan)
-        ratio = f"  ratio {rate['fulmen'] / best:.3f}" if "fulmen" in rate else ""
-        print(f"{suite} {case}: " + "  ".join(f"{n} {r:.4g}" for n, r in rate.items()) + ratio, flush=True)
+        shown = {**{n: f"{r:.4g}" for n, r in rate.items()}, **{n: f"{r:.3f}" for n, r in ratios(rate).items()}}
+        print(f"{suite} {case}: " + "  ".join(f"{n} {text}" for n, text in shown.items()), flush=True)
         if self.path:
             with open(self.path, "a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -113,7 +125,7 @@ def forward_case(rows, suite, case, shape, dtype):
     ours()
     torch.cuda.synchronize()
     error = check(out, q, k, v, causal=causal, label=case)
-    times = seconds_in_turn({"fulmen": ours, **that_work(peers_of(q, k, v, causal), case)}, graphs=True)
+    times = seconds_in_turn({"fulmen": ours, **that_work(peers_of(causal), lambda f: lambda: f(q, k, v), case)}, graphs=True)
     rows.add(suite, case, ours.kernel(), times, flops=4.0 * batch * heads * dim * pairs(queries, keys, causal), error=error)
 
 
@@ -143,18 +155,12 @@ def backward_case(rows, suite, case, shape, dtype):
         result = forward(*inputs)
         return lambda: torch.autograd.grad(result, inputs, dout, retain_graph=True)
 
-    makers = {"cudnn": lambda q, k, v: sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)}
+    peers = peers_of(causal)
     if flash4 is not None:
-        makers["flash4 with atomics"] = lambda q, k, v: flash4(q, k, v, causal=causal)[0]
-        makers["flash4"] = lambda q, k, v: flash4(q, k, v, causal=causal, deterministic=True)[0]
-    peers = {}
-    for name, maker in makers.items():
-        try:
-            peers[name] = backward_of(maker)
-        except Exception as failure:
-            print(f"{case}: {name} takes no part: {str(failure).splitlines()[0][:200]}", file=sys.stderr)
+        peers["flash4 with atomics"] = peers["flash4"]
+        peers["flash4"] = lambda q, k, v: flash4(q, k, v, causal=causal, deterministic=True)[0]
     # Without graphs: autograd cannot be captured here, so a peer of a call under 100 us is timed with its host code.
-    times = seconds_in_turn({**calls, **that_work(peers, case)})
+    times = seconds_in_turn({**calls, **that_work(peers, backward_of, case)})
     rows.add(suite, case, kernel, times, flops=10.0 * batch * heads * dim * pairs(queries, keys, causal), error=error)
 
 
@@ -178,27 +184,24 @@ def decode_case(rows, case, shape, dtype):
     ours()
     torch.cuda.synchronize()
     error = check(out, q, k, v, label=case)
-    peers = peers_of(q, k, v, False)
-    peers["flash2"] = lambda: sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, False)
-    times = seconds_in_turn({"fulmen": ours, **that_work(peers, case)}, graphs=True)
+    peers = peers_of(False)
+    peers["flash2"] = lambda q, k, v: sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, False)
+    times = seconds_in_turn({"fulmen": ours, **that_work(peers, lambda f: lambda: f(q, k, v), case)}, graphs=True)
     rows.add("decode", case, ours.kernel(), times, moved=2.0 * k.numel() * 2, error=error)
 
 
 def markdown(path):
-    """The file's rows as tables: a suite a table, a contestant a column, the last column our ratio to the best of the others."""
+    """The file's rows as tables: a suite a table, a contestant a column, the ratios last."""
     with open(path) as file:
         rows = [json.loads(line) for line in file]
     for suite in dict.fromkeys(row["suite"] for row in rows if row["suite"] != "ceilings"):
         mine = [row for row in rows if row["suite"] == suite]
-        names = list(dict.fromkeys(name for row in mine for name in row["rates"]))
-        print(f"\n{suite}, {mine[0]['unit']}\n\n| case | {' | '.join(names)} | ratio |\n|{'---|' * (len(names) + 2)}")
+        columns = list(dict.fromkeys(name for row in mine for name in (*row["rates"], *ratios(row["rates"]))))
+        columns.sort(key=lambda name: name.startswith("ratio"))
+        print(f"\n{suite}, {mine[0]['unit']}\n\n| case | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
         for row in mine:
-            rates = row["rates"]
-            best = max((r for name, r in rates.items() if not name.startswith("fulmen")), default=math.nan)
-            cells = [f"{rates[n]:.3g}" if n in rates else "" for n in names]
-            print(
-                f"| {row['case']} | {' | '.join(cells)} | {max(r for n, r in rates.items() if n.startswith('fulmen')) / best:.2f} |"
-            )
+            texts = {n: f"{r:.3g}" for n, r in row["rates"].items()} | {n: f"{r:.2f}" for n, r in ratios(row["rates"]).items()}
+            print(f"| {row['case']} | {' | '.join(texts.get(name, '') for name in columns)} |")
 
 
 def main():
