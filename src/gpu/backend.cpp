@@ -11,9 +11,9 @@ namespace fulmen::gpu {
 namespace {
 
 // The targets that a driver's devices can have.
-bool has_target(const Driver& driver, std::string_view target) {
-  if (target == "portable" || driver.name() == "emulated") return true;
-  return (driver.name() == "cuda") == target.starts_with("sm");
+bool has_target(const Driver& driver, const Target& target) {
+  if (!target.vendor || driver.name() == "emulated") return true;
+  return (driver.name() == "cuda") == (target.vendor == Vendor::nvidia);
 }
 
 class GpuBackend final : public Backend {

@@ -3,6 +3,13 @@
 #include <algorithm>
 #include <charconv>
 
+#include "gpu/targets/cdna3.h"
+#include "gpu/targets/gfx11.h"
+#include "gpu/targets/gfx12.h"
+#include "gpu/targets/portable.h"
+#include "gpu/targets/sm80.h"
+#include "gpu/targets/sm90.h"
+
 namespace fulmen::gpu {
 namespace {
 
@@ -11,25 +18,25 @@ namespace {
 // gfx1103) 1024 x 32; CDNA3 512 x 64, half of them accumulators.
 constexpr int kKiB = 1024;
 const std::vector<Chip> kChips{
-    {"gfx1100", Vendor::amd, "gfx11", 32, 64 * kKiB, 256, 1536 * 32, "RX 7900"},
-    {"gfx1101", Vendor::amd, "gfx11", 32, 64 * kKiB, 256, 1536 * 32, "RX 7800, 7700"},
-    {"gfx1102", Vendor::amd, "gfx11", 32, 64 * kKiB, 256, 1024 * 32, "RX 7600"},
-    {"gfx1103", Vendor::amd, "gfx11", 32, 64 * kKiB, 256, 1024 * 32, "Radeon 780M, 760M"},
-    {"gfx1150", Vendor::amd, "gfx11", 32, 64 * kKiB, 256, 1024 * 32, "Radeon 890M (Ryzen AI 300)"},
-    {"gfx1151", Vendor::amd, "gfx11", 32, 64 * kKiB, 256, 1536 * 32, "Radeon 8060S (Ryzen AI Max)"},
-    {"gfx1152", Vendor::amd, "gfx11", 32, 64 * kKiB, 256, 1024 * 32, "Radeon 860M, 840M"},
-    {"gfx1200", Vendor::amd, "gfx12", 32, 64 * kKiB, 256, 1536 * 32, "RX 9060"},
-    {"gfx1201", Vendor::amd, "gfx12", 32, 64 * kKiB, 256, 1536 * 32, "RX 9070"},
-    {"gfx942", Vendor::amd, "cdna3", 64, 64 * kKiB, 512, 512 * 64, "Instinct MI300, MI325"},
-    {"sm_70", Vendor::nvidia, "portable", 32, 96 * kKiB, 255, 65536, "V100"},
-    {"sm_75", Vendor::nvidia, "portable", 32, 64 * kKiB, 255, 65536, "RTX 20, T4"},
-    {"sm_80", Vendor::nvidia, "sm80", 32, 163 * kKiB, 255, 65536, "A100"},
-    {"sm_86", Vendor::nvidia, "sm80", 32, 99 * kKiB, 255, 65536, "RTX 30"},
-    {"sm_89", Vendor::nvidia, "sm80", 32, 99 * kKiB, 255, 65536, "RTX 40, L40"},
-    {"sm_90", Vendor::nvidia, "sm80", 32, 227 * kKiB, 255, 65536, "H100, H200"},
-    {"sm_90a", Vendor::nvidia, "sm90", 32, 227 * kKiB, 255, 65536, "H100, H200"},
-    {"sm_100", Vendor::nvidia, "sm80", 32, 227 * kKiB, 255, 65536, "B200"},
-    {"sm_120", Vendor::nvidia, "sm80", 32, 99 * kKiB, 255, 65536, "RTX 50"},
+    {"gfx1100", Vendor::amd, &kGfx11, 32, 64 * kKiB, 256, 1536 * 32, "RX 7900"},
+    {"gfx1101", Vendor::amd, &kGfx11, 32, 64 * kKiB, 256, 1536 * 32, "RX 7800, 7700"},
+    {"gfx1102", Vendor::amd, &kGfx11, 32, 64 * kKiB, 256, 1024 * 32, "RX 7600"},
+    {"gfx1103", Vendor::amd, &kGfx11, 32, 64 * kKiB, 256, 1024 * 32, "Radeon 780M, 760M"},
+    {"gfx1150", Vendor::amd, &kGfx11, 32, 64 * kKiB, 256, 1024 * 32, "Radeon 890M (Ryzen AI 300)"},
+    {"gfx1151", Vendor::amd, &kGfx11, 32, 64 * kKiB, 256, 1536 * 32, "Radeon 8060S (Ryzen AI Max)"},
+    {"gfx1152", Vendor::amd, &kGfx11, 32, 64 * kKiB, 256, 1024 * 32, "Radeon 860M, 840M"},
+    {"gfx1200", Vendor::amd, &kGfx12, 32, 64 * kKiB, 256, 1536 * 32, "RX 9060"},
+    {"gfx1201", Vendor::amd, &kGfx12, 32, 64 * kKiB, 256, 1536 * 32, "RX 9070"},
+    {"gfx942", Vendor::amd, &kCdna3, 64, 64 * kKiB, 512, 512 * 64, "Instinct MI300, MI325"},
+    {"sm_70", Vendor::nvidia, &kPortable, 32, 96 * kKiB, 255, 65536, "V100"},
+    {"sm_75", Vendor::nvidia, &kPortable, 32, 64 * kKiB, 255, 65536, "RTX 20, T4"},
+    {"sm_80", Vendor::nvidia, &kSm80, 32, 163 * kKiB, 255, 65536, "A100"},
+    {"sm_86", Vendor::nvidia, &kSm80, 32, 99 * kKiB, 255, 65536, "RTX 30"},
+    {"sm_89", Vendor::nvidia, &kSm80, 32, 99 * kKiB, 255, 65536, "RTX 40, L40"},
+    {"sm_90", Vendor::nvidia, &kSm80, 32, 227 * kKiB, 255, 65536, "H100, H200"},
+    {"sm_90a", Vendor::nvidia, &kSm90, 32, 227 * kKiB, 255, 65536, "H100, H200"},
+    {"sm_100", Vendor::nvidia, &kSm80, 32, 227 * kKiB, 255, 65536, "B200"},
+    {"sm_120", Vendor::nvidia, &kSm80, 32, 99 * kKiB, 255, 65536, "RTX 50"},
 };
 
 bool parse(std::string_view digits, int base, int& value) {
@@ -41,7 +48,7 @@ bool parse(std::string_view digits, int base, int& value) {
 bool unknown_amd(std::string_view arch, Chip& chip) {
   int number = 0;
   if (!parse(arch.substr(3), 16, number) || arch.size() < 6 || number < 0x803) return false;
-  chip = {arch, Vendor::amd, "portable", number >= 0x1000 ? 32 : 64, 64 * kKiB, 256, 1024 * 32, ""};
+  chip = {arch, Vendor::amd, &kPortable, number >= 0x1000 ? 32 : 64, 64 * kKiB, 256, 1024 * 32, ""};
   return true;
 }
 

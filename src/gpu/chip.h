@@ -5,24 +5,22 @@
 #include <string_view>
 #include <vector>
 
-namespace fulmen::gpu {
+#include "gpu/targets/target.h"
 
-enum class Vendor { amd, nvidia };
+namespace fulmen::gpu {
 
 struct Chip {
   std::string_view arch;  // "gfx1100", "sm_90a": what compilers are told
   Vendor vendor;
-  std::string_view target;    // the header kernels/targets/<target>.h with its matrix instructions; "portable" has none
+  const Target* target;       // its matrix instructions, and the tile shapes of its kernels
   int wave_size;              // lanes of a wave (warp)
   int lds_bytes;              // most LDS (shared memory) that one workgroup can have
   int vector_registers;       // most 32-bit registers of a lane, accumulators included
   int register_file;          // 32-bit registers of a SIMD (AMD) or multiprocessor (NVIDIA), for all waves' lanes
   std::string_view products;  // "RX 7900": what people call it
 
-  // May kernels for the target run on it?
-  bool runs(std::string_view other) const {
-    return other == "portable" || other == target || (other == "sm80" && target == "sm90");
-  }
+  // Do kernels for the target run on it?
+  bool runs(const Target& other) const { return other.is_portable() || &other == target || &other == target->extends; }
 };
 
 // Every chip with a row of its own: those that tests emulate and that `fulmen compile --all` reports.

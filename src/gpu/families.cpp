@@ -1,25 +1,72 @@
 #include <algorithm>
 
 #include "gpu/launch/family.h"
+#include "gpu/targets/portable.h"
 
 namespace fulmen::gpu {
 
-const std::vector<const Family*>& families() {
-  static const auto* const kFamilies = [] {
-    auto* list = new std::vector<const Family*>;
-    for (const auto& more :
-         {decode_families(), short_families(), prefill_families(), short_backward_families(), backward_families()}) {
-      list->insert(list->end(), more.begin(), more.end());
+namespace {
+
+// What a family's kernel is written in terms of. A target that extends another has that one's kernels already.
+bool any_target(const Target& target) { return target.extends == nullptr; }
+bool nvidia(const Target& target) { return target.vendor == Vendor::nvidia && target.extends == nullptr; }
+bool warpgroup_products(const Target& target) { return target.panel_columns > 0; }
+
+struct Row {
+  std::string_view name;
+  Pass pass;
+  bool (*written_for)(const Target&);
+  const Family* (*make)(const Target&);
+};
+constexpr Row kRows[]{
+    {"decode", Pass::forward, any_target, make_decode},
+    {"short", Pass::forward, any_target, make_short},
+    {"prefill", Pass::forward, any_target, make_prefill},
+    {"short_backward", Pass::backward, any_target, make_short_backward},
+    {"backward", Pass::backward, any_target, make_backward},
+    {"prefill_wgmma", Pass::forward, warpgroup_products, make_prefill_wgmma},
+    {"boards", Pass::forward, nvidia, make_boards},
+    {"backward_atomic", Pass::backward, nvidia, make_backward_atomic},
+    {"backward_wgmma_atomic", Pass::backward, warpgroup_products, make_backward_wgmma_atomic},
+    {"backward_wgmma", Pass::backward, warpgroup_products, make_backward_wgmma},
+};
+
+// A family that its target has no tiles for.
+class Absent final : public Family {
+ public:
+  Absent(const Row& row, const Target& target) : Family(target), row_(row) {}
+  std::string_view name() const noexcept override { return row_.name; }
+  Pass pass() const noexcept override { return row_.pass; }
+  // Whatever is asked, the tiles are what is missing.
+  bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
+  Support supports(const Problem& /*problem*/, const Chip& /*chip*/) const override {
+    return Support::no("it has no tile shapes for " + std::string(target().name));
+  }
+  LaunchPlan plan(const Problem& /*problem*/, const Chip& /*chip*/, int /*compute_units*/) const override { return {}; }
+
+ private:
+  const Row& row_;
+};
+
+}  // namespace
+
+std::vector<const Family*> make_families(std::span<const Target* const> targets) {
+  std::vector<const Family*> list;
+  for (const Row& row : kRows) {
+    for (const Target* target : targets) {
+      if (!row.written_for(*target)) continue;
+      const Family* family = row.make(*target);
+      list.push_back(family != nullptr ? family : new Absent(row, *target));
     }
-    list->push_back(prefill_wgmma_family());
-    list->push_back(boards_family());
-    list->push_back(backward_atomic_family());
-    list->push_back(backward_wgmma_atomic_family());
-    list->push_back(backward_wgmma_family());
-    list->push_back(prefill_portable_family());
-    list->push_back(backward_portable_family());
-    return list;
-  }();
+  }
+  list.push_back(make_prefill_portable(kPortable));
+  list.push_back(make_backward_portable(kPortable));
+  return list;
+}
+
+const std::vector<const Family*>& families() {
+  static const auto* const kFamilies = new std::vector<const Family*>(make_families(targets()));
   return *kFamilies;
 }
 

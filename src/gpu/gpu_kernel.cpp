@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "gpu/choice.h"
 #include "gpu/compile/kernel_source.h"
 #include "gpu/device_list.h"
 #include "gpu/loaded_kernels.h"
@@ -140,7 +141,7 @@ class GpuRunner final : public Runner {
 class GpuKernel final : public Kernel {
  public:
   GpuKernel(const Driver& driver, const Family& family)
-      : driver_(driver), family_(family), name_(fmt::format("{}.{}.{}", driver.name(), family.name(), family.target())) {}
+      : driver_(driver), family_(family), name_(fmt::format("{}.{}.{}", driver.name(), family.name(), family.target().name)) {}
   std::string_view name() const noexcept override { return name_; }
   Pass pass() const noexcept override { return family_.pass(); }
   bool dropout() const noexcept override { return family_.dropout(); }
@@ -153,11 +154,11 @@ class GpuKernel final : public Kernel {
     const Device* device = DeviceList(driver_).find(device_name);
     if (device == nullptr) return Support::no("device " + device_name + " cannot be used");
     if (!device->chip.runs(family_.target())) {
-      return Support::no(fmt::format("{} has the matrix instructions of {}", device->chip.arch, device->chip.target));
+      return Support::no(fmt::format("{} has the matrix instructions of {}", device->chip.arch, device->chip.target->name));
     }
     return family_.supports(problem, device->chip);
   }
-  double rank(const Problem& problem) const override { return family_.rank(problem); }
+  double rank(const Problem& problem) const override { return gpu::rank(family_, problem); }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& device_name,
                                           const AttentionOptions& options) const override {
     const Device* device = DeviceList(driver_).find(device_name);

@@ -2,13 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <string>
 
 #include "api/small_call.h"
-#include "gpu/launch/family.h"
+#include "gpu/choice.h"
 #include "plan/kernel_aliases.h"
 
 namespace fulmen {
@@ -28,22 +30,26 @@ TEST(KernelNames, AreABackendAFamilyAndAVariant) {
 TEST(KernelNames, OfGpusAreThoseOfTheFiles) {
   const std::filesystem::path source = std::filesystem::path(FULMEN_SOURCE_DIR) / "src";
   for (const gpu::Family* family : gpu::families()) {
-    const std::string stem = std::string(family->name()) + (family->target() == "portable" ? "_portable" : "");
+    const std::string stem = std::string(family->name()) + (family->target().is_portable() ? "_portable" : "");
     const char* pass = family->pass() == Pass::forward ? "forward" : "backward";
     EXPECT_TRUE(exists(source / "gpu/launch" / (stem + ".cpp"))) << stem;
     EXPECT_TRUE(exists(source / "kernels" / pass / (stem + ".h"))) << stem;
   }
 }
 
+std::string page_of_choices() {
+  std::ifstream file(std::filesystem::path(FULMEN_SOURCE_DIR) / "docs/choosing.md");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
 // docs/choosing.md has a row for each family, and for each instruction set of CPUs.
 TEST(KernelNames, HaveRowsInThePageOfChoices) {
-  std::ifstream file(std::filesystem::path(FULMEN_SOURCE_DIR) / "docs/choosing.md");
-  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string page = page_of_choices();
   const auto expect_row = [&](const std::string& name) {
     EXPECT_NE(page.find("\n| " + name + " "), std::string::npos) << "docs/choosing.md has no row " << name;
   };
   for (const gpu::Family* family : gpu::families()) {
-    expect_row(std::string(family->name()) + (family->target() == "portable" ? ".portable" : ""));
+    expect_row(std::string(family->name()) + (family->target().is_portable() ? ".portable" : ""));
   }
   for (const auto& backend : backends()) {
     if (backend->name() != "cpu") continue;
@@ -54,6 +60,31 @@ TEST(KernelNames, HaveRowsInThePageOfChoices) {
       expect_row(family);
       if (family != "standard" && family != "reference") expect_row(name.substr(second + 1));
     }
+  }
+}
+
+// And each rank of gpu/choice.cpp stands in a row of its family there.
+TEST(KernelNames, HaveTheirRanksInThePageOfChoices) {
+  const std::string page = page_of_choices();
+  for (const gpu::Preference& row : gpu::preferences()) {
+    const std::regex line("\n\\| " + std::string(row.family) + "\\b[^\n]*\\b" + std::to_string(static_cast<int>(row.rank)) + "\\b");
+    EXPECT_TRUE(std::regex_search(page, line)) << "docs/choosing.md has no rank " << row.rank << " of " << row.family;
+  }
+}
+
+TEST(GpuPreferences, AreWholeAndInOrder) {
+  const Problem problem;
+  for (const gpu::Family* family : gpu::families()) EXPECT_GT(gpu::rank(*family, problem), 0) << family->name();
+  double last = HUGE_VAL;
+  Pass pass = Pass::forward;
+  for (const gpu::Preference& row : gpu::preferences()) {
+    const auto of_row = [&](const gpu::Family* family) { return family->name() == row.family; };
+    const auto family = std::find_if(gpu::families().begin(), gpu::families().end(), of_row);
+    ASSERT_NE(family, gpu::families().end()) << row.family;
+    if ((*family)->pass() != pass) last = HUGE_VAL;
+    pass = (*family)->pass();
+    EXPECT_LE(row.rank, last) << row.family;
+    last = row.rank;
   }
 }
 

@@ -1,30 +1,27 @@
-// What the main loop of the forward pass may cost on AMD's chips: vector instructions beside its products, and waves a SIMD.
+// What the main loop of the forward pass may cost on AMD's chips: vector instructions beside its products, and waves a SIMD:
+// docs/performance/amd.md. The numbers stand in gpu/targets.
 #include <gtest/gtest.h>
 
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/report/report.h"
 #include "gpu/compile/shipped.h"
+#include "support/test_chips.h"
 
 namespace fulmen::test {
 namespace {
 
-struct Budget {
-  const char* arch;
-  int vector;     // instructions for 512 products of 16 x 16 x 16
-  int occupancy;  // waves a SIMD, at least: docs/performance/amd.md
-};
-
-class MainLoop : public ::testing::TestWithParam<Budget> {};
+class MainLoop : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(MainLoop, Of128DimsKeepsToItsBudget) {
   const auto compiler = gpu::offline_clang_compiler();
   if (!compiler.ok()) GTEST_SKIP() << compiler.status().message();
   if (compiler.value()->identity().find("-19") == std::string::npos)
     GTEST_SKIP() << "another compiler than clang 19 counts otherwise";
-  const Budget budget = GetParam();
   std::string storage;
   gpu::Chip chip{};
-  ASSERT_TRUE(gpu::find_chip(budget.arch, storage, chip));
+  ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
+  ASSERT_TRUE(chip.target->loop_budget) << "gpu/targets/" << chip.target->name << ".h: what may the loop cost?";
+  const gpu::LoopBudget budget = *chip.target->loop_budget;
   int kernels = 0;
   for (const gpu::Specialisation& s : gpu::shipped_kernels(chip, false)) {
     if (s.entry != "forward/prefill.h" || s.head_dim != 128 || s.variable) continue;
@@ -42,10 +39,8 @@ TEST_P(MainLoop, Of128DimsKeepsToItsBudget) {
   EXPECT_EQ(kernels, 3) << "bf16, with a band and without, and fp16";
 }
 
-INSTANTIATE_TEST_SUITE_P(Amd, MainLoop,
-                         ::testing::Values(Budget{"gfx1100", 2300, 5}, Budget{"gfx1151", 2300, 5}, Budget{"gfx1201", 1500, 6},
-                                           Budget{"gfx942", 700, 2}),
-                         [](const auto& info) { return std::string(info.param.arch); });
+INSTANTIATE_TEST_SUITE_P(Amd, MainLoop, ::testing::ValuesIn(testing::test_chips(testing::is_amd)),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace fulmen::test

@@ -3,14 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <string>
+#include <vector>
 
 #include "gpu/compile/toolchains/compiler.h"
+#include "support/test_chips.h"
 
 namespace fulmen::test {
 
-inline const std::array<std::string, 4> kAmdArchs{"gfx1100", "gfx1151", "gfx1201", "gfx942"};
+inline const std::vector<std::string> kAmdArchs = testing::test_chips(testing::is_amd);
 
 inline gpu::CompileRequest tiny_request(const std::string& arch) {
   return {"tiny", R"(

@@ -29,7 +29,7 @@ struct CombineLaunch {
 };
 CombineLaunch combine_launch(const Problem& problem, const Splits& splits, const gpu::Chip& chip) {
   for (const gpu::Family* family : gpu::families()) {
-    if (family->name() != "decode" || family->target() != splits.target) continue;
+    if (family->name() != "decode" || family->target().name != splits.target) continue;
     constexpr int kComputeUnits = 100;
     const gpu::LaunchPlan plan = family->plan(problem, chip, kComputeUnits);
     EXPECT_EQ(plan.launches.size(), 2U);

@@ -10,6 +10,7 @@
 #include "emulator/emulated_kernel.h"
 #include "support/attention_case.h"
 #include "support/run_kernel.h"
+#include "support/test_chips.h"
 
 namespace fulmen::testing {
 namespace {
@@ -112,8 +113,12 @@ TEST_P(MainLoop, OfMatrixKernelsHasNoBankConflicts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, MainLoop, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942", "sm_80", "sm_90"),
-                         [](const auto& info) { return info.param; });
+std::vector<std::string> main_loop_chips() {
+  std::vector<std::string> chips = test_chips(extends_none);
+  chips.emplace_back("sm_90");
+  return chips;
+}
+INSTANTIATE_TEST_SUITE_P(Chips, MainLoop, ::testing::ValuesIn(main_loop_chips()), [](const auto& info) { return info.param; });
 
 class Backward : public ::testing::TestWithParam<std::string> {};
 
@@ -132,8 +137,7 @@ TEST_P(Backward, OfMatrixKernelsHasNoBankConflicts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Amd, Backward, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Amd, Backward, ::testing::ValuesIn(test_chips(is_amd)), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace fulmen::testing

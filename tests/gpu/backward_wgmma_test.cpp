@@ -5,6 +5,7 @@
 
 #include "gpu/chip.h"
 #include "gpu/gpu_devices.h"
+#include "gpu/targets/sm90.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -248,7 +249,7 @@ TEST(GpuBackwardWgmmaChips, NeedsHopper) {
     std::string storage;
     gpu::Chip chip{};
     ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
-    EXPECT_EQ(chip.runs("sm90"), std::string_view(arch) == "sm_90a") << arch;
+    EXPECT_EQ(chip.runs(gpu::kSm90), std::string_view(arch) == "sm_90a") << arch;
   }
   const std::vector<std::string> kernels = kernels_for(c.problem(), "emulated:sm_80");
   EXPECT_FALSE(kernels.empty());

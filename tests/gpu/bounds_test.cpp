@@ -202,7 +202,7 @@ TEST_P(GpuBounds, MemoryFollowsTheRowsThatThereAre) {
 
 std::vector<std::string> all_targets() {
   std::vector<std::string> names = gpu_devices(Chips::one_of_each_target);
-  names.emplace_back("emulated:sm_90a");
+  for (const std::string& chip : test_chips(has_warpgroups)) names.push_back("emulated:" + chip);
   return names;
 }
 

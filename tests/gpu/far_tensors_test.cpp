@@ -144,8 +144,9 @@ TEST_P(GpuFarTensors, EveryKernel) {
 }
 
 std::vector<std::string> one_of_each_target() {
-  std::vector<std::string> names = gpu_devices(Chips::one_of_each_target);
-  names.insert(names.begin(), "emulated:sm_90a");
+  std::vector<std::string> names;
+  for (const std::string& chip : test_chips(has_warpgroups)) names.push_back("emulated:" + chip);
+  for (const std::string& device : gpu_devices(Chips::one_of_each_target)) names.push_back(device);
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(On, GpuFarTensors, ::testing::ValuesIn(one_of_each_target()), test_name);

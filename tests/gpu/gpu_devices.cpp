@@ -10,9 +10,7 @@ namespace fulmen::testing {
 
 std::vector<std::string> gpu_devices(Chips chips) {
   std::vector<std::string> names;
-  for (const std::string chip : {"gfx1100", "gfx1151", "gfx1201", "gfx942", "sm_80"}) {
-    if (chips == Chips::all || chip != "gfx1151") names.push_back("emulated:" + chip);
-  }
+  for (const std::string& chip : test_chips(extends_none, chips)) names.push_back("emulated:" + chip);
   for (const auto& backend : backends()) {
     if (backend->name() != "hip" && backend->name() != "cuda") continue;
     const std::vector<DeviceInfo> all = backend->devices();
@@ -77,7 +75,8 @@ void GpuTest::expect_no_gradient_without_keys(CaseSpec spec, Random& random) {
 }
 
 std::vector<std::string> hopper_devices() {
-  std::vector<std::string> names{"emulated:sm_90a"};
+  std::vector<std::string> names;
+  for (const std::string& chip : test_chips(has_warpgroups)) names.push_back("emulated:" + chip);
   for (const std::string& name : gpu_devices()) {
     if (name.starts_with("cuda")) names.push_back(name);
   }

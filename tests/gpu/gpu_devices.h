@@ -8,12 +8,12 @@
 
 #include "fulmen/fulmen.h"
 #include "support/attention_case.h"
+#include "support/test_chips.h"
 
 namespace fulmen::testing {
 
 // "emulated:gfx1100", ... and the first usable device of each vendor.
-// Emulated gfx1151 has the kernels of gfx1100 (GpuTargets.OneTargetsChipsHaveTheSameKernels): what takes long runs on one of them.
-enum class Chips { all, one_of_each_target };
+// A target's chips have the same kernels (GpuTargets.OneTargetsChipsHaveTheSameKernels): what takes long runs on one of them.
 std::vector<std::string> gpu_devices(Chips chips = Chips::all);
 // "" where the device can be used, else why not.
 std::string why_unusable(const std::string& device);
@@ -34,7 +34,7 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   static void expect_no_gradient_without_keys(CaseSpec spec, Random& random);
 };
 
-// The emulated chip with warpgroup products, and the machine's NVIDIA GPU.
+// Emulated chips with warpgroup products, and the machine's NVIDIA GPU.
 std::vector<std::string> hopper_devices();
 
 // A test of a family of such kernels, on these devices; skipped where the GPU is no Hopper.

@@ -1,11 +1,14 @@
 // Plans on devices with memory of their own: workspaces, what is refused and why, the one-line call, the C ABI.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <map>
 
 #include "fulmen/fulmen_c.h"
 #include "gpu/chip.h"
 #include "gpu/compile/shipped.h"
 #include "gpu/gpu_devices.h"
+#include "gpu/launch/family.h"
 #include "plan/registry.h"
 #include "support/device_copy.h"
 #include "support/run_kernel.h"
@@ -24,6 +27,11 @@ CaseSpec small_spec(int64_t seqlen_q, int64_t seqlen_k) {
   s.num_kv_heads = 2;
   s.head_dim = s.head_dim_v = 64;
   return s;
+}
+
+Problem make_problem_of(const CaseSpec& spec) {
+  Random random(7505);
+  return Case(spec, random).problem();
 }
 
 // A plan that splits the keys, and so needs a workspace.
@@ -169,7 +177,7 @@ TEST(GpuTiles, FitEveryChipsLds) {
 }
 
 TEST(GpuTargets, OneTargetsChipsHaveTheSameKernels) {
-  const auto preludes = [](const char* arch) {
+  const auto preludes = [](std::string_view arch) {
     std::string storage;
     gpu::Chip chip{};
     EXPECT_TRUE(gpu::find_chip(arch, storage, chip));
@@ -177,9 +185,46 @@ TEST(GpuTargets, OneTargetsChipsHaveTheSameKernels) {
     for (const gpu::Specialisation& s : gpu::shipped_kernels(chip, true)) texts.push_back(std::string(s.entry) + prelude(s));
     return texts;
   };
-  const std::vector<std::string> kernels = preludes("gfx1100");
-  EXPECT_GT(kernels.size(), 50U);
-  EXPECT_EQ(kernels, preludes("gfx1151"));
+  for (const gpu::Target* target : gpu::targets()) {
+    const std::vector<std::string> kernels = preludes(target->test_chips.front());
+    EXPECT_GT(kernels.size(), 50U) << target->name;
+    for (const std::string_view chip : target->test_chips) EXPECT_EQ(kernels, preludes(chip)) << chip;
+  }
+}
+
+TEST(GpuTargets, TestChipsAreTheTargets) {
+  for (const gpu::Target* target : gpu::targets()) {
+    EXPECT_FALSE(target->test_chips.empty()) << target->name;
+    for (const std::string_view arch : target->test_chips) {
+      std::string storage;
+      gpu::Chip chip{};
+      ASSERT_TRUE(gpu::find_chip(arch, storage, chip)) << arch;
+      EXPECT_EQ(chip.target->name, target->name) << arch;
+      EXPECT_EQ(chip.vendor, target->vendor) << arch;
+    }
+  }
+}
+
+// A new target begins with some families: each of the others says that it has no tiles there.
+TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
+  static constexpr gpu::Target kFresh{.name = "gfx99",
+                                      .vendor = gpu::Vendor::amd,
+                                      .mma_k = 16,
+                                      .transposed_values = true,
+                                      .decode = gpu::DecodeTiles{.min_split_keys = 512}};
+  static const auto& families = *new auto(gpu::make_families(std::array<const gpu::Target*, 1>{&kFresh}));
+  std::map<std::string, std::string> reasons;
+  Problem problem = make_problem_of(small_spec(1, 300));
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    problem.pass = pass;
+    for (const gpu::Family* family : families) {
+      if (family->pass() != pass || family->target().is_portable()) continue;
+      reasons[std::string(family->name())] = family->supports(problem, gpu::chips().front()).reason;
+    }
+  }
+  const std::string none = "it has no tile shapes for gfx99";
+  EXPECT_EQ(reasons, (std::map<std::string, std::string>{
+                         {"backward", none}, {"decode", ""}, {"prefill", none}, {"short", none}, {"short_backward", none}}));
 }
 
 // Whole rows of scores for few rows or narrow heads, tiles of keys for the others, of a size that the rows fill.

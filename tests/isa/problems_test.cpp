@@ -1,4 +1,4 @@
-// Kernels of every family as machine code on four AMD chips, by the tolerance rule, and bit for bit the same in three orders of
+// Kernels of every family as machine code on AMD chips, by the tolerance rule, and bit for bit the same in three orders of
 // waves.
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 
 #include "gpu/drivers/isa/driver.h"
 #include "support/run_kernel.h"
+#include "support/test_chips.h"
 
 namespace fulmen::testing {
 namespace {
@@ -99,8 +100,7 @@ TEST_P(IsaProblems, Backward) {
   check(s, "backward");
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaProblems, ::testing::Values("gfx1100", "gfx1151", "gfx1201", "gfx942"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Chips, IsaProblems, ::testing::ValuesIn(test_chips(is_amd)), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/choice.h"
 #include "gpu/launch/append_kv.h"
 
 namespace fulmen::gpu {
@@ -166,7 +167,7 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
       if (!chip.runs(family->target())) continue;
       if (problem.deterministic && !family->deterministic()) continue;
       if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
-      if (best == nullptr || family->rank(problem) > best->rank(problem)) best = family;
+      if (best == nullptr || rank(*family, problem) > rank(*best, problem)) best = family;
     }
     if (best == nullptr) continue;
     for (const KernelLaunch& launch : best->plan(problem, chip, kUsualComputeUnits).launches) {

@@ -1,31 +1,12 @@
-// kernels/backward/backward.h: tiles and registers for each target.
+// kernels/backward/backward.h: any lengths.
 #include "gpu/launch/backward.h"
 
-#include <array>
+#include <algorithm>
 
 #include "kernels/tile/layout.h"
 
 namespace fulmen::gpu {
 namespace {
-
-struct TileShape {
-  int block_m, block_n, waves;
-  int buffers;
-  bool rows_in_lds;
-  int min_waves, min_workgroups;
-  bool late = false;  // the columns' next tile is fetched only when it is needed: a few registers less
-};
-
-// For head dims up to max_head_dim (the larger of q's and v's): the rows are queries, or keys.
-struct Shapes {
-  int max_head_dim;
-  TileShape queries, keys;
-  bool split_keys;  // dk and dv by a launch each: together their sums would not fit in registers
-  // Above this head_dim keys meet 16 queries at a time where there is a bias or a mask: its addresses need registers.
-  int narrow_above = 256;
-  // From this on, of score_registers(), dk and dv come by a launch each, too.
-  int split_from = 100;
-};
 
 // What a problem does to scores, by the registers that it takes: addresses of a bias or a mask most.
 int score_registers(const Problem& p) {
@@ -34,41 +15,10 @@ int score_registers(const Problem& p) {
          one(p.dropout > 0) + one(p.cu_seqlens_q.present);
 }
 
-struct Target {
-  MatrixTarget matrix;
-  int max_bias_dim;  // most head_dim with which dbias beside dq fits in registers
-  std::array<Shapes, 3> shapes;
-};
-
-constexpr std::array kTargets{
-    // Both halves of a wave hold the same operands: rows of more than 64 dims wait in LDS.
-    Target{kMatrixTargets[0],
-           32,
-           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, 32, 4},
-             {128, {64, 32, 4, 1, true, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false, 256, 3},
-             {256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true}}}},
-    Target{kMatrixTargets[1],
-           64,
-           {{{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, 256, 4},
-             {128, {128, 32, 8, 1, false, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false, 256, 3},
-             {256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true}}}},
-    Target{kMatrixTargets[2],
-           128,
-           {{{64, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 2, 1}, false},
-             {128, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 1, 1}, false},
-             {256, {64, 16, 4, 1, false, 1, 1}, {64, 16, 4, 1, false, 1, 1}, false}}}},
-    Target{kMatrixTargets[3],
-           128,
-           {{{64, {128, 64, 4, 2, false, 1, 2}, {128, 32, 4, 2, false, 1, 2}, false},
-             {128, {64, 64, 4, 2, false, 1, 2}, {64, 64, 4, 2, false, 1, 2}, false},
-             {256, {64, 32, 4, 1, true, 1, 1}, {128, 64, 8, 2, false, 1, 1}, true}}}},
-};
-
 class Backward final : public Family {
  public:
-  explicit Backward(const Target& target) : target_(target) {}
+  explicit Backward(const Target& target) : Family(target), tiles_(*target.backward) {}
   std::string_view name() const noexcept override { return "backward"; }
-  std::string_view target() const noexcept override { return target_.matrix.name; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
@@ -80,7 +30,6 @@ class Backward final : public Family {
     }
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
   }
-  double rank(const Problem& /*problem*/) const override { return 20; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     BackwardPlan plan(p, compute_units);
     const Specialisation queries = specialisation(p, chip, kGivesDq);
@@ -105,17 +54,17 @@ class Backward final : public Family {
   }
 
  private:
-  int dims(int64_t dim) const { return static_cast<int>(round_up(dim, target_.matrix.depth)); }
-  const Shapes& shapes_for(const Problem& p) const {
+  int dims(int64_t dim) const { return static_cast<int>(round_up(dim, target().mma_k)); }
+  const BackwardShapes& shapes_for(const Problem& p) const {
     std::size_t n = 0;
-    while (n + 1 < target_.shapes.size() && dims(std::max(p.head_dim, p.head_dim_v)) > target_.shapes[n].max_head_dim) ++n;
-    return target_.shapes[n];
+    while (n + 1 < tiles_.shapes.size() && dims(std::max(p.head_dim, p.head_dim_v)) > tiles_.shapes[n].max_head_dim) ++n;
+    return tiles_.shapes[n];
   }
   bool splits_keys(const Problem& p) const { return shapes_for(p).split_keys || score_registers(p) >= shapes_for(p).split_from; }
   // Whether one tile of columns can hold all keys, so that dbias comes beside dq (chess boards): the kernel for both.
   bool holds_all_keys(const Problem& p, const Chip& chip, Specialisation& s) const {
     constexpr int kMostKeys = 64;
-    if (!p.dbias.present || p.seqlen_k < 1 || p.seqlen_k > kMostKeys || std::max(s.head_dim, s.head_dim_v) > target_.max_bias_dim)
+    if (!p.dbias.present || p.seqlen_k < 1 || p.seqlen_k > kMostKeys || std::max(s.head_dim, s.head_dim_v) > tiles_.max_bias_dim)
       return false;
     s.block_m = s.block_n = kMostKeys;
     s.workgroup = 4 * chip.wave_size;
@@ -129,7 +78,7 @@ class Backward final : public Family {
     return s.lds_bytes <= chip.lds_bytes;
   }
   int lds_bytes(const Specialisation& s) const {
-    return kernels::BackwardLayout::of({.transposed_values = target_.matrix.transposed_values,
+    return kernels::BackwardLayout::of({.transposed_values = target().transposed_values,
                                         .head_dim = s.head_dim,
                                         .head_dim_v = s.head_dim_v,
                                         .block_m = s.block_m,
@@ -141,7 +90,7 @@ class Backward final : public Family {
         .total;
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
-    TileShape shape = outputs == kGivesDq ? shapes_for(p).queries : shapes_for(p).keys;
+    BackwardShape shape = outputs == kGivesDq ? shapes_for(p).queries : shapes_for(p).keys;
     const bool by_score = p.bias.present || p.keep_mask.present;
     const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes_for(p).narrow_above;
     if (narrow && outputs != kGivesDq) shape.block_n = 16;
@@ -155,7 +104,7 @@ class Backward final : public Family {
     if (splits_keys(p) && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
     Specialisation s;
     s.entry = "backward/backward.h";
-    s.target = target_.matrix.name;
+    s.target = &target();
     s.head_dim = dims(p.head_dim);
     s.head_dim_v = dims(p.head_dim_v);
     s.block_m = shape.block_m;
@@ -171,15 +120,11 @@ class Backward final : public Family {
     specialise_for(p, s);
     return s;
   }
-  const Target& target_;
+  const BackwardTiles& tiles_;
 };
 
 }  // namespace
 
-std::vector<const Family*> backward_families() {
-  std::vector<const Family*> list;
-  for (const Target& target : kTargets) list.push_back(new Backward(target));
-  return list;
-}
+const Family* make_backward(const Target& target) { return target.backward ? new Backward(target) : nullptr; }
 
 }  // namespace fulmen::gpu

@@ -35,6 +35,7 @@ class BackwardPlan {
 // A family of one kernel that gives dk, dv or both and adds dq to sums in memory by atomics.
 class AtomicFamily : public Family {
  public:
+  using Family::Family;
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
   bool deterministic() const noexcept override { return false; }
@@ -50,7 +51,7 @@ class AtomicFamily : public Family {
 // Which of dq, dk and dv a problem asks for: Specialisation::outputs.
 int outputs_of(const Problem& problem);
 
-// kernels/backward/backward_portable.h for a problem.
+// kernels/backward/backward_portable.h for a problem, with the portable target's tiles.
 Specialisation backward_portable_kernel(const Problem& problem);
 
 }  // namespace fulmen::gpu

@@ -1,5 +1,5 @@
-// kernels/backward/backward_atomic.h: tiles and registers of NVIDIA's chips from sm_80.
-#include <array>
+// kernels/backward/backward_atomic.h: gradients by one kernel, dq by atomics.
+#include <algorithm>
 
 #include "gpu/launch/backward.h"
 #include "kernels/tile/layout.h"
@@ -7,36 +7,14 @@
 namespace fulmen::gpu {
 namespace {
 
-// block_m keys, block_n queries.
-struct TileShape {
-  int max_head_dim;  // the larger of q's and v's
-  int block_m, block_n, waves;
-  int buffers;
-  int dim_groups;  // waves that share their keys, which stay in LDS then
-  int min_workgroups;
-};
-
-// The first that fits in the chip's LDS.
-constexpr std::array kShapes{
-    TileShape{64, 128, 64, 4, 2, 1, 2}, TileShape{128, 128, 64, 8, 2, 2, 1}, TileShape{128, 64, 64, 4, 1, 2, 1},
-    TileShape{256, 64, 64, 8, 2, 4, 1}, TileShape{256, 64, 64, 8, 1, 4, 1},
-};
-
 class BackwardAtomic final : public AtomicFamily {
  public:
+  using AtomicFamily::AtomicFamily;
   std::string_view name() const noexcept override { return "backward_atomic"; }
-  std::string_view target() const noexcept override { return kTarget.name; }
-  double rank(const Problem& p) const override {
-    // One tile of keys: sums in memory would save nothing.
-    constexpr int64_t kFewKeys = 64;
-    return p.seqlen_k <= kFewKeys ? 18 : 22;
-  }
 
  private:
-  static constexpr const MatrixTarget& kTarget = kMatrixTargets[3];
-
-  static int lds_bytes(const Specialisation& s) {
-    return kernels::AtomicLayout::of({.transposed_values = kTarget.transposed_values,
+  int lds_bytes(const Specialisation& s) const {
+    return kernels::AtomicLayout::of({.transposed_values = target().transposed_values,
                                       .head_dim = s.head_dim,
                                       .head_dim_v = s.head_dim_v,
                                       .block_m = s.block_m,
@@ -50,7 +28,7 @@ class BackwardAtomic final : public AtomicFamily {
   }
   Specialisation specialisation(const Problem& p, const Chip& chip) const override {
     Specialisation s;
-    for (TileShape shape : kShapes) {
+    for (AtomicShape shape : target().backward_atomic->shapes) {
       if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim) continue;
       // No wave without keys: chess boards have 64. A wave has 16 of them at least.
       if (shape.dim_groups < 4 && p.seqlen_k <= shape.block_m / 2 && (shape.waves > 4 || shape.block_m > 16 * shape.waves)) {
@@ -62,13 +40,13 @@ class BackwardAtomic final : public AtomicFamily {
     }
     return s;
   }
-  static Specialisation of(const Problem& p, const Chip& chip, const TileShape& shape) {
+  Specialisation of(const Problem& p, const Chip& chip, const AtomicShape& shape) const {
     // A wave's part of the dims is whole tiles of 16. A pair's waves have one of the two tensors each, of as many dims.
-    const int64_t multiple = std::max(kTarget.depth, 16 * shape.dim_groups);
+    const int64_t multiple = std::max(target().mma_k, 16 * shape.dim_groups);
     const int64_t least = shape.dim_groups > 1 ? std::max(p.head_dim, p.head_dim_v) : 0;
     Specialisation s;
     s.entry = "backward/backward_atomic.h";
-    s.target = kTarget.name;
+    s.target = &target();
     s.head_dim = static_cast<int>(round_up(std::max(p.head_dim, least), multiple));
     s.head_dim_v = static_cast<int>(round_up(std::max(p.head_dim_v, least), multiple));
     s.block_m = shape.block_m;
@@ -87,9 +65,6 @@ class BackwardAtomic final : public AtomicFamily {
 
 }  // namespace
 
-const Family* backward_atomic_family() {
-  static const BackwardAtomic kFamily;
-  return &kFamily;
-}
+const Family* make_backward_atomic(const Target& target) { return target.backward_atomic ? new BackwardAtomic(target) : nullptr; }
 
 }  // namespace fulmen::gpu

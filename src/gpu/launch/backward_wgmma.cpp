@@ -1,6 +1,6 @@
-// kernels/backward/backward_wgmma.h: tiles of Hopper's warpgroup products, one side's rows a launch.
+// kernels/backward/backward_wgmma.h: warpgroup products, one side's rows a launch.
 #include <algorithm>
-#include <array>
+#include <limits>
 #include <string>
 
 #include "gpu/launch/backward.h"
@@ -9,35 +9,10 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int kBlockN = 64;
-constexpr int64_t kMostRows = 2147483647 - kBlockN;
-
-struct TileShape {
-  int block_m;  // 64 rows a warpgroup
-  int buffers;  // of tiles of columns
-  int min_workgroups = 1;
-  bool second_early = true;
-};
-
-// For head dims up to max_head_dim (the larger of q's and v's), as measured on an H200.
-struct Shapes {
-  int64_t max_head_dim;
-  TileShape queries, keys;
-  TileShape modified_keys;  // of scores that more than the band modifies, or rows that move by element: registers for addresses
-  bool split_keys = false;  // dk and dv by a launch each: together their sums would not fit in registers
-  TileShape values{};       // of dv then
-};
-
-constexpr std::array kShapes{
-    Shapes{64, {128, 4, 2}, {192, 4}, {128, 4}},
-    Shapes{128, {128, 4}, {128, 4}, {128, 4}},
-    Shapes{256, {128, 2, 1, false}, {128, 2, 1, false}, {128, 2, 1, false}, true, {128, 2}},
-};
-
 class BackwardWgmma final : public Family {
  public:
+  explicit BackwardWgmma(const Target& target) : Family(target), tiles_(*target.backward_wgmma) {}
   std::string_view name() const noexcept override { return "backward_wgmma"; }
-  std::string_view target() const noexcept override { return "sm90"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
@@ -45,18 +20,12 @@ class BackwardWgmma final : public Family {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.dbias.present) return Support::no("it has no dbias");
     const int64_t rows = std::max(p.seqlen_q, p.seqlen_k);
-    if (rows > kMostRows) return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
+    if (rows > std::numeric_limits<int>::max() - tiles_.block_n)
+      return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
     for (const int outputs : {kGivesDq, kGivesDk, kGivesDv}) {
       if (Support support = lds_fits(specialisation(p, outputs).lds_bytes, chip); !support.yes) return support;
     }
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
-  }
-  double rank(const Problem& p) const override {
-    // Dims that fill half of a panel's columns, and squares of one tile, are better served by narrower products.
-    constexpr int64_t kTile = 64, kWide = 192;
-    const int64_t dims = std::max(p.head_dim, p.head_dim_v);
-    const bool square = p.seqlen_q <= kTile && p.seqlen_k <= kTile && dims <= kWide;
-    return dims <= kPanelColumns / 2 || square ? 16 : 23;
   }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
     BackwardPlan plan(p, compute_units);
@@ -75,32 +44,32 @@ class BackwardWgmma final : public Family {
   }
 
  private:
-  static const Shapes& shapes_for(const Problem& p) {
+  const BackwardWgmmaShapes& shapes_for(const Problem& p) const {
     std::size_t n = 0;
-    while (n + 1 < kShapes.size() && std::max(p.head_dim, p.head_dim_v) > kShapes[n].max_head_dim) ++n;
-    return kShapes[n];
+    while (n + 1 < tiles_.shapes.size() && std::max(p.head_dim, p.head_dim_v) > tiles_.shapes[n].max_head_dim) ++n;
+    return tiles_.shapes[n];
   }
-  static const TileShape& shape_for(const Problem& p, const Specialisation& s) {
-    const Shapes& shapes = shapes_for(p);
+  const BackwardWgmmaShape& shape_for(const Problem& p, const Specialisation& s) const {
+    const BackwardWgmmaShapes& shapes = shapes_for(p);
     if (s.outputs == kGivesDq) return shapes.queries;
     if (shapes.split_keys && s.outputs == kGivesDv) return shapes.values;
     return s.plain_scale && !s.dropout && s.whole_rows ? shapes.keys : shapes.modified_keys;
   }
-  static int dims(int64_t dim) {
-    int rounded = kPanelColumns;
+  int dims(int64_t dim) const {
+    int rounded = target().panel_columns;
     while (rounded < dim) rounded *= 2;
     return rounded;
   }
-  static Specialisation specialisation(const Problem& p, int outputs) {
+  Specialisation specialisation(const Problem& p, int outputs) const {
     Specialisation s;
     s.entry = "backward/backward_wgmma.h";
-    s.target = "sm90";
+    s.target = &target();
     s.outputs = outputs;
     s.head_dim = dims(p.head_dim);
     s.head_dim_v = dims(p.head_dim_v);
-    s.block_n = kBlockN;
+    s.block_n = tiles_.block_n;
     specialise_for(p, s);
-    const TileShape& shape = shape_for(p, s);
+    const BackwardWgmmaShape& shape = shape_for(p, s);
     s.block_m = shape.block_m;
     s.workgroup = 2 * shape.block_m;  // four waves have 64 rows
     s.buffers = shape.buffers;
@@ -116,13 +85,11 @@ class BackwardWgmma final : public Family {
                       .total;
     return s;
   }
+  const BackwardWgmmaTiles& tiles_;
 };
 
 }  // namespace
 
-const Family* backward_wgmma_family() {
-  static const BackwardWgmma kFamily;
-  return &kFamily;
-}
+const Family* make_backward_wgmma(const Target& target) { return target.backward_wgmma ? new BackwardWgmma(target) : nullptr; }
 
 }  // namespace fulmen::gpu

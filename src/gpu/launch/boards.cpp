@@ -1,6 +1,5 @@
 // kernels/forward/boards.h: chess boards, 64 queries and 64 keys.
 #include <algorithm>
-#include <array>
 
 #include "gpu/launch/family.h"
 #include "kernels/tile/layout.h"
@@ -12,19 +11,10 @@ constexpr int kRows = 64;
 constexpr float kLeastScale = 0x1p-40F;                // a bias divided by it is still finite
 constexpr int64_t kMostBiasStride = int64_t{1} << 21;  // a tile's distances are 32 bits
 
-// Of the shapes measured on the H200 (docs/lab/nvidia_boards.md). With 32 dims a board is so little work that a workgroup a board
-// spends a fifth of its time on its own start and end.
-struct Shape {
-  int head_dim;
-  int workgroups;  // of a multiprocessor
-  bool runs;       // of boards, where there are more than run at once
-};
-constexpr std::array kShapes{Shape{32, 4, true}, Shape{64, 5, false}, Shape{96, 4, false}, Shape{128, 3, false}};
-
 class Boards final : public Family {
  public:
+  using Family::Family;
   std::string_view name() const noexcept override { return "boards"; }
-  std::string_view target() const noexcept override { return "sm80"; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.seqlen_q != kRows || p.seqlen_k != kRows || p.variable_lengths()) {
@@ -47,7 +37,6 @@ class Boards final : public Family {
     if (Support support = lds_fits(specialisation(p, chip, shape_for(p)->runs).lds_bytes, chip); !support.yes) return support;
     return grid_fits(p.batch * p.num_heads);
   }
-  double rank(const Problem& /*problem*/) const override { return 33; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     const int64_t at_once = int64_t{std::max(1, compute_units)} * shape_for(p)->workgroups;
     const bool in_runs = shape_for(p)->runs && p.batch * p.num_heads > at_once;
@@ -61,15 +50,17 @@ class Boards final : public Family {
   }
 
  private:
-  static const Shape* shape_for(const Problem& p) {
-    const auto* shape = std::find_if(kShapes.begin(), kShapes.end(), [&](const Shape& s) { return s.head_dim == p.head_dim; });
-    return shape != kShapes.end() && p.head_dim_v == p.head_dim ? shape : nullptr;
+  const BoardShape* shape_for(const Problem& p) const {
+    for (const BoardShape& shape : target().boards->shapes) {
+      if (shape.head_dim == p.head_dim && p.head_dim_v == p.head_dim) return &shape;
+    }
+    return nullptr;
   }
-  static Specialisation specialisation(const Problem& p, const Chip& chip, bool in_runs) {
-    const Shape& shape = *shape_for(p);
+  Specialisation specialisation(const Problem& p, const Chip& chip, bool in_runs) const {
+    const BoardShape& shape = *shape_for(p);
     Specialisation s;
     s.entry = "forward/boards.h";
-    s.target = "sm80";
+    s.target = &target();
     s.head_dim = s.head_dim_v = shape.head_dim;
     s.block_m = s.block_n = kRows;
     s.workgroup = kRows / 16 * chip.wave_size;
@@ -88,9 +79,6 @@ class Boards final : public Family {
 
 }  // namespace
 
-const Family* boards_family() {
-  static const Boards kFamily;
-  return &kFamily;
-}
+const Family* make_boards(const Target& target) { return target.boards ? new Boards(target) : nullptr; }
 
 }  // namespace fulmen::gpu

@@ -6,21 +6,15 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int64_t kRows = 16;      // of a workgroup
-constexpr int64_t kMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
-constexpr int64_t kMinSplitKeys = 512;
-constexpr int64_t kMinSplitKeysNvidia = 256;  // measured on an H200; AMD's number is a guess
-constexpr int kWaves = 4;
-constexpr int kManyWaves = 8;         // of a workgroup that has all keys of its rows
-constexpr int kStepKeys = 16;         // of a wave: with more keys the operands in flight would spill
+constexpr int64_t kRows = 16;         // of a workgroup
+constexpr int64_t kMostTiles = 2;     // of 16 rows a KV head: each reads all of K and V
 constexpr int64_t kMostSplits = 256;  // that are tried
 constexpr int kCombineLanes = 256;
 
 class SplitKv final : public Family {
  public:
-  explicit SplitKv(const MatrixTarget& target) : target_(target) {}
+  explicit SplitKv(const Target& target) : Family(target), tiles_(*target.decode) {}
   std::string_view name() const noexcept override { return "decode"; }
-  std::string_view target() const noexcept override { return target_.name; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
@@ -29,12 +23,9 @@ class SplitKv final : public Family {
       return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
                          std::to_string(kMostTiles * kRows) + " are served");
     }
-    if (Support support = lds_fits(lds_bytes(head_dim_v(p), kWaves), chip); !support.yes) return support;
-    return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / min_split_keys(chip)));
+    if (Support support = lds_fits(lds_bytes(head_dim_v(p), tiles_.waves), chip); !support.yes) return support;
+    return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys));
   }
-  // Above `short` only where there are many keys.
-  double rank(const Problem& p) const override { return p.seqlen_k > 128 ? 40 : 25; }
-
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, chip, choose_shape(p, chip, compute_units));
   }
@@ -42,7 +33,7 @@ class SplitKv final : public Family {
     tuning::Space space;
     space.wave_size = chip.wave_size;
     const auto [usual_waves, usual_keys, usual] = choose_shape(p, chip, compute_units);
-    const int64_t most = std::min<int64_t>(kMostSplits, p.seqlen_k / (kWaves * kStepKeys));
+    const int64_t most = std::min<int64_t>(kMostSplits, p.seqlen_k / (tiles_.waves * tiles_.block_n));
     std::vector<int> splits;
     for (int n = 1; n <= std::max<int64_t>(1, most); n *= 2) splits.push_back(n);
     for (const int near : {usual * 3 / 4, usual * 3 / 2}) {
@@ -52,12 +43,12 @@ class SplitKv final : public Family {
     space.parameters = {{"waves", usual_waves, {1, 2, 4, 8}}, {"block_n", usual_keys, {16, 32}}, {"num_splits", usual, splits}};
     tuning::include_usual(space);
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
-      const int dim = static_cast<int>(round_up(p.head_dim, target_.depth)), dim_v = head_dim_v(p);
+      const int dim = static_cast<int>(round_up(p.head_dim, target().mma_k)), dim_v = head_dim_v(p);
       if (Support support = lds_fits(lds_bytes(dim_v, v[0]), chip); !support.yes) return support;
-      // Queries and outputs, and a step's keys and values: 16-bit elements, which AMD's gfx11 has twice.
-      const int64_t twice = chip.target == "gfx11" ? 2 : 1;
-      const int64_t words = int64_t{kRows} * (dim * twice / 2 + dim_v) + int64_t{v[1]} * (kRows + (dim + dim_v) * twice / 2);
-      return v[1] == kStepKeys ? Support{} : registers_fit(words / chip.wave_size, chip, v[0], 1, 1);
+      // Queries and outputs, and a step's keys and values: elements of 16 bits.
+      const int64_t copies = target().operand_copies;
+      const int64_t words = int64_t{kRows} * (dim * copies / 2 + dim_v) + int64_t{v[1]} * (kRows + (dim + dim_v) * copies / 2);
+      return v[1] == tiles_.block_n ? Support{} : registers_fit(words / chip.wave_size, chip, v[0], 1, 1);
     };
     return space;
   }
@@ -72,8 +63,8 @@ class SplitKv final : public Family {
   LaunchPlan plan_of(const Problem& p, const Chip& chip, const Shape& shape) const {
     Specialisation s;
     s.entry = "forward/decode.h";
-    s.target = target_.name;
-    s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
+    s.target = &target();
+    s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
     s.head_dim_v = head_dim_v(p);
     s.block_m = kRows;
     s.block_n = shape.block_n;
@@ -96,25 +87,23 @@ class SplitKv final : public Family {
   static int64_t row_tiles(const Problem& p) { return (p.group_size() * p.seqlen_q + kRows - 1) / kRows; }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
 
-  static int64_t min_split_keys(const Chip& chip) { return chip.vendor == Vendor::nvidia ? kMinSplitKeysNvidia : kMinSplitKeys; }
-
-  static Shape choose_shape(const Problem& p, const Chip& chip, int compute_units) {
-    if (fills_unsplit(p, chip, compute_units)) return {kManyWaves, kStepKeys, 1};
-    return {kWaves, kStepKeys, choose_splits(p, chip, compute_units)};
+  Shape choose_shape(const Problem& p, const Chip& chip, int compute_units) const {
+    if (fills_unsplit(p, chip, compute_units)) return {tiles_.unsplit_waves, tiles_.block_n, 1};
+    return {tiles_.waves, tiles_.block_n, choose_splits(p, compute_units)};
   }
 
-  // Whether workgroups of kManyWaves with all keys fill the chip once: as many waves as with two splits, and no second kernel that
-  // combines them. An H200 then takes 6 to 18 % less time (docs/lab/nvidia_forward.md).
-  static bool fills_unsplit(const Problem& p, const Chip& chip, int compute_units) {
-    if (chip.vendor != Vendor::nvidia || head_dim_v(p) > 128 || !lds_fits(lds_bytes(head_dim_v(p), kManyWaves), chip).yes)
-      return false;
-    const int64_t slots = std::max(1, compute_units) * (p.head_dim <= 64 && p.head_dim_v <= 64 ? 2 : 1);
+  // Whether workgroups with all keys fill the chip once: as many waves as with two splits, and no second kernel that combines them.
+  bool fills_unsplit(const Problem& p, const Chip& chip, int compute_units) const {
+    const int waves = tiles_.unsplit_waves, dim_v = head_dim_v(p);
+    if (waves == 0 || dim_v > tiles_.unsplit_head_dim_v || !lds_fits(lds_bytes(dim_v, waves), chip).yes) return false;
+    const bool paired = std::max(p.head_dim, p.head_dim_v) <= tiles_.paired_head_dim;
+    const int64_t slots = std::max(1, compute_units) * (paired ? 2 : 1);
     return groups(p) <= slots && 10 * groups(p) >= 9 * slots;
   }
 
   // Two workgroups a compute unit run at once. Of the numbers of splits whose last round of workgroups is fullest, the smallest.
-  static int choose_splits(const Problem& p, const Chip& chip, int compute_units) {
-    const int64_t most = std::max<int64_t>(1, p.seqlen_k / min_split_keys(chip)), slots = 2 * std::max(1, compute_units);
+  int choose_splits(const Problem& p, int compute_units) const {
+    const int64_t most = std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys), slots = 2 * std::max(1, compute_units);
     int best = 1;
     double best_cost = 0;
     for (int64_t splits = 1; splits <= std::min<int64_t>(most, slots); ++splits) {
@@ -141,15 +130,11 @@ class SplitKv final : public Family {
     plan.partial_row_floats = round_up(rows * s.num_splits, 16);
   }
 
-  const MatrixTarget& target_;
+  const DecodeTiles& tiles_;
 };
 
 }  // namespace
 
-std::vector<const Family*> decode_families() {
-  std::vector<const Family*> list;
-  for (const MatrixTarget& target : kMatrixTargets) list.push_back(new SplitKv(target));
-  return list;
-}
+const Family* make_decode(const Target& target) { return target.decode ? new SplitKv(target) : nullptr; }
 
 }  // namespace fulmen::gpu

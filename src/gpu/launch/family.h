@@ -1,7 +1,7 @@
 // A family of GPU kernels: which problems it runs on which chip, and how. One file each in this folder, listed in families().
 #pragma once
 
-#include <array>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,17 +34,17 @@ struct LaunchPlan {
 
 class Family {
  public:
+  explicit Family(const Target& target) : target_(target) {}
   virtual ~Family() = default;
   virtual std::string_view name() const noexcept = 0;  // "prefill": also its files' name here and in kernels/
-  // kernels/targets/<target>.h that it is compiled with; "portable" is none.
-  virtual std::string_view target() const noexcept = 0;
+  // What it is compiled for, and whose tiles it has.
+  const Target& target() const noexcept { return target_; }
   virtual Pass pass() const noexcept { return Pass::forward; }
   virtual bool dropout() const noexcept { return false; }
   virtual bool deterministic() const noexcept { return true; }
   // Sequences of different lengths; forward also keys and values in pages.
   virtual bool variable_lengths() const noexcept { return false; }
   virtual Support supports(const Problem& problem, const Chip& chip) const = 0;
-  virtual double rank(const Problem& problem) const = 0;
   // compute_units: of the device, to have work for each.
   virtual LaunchPlan plan(const Problem& problem, const Chip& chip, int compute_units) const = 0;
   // The numbers that tuned_plan() takes in place of plan()'s own, one for each parameter; none where the family has no choice.
@@ -54,33 +54,30 @@ class Family {
                                 std::span<const int> /*values*/) const {
     return plan(problem, chip, compute_units);
   }
+
+ private:
+  const Target& target_;
 };
 
-// Every family with every target, best first among equal ranks.
+// Every family with every target, best first among equal ranks: gpu/choice.h.
 const std::vector<const Family*>& families();
+// The same for other targets than those of the list. A family that is written in terms of what the target has, but that has no
+// tiles for it, is one that supports nothing, and says why.
+std::vector<const Family*> make_families(std::span<const Target* const> targets);
 
-// The target's tile shapes and their LDS; defined in the families' files.
-std::vector<const Family*> prefill_families();
-const Family* prefill_wgmma_family();
-std::vector<const Family*> short_families();
-std::vector<const Family*> decode_families();
-const Family* boards_family();
-std::vector<const Family*> short_backward_families();
-std::vector<const Family*> backward_families();
-const Family* backward_atomic_family();
-const Family* backward_wgmma_atomic_family();
-const Family* backward_wgmma_family();
-const Family* prefill_portable_family();
-const Family* backward_portable_family();
-
-// The targets with matrix instructions.
-struct MatrixTarget {
-  std::string_view name;
-  int depth;               // dims that an operand of q.k covers
-  bool transposed_values;  // V^T in LDS
-};
-inline constexpr std::array kMatrixTargets{MatrixTarget{"gfx11", 16, true}, MatrixTarget{"gfx12", 16, true},
-                                           MatrixTarget{"cdna3", 32, true}, MatrixTarget{"sm80", 32, false}};
+// A family for a target; null where the target has no tiles for it. Alive as long as the process.
+const Family* make_prefill(const Target& target);
+const Family* make_prefill_wgmma(const Target& target);
+const Family* make_prefill_portable(const Target& target);
+const Family* make_short(const Target& target);
+const Family* make_decode(const Target& target);
+const Family* make_boards(const Target& target);
+const Family* make_short_backward(const Target& target);
+const Family* make_backward(const Target& target);
+const Family* make_backward_atomic(const Target& target);
+const Family* make_backward_wgmma_atomic(const Target& target);
+const Family* make_backward_wgmma(const Target& target);
+const Family* make_backward_portable(const Target& target);
 
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);
@@ -88,9 +85,6 @@ Support takes_matrix_instructions(const Problem& problem);
 // A forward launch with a workgroup for every s.block_m query rows of each head: how many these are, and the plan.
 int64_t query_tile_workgroups(const Problem& problem, const Specialisation& s);
 LaunchPlan query_tile_plan(const Problem& problem, const Specialisation& s);
-
-// Columns of a panel, in which operands of warpgroup products lie: kernels/targets/sm90/target.h.
-inline constexpr int64_t kPanelColumns = 64;
 
 // 2^31 - 1 workgroups is what launches take everywhere.
 Support grid_fits(int64_t workgroups);

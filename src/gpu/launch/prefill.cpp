@@ -1,59 +1,19 @@
-// kernels/forward/prefill.h: tiles and registers for each target.
+// kernels/forward/prefill.h: any lengths.
 #include <algorithm>
-#include <array>
 #include <span>
 #include <vector>
 
+#include "gpu/choice.h"
 #include "gpu/launch/family.h"
 #include "kernels/tile/layout.h"
 
 namespace fulmen::gpu {
 namespace {
 
-// Tile shapes for head dims up to max_head_dim (the larger of q's and v's). Of several for the same the first counts whose
-// workgroups (min_workgroups of them; one, of boards) the chip's LDS holds.
-struct TileShape {
-  int max_head_dim;
-  int block_m, block_n;
-  int waves;
-  int buffers;
-  bool queries_in_lds;
-  int min_waves, min_workgroups;
-};
-
-struct Target {
-  std::string_view name;
-  int depth;  // dims that an operand of q.k covers
-  bool transposed_values;
-  int value_dims;  // head_dim_v is rounded up to a multiple of them
-  std::span<const TileShape> shapes;
-  std::span<const TileShape> board_shapes;  // none: boards are left to forward/short.h
-};
-
-// 8 waves share the way of a tile to LDS; with head_dim 256 outputs take half the registers, and Q waits in LDS.
-constexpr std::array kRdnaShapes{TileShape{64, 128, 32, 8, 2, false, 1, 1}, TileShape{128, 128, 32, 8, 1, false, 1, 1},
-                                 TileShape{256, 64, 16, 4, 1, true, 1, 1}};
-// Two waves a SIMD: the compiler then keeps accumulators among the ordinary registers and moves nothing.
-constexpr std::array kCdna3Shapes{TileShape{64, 128, 32, 4, 2, false, 2, 1}, TileShape{128, 128, 32, 4, 1, false, 2, 1},
-                                  TileShape{256, 128, 32, 8, 1, false, 2, 1}};
-// 32 rows a wave halve what it reads from LDS for a product; with head_dim 256 outputs of 16 rows fill half the registers.
-constexpr std::array kSm80Shapes{TileShape{64, 128, 64, 4, 2, false, 1, 2}, TileShape{64, 128, 32, 4, 2, false, 1, 2},
-                                 TileShape{128, 128, 64, 4, 2, true, 1, 2}, TileShape{128, 128, 32, 4, 2, true, 1, 2},
-                                 TileShape{128, 128, 32, 4, 2, true, 1, 1}, TileShape{256, 128, 64, 8, 2, true, 1, 1},
-                                 TileShape{256, 128, 32, 8, 2, true, 1, 1}, TileShape{256, 64, 32, 4, 2, true, 1, 1}};
-// Chess boards, with all their rows in one tile: registers for many workgroups at once, whose loads are in flight.
-constexpr int64_t kMostBoardRows = 64;
-constexpr std::array kSm80BoardShapes{TileShape{32, 64, 64, 4, 1, false, 1, 6}, TileShape{64, 64, 64, 4, 1, false, 1, 3},
-                                      TileShape{128, 64, 64, 4, 1, true, 1, 3}};
-constexpr std::array kTargets{Target{"gfx11", 16, true, 16, kRdnaShapes, {}}, Target{"gfx12", 16, true, 16, kRdnaShapes, {}},
-                              Target{"cdna3", 32, true, 16, kCdna3Shapes, {}},
-                              Target{"sm80", 32, false, 32, kSm80Shapes, kSm80BoardShapes}};
-
 class Forward final : public Family {
  public:
-  explicit Forward(const Target& target) : target_(target) {}
+  explicit Forward(const Target& target) : Family(target), tiles_(*target.prefill) {}
   std::string_view name() const noexcept override { return "prefill"; }
-  std::string_view target() const noexcept override { return target_.name; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
@@ -62,7 +22,6 @@ class Forward final : public Family {
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(query_tile_workgroups(p, s));
   }
-  double rank(const Problem& p) const override { return boards(p) ? 32 : 20; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, specialisation(p, chip), compute_units);
   }
@@ -90,12 +49,12 @@ class Forward final : public Family {
 
  private:
   // Of a space's values, in its order.
-  static TileShape shape_of(std::span<const int> v, const Chip& chip) {
+  static PrefillShape shape_of(std::span<const int> v, const Chip& chip) {
     const bool amd = chip.vendor == Vendor::amd;
     return {256, v[0], v[1], v[2], v[3], v[4] != 0, amd ? v[5] : 1, amd ? 1 : v[5]};
   }
   // What static_asserts of the kernel demand, LDS and registers.
-  Support takes(const Problem& p, const Chip& chip, const TileShape& shape) const {
+  Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
     const int rows = shape.block_m / shape.waves;
     if (rows != 16 && rows != 32) {
       return Support::no("a wave has 16 or 32 rows, and these are " + std::to_string(shape.block_m) + " rows of " +
@@ -108,9 +67,7 @@ class Forward final : public Family {
                          " rows at once, of which tiles have whole numbers");
     }
     const Specialisation s = specialisation(p, chip, shape, false);
-    if (Support support = lds_fits(int64_t{s.lds_bytes} * (target_.board_shapes.empty() ? 1 : s.min_workgroups), chip);
-        !support.yes)
-      return support;
+    if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
     const int queries = shape.queries_in_lds ? 0 : s.head_dim / 2;
     return registers_fit(int64_t{rows} * (s.head_dim_v + s.block_n + queries) / chip.wave_size, chip, shape.waves, shape.min_waves,
                          shape.min_workgroups);
@@ -134,18 +91,9 @@ class Forward final : public Family {
     a.step_head = static_cast<int>(heads % a.num_heads);
     a.step_batch = static_cast<int>(band ? heads / a.num_heads % a.batch : heads / a.num_heads);
   }
-  // Where this is faster than forward/short.h (on the H200, docs/lab/nvidia_boards.md): not for 32 dims with a bias.
-  bool boards(const Problem& p) const {
-    if (target_.board_shapes.empty()) return false;
-    const bool rows = p.dtype != DType::fp32 && strides_are_whole(p) && !p.variable_lengths();
-    const bool plain = p.window_left < 0 && p.window_right < 0 && !p.keep_mask.present && !p.alibi_slopes.present && p.softcap <= 0;
-    const int64_t dim = std::max(p.head_dim, p.head_dim_v);
-    return rows && plain && p.dropout == 0 && p.seqlen_q > kMostBoardRows / 2 && p.seqlen_q <= kMostBoardRows &&
-           p.seqlen_k <= kMostBoardRows && dim <= target_.board_shapes.back().max_head_dim && (dim > 32 || !p.bias.present);
-  }
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
-    const bool board = boards(p);
-    for (const TileShape& shape : board ? target_.board_shapes : target_.shapes) {
+    const bool board = prefers_board_shapes(target(), p);
+    for (const PrefillShape& shape : board ? tiles_.board_shapes : tiles_.shapes) {
       for (const bool going_on : {true, false}) {
         if (going_on && !persistent(p, shape)) continue;
         const Specialisation s = specialisation(p, chip, shape, going_on);
@@ -153,14 +101,14 @@ class Forward final : public Family {
         if (fits && std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim) return s;
       }
     }
-    return specialisation(p, chip, target_.shapes.back(), false);
+    return specialisation(p, chip, tiles_.shapes.back(), false);
   }
-  Specialisation specialisation(const Problem& p, const Chip& chip, const TileShape& shape, bool persistent) const {
+  Specialisation specialisation(const Problem& p, const Chip& chip, const PrefillShape& shape, bool persistent) const {
     Specialisation s;
     s.entry = "forward/prefill.h";
-    s.target = target_.name;
-    s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
-    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, target_.value_dims));
+    s.target = &target();
+    s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
+    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, tiles_.value_dims));
     s.block_m = shape.block_m;
     s.block_n = shape.block_n;
     s.workgroup = shape.waves * chip.wave_size;
@@ -169,7 +117,7 @@ class Forward final : public Family {
     s.min_waves = shape.min_waves;
     s.min_workgroups = shape.min_workgroups;
     s.persistent = persistent;
-    s.lds_bytes = kernels::ForwardLayout::of({.transposed_values = target_.transposed_values,
+    s.lds_bytes = kernels::ForwardLayout::of({.transposed_values = target().transposed_values,
                                               .head_dim = s.head_dim,
                                               .head_dim_v = s.head_dim_v,
                                               .block_m = s.block_m,
@@ -183,20 +131,16 @@ class Forward final : public Family {
   }
   // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few tiles of keys. With a band,
   // workgroups do not get as many keys each: later ones would not take what the first have yet to do.
-  bool persistent(const Problem& p, const TileShape& shape) const {
-    const bool alone = target_.name == "sm80" && shape.max_head_dim == 256;
+  static bool persistent(const Problem& p, const PrefillShape& shape) {
     const bool band = p.window_left >= 0 || p.window_right >= 0;
-    return alone && p.seqlen_k <= (band ? 1024 : 2048) && !p.variable_lengths() && !p.keep_mask.present && p.dropout == 0;
+    return shape.persistent && p.seqlen_k <= (band ? 1024 : 2048) && !p.variable_lengths() && !p.keep_mask.present &&
+           p.dropout == 0;
   }
-  const Target& target_;
+  const PrefillTiles& tiles_;
 };
 
 }  // namespace
 
-std::vector<const Family*> prefill_families() {
-  std::vector<const Family*> list;
-  for (const Target& target : kTargets) list.push_back(new Forward(target));
-  return list;
-}
+const Family* make_prefill(const Target& target) { return target.prefill ? new Forward(target) : nullptr; }
 
 }  // namespace fulmen::gpu

@@ -11,17 +11,15 @@ constexpr int kMostWaves = 4;
 
 class ShortSequence final : public Family {
  public:
-  explicit ShortSequence(const MatrixTarget& target) : target_(target) {}
+  explicit ShortSequence(const Target& target) : Family(target), tiles_(*target.short_sequences) {}
   std::string_view name() const noexcept override { return "short"; }
-  std::string_view target() const noexcept override { return target_.name; }
   bool variable_lengths() const noexcept override { return true; }
-  Support supports(const Problem& p, const Chip& chip) const override {
+  Support supports(const Problem& p, const Chip& /*chip*/) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.seqlen_k > kMostKeys) return Support::no("seqlen_k is " + std::to_string(p.seqlen_k) + ", at most 128 are served");
-    const int64_t most_dim = most_head_dim(chip);
-    if (std::max(p.head_dim, p.head_dim_v) > most_dim) {
+    if (std::max(p.head_dim, p.head_dim_v) > tiles_.max_head_dim) {
       return Support::no("head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)) + ", registers hold rows of up to " +
-                         std::to_string(most_dim));
+                         std::to_string(tiles_.max_head_dim));
     }
     if (p.paged() && !tiles_in_pages(p, block_n(p))) {
       // Looking up each row takes the registers that whole rows of scores need.
@@ -30,7 +28,6 @@ class ShortSequence final : public Family {
     }
     return grid_fits(workgroups(p));
   }
-  double rank(const Problem& p) const override { return target_.name == "sm80" && tiles_pay(p) ? 18 : 30; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, usual_kernel(p, chip, compute_units));
   }
@@ -41,8 +38,8 @@ class ShortSequence final : public Family {
     space.parameters = {{"waves", waves(p), {1, 2, 4}},
                         {"early_loads", static_cast<int>(usual.early_loads), {0, 1}},
                         {"min_workgroups", usual.min_workgroups, {1, 2, 3, 4, 5, 6}}};
-    // gfx11: V before it is needed takes registers that are not there; and the bound on workgroups is NVIDIA's.
-    if (chip.target == "gfx11") space.parameters[1].values = {usual.early_loads};
+    // The bound on workgroups is NVIDIA's.
+    if (!tiles_.early_is_tuned) space.parameters[1].values = {usual.early_loads};
     if (chip.vendor == Vendor::amd) space.parameters[2].values = {usual.min_workgroups};
     space.takes = [p, chip, usual](std::span<const int> v) -> Support {
       if (v[0] > waves(p)) return Support::no("the queries are " + std::to_string(p.seqlen_q) + ", of which a wave has 16");
@@ -66,36 +63,25 @@ class ShortSequence final : public Family {
   Specialisation usual_kernel(const Problem& p, const Chip& chip, int compute_units) const {
     Specialisation s;
     s.entry = "forward/short.h";
-    s.target = target_.name;
-    s.head_dim = static_cast<int>(round_up(p.head_dim, target_.depth));
+    s.target = &target();
+    s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, 32));
     s.block_m = 16 * waves(p);
     s.block_n = block_n(p);
     s.workgroup = waves(p) * chip.wave_size;
     specialise_for(p, s);
-    choose_occupancy(p, chip, compute_units, s);
+    choose_occupancy(p, compute_units, s);
     return s;
   }
   static LaunchPlan plan_of(const Problem& p, const Specialisation& s) { return query_tile_plan(p, s); }
-  // Whole rows of scores take registers: where keys times dims are many, and workgroups enough to fill the chip, the forward
-  // kernels' larger tiles are faster on an H200 (docs/lab/nvidia_forward.md). Not for few rows of queries, which leave these half
-  // empty.
-  static bool tiles_pay(const Problem& p) {
-    constexpr int64_t kFewQueries = 64, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
-    return p.seqlen_q > kFewQueries && block_n(p) * std::max(p.head_dim, p.head_dim_v) > kFewKeysTimesDims &&
-           workgroups(p) > kFewWorkgroups;
-  }
-  // Scores, outputs and a step's operands are in registers at once.
-  static int64_t most_head_dim(const Chip& chip) { return chip.target == "gfx11" ? 128 : 256; }
   // Measured on the H200 (docs/lab/nvidia_forward.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
   // more of them on a multiprocessor there are more loads in flight; a bias takes the registers that an early V would need.
-  static void choose_occupancy(const Problem& p, const Chip& chip, int compute_units, Specialisation& s) {
+  void choose_occupancy(const Problem& p, int compute_units, Specialisation& s) const {
     const bool few = workgroups(p) <= int64_t{4} * compute_units;
     const int dim = std::max(s.head_dim, s.head_dim_v);
     const bool small = s.block_n <= 64;  // V's rows have registers beside those of scores
-    s.early_loads = small && dim <= 64 && (few || !p.bias.present);
-    // gfx11: a lane has all keys of its dims, and these would leave too few registers for the rest.
-    if (chip.target == "gfx11") s.early_loads = s.early_loads && s.block_n * s.head_dim_v <= 64 * 32 && !s.keep_mask;
+    const bool fits = s.block_n * s.head_dim_v <= tiles_.early_values && (tiles_.early_beside_mask || !s.keep_mask);
+    s.early_loads = small && fits && dim <= 64 && (few || !p.bias.present);
     if (few || dim > 64 || !small) return;
     s.min_workgroups = dim > 32 ? 4 : p.bias.present ? 5 : 1;
   }
@@ -104,15 +90,11 @@ class ShortSequence final : public Family {
   static int waves(const Problem& p) { return static_cast<int>(std::clamp<int64_t>((p.seqlen_q + 15) / 16, 1, kMostWaves)); }
   static int64_t row_tiles(const Problem& p) { return (p.seqlen_q + 16 * waves(p) - 1) / (16 * waves(p)); }
   static int64_t workgroups(const Problem& p) { return row_tiles(p) * p.batch * p.num_heads; }
-  const MatrixTarget& target_;
+  const ShortTiles& tiles_;
 };
 
 }  // namespace
 
-std::vector<const Family*> short_families() {
-  std::vector<const Family*> list;
-  for (const MatrixTarget& target : kMatrixTargets) list.push_back(new ShortSequence(target));
-  return list;
-}
+const Family* make_short(const Target& target) { return target.short_sequences ? new ShortSequence(target) : nullptr; }
 
 }  // namespace fulmen::gpu

@@ -1,6 +1,5 @@
 // kernels/backward/short_backward.h: up to 64 queries and keys, all gradients in one launch.
 #include <algorithm>
-#include <array>
 
 #include "gpu/launch/backward.h"
 #include "kernels/tile/layout.h"
@@ -10,32 +9,10 @@ namespace {
 
 constexpr int64_t kMostRows = 64;
 
-// For head dims up to max_head_dim (the larger of q's and v's).
-struct Shape {
-  int max_head_dim;
-  int buffers;
-  int min_workgroups;
-  bool whole = false;  // serves lengths and dims that fill their tiles, and rows in 16-byte pieces: others would spill registers
-};
-
-struct Target {
-  MatrixTarget matrix;
-  std::array<Shape, 3> shapes;
-};
-
-constexpr std::array kTargets{
-    // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
-    Target{kMatrixTargets[0], {{{64, 1, 1, true}}}},
-    Target{kMatrixTargets[1], {{{32, 1, 1}, {64, 1, 1, true}}}},
-    Target{kMatrixTargets[2], {{{64, 1, 1}}}},
-    Target{kMatrixTargets[3], {{{32, 2, 3}, {64, 2, 2}, {128, 1, 2}}}},
-};
-
 class ShortBackward final : public Family {
  public:
-  explicit ShortBackward(const Target& target) : target_(target) {}
+  using Family::Family;
   std::string_view name() const noexcept override { return "short_backward"; }
-  std::string_view target() const noexcept override { return target_.matrix.name; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
@@ -47,7 +24,7 @@ class ShortBackward final : public Family {
     }
     if (shape_for(p) == nullptr) {
       return Support::no("head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)) + ", tiles of " +
-                         std::string(target_.matrix.name) + " have up to " + std::to_string(most_head_dim()));
+                         std::string(target().name) + " have up to " + std::to_string(most_head_dim()));
     }
     if (p.group_size() != 1) return Support::no("num_kv_heads differs from num_heads: a workgroup has one head's dk and dv");
     if (p.dsinks.present) return Support::no("dsinks needs each row's numbers in memory");
@@ -57,13 +34,12 @@ class ShortBackward final : public Family {
     const Specialisation s = specialisation(p, chip);
     if (shape_for(p)->whole && !(s.whole_tiles && s.whole_rows && s.exact_dims)) {
       return Support::no(
-          "registers of " + std::string(target_.matrix.name) +
+          "registers of " + std::string(target().name) +
           " suffice for sequences of 32 or 64 without a window, head_dim 32 or 64, and rows at multiples of 16 bytes");
     }
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(p.batch * p.num_heads);
   }
-  double rank(const Problem& /*problem*/) const override { return 30; }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     BackwardPlan plan(p, compute_units);
     const Specialisation s = specialisation(p, chip);
@@ -76,11 +52,11 @@ class ShortBackward final : public Family {
   static int dims(int64_t dim) { return static_cast<int>(round_up(dim, 32)); }
   int most_head_dim() const {
     int most = 0;
-    for (const Shape& shape : target_.shapes) most = std::max(most, shape.max_head_dim);
+    for (const ShortBackwardShape& shape : target().short_backward->shapes) most = std::max(most, shape.max_head_dim);
     return most;
   }
-  const Shape* shape_for(const Problem& p) const {
-    for (const Shape& shape : target_.shapes) {
+  const ShortBackwardShape* shape_for(const Problem& p) const {
+    for (const ShortBackwardShape& shape : target().short_backward->shapes) {
       if (dims(std::max(p.head_dim, p.head_dim_v)) <= shape.max_head_dim) return &shape;
     }
     return nullptr;
@@ -106,20 +82,20 @@ class ShortBackward final : public Family {
     return best;
   }
   int lds_bytes(const Specialisation& s) const {
-    return kernels::ShortBackwardLayout::of({.transposed_values = target_.matrix.transposed_values,
+    return kernels::ShortBackwardLayout::of({.transposed_values = target().transposed_values,
                                              .head_dim = s.head_dim,
                                              .head_dim_v = s.head_dim_v,
                                              .block = s.block_n,
                                              .buffers = s.buffers,
-                                             .bias = !target_.matrix.transposed_values && s.bias > 0 && !s.batch_bias,
+                                             .bias = !target().transposed_values && s.bias > 0 && !s.batch_bias,
                                              .out = (s.outputs & kGivesDbias) == 0 || s.dropout || s.softcap})
         .total;
   }
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
-    const Shape& shape = *shape_for(p);
+    const ShortBackwardShape& shape = *shape_for(p);
     Specialisation s;
     s.entry = "backward/short_backward.h";
-    s.target = target_.matrix.name;
+    s.target = &target();
     s.head_dim = dims(p.head_dim);
     s.head_dim_v = dims(p.head_dim_v);
     s.block_m = s.block_n = std::max(p.seqlen_q, p.seqlen_k) > kMostRows / 2 ? kMostRows : kMostRows / 2;
@@ -138,15 +114,10 @@ class ShortBackward final : public Family {
     }
     return s;
   }
-  const Target& target_;
 };
 
 }  // namespace
 
-std::vector<const Family*> short_backward_families() {
-  std::vector<const Family*> list;
-  for (const Target& target : kTargets) list.push_back(new ShortBackward(target));
-  return list;
-}
+const Family* make_short_backward(const Target& target) { return target.short_backward ? new ShortBackward(target) : nullptr; }
 
 }  // namespace fulmen::gpu

@@ -99,8 +99,7 @@ void specialise_for(const Problem& p, Specialisation& s) {
 std::string prelude(const Specialisation& s) {
   std::string text;
   const auto define = [&text](std::string_view name, int value) { text += fmt::format("#define FULMEN_{} {}\n", name, value); };
-  if (!s.target.empty()) define("TARGET_" + upper(s.target), 1);
-  if (s.target == "sm90") define("TARGET_SM80", 1);  // which it extends
+  for (const Target* target = s.target; target != nullptr; target = target->extends) define("TARGET_" + upper(target->name), 1);
   define("DTYPE", static_cast<int>(s.dtype));
   define("HEAD_DIM", s.head_dim);
   define("HEAD_DIM_V", s.head_dim_v);
@@ -154,7 +153,8 @@ std::string kernel_name(const Specialisation& s) {
 }  // namespace
 
 std::string to_string(const Specialisation& s) {
-  std::string text = fmt::format("{} {} {}", kernel_name(s), s.target.empty() ? "portable" : s.target, fulmen::to_string(s.dtype));
+  std::string text =
+      fmt::format("{} {} {}", kernel_name(s), s.target == nullptr ? "portable" : s.target->name, fulmen::to_string(s.dtype));
   if (s.head_dim == 0) return text;  // a kernel for any
   text += fmt::format(" d{}", s.head_dim);
   if (s.head_dim_v != s.head_dim) text += fmt::format("/{}", s.head_dim_v);

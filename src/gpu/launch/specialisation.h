@@ -16,8 +16,8 @@ namespace fulmen::gpu {
 
 // What src/kernels/core/config.h explains.
 struct Specialisation {
-  std::string_view entry;   // "forward/prefill.h"
-  std::string_view target;  // "gfx11", or empty: no matrix instructions
+  std::string_view entry;          // "forward/prefill.h"
+  const Target* target = nullptr;  // none: no matrix instructions
   DType dtype = DType::fp32;
   int head_dim = 0, head_dim_v = 0;  // rounded up
   int block_m = 0, block_n = 0;

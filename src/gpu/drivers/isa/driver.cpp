@@ -45,12 +45,12 @@ Shared& shared() {
   return all;
 }
 
-// The chips whose instructions are known, in the order of the table.
+// AMD's chips with matrix instructions, in the order of the table.
 const std::vector<Chip>& isa_chips() {
   static const auto& list = *new std::vector<Chip>([] {
     std::vector<Chip> known;
     for (const Chip& chip : chips()) {
-      if (chip.target == "gfx11" || chip.target == "gfx12" || chip.target == "cdna3") known.push_back(chip);
+      if (chip.vendor == Vendor::amd && !chip.target->is_portable()) known.push_back(chip);
     }
     return known;
   }());

@@ -1,0 +1,98 @@
+#include "gpu/choice.h"
+
+#include <algorithm>
+
+namespace fulmen::gpu {
+namespace {
+
+int64_t larger_dim(const Problem& p) { return std::max(p.head_dim, p.head_dim_v); }
+
+bool always(const Target& /*target*/, const Problem& /*problem*/) { return true; }
+bool has_matrix_instructions(const Target& target, const Problem& /*problem*/) { return !target.is_portable(); }
+
+// `short` holds whole rows of scores, which takes registers: where keys times dims are many, and workgroups enough to fill the
+// chip, prefill's larger tiles are faster on an H200 (docs/lab/nvidia_forward.md). Not for few rows of queries, which leave these
+// half empty.
+bool short_is_slower_than_tiles(const Target& target, const Problem& p) {
+  constexpr int64_t kFewQueries = 64, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
+  if (target.vendor != Vendor::nvidia || p.seqlen_q <= kFewQueries) return false;
+  const int64_t keys = std::max<int64_t>(32, round_up(p.seqlen_k, 32));
+  return keys * larger_dim(p) > kFewKeysTimesDims && tiles_of(p.seqlen_q, 64) * p.batch * p.num_heads > kFewWorkgroups;
+}
+
+// Few queries or keys, and dims that fill half of a panel's columns, are better served by narrower products.
+bool fills_panels(const Target& target, const Problem& p) { return larger_dim(p) > target.panel_columns / 2; }
+bool fills_warpgroup_tiles(const Target& target, const Problem& p) {
+  constexpr int64_t kFew = 64;
+  if (!target.prefill_wgmma || p.seqlen_q <= kFew || p.seqlen_k <= kFew || !fills_panels(target, p)) return false;
+  // So are lengths that leave a third of the largest tiles' rows empty: 128 and 256.
+  const int64_t rows = int64_t{64} * target.prefill_wgmma->shape_for(larger_dim(p), p.seqlen_k).warpgroups;
+  return rows <= 128 || 3 * p.seqlen_q > 2 * rows * tiles_of(p.seqlen_q, rows);
+}
+// Squares of one tile are better served by narrower products, too.
+bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
+  constexpr int64_t kTile = 64, kWide = 192;
+  const bool one_tile = p.seqlen_q <= kTile && p.seqlen_k <= kTile && larger_dim(p) <= kWide;
+  return fills_panels(target, p) && !one_tile;
+}
+
+// One tile of keys: dq's sums in memory save nothing.
+constexpr int64_t kTileKeys = 64;
+bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen_k > kTileKeys; }
+
+constexpr Preference kPreferences[]{
+    // Forward. Few queries and many keys: decode splits the keys, so that every multiprocessor has work.
+    {"decode", 40, [](const Target&, const Problem& p) { return p.seqlen_k > 128; }},
+    // Chess boards: whole boards are copied asynchronously, at the speed of memory. Where `boards` does not run: prefill, in tiles
+    // of 64 x 64.
+    {"boards", 33, always},
+    {"prefill", 32, prefers_board_shapes},
+    // Short sequences: whole rows of scores in registers. It has its second place below.
+    {"short", 30, [](const Target& target, const Problem& p) { return !short_is_slower_than_tiles(target, p); }},
+    {"decode", 25, always},
+    // Tiles: Hopper's warpgroup products, where their tiles are filled; mma and AMD's products; the others.
+    {"prefill_wgmma", 24, fills_warpgroup_tiles},
+    {"prefill", 20, has_matrix_instructions},
+    {"prefill_wgmma", 19, always},
+    {"short", 18, always},
+    {"prefill", 10, always},
+
+    // Backward. Boards: all gradients in one launch.
+    {"short_backward", 30, always},
+    // 5 products with atomics before 7 without: those are asked only where results may differ from run to run. Where tiles are
+    // filled, warpgroup products come first.
+    {"backward_wgmma_atomic", 24,
+     [](const Target& target, const Problem& p) { return has_many_keys(target, p) && fills_panels(target, p); }},
+    {"backward_wgmma", 23, fills_backward_warpgroup_tiles},
+    {"backward_atomic", 22, has_many_keys},
+    {"backward_wgmma_atomic", 21, has_many_keys},
+    {"backward", 20, has_matrix_instructions},
+    {"backward_atomic", 18, always},
+    {"backward_wgmma_atomic", 17, always},
+    {"backward_wgmma", 16, always},
+    {"backward", 10, always},
+};
+
+}  // namespace
+
+std::span<const Preference> preferences() { return kPreferences; }
+
+double rank(const Family& family, const Problem& problem) {
+  for (const Preference& row : kPreferences) {
+    if (row.family == family.name() && row.when(family.target(), problem)) return row.rank;
+  }
+  return 0;
+}
+
+// Measured on an H200 (docs/lab/nvidia_boards.md): not for 32 dims with a bias.
+bool prefers_board_shapes(const Target& target, const Problem& p) {
+  constexpr int64_t kMostRows = 64;
+  if (!target.prefill || target.prefill->board_shapes.empty()) return false;
+  const bool rows = p.dtype != DType::fp32 && strides_are_whole(p) && !p.variable_lengths();
+  const bool plain = p.window_left < 0 && p.window_right < 0 && !p.keep_mask.present && !p.alibi_slopes.present && p.softcap <= 0;
+  const int64_t dim = larger_dim(p);
+  return rows && plain && p.dropout == 0 && p.seqlen_q > kMostRows / 2 && p.seqlen_q <= kMostRows && p.seqlen_k <= kMostRows &&
+         dim <= target.prefill->board_shapes.back().max_head_dim && (dim > 32 || !p.bias.present);
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,26 @@
+// Which family of GPU kernels runs: the order of preference, the only place with ranks. docs/choosing.md says it in tables.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "gpu/launch/family.h"
+
+namespace fulmen::gpu {
+
+struct Preference {
+  std::string_view family;
+  double rank;
+  bool (*when)(const Target& target, const Problem& problem);
+};
+
+// Forward, then backward, each best first. A family's rank is that of its first row whose condition holds.
+std::span<const Preference> preferences();
+
+// Of the families that support a problem, the one with the highest rank runs; among equal ranks, the first of families().
+double rank(const Family& family, const Problem& problem);
+
+// Whether prefill takes a problem in its shapes for boards: where they are faster than forward/short.h.
+bool prefers_board_shapes(const Target& target, const Problem& problem);
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,28 @@
+// The chips that tests run on, of the table of targets.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gpu/targets/target.h"
+
+namespace fulmen::testing {
+
+// A chip of each target, or all that its file names. Targets that extend another have its kernels, too, and lists of their own.
+enum class Chips { all, one_of_each_target };
+
+inline std::vector<std::string> test_chips(bool (*asked)(const gpu::Target&), Chips chips = Chips::all) {
+  std::vector<std::string> names;
+  for (const gpu::Target* target : gpu::targets()) {
+    if (!asked(*target)) continue;
+    const auto list = target->test_chips.first(chips == Chips::all ? target->test_chips.size() : 1);
+    names.insert(names.end(), list.begin(), list.end());
+  }
+  return names;
+}
+
+inline bool is_amd(const gpu::Target& target) { return target.vendor == gpu::Vendor::amd; }
+inline bool extends_none(const gpu::Target& target) { return target.extends == nullptr; }
+inline bool has_warpgroups(const gpu::Target& target) { return target.panel_columns > 0; }
+
+}  // namespace fulmen::testing
