@@ -1,17 +1,14 @@
 #include "gpu/drivers/isa/driver.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <charconv>
-#include <chrono>
 #include <cstring>
 #include <mutex>
 
-#include "gpu/chip.h"
 #include "gpu/compile/report/amd_disassembler.h"
 #include "gpu/compile/toolchains/checked_compiler.h"
-#include "gpu/drivers/emulated/device_memory.h"
+#include "gpu/drivers/host_memory_driver.h"
 #include "gpu/drivers/isa/decode.h"
 #include "runtime/environment.h"
 #include "runtime/hooks.h"
@@ -46,17 +43,13 @@ Shared& shared() {
 }
 
 // AMD's chips with matrix instructions, in the order of the table.
-const std::vector<Chip>& isa_chips() {
-  static const auto& list = *new std::vector<Chip>([] {
-    std::vector<Chip> known;
-    for (const Chip& chip : chips()) {
-      if (chip.vendor == Vendor::amd && !chip.target->is_portable()) known.push_back(chip);
-    }
-    return known;
-  }());
-  return list;
+std::vector<Chip> isa_chips() {
+  std::vector<Chip> known;
+  for (const Chip& chip : chips()) {
+    if (chip.vendor == Vendor::amd && !chip.target->is_portable()) known.push_back(chip);
+  }
+  return known;
 }
-const Chip& chip_of(int device) { return isa_chips()[static_cast<std::size_t>(device)]; }
 
 std::string counts_text(const Counts& counts) {
   std::string text;
@@ -67,27 +60,13 @@ std::string counts_text(const Counts& counts) {
   return text;
 }
 
-class IsaDriver final : public Driver {
+class IsaDriver final : public HostMemoryDriver {
  public:
+  IsaDriver() : HostMemoryDriver(isa_chips()) {}
   std::string_view name() const noexcept override { return "emulated-isa"; }
   Status available() const override {
     if (const auto found = find_objdump(); !found.ok()) return found.status();
     return compiler().status();
-  }
-  std::vector<std::string> selectors() const override {
-    std::vector<std::string> names;
-    for (const Chip& chip : isa_chips()) names.emplace_back(chip.arch);
-    return names;
-  }
-  Result<DeviceProperties> properties(int device) const override {
-    const Chip& chip = chip_of(device);
-    DeviceProperties p;
-    p.name = p.arch = chip.arch;
-    p.wave_size = chip.wave_size;
-    p.lds_bytes = chip.lds_bytes;
-    p.compute_units = 4;  // as of the emulator of the source: the same plans
-    p.memory_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
-    return p;
   }
   Result<const Compiler*> compiler() const override { return checked_compiler(amd_compiler(AmdCompilerUse::offline)); }
 
@@ -98,19 +77,13 @@ class IsaDriver final : public Driver {
   }
   void unload(int /*device*/, Module module) const noexcept override { delete static_cast<Program*>(module.handle); }
   Result<Function> function(int /*device*/, Module module, const char* name, int /*lds_bytes*/) const override {
-    if (std::strcmp(name, "fulmen_kernel") != 0) return invalid(fmt::format("the kernel has no function \"{}\"", name));
+    if (Status status = check_function(name); !status.ok()) return status;
     return Function{module.handle};
   }
 
   Status launch(int device, Function function, const Launch& l) const override {
     const auto& program = *static_cast<const Program*>(function.handle);
-    constexpr int kMostLanes = 1024;
-    if (l.workgroup_size <= 0 || l.workgroup_size > kMostLanes || l.workgroup_size % program.wave_size != 0) {
-      return invalid(fmt::format("workgroup size is {}: a multiple of {} up to {} is needed", l.workgroup_size, program.wave_size,
-                                 kMostLanes));
-    }
-    if (l.workgroups < 0 || l.workgroups > INT32_MAX)
-      return invalid(fmt::format("grid is {}: 0 to {} is accepted", l.workgroups, INT32_MAX));
+    if (Status status = check_shape(l, program.wave_size); !status.ok()) return status;
     if (l.argument_bytes > static_cast<std::size_t>(program.kernarg_bytes)) {
       return invalid(fmt::format("{} bytes of arguments: the kernel takes {}", l.argument_bytes, program.kernarg_bytes));
     }
@@ -122,7 +95,7 @@ class IsaDriver final : public Driver {
     std::vector<std::byte> arguments(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
     std::memcpy(arguments.data(), l.arguments, l.argument_bytes);
     std::vector<MemoryMap::Block> blocks;
-    for (const auto& [begin, end] : memory_.blocks()) {
+    for (const auto& [begin, end] : memory().blocks()) {
       blocks.push_back({reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(end)});
     }
     MemoryMap memory(std::move(blocks));
@@ -140,37 +113,6 @@ class IsaDriver final : public Driver {
     for (std::size_t n = 0; n < counts.size(); ++n) shared().counts[n] += counts[n];
     return {};
   }
-
-  Result<void*> allocate(int /*device*/, std::size_t bytes) const override { return memory_.allocate(bytes); }
-  void free(int /*device*/, void* memory) const noexcept override { memory_.free(memory); }
-  Status copy(int /*device*/, void* to, const void* from, std::size_t bytes) const override {
-    std::memmove(to, from, bytes);
-    return {};
-  }
-  Status fill(int /*device*/, void* to, unsigned char byte, std::size_t bytes) const override {
-    std::memset(to, byte, bytes);
-    return {};
-  }
-  Status check_memory(int /*device*/, const void* memory) const override {
-    return memory_.contains(memory, 1) ? Status{} : invalid("it is the host's memory, not allocated on an emulated device");
-  }
-  Status synchronize(int /*device*/, void* /*stream*/) const override { return {}; }
-
-  Result<Event> create_event(int /*device*/) const override { return Event{new Clock::time_point}; }
-  void destroy_event(int /*device*/, Event event) const noexcept override { delete static_cast<Clock::time_point*>(event.handle); }
-  Status record(int /*device*/, Event event, void* /*stream*/) const override {
-    *static_cast<Clock::time_point*>(event.handle) = Clock::now();
-    return {};
-  }
-  Result<float> elapsed(int /*device*/, Event begin, Event end) const override {
-    return std::chrono::duration<float, std::milli>(*static_cast<Clock::time_point*>(end.handle) -
-                                                    *static_cast<Clock::time_point*>(begin.handle))
-        .count();
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  mutable emulated::DeviceMemory memory_;
 };
 
 }  // namespace
