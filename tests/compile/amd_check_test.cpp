@@ -122,7 +122,7 @@ void expect_marked(std::vector<std::string> lines, const gpu::AmdKernelFacts& fa
   const auto wrong = found(lines, facts);
   std::string all;
   for (const std::string& sentence : wrong) all += sentence + "\n";
-  ASSERT_EQ(wrong.size(), marked.size()) << all << testing::PrintToString(lines);
+  ASSERT_EQ(wrong.size(), marked.size()) << all << ::testing::PrintToString(lines);
   for (std::size_t i = 0; i < wrong.size(); ++i) {
     char address[32];
     std::snprintf(address, sizeof address, " at address %#zx ", 0x1000 + 4 * marked[i]);
