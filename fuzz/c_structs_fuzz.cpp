@@ -308,6 +308,7 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
   if (backward) {  // lse and out are to be those of the inputs
     fulmen_options forward = o;
     forward.kernel = nullptr;
+    forward.struct_size = std::min(forward.struct_size, sizeof forward);  // fields of a newer one are not copied
     if (fulmen_attention(&t, &forward, "cpu") != FULMEN_OK) return;
   }
   if (!backward) run_with(in, plan, t);
