@@ -29,6 +29,11 @@ bool fills_warpgroup_tiles(const Target& target, const Problem& p) {
   const int64_t rows = int64_t{64} * target.prefill_wgmma->shape_for(larger_dim(p), p.seqlen_k).warpgroups;
   return rows <= 128 || 3 * p.seqlen_q > 2 * rows * tiles_of(p.seqlen_q, rows);
 }
+// Its tiles go by the rows that there are.
+bool fills_tma_tiles(const Target& target, const Problem& p) {
+  constexpr int64_t kFew = 64;
+  return p.seqlen_q > kFew && p.seqlen_k > kFew && fills_panels(target, p);
+}
 // Squares of one tile are better served by narrower products, too.
 bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kTile = 64, kWide = 192;
@@ -50,10 +55,13 @@ constexpr Preference kPreferences[]{
     // Short sequences: whole rows of scores in registers. It has its second place below.
     {"short", 30, [](const Target& target, const Problem& p) { return !short_is_slower_than_tiles(target, p); }},
     {"decode", 25, always},
-    // Tiles: Hopper's warpgroup products, where their tiles are filled; mma and AMD's products; the others.
+    // Tiles: Hopper's warpgroup products, by the TMA where it reads the tensors, where their tiles are filled; mma and AMD's
+    // products; the others.
+    {"prefill_tma", 26, fills_tma_tiles},
     {"prefill_wgmma", 24, fills_warpgroup_tiles},
     {"prefill", 20, has_matrix_instructions},
     {"prefill_wgmma", 19, always},
+    {"prefill_tma", 17, always},
     {"short", 18, always},
     {"prefill", 10, always},
 

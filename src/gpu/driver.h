@@ -12,9 +12,23 @@
 
 #include "fulmen/status.h"
 
+namespace fulmen::kernels {
+struct TensorMap;
+}
+
 namespace fulmen::gpu {
 
 class Compiler;
+
+// What one copy by Hopper's TMA takes of a tensor: box_rows rows by 64 columns of 16 bits, swizzled over rows of 128 bytes. What is
+// past the tensor's end arrives as zeros.
+struct TensorMapShape {
+  const void* data = nullptr;  // at a multiple of 16
+  bool half = false;           // fp16; else bf16
+  int64_t extent[4]{};         // columns, rows, heads, batches: at least 1
+  int64_t stride[3]{};         // in bytes, of rows, heads and batches: multiples of 16, more than 0
+  int box_rows = 0;            // up to 256
+};
 
 struct DeviceProperties {
   std::string name;  // "NVIDIA H200"
@@ -69,6 +83,10 @@ class Driver {
   virtual void unload(int device, Module module) const noexcept = 0;
   // Errors: no such function. lds_bytes of dynamic LDS are allowed for it from now on.
   virtual Result<Function> function(int device, Module module, const char* name, int lds_bytes) const = 0;
+  // For kernels that take TmaForwardArguments. unsupported where the device has no TMA.
+  virtual Status encode_tensor_map(int /*device*/, const TensorMapShape& /*shape*/, kernels::TensorMap& /*map*/) const {
+    return {StatusCode::unsupported, "the device has no tensor memory accelerator"};
+  }
   // Asynchronous. A failure gives the driver's own words.
   virtual Status launch(int device, Function function, const Launch& launch) const = 0;
 

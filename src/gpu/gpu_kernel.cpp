@@ -39,13 +39,16 @@ class GpuRunner final : public Runner {
         trust_pointers_(trust_pointers) {}
 
   Status load(bool whole_rows, std::vector<LoadedLaunch>& launches) const {
-    for (const KernelLaunch& launch : plan_.launches) {
+    const bool others = !whole_rows && !plan_.unaligned_launches.empty();
+    for (const KernelLaunch& launch : others ? plan_.unaligned_launches : plan_.launches) {
       Specialisation s = launch.specialisation;
       s.whole_rows = s.whole_rows && whole_rows;
       s.whole_bias = s.whole_bias && whole_rows;
       Result<Function> function = load_kernel(driver_, device_, s);
       if (!function.ok()) return function.status();
-      const std::size_t bytes = s.backward ? sizeof(kernels::BackwardArguments) : sizeof(kernels::ForwardArguments);
+      const std::size_t bytes = s.backward      ? sizeof(kernels::BackwardArguments)
+                                : s.tensor_maps ? sizeof(kernels::TmaForwardArguments)
+                                                : sizeof(kernels::ForwardArguments);
       launches.push_back({function.value(), launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.programmatic_launch});
     }
     return {};
@@ -82,8 +85,17 @@ class GpuRunner final : public Runner {
     arguments.bias_partials = plan_.bias_partial_floats > 0 ? bias_partials : nullptr;
     arguments.query_sums = plan_.query_sum_floats > 0 ? bias_partials + plan_.bias_partial_floats : nullptr;
     arguments.query_sum_floats = plan_.query_sum_floats;
+    kernels::TmaForwardArguments with_maps;
+    const void* first = &arguments;
+    if (launches == &unaligned_ && plan_.unaligned_row_tiles > 0) {
+      arguments.row_tiles = plan_.unaligned_row_tiles;
+    } else if (plan_.launches.front().specialisation.tensor_maps) {
+      static_cast<kernels::ForwardArguments&>(with_maps) = arguments;
+      if (Status status = encode_tensor_maps(with_maps); !status.ok()) return status;
+      first = &with_maps;
+    }
     for (const LoadedLaunch& l : *launches) {
-      Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes, l.programmatic_launch};
+      Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, first, l.argument_bytes, l.programmatic_launch};
       if (Status status = driver_.launch(device_.ordinal, l.function, launch); !status.ok()) {
         return {status.code(), fmt::format("kernel {} on {}: {}", config_.kernel, device_.info.name, status.message())};
       }
@@ -92,6 +104,23 @@ class GpuRunner final : public Runner {
   }
 
  private:
+  // Of q, k and v, in boxes of the launch's tiles.
+  Status encode_tensor_maps(kernels::TmaForwardArguments& a) const {
+    const Specialisation& s = plan_.launches.front().specialisation;
+    const auto encode = [&](const kernels::View& view, int dims, int64_t rows, int heads, int box_rows, kernels::TensorMap& map) {
+      constexpr int64_t kBytes = 2, kUnused = 16;  // a stride that nothing is reached by
+      const auto stride = [](int64_t elements, int64_t extent) { return extent > 1 ? elements * kBytes : kUnused; };
+      const TensorMapShape shape{view.data,
+                                 s.dtype == DType::fp16,
+                                 {dims, rows, heads, a.batch},
+                                 {stride(view.row, rows), stride(view.head, heads), stride(view.batch, a.batch)},
+                                 box_rows};
+      return driver_.encode_tensor_map(device_.ordinal, shape, map);
+    };
+    if (Status status = encode(a.q, a.head_dim, a.seqlen_q, a.num_heads, s.block_m, a.q_map); !status.ok()) return status;
+    if (Status status = encode(a.k, a.head_dim, a.seqlen_k, a.num_kv_heads, s.block_n, a.k_map); !status.ok()) return status;
+    return encode(a.v, a.head_dim_v, a.seqlen_k, a.num_kv_heads, s.block_n, a.v_map);
+  }
   bool pointers_are_whole(const AttentionTensors& t) const {
     constexpr std::uintptr_t kPiece = 16;
     using T = AttentionTensors;

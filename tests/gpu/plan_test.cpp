@@ -243,12 +243,13 @@ TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
     EXPECT_EQ(chosen(device, 128, 128, 64, 2), "emulated.short.sm80");
     EXPECT_EQ(chosen(device, 16, 128, 64, 40), "emulated.short.sm80");
     EXPECT_EQ(chosen(device, 96, 96, 32, 40), "emulated.short.sm80");
-    EXPECT_EQ(chosen(device, 128, 128, 128, 40), "emulated.prefill.sm80");
   }
+  EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 128, 40), "emulated.prefill.sm80");
+  EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 128, 40), "emulated.prefill_tma.sm90");
   EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 64, 40), "emulated.prefill.sm80");
-  EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 64, 40), "emulated.prefill_wgmma.sm90");
-  EXPECT_EQ(chosen("emulated:sm_90a", 256, 256, 128, 2), "emulated.prefill.sm80");
-  EXPECT_EQ(chosen("emulated:sm_90a", 320, 320, 128, 2), "emulated.prefill_wgmma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 64, 40), "emulated.prefill_tma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_90a", 256, 256, 128, 2), "emulated.prefill_tma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_90a", 320, 320, 128, 2), "emulated.prefill_tma.sm90");
 }
 
 // Rows that fill an NVIDIA chip of four multiprocessors once: larger workgroups, and no split of the keys.

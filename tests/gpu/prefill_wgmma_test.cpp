@@ -110,12 +110,14 @@ TEST_P(GpuPrefillWgmma, AnyFeatures) {
   }
 }
 
-// It is the choice where there are queries, keys and dims enough.
+// It is the choice where there are queries, keys and dims enough, and the TMA does not serve.
 TEST_P(GpuPrefillWgmma, IsChosenForWideRows) {
   Random random(7940);
   for (const int64_t dim : {32, 128}) {
     for (const int64_t seqlen : {64, 150}) {
-      const Case c(spec_of(DType::bf16, dim, seqlen, 150, random), random);
+      CaseSpec s = spec_of(DType::bf16, dim, seqlen, 150, random);
+      s.keep = true;
+      const Case c(s, random);
       const Result<Plan> planned = plan(c.problem(), device(), c.options);
       ASSERT_TRUE(planned.ok()) << planned.status().message();
       EXPECT_EQ(planned->config().kernel == kernel(), dim > 32 && seqlen > 64) << planned->explain();

@@ -60,7 +60,8 @@ INSTANTIATE_TEST_SUITE_P(All, Configurations,
                                            Tuned{"emulated:gfx942", "emulated.decode.cdna3", 1, 700, 1},
                                            Tuned{"emulated:sm_80", "emulated.prefill.sm80", 50, 70, 1},
                                            Tuned{"emulated:sm_80", "emulated.short.sm80", 50, 60, 1},
-                                           Tuned{"emulated:sm_90a", "emulated.prefill_wgmma.sm90", 50, 70, 1}));
+                                           Tuned{"emulated:sm_90a", "emulated.prefill_wgmma.sm90", 50, 70, 1},
+                                           Tuned{"emulated:sm_90a", "emulated.prefill_tma.sm90", 50, 70, 1}));
 
 TEST(TuningOption, IsRefusedWhereAKernelHasNoParameters) {
   const Tensor q = Tensor::bshd(nullptr, DType::fp32, 1, 64, 1, 64);

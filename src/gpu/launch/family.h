@@ -30,6 +30,9 @@ struct LaunchPlan {
   int64_t partial_out_floats = 0, partial_row_floats = 0;
   int64_t row_statistics_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
   int num_splits = 0;
+  // In place of the launches where pointers are no multiples of 16; empty: the same ones, which then load otherwise.
+  std::vector<KernelLaunch> unaligned_launches;
+  int unaligned_row_tiles = 0;
 };
 
 class Family {
@@ -68,6 +71,7 @@ std::vector<const Family*> make_families(std::span<const Target* const> targets)
 // A family for a target; null where the target has no tiles for it. Alive as long as the process.
 const Family* make_prefill(const Target& target);
 const Family* make_prefill_wgmma(const Target& target);
+const Family* make_prefill_tma(const Target& target);
 const Family* make_prefill_portable(const Target& target);
 const Family* make_short(const Target& target);
 const Family* make_decode(const Target& target);
@@ -78,6 +82,9 @@ const Family* make_backward_atomic(const Target& target);
 const Family* make_backward_wgmma_atomic(const Target& target);
 const Family* make_backward_wgmma(const Target& target);
 const Family* make_backward_portable(const Target& target);
+
+// The forward launch of prefill_wgmma.h with its usual tiles: what prefill_tma.h falls back on.
+Specialisation prefill_wgmma_specialisation(const Problem& problem, const Target& target);
 
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);

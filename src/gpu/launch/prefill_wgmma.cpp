@@ -9,6 +9,27 @@ namespace {
 
 constexpr int kLanes = 128, kRows = 64;  // a warpgroup's
 
+Specialisation specialisation(const Problem& p, const Target& target, const PrefillWgmmaShape& shape) {
+  Specialisation s;
+  s.entry = "forward/prefill_wgmma.h";
+  s.target = &target;
+  s.head_dim = static_cast<int>(round_up(p.head_dim, target.panel_columns));
+  s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, target.panel_columns));
+  s.block_m = kRows * shape.warpgroups;
+  s.block_n = shape.block_n;
+  s.workgroup = kLanes * (shape.warpgroups + 1);  // a producer
+  s.buffers = 2;
+  s.queries_in_lds = true;
+  s.min_workgroups = shape.min_workgroups;
+  s.lds_bytes = kernels::WarpgroupForwardLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n).total;
+  specialise_for(p, s);
+  return s;
+}
+
+const PrefillWgmmaShape& shape_for(const Problem& p, const Target& target) {
+  return target.prefill_wgmma->shape_for(std::max(p.head_dim, p.head_dim_v), p.seqlen_k);
+}
+
 class ForwardWgmma final : public Family {
  public:
   using Family::Family;
@@ -51,29 +72,18 @@ class ForwardWgmma final : public Family {
 
  private:
   static PrefillWgmmaShape shape_of(std::span<const int> v) { return {256, 0, v[0] / kRows, v[1], v[2]}; }
-  const PrefillWgmmaShape& shape_for(const Problem& p) const {
-    return target().prefill_wgmma->shape_for(std::max(p.head_dim, p.head_dim_v), p.seqlen_k);
-  }
+  const PrefillWgmmaShape& shape_for(const Problem& p) const { return gpu::shape_for(p, target()); }
   Specialisation specialisation(const Problem& p) const { return specialisation(p, shape_for(p)); }
   Specialisation specialisation(const Problem& p, const PrefillWgmmaShape& shape) const {
-    Specialisation s;
-    s.entry = "forward/prefill_wgmma.h";
-    s.target = &target();
-    s.head_dim = static_cast<int>(round_up(p.head_dim, target().panel_columns));
-    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, target().panel_columns));
-    s.block_m = kRows * shape.warpgroups;
-    s.block_n = shape.block_n;
-    s.workgroup = kLanes * (shape.warpgroups + 1);  // a producer
-    s.buffers = 2;
-    s.queries_in_lds = true;
-    s.min_workgroups = shape.min_workgroups;
-    s.lds_bytes = kernels::WarpgroupForwardLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n).total;
-    specialise_for(p, s);
-    return s;
+    return gpu::specialisation(p, target(), shape);
   }
 };
 
 }  // namespace
+
+Specialisation prefill_wgmma_specialisation(const Problem& problem, const Target& target) {
+  return specialisation(problem, target, shape_for(problem, target));
+}
 
 const Family* make_prefill_wgmma(const Target& target) { return target.prefill_wgmma ? new ForwardWgmma(target) : nullptr; }
 

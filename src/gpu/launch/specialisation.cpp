@@ -110,6 +110,7 @@ std::string prelude(const Specialisation& s) {
   define("BUFFERS", s.buffers);
   define("QUERIES_IN_LDS", static_cast<int>(s.queries_in_lds));
   define("PERSISTENT", static_cast<int>(s.persistent));
+  define("PING_PONG", static_cast<int>(s.ping_pong));
   define("DIM_GROUPS", s.dim_groups);
   define("EARLY_LOADS", static_cast<int>(s.early_loads));
   define("MIN_WAVES", s.min_waves);
@@ -161,6 +162,7 @@ std::string to_string(const Specialisation& s) {
   text += fmt::format(" {}x{}", s.block_m, s.block_n);
   if (s.whole_tiles) text += " whole";
   if (s.persistent) text += " persistent";
+  if (s.ping_pong) text += " ping-pong";
   if (s.band) text += " band";
   if (s.bias >= 0) text += fmt::format(" bias={}", fulmen::to_string(static_cast<DType>(s.bias)));
   if (s.batch_bias) text += " of each batch";

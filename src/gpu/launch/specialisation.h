@@ -26,6 +26,8 @@ struct Specialisation {
   int buffers = 1;
   bool queries_in_lds = false;
   bool persistent = false;
+  bool ping_pong = false;
+  bool tensor_maps = false;  // its kernel takes TmaForwardArguments
   int dim_groups = 1;
   bool early_loads = false;
   int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 
 #include "gpu/targets/sm80.h"
 #include "gpu/targets/target.h"
@@ -12,6 +13,22 @@ namespace sm90 {
 // docs/lab/nvidia_forward.md: two workgroups a multiprocessor hide each other's start and end, larger tiles serve more products.
 inline constexpr std::array kPrefillWgmma{PrefillWgmmaShape{64, 4096, 3, 128, 1}, PrefillWgmmaShape{64, 0, 2, 64, 2},
                                           PrefillWgmmaShape{128, 0, 3, 64, 1}, PrefillWgmmaShape{256, 0, 2, 64, 1}};
+
+// docs/lab/nvidia_forward.md, 2026-11-25. Wide heads take 128 rows; others 192, unless start and end of a workgroup count.
+inline constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+inline constexpr std::array kPrefillTma{
+    PrefillTmaRow{64, true, 0, 1024, false, {2, 64, 2, 2, true}},
+    PrefillTmaRow{64, {}, 0, kMost, true, {3, 128, 2, 1, true}},
+    PrefillTmaRow{64, {}, 0, kMost, false, {2, 128, 2, 1, true}},
+    PrefillTmaRow{128, false, 2048, kMost, true, {3, 80, 2, 1, true}},
+    PrefillTmaRow{128, true, 8192, kMost, true, {3, 80, 2, 1, true}},
+    PrefillTmaRow{128, {}, 0, kMost, false, {2, 128, 2, 1, true}},
+    PrefillTmaRow{256, true, 0, 8191, false, {2, 64, 2, 1, true}},
+    PrefillTmaRow{256, {}, 0, kMost, false, {2, 64, 2, 1, false}},
+};
+inline constexpr std::array kPrefillTmaFew{PrefillTmaRow{64, {}, 0, kMost, false, {1, 128, 2, 2, false}},
+                                           PrefillTmaRow{128, {}, 0, kMost, false, {1, 64, 2, 2, false}},
+                                           PrefillTmaRow{256, {}, 0, kMost, false, {1, 32, 2, 2, false}}};
 
 inline constexpr std::array kBackwardWgmma{
     BackwardWgmmaShapes{64, {128, 4, 2}, {192, 4}, {128, 4}},
@@ -30,6 +47,7 @@ inline constexpr Target kSm90{
     .mma_k = 32,
     .panel_columns = 64,
     .prefill_wgmma = PrefillWgmmaTiles{.shapes = sm90::kPrefillWgmma},
+    .prefill_tma = PrefillTmaTiles{.rows = sm90::kPrefillTma, .few = sm90::kPrefillTmaFew, .persistent_keys = 8192},
     .backward_wgmma = BackwardWgmmaTiles{.block_n = 64, .shapes = sm90::kBackwardWgmma},
     // One tile of queries in flight while one is computed, or two. Narrow heads need one more, where one warpgroup is behind the
     // other.

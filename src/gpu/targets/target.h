@@ -72,6 +72,26 @@ struct PrefillWgmmaTiles {
   }
 };
 
+// forward/prefill_tma.h.
+struct PrefillTmaShape {
+  int warpgroups, block_n;  // of 64 rows each
+  int buffers, min_workgroups;
+  bool ping_pong;
+};
+// For head dims up to max_head_dim; of those whose other bounds hold the first counts. The last one for a head dim has no bounds.
+struct PrefillTmaRow {
+  int max_head_dim;
+  std::optional<bool> band;  // only with one, or only without
+  int64_t min_keys, max_keys;
+  bool wide;  // not where tiles of 192 rows leave more rows empty than tiles of 128
+  PrefillTmaShape shape;
+};
+struct PrefillTmaTiles {
+  std::span<const PrefillTmaRow> rows;
+  std::span<const PrefillTmaRow> few;  // where tiles of these would leave multiprocessors without work
+  int64_t persistent_keys;             // with a band: up to fewer keys than these, workgroups are persistent
+};
+
 // forward/boards.h.
 struct BoardShape {
   int head_dim;
@@ -183,6 +203,7 @@ struct Target {
   std::optional<ShortTiles> short_sequences{};
   std::optional<PrefillTiles> prefill{};
   std::optional<PrefillWgmmaTiles> prefill_wgmma{};
+  std::optional<PrefillTmaTiles> prefill_tma{};
   std::optional<BoardTiles> boards{};
   std::optional<BackwardTiles> backward{};
   std::optional<AtomicTiles> backward_atomic{};

@@ -29,7 +29,8 @@ struct ForwardArguments {
   int runs;           // boards.h: workgroups a head
   int fetches_early;  // boards.h: 1: a workgroup's board to the L2 while the work ahead still runs
   int step_tile, step_head,
-      step_batch;  // forward/prefill.h: to a workgroup's next tile of queries, where it goes on (TileScheduler)
+      step_batch;     // forward/prefill.h: to a workgroup's next tile of queries, where it goes on (TileScheduler)
+  int heads_in_turn;  // forward/prefill_tma.h: of all batches, whose keys and values fit in the L2 (QueryTiles)
 
   float scale;    // of q.k, in base-2 units (times log2 e), unless there is a softcap
   float softcap;  // c * log2 e: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c
@@ -53,6 +54,17 @@ struct ForwardArguments {
   int num_pages;
   int top_left;
   Int64 first_row;  // of a sequence's pages; filled in on the device
+};
+
+// A tensor [batch, head, row, column] as the tensor memory accelerator (TMA) of NVIDIA's Hopper sees it: the driver fills it in
+// (gpu/driver.h), and a kernel passes its address on.
+struct alignas(64) TensorMap {
+  unsigned char bytes[128];
+};
+
+// forward/prefill_tma.h: its boxes are tiles of rows by 64 columns.
+struct TmaForwardArguments : ForwardArguments {
+  TensorMap q_map, k_map, v_map;
 };
 
 // The backward kernels' own: out and lse are inputs.

@@ -21,6 +21,7 @@
 //   FULMEN_BLOCK_M FULMEN_BLOCK_N   query and key rows of a tile
 //   FULMEN_BUFFERS FULMEN_QUERIES_IN_LDS   of K and V tiles; 1: Q waits in LDS, not in registers
 //   FULMEN_PERSISTENT          1: persistent kernel: forward/prefill.h's workgroups take further rows, in flight before these end
+//   FULMEN_PING_PONG        1: forward/prefill_tma.h: warpgroups begin products in turn
 //   FULMEN_DIM_GROUPS       waves that share their keys; backward_atomic.h: one of 2, or two of 4, for dv, as many for dk
 //   FULMEN_EARLY_LOADS     1: forward/short.h loads V before it computes scores, backward.h the next columns before these;
 //                           backward_wgmma.h has both tensors of several tiles of columns in LDS
@@ -62,6 +63,7 @@ constexpr bool kExactDims = FULMEN_EXACT_DIMS != 0;
 constexpr int kBuffers = FULMEN_BUFFERS;
 constexpr bool kQueriesInLds = FULMEN_QUERIES_IN_LDS != 0;
 constexpr bool kPersistent = FULMEN_PERSISTENT != 0;
+constexpr bool kPingPong = FULMEN_PING_PONG != 0;
 constexpr bool kWholeBias = FULMEN_WHOLE_BIAS != 0;
 constexpr bool kBatchBias = (FULMEN_BATCH_BIAS & 1) != 0, kBatchDbias = (FULMEN_BATCH_BIAS & 2) != 0;
 constexpr bool kWholeTiles = FULMEN_WHOLE_TILES != 0;

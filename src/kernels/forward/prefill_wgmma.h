@@ -8,10 +8,9 @@
 // All waves meet once a tile, when tile n's keys and tile n - 1's values are there. Then every second warpgroup multiplies n and
 // exponentiates n, the others exponentiate n - 1 and multiply n: so that the matrix units have work all the time. Meanwhile the
 // producer fetches what the next meeting is for, to where keys and values of two tiles before were.
-#include "tile/drop.h"
 #include "tile/layout.h"
+#include "tile/nvidia/warpgroup_rows.h"
 #include "tile/order.h"
-#include "tile/softmax.h"
 #include "tile/sources.h"
 
 namespace fulmen::kernels {
@@ -26,11 +25,6 @@ static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "
 constexpr int kStartRegisters = 512 / FULMEN_MIN_WORKGROUPS / (kWarpgroups + 1) / 8 * 8;
 constexpr int kProducerRegisters = kStartRegisters > 128 ? 40 : 32;
 constexpr int kConsumerRegisters = (kStartRegisters * (kWarpgroups + 1) - kProducerRegisters) / kWarpgroups / 8 * 8;
-
-// By 16: of a tile's keys, of q's dims.
-constexpr int kKeyTiles = kBlockN / 16, kHeadDimTiles = kHeadDim / 16;
-// A product of P V gives so many dims, by 16.
-constexpr int kProductTiles = kHeadDimV % 128 == 0 ? 8 : 4, kProducts = kHeadDimV / 16 / kProductTiles;
 
 FULMEN_DEVICE int keys_at(int buffer) { return kLdsLayout.keys_at + buffer * kLdsLayout.key_bytes; }
 FULMEN_DEVICE int values_at(int buffer) { return kLdsLayout.values_at + buffer * kLdsLayout.value_bytes; }
@@ -99,74 +93,11 @@ class PanelStage {
   const StageSource& source_;
 };
 
-// A wave's rows: their softmax state and outputs.
-struct WaveRows {
-  RowState state;
-  ProbabilityOperand p[kKeyTiles];
-  float out[kProducts][kProductTiles][kElements];
-};
-
 struct PrefillTask {
   const ForwardArguments& arguments;  // of the sequence
   const RowMap& map;
   Int64 wave_row;  // the first of the wave's rows
   int first_row;   // the same, of the workgroup's
-
-  FULMEN_DEVICE void begin_scores(int buffer, float (&score)[kKeyTiles][kElements]) const {
-    const LdsMatrix queries = LdsMatrix::of(kLdsLayout.queries_at, kBlockM).rows_further(first_row / 64 * 64);
-    const LdsMatrix keys = LdsMatrix::of(keys_at(buffer), kBlockN);
-#pragma unroll
-    for (int d = 0; d < kHeadDimTiles; ++d) {
-      wgmma<Element, false, false>(score, queries.columns_further(16 * d, kBlockM), keys.columns_further(16 * d, kBlockN), d > 0);
-    }
-    wgmma_commit();
-  }
-  FULMEN_DEVICE void begin_outputs(WaveRows& rows, int buffer) const {
-    const LdsMatrix values = LdsMatrix::of(values_at(buffer), kBlockN);
-#pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-      for (int g = 0; g < kProducts; ++g) {
-        wgmma<Element, true>(rows.out[g], rows.p[f].words,
-                             values.rows_further(16 * f).columns_further(16 * kProductTiles * g, kBlockN), true);
-      }
-    }
-    wgmma_commit();
-  }
-  FULMEN_DEVICE static void end_outputs(WaveRows& rows) {
-    wgmma_wait<0>();
-#pragma unroll
-    for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);
-  }
-
-  // Scores become probabilities. Are outputs so far to be multiplied, with factor?
-  template <bool kMasked>
-  FULMEN_DEVICE bool exponentiate(RowState& state, Int64 first_key, float (&score)[kKeyTiles][kElements],
-                                  float (&factor)[kRowsPerLane]) const {
-    const float scale = softmax_scale(arguments);
-    modify_scores<kMasked>(map, wave_row, first_key, score);
-    float max[kRowsPerLane];
-    const bool moves = any_lane(find_maxima(state, scale, score, max));
-    if (__builtin_expect(moves, 0)) follow_maxima(state, scale, max, factor);
-#pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys(state, scale, score[f]);
-    if constexpr (kDropout) drop(map, wave_row, first_key, score);
-    return moves;
-  }
-  FULMEN_DEVICE static void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) {
-#pragma unroll
-    for (int g = 0; g < kProducts; ++g) {
-#pragma unroll
-      for (int d = 0; d < kProductTiles; ++d) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) rows.out[g][d][e] *= factor[row_slot(e)];
-      }
-    }
-  }
-  FULMEN_DEVICE static void keep(WaveRows& rows, const float (&score)[kKeyTiles][kElements]) {
-#pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) rows.p[f] = to_operand<Element, true>(score[f]);
-  }
 
   // The warpgroup's way over the tiles. late: it exponentiates before it multiplies.
   FULMEN_DEVICE void walk(WaveRows& rows, const TileOrder& order, bool late) const {
@@ -177,26 +108,26 @@ struct PrefillTask {
     for (; n < order.count; ++n) step<false>(rows, order.first_key(n), n, late);
     if (!late) meet();
     wgmma_fence();
-    begin_outputs(rows, (n - 1) % 2);
+    begin_outputs(rows, values_at((n - 1) % 2));
     end_outputs(rows);
   }
   FULMEN_DEVICE void first(WaveRows& rows, Int64 first_key, bool late) const {
     float score[kKeyTiles][kElements], factor[kRowsPerLane];
     wgmma_fence();
-    begin_scores(0, score);
+    begin_scores(kLdsLayout.queries_at, first_row, keys_at(0), score);
     wgmma_wait<0>();
     wgmma_hold(score);
     if (late) meet();
-    exponentiate<true>(rows.state, first_key, score, factor);
-    keep(rows, score);
+    exponentiate_tile<true>(map, wave_row, rows.state, first_key, score, factor);
+    keep_probabilities(rows, score);
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int n, bool late) const {
     float score[kKeyTiles][kElements], factor[kRowsPerLane] = {1, 1};
     if (!late) meet();
     wgmma_fence();
-    begin_scores(n % 2, score);
-    begin_outputs(rows, 1 - n % 2);
+    begin_scores(kLdsLayout.queries_at, first_row, keys_at(n % 2), score);
+    begin_outputs(rows, values_at(1 - n % 2));
     if (late) {
       wgmma_wait<0>();
       meet();
@@ -204,7 +135,7 @@ struct PrefillTask {
       wgmma_wait<1>();
     }
     wgmma_hold(score);
-    const bool moves = exponentiate<kMasked>(rows.state, first_key, score, factor);
+    const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, score, factor);
     // A branch each: with one wait before the branch the compiler puts the exponentials after it.
     if (__builtin_expect(moves, 0)) {
       end_outputs(rows);
@@ -212,19 +143,13 @@ struct PrefillTask {
     } else {
       end_outputs(rows);
     }
-    keep(rows, score);
+    keep_probabilities(rows, score);
   }
 
   FULMEN_DEVICE void finish(const WaveRows& rows) const {
     const ForwardArguments& a = arguments;
-    RowEnd end[kRowsPerLane];
-#pragma unroll
-    for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      end[slot] = end_row(a, map.first_head, rows.state.reference[slot] * softmax_scale(a), total(rows.state.sum[slot]));
-      const Int64 i = wave_row + tile_row(slot);
-      // One of the lanes that share the row.
-      if (i < a.seqlen_q && tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end[slot].lse);
-    }
+    float factor[kRowsPerLane];
+    end_rows(map, wave_row, rows.state, factor);
     // By way of LDS, where the wave's queries were: no product reads them any more.
 #pragma unroll
     for (int g = 0; g < kProducts; ++g) {
@@ -232,7 +157,7 @@ struct PrefillTask {
       for (int d = 0; d < kProductTiles; ++d) {
         float tile[kElements];
 #pragma unroll
-        for (int e = 0; e < kElements; ++e) tile[e] = rows.out[g][d][e] * end[row_slot(e)].output_factor;
+        for (int e = 0; e < kElements; ++e) tile[e] = rows.out[g][d][e] * factor[row_slot(e)];
         const int lane = lane_id(), dim = 16 * (g * kProductTiles + d) + lane / 16 * 8;
         stmatrix_x4(kLdsLayout.queries_at + panel_place(first_row + lane % 16, dim, kBlockM), to_operand<Element>(tile).words);
       }

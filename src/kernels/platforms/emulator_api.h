@@ -54,6 +54,17 @@ struct EmulatorApi {
   // It reads LDS by another way than lanes: what a lane wrote, it fences first (fence.proxy.async).
   void (*lds_read_matrix)(int offset, void* to, int bytes, const char* file, int line);
   void (*lds_fence)();
+
+  // A barrier of two warpgroups, one of which passes a turn and goes on, the other of which waits for it.
+  void (*turn)(int place, bool waits, const char* file, int line);
+  // mbarriers, at a place in LDS: a phase ends after so many arrivals, and the bytes that they said. Waits are a wave's, for the
+  // phase of this parity.
+  void (*mbarrier_init)(int at, int arrivals, const char* file, int line);
+  void (*mbarrier_arrive)(int at, int expected_bytes, const char* file, int line);
+  void (*mbarrier_wait)(int at, int parity, const char* file, int line);
+  // A box of a tensor, from the element whose column, row, head and batch are `first`. It arrives when somebody waits for the
+  // barrier, and not before.
+  void (*tma_load)(int to, const void* map, const int (*first)[4], int barrier, const char* file, int line);
 };
 
 // A kernel's shared object exports

@@ -26,6 +26,22 @@ FULMEN_DEVICE void transpose_quads(float (&pair)[4][2]) {
   }
 }
 
+// The same with a word in place of a pair.
+FULMEN_DEVICE void transpose_quads(Words<4>& words) {
+#pragma unroll
+  for (int mask = 1; mask <= 2; mask *= 2) {
+    const bool upper = (lane_id() & mask) != 0;
+#pragma unroll
+    for (int low = 0; low < 4; ++low) {
+      if ((low & mask) != 0) continue;
+      const int high = low | mask;
+      const unsigned received = shuffle_xor(upper ? words.word[low] : words.word[high], mask);
+      words.word[low] = upper ? received : words.word[low];
+      words.word[high] = upper ? words.word[high] : received;
+    }
+  }
+}
+
 // Of two tiles of 16 dims side by side, the row `slot` of the lane's quad: the lane gets dims [8 c, 8 c + 8), c its place in the
 // quad.
 FULMEN_DEVICE void quad_run(const float (&first)[kElements], const float (&second)[kElements], int slot, float factor,

@@ -196,6 +196,29 @@ struct WarpgroupForwardLayout {
   }
 };
 
+// LDS of forward/prefill_tma.h: queries, `buffers` tiles of keys and as many of values, all in panels (targets/sm90/target.h); and
+// the mbarriers, of 8 bytes each.
+struct TmaForwardLayout {
+  static constexpr int kBarrierBytes = 8;
+  int queries_at, query_bytes;  // a tile's
+  int keys_at, key_bytes;
+  int values_at, value_bytes;
+  int barriers_at, total;
+
+  FULMEN_ALGORITHM static TmaForwardLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
+    TmaForwardLayout l{};
+    l.query_bytes = block_m * 2 * head_dim;
+    l.key_bytes = block_n * 2 * head_dim;
+    l.value_bytes = block_n * 2 * head_dim_v;
+    l.keys_at = l.query_bytes;
+    l.values_at = l.keys_at + buffers * l.key_bytes;
+    l.barriers_at = l.values_at + buffers * l.value_bytes;
+    // Full and empty for each buffer, and one for values to be cleared.
+    l.total = l.barriers_at + (3 + 4 * buffers) * kBarrierBytes;
+    return l;
+  }
+};
+
 struct BoardsShape {
   int head_dim, block;
   int buffers;  // boards

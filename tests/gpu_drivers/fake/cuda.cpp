@@ -350,6 +350,25 @@ FULMEN_FAKE_EXPORT Error cuMemFree_v2(unsigned long long memory) {
   state().free("cuMemFree", pointer(memory));
   return 0;
 }
+// It computes on the host: a capture may go on. The map has the memory, where tests can read it.
+FULMEN_FAKE_EXPORT Error cuTensorMapEncodeTiled(void* map, int dtype, unsigned rank, void* memory,
+                                                const unsigned long long* extents, const unsigned long long* strides,
+                                                const unsigned* box, const unsigned* element_strides, int interleave, int swizzle,
+                                                int promotion, int fill) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter_context("cuTensorMapEncodeTiled", false); error != 0) return error;
+  constexpr unsigned kRank = 4, kMostBox = 256, kColumns = 64;
+  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || reinterpret_cast<std::uintptr_t>(memory) % 16 != 0) return kInvalidValue;
+  if (rank != kRank || (dtype != 6 && dtype != 9) || interleave != 0 || swizzle != 3 || promotion != 3 || fill != 0)
+    return kInvalidValue;
+  for (unsigned n = 0; n < rank; ++n) {
+    if (extents[n] == 0 || box[n] == 0 || box[n] > kMostBox || element_strides[n] != 1) return kInvalidValue;
+    if (n + 1 < rank && (strides[n] == 0 || strides[n] % 16 != 0)) return kInvalidValue;
+  }
+  if (box[0] != kColumns || box[2] != 1 || box[3] != 1) return kInvalidValue;
+  std::memcpy(map, &memory, sizeof(memory));
+  return 0;
+}
 FULMEN_FAKE_EXPORT Error cuMemcpy(unsigned long long to, unsigned long long from, std::size_t bytes) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter_context("cuMemcpy"); error != 0) return error;

@@ -47,6 +47,7 @@ fulmen::Result<const OpenApi*> open() {
   FULMEN_LOAD(cuLaunchKernelEx);
   FULMEN_LOAD(cuMemAlloc_v2);
   FULMEN_LOAD(cuMemFree_v2);
+  FULMEN_LOAD(cuTensorMapEncodeTiled);
   FULMEN_LOAD(cuMemcpy);
   FULMEN_LOAD(cuMemsetD8_v2);
   FULMEN_LOAD(cuPointerGetAttribute);

@@ -24,6 +24,9 @@ constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9, kPointerAccessF
 constexpr int kMemoryHost = 1;
 constexpr int kFunctionMaxDynamicSharedBytes = 8;
 
+// CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
+constexpr int kTensorMapFloat16 = 6, kTensorMapBfloat16 = 9, kTensorMapSwizzle128 = 3, kTensorMapPromote256 = 3;
+
 constexpr int kProgrammaticStreamSerialization = 6;  // CUlaunchAttributeID
 
 // CUlaunchAttribute and CUlaunchConfig.
@@ -64,6 +67,11 @@ struct Api {
   Result (*cuLaunchKernelEx)(const LaunchConfig* config, KernelHandle kernel, void** parameters, void** extra);
   Result (*cuMemAlloc_v2)(DevicePointer* pointer, std::size_t bytes);
   Result (*cuMemFree_v2)(DevicePointer pointer);
+  // CUtensorMap*, CUtensorMapDataType, rank, memory, extents, strides in bytes but the first, box, strides of elements, interleave,
+  // swizzle, promotion to L2, fill.
+  Result (*cuTensorMapEncodeTiled)(void* map, int dtype, unsigned rank, void* memory, const unsigned long long* extents,
+                                   const unsigned long long* strides, const unsigned* box, const unsigned* element_strides,
+                                   int interleave, int swizzle, int promotion, int fill);
   // Null before CUDA 11.2.
   Result (*cuMemAllocAsync)(DevicePointer* pointer, std::size_t bytes, Stream stream);
   Result (*cuMemFreeAsync)(DevicePointer pointer, Stream stream);

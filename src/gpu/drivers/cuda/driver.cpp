@@ -99,6 +99,20 @@ class CudaDriver final : public Driver {
     return Function{kernel};
   }
 
+  Status encode_tensor_map(int device, const TensorMapShape& s, kernels::TensorMap& map) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    constexpr unsigned kRank = 4, kColumns = 64;
+    unsigned long long extents[kRank], strides[kRank - 1];
+    for (unsigned n = 0; n < kRank; ++n) extents[n] = static_cast<unsigned long long>(s.extent[n]);
+    for (unsigned n = 0; n + 1 < kRank; ++n) strides[n] = static_cast<unsigned long long>(s.stride[n]);
+    const unsigned box[] = {kColumns, static_cast<unsigned>(s.box_rows), 1, 1}, ones[] = {1, 1, 1, 1};
+    const int error = api().cuTensorMapEncodeTiled(&map, s.half ? cuda::kTensorMapFloat16 : cuda::kTensorMapBfloat16, kRank,
+                                                   const_cast<void*>(s.data), extents, strides, box, ones, 0,
+                                                   cuda::kTensorMapSwizzle128, cuda::kTensorMapPromote256, 0);
+    return error == 0 ? Status{} : failure("cuTensorMapEncodeTiled", error);
+  }
+
   Status launch(int device, Function function, const Launch& l) const override {
     if (l.workgroups < 1 || l.workgroups > INT32_MAX) {
       return {StatusCode::unsupported, fmt::format("grid is {} workgroups: 1 to {} are accepted", l.workgroups, INT32_MAX)};

@@ -9,6 +9,7 @@
 #include "gpu/compile/toolchains/compiler.h"
 #include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/emulated/lds_banks.h"
+#include "gpu/drivers/emulated/mbarriers.h"
 #include "gpu/drivers/emulated/workgroup.h"
 #include "gpu/drivers/host_memory_driver.h"
 #include "runtime/environment.h"
@@ -78,6 +79,11 @@ class EmulatedDriver final : public HostMemoryDriver {
     return Function{module.handle};
   }
 
+  Status encode_tensor_map(int device, const TensorMapShape& shape, kernels::TensorMap& map) const override {
+    const Chip& chip = chips()[static_cast<std::size_t>(device)];
+    if (!chip.target->prefill_tma) return Driver::encode_tensor_map(device, shape, map);
+    return emulated::encode_tensor_map(shape, map);
+  }
   Status launch(int device, Function function, const Launch& l) const override {
     const Chip& chip = chip_of(device);
     const auto& loaded = *static_cast<const Loaded*>(function.handle);
@@ -87,8 +93,8 @@ class EmulatedDriver final : public HostMemoryDriver {
     if (l.argument_bytes != static_cast<std::size_t>(loaded.argument_bytes)) {
       return invalid(fmt::format("{} bytes of arguments: the kernel takes {}", l.argument_bytes, loaded.argument_bytes));
     }
-    alignas(64) std::byte arguments[1024];
-    if (l.argument_bytes > sizeof(arguments)) return invalid("more than 1024 bytes of arguments");
+    alignas(64) std::byte arguments[2048];
+    if (l.argument_bytes > sizeof(arguments)) return invalid("more than 2048 bytes of arguments");
     std::memcpy(arguments, l.arguments, l.argument_bytes);
     emulated::LdsBanks own;
     const bool print = environment_flag("FULMEN_EMULATOR_BANKS");

@@ -157,4 +157,10 @@ std::string Lds::arrive(int offset, const void* from, int bytes, int thread, Sit
   return write(offset, from, bytes, thread, site);
 }
 
+std::string Lds::arrive_asynchronously(int offset, const void* from, int bytes, int thread, Site site) {
+  std::string wrong = arrive(offset, from, bytes, thread, site);
+  for (int word = offset / 4; word < (offset + bytes) / 4; ++word) words_[static_cast<std::size_t>(word)].order = 0;
+  return wrong;
+}
+
 }  // namespace fulmen::gpu::emulated

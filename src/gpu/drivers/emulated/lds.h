@@ -25,12 +25,19 @@ class Lds {
   // that over.
   int named_barrier_arrive() { return ++time_; }
   void named_barrier_sync(int from, int to, int time) { taken(from, to) = time; }
+  // The same where a later one may be known already.
+  void follow(int from, int to, int time) {
+    if (taken(from, to) < time) taken(from, to) = time;
+  }
+  int wave_size() const { return wave_size_; }
   // Both: empty, or what is wrong.
   std::string read(int offset, void* to, int bytes, int thread, Site site);
   std::string write(int offset, const void* from, int bytes, int thread, Site site);
   // A copy by cp.async: from its beginning until it has arrived its destination is nobody's.
   std::string begin_copy(int offset, int bytes, int thread, Site site);
   std::string arrive(int offset, const void* from, int bytes, int thread, Site site);
+  // The same by the TMA, which writes as matrix units read: products need no fence.
+  std::string arrive_asynchronously(int offset, const void* from, int bytes, int thread, Site site);
   // Matrix units that read LDS by themselves see what a lane wrote before a fence of its own, and then a barrier.
   std::string read_by_matrix_unit(int offset, void* to, int bytes, int thread, Site site);
   void fence(int thread);

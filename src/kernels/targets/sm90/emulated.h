@@ -158,3 +158,29 @@ FULMEN_DEVICE void setmaxnreg_inc(Position at = Position::here()) {
   emulator->join_warpgroup("setmaxnreg_inc", nullptr, 0, false, at.file, at.line);
   emulator->set_registers(kCount, true, kWorkgroupsOfRegisters, at.file, at.line);
 }
+
+FULMEN_DEVICE void mbarrier_init(int at, int arrivals, Position p = Position::here()) {
+  emulator->mbarrier_init(at, arrivals, p.file, p.line);
+}
+FULMEN_DEVICE void mbarrier_init_fence() {}
+FULMEN_DEVICE void mbarrier_arrive(int at, Position p = Position::here()) { emulator->mbarrier_arrive(at, 0, p.file, p.line); }
+FULMEN_DEVICE void mbarrier_arrive_expect(int at, int bytes, Position p = Position::here()) {
+  emulator->mbarrier_arrive(at, bytes, p.file, p.line);
+}
+FULMEN_DEVICE void mbarrier_wait(int at, int parity, Position p = Position::here()) {
+  emulator->mbarrier_wait(at, parity, p.file, p.line);
+}
+struct L2Policy {
+  FULMEN_DEVICE static L2Policy evict_first() { return {}; }
+  FULMEN_DEVICE static L2Policy evict_last() { return {}; }
+};
+FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int head, int batch, int barrier, L2Policy /*policy*/,
+                            Position p = Position::here()) {
+  const int first[4] = {column, static_cast<int>(row), head, batch};
+  emulator->tma_load(to, map, &first, barrier, p.file, p.line);
+}
+FULMEN_DEVICE void tma_prefetch(const void* /*map*/) {}
+FULMEN_DEVICE void warpgroup_turn_wait(int group, Position p = Position::here()) {
+  emulator->turn(1 + group, true, p.file, p.line);
+}
+FULMEN_DEVICE void warpgroup_turn_pass(int next, Position p = Position::here()) { emulator->turn(1 + next, false, p.file, p.line); }

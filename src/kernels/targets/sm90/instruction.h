@@ -6,92 +6,99 @@ FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) { return (shared_address
 // Operands of the assembler: a product's sums, 8 of each tile of 16 columns.
 #define FULMEN_TILE(t) \
   "+f"(d[t][0]), "+f"(d[t][1]), "+f"(d[t][2]), "+f"(d[t][3]), "+f"(d[t][4]), "+f"(d[t][5]), "+f"(d[t][6]), "+f"(d[t][7])
-#define FULMEN_TILES_2 FULMEN_TILE(0), FULMEN_TILE(1)
-#define FULMEN_TILES_4 FULMEN_TILES_2, FULMEN_TILE(2), FULMEN_TILE(3)
-#define FULMEN_TILES_8 FULMEN_TILES_4, FULMEN_TILE(4), FULMEN_TILE(5), FULMEN_TILE(6), FULMEN_TILE(7)
-#define FULMEN_SUMS_2 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define FULMEN_SUMS_4 \
-  FULMEN_SUMS_2       \
-  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define FULMEN_SUMS_8                                                                \
-  FULMEN_SUMS_4                                                                      \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
-  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FULMEN_TILES_1 FULMEN_TILE(0)
+#define FULMEN_TILES_2 FULMEN_TILES_1, FULMEN_TILE(1)
+#define FULMEN_TILES_3 FULMEN_TILES_2, FULMEN_TILE(2)
+#define FULMEN_TILES_4 FULMEN_TILES_3, FULMEN_TILE(3)
+#define FULMEN_TILES_5 FULMEN_TILES_4, FULMEN_TILE(4)
+#define FULMEN_TILES_6 FULMEN_TILES_5, FULMEN_TILE(5)
+#define FULMEN_TILES_7 FULMEN_TILES_6, FULMEN_TILE(6)
+#define FULMEN_TILES_8 FULMEN_TILES_7, FULMEN_TILE(7)
+#define FULMEN_TILES_9 FULMEN_TILES_8, FULMEN_TILE(8)
+#define FULMEN_TILES_10 FULMEN_TILES_9, FULMEN_TILE(9)
+#define FULMEN_TILES_11 FULMEN_TILES_10, FULMEN_TILE(10)
+#define FULMEN_TILES_12 FULMEN_TILES_11, FULMEN_TILE(11)
+#define FULMEN_SUMS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FULMEN_SUMS_2 FULMEN_SUMS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define FULMEN_SUMS_3 FULMEN_SUMS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define FULMEN_SUMS_4 FULMEN_SUMS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define FULMEN_SUMS_5 FULMEN_SUMS_4 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define FULMEN_SUMS_6 FULMEN_SUMS_5 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define FULMEN_SUMS_7 FULMEN_SUMS_6 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define FULMEN_SUMS_8 FULMEN_SUMS_7 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define FULMEN_SUMS_9 FULMEN_SUMS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define FULMEN_SUMS_10 FULMEN_SUMS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define FULMEN_SUMS_11 FULMEN_SUMS_10 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define FULMEN_SUMS_12 FULMEN_SUMS_11 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define FULMEN_WGMMA(columns, type, sums, a, b, add, turned)                                                                       \
   "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums \
   "}, " a ", " b ", add, 1, 1, " turned ";\n}\n"
-
-template <class T, bool kTurnA, bool kTurnB>
-FULMEN_DEVICE void wgmma(float (&d)[2][8], LdsMatrix a, LdsMatrix b, bool add) {
-  if constexpr (kIsHalf<T>) {
-    asm volatile(FULMEN_WGMMA("32", "f16", FULMEN_SUMS_2, "%16", "%17", "%18", "%19, %20")
-                 : FULMEN_TILES_2
-                 : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));
-  } else {
-    asm volatile(FULMEN_WGMMA("32", "bf16", FULMEN_SUMS_2, "%16", "%17", "%18", "%19, %20")
-                 : FULMEN_TILES_2
-                 : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));
+// The product of `tiles` tiles: both operands in LDS, and a's rows in registers. n0 to n6: the operands after the sums.
+#define FULMEN_WGMMA_OF(tiles, columns, n0, n1, n2, n3, n4, n5, n6)                                                             \
+  template <class T, bool kTurnA, bool kTurnB>                                                                                  \
+  FULMEN_DEVICE void wgmma(float(&d)[tiles][8], LdsMatrix a, LdsMatrix b, bool add) {                                           \
+    if constexpr (kIsHalf<T>) {                                                                                                 \
+      asm volatile(FULMEN_WGMMA(columns, "f16", FULMEN_SUMS_##tiles, n0, n1, n2, n3 ", " n4)                                    \
+                   : FULMEN_TILES_##tiles                                                                                       \
+                   : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));       \
+    } else {                                                                                                                    \
+      asm volatile(FULMEN_WGMMA(columns, "bf16", FULMEN_SUMS_##tiles, n0, n1, n2, n3 ", " n4)                                   \
+                   : FULMEN_TILES_##tiles                                                                                       \
+                   : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));       \
+    }                                                                                                                           \
+  }                                                                                                                             \
+  template <class T, bool kTurnB>                                                                                               \
+  FULMEN_DEVICE void wgmma(float(&d)[tiles][8], const Words<4>& a, LdsMatrix b, bool add) {                                     \
+    if constexpr (kIsHalf<T>) {                                                                                                 \
+      asm volatile(FULMEN_WGMMA(columns, "f16", FULMEN_SUMS_##tiles, "{" n0 ", " n1 ", " n2 ", " n3 "}", n4, n5, n6)            \
+                   : FULMEN_TILES_##tiles                                                                                       \
+                   : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits()), "r"(static_cast<int>(add)), \
+                     "n"(kTurnB ? 1 : 0));                                                                                      \
+    } else {                                                                                                                    \
+      asm volatile(FULMEN_WGMMA(columns, "bf16", FULMEN_SUMS_##tiles, "{" n0 ", " n1 ", " n2 ", " n3 "}", n4, n5, n6)           \
+                   : FULMEN_TILES_##tiles                                                                                       \
+                   : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits()), "r"(static_cast<int>(add)), \
+                     "n"(kTurnB ? 1 : 0));                                                                                      \
+    }                                                                                                                           \
   }
-}
-template <class T, bool kTurnA, bool kTurnB>
-FULMEN_DEVICE void wgmma(float (&d)[4][8], LdsMatrix a, LdsMatrix b, bool add) {
-  if constexpr (kIsHalf<T>) {
-    asm volatile(FULMEN_WGMMA("64", "f16", FULMEN_SUMS_4, "%32", "%33", "%34", "%35, %36")
-                 : FULMEN_TILES_4
-                 : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));
-  } else {
-    asm volatile(FULMEN_WGMMA("64", "bf16", FULMEN_SUMS_4, "%32", "%33", "%34", "%35, %36")
-                 : FULMEN_TILES_4
-                 : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));
-  }
-}
-template <class T, bool kTurnB>
-FULMEN_DEVICE void wgmma(float (&d)[4][8], const Words<4>& a, LdsMatrix b, bool add) {
-  if constexpr (kIsHalf<T>) {
-    asm volatile(FULMEN_WGMMA("64", "f16", FULMEN_SUMS_4, "{%32, %33, %34, %35}", "%36", "%37", "%38")
-                 : FULMEN_TILES_4
-                 : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits()), "r"(static_cast<int>(add)),
-                   "n"(kTurnB ? 1 : 0));
-  } else {
-    asm volatile(FULMEN_WGMMA("64", "bf16", FULMEN_SUMS_4, "{%32, %33, %34, %35}", "%36", "%37", "%38")
-                 : FULMEN_TILES_4
-                 : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits()), "r"(static_cast<int>(add)),
-                   "n"(kTurnB ? 1 : 0));
-  }
-}
-template <class T, bool kTurnA, bool kTurnB>
-FULMEN_DEVICE void wgmma(float (&d)[8][8], LdsMatrix a, LdsMatrix b, bool add) {
-  if constexpr (kIsHalf<T>) {
-    asm volatile(FULMEN_WGMMA("128", "f16", FULMEN_SUMS_8, "%64", "%65", "%66", "%67, %68")
-                 : FULMEN_TILES_8
-                 : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));
-  } else {
-    asm volatile(FULMEN_WGMMA("128", "bf16", FULMEN_SUMS_8, "%64", "%65", "%66", "%67, %68")
-                 : FULMEN_TILES_8
-                 : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));
-  }
-}
-template <class T, bool kTurnB>
-FULMEN_DEVICE void wgmma(float (&d)[8][8], const Words<4>& a, LdsMatrix b, bool add) {
-  if constexpr (kIsHalf<T>) {
-    asm volatile(FULMEN_WGMMA("128", "f16", FULMEN_SUMS_8, "{%64, %65, %66, %67}", "%68", "%69", "%70")
-                 : FULMEN_TILES_8
-                 : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits()), "r"(static_cast<int>(add)),
-                   "n"(kTurnB ? 1 : 0));
-  } else {
-    asm volatile(FULMEN_WGMMA("128", "bf16", FULMEN_SUMS_8, "{%64, %65, %66, %67}", "%68", "%69", "%70")
-                 : FULMEN_TILES_8
-                 : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits()), "r"(static_cast<int>(add)),
-                   "n"(kTurnB ? 1 : 0));
-  }
-}
+FULMEN_WGMMA_OF(1, "16", "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+FULMEN_WGMMA_OF(2, "32", "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+FULMEN_WGMMA_OF(3, "48", "%24", "%25", "%26", "%27", "%28", "%29", "%30")
+FULMEN_WGMMA_OF(4, "64", "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+FULMEN_WGMMA_OF(5, "80", "%40", "%41", "%42", "%43", "%44", "%45", "%46")
+FULMEN_WGMMA_OF(6, "96", "%48", "%49", "%50", "%51", "%52", "%53", "%54")
+FULMEN_WGMMA_OF(7, "112", "%56", "%57", "%58", "%59", "%60", "%61", "%62")
+FULMEN_WGMMA_OF(8, "128", "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+FULMEN_WGMMA_OF(9, "144", "%72", "%73", "%74", "%75", "%76", "%77", "%78")
+FULMEN_WGMMA_OF(10, "160", "%80", "%81", "%82", "%83", "%84", "%85", "%86")
+FULMEN_WGMMA_OF(11, "176", "%88", "%89", "%90", "%91", "%92", "%93", "%94")
+FULMEN_WGMMA_OF(12, "192", "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+#undef FULMEN_WGMMA_OF
 #undef FULMEN_WGMMA
+#undef FULMEN_SUMS_12
+#undef FULMEN_SUMS_11
+#undef FULMEN_SUMS_10
+#undef FULMEN_SUMS_9
 #undef FULMEN_SUMS_8
+#undef FULMEN_SUMS_7
+#undef FULMEN_SUMS_6
+#undef FULMEN_SUMS_5
 #undef FULMEN_SUMS_4
+#undef FULMEN_SUMS_3
 #undef FULMEN_SUMS_2
+#undef FULMEN_SUMS_1
+#undef FULMEN_TILES_12
+#undef FULMEN_TILES_11
+#undef FULMEN_TILES_10
+#undef FULMEN_TILES_9
 #undef FULMEN_TILES_8
+#undef FULMEN_TILES_7
+#undef FULMEN_TILES_6
+#undef FULMEN_TILES_5
 #undef FULMEN_TILES_4
+#undef FULMEN_TILES_3
 #undef FULMEN_TILES_2
+#undef FULMEN_TILES_1
 #undef FULMEN_TILE
 
 FULMEN_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -140,3 +147,47 @@ template <int kCount>
 FULMEN_DEVICE void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
+
+// mbarriers and the TMA.
+FULMEN_DEVICE void mbarrier_init(int at, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(arrivals) : "memory");
+}
+FULMEN_DEVICE void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+FULMEN_DEVICE void mbarrier_arrive(int at) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(at)) : "memory");
+}
+FULMEN_DEVICE void mbarrier_arrive_expect(int at, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(at)), "r"(bytes) : "memory");
+}
+FULMEN_DEVICE void mbarrier_wait(int at, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra WAIT;\n"
+      "DONE:\n}\n" ::"r"(shared_address(at)),
+      "r"(parity)
+      : "memory");
+}
+struct L2Policy {
+  unsigned long long bits;
+  FULMEN_DEVICE static L2Policy evict_first() {
+    L2Policy policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy.bits));
+    return policy;
+  }
+  FULMEN_DEVICE static L2Policy evict_last() {
+    L2Policy policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(policy.bits));
+    return policy;
+  }
+};
+FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int head, int batch, int barrier_at, L2Policy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6], %7;" ::"r"(shared_address(to)),
+      "l"(map), "r"(column), "r"(static_cast<int>(row)), "r"(head), "r"(batch), "r"(shared_address(barrier_at)), "l"(policy.bits)
+      : "memory");
+}
+FULMEN_DEVICE void tma_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+// A ring of warpgroups takes turns: each waits for its turn, at a barrier of its own, and passes it on.
+FULMEN_DEVICE void warpgroup_turn_wait(int group) { asm volatile("barrier.cta.sync %0, 256;" ::"r"(1 + group) : "memory"); }
+FULMEN_DEVICE void warpgroup_turn_pass(int next) { asm volatile("barrier.cta.arrive %0, 256;" ::"r"(1 + next) : "memory"); }

@@ -14,6 +14,16 @@
 //   halves: what lanes did
 //                              before they arrived has been done when a lane's await() is over. turn is 0 and 1 alternately, w the
 //                              warpgroup's number
+//   warpgroup_turn_wait(w) warpgroup_turn_pass(w)   a ring of warpgroups takes turns: warpgroup w waits for its turn, which the one
+//                              before it passes on. It orders nothing in LDS
+//   mbarrier_init(at, n) mbarrier_init_fence()   a barrier of 8 bytes in LDS, a phase of which ends after n arrivals and all bytes
+//                              that they expect. The fence, then barrier(), before anybody else uses it
+//   mbarrier_arrive(at) mbarrier_arrive_expect(at, bytes)   of one lane
+//   mbarrier_wait(at, parity)  of a wave, until the phase of that parity has ended: phases are 0, 1, 0, ..., and before the first
+//                              one 1
+//   tma_load(to, map, column, row, head, batch, barrier, policy)   of one lane: the TMA brings a box of a tensor, of 64 columns,
+//                              as a panel of LDS; what is past the tensor's end as zeros. Its bytes arrive at the barrier
+//   tma_prefetch(map)          a hint: the map is going to be used.  L2Policy: how long lines stay in the L2
 //   setmaxnreg_dec<n>() setmaxnreg_inc<n>()   a wave has n from here on: fewer than at its start, or more
 #pragma once
 

@@ -1,0 +1,181 @@
+#include "gpu/drivers/emulated/mbarriers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "kernels/core/arguments.h"
+
+namespace fulmen::gpu::emulated {
+namespace {
+
+constexpr int kNever = -2;  // a first wait is often for the phase before the first, -1
+
+}  // namespace
+
+Status encode_tensor_map(const TensorMapShape& s, kernels::TensorMap& map) {
+  constexpr int kAlignment = 16, kMostBoxRows = 256;
+  constexpr int64_t kMostExtent = int64_t{1} << 32U, kMostStride = int64_t{1} << 40U;
+  const auto invalid = [](std::string message) {
+    return Status(StatusCode::invalid_argument, "tensor map: " + std::move(message));
+  };
+  if (reinterpret_cast<std::uintptr_t>(s.data) % kAlignment != 0)
+    return invalid(fmt::format("data is {}, no multiple of 16", s.data));
+  for (const int64_t extent : s.extent) {
+    if (extent < 1 || extent > kMostExtent) return invalid(fmt::format("an extent is {}: 1 to 2^32 is accepted", extent));
+  }
+  for (const int64_t stride : s.stride) {
+    if (stride <= 0 || stride >= kMostStride || stride % kAlignment != 0) {
+      return invalid(fmt::format("a stride is {} bytes: multiples of 16 from 16 to 2^40 are accepted", stride));
+    }
+  }
+  if (s.box_rows < 1 || s.box_rows > kMostBoxRows)
+    return invalid(fmt::format("a box has {} rows: 1 to 256 are accepted", s.box_rows));
+  EmulatedTensorMap own{static_cast<const std::byte*>(s.data), {}, {}, s.box_rows};
+  std::copy(std::begin(s.extent), std::end(s.extent), own.extent);
+  std::copy(std::begin(s.stride), std::end(s.stride), own.stride);
+  static_assert(sizeof(own) <= sizeof(map.bytes));
+  std::memcpy(map.bytes, &own, sizeof(own));
+  return {};
+}
+
+void Mbarriers::reset(int waves) {
+  barriers_.clear();
+  waves_ = waves;
+}
+
+Mbarriers::Barrier* Mbarriers::find(int at) {
+  const auto found = barriers_.find(at);
+  return found == barriers_.end() ? nullptr : &found->second;
+}
+
+std::string Mbarriers::init(int at, int arrivals, Site site) {
+  constexpr int kBytes = 8;
+  if (at % kBytes != 0 || arrivals < 1) {
+    return fmt::format("mbarrier_init at {}: place {} and {} arrivals, a multiple of {} and at least one are needed",
+                       to_string(site), at, arrivals, kBytes);
+  }
+  Barrier barrier;
+  barrier.arrivals = barrier.left = arrivals;
+  barrier.arrived.assign(static_cast<std::size_t>(waves_), 0);
+  barrier.ended.assign(static_cast<std::size_t>(waves_), 0);
+  barrier.waited.assign(static_cast<std::size_t>(waves_), kNever);
+  if (!barriers_.emplace(at, std::move(barrier)).second) {
+    return fmt::format("mbarrier_init at {}: the barrier at {} has been initialised before", to_string(site), at);
+  }
+  return {};
+}
+
+std::string Mbarriers::arrive(int at, int expected, int thread, int wave, Lds& lds, Site site) {
+  Barrier* const barrier = find(at);
+  if (barrier == nullptr) return fmt::format("mbarrier_arrive at {}: no barrier at {} was initialised", to_string(site), at);
+  if (barrier->left == 0) {
+    return fmt::format("mbarrier_arrive at {}: lane {} arrives once more in a phase of {} arrivals, whose bytes are in flight",
+                       to_string(site), thread, barrier->arrivals);
+  }
+  barrier->bytes += expected;
+  barrier->arrived[static_cast<std::size_t>(wave)] = lds.named_barrier_arrive();
+  --barrier->left;
+  return {};
+}
+
+std::string Mbarriers::load(int at, const TmaCopy& copy, Lds& lds) {
+  Barrier* const barrier = find(at);
+  if (barrier == nullptr) return fmt::format("tma_load at {}: no barrier at {} was initialised", to_string(copy.site), at);
+  constexpr int kAlignment = 1024;  // of swizzled rows
+  if (copy.to % kAlignment != 0) {
+    return fmt::format("tma_load at {}: to {}, no multiple of {}", to_string(copy.site), copy.to, kAlignment);
+  }
+  for (int n = 0; n < copy.bytes(); n += TmaCopy::kPieceBytes) {
+    std::string wrong = lds.begin_copy(copy.to + n, TmaCopy::kPieceBytes, copy.thread, copy.site);
+    if (!wrong.empty()) return wrong;
+  }
+  barrier->copies.push_back(copy);
+  return {};
+}
+
+std::string Mbarriers::deliver(const TmaCopy& copy, Lds& lds, const MemoryCheck& accessible) {
+  constexpr int kPieces = TmaCopy::kRowBytes / TmaCopy::kPieceBytes, kPieceColumns = 8, kElementBytes = 2;
+  const EmulatedTensorMap& map = copy.map;
+  for (int n = 0; n < map.box_rows; ++n) {
+    const int64_t row = copy.row + n;
+    const bool there = row >= 0 && row < map.extent[1] && copy.head < map.extent[2] && copy.batch < map.extent[3];
+    for (int p = 0; p < kPieces; ++p) {
+      const int64_t column = copy.column + kPieceColumns * p;
+      const auto columns = there ? std::clamp<int64_t>(map.extent[0] - column, 0, kPieceColumns) : 0;
+      std::byte piece[TmaCopy::kPieceBytes]{};
+      if (columns > 0) {
+        const std::byte* from =
+            map.data + row * map.stride[0] + copy.head * map.stride[1] + copy.batch * map.stride[2] + column * kElementBytes;
+        const auto bytes = static_cast<std::size_t>(columns * kElementBytes);
+        if (!accessible(from, bytes)) {
+          return fmt::format(
+              "global memory out of bounds: the tma_load of lane {} at {} reads {} bytes of {}, outside every allocation",
+              copy.thread, to_string(copy.site), bytes, static_cast<const void*>(from));
+        }
+        std::memcpy(piece, from, bytes);
+      }
+      const int place = copy.to + n * TmaCopy::kRowBytes + (p ^ n % kPieces) * TmaCopy::kPieceBytes;
+      if (std::string wrong = lds.arrive_asynchronously(place, piece, sizeof(piece), copy.thread, copy.site); !wrong.empty()) {
+        return wrong;
+      }
+    }
+  }
+  return {};
+}
+
+bool Mbarriers::try_wait(int at, int parity, int wave, Lds& lds, const MemoryCheck& accessible, std::string& error) {
+  Barrier* const barrier = find(at);
+  if (barrier == nullptr) {
+    error = fmt::format("mbarrier_wait: no barrier at {} was initialised", at);
+    return false;
+  }
+  if (barrier->left == 0) {
+    int arriving = 0;
+    for (const TmaCopy& copy : barrier->copies) {
+      arriving += copy.bytes();
+      if (error.empty()) error = deliver(copy, lds, accessible);
+      // The copies are handed over as what their wave did.
+      const auto from = static_cast<std::size_t>(copy.thread / lds.wave_size());
+      barrier->arrived[from] = lds.named_barrier_arrive();
+    }
+    if (error.empty() && arriving != barrier->bytes) {
+      error = fmt::format("the mbarrier at {} expects {} bytes and {} arrive", at, barrier->bytes, arriving);
+    }
+    if (!error.empty()) return false;
+    barrier->copies.clear();
+    barrier->bytes = 0;
+    barrier->left = barrier->arrivals;
+    barrier->ended = barrier->arrived;
+    ++barrier->phase;
+  }
+  if (barrier->phase % 2 == parity) return false;
+  int& waited = barrier->waited[static_cast<std::size_t>(wave)];
+  if (waited == barrier->phase - 1) {
+    error = fmt::format("a phase waited for twice: wave {} waits for phase {} of the mbarrier at {} once more", wave, waited, at);
+    return false;
+  }
+  waited = barrier->phase - 1;
+  for (int from = 0; from < waves_; ++from) lds.follow(from, wave, barrier->ended[static_cast<std::size_t>(from)]);
+  return true;
+}
+
+std::string Mbarriers::missing(int at) const {
+  const auto found = barriers_.find(at);
+  if (found == barriers_.end()) return "which was not initialised";
+  return fmt::format("of whose {} arrivals {} are missing", found->second.arrivals, found->second.left);
+}
+
+std::string Mbarriers::end() const {
+  for (const auto& [at, barrier] : barriers_) {
+    if (barrier.copies.empty()) continue;
+    const TmaCopy& copy = barrier.copies.front();
+    return fmt::format("lane {}'s tma_load at {} is in flight when the workgroup ends: nobody waited for it", copy.thread,
+                       to_string(copy.site));
+  }
+  return {};
+}
+
+}  // namespace fulmen::gpu::emulated

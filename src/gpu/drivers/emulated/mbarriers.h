@@ -1,0 +1,72 @@
+// The mbarriers of a workgroup, and copies by Hopper's tensor memory accelerator (TMA), which arrive when somebody waits for them
+// and not before.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gpu/driver.h"
+#include "gpu/drivers/emulated/lds.h"
+#include "gpu/drivers/emulated/workgroup.h"
+
+namespace fulmen::gpu::emulated {
+
+// What EmulatedDriver::encode_tensor_map() puts into a TensorMap.
+struct EmulatedTensorMap {
+  const std::byte* data;
+  int64_t extent[4];  // columns, rows, heads, batches
+  int64_t stride[3];  // bytes, of rows, heads, batches
+  int box_rows;
+};
+
+// As the CUDA driver's: invalid_argument for what the TMA does not take.
+Status encode_tensor_map(const TensorMapShape& shape, kernels::TensorMap& map);
+
+// One box on its way: where its first element lies in the tensor, and where the box goes.
+struct TmaCopy {
+  int to;  // in LDS
+  EmulatedTensorMap map;
+  int column;
+  int64_t row;
+  int head, batch;
+  int thread;  // that asked for it
+  Site site;
+
+  static constexpr int kColumns = 64, kRowBytes = 128, kPieceBytes = 16;
+  int bytes() const { return map.box_rows * kRowBytes; }
+};
+
+class Mbarriers {
+ public:
+  void reset(int waves);
+  // All of these: empty, or what is wrong. at: the barrier's place in LDS.
+  std::string init(int at, int arrivals, Site site);
+  // The phase ends after its arrivals and bytes; expected: what this arrival adds to the bytes.
+  std::string arrive(int at, int expected, int thread, int wave, Lds& lds, Site site);
+  std::string load(int at, const TmaCopy& copy, Lds& lds);
+  // Has the phase of this parity ended? What was accessed before its arrivals is then ordered before what the wave does.
+  bool try_wait(int at, int parity, int wave, Lds& lds, const MemoryCheck& accessible, std::string& error);
+  // Why a wait for it does not end.
+  std::string missing(int at) const;
+  // At the workgroup's end: no copy is in flight.
+  std::string end() const;
+
+ private:
+  struct Barrier {
+    int arrivals = 0, left = 0;
+    int bytes = 0;  // that are still expected
+    int phase = 0;  // how many have ended
+    std::vector<TmaCopy> copies;
+    std::vector<int> arrived, ended;  // of each wave, when it arrived last: in this phase, or before
+    std::vector<int> waited;          // of each wave: the phase that it waited for last
+  };
+  Barrier* find(int at);
+  static std::string deliver(const TmaCopy& copy, Lds& lds, const MemoryCheck& accessible);
+
+  std::map<int, Barrier> barriers_;
+  int waves_ = 0;
+};
+
+}  // namespace fulmen::gpu::emulated

@@ -1,0 +1,199 @@
+// A workgroup of the emulated GPU as its lanes run: each a fiber, suspended where it waits for others.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "gpu/drivers/emulated/fibers.h"
+#include "gpu/drivers/emulated/lds.h"
+#include "gpu/drivers/emulated/lds_banks.h"
+#include "gpu/drivers/emulated/mbarriers.h"
+#include "gpu/drivers/emulated/warpgroups.h"
+#include "gpu/drivers/emulated/workgroup.h"
+
+namespace fulmen::gpu::emulated {
+
+inline constexpr int kMostExchangeBytes = 64;
+
+struct AsyncCopy {
+  int offset, bytes;
+  std::byte data[16];
+  Site site;
+};
+
+inline constexpr const char* kWaveBarrier = "wave_barrier";
+inline constexpr const char* kArrive = "named_barrier_arrive";
+inline constexpr const char* kTurnPass = "warpgroup_turn_pass";
+inline constexpr const char* kTurnWait = "warpgroup_turn_wait";
+inline constexpr const char* kMbarrierWait = "mbarrier_wait";
+
+// What a lane has begun and that is run at a wait.
+struct Deferred {
+  void (*run)(const void*) = nullptr;
+  alignas(16) std::byte data[128];
+  ProductRegisters registers;
+};
+
+enum class Waits { nowhere, exchange, named_barrier_sync, turn, mbarrier, barrier, done };
+
+// What one wave handed over and none took over yet.
+struct HandedOver {
+  int from = -1;
+  int time = 0;
+};
+inline constexpr int kNamedBarriers = 16;  // of the hardware's barriers; the first is the workgroup's
+
+struct Lane {
+  Fiber fiber;
+  int thread = 0;
+  Waits waits = Waits::nowhere;
+  const char* operation = "";
+  int bytes = 0;
+  Site site;
+  std::vector<AsyncCopy> uncommitted;
+  std::deque<std::vector<AsyncCopy>> in_flight;
+  std::vector<Deferred> begun;
+  std::deque<std::vector<Deferred>> deferred;
+  LaneProducts products;
+  bool follows = false;  // it has waited for earlier launches, or need not
+};
+
+class Workgroup {
+ public:
+  std::string run(const LaunchShape& shape, int64_t id, void (*kernel)(const void*), const void* arguments,
+                  const MemoryCheck& accessible);
+
+  // Called by lanes.
+  void broken_rule(const char* what, Site site) { check(fmt::format("{} at {}: lane {}", what, to_string(site), thread())); }
+  int thread() const { return current_->thread; }
+  long long id() const { return id_; }
+  void barrier(Site site) { wait(Waits::barrier, "barrier", 0, site); }
+  void wave_barrier(Site site) { wait(Waits::exchange, kWaveBarrier, 0, site); }
+  // The place is what lanes must agree upon.
+  void named_barrier_arrive(int place, bool takes, Site site) {
+    if (place < 1 || place >= kNamedBarriers)
+      check(fmt::format("named_barrier_arrive: barrier {} at {}, of 1 to {}", place, to_string(site), kNamedBarriers - 1));
+    wait(takes ? Waits::named_barrier_sync : Waits::exchange, takes ? "named_barrier_sync" : kArrive, place, site);
+  }
+  // Of warpgroups: a barrier of `lanes` lanes, at which some arrive and go on and others wait. It orders nothing in LDS.
+  void turn(int place, bool waits, Site site) {
+    wait(waits ? Waits::turn : Waits::exchange, waits ? kTurnWait : kTurnPass, place, site);
+  }
+  void mbarrier_init(int at, int arrivals, Site site) { check(mbarriers_.init(at, arrivals, site)); }
+  void mbarrier_arrive(int at, int expected, Site site) {
+    check(mbarriers_.arrive(at, expected, thread(), thread() / shape_.wave_size, lds_, site));
+  }
+  // Place and parity are what lanes must agree upon.
+  void mbarrier_wait(int at, int parity, Site site) { wait(Waits::mbarrier, kMbarrierWait, 2 * at + parity, site); }
+  void tma_load(int to, const void* map, const int (&first)[4], int barrier, Site site);
+  const void* exchange(const char* operation, const void* mine, int bytes, Site site);
+  void lds_read(int offset, void* to, int bytes, Site site) {
+    check(lds_.read(offset, to, bytes, thread(), site));
+    note(false, offset, bytes, site);
+  }
+  void lds_write(int offset, const void* from, int bytes, Site site) {
+    check_values(from, bytes, "writes", site);
+    check(lds_.write(offset, from, bytes, thread(), site));
+    note(true, offset, bytes, site);
+  }
+  void check_global(const void* address, int bytes, const char* verb, Site site, bool unaligned = false);
+  void copy_async(int offset, const void* from, int bytes, int read_bytes, Site site);
+  void copy_commit() {
+    current_->in_flight.push_back(std::move(current_->uncommitted));
+    current_->uncommitted.clear();
+  }
+  void copy_wait(int left);
+  void grid_dependency_wait() { current_->follows = true; }
+  void defer(void (*run)(const void*), const void* data, int bytes, const ProductRegisters& registers);
+  void defer_commit() {
+    current_->deferred.push_back(std::move(current_->begun));
+    current_->begun.clear();
+  }
+  void defer_wait(int left);
+  void lds_read_matrix(int offset, void* to, int bytes, Site site) {
+    check(lds_.read_by_matrix_unit(offset, to, bytes, thread(), site));
+  }
+  void lds_fence() { lds_.fence(thread()); }
+  void registers_fence() { current_->products.fence(); }
+  void registers_hold(const void* sums, Site site) {
+    check(current_->products.hold(static_cast<const std::byte*>(sums), thread(), site));
+  }
+  void join_warpgroup(const char* operation, const void* what, int bytes, bool anywhere, Site site) {
+    check(warpgroups_.join(thread(), operation, what, bytes, anywhere, site));
+  }
+  void set_registers(int count, bool more, int min_workgroups, Site site) {
+    check(warpgroups_.set_registers(thread(), count, more, min_workgroups, site));
+  }
+  void check_values(const void* data, int bytes, const char* verb, Site site);
+
+ private:
+  static void enter(boost::context::detail::transfer_t from);
+  void wait(Waits where, const char* operation, int bytes, Site site) {
+    Lane& lane = *current_;
+    lane.waits = where;
+    lane.operation = operation;
+    lane.bytes = bytes;
+    lane.site = site;
+    yield(scheduler_, lane.fiber, false);
+  }
+  // The lane that failed never runs on.
+  void check(std::string error) {
+    if (error.empty()) return;
+    fail(std::move(error));
+    yield(scheduler_, current_->fiber, false);
+  }
+  void fail(std::string error) {
+    if (error_.empty()) error_ = std::move(error);
+  }
+  // For the count of bank conflicts.
+  void note(bool write, int offset, int bytes, Site site) {
+    if (shape_.banks != nullptr)
+      accesses_[static_cast<std::size_t>(thread() % shape_.wave_size)].push_back({site, write, offset, bytes});
+  }
+  void check_end();
+  void count_conflicts();
+  bool run_wave(int wave);
+  bool run_waves();
+  bool hand(const Lane& lane);
+  bool take(int wave, int place);
+  bool join_turn(int place);
+  // May the wave, which waits for others, go on?
+  bool resumes(int wave);
+  std::string place(const Lane& lane) const {
+    if (lane.waits == Waits::done) return fmt::format("lane {} has ended", lane.thread);
+    return fmt::format("lane {} is at {} ({})", lane.thread, lane.operation, to_string(lane.site));
+  }
+
+  LaunchShape shape_;
+  long long id_ = 0;
+  void (*kernel_)(const void*) = nullptr;
+  const void* arguments_ = nullptr;
+  const MemoryCheck* accessible_ = nullptr;
+  Stacks stacks_;
+  Fiber scheduler_;
+  std::vector<Lane> lanes_;
+  Lane* current_ = nullptr;
+  Lds lds_;
+  Warpgroups warpgroups_;
+  std::vector<std::vector<LdsAccess>> accesses_;  // of each lane of the running wave since its last collective
+  // Two each wave, in turn: a lane may be at the next exchange while others still read the last one's.
+  std::vector<std::byte> exchanged_;
+  std::vector<int> exchanges_;  // of each wave so far
+  HandedOver handed_over_[kNamedBarriers];
+  struct Turn {
+    int lanes = 0;  // that have arrived
+    int ended = 0;  // how often as many as it takes
+  };
+  Turn turns_[kNamedBarriers];
+  std::vector<int> turn_waited_;  // of each wave that waits: how often its barrier had ended; -1: it does not wait
+  Mbarriers mbarriers_;
+  std::string error_;
+};
+
+// The one that runs in this thread.
+inline thread_local Workgroup* running = nullptr;
+
+}  // namespace fulmen::gpu::emulated

@@ -1,0 +1,408 @@
+// Forward for many queries by Hopper's warpgroup products, whose operands the tensor memory accelerator (TMA) brings.
+//
+//   S[64, kBlockN] = Q[64, d] K[kBlockN, d]^T,  P = 2^(S - max),  O[64, d_v] += P V[kBlockN, d_v]     a warpgroup's step
+//
+// A workgroup has kBlockM query rows of one head, a warpgroup 64 of them, a wave 16. One more warpgroup has one wave that works,
+// the producer: it asks the TMA for Q, and for tiles of keys and values in a ring of kBuffers each. An mbarrier a buffer says that
+// a tile has arrived (full), another that no warpgroup reads it any more (empty). A persistent kernel's workgroups take further
+// tiles of queries: the producer is then ahead of the warpgroups, which store outputs meanwhile.
+//
+// A step begins S = Q K^T of tile n and O += P V of tile n - 1, and computes exponentials of n while the second one goes on.
+// Warpgroups begin products in turn, so that one's exponentials go on beside another's products.
+//
+// LDS: Q, kBuffers x K, kBuffers x V, mbarriers. Registers of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
+#include "tile/lane_quads.h"
+#include "tile/layout.h"
+#include "tile/nvidia/warpgroup_rows.h"
+#include "tile/order.h"
+#include "tile/sources.h"
+
+namespace fulmen::kernels {
+
+// Dims in LDS: whole panels, zeros past the last one.
+constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
+constexpr TmaForwardLayout kLdsLayout =
+    TmaForwardLayout::of(kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM, kBlockN, kBuffers);
+static_assert(kLdsLayout.total == kLdsBytes, "prefill_tma: the host reserves the LDS that the tiles need");
+constexpr int kWarpgroups = kBlockM / 64;  // that multiply
+static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_tma: a warpgroup has 64 rows, one has none");
+static_assert(kBlockN % 16 == 0 && kWholeRows, "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
+static_assert(!kVariable && !kKeepMask, "prefill_tma: a tile's rows are neighbours, and all of them may be read");
+
+// Registers of a lane: at the start, of a multiprocessor's 65,536 for its workgroups; then the producer's, and the others'.
+constexpr int kStartRegisters = 512 / FULMEN_MIN_WORKGROUPS / (kWarpgroups + 1) / 8 * 8;
+constexpr int kProducerRegisters = kStartRegisters > 128 ? 24 : 32;
+constexpr int kConsumerRegisters = (kStartRegisters * (kWarpgroups + 1) - kProducerRegisters) / kWarpgroups / 8 * 8;
+
+// mbarriers.
+constexpr int kQueriesFull = kLdsLayout.barriers_at, kQueriesEmpty = kQueriesFull + 8;
+constexpr int kKeysFull = kQueriesEmpty + 8, kKeysEmpty = kKeysFull + 8 * kBuffers;
+constexpr int kValuesFull = kKeysEmpty + 8 * kBuffers, kValuesEmpty = kValuesFull + 8 * kBuffers;
+constexpr int kPatch = kValuesEmpty + 8 * kBuffers;
+
+// A ring of buffers: the one that is next, and the parity of its mbarriers' phase.
+template <int kCount>
+struct Ring {
+  int buffer = 0, parity = 0;
+  FULMEN_DEVICE void advance() {
+    buffer = buffer + 1 < kCount ? buffer + 1 : 0;
+    parity ^= buffer == 0 ? 1 : 0;
+  }
+};
+using QueryRing = Ring<1>;
+using TileRing = Ring<kBuffers>;
+
+// The order of a workgroup's tiles of keys: those at the band's end, which need masks, last one first; those at its beginning; then
+// those that need none. A warpgroup whose rows end early passes over the first ones.
+struct MaskedFirst {
+  Int64 begin;  // the first key of the first tile
+  int count, masked;
+  int late;  // of the masked ones those at the end
+  int whole_begin;
+
+  FULMEN_DEVICE static MaskedFirst of(const algorithm::KeyRange& keys, const algorithm::KeyRange& whole) {
+    const TileOrder order = TileOrder::of(keys, whole);
+    return {order.begin, order.count, order.masked, order.count - order.whole_end, order.whole_begin};
+  }
+  FULMEN_DEVICE Int64 first_key(int n) const {
+    const int tile = n >= masked ? n - masked + whole_begin : n < late ? count - 1 - n : n - late;
+    return begin + static_cast<Int64>(tile) * kBlockN;
+  }
+  // How many of the first tiles begin at `end` or later.
+  FULMEN_DEVICE int passed_over(Int64 end) const {
+    const int needed = end > begin ? at_most((end - begin + kBlockN - 1) / kBlockN, count) : 0;
+    return count - needed < late ? count - needed : late;
+  }
+};
+
+// A workgroup's tile of queries, and the keys that it goes over.
+struct QueryTile {
+  int batch, head;
+  Int64 row_begin;
+  algorithm::KeyRange keys;  // that some row attends
+  MaskedFirst order;
+
+  FULMEN_DEVICE static QueryTile of(const ForwardArguments& a, const QueryBlock& block) {
+    const Int64 row_end = block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
+    const algorithm::Band band = band_of(a);
+    const algorithm::KeyRange keys = band.any(block.row_begin, row_end);
+    return {block.batch, block.head, block.row_begin, keys, MaskedFirst::of(tile_range(keys), band.all(block.row_begin, row_end))};
+  }
+};
+
+// The tiles of queries that a workgroup takes, in order. kPersistent: of all tiles each `grid`th, with a band each `grid`th pair: a
+// pair attends as many keys as any other, tile n of a head and tile n from the end of the next head (of the same head where heads
+// are odd). Not persistent: one, those with most keys first among heads whose keys and values fit in the L2.
+class QueryTiles {
+ public:
+  FULMEN_DEVICE explicit QueryTiles(const ForwardArguments& a) : arguments_(a) {
+    const auto id = static_cast<unsigned>(workgroup_id()), row_tiles = static_cast<unsigned>(a.row_tiles);
+    const auto num_heads = static_cast<unsigned>(a.num_heads);
+    if constexpr (kBand && !kPersistent) {
+      const unsigned in_turn = a.heads_in_turn, all = a.batch * num_heads, before = id / (in_turn * row_tiles) * in_turn;
+      const unsigned heads = before + in_turn < all ? in_turn : all - before, rest = id - before * row_tiles;
+      tile_ = static_cast<int>(row_tiles - 1 - rest / heads);
+      set_head(before + rest % heads, num_heads);
+    } else {
+      tile_ = static_cast<int>(id % tiles());
+      set_head(id / tiles(), heads());
+    }
+  }
+  FULMEN_DEVICE bool there() const { return batch_ < arguments_.batch; }
+  FULMEN_DEVICE QueryBlock block() const {
+    if constexpr (kPairs) {
+      const int tile = second_ ? tile_ : arguments_.row_tiles - 1 - tile_;
+      return {batch_, pairs_heads() ? 2 * head_ + (second_ ? 1 : 0) : head_, Int64{tile} * kBlockM};
+    } else {
+      return {batch_, head_, Int64{tile_} * kBlockM};
+    }
+  }
+  FULMEN_DEVICE void advance() {
+    if constexpr (kPairs) {
+      second_ = !second_ && (pairs_heads() || 2 * tile_ + 1 != arguments_.row_tiles);
+      if (second_) return;
+    }
+    tile_ += arguments_.step_tile;
+    head_ += arguments_.step_head + carried(tile_, tiles());
+    batch_ += arguments_.step_batch + carried(head_, heads());
+  }
+
+ private:
+  static constexpr bool kPairs = kBand && kPersistent;
+  FULMEN_DEVICE bool pairs_heads() const { return arguments_.num_heads % 2 == 0; }
+  FULMEN_DEVICE int tiles() const { return kPairs && !pairs_heads() ? (arguments_.row_tiles + 1) / 2 : arguments_.row_tiles; }
+  FULMEN_DEVICE int heads() const { return kPairs && pairs_heads() ? arguments_.num_heads / 2 : arguments_.num_heads; }
+  FULMEN_DEVICE void set_head(unsigned of_all, unsigned heads) {
+    batch_ = static_cast<int>(of_all / heads);
+    head_ = static_cast<int>(of_all % heads);
+  }
+  FULMEN_DEVICE static int carried(int& digit, int base) {
+    const bool over = digit >= base;
+    digit -= over ? base : 0;
+    return over ? 1 : 0;
+  }
+
+  const ForwardArguments& arguments_;
+  int batch_, head_, tile_;
+  bool second_ = false;
+};
+
+// What the producer does, one wave.
+struct Producer {
+  const TmaForwardArguments& arguments;
+  L2Policy once = L2Policy::evict_first(), again = L2Policy::evict_last();
+  QueryRing query_ring;
+  TileRing key_ring, value_ring;
+  int patch_parity = 0;
+
+  FULMEN_DEVICE void tile(const QueryTile& t) {
+    const int kv_head = t.head / arguments.group_size;
+    mbarrier_wait(kQueriesEmpty, query_ring.parity ^ 1);
+    if (lane_id() == 0) {
+      mbarrier_arrive_expect(kQueriesFull, kLdsLayout.query_bytes);
+      load<kPanels, kBlockM>(kLdsLayout.queries_at, arguments.q_map, t.row_begin, t.head, t.batch, kQueriesFull, once);
+    }
+    query_ring.advance();
+    keys(t, t.order.first_key(0), kv_head);
+#pragma unroll 1
+    for (int n = 1; n < t.order.count; ++n) {
+      keys(t, t.order.first_key(n), kv_head);
+      values(t, t.order.first_key(n - 1), kv_head);
+    }
+    values(t, t.order.first_key(t.order.count - 1), kv_head);
+  }
+
+ private:
+  template <int kCount, int kRows>
+  FULMEN_DEVICE static void load(int to, const TensorMap& map, Int64 row, int head, int batch, int barrier, L2Policy policy) {
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) {
+      tma_load(to + p * kRows * kPanelRowBytes, &map, p * kPanelColumns, row, head, batch, barrier, policy);
+    }
+  }
+  FULMEN_DEVICE void keys(const QueryTile& t, Int64 first_key, int kv_head) {
+    mbarrier_wait(kKeysEmpty + 8 * key_ring.buffer, key_ring.parity ^ 1);
+    if (lane_id() == 0) {
+      const int full = kKeysFull + 8 * key_ring.buffer;
+      mbarrier_arrive_expect(full, kLdsLayout.key_bytes);
+      load<kPanels, kBlockN>(kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes, arguments.k_map, first_key, kv_head,
+                             t.batch, full, again);
+    }
+    key_ring.advance();
+  }
+  FULMEN_DEVICE void values(const QueryTile& t, Int64 first_key, int kv_head) {
+    const int to = kLdsLayout.values_at + value_ring.buffer * kLdsLayout.value_bytes, full = kValuesFull + 8 * value_ring.buffer;
+    mbarrier_wait(kValuesEmpty + 8 * value_ring.buffer, value_ring.parity ^ 1);
+    // Values of keys that no row attends are not to be multiplied, not even with 0: they may be NaN. Past the last one are zeros.
+    const bool before = first_key < t.keys.begin, after = t.keys.end < arguments.seqlen_k && first_key + kBlockN > t.keys.end;
+    const bool patched = before || after;
+    if (lane_id() == 0) {
+      const int arrives = patched ? kPatch : full;
+      mbarrier_arrive_expect(arrives, kLdsLayout.value_bytes);
+      load<kPanelsV, kBlockN>(to, arguments.v_map, first_key, kv_head, t.batch, arrives, again);
+    }
+    if (patched) {
+      mbarrier_wait(kPatch, patch_parity);
+      patch_parity ^= 1;
+      wave_barrier();
+      if (before) clear(to, 0, static_cast<int>(t.keys.begin - first_key));
+      if (after) clear(to, static_cast<int>(t.keys.end - first_key), kBlockN);
+      lds_fence_for_matrices();
+      wave_barrier();
+      if (lane_id() == 0) mbarrier_arrive(full);
+    }
+    value_ring.advance();
+  }
+  FULMEN_DEVICE static void clear(int tile_at, int begin, int end) {
+    for (int row = begin + lane_id() / 8; row < end; row += kWaveSize / 8) {
+#pragma unroll
+      for (int p = 0; p < kPanelsV; ++p) {
+        lds_store(tile_at + (p * kBlockN + row) * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
+      }
+    }
+  }
+};
+
+// What a wave of the other warpgroups does.
+struct Consumer {
+  const ForwardArguments& arguments;
+  int first_row;  // of the workgroup's
+  int group, next_group;
+  QueryRing query_ring;
+  TileRing key_ring, value_ring;
+
+  FULMEN_DEVICE explicit Consumer(const ForwardArguments& a)
+      : arguments(a), first_row(wave_id() * 16), group(wave_id() / 4), next_group(group + 1 < kWarpgroups ? group + 1 : 0) {
+    if (kWarpgroups > 1 && next_group == 0) pass_turn();
+  }
+
+  FULMEN_DEVICE void tile(const QueryTile& t) {
+    const RowMap map{arguments, t.batch, t.head, arguments.seqlen_q};
+    const Int64 group_row = t.row_begin + first_row / 64 * 64, wave_row = t.row_begin + first_row;
+    const Int64 row_end = group_row + 64 < arguments.seqlen_q ? group_row + 64 : arguments.seqlen_q;
+    const algorithm::KeyRange keys = band_of(arguments).any(group_row, row_end);
+    const bool any = group_row < row_end && keys.end > keys.begin;
+    int n = any ? t.order.passed_over(keys.end) : t.order.count;
+    WaveRows rows = {};
+    rows.state.clear();
+    if (t.order.count > 0) mbarrier_wait(kQueriesFull, query_ring.parity);
+#pragma unroll 1
+    for (int passed = 0; passed < n; ++passed) pass_over();
+    if (any) {
+      first(map, wave_row, rows, t.order.first_key(n++));
+      for (; n < t.order.masked; ++n) step<true>(map, wave_row, rows, t.order.first_key(n));
+      for (; n < t.order.count; ++n) step<false>(map, wave_row, rows, t.order.first_key(n));
+    }
+    if (t.order.count > 0) release(kQueriesEmpty, query_ring);
+    if (any) last(rows);
+    store(map, wave_row, rows);
+  }
+
+ private:
+  FULMEN_DEVICE int keys_at() const { return kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes; }
+  FULMEN_DEVICE int values_at() const { return kLdsLayout.values_at + value_ring.buffer * kLdsLayout.value_bytes; }
+  FULMEN_DEVICE void wait_keys() const { mbarrier_wait(kKeysFull + 8 * key_ring.buffer, key_ring.parity); }
+  FULMEN_DEVICE void wait_values() const { mbarrier_wait(kValuesFull + 8 * value_ring.buffer, value_ring.parity); }
+  // Of all the wave's lanes: their products have been waited for.
+  template <class Buffers>
+  FULMEN_DEVICE static void release(int empty, Buffers& ring) {
+    if (lane_id() == 0) mbarrier_arrive(empty + 8 * ring.buffer);
+    ring.advance();
+  }
+  FULMEN_DEVICE void release_keys() { release(kKeysEmpty, key_ring); }
+  FULMEN_DEVICE void release_values() { release(kValuesEmpty, value_ring); }
+  FULMEN_DEVICE void wait_turn() const {
+    if constexpr (kTurns) warpgroup_turn_wait(group);
+  }
+  FULMEN_DEVICE void pass_turn() const {
+    if constexpr (kTurns) warpgroup_turn_pass(next_group);
+  }
+  // A tile of which none of the warpgroup's rows attends a key.
+  FULMEN_DEVICE void pass_over() {
+    wait_keys();
+    wait_turn();
+    pass_turn();
+    release_keys();
+    wait_values();
+    release_values();
+  }
+  FULMEN_DEVICE void first(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key) {
+    float score[kKeyTiles][kElements], factor[kRowsPerLane];
+    wait_keys();
+    wait_turn();
+    wgmma_fence();
+    begin_scores(kLdsLayout.queries_at, first_row, keys_at(), score);
+    pass_turn();
+    wgmma_wait<0>();
+    wgmma_hold(score);
+    release_keys();
+    exponentiate_tile<true>(map, wave_row, rows.state, first_key, score, factor);
+    keep_probabilities(rows, score);
+  }
+  template <bool kMasked>
+  FULMEN_DEVICE void step(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key) {
+    float score[kKeyTiles][kElements], factor[kRowsPerLane] = {1, 1};
+    wait_keys();
+    wait_turn();
+    wgmma_fence();
+    begin_scores(kLdsLayout.queries_at, first_row, keys_at(), score);
+    wait_values();
+    begin_outputs(rows, values_at());
+    pass_turn();
+    wgmma_wait<1>();
+    wgmma_hold(score);
+    release_keys();
+    const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, score, factor);
+    // A branch each: with one wait before the branch the compiler puts the exponentials after it.
+    if (__builtin_expect(moves, 0)) {
+      end_outputs(rows);
+      rescale(rows, factor);
+    } else {
+      end_outputs(rows);
+    }
+    release_values();
+    keep_probabilities(rows, score);
+  }
+  FULMEN_DEVICE void last(WaveRows& rows) {
+    wait_values();
+    wgmma_fence();
+    begin_outputs(rows, values_at());
+    end_outputs(rows);
+    release_values();
+  }
+
+  // From registers to memory: the four lanes of a row exchange their pairs for pieces of 16 bytes, of two tiles at a time.
+  FULMEN_DEVICE static void store(const RowMap& map, Int64 wave_row, const WaveRows& rows) {
+    const ForwardArguments& a = map.arguments;
+    float factor[kRowsPerLane];
+    end_rows(map, wave_row, rows.state, factor);
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const Int64 i = wave_row + tile_row(slot);
+      Element* const row = out_row(a, map.batch, map.first_head, map.clamp(i));
+#pragma unroll
+      for (int g = 0; g < kProducts; ++g) {
+#pragma unroll
+        for (int d = 0; d < kProductTiles; d += 2) {
+          const bool two = d + 1 < kProductTiles;
+          const float f = factor[slot];
+          const auto &low = rows.out[g][d], &high = rows.out[g][two ? d + 1 : d];
+          Words<4> piece{{pack<Element>(low[2 * slot] * f, low[2 * slot + 1] * f),
+                          pack<Element>(low[2 * slot + 4] * f, low[2 * slot + 5] * f),
+                          pack<Element>(high[2 * slot] * f, high[2 * slot + 1] * f),
+                          pack<Element>(high[2 * slot + 4] * f, high[2 * slot + 5] * f)}};
+          transpose_quads(piece);
+          const int part = lane_id() % 4, dim = 16 * (g * kProductTiles + d) + 8 * part;
+          if (i < a.seqlen_q && (two || part < 2)) store_piece(row, dim, a.head_dim_v, piece);
+        }
+      }
+    }
+  }
+
+  static constexpr bool kTurns = kWarpgroups > 1 && kPingPong;
+};
+
+FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
+  if (thread_id() == 0) {
+    mbarrier_init(kQueriesFull, 1);
+    mbarrier_init(kQueriesEmpty, 4 * kWarpgroups);
+    mbarrier_init(kPatch, 1);
+#pragma unroll
+    for (int n = 0; n < kBuffers; ++n) {
+      mbarrier_init(kKeysFull + 8 * n, 1);
+      mbarrier_init(kKeysEmpty + 8 * n, 4 * kWarpgroups);
+      mbarrier_init(kValuesFull + 8 * n, 1);
+      mbarrier_init(kValuesEmpty + 8 * n, 4 * kWarpgroups);
+    }
+    mbarrier_init_fence();
+  }
+  barrier();
+  QueryTiles tiles(a);
+  if (wave_id() >= 4 * kWarpgroups) {
+    setmaxnreg_dec<kProducerRegisters>();
+    if (wave_id() == 4 * kWarpgroups) {
+      if (lane_id() == 0) {
+        tma_prefetch(&a.q_map);
+        tma_prefetch(&a.k_map);
+        tma_prefetch(&a.v_map);
+      }
+      Producer producer{a};
+      do {
+        const QueryTile t = QueryTile::of(a, tiles.block());
+        if (t.order.count > 0) producer.tile(t);
+        tiles.advance();
+      } while (kPersistent && tiles.there());
+    }
+  } else {
+    setmaxnreg_inc<kConsumerRegisters>();
+    Consumer consumer(a);
+    do {
+      consumer.tile(QueryTile::of(a, tiles.block()));
+      tiles.advance();
+    } while (kPersistent && tiles.there());
+  }
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::TmaForwardArguments, fulmen::kernels::prefill_tma)

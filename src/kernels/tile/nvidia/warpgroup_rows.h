@@ -1,0 +1,92 @@
+// A wave's 16 query rows of a warpgroup: products with tiles of keys and values in LDS, and the softmax between them.
+#pragma once
+
+#include "tile/drop.h"
+#include "tile/softmax.h"
+
+namespace fulmen::kernels {
+
+// By 16: of a tile's keys, of q's dims.
+constexpr int kKeyTiles = kBlockN / 16, kHeadDimTiles = kHeadDim / 16;
+// A product of P V gives so many dims, by 16: up to 192 dims.
+constexpr int kProducts = kHeadDimV > 192 ? 2 : 1, kProductTiles = kHeadDimV / 16 / kProducts;
+static_assert(kHeadDim % 16 == 0 && kHeadDimV % (16 * kProducts) == 0, "dims are whole tiles of products");
+
+struct WaveRows {
+  RowState state;
+  ProbabilityOperand p[kKeyTiles];
+  float out[kProducts][kProductTiles][kElements];
+};
+
+// S = Q K^T begins, of a warpgroup's 64 queries from first_row on.
+FULMEN_DEVICE void begin_scores(int queries_at, int first_row, int keys_at, float (&score)[kKeyTiles][kElements]) {
+  const LdsMatrix queries = LdsMatrix::of(queries_at, kBlockM).rows_further(first_row / 64 * 64);
+  const LdsMatrix keys = LdsMatrix::of(keys_at, kBlockN);
+#pragma unroll
+  for (int d = 0; d < kHeadDimTiles; ++d) {
+    wgmma<Element, false, false>(score, queries.columns_further(16 * d, kBlockM), keys.columns_further(16 * d, kBlockN), d > 0);
+  }
+  wgmma_commit();
+}
+// O += P V begins.
+FULMEN_DEVICE void begin_outputs(WaveRows& rows, int values_at) {
+  const LdsMatrix values = LdsMatrix::of(values_at, kBlockN);
+#pragma unroll
+  for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+    for (int g = 0; g < kProducts; ++g) {
+      wgmma<Element, true>(rows.out[g], rows.p[f].words,
+                           values.rows_further(16 * f).columns_further(16 * kProductTiles * g, kBlockN), true);
+    }
+  }
+  wgmma_commit();
+}
+FULMEN_DEVICE void end_outputs(WaveRows& rows) {
+  wgmma_wait<0>();
+#pragma unroll
+  for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);
+}
+
+// Scores become probabilities. Are outputs so far to be multiplied, with factor?
+template <bool kMasked>
+FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState& state, Int64 first_key,
+                                     float (&score)[kKeyTiles][kElements], float (&factor)[kRowsPerLane]) {
+  const float scale = softmax_scale(map.arguments);
+  modify_scores<kMasked>(map, wave_row, first_key, score);
+  float max[kRowsPerLane];
+  const bool moves = any_lane(find_maxima(state, scale, score, max));
+  if (__builtin_expect(moves, 0)) follow_maxima(state, scale, max, factor);
+#pragma unroll
+  for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys(state, scale, score[f]);
+  if constexpr (kDropout) drop(map, wave_row, first_key, score);
+  return moves;
+}
+FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) {
+#pragma unroll
+  for (int g = 0; g < kProducts; ++g) {
+#pragma unroll
+    for (int d = 0; d < kProductTiles; ++d) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) rows.out[g][d][e] *= factor[row_slot(e)];
+    }
+  }
+}
+// P, as the operand of the next product.
+FULMEN_DEVICE void keep_probabilities(WaveRows& rows, const float (&score)[kKeyTiles][kElements]) {
+#pragma unroll
+  for (int f = 0; f < kKeyTiles; ++f) rows.p[f] = to_operand<Element, true>(score[f]);
+}
+
+// A row's end: what outputs are multiplied with. One of the lanes that share the row stores its log-sum-exp.
+FULMEN_DEVICE void end_rows(const RowMap& map, Int64 wave_row, const RowState& state, float (&output_factor)[kRowsPerLane]) {
+  const ForwardArguments& a = map.arguments;
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), total(state.sum[slot]));
+    output_factor[slot] = end.output_factor;
+    const Int64 i = wave_row + tile_row(slot);
+    if (i < a.seqlen_q && tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);
+  }
+}
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,143 @@
+// The forward pass whose tiles the TMA brings, on the one emulated chip that has it, and on the machine's GPU where it is a Hopper.
+#include <algorithm>
+
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuPrefillTma : public HopperTest {
+ protected:
+  GpuPrefillTma() : HopperTest("prefill_tma", false) {}
+};
+
+// Dims of one to four panels, and parts of them; tiles of one, two and three warpgroups, the last ones partial.
+TEST_P(GpuPrefillTma, ShapesAndLayouts) {
+  Random random(8900);
+  for (const int64_t dim : {16, 64, 80, 128, 192, 256}) {
+    CaseSpec s =
+        spec_of(dim % 128 == 0 ? DType::fp16 : DType::bf16, dim, random.between(129, 200), random.between(150, 300), random);
+    s.num_heads = random.between(1, 3);
+    s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});
+    check(s, random);
+  }
+  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{1, 1}, {130, 3}, {17, 129}, {64, 128}, {2, 700}}) {
+    CaseSpec s = spec_of(DType::bf16, 64, q, k, random);
+    s.lse = random.chance(0.7);
+    check(s, random);
+  }
+  CaseSpec s = spec_of(DType::bf16, 128, 193, 2050, random);  // long rows have tiles of other shapes
+  s.num_heads = 2;
+  check(s, random);
+}
+
+// More tiles than multiprocessors: workgroups go on to further ones, by pairs where there is a band, of one head where heads are
+// odd.
+TEST_P(GpuPrefillTma, PersistentWorkgroups) {
+  Random random(8910);
+  for (const int64_t heads : {9, 8}) {
+    CaseSpec s = spec_of(DType::bf16, 80, 260, random.between(120, 270), random);
+    s.num_heads = heads;
+    s.num_kv_heads = 1;
+    check(s, random);
+    s.causal = random.pick({Causal::bottom_right, Causal::top_left});
+    s.nan_in_masked = true;
+    check(s, random);
+  }
+}
+
+// Tiles that some warpgroups pass over; rows and whole tiles without any key; what nobody attends is NaN.
+TEST_P(GpuPrefillTma, Bands) {
+  Random random(8920);
+  CaseSpec s = spec_of(DType::bf16, 64, 450, 500, random);
+  s.causal = Causal::bottom_right;
+  s.nan_in_masked = true;
+  check(s, random);
+  s.window_left = random.between(0, 90);
+  check(s, random);
+  s.seqlen_k = 90;
+  s.window_left = -1;
+  check(s, random);
+  s.num_heads = 4;
+  s.causal = Causal::top_left;
+  check(s, random);
+  check(dropout_in_band(random), random);
+}
+
+TEST_P(GpuPrefillTma, Features) {
+  Random random(8930);
+  CaseSpec s = spec_of(DType::fp16, 40, 150, 190, random);
+  s.head_dim_v = 72;
+  s.window_left = random.between(0, 60);
+  s.window_right = random.between(0, 60);
+  s.softcap = 20;
+  s.sinks = true;
+  check(s, random);
+  s = spec_of(DType::bf16, 192, 70, 150, random);
+  s.head_dim_v = 48;
+  s.alibi = 2;
+  s.bias = true;
+  s.bias_dtype = DType::fp32;
+  s.dropout = 0.3F;
+  s.causal = Causal::bottom_right;
+  check(s, random);
+  check(s, random, 1);  // tensors at no multiple of 16 bytes: prefill_wgmma's code
+  // The largest number comes late: sums and outputs so far are multiplied.
+  s = spec_of(DType::fp16, 64, 70, 400, random);
+  s.q_size = 5;
+  s.kv_size = 3;
+  check(s, random);
+}
+
+TEST_P(GpuPrefillTma, AnyFeatures) {
+  constexpr int kCases = 4;
+  Random random(8940);
+  for (int n = 0; n < kCases;) {
+    const CaseSpec s = limited(random_spec(random));
+    const Case c(s, random);
+    const Problem problem = c.problem();
+    const std::vector<std::string> kernels = kernels_for(problem, device());
+    if (std::find(kernels.begin(), kernels.end(), kernel()) == kernels.end()) continue;
+    check(s, random);
+    ++n;
+  }
+}
+
+// Why it does not serve, in explain's words.
+TEST_P(GpuPrefillTma, SaysWhyNot) {
+  Random random(8950);
+  const auto reason = [&](const CaseSpec& s, const std::string& words) {
+    const Case c(s, random);
+    const Result<Plan> planned = plan(c.problem(), device(), c.options);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    EXPECT_NE(planned->config().kernel, kernel());
+    EXPECT_NE(planned->explain().find(words), std::string::npos) << planned->explain();
+  };
+  CaseSpec s = spec_of(DType::bf16, 64, 150, 150, random);
+  s.keep = true;
+  reason(s, "values that a keep_mask leaves out");
+  s = spec_of(DType::bf16, 59, 150, 150, random);
+  reason(s, "the TMA reads rows and strides of whole pieces of 16 bytes");
+  s = spec_of(DType::bf16, 64, 150, 150, random);
+  s.batch = 2;
+  s.packed_q = s.packed_k = true;
+  reason(s, "prefill_tma");
+}
+
+TEST_P(GpuPrefillTma, IsChosenForWideRows) {
+  Random random(8960);
+  for (const int64_t dim : {32, 128}) {
+    for (const int64_t seqlen : {64, 150}) {
+      const Case c(spec_of(DType::bf16, dim, seqlen, 150, random), random);
+      const Result<Plan> planned = plan(c.problem(), device(), c.options);
+      ASSERT_TRUE(planned.ok()) << planned.status().message();
+      EXPECT_EQ(planned->config().kernel == kernel(), dim > 32 && seqlen > 64) << planned->explain();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuPrefillTma, ::testing::ValuesIn(hopper_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
