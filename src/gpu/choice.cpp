@@ -54,15 +54,15 @@ constexpr Preference kPreferences[]{
     {"prefill", 32, prefers_board_shapes},
     // Short sequences: whole rows of scores in registers. It has its second place below.
     {"short", 30, [](const Target& target, const Problem& p) { return !short_is_slower_than_tiles(target, p); }},
-    {"decode", 25, always},
-    // Tiles: Hopper's warpgroup products, by the TMA where it reads the tensors, where their tiles are filled; mma and AMD's
-    // products; the others.
+    // Hopper's warpgroup products, whose tiles the TMA brings, where it reads the tensors.
     {"prefill_tma", 26, fills_tma_tiles},
+    {"decode", 25, always},
+    // Tiles: Hopper's warpgroup products, where their tiles are filled; mma and AMD's products; the others.
     {"prefill_wgmma", 24, fills_warpgroup_tiles},
     {"prefill", 20, has_matrix_instructions},
     {"prefill_wgmma", 19, always},
-    {"prefill_tma", 17, always},
     {"short", 18, always},
+    {"prefill_tma", 17, always},
     {"prefill", 10, always},
 
     // Backward. Boards: all gradients in one launch.
