@@ -12,6 +12,35 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// What `cksum` of POSIX prints for these bytes: a CRC of them and their number, and the number.
+fn cksum(bytes: &[u8]) -> String {
+    let count = bytes.len();
+    let significant = count.to_le_bytes().len() - count.leading_zeros() as usize / 8;
+    let all = bytes
+        .iter()
+        .chain(&count.to_le_bytes()[..significant])
+        .copied()
+        .collect::<Vec<_>>();
+    let crc = all.into_iter().fold(0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(byte) << 24, |crc, _| match crc >> 31 {
+            0 => crc << 1,
+            _ => crc << 1 ^ 0x04c1_1db7,
+        })
+    });
+    format!("{} {count}", !crc)
+}
+
+#[test]
+fn the_bindings_were_made_from_this_header() {
+    assert_eq!(cksum(b"123456789"), "930766865 9"); // printf 123456789 | cksum
+    let header = cksum(read("../../../include/fulmen/fulmen_c.h").as_bytes());
+    let bindings = read("src/bindings.rs");
+    let made_from = bindings
+        .lines()
+        .find_map(|line| line.strip_prefix("// header: "));
+    assert_eq!(made_from, Some(&*header), "run bindings/rust/generate");
+}
+
 /// Names of functions, structs' fields aside: what a header says and stale bindings lack.
 #[test]
 fn the_bindings_have_every_function_of_the_header() {
