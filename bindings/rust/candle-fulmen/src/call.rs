@@ -1,4 +1,8 @@
 //! One call of the library: its tensors' addresses, shapes and strides.
+//!
+//! These are the C structs, not the crate `fulmen`'s views. The operands of a call are a list that
+//! both passes share, and one C struct takes them for both; `fulmen` has a type for each pass, whose
+//! setters and lifetimes say nothing here, since candle's guards hold the memory.
 
 use std::mem::{size_of, zeroed};
 

@@ -7,7 +7,8 @@ use candle_fulmen::{
     Attention, FlashAttn,
 };
 
-use crate::reference::{assert_close, attention, values, Numbers, Options};
+use crate::models::Numbers;
+use crate::reference::{assert_close, attention, values, Options};
 
 /// 2 sequences, 5 queries, 9 keys, 4 heads on 2.
 fn qkv(head_dim: usize) -> [Tensor; 3] {

@@ -8,7 +8,8 @@ use candle_fulmen::{
     FlashAttn,
 };
 
-use crate::reference::{assert_close, attention, values, Numbers, Options};
+use crate::models::Numbers;
+use crate::reference::{assert_close, attention, values, Options};
 
 const SCALE: f32 = 0.3;
 

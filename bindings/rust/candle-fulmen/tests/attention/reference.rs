@@ -1,31 +1,11 @@
-//! Attention by candle's own operations, in F32, and seeded numbers.
+//! Attention by candle's own operations, in F32.
 
 use candle_core::{DType, Device, Result, Tensor, Var, D};
 
-/// Seeded numbers of about the normal distribution.
-pub struct Numbers(u64);
+use crate::models::Numbers;
 
 impl Numbers {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Uniform in [0, 1), by splitmix64.
-    fn uniform(&mut self) -> f32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((x ^ (x >> 31)) >> 40) as f32 / (1u64 << 24) as f32
-    }
-
-    pub fn tensor(&mut self, dims: &[usize]) -> Tensor {
-        let count = dims.iter().product();
-        let normal = |_| (0..12).map(|_| self.uniform()).sum::<f32>() - 6.;
-        let values: Vec<f32> = (0..count).map(normal).collect();
-        Tensor::from_vec(values, dims, &Device::Cpu).unwrap()
-    }
-
+    /// The next tensor, in candle's graph.
     pub fn var(&mut self, dims: &[usize]) -> Var {
         Var::from_tensor(&self.tensor(dims)).unwrap()
     }

@@ -7,7 +7,8 @@ use candle_fulmen::{
     flash_attn_varlen_windowed, Attention, Lengths,
 };
 
-use crate::reference::{assert_close, attention, values, Numbers, Options};
+use crate::models::Numbers;
+use crate::reference::{assert_close, attention, values, Options};
 
 const SCALE: f32 = 0.3;
 const LENGTHS_Q: [usize; 4] = [3, 1, 0, 5];
