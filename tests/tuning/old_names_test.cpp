@@ -83,6 +83,18 @@ TEST_F(OldNames, WhatNothingHereIsLikeIsNoted) {
   EXPECT_EQ(choice->notes[0], "FATTN_NBATCH_V2_D40=20 changes nothing: V's tiles have all dims of their rows here");
 }
 
+// A kernel whose tiles nobody can choose runs as ever, whatever is asked of others.
+TEST_F(OldNames, AKernelWithoutParametersIsPlanned) {
+  const Result<Choice> choice = choose("hip.short.gfx11", Space{}, {});
+  ASSERT_TRUE(choice.ok()) << choice.status().message();
+  EXPECT_EQ(configurations(Space{}).size(), 1U);
+  set("NSTAGES", "2");
+  AttentionOptions options;
+  options.kernel = "emulated.prefill.portable";
+  const Result<Plan> planned = plan(problem(), "emulated:gfx1100", options);
+  ASSERT_TRUE(planned.ok() || planned.status().code() == StatusCode::unavailable) << planned.status().message();
+}
+
 TEST_F(OldNames, AreOfOneHeadDim) {
   ::setenv(variable("NTHREADS", 41).c_str(), "256", 1);
   EXPECT_EQ(chosen()->values, space().usual());
