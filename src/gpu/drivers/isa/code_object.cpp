@@ -18,11 +18,12 @@ Status unsupported(std::string_view what) {
 
 // Registers that a wave begins with, in the order of the descriptor's bits.
 Status read_user_scalars(const AmdKernelDescriptor& d, Program& program) {
-  constexpr int kKernarg = 3;
+  constexpr int kPacket = 1, kKernarg = 3;
   constexpr int kSizes[] = {4, 2, 2, 2, 2, 2, 1};
   int next = 0;
   for (int n = 0; n < 7; ++n) {
     if ((d.properties >> n & 1U) == 0) continue;
+    if (n == kPacket) program.packet_at = next;
     if (n == kKernarg) program.kernarg_at = next;
     next += kSizes[n];
   }
@@ -38,7 +39,6 @@ Status read_modes(const AmdKernelDescriptor& d) {
   const uint32_t round = d.resources1 >> 12U & 15U, denormals = d.resources1 >> 16U & 15U;
   if (round != 0) return unsupported("round other than to nearest");
   if (denormals != 15) return unsupported("flush subnormal numbers");
-  if (d.scratch_bytes != 0) return unsupported(fmt::format("have {} bytes of scratch memory", d.scratch_bytes));
   return {};
 }
 
@@ -53,6 +53,7 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.wave_size = (d.properties >> 10U & 1U) != 0 ? 32 : 64;
   program.lds_bytes = static_cast<int>(d.lds_bytes);
   program.kernarg_bytes = static_cast<int>(d.kernarg_bytes);
+  program.scratch_bytes = static_cast<int>(d.scratch_bytes);
   const int granted = (static_cast<int>(d.resources1 & 63U) + 1) * 8;
   const bool accumulators = program.is("gfx9");
   program.vector_registers =

@@ -61,6 +61,28 @@ void permlane16(Wave& w, const Instruction& i) {
   store_lanes<W>(row<W>(w, i.operand[0].index), r, exec);
 }
 
+// ds_swizzle: a lane of the same four, or of the same 32, by masks of its number's bits.
+int swizzled_lane(int64_t how, int l) {
+  if ((how & 0x8000) != 0) return l / 4 * 4 + static_cast<int>(how >> (2 * (l % 4)) & 3);
+  const int64_t lane = (((l % 32) & how) | how >> 5U) ^ how >> 10U;
+  return l / 32 * 32 + static_cast<int>(lane & 31);
+}
+
+template <int W>
+void swizzle(Wave& w, const Instruction& i) {
+  if (i.offset >= 0xC000) fail("exchanges lanes in a way that is not known to the emulator");
+  const Source<W, uint32_t> x(w, i, 1);
+  uint32_t r[W] = {};
+  const uint64_t exec = w.exec();
+  for (int l = 0; l < W; ++l) {
+    if (!on(exec, l)) continue;
+    const int from = swizzled_lane(i.offset, l);
+    if (!on(exec, from)) read_inactive(l, from);
+    r[l] = x[from];
+  }
+  store_lanes<W>(row<W>(w, i.operand[0].index), r, exec);
+}
+
 template <int W>
 void permlane64(Wave& w, const Instruction& i) {
   const Source<W, uint32_t> x(w, i, 1);
@@ -135,6 +157,7 @@ void add_cross_lane_instructions(Table& t) {
   t.add("v_permlane16_b32", {permlane16<32, false>, permlane16<64, false>, Kind::valu, false});
   t.add("v_permlanex16_b32", {permlane16<32, true>, permlane16<64, true>, Kind::valu, false});
   t.add("v_permlane64_b32", {permlane64<32>, permlane64<64>, Kind::valu, false});
+  t.add("ds_swizzle_b32", {swizzle<32>, swizzle<64>, Kind::lds, false});
   t.add("v_readfirstlane_b32", {read_first_lane<32>, read_first_lane<64>, Kind::valu, false});
   t.add("v_readlane_b32", {read_lane<32>, read_lane<64>, Kind::valu, false});
   t.add("v_writelane_b32", {write_lane<32>, write_lane<64>, Kind::valu, false});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 
 #include "gpu/compile/report/disassembly_line.h"
 #include "gpu/drivers/isa/operand_text.h"
@@ -58,7 +59,15 @@ class Decoder {
       return {};
     }
     if (at.name == "s_waitcnt_depctr" || at.name == "s_wait_alu") return {};
-    if (Status status = read_operands(at, entry->half_constants, i); !status.ok()) return status;
+    AmdInstruction plain = at;
+    constexpr std::string_view kSwizzle = "offset:swizzle(";
+    if (const std::size_t swizzle = at.operands.find(kSwizzle); swizzle != std::string_view::npos) {
+      const std::optional<int64_t> lanes = parse_swizzle(trimmed(at.operands.substr(swizzle + kSwizzle.size())));
+      if (!lanes) return unknown(at, "this exchange of lanes");
+      i.offset = *lanes;
+      plain.operands = at.operands.substr(0, swizzle);
+    }
+    if (Status status = read_operands(plain, entry->half_constants, i); !status.ok()) return status;
     for (int n = 0; n < i.operands; ++n) {
       Operand& o = i.operand[static_cast<std::size_t>(n)];
       const bool part = n >= 1 && n <= 2 && i.source_part[n - 1] < 6;

@@ -60,6 +60,16 @@ std::string counts_text(const Counts& counts) {
   return text;
 }
 
+LaunchData launch_data(const Program& program, const Launch& l) {
+  LaunchData data;
+  data.arguments.resize(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
+  std::memcpy(data.arguments.data(), l.arguments, l.argument_bytes);
+  const auto size = static_cast<uint32_t>(l.workgroup_size);
+  // Of one dimension: 16 bits each for three sizes of the workgroup, 32 for those of the grid.
+  data.packet = {0x10000, size | 0x10000U, 1, static_cast<uint32_t>(l.workgroups) * size, 1, 1};
+  return data;
+}
+
 class IsaDriver final : public HostMemoryDriver {
  public:
   IsaDriver() : HostMemoryDriver(isa_chips()) {}
@@ -92,8 +102,7 @@ class IsaDriver final : public HostMemoryDriver {
       return shared().schedule;
     }();
     if (!schedule.ok()) return schedule.status();
-    std::vector<std::byte> arguments(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
-    std::memcpy(arguments.data(), l.arguments, l.argument_bytes);
+    const LaunchData data = launch_data(program, l);
     std::vector<MemoryMap::Block> blocks;
     for (const auto& [begin, end] : memory().blocks()) {
       blocks.push_back({reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(end)});
@@ -101,8 +110,7 @@ class IsaDriver final : public HostMemoryDriver {
     MemoryMap memory(std::move(blocks));
     Counts counts{};
     for (int64_t id = 0; id < l.workgroups; ++id) {
-      std::string error =
-          run_workgroup(program, schedule.value(), l.workgroup_size / program.wave_size, id, arguments, memory, counts);
+      std::string error = run_workgroup(program, schedule.value(), l.workgroup_size / program.wave_size, id, data, memory, counts);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
     if (environment_flag("FULMEN_ISA_COUNTS")) {

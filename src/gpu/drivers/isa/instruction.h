@@ -18,10 +18,10 @@ struct Instruction;
 using Handler = void (*)(Wave&, const Instruction&);
 
 // What executed instructions are counted by.
-enum class Kind : uint8_t { matrix, valu, transcendental, salu, branch, scalar_load, lds, global, barrier, wait, none };
-constexpr int kKinds = 11;
-constexpr std::array<std::string_view, kKinds> kKindNames{"matrix", "VALU",   "transcendental", "SALU", "branch", "scalar load",
-                                                          "LDS",    "global", "barrier",        "wait", "none"};
+enum class Kind : uint8_t { matrix, valu, transcendental, salu, branch, scalar_load, lds, global, scratch, barrier, wait, none };
+constexpr int kKinds = 12;
+constexpr std::array<std::string_view, kKinds> kKindNames{"matrix", "VALU",   "transcendental", "SALU",    "branch", "scalar load",
+                                                          "LDS",    "global", "scratch",        "barrier", "wait",   "none"};
 
 // Registers have the numbers of amd_rules/registers.h. A literal has its 64 bits.
 struct Operand {
@@ -66,8 +66,8 @@ struct Instruction {
   Kind kind = Kind::none;
   bool accesses_are_checked = true;  // waits and branches on SCC need no look at outstanding loads
   bool clamp = false, returns = false, offen = false, zeroes_high_half = false;
-  uint8_t op_sel = 0, op_sel_hi = 0, neg_lo = 0, neg_hi = 0, multiply = 0;  // multiply: output by 2, 4; 3 is by a half
-  uint8_t source_part[3] = {6, 6, 6}, result_part = 6, unused = 0;          // SDWA: 0 to 3 a byte, 4 and 5 a word, 6 all
+  uint8_t op_sel = 0, op_sel_hi = 0, neg_lo = 0, neg_hi = 0;
+  uint8_t source_part[3] = {6, 6, 6}, result_part = 6, unused = 0;  // SDWA: 0 to 3 a byte, 4 and 5 a word, 6 all
   int operands = 0;
   std::array<Operand, kMostOperands> operand{};
   int64_t offset = 0, offset1 = 0;
@@ -92,9 +92,10 @@ struct Program {
   std::vector<Line> lines;
   // Of the kernel descriptor.
   int vector_registers = 0, accumulators = 0, lds_bytes = 0, kernarg_bytes = 0;
-  uint32_t entry = 0;                                        // where in the code waves begin
-  int user_scalars = 0, kernarg_at = -1, workgroup_at = -1;  // numbers of scalar registers; -1: not asked for
-  bool workgroup_in_trap_registers = false;                  // gfx12
+  int scratch_bytes = 0;                                                     // of a lane
+  uint32_t entry = 0;                                                        // where in the code waves begin
+  int user_scalars = 0, kernarg_at = -1, packet_at = -1, workgroup_at = -1;  // numbers of scalar registers; -1: not asked for
+  bool workgroup_in_trap_registers = false;                                  // gfx12
 
   bool is(std::string_view family) const { return arch.starts_with(family); }
 };

@@ -122,15 +122,6 @@ uint64_t written_lanes(const Wave& w, const Instruction& i) {
 
 inline float clamped(float x) { return x > 0 ? (x < 1 ? x : 1.0F) : 0.0F; }  // NaN is 0
 
-template <int W>
-void store_float_modified(const Instruction& i, float* r) {
-  constexpr float kFactors[] = {1.0F, 2.0F, 4.0F, 0.5F};
-  for (int l = 0; l < W; ++l) {
-    r[l] *= kFactors[i.multiply];
-    if (i.clamp) r[l] = clamped(r[l]);
-  }
-}
-
 // Results of one type, all lanes; lanes that are off keep what they had.
 template <int W, class T>
 void store_result(Wave& w, const Instruction& i, T* r) {
@@ -147,7 +138,7 @@ void store_result(Wave& w, const Instruction& i, T* r) {
     }
   } else {
     if constexpr (std::is_same_v<T, float>) {
-      if (i.clamp || i.multiply != 0) store_float_modified<W>(i, r);
+      for (int l = 0; i.clamp && l < W; ++l) r[l] = clamped(r[l]);
     }
     alignas(64) uint32_t bits[W];
     uint32_t* const to = row<W>(w, o.index);

@@ -14,42 +14,41 @@ struct Bf16 {
   static float number(uint32_t bits) { return std::bit_cast<float>(bits << 16U); }
 };
 
-// Where a lane's operand element e lies: index i of A, or j of B, and k.
-struct Place {
-  int index, k;
-};
+// Lanes in blocks of kSize: lane n of a block has row n of A and column n of B, of elements e the k that depth() says; and column n
+// of D, of registers r the row that result_row() says.
 
-// RDNA3, wave32: lanes l and l + 16 hold the same 16 elements.
+// RDNA3, wave32: both blocks hold the same 16 elements.
 struct Gfx11 {
   static constexpr int kWave = 32, kSize = 16, kDepth = 16, kElements = 16, kResults = 8;
-  static Place operand(int l, int e) { return {l % 16, e}; }
-  static int result_row(int l, int r) { return 2 * r + l / 16; }
+  static int depth(int /*block*/, int e) { return e; }
+  static int result_row(int block, int r) { return 2 * r + block; }
 };
 struct Gfx12 {
   static constexpr int kWave = 32, kSize = 16, kDepth = 16, kElements = 8, kResults = 8;
-  static Place operand(int l, int e) { return {l % 16, 8 * (e / 4) + 4 * (l / 16) + e % 4}; }
-  static int result_row(int l, int r) { return 8 * (l / 16) + r; }
+  static int depth(int block, int e) { return 8 * (e / 4) + 4 * block + e % 4; }
+  static int result_row(int block, int r) { return 8 * block + r; }
 };
 struct Mfma16 {
   static constexpr int kWave = 64, kSize = 16, kDepth = 16, kElements = 4, kResults = 4;
-  static Place operand(int l, int e) { return {l % 16, 4 * (l / 16) + e}; }
-  static int result_row(int l, int r) { return 4 * (l / 16) + r; }
+  static int depth(int block, int e) { return 4 * block + e; }
+  static int result_row(int block, int r) { return 4 * block + r; }
 };
 struct Mfma32 {
   static constexpr int kWave = 64, kSize = 32, kDepth = 8, kElements = 4, kResults = 16;
-  static Place operand(int l, int e) { return {l % 32, 4 * (l / 32) + e}; }
-  static int result_row(int l, int r) { return 8 * (r / 4) + 4 * (l / 32) + r % 4; }
+  static int depth(int block, int e) { return 4 * block + e; }
+  static int result_row(int block, int r) { return 8 * (r / 4) + 4 * block + r % 4; }
 };
 
 template <class Layout, class T>
 void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kDepth][Layout::kSize]) {
+  constexpr int kBlocks = Layout::kDepth / Layout::kElements;  // the first ones have every k
   if (o.source != Operand::Source::vector)
     fail("takes A and B from other than vector registers, which is not known to the emulator");
   for (int e = 0; e < Layout::kElements; ++e) {
-    const uint32_t* const from = row<Layout::kWave>(w, o.index + e / 2);
-    for (int l = 0; l < Layout::kWave; ++l) {
-      const Place place = Layout::operand(l, e);
-      to[place.k][place.index] = T::number(from[l] >> (16 * (e % 2)) & 0xFFFFU);
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint32_t* const from = row<Layout::kWave>(w, o.index + e / 2) + static_cast<std::ptrdiff_t>(block) * Layout::kSize;
+      float* const numbers = to[Layout::depth(block, e)];
+      for (int n = 0; n < Layout::kSize; ++n) numbers[n] = T::number(from[n] >> (16 * (e % 2)) & 0xFFFFU);
     }
   }
 }
@@ -69,27 +68,26 @@ void multiply(Wave& w, const Instruction& i) {
     check_halves_equal(w, i.operand[1]);
     check_halves_equal(w, i.operand[2]);
   }
-  alignas(64) float a[Layout::kDepth][kSize], b[Layout::kDepth][kSize], sums[kSize][kSize];
+  alignas(64) float a[Layout::kDepth][kSize], b[Layout::kDepth][kSize];
   read_operand<Layout, T>(w, i.operand[1], a);
   read_operand<Layout, T>(w, i.operand[2], b);
-  const Operand& c = i.operand[3];
-  const uint32_t constant = scalar32(w, c);
+  const Operand &c = i.operand[3], &d = i.operand[0];
+  const auto constant = std::bit_cast<float>(scalar32(w, c));
+  const bool is_constant = c.source != Operand::Source::vector;
+  alignas(64) float result[Layout::kResults][Layout::kWave];  // D may share registers with C
   for (int r = 0; r < Layout::kResults; ++r) {
-    const uint32_t* const from = c.source == Operand::Source::vector ? row<Layout::kWave>(w, c.index + r) : nullptr;
-    for (int l = 0; l < Layout::kWave; ++l) {
-      sums[Layout::result_row(l, r)][l % kSize] = std::bit_cast<float>(from != nullptr ? from[l] : constant);
+    const uint32_t* const from = is_constant ? nullptr : row<Layout::kWave>(w, c.index + r);
+    for (int block = 0; block < Layout::kWave / kSize; ++block) {
+      alignas(64) float sums[kSize];
+      for (int j = 0; j < kSize; ++j) sums[j] = is_constant ? constant : std::bit_cast<float>(from[block * kSize + j]);
+      for (int k = 0; k < Layout::kDepth; ++k) {
+        const float x = a[k][Layout::result_row(block, r)];
+        for (int j = 0; j < kSize; ++j) sums[j] += x * b[k][j];
+      }
+      std::memcpy(result[r] + block * kSize, sums, sizeof sums);
     }
   }
-  for (int row_of_a = 0; row_of_a < kSize; ++row_of_a) {
-    for (int k = 0; k < Layout::kDepth; ++k) {
-      const float x = a[k][row_of_a];
-      for (int j = 0; j < kSize; ++j) sums[row_of_a][j] += x * b[k][j];
-    }
-  }
-  for (int r = 0; r < Layout::kResults; ++r) {
-    uint32_t* const to = row<Layout::kWave>(w, i.operand[0].index + r);
-    for (int l = 0; l < Layout::kWave; ++l) to[l] = std::bit_cast<uint32_t>(sums[Layout::result_row(l, r)][l % kSize]);
-  }
+  for (int r = 0; r < Layout::kResults; ++r) std::memcpy(row<Layout::kWave>(w, d.index + r), result[r], sizeof result[r]);
 }
 
 // How many registers an operand has says which of the two RDNA layouts it is.

@@ -1,9 +1,10 @@
 // Loads and stores of memory: scalar, global and through buffer descriptors. Every access is inside one allocation of
-// the device, or the kernel's arguments.
+// the device; scalar loads read the launch's data, too.
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "gpu/drivers/isa/memory_parts.h"
 #include "gpu/drivers/isa/table.h"
 
 namespace fulmen::gpu::isa {
@@ -29,17 +30,15 @@ T* at(uint64_t address) {
   return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr): registers hold addresses as numbers
 }
 
-// The kernel's arguments are read by scalar loads alone.
 template <int kWords>
 void scalar_load(Wave& w, const Instruction& i) {
   const Operand& offset = i.operand[2];
   const uint64_t varying = offset.source == Operand::Source::literal ? offset.value : scalar32(w, offset);
   const uint64_t address = (scalar64(w, i.operand[1]) + varying + static_cast<uint64_t>(i.offset)) & ~uint64_t{3};
   constexpr uint64_t kBytes = 4 * kWords;
-  const auto begin = reinterpret_cast<uint64_t>(w.group->arguments.data()), end = begin + w.group->arguments.size();
-  if (!(address >= begin && address + kBytes <= end) && !w.group->memory.contains(address, kBytes)) {
+  if (!w.group->launch.contains(address, kBytes) && !w.group->memory.contains(address, kBytes)) {
     fail(fmt::format("reads {} bytes at {:#x}: that is in no allocation, and not in the kernel's {} bytes of arguments", kBytes,
-                     address, w.group->arguments.size()));
+                     address, w.group->launch.arguments.size()));
   }
   std::memcpy(&w.scalars[static_cast<std::size_t>(i.operand[0].index)], at<void>(address), kBytes);
 }
@@ -63,39 +62,6 @@ class GlobalAddress {
   uint64_t base_ = 0;
   const uint32_t *low_ = nullptr, *high_ = nullptr;
 };
-
-// Bytes of one lane into registers: words, or a smaller number with its sign or zeros above it, or half a register.
-enum class Part : uint8_t { words, u8, i8, u16, i16, low16, high16 };
-
-constexpr int bytes_of(Part part, int words) {
-  return part == Part::words ? 4 * words : part == Part::u8 || part == Part::i8 ? 1 : 2;
-}
-
-template <int W, Part kPart, int kWords>
-void read_into(const Wave& w, int first, int l, const void* from) {
-  if constexpr (kPart == Part::words) {
-    uint32_t words[kWords];
-    std::memcpy(words, from, sizeof words);
-    for (int n = 0; n < kWords; ++n) row<W>(w, first + n)[l] = words[n];
-  } else {
-    uint16_t value = 0;
-    std::memcpy(&value, from, bytes_of(kPart, 1));
-    uint32_t& to = row<W>(w, first)[l];
-    if (kPart == Part::i8) to = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int8_t>(value)));
-    if (kPart == Part::i16) to = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(value)));
-    if (kPart == Part::u8 || kPart == Part::u16) to = value;
-    if (kPart == Part::low16) to = (to & 0xFFFF0000U) | value;
-    if (kPart == Part::high16) to = (to & 0xFFFFU) | uint32_t{value} << 16U;
-  }
-}
-
-template <int W, Part kPart, int kWords>
-void write_from(const Wave& w, int first, int l, void* to) {
-  uint32_t words[kWords];
-  for (int n = 0; n < kWords; ++n) words[n] = row<W>(w, first + n)[l];
-  if (kPart == Part::high16) words[0] >>= 16U;
-  std::memcpy(to, words, bytes_of(kPart, kWords));
-}
 
 template <int W, Part kPart, int kWords>
 void global_load(Wave& w, const Instruction& i) {
@@ -170,17 +136,13 @@ void buffer_load(Wave& w, const Instruction& i) {
 }
 
 template <Part kPart, int kWords>
-void add_global(Table& t, std::string_view load, std::string_view store) {
-  if (!load.empty()) {
-    t.add("global_load_" + std::string(load),
-          {global_load<32, kPart, kWords>, global_load<64, kPart, kWords>, Kind::global, false});
-    t.add("buffer_load_" + std::string(load),
-          {buffer_load<32, kPart, kWords>, buffer_load<64, kPart, kWords>, Kind::global, false});
-  }
-  if (!store.empty()) {
-    t.add("global_store_" + std::string(store),
-          {global_store<32, kPart, kWords>, global_store<64, kPart, kWords>, Kind::global, false});
-  }
+void add_load(Table& t, const std::string& name) {
+  t.add("global_load_" + name, {global_load<32, kPart, kWords>, global_load<64, kPart, kWords>, Kind::global, false});
+  t.add("buffer_load_" + name, {buffer_load<32, kPart, kWords>, buffer_load<64, kPart, kWords>, Kind::global, false});
+}
+template <Part kPart, int kWords>
+void add_store(Table& t, const std::string& name) {
+  t.add("global_store_" + name, {global_store<32, kPart, kWords>, global_store<64, kPart, kWords>, Kind::global, false});
 }
 
 template <class T, class Fn>
@@ -201,18 +163,10 @@ void add_memory_instructions(Table& t) {
   scalar("x4", "128", scalar_load<4>);
   scalar("x8", "256", scalar_load<8>);
   scalar("x16", "512", scalar_load<16>);
-  for (const char* name : {"dword", "b32"}) add_global<Part::words, 1>(t, name, name);
-  for (const char* name : {"dwordx2", "b64"}) add_global<Part::words, 2>(t, name, name);
-  for (const char* name : {"dwordx3", "b96"}) add_global<Part::words, 3>(t, name, name);
-  for (const char* name : {"dwordx4", "b128"}) add_global<Part::words, 4>(t, name, name);
-  for (const char* name : {"ubyte", "u8"}) add_global<Part::u8, 1>(t, name, {});
-  for (const char* name : {"sbyte", "i8"}) add_global<Part::i8, 1>(t, name, {});
-  for (const char* name : {"ushort", "u16"}) add_global<Part::u16, 1>(t, name, {});
-  for (const char* name : {"sshort", "i16"}) add_global<Part::i16, 1>(t, name, {});
-  for (const char* name : {"short_d16", "d16_b16"}) add_global<Part::low16, 1>(t, name, {});
-  for (const char* name : {"short_d16_hi", "d16_hi_b16"}) add_global<Part::high16, 1>(t, name, name);
-  for (const char* name : {"byte", "b8"}) add_global<Part::u8, 1>(t, {}, name);
-  for (const char* name : {"short", "b16"}) add_global<Part::u16, 1>(t, {}, name);
+  each_part([&]<Part kPart, int kWords>(std::string_view load, std::string_view store) {
+    if (!load.empty()) add_load<kPart, kWords>(t, std::string(load));
+    if (!store.empty()) add_store<kPart, kWords>(t, std::string(store));
+  });
   add_atomic<float>(t, "add_f32", [](float a, float b) { return a + b; });
   for (const char* name : {"add_u32", "add"}) add_atomic<uint32_t>(t, name, [](uint32_t a, uint32_t b) { return a + b; });
 }

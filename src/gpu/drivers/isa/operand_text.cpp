@@ -1,6 +1,7 @@
 #include "gpu/drivers/isa/operand_text.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <charconv>
 #include <optional>
@@ -151,10 +152,6 @@ bool parse_modifier(std::string_view text, Instruction& i) {
   if (text == "clamp") return i.clamp = true;
   const std::size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon), value = colon == std::string_view::npos ? "" : text.substr(colon + 1);
-  if (name == "mul" || name == "div") {
-    i.multiply = name == "div" ? 3 : value == "2" ? 1 : 2;
-    return value == "2" || (value == "4" && name == "mul");
-  }
   for (const auto& [known, bits] :
        {std::pair{"op_sel", &i.op_sel}, {"op_sel_hi", &i.op_sel_hi}, {"neg_lo", &i.neg_lo}, {"neg_hi", &i.neg_hi}}) {
     if (name != known) continue;
@@ -169,6 +166,37 @@ bool parse_modifier(std::string_view text, Instruction& i) {
     return parsed.has_value();
   }
   return parse_sdwa(name, value, i) || parse_dpp(name, value, i.dpp);
+}
+
+std::optional<int64_t> parse_swizzle(std::string_view text) {
+  if (!text.ends_with(')')) return {};
+  text.remove_suffix(1);
+  const std::string_view kind = text.substr(0, text.find(','));
+  std::array<int64_t, 4> number{};
+  std::size_t count = 0;
+  for (std::string_view rest = text.substr(kind.size()); kind != "BITMASK_PERM" && !rest.empty(); ++count) {
+    rest.remove_prefix(1);  // the comma
+    const std::string_view one = rest.substr(0, rest.find(','));
+    const std::optional<int64_t> value = parse_integer(one);
+    if (!value || count == number.size()) return {};
+    number[count] = *value;
+    rest.remove_prefix(one.size());
+  }
+  // Of a lane's number in 32: bits that are kept, set, and turned over.
+  const auto masks = [](int64_t kept, int64_t set, int64_t turned) { return kept | set << 5U | turned << 10U; };
+  if (kind == "QUAD_PERM" && count == 4) return 0x8000 | number[0] | number[1] << 2U | number[2] << 4U | number[3] << 6U;
+  if (kind == "SWAP" && count == 1) return masks(31, 0, number[0]);
+  if (kind == "REVERSE" && count == 1) return masks(31, 0, number[0] - 1);
+  if (kind == "BROADCAST" && count == 2) return masks(32 - number[0], number[1], 0);
+  constexpr std::string_view kBitmask = "BITMASK_PERM,\"";
+  if (!text.starts_with(kBitmask) || text.size() != kBitmask.size() + 6) return {};
+  int64_t kept = 0, set = 0, turned = 0;
+  for (const char c : text.substr(kBitmask.size(), 5)) {
+    kept = kept << 1U | (c == 'p' || c == 'i' ? 1 : 0);
+    set = set << 1U | (c == '1' ? 1 : 0);
+    turned = turned << 1U | (c == 'i' ? 1 : 0);
+  }
+  return masks(kept, set, turned);
 }
 
 }  // namespace fulmen::gpu::isa

@@ -1,6 +1,7 @@
 // Operands and modifiers as the disassembler writes them.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "gpu/drivers/isa/instruction.h"
@@ -12,5 +13,8 @@ bool parse_operand(std::string_view text, bool half, Operand& operand);
 
 // "offset:16", "row_shr:1", "op_sel:[0,1]": into the instruction. False: not known.
 bool parse_modifier(std::string_view text, Instruction& instruction);
+
+// What ds_swizzle's "offset:swizzle(" is followed by, "SWAP,16)", as the number in the instruction. Nothing: not known.
+std::optional<int64_t> parse_swizzle(std::string_view text);
 
 }  // namespace fulmen::gpu::isa

@@ -61,6 +61,15 @@ void add_sums(Table& t) {
   }
 }
 
+template <class T>
+void add_bit_comparison(Table& t, const std::string& type) {
+  static constexpr auto kBit = [](const Wave& w, const Instruction& i) {
+    return (static_cast<T>(scalar64(w, i.operand[0])) >> (scalar32(w, i.operand[1]) % (8 * sizeof(T))) & 1U) != 0;
+  };
+  t.add("s_bitcmp0_" + type, Kind::salu, [](Wave& w, const Instruction& i) { w.scc = !kBit(w, i); });
+  t.add("s_bitcmp1_" + type, Kind::salu, [](Wave& w, const Instruction& i) { w.scc = kBit(w, i); });
+}
+
 void add_choices(Table& t) {
   for (const char* name : {"s_cselect_b32", "s_cselect_b64"}) {
     t.add(name, Kind::salu,
@@ -71,16 +80,8 @@ void add_choices(Table& t) {
       if (w.scc) set_scalar(w, i.operand[0], scalar64(w, i.operand[1]));
     });
   }
-  for (const char* name : {"s_bitcmp0_b32", "s_bitcmp0_b64"}) {
-    t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
-      w.scc = (scalar64(w, i.operand[0]) >> (scalar32(w, i.operand[1]) & (i.operand[0].count > 1 ? 63U : 31U)) & 1U) == 0;
-    });
-  }
-  for (const char* name : {"s_bitcmp1_b32", "s_bitcmp1_b64"}) {
-    t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
-      w.scc = (scalar64(w, i.operand[0]) >> (scalar32(w, i.operand[1]) & (i.operand[0].count > 1 ? 63U : 31U)) & 1U) != 0;
-    });
-  }
+  add_bit_comparison<uint32_t>(t, "b32");
+  add_bit_comparison<uint64_t>(t, "b64");
   t.add("s_bitset0_b32", Kind::salu, [](Wave& w, const Instruction& i) {
     set_scalar(w, i.operand[0], scalar32(w, i.operand[0]) & ~(1U << (first(w, i) & 31U)));
   });

@@ -102,7 +102,8 @@ void add_bits(Table& t) {
 // A field: where it begins in bits 0 to 5 of the second operand, how many bits it has in bits 16 to 22.
 void add_fields(Table& t) {
   add<Scc::is_not_zero>(t, "s_bfe_u32", [](uint32_t x, uint32_t f) {
-    return static_cast<uint32_t>(uint64_t{x} >> (f & 31U) & ((uint64_t{1} << (f >> 16U & 127U)) - 1));
+    const uint32_t bits = f >> 16U & 127U;
+    return bits >= 32 ? x >> (f & 31U) : x >> (f & 31U) & ((1U << bits) - 1);
   });
   add<Scc::is_not_zero>(t, "s_bfe_i32", [](uint32_t x, uint32_t f) {
     const uint32_t at = f & 31U, bits = std::min(f >> 16U & 127U, 32 - at);

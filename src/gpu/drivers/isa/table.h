@@ -47,6 +47,7 @@ void add_scalar_arithmetic(Table& table);
 void add_flow_instructions(Table& table);
 void add_lds_instructions(Table& table);
 void add_memory_instructions(Table& table);
+void add_scratch_instructions(Table& table);
 void add_matrix_instructions(Table& table);
 
 const Table& instruction_table();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -62,16 +63,32 @@ class Outstanding {
   std::deque<RegisterRange> queue_;
 };
 
+// What scalar loads read besides memory: the kernel's arguments, and what the hardware was told of the launch
+// (hsa_kernel_dispatch_packet_t).
+struct LaunchData {
+  std::vector<std::byte> arguments;
+  std::array<uint32_t, 16> packet{};
+
+  bool contains(uint64_t address, uint64_t bytes) const {
+    const auto in = [&](const void* data, std::size_t size) {
+      const auto begin = reinterpret_cast<uint64_t>(data);
+      return address >= begin && address + bytes <= begin + size;
+    };
+    return in(arguments.data(), arguments.size()) || in(packet.data(), sizeof packet);
+  }
+};
+
 struct Workgroup {
   MemoryMap& memory;
   std::span<std::byte> lds;
-  std::span<const std::byte> arguments;
+  const LaunchData& launch;
 };
 
 struct Wave {
   Workgroup* group = nullptr;
   const Program* program = nullptr;
-  uint32_t* vectors = nullptr;  // register r of lane l: [r * wave size + l], accumulators from register 256 on
+  uint32_t* vectors = nullptr;   // register r of lane l: [r * wave size + l], accumulators from register 256 on
+  std::byte* scratch = nullptr;  // program->scratch_bytes of each lane
   uint64_t all_lanes = 0;
   std::array<uint32_t, kScalarRegisters> scalars{};  // EXEC, VCC and M0 among them
   bool scc = false;

@@ -35,15 +35,17 @@ constexpr uint64_t kMostInstructions = uint64_t{1} << 33U;
 
 class Runner {
  public:
-  Runner(const Program& program, const Schedule& schedule, int waves, int64_t id, std::span<const std::byte> arguments,
-         MemoryMap& memory, Counts& counts)
+  Runner(const Program& program, const Schedule& schedule, int waves, int64_t id, const LaunchData& launch, MemoryMap& memory,
+         Counts& counts)
       : program_(program),
         schedule_(schedule),
         counts_(counts),
         random_(schedule.seed * 1000003 + static_cast<uint64_t>(id)),
         id_(id),
         lds_(static_cast<std::size_t>(program.lds_bytes), std::byte{0xFF}),
-        group_{memory, lds_, arguments},
+        scratch_(static_cast<std::size_t>(program.scratch_bytes) * static_cast<std::size_t>(program.wave_size * waves),
+                 std::byte{0xFF}),
+        group_{memory, lds_, launch},
         waves_(static_cast<std::size_t>(waves)) {
     const auto words = std::size_t{512} * static_cast<std::size_t>(program.wave_size);
     for (std::size_t n = 0; n < waves_.size(); ++n) {
@@ -70,6 +72,7 @@ class Runner {
     w.group = &group_;
     w.program = &program_;
     w.vectors = vectors;
+    w.scratch = scratch_.data() + static_cast<std::ptrdiff_t>(program_.scratch_bytes) * size * number;
     w.all_lanes = size == 64 ? ~uint64_t{0} : 0xFFFFFFFFU;
     w.at = program_.entry;
     // What nothing has written is anything.
@@ -79,10 +82,12 @@ class Runner {
     fill(vectors + static_cast<std::ptrdiff_t>(256) * size, program_.accumulators * size);
     w.scalars[kExecLow] = 0xFFFFFFFFU;
     w.scalars[kExecLow + 1] = size == 64 ? 0xFFFFFFFFU : 0;
-    if (program_.kernarg_at >= 0) {
-      const auto address = reinterpret_cast<uint64_t>(group_.arguments.data());
-      std::memcpy(&w.scalars[static_cast<std::size_t>(program_.kernarg_at)], &address, sizeof address);
-    }
+    const auto point = [&](int first, const void* at) {
+      const auto address = reinterpret_cast<uint64_t>(at);
+      if (first >= 0) std::memcpy(&w.scalars[static_cast<std::size_t>(first)], &address, sizeof address);
+    };
+    point(program_.kernarg_at, group_.launch.arguments.data());
+    point(program_.packet_at, group_.launch.packet.data());
     const auto id = static_cast<uint32_t>(id_);
     if (program_.workgroup_at >= 0) w.scalars[static_cast<std::size_t>(program_.workgroup_at)] = id;
     if (program_.workgroup_in_trap_registers) {
@@ -144,13 +149,13 @@ class Runner {
       ++counts_[static_cast<std::size_t>(i.kind)];
       if (w.loads > 0 && i.accesses_are_checked) check_accesses(w, i);
       i.run(w, i);
-      if (i.kind >= Kind::scalar_load && i.kind <= Kind::global) start_access(w, i);
+      if (i.kind >= Kind::scalar_load && i.kind <= Kind::scratch) start_access(w, i);
     }
     if (most == kMostInstructions) fail("is where the kernel is after too many instructions: it does not end");
   }
 
   static Wave::Counter counter_of(Kind kind) {
-    return kind == Kind::global ? Wave::memory : kind == Kind::lds ? Wave::lds : Wave::scalar;
+    return kind == Kind::global || kind == Kind::scratch ? Wave::memory : kind == Kind::lds ? Wave::lds : Wave::scalar;
   }
 
   // Registers whose loads are outstanding are not there yet. Memory and LDS answer in order each, and may overwrite theirs.
@@ -159,7 +164,7 @@ class Runner {
     for (const RegisterRange& range : access.reads) {
       if (range.any([&](std::size_t r) { return w.pending[r] != 0; })) fail("reads a register whose load was not waited for");
     }
-    const bool in_order = i.kind == Kind::global || i.kind == Kind::lds;
+    const bool in_order = i.kind >= Kind::lds && i.kind <= Kind::scratch;
     for (const RegisterRange& range : access.writes) {
       if (range.any([&](std::size_t r) { return w.pending[r] != 0 && !(in_order && w.pending[r] == counter_of(i.kind)); })) {
         fail("overwrites a register whose load was not waited for");
@@ -188,7 +193,7 @@ class Runner {
   Random random_;
   int64_t id_;
   uint64_t rounds_ = 0;
-  std::vector<std::byte> lds_;
+  std::vector<std::byte> lds_, scratch_;  // NaN
   Workgroup group_;
   std::vector<Wave> waves_;
   std::vector<Registers> registers_;
@@ -197,9 +202,9 @@ class Runner {
 
 }  // namespace
 
-std::string run_workgroup(const Program& program, const Schedule& schedule, int waves, int64_t workgroup,
-                          std::span<const std::byte> arguments, MemoryMap& memory, Counts& counts) {
-  return Runner(program, schedule, waves, workgroup, arguments, memory, counts).run();
+std::string run_workgroup(const Program& program, const Schedule& schedule, int waves, int64_t workgroup, const LaunchData& launch,
+                          MemoryMap& memory, Counts& counts) {
+  return Runner(program, schedule, waves, workgroup, launch, memory, counts).run();
 }
 
 }  // namespace fulmen::gpu::isa

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "gpu/drivers/isa/wave.h"
@@ -22,7 +21,7 @@ struct Schedule {
 using Counts = std::array<uint64_t, kKinds>;
 
 // Empty, or what the kernel did wrong, with the instruction and the wave.
-std::string run_workgroup(const Program& program, const Schedule& schedule, int waves, int64_t workgroup,
-                          std::span<const std::byte> arguments, MemoryMap& memory, Counts& counts);
+std::string run_workgroup(const Program& program, const Schedule& schedule, int waves, int64_t workgroup, const LaunchData& launch,
+                          MemoryMap& memory, Counts& counts);
 
 }  // namespace fulmen::gpu::isa

@@ -1,0 +1,61 @@
+// What one lane moves between memory and registers.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/drivers/isa/lanes.h"
+
+namespace fulmen::gpu::isa {
+
+// Bytes of one lane into registers: words, or a smaller number with its sign or zeros above it, or half a register.
+enum class Part : uint8_t { words, u8, i8, u16, i16, low16, high16 };
+
+constexpr int bytes_of(Part part, int words) {
+  return part == Part::words ? 4 * words : part == Part::u8 || part == Part::i8 ? 1 : 2;
+}
+
+template <int W, Part kPart, int kWords>
+void read_into(const Wave& w, int first, int l, const void* from) {
+  if constexpr (kPart == Part::words) {
+    uint32_t words[kWords];
+    std::memcpy(words, from, sizeof words);
+    for (int n = 0; n < kWords; ++n) row<W>(w, first + n)[l] = words[n];
+  } else {
+    uint16_t value = 0;
+    std::memcpy(&value, from, bytes_of(kPart, 1));
+    uint32_t& to = row<W>(w, first)[l];
+    if (kPart == Part::i8) to = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int8_t>(value)));
+    if (kPart == Part::i16) to = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(value)));
+    if (kPart == Part::u8 || kPart == Part::u16) to = value;
+    if (kPart == Part::low16) to = (to & 0xFFFF0000U) | value;
+    if (kPart == Part::high16) to = (to & 0xFFFFU) | uint32_t{value} << 16U;
+  }
+}
+
+template <int W, Part kPart, int kWords>
+void write_from(const Wave& w, int first, int l, void* to) {
+  uint32_t words[kWords];
+  for (int n = 0; n < kWords; ++n) words[n] = row<W>(w, first + n)[l];
+  if (kPart == Part::high16) words[0] >>= 16U;
+  std::memcpy(to, words, bytes_of(kPart, kWords));
+}
+
+// Calls add.operator()<part, words>(load, store) for every kind of access, with what its names end in: gfx9's, then those of later
+// chips. Empty: there is no such load, or store.
+template <class Add>
+void each_part(const Add& add) {
+  for (const char* name : {"dword", "b32"}) add.template operator()<Part::words, 1>(name, name);
+  for (const char* name : {"dwordx2", "b64"}) add.template operator()<Part::words, 2>(name, name);
+  for (const char* name : {"dwordx3", "b96"}) add.template operator()<Part::words, 3>(name, name);
+  for (const char* name : {"dwordx4", "b128"}) add.template operator()<Part::words, 4>(name, name);
+  for (const char* name : {"ubyte", "u8"}) add.template operator()<Part::u8, 1>(name, "");
+  for (const char* name : {"sbyte", "i8"}) add.template operator()<Part::i8, 1>(name, "");
+  for (const char* name : {"ushort", "u16"}) add.template operator()<Part::u16, 1>(name, "");
+  for (const char* name : {"sshort", "i16"}) add.template operator()<Part::i16, 1>(name, "");
+  for (const char* name : {"short_d16", "d16_b16"}) add.template operator()<Part::low16, 1>(name, "");
+  for (const char* name : {"short_d16_hi", "d16_hi_b16"}) add.template operator()<Part::high16, 1>(name, name);
+  for (const char* name : {"byte", "b8"}) add.template operator()<Part::u8, 1>("", name);
+  for (const char* name : {"short", "b16"}) add.template operator()<Part::u16, 1>("", name);
+}
+
+}  // namespace fulmen::gpu::isa

@@ -1,0 +1,44 @@
+// clang behind a script that changes the kernel's source, or has an option more: what FULMEN_AMD_COMPILER may name.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "gpu/compile/toolchains/run_program.h"
+
+namespace fulmen::testing {
+
+// Kernels that it compiles are kept apart from others in the cache by what it says of its version. In use as long as it lives; a
+// process keeps loaded kernels, so problems must be of kernels that nothing else in the test program runs.
+class AlteredCompiler {
+ public:
+  // sed: an expression for the source, or empty. option: for clang, or empty.
+  AlteredCompiler(const std::string& what, const std::string& sed, const std::string& option) {
+    for (const char* name : {"clang++-19", "clang++-20", "clang++-21", "clang++"}) {
+      if (clang_.empty()) clang_ = gpu::find_program(name);
+    }
+    const std::string script = folder_.path() + "/altered";
+    const std::string text = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo \"clang of a test: " + what + ", $(\"" + clang_ +
+                             "\" --version | head -n 1)\"; exit; fi\nfor a; do case \"$a\" in *.hip) cp \"$a\" \"$a.before\"; " +
+                             (sed.empty() ? "" : "sed -i '" + sed + "' \"$a\"; ") +
+                             "cmp -s \"$a\" \"$a.before\" || : > \"$(dirname \"$0\")/changed\";; esac; done\nexec \"" + clang_ +
+                             "\" \"$@\" " + option + "\n";
+    if (!gpu::write_file(script, text).ok()) return;
+    std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+    ::setenv("FULMEN_AMD_COMPILER", script.c_str(), 1);
+  }
+  ~AlteredCompiler() { ::unsetenv("FULMEN_AMD_COMPILER"); }
+  AlteredCompiler(const AlteredCompiler&) = delete;
+  AlteredCompiler& operator=(const AlteredCompiler&) = delete;
+
+  bool found() const { return !clang_.empty(); }
+  // Whether the expression was anywhere in a source that was compiled.
+  bool changed_a_source() const { return std::filesystem::exists(folder_.path() + "/changed"); }
+
+ private:
+  gpu::TemporaryDirectory folder_;
+  std::string clang_;
+};
+
+}  // namespace fulmen::testing

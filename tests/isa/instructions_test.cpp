@@ -1,0 +1,259 @@
+// Packed and mixed instructions with every choice of halves and signs, permlanes with any selection, and conversions of the numbers
+// that rounding is about: by the manual's words (manual.h) and by written-down bits.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpu/compile/toolchains/compiler.h"
+#include "gpu/drivers/isa/driver.h"
+#include "isa/machine.h"
+#include "isa/manual.h"
+#include "support/random.h"
+
+namespace fulmen::testing {
+namespace {
+
+using manual::bits;
+using manual::kHalf;
+using manual::kSingle;
+using manual::number;
+
+class IsaInstructions : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
+    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok()) GTEST_SKIP() << clang.status().message();
+  }
+  static bool cdna() { return GetParam() == "gfx942"; }
+  static void turn_all_on(Machine& m) {
+    m.wave().scalars[gpu::kExecLow] = 0xFFFFFFFFU;
+    m.wave().scalars[gpu::kExecLow + 1] = m.size() == 64 ? 0xFFFFFFFFU : 0;
+  }
+};
+
+// Halves of finite numbers, of which sums and products lose bits, overflow and become subnormal.
+uint32_t halves(std::mt19937_64& random) {
+  const auto one = [&] {
+    const auto x = static_cast<uint32_t>(random() & 0xFFFFU);
+    return (x & 0x7C00U) == 0x7C00U ? x & 0x83FFU : x;
+  };
+  return one() | one() << 16U;
+}
+double half_of(uint32_t x, bool high) { return number(x >> (high ? 16 : 0) & 0xFFFFU, kHalf); }
+std::string list(unsigned bits_of, int count) {
+  std::string text = "[";
+  for (int n = 0; n < count; ++n) text += (n > 0 ? "," : "") + std::to_string(bits_of >> n & 1U);
+  return text + "]";
+}
+bool chosen(unsigned of, int n) { return (of >> n & 1U) != 0; }
+
+struct Choice {
+  unsigned low, high, negate_low, negate_high;  // bits of op_sel, op_sel_hi, neg_lo, neg_hi
+};
+
+TEST_P(IsaInstructions, PackedHalvesTakeWhatTheirBitsSay) {
+  std::mt19937_64 random(test_seed() + 31);
+  SCOPED_TRACE("FULMEN_TEST_SEED=" + std::to_string(test_seed()));
+  const std::vector<std::pair<std::string, int>> names{{"v_pk_add_f16", 2}, {"v_pk_mul_f16", 2}, {"v_pk_fma_f16", 3}};
+  std::vector<std::string> lines;
+  std::vector<Choice> choices;
+  for (int n = 0; n < 60; ++n) {
+    const auto& [name, sources] = names[static_cast<std::size_t>(n % 3)];
+    const auto draw = [&, count = sources] { return static_cast<unsigned>(random() % (1U << count)); };
+    choices.push_back({draw(), draw(), draw(), draw()});
+    const Choice& c = choices.back();
+    lines.push_back(name + " v3, v0, v1" + (sources == 3 ? ", v2" : "") + " op_sel:" + list(c.low, sources) + " op_sel_hi:" +
+                    list(c.high, sources) + " neg_lo:" + list(c.negate_low, sources) + " neg_hi:" + list(c.negate_high, sources));
+  }
+  const auto assembled = assemble(lines, GetParam());
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  turn_all_on(m);
+  for (std::size_t n = 0; n < lines.size(); ++n) {
+    for (int l = 0; l < m.size(); ++l) {
+      for (int r = 0; r < 3; ++r) m.vector(r, l) = halves(random);
+    }
+    ASSERT_EQ(m.run(assembled->code[n]), "");
+    for (int l = 0; l < m.size(); ++l) {
+      uint64_t expected = 0;
+      for (const bool high : {false, true}) {
+        const Choice& c = choices[n];
+        const auto source = [&](int s) {
+          const double x = half_of(m.vector(s, l), chosen(high ? c.high : c.low, s));
+          return chosen(high ? c.negate_high : c.negate_low, s) ? -x : x;
+        };
+        const double result = n % 3 == 0   ? source(0) + source(1)
+                              : n % 3 == 1 ? source(0) * source(1)
+                                           : manual::odd_sum(source(0) * source(1), source(2));
+        expected |= bits(result, kHalf) << (high ? 16 : 0);
+      }
+      ASSERT_EQ(m.vector(3, l), expected) << lines[n] << ", lane " << l;
+    }
+  }
+}
+
+TEST_P(IsaInstructions, MixedSumsTakeHalvesAndWords) {
+  std::mt19937_64 random(test_seed() + 32);
+  SCOPED_TRACE("FULMEN_TEST_SEED=" + std::to_string(test_seed()));
+  const std::array<std::string, 3> names{"v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16"};
+  std::vector<std::string> lines;
+  std::vector<Choice> choices;
+  for (std::size_t n = 0; n < 60; ++n) {
+    choices.push_back({static_cast<unsigned>(random() % 8), static_cast<unsigned>(random() % 8), 0, 0});
+    lines.push_back(names[n % 3] + " v3, v0, v1, v2 op_sel:" + list(choices[n].low, 3) + " op_sel_hi:" + list(choices[n].high, 3));
+  }
+  const auto assembled = assemble(lines, GetParam());
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  turn_all_on(m);
+  for (std::size_t n = 0; n < lines.size(); ++n) {
+    for (int l = 0; l < m.size(); ++l) {
+      for (int r = 0; r < 4; ++r) {
+        // As a word it is a number near those of fp16, too.
+        m.vector(r, l) = chosen(choices[n].high, r % 3) ? halves(random)
+                                                        : static_cast<uint32_t>(bits(half_of(halves(random), false) / 3, kSingle));
+      }
+    }
+    std::vector<uint32_t> old;
+    for (int l = 0; l < m.size(); ++l) old.push_back(m.vector(3, l));
+    ASSERT_EQ(m.run(assembled->code[n]), "");
+    for (int l = 0; l < m.size(); ++l) {
+      const auto source = [&](int s) {
+        return chosen(choices[n].high, s) ? half_of(m.vector(s, l), chosen(choices[n].low, s)) : number(m.vector(s, l), kSingle);
+      };
+      const uint64_t sum = bits(manual::odd_sum(source(0) * source(1), source(2)), kSingle);
+      const uint64_t half = bits(number(sum, kSingle), kHalf), before = old[static_cast<std::size_t>(l)];
+      const uint64_t expected = n % 3 == 0 ? sum : n % 3 == 1 ? (before & 0xFFFF0000U) | half : (before & 0xFFFFU) | half << 16U;
+      ASSERT_EQ(m.vector(3, l), expected) << lines[n] << ", lane " << l;
+    }
+  }
+}
+
+// CDNA3's pairs of fp32 numbers.
+TEST_P(IsaInstructions, PackedWordsTakeWhatTheirBitsSay) {
+  if (!cdna()) GTEST_SKIP() << "RDNA has none";
+  std::mt19937_64 random(test_seed() + 33);
+  SCOPED_TRACE("FULMEN_TEST_SEED=" + std::to_string(test_seed()));
+  std::vector<std::string> lines;
+  std::vector<Choice> choices;
+  for (int n = 0; n < 30; ++n) {
+    const auto draw = [&] { return static_cast<unsigned>(random() % 8); };
+    choices.push_back({draw(), draw(), draw(), draw()});
+    const Choice& c = choices.back();
+    lines.push_back("v_pk_fma_f32 v[6:7], v[0:1], v[2:3], v[4:5] op_sel:" + list(c.low, 3) + " op_sel_hi:" + list(c.high, 3) +
+                    " neg_lo:" + list(c.negate_low, 3) + " neg_hi:" + list(c.negate_high, 3));
+  }
+  const auto assembled = assemble(lines, GetParam());
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  turn_all_on(m);
+  for (std::size_t n = 0; n < lines.size(); ++n) {
+    for (int l = 0; l < m.size(); ++l) {
+      for (int r = 0; r < 6; ++r) m.vector(r, l) = static_cast<uint32_t>(bits(half_of(halves(random), true) / 7, kSingle));
+    }
+    ASSERT_EQ(m.run(assembled->code[n]), "");
+    for (int l = 0; l < m.size(); ++l) {
+      for (const bool high : {false, true}) {
+        const Choice& c = choices[n];
+        const auto source = [&](int s) {
+          const double x = number(m.vector(2 * s + (chosen(high ? c.high : c.low, s) ? 1 : 0), l), kSingle);
+          return chosen(high ? c.negate_high : c.negate_low, s) ? -x : x;
+        };
+        ASSERT_EQ(m.vector(high ? 7 : 6, l), bits(manual::odd_sum(source(0) * source(1), source(2)), kSingle)) << lines[n];
+      }
+    }
+  }
+}
+
+TEST_P(IsaInstructions, PermlanesTakeTheLaneThatTheSelectionSays) {
+  if (cdna()) GTEST_SKIP() << "CDNA has none";
+  const std::vector<std::string> lines{"v_permlane16_b32 v1, v0, s0, s1", "v_permlanex16_b32 v1, v0, s0, s1"};
+  const auto assembled = assemble(lines, GetParam());
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  turn_all_on(m);
+  std::mt19937_64 random(test_seed() + 34);
+  for (int n = 0; n < 20; ++n) {
+    m.wave().scalars[0] = static_cast<uint32_t>(random());
+    m.wave().scalars[1] = static_cast<uint32_t>(random());
+    const uint64_t selection = m.wave().scalars[0] | uint64_t{m.wave().scalars[1]} << 32U;
+    for (int l = 0; l < 32; ++l) m.vector(0, l) = 100 + static_cast<uint32_t>(l);
+    ASSERT_EQ(m.run(assembled->code[static_cast<std::size_t>(n % 2)]), "");
+    for (int l = 0; l < 32; ++l) {
+      const uint64_t row = n % 2 == 0 ? l / 16 : 1 - l / 16, from = 16 * row + (selection >> (4 * (l % 16)) & 15U);
+      ASSERT_EQ(m.vector(1, l), 100 + from) << lines[static_cast<std::size_t>(n % 2)] << ", lane " << l;
+    }
+  }
+}
+
+// Written by hand: bits of fp32 and of the fp16 number that they round to.
+TEST_P(IsaInstructions, ConvertsNumbersThatRoundingIsAbout) {
+  constexpr std::array<std::pair<uint32_t, uint32_t>, 19> kToHalf{{{0x3F800000, 0x3C00},  // 1
+                                                                   {0x80000000, 0x8000},
+                                                                   {0x7F800000, 0x7C00},
+                                                                   {0xFF800000, 0xFC00},
+                                                                   {0x477FE000, 0x7BFF},  // 65504, the largest
+                                                                   {0x477FEFFF, 0x7BFF},
+                                                                   {0x477FF000, 0x7C00},  // 65520: half way to 65536
+                                                                   {0x38800000, 0x0400},  // 2^-14, the smallest normal one
+                                                                   {0x387FC000, 0x03FF},  // the largest subnormal one
+                                                                   {0x387FE000, 0x0400},  // half way: to even
+                                                                   {0x33800000, 0x0001},  // 2^-24
+                                                                   {0x33000000, 0x0000},  // half of it: to even
+                                                                   {0x33000001, 0x0001},
+                                                                   {0x33C00000, 0x0002},  // 1.5 of it: to even
+                                                                   {0xB3C00000, 0x8002},
+                                                                   {0x00000001, 0x0000},  // a subnormal fp32 number
+                                                                   {0x3F801000, 0x3C00},  // 1 + half an ulp: to even
+                                                                   {0x3F803000, 0x3C02},
+                                                                   {0x3F801001, 0x3C01}}};
+  const auto assembled = assemble({"v_cvt_f16_f32 v1, v0", "v_cvt_f32_f16 v2, v1"}, GetParam());
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  turn_all_on(m);
+  for (std::size_t l = 0; l < kToHalf.size(); ++l) {
+    m.vector(0, static_cast<int>(l)) = kToHalf[l].first;
+    m.vector(1, static_cast<int>(l)) = 0;
+  }
+  m.vector(0, 20) = 0x7F800001;  // NaN
+  ASSERT_EQ(m.run(assembled->code[0]), "");
+  ASSERT_EQ(m.run(assembled->code[1]), "");
+  for (std::size_t l = 0; l < kToHalf.size(); ++l) {
+    const auto lane = static_cast<int>(l);
+    EXPECT_EQ(m.vector(1, lane) & 0xFFFFU, kToHalf[l].second) << std::hex << kToHalf[l].first;
+    EXPECT_EQ(m.vector(2, lane), bits(number(kToHalf[l].second, kHalf), kSingle)) << "back, of " << std::hex << kToHalf[l].second;
+  }
+  EXPECT_GT(m.vector(1, 20) & 0x7FFFU, 0x7C00U) << "NaN stays NaN";
+  EXPECT_GT(m.vector(2, 20) & 0x7FFFFFFFU, 0x7F800000U);
+}
+
+// The pairs of instructions by which kernels round to bf16 (kernels/platforms/amd.h) are ordinary integer ones; here is what they
+// make: bits of fp32, and of the bf16 number.
+TEST_P(IsaInstructions, RoundsToBf16) {
+  constexpr std::array<std::pair<uint32_t, uint32_t>, 8> kNumbers{{{0x3F800000, 0x3F80},
+                                                                   {0x3F808000, 0x3F80},  // half an ulp: to even
+                                                                   {0x3F818000, 0x3F82},
+                                                                   {0x3F808001, 0x3F81},
+                                                                   {0x7F7FFFFF, 0x7F80},  // to infinity
+                                                                   {0x00000001, 0x0000},
+                                                                   {0x00008001, 0x0001},  // the smallest subnormal one
+                                                                   {0xFF800000, 0xFF80}}};
+  const std::vector<std::string> lines{"v_bfe_u32 v1, v0, 16, 1", "v_add3_u32 v1, v0, v1, s0", "v_lshrrev_b32 v1, 16, v1"};
+  const auto assembled = assemble(lines, GetParam());
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  turn_all_on(m);
+  m.wave().scalars[0] = 0x7FFF;
+  for (std::size_t l = 0; l < kNumbers.size(); ++l) m.vector(0, static_cast<int>(l)) = kNumbers[l].first;
+  for (const auto& instruction : assembled->code) ASSERT_EQ(m.run(instruction), "");
+  for (std::size_t l = 0; l < kNumbers.size(); ++l) EXPECT_EQ(m.vector(1, static_cast<int>(l)), kNumbers[l].second);
+}
+
+INSTANTIATE_TEST_SUITE_P(Chips, IsaInstructions, ::testing::Values("gfx1100", "gfx1201", "gfx942"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace fulmen::testing

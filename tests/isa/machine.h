@@ -1,0 +1,40 @@
+// Instructions of the emulator one by one: assembled by clang, executed on registers that a test fills.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fulmen/status.h"
+#include "gpu/drivers/isa/instruction.h"
+#include "gpu/drivers/isa/wave.h"
+
+namespace fulmen::testing {
+
+// Lines of assembly as instructions of the emulator, in their order. Kernels have v0 to v31, s0 to s31 and VCC.
+struct Assembled {
+  gpu::isa::Program program;
+  std::vector<gpu::isa::Instruction> code;
+};
+Result<Assembled> assemble(const std::vector<std::string>& lines, const std::string& arch);
+
+// One wave, without memory and LDS.
+class Machine {
+ public:
+  explicit Machine(const gpu::isa::Program& program);
+  uint32_t& vector(int r, int lane) { return vectors_[static_cast<std::size_t>(r * size_ + lane)]; }
+  gpu::isa::Wave& wave() { return wave_; }
+  int size() const { return size_; }
+  // What the instruction did wrong, or "".
+  std::string run(const gpu::isa::Instruction& instruction);
+
+ private:
+  int size_;
+  std::vector<uint32_t> vectors_;
+  gpu::isa::MemoryMap memory_{{}};
+  gpu::isa::LaunchData launch_;
+  gpu::isa::Workgroup group_{memory_, {}, launch_};
+  gpu::isa::Wave wave_;
+};
+
+}  // namespace fulmen::testing

@@ -1,0 +1,49 @@
+// Instructions as AMD's ISA documents (RDNA3, RDNA4, MI300) describe them: a table, and numbers computed in double. It shares
+// nothing with the emulator.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace fulmen::testing::manual {
+
+enum class Family { gfx9, gfx11, gfx12 };
+
+// A floating point format: bits of mantissa, and the exponent of its smallest normal number.
+struct Format {
+  int mantissa, least;
+};
+constexpr Format kSingle{23, -126}, kHalf{10, -14};
+double number(uint64_t bits, Format format);
+// Nearest, ties to even; or toward zero.
+uint64_t bits(double x, Format format, bool toward_zero = false);
+
+// The sum in double; where it is not exact, with its last bit set: rounded again to fewer bits it is rounded as if once.
+double odd_sum(double a, double b);
+
+struct Result {
+  uint64_t value = 0;
+  bool carry = false;
+  Result(uint64_t v, bool c = false) : value(v), carry(c) {}
+};
+
+struct VectorRow {
+  std::array<const char*, 3> name;  // by family; null where there is none
+  // Of the result, then the sources. f: fp32, h: fp16, u: 32 bits, q: 64 bits, w: 16 bits, p: two fp16, m: a bit of a mask; c, C:
+  // 32 and 64 bits and a carry; d: the result's old value, which is no operand.
+  const char* types;
+  Result (*compute)(uint64_t a, uint64_t b, uint64_t c);
+  bool approximate = false;  // within an ulp
+};
+const std::vector<VectorRow>& vector_rows();
+
+struct ScalarRow {
+  std::array<const char*, 3> name;
+  const char* types;  // u, q; f; "-": no result
+  // SCC goes in and comes out.
+  uint64_t (*compute)(uint64_t a, uint64_t b, bool& scc);
+};
+const std::vector<ScalarRow>& scalar_rows();
+
+}  // namespace fulmen::testing::manual
