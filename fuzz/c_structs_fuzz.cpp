@@ -216,6 +216,9 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
     case 24:
       o.trust_pointers = !o.trust_pointers;
       break;
+    case 25:
+      o.check_first_use = !o.check_first_use;
+      break;
     default:
       o.deterministic = !o.deterministic;
   }

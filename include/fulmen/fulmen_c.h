@@ -141,6 +141,8 @@ typedef struct fulmen_options {
   bool vary_batch;
   bool vary_seqlen_k;
   bool trust_pointers; /* default false; true makes a plan whose runs do not check addresses: see AttentionOptions */
+  /* Default true: an AMD GPU's kernel is checked by a small problem at its first use: see AttentionOptions. */
+  bool check_first_use;
 } fulmen_options;
 
 /* The plan's own window, in fulmen_run_options. */

@@ -68,6 +68,7 @@ const Field kFields[] = {
     FULMEN_AT(fulmen_options, vary_batch, 97),
     FULMEN_AT(fulmen_options, vary_seqlen_k, 98),
     FULMEN_AT(fulmen_options, trust_pointers, 99),
+    FULMEN_AT(fulmen_options, check_first_use, 100),
     FULMEN_SIZE(fulmen_options, 104),
     FULMEN_AT(fulmen_run_options, struct_size, 0),
     FULMEN_AT(fulmen_run_options, softmax_scale, 8),

@@ -30,6 +30,12 @@ class SplitKv final : public Family {
                          std::to_string(kMostTiles * kRows) + " are served");
     }
     if (Support support = lds_fits(lds_bytes(head_dim_v(p), kWaves), chip); !support.yes) return support;
+    // gfx11: 64-bit addresses of rows beside those of a bias, and operands twice, would spill registers.
+    constexpr int64_t kMostFarDim = 96;
+    if (chip.target == "gfx11" && p.bias.present && std::max(p.head_dim, p.head_dim_v) > kMostFarDim && !strides_are_whole(p)) {
+      return Support::no("a bias beside rows that are not at multiples of 16 bytes is served up to head_dim " +
+                         std::to_string(kMostFarDim) + ", head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)));
+    }
     return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / min_split_keys(chip)));
   }
   // Above `short` only where there are many keys.

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kMostKeys = 128;
 constexpr int kMostWaves = 4;
+constexpr int64_t kMostOddKeys = 64, kMostOddDim = 64;  // gfx11, of head dims that are no multiples of 8
 
 class ShortSequence final : public Family {
  public:
@@ -22,6 +23,10 @@ class ShortSequence final : public Family {
     if (std::max(p.head_dim, p.head_dim_v) > most_dim) {
       return Support::no("head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)) + ", registers hold rows of up to " +
                          std::to_string(most_dim));
+    }
+    if (chip.target == "gfx11" && odd_dims(p) && (block_n(p) > kMostOddKeys || std::max(p.head_dim, p.head_dim_v) > kMostOddDim)) {
+      return Support::no("head dims that are no multiples of 8 are served up to " + std::to_string(kMostOddDim) + " with up to " +
+                         std::to_string(kMostOddKeys) + " keys: loads of single elements would spill registers");
     }
     if (p.paged() && !tiles_in_pages(p, block_n(p))) {
       // Looking up each row takes the registers that whole rows of scores need.
@@ -85,6 +90,7 @@ class ShortSequence final : public Family {
     return p.seqlen_q > kFewQueries && block_n(p) * std::max(p.head_dim, p.head_dim_v) > kFewKeysTimesDims &&
            workgroups(p) > kFewWorkgroups;
   }
+  static bool odd_dims(const Problem& p) { return p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0; }
   // Scores, outputs and a step's operands are in registers at once.
   static int64_t most_head_dim(const Chip& chip) { return chip.target == "gfx11" ? 128 : 256; }
   // Measured on the H200 (docs/lab/nvidia_forward.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
@@ -95,7 +101,8 @@ class ShortSequence final : public Family {
     const bool small = s.block_n <= 64;  // V's rows have registers beside those of scores
     s.early_loads = small && dim <= 64 && (few || !p.bias.present);
     // gfx11: a lane has all keys of its dims, and these would leave too few registers for the rest.
-    if (chip.target == "gfx11") s.early_loads = s.early_loads && s.block_n * s.head_dim_v <= 64 * 32 && !s.keep_mask;
+    if (chip.target == "gfx11")
+      s.early_loads = s.early_loads && s.block_n * s.head_dim_v <= 64 * 32 && !s.keep_mask && s.whole_dims;
     if (few || dim > 64 || !small) return;
     s.min_workgroups = dim > 32 ? 4 : p.bias.present ? 5 : 1;
   }

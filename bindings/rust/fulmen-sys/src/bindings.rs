@@ -148,6 +148,7 @@ pub struct fulmen_options {
     pub vary_batch: bool,
     pub vary_seqlen_k: bool,
     pub trust_pointers: bool,
+    pub check_first_use: bool,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -191,6 +192,8 @@ const _: () = {
         [::std::mem::offset_of!(fulmen_options, vary_seqlen_k) - 98usize];
     ["Offset of field: fulmen_options::trust_pointers"]
         [::std::mem::offset_of!(fulmen_options, trust_pointers) - 99usize];
+    ["Offset of field: fulmen_options::check_first_use"]
+        [::std::mem::offset_of!(fulmen_options, check_first_use) - 100usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
