@@ -38,7 +38,19 @@
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 #pragma once
 
+#include "core/configuration.h"
+
+// The host's prelude defines it: the configuration's fields. Without it they are the defaults.
+#if !defined(FULMEN_CONFIGURATION)
+#define FULMEN_CONFIGURATION
+#endif
+
 namespace fulmen::kernels {
+
+constexpr Configuration kConfig{FULMEN_CONFIGURATION};
+// Device code reads numbers, not the struct: NVRTC has no objects of the host there.
+constexpr int kWorkgroup = kConfig.workgroup, kLdsBytes = kConfig.lds_bytes;
+constexpr int kMinWaves = kConfig.min_waves, kMinWorkgroups = kConfig.min_workgroups;
 
 using Int64 = long long;
 using Size = decltype(sizeof(0));

@@ -2,10 +2,10 @@
 #pragma once
 
 #define FULMEN_DEVICE __device__ __forceinline__
-#define FULMEN_KERNEL(Arguments, body)                                                  \
-  extern "C" __global__ void __launch_bounds__(FULMEN_WORKGROUP, FULMEN_MIN_WORKGROUPS) \
-      fulmen_kernel(const __grid_constant__ Arguments arguments) {                      \
-    body(arguments);                                                                    \
+#define FULMEN_KERNEL(Arguments, body)                                                                       \
+  extern "C" __global__ void __launch_bounds__(fulmen::kernels::kWorkgroup, fulmen::kernels::kMinWorkgroups) \
+      fulmen_kernel(const __grid_constant__ Arguments arguments) {                                           \
+    body(arguments);                                                                                         \
   }
 
 // Launch::programmatic_launch: here workgroups wait for the work ahead of them in the stream, and what it wrote. Then those of the

@@ -142,19 +142,13 @@ FULMEN_DEVICE void warpgroup_barrier_arrive(int /*turn*/, int /*group*/, Positio
 template <int kGroups>
 FULMEN_DEVICE void warpgroup_barrier_wait(int /*turn*/, int /*group*/) {}
 
-// Of a kernel compiled for so many workgroups a multiprocessor.
-#if defined(FULMEN_MIN_WORKGROUPS)
-constexpr int kWorkgroupsOfRegisters = FULMEN_MIN_WORKGROUPS;
-#else
-constexpr int kWorkgroupsOfRegisters = 1;
-#endif
 template <int kCount>
 FULMEN_DEVICE void setmaxnreg_dec(Position at = Position::here()) {
   emulator->join_warpgroup("setmaxnreg_dec", nullptr, 0, false, at.file, at.line);
-  emulator->set_registers(kCount, false, kWorkgroupsOfRegisters, at.file, at.line);
+  emulator->set_registers(kCount, false, kMinWorkgroups, at.file, at.line);
 }
 template <int kCount>
 FULMEN_DEVICE void setmaxnreg_inc(Position at = Position::here()) {
   emulator->join_warpgroup("setmaxnreg_inc", nullptr, 0, false, at.file, at.line);
-  emulator->set_registers(kCount, true, kWorkgroupsOfRegisters, at.file, at.line);
+  emulator->set_registers(kCount, true, kMinWorkgroups, at.file, at.line);
 }
