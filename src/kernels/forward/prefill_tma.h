@@ -136,11 +136,6 @@ class QueryTiles {
     batch_ = static_cast<int>(of_all / heads);
     head_ = static_cast<int>(of_all % heads);
   }
-  FULMEN_DEVICE static int carried(int& digit, int base) {
-    const bool over = digit >= base;
-    digit -= over ? base : 0;
-    return over ? 1 : 0;
-  }
 
   const ForwardArguments& arguments_;
   int batch_, head_, tile_;
@@ -301,7 +296,7 @@ struct Consumer {
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key) {
-    float score[kKeyTiles][kElements], factor[kRowsPerLane] = {1, 1};
+    float score[kKeyTiles][kElements];
     wait_keys();
     wait_turn();
     wgmma_fence();
@@ -312,14 +307,7 @@ struct Consumer {
     wgmma_wait<1>();
     wgmma_hold(score);
     release_keys();
-    const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, score, factor);
-    // A branch each: with one wait before the branch the compiler puts the exponentials after it.
-    if (__builtin_expect(moves, 0)) {
-      end_outputs(rows);
-      rescale(rows, factor);
-    } else {
-      end_outputs(rows);
-    }
+    exponentiate_and_end_outputs<kMasked>(map, wave_row, rows, first_key, score);
     release_values();
     keep_probabilities(rows, score);
   }
@@ -351,7 +339,7 @@ struct Consumer {
                           pack<Element>(low[2 * slot + 4] * f, low[2 * slot + 5] * f),
                           pack<Element>(high[2 * slot] * f, high[2 * slot + 1] * f),
                           pack<Element>(high[2 * slot + 4] * f, high[2 * slot + 5] * f)}};
-          transpose_quads(piece);
+          transpose_quads(piece.word);
           const int part = lane_id() % 4, dim = 16 * (g * kProductTiles + d) + 8 * part;
           if (i < a.seqlen_q && (two || part < 2)) store_piece(row, dim, a.head_dim_v, piece);
         }

@@ -123,7 +123,7 @@ struct PrefillTask {
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int n, bool late) const {
-    float score[kKeyTiles][kElements], factor[kRowsPerLane] = {1, 1};
+    float score[kKeyTiles][kElements];
     if (!late) meet();
     wgmma_fence();
     begin_scores(kLdsLayout.queries_at, first_row, keys_at(n % 2), score);
@@ -135,14 +135,7 @@ struct PrefillTask {
       wgmma_wait<1>();
     }
     wgmma_hold(score);
-    const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, score, factor);
-    // A branch each: with one wait before the branch the compiler puts the exponentials after it.
-    if (__builtin_expect(moves, 0)) {
-      end_outputs(rows);
-      rescale(rows, factor);
-    } else {
-      end_outputs(rows);
-    }
+    exponentiate_and_end_outputs<kMasked>(map, wave_row, rows, first_key, score);
     keep_probabilities(rows, score);
   }
 

@@ -7,8 +7,9 @@ namespace fulmen::kernels {
 
 constexpr int kQuadRun = 8;  // dims that a lane of a quad gets
 
-// From each lane of a quad to each: what lane c has as pair n goes to lane n, as pair c.
-FULMEN_DEVICE void transpose_quads(float (&pair)[4][2]) {
+// From each lane of a quad to each: what lane c has as element n goes to lane n, as element c.
+template <class T>
+FULMEN_DEVICE void transpose_quads(T (&element)[4]) {
 #pragma unroll
   for (int mask = 1; mask <= 2; mask *= 2) {
     const bool upper = (lane_id() & mask) != 0;
@@ -16,28 +17,9 @@ FULMEN_DEVICE void transpose_quads(float (&pair)[4][2]) {
     for (int low = 0; low < 4; ++low) {
       if ((low & mask) != 0) continue;
       const int high = low | mask;
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        const float received = shuffle_xor(upper ? pair[low][n] : pair[high][n], mask);
-        pair[low][n] = upper ? received : pair[low][n];
-        pair[high][n] = upper ? pair[high][n] : received;
-      }
-    }
-  }
-}
-
-// The same with a word in place of a pair.
-FULMEN_DEVICE void transpose_quads(Words<4>& words) {
-#pragma unroll
-  for (int mask = 1; mask <= 2; mask *= 2) {
-    const bool upper = (lane_id() & mask) != 0;
-#pragma unroll
-    for (int low = 0; low < 4; ++low) {
-      if ((low & mask) != 0) continue;
-      const int high = low | mask;
-      const unsigned received = shuffle_xor(upper ? words.word[low] : words.word[high], mask);
-      words.word[low] = upper ? received : words.word[low];
-      words.word[high] = upper ? words.word[high] : received;
+      const T received = shuffle_xor(upper ? element[low] : element[high], mask);
+      element[low] = upper ? received : element[low];
+      element[high] = upper ? element[high] : received;
     }
   }
 }
@@ -46,16 +28,17 @@ FULMEN_DEVICE void transpose_quads(Words<4>& words) {
 // quad.
 FULMEN_DEVICE void quad_run(const float (&first)[kElements], const float (&second)[kElements], int slot, float factor,
                             float (&run)[kQuadRun]) {
-  float pair[4][2];
+  float parts[2][4];  // even dims, and odd ones
 #pragma unroll
   for (int e = 0; e < kElements; ++e) {
     if (row_slot(e) != slot) continue;
-    pair[e / 4][e % 2] = first[e] * factor;
-    pair[2 + e / 4][e % 2] = second[e] * factor;
+    parts[e % 2][e / 4] = first[e] * factor;
+    parts[e % 2][2 + e / 4] = second[e] * factor;
   }
-  transpose_quads(pair);
+  transpose_quads(parts[0]);
+  transpose_quads(parts[1]);
 #pragma unroll
-  for (int n = 0; n < kQuadRun; ++n) run[n] = pair[n / 2][n % 2];
+  for (int n = 0; n < kQuadRun; ++n) run[n] = parts[n % 2][n / 2];
 }
 
 }  // namespace fulmen::kernels

@@ -22,6 +22,13 @@ struct QueryBlock {
   }
 };
 
+// What a digit that has been added to carries to the next one.
+FULMEN_DEVICE int carried(int& digit, int base) {
+  const bool over = digit >= base;
+  digit -= over ? base : 0;
+  return over ? 1 : 0;
+}
+
 // The same for workgroups that go on to others, without divisions between them: a number of three digits, to which the number of
 // workgroups is added.
 struct TileScheduler {
@@ -43,13 +50,6 @@ struct TileScheduler {
       head += call.step_head + carried(tile, call.row_tiles);
       batch += call.step_batch + carried(head, call.num_heads);
     }
-  }
-
- private:
-  FULMEN_DEVICE static int carried(int& digit, int base) {
-    const bool over = digit >= base;
-    digit -= over ? base : 0;
-    return over ? 1 : 0;
   }
 };
 

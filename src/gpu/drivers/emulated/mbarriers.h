@@ -24,7 +24,7 @@ struct EmulatedTensorMap {
 // As the CUDA driver's: invalid_argument for what the TMA does not take.
 Status encode_tensor_map(const TensorMapShape& shape, kernels::TensorMap& map);
 
-// One box on its way: where its first element lies in the tensor, and where the box goes.
+// One box in flight: where its first element lies in the tensor, and where the box goes.
 struct TmaCopy {
   int to;  // in LDS
   EmulatedTensorMap map;

@@ -182,21 +182,21 @@ std::optional<int64_t> parse_swizzle(std::string_view text) {
     number[count] = *value;
     rest.remove_prefix(one.size());
   }
-  // Of a lane's number in 32: bits that are kept, set, and turned over.
-  const auto masks = [](int64_t kept, int64_t set, int64_t turned) { return kept | set << 5U | turned << 10U; };
+  // Of a lane's number in 32: bits that are kept, set and inverted.
+  const auto masks = [](int64_t kept, int64_t set, int64_t inverted) { return kept | set << 5U | inverted << 10U; };
   if (kind == "QUAD_PERM" && count == 4) return 0x8000 | number[0] | number[1] << 2U | number[2] << 4U | number[3] << 6U;
   if (kind == "SWAP" && count == 1) return masks(31, 0, number[0]);
   if (kind == "REVERSE" && count == 1) return masks(31, 0, number[0] - 1);
   if (kind == "BROADCAST" && count == 2) return masks(32 - number[0], number[1], 0);
   constexpr std::string_view kBitmask = "BITMASK_PERM,\"";
   if (!text.starts_with(kBitmask) || text.size() != kBitmask.size() + 6) return {};
-  int64_t kept = 0, set = 0, turned = 0;
+  int64_t kept = 0, set = 0, inverted = 0;
   for (const char c : text.substr(kBitmask.size(), 5)) {
     kept = kept << 1U | (c == 'p' || c == 'i' ? 1 : 0);
     set = set << 1U | (c == '1' ? 1 : 0);
-    turned = turned << 1U | (c == 'i' ? 1 : 0);
+    inverted = inverted << 1U | (c == 'i' ? 1 : 0);
   }
-  return masks(kept, set, turned);
+  return masks(kept, set, inverted);
 }
 
 }  // namespace fulmen::gpu::isa

@@ -30,9 +30,9 @@ FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) { return (shared_address
 #define FULMEN_SUMS_10 FULMEN_SUMS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define FULMEN_SUMS_11 FULMEN_SUMS_10 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define FULMEN_SUMS_12 FULMEN_SUMS_11 ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define FULMEN_WGMMA(columns, type, sums, a, b, add, turned)                                                                       \
+#define FULMEN_WGMMA(columns, type, sums, a, b, add, transposed)                                                                   \
   "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums \
-  "}, " a ", " b ", add, 1, 1, " turned ";\n}\n"
+  "}, " a ", " b ", add, 1, 1, " transposed ";\n}\n"
 // The product of `tiles` tiles: both operands in LDS, and a's rows in registers. n0 to n6: the operands after the sums.
 #define FULMEN_WGMMA_OF(tiles, columns, n0, n1, n2, n3, n4, n5, n6)                                                             \
   template <class T, bool kTurnA, bool kTurnB>                                                                                  \

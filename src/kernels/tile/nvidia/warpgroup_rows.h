@@ -71,6 +71,20 @@ FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) 
     }
   }
 }
+// Exponentials beside the product of P V that has begun, then its end, and what the outputs are to be multiplied with.
+template <bool kMasked>
+FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key,
+                                                float (&score)[kKeyTiles][kElements]) {
+  float factor[kRowsPerLane] = {1, 1};
+  const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, score, factor);
+  // A wait each: with one before the branch the compiler puts the exponentials after it.
+  if (__builtin_expect(moves, 0)) {
+    end_outputs(rows);
+    rescale(rows, factor);
+  } else {
+    end_outputs(rows);
+  }
+}
 // P, as the operand of the next product.
 FULMEN_DEVICE void keep_probabilities(WaveRows& rows, const float (&score)[kKeyTiles][kElements]) {
 #pragma unroll
