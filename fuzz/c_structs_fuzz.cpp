@@ -23,6 +23,7 @@ using fulmen::c_api::kTensorPairs;
 namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr std::size_t kGridSeeds = 768;  // of a grid, as many as fuzz/make_seeds writes
 // Mostly small: sizes that agree with each other by chance.
 constexpr std::array<int64_t, 32> kNumbers{0,
                                            1,
@@ -121,6 +122,7 @@ GridCall grid_call(Bytes& in, bool backward) {
     auto* grids = new std::array<std::vector<GridCase>, 6>;
     for (std::size_t n = 0; n < 6; ++n) {
       (*grids)[n] = fulmen::tools::verify_grid(GridSize::quick, static_cast<DType>(n / 2), static_cast<Pass>(n % 2));
+      if ((*grids)[n].size() > kGridSeeds) std::fprintf(stderr, "fuzz/make_seeds: %zu entries\n", (*grids)[n].size()), std::abort();
     }
     return grids;
   }();

@@ -148,8 +148,8 @@ def close_with_gradients(out, inputs, expected_of, rng):
         assert_close(one, other, "fp32", "gradient")
 
 
-def double_attention(q, k, v, causal=False, left=-1, softcap=0.0):
-    """[seqlen, heads, dim] of one sequence."""
+def double_attention(q, k, v, causal=False, left=-1, softcap=0.0, chunk=0):
+    """[seqlen, heads, dim] of one sequence. chunk: FlashAttention 3's attention_chunk."""
     q, k, v = (t.transpose(0, 1) for t in (q, k, v))
     group = q.shape[0] // k.shape[0]
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
@@ -157,7 +157,83 @@ def double_attention(q, k, v, causal=False, left=-1, softcap=0.0):
     scores = softcap * torch.tanh(scores / softcap) if softcap else scores
     distance = torch.arange(k.shape[1]) - torch.arange(q.shape[1])[:, None] - (k.shape[1] - q.shape[1])
     attended = (distance <= 0 if causal else distance < 10**6) & (distance >= -left if left >= 0 else distance > -(10**6))
+    if chunk:
+        key, position = torch.arange(k.shape[1]), torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
+        attended &= (key // chunk) == torch.div(position, chunk, rounding_mode="floor")
     return (torch.where(attended, scores, -torch.inf).softmax(-1).nan_to_num() @ v).transpose(0, 1)
+
+
+@pytest.mark.parametrize("rows_q, rows_k", [(12, 12), (5, 14), (14, 5), (1, 9), (6, 0)])
+@pytest.mark.parametrize("chunk", [1, 4, 5, 100, 2**40])
+def test_flash_attention_3_chunks(rows_q, rows_k, chunk, rng, capfd, monkeypatch):
+    monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
+    q, k, v = (normal(rng, 2, n, h, 8, grad=True) for n, h in ((rows_q, 4), (rows_k, 2), (rows_k, 2)))
+    for causal, left in ((False, -1), (True, -1), (True, 2)):
+        options = {"causal": causal, "window_size": (left, 0 if causal else -1), "attention_chunk": chunk}
+        out, lse = flash_attn_3.flash_attn_func(q, k, v, return_attn_probs=True, **options)
+        assert lse.shape == (2, 4, rows_q) and torch.equal(lse == -torch.inf, (out == 0).all(3).transpose(1, 2))
+        close_with_gradients(
+            out,
+            (q, k, v),
+            lambda *t, causal=causal, left=left: torch.stack(
+                [double_attention(*one, causal, left, chunk=chunk) for one in zip(*t, strict=True)]
+            ),
+            rng,
+        )
+    assert "attention_chunk is served as packed sequences, " in capfd.readouterr().err
+
+
+def test_flash_attention_3_chunks_of_packed_sequences(rng):
+    lengths_q, lengths_k = [7, 3, 0, 12], [9, 4, 5, 2]
+    q, k, v = (normal(rng, sum(n), h, 16, grad=True) for n, h in ((lengths_q, 4), (lengths_k, 2), (lengths_k, 2)))
+    cu_q, cu_k = (torch.tensor([0, *np.cumsum(n)], dtype=torch.int32) for n in (lengths_q, lengths_k))
+    for causal in (False, True):
+        out = flash_attn_3.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 12, 9, causal=causal, attention_chunk=3)
+
+        def expected(*tensors, causal=causal):
+            sequences = zip(*(t.split(n) for t, n in zip(tensors, (lengths_q, lengths_k, lengths_k), strict=True)), strict=True)
+            return torch.cat([double_attention(*one, causal, chunk=3) for one in sequences])
+
+        close_with_gradients(out, (q, k, v), expected, rng)
+    with pytest.raises(ValueError, match=r"cu_seqlens_q\[6\] is 7: sequence 5 would have 6 rows"):
+        flash_attn_3.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 12, 6, attention_chunk=3)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("rows_q", [1, 3])
+@pytest.mark.parametrize("causal", [False, True])
+def test_flash_attention_3_chunks_of_a_cache(paged, rows_q, causal, rng):
+    """Lengths that end in a chunk, at its end, and before the first query, behind rows that are not used."""
+    used, unused, chunk = [6, 11, 1 + rows_q, 16], [1, 3, 2, 0], 4
+    page_size, pages = (4, 4) if paged else (16, 1)
+    k_cache, v_cache = (normal(rng, 4 * pages, page_size, 2, 16) for _ in "kv")
+    table = torch.randperm(4 * pages).view(4, pages).to(torch.int32)
+    if not paged:
+        table = torch.arange(4)[:, None]
+    q = normal(rng, 4, rows_q, 4, 16)
+    arguments = {
+        "cache_seqlens": torch.tensor(used, dtype=torch.int32),
+        "cache_leftpad": torch.tensor(unused, dtype=torch.int32),
+        "page_table": table if paged else None,
+        "attention_chunk": chunk,
+    }
+    out = flash_attn_3.flash_attn_with_kvcache(q, k_cache, v_cache, causal=causal, window_size=(3, 3), **arguments)
+    wide = flash_attn_3.flash_attn_with_kvcache(q, k_cache, v_cache, causal=causal, **arguments)
+    for n in range(4):
+        keys, values = (t[table[n].long()].flatten(0, 1)[unused[n] : used[n]].double() for t in (k_cache, v_cache))
+        expected = double_attention(q[n].double(), keys, values, causal, chunk=chunk)
+        assert_close(wide[n], expected, "fp32")
+        # A chunk of 4 keys has none more than 3 away.
+        assert_close(out[n], expected, "fp32")
+    rows = torch.tensor([0, 1, 1 + rows_q, 2 + rows_q, 3 + rows_q], dtype=torch.int32)
+    packed = q.flatten(0, 1)[: 3 + rows_q]
+    out = flash_attn_3.flash_attn_with_kvcache(
+        packed, k_cache, v_cache, causal=causal, cu_seqlens_q=rows, max_seqlen_q=rows_q, **arguments
+    )
+    for n in range(4):
+        keys, values = (t[table[n].long()].flatten(0, 1)[unused[n] : used[n]].double() for t in (k_cache, v_cache))
+        expected = double_attention(packed[rows[n] : rows[n + 1]].double(), keys, values, causal, chunk=chunk)
+        assert_close(out[rows[n] : rows[n + 1]], expected, "fp32")
 
 
 def test_flash_attention_3(rng):
@@ -265,8 +341,8 @@ def test_flash_attention_3_refusals(rng):
     for name in ("qv", "q_descale", "k_descale", "v_descale"):
         with pytest.raises(NotImplementedError, match=f"{name} is given: Fulmen has no such attention, None is accepted"):
             flash_attn_3.flash_attn_func(q, q, q, **{name: one})
-    with pytest.raises(NotImplementedError, match="attention_chunk is 4: 0 is accepted"):
-        flash_attn_3.flash_attn_with_kvcache(q, q, q, attention_chunk=4)
+    with pytest.raises(ValueError, match="attention_chunk is -1: 0, which is off, or a number of keys is accepted"):
+        flash_attn_3.flash_attn_with_kvcache(q, q, q, attention_chunk=-1)
     cu = torch.tensor([0, 3], dtype=torch.int32)
     with pytest.raises(ValueError, match="max_seqlen_q is None beside cu_seqlens_q"):
         flash_attn_3.flash_attn_with_kvcache(q[0], q, q, cu_seqlens_q=cu)

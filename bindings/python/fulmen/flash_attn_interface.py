@@ -1,7 +1,7 @@
 """FlashAttention 3's functions, with the names, arguments and results of its module flash_attn_interface.
 
-They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. Descale factors (fp8), qv and attention_chunk are
-refused. num_splits, pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut the work by the problem.
+They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. Descale factors (fp8) and qv are refused. num_splits,
+pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut the work by the problem.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fulmen._core import ArgumentError
 from fulmen._functions import attention
 from fulmen.flash_attn import _install
 from fulmen.flash_attn import flash_attn_interface as flash_attn_2
+from fulmen.flash_attn._chunks import check_chunk, chunk_mask, first_used_rows, packed_chunks
 from fulmen.flash_attn.layers.rotary import rotate
 
 __all__ = [
@@ -49,8 +50,7 @@ def _refuse(attention_chunk: int, **absent: Any) -> None:
     for name, value in absent.items():
         if value is not None:
             raise NotImplementedError(f"{name} is given: Fulmen has no such attention, None is accepted")
-    if attention_chunk != 0:
-        raise NotImplementedError(f"attention_chunk is {attention_chunk}: 0 is accepted")
+    check_chunk(attention_chunk)
 
 
 @in_our_words
@@ -79,7 +79,10 @@ def flash_attn_func(
       softmax_scale: None is 1 / sqrt(head_dim).
       causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; -1 is unlimited, causal is right = 0.
       softcap: 0 is off. deterministic: gradients are the same in every bit from run to run.
-      qv, q_descale, k_descale, v_descale, attention_chunk: refused with a NotImplementedError.
+      attention_chunk: 0 is off; else query i attends, of these keys, those of its own chunk alone: attention_chunk keys from the
+        multiple of it at or before i + seqlen_k - seqlen_q. Chunks are computed as packed sequences, with a KV cache by leftpad_k
+        or, of several queries, a keep_mask: FLASH_ATTENTION_DEBUG=1 says which.
+      qv, q_descale, k_descale, v_descale: refused with a NotImplementedError.
       num_splits, pack_gqa, sm_margin: change nothing.
 
     Returns:
@@ -87,8 +90,28 @@ def flash_attn_func(
     """
     _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     options = (0.0, softmax_scale, causal, window_size, softcap, None, deterministic, return_attn_probs)
+    if attention_chunk > 0:
+        return _dense_chunks(q, k, v, attention_chunk, options)
     result = flash_attn_2.flash_attn_func(q, k, v, *options)
     return result[:2] if return_attn_probs else result
+
+
+def _dense_chunks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chunk: int, options: tuple[Any, ...]) -> Any:
+    """flash_attn_func with an attention_chunk: its rows packed, and each chunk a sequence."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise ArgumentError(f"{name} has shape {list(tensor.shape)}: [batch, seqlen, heads, head_dim] is accepted")
+    if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
+        shapes = f"k has shape {list(k.shape)} and v {list(v.shape)} beside q's {list(q.shape)}"
+        raise ArgumentError(f"{shapes}: one batch, and as many rows of k as of v, are accepted")
+    batch, seqlen_q, seqlen_k = q.shape[0], q.shape[1], k.shape[1]
+    cu_q, cu_k = (torch.arange(batch + 1, device=q.device) * rows for rows in (seqlen_q, seqlen_k))
+    lengths = packed_chunks(cu_q, cu_k, chunk, seqlen_q, seqlen_k, max(seqlen_q - seqlen_k, 0))
+    result = flash_attn_2.flash_attn_varlen_func(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), *lengths, *options)
+    if not options[-1]:
+        return result.unflatten(0, (batch, seqlen_q))
+    out, lse = result[:2]
+    return out.unflatten(0, (batch, seqlen_q)), lse.unflatten(1, (batch, seqlen_q)).transpose(0, 1)
 
 
 @in_our_words
@@ -172,6 +195,9 @@ def flash_attn_varlen_func(
         rows_k, cu_seqlens_k = _used_rows(cu_seqlens_k, seqused_k)
         k, v = k.index_select(0, rows_k), v.index_select(0, rows_k)
     lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    if attention_chunk > 0:
+        cu_q, cu_k = (torch.as_tensor(cu, device=q.device) for cu in lengths[:2])
+        lengths = packed_chunks(cu_q, cu_k, attention_chunk, int(max_seqlen_q), int(max_seqlen_k), int(max_seqlen_q))
     out = flash_attn_2.flash_attn_varlen_func(q, k, v, *lengths, *options, return_attn_probs)
     out, lse = out[:2] if return_attn_probs else (out, None)
     if rows_q is not None:
@@ -235,7 +261,7 @@ def flash_attn_with_kvcache(
       k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a page_table [num_pages, page_size, kv_heads, head_dim].
       k, v: [batch, seqlen_new, kv_heads, head_dim], or with cu_seqlens_k_new packed: become the rows from cache_seqlens on.
       rotary_cos, rotary_sin: [positions, rotary_dim / 2]: k and q are rotated before; row i is at position cache_seqlens + i, or
-        rotary_seqlens + i where that is given, but without causal and window all of q is at the first. q itself is not written.
+        rotary_seqlens + i where that is given, but without causal, window and chunk all of q is at the first. q is not written.
       cache_seqlens: how many rows of the cache are used before, int or [batch], int32; None is all.
       cache_batch_idx: [batch], int32: which sequence of the cache each of q's is. Not with a page_table.
       cache_leftpad: [batch], int32: where a sequence's used rows begin. page_table: [batch, max_pages], int32.
@@ -247,7 +273,7 @@ def flash_attn_with_kvcache(
     """
     _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "softcap": softcap}
-    if cu_seqlens_q is None and cu_seqlens_k_new is None and rotary_seqlens is None:
+    if cu_seqlens_q is None and cu_seqlens_k_new is None and rotary_seqlens is None and attention_chunk == 0:
         result = flash_attn_2.flash_attn_with_kvcache(
             q,
             k_cache,
@@ -277,17 +303,30 @@ def flash_attn_with_kvcache(
             new = _flat_places(k, cu_seqlens_k_new)
             if rotary_cos is not None and rotary_sin is not None:
                 k = _rotated(k, rotary_cos, rotary_sin, start, new, True, rotary_interleaved)
-                advance = bool(causal) or left >= 0 or right >= 0
+                advance = bool(causal) or left >= 0 or right >= 0 or attention_chunk > 0
                 at = _flat_places(q, cu_seqlens_q)
                 q = _rotated(q, rotary_cos, rotary_sin, start, at, advance, rotary_interleaved)
             _write(k_cache, k, new, cache_seqlens, page_table)
             _write(v_cache, v, new, cache_seqlens, page_table)
             added = torch.bincount(new[0], minlength=batch)
             cache_seqlens = (cache_seqlens + added).to(torch.int32)
+        keep_mask = None
+        if attention_chunk > 0:
+            rows = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
+            chunk = min(attention_chunk, max(rows, 1))
+            if cache_seqlens is None:
+                cache_seqlens = torch.full((batch,), rows, dtype=torch.int32, device=q.device)
+            if cu_seqlens_q is None and q.shape[1] == 1:
+                cache_leftpad = first_used_rows(cache_seqlens, cache_leftpad, chunk)
+            else:
+                lengths_q, most_q = (q.shape[1], q.shape[1]) if cu_seqlens_q is None else (cu_seqlens_q.diff(), int(max_seqlen_q))
+                keep_mask = chunk_mask(cache_seqlens, cache_leftpad, lengths_q, chunk, most_q, rows)
+        (q,) = flash_attn_2.readable(q=q)
         result = attention(
             q,
             k_cache,
             v_cache,
+            keep_mask=keep_mask,
             cu_seqlens_q=cu_seqlens_q,
             max_seqlen_q=max_seqlen_q,
             seqlens_k=cache_seqlens,

@@ -69,7 +69,7 @@ def _named(**names: str) -> Callable[[_F], _F]:
     return named
 
 
-def _readable(**tensors: Any) -> tuple[Any, ...]:
+def readable(**tensors: Any) -> tuple[Any, ...]:
     """The tensors, those whose last dim is not contiguous as copies: autograd goes through them."""
     return tuple([_copied(name, t) if _is_strided(t) else t for name, t in tensors.items()])
 
@@ -78,9 +78,14 @@ def _is_strided(tensor: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.dim() > 0 and tensor.shape[-1] > 1 and tensor.stride(-1) != 1
 
 
-def _copied(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def say(text: str) -> None:
+    """One line on stderr about how a call is served, with FLASH_ATTENTION_DEBUG=1."""
     if not _is_compiling() and os.environ.get("FLASH_ATTENTION_DEBUG", "0") not in ("", "0"):
-        print(f"fulmen: {name} is copied before: its last dim has a stride of {tensor.stride(-1)}", file=sys.stderr)
+        print(f"fulmen: {text}", file=sys.stderr)
+
+
+def _copied(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    say(f"{name} is copied before: its last dim has a stride of {tensor.stride(-1)}")
     return tensor.contiguous()
 
 
@@ -114,7 +119,7 @@ def flash_attn_func(
       S_dmask is empty without dropout; else the softmax [batch, heads, seqlen_q, seqlen_k], negative where it was dropped.
     """
     shared, settings = _read(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
-    q, k, v = _readable(q=q, k=k, v=v)
+    q, k, v = readable(q=q, k=k, v=v)
     if not return_attn_probs:
         return attention(q, k, v, **shared, **settings)
     out, lse = attention(q, k, v, return_lse=True, **shared, **settings)
@@ -201,9 +206,9 @@ def flash_attn_varlen_func(
     for name, cumulative in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         if cumulative is None:
             raise TypeError(f"{name} is None: [batch + 1] integers, or a list of them, are needed")
-    (q,) = _readable(q=q)
+    (q,) = readable(q=q)
     if block_table is None:
-        k, v = _readable(k=k, v=v)
+        k, v = readable(k=k, v=v)
     if return_attn_probs and isinstance(q, torch.Tensor):
         cu_seqlens_q, cu_seqlens_k = as_numbers("cu_seqlens_q", cu_seqlens_q, q), as_numbers("cu_seqlens_k", cu_seqlens_k, q)
     shared = {
@@ -333,7 +338,7 @@ def flash_attn_with_kvcache(
         if _is_strided(cache):
             strides = list(cache.stride())
             raise ArgumentError(f"{name} has strides {strides}: the last dim of a cache must be contiguous, it is used in place")
-    q, k, v = _readable(q=q, k=k, v=v)
+    q, k, v = readable(q=q, k=k, v=v)
     cache_seqlens = lengths_of(cache_seqlens, k, q, q.shape[0])
     left, right = _sides(window_size)
     if k is not None:
