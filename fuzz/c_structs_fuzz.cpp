@@ -154,7 +154,7 @@ fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) { return t.*kTensorPairs
 void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
   fulmen_tensor& tensor = any_tensor(in, t);
   const int64_t number = in.pick(kNumbers);
-  switch (const int what = in.next() % 26; what) {
+  switch (const int what = in.next() % 27; what) {
     case 0:
     case 1:
     case 2:
@@ -218,6 +218,11 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
     case 24:
       o.trust_pointers = !o.trust_pointers;
       break;
+    case 25: {
+      constexpr std::array<const char*, 4> kTunings{"", "block_n=64", "num_splits=2,waves=4", "block_m=,"};
+      o.tuning = kTunings[in.next() % kTunings.size()];
+      break;
+    }
     default:
       o.deterministic = !o.deterministic;
   }

@@ -7,19 +7,6 @@
 namespace fulmen::tools {
 namespace {
 
-std::string time_text(double seconds) {
-  if (seconds <= 0) return "-";
-  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
-  return seconds < 1 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
-}
-
-std::string bytes_text(std::size_t bytes) {
-  const double b = static_cast<double>(bytes);
-  return b < 1e6   ? fmt::format("{:.0f} kB", b / 1e3)
-         : b < 1e9 ? fmt::format("{:.1f} MB", b / 1e6)
-                   : fmt::format("{:.1f} GB", b / 1e9);
-}
-
 nlohmann::ordered_json number_or_null(double value) {
   return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
@@ -74,6 +61,19 @@ std::string csv_field(const nlohmann::ordered_json& value) {
 }
 
 }  // namespace
+
+std::string time_text(double seconds) {
+  if (seconds <= 0) return "-";
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  return seconds < 1 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
+}
+
+std::string bytes_text(std::size_t bytes) {
+  const double b = static_cast<double>(bytes);
+  return b < 1e6   ? fmt::format("{:.0f} kB", b / 1e3)
+         : b < 1e9 ? fmt::format("{:.1f} MB", b / 1e6)
+                   : fmt::format("{:.1f} GB", b / 1e9);
+}
 
 std::string table_head() {
   return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>18}  {}", "suite", "dtype", "case", "kernel",

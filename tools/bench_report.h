@@ -8,6 +8,9 @@
 
 namespace fulmen::tools {
 
+// "12.3 us", "-" for 0.
+std::string time_text(double seconds);
+std::string bytes_text(std::size_t bytes);
 std::string table_head();
 std::string table_line(const BenchRow& row);
 // A list of objects with the same fields in each; what was not measured is null.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -10,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "bench_compare.h"
+#include "bench_page.h"
 #include "bench_report.h"
 #include "case_data.h"
 #include "commands.h"
@@ -34,7 +37,8 @@ constexpr uint64_t kSeed = 20240229;  // the same inputs in every run: rows are 
 struct BenchArguments {
   BenchSettings settings;
   std::string suite = "all";
-  std::string dtype, json, csv;
+  std::string dtype, json, csv, html;
+  std::vector<std::string> compare;
   std::string data = "examples/data";
 };
 
@@ -119,13 +123,19 @@ Status write_reports(const BenchArguments& arguments, const std::vector<BenchRow
   if (!arguments.json.empty()) {
     if (Status status = write_text_file(arguments.json, json_report(rows)); !status.ok()) return status;
   }
-  return arguments.csv.empty() ? Status{} : write_text_file(arguments.csv, csv_report(rows));
+  if (!arguments.csv.empty()) {
+    if (Status status = write_text_file(arguments.csv, csv_report(rows)); !status.ok()) return status;
+  }
+  if (arguments.html.empty()) return {};
+  const std::string& device = arguments.settings.device;
+  return write_text_file(arguments.html, bench_page(rows, fmt::format("fulmen {} on {} ({})", version(), device, chip_of(device))));
 }
 
 // No report replaces a file of the real input.
 Status check_inputs_stay(const BenchArguments& arguments) {
   if (arguments.suite != "all" && arguments.suite != "real") return {};
-  const std::pair<const char*, const std::string&> reports[] = {{"--json", arguments.json}, {"--csv", arguments.csv}};
+  const std::pair<const char*, const std::string&> reports[] = {
+      {"--json", arguments.json}, {"--csv", arguments.csv}, {"--html", arguments.html}};
   for (const auto& [option, path] : reports) {
     for (const std::string& input : real_case_files(arguments.data)) {
       if (!same_file(path, input)) continue;
@@ -140,16 +150,33 @@ Status check_inputs_stay(const BenchArguments& arguments) {
 // Problems of one case are reported in its place; these end the run.
 bool ends_run(StatusCode code) { return code != StatusCode::out_of_memory && code != StatusCode::unsupported; }
 
+Status compare(const std::vector<std::string>& paths) {
+  const Result<std::string> a = read_text_file("--compare", paths[0]), b = read_text_file("--compare", paths[1]);
+  if (!a.ok()) return a.status();
+  if (!b.ok()) return b.status();
+  const Result<std::vector<ComparedRow>> rows = compare_reports(a.value(), paths[0], b.value(), paths[1]);
+  if (!rows.ok()) return rows.status();
+  fmt::print("A is {}, B is {}; times of the fastest repetitions\n{}\n", printable(paths[0]), printable(paths[1]),
+             comparison_table(rows.value()));
+  return comparison_status(rows.value());
+}
+
 Status bench(BenchArguments arguments) {
+  if (!arguments.compare.empty()) return compare(arguments.compare);
   BenchSettings& settings = arguments.settings;
   if (settings.device.empty()) settings.device = default_device();
   if (Status status = check_device_and_kernel(settings.device, settings.kernel); !status.ok()) return status;
-  if (same_file(arguments.json, arguments.csv)) {
-    return {StatusCode::invalid_argument,
-            fmt::format("--json and --csv are both {}: a file of its own is needed for each", printable(arguments.csv))};
+  const std::array<std::pair<const char*, const std::string*>, 3> reports{
+      {{"--json", &arguments.json}, {"--csv", &arguments.csv}, {"--html", &arguments.html}}};
+  for (std::size_t n = 0; n < reports.size(); ++n) {
+    for (std::size_t m = n + 1; m < reports.size(); ++m) {
+      if (!same_file(*reports[n].second, *reports[m].second)) continue;
+      return {StatusCode::invalid_argument, fmt::format("{} and {} are both {}: a file of its own is needed for each",
+                                                        reports[n].first, reports[m].first, printable(*reports[m].second))};
+    }
   }
   if (Status status = check_inputs_stay(arguments); !status.ok()) return status;
-  for (const std::string& path : {arguments.json, arguments.csv}) {
+  for (const std::string& path : {arguments.json, arguments.csv, arguments.html}) {
     if (Status status = check_writable(path); !status.ok()) return status;
   }
   const Result<std::vector<BenchCase>> cases = chosen_cases(arguments);
@@ -249,6 +276,13 @@ Command bench_command(CLI::App& app) {
   parser->add_option("--data", arguments->data, "folder of the real input")->capture_default_str();
   parser->add_option("--json", arguments->json, "write the rows as JSON");
   parser->add_option("--csv", arguments->csv, "write the rows as CSV");
+  parser->add_option("--html", arguments->html, "write the rows as a page with plots");
+  parser
+      ->add_option(
+          "--compare", arguments->compare,
+          "two files of --json: how B's rows are beside A's, and whether by more than noise; fails where one is slower, wrong or "
+          "missing; nothing is measured")
+      ->expected(2);
   return {parser, [arguments] { return bench(*arguments); }};
 }
 

@@ -7,9 +7,7 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "commands.h"
 #include "fulmen/compile.h"
@@ -20,6 +18,8 @@
 #include "problem_arguments.h"
 #include "progress.h"
 #include "tune_device.h"
+#include "tune_log.h"
+#include "tune_page.h"
 #include "tune_report.h"
 
 namespace fulmen::tools {
@@ -33,7 +33,7 @@ constexpr int kMostRestarts = 8;
 
 struct TuneArguments {
   TuneSettings settings;
-  std::string model = "all", dtype = "bf16", json, csv, export_to, import_from;
+  std::string model = "all", dtype = "bf16", json, csv, html, from_log, export_to, import_from;
   std::vector<std::string> problems;
   bool quick = false, full = false, resume = false, list = false, reset = false;
   double minutes = 0;
@@ -53,19 +53,31 @@ std::vector<std::string> own_files() {
   return files;
 }
 
+void list_records(const std::string& head, const Result<std::vector<TuneRecord>>& records) {
+  fmt::print("{}{}\n", printable(head), records.ok() ? "" : ": " + records.status().message());
+  if (!records.ok()) return;
+  for (const TuneRecord& r : records.value()) {
+    fmt::print("  {} for {}{}: {}{}, {:.1f} % less time, {}\n", printable(r.kernel), printable(r.problem_class),
+               r.product.empty() ? "" : " on " + printable(r.product), printable(r.configuration),
+               r.is_default ? " (the default)" : "", 100 * r.gain, printable(r.when));
+  }
+}
+
 Status list() {
-  int count = 0;
+  std::size_t count = 0, shipped = 0;
   for (const std::string& file : own_files()) {
     const Result<std::vector<TuneRecord>> records = read_records(file);
-    fmt::print("{}{}\n", printable(file), records.ok() ? "" : ": " + records.status().message());
-    if (!records.ok()) continue;
-    for (const TuneRecord& r : records.value()) {
-      ++count;
-      fmt::print("  {} for {}: {}{}, {:.1f} % faster, {}\n", printable(r.kernel), printable(r.problem_class),
-                 printable(r.configuration), r.is_default ? " (the default)" : "", 100 * r.gain, printable(r.when));
-    }
+    list_records(file, records);
+    if (records.ok()) count += records->size();
   }
-  fmt::print("{} results\n", count);
+  for (const std::string& text : shipped_tuned_results()) {
+    const Result<std::vector<TuneRecord>> records = parse_records(text, "a file of shipped results");
+    if (!records.ok()) return records.status();
+    if (records->empty()) continue;
+    list_records("shipped, " + records->front().chip, records);
+    shipped += records->size();
+  }
+  fmt::print("{} own results, {} shipped\n", count, shipped);
   return {};
 }
 
@@ -82,11 +94,9 @@ Status export_results(const std::string& path) {
 }
 
 Status import_results(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return {StatusCode::invalid_argument, fmt::format("--import {}: it cannot be read", printable(path))};
-  const Result<std::vector<std::vector<TuneRecord>>> chips = parse_export(text.str(), path);
+  const Result<std::string> text = read_text_file("--import", path);
+  if (!text.ok()) return text.status();
+  const Result<std::vector<std::vector<TuneRecord>>> chips = parse_export(text.value(), path);
   if (!chips.ok()) return chips.status();
   std::size_t count = 0;
   for (const std::vector<TuneRecord>& records : chips.value()) {
@@ -147,6 +157,9 @@ TuneRecord record_of(const TunedProblem& t) {
   r.usual = usual.configuration;
   r.is_default = t.outcome.winner == 0;
   r.device = t.device;
+  r.product = t.identity.product;
+  r.driver = t.identity.driver;
+  r.compiler = t.identity.compiler;
   r.fulmen_version = version();
   r.when = now_text();
   r.problem = t.name;
@@ -173,6 +186,14 @@ bool is_tuned(const std::string& name, const std::string& device) {
 Result<std::vector<TuneProblem>> problems_of(const TuneArguments& arguments) {
   const Result<DType> dtype = parse_dtype(arguments.dtype);
   if (!dtype.ok()) return dtype.status();
+  if (!arguments.from_log.empty()) {
+    const Result<std::string> text = read_text_file("--from-log", arguments.from_log);
+    if (!text.ok()) return text.status();
+    Result<LogProblems> found = problems_of_log(text.value(), arguments.from_log);
+    if (!found.ok()) return found.status();
+    for (const std::string& one : found->left_out) fmt::print("{}: {}\n", printable(arguments.from_log), one);
+    return std::move(found->problems);
+  }
   if (arguments.problems.empty()) {
     const std::string& device = arguments.settings.device;
     const CaseSize size = is_emulated(device) ? CaseSize::emulated : device.substr(0, 3) == "cpu" ? CaseSize::cpu : CaseSize::gpu;
@@ -194,7 +215,7 @@ std::string left_text(double seconds) {
 Status tune_all(TuneArguments arguments) {
   TuneSettings& settings = arguments.settings;
   if (settings.device.empty()) settings.device = default_device();
-  for (const std::string* path : {&arguments.json, &arguments.csv}) {
+  for (const std::string* path : {&arguments.json, &arguments.csv, &arguments.html}) {
     if (Status status = check_writable(*path); !status.ok()) return status;
   }
   const Result<std::vector<TuneProblem>> problems = problems_of(arguments);
@@ -249,11 +270,17 @@ Status tune_all(TuneArguments arguments) {
   if (!arguments.csv.empty()) {
     if (Status status = write_text_file(arguments.csv, tuned_csv(tuned)); !status.ok()) return status;
   }
+  if (!arguments.html.empty()) {
+    if (Status status = write_text_file(arguments.html, tuned_page(tuned)); !status.ok()) return status;
+  }
   if (failed > 0) return {StatusCode::internal, fmt::format("{} problems could not be tuned or kept", failed)};
   return {};
 }
 
 Status run_tune(const TuneArguments& arguments) {
+  if (!arguments.from_log.empty() && !arguments.problems.empty()) {
+    return {StatusCode::invalid_argument, "--from-log and --problem: one of them"};
+  }
   if (arguments.quick && arguments.full) return {StatusCode::invalid_argument, "--quick and --full: one of them"};
   if (arguments.list) return list();
   if (arguments.reset) return reset();
@@ -278,10 +305,13 @@ Command tune_command(CLI::App& app) {
       ->add_option("--problem", arguments->problems,
                    "instead of a model: batch=1,seqlen_q=4096,heads=32,kv_heads=8,head_dim=128,causal")
       ->delimiter('\0');
+  parser->add_option("--from-log", arguments->from_log,
+                     "instead of a model: the problems of a log, FLASH_ATTENTION_DEBUG=1's lines");
   parser->add_option("--dtype", arguments->dtype, "of a model's problems: fp32, fp16 or bf16, the default");
   parser->add_flag("--resume", arguments->resume, "leave out problems whose result is kept");
   parser->add_option("--json", arguments->json, "write every candidate there, as JSON");
   parser->add_option("--csv", arguments->csv, "the same as CSV");
+  parser->add_option("--html", arguments->html, "the same as a page with plots");
   parser->add_flag("--list", arguments->list, "the results that are kept");
   parser->add_option("--export", arguments->export_to, "write them to a file, for --import elsewhere");
   parser->add_option("--import", arguments->import_from, "take them from such a file");

@@ -13,7 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <sstream>
 #include <utility>
 
 #include "fulmen/printable.h"
@@ -151,6 +153,14 @@ Status flush_standard_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return {};
   return {StatusCode::unavailable,
           fmt::format("cannot write the standard output: {}", errno != 0 ? std::strerror(errno) : "it is full or closed")};
+}
+
+Result<std::string> read_text_file(const char* option, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (file) return text.str();
+  return Status(StatusCode::invalid_argument, fmt::format("{} {}: it cannot be read", option, printable(path)));
 }
 
 Status write_text_file(const std::string& path, const std::string& text) {

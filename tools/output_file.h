@@ -1,4 +1,4 @@
-// Files that appear complete or not at all.
+// Files that appear complete or not at all, and whole files read.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +43,9 @@ Status check_writable(const std::string& path);
 
 // What was printed may wait in a buffer for a disk that is full.
 Status flush_standard_output();
+
+// All of a file that a user named. Errors: option and path, it cannot be read.
+Result<std::string> read_text_file(const char* option, const std::string& path);
 
 // Creates, writes and commits text in one go.
 Status write_text_file(const std::string& path, const std::string& text);

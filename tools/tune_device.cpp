@@ -166,6 +166,8 @@ Status search(const TuneProblem& problem, const TuneSettings& settings, const st
   options = data.options;
   options.kernel = settings.kernel;
   const Problem& target = backward ? *data.backward : data.problem;
+  tuned.flops = target.flops();
+  tuned.bytes = target.bytes();
   Result<KernelTuning> identity = kernel_tuning(target, settings.device, options);
   tuned.tunable = identity.ok() || identity.status().code() != StatusCode::unsupported;
   if (!identity.ok()) return identity.status();
@@ -218,6 +220,11 @@ std::string tuned_text(const TunedProblem& t) {
                                     {"compute_units", t.identity.compute_units},
                                     {"build", t.identity.build},
                                     {"problem_class", t.identity.problem_class},
+                                    {"product", t.identity.product},
+                                    {"driver", t.identity.driver},
+                                    {"compiler", t.identity.compiler},
+                                    {"flops", t.flops},
+                                    {"bytes", t.bytes},
                                     {"winner", t.outcome.winner},
                                     {"untried", t.outcome.untried},
                                     {"gain", t.outcome.gain},
@@ -234,8 +241,17 @@ Result<TunedProblem> read_tuned(const std::string& text) {
     t.device = j.at("device").get<std::string>();
     t.error = j.at("error").get<std::string>();
     t.tunable = j.at("tunable").get<bool>();
-    t.identity = {j.at("kernel").get<std::string>(), j.at("chip").get<std::string>(),          j.at("compute_units").get<int>(),
-                  j.at("build").get<std::string>(),  j.at("problem_class").get<std::string>(), {}};
+    t.identity = {.kernel = j.at("kernel").get<std::string>(),
+                  .chip = j.at("chip").get<std::string>(),
+                  .compute_units = j.at("compute_units").get<int>(),
+                  .build = j.at("build").get<std::string>(),
+                  .problem_class = j.at("problem_class").get<std::string>(),
+                  .configurations = {},
+                  .product = j.at("product").get<std::string>(),
+                  .driver = j.at("driver").get<std::string>(),
+                  .compiler = j.at("compiler").get<std::string>()};
+    t.flops = j.at("flops").get<double>();
+    t.bytes = j.at("bytes").get<double>();
     t.outcome.winner = j.at("winner").get<std::size_t>();
     t.outcome.untried = j.at("untried").get<std::size_t>();
     t.outcome.gain = j.at("gain").get<double>();

@@ -35,6 +35,7 @@ struct TunedProblem {
   std::string error;    // the default itself does not run, or there is nothing to tune
   bool tunable = true;  // false: the kernel has no parameters
   KernelTuning identity;
+  double flops = 0, bytes = 0;  // of the problem: useful ones, and each tensor once
   TuneOutcome outcome;
 };
 Result<TunedProblem> read_tuned(const std::string& json);

@@ -37,13 +37,6 @@ const std::vector<Layer>& layers() {
   return *kLayers;
 }
 
-std::string name_of(const BenchCase& c, Pass pass) {
-  return fmt::format("{} {} x {}{} x {} q{}{}{}{}{}", to_string(c.dtype), c.batch, c.heads,
-                     c.kv_heads == c.heads ? "" : fmt::format("/{}", c.kv_heads), c.head_dim, c.seqlen_q,
-                     c.seqlen_k == c.seqlen_q ? "" : fmt::format(" k{}", c.seqlen_k), c.causal ? " causal" : "",
-                     c.bias ? " bias" : "", pass == Pass::backward ? " backward" : "");
-}
-
 // A processor has minutes for what a GPU does in seconds, an emulated GPU for a small case of each.
 void shrink(BenchCase& c, CaseSize size) {
   constexpr int64_t kCpuLength = 2048, kEmulatedLength = 128, kEmulatedKeys = 512;
@@ -58,6 +51,14 @@ void shrink(BenchCase& c, CaseSize size) {
 }
 
 }  // namespace
+
+std::string tune_problem_name(const BenchCase& c, Pass pass) {
+  return fmt::format("{} {} x {}{} x {} q{}{}{}{}{}{}", to_string(c.dtype), c.batch, c.heads,
+                     c.kv_heads == c.heads ? "" : fmt::format("/{}", c.kv_heads), c.head_dim, c.seqlen_q,
+                     c.seqlen_k == c.seqlen_q ? "" : fmt::format(" k{}", c.seqlen_k), c.causal ? " causal" : "",
+                     c.bias ? " bias" : "", c.page_size > 0 ? fmt::format(" pages of {}", c.page_size) : "",
+                     pass == Pass::backward ? " backward" : "");
+}
 
 std::vector<std::string> tune_models() { return {"t82", "llama3-8b", "sdxl"}; }
 
@@ -80,7 +81,7 @@ Result<std::vector<TuneProblem>> tune_problems(const std::string& model, DType d
                           .training = l.backward};
     problem.pass = l.backward ? Pass::backward : Pass::forward;
     shrink(problem.bench_case, size);
-    problem.bench_case.name = fmt::format("{} {}", l.model, name_of(problem.bench_case, problem.pass));
+    problem.bench_case.name = fmt::format("{} {}", l.model, tune_problem_name(problem.bench_case, problem.pass));
     problems.push_back(problem);
   }
   if (!problems.empty()) return problems;
@@ -130,7 +131,7 @@ Result<TuneProblem> parse_tune_problem(const std::string& text) {
   if (c.heads % c.kv_heads != 0) return refuse("heads is no multiple of kv_heads");
   c.training = problem.pass == Pass::backward;
   c.suite = c.training ? "training" : c.seqlen_q == 1 ? "decode" : "prefill";
-  c.name = name_of(c, problem.pass);
+  c.name = tune_problem_name(c, problem.pass);
   return problem;
 }
 

@@ -15,6 +15,8 @@ struct TuneProblem {
   Pass pass = Pass::forward;
 };
 
+// "bf16 1 x 32/8 x 128 q4096 causal"
+std::string tune_problem_name(const BenchCase& bench_case, Pass pass);
 std::vector<std::string> tune_models();
 // Those of a model, or of all. full: more lengths and batches. size: what the device can do in the time.
 Result<std::vector<TuneProblem>> tune_problems(const std::string& model, DType dtype, CaseSize size, bool full);

@@ -36,6 +36,9 @@ nlohmann::ordered_json to_json(const TuneRecord& r) {
           {"build", r.build},
           {"compute_units", r.compute_units},
           {"device", r.device},
+          {"product", r.product},
+          {"driver", r.driver},
+          {"compiler", r.compiler},
           {"fulmen", r.fulmen_version},
           {"when", r.when},
           {"problem", r.problem},
@@ -56,6 +59,9 @@ TuneRecord from_json(const nlohmann::json& j) {
   r.usual = j.value("default", "");
   r.is_default = j.value("is_default", false);
   r.device = j.value("device", "");
+  r.product = j.value("product", "");
+  r.driver = j.value("driver", "");
+  r.compiler = j.value("compiler", "");
   r.fulmen_version = j.value("fulmen", "");
   r.when = j.value("when", "");
   r.problem = j.value("problem", "");

@@ -1,4 +1,5 @@
-// This user's tuned results on disk: what src/tuning/results.h reads, and more that tells how they were found.
+// Tuned results as files, this user's own and those that come with the library: what src/tuning/results.h reads, and more that
+// tells how they were found.
 #pragma once
 
 #include <string>
@@ -13,6 +14,7 @@ struct TuneRecord {
   std::string chip, kernel, problem_class, build, configuration, usual;
   int compute_units = 0;
   std::string device, fulmen_version, when;  // when: UTC, "2026-11-25T01:23:45Z"
+  std::string product, driver, compiler;     // as of KernelTuning
   std::string problem;                       // as fmt::format of the Problem: one of the class
   bool is_default = false;                   // nothing was faster than the default
   double median_s = 0, default_median_s = 0, spread = 0, gain = 0, noise = 0;

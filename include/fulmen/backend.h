@@ -39,6 +39,8 @@ struct KernelTuning {
   std::string build;                        // of the kernel's code: results of another one do not count
   std::string problem_class;                // what of the problem decides which configuration is fastest, lengths rounded up
   std::vector<std::string> configurations;  // every legal one as options.tuning takes it, the default first
+  // GPU, else empty: "NVIDIA H200", "driver of CUDA 13.0", "NVRTC 13.0 ...".
+  std::string product{}, driver{}, compiler{};
 };
 
 // A kernel specialised for one Problem. Immutable; run() may be called from many threads at once.
@@ -136,5 +138,7 @@ FULMEN_API Result<KernelTuning> kernel_tuning(const Problem& problem, const std:
 // Where this user's own tuned results of a chip are kept, below kernel_cache_folder(); empty where there is no such folder. They
 // are read once a process, by the first plan.
 FULMEN_API std::string tuned_results_file(const std::string& chip);
+// The results that come with the library, each text a chip's file in the format of tuned_results_file().
+FULMEN_API std::vector<std::string> shipped_tuned_results();
 
 }  // namespace fulmen

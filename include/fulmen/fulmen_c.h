@@ -141,6 +141,7 @@ typedef struct fulmen_options {
   bool vary_batch;
   bool vary_seqlen_k;
   bool trust_pointers; /* default false; true makes a plan whose runs do not check addresses: see AttentionOptions */
+  const char* tuning;  /* the kernel's parameters, "block_m=64,waves=4": see AttentionOptions; null or empty: as it chooses */
 } fulmen_options;
 
 /* The plan's own window, in fulmen_run_options. */

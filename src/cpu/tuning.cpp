@@ -6,9 +6,13 @@
 
 namespace fulmen::cpu {
 
-KernelTuning cpu_identity(const std::string& kernel, const Problem& problem, int threads) {
+const std::string& tuned_chip() {
   static const auto* const kChip = new std::string(chip_name());  // reads a file of the system's
-  return {kernel, *kChip, threads, std::string("fulmen ") + version(), tuning::problem_class(problem), {}};
+  return *kChip;
+}
+
+KernelTuning cpu_identity(const std::string& kernel, const Problem& problem, int threads) {
+  return {kernel, tuned_chip(), threads, std::string("fulmen ") + version(), tuning::problem_class(problem), {}};
 }
 
 KernelTuning cpu_tuning(KernelTuning identity, const tuning::Space& space) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -195,7 +196,7 @@ class GpuKernel final : public Kernel {
     const int compute_units = device->properties.compute_units;
     const tuning::Space space = family_.space(problem, device->chip, compute_units);
     tuning::Choice choice = tuning::usual_choice(space);
-    if (tuning::is_anything_asked(options)) {
+    if (tuning::is_anything_asked(options, device->chip.arch, name_)) {
       Result<tuning::Choice> asked = tuning::tuned_choice(problem, options, identity(problem, *device), space);
       if (!asked.ok()) return asked.status();
       choice = std::move(asked).value();
@@ -232,12 +233,23 @@ class GpuKernel final : public Kernel {
 
  private:
   KernelTuning identity(const Problem& problem, const Device& device) const {
-    return {name_,
-            std::string(device.chip.arch),
-            device.properties.compute_units,
-            kernel_source_identity(),
-            tuning::problem_class(problem),
-            {}};
+    const int compute_units = device.properties.compute_units;
+    std::vector<std::string_view> entries;
+    for (const KernelLaunch& launch : family_.plan(problem, device.chip, compute_units).launches) {
+      const std::string_view entry = launch.specialisation.entry;
+      if (std::find(entries.begin(), entries.end(), entry) == entries.end()) entries.push_back(entry);
+    }
+    const Result<const Compiler*> compiler = driver_.compiler();
+    const std::string& software = device.properties.software;  // begins with the driver
+    return {.kernel = name_,
+            .chip = std::string(device.chip.arch),
+            .compute_units = compute_units,
+            .build = kernel_source_identity(entries, family_.target().name),
+            .problem_class = tuning::problem_class(problem),
+            .configurations = {},
+            .product = device.properties.name,
+            .driver = software.substr(0, software.find(", ")),
+            .compiler = compiler.ok() ? compiler.value()->identity() : std::string()};
   }
   const Driver& driver_;
   const Family& family_;

@@ -5,29 +5,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <system_error>
+#include <utility>
 
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
 #include "runtime/hooks.h"
 #include "tuning/json.h"
+#include "tuning/shipped.h"
 
 namespace fulmen::tuning {
 namespace {
 
 constexpr off_t kMaxFileBytes = off_t{16} << 20;
-
-std::string folder() {
-  const std::string cache = kernel_cache_folder();
-  return cache.empty() ? "" : cache + "/tuned";
-}
 
 Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
@@ -70,24 +66,27 @@ Result<std::string> read_own(const std::string& path) {
   return text;
 }
 
-struct Files {
+struct Known {
   std::mutex mutex;
-  std::map<std::string, std::vector<TunedResult>, std::less<>> by_chip;
+  std::map<std::string, std::shared_ptr<const ChipResults>, std::less<>> by_chip;
+  std::map<std::string, std::string, std::less<>> shipped;  // by the chip
 };
-Files& files() {
-  static auto* const kFiles = new Files;
-  return *kFiles;
+Known& known() {
+  static auto* const kKnown = [] {
+    auto* all = new Known;
+    for (const ShippedFile* file = kShippedFiles; file != kShippedFiles + kShippedFileCount; ++file) {
+      all->shipped.emplace(file->name, file->text);
+    }
+    return all;
+  }();
+  return *kKnown;
 }
-enum class Known : int { unknown, none, some };
-std::atomic<Known> known = Known::unknown;
 
-std::vector<TunedResult> load(const std::string& chip) {
-  const std::string path = tuned_results_file(chip);
-  const Result<std::string> text = read_own(path);
+std::vector<TunedResult> parsed(const std::string& what, const Result<std::string>& text, std::string_view chip) {
   if (text.ok() && text->empty()) return {};
   Result<std::vector<TunedResult>> results = text.ok() ? parse_results(text.value(), chip) : text.status();
   if (results.ok()) return std::move(results).value();
-  log_line(printable(fmt::format("{} is not used: {}", path, results.status().message())));
+  log_line(printable(fmt::format("{}: it is not used: {}", what, results.status().message())));
   return {};
 }
 
@@ -117,6 +116,10 @@ Result<std::vector<TunedResult>> parse_results(std::string_view text, std::strin
     const bool whole = take_string(entry, "kernel", result.kernel) && take_string(entry, "problem_class", result.problem_class) &&
                        take_string(entry, "build", result.build) && take_string(entry, "configuration", result.configuration) &&
                        take_int(entry, "compute_units", result.compute_units);
+    for (const auto& [name, value] :
+         {std::pair{"product", &result.product}, {"driver", &result.driver}, {"compiler", &result.compiler}}) {
+      take_string(entry, name, *value);
+    }
     if (!whole) {
       return invalid(
           fmt::format("entry {} lacks one of kernel, problem_class, build, configuration and compute_units", results.size() - 1));
@@ -125,42 +128,78 @@ Result<std::vector<TunedResult>> parse_results(std::string_view text, std::strin
   return results;
 }
 
-bool has_own_results() {
-  Known state = known.load(std::memory_order_acquire);
-  if (state == Known::unknown) {
-    std::error_code error;
-    const std::string where = folder();
-    state = !where.empty() && std::filesystem::is_directory(where, error) ? Known::some : Known::none;
-    known.store(state, std::memory_order_release);
+bool ChipResults::has(std::string_view kernel) const {
+  const auto is_of_kernel = [&](const TunedResult& result) { return result.kernel == kernel; };
+  return std::any_of(own.begin(), own.end(), is_of_kernel) || std::any_of(shipped.begin(), shipped.end(), is_of_kernel);
+}
+
+std::shared_ptr<const ChipResults> results_of(std::string_view chip) {
+  Known& all = known();
+  const std::scoped_lock lock(all.mutex);
+  if (const auto found = all.by_chip.find(chip); found != all.by_chip.end()) return found->second;
+  auto results = std::make_shared<ChipResults>();
+  const std::string name = file_name_of(chip), path = tuned_results_file(std::string(chip));
+  if (!path.empty()) results->own = parsed(path, read_own(path), chip);
+  if (const auto shipped = all.shipped.find(name); shipped != all.shipped.end()) {
+    results->shipped = parsed("the library's " + name, shipped->second, chip);
   }
-  return state == Known::some;
+  return all.by_chip.emplace(chip, std::move(results)).first->second;
 }
 
-void forget_own_results() {
-  const std::scoped_lock lock(files().mutex);
-  files().by_chip.clear();
-  known.store(Known::unknown, std::memory_order_release);
+void forget_results() {
+  const std::scoped_lock lock(known().mutex);
+  known().by_chip.clear();
 }
 
-FoundResult own_result(const KernelTuning& identity) {
-  if (!has_own_results()) return {};
-  const std::scoped_lock lock(files().mutex);
-  auto found = files().by_chip.find(identity.chip);
-  if (found == files().by_chip.end()) found = files().by_chip.emplace(identity.chip, load(identity.chip)).first;
-  FoundResult result;
-  for (const TunedResult& one : found->second) {
+void ship_instead(std::map<std::string, std::string, std::less<>> texts) {
+  const std::scoped_lock lock(known().mutex);
+  known().shipped.clear();
+  for (auto& [chip, text] : texts) known().shipped.emplace(file_name_of(chip), std::move(text));
+  known().by_chip.clear();
+}
+
+namespace {
+
+// Whether a name is the wished one or begins it: "NVRTC 13.0" stands for every build of that version.
+bool begins(std::string_view wished, std::string_view name) {
+  return name.starts_with(wished) && (wished.empty() || name.size() == wished.size() || name[wished.size()] == ' ');
+}
+
+// Why a result of the kernel and class is not this device's and build's; "" where it is.
+std::string misfit(const TunedResult& one, const KernelTuning& identity) {
+  if (one.build != identity.build) {
+    return fmt::format("it was measured with other code of the kernel ({}, this is {})", printable(one.build), identity.build);
+  }
+  if (one.compute_units != identity.compute_units) {
+    return fmt::format("it was measured with {} {}, this has {}", one.compute_units,
+                       identity.product.empty() ? "threads" : "compute units", identity.compute_units);
+  }
+  if (!begins(one.product, identity.product)) {
+    return fmt::format("it was measured on {}, this is {}", printable(one.product), printable(identity.product));
+  }
+  return "";
+}
+
+// "it was measured with NVRTC 12.8, this is NVRTC 13.0"; "" where the compiler and the driver are the same.
+std::string other_software(const TunedResult& one, const KernelTuning& identity) {
+  for (const auto& [was, is] : {std::pair{&one.compiler, &identity.compiler}, std::pair{&one.driver, &identity.driver}}) {
+    if (!begins(*was, *is)) return fmt::format("it was measured with {}, this is {}", printable(*was), printable(*is));
+  }
+  return "";
+}
+
+}  // namespace
+
+FoundResult find_result(const std::vector<TunedResult>& results, const KernelTuning& identity, bool with_other_software) {
+  FoundResult found;
+  for (const TunedResult& one : results) {
     if (one.kernel != identity.kernel || one.problem_class != identity.problem_class) continue;
-    if (one.build != identity.build) {
-      result.why_not =
-          fmt::format("it was measured with other code of the kernel ({}, this is {})", printable(one.build), identity.build);
-    } else if (one.compute_units != identity.compute_units) {
-      result.why_not = fmt::format("it was measured with {} {}, this has {}", one.compute_units,
-                                   identity.build.starts_with("fulmen") ? "threads" : "compute units", identity.compute_units);
-    } else {
-      return {one.configuration, ""};
-    }
+    found.why_not = misfit(one, identity);
+    const std::string software = other_software(one, identity);
+    if (found.why_not.empty() && (software.empty() || with_other_software)) return {one.configuration, "", software};
+    if (found.why_not.empty()) found.why_not = software;
   }
-  return result;
+  return found;
 }
 
 std::string file_name_of(std::string_view chip) {
@@ -199,6 +238,14 @@ namespace fulmen {
 std::string tuned_results_file(const std::string& chip) {
   const std::string folder = kernel_cache_folder();
   return folder.empty() ? "" : folder + "/tuned/" + tuning::file_name_of(chip);
+}
+
+std::vector<std::string> shipped_tuned_results() {
+  std::vector<std::string> texts;
+  for (const tuning::ShippedFile* file = tuning::kShippedFiles; file != tuning::kShippedFiles + tuning::kShippedFileCount; ++file) {
+    texts.emplace_back(file->text);
+  }
+  return texts;
 }
 
 }  // namespace fulmen

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "fulmen/printable.h"
 #include "runtime/environment.h"
@@ -25,34 +27,39 @@ bool environment_says_something() {
   return false;
 }
 
-// A tuned result is taken whole or not at all.
-void add_own(const KernelTuning& identity, const Space& space, std::vector<Asked>& asked, std::vector<std::string>& notes) {
-  const FoundResult found = own_result(identity);
-  std::string why_not = found.why_not;
-  if (!found.configuration.empty()) {
-    const Result<std::vector<Asked>> own = parse_tuning(found.configuration, "its configuration", "own");
-    const Result<Choice> legal = own.ok() ? choose(identity.kernel, space, own.value()) : own.status();
-    if (legal.ok()) {
-      asked = own.value();
-      for (Asked& one : asked) one.nearest = true;  // they give way to what others say
-      return;
+// A tuned result is taken whole or not at all: this user's own before one that came with the library.
+void add_tuned(const KernelTuning& identity, const Space& space, std::vector<Asked>& asked, std::vector<std::string>& notes) {
+  const std::shared_ptr<const ChipResults> results = results_of(identity.chip);
+  for (const auto& [list, source] : {std::pair{&results->own, "own"}, std::pair{&results->shipped, "shipped"}}) {
+    // What comes with the library meets all versions of compilers and drivers; a user can measure again.
+    FoundResult found = find_result(*list, identity, list == &results->shipped);
+    if (!found.configuration.empty()) {
+      const Result<std::vector<Asked>> tuned = parse_tuning(found.configuration, "its configuration", source);
+      const Result<Choice> legal = tuned.ok() ? choose(identity.kernel, space, tuned.value()) : tuned.status();
+      if (legal.ok()) {
+        asked = tuned.value();
+        for (Asked& one : asked) one.nearest = true;  // they give way to what others say
+        if (!found.note.empty()) notes.push_back(fmt::format("the {} tuned result of this problem: {}", source, found.note));
+        return;
+      }
+      found.why_not = legal.status().message();
     }
-    why_not = legal.status().message();
+    if (found.why_not.empty()) continue;
+    notes.push_back(fmt::format("the {} tuned result of this problem is not used: {}", source, found.why_not));
   }
-  if (!why_not.empty()) notes.push_back(fmt::format("the own tuned result of this problem is not used: {}", why_not));
 }
 
 }  // namespace
 
-bool is_anything_asked(const AttentionOptions& options) {
-  return !options.tuning.empty() || has_own_results() || environment_says_something();
+bool is_anything_asked(const AttentionOptions& options, std::string_view chip, std::string_view kernel) {
+  return !options.tuning.empty() || results_of(chip)->has(kernel) || environment_says_something();
 }
 
 Result<Choice> tuned_choice(const Problem& problem, const AttentionOptions& options, const KernelTuning& identity,
                             const Space& space) {
   std::vector<Asked> asked;
   std::vector<std::string> notes;
-  add_own(identity, space, asked, notes);
+  add_tuned(identity, space, asked, notes);
   const auto add = [&](const Result<std::vector<Asked>>& more, bool optional) -> Status {
     if (!more.ok()) return more.status();
     for (const Asked& one : more.value()) {

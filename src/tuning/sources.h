@@ -1,4 +1,5 @@
-// Who says what a kernel's parameters are: this user's tuned results, the environment, the options of the plan. Later ones win.
+// Who says what a kernel's parameters are: tuned results, shipped or this user's own, the environment, the options of the plan.
+// Later ones win.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@
 namespace fulmen::tuning {
 
 // Whether anybody could say something; quick.
-bool is_anything_asked(const AttentionOptions& options);
+bool is_anything_asked(const AttentionOptions& options, std::string_view chip, std::string_view kernel);
 
 // What to take of a kernel's space. Errors: a value that is not legal, of the environment or the options. A tuned result that does
 // not fit is left out, and a note says why.

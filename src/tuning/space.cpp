@@ -193,9 +193,9 @@ Result<Choice> choose(std::string_view kernel, const Space& space, const std::ve
   for (std::size_t i = 0; i < fixed.size(); ++i) {
     choice.parameters[i].value = choice.values[i];
     // Names of other programs are mapped to the nearest value, which is then theirs all the same.
-    const bool own = last[i] != nullptr && last[i]->source == "own";
-    const int said = own ? last[i]->value : space.parameters[i].usual;
-    if ((last[i] == nullptr || own) && choice.values[i] != said) choice.parameters[i].source = "fitted";
+    const bool tuned = last[i] != nullptr && (last[i]->source == "own" || last[i]->source == "shipped");
+    const int said = tuned ? last[i]->value : space.parameters[i].usual;
+    if ((last[i] == nullptr || tuned) && choice.values[i] != said) choice.parameters[i].source = "fitted";
   }
   return choice;
 }

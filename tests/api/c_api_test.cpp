@@ -101,6 +101,25 @@ TEST(CApi, PlansRunAndExplain) {
   fulmen_plan_destroy(nullptr);
 }
 
+TEST(CApi, TuningIsTheKernelsParameters) {
+  SmallCall call;
+  const fulmen_tensors t = views(call);
+  fulmen_options options;
+  fulmen_options_init(&options);
+  EXPECT_EQ(options.tuning, nullptr);
+  options.kernel = "cpu.prefill.scalar";
+  options.tuning = "block_n=128,tiles_per_task=1";
+  fulmen_plan* plan = nullptr;
+  ASSERT_EQ(fulmen_plan_create(&t, &options, "cpu", &plan), FULMEN_OK) << fulmen_last_error();
+  EXPECT_NE(std::string(fulmen_plan_explain(plan)).find("block_n=128 (option), tiles_per_task=1 (option)"), std::string::npos)
+      << fulmen_plan_explain(plan);
+  fulmen_plan_destroy(plan);
+  options.tuning = "block_n=100";
+  EXPECT_EQ(fulmen_plan_create(&t, &options, "cpu", &plan), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("cpu.prefill.scalar takes 64, 128 as block_n"), std::string::npos)
+      << fulmen_last_error();
+}
+
 TEST(CApi, OnePlanServesManyThreads) {
   SmallCall shared;
   const fulmen_tensors shapes = views(shared);

@@ -27,12 +27,12 @@ class TunedResults : public testing::Test {
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
     ::setenv("FULMEN_CACHE_DIR", pattern.c_str(), 1);
-    forget_own_results();
+    forget_results();
   }
   void TearDown() override {
     ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 1);
     ::unsetenv("FULMEN_TUNING");
-    forget_own_results();
+    ship_instead({});
     fs::remove_all(folder_);
   }
   static Problem problem() {
@@ -68,7 +68,7 @@ TEST_F(TunedResults, AreUsedAndNamed) {
   struct stat info{};
   ASSERT_EQ(::stat(file().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777U, 0600U);
-  forget_own_results();
+  forget_results();
   EXPECT_NE(explained().find("block_n=64 (own), tiles_per_task=1 (own)"), std::string::npos) << explained();
   ::setenv("FULMEN_TUNING", "tiles_per_task=2", 1);
   EXPECT_NE(explained().find("block_n=64 (own), tiles_per_task=2 (environment)"), std::string::npos) << explained();
@@ -77,22 +77,93 @@ TEST_F(TunedResults, AreUsedAndNamed) {
   EXPECT_NE(plan(problem(), "cpu", options)->explain().find("tiles_per_task=4 (option)"), std::string::npos);
 }
 
+// Options before the environment before own results before shipped ones before the kernel's choice: each is taken away in turn.
+TEST_F(TunedResults, SourcesHaveAnOrder) {
+  ship_instead({{identity().chip, tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=4")})}});
+  ASSERT_TRUE(tools::merge_records(file(), {record("block_n=64,tiles_per_task=1")}).ok());
+  forget_results();
+  ::setenv("FULMEN_TUNING", "block_n=128", 1);
+  AttentionOptions options = scalar();
+  options.tuning = "block_n=64";
+  const auto says = [&](const std::string& words) {
+    const std::string text = plan(problem(), "cpu", options)->explain();
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  };
+  says("block_n=64 (option), tiles_per_task=1 (own)");
+  options.tuning.clear();
+  says("block_n=128 (environment), tiles_per_task=1 (own)");
+  ::unsetenv("FULMEN_TUNING");
+  says("block_n=64 (own), tiles_per_task=1 (own)");
+  fs::remove(file());
+  forget_results();
+  says("block_n=64 (shipped), tiles_per_task=4 (shipped)");
+  ship_instead({});
+  says("(default), tiles_per_task=2 (default)");
+}
+
+TEST_F(TunedResults, AShippedOneServesWhereTheOwnDoesNotFit) {
+  TuneRecord stale = record("block_n=64,tiles_per_task=1");
+  stale.build = "fulmen 0.0.1";
+  ship_instead({{identity().chip, tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=4")})}});
+  ASSERT_TRUE(tools::merge_records(file(), {stale}).ok());
+  forget_results();
+  EXPECT_NE(explained().find("tiles_per_task=4 (shipped)"), std::string::npos) << explained();
+  EXPECT_NE(explained().find("the own tuned result of this problem is not used: it was measured with other code"),
+            std::string::npos)
+      << explained();
+  ship_instead({{identity().chip, "{}"}});
+  std::string said;
+  set_log_callback([](void* context, const char* line) { *static_cast<std::string*>(context) += line; }, &said);
+  EXPECT_NE(explained().find("tiles_per_task=2 (default)"), std::string::npos) << explained();
+  set_log_callback(nullptr, nullptr);
+  EXPECT_NE(said.find("it is not used: it has no version"), std::string::npos) << said;
+}
+
+// Of a GPU: its product, and the driver and compiler that results were measured with.
+TEST_F(TunedResults, OfAGpuFitItsProductAndSoftware) {
+  const KernelTuning is{.kernel = "cuda.prefill.sm80",
+                        .chip = "sm_90a",
+                        .compute_units = 132,
+                        .build = "0123",
+                        .problem_class = "forward bf16",
+                        .configurations = {},
+                        .product = "NVIDIA H200",
+                        .driver = "CUDA 13.0",
+                        .compiler = "NVRTC 13.0 0a1b --options"};
+  TunedResult result{"cuda.prefill.sm80", "forward bf16", "0123", "block_m=64", 132, "NVIDIA H200", "CUDA 13.0", "NVRTC 13.0"};
+  const auto found = [&](bool other_software) { return find_result({result}, is, other_software); };
+  EXPECT_EQ(found(false).configuration, "block_m=64") << found(false).why_not;
+  result.compiler = "NVRTC 13";
+  EXPECT_EQ(found(false).why_not, "it was measured with NVRTC 13, this is NVRTC 13.0 0a1b --options") << "13 is not 13.0";
+  EXPECT_EQ(found(true).configuration, "block_m=64");
+  EXPECT_EQ(found(true).note, "it was measured with NVRTC 13, this is NVRTC 13.0 0a1b --options");
+  result.compiler = "NVRTC 13.0";
+  result.driver = "CUDA 12.8";
+  EXPECT_EQ(found(false).why_not, "it was measured with CUDA 12.8, this is CUDA 13.0");
+  result.product = "NVIDIA H100 80GB HBM3";
+  EXPECT_EQ(found(true).why_not, "it was measured on NVIDIA H100 80GB HBM3, this is NVIDIA H200");
+  result.compute_units = 114;
+  EXPECT_EQ(found(true).why_not, "it was measured with 114 compute units, this has 132");
+  result.problem_class = "forward fp16";
+  EXPECT_EQ(found(true).why_not, "") << "there is none";
+}
+
 TEST_F(TunedResults, OfAnotherBuildOrOtherUnitsAreNotUsed) {
   TuneRecord other = record("block_n=64,tiles_per_task=1");
   other.build = "fulmen 0.0.1";
   ASSERT_TRUE(tools::merge_records(file(), {other}).ok());
-  forget_own_results();
+  forget_results();
   EXPECT_NE(explained().find("is not used: it was measured with other code of the kernel (fulmen 0.0.1"), std::string::npos)
       << explained();
   other = record("block_n=64,tiles_per_task=1");
   other.compute_units = 77;
   fs::remove(file());
   ASSERT_TRUE(tools::merge_records(file(), {other}).ok());
-  forget_own_results();
+  forget_results();
   EXPECT_NE(explained().find("it was measured with 77 threads"), std::string::npos) << explained();
   fs::remove(file());
   ASSERT_TRUE(tools::merge_records(file(), {record("block_n=48")}).ok());
-  forget_own_results();
+  forget_results();
   EXPECT_NE(explained().find("is not used: block_n=48 (own)"), std::string::npos) << explained();
 }
 
@@ -119,14 +190,14 @@ TEST_F(TunedResults, DamageOfEveryKindIsReportedAndIgnored) {
   ::chmod(file().c_str(), 0600);
   std::string said;
   set_log_callback([](void* context, const char* line) { *static_cast<std::string*>(context) += line; }, &said);
-  forget_own_results();
+  forget_results();
   EXPECT_NE(explained().find("(default)"), std::string::npos);
   EXPECT_NE(said.find("is not used"), std::string::npos) << said;
   // Others could have written it.
   std::ofstream(file(), std::ios::trunc) << whole;
   ::chmod(file().c_str(), 0666);
   said.clear();
-  forget_own_results();
+  forget_results();
   EXPECT_EQ(explained().find("(own)"), std::string::npos);
   EXPECT_NE(said.find("others can write it"), std::string::npos) << said;
   set_log_callback(nullptr, nullptr);

@@ -55,7 +55,7 @@ fn build_sources() {
         )
     });
     let sources = list.parent().expect("a file has a folder");
-    for part in ["CMakeLists.txt", "cmake", "include", "src"] {
+    for part in ["CMakeLists.txt", "cmake", "data", "include", "src"] {
         println!("cargo::rerun-if-changed={}", sources.join(part).display());
     }
     let shared = !cfg!(feature = "static");

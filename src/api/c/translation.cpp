@@ -127,6 +127,7 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   options.max_seqlen_q = o.max_seqlen_q;
   options.max_seqlen_k = o.max_seqlen_k;
   if (o.kernel != nullptr) options.kernel = o.kernel;
+  if (o.tuning != nullptr) options.tuning = o.tuning;
   options.num_threads = o.num_threads;
   options.verify = o.verify;
   options.validate = o.validate;

@@ -249,7 +249,7 @@ class DecodeKernel final : public Kernel {
     auto runner = std::make_unique<DecodeRunner>(problem, isa_, name_, options);
     if (problem.variable_lengths()) return std::unique_ptr<Runner>(std::move(runner));  // these decide themselves, in each run
     const int usual = runner->config().num_splits;
-    if (!tuning::is_anything_asked(options)) {
+    if (!tuning::is_anything_asked(options, tuned_chip(), name_)) {
       runner->set_parameters({{usual}, {{"num_splits", usual, "default"}}, {}});
       return std::unique_ptr<Runner>(std::move(runner));
     }

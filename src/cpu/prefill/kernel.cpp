@@ -16,6 +16,7 @@ namespace fulmen::cpu {
 namespace {
 
 constexpr int64_t kShortKeys = 128;  // most keys of the short-sequence kernel: one score row
+constexpr int kMostRunTasks = 4096;  // that may be asked for
 
 // Words of head_dim up to which a task's tiles leave room in the caches for more.
 constexpr int64_t kNarrowWords = 64;
@@ -87,6 +88,13 @@ class TileRunner final : public Runner {
     config_ = {std::move(name), kBlockM, block_n, 1, threads_.num_threads};
   }
 
+  // Of short sequences: tasks that a worker takes at once, and whether each batch element is fetched during the one before it.
+  int run_tasks() const noexcept { return static_cast<int>(std::min<int64_t>(run_length_, kMostRunTasks)); }
+  bool fetches_ahead() const noexcept { return call_.fetch_batches; }
+  void set_run(int tasks, bool fetches_ahead) noexcept {
+    if (tasks != run_tasks()) run_length_ = tasks;
+    call_.fetch_batches = fetches_ahead;
+  }
   void set_parameters(tuning::Choice choice) {
     config_.parameters = std::move(choice.parameters);
     config_.notes = std::move(choice.notes);
@@ -188,7 +196,7 @@ class PrefillKernel final : public Kernel {
     const int dtype = static_cast<int>(problem.dtype), threads = thread_settings(options).num_threads;
     int block_n = usual_block_n(problem), tiles = choose_tiles_per_task(problem, *isa_.table, threads);
     tuning::Choice choice{{block_n, tiles}, {{"block_n", block_n, "default"}, {"tiles_per_task", tiles, "default"}}, {}};
-    if (tuning::is_anything_asked(options)) {
+    if (tuning::is_anything_asked(options, tuned_chip(), name_)) {
       Result<tuning::Choice> asked =
           tuning::tuned_choice(problem, options, cpu_identity(name_, problem, threads), space(problem, threads));
       if (!asked.ok()) return asked.status();
@@ -248,12 +256,47 @@ class ShortKernel final : public Kernel {
   double rank(const Problem& /*problem*/) const override { return 20.0 + isa_.preference; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
-    return std::unique_ptr<Runner>(std::make_unique<TileRunner>(
-        problem, isa_, name_, options, static_cast<int>(round_up(std::max<int64_t>(problem.seqlen_k, 1), 64)),
-        isa_.table->short_task[static_cast<int>(problem.dtype)], true));
+    auto runner = make_runner(problem, options);
+    if (problem.variable_lengths()) return std::unique_ptr<Runner>(std::move(runner));  // their runs follow the lengths
+    const int run = runner->run_tasks(), fetch = runner->fetches_ahead() ? 1 : 0;
+    tuning::Choice choice{{run, fetch}, {{"run_tasks", run, "default"}, {"fetch_ahead", fetch, "default"}}, {}};
+    if (tuning::is_anything_asked(options, tuned_chip(), name_)) {
+      const int threads = thread_settings(options).num_threads;
+      Result<tuning::Choice> asked =
+          tuning::tuned_choice(problem, options, cpu_identity(name_, problem, threads), space(problem, *runner));
+      if (!asked.ok()) return asked.status();
+      choice = std::move(asked).value();
+      runner->set_run(choice.values[0], choice.values[1] != 0);
+    }
+    runner->set_parameters(std::move(choice));
+    return std::unique_ptr<Runner>(std::move(runner));
+  }
+  Result<KernelTuning> tuning(const Problem& problem, const std::string& device, const AttentionOptions& options) const override {
+    if (problem.variable_lengths()) return Kernel::tuning(problem, device, options);
+    return cpu_tuning(cpu_identity(name_, problem, thread_settings(options).num_threads),
+                      space(problem, *make_runner(problem, options)));
   }
 
  private:
+  std::unique_ptr<TileRunner> make_runner(const Problem& problem, const AttentionOptions& options) const {
+    return std::make_unique<TileRunner>(problem, isa_, name_, options,
+                                        static_cast<int>(round_up(std::max<int64_t>(problem.seqlen_k, 1), 64)),
+                                        isa_.table->short_task[static_cast<int>(problem.dtype)], true);
+  }
+  static tuning::Space space(const Problem& problem, const TileRunner& usual) {
+    const int run = usual.run_tasks(), fetch = usual.fetches_ahead() ? 1 : 0;
+    const int64_t tasks = problem.batch * problem.num_heads * ((problem.seqlen_q + kBlockM - 1) / kBlockM);
+    tuning::Space space;
+    space.parameters = {{"run_tasks", run, {1}}, {"fetch_ahead", fetch, {0}}};
+    for (int n = 2; n <= std::min<int64_t>(tasks, kMostRunTasks); n *= 2) space.parameters[0].values.push_back(n);
+    tuning::include_usual(space);
+    space.takes = [run](std::span<const int> values) {
+      if (values[1] == 0 || values[0] == run) return Support{};
+      return Support::no("fetch_ahead is of runs of whole batch elements, " + std::to_string(run) + " tasks");
+    };
+    return space;
+  }
+
   const InstructionSet& isa_;
   std::string name_;
 };

@@ -1,4 +1,4 @@
-// The table that cmake/EmbedKernels.cmake makes of src/kernels and src/algorithm.
+// The table that cmake/EmbedFiles.cmake makes of src/kernels and src/algorithm.
 #pragma once
 
 namespace fulmen::gpu {

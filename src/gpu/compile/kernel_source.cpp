@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <vector>
+#include <map>
+#include <mutex>
 
 #include "gpu/compile/cache/sha256.h"
 #include "gpu/compile/embedded_kernels.h"
@@ -51,6 +52,43 @@ std::string full_prelude(std::string_view prelude, const Chip& chip, Platform pl
   return fmt::format("#define FULMEN_PLATFORM_{} 1\n#define FULMEN_WAVE_SIZE {}\n{}", name, chip.wave_size, prelude);
 }
 
+// Whether kernels for the target are compiled without the file: it is another target's, another platform's, or the emulator's.
+bool is_foreign(std::string_view name, std::string_view target) {
+  const bool nvidia = target.starts_with("sm"), amd = target.starts_with("gfx") || target.starts_with("cdna");
+  if (name.ends_with("/emulated.h") || name.ends_with("/emulated_elements.h") || name.ends_with("/emulator_api.h")) return true;
+  if (name.starts_with(nvidia ? "tile/amd/" : "tile/nvidia/") && (nvidia || amd)) return true;
+  if (name == (nvidia ? "platforms/amd.h" : "platforms/nvidia.h") && (nvidia || amd)) return true;
+  constexpr std::string_view kTargets = "targets/";
+  if (!name.starts_with(kTargets)) return false;
+  const std::size_t end = name.find('/', kTargets.size());
+  if (end == std::string_view::npos) return false;  // a file of several targets
+  const std::string_view of = name.substr(kTargets.size(), end - kTargets.size());
+  return of != target && !(target == "sm90" && of == "sm80");  // which it extends
+}
+
+// A file and what it includes, without comments, which change no code, and blank lines. Files that are not embedded are left out.
+void add_code(std::string_view name, std::string_view target, std::vector<std::string_view>& seen, std::string& code) {
+  if (is_foreign(name, target) || std::find(seen.begin(), seen.end(), name) != seen.end()) return;
+  seen.push_back(name);
+  const EmbeddedFile* end = kEmbeddedFiles + kEmbeddedFileCount;
+  const EmbeddedFile* file = std::find_if(kEmbeddedFiles, end, [&](const EmbeddedFile& f) { return f.name == name; });
+  if (file == end) return;
+  std::string_view rest = file->text;
+  while (!rest.empty()) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    line = line.substr(0, line.find("//"));
+    line = line.substr(0, line.find_last_not_of(" \t") + 1);
+    if (line.empty()) continue;
+    constexpr std::string_view kInclude = "#include \"";
+    if (line.starts_with(kInclude)) {
+      add_code(line.substr(kInclude.size(), line.find('"', kInclude.size()) - kInclude.size()), target, seen, code);
+    } else {
+      code.append(line) += '\n';
+    }
+  }
+}
+
 }  // namespace
 
 Result<std::string> kernel_source(std::string_view entry, std::string_view prelude, const Chip& chip, Platform platform) {
@@ -65,16 +103,19 @@ Result<std::string> kernel_source_of(std::string_view text, std::string_view pre
   return full_prelude(prelude, chip, platform) + flattener.take();
 }
 
-const std::string& kernel_source_identity() {
-  static const auto* const kIdentity = [] {
-    constexpr std::size_t kDigits = 16;
-    std::string all;
-    for (const EmbeddedFile* file = kEmbeddedFiles; file != kEmbeddedFiles + kEmbeddedFileCount; ++file) {
-      all += fmt::format("{}\n{}\n", file->name, file->text);
-    }
-    return new std::string(hex(sha256(all)).substr(0, kDigits));
-  }();
-  return *kIdentity;
+std::string kernel_source_identity(const std::vector<std::string_view>& entries, std::string_view target) {
+  static std::mutex mutex;
+  static auto* const kKnown = new std::map<std::string, std::string>;
+  constexpr std::size_t kDigits = 16;
+  const std::string key = fmt::format("{} {}", fmt::join(entries, " "), target);
+  const std::scoped_lock lock(mutex);
+  std::string& known = (*kKnown)[key];
+  if (!known.empty()) return known;
+  std::vector<std::string_view> seen;
+  std::string code = key + '\n';
+  for (const std::string_view entry : entries) add_code(entry, target, seen, code);
+  known = hex(sha256(code)).substr(0, kDigits);
+  return known;
 }
 
 }  // namespace fulmen::gpu

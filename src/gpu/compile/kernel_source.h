@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fulmen/status.h"
 #include "gpu/chip.h"
@@ -19,7 +20,8 @@ Result<std::string> kernel_source(std::string_view entry, std::string_view prelu
 // The same for a kernel that is not embedded: `text` may include embedded files. For tests.
 Result<std::string> kernel_source_of(std::string_view text, std::string_view prelude, const Chip& chip, Platform platform);
 
-// A short name of all source that is embedded: another one where a kernel's code may be.
-const std::string& kernel_source_identity();
+// A short name of the code of kernels: of their files ("forward/prefill.h") and all that these include for the target ("sm90";
+// empty: none). Another one where that code is another one; comments and other targets' files change nothing.
+std::string kernel_source_identity(const std::vector<std::string_view>& entries, std::string_view target);
 
 }  // namespace fulmen::gpu

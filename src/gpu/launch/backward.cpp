@@ -31,18 +31,58 @@ class Backward final : public Family {
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    return plan_of(p, chip, compute_units, {});
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
+    const Specialisation queries = specialisation(p, chip, kGivesDq), keys = specialisation(p, chip, kGivesDk | kGivesDv);
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    space.parameters = {{"query_block_n", queries.block_n, {16, 32, 64}},
+                        {"query_buffers", queries.buffers, {}},
+                        {"query_min_workgroups", queries.min_workgroups, {}},
+                        {"key_block_n", keys.block_n, {16, 32, 64}},
+                        {"key_buffers", keys.buffers, {}},
+                        {"key_min_workgroups", keys.min_workgroups, {}}};
+    // Tiles come through registers, of which the compiler is told another way, on AMD's chips.
+    for (std::size_t n = 0; n < space.parameters.size() && chip.vendor == Vendor::nvidia; ++n) {
+      if (n % 3 != 0) space.parameters[n].values = {1, 2};
+    }
+    tuning::include_usual(space);
+    space.takes = [this, p, chip, queries, keys, usual = space.usual()](std::span<const int> v) -> Support {
+      for (const auto& [s, at] : {std::pair{queries, std::size_t{0}}, std::pair{keys, std::size_t{3}}}) {
+        if (std::equal(v.begin() + static_cast<std::ptrdiff_t>(at), v.begin() + static_cast<std::ptrdiff_t>(at) + 3,
+                       usual.begin() + static_cast<std::ptrdiff_t>(at))) {
+          continue;
+        }
+        if (Support support = takes(p, chip, with(s, v.subspan(at, 3))); !support.yes) return support;
+      }
+      return {};
+    };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
+    return plan_of(p, chip, compute_units, v);
+  }
+
+ private:
+  // v: the space's values, or none for the usual ones.
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const {
+    const auto kernel = [&](int outputs) {
+      const Specialisation s = specialisation(p, chip, outputs);
+      return v.empty() ? s : with(s, v.subspan(outputs == kGivesDq ? 0 : 3, 3));
+    };
     BackwardPlan plan(p, compute_units);
-    const Specialisation queries = specialisation(p, chip, kGivesDq);
+    const Specialisation queries = kernel(kGivesDq);
     plan.add_row_statistics(queries);
     Specialisation bias = queries;
     const bool with_bias = p.batch > 0 && p.seqlen_q > 0 && holds_all_keys(p, chip, bias);
     if (p.dq.present && !with_bias) plan.add_rows(queries, kGivesDq);
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
     if (splits_keys(p) && dk != 0 && dv != 0) {
-      plan.add_rows(specialisation(p, chip, dk), dk);
-      plan.add_rows(specialisation(p, chip, dv), dv);
+      plan.add_rows(kernel(dk), dk);
+      plan.add_rows(kernel(dv), dv);
     } else if ((dk | dv) != 0) {
-      plan.add_rows(specialisation(p, chip, dk | dv), dk | dv);
+      plan.add_rows(kernel(dk | dv), dk | dv);
     }
     if (with_bias) {
       plan.add_bias(bias, bias.outputs);
@@ -52,8 +92,28 @@ class Backward final : public Family {
     plan.add_sinks(queries);
     return plan.take();
   }
-
- private:
+  // block_n, buffers, min_workgroups
+  Specialisation with(Specialisation s, std::span<const int> v) const {
+    s.block_n = v[0];
+    s.buffers = v[1];
+    s.min_workgroups = v[2];
+    s.lds_bytes = lds_bytes(s);
+    return s;
+  }
+  Support takes(const Problem& p, const Chip& chip, const Specialisation& s) const {
+    const int waves = s.workgroup / chip.wave_size;
+    // NVIDIA: 8 lanes copy a row, and all lanes copy.
+    if (chip.vendor == Vendor::nvidia && s.block_n % (s.workgroup / 8) != 0) {
+      return Support::no("the workgroup's lanes copy " + std::to_string(s.workgroup / 8) +
+                         " rows at once, of which tiles have whole numbers");
+    }
+    const int workgroups = chip.vendor == Vendor::nvidia ? s.min_workgroups : 1;
+    if (Support support = lds_fits(int64_t{s.lds_bytes} * workgroups, chip); !support.yes) return support;
+    // Sums of one side's gradients, of two where dk comes beside dv, and two tiles of scores.
+    const int64_t sums = s.outputs == (kGivesDk | kGivesDv) ? s.head_dim + s.head_dim_v : std::max(s.head_dim, s.head_dim_v);
+    const int64_t each = int64_t{s.block_m / waves} * (sums + 2 * s.block_n) + (p.bias.present ? 16 * s.block_n : 0);
+    return registers_fit(each / chip.wave_size, chip, waves, s.min_waves, s.min_workgroups);
+  }
   int dims(int64_t dim) const { return static_cast<int>(round_up(dim, target().mma_k)); }
   const BackwardShapes& shapes_for(const Problem& p) const {
     std::size_t n = 0;

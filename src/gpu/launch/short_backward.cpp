@@ -41,13 +41,49 @@ class ShortBackward final : public Family {
     return grid_fits(p.batch * p.num_heads);
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    BackwardPlan plan(p, compute_units);
     const Specialisation s = specialisation(p, chip);
-    plan.add_runs(s, run_batches(p, s, std::max(1, compute_units)));
-    return plan.take();
+    return plan_of(p, compute_units, s, run_batches(p, s, std::max(1, compute_units)));
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+    const Specialisation usual = specialisation(p, chip);
+    const int run = static_cast<int>(run_batches(p, usual, std::max(1, compute_units)));
+    constexpr int kLongestRun = 64;
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    space.parameters = {{"buffers", usual.buffers, {1}}, {"min_workgroups", usual.min_workgroups, {}}, {"run_batches", run, {1}}};
+    // Boards come through registers, of which the compiler is told another way, on AMD's chips.
+    if (chip.vendor == Vendor::nvidia) {
+      space.parameters[0].values = {1, 2};
+      space.parameters[1].values = {1, 2, 3, 4};
+    }
+    for (int n = 2; n <= std::min<int64_t>(p.batch, kLongestRun); n *= 2) space.parameters[2].values.push_back(n);
+    tuning::include_usual(space);
+    space.takes = [this, chip, usual](std::span<const int> v) -> Support {
+      if (v[0] == usual.buffers && v[1] == usual.min_workgroups) return {};
+      Specialisation s = with(usual, v);
+      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
+      // Probabilities, their gradients, and the sums for dq, dk and dv.
+      const int64_t each = int64_t{16} * (2 * s.block_n + 2 * s.head_dim + s.head_dim_v);
+      return registers_fit(each / chip.wave_size, chip, s.workgroup / chip.wave_size, 1, s.min_workgroups);
+    };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
+    return plan_of(p, compute_units, with(specialisation(p, chip), v), v[2]);
   }
 
  private:
+  static LaunchPlan plan_of(const Problem& p, int compute_units, const Specialisation& s, int64_t run) {
+    BackwardPlan plan(p, compute_units);
+    plan.add_runs(s, run);
+    return plan.take();
+  }
+  Specialisation with(Specialisation s, std::span<const int> v) const {
+    s.buffers = v[0];
+    s.min_workgroups = v[1];
+    s.lds_bytes = lds_bytes(s);
+    return s;
+  }
   // Multiples of 32 on every chip: the pieces of 48 dims are shared unevenly, which takes registers.
   static int dims(int64_t dim) { return static_cast<int>(round_up(dim, 32)); }
   int most_head_dim() const {

@@ -193,10 +193,11 @@ pub struct fulmen_options {
     pub vary_seqlen_k: bool,
     #[doc = " default false; true makes a plan whose runs do not check addresses: see AttentionOptions"]
     pub trust_pointers: bool,
+    pub tuning: *const ::std::os::raw::c_char,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of fulmen_options"][::std::mem::size_of::<fulmen_options>() - 104usize];
+    ["Size of fulmen_options"][::std::mem::size_of::<fulmen_options>() - 112usize];
     ["Alignment of fulmen_options"][::std::mem::align_of::<fulmen_options>() - 8usize];
     ["Offset of field: fulmen_options::struct_size"]
         [::std::mem::offset_of!(fulmen_options, struct_size) - 0usize];
@@ -236,6 +237,8 @@ const _: () = {
         [::std::mem::offset_of!(fulmen_options, vary_seqlen_k) - 98usize];
     ["Offset of field: fulmen_options::trust_pointers"]
         [::std::mem::offset_of!(fulmen_options, trust_pointers) - 99usize];
+    ["Offset of field: fulmen_options::tuning"]
+        [::std::mem::offset_of!(fulmen_options, tuning) - 104usize];
 };
 #[doc = " What one run changes of its plan's options. Set it up with fulmen_run_options_init(): everything as planned."]
 #[repr(C)]

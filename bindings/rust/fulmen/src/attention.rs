@@ -46,6 +46,7 @@ pub struct Attention {
     options: sys::fulmen_options,
     /// What the options given to the library point to.
     kernel: Option<CString>,
+    tuning: Option<CString>,
     pool: Option<Arc<Pool>>,
     device: Option<CString>,
 }
@@ -59,6 +60,7 @@ impl std::fmt::Debug for Attention {
         f.debug_struct("Attention")
             .field("options", &self.options)
             .field("kernel", &self.kernel)
+            .field("tuning", &self.tuning)
             .field("device", &self.device)
             .finish_non_exhaustive()
     }
@@ -76,6 +78,7 @@ impl Default for Attention {
         Self {
             options,
             kernel: None,
+            tuning: None,
             pool: None,
             device: None,
         }
@@ -92,6 +95,7 @@ impl Attention {
     pub(crate) fn options(&self) -> sys::fulmen_options {
         let mut options = self.options;
         options.kernel = self.kernel.as_ref().map_or(ptr::null(), |k| k.as_ptr());
+        options.tuning = self.tuning.as_ref().map_or(ptr::null(), |t| t.as_ptr());
         if let Some(pool) = &self.pool {
             (options.parallel_for, options.parallel_for_context) = pool.callback();
         }
@@ -250,6 +254,21 @@ impl AttentionBuilder {
     /// Forces a kernel by its name; see [`crate::kernels`].
     pub fn kernel(mut self, name: &str) -> Self {
         self.attention.kernel = self.string("kernel", name);
+        self
+    }
+
+    /// The kernel's parameters by name; [`Plan::explain`] names those of a plan's kernel. Without it
+    /// they are as the kernel chooses, or as tuned results and the environment say.
+    ///
+    /// ```
+    /// let attention = fulmen::Attention::builder()
+    ///     .kernel("cpu.prefill.scalar")
+    ///     .tuning("block_n=64")
+    ///     .build()?;
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn tuning(mut self, parameters: &str) -> Self {
+        self.attention.tuning = self.string("tuning", parameters);
         self
     }
 
