@@ -39,13 +39,16 @@ std::string masks_of(const BenchCase& c) { return fmt::format("{}{}", c.causal ?
 std::string heads_of(const BenchCase& c) {
   return c.heads == c.kv_heads ? fmt::format("{}", c.heads) : fmt::format("{}/{}", c.heads, c.kv_heads);
 }
+// Rows of several batches are no line: each batch has its own.
+std::string batch_of(const BenchCase& c) { return c.batch > 1 ? fmt::format("batch {}, ", c.batch) : ""; }
 std::string lengths_of(const BenchCase& c) {
   return c.seqlen_q == c.seqlen_k ? fmt::format("S{}", c.seqlen_q) : fmt::format("{} x {}", c.seqlen_q, c.seqlen_k);
 }
 constexpr std::array kAlong{
     Along{"length", [](const BenchCase& c) { return static_cast<double>(c.seqlen_k); },
-          [](const BenchCase& c) { return fmt::format("{} x {}", heads_of(c), c.head_dim); }},
-    Along{"head_dim", [](const BenchCase& c) { return static_cast<double>(c.head_dim); }, lengths_of},
+          [](const BenchCase& c) { return fmt::format("{}{} x {}", batch_of(c), heads_of(c), c.head_dim); }},
+    Along{"head_dim", [](const BenchCase& c) { return static_cast<double>(c.head_dim); },
+          [](const BenchCase& c) { return batch_of(c) + lengths_of(c); }},
     Along{"batch", [](const BenchCase& c) { return static_cast<double>(c.batch); },
           [](const BenchCase& c) { return fmt::format("{} x {} {}", heads_of(c), c.head_dim, lengths_of(c)); }}};
 
@@ -82,7 +85,7 @@ std::string plots_along(const std::vector<BenchRow>& rows, const Along& along) {
     for (const auto& [name, line] : lines) {
       if (chart.series.size() >= 2 * kMostSeries) break;
       const int color = static_cast<int>(chart.series.size() / 2);
-      ChartSeries ours{name, {}, color}, standard{"standard attention, " + name, {}, color, true};
+      ChartSeries ours{name, {}, color}, standard{"", {}, color, true};
       for (const BenchRow* row : line) {
         const double x = along.x(row->bench_case), value = metric.ours(*row), other = metric.standard(*row);
         ours.points.push_back({x, value, label_of(*row, value, metric.unit)});

@@ -24,7 +24,7 @@ body{margin:0;background:var(--back);color:var(--text);font:15px/1.5 system-ui,s
 main{max-width:1200px;margin:0 auto;padding:20px 16px 48px}
 h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:32px 0 8px}
 p{margin:4px 0 12px;color:var(--quiet);max-width:75ch}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:16px}
+.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,360px),1fr));gap:16px}
 figure{margin:0;background:var(--panel);border:1px solid var(--line);border-radius:6px;padding:10px 12px}
 figcaption{font-weight:600;margin-bottom:4px}
 svg{display:block;width:100%;height:auto}
@@ -51,6 +51,18 @@ Axis axis_of(double least, double most, double begin, double end) {
   return {low - room, high + room, begin, end};
 }
 
+// Of a range of less than a factor of 5: three or four round numbers.
+std::vector<double> even_ticks(double low, double high) {
+  const double power = std::pow(10.0, std::floor(std::log10((high - low) / 3)));
+  double step = power;
+  for (const double times : {2.0, 5.0, 10.0}) {
+    if ((high - low) / step > 4) step = times * power;
+  }
+  std::vector<double> list;
+  for (double n = std::ceil(low / step); n * step <= high; ++n) list.push_back(n * step);
+  return list;
+}
+
 // 1, 2 and 5 times powers of ten; few of them where there are many.
 std::vector<double> ticks(const Axis& axis) {
   std::vector<double> list;
@@ -62,7 +74,8 @@ std::vector<double> ticks(const Axis& axis) {
       if (value > 0 && std::log10(value) >= axis.low && std::log10(value) <= axis.high) list.push_back(value);
     }
   }
-  return list;
+  constexpr std::size_t kEnough = 3;
+  return list.size() < kEnough ? even_ticks(std::pow(10.0, axis.low), std::pow(10.0, axis.high)) : list;
 }
 
 // The values themselves where they are few: lengths and batches.
@@ -167,6 +180,7 @@ std::string chart_html(const Chart& given) {
   for (const ChartSeries& series : chart.series) html += series_svg(series, x, y);
   html += "</svg><ul class=\"legend\">";
   for (const ChartSeries& series : chart.series) {
+    if (series.name.empty()) continue;
     html += fmt::format(R"(<li><span style="border-color:{};border-top-style:{}"></span>{}</li>)", color(series.color),
                         series.dashed ? "dashed" : "solid", html_text(series.name));
   }

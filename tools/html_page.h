@@ -16,7 +16,7 @@ struct ChartPoint {
   std::string label;  // shown where the pointer rests on it
 };
 struct ChartSeries {
-  std::string name;
+  std::string name;                // empty: not in the legend
   std::vector<ChartPoint> points;  // joined in this order
   int color = 0;
   bool dashed = false;  // and its points hollow: what is compared with

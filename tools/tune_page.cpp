@@ -32,8 +32,8 @@ std::string candidates_of(const TunedProblem& t) {
   for (const auto& [median, n] : order) {
     const TuneCandidate& c = t.outcome.candidates[n];
     if (bars.size() >= kMostBars && n != 0 && n != t.outcome.winner) continue;
-    const char* mark = n == t.outcome.winner ? " (winner)" : n == 0 ? " (default)" : "";
-    const int color = n == t.outcome.winner ? kWinnerColor : n == 0 ? kDefaultColor : kOtherColor;
+    const char* mark = n == 0 ? " (default)" : n == t.outcome.winner ? " (winner)" : "";
+    const int color = n == 0 ? kDefaultColor : n == t.outcome.winner ? kWinnerColor : kOtherColor;
     constexpr double kMicro = 1e6;
     bars.push_back({c.configuration + mark, kMicro * median, kMicro * c.statistics.min, kMicro * c.statistics.max, color});
   }

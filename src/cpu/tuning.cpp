@@ -6,13 +6,13 @@
 
 namespace fulmen::cpu {
 
-const std::string& tuned_chip() {
-  static const auto* const kChip = new std::string(chip_name());  // reads a file of the system's
-  return *kChip;
+tuning::KnownChip& tuned_chip() {
+  static tuning::KnownChip& chip = tuning::known_chip(chip_name());  // reads a file of the system's
+  return chip;
 }
 
 KernelTuning cpu_identity(const std::string& kernel, const Problem& problem, int threads) {
-  return {kernel, tuned_chip(), threads, std::string("fulmen ") + version(), tuning::problem_class(problem), {}};
+  return {kernel, tuned_chip().name, threads, std::string("fulmen ") + version(), tuning::problem_class(problem), {}};
 }
 
 KernelTuning cpu_tuning(KernelTuning identity, const tuning::Space& space) {

@@ -8,7 +8,7 @@
 
 namespace fulmen::cpu {
 
-const std::string& tuned_chip();
+tuning::KnownChip& tuned_chip();
 KernelTuning cpu_identity(const std::string& kernel, const Problem& problem, int threads);
 // The same with every configuration of the space.
 KernelTuning cpu_tuning(KernelTuning identity, const tuning::Space& space);

@@ -196,7 +196,7 @@ class GpuKernel final : public Kernel {
     const int compute_units = device->properties.compute_units;
     const tuning::Space space = family_.space(problem, device->chip, compute_units);
     tuning::Choice choice = tuning::usual_choice(space);
-    if (tuning::is_anything_asked(options, device->chip.arch, name_)) {
+    if (tuning::is_anything_asked(options, tuning::known_chip(device->chip.arch), name_)) {
       Result<tuning::Choice> asked = tuning::tuned_choice(problem, options, identity(problem, *device), space);
       if (!asked.ok()) return asked.status();
       choice = std::move(asked).value();

@@ -110,8 +110,9 @@ Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std:
   auto impl = std::make_shared<Plan::Impl>(vary_batch, vary_seqlen_k);
   impl->problem = problem;
   impl->device = device;
-  impl->verify = options.verify || environment_flag("FLASH_ATTENTION_VERIFY");
-  impl->validate = options.validate || environment_flag("FLASH_ATTENTION_VALIDATE");
+  const bool said = environment_has({"FLASH_ATTENTION_V"});  // nearly never: then neither is looked up
+  impl->verify = options.verify || (said && environment_flag("FLASH_ATTENTION_VERIFY"));
+  impl->validate = options.validate || (said && environment_flag("FLASH_ATTENTION_VALIDATE"));
   impl->trust_pointers = options.trust_pointers;
   impl->threads.num_threads = options.num_threads;
   impl->threads.parallel_for = options.parallel_for;

@@ -1,8 +1,10 @@
 #include "runtime/environment.h"
 
 #include <sys/auxv.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 
 namespace fulmen {
 
@@ -16,6 +18,15 @@ std::string environment(const char* name) {
 bool environment_flag(const char* name) {
   const std::string value = environment(name);
   return !value.empty() && value != "0";
+}
+
+bool environment_has(std::initializer_list<std::string_view> prefixes) noexcept {
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    for (const std::string_view prefix : prefixes) {
+      if (**variable == prefix.front() && std::strncmp(*variable, prefix.data(), prefix.size()) == 0) return true;
+    }
+  }
+  return false;
 }
 
 std::string program_path() {

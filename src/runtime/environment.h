@@ -1,7 +1,9 @@
 // The environment's variables, as far as they may be trusted.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 
 namespace fulmen {
 
@@ -15,6 +17,9 @@ std::string environment(const char* name);
 
 // Whether a variable is set to something other than 0.
 bool environment_flag(const char* name);
+
+// Whether a variable's name begins with one of these: one pass over the environment, as long as one lookup.
+bool environment_has(std::initializer_list<std::string_view> prefixes) noexcept;
 
 // PATH, and /usr/local/bin:/usr/bin:/bin where environment() has none.
 std::string program_path();

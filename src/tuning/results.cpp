@@ -68,7 +68,8 @@ Result<std::string> read_own(const std::string& path) {
 
 struct Known {
   std::mutex mutex;
-  std::map<std::string, std::shared_ptr<const ChipResults>, std::less<>> by_chip;
+  std::map<std::string, KnownChip, std::less<>> chips;
+  std::vector<std::unique_ptr<const ChipResults>> read;     // all of them: a plan may be looking at one that is forgotten
   std::map<std::string, std::string, std::less<>> shipped;  // by the chip
 };
 Known& known() {
@@ -133,29 +134,39 @@ bool ChipResults::has(std::string_view kernel) const {
   return std::any_of(own.begin(), own.end(), is_of_kernel) || std::any_of(shipped.begin(), shipped.end(), is_of_kernel);
 }
 
-std::shared_ptr<const ChipResults> results_of(std::string_view chip) {
+KnownChip& known_chip(std::string_view name) {
+  const std::scoped_lock lock(known().mutex);
+  KnownChip& chip = known().chips[std::string(name)];
+  if (chip.name.empty()) chip.name = name;
+  return chip;
+}
+
+const ChipResults& results_of(KnownChip& chip) {
+  if (const ChipResults* found = chip.results.load(std::memory_order_acquire); found != nullptr) return *found;
   Known& all = known();
   const std::scoped_lock lock(all.mutex);
-  if (const auto found = all.by_chip.find(chip); found != all.by_chip.end()) return found->second;
-  auto results = std::make_shared<ChipResults>();
-  const std::string name = file_name_of(chip), path = tuned_results_file(std::string(chip));
-  if (!path.empty()) results->own = parsed(path, read_own(path), chip);
+  if (const ChipResults* found = chip.results.load(std::memory_order_acquire); found != nullptr) return *found;
+  auto results = std::make_unique<ChipResults>();
+  const std::string name = file_name_of(chip.name), path = tuned_results_file(chip.name);
+  if (!path.empty()) results->own = parsed(path, read_own(path), chip.name);
   if (const auto shipped = all.shipped.find(name); shipped != all.shipped.end()) {
-    results->shipped = parsed("the library's " + name, shipped->second, chip);
+    results->shipped = parsed("the library's " + name, shipped->second, chip.name);
   }
-  return all.by_chip.emplace(chip, std::move(results)).first->second;
+  all.read.push_back(std::move(results));
+  chip.results.store(all.read.back().get(), std::memory_order_release);
+  return *all.read.back();
 }
 
 void forget_results() {
   const std::scoped_lock lock(known().mutex);
-  known().by_chip.clear();
+  for (auto& [name, chip] : known().chips) chip.results = nullptr;
 }
 
 void ship_instead(std::map<std::string, std::string, std::less<>> texts) {
   const std::scoped_lock lock(known().mutex);
   known().shipped.clear();
   for (auto& [chip, text] : texts) known().shipped.emplace(file_name_of(chip), std::move(text));
-  known().by_chip.clear();
+  for (auto& [name, chip] : known().chips) chip.results = nullptr;
 }
 
 namespace {

@@ -1,9 +1,9 @@
 // Tuned results on disk, as plans read them. `fulmen tune` writes them; docs/guide/tuning.md has the format.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +29,14 @@ struct ChipResults {
   std::vector<TunedResult> own, shipped;
   bool has(std::string_view kernel) const;
 };
-// Read at the first call for the chip, once a process; a file that cannot be used is said in a line in the log. Never null.
-std::shared_ptr<const ChipResults> results_of(std::string_view chip);
+// A chip by its name, alive as long as the process: who plans often for one looks it up once.
+struct KnownChip {
+  std::string name;
+  std::atomic<const ChipResults*> results = nullptr;  // null: not read yet
+};
+KnownChip& known_chip(std::string_view name);
+// Read at the first call for the chip, once a process; a file that cannot be used is said in a line in the log.
+const ChipResults& results_of(KnownChip& chip);
 // For tests: files are read again; these texts stand for the files that come with the library, by the chip.
 void forget_results();
 void ship_instead(std::map<std::string, std::string, std::less<>> texts);

@@ -1,10 +1,7 @@
 #include "tuning/sources.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cstring>
-#include <memory>
 #include <utility>
 
 #include "fulmen/printable.h"
@@ -16,23 +13,12 @@ namespace {
 
 constexpr const char* kVariable = "FULMEN_TUNING";
 
-// One pass over the environment: that is less than looking up every name.
-bool environment_says_something() {
-  constexpr const char* kOldNames = "FATTN_";
-  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
-    if (**variable != 'F') continue;
-    if (std::strncmp(*variable, kOldNames, std::strlen(kOldNames)) == 0) return true;
-    if (std::strncmp(*variable, kVariable, std::strlen(kVariable)) == 0) return true;
-  }
-  return false;
-}
-
 // A tuned result is taken whole or not at all: this user's own before one that came with the library.
 void add_tuned(const KernelTuning& identity, const Space& space, std::vector<Asked>& asked, std::vector<std::string>& notes) {
-  const std::shared_ptr<const ChipResults> results = results_of(identity.chip);
-  for (const auto& [list, source] : {std::pair{&results->own, "own"}, std::pair{&results->shipped, "shipped"}}) {
+  const ChipResults& results = results_of(known_chip(identity.chip));
+  for (const auto& [list, source] : {std::pair{&results.own, "own"}, std::pair{&results.shipped, "shipped"}}) {
     // What comes with the library meets all versions of compilers and drivers; a user can measure again.
-    FoundResult found = find_result(*list, identity, list == &results->shipped);
+    FoundResult found = find_result(*list, identity, list == &results.shipped);
     if (!found.configuration.empty()) {
       const Result<std::vector<Asked>> tuned = parse_tuning(found.configuration, "its configuration", source);
       const Result<Choice> legal = tuned.ok() ? choose(identity.kernel, space, tuned.value()) : tuned.status();
@@ -51,8 +37,8 @@ void add_tuned(const KernelTuning& identity, const Space& space, std::vector<Ask
 
 }  // namespace
 
-bool is_anything_asked(const AttentionOptions& options, std::string_view chip, std::string_view kernel) {
-  return !options.tuning.empty() || results_of(chip)->has(kernel) || environment_says_something();
+bool is_anything_asked(const AttentionOptions& options, KnownChip& chip, std::string_view kernel) {
+  return !options.tuning.empty() || results_of(chip).has(kernel) || environment_has({"FULMEN_TUNING", "FATTN_"});
 }
 
 Result<Choice> tuned_choice(const Problem& problem, const AttentionOptions& options, const KernelTuning& identity,

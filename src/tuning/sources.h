@@ -7,12 +7,13 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/backend.h"
+#include "tuning/results.h"
 #include "tuning/space.h"
 
 namespace fulmen::tuning {
 
 // Whether anybody could say something; quick.
-bool is_anything_asked(const AttentionOptions& options, std::string_view chip, std::string_view kernel);
+bool is_anything_asked(const AttentionOptions& options, KnownChip& chip, std::string_view kernel);
 
 // What to take of a kernel's space. Errors: a value that is not legal, of the environment or the options. A tuned result that does
 // not fit is left out, and a note says why.
