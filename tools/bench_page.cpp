@@ -66,8 +66,8 @@ Lines lines_along(const std::vector<BenchRow>& rows, const Along& along) {
                        [&](const BenchRow* row) { return along.x(row->bench_case) == along.x(line.second.front()->bench_case); });
   });
   for (auto& [name, line] : lines) {
-    std::stable_sort(line.begin(), line.end(),
-                     [&](const BenchRow* a, const BenchRow* b) { return along.x(a->bench_case) < along.x(b->bench_case); });
+    const auto place = [&](const BenchRow* row) { return std::pair(along.x(row->bench_case), row); };  // as the rows stand
+    std::sort(line.begin(), line.end(), [&](const BenchRow* a, const BenchRow* b) { return place(a) < place(b); });
   }
   return lines;
 }
