@@ -15,6 +15,7 @@
 #include "runtime/hooks.h"
 #include "runtime/made_problem.h"
 #include "runtime/threading.h"
+#include "tuning/sources.h"
 
 namespace fulmen {
 
@@ -97,6 +98,7 @@ std::string explanation(const Plan::Impl& impl) {
   text += impl.variants.explain(impl);
   if (const std::string parameters = parameters_of(impl.runner->config()); !parameters.empty()) text += "\n  with " + parameters;
   for (const std::string& note : impl.runner->config().notes) text += "\n  " + printable(note);
+  if (impl.tuning_is_lost) text += "\n  FULMEN_TUNING changes nothing: the kernel has no parameters for this problem";
   for (const Kernel* kernel : impl.backend->kernels()) {
     if (kernel == impl.kernel) continue;
     text += fmt::format("\n  not {}: {}", printable(kernel->name()), reason_against(*kernel, impl));
@@ -110,7 +112,9 @@ Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std:
   auto impl = std::make_shared<Plan::Impl>(vary_batch, vary_seqlen_k);
   impl->problem = problem;
   impl->device = device;
-  const bool said = environment_has({"FLASH_ATTENTION_V"});  // nearly never: then neither is looked up
+  const bool said = environment_has({"FLASH_ATTENTION_V", "FULMEN_TUNING"});  // nearly never: then none is looked up
+  const Result<std::string> everywhere = said ? tuning::tuning_of_environment() : std::string();
+  if (!everywhere.ok()) return everywhere.status();
   impl->verify = options.verify || (said && environment_flag("FLASH_ATTENTION_VERIFY"));
   impl->validate = options.validate || (said && environment_flag("FLASH_ATTENTION_VALIDATE"));
   impl->trust_pointers = options.trust_pointers;
@@ -132,7 +136,9 @@ Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std:
     return Status(StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", impl->kernel->name()));
   }
   impl->runner = std::move(runner).value();
-  if (!options.tuning.empty() && impl->runner->config().parameters.empty()) {
+  const bool has_parameters = !impl->runner->config().parameters.empty();
+  impl->tuning_is_lost = !everywhere->empty() && !has_parameters && impl->runner->config().notes.empty();
+  if (!options.tuning.empty() && !has_parameters) {
     return Status(StatusCode::invalid_argument,
                   fmt::format("options.tuning is \"{}\": kernel \"{}\" has no parameters for this problem",
                               printable(options.tuning), printable(impl->kernel->name())));

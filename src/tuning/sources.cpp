@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "fulmen/printable.h"
@@ -39,6 +41,21 @@ void add_tuned(const KernelTuning& identity, const Space& space, std::vector<Ask
 
 bool is_anything_asked(const AttentionOptions& options, KnownChip& chip, std::string_view kernel) {
   return !options.tuning.empty() || results_of(chip).has(kernel) || environment_has({"FULMEN_TUNING", "FATTN_"});
+}
+
+Result<std::string> tuning_of_environment() {
+  std::string text = environment(kVariable);
+  if (text.empty()) return text;
+  const Result<std::vector<Asked>> asked = parse_tuning(text, kVariable, "environment");
+  if (!asked.ok()) return asked.status();
+  const std::span<const std::string_view> known = parameter_names();
+  for (const Asked& one : asked.value()) {
+    if (std::find(known.begin(), known.end(), one.name) != known.end()) continue;
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("{} is \"{}\": no kernel has a parameter {}; the names are {}", kVariable, printable(text),
+                              printable(one.name), fmt::join(known, ", ")));
+  }
+  return text;
 }
 
 Result<Choice> tuned_choice(const Problem& problem, const AttentionOptions& options, const KernelTuning& identity,

@@ -15,6 +15,9 @@ namespace fulmen::tuning {
 // Whether anybody could say something; quick.
 bool is_anything_asked(const AttentionOptions& options, KnownChip& chip, std::string_view kernel);
 
+// FULMEN_TUNING's text, "" where it is not set. Errors: what cannot be read, or a name that no kernel of the library's has.
+Result<std::string> tuning_of_environment();
+
 // What to take of a kernel's space. Errors: a value that is not legal, of the environment or the options. A tuned result that does
 // not fit is left out, and a note says why.
 Result<Choice> tuned_choice(const Problem& problem, const AttentionOptions& options, const KernelTuning& identity,

@@ -88,6 +88,32 @@ Values Space::usual() const {
   return values;
 }
 
+std::span<const std::string_view> parameter_names() {
+  static constexpr std::string_view kNames[] = {"block_m",
+                                                "block_n",
+                                                "buffers",
+                                                "early_loads",
+                                                "fetch_ahead",
+                                                "key_block_n",
+                                                "key_buffers",
+                                                "key_min_workgroups",
+                                                "min_waves",
+                                                "min_workgroups",
+                                                "num_splits",
+                                                "persistent",
+                                                "ping_pong",
+                                                "queries_in_lds",
+                                                "query_block_n",
+                                                "query_buffers",
+                                                "query_min_workgroups",
+                                                "run_batches",
+                                                "run_tasks",
+                                                "runs",
+                                                "tiles_per_task",
+                                                "waves"};
+  return kNames;
+}
+
 Result<std::vector<Asked>> parse_tuning(std::string_view text, std::string_view what, std::string_view source) {
   std::vector<Asked> asked;
   for (std::size_t at = 0; at <= text.size();) {

@@ -42,6 +42,9 @@ struct Asked {
   bool nearest = false;   // the nearest value that is legal will do
 };
 
+// Every name that a kernel of the library's has, in some space: a test keeps the list whole.
+std::span<const std::string_view> parameter_names();
+
 // "block_m=64,waves=4". Errors name `what` ("options.tuning"), the text and what is accepted.
 Result<std::vector<Asked>> parse_tuning(std::string_view text, std::string_view what, std::string_view source);
 // The same text of values.

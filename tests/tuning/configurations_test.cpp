@@ -25,6 +25,11 @@ struct Tuned {
 
 void PrintTo(const Tuned& t, std::ostream* out) { *out << t.kernel << " on " << t.device; }
 
+bool is_listed(std::string_view name) {
+  const auto names = tuning::parameter_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 class Configurations : public ::testing::TestWithParam<Tuned> {};
 
 TEST_P(Configurations, GiveTheSameResults) {
@@ -54,6 +59,7 @@ TEST_P(Configurations, GiveTheSameResults) {
     const Result<Plan> planned = plan(problem, t.device, c.options);
     ASSERT_TRUE(planned.ok()) << all[n] << ": " << planned.status().message();
     for (const KernelParameter& parameter : planned->config().parameters) {
+      EXPECT_TRUE(is_listed(parameter.name)) << parameter.name;
       EXPECT_EQ(parameter.source, "option") << planned->explain();
     }
     EXPECT_TRUE(verified(c, t.kernel, {t.device})) << all[n];
@@ -98,6 +104,7 @@ TEST(Spaces, KeepToTheChip) {
         const tuning::Space space = family->space(problem, chip, 4);
         if (space.parameters.empty()) continue;
         tuned.insert(std::string(family->name()));
+        for (const tuning::ParameterRange& parameter : space.parameters) EXPECT_TRUE(is_listed(parameter.name)) << parameter.name;
         const std::vector<tuning::Values> all = tuning::configurations(space);
         EXPECT_TRUE(space.takes(all.front()).yes) << family->name() << " on " << name;
         for (const tuning::Values& values : all) {

@@ -77,6 +77,29 @@ TEST_F(TunedResults, AreUsedAndNamed) {
   EXPECT_NE(plan(problem(), "cpu", options)->explain().find("tiles_per_task=4 (option)"), std::string::npos);
 }
 
+// The environment is everybody's: a name of another kernel's is noted, one of no kernel's is refused.
+TEST_F(TunedResults, NamesOfTheEnvironmentAreKnown) {
+  ::setenv("FULMEN_TUNING", "ping_pong=1,block_n=64", 1);
+  EXPECT_NE(explained().find("block_n=64 (environment)"), std::string::npos) << explained();
+  EXPECT_NE(explained().find("not used: ping_pong=1 (environment): cpu.prefill.scalar has no such parameter; it has block_n"),
+            std::string::npos)
+      << explained();
+  AttentionOptions reference = scalar();
+  reference.kernel = "cpu.reference.double";
+  EXPECT_NE(plan(problem(), "cpu", reference)->explain().find("FULMEN_TUNING changes nothing: the kernel has no parameters"),
+            std::string::npos);
+  ::setenv("FULMEN_TUNING", "blok_n=64", 1);
+  for (const AttentionOptions& options : {scalar(), reference}) {
+    const Status status = plan(problem(), "cpu", options).status();
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(status.message().find("FULMEN_TUNING is \"blok_n=64\": no kernel has a parameter blok_n; the names are block_m, "),
+              0U)
+        << status.message();
+  }
+  ::setenv("FULMEN_TUNING", "block_n", 1);
+  EXPECT_EQ(plan(problem(), "cpu", reference).status().code(), StatusCode::invalid_argument);
+}
+
 // Options before the environment before own results before shipped ones before the kernel's choice: each is taken away in turn.
 TEST_F(TunedResults, SourcesHaveAnOrder) {
   ship_instead({{identity().chip, tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=4")})}});
