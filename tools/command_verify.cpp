@@ -99,6 +99,33 @@ std::string repeat_with(const VerifyArguments& a, const std::string& device, uin
   return text;
 }
 
+// What failed so far. The first failures are printed, each with the command that repeats it.
+class Failures {
+ public:
+  void add(Progress& progress, const std::string& what, const VerifiedRun& run, const std::string& repeat) {
+    if (run.report.ok) return;
+    if (count() < kShownFailures) progress.line(fmt::format("FAILED {}: {}\n  repeat it: {}", what, run.report.message, repeat));
+    if (run.ran.ok()) {
+      ++wrong_;
+    } else if (not_run_++ == 0) {
+      first_not_run_ = run.ran;
+    }
+  }
+  std::size_t count() const { return wrong_ + not_run_; }
+  // A kernel that cannot run here is no wrong result: of these alone, the first one's own status.
+  Status conclusion(uint64_t seed) const {
+    if (count() == 0) return {};
+    const std::string not_run = not_run_ == 0 ? "" : fmt::format("{} did not run: {}", not_run_, first_not_run_.message());
+    if (wrong_ == 0) return {first_not_run_.code(), not_run};
+    return {StatusCode::verification_failed, fmt::format("{} results broke the tolerance rule (--seed {}){}{}", wrong_, seed,
+                                                         not_run.empty() ? "" : ", and ", not_run)};
+  }
+
+ private:
+  std::size_t wrong_ = 0, not_run_ = 0;
+  Status first_not_run_;
+};
+
 // Small random problems, each of a seed of its own: problem n of seed s is problem 0 of seed s + n.
 Status verify_random(const VerifyArguments& arguments, const std::string& device) {
   const uint64_t seed = arguments.seed ? *arguments.seed : std::random_device{}();
@@ -110,9 +137,10 @@ Status verify_random(const VerifyArguments& arguments, const std::string& device
                             arguments.backward ? "backward " : "", seed));
   NormalPool pool(0);
   Tallies tallies;
-  std::size_t failures = 0, runs = 0;
+  Failures failures;
+  std::size_t runs = 0;
   for (uint64_t n = 0; n < arguments.random; ++n) {
-    if (n % 1000 == 0) progress.show(fmt::format("[{}/{}] {} failed", n, arguments.random, failures));
+    if (n % 1000 == 0) progress.show(fmt::format("[{}/{}] {} failed", n, arguments.random, failures.count()));
     pool.generator().seed(seed + n);
     const DType dtype = dtypes[pool.generator()() % dtypes.size()];
     const GridCase grid_case = random_case(pool.generator(), dtype, arguments.backward ? Pass::backward : Pass::forward, emulated);
@@ -125,21 +153,15 @@ Status verify_random(const VerifyArguments& arguments, const std::string& device
     if (!there.ok()) return there.status();
     for (const Candidate& candidate : found.value()) {
       if (!candidate.support.yes || (!arguments.kernel.empty() && candidate.kernel != arguments.kernel)) continue;
-      const VerifyReport report =
-          run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads).report;
-      add_to(tallies, candidate.kernel, dtype, report);
+      const VerifiedRun run = run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads);
+      add_to(tallies, candidate.kernel, dtype, run.report);
       ++runs;
-      if (report.ok) continue;
-      if (++failures <= kShownFailures) {
-        progress.line(fmt::format("FAILED {} {}: {}\n  repeat it: {}", candidate.kernel, to_string(grid_case), report.message,
-                                  repeat_with(arguments, device, seed + n)));
-      }
+      failures.add(progress, candidate.kernel + " " + to_string(grid_case), run, repeat_with(arguments, device, seed + n));
     }
   }
   print_table(progress, tallies);
-  progress.line(fmt::format("{} problems, {} results, {} failed", arguments.random, runs, failures));
-  if (failures == 0) return {};
-  return {StatusCode::verification_failed, fmt::format("{} results broke the tolerance rule (--seed {})", failures, seed)};
+  progress.line(fmt::format("{} problems, {} results, {} failed", arguments.random, runs, failures.count()));
+  return failures.conclusion(seed);
 }
 
 Status verify(const VerifyArguments& arguments) {
@@ -158,7 +180,7 @@ Status verify(const VerifyArguments& arguments) {
   const CompileAhead ahead(cases.value(), device, arguments.kernel);
   NormalPool pool(seed);
   Tallies tallies;
-  std::size_t failures = 0;
+  Failures failures;
   for (std::size_t i = 0; i < cases.value().size(); ++i) {
     const GridCase& grid_case = cases.value()[i];
     progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), to_string(grid_case)));
@@ -172,14 +194,9 @@ Status verify(const VerifyArguments& arguments) {
     for (const Candidate& candidate : found.value()) {
       const bool asked_for = arguments.kernel.empty() || candidate.kernel == arguments.kernel;
       if (!asked_for || !candidate.support.yes) continue;
-      const VerifyReport report =
-          run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads).report;
-      add_to(tallies, candidate.kernel, grid_case.dtype, report);
-      if (report.ok) continue;
-      if (++failures <= kShownFailures) {
-        progress.line(fmt::format("FAILED {} {}: {}\n  repeat it: {}", candidate.kernel, to_string(grid_case), report.message,
-                                  repeat_with(arguments, device, seed)));
-      }
+      const VerifiedRun run = run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads);
+      add_to(tallies, candidate.kernel, grid_case.dtype, run.report);
+      failures.add(progress, candidate.kernel + " " + to_string(grid_case), run, repeat_with(arguments, device, seed));
     }
   }
   if (tallies.empty()) {
@@ -188,10 +205,7 @@ Status verify(const VerifyArguments& arguments) {
     return {StatusCode::unsupported, fmt::format("{} {} of the grid here, see `fulmen explain`", which, what)};
   }
   print_table(progress, tallies);
-  if (failures != 0) {
-    return {StatusCode::verification_failed, fmt::format("{} results broke the tolerance rule (--seed {})", failures, seed)};
-  }
-  return {};
+  return failures.conclusion(seed);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ void poison(const Tensor& tensor) {
 }
 
 VerifiedRun failure(const Status& status) {
-  VerifiedRun run;
+  VerifiedRun run{status, {}, {}};
   run.report.tensor = "none";
   run.report.message = status.message();
   return run;
@@ -35,7 +35,7 @@ VerifiedRun run_and_verify(const Problem& problem, const GridData& data, const D
   if (status.ok()) status = there.synchronize();
   if (status.ok()) status = there.download(problem.pass);
   if (!status.ok()) return failure(status);
-  return {verify_result(problem, data.tensors), planned->config()};
+  return {{}, verify_result(problem, data.tensors), planned->config()};
 }
 
 }  // namespace fulmen::tools

@@ -10,7 +10,8 @@
 namespace fulmen::tools {
 
 struct VerifiedRun {
-  VerifyReport report;  // not ok with the reason where it did not run
+  Status ran;           // why there is no result
+  VerifyReport report;  // not ok, with that reason, where it did not run
   KernelConfig config;  // of the kernel that ran
 };
 

@@ -48,6 +48,23 @@ TEST_F(DeviceTest, VerifyTakesASmallerGrid) {
   EXPECT_NE(outcome.out.find("emulated.decode.gfx11"), std::string::npos) << outcome.out;
 }
 
+// No compiler is no wrong result.
+TEST_F(DeviceTest, VerifyTellsWhatDidNotRunFromWhatIsWrong) {
+  ::setenv("FULMEN_HOST_CXX", "/nonexistent/c++", 1);
+  ::setenv("FULMEN_CACHE_BYTES", "0", 1);
+  for (const std::vector<std::string>& what : {std::vector<std::string>{"--random", "1"}, {"--seed", "3"}}) {
+    std::vector<std::string> arguments{"verify", "--device", kDevice, "--dtype", "fp16", "--kernel", "emulated.prefill.gfx11"};
+    arguments.insert(arguments.end(), what.begin(), what.end());
+    const Outcome outcome = fulmen(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out << outcome.err;
+    EXPECT_NE(outcome.err.find(" did not run: "), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("FULMEN_HOST_CXX is \"/nonexistent/c++\""), std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.err.find("tolerance"), std::string::npos) << outcome.err;
+  }
+  ::unsetenv("FULMEN_HOST_CXX");
+  ::unsetenv("FULMEN_CACHE_BYTES");
+}
+
 TEST_F(DeviceTest, BenchVerifiesAndGivesNoTimes) {
   const Outcome outcome = fulmen({"bench", "--suite", "boards", "--dtype", "fp16", "--device", kDevice, "--json", "b.json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
