@@ -112,7 +112,7 @@ class GpuRunner final : public Runner {
       constexpr int64_t kBytes = 2, kUnused = 16;  // a stride that nothing is reached by
       const auto stride = [](int64_t elements, int64_t extent) { return extent > 1 ? elements * kBytes : kUnused; };
       const TensorMapShape shape{view.data,
-                                 s.dtype == DType::fp16,
+                                 s.tensor_dtype() == DType::fp16,
                                  {dims, rows, heads, a.batch},
                                  {stride(view.row, rows), stride(view.head, heads), stride(view.batch, a.batch)},
                                  box_rows};

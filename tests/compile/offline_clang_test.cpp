@@ -103,7 +103,7 @@ FULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)
     std::string storage;
     gpu::Chip chip{};
     ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
-    const std::string sizes = "#define FULMEN_WORKGROUP 64\n#define FULMEN_MIN_WAVES 1\n#define FULMEN_LDS_BYTES 0\n";
+    const std::string sizes = "#define FULMEN_CONFIGURATION .workgroup = 64\n";
     const auto source = [&](const std::string& more) {
       return gpu::kernel_source_of(kernel, sizes + more, chip, gpu::Platform::amd).value();
     };
@@ -139,7 +139,7 @@ FULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)
     std::string storage;
     gpu::Chip chip{};
     ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
-    const std::string sizes = "#define FULMEN_WORKGROUP 128\n#define FULMEN_MIN_WAVES 1\n#define FULMEN_LDS_BYTES 512\n";
+    const std::string sizes = "#define FULMEN_CONFIGURATION .workgroup = 128, .lds_bytes = 512\n";
     const std::string text = disassembly(gpu::kernel_source_of(kernel, sizes, chip, gpu::Platform::amd).value(), arch);
     if (text.empty()) GTEST_SKIP() << "llvm-objdump is not in PATH";
     const std::size_t store = std::min(text.find("ds_store"), text.find("ds_write")), barrier = text.find("s_barrier", store);

@@ -26,8 +26,8 @@ namespace {
 bool chosen(const gpu::Specialisation& s, const gpu::Chip& chip) {
   if (chip.arch != chip.target->test_chips.front() && s.head_dim != 128) return false;
   const bool backward = s.entry.starts_with("backward") || s.entry.starts_with("short_backward");
-  if (backward) return (s.dtype == DType::bf16 && !s.band) || s.bias >= 0;
-  return s.dtype != DType::fp16 || (s.entry == "forward/prefill.h" && s.head_dim == 128);
+  if (backward) return (s.tensor_dtype() == DType::bf16 && !s.band) || s.bias >= 0;
+  return s.tensor_dtype() != DType::fp16 || (s.entry == "forward/prefill.h" && s.head_dim == 128);
 }
 
 std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip, const gpu::CompileRequest& request) {

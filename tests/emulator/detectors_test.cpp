@@ -120,7 +120,7 @@ TEST(AsyncCopy, ArrivesAtTheWaitAndNotBefore) {
                   .body =
                       "copy_async_16(16 * thread_id(), a.x + 4 * thread_id(), true);\ncopy_commit();\n"
                       "lds_load<Words<4>>(16 * thread_id());",
-                  .headers = "#include \"targets/emulated_elements.h\"\n#include \"targets/sm80/emulated.h\"\n",
+                  .headers = "#include \"targets/sm80/emulated.h\"\n",
                   .workgroup_size = 64,
                   .lds_bytes = 64 * 16};
   const Status early = run_text(text, x.data());
@@ -163,9 +163,7 @@ TEST(WarpgroupProduct, IsDoneAtTheWaitAndNotBefore) {
                       "const LdsMatrix m = LdsMatrix::of(0, 64);\n"
                       "wgmma_fence();\nwgmma<Half, false, false>(d, m, m, false);\nwgmma_commit();\n"
                       "wgmma_wait<1>();\nwgmma_wait<0>();\nglobal_store(a.x + thread_id(), d[3][7]);",
-                  .headers =
-                      "#include \"targets/emulated_elements.h\"\n#include \"targets/sm80/emulated.h\"\n"
-                      "#include \"targets/sm90/target.h\"\n",
+                  .headers = "#include \"targets/sm90/target.h\"\n",
                   .workgroup_size = 128,
                   .lds_bytes = 64 * 256};
   Status status = run_text(text, x.data());
@@ -198,9 +196,7 @@ TEST(Meeting, OrdersWhatWasDoneBeforeItsFirstHalf) {
                     rest = "warpgroup_barrier_wait<2>(0, wave_id() / 4);\nlds_load<float>(4 * ((thread_id() + 128) % 256));";
   KernelText text{.arch = "sm_90a",
                   .body = store + arrive + rest,
-                  .headers =
-                      "#include \"targets/emulated_elements.h\"\n#include \"targets/sm80/emulated.h\"\n"
-                      "#include \"targets/sm90/target.h\"\n",
+                  .headers = "#include \"targets/sm90/target.h\"\n",
                   .workgroup_size = 256,
                   .lds_bytes = 1024};
   const Status status = run_text(text, x.data());
@@ -213,7 +209,7 @@ TEST(Wmma, HalvesMustHoldTheSame) {
   const DeviceArray x(4);
   KernelText text{.arch = "gfx1100",
                   .body = "float d[8] = {};\nWords<8> w{};\nw.word[0] = lane_id();\nwmma_f32_16x16x16<Half>(d, w, w);",
-                  .headers = "#include \"targets/emulated_elements.h\"\n#include \"targets/gfx11/emulated.h\"\n"};
+                  .headers = "#include \"targets/gfx11/emulated.h\"\n"};
   EXPECT_NE(run_text(text, x.data()).message().find("hold different operands"), std::string::npos);
   text.body.replace(text.body.find("lane_id()"), 9, "lane_id() % 16");
   const Status status = run_text(text, x.data());

@@ -104,7 +104,7 @@ TEST_P(MatrixInstruction, IsTheProduct) {
                           "for (int e = 0; e < {0}; ++e) global_store(a.x + l * {0} + e, d[e]);",
                           it.d_elements, it.a_elements / 2, it.b_elements / 2, it.lanes, it.call,
                           dtype == DType::fp16 ? "Half" : "Bfloat16"),
-      .headers = fmt::format("#include \"targets/emulated_elements.h\"\n#include \"targets/{}/emulated.h\"\n", it.target),
+      .headers = fmt::format("#include \"targets/{}/emulated.h\"\n", it.target),
       .workgroup_size = it.lanes};
   const Status status = run_text(text, x.data());
   ASSERT_TRUE(status.ok()) << status.message();

@@ -43,9 +43,7 @@ if (wave_id() == 0) {
 KernelText text_of(std::string body) {
   return {.arch = "sm_90a",
           .body = std::move(body),
-          .headers =
-              "#include \"core/base.h\"\n#include \"targets/emulated_elements.h\"\n#include \"targets/sm80/emulated.h\"\n"
-              "#include \"targets/sm90/target.h\"\n",
+          .headers = "#include \"targets/sm90/target.h\"\n",
           .workgroup_size = 64,
           .lds_bytes = 8192};
 }

@@ -101,8 +101,7 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
                           "lds_fence_for_matrices();\nbarrier();\nwgmma_fence();\n{3}\nwgmma_commit();\nwgmma_wait<0>();\n"
                           "for (int e = 0; e < {1}; ++e) global_store(a.x + l * {1} + e, d[e / 8][e % 8]);",
                           p.columns / 16, sums, words_at / 16, call),
-      .headers =
-          "#include \"targets/emulated_elements.h\"\n#include \"targets/sm80/emulated.h\"\n#include \"targets/sm90/target.h\"\n",
+      .headers = "#include \"targets/sm90/target.h\"\n",
       .workgroup_size = 128,
       .lds_bytes = words_at};
   const Status status = run_text(text, x.data());
@@ -137,9 +136,7 @@ TEST(Stmatrix, StoresRowsAtTheLanesAddresses) {
                             "auto* words = reinterpret_cast<Words<4>*>(a.x) + lane_id();\n"
                             "const int at = lane_id() * 16;\n"
                             "stmatrix_x4(at, global_load(words));\nbarrier();\nglobal_store(words, lds_load<Words<4>>(at));",
-                        .headers =
-                            "#include \"targets/emulated_elements.h\"\n#include \"targets/sm80/emulated.h\"\n"
-                            "#include \"targets/sm90/target.h\"\n",
+                        .headers = "#include \"targets/sm90/target.h\"\n",
                         .workgroup_size = 32,
                         .lds_bytes = 512};
   const Status status = run_text(text, x.data());

@@ -7,13 +7,11 @@ namespace fulmen::testing {
 namespace {
 
 KernelText text_of(const std::string& body, int workgroup_size) {
-  return {
-      .arch = "sm_90a",
-      .body = body,
-      .headers =
-          "#include \"targets/emulated_elements.h\"\n#include \"targets/sm80/emulated.h\"\n#include \"targets/sm90/target.h\"\n",
-      .workgroup_size = workgroup_size,
-      .lds_bytes = 64 * 256};
+  return {.arch = "sm_90a",
+          .body = body,
+          .headers = "#include \"targets/sm90/target.h\"\n",
+          .workgroup_size = workgroup_size,
+          .lds_bytes = 64 * 256};
 }
 
 struct Change {

@@ -138,7 +138,7 @@ TEST_F(HipAttention, PrebuiltKernelsServe) {
   ASSERT_TRUE(gpu::find_chip("gfx1100", storage, chip));
   const std::vector<gpu::Specialisation> shipped = gpu::shipped_kernels(chip, false);
   const auto forward = std::find_if(shipped.begin(), shipped.end(), [](const gpu::Specialisation& s) {
-    return s.entry == "forward/prefill.h" && s.head_dim == 128 && s.dtype == DType::bf16 && !s.band;
+    return s.entry == "forward/prefill.h" && s.head_dim == 128 && s.tensor_dtype() == DType::bf16 && s.band == 0;
   });
   ASSERT_NE(forward, shipped.end());
   const Result<gpu::CompileRequest> request = compile_request(*forward, chip, gpu::Platform::amd);

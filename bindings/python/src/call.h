@@ -52,7 +52,6 @@ enum Scalar : int {
   kOffset,
   kDeterministic,
   kKernel,
-  kTuning,
   kNumThreads,
   kVerify,
   kMaxSeqlenQ,
@@ -122,7 +121,7 @@ struct Call {
   fulmen_options options;
   nb::handle objects[kPlaces];
   Array arrays[kPlaces];
-  std::string kernel, tuning, device;
+  std::string kernel, device;
   Layout layout;
 
  private:

@@ -18,7 +18,7 @@ int* numbers(const TensorSpec& spec, const Tensor& tensor) { return spec.present
 Specialisation append_kernel(DType dtype) {
   Specialisation s;
   s.entry = "kv_cache/append_kv.h";
-  s.dtype = dtype;
+  s.dtype = static_cast<int>(dtype);
   s.workgroup = kLanes;
   s.block_m = s.block_n = 16;  // nothing depends on them
   return s;

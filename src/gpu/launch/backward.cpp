@@ -144,7 +144,7 @@ class Backward final : public Family {
                                         .block_m = s.block_m,
                                         .block_n = s.block_n,
                                         .buffers = s.buffers,
-                                        .rows_in_lds = s.queries_in_lds,
+                                        .rows_in_lds = s.queries_in_lds != 0,
                                         .first_values = (s.outputs & (kGivesDq | kGivesDk)) != 0,
                                         .second_values = (s.outputs & kGivesDv) != 0})
         .total;

@@ -20,7 +20,7 @@ class BackwardAtomic final : public AtomicFamily {
                                       .block_m = s.block_m,
                                       .block_n = s.block_n,
                                       .buffers = s.buffers,
-                                      .rows_in_lds = s.queries_in_lds,
+                                      .rows_in_lds = s.queries_in_lds != 0,
                                       .first_values = (s.outputs & kGivesDk) != 0,
                                       .second_values = (s.outputs & kGivesDv) != 0,
                                       .dim_groups = s.dim_groups})

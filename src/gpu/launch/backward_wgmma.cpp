@@ -80,7 +80,7 @@ class BackwardWgmma final : public Family {
                                                 .block_m = s.block_m,
                                                 .block_n = s.block_n,
                                                 .buffers = s.buffers,
-                                                .second_early = s.early_loads,
+                                                .second_early = s.early_loads != 0,
                                                 .second_rows = outputs != kGivesDv})
                       .total;
     return s;

@@ -72,14 +72,14 @@ class SplitKv final : public Family {
     s.packed_rows = true;
     s.lds_bytes = lds_bytes(s.head_dim_v, shape.waves);
     specialise_for(p, s);
-    s.num_splits = shape.num_splits;
+    s.splits = shape.num_splits > 1;
     LaunchPlan plan;
-    plan.launches.push_back({s, groups(p) * s.num_splits});
+    plan.launches.push_back({s, groups(p) * shape.num_splits});
     plan.arguments = arguments_of(p);
     plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
-    plan.arguments.num_splits = plan.num_splits = s.num_splits;
-    plan.arguments.split_keys = round_up((p.seqlen_k + s.num_splits - 1) / s.num_splits, int64_t{shape.waves} * s.block_n);
-    if (s.num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
+    plan.arguments.num_splits = plan.num_splits = shape.num_splits;
+    plan.arguments.split_keys = round_up((p.seqlen_k + shape.num_splits - 1) / shape.num_splits, int64_t{shape.waves} * s.block_n);
+    if (shape.num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
     return plan;
   }
   static int head_dim_v(const Problem& p) { return static_cast<int>(round_up(p.head_dim_v, 32)); }
@@ -126,8 +126,8 @@ class SplitKv final : public Family {
     s.whole_rows = false;  // nothing depends on it
     const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
     plan.launches.push_back({s, rows});
-    plan.partial_out_floats = round_up(rows * p.head_dim_v * s.num_splits, 16);
-    plan.partial_row_floats = round_up(rows * s.num_splits, 16);
+    plan.partial_out_floats = round_up(rows * p.head_dim_v * plan.num_splits, 16);
+    plan.partial_row_floats = round_up(rows * plan.num_splits, 16);
   }
 
   const DecodeTiles& tiles_;

@@ -123,8 +123,8 @@ class Forward final : public Family {
                                               .block_m = s.block_m,
                                               .block_n = s.block_n,
                                               .buffers = s.buffers,
-                                              .queries_in_lds = s.queries_in_lds,
-                                              .persistent = s.persistent})
+                                              .queries_in_lds = s.queries_in_lds != 0,
+                                              .persistent = s.persistent != 0})
                       .total;
     specialise_for(p, s);
     return s;

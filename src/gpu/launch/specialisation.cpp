@@ -1,9 +1,11 @@
 #include "gpu/launch/specialisation.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 
 #include "runtime/sequence_view.h"
@@ -69,14 +71,14 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
   s.whole_rows = products.whole_rows;
   s.sinks = products.sinks;
   s.variable = products.variable;
-  s.num_splits = products.num_splits;
+  s.splits = products.splits;
   s.backward = products.backward;
   s.bias_gradient = products.bias_gradient;
   return s;
 }
 
 void specialise_for(const Problem& p, Specialisation& s) {
-  s.dtype = p.dtype;
+  s.dtype = static_cast<int>(p.dtype);
   s.bias = p.bias.present ? static_cast<int>(p.bias.dtype) : -1;
   s.keep_mask = p.keep_mask.present;
   s.alibi = p.alibi_slopes.present;
@@ -98,45 +100,12 @@ void specialise_for(const Problem& p, Specialisation& s) {
 
 std::string prelude(const Specialisation& s) {
   std::string text;
-  const auto define = [&text](std::string_view name, int value) { text += fmt::format("#define FULMEN_{} {}\n", name, value); };
-  for (const Target* target = s.target; target != nullptr; target = target->extends) define("TARGET_" + upper(target->name), 1);
-  define("DTYPE", static_cast<int>(s.dtype));
-  define("HEAD_DIM", s.head_dim);
-  define("HEAD_DIM_V", s.head_dim_v);
-  define("BLOCK_M", s.block_m);
-  define("BLOCK_N", s.block_n);
-  define("WORKGROUP", s.workgroup);
-  define("LDS_BYTES", s.lds_bytes);
-  define("BUFFERS", s.buffers);
-  define("QUERIES_IN_LDS", static_cast<int>(s.queries_in_lds));
-  define("PERSISTENT", static_cast<int>(s.persistent));
-  define("PING_PONG", static_cast<int>(s.ping_pong));
-  define("DIM_GROUPS", s.dim_groups);
-  define("EARLY_LOADS", static_cast<int>(s.early_loads));
-  define("MIN_WAVES", s.min_waves);
-  define("MIN_WORKGROUPS", s.min_workgroups);
-  define("WHOLE_ROWS", static_cast<int>(s.whole_rows));
-  define("WHOLE_DIMS", static_cast<int>(s.whole_dims));
-  define("EXACT_DIMS", static_cast<int>(s.exact_dims));
-  define("BIAS", s.bias);
-  define("KEEP_MASK", static_cast<int>(s.keep_mask));
-  define("ALIBI", static_cast<int>(s.alibi));
-  define("SOFTCAP", static_cast<int>(s.softcap));
-  define("SINKS", static_cast<int>(s.sinks));
-  define("BAND", static_cast<int>(s.band));
-  define("DROPOUT", static_cast<int>(s.dropout));
-  define("VARIABLE", static_cast<int>(s.variable));
-  define("PAGE_SIZE", s.page_size);
-  define("TILES_IN_PAGES", static_cast<int>(s.tiles_in_pages));
-  define("OUTPUTS", s.outputs);
-  define("DBIAS", s.bias_gradient);
-  define("PLAIN_SCALE", static_cast<int>(s.plain_scale));
-  define("WHOLE_BIAS", static_cast<int>(s.whole_bias));
-  define("BATCH_BIAS", static_cast<int>(s.batch_bias) + 2 * static_cast<int>(s.batch_dbias));
-  define("WHOLE_TILES", static_cast<int>(s.whole_tiles));
-  define("PACKED_ROWS", static_cast<int>(s.packed_rows));
-  define("SPLITS", static_cast<int>(s.num_splits > 1));
-  return text;
+  for (const Target* target = s.target; target != nullptr; target = target->extends) {
+    text += fmt::format("#define FULMEN_TARGET_{} 1\n", upper(target->name));
+  }
+  const auto fields =
+      std::bit_cast<std::array<int, sizeof(kernels::Configuration) / sizeof(int)>>(static_cast<const kernels::Configuration&>(s));
+  return text + fmt::format("#define FULMEN_CONFIGURATION {}\n", fmt::join(fields, ", "));
 }
 
 namespace {
@@ -154,32 +123,32 @@ std::string kernel_name(const Specialisation& s) {
 }  // namespace
 
 std::string to_string(const Specialisation& s) {
-  std::string text =
-      fmt::format("{} {} {}", kernel_name(s), s.target == nullptr ? "portable" : s.target->name, fulmen::to_string(s.dtype));
+  std::string text = fmt::format("{} {} {}", kernel_name(s), s.target == nullptr ? "portable" : s.target->name,
+                                 fulmen::to_string(s.tensor_dtype()));
   if (s.head_dim == 0) return text;  // a kernel for any
   text += fmt::format(" d{}", s.head_dim);
   if (s.head_dim_v != s.head_dim) text += fmt::format("/{}", s.head_dim_v);
   text += fmt::format(" {}x{}", s.block_m, s.block_n);
-  if (s.whole_tiles) text += " whole";
-  if (s.persistent) text += " persistent";
-  if (s.ping_pong) text += " ping-pong";
-  if (s.band) text += " band";
+  if (s.whole_tiles != 0) text += " whole";
+  if (s.persistent != 0) text += " persistent";
+  if (s.ping_pong != 0) text += " ping-pong";
+  if (s.band != 0) text += " band";
   if (s.bias >= 0) text += fmt::format(" bias={}", fulmen::to_string(static_cast<DType>(s.bias)));
-  if (s.batch_bias) text += " of each batch";
-  if (s.keep_mask) text += " keep_mask";
-  if (s.alibi) text += " alibi";
-  if (s.softcap) text += " softcap";
-  if (s.sinks) text += " sinks";
-  if (s.num_splits > 1) text += " splits";
-  if (s.dropout) text += " dropout";
-  if (s.variable) text += " variable";
+  if (s.batch_bias != 0) text += " of each batch";
+  if (s.keep_mask != 0) text += " keep_mask";
+  if (s.alibi != 0) text += " alibi";
+  if (s.softcap != 0) text += " softcap";
+  if (s.sinks != 0) text += " sinks";
+  if (s.splits != 0) text += " splits";
+  if (s.dropout != 0) text += " dropout";
+  if (s.variable != 0) text += " variable";
   if (s.page_size > 0) text += fmt::format(" pages={}", s.page_size);
   if (s.page_size < 0) text += " pages";
-  if (s.page_size != 0 && !s.tiles_in_pages) text += " any tiles";
+  if (s.page_size != 0 && s.tiles_in_pages == 0) text += " any tiles";
   for (const auto& [bit, name] : {std::pair{kGivesDq, " dq"}, {kGivesDk, " dk"}, {kGivesDv, " dv"}, {kGivesDbias, " dbias"}}) {
     if ((s.outputs & bit) != 0) text += name;
   }
-  if (!s.whole_rows && s.dtype != DType::fp32) text += " any rows";
+  if (s.whole_rows == 0 && s.tensor_dtype() != DType::fp32) text += " any rows";
   return text;
 }
 

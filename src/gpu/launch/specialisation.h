@@ -11,41 +11,18 @@
 #include "gpu/compile/kernel_source.h"
 #include "gpu/compile/toolchains/compiler.h"
 #include "kernels/core/arguments.h"
+#include "kernels/core/configuration.h"
 
 namespace fulmen::gpu {
 
-// What src/kernels/core/config.h explains.
-struct Specialisation {
+// A kernel to compile: its configuration, and what that says nothing of.
+struct Specialisation : kernels::Configuration {
   std::string_view entry;          // "forward/prefill.h"
   const Target* target = nullptr;  // none: no matrix instructions
-  DType dtype = DType::fp32;
-  int head_dim = 0, head_dim_v = 0;  // rounded up
-  int block_m = 0, block_n = 0;
-  int workgroup = 0;
-  int lds_bytes = 0;
-  int buffers = 1;
-  bool queries_in_lds = false;
-  bool persistent = false;
-  bool ping_pong = false;
-  bool tensor_maps = false;  // its kernel takes TmaForwardArguments
-  int dim_groups = 1;
-  bool early_loads = false;
-  int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for
-  int min_workgroups = 1;  // NVIDIA: workgroups a multiprocessor
-  bool whole_rows = false, whole_dims = false, exact_dims = false, whole_bias = false;
-  bool whole_tiles = false;                      // one tile of each side, and the sequences fill it
-  bool batch_bias = false, batch_dbias = false;  // each batch has a bias, or a gradient of it, of its own
-  bool packed_rows = false;
-  int bias = -1;  // its DType, or none
-  bool keep_mask = false, alibi = false, softcap = false, sinks = false, band = false, plain_scale = false;
-  int num_splits = 0;  // more than 1: partial results for forward/decode_combine.h
-  bool dropout = false;
-  bool variable = false;  // sequences of different lengths
-  int page_size = 0;
-  bool tiles_in_pages = false;
-  bool backward = false;   // its kernel takes BackwardArguments
-  int outputs = 0;         // backward: kGivesDq, ...
-  int bias_gradient = -1;  // dbias's DType, or none
+  bool backward = false;           // it takes BackwardArguments
+  bool tensor_maps = false;        // it takes TmaForwardArguments
+
+  DType tensor_dtype() const { return static_cast<DType>(dtype); }
 };
 
 // Which gradients a backward kernel gives.

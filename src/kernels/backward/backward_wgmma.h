@@ -10,7 +10,7 @@
 
 namespace fulmen::kernels {
 
-constexpr bool kSecondEarly = FULMEN_EARLY_LOADS != 0;
+constexpr bool kSecondEarly = kEarlyLoads;
 constexpr WarpgroupLayout kLdsLayout =
     WarpgroupLayout::of({kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kSecondEarly, kNeedsDout});
 static_assert(kLdsLayout.total == kLdsBytes, "backward_wgmma: the host reserves the LDS that the tiles need");

@@ -38,28 +38,10 @@
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 #pragma once
 
-namespace fulmen::kernels {
-
-using Int64 = long long;
-using Size = decltype(sizeof(0));
-
-// N words of 32 bits that move together; 16-byte ones are aligned as vector instructions want them.
-template <int kCount>
-struct alignas(4 * kCount) Words {
-  unsigned word[kCount];
-};
-
-// Storage types: what tensors hold.
-struct Half {
-  unsigned short bits;
-};
-struct Bfloat16 {
-  unsigned short bits;
-};
-
-constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000U);
-
+#include "core/types.h"
 #include "platforms/selected.h"
+
+namespace fulmen::kernels {
 
 template <bool kFirst, class First, class Second>
 struct EitherOf {

@@ -37,9 +37,4 @@
 #pragma once
 
 #include "core/base.h"
-
-namespace fulmen::kernels {
-
 #include "targets/selected.h"
-
-}  // namespace fulmen::kernels

@@ -96,7 +96,7 @@ FULMEN_DEVICE const Element* key_row(const ForwardArguments& a, const View& view
 }
 
 // Tiles of keys begin at multiples of kBlockN, and lie in a page each.
-constexpr bool kTilesInPages = FULMEN_TILES_IN_PAGES != 0;
+constexpr bool kTilesInPages = kConfig.tiles_in_pages != 0;
 // The rows of a tile are anywhere: each is looked up.
 constexpr bool kScattered = kPaged && !kTilesInPages;
 

@@ -30,7 +30,7 @@ static_assert(kBlockN % 16 == 0 && kWholeRows, "prefill_tma: keys are whole tile
 static_assert(!kVariable && !kKeepMask, "prefill_tma: a tile's rows are neighbours, and all of them may be read");
 
 // Registers of a lane: at the start, of a multiprocessor's 65,536 for its workgroups; then the producer's, and the others'.
-constexpr int kStartRegisters = 512 / FULMEN_MIN_WORKGROUPS / (kWarpgroups + 1) / 8 * 8;
+constexpr int kStartRegisters = 512 / kMinWorkgroups / (kWarpgroups + 1) / 8 * 8;
 constexpr int kProducerRegisters = kStartRegisters > 128 ? 24 : 32;
 constexpr int kConsumerRegisters = (kStartRegisters * (kWarpgroups + 1) - kProducerRegisters) / kWarpgroups / 8 * 8;
 

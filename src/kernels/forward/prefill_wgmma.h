@@ -22,7 +22,7 @@ static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "forwa
 static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "forward_wgmma: tiles are whole panels");
 
 // Registers of a lane: at the start, of a multiprocessor's 65,536 for its workgroups; then the producer's, and the others'.
-constexpr int kStartRegisters = 512 / FULMEN_MIN_WORKGROUPS / (kWarpgroups + 1) / 8 * 8;
+constexpr int kStartRegisters = 512 / kMinWorkgroups / (kWarpgroups + 1) / 8 * 8;
 constexpr int kProducerRegisters = kStartRegisters > 128 ? 40 : 32;
 constexpr int kConsumerRegisters = (kStartRegisters * (kWarpgroups + 1) - kProducerRegisters) / kWarpgroups / 8 * 8;
 

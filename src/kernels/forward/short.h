@@ -11,9 +11,9 @@ constexpr int kMmaSteps = kHeadDim / kMmaK;
 // Where the operands of all dims would not fit beside outputs and scores, they are loaded as they are used.
 constexpr bool kTightRegisters = kMmaSteps * kPieces * 4 * (1 + kKeyTiles) > 160;
 // V is in flight while scores are computed, where the host measured a gain.
-constexpr bool kEarlyLoads = FULMEN_EARLY_LOADS != 0 && !kTightRegisters;
+constexpr bool kEarlyValues = kEarlyLoads && !kTightRegisters;
 // Distances to keys that are the same in all lanes are scalars: not those of all tiles at once.
-constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kEarlyLoads);
+constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kEarlyValues);
 static_assert(kBlockM == 16 * kWaves, "short_sequence: a wave has 16 rows");
 static_assert(kHeadDim % kMmaK == 0, "short_sequence: tiles are whole operands");
 
@@ -42,8 +42,8 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, 0);
     float score[kKeyTiles][kElements] = {};
-    DirectValues value[kEarlyLoads ? kKeyTiles : 1][kEarlyLoads ? kGroups : 1];
-    if constexpr (kEarlyLoads) {
+    DirectValues value[kEarlyValues ? kKeyTiles : 1][kEarlyValues ? kGroups : 1];
+    if constexpr (kEarlyValues) {
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
         if constexpr (kSameKeys) schedule_fence();
@@ -70,7 +70,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
       const ProbabilityOperand p = to_operand<Element, true>(score[f]);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        if constexpr (kEarlyLoads) {
+        if constexpr (kEarlyValues) {
           multiply_values(out, g, p, value[f][g]);
         } else {
           if constexpr (kFencedValues) schedule_fence();

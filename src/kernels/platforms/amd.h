@@ -1,21 +1,25 @@
 // AMD: clang's HIP dialect by builtins alone. RDNA kernels run in wave32, GCN and CDNA ones in wave64: FULMEN_WAVE_SIZE says which.
 #pragma once
 
+#include "core/types.h"
+
 #define FULMEN_DEVICE __attribute__((device, always_inline)) inline
-#define FULMEN_KERNEL(Arguments, body)                                                               \
-  extern "C" __attribute__((global, amdgpu_flat_work_group_size(FULMEN_WORKGROUP, FULMEN_WORKGROUP), \
-                            amdgpu_waves_per_eu(FULMEN_MIN_WAVES))) void                             \
-  fulmen_kernel(const Arguments arguments) {                                                         \
-    body(arguments);                                                                                 \
+#define FULMEN_KERNEL(Arguments, body)                                                                                     \
+  extern "C" __attribute__((global, amdgpu_flat_work_group_size(fulmen::kernels::kWorkgroup, fulmen::kernels::kWorkgroup), \
+                            amdgpu_waves_per_eu(fulmen::kernels::kMinWaves))) void                                         \
+  fulmen_kernel(const Arguments arguments) {                                                                               \
+    body(arguments);                                                                                                       \
   }
+
+namespace fulmen::kernels {
 
 constexpr int kWaveSize = FULMEN_WAVE_SIZE;
 
-__attribute__((shared, aligned(128))) unsigned char lds_memory[FULMEN_LDS_BYTES > 0 ? FULMEN_LDS_BYTES : 4];
+__attribute__((shared, aligned(128))) unsigned char lds_memory[kLdsBytes > 0 ? kLdsBytes : 4];
 
 FULMEN_DEVICE int thread_id() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
 FULMEN_DEVICE int lane_id() {
-  if constexpr (FULMEN_WORKGROUP == kWaveSize) {
+  if constexpr (kWorkgroup == kWaveSize) {
     return thread_id();
   } else {
     return thread_id() % kWaveSize;
@@ -244,3 +248,5 @@ FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) {
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
   return halves(__builtin_bit_cast(unsigned, a) + 0x8000U, __builtin_bit_cast(unsigned, b) + 0x8000U, true);
 }
+
+}  // namespace fulmen::kernels

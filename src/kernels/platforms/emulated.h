@@ -1,6 +1,7 @@
 // The host, beside the emulator: every access and collective goes through its table. FULMEN_WAVE_SIZE is the emulated chip's.
 #pragma once
 
+#include "core/types.h"
 #include "platforms/emulator_api.h"
 
 #define FULMEN_DEVICE inline
@@ -11,6 +12,8 @@
   void fulmen_bind(const fulmen::kernels::EmulatorApi* api) { fulmen::kernels::emulator = api; } \
   void fulmen_kernel(const void* arguments) { body(*static_cast<const Arguments*>(arguments)); } \
   }
+
+namespace fulmen::kernels {
 
 static const EmulatorApi* emulator;
 
@@ -160,7 +163,7 @@ FULMEN_DEVICE unsigned round_half(float x) {
   // Below 2^-14 halves are multiples of 2^-24; adding 1/2 puts the sum's last bit there, rounded by the addition.
   if (magnitude < 0x1p-14F) return sign | (__builtin_bit_cast(unsigned, magnitude + 0.5F) - 0x3F000000U);
   const unsigned absolute = bits & 0x7FFFFFFFU;
-  return sign | ((absolute + 0xFFFU + (absolute >> 13U & 1U)) >> 13U) - (112U << 10U);
+  return sign | (((absolute + 0xFFFU + (absolute >> 13U & 1U)) >> 13U) - (112U << 10U));
 }
 FULMEN_DEVICE unsigned pack_halves(float a, float b) { return round_half(a) | round_half(b) << 16U; }
 FULMEN_DEVICE unsigned round_bf16(float x) {
@@ -191,3 +194,5 @@ FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) { return trunca
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
   return halves(__builtin_bit_cast(unsigned, a) + 0x8000U, __builtin_bit_cast(unsigned, b) + 0x8000U, true);
 }
+
+}  // namespace fulmen::kernels

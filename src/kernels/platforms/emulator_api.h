@@ -3,6 +3,8 @@
 // Positions are the kernel's source lines, for reports.
 #pragma once
 
+namespace fulmen::kernels {
+
 struct EmulatorApi {
   unsigned size;  // sizeof(EmulatorApi): both sides are built from the same source, or refuse each other
   int wave_size;
@@ -71,3 +73,5 @@ struct EmulatorApi {
 //   void fulmen_bind(const EmulatorApi*)       once, after loading
 //   void fulmen_kernel(const void* arguments)  one lane's whole run
 //   const int fulmen_argument_bytes            of the struct that arguments points to
+
+}  // namespace fulmen::kernels

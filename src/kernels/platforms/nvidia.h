@@ -1,12 +1,16 @@
 // NVIDIA: NVRTC's language and PTX. sm_70 and newer.
 #pragma once
 
+#include "core/types.h"
+
 #define FULMEN_DEVICE __device__ __forceinline__
-#define FULMEN_KERNEL(Arguments, body)                                                  \
-  extern "C" __global__ void __launch_bounds__(FULMEN_WORKGROUP, FULMEN_MIN_WORKGROUPS) \
-      fulmen_kernel(const __grid_constant__ Arguments arguments) {                      \
-    body(arguments);                                                                    \
+#define FULMEN_KERNEL(Arguments, body)                                                                       \
+  extern "C" __global__ void __launch_bounds__(fulmen::kernels::kWorkgroup, fulmen::kernels::kMinWorkgroups) \
+      fulmen_kernel(const __grid_constant__ Arguments arguments) {                                           \
+    body(arguments);                                                                                         \
   }
+
+namespace fulmen::kernels {
 
 // Launch::programmatic_launch: here workgroups wait for the work ahead of them in the stream, and what it wrote. Then those of the
 // next kernel may come.
@@ -187,3 +191,5 @@ FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) { return __byte
 constexpr float kHalfShift = 0, kHalfUnshift = 1;
 FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) { return pack_halves(a, b); }
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) { return pack_bf16(a, b); }
+
+}  // namespace fulmen::kernels

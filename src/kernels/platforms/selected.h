@@ -1,4 +1,4 @@
-// The platform that a kernel is compiled for. Included by core/base.h inside the namespace.
+// The platform that a kernel is compiled for. Included by core/base.h alone.
 #pragma once
 
 #if defined(FULMEN_PLATFORM_AMD)

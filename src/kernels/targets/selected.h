@@ -1,4 +1,4 @@
-// The target that a kernel is compiled for. Included by core/matrix.h inside the namespace.
+// The target that a kernel is compiled for. Included by core/matrix.h alone.
 #pragma once
 
 #if defined(FULMEN_PLATFORM_EMULATED)
@@ -13,9 +13,6 @@
 #include "targets/cdna3/target.h"
 #elif defined(FULMEN_TARGET_SM80)
 #include "targets/sm80/target.h"
-#endif
-#if defined(FULMEN_TARGET_GFX11) || defined(FULMEN_TARGET_GFX12) || defined(FULMEN_TARGET_CDNA3)
-#include "targets/row_operands.h"
 #endif
 #if defined(FULMEN_TARGET_SM90)
 #include "targets/sm90/target.h"

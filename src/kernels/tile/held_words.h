@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/config.h"
+#include "core/matrix.h"
 #include "tile/transposed.h"
 
 #if defined(FULMEN_TARGET_SM80)

@@ -1,6 +1,7 @@
 // Operands of the second product from LDS: 16 keys and 16 dims of a tile of values.
 #pragma once
 
+#include "core/config.h"
 #include "core/matrix.h"
 #include "tile/layout.h"
 

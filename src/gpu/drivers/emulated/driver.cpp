@@ -56,7 +56,7 @@ class EmulatedDriver final : public HostMemoryDriver {
       return Status(StatusCode::internal,
                     fmt::format("the kernel's shared object cannot be loaded: {}", error != nullptr ? error : ""));
     }
-    auto bind = reinterpret_cast<void (*)(const EmulatorApi*)>(dlsym(library, "fulmen_bind"));
+    auto bind = reinterpret_cast<void (*)(const kernels::EmulatorApi*)>(dlsym(library, "fulmen_bind"));
     const auto* bytes = static_cast<const int*>(dlsym(library, "fulmen_argument_bytes"));
     auto kernel = reinterpret_cast<void (*)(const void*)>(dlsym(library, "fulmen_kernel"));
     if (bind == nullptr || bytes == nullptr || kernel == nullptr) {

@@ -71,8 +71,8 @@ void api_tma_load(int to, const void* map, const int (*first)[4], int barrier, c
   running->tma_load(to, map, *first, barrier, {file, line});
 }
 
-EmulatorApi make_api(int wave_size) {
-  return {.size = sizeof(EmulatorApi),
+kernels::EmulatorApi make_api(int wave_size) {
+  return {.size = sizeof(kernels::EmulatorApi),
           .wave_size = wave_size,
           .fail = api_fail,
           .thread_id = api_thread_id,
@@ -108,8 +108,8 @@ EmulatorApi make_api(int wave_size) {
 
 }  // namespace
 
-const EmulatorApi& api(int wave_size) {
-  static const EmulatorApi kWave32 = make_api(32), kWave64 = make_api(64);
+const kernels::EmulatorApi& api(int wave_size) {
+  static const kernels::EmulatorApi kWave32 = make_api(32), kWave64 = make_api(64);
   return wave_size == 64 ? kWave64 : kWave32;
 }
 

@@ -25,7 +25,7 @@ struct LaunchShape {
 };
 
 // What the kernel's shared object calls.
-const EmulatorApi& api(int wave_size);
+const kernels::EmulatorApi& api(int wave_size);
 
 // Runs one workgroup. Empty, or what the kernel did wrong, with its source positions.
 std::string run_workgroup(const LaunchShape& shape, int64_t workgroup, void (*kernel)(const void* arguments), const void* arguments,

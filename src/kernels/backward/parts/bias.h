@@ -5,7 +5,7 @@
 
 namespace fulmen::kernels {
 
-using BiasGradient = ElementOf<(FULMEN_DBIAS < 0 ? 0 : FULMEN_DBIAS)>::Type;
+using BiasGradient = ElementOf<(kConfig.bias_gradient < 0 ? 0 : kConfig.bias_gradient)>::Type;
 
 // Dims of dbias, and how many scores each of its elements sums over.
 struct BiasShape {

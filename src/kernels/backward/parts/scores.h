@@ -7,10 +7,10 @@
 
 namespace fulmen::kernels {
 
-constexpr bool kGivesDq = (FULMEN_OUTPUTS & 1) != 0;
-constexpr bool kGivesDk = (FULMEN_OUTPUTS & 2) != 0;
-constexpr bool kGivesDv = (FULMEN_OUTPUTS & 4) != 0;
-constexpr bool kGivesDbias = (FULMEN_OUTPUTS & 8) != 0;
+constexpr bool kGivesDq = (kConfig.outputs & 1) != 0;
+constexpr bool kGivesDk = (kConfig.outputs & 2) != 0;
+constexpr bool kGivesDv = (kConfig.outputs & 4) != 0;
+constexpr bool kGivesDbias = (kConfig.outputs & 8) != 0;
 // dk and dv: the tile's rows are keys, its columns queries. Else the other way round.
 constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
 constexpr bool kGivesFirst = kGivesDq || kGivesDk;                // by the columns' first tensor

@@ -12,7 +12,8 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kDimGroups = FULMEN_DIM_GROUPS;  // of neighbouring waves, which share their rows: each has a part of the dims of sums
+constexpr int kDimGroups =
+    kConfig.dim_groups;  // of neighbouring waves, which share their rows: each has a part of the dims of sums
 constexpr int kRowTiles = kBlockM * kDimGroups / (16 * kWaves);
 constexpr int kColumnTiles = kBlockN / 16;
 constexpr int kFirstMmaSteps = kHeadDim / kMmaK, kSecondMmaSteps = kHeadDimV / kMmaK;
@@ -20,7 +21,7 @@ constexpr int kFirstTiles = kGivesFirst ? kHeadDim / 16 / kDimGroups : 1, kSecon
 constexpr bool kRowsInLds = kQueriesInLds;
 // The next tile is in flight while one is computed; or waits until that is read, where copies write to the one buffer by
 // themselves; or is fetched when it is needed, where registers are too few to hold it.
-constexpr bool kFetchLate = !kCopiesToLds && FULMEN_EARLY_LOADS == 0;
+constexpr bool kFetchLate = !kCopiesToLds && !kEarlyLoads;
 constexpr bool kFetchEarly = !kFetchLate && (kBuffers == 2 || !kCopiesToLds);
 // A wave's sums alone fill half the registers.
 constexpr bool kTightRegisters = kRowTiles * ((kGivesFirst ? kFirstTiles : 0) + (kGivesDv ? kSecondTiles : 0)) * kElements >= 128;

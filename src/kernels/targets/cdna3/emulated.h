@@ -2,6 +2,11 @@
 // k (the hardware's order is not documented).
 #pragma once
 
+#include "core/base.h"
+#include "targets/emulated_elements.h"
+
+namespace fulmen::kernels {
+
 template <class T>
 FULMEN_DEVICE void mfma_f32_16x16x16(float (&d)[4], const Words<2>& a, const Words<2>& b, Position at = Position::here()) {
   struct Operands {
@@ -32,3 +37,5 @@ FULMEN_DEVICE void mfma_f32_32x32x8(float (&d)[16], const Words<2>& a, const Wor
     for (int k = 0; k < 8; ++k) d[e] += element<T>(lanes[i + 32 * (k / 4)].a, k % 4) * element<T>(lanes[j + 32 * (k / 4)].b, k % 4);
   }
 }
+
+}  // namespace fulmen::kernels

@@ -1,6 +1,10 @@
 // The instruction itself.
 #pragma once
 
+#include "core/base.h"
+
+namespace fulmen::kernels {
+
 typedef float Float4 __attribute__((ext_vector_type(4)));
 typedef _Float16 Half4 __attribute__((ext_vector_type(4)));
 typedef short Short4 __attribute__((ext_vector_type(4)));
@@ -16,3 +20,5 @@ FULMEN_DEVICE void mfma_f32_16x16x16(float (&d)[4], const Words<2>& a, const Wor
 #pragma unroll
   for (int e = 0; e < 4; ++e) d[e] = c[e];
 }
+
+}  // namespace fulmen::kernels

@@ -5,11 +5,15 @@
 // cover 32 dims by two instructions, so that a lane reads 16 bytes: the order of dims is free where both operands share it.
 #pragma once
 
+#include "core/base.h"
+
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/cdna3/emulated.h"
 #else
 #include "targets/cdna3/instruction.h"
 #endif
+
+namespace fulmen::kernels {
 
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
@@ -39,6 +43,10 @@ FULMEN_DEVICE int piece_dim(int /*p*/) { return 8 * (lane_id() / 16); }
 struct RowOperand {
   Words<4> piece[kPieces];
 };
+// What tiles in LDS are read as: the same.
+constexpr int kTileMmaK = kMmaK;
+using QueryOperand = RowOperand;
+using KeyOperand = RowOperand;
 template <class T>
 FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys, const RowOperand& queries) {
   const Words<4>& k = keys.piece[0];
@@ -81,3 +89,5 @@ template <class T>
 FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p, const unsigned (&pairs)[2]) {
   mfma_f32_16x16x16<T>(out, Words<2>{{pairs[0], pairs[1]}}, p.words);
 }
+
+}  // namespace fulmen::kernels

@@ -1,6 +1,10 @@
 // The instruction itself, and the exchange of a wave's halves.
 #pragma once
 
+#include "core/base.h"
+
+namespace fulmen::kernels {
+
 typedef float Float8 __attribute__((ext_vector_type(8)));
 typedef _Float16 Half16 __attribute__((ext_vector_type(16)));
 typedef short Short16 __attribute__((ext_vector_type(16)));
@@ -22,3 +26,5 @@ FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<8>& a, const Wor
 FULMEN_DEVICE unsigned permlanex16(unsigned x) {
   return keep_here(__builtin_amdgcn_permlanex16(x, x, 0x76543210U, 0xfedcba98U, true, true));
 }
+
+}  // namespace fulmen::kernels

@@ -3,11 +3,15 @@
 // Scores are K Q^T, so that a lane owns one query row and every second key; outputs are V^T P^T.
 #pragma once
 
+#include "core/base.h"
+
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/gfx11/emulated.h"
 #else
 #include "targets/gfx11/instruction.h"
 #endif
+
+namespace fulmen::kernels {
 
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
@@ -33,6 +37,10 @@ FULMEN_DEVICE int piece_dim(int p) { return 8 * p; }
 struct RowOperand {
   Words<4> piece[kPieces];
 };
+// What tiles in LDS are read as: the same.
+constexpr int kTileMmaK = kMmaK;
+using QueryOperand = RowOperand;
+using KeyOperand = RowOperand;
 FULMEN_DEVICE Words<8> whole(const RowOperand& x) {
   return {{x.piece[0].word[0], x.piece[0].word[1], x.piece[0].word[2], x.piece[0].word[3], x.piece[1].word[0], x.piece[1].word[1],
            x.piece[1].word[2], x.piece[1].word[3]}};
@@ -90,3 +98,5 @@ template <class T>
 FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p, const unsigned (&pairs)[8]) {
   wmma_f32_16x16x16<T>(out, Words<8>{{pairs[0], pairs[1], pairs[2], pairs[3], pairs[4], pairs[5], pairs[6], pairs[7]}}, p.words);
 }
+
+}  // namespace fulmen::kernels

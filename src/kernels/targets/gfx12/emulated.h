@@ -2,6 +2,11 @@
 // k (the hardware's order is not documented).
 #pragma once
 
+#include "core/base.h"
+#include "targets/emulated_elements.h"
+
+namespace fulmen::kernels {
+
 template <class T>
 FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<4>& a, const Words<4>& b, Position at = Position::here()) {
   struct Operands {
@@ -23,3 +28,5 @@ FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<4>& a, const Wor
 FULMEN_DEVICE unsigned permlanex16(unsigned x, Position at = Position::here()) {
   return all_lanes("permlanex16", x, at)[lane_id() ^ 16];
 }
+
+}  // namespace fulmen::kernels

@@ -4,11 +4,15 @@
 // Scores are K Q^T: a lane owns one query row and 8 neighbouring keys, just what the product V^T P^T takes from it.
 #pragma once
 
+#include "core/base.h"
+
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/gfx12/emulated.h"
 #else
 #include "targets/gfx12/instruction.h"
 #endif
+
+namespace fulmen::kernels {
 
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
@@ -33,6 +37,10 @@ FULMEN_DEVICE int piece_dim(int /*p*/) { return 8 * (lane_id() / 16); }
 struct RowOperand {
   Words<4> piece[kPieces];
 };
+// What tiles in LDS are read as: the same.
+constexpr int kTileMmaK = kMmaK;
+using QueryOperand = RowOperand;
+using KeyOperand = RowOperand;
 template <class T>
 FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys, const RowOperand& queries) {
   wmma_f32_16x16x16<T>(scores, keys.piece[0], queries.piece[0]);
@@ -73,3 +81,5 @@ template <class T>
 FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p, const unsigned (&pairs)[4]) {
   wmma_f32_16x16x16<T>(out, Words<4>{{pairs[0], pairs[1], pairs[2], pairs[3]}}, p.words);
 }
+
+}  // namespace fulmen::kernels

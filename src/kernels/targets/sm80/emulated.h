@@ -2,6 +2,11 @@
 // order of k (the hardware's order is not documented).
 #pragma once
 
+#include "core/base.h"
+#include "targets/emulated_elements.h"
+
+namespace fulmen::kernels {
+
 template <class T>
 FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words<2>& b, Position at = Position::here()) {
   struct Operands {
@@ -54,3 +59,5 @@ template <int kGroups>
 FULMEN_DEVICE void copy_wait(Position at = Position::here()) {
   emulator->copy_wait(kGroups, at.file, at.line);
 }
+
+}  // namespace fulmen::kernels

@@ -1,6 +1,10 @@
 // The instructions themselves.
 #pragma once
 
+#include "core/base.h"
+
+namespace fulmen::kernels {
+
 template <class T>
 FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words<2>& b) {
   if constexpr (kIsHalf<T>) {
@@ -49,3 +53,5 @@ template <int kGroups>
 FULMEN_DEVICE void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
+
+}  // namespace fulmen::kernels

@@ -5,11 +5,15 @@
 // steps, so that a lane reads 16 bytes: the order of dims is free where both operands share it.
 #pragma once
 
+#include "core/base.h"
+
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/sm80/emulated.h"
 #else
 #include "targets/sm80/instruction.h"
 #endif
+
+namespace fulmen::kernels {
 
 constexpr bool kCopiesToLds = true;
 constexpr bool kTransposedValues = false;
@@ -141,3 +145,5 @@ template <class T>
 FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p, const unsigned (&pairs)[2]) {
   mma_f32_16x8x16<T>(out, p.words, Words<2>{{pairs[0], pairs[1]}});
 }
+
+}  // namespace fulmen::kernels

@@ -3,6 +3,11 @@
 // looked at when a product begins, too: what is written, or fenced, only between there and the wait comes too late.
 #pragma once
 
+#include "targets/sm80/target.h"
+#include "targets/sm90/panels.h"
+
+namespace fulmen::kernels {
+
 FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) { return static_cast<unsigned>(lds_offset) >> 4U; }
 
 // 16 bytes of an operand in LDS: `row` counts lines of 128 bytes, `piece` the 16-byte pieces of all panels; transposed says which
@@ -142,21 +147,15 @@ FULMEN_DEVICE void warpgroup_barrier_arrive(int /*turn*/, int /*group*/, Positio
 template <int kGroups>
 FULMEN_DEVICE void warpgroup_barrier_wait(int /*turn*/, int /*group*/) {}
 
-// Of a kernel compiled for so many workgroups a multiprocessor.
-#if defined(FULMEN_MIN_WORKGROUPS)
-constexpr int kWorkgroupsOfRegisters = FULMEN_MIN_WORKGROUPS;
-#else
-constexpr int kWorkgroupsOfRegisters = 1;
-#endif
 template <int kCount>
 FULMEN_DEVICE void setmaxnreg_dec(Position at = Position::here()) {
   emulator->join_warpgroup("setmaxnreg_dec", nullptr, 0, false, at.file, at.line);
-  emulator->set_registers(kCount, false, kWorkgroupsOfRegisters, at.file, at.line);
+  emulator->set_registers(kCount, false, kMinWorkgroups, at.file, at.line);
 }
 template <int kCount>
 FULMEN_DEVICE void setmaxnreg_inc(Position at = Position::here()) {
   emulator->join_warpgroup("setmaxnreg_inc", nullptr, 0, false, at.file, at.line);
-  emulator->set_registers(kCount, true, kWorkgroupsOfRegisters, at.file, at.line);
+  emulator->set_registers(kCount, true, kMinWorkgroups, at.file, at.line);
 }
 
 FULMEN_DEVICE void mbarrier_init(int at, int arrivals, Position p = Position::here()) {
@@ -184,3 +183,5 @@ FULMEN_DEVICE void warpgroup_turn_wait(int group, Position p = Position::here())
   emulator->turn(1 + group, true, p.file, p.line);
 }
 FULMEN_DEVICE void warpgroup_turn_pass(int next, Position p = Position::here()) { emulator->turn(1 + next, false, p.file, p.line); }
+
+}  // namespace fulmen::kernels

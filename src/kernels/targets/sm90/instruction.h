@@ -1,6 +1,11 @@
 // The instructions of sm_90a themselves.
 #pragma once
 
+#include "targets/sm80/target.h"
+#include "targets/sm90/panels.h"
+
+namespace fulmen::kernels {
+
 FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) { return (shared_address(lds_offset) & 0x3FFFFU) >> 4U; }
 
 // Operands of the assembler: a product's sums, 8 of each tile of 16 columns.
@@ -191,3 +196,5 @@ FULMEN_DEVICE void tma_prefetch(const void* map) { asm volatile("prefetch.tensor
 // A ring of warpgroups takes turns: each waits for its turn, at a barrier of its own, and passes it on.
 FULMEN_DEVICE void warpgroup_turn_wait(int group) { asm volatile("barrier.cta.sync %0, 256;" ::"r"(1 + group) : "memory"); }
 FULMEN_DEVICE void warpgroup_turn_pass(int next) { asm volatile("barrier.cta.arrive %0, 256;" ::"r"(1 + next) : "memory"); }
+
+}  // namespace fulmen::kernels

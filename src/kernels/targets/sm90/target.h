@@ -27,32 +27,7 @@
 //   setmaxnreg_dec<n>() setmaxnreg_inc<n>()   a wave has n from here on: fewer than at its start, or more
 #pragma once
 
-constexpr int kPanelColumns = 64, kPanelRowBytes = 2 * kPanelColumns;
-
-// A 16-byte piece of a tile of `rows` rows that begins a panel.
-FULMEN_DEVICE constexpr int panel_place(int row, int column, int rows) {
-  return column / kPanelColumns * rows * kPanelRowBytes + row * kPanelRowBytes + (column / 8 % 8 ^ row % 8) * 16;
-}
-
-FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset);
-
-// Where an operand lies: what PTX calls a matrix descriptor, for swizzled rows of 128 bytes, 8 of which are 1 KiB. Only the lower
-// half differs: the place, and from bit 16 on the distance of panels, both in 16 bytes.
-struct LdsMatrix {
-  static constexpr unsigned kUpper = 1U << 30U | 8 * kPanelRowBytes / 16;
-  unsigned lower;
-
-  FULMEN_DEVICE static LdsMatrix of(int at, int rows) {
-    return {lds_matrix_place(at) | static_cast<unsigned>(rows * kPanelRowBytes / 16) << 16U};
-  }
-  FULMEN_DEVICE unsigned long long bits() const { return static_cast<unsigned long long>(kUpper) << 32U | lower; }
-  FULMEN_DEVICE LdsMatrix further(int bytes) const { return {lower + bytes / 16}; }
-  FULMEN_DEVICE LdsMatrix rows_further(int count) const { return further(count * kPanelRowBytes); }
-  // To a multiple of 16 columns.
-  FULMEN_DEVICE LdsMatrix columns_further(int count, int rows) const {
-    return further(count / kPanelColumns * rows * kPanelRowBytes + count % kPanelColumns * 2);
-  }
-};
+#include "targets/sm90/panels.h"
 
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/sm90/emulated.h"

@@ -1,7 +1,9 @@
 // AMD: columns go to LDS through registers, where both products need them, as rows and transposed.
 #pragma once
 
+#include "tile/column_source.h"
 #include "tile/layout.h"
+#include "tile/rows.h"
 #include "tile/values.h"
 
 namespace fulmen::kernels {
@@ -65,7 +67,7 @@ class ColumnTile {
   static constexpr int kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
   static constexpr int kValuePitch = transposed_pitch(kBlockN);
   // Each tile has the same addresses, which compilers keep in registers: not where those are too few.
-  static constexpr bool kAnew = FULMEN_EARLY_LOADS == 0;
+  static constexpr bool kAnew = !kEarlyLoads;
   static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
 
   FULMEN_DEVICE static int row_of(int position) { return kValues ? row_at(position) : position; }

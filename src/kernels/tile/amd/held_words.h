@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/config.h"
+#include "core/matrix.h"
 
 namespace fulmen::kernels {
 

@@ -1,6 +1,7 @@
 // AMD: a lane's outputs of a row are neighbours already; each lane stores its own.
 #pragma once
 
+#include "core/config.h"
 #include "core/matrix.h"
 
 namespace fulmen::kernels {

@@ -15,10 +15,10 @@ class ShortTile {
   FULMEN_DEVICE void publish(int at, int values_at) const { tile_.publish(at, values_at, kPitch); }
 
   FULMEN_DEVICE static KeyOperand keys(unsigned /*lane*/, int at, int row, int depth) {
-    return lds_key_operand(at + row * kPitch + 2 * kTileMmaK * depth, kPitch);
+    return lds_row_operand(at + row * kPitch + 2 * kTileMmaK * depth, kPitch);
   }
   FULMEN_DEVICE static QueryOperand queries(unsigned /*lane*/, int at, int row, int depth) {
-    return lds_query_operand(at + row * kPitch + 2 * kTileMmaK * depth, kPitch);
+    return lds_row_operand(at + row * kPitch + 2 * kTileMmaK * depth, kPitch);
   }
   FULMEN_DEVICE static ValueOperand values(unsigned /*lane*/, int /*at*/, int values_at, int tile, int dims) {
     return lds_value_operand<transposed_pitch(kBlockN)>(values_at, tile, dims);

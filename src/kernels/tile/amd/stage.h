@@ -1,16 +1,21 @@
 // AMD: tiles go to LDS through registers, V transposed there. Outputs do not go through LDS.
 #pragma once
 
+#include "tile/kept_keys.h"
+#include "tile/sources.h"
+#include "tile/stage_layout.h"
+#include "tile/values.h"
+
 namespace fulmen::kernels {
 
 constexpr bool kSpreadsCopies = false;
 
 FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
-  return lds_key_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kTileMmaK * depth, kLayout.key_pitch);
+  return lds_row_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kTileMmaK * depth, kLayout.key_pitch);
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
 FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned /*lane*/) {
-  return lds_query_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileMmaK * depth, kLayout.query_pitch);
+  return lds_row_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileMmaK * depth, kLayout.query_pitch);
 }
 // Outputs do not go through LDS here.
 FULMEN_DEVICE int output_at(int /*first*/, int /*row*/, int /*byte*/) { return 0; }

@@ -1,6 +1,7 @@
 // AMD: values are transposed in LDS, [dim][position of key], so that a lane loads its operand by a piece.
 #pragma once
 
+#include "core/config.h"
 #include "core/matrix.h"
 #include "tile/layout.h"
 

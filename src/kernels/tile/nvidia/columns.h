@@ -1,7 +1,9 @@
 // NVIDIA: cp.async copies rows to LDS, swizzled; both products read [row][dim].
 #pragma once
 
+#include "tile/column_source.h"
 #include "tile/nvidia/swizzle.h"
+#include "tile/rows.h"
 #include "tile/values.h"
 
 namespace fulmen::kernels {

@@ -1,6 +1,7 @@
 // NVIDIA: in LDS, [row][column] with kPitch bytes a row, in the layout of probabilities.
 #pragma once
 
+#include "core/config.h"
 #include "tile/transposed.h"
 
 namespace fulmen::kernels {

@@ -1,7 +1,11 @@
 // NVIDIA: cp.async copies tiles to swizzled rows in LDS; Q and the outputs go through LDS, too.
 #pragma once
 
+#include "tile/kept_keys.h"
 #include "tile/nvidia/swizzle.h"
+#include "tile/sources.h"
+#include "tile/stage_layout.h"
+#include "tile/values.h"
 
 namespace fulmen::kernels {
 

@@ -1,0 +1,37 @@
+// The types that memory holds, and what platforms/ needs of the configuration. Freestanding.
+#pragma once
+
+#include "core/configuration.h"
+
+// The host's prelude defines it: the configuration's fields. Without it they are the defaults.
+#if !defined(FULMEN_CONFIGURATION)
+#define FULMEN_CONFIGURATION
+#endif
+
+namespace fulmen::kernels {
+
+constexpr Configuration kConfig{FULMEN_CONFIGURATION};
+// Device code reads numbers, not the struct: NVRTC has no objects of the host there.
+constexpr int kWorkgroup = kConfig.workgroup, kLdsBytes = kConfig.lds_bytes;
+constexpr int kMinWaves = kConfig.min_waves, kMinWorkgroups = kConfig.min_workgroups;
+
+using Int64 = long long;
+using Size = decltype(sizeof(0));
+
+// N words of 32 bits that move together; 16-byte ones are aligned as vector instructions want them.
+template <int kCount>
+struct alignas(4 * kCount) Words {
+  unsigned word[kCount];
+};
+
+// Storage types: what tensors hold.
+struct Half {
+  unsigned short bits;
+};
+struct Bfloat16 {
+  unsigned short bits;
+};
+
+constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000U);
+
+}  // namespace fulmen::kernels
