@@ -24,7 +24,7 @@ import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parents[2]
 SDPA = F.scaled_dot_product_attention
-PLAIN = (None, 0.0, False, -1, -1, 0.0, None, 0, False, None, 0, False)  # the options of fulmen._core
+PLAIN = (None, 0.0, False, -1, -1, 0.0, None, 0, False, None, None, 0, False)  # the options of fulmen._core
 
 
 def rounds_of(candidates: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """Arguments as people give them: lists, scalars, any strides, names of other libraries; what is said of wrong ones."""
 
+import re
+
 import fulmen
 import numpy as np
 import pytest
@@ -264,3 +266,31 @@ def test_validate_is_an_option(rng):
     np.testing.assert_array_equal(fulmen.attention(q, k, v, validate=True, **options), fulmen.attention(q, k, v, **options))
     np.testing.assert_array_equal(fulmen.attention(q, k, v, validate=True), fulmen.attention(q, k, v))
     refuse(fulmen.attention, TypeError, "validate is 'yes', of type str: True or False is accepted", q, k, v, validate="yes")
+
+
+def defaults(explanation):
+    """The parameters of the chosen kernel, as tuning takes them."""
+    return ",".join(f"{name}={value}" for name, value in re.findall(r"(\w+)=(\d+) \(default\)", explanation))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
+def test_parameters_of_a_kernel(kind, rng):
+    q, k, v = qkv(rng)
+    if kind != "numpy":
+        module = pytest.importorskip(kind)
+        q, k, v = map(module.from_numpy if kind == "torch" else module.numpy.asarray, (q, k, v))
+    tuning = defaults(fulmen.explain(q, k, v))
+    assert "(option)" in fulmen.explain(q, k, v, tuning=tuning)
+    expected = fulmen.attention(q, k, v)
+    np.testing.assert_array_equal(fulmen.attention(q, k, v, tuning=tuning), expected)
+    refuse(fulmen.attention, ValueError, r"blok_n=1 \(option\): .* has no such parameter; it has ", q, k, v, tuning="blok_n=1")
+    refuse(fulmen.attention, ValueError, r'tuning is "fast": name=number', q, k, v, tuning="fast")
+    refuse(fulmen.attention, TypeError, "tuning is 64, of type int: a str, or None, is accepted", q, k, v, tuning=64)
+    if kind == "torch":  # of the forward kernel alone, straight and through the dispatcher
+        leaf = q.clone().requires_grad_()
+        fulmen.attention(leaf, k, v, tuning=tuning).sum().backward()
+        straight = leaf.grad
+        through = module.func.grad(lambda x: fulmen.attention(x, k, v, tuning=tuning).sum())(q)
+        np.testing.assert_array_equal(straight, through)
+    if kind == "jax":
+        assert module.grad(lambda x: fulmen.attention(x, k, v, tuning=tuning).sum())(q).shape == q.shape

@@ -183,7 +183,7 @@ def test_double_backward_is_refused():
 
 
 def op_call(q, k, v, need_lse=True):
-    options = (None, None, 0.0, "none", -1, -1, 0.0, False, None, 0, False, None)
+    options = (None, None, 0.0, "none", -1, -1, 0.0, False, None, None, 0, False, None)
     return torch.ops.fulmen.attention(q, k, v, None, None, None, None, *options, need_lse)[0]
 
 

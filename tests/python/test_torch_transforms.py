@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from torch.func import grad, jacrev, vjp, vmap
 
 randn = torch.randn
-OPTIONS = (None, None, 0.0, "bottom_right", -1, -1, 0.0, False, None, 0, False, None)
+OPTIONS = (None, None, 0.0, "bottom_right", -1, -1, 0.0, False, None, None, 0, False, None)
 
 
 @pytest.fixture(autouse=True)

@@ -44,6 +44,7 @@ class Options(TypedDict, total=False):
     dropout_offset: int
     deterministic: bool | None
     kernel: str | None
+    tuning: str | None
     num_threads: int
     verify: bool
     validate: bool
@@ -63,6 +64,7 @@ SCALARS: dict[str, Any] = {
     "dropout_offset": 0,
     "deterministic": None,
     "kernel": None,
+    "tuning": None,
     "num_threads": 0,
     "verify": False,
 }

@@ -140,6 +140,7 @@ def attention(
     dropout_offset: int = 0,
     deterministic: bool | None = None,
     kernel: str | None = None,
+    tuning: str | None = None,
     num_threads: int = 0,
     verify: bool = False,
     validate: bool = False,
@@ -181,6 +182,8 @@ def attention(
       deterministic: False also takes kernels that add gradients by atomics: faster on some GPUs, other bits in every run. None is
         what torch.use_deterministic_algorithms says for torch tensors, where True is always obeyed, and True for others.
       kernel: force one by name ("cpu.prefill.avx2"); plan() names the one that runs.
+      tuning: the forward kernel's parameters, such as "block_m=64,waves=4"; explain() lists them with their values. None: tuned
+        results, or the kernel's own choice. Gradients by autograd and jax.grad do not read it; attention_backward() does.
       num_threads: of the CPU; 0 is OpenMP's setting.
       verify: compare the result with the double-precision reference, and raise VerificationError where it is wrong.
       validate: check lengths and page tables in a GPU's own memory first, which waits for copies of them. In host memory they
@@ -209,6 +212,7 @@ def attention(
         dropout_offset,
         deterministic,
         kernel,
+        tuning,
         num_threads,
         verify,
     )

@@ -172,7 +172,7 @@ def _attributes(options: _Options, arguments: int, results: int) -> dict[str, An
     if given["softmax_scale"] is not None:
         attributes["softmax_scale"] = np.float32(given["softmax_scale"])
     attributes.update({name: np.int64(given[name]) for name in (*OF_LENGTHS, "deterministic") if given.get(name) is not None})
-    for name, value in (("kernel", given["kernel"]), ("device", options.device)):
+    for name, value in (("kernel", given["kernel"]), ("tuning", given["tuning"]), ("device", options.device)):
         if value:
             attributes[name] = value
     return attributes
@@ -228,6 +228,8 @@ def _attention_backward(options: _Options, saved: Any, cotangents: Any) -> tuple
     dout = jnp.zeros_like(out) if dout is None else dout
     filled = with_lengths((*tensors[:_OUT], out, *tensors[_BIAS:_INPUTS], lse, dout, dlse), tensors[PLACE_OF_LENGTHS:])
     by_place = [None] * len(tensors)
+    scalars = tuple(None if at == _AT["tuning"] else one for at, one in enumerate(options.scalars))  # the forward kernel's
+    options = dataclasses.replace(options, scalars=scalars)
     if wanted.gradients:
         _checked(tensors, options, wanted.gradients)
         for at, gradient in zip(_DIFFERENTIABLE, _gradients(options, filled, random, wanted.gradients), strict=True):

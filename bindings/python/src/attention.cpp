@@ -44,6 +44,7 @@ constexpr struct {
     {"dropout_offset", kFirst + kOffset},
     {"deterministic", kFirst + kDeterministic},
     {"kernel", kFirst + kKernel},
+    {"tuning", kFirst + kTuning},
     {"num_threads", kFirst + kNumThreads},
     {"verify", kFirst + kVerify},
     {"validate", kFirst + kValidate},

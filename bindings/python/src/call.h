@@ -52,6 +52,7 @@ enum Scalar : int {
   kOffset,
   kDeterministic,
   kKernel,
+  kTuning,
   kNumThreads,
   kVerify,
   kMaxSeqlenQ,
@@ -121,7 +122,7 @@ struct Call {
   fulmen_options options;
   nb::handle objects[kPlaces];
   Array arrays[kPlaces];
-  std::string kernel, device;
+  std::string kernel, tuning, device;
   Layout layout;
 
  private:

@@ -137,7 +137,7 @@ Arguments::Arguments(nb::handle tensor_tuple, nb::handle scalar_tuple, nb::handl
   const auto given = PyTuple_Size(tensor_tuple.ptr()), told = PyTuple_Size(scalar_tuple.ptr());
   if (given > kPlaces) throw nb::type_error("tensors: a tuple of 21 at most is needed");
   if (told != 0 && told != kMaxSeqlenQ && told != kScalars)
-    throw nb::type_error("options: a tuple of 12 or 15, or none, is needed");
+    throw nb::type_error("options: a tuple of 13 or 16, or none, is needed");
   for (Py_ssize_t at = 0; at < given; ++at) tensors[at] = said(item(tensor_tuple, at));
   for (Py_ssize_t at = 0; at < told; ++at) scalars[at] = item(scalar_tuple, at);
 }
@@ -155,8 +155,8 @@ nb::object Arguments::scalar_tuple() const {
   // Not by an initialiser: making objects may run the garbage collector, and with it other threads, see array.cpp.
   static nb::handle defaults;
   if (!defaults.is_valid()) {
-    defaults = nb::make_tuple(nb::none(), 0.0, false, -1, -1, 0.0, nb::none(), 0, nb::none(), nb::none(), 0, false, nb::none(),
-                              nb::none(), false)
+    defaults = nb::make_tuple(nb::none(), 0.0, false, -1, -1, 0.0, nb::none(), 0, nb::none(), nb::none(), nb::none(), 0, false,
+                              nb::none(), nb::none(), false)
                    .release();
   }
   return tuple_of(scalars, have_lengths() ? kScalars : kMaxSeqlenQ, defaults);
@@ -185,6 +185,8 @@ void read_options(const Arguments& given, Call& call) {
   if (said(value[kDeterministic]).is_valid()) o.deterministic = flag("deterministic", value[kDeterministic]);
   if (said(value[kKernel]).is_valid()) call.kernel = text("kernel", value[kKernel]);
   o.kernel = call.kernel.c_str();
+  if (said(value[kTuning]).is_valid()) call.tuning = text("tuning", value[kTuning]);
+  o.tuning = call.tuning.c_str();
   if (value[kNumThreads].is_valid()) o.num_threads = thread_count(value[kNumThreads]);
   if (value[kVerify].is_valid()) o.verify = flag("verify", value[kVerify]);
   if (value[kValidate].is_valid()) o.validate = flag("validate", value[kValidate]);

@@ -31,7 +31,7 @@ class Key {
 
  private:
   static constexpr size_t kLongestText = 256;
-  char bytes_[128 + kPlaces * 80 + 2 * (kLongestText + 1)];
+  char bytes_[128 + kPlaces * 80 + 3 * (kLongestText + 1)];
   size_t size_ = 0;
 };
 
@@ -48,6 +48,7 @@ void read(Pass pass, const Call& call, Key& key) {
     key.append(place), key.append(tensor.dtype), key.append(tensor.shape), key.append(tensor.strides);
   }
   key.append(std::string_view(call.device)), key.append(std::string_view(call.kernel));
+  key.append(std::string_view(call.tuning)), key.append(std::hash<std::string_view>()(call.tuning));  // whatever its length
 }
 
 struct Hash {

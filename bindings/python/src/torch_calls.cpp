@@ -247,6 +247,7 @@ nb::object autograd_backward(nb::handle ctx, nb::handle given_dout, nb::handle d
   }
   arguments.tensors[kDout] = dout;
   if (!dlse.is_none()) arguments.tensors[kDlse] = dlse;
+  arguments.scalars[kTuning] = {};  // the forward kernel's
   // Where the caller says nothing, torch does.
   nb::handle& deterministic = arguments.scalars[kDeterministic];
   if (!answers_nothing(torch().deterministic)) {

@@ -88,6 +88,8 @@ class Execution {
     options_.validate = integer("validate", 0) != 0;
     kernel_ = text(attributes, "kernel");
     options_.kernel = kernel_.c_str();
+    tuning_ = text(attributes, "tuning");
+    options_.tuning = tuning_.c_str();
     device_ = text(attributes, "device");
   }
 
@@ -106,7 +108,7 @@ class Execution {
 
   fulmen_tensors tensors_;
   fulmen_options options_;
-  std::string kernel_, device_;
+  std::string kernel_, tuning_, device_;
   std::vector<int64_t> sizes_;  // of the dims in front
   std::vector<Operand> operands_;
   std::unique_ptr<Mapped> random_;

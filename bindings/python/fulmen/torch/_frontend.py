@@ -110,7 +110,8 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
                     f"{name} requires grad: it has no gradient here, pass {name}.item(), or scale q by what is learned"
                 )
     q, k, v, given_out, bias, keep_mask, alibi_slopes, sinks = tensors[:8]
-    scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, num_threads, verify = scalars[:12]
+    scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, tuning, *rest = scalars[:13]
+    num_threads, verify = rest
     rng = None
     if dropout != 0:
         if seed is None:
@@ -126,8 +127,8 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
     num_threads, verify = _plain("num_threads", num_threads, True), _flag("verify", verify)
     deterministic = None if deterministic is None else _flag("deterministic", deterministic)
     causal = causal if isinstance(causal, str) else _flag("causal", causal)
-    longest = tuple([None if n is None else _plain(name, n, True) for name, n in zip(LONGEST, scalars[12:], strict=False)])
-    validate = tuple([_flag("validate", one) for one in scalars[12 + len(LONGEST) :]])
+    longest = tuple([None if n is None else _plain(name, n, True) for name, n in zip(LONGEST, scalars[13:], strict=False)])
+    validate = tuple([_flag("validate", one) for one in scalars[13 + len(LONGEST) :]])
     if isinstance(causal, bool):
         causal = "bottom_right" if causal else "none"
     lengths = (*tensors[PLACE_OF_LENGTHS:], *longest, *validate)
@@ -136,7 +137,7 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     # torch.jit.trace records it, and traces again without gradients to compare.
     need_lse = want_lse or torch.is_grad_enabled() or (not _is_compiling() and torch._C._get_tracing_state() is not None)
-    options = (rng, scale, softcap, causal, left, right, dropout, deterministic, kernel, num_threads, verify, device)
+    options = (rng, scale, softcap, causal, left, right, dropout, deterministic, kernel, tuning, num_threads, verify, device)
     if not _is_compiling() and _functorch_interpreter() is not None:
         op = _transforms.Attention.apply
     else:

@@ -18,7 +18,7 @@ from fulmen._core import ArgumentError
 
 _OPTIONS = (
     "Tensor? rng, float? softmax_scale, float softcap, str causal, SymInt window_left, SymInt window_right, float dropout, "
-    "bool? deterministic, str? kernel, int num_threads, bool verify, str? device"
+    "bool? deterministic, str? kernel, str? tuning, int num_threads, bool verify, str? device"
 )
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? keep_mask, Tensor? alibi_slopes, Tensor? sinks"
 _VARLEN = "".join(f", Tensor? {name}" for name in LENGTHS) + "".join(f", SymInt? {name}" for name in LONGEST) + ", bool validate"
@@ -29,8 +29,9 @@ _APPEND_KV = (
     "bool validate, str? device) -> (Tensor q_rotated, Tensor seqlens)"
 )
 # Arguments of all four ops of attention come first: 7 tensors, then rng and the options. Those of _VARLEN are next.
-_TENSORS, SHARED = 7, 19
+_TENSORS, SHARED = 7, 20
 _DETERMINISTIC = 8  # in fulmen._core's tuple
+_TUNING = 8  # of the options behind rng
 # Of the shared arguments, those with a gradient, in the order of the bits of wanted.
 _DIFFERENTIABLE = (0, 1, 2, 3, 6)
 
@@ -57,9 +58,10 @@ def refuse_packed_heads_first(lengths: tuple[Any, ...]) -> None:
 
 def _scalars(rng: torch.Tensor | None, options: tuple[Any, ...], of_lengths: tuple[Any, ...]) -> tuple[Any, ...]:
     """fulmen._core's tuple."""
-    scale, softcap, causal, left, right, dropout, deterministic, kernel, num_threads, verify = options
+    scale, softcap, causal, left, right, dropout, deterministic, kernel, tuning, num_threads, verify = options
     seed, offset = (None, 0) if rng is None else rng.tolist()
-    return (scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, num_threads, verify, *of_lengths)
+    first = (scale, softcap, causal, left, right, dropout, seed, offset, deterministic)
+    return (*first, kernel, tuning, num_threads, verify, *of_lengths)
 
 
 def settled(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -133,7 +135,9 @@ def gradients(backward: Callable[..., Any], ctx: Any, dout: torch.Tensor | None,
     tensors, lengths = given[: _TENSORS + 1], given[_TENSORS + 1 :]
     wanted = sum(1 << bit for bit, at in enumerate(_DIFFERENTIABLE) if ctx.needs_input_grad[at])
     dout = torch.zeros_like(out) if dout is None else dout
-    computed = backward(*tensors, *ctx.options, *lengths, *ctx.of_lengths, out, lse, dout, dlse, wanted)
+    options = list(ctx.options)
+    options[_TUNING] = None  # the forward kernel's
+    computed = backward(*tensors, *options, *lengths, *ctx.of_lengths, out, lse, dout, dlse, wanted)
     for bit, at in enumerate(_DIFFERENTIABLE):
         if wanted >> bit & 1:
             results[at] = computed[bit]

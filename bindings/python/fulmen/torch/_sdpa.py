@@ -88,7 +88,7 @@ def _checked(
     if dropout_p == 1:
         return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa) * 0
     causal = "top_left" if is_causal else False
-    options = (scale, 0.0, causal, -1, -1, dropout_p, None, 0, False, None, 0, False)
+    options = (scale, 0.0, causal, -1, -1, dropout_p, None, 0, False, None, None, 0, False)
     return _in_four_dims(query, key, value, attn_mask, options, enable_gqa)
 
 
@@ -259,7 +259,7 @@ def _causal(
     reason = _why_not(query, key, value, None)
     fits = (mask.seq_len_q, mask.seq_len_kv) == (query.size(-2), key.size(-2)) and 0 <= dropout_p < 1
     if reason is None and fits and (_is_compiling() or not has_torch_function((query, key, value))):
-        options = (scale, 0.0, "bottom_right", -1, -1, dropout_p, None, 0, False, None, 0, False)
+        options = (scale, 0.0, "bottom_right", -1, -1, dropout_p, None, 0, False, None, None, 0, False)
         return _in_four_dims(query, key, value, None, options, enable_gqa)
     kept = torch.ones(mask.seq_len_q, mask.seq_len_kv, dtype=torch.bool, device=query.device)
     return _routed(query, key, value, kept.tril(mask.seq_len_kv - mask.seq_len_q), *rest)
