@@ -154,6 +154,7 @@ Status search(const TuneProblem& problem, const TuneSettings& settings, const st
   NormalPool pool(kSeed);
   AttentionOptions options;
   options.num_threads = settings.num_threads;
+  options.deterministic = settings.kernel.empty();  // who names one that adds by atomics wants it
   Result<std::unique_ptr<CaseData>> made = make_case_data(problem.bench_case, pool, options, kMaxBytes);
   if (!made.ok()) return made.status();
   const CaseData& data = *made.value();

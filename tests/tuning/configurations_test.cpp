@@ -77,6 +77,9 @@ INSTANTIATE_TEST_SUITE_P(All, Configurations,
                                            Tuned{"emulated:sm_80", "emulated.boards.sm80", 64, 64, 1},
                                            Tuned{"emulated:sm_80", "emulated.short_backward.sm80", 50, 60, 1, true},
                                            Tuned{"emulated:sm_80", "emulated.backward.sm80", 50, 70, 1, true},
+                                           Tuned{"emulated:sm_80", "emulated.backward_atomic.sm80", 50, 70, 1, true},
+                                           Tuned{"emulated:sm_90a", "emulated.backward_wgmma.sm90", 50, 70, 1, true},
+                                           Tuned{"emulated:sm_90a", "emulated.backward_wgmma_atomic.sm90", 50, 70, 1, true},
                                            Tuned{"emulated:sm_90a", "emulated.prefill_wgmma.sm90", 50, 70, 1},
                                            Tuned{"emulated:sm_90a", "emulated.prefill_tma.sm90", 50, 70, 1}));
 
@@ -117,7 +120,8 @@ TEST(Spaces, KeepToTheChip) {
       }
     }
   }
-  for (const char* name : {"backward", "boards", "decode", "prefill", "prefill_wgmma", "short", "short_backward"}) {
+  for (const char* name : {"backward", "backward_atomic", "backward_wgmma", "backward_wgmma_atomic", "boards", "decode", "prefill",
+                           "prefill_tma", "prefill_wgmma", "short", "short_backward"}) {
     EXPECT_TRUE(tuned.contains(name)) << name;
   }
 }

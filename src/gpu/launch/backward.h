@@ -42,10 +42,16 @@ class AtomicFamily : public Family {
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& problem, const Chip& chip) const override;
   LaunchPlan plan(const Problem& problem, const Chip& chip, int compute_units) const override;
+  tuning::Space space(const Problem& problem, const Chip& chip, int compute_units) const override;
+  LaunchPlan tuned_plan(const Problem& problem, const Chip& chip, int compute_units, std::span<const int> values) const override;
 
  private:
   // The kernel; only of problems whose gradients are such.
   virtual Specialisation specialisation(const Problem& problem, const Chip& chip) const = 0;
+  virtual int lds_bytes(const Specialisation& s) const = 0;
+  // How many tiles of queries may be in LDS.
+  virtual std::vector<int> buffer_counts(const Specialisation& s) const = 0;
+  Specialisation with(Specialisation s, std::span<const int> values) const;
 };
 
 // Which of dq, dk and dv a problem asks for: Specialisation::outputs.

@@ -13,7 +13,11 @@ class BackwardAtomic final : public AtomicFamily {
   std::string_view name() const noexcept override { return "backward_atomic"; }
 
  private:
-  int lds_bytes(const Specialisation& s) const {
+  // Outputs of a pair's waves go to LDS where queries were, for which one tile of these may be too few.
+  std::vector<int> buffer_counts(const Specialisation& s) const override {
+    return s.dim_groups == 2 ? std::vector<int>{2} : std::vector<int>{1, 2};
+  }
+  int lds_bytes(const Specialisation& s) const override {
     return kernels::AtomicLayout::of({.transposed_values = target().transposed_values,
                                       .head_dim = s.head_dim,
                                       .head_dim_v = s.head_dim_v,

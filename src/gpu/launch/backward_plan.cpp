@@ -126,13 +126,48 @@ Support AtomicFamily::supports(const Problem& p, const Chip& chip) const {
   return grid_fits(tiles_of(std::max(p.seqlen_q, p.seqlen_k), 16) * p.batch * p.num_heads);
 }
 
-LaunchPlan AtomicFamily::plan(const Problem& p, const Chip& chip, int compute_units) const {
-  const Specialisation s = specialisation(p, chip);
+namespace {
+
+LaunchPlan plan_with_atomics(const Problem& p, const Specialisation& s, int compute_units) {
   BackwardPlan plan(p, compute_units);
   plan.add_row_statistics(s);
   plan.add_with_atomics(s);
   plan.add_sinks(s);
   return plan.take();
+}
+
+}  // namespace
+
+LaunchPlan AtomicFamily::plan(const Problem& p, const Chip& chip, int compute_units) const {
+  return plan_with_atomics(p, specialisation(p, chip), compute_units);
+}
+
+tuning::Space AtomicFamily::space(const Problem& p, const Chip& chip, int /*compute_units*/) const {
+  const Specialisation usual = specialisation(p, chip);
+  tuning::Space space;
+  space.wave_size = chip.wave_size;
+  space.parameters = {{"buffers", usual.buffers, buffer_counts(usual)}, {"min_workgroups", usual.min_workgroups, {1, 2, 3}}};
+  tuning::include_usual(space);
+  space.takes = [this, chip, usual](std::span<const int> v) -> Support {
+    if (v[0] == usual.buffers && v[1] == usual.min_workgroups) return {};
+    const Specialisation s = with(usual, v);
+    if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
+    // Sums of dk and dv, and two tiles of scores as operands, of half the size.
+    const int64_t each = int64_t{s.block_m} * (s.head_dim + s.head_dim_v + s.block_n);
+    return registers_fit(each / s.workgroup, chip, s.workgroup / chip.wave_size, s.min_waves, s.min_workgroups);
+  };
+  return space;
+}
+
+LaunchPlan AtomicFamily::tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const {
+  return plan_with_atomics(p, with(specialisation(p, chip), v), compute_units);
+}
+
+Specialisation AtomicFamily::with(Specialisation s, std::span<const int> v) const {
+  s.buffers = v[0];
+  s.min_workgroups = v[1];
+  s.lds_bytes = lds_bytes(s);
+  return s;
 }
 
 }  // namespace fulmen::gpu

@@ -15,6 +15,13 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
   std::string_view name() const noexcept override { return "backward_wgmma_atomic"; }
 
  private:
+  int lds_bytes(const Specialisation& s) const override {
+    return kernels::WarpgroupAtomicLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers).total;
+  }
+  // One is computed and one is on its way. Of narrow heads, whose warpgroups are a tile apart, one more.
+  std::vector<int> buffer_counts(const Specialisation& s) const override {
+    return s.head_dim <= target().panel_columns ? std::vector<int>{3, 4, 5} : std::vector<int>{2, 3, 4};
+  }
   Specialisation specialisation(const Problem& p, const Chip& /*chip*/) const override {
     const WgmmaAtomicTiles& tiles = *target().backward_wgmma_atomic;
     Specialisation s;
@@ -31,7 +38,7 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
     const bool band = p.window_left >= 0 || p.window_right >= 0;
     s.buffers = s.dim_groups == 1 && band ? tiles.band_buffers : tiles.buffers;
     if (s.head_dim <= target().panel_columns) s.buffers = tiles.narrow_buffers;
-    s.lds_bytes = kernels::WarpgroupAtomicLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers).total;
+    s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);
     return s;
   }
