@@ -69,6 +69,8 @@ constexpr Preference kPreferences[]{
     {"short_backward", 30, always},
     // 5 products with atomics before 7 without: those are asked only where results may differ from run to run. Where tiles are
     // filled, warpgroup products come first.
+    {"backward_tma", 25,
+     [](const Target& target, const Problem& p) { return has_many_keys(target, p) && fills_panels(target, p); }},
     {"backward_wgmma_atomic", 24,
      [](const Target& target, const Problem& p) { return has_many_keys(target, p) && fills_panels(target, p); }},
     {"backward_wgmma", 23, fills_backward_warpgroup_tiles},
@@ -78,6 +80,7 @@ constexpr Preference kPreferences[]{
     {"backward_atomic", 18, always},
     {"backward_wgmma_atomic", 17, always},
     {"backward_wgmma", 16, always},
+    {"backward_tma", 15, always},
     {"backward", 10, always},
 };
 

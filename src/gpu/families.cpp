@@ -29,6 +29,7 @@ constexpr Row kRows[]{
     {"boards", Pass::forward, nvidia, make_boards},
     {"backward_atomic", Pass::backward, nvidia, make_backward_atomic},
     {"backward_wgmma_atomic", Pass::backward, warpgroup_products, make_backward_wgmma_atomic},
+    {"backward_tma", Pass::backward, warpgroup_products, make_backward_tma},
     {"backward_wgmma", Pass::backward, warpgroup_products, make_backward_wgmma},
 };
 

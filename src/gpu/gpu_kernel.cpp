@@ -47,7 +47,8 @@ class GpuRunner final : public Runner {
       s.whole_bias = s.whole_bias && whole_rows;
       Result<Function> function = load_kernel(driver_, device_, s);
       if (!function.ok()) return function.status();
-      const std::size_t bytes = s.backward      ? sizeof(kernels::BackwardArguments)
+      const std::size_t bytes = s.backward
+                                    ? s.tensor_maps ? sizeof(kernels::TmaBackwardArguments) : sizeof(kernels::BackwardArguments)
                                 : s.tensor_maps ? sizeof(kernels::TmaForwardArguments)
                                                 : sizeof(kernels::ForwardArguments);
       launches.push_back({function.value(), launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.programmatic_launch});
@@ -86,14 +87,18 @@ class GpuRunner final : public Runner {
     arguments.bias_partials = plan_.bias_partial_floats > 0 ? bias_partials : nullptr;
     arguments.query_sums = plan_.query_sum_floats > 0 ? bias_partials + plan_.bias_partial_floats : nullptr;
     arguments.query_sum_floats = plan_.query_sum_floats;
-    kernels::TmaForwardArguments with_maps;
+    kernels::TmaForwardArguments forward;
+    kernels::TmaBackwardArguments backward;
     const void* first = &arguments;
-    if (launches == &unaligned_ && plan_.unaligned_row_tiles > 0) {
-      arguments.row_tiles = plan_.unaligned_row_tiles;
-    } else if (plan_.launches.front().specialisation.tensor_maps) {
-      static_cast<kernels::ForwardArguments&>(with_maps) = arguments;
-      if (Status status = encode_tensor_maps(with_maps); !status.ok()) return status;
-      first = &with_maps;
+    const bool others = launches == &unaligned_ && !plan_.unaligned_launches.empty();
+    if (others && plan_.unaligned_row_tiles > 0) arguments.row_tiles = plan_.unaligned_row_tiles;
+    if (const Specialisation* s = others ? nullptr : with_tensor_maps(); s != nullptr) {
+      static_cast<kernels::ForwardArguments&>(forward) = arguments;
+      static_cast<kernels::BackwardArguments&>(backward) = arguments;
+      if (Status status = s->backward ? encode_tensor_maps(backward, *s) : encode_tensor_maps(forward, *s); !status.ok()) {
+        return status;
+      }
+      first = s->backward ? static_cast<const void*>(&backward) : &forward;
     }
     for (const LoadedLaunch& l : *launches) {
       Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, first, l.argument_bytes, l.programmatic_launch};
@@ -105,22 +110,38 @@ class GpuRunner final : public Runner {
   }
 
  private:
-  // Of q, k and v, in boxes of the launch's tiles.
-  Status encode_tensor_maps(kernels::TmaForwardArguments& a) const {
-    const Specialisation& s = plan_.launches.front().specialisation;
-    const auto encode = [&](const kernels::View& view, int dims, int64_t rows, int heads, int box_rows, kernels::TensorMap& map) {
-      constexpr int64_t kBytes = 2, kUnused = 16;  // a stride that nothing is reached by
-      const auto stride = [](int64_t elements, int64_t extent) { return extent > 1 ? elements * kBytes : kUnused; };
-      const TensorMapShape shape{view.data,
-                                 s.tensor_dtype() == DType::fp16,
-                                 {dims, rows, heads, a.batch},
-                                 {stride(view.row, rows), stride(view.head, heads), stride(view.batch, a.batch)},
-                                 box_rows};
-      return driver_.encode_tensor_map(device_.ordinal, shape, map);
-    };
-    if (Status status = encode(a.q, a.head_dim, a.seqlen_q, a.num_heads, s.block_m, a.q_map); !status.ok()) return status;
-    if (Status status = encode(a.k, a.head_dim, a.seqlen_k, a.num_kv_heads, s.block_n, a.k_map); !status.ok()) return status;
-    return encode(a.v, a.head_dim_v, a.seqlen_k, a.num_kv_heads, s.block_n, a.v_map);
+  // The launch whose kernel takes tensor maps; null: none does.
+  const Specialisation* with_tensor_maps() const {
+    for (const KernelLaunch& launch : plan_.launches) {
+      if (launch.specialisation.tensor_maps) return &launch.specialisation;
+    }
+    return nullptr;
+  }
+  // A tensor in boxes of so many rows.
+  Status encode_tensor_map(const kernels::View& view, int dims, int64_t rows, int heads, int batch, const Specialisation& s,
+                           int box_rows, kernels::TensorMap& map) const {
+    constexpr int64_t kBytes = 2, kUnused = 16;  // a stride that nothing is reached by
+    const auto stride = [](int64_t elements, int64_t extent) { return extent > 1 ? elements * kBytes : kUnused; };
+    const TensorMapShape shape{view.data,
+                               s.tensor_dtype() == DType::fp16,
+                               {dims, rows, heads, batch},
+                               {stride(view.row, rows), stride(view.head, heads), stride(view.batch, batch)},
+                               box_rows};
+    return driver_.encode_tensor_map(device_.ordinal, shape, map);
+  }
+  // Of q, k and v: in the backward pass block_m are keys.
+  template <class Arguments>
+  Status encode_inputs(Arguments& a, const Specialisation& s) const {
+    const int queries = s.backward ? s.block_n : s.block_m, keys = s.backward ? s.block_m : s.block_n;
+    Status status = encode_tensor_map(a.q, a.head_dim, a.seqlen_q, a.num_heads, a.batch, s, queries, a.q_map);
+    if (status.ok()) status = encode_tensor_map(a.k, a.head_dim, a.seqlen_k, a.num_kv_heads, a.batch, s, keys, a.k_map);
+    if (status.ok()) status = encode_tensor_map(a.v, a.head_dim_v, a.seqlen_k, a.num_kv_heads, a.batch, s, keys, a.v_map);
+    return status;
+  }
+  Status encode_tensor_maps(kernels::TmaForwardArguments& a, const Specialisation& s) const { return encode_inputs(a, s); }
+  Status encode_tensor_maps(kernels::TmaBackwardArguments& a, const Specialisation& s) const {
+    if (Status status = encode_inputs(a, s); !status.ok()) return status;
+    return encode_tensor_map(a.dout, a.head_dim_v, a.seqlen_q, a.num_heads, a.batch, s, s.block_n, a.dout_map);
   }
   bool pointers_are_whole(const AttentionTensors& t) const {
     constexpr std::uintptr_t kPiece = 16;

@@ -17,6 +17,8 @@ class BackwardPlan {
   void add_rows(Specialisation s, int outputs);
   // dq, and dk, dv or both, by one kernel whose atomics add to sums for dq.
   void add_with_atomics(const Specialisation& s);
+  // So many counters behind the sums for dq, which begin with 0, too.
+  void add_counters(int64_t count);
   // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its parts; dsinks.
   void add_bias(Specialisation s, int outputs);
   void add_sinks(const Specialisation& products);
@@ -53,6 +55,9 @@ class AtomicFamily : public Family {
   virtual std::vector<int> buffer_counts(const Specialisation& s) const = 0;
   Specialisation with(Specialisation s, std::span<const int> values) const;
 };
+
+// backward_wgmma.h for a problem: what backward_tma.h falls back on.
+LaunchPlan backward_wgmma_plan(const Problem& problem, const Target& target, int compute_units);
 
 // Which of dq, dk and dv a problem asks for: Specialisation::outputs.
 int outputs_of(const Problem& problem);

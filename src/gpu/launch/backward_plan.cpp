@@ -66,6 +66,12 @@ void BackwardPlan::add_with_atomics(const Specialisation& s) {
   plan_.launches.push_back({sums, tiles_of(p_.batch * p_.num_heads * tiles_of(p_.seqlen_q, kSumRows), kWaves)});
 }
 
+void BackwardPlan::add_counters(int64_t count) {
+  constexpr int64_t kPiece = 4;  // of what the row statistics' launch clears
+  plan_.arguments.query_counters = round_up(count, kPiece);
+  plan_.query_sum_floats += plan_.arguments.query_counters;
+}
+
 void BackwardPlan::add_bias(Specialisation s, int outputs) {
   if (!p_.dbias.present || p_.batch == 0 || p_.seqlen_q == 0) return;
   s.outputs = outputs;

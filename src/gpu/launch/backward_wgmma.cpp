@@ -54,7 +54,6 @@ class BackwardWgmma final : public Family {
     return plan_of(p, compute_units, v);
   }
 
- private:
   // v: the space's values, or none for the usual ones.
   LaunchPlan plan_of(const Problem& p, int compute_units, std::span<const int> v) const {
     const auto kernel = [&](int outputs) {
@@ -75,6 +74,8 @@ class BackwardWgmma final : public Family {
     plan.add_sinks(queries);
     return plan.take();
   }
+
+ private:
   // Of the launch whose tiles the parameters of keys are about: of two, which have the same parameters, that for dk.
   int keys_outputs(const Problem& p) const { return shapes_for(p).split_keys ? kGivesDk : kGivesDk | kGivesDv; }
   // block_m, buffers, min_workgroups
@@ -144,6 +145,10 @@ class BackwardWgmma final : public Family {
 };
 
 }  // namespace
+
+LaunchPlan backward_wgmma_plan(const Problem& p, const Target& target, int compute_units) {
+  return BackwardWgmma(target).plan_of(p, compute_units, {});
+}
 
 const Family* make_backward_wgmma(const Target& target) { return target.backward_wgmma ? new BackwardWgmma(target) : nullptr; }
 

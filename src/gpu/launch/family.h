@@ -81,11 +81,14 @@ const Family* make_backward(const Target& target);
 const Family* make_backward_atomic(const Target& target);
 const Family* make_backward_wgmma_atomic(const Target& target);
 const Family* make_backward_wgmma(const Target& target);
+const Family* make_backward_tma(const Target& target);
 const Family* make_backward_portable(const Target& target);
 
 // The forward launch of prefill_wgmma.h with its usual tiles: what prefill_tma.h falls back on.
 Specialisation prefill_wgmma_specialisation(const Problem& problem, const Target& target);
 
+// Can the TMA read q, k and v, and dout of the backward pass? Pointers are looked at when a plan runs.
+Support tma_reads(const Problem& problem);
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);
 

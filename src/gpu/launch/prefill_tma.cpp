@@ -125,11 +125,7 @@ class PrefillTma final : public Family {
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.keep_mask.present) return Support::no("values that a keep_mask leaves out would have to be cleared after the TMA");
-    if (!strides_are_whole(p)) return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
-    if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0) return Support::no("the TMA reads tensors that have a row");
-    if (Support support = has_strides("q", p.q, p.batch, p.seqlen_q, p.num_heads); !support.yes) return support;
-    if (Support support = has_strides("k", p.k, p.batch, p.seqlen_k, p.num_kv_heads); !support.yes) return support;
-    if (Support support = has_strides("v", p.v, p.batch, p.seqlen_k, p.num_kv_heads); !support.yes) return support;
+    if (Support support = tma_reads(p); !support.yes) return support;
     const Specialisation s = specialisation(p, target(), kUsualComputeUnits);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(query_tile_workgroups(p, specialisation(p, target(), PrefillTmaShape{1, 64, 2, 2, false}, false)));
@@ -173,6 +169,17 @@ class PrefillTma final : public Family {
 };
 
 }  // namespace
+
+Support tma_reads(const Problem& p) {
+  if (p.variable_lengths()) return Support::no("the TMA reads sequences of one length");
+  if (!strides_are_whole(p)) return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
+  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0) return Support::no("the TMA reads tensors that have a row");
+  if (Support support = has_strides("q", p.q, p.batch, p.seqlen_q, p.num_heads); !support.yes) return support;
+  if (Support support = has_strides("k", p.k, p.batch, p.seqlen_k, p.num_kv_heads); !support.yes) return support;
+  if (Support support = has_strides("v", p.v, p.batch, p.seqlen_k, p.num_kv_heads); !support.yes) return support;
+  if (p.pass == Pass::forward) return {};
+  return has_strides("dout", p.dout, p.batch, p.seqlen_q, p.num_heads);
+}
 
 const Family* make_prefill_tma(const Target& target) { return target.prefill_tma ? new PrefillTma(target) : nullptr; }
 

@@ -20,7 +20,6 @@ struct Specialisation : kernels::Configuration {
   std::string_view entry;          // "forward/prefill.h"
   const Target* target = nullptr;  // none: no matrix instructions
   bool backward = false;           // it takes BackwardArguments
-  bool tensor_maps = false;        // it takes TmaForwardArguments
 
   DType tensor_dtype() const { return static_cast<DType>(dtype); }
 };

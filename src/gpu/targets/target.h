@@ -158,6 +158,14 @@ struct BackwardWgmmaTiles {
   std::span<const BackwardWgmmaShapes> shapes;
 };
 
+// backward/backward_tma.h: two warpgroups of 64 keys each.
+struct BackwardTmaTiles {
+  int64_t max_head_dim;
+  int block_m, block_n;         // keys, queries
+  int buffers, narrow_buffers;  // of tiles of queries; of heads of one panel
+  bool ping_pong;
+};
+
 // backward/backward_wgmma_atomic.h: two warpgroups.
 struct WgmmaAtomicTiles {
   int block_m, block_n;  // keys of both warpgroups, or of each where they share them; queries
@@ -208,6 +216,7 @@ struct Target {
   std::optional<BackwardTiles> backward{};
   std::optional<AtomicTiles> backward_atomic{};
   std::optional<BackwardWgmmaTiles> backward_wgmma{};
+  std::optional<BackwardTmaTiles> backward_tma{};
   std::optional<WgmmaAtomicTiles> backward_wgmma_atomic{};
   std::optional<ShortBackwardTiles> short_backward{};
   std::optional<PortableTiles> portable{};

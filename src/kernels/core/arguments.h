@@ -30,7 +30,7 @@ struct ForwardArguments {
   int fetches_early;  // boards.h: 1: a workgroup's board to the L2 while the work ahead still runs
   int step_tile, step_head,
       step_batch;     // forward/prefill.h: to a workgroup's next tile of queries, where it goes on (TileScheduler)
-  int heads_in_turn;  // forward/prefill_tma.h: of all batches, whose keys and values fit in the L2 (QueryTiles)
+  int heads_in_turn;  // prefill_tma.h and backward_tma.h: of all batches, whose workgroups follow each other
 
   float scale;    // of q.k, in base-2 units (times log2 e), unless there is a softcap
   float softcap;  // c * log2 e: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c
@@ -82,7 +82,15 @@ struct BackwardArguments : ForwardArguments {
   // backward_atomic.h: dq / softmax_scale, backward/parts/query_sums.h says where each element is.
   float* query_sums;
   Int64 query_sum_floats;
+  // backward_tma.h: the last ones of these are counters, which alone begin with 0: [batch, num_heads, tiles of queries, parts], and
+  // as the very last one how many blocks of keys are claimed.
+  Int64 query_counters;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
+};
+
+// backward/backward_tma.h.
+struct TmaBackwardArguments : BackwardArguments {
+  TensorMap q_map, k_map, v_map, dout_map;
 };
 
 // append_kv.h: fulmen/kv_cache.h explains each.

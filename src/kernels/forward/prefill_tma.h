@@ -15,6 +15,7 @@
 #include "tile/layout.h"
 #include "tile/nvidia/warpgroup_rows.h"
 #include "tile/order.h"
+#include "tile/rings.h"
 #include "tile/sources.h"
 
 namespace fulmen::kernels {
@@ -40,15 +41,6 @@ constexpr int kKeysFull = kQueriesEmpty + 8, kKeysEmpty = kKeysFull + 8 * kBuffe
 constexpr int kValuesFull = kKeysEmpty + 8 * kBuffers, kValuesEmpty = kValuesFull + 8 * kBuffers;
 constexpr int kPatch = kValuesEmpty + 8 * kBuffers;
 
-// A ring of buffers: the one that is next, and the parity of its mbarriers' phase.
-template <int kCount>
-struct Ring {
-  int buffer = 0, parity = 0;
-  FULMEN_DEVICE void advance() {
-    buffer = buffer + 1 < kCount ? buffer + 1 : 0;
-    parity ^= buffer == 0 ? 1 : 0;
-  }
-};
 using QueryRing = Ring<1>;
 using TileRing = Ring<kBuffers>;
 

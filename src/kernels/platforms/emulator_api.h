@@ -67,6 +67,15 @@ struct EmulatorApi {
   // A box of a tensor, from the element whose column, row, head and batch are `first`. It arrives when somebody waits for the
   // barrier, and not before.
   void (*tma_load)(int to, const void* map, const int (*first)[4], int barrier, const char* file, int line);
+  // The TMA adds fp32 from LDS to memory, or stores it there. LDS is read when the lane waits for that, memory written when it
+  // waits for that, and not before.
+  void (*tma_store)(float* to, int from, int bytes, bool adds, const char* file, int line);
+  void (*tma_wait_read)();
+  void (*tma_wait)(int left);
+  // Between workgroups: one lane waits until a counter in memory is `count`, which others add 1 to. A workgroup may wait for those
+  // with lower numbers only.
+  void (*counter_wait)(const int* at, int count, const char* file, int line);
+  int (*counter_pass)(int* at, const char* file, int line);  // what it was before
 };
 
 // A kernel's shared object exports

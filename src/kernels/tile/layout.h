@@ -219,6 +219,44 @@ struct TmaForwardLayout {
   }
 };
 
+// LDS of backward/backward_tma.h. In panels (targets/sm90/target.h): keys and values; tiles of queries and dout; tiles of dS^T.
+// Then tiles of dq in fp32; the row statistics of each buffer; numbers of claimed blocks; mbarriers.
+struct TmaBackwardLayout {
+  static constexpr int kBarrierBytes = 8;
+  int keys_at, values_at;
+  int queries_at, query_bytes, dout_at, dout_bytes;  // a tile's
+  int gradient_buffers, gradients_at, gradient_bytes;
+  int sum_buffers, sum_parts;  // tiles of dq; parts of one, by queries
+  int sums_at, sum_bytes;
+  int statistics_at, statistic_bytes;
+  int blocks_at;
+  int barriers_at, total;
+
+  FULMEN_ALGORITHM static TmaBackwardLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
+    TmaBackwardLayout l{};
+    l.values_at = block_m * 2 * head_dim;
+    l.queries_at = l.values_at + block_m * 2 * head_dim_v;
+    l.query_bytes = block_n * 2 * head_dim;
+    l.dout_at = l.queries_at + buffers * l.query_bytes;
+    l.dout_bytes = block_n * 2 * head_dim_v;
+    l.gradients_at = l.dout_at + buffers * l.dout_bytes;
+    l.gradient_bytes = block_m * 2 * block_n;
+    l.gradient_buffers = head_dim + head_dim_v > 128 ? 2 : 3;  // of narrow heads one more tile is in the pipeline
+    // A tile of wide heads takes long to be added: the next block adds to one half when the other is still on its way.
+    l.sum_buffers = head_dim > 64 ? 2 : 3;
+    l.sum_parts = head_dim > 64 ? 2 : 1;
+    l.sums_at = l.gradients_at + l.gradient_buffers * l.gradient_bytes;
+    l.sum_bytes = block_n * 4 * head_dim;
+    l.statistics_at = l.sums_at + l.sum_buffers * l.sum_bytes;
+    l.statistic_bytes = 8 * block_n;
+    l.blocks_at = l.statistics_at + buffers * l.statistic_bytes;
+    l.barriers_at = l.blocks_at + 2 * 4;
+    // Keys, three; full and empty for each buffer; three of dS^T's; parts of dq; blocks.
+    l.total = l.barriers_at + (3 + 2 * buffers + 3 * l.gradient_buffers + 2 * l.sum_buffers + 2 * 2) * kBarrierBytes;
+    return l;
+  }
+};
+
 struct BoardsShape {
   int head_dim, block;
   int buffers;  // boards

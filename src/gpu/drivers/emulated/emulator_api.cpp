@@ -71,6 +71,17 @@ void api_tma_load(int to, const void* map, const int (*first)[4], int barrier, c
   running->tma_load(to, map, *first, barrier, {file, line});
 }
 
+void api_tma_store(float* to, int from, int bytes, bool adds, const char* file, int line) {
+  running->tma_store({to, from, bytes, adds, {file, line}, {}});
+}
+void api_tma_wait_read() { running->tma_wait_read(); }
+void api_tma_wait(int left) { running->tma_wait(left); }
+void api_counter_wait(const int* at, int count, const char* file, int line) { running->counter_wait(at, count, {file, line}); }
+int api_counter_pass(int* at, const char* file, int line) {
+  running->check_global(at, sizeof(int), "adds to", {file, line});
+  return std::atomic_ref<int>(*at).fetch_add(1, std::memory_order_acq_rel);
+}
+
 kernels::EmulatorApi make_api(int wave_size) {
   return {.size = sizeof(kernels::EmulatorApi),
           .wave_size = wave_size,
@@ -103,7 +114,12 @@ kernels::EmulatorApi make_api(int wave_size) {
           .mbarrier_init = api_mbarrier_init,
           .mbarrier_arrive = api_mbarrier_arrive,
           .mbarrier_wait = api_mbarrier_wait,
-          .tma_load = api_tma_load};
+          .tma_load = api_tma_load,
+          .tma_store = api_tma_store,
+          .tma_wait_read = api_tma_wait_read,
+          .tma_wait = api_tma_wait,
+          .counter_wait = api_counter_wait,
+          .counter_pass = api_counter_pass};
 }
 
 }  // namespace

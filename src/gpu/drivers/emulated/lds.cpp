@@ -85,22 +85,52 @@ std::string Lds::read(int offset, void* to, int bytes, int thread, Site site) {
 }
 
 void Lds::fence(int thread) {
+  constexpr std::size_t kRemembered = 16;  // more than a wave has between two barriers of others
   Fences& own = fences_[static_cast<std::size_t>(thread)];
-  if (own.at.epoch != epoch_) own.before = own.last;
-  own.last = writes_;
-  own.at = access(thread, {});
+  if (!own.since.empty() && own.since.back().at.epoch != epoch_) {
+    own.before = own.since.back().writes;
+    own.since.clear();
+  }
+  if (own.since.size() == kRemembered) own.since.pop_front();
+  Fence fence{access(thread, {}), writes_, std::vector<int>(wave_epochs_.size())};
+  for (std::size_t from = 0; from < fence.taken.size(); ++from) fence.taken[from] = taken(static_cast<int>(from), wave_of(thread));
+  own.since.push_back(std::move(fence));
 }
 
 int Lds::fenced(int writer, int thread) const {
   const Fences& fences = fences_[static_cast<std::size_t>(writer)];
-  return ordered(fences.at, thread) ? fences.last : fences.before;
+  for (auto fence = fences.since.rbegin(); fence != fences.since.rend(); ++fence) {
+    if (ordered(fence->at, thread)) return fence->writes;
+  }
+  return fences.before;
+}
+
+bool Lds::fenced_by(const Fences& fences, const Access& written, int thread) const {
+  const int wave = wave_of(written.thread);
+  for (const Fence& fence : fences.since) {
+    if (!ordered(fence.at, thread)) return false;
+    if (written.epoch < fence.at.epoch) return true;
+    const bool same_wave = wave == wave_of(fence.at.thread);
+    if (same_wave ? written.wave_epoch < fence.at.wave_epoch : fence.taken[static_cast<std::size_t>(wave)] > written.time)
+      return true;
+  }
+  return false;
+}
+
+// Another wave's first lane may fence for all.
+bool Lds::fenced_by_another(const Access& written, int thread) const {
+  if (fenced_by(fences_[static_cast<std::size_t>(thread)], written, thread)) return true;
+  for (std::size_t lane = 0; lane < fences_.size(); lane += static_cast<std::size_t>(wave_size_)) {
+    if (fenced_by(fences_[lane], written, thread)) return true;
+  }
+  return false;
 }
 
 std::string Lds::read_by_matrix_unit(int offset, void* to, int bytes, int thread, Site site) {
   if (std::string wrong = read(offset, to, bytes, thread, site); !wrong.empty()) return wrong;
   for (int word = offset / 4; word < (offset + bytes) / 4; ++word) {
     const Word& w = words_[static_cast<std::size_t>(word)];
-    if (w.order <= fenced(w.written.thread, thread)) continue;
+    if (w.order <= fenced(w.written.thread, thread) || fenced_by_another(w.written, thread)) continue;
     return fmt::format("LDS without a fence: a matrix unit reads bytes {} to {} at {} that lane {} wrote at {}", 4 * word,
                        4 * word + 3, to_string(site), w.written.thread, to_string(w.written.site));
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Lds {
   void follow(int from, int to, int time) {
     if (taken(from, to) < time) taken(from, to) = time;
   }
+  // Until when the wave knows what another one did.
+  int known(int from, int wave) const { return taken(from, wave); }
   int wave_size() const { return wave_size_; }
   // Both: empty, or what is wrong.
   std::string read(int offset, void* to, int bytes, int thread, Site site);
@@ -38,7 +41,8 @@ class Lds {
   std::string arrive(int offset, const void* from, int bytes, int thread, Site site);
   // The same by the TMA, which writes as matrix units read: products need no fence.
   std::string arrive_asynchronously(int offset, const void* from, int bytes, int thread, Site site);
-  // Matrix units that read LDS by themselves see what a lane wrote before a fence of its own, and then a barrier.
+  // Matrix units and the TMA, which read LDS by themselves, see what a lane wrote where a fence is between: of the lane itself
+  // before a barrier, or of the lane that has them read, after it.
   std::string read_by_matrix_unit(int offset, void* to, int bytes, int thread, Site site);
   void fence(int thread);
 
@@ -90,12 +94,22 @@ class Lds {
   int most_alignment_ = 16;  // that an access needs
   int epoch_ = 1;
   int writes_ = 0;
-  struct Fences {
-    int before = 0, last = 0;  // how many writes there were at the last one before this barrier, and at the last of all
-    Access at;                 // that one
+  // A lane's fence: when it was, how many writes there were before it, and what the lane's wave had taken over from each other
+  // wave.
+  struct Fence {
+    Access at;
+    int writes;
+    std::vector<int> taken;
   };
-  // How many of a lane's writes are fenced for products that `thread` takes part in?
+  struct Fences {
+    int before = 0;           // writes before the last fence before this barrier
+    std::deque<Fence> since;  // the later ones, in order
+  };
+  // How many of a lane's writes are fenced by itself for products that `thread` takes part in?
   int fenced(int writer, int thread) const;
+  // Has a lane executed a fence after a barrier that orders this write before it, and before one that orders it before the thread?
+  bool fenced_by_another(const Access& written, int thread) const;
+  bool fenced_by(const Fences& fences, const Access& written, int thread) const;
   std::vector<Fences> fences_;  // of each lane
   std::vector<int> wave_epochs_;
   int time_ = 0;            // how often waves have handed over

@@ -76,6 +76,11 @@ std::string Mbarriers::arrive(int at, int expected, int thread, int wave, Lds& l
                        to_string(site), thread, barrier->arrivals);
   }
   barrier->bytes += expected;
+  // What the wave knows of others it passes on.
+  for (int from = 0; from < waves_; ++from) {
+    int& time = barrier->arrived[static_cast<std::size_t>(from)];
+    time = std::max(time, lds.known(from, wave));
+  }
   barrier->arrived[static_cast<std::size_t>(wave)] = lds.named_barrier_arrive();
   --barrier->left;
   return {};

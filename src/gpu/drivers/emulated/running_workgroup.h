@@ -30,6 +30,15 @@ inline constexpr const char* kTurnPass = "warpgroup_turn_pass";
 inline constexpr const char* kTurnWait = "warpgroup_turn_wait";
 inline constexpr const char* kMbarrierWait = "mbarrier_wait";
 
+// What the TMA brings from LDS to memory: read where the lane waits for that, and written where it waits for that.
+struct TmaStore {
+  float* to;
+  int from, bytes;
+  bool adds;
+  Site site;
+  std::vector<float> values;  // once it is read
+};
+
 // What a lane has begun and that is run at a wait.
 struct Deferred {
   void (*run)(const void*) = nullptr;
@@ -58,7 +67,8 @@ struct Lane {
   std::vector<Deferred> begun;
   std::deque<std::vector<Deferred>> deferred;
   LaneProducts products;
-  bool follows = false;  // it has waited for earlier launches, or need not
+  std::deque<TmaStore> stores;  // in flight
+  bool follows = false;         // it has waited for earlier launches, or need not
 };
 
 class Workgroup {
@@ -89,6 +99,10 @@ class Workgroup {
   // Place and parity are what lanes must agree upon.
   void mbarrier_wait(int at, int parity, Site site) { wait(Waits::mbarrier, kMbarrierWait, 2 * at + parity, site); }
   void tma_load(int to, const void* map, const int (&first)[4], int barrier, Site site);
+  void tma_store(TmaStore store);
+  void tma_wait_read();
+  void tma_wait(int left);
+  void counter_wait(const int* at, int count, Site site);
   const void* exchange(const char* operation, const void* mine, int bytes, Site site);
   void lds_read(int offset, void* to, int bytes, Site site) {
     check(lds_.read(offset, to, bytes, thread(), site));
@@ -130,6 +144,7 @@ class Workgroup {
   void check_values(const void* data, int bytes, const char* verb, Site site);
 
  private:
+  void read_for_tma(TmaStore& store);
   static void enter(boost::context::detail::transfer_t from);
   void wait(Waits where, const char* operation, int bytes, Site site) {
     Lane& lane = *current_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "gpu/drivers/emulated/running_workgroup.h"
@@ -60,6 +61,9 @@ void Workgroup::check_values(const void* data, int bytes, const char* verb, Site
 void Workgroup::check_end() {
   const Lane& lane = *current_;
   if (!lane.follows) check(fmt::format("early launch: lane {} ends and has not waited for the launches ahead of it", thread()));
+  if (!lane.stores.empty()) {
+    check(fmt::format("lane {} ends before the wait for its tma_store at {}", thread(), to_string(lane.stores.front().site)));
+  }
   const std::vector<Deferred>* begun = &lane.begun;
   for (const std::vector<Deferred>& group : lane.deferred) begun = group.empty() ? begun : &group;
   if (!begun->empty()) {
@@ -157,6 +161,54 @@ void Workgroup::tma_load(int to, const void* map, const int (&first)[4], int bar
   TmaCopy copy{to, {}, first[0], first[1], first[2], first[3], thread(), site};
   std::memcpy(&copy.map, map, sizeof(copy.map));
   check(mbarriers_.load(barrier, copy, lds_));
+}
+
+void Workgroup::tma_store(TmaStore store) {
+  constexpr int kPiece = 16;
+  if (store.bytes <= 0 || store.bytes % kPiece != 0 || store.from % kPiece != 0 ||
+      reinterpret_cast<std::uintptr_t>(store.to) % kPiece != 0) {
+    check(fmt::format("{} at {}: lane {} brings {} bytes at {} of LDS to {}: multiples of {} are accepted",
+                      store.adds ? "tma_add" : "tma_store", to_string(store.site), thread(), store.bytes, store.from,
+                      static_cast<const void*>(store.to), kPiece));
+  }
+  current_->stores.push_back(std::move(store));
+}
+
+void Workgroup::tma_wait_read() {
+  for (TmaStore& store : current_->stores) read_for_tma(store);
+}
+
+void Workgroup::read_for_tma(TmaStore& store) {
+  if (!store.values.empty()) return;
+  store.values.resize(static_cast<std::size_t>(store.bytes) / sizeof(float));
+  lds_read_matrix(store.from, store.values.data(), store.bytes, store.site);
+  check_values(store.values.data(), store.bytes, "brings", store.site);
+}
+
+void Workgroup::tma_wait(int left) {
+  for (auto& stores = current_->stores; stores.size() > static_cast<std::size_t>(left); stores.pop_front()) {
+    TmaStore& store = stores.front();
+    read_for_tma(store);
+    constexpr int kFloats = 4;  // of a piece
+    for (std::size_t n = 0; n < store.values.size(); ++n) {
+      if (n % kFloats == 0) check_global(store.to + n, kFloats * sizeof(float), store.adds ? "adds to" : "writes", store.site);
+      const std::atomic_ref<float> element(store.to[n]);
+      if (store.adds) {
+        element.fetch_add(store.values[n], std::memory_order_relaxed);
+      } else {
+        element.store(store.values[n], std::memory_order_relaxed);
+      }
+    }
+  }
+}
+
+void Workgroup::counter_wait(const int* at, int count, Site site) {
+  check_global(at, sizeof(int), "reads", site);
+  const int now = std::atomic_ref<const int>(*at).load(std::memory_order_acquire);
+  if (now == count) return;
+  // Those with lower numbers have ended here.
+  check(fmt::format("counter_wait at {}: the counter at {} is {} when all workgroups below {} have ended, lane {} waits for {}",
+                    to_string(site), static_cast<const void*>(at), now, id(), thread(), count));
 }
 
 bool Workgroup::take(int wave, int place) {

@@ -11,7 +11,7 @@
 
 namespace fulmen::kernels {
 
-constexpr int kWaves = kWorkgroup / kWaveSize;
+constexpr int kWaves = kWorkgroup / kWaveSize - (kTensorMaps ? 4 : 0);  // that multiply
 constexpr int kDimGroups =
     kConfig.dim_groups;  // of neighbouring waves, which share their rows: each has a part of the dims of sums
 constexpr int kRowTiles = kBlockM * kDimGroups / (16 * kWaves);
@@ -171,10 +171,18 @@ struct BackwardTask {
   template <bool kMasked>
   FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, int numbers_at,
                                    const RowStatistics (&row_statistics)[kRowsPerLane], float (&score)[kElements]) const {
+    probabilities<kMasked>(tile, first_column, score, [&](int e) {
+      return kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e)) : row_statistics[row_slot(e)].offset;
+    });
+  }
+  // offset_of(e): of the query of element e.
+  template <bool kMasked, class Offset>
+  FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, float (&score)[kElements],
+                                   const Offset& offset_of) const {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
-      const float offset = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e)) : row_statistics[slot].offset;
+      const float offset = offset_of(e);
       const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       score[e] = probability_of(arguments, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
                                 offset, score[e], attended);

@@ -169,6 +169,8 @@ FULMEN_DEVICE void mbarrier_arrive_expect(int at, int bytes, Position p = Positi
 FULMEN_DEVICE void mbarrier_wait(int at, int parity, Position p = Position::here()) {
   emulator->mbarrier_wait(at, parity, p.file, p.line);
 }
+// It may always say no.
+FULMEN_DEVICE bool mbarrier_test(int /*at*/, int /*parity*/) { return false; }
 struct L2Policy {
   FULMEN_DEVICE static L2Policy evict_first() { return {}; }
   FULMEN_DEVICE static L2Policy evict_last() { return {}; }
@@ -177,6 +179,26 @@ FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int 
                             Position p = Position::here()) {
   const int first[4] = {column, static_cast<int>(row), head, batch};
   emulator->tma_load(to, map, &first, barrier, p.file, p.line);
+}
+FULMEN_DEVICE void tma_add(float* to, int at, int bytes, Position p = Position::here()) {
+  emulator->tma_store(to, at, bytes, true, p.file, p.line);
+}
+FULMEN_DEVICE void tma_store(float* to, int at, int bytes, Position p = Position::here()) {
+  emulator->tma_store(to, at, bytes, false, p.file, p.line);
+}
+FULMEN_DEVICE void tma_wait_read() { emulator->tma_wait_read(); }
+template <int kLeft>
+FULMEN_DEVICE void tma_wait() {
+  emulator->tma_wait(kLeft);
+}
+FULMEN_DEVICE void counter_wait(const int* at, int count, Position p = Position::here()) {
+  emulator->counter_wait(at, count, p.file, p.line);
+}
+FULMEN_DEVICE void counter_pass(int* at, Position p = Position::here()) { emulator->counter_pass(at, p.file, p.line); }
+FULMEN_DEVICE int counter_claim(int* at, Position p = Position::here()) {
+  int before = 0;
+  if (lane_id() == 0) before = emulator->counter_pass(at, p.file, p.line);
+  return all_lanes("counter_claim", before, p)[0];
 }
 FULMEN_DEVICE void tma_prefetch(const void* /*map*/) {}
 FULMEN_DEVICE void warpgroup_turn_wait(int group, Position p = Position::here()) {

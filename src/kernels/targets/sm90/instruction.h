@@ -171,6 +171,14 @@ FULMEN_DEVICE void mbarrier_wait(int at, int parity) {
       "r"(parity)
       : "memory");
 }
+FULMEN_DEVICE bool mbarrier_test(int at, int parity) {
+  unsigned done;
+  asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}\n"
+               : "=r"(done)
+               : "r"(shared_address(at)), "r"(parity)
+               : "memory");
+  return done != 0;
+}
 struct L2Policy {
   unsigned long long bits;
   FULMEN_DEVICE static L2Policy evict_first() {
@@ -192,6 +200,34 @@ FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int 
       : "memory");
 }
 FULMEN_DEVICE void tma_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+FULMEN_DEVICE void tma_add(float* to, int at, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
+               "r"(shared_address(at)), "r"(bytes)
+               : "memory");
+}
+FULMEN_DEVICE void tma_store(float* to, int at, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
+               "r"(shared_address(at)), "r"(bytes)
+               : "memory");
+}
+FULMEN_DEVICE void tma_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+template <int kLeft>
+FULMEN_DEVICE void tma_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+FULMEN_DEVICE void counter_wait(const int* at, int count) {
+  int now;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
+  } while (now != count);
+}
+FULMEN_DEVICE int counter_claim(int* at) {
+  int before = 0;
+  if (lane_id() == 0) asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");
+  return broadcast(before);
+}
+FULMEN_DEVICE void counter_pass(int* at) { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory"); }
 
 // A ring of warpgroups takes turns: each waits for its turn, at a barrier of its own, and passes it on.
 FULMEN_DEVICE void warpgroup_turn_wait(int group) { asm volatile("barrier.cta.sync %0, 256;" ::"r"(1 + group) : "memory"); }

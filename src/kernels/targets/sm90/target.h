@@ -21,9 +21,17 @@
 //   mbarrier_arrive(at) mbarrier_arrive_expect(at, bytes)   of one lane
 //   mbarrier_wait(at, parity)  of a wave, until the phase of that parity has ended: phases are 0, 1, 0, ..., and before the first
 //                              one 1
+//   mbarrier_test(at, parity)  has it ended, as far as the lane knows? No wait is needed then
 //   tma_load(to, map, column, row, head, batch, barrier, policy)   of one lane: the TMA brings a box of a tensor, of 64 columns,
 //                              as a panel of LDS; what is past the tensor's end as zeros. Its bytes arrive at the barrier
 //   tma_prefetch(map)          a hint: the map is going to be used.  L2Policy: how long lines stay in the L2
+//   tma_add(to, at, bytes) tma_store(to, at, bytes)   of one lane: the TMA adds fp32 from LDS, which lanes wrote and fenced, to
+//                              memory, or stores it there
+//   tma_wait_read() tma_wait<n>()   until those of the lane have read LDS; until memory has what all but the last n of them brought
+//   counter_wait(at, n) counter_pass(at)   of one lane: until a counter in memory is n; one more: what the lane, and the TMA for
+//   it,
+//                              did before is done for whoever waited
+//   counter_claim(at)          of a wave: one more; what the counter was before
 //   setmaxnreg_dec<n>() setmaxnreg_inc<n>()   a wave has n from here on: fewer than at its start, or more
 #pragma once
 

@@ -1,0 +1,109 @@
+// kernels/backward/backward_tma.h: gradients by one kernel of warpgroup products, whose tiles the tensor memory accelerator (TMA)
+// brings; dq is added up in a fixed order.
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "gpu/launch/backward.h"
+#include "kernels/tile/layout.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int64_t kClaims = 1;  // the counter of claimed blocks
+constexpr int kLanes = 384;     // two warpgroups that multiply, and one that asks for tiles
+
+class BackwardTma final : public Family {
+ public:
+  explicit BackwardTma(const Target& target) : Family(target), tiles_(*target.backward_tma) {}
+  std::string_view name() const noexcept override { return "backward_tma"; }
+  Pass pass() const noexcept override { return Pass::backward; }
+  bool dropout() const noexcept override { return true; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (p.dbias.present) return Support::no("it has no dbias");
+    if (!p.dq.present || !(p.dk.present || p.dv.present)) return Support::no("it gives dq beside dk or dv");
+    if (p.keep_mask.present) return Support::no("keys that a keep_mask leaves out would have to be cleared after the TMA");
+    if (Support support = tma_reads(p); !support.yes) return support;
+    const int64_t dim = std::max(p.head_dim, p.head_dim_v);
+    if (dim > tiles_.max_head_dim)
+      return Support::no("head_dim " + std::to_string(dim) + ": the sums of more than " + std::to_string(tiles_.max_head_dim) +
+                         " dims do not fit in registers");
+    const int64_t rows = std::max(p.seqlen_q, p.seqlen_k);
+    if (rows > std::numeric_limits<int>::max() - tiles_.block_m)
+      return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
+    if (Support support = lds_fits(specialisation(p).lds_bytes, chip); !support.yes) return support;
+    return grid_fits(tiles_of(rows, 16) * p.batch * p.num_heads);
+  }
+  LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
+    return plan_of(p, specialisation(p), compute_units);
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
+    const Specialisation usual = specialisation(p);
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    space.parameters = {{"buffers", usual.buffers, {2, 3, 4}}, {"ping_pong", usual.ping_pong ? 1 : 0, {0, 1}}};
+    space.takes = [this, p, chip](std::span<const int> v) { return lds_fits(tuned(p, v).lds_bytes, chip); };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units, std::span<const int> v) const override {
+    return plan_of(p, tuned(p, v), compute_units);
+  }
+
+ private:
+  LaunchPlan plan_of(const Problem& p, const Specialisation& s, int compute_units) const {
+    BackwardPlan plan(p, compute_units);
+    plan.add_row_statistics(s);
+    plan.add_with_atomics(s);
+    plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * layout_of(s).sum_parts + kClaims);
+    plan.add_sinks(s);
+    LaunchPlan whole = plan.take();
+    KernelLaunch& products = whole.launches[1];
+    products.workgroups = std::min<int64_t>(products.workgroups, std::max(1, compute_units));
+    whole.arguments.heads_in_turn = static_cast<int>(heads_in_turn(p, s, compute_units));
+    whole.unaligned_launches = backward_wgmma_plan(p, target(), compute_units).launches;
+    return whole;
+  }
+  Specialisation specialisation(const Problem& p) const {
+    Specialisation s;
+    s.entry = "backward/backward_tma.h";
+    s.target = &target();
+    s.head_dim = static_cast<int>(round_up(p.head_dim, target().panel_columns));
+    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, target().panel_columns));
+    s.block_m = tiles_.block_m;
+    s.block_n = tiles_.block_n;
+    s.workgroup = kLanes;
+    s.outputs = outputs_of(p);
+    s.tensor_maps = 1;
+    s.persistent = 1;
+    s.ping_pong = tiles_.ping_pong;
+    set_buffers(s, std::max(s.head_dim, s.head_dim_v) <= target().panel_columns ? tiles_.narrow_buffers : tiles_.buffers);
+    specialise_for(p, s);
+    return s;
+  }
+  // So many that their workgroups fill the chip: those of a head are then one after the other in time, as they add to dq.
+  static int64_t heads_in_turn(const Problem& p, const Specialisation& s, int compute_units) {
+    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), tiles = tiles_of(p.seqlen_k, s.block_m);
+    return std::clamp<int64_t>(tiles_of(compute_units, std::max<int64_t>(1, tiles)), 1, heads);
+  }
+  Specialisation tuned(const Problem& p, std::span<const int> v) const {
+    Specialisation s = specialisation(p);
+    set_buffers(s, v[0]);
+    s.ping_pong = v[1] != 0;
+    return s;
+  }
+  static kernels::TmaBackwardLayout layout_of(const Specialisation& s) {
+    return kernels::TmaBackwardLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers);
+  }
+  static void set_buffers(Specialisation& s, int buffers) {
+    s.buffers = buffers;
+    s.lds_bytes = layout_of(s).total;
+  }
+  const BackwardTmaTiles& tiles_;
+};
+
+}  // namespace
+
+const Family* make_backward_tma(const Target& target) { return target.backward_tma ? new BackwardTma(target) : nullptr; }
+
+}  // namespace fulmen::gpu

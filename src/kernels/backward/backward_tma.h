@@ -1,0 +1,369 @@
+// Gradients of q, k and v by Hopper's warpgroup products, whose operands the tensor memory accelerator (TMA) brings: 5 products a
+// tile of queries, by one launch.
+//
+//   S^T[64, kBlockN] = K[64, d] Q[kBlockN, d]^T        D^T[64, kBlockN] = V[64, d_v] dO[kBlockN, d_v]^T      a warpgroup's step
+//   P^T = 2^(S^T - lse),  dS^T = P^T (D^T - delta)     dV[64, d_v] += P^T dO,  dK[64, d] += dS^T Q
+//   dQ[kBlockN, d / 2] = dS[kBlockN, kBlockM] K[kBlockM, d / 2]      added to sums in memory, fp32
+//
+// A workgroup takes blocks of kBlockM keys of one KV head, each of two warpgroups 64 of them, and goes over tiles of queries. P^T
+// and dS^T go from scores to products in registers; dQ needs both warpgroups' dS^T, by way of LDS, one tile later. A third
+// warpgroup brings tiles and adds dQ to memory (parts/tma_roles.h). mbarriers say what is full and what is empty: no barrier of all
+// waves is in the loop.
+//
+// Registers of a lane: dK d / 2, dV d_v / 2, S and D kBlockN / 2 each, then P and dS kBlockN / 4 each beside dQ kBlockN d / 256.
+#include "backward/parts/tma_roles.h"
+
+namespace fulmen::kernels {
+
+constexpr int kStartRegisters = 512 / kMinWorkgroups / 3 / 8 * 8;
+constexpr int kRoleRegisters = 24, kConsumerRegisters = (3 * kStartRegisters - kRoleRegisters) / 2 / 8 * 8;
+
+// Products with keys and values in registers read less LDS, which they wait for.
+constexpr bool kKeysInRegisters = kPipelined;
+
+// P^T and dS^T of a tile, and of a wave's keys, as operands.
+struct Operands {
+  ProbabilityOperand p[kColumnTiles], ds[kColumnTiles];
+};
+
+// The row statistics of a tile's queries that a lane's elements need. kSplitStatistics: in registers, before scores are there.
+struct Statistics {
+  int at;                                                      // in LDS
+  Words<2> offsets[kColumnTiles][2], deltas[kColumnTiles][2];  // of 16 columns a lane has two pairs of neighbours
+
+  FULMEN_DEVICE explicit Statistics(int at) : at(at) {}
+  FULMEN_DEVICE void load_offsets() {
+    if constexpr (kSplitStatistics) load(at, offsets);
+  }
+  FULMEN_DEVICE void load_deltas() {
+    if constexpr (kSplitStatistics) load(at + 4 * kBlockN, deltas);
+  }
+  FULMEN_DEVICE float offset(int tile, int e) const { return bits_float(offsets[tile][e / 4].word[e % 2]); }
+  FULMEN_DEVICE float delta(int tile, int e) const { return bits_float(deltas[tile][e / 4].word[e % 2]); }
+
+ private:
+  FULMEN_DEVICE static void load(int from, Words<2> (&pairs)[kColumnTiles][2]) {
+#pragma unroll
+    for (int f = 0; f < kColumnTiles; ++f) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) pairs[f][n] = lds_load<Words<2>>(from + 4 * (16 * f + tile_column(4 * n)));
+    }
+  }
+};
+
+// A wave of the two warpgroups that multiply.
+class Consumer {
+ public:
+  FULMEN_DEVICE explicit Consumer(int wave)
+      : warpgroup_(wave / 4),
+        wave_(wave % 4),
+        gradient_place_(panel_place(16 * wave + lane_id() % 16, lane_id() / 16 * 8, kBlockM)) {
+    if (kPingPong && warpgroup_ == 1) pass_turn();
+  }
+
+  FULMEN_DEVICE void run(const Work& work) {
+    const BackwardArguments& a = work.arguments;
+    const BackwardTask task{a, work.block.batch, work.band, work.block.row_begin + 64 * warpgroup_ + 16 * wave_, work.row_end, 0,
+                            0};
+    clear(dk_[0]);
+    clear(dv_[0]);
+    if (work.order.count > 0) over_tiles(work, task);
+    if constexpr (kGivesDk) store_rows(task, a.dk, work.block.kv_head, 0, a.head_dim, a.softmax_scale, dk_);
+    if constexpr (kGivesDv) store_rows(task, a.dv, work.block.kv_head, 0, a.head_dim_v, 1.0F, dv_);
+  }
+
+ private:
+  template <int kTiles>
+  FULMEN_DEVICE static void clear(float (&sums)[kTiles][kElements]) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) sums[t][e] = 0;
+    }
+  }
+  FULMEN_DEVICE void over_tiles(const Work& work, const BackwardTask& task) {
+    const QueryOrder& order = work.order;
+    const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
+    int head = first_head, n = 0;
+    mbarrier_wait(kKeysFull, keys_parity_);
+    keys_parity_ ^= 1;
+    if constexpr (kKeysInRegisters) {
+      load_rows(kLdsLayout.values_at, values_);
+    }
+    step<true, 0>(task, head, order.tile(0));
+    bool second = kPipelined;  // is to come
+#pragma unroll 1
+    while (true) {
+      if (++n == order.count) {
+        n = 0;
+        if (++head == end_head) break;
+      }
+      const int tile = order.tile(n);
+      if (kPipelined && second) {
+        step<true, 1>(task, head, tile);
+        second = false;
+      } else if (order.is_masked(tile)) {
+        step<true, 2>(task, head, tile);
+      } else {
+        step<false, 2>(task, head, tile);
+      }
+    }
+    if (kPipelined && !second) add_pending();
+    finish();
+  }
+  FULMEN_DEVICE void wait_turn() const {
+    if constexpr (kPingPong) warpgroup_turn_wait(warpgroup_);
+  }
+  FULMEN_DEVICE void pass_turn() const {
+    if constexpr (kPingPong) warpgroup_turn_pass(1 - warpgroup_);
+  }
+  // One tile: P^T and dS^T, the products that they go into, and dQ of the tile before. kPipelined: the products are those of the
+  // tile before, and dQ is that of the tile before that one, as the other warpgroup may be one step behind. kNth: of the block's
+  // tiles, or a later one.
+  template <bool kMasked, int kNth>
+  FULMEN_DEVICE void step(const BackwardTask& task, int head, int tile) {
+    constexpr bool kEarlyProducts = kPipelined && kNth > 0, kPending = kNth > (kPipelined ? 1 : 0);
+    const Int64 first_query = Int64{tile} * kBlockN;
+    float score[kColumnTiles][kElements], gradient[kColumnTiles][kElements], dq[kSumTiles][kElements];
+    mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
+    Statistics statistics(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes);
+    statistics.load_offsets();
+    if constexpr (kPipelined && !kKeysInRegisters) statistics.load_deltas();
+    wait_turn();
+    multiply_panels<kHeadDimTiles>(score, own_rows(kLdsLayout.keys_at), queries_at(queries_));
+    multiply_rows(gradient, values_, kLdsLayout.values_at, dout_at(queries_));
+    if constexpr (kPipelined && kPending) multiply_queries(dq);
+    if constexpr (kEarlyProducts) add_keys(held_, held_queries_);
+    pass_turn();
+    const int gradients_empty = kGradientsEmpty + 8 * gradients_.buffer, sums_empty = kSumsEmpty + 8 * sums_.buffer;
+    const bool may_store_gradients = mbarrier_test(gradients_empty, gradients_.parity ^ 1);
+    const bool may_store_sums = kPending && mbarrier_test(sums_empty, sums_.parity ^ 1);
+    scores<kMasked, (kPipelined && kPending ? 1 : 0) + (kEarlyProducts ? 1 : 0)>(task, head, first_query, statistics, score,
+                                                                                 gradient);
+    // Operands are made when no product is in flight: compilers would wait for all products else.
+    if constexpr (kEarlyProducts) {
+      wait_for_keys();
+      if constexpr (kPending) wgmma_hold(dq);
+    }
+    Operands now;
+    if (!may_store_gradients) mbarrier_wait(gradients_empty, gradients_.parity ^ 1);
+#pragma unroll
+    for (int f = 0; f < kColumnTiles; ++f) {
+      now.ds[f] = to_operand<Element>(gradient[f]);
+      store_transposed(f, now.ds[f]);
+      now.p[f] = to_operand<Element>(score[f]);
+    }
+    if constexpr (kPipelined) {
+      arrive(kGradientsWritten + 8 * gradients_.buffer);
+      if constexpr (kEarlyProducts) release(held_queries_);
+      if constexpr (kPending) {
+        end_pending();
+        if (!may_store_sums) mbarrier_wait(sums_empty, sums_.parity ^ 1);
+        store_queries(dq);
+      }
+      held_ = now;
+      held_queries_ = queries_;
+    } else {
+      arrive(kGradientsWritten + 8 * gradients_.buffer);
+      wait_turn();
+      if constexpr (kPending) multiply_queries(dq);
+      add_keys(now, queries_);
+      pass_turn();
+      if constexpr (kPending) {
+        wgmma_wait<1>();
+        wgmma_hold(dq);
+        end_pending();
+        if (!may_store_sums) mbarrier_wait(sums_empty, sums_.parity ^ 1);
+        store_queries(dq);
+      }
+      wait_for_keys();
+      release(queries_);
+    }
+    gradients_.advance();
+    queries_.advance();
+  }
+  // P^T in place of S^T, dS^T in place of D^T, when these two groups of products, and none of the kLater groups behind them, are
+  // done.
+  template <bool kMasked, int kLater>
+  FULMEN_DEVICE static void scores(const BackwardTask& task, int head, Int64 first_query, Statistics& statistics,
+                                   float (&score)[kColumnTiles][kElements], float (&gradient)[kColumnTiles][kElements]) {
+    if constexpr (kSplitStatistics) {
+      const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
+      wgmma_wait<kLater + 1>();
+      wgmma_hold(score);
+      if constexpr (!kPipelined || kKeysInRegisters) statistics.load_deltas();
+#pragma unroll
+      for (int f = 0; f < kColumnTiles; ++f) {
+        task.probabilities<kMasked>(tile, 16 * f, score[f], [&](int e) { return statistics.offset(f, e); });
+      }
+      wgmma_wait<kLater>();
+      wgmma_hold(gradient);
+#pragma unroll
+      for (int f = 0; f < kColumnTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) gradient[f][e] = score[f][e] * (gradient[f][e] - statistics.delta(f, e));
+      }
+    } else {
+      const RowStatistics none[kRowsPerLane] = {};
+      wait_for_scores<kMasked, kLater>(task, head, first_query, 0, statistics.at, none, score, gradient);
+    }
+  }
+
+  // dQ of the tile whose turn it is, alone.
+  FULMEN_DEVICE void add_pending() {
+    float dq[kSumTiles][kElements];
+    multiply_queries(dq);
+    wgmma_wait<0>();
+    wgmma_hold(dq);
+    end_pending();
+    mbarrier_wait(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
+    store_queries(dq);
+  }
+  // dQ of the last tile, and its products where they are still to come.
+  FULMEN_DEVICE void finish() {
+    float dq[kSumTiles][kElements];
+    multiply_queries(dq);
+    if constexpr (kPipelined) add_keys(held_, held_queries_);
+    wait_for_keys();
+    wgmma_hold(dq);
+    arrive(kKeysEmpty);
+    end_pending();
+    if constexpr (kPipelined) release(held_queries_);
+    mbarrier_wait(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
+    store_queries(dq);
+  }
+  // Its dS^T has been read.
+  FULMEN_DEVICE void end_pending() {
+    arrive(kGradientsEmpty + 8 * pending_.buffer);
+    pending_.advance();
+  }
+  FULMEN_DEVICE static void release(const QueryRing& queries) { arrive(kQueriesEmpty + 8 * queries.buffer); }
+
+  // The wave's keys, or values, as operands.
+  template <int kTiles>
+  FULMEN_DEVICE void load_rows(int at, ProbabilityOperand (&rows)[kTiles]) const {
+#pragma unroll
+    for (int d = 0; d < kTiles; ++d) {
+      const int row = 64 * warpgroup_ + 16 * wave_ + lane_id() % 16, column = 16 * d + lane_id() / 16 * 8;
+      rows[d].words = ldmatrix_x4(at + panel_place(row, column, kBlockM));
+    }
+  }
+  // S^T or D^T begins.
+  template <int kTiles>
+  FULMEN_DEVICE void multiply_rows(float (&product)[kColumnTiles][kElements], const ProbabilityOperand (&rows)[kTiles], int at,
+                                   const LdsMatrix& columns) const {
+    if constexpr (kKeysInRegisters) {
+      wgmma_fence();
+#pragma unroll
+      for (int d = 0; d < kTiles; ++d) {
+        wgmma<Element, false>(product, rows[d].words, columns.columns_further(16 * d, kBlockN), d > 0);
+      }
+      wgmma_commit();
+    } else {
+      multiply_panels<kTiles>(product, own_rows(at), columns);
+    }
+  }
+  FULMEN_DEVICE LdsMatrix own_rows(int at) const { return matrix_at(at, kBlockM).rows_further(64 * warpgroup_); }
+  FULMEN_DEVICE static LdsMatrix queries_at(const QueryRing& ring) {
+    return matrix_at(kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes, kBlockN);
+  }
+  FULMEN_DEVICE static LdsMatrix dout_at(const QueryRing& ring) {
+    return matrix_at(kLdsLayout.dout_at + ring.buffer * kLdsLayout.dout_bytes, kBlockN);
+  }
+  FULMEN_DEVICE static int gradients_at(const GradientRing& ring) {
+    return kLdsLayout.gradients_at + ring.buffer * kLdsLayout.gradient_bytes;
+  }
+  // 16 queries of the wave's keys to panels of [key][query].
+  FULMEN_DEVICE void store_transposed(int n, const ProbabilityOperand& x) const {
+    // The swizzle is an exclusive or: one address for all.
+    stmatrix_x4((gradients_at(gradients_) + gradient_place_) ^ 32 * n, x.words);
+  }
+  // dV += P^T dO and dK += dS^T Q begin.
+  FULMEN_DEVICE void add_keys(const Operands& x, const QueryRing& ring) {
+    const LdsMatrix queries = queries_at(ring), dout = dout_at(ring);
+    wgmma_fence();
+#pragma unroll
+    for (int f = 0; f < kColumnTiles; ++f) {
+      if constexpr (kGivesDv) wgmma<Element, true>(dv_[0], x.p[f].words, dout.rows_further(16 * f), true);
+    }
+#pragma unroll
+    for (int f = 0; f < kColumnTiles; ++f) {
+      if constexpr (kGivesDk) wgmma<Element, true>(dk_[0], x.ds[f].words, queries.rows_further(16 * f), true);
+    }
+    wgmma_commit();
+  }
+  FULMEN_DEVICE void hold_keys() {
+    if constexpr (kGivesDv) wgmma_hold(dv_[0]);
+    if constexpr (kGivesDk) wgmma_hold(dk_[0]);
+  }
+  FULMEN_DEVICE void wait_for_keys() {
+    wgmma_wait<0>();
+    hold_keys();
+  }
+  // dQ of the warpgroup's half of the dims begins.
+  FULMEN_DEVICE void multiply_queries(float (&dq)[kSumTiles][kElements]) const {
+    mbarrier_wait(kGradientsFull + 8 * pending_.buffer, pending_.parity);
+    if constexpr (!kPipelined) lds_fence_for_matrices();  // no product is in flight that it would hold up
+    const LdsMatrix ds = matrix_at(gradients_at(pending_), kBlockM);
+    constexpr int kHalf = kPanels == 1 ? kPanelColumns : kPanels / 2 * kBlockM * kPanelRowBytes;  // in bytes
+    const LdsMatrix keys = matrix_at(kLdsLayout.keys_at, kBlockM).further(warpgroup_ * kHalf);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBlockM / 16; ++k) {
+      wgmma<Element, true, true>(dq, ds.rows_further(16 * k), keys.rows_further(16 * k), k > 0);
+    }
+    wgmma_commit();
+  }
+  // As QuerySums has them in memory.
+  FULMEN_DEVICE void store_queries(const float (&dq)[kSumTiles][kElements]) {
+    const int first = wave_ * (kHeadDim / 16) + warpgroup_ * kSumTiles;
+    const int at = kLdsLayout.sums_at + sums_.buffer * kLdsLayout.sum_bytes + first * kSumBytes;
+#pragma unroll
+    for (int d = 0; d < kSumTiles; ++d) {
+#pragma unroll
+      for (int e = 0; e < kElements; e += kAddWidth) {
+        Words<kAddWidth> words;
+#pragma unroll
+        for (int n = 0; n < kAddWidth; ++n) words.word[n] = float_bits(dq[d][e + n]);
+        lds_store(at + d * kSumBytes + 4 * (QuerySums::place(e) + lane_id() * kAddWidth), words);
+      }
+    }
+    arrive(kSumsFull + 8 * sums_.buffer);
+    sums_.advance();
+  }
+
+  int warpgroup_, wave_;  // its waves 0 to 3
+  int gradient_place_;    // of the lane in a tile of dS^T
+  float dk_[1][kHeadDimTiles][kElements], dv_[1][kHeadDimVTiles][kElements];
+  int keys_parity_ = 0;
+  ProbabilityOperand values_[kHeadDimVTiles];  // kKeysInRegisters: the wave's
+  QueryRing queries_;                          // the tile now
+  GradientRing gradients_, pending_;           // its dS^T, and that of which dQ is next
+  SumRing sums_;
+  Operands held_;  // kPipelined: of the tile before, whose queries are these
+  QueryRing held_queries_;
+};
+
+FULMEN_DEVICE void backward_tma(const TmaBackwardArguments& a) {
+  if (thread_id() == 0) initialise_barriers();
+  barrier();
+  const int wave = wave_id();
+  if (wave < 4 * kWarpgroups) {
+    setmaxnreg_inc<kConsumerRegisters>();
+    Consumer consumer(wave);
+    ClaimedBlocks(a).for_each([&](const Work& work) { consumer.run(work); });
+    return;
+  }
+  setmaxnreg_dec<kRoleRegisters>();
+  const int role = wave - 4 * kWarpgroups;
+  if (role == 0) {
+    Loader(a).run();
+  } else if (role <= kAdders) {
+    Adder adder(a, role - 1);
+    ClaimedBlocks(a).for_each([&](const Work& work) { adder.run(work); });
+  }
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::TmaBackwardArguments, fulmen::kernels::backward_tma)

@@ -1,0 +1,369 @@
+// What the waves of backward_tma.h share, and what those do that do not multiply.
+//
+// The loader, one wave, claims blocks of keys, and asks the TMA for keys, values and a ring of kBuffers tiles of queries. Two or
+// three adders in turn have the TMA add dQ to memory, each from a buffer of its own.
+//
+// The sums have the same bits in every run. A counter of each part of a tile says how many blocks have been added to it: they are
+// added in the order of their keys, last ones first; the first one is stored. Blocks are claimed in that order, too. So the first
+// of all that have not ended waits for none.
+//
+// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the claimed blocks, mbarriers.
+#pragma once
+
+#include "backward/parts/query_sums.h"
+#include "backward/parts/wgmma_panels.h"
+#include "tile/rings.h"
+
+namespace fulmen::kernels {
+
+constexpr TmaBackwardLayout kLdsLayout = TmaBackwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
+static_assert(kLdsLayout.total == kLdsBytes, "backward_tma: the host reserves the LDS that the tiles need");
+static_assert(kAddsDq && !kGivesDbias && !kVariable && !kKeepMask && kWholeRows, "backward_tma: what the TMA can read");
+static_assert(kWarpgroups == 2 && kBlockM == 128 && kWorkgroup == 384, "backward_tma: 64 keys a warpgroup, and one more warpgroup");
+static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "backward_tma: rows are whole panels");
+
+// Narrow heads leave registers for the products of one tile beside the scores of the next.
+constexpr bool kPipelined = kHeadDim + kHeadDimV <= 128;
+static_assert(!kPipelined || kBuffers > 2, "backward_tma: one tile of queries is held, one is computed, one comes");
+// Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at once.
+constexpr bool kSplitStatistics = !kDropout && !kSoftcap;
+constexpr int kPanels = kHeadDim / kPanelColumns, kPanelsV = kHeadDimV / kPanelColumns;
+constexpr int kSumTiles = kHeadDim / 16 / kWarpgroups;  // a warpgroup's of dQ, by 16 dims
+constexpr int kSumBytes = kSumTile * static_cast<int>(sizeof(float));
+// Parts of a tile of dQ, by queries, that blocks add one after the other: the next block adds one when the other is on its way.
+constexpr int kSumParts = kLdsLayout.sum_parts, kPartRows = kBlockN / 16 / kSumParts;
+constexpr int kAdders = kLdsLayout.sum_buffers;
+constexpr int kGradientBuffers = kLdsLayout.gradient_buffers;
+constexpr int kConsumerWaves = 4 * kWarpgroups;
+
+// mbarriers.
+constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8, kPatch = kKeysEmpty + 8;
+constexpr int kQueriesFull = kPatch + 8, kQueriesEmpty = kQueriesFull + 8 * kBuffers;
+constexpr int kGradientsWritten = kQueriesEmpty + 8 * kBuffers, kGradientsFenced = kGradientsWritten + 8 * kGradientBuffers;
+constexpr int kGradientsEmpty = kGradientsFenced + 8 * kGradientBuffers;
+constexpr int kSumsFull = kGradientsEmpty + 8 * kGradientBuffers, kSumsEmpty = kSumsFull + 8 * kAdders;
+constexpr int kBlockFull = kSumsEmpty + 8 * kAdders, kBlockEmpty = kBlockFull + 16;
+// Products in flight would wait for a fence: the loader has it where there are some.
+constexpr int kGradientsFull = kPipelined ? kGradientsFenced : kGradientsWritten;
+using QueryRing = Ring<kBuffers>;
+using GradientRing = Ring<kGradientBuffers>;
+using SumRing = Ring<kAdders>;
+using BlockRing = Ring<2>;
+
+FULMEN_DEVICE void initialise_barriers() {
+  mbarrier_init(kKeysFull, 1);
+  mbarrier_init(kKeysEmpty, kConsumerWaves);
+  mbarrier_init(kPatch, 1);
+#pragma unroll
+  for (int n = 0; n < kBuffers; ++n) {
+    mbarrier_init(kQueriesFull + 8 * n, 2);
+    mbarrier_init(kQueriesEmpty + 8 * n, kConsumerWaves);
+  }
+#pragma unroll
+  for (int n = 0; n < kGradientBuffers; ++n) {
+    mbarrier_init(kGradientsWritten + 8 * n, kConsumerWaves);
+    mbarrier_init(kGradientsFenced + 8 * n, 1);
+    mbarrier_init(kGradientsEmpty + 8 * n, kConsumerWaves);
+  }
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    mbarrier_init(kBlockFull + 8 * n, 1);
+    mbarrier_init(kBlockEmpty + 8 * n, kConsumerWaves + kAdders);
+  }
+#pragma unroll
+  for (int n = 0; n < kAdders; ++n) {
+    mbarrier_init(kSumsFull + 8 * n, kConsumerWaves);
+    mbarrier_init(kSumsEmpty + 8 * n, 1);
+  }
+  mbarrier_init_fence();
+}
+// Of all lanes of a wave: what they did is done.
+FULMEN_DEVICE void arrive(int barrier) {
+  wave_barrier();
+  if (lane_id() == 0) mbarrier_arrive(barrier);
+}
+
+// A block's tiles of queries.
+struct QueryOrder {
+  int first_tile, count;       // of the sequence's tiles
+  int whole_begin, whole_end;  // tiles that need no masks
+
+  FULMEN_DEVICE static QueryOrder of(const algorithm::KeyRange& queries, const algorithm::KeyRange& whole) {
+    const auto begin = static_cast<int>(queries.begin / kBlockN), end = static_cast<int>((queries.end + kBlockN - 1) / kBlockN);
+    const auto whole_begin = static_cast<int>((whole.begin + kBlockN - 1) / kBlockN),
+               whole_end = static_cast<int>(whole.end / kBlockN);
+    return {begin, queries.end > queries.begin ? end - begin : 0, whole_begin, whole_end};
+  }
+  FULMEN_DEVICE int tile(int n) const { return first_tile + n; }
+  FULMEN_DEVICE bool is_masked(int tile) const { return tile < whole_begin || tile >= whole_end; }
+};
+
+// A block of keys, the query heads that share them, and their tiles.
+struct Work {
+  const BackwardArguments& arguments;
+  KeyBlock block;
+  Int64 row_end;
+  algorithm::Band band;  // of queries, for a key
+  QueryOrder order;
+
+  FULMEN_DEVICE static unsigned count(const BackwardArguments& a) {
+    return static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM)) * static_cast<unsigned>(a.num_kv_heads) *
+           static_cast<unsigned>(a.batch);
+  }
+  // The last keys of a head first, of so many heads in turn that these fill the chip. A block then waits for one that was begun
+  // before it, and under a causal mask for one that begins with later queries.
+  FULMEN_DEVICE static Work of(const BackwardArguments& a, unsigned id) {
+    const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM));
+    const auto in_turn = static_cast<unsigned>(a.heads_in_turn), kv_heads = static_cast<unsigned>(a.num_kv_heads);
+    const unsigned before = id / (tiles * in_turn) * in_turn, rest = id % (tiles * in_turn), all = a.batch * kv_heads;
+    const unsigned heads = before + in_turn < all ? in_turn : all - before, head = before + rest % heads, nth = rest / heads;
+    const KeyBlock block{head / kv_heads, head % kv_heads, Int64{tiles - 1 - nth} * kBlockM};
+    const Int64 row_end = block.row_begin + kBlockM < a.seqlen_k ? block.row_begin + kBlockM : a.seqlen_k;
+    const algorithm::Band band = column_band(a);
+    // Keys beyond the end have no share in dQ: all tiles are masked.
+    const bool partial = block.row_begin + kBlockM > a.seqlen_k;
+    return {
+        a, block, row_end, band,
+        QueryOrder::of(band.any(block.row_begin, row_end), partial ? algorithm::KeyRange{} : band.all(block.row_begin, row_end))};
+  }
+  FULMEN_DEVICE int first_head() const { return static_cast<int>(block.kv_head) * arguments.group_size; }
+  // Of all query heads, in order, the tiles.
+  template <class Visit>
+  FULMEN_DEVICE void for_each_tile(const Visit& visit) const {
+    const int first = first_head();
+#pragma unroll 1
+    for (int head = first; head < first + arguments.group_size; ++head) {
+#pragma unroll 1
+      for (int n = 0; n < order.count; ++n) visit(head, order.tile(n));
+    }
+  }
+};
+
+// The blocks that the loader has claimed for the workgroup, as another wave sees them.
+class ClaimedBlocks {
+ public:
+  FULMEN_DEVICE explicit ClaimedBlocks(const BackwardArguments& a) : arguments_(a) {}
+  template <class Visit>
+  FULMEN_DEVICE void for_each(const Visit& visit) {
+#pragma unroll 1
+    while (true) {
+      mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
+      const auto id = static_cast<unsigned>(broadcast(lds_load<int>(kLdsLayout.blocks_at + 4 * ring_.buffer)));
+      arrive(kBlockEmpty + 8 * ring_.buffer);
+      ring_.advance();
+      if (id >= Work::count(arguments_)) return;
+      visit(Work::of(arguments_, id));
+    }
+  }
+
+ private:
+  const BackwardArguments& arguments_;
+  BlockRing ring_;
+};
+
+// One wave.
+class Loader {
+ public:
+  FULMEN_DEVICE explicit Loader(const TmaBackwardArguments& a) : arguments_(a) {}
+  FULMEN_DEVICE void run() {
+#pragma unroll 1
+    while (true) {
+      const unsigned id = claim();
+      if (id >= Work::count(arguments_)) break;
+      block(Work::of(arguments_, id));
+    }
+    fence_until(tiles_);
+  }
+
+ private:
+  FULMEN_DEVICE unsigned claim() {
+    const int id = counter_claim(reinterpret_cast<int*>(arguments_.query_sums + arguments_.query_sum_floats) - 1);
+    mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
+    if (lane_id() == 0) {
+      lds_store(kLdsLayout.blocks_at + 4 * blocks_.buffer, id);
+      mbarrier_arrive(kBlockFull + 8 * blocks_.buffer);
+    }
+    blocks_.advance();
+    return static_cast<unsigned>(id);
+  }
+  // The first tiles of queries come while the block before is still computed, its keys when that has ended.
+  FULMEN_DEVICE void block(const Work& work) {
+    if (work.order.count == 0) return;
+    const int before = tiles_, early = before == 0 ? 0 : kBuffers - 1;
+    bool keys_came = false;
+    work.for_each_tile([&](int head, int tile) {
+      if (tiles_ == before + early) {
+        keys(work, before);
+        keys_came = true;
+      }
+      queries(work, head, tile);
+    });
+    if (!keys_came) keys(work, before);
+  }
+  // dS^T of so many tiles of all so far is there for products, by a fence of this wave.
+  FULMEN_DEVICE void fence_until(int tiles) {
+    if constexpr (kPipelined) {
+#pragma unroll 1
+      for (; fenced_ < tiles; ++fenced_) {
+        mbarrier_wait(kGradientsWritten + 8 * gradients_.buffer, gradients_.parity);
+        lds_fence_for_matrices();
+        arrive(kGradientsFenced + 8 * gradients_.buffer);
+        gradients_.advance();
+      }
+    }
+  }
+  template <int kCount, int kRows>
+  FULMEN_DEVICE static void load(int to, const TensorMap& map, Int64 row, Int64 head, Int64 batch, int barrier, L2Policy policy) {
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) {
+      tma_load(to + p * kRows * kPanelRowBytes, &map, p * kPanelColumns, row, static_cast<int>(head), static_cast<int>(batch),
+               barrier, policy);
+    }
+  }
+  // before: tiles of the blocks before, which must have ended. Keys that no query attends, and their values, may be NaN, and are
+  // taken times 0: they become 0.
+  FULMEN_DEVICE void keys(const Work& work, int before) {
+    fence_until(before);
+    mbarrier_wait(kKeysEmpty, keys_parity_ ^ 1);
+    keys_parity_ ^= 1;
+    const algorithm::KeyRange attended = band_of(arguments_).any(0, arguments_.seqlen_q);
+    const Int64 first = work.block.row_begin;
+    const bool patched = kBand && (attended.begin > first || attended.end < work.row_end);
+    if (lane_id() == 0) {
+      const int arrives = patched ? kPatch : kKeysFull;
+      const L2Policy once = L2Policy::evict_first();
+      mbarrier_arrive_expect(arrives, kBlockM * 2 * (kHeadDim + kHeadDimV));
+      load<kPanels, kBlockM>(kLdsLayout.keys_at, arguments_.k_map, first, work.block.kv_head, work.block.batch, arrives, once);
+      load<kPanelsV, kBlockM>(kLdsLayout.values_at, arguments_.v_map, first, work.block.kv_head, work.block.batch, arrives, once);
+    }
+    if (!patched) return;
+    mbarrier_wait(kPatch, patch_parity_);
+    patch_parity_ ^= 1;
+    wave_barrier();
+    for (int row = lane_id() / 8; row < kBlockM; row += kWaveSize / 8) {
+      if (first + row >= attended.begin && first + row < attended.end) continue;
+      const int at = row * kPanelRowBytes + lane_id() % 8 * 16;
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) lds_store(kLdsLayout.keys_at + p * kBlockM * kPanelRowBytes + at, Words<4>{});
+#pragma unroll
+      for (int p = 0; p < kPanelsV; ++p) lds_store(kLdsLayout.values_at + p * kBlockM * kPanelRowBytes + at, Words<4>{});
+    }
+    lds_fence_for_matrices();
+    arrive(kKeysFull);
+  }
+  FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
+    const BackwardArguments& a = arguments_;
+    const Int64 first = Int64{tile} * kBlockN;
+    // They come while the buffer is in use.
+    Words<2> statistics[kBlockN / kWaveSize];
+#pragma unroll
+    for (int n = 0; n < kBlockN / kWaveSize; ++n) {
+      const Int64 i = first + n * kWaveSize + lane_id();
+      statistics[n] = i < a.seqlen_q ? global_load(RowStatistics::first_of(a, work.block.batch, head) + i) : Words<2>{};
+    }
+    // The tile whose buffer this one takes is in use until the products of the tile after it have begun, which need its dS^T.
+    fence_until(tiles_ + 1 - kBuffers);
+    ++tiles_;
+    const int full = kQueriesFull + 8 * ring_.buffer;
+    mbarrier_wait(kQueriesEmpty + 8 * ring_.buffer, ring_.parity ^ 1);
+    if (lane_id() == 0) {
+      const L2Policy again = L2Policy::evict_last();
+      mbarrier_arrive_expect(full, kBlockN * 2 * (kHeadDim + kHeadDimV));
+      load<kPanels, kBlockN>(kLdsLayout.queries_at + ring_.buffer * kLdsLayout.query_bytes, arguments_.q_map, first, head,
+                             work.block.batch, full, again);
+      load<kPanelsV, kBlockN>(kLdsLayout.dout_at + ring_.buffer * kLdsLayout.dout_bytes, arguments_.dout_map, first, head,
+                              work.block.batch, full, again);
+    }
+    const int at = kLdsLayout.statistics_at + ring_.buffer * kLdsLayout.statistic_bytes;
+#pragma unroll
+    for (int n = 0; n < kBlockN / kWaveSize; ++n) {
+      const int row = n * kWaveSize + lane_id();
+      if constexpr (kSplitStatistics) {
+        lds_store(at + 4 * row, statistics[n].word[0]);
+        lds_store(at + 4 * (kBlockN + row), statistics[n].word[1]);
+      } else {
+        lds_store(at + 8 * row, statistics[n]);
+      }
+    }
+    arrive(full);
+    ring_.advance();
+  }
+
+  const TmaBackwardArguments& arguments_;
+  BlockRing blocks_;
+  QueryRing ring_;
+  GradientRing gradients_;
+  int tiles_ = 0, fenced_ = 0;  // that were asked for, and fenced, so far
+  int keys_parity_ = 0, patch_parity_ = 0;
+};
+
+// One wave, of which one lane works: dQ of every second or third tile to the sums in memory. In order that takes longer than a
+// tile's products: the counter, the sum and the next count are each on their way to the L2 and back.
+class Adder {
+ public:
+  FULMEN_DEVICE Adder(const BackwardArguments& a, int buffer) : arguments_(a), buffer_(buffer) {}
+  FULMEN_DEVICE void run(const Work& work) {
+    work.for_each_tile([&](int head, int tile) {
+      if (turn_ == buffer_) add(work, head, tile);
+      turn_ = turn_ + 1 < kAdders ? turn_ + 1 : 0;
+    });
+  }
+
+ private:
+  FULMEN_DEVICE void add(const Work& work, int head, int tile) {
+    mbarrier_wait(kSumsFull + 8 * buffer_, parity_);
+    parity_ ^= 1;
+    if (lane_id() == 0) {
+      lds_fence_for_matrices();
+      add_in_order(work, head, tile);
+    }
+    wave_barrier();
+  }
+  FULMEN_DEVICE void add_in_order(const Work& work, int head, int tile) const {
+    const BackwardArguments& a = arguments_;
+    const QuerySums sums = QuerySums::of(a, work.block.batch, head);
+    const Int64 first = Int64{tile} * (kBlockN / 16);
+    const int rows = at_most(sums.tiles - first, kBlockN / 16);  // by 16
+    int* const counters = reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - a.query_counters +
+                          ((work.block.batch * a.num_heads + head) * tiles_of(a.seqlen_q, kBlockN) + tile) * kSumParts;
+    const int before = last_block(tile) - static_cast<int>(work.block.row_begin / kBlockM);
+    bring(before, counters, sums.tile(first, 0), 0, rows);
+    const bool two = kSumParts > 1 && rows > kPartRows;
+    if (two) {
+      bring(before, counters + 1, sums.tile(first + kPartRows, 0), kPartRows, rows);
+      tma_wait<1>();
+      counter_pass(counters);
+    }
+    tma_wait_read();
+    mbarrier_arrive(kSumsEmpty + 8 * buffer_);
+    tma_wait<0>();
+    counter_pass(counters + (two ? 1 : 0));
+  }
+  // Rows by 16 from `row` on, of so many. The first block of a tile stores.
+  FULMEN_DEVICE void bring(int before, const int* counter, float* to, int row, int rows) const {
+    constexpr int kRowBytes = kHeadDim / 16 * kSumBytes;
+    const int from = kLdsLayout.sums_at + buffer_ * kLdsLayout.sum_bytes + row * kRowBytes;
+    const int bytes = (rows - row < kPartRows ? rows - row : kPartRows) * kRowBytes;
+    if (before == 0) {
+      tma_store(to, from, bytes);
+    } else {
+      counter_wait(counter, before);
+      tma_add(to, from, bytes);
+    }
+  }
+  // The block of the last keys of those that are added to a tile.
+  FULMEN_DEVICE int last_block(int tile) const {
+    Int64 end = arguments_.seqlen_k;
+    if constexpr (kBand) {
+      const Int64 first = Int64{tile} * kBlockN, last = first + kBlockN;
+      end = band_of(arguments_).any(first, last < arguments_.seqlen_q ? last : arguments_.seqlen_q).end;
+    }
+    return static_cast<int>((end - 1) / kBlockM);
+  }
+
+  const BackwardArguments& arguments_;
+  int buffer_;
+  int turn_ = 0, parity_ = 0;
+};
+
+}  // namespace fulmen::kernels

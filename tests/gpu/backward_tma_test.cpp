@@ -1,0 +1,95 @@
+// The backward pass whose tiles the TMA brings, on the one emulated chip that has it, and on the machine's GPU where it is a Hopper.
+#include <algorithm>
+#include <cstring>
+
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuBackwardTma : public HopperTest {
+ protected:
+  GpuBackwardTma() : HopperTest("backward_tma", true) {}
+};
+
+// Several tiles of keys and queries, the last ones partial; dims that fill panels, and that do not.
+TEST_P(GpuBackwardTma, ShapesAndLayouts) {
+  Random random(8200);
+  for (const int64_t dim : {64, 128, 80}) {
+    CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260), random.between(129, 300), random);
+    s.num_heads = 2;
+    s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});
+    check(s, random);
+  }
+  check(spec_of(DType::bf16, 64, 1, 147, random), random);
+  check(spec_of(DType::fp16, 128, random.between(64, 130), random.between(1, 64), random), random);
+}
+
+// Bands that a warpgroup, or a workgroup, does not meet; keys that nobody attends are NaN; heads that share keys.
+TEST_P(GpuBackwardTma, Bands) {
+  Random random(8210);
+  for (const int64_t dim : {64, 128}) {
+    CaseSpec s = spec_of(DType::bf16, dim, 300, 280, random);
+    s.num_heads = 2;
+    s.num_kv_heads = 1;
+    s.causal = random.pick({Causal::bottom_right, Causal::top_left});
+    s.nan_in_masked = true;
+    check(s, random);
+    s.window_left = random.between(0, 90);
+    check(s, random);
+    s.causal = Causal::none;
+    s.window_right = random.between(0, 20);
+    s.seqlen_k = 450;
+    check(s, random);
+  }
+  check(dropout_in_band(random), random);
+}
+
+TEST_P(GpuBackwardTma, Features) {
+  Random random(8220);
+  CaseSpec s = spec_of(DType::fp16, 40, 150, 190, random);
+  s.batch = 2;
+  s.head_dim_v = 72;
+  s.softcap = 20;
+  s.sinks = true;
+  s.dlse = true;
+  check(s, random);
+  s = spec_of(DType::bf16, 128, 140, 150, random);
+  s.alibi = 2;
+  s.bias = true;
+  s.bias_dtype = DType::fp32;
+  s.gradients[3] = false;
+  s.dropout = 0.3F;
+  s.causal = Causal::bottom_right;
+  check(s, random);
+  check(s, random, 1);  // tensors at no multiple of 16 bytes: backward_wgmma's code
+  for (const bool dk : {true, false}) {
+    s = spec_of(DType::fp16, 64, 70, 140, random);
+    s.gradients = {true, dk, !dk, false, false};
+    check(s, random);
+  }
+}
+
+// Why it does not serve, in explain's words.
+TEST_P(GpuBackwardTma, SaysWhyNot) {
+  Random random(8240);
+  const auto reason = [&](CaseSpec s, const std::string& words) {
+    s.backward = true;
+    const Case c(s, random);
+    const Result<Plan> planned = plan(c.problem(), device(), c.options);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    EXPECT_NE(planned->config().kernel, kernel());
+    EXPECT_NE(planned->explain().find(words), std::string::npos) << planned->explain();
+  };
+  CaseSpec s = spec_of(DType::bf16, 64, 150, 150, random);
+  s.keep = true;
+  reason(s, "keys that a keep_mask leaves out");
+  reason(spec_of(DType::bf16, 59, 150, 150, random), "the TMA reads rows and strides of whole pieces of 16 bytes");
+  reason(spec_of(DType::bf16, 192, 150, 150, random), "head_dim 192: the sums of more than 128 dims");
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuBackwardTma, ::testing::ValuesIn(hopper_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
