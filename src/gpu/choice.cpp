@@ -45,6 +45,13 @@ bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
 constexpr int64_t kTileKeys = 64;
 bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen_k > kTileKeys; }
 
+// backward_tma's blocks of keys add to dq one after the other: heads that fill a chip between them hide that.
+bool fills_persistent_workgroups(const Target& target, const Problem& p) {
+  constexpr int64_t kBlockKeys = 128, kFewBlocks = 128;
+  return has_many_keys(target, p) && fills_panels(target, p) &&
+         tiles_of(p.seqlen_k, kBlockKeys) * p.batch * p.num_kv_heads >= kFewBlocks;
+}
+
 constexpr Preference kPreferences[]{
     // Forward. Few queries and many keys: decode splits the keys, so that every multiprocessor has work.
     {"decode", 40, [](const Target&, const Problem& p) { return p.seqlen_k > 128; }},
@@ -67,10 +74,9 @@ constexpr Preference kPreferences[]{
 
     // Backward. Boards: all gradients in one launch.
     {"short_backward", 30, always},
-    // 5 products with atomics before 7 without: those are asked only where results may differ from run to run. Where tiles are
-    // filled, warpgroup products come first.
-    {"backward_tma", 25,
-     [](const Target& target, const Problem& p) { return has_many_keys(target, p) && fills_panels(target, p); }},
+    // 5 products in order, by the TMA, where it reads the tensors. Then 5 with atomics before 7 without: those are asked only where
+    // results may differ from run to run. Where tiles are filled, warpgroup products come first.
+    {"backward_tma", 25, fills_persistent_workgroups},
     {"backward_wgmma_atomic", 24,
      [](const Target& target, const Problem& p) { return has_many_keys(target, p) && fills_panels(target, p); }},
     {"backward_wgmma", 23, fills_backward_warpgroup_tiles},

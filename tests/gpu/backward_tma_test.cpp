@@ -1,4 +1,5 @@
-// The backward pass whose tiles the TMA brings, on the one emulated chip that has it, and on the machine's GPU where it is a Hopper.
+// The backward pass whose tiles the TMA brings, on the one emulated chip that has it, and on the machine's GPU where it is a
+// Hopper.
 #include <algorithm>
 #include <cstring>
 

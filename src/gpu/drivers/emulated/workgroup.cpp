@@ -308,6 +308,7 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
     lane.in_flight.clear();
     lane.begun.clear();
     lane.deferred.clear();
+    lane.stores.clear();
     lane.products.reset();
     lane.follows = !shape.programmatic_launch;
     char* stack = stacks_.get(t);
