@@ -91,8 +91,7 @@ const Change kRules[] = {
     {"TwoPlaces", "wgmma_fence();  // again\n", "if (wave_id() == 1) {\nwgmma_fence();\n} else {\nwgmma_fence();\n}\n",
      "warpgroup disagrees: lane 0 is at wgmma_fence"},
     {"OtherOperands", "wgmma_fence();  // again\n", "m = m.further(1024 * wave_id());\nwgmma_fence();\n", "with other operands"},
-    {"NoFenceOfLds", "lds_fence_for_matrices();\nbarrier();\n", "barrier();\n",
-     "LDS without a fence: a matrix unit reads"},
+    {"NoFenceOfLds", "lds_fence_for_matrices();\nbarrier();\n", "barrier();\n", "LDS without a fence: a matrix unit reads"},
 };
 INSTANTIATE_TEST_SUITE_P(Products, WarpgroupRule, ::testing::ValuesIn(kRules),
                          [](const auto& info) { return std::string(info.param.name); });
