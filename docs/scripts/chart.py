@@ -45,7 +45,9 @@ def quotient(page, heading, row, peer, ours):
 
 ZEN5, ZEN5_BACK = "Beside PyTorch and ONNX Runtime: Zen 5", "Beside PyTorch: Zen 5"
 BOARDS, TRAINING = "Boards, fp16, microseconds", "Boards in training, fp16, microseconds"
-FORWARD, BACKWARD = "Forward, bf16, TFLOP/s", "Backward, bf16, TFLOP/s of 5 products"
+FORWARD = "Forward: 16384 tokens, width 2048 (H100)"
+BACKWARD = "Backward: the same (head_dim 64 and 128 on an H100, 256 on the H200)"
+PEERS = "FlashAttention 4, cuDNN"
 CUDNN = "Beside cuDNN: attention in a step of BERT-base"
 
 # A group's title and its bars: what it is, the peer, the ratio.
@@ -85,10 +87,17 @@ GROUPS = [
                 quotient("nvidia.md", BOARDS, "12x64 bias", "peer at 1024", "1024"),
             ),
             ("training 1024 boards, 24 heads of 32", "PyTorch, fused", ratio("nvidia.md", TRAINING, "24x32", "1024")),
-            ("prefill 2k, heads of 128, bf16", "FlashAttention 2", ratio("nvidia.md", FORWARD, "128", "2k")),
-            ("prefill 2k, causal, bf16", "FlashAttention 2", ratio("nvidia.md", FORWARD, "128", "2k causal")),
-            ("gradients 2k, heads of 128, bf16", "FlashAttention 2", ratio("nvidia.md", BACKWARD, "128", "2k")),
             ("attention of BERT-base, 512 tokens", "cuDNN", quotient("nvidia.md", CUDNN, "512 x 64", "cuDNN", "Fulmen")),
+        ],
+    ),
+    (
+        "GPU: one NVIDIA H100, bf16, heads of 128",
+        [
+            ("prefill 2k", PEERS, ratio("nvidia_peers.md", FORWARD, "D128 S2048 full", "ratio")),
+            ("prefill 2k, causal", PEERS, ratio("nvidia_peers.md", FORWARD, "D128 S2048 causal", "ratio")),
+            ("prefill 512, causal", PEERS, ratio("nvidia_peers.md", FORWARD, "D128 S512 causal", "ratio")),
+            ("gradients 2k", PEERS, ratio("nvidia_peers.md", BACKWARD, "D128 S2048 full", "ratio")),
+            ("gradients 2k, causal", PEERS, ratio("nvidia_peers.md", BACKWARD, "D128 S2048 causal", "ratio")),
         ],
     ),
 ]
