@@ -18,7 +18,9 @@ FULMEN_DEVICE void backward_dq(const BackwardArguments& call) {
   bool has_keys[kRowsPerLane];
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    has_keys[slot] = RowStatistics::of(a, batch, head, 16 * tile + tile_row(slot)).has_keys();
+    const Int64 i = 16 * tile + tile_row(slot);
+    // By the band, too: with a sink the log-sum-exp of a query without keys is finite, and its sums may be nobody's.
+    has_keys[slot] = RowStatistics::of(a, batch, head, i).has_keys() && band_of(a).first(i) < band_of(a).last_plus_one(i);
   }
 #pragma unroll
   for (int dim = 0; dim < kHeadDim; dim += 4 * kQuadRun) {
