@@ -21,6 +21,7 @@
 #include "fulmen/backend.h"
 #include "fulmen/printable.h"
 #include "fulmen/version.h"
+#include "model.h"
 #include "number_checks.h"
 #include "output_file.h"
 #include "problem_arguments.h"
@@ -40,6 +41,7 @@ struct BenchArguments {
   std::string dtype, json, csv, html;
   std::vector<std::string> compare;
   std::string data = "examples/data";
+  bool model = false;
 };
 
 int default_threads() {
@@ -70,7 +72,7 @@ Result<std::vector<BenchCase>> chosen_cases(const BenchArguments& arguments) {
     DType dtype;
     bool brief;
   };
-  const CaseSize size = size_of_cases(arguments.settings.device);
+  const CaseSize size = arguments.model ? CaseSize::gpu : size_of_cases(arguments.settings.device);
   std::vector<Choice> choices{{DType::fp32, size != CaseSize::cpu}, {DType::bf16, false}, {DType::fp16, size == CaseSize::cpu}};
   if (!arguments.dtype.empty()) {
     const Result<DType> dtype = parse_dtype(arguments.dtype);
@@ -161,11 +163,46 @@ Status compare(const std::vector<std::string>& paths) {
   return comparison_status(rows.value());
 }
 
+// Modelled times of the cases of a GPU, one after the other.
+Status model(const BenchArguments& arguments) {
+  const std::string& device = arguments.settings.device;
+  for (const auto& [option, path] :
+       {std::pair{"--json", &arguments.json}, {"--csv", &arguments.csv}, {"--html", &arguments.html}}) {
+    if (path->empty()) continue;
+    return {StatusCode::invalid_argument, fmt::format("{} beside --model: it is for what was measured", option)};
+  }
+  const ChipRates* chip = device.starts_with("emulated:") ? chip_rates(device.substr(device.find(':') + 1)) : nullptr;
+  if (chip == nullptr) {
+    return {StatusCode::invalid_argument,
+            fmt::format("--model on {}: emulated:{{{}}} are modelled", printable(device), fmt::join(modelled_chips(), ","))};
+  }
+  const Result<std::vector<BenchCase>> cases = chosen_cases(arguments);
+  if (!cases.ok()) return cases.status();
+  Progress progress;
+  progress.line(model_head(*chip));
+  std::string refused;
+  std::size_t rows = 0;
+  for (const BenchCase& c : cases.value()) {
+    progress.show(c.name);
+    const Result<ModelledRow> row = model_case(c, device, arguments.settings.kernel);
+    if (!row.ok() && row.status().code() != StatusCode::unsupported) return row.status();
+    if (row.ok()) {
+      progress.line(model_line(row.value()));
+      ++rows;
+    } else if (row.status().message() != refused) {
+      refused = row.status().message();
+      progress.line(fmt::format("{} {} left out: {}", c.suite, c.name, refused));
+    }
+  }
+  return rows > 0 ? Status{} : Status{StatusCode::unsupported, "no case could be modelled"};
+}
+
 Status bench(BenchArguments arguments) {
   if (!arguments.compare.empty()) return compare(arguments.compare);
   BenchSettings& settings = arguments.settings;
   if (settings.device.empty()) settings.device = default_device();
   if (Status status = check_device_and_kernel(settings.device, settings.kernel); !status.ok()) return status;
+  if (arguments.model) return model(arguments);
   const std::array<std::pair<const char*, const std::string*>, 3> reports{
       {{"--json", &arguments.json}, {"--csv", &arguments.csv}, {"--html", &arguments.html}}};
   for (std::size_t n = 0; n < reports.size(); ++n) {
@@ -273,6 +310,8 @@ Command bench_command(CLI::App& app) {
           "--max-gb", [arguments](double gb) { arguments->settings.max_bytes = static_cast<std::size_t>(gb * 1e9); },
           "leave out cases whose tensors are bigger (default 3)")
       ->check(amount(false));
+  parser->add_flag("--model", arguments->model,
+                   "on an emulated chip: how long a GPU's cases would take, by what the emulator counts and the maker's figures");
   parser->add_option("--data", arguments->data, "folder of the real input")->capture_default_str();
   parser->add_option("--json", arguments->json, "write the rows as JSON");
   parser->add_option("--csv", arguments->csv, "write the rows as CSV");

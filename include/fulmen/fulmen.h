@@ -4,6 +4,7 @@
 #include "fulmen/attention.h"
 #include "fulmen/backend.h"
 #include "fulmen/compile.h"
+#include "fulmen/emulated_work.h"
 #include "fulmen/hooks.h"
 #include "fulmen/kv_cache.h"
 #include "fulmen/plan.h"

@@ -12,6 +12,7 @@
 #include "gpu/drivers/emulated/mbarriers.h"
 #include "gpu/drivers/emulated/workgroup.h"
 #include "gpu/drivers/host_memory_driver.h"
+#include "gpu/emulated_work.h"
 #include "runtime/environment.h"
 #include "runtime/hooks.h"
 
@@ -98,15 +99,17 @@ class EmulatedDriver final : public HostMemoryDriver {
     std::memcpy(arguments, l.arguments, l.argument_bytes);
     emulated::LdsBanks own;
     const bool print = environment_flag("FULMEN_EMULATOR_BANKS");
-    emulated::LdsBanks* const banks = print ? &own : emulated::LdsBankCount::active();
+    EmulatedWork* const work = counted_work();
+    emulated::LdsBanks* const banks = print || work != nullptr ? &own : emulated::LdsBankCount::active();
     // AMD's hardware splits 16-byte accesses of rows at multiples of 8.
     const int lds_alignment = chip.vendor == Vendor::nvidia ? 16 : 8;
-    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.programmatic_launch, banks};
+    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.programmatic_launch, banks, work};
     const emulated::MemoryCheck accessible = [this](const void* p, std::size_t bytes) { return memory().contains(p, bytes); };
     for (int64_t id = 0; id < l.workgroups; ++id) {
       std::string error = emulated::run_workgroup(shape, id, loaded.kernel, arguments, accessible);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
+    if (work != nullptr) work->lds_cycles += static_cast<double>(own.cycles());
     if (print) log_line(fmt::format("LDS of a launch on {}, {} bank conflicts:\n{}", chip.arch, own.conflicts(), own.report()));
     return {};
   }

@@ -81,6 +81,12 @@ int64_t LdsBanks::conflicts() const {
   return sum;
 }
 
+int64_t LdsBanks::cycles() const {
+  int64_t sum = 0;
+  for (const auto& [line, cost] : lines_) sum += cost.cycles;
+  return sum;
+}
+
 std::string LdsBanks::report() const {
   std::vector<std::pair<Line, LdsLine>> sorted(lines_.begin(), lines_.end());
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {

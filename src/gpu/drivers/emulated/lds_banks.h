@@ -41,6 +41,7 @@ class LdsBanks {
   void count(std::span<const std::vector<LdsAccess>> lanes);
   // Of everything so far.
   int64_t conflicts() const;
+  int64_t cycles() const;
   // "stage.h:151 writes 16 bytes: 64 instructions, 512 cycles, 0 conflicts", a line each, the most conflicts first.
   std::string report() const;
 

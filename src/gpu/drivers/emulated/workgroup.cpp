@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 
 #include "gpu/drivers/emulated/running_workgroup.h"
@@ -14,6 +15,13 @@ constexpr int kTurnLanes = 256;  // of two warpgroups: one passes its turn, the 
 
 bool waits_for_wave(const Lane& lane) {
   return lane.waits == Waits::named_barrier_sync || lane.waits == Waits::turn || lane.waits == Waits::mbarrier;
+}
+
+// Of a wave's matrix instruction, whose name ends with its three sizes: "mma_f32_16x8x16". Of other collectives 0.
+double flops_of(const char* operation) {
+  int m = 0, n = 0, k = 0;
+  const char* sizes = std::strrchr(operation, '_');
+  return sizes != nullptr && std::sscanf(sizes, "_%dx%dx%d", &m, &n, &k) == 3 ? 2.0 * m * n * k : 0;
 }
 
 }  // namespace
@@ -44,6 +52,7 @@ void Workgroup::check_global(const void* address, int bytes, const char* verb, S
     check(
         fmt::format("misaligned global memory: lane {} {} {} bytes of {} at {}", thread(), verb, bytes, address, to_string(site)));
   }
+  if (shape_.work != nullptr) shape_.work->global_bytes += bytes;
   if (!current_->follows) {
     check(fmt::format("early launch: lane {} {} {} bytes of global memory at {} before it waits for the launches ahead of it",
                       thread(), verb, bytes, to_string(site)));
@@ -99,6 +108,9 @@ void Workgroup::defer(void (*run)(const void*), const void* data, int bytes, con
   work.registers = registers;
   std::memcpy(work.data, data, static_cast<std::size_t>(bytes));
   current_->begun.push_back(work);
+  // A lane's part of a warpgroup's product of 64 rows and 16 dims: so many for each byte of its fp32 sums.
+  constexpr double kFlopsPerByte = 8;
+  if (shape_.work != nullptr) shape_.work->matrix_flops += kFlopsPerByte * registers.sum_bytes;
 }
 
 void Workgroup::defer_wait(int left) {
@@ -161,6 +173,7 @@ void Workgroup::tma_load(int to, const void* map, const int (&first)[4], int bar
   TmaCopy copy{to, {}, first[0], first[1], first[2], first[3], thread(), site};
   std::memcpy(&copy.map, map, sizeof(copy.map));
   check(mbarriers_.load(barrier, copy, lds_));
+  if (shape_.work != nullptr) shape_.work->global_bytes += copy.bytes();
 }
 
 void Workgroup::tma_store(TmaStore store) {
@@ -275,6 +288,7 @@ bool Workgroup::run_wave(int wave) {
     }
     if (first->waits != Waits::exchange) return true;
     ++exchanges_[static_cast<std::size_t>(wave)];
+    if (shape_.work != nullptr) shape_.work->matrix_flops += flops_of(first->operation);
     if (std::strcmp(first->operation, kWaveBarrier) == 0) lds_.wave_barrier(wave);
     if (std::strcmp(first->operation, kArrive) == 0 && !hand(*first)) return false;
     if (std::strcmp(first->operation, kTurnPass) == 0) join_turn(first->bytes);
@@ -331,6 +345,7 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
     if (error_.empty()) error_ = warpgroups_.meet();
     if (!error_.empty() || lanes_.empty() || lanes_.front().waits == Waits::done) break;
     lds_.barrier();
+    if (shape_.work != nullptr) ++shape_.work->barriers;
   }
   running = nullptr;
   if (error_.empty()) error_ = mbarriers_.end();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "fulmen/emulated_work.h"
 #include "kernels/platforms/emulator_api.h"
 
 namespace fulmen::gpu::emulated {
@@ -22,6 +23,7 @@ struct LaunchShape {
   int lds_alignment = 16;            // the most that an access needs
   bool programmatic_launch = false;  // Launch::programmatic_launch
   LdsBanks* banks = nullptr;         // where bank conflicts are counted; null: they are not, which is quicker
+  EmulatedWork* work = nullptr;      // where all but cycles of LDS is added; null: nowhere
 };
 
 // What the kernel's shared object calls.

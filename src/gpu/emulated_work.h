@@ -1,0 +1,11 @@
+// count_emulated_work()'s place.
+#pragma once
+
+#include "fulmen/emulated_work.h"
+
+namespace fulmen::gpu {
+
+// Null: nobody counts.
+EmulatedWork* counted_work() noexcept;
+
+}  // namespace fulmen::gpu

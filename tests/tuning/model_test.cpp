@@ -1,0 +1,92 @@
+// The model of a chip's time: what the emulator counts, scaled, over the maker's figures.
+#include "tools/model.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "fulmen/fulmen.h"
+#include "tools/case_data.h"
+#include "tools/device_tensors.h"
+#include "tools/timed_passes.h"
+
+namespace fulmen::tools {
+namespace {
+
+BenchCase of_length(int64_t length, bool causal) {
+  return {.suite = "prefill",
+          .name = "test",
+          .dtype = DType::bf16,
+          .batch = 3,
+          .seqlen_q = length,
+          .seqlen_k = length,
+          .heads = 2,
+          .kv_heads = 2,
+          .head_dim = 64,
+          .causal = causal};
+}
+
+Result<ModelledRow> modelled(const BenchCase& c) { return model_case(c, "emulated:sm_80", "emulated.prefill.sm80"); }
+
+TEST(Model, CountsWhatTheProductsAre) {
+  const BenchCase full = of_length(1536, false);
+  const Result<ModelledRow> row = modelled(full);
+  if (row.status().code() == StatusCode::unavailable) GTEST_SKIP() << row.status().message();
+  ASSERT_TRUE(row.ok()) << row.status().message();
+  // Two products, of whole tiles, by an A100's 312 TFLOP/s; one exponential a score, 16 a cycle of each of 108 multiprocessors.
+  const double scores = 6.0 * 1536 * 1536;
+  EXPECT_DOUBLE_EQ(row->matrix_s, scores * 4 * 64 / 312e12);
+  EXPECT_NEAR(row->exponential_s, scores / (16 * 108 * 1.41e9), 1e-12);
+  EXPECT_DOUBLE_EQ(row->seconds, row->matrix_s + row->exponential_s);
+  EXPECT_GT(row->lds_s, 0);
+  EXPECT_GT(row->cache_s, 0);
+  const Result<ModelledRow> causal = modelled(of_length(1536, true));
+  ASSERT_TRUE(causal.ok()) << causal.status().message();
+  // Half, and the tiles on the diagonal.
+  EXPECT_GT(causal->matrix_s, 0.5 * row->matrix_s);
+  EXPECT_LT(causal->matrix_s, 0.6 * row->matrix_s);
+}
+
+TEST(Model, SaysWhatItDoesNotTake) {
+  EXPECT_EQ(model_case(of_length(512, false), "cpu", "").status().code(), StatusCode::invalid_argument);
+  const Status chip = model_case(of_length(512, false), "emulated:sm_70", "").status();
+  EXPECT_NE(chip.message().find("--model on emulated:sm_70: emulated:{gfx1100,"), std::string::npos) << chip.message();
+  BenchCase training = of_length(512, false);
+  training.training = true;
+  EXPECT_EQ(modelled(training).status().code(), StatusCode::unsupported);
+  BenchCase chunk = of_length(512, true);
+  chunk.seqlen_k = 1024;
+  EXPECT_EQ(modelled(chunk).status().code(), StatusCode::unsupported);
+}
+
+TEST(EmulatedWork, IsCountedWhileItIsAskedFor) {
+  BenchCase c = of_length(256, false);
+  c.batch = c.heads = c.kv_heads = 1;
+  NormalPool pool(1);
+  const auto data = make_case_data(c, pool, {}, std::size_t{1} << 24);
+  ASSERT_TRUE(data.ok()) << data.status().message();
+  AttentionOptions options;
+  options.kernel = "emulated.prefill.sm80";
+  Result<Plan> planned = plan(data.value()->problem, "emulated:sm_80", options);
+  if (planned.status().code() == StatusCode::unavailable) GTEST_SKIP() << planned.status().message();
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  const auto there = DeviceTensors::make("emulated:sm_80", data.value()->tensors);
+  ASSERT_TRUE(there.ok()) << there.status().message();
+  const TimedPasses passes({std::move(planned).value()}, *there.value());
+  EmulatedWork work;
+  std::vector<EmulatedWork> seen;
+  for (EmulatedWork* const asked : {&work, static_cast<EmulatedWork*>(nullptr)}) {
+    count_emulated_work(asked);
+    const Status status = passes.call();
+    ASSERT_TRUE(status.ok()) << status.message();
+    seen.push_back(work);
+  }
+  EXPECT_EQ(seen[0].matrix_flops, 4.0 * 256 * 256 * 64);
+  EXPECT_GE(seen[0].global_bytes, 4.0 * 256 * 64 * 2);
+  EXPECT_GT(seen[0].lds_cycles, 0);
+  EXPECT_GT(seen[0].barriers, 0);
+  EXPECT_EQ(seen[1].matrix_flops, seen[0].matrix_flops);
+}
+
+}  // namespace
+}  // namespace fulmen::tools
