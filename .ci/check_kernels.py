@@ -24,6 +24,8 @@ def fragments():
 def check(path, flags):
     name = path.relative_to(ROOT).as_posix()
     added = [flag for pattern, more in FRAGMENTS if pattern.fullmatch(name) for flag in more]
+    if not any(flag.startswith("-DFULMEN_CONFIGURATION=") for flag in added):
+        return f"src/kernels/{name}: no configuration in .clangd, which a usual problem's kernel has\n"
     command = [COMPILER, "-fsyntax-only", *flags, *added, "-Wno-macro-redefined", "-Werror", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return f"src/kernels/{name}:\n{done.stderr}" if done.returncode else ""
