@@ -314,7 +314,9 @@ struct ShortRecorder : Scalar {
   static void prefetch_l2(const void* p) { ++far[line(p)]; }
   static int64_t times() {
     int64_t all = 0;
-    for (const auto& [line, count] : far) all += count;
+    for (const auto* lines : {&near, &far}) {
+      for (const auto& [line, count] : *lines) all += count;
+    }
     return all;
   }
 };
@@ -372,22 +374,23 @@ struct ShortCall {
   std::vector<float> data[4], scratch;
 };
 
-// While one batch element is computed the whole of the next one is asked for into L2, and not much twice.
-void expect_next_batch_fetched(ShortCall& call) {
+// While one batch element is computed the whole of the next one is asked for, into L2 or through L1, and not much twice.
+void expect_next_batch_fetched(ShortCall& call, bool into_l2) {
   call.call.fetch_batches = true;
+  call.call.fetch_into_l2 = into_l2;
   call.run(0);
   const Tensor inputs[] = {call.tensors.q, call.tensors.k, call.tensors.v};
   int64_t lines = 0, missing = 0;
   for (int i = 0; i < 3; ++i) {
     for (int64_t byte = 0; byte < call.bytes_of_batch[i]; byte += 64, ++lines) {
       const char* p = static_cast<const char*>(inputs[i].data) + call.bytes_of_batch[i] + byte;
-      if (ShortRecorder::far.count(ShortRecorder::line(p)) == 0) ++missing;
+      if ((into_l2 ? ShortRecorder::far : ShortRecorder::near).count(ShortRecorder::line(p)) == 0) ++missing;
     }
   }
   EXPECT_EQ(missing, 0) << "of " << lines;
   const int64_t output = call.bytes_of_batch[3] / 64;  // its lines are fetched, too, before they are written
   EXPECT_LE(ShortRecorder::times(), (lines + output) * (call.problem.group_size() == 1 ? 3 : 5) / 2);
-  EXPECT_TRUE(ShortRecorder::near.empty());
+  EXPECT_TRUE((into_l2 ? ShortRecorder::near : ShortRecorder::far).empty());
 
   call.run(ShortCall::kBatch - 1);  // there is none after the last one
   EXPECT_LE(ShortRecorder::times(), output * 9 / 8);
@@ -398,8 +401,10 @@ TEST(Prefetch, ShortSequencesFetchTheNextBatchElement) {
     for (const bool side_by_side : {true, false}) {
       for (const int64_t keys : {50, 100}) {
         SCOPED_TRACE(testing::Message() << kv_heads << " KV heads, side by side: " << side_by_side << ", keys: " << keys);
-        ShortCall call(kv_heads, side_by_side, keys);
-        expect_next_batch_fetched(call);
+        for (const bool into_l2 : {true, false}) {
+          ShortCall call(kv_heads, side_by_side, keys);
+          expect_next_batch_fetched(call, into_l2);
+        }
       }
     }
   }
@@ -408,7 +413,7 @@ TEST(Prefetch, ShortSequencesFetchTheNextBatchElement) {
 // One that all batch elements share is not fetched again.
 TEST(Prefetch, ShortSequencesFetchNoSharedKeys) {
   ShortCall call(ShortCall::kHeads, true);
-  call.call.fetch_batches = true;
+  call.call.fetch_batches = call.call.fetch_into_l2 = true;
   call.problem.k.strides[0] = call.problem.v.strides[0] = 0;
   call.run(0);
   EXPECT_LE(ShortRecorder::times(), (call.bytes_of_batch[0] + call.bytes_of_batch[3]) / 64 * 3 / 2);
@@ -421,7 +426,7 @@ TEST(Prefetch, ShortSequencesFetchTheNextBias) {
   const std::vector<float> bias(static_cast<std::size_t>(ShortCall::kBatch * kOfBatch), 0.25F);
   const auto found = [&](int64_t batch_stride, int64_t head_stride, int64_t begin, int64_t count) {
     ShortCall call(ShortCall::kHeads, true, kKeys);
-    call.call.fetch_batches = true;
+    call.call.fetch_batches = call.call.fetch_into_l2 = true;
     call.problem.bias = {DType::fp32, true, {batch_stride, head_stride, kKeys, 1}};
     call.tensors.bias.data = const_cast<float*>(bias.data());  // NOLINT
     call.run(1);

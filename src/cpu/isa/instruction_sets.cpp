@@ -28,6 +28,7 @@ namespace {
 [[maybe_unused]] bool fetches_blocks() {
   return __builtin_cpu_is("intel") != 0;
 }  // stream_prefetch.h and cpu/short/vector.h say why
+[[maybe_unused]] bool fetches_batches() { return __builtin_cpu_is("amd") != 0; }
 #endif
 
 // The one list: an instruction set is a line here, a line in cmake/InstructionSets.cmake, isa/<name>.h and isa_<name>.cpp.
@@ -40,13 +41,14 @@ std::vector<InstructionSet> make_instruction_sets() {
   sets.push_back({&table_neon(), 2, true, ""});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX2
-  sets.push_back({&table_avx2(), 3, has_avx2(), "AVX2, FMA and F16C"});
+  sets.push_back({&table_avx2(), 3, has_avx2(), "AVX2, FMA and F16C", false, fetches_batches()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512
-  sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL", fetches_blocks()});
+  sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL", fetches_blocks(), fetches_batches()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512_BF16
-  sets.push_back({&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(), "AVX-512 BF16", fetches_blocks()});
+  sets.push_back(
+      {&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(), "AVX-512 BF16", fetches_blocks(), fetches_batches()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AMX
   sets.push_back(

@@ -9,6 +9,9 @@ namespace fulmen::cpu {
 
 // Words of a register block's products from one step of fetching to the next one.
 constexpr int kFetchWords = 8;
+// Short sequences: AMD drops prefetches in bursts of more than some ten lines, which is what eight words make
+// (docs/lab/cpu_zen4.md).
+constexpr int kShortStepWords = 4;
 constexpr int kWholeBlock = 1 << 30;
 
 // Into L2, where the instruction set tells it from L1.

@@ -31,7 +31,11 @@ class StepPrefetch {
   }
   // All of it in so many steps, or as many as there are tensors.
   FULMEN_INLINE void spread(int64_t steps) {
-    const auto turns = static_cast<int>(streams_ > 0 && steps > streams_ ? steps / streams_ : 1);
+    const auto most = static_cast<int>(streams_ > 0 && steps > streams_ ? steps / streams_ : 1);
+    int shortest = most;
+    for (int i = 0; i < streams_; ++i) shortest = stream_[i].lines < shortest ? stream_[i].lines : shortest;
+    // A stream of fewer lines than turns would go on behind its end for the rest of them.
+    const int turns = shortest > most / 2 ? shortest : (most + 1) / 2;
     int longest = 0;
     for (int i = 0; i < streams_; ++i) {
       Stream& s = stream_[i];

@@ -20,7 +20,8 @@ struct ForwardCall {
   int block_n = 64;            // key rows of a tile
   int tiles_per_task = 1;      // query tiles that share each packed key tile
   bool stream_output = false;  // short: the call moves more than what caches keep
-  bool fetch_batches = false;  // short: a batch element is fetched into L2 during the one before it
+  bool fetch_batches = false;  // short: a batch element is fetched during the one before it
+  bool fetch_into_l2 = false;  // and not through L1
   int64_t split_keys = 0;      // decode: keys of one split
   int num_splits = 1;          // decode
   int heads_per_task = 1;      // decode: KV heads that are streamed together

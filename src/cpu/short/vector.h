@@ -84,7 +84,7 @@ class ShortTask {
       query_stride = layout_.query_stride;
     }
     for (int plane = 0; plane < planes_; ++plane) {
-      StepPrefetch ahead(call_.fetch_batches);
+      StepPrefetch ahead(call_.fetch_batches && call_.fetch_into_l2);
       if (call_.fetch_batches) {
         add_next_batch(ahead, plane);
       } else {
@@ -106,7 +106,7 @@ class ShortTask {
   void multiply_keys(int plane, const float* queries, int64_t query_stride, const BiasT* bias, int64_t bias_stride,
                      StepPrefetch* ahead) {
     const int words = words_of<Isa>(problem_.head_dim);
-    ahead->spread(score_steps<Isa>(plane_keys(plane), words, rows_));
+    ahead->spread(score_steps<Isa, false, kShortStepWords>(plane_keys(plane), words, rows_));
     const KeyLaneScores<Isa, BiasT, kRagged> epilogue{plane_keys(plane),
                                                       problem_.softmax_scale,
                                                       bias == nullptr ? bias : bias + plane * kBlockM,
@@ -233,7 +233,7 @@ class ShortTask {
     T* out = element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head);
     const int64_t out_stride = problem_.out.strides[1];
     if (planes_ == 1) {
-      StepPrefetch ahead(call_.fetch_batches);
+      StepPrefetch ahead(call_.fetch_batches && call_.fetch_into_l2);
       if (call_.fetch_batches) {
         add_next_batch(ahead, 1);
       } else if (const TileTask* next = task_.next; next != nullptr) {
@@ -242,7 +242,7 @@ class ShortTask {
                            next->row_end - next->row_begin));
         ahead.add(bias_of(next->batch, next->head, next->row_begin, next->row_end - next->row_begin));
       }
-      ahead.spread(output_steps<Isa>(layout_.value_stride, words_of<Isa>(keys_), rows_));
+      ahead.spread(output_steps<Isa, kShortStepWords>(layout_.value_stride, words_of<Isa>(keys_), rows_));
       const int dim = static_cast<int>(problem_.head_dim_v);
       if (streams_) {
         multiply_values(0, FinalOutput<Isa, T, true>{out, out_stride, row_factor(), rows_, dim, &ahead});

@@ -47,7 +47,7 @@ struct ScratchOutput {
 // then every row begins and ends at a cache line.
 template <class Isa, class T, bool kStreams>
 struct FinalOutput {
-  static constexpr int kStepWords = kFetchWords;
+  static constexpr int kStepWords = kShortStepWords;
   T* out;
   int64_t stride;
   const float* factor;  // [rows]

@@ -158,7 +158,7 @@ struct KeyLaneScores {
 
   template <int kVecs>
   struct Block {
-    static constexpr int kStepWords = kFetchWords;
+    static constexpr int kStepWords = kShortStepWords;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const KeyLaneScores& tile, int at) : tile_(tile), at_(at) {}
     FULMEN_INLINE void step() { tile_.ahead->template step<Isa>(); }
