@@ -5,15 +5,16 @@ set -euo pipefail
 
 usage() {
   cat <<TEXT
-usage: run.sh LC0_CHECKOUT [check|bench]...
+usage: run.sh LC0_CHECKOUT [check|attention|bench]...
 
 Applies the patches of this folder to LC0_CHECKOUT (commit $upstream), builds it in
-LC0_CHECKOUT/build/fulmen, and then checks it (check), times it (bench), or both (the default).
+LC0_CHECKOUT/build/fulmen, and then checks it (check), times its attention alone (attention) and whole
+evaluations (bench), or all three (the default).
 
 Environment:
   PKG_CONFIG_PATH  where fulmen.pc lies, for an installation outside of /usr
   GEOMETRY, LAYERS, SEED  the random network (t82, 2, 1; make_net.py --help has the geometries)
-  SIZES, ROUNDS, THREADS  what bench times (1,8,32,128,256; 5; 1)
+  SIZES, ROUNDS, THREADS  what bench times (1,8,32,128,256; 5; 1); SIZES also what attention times
 TEXT
 }
 
@@ -25,9 +26,9 @@ if [ $# -eq 0 ] || [ "$1" = --help ] || [ "$1" = -h ]; then usage; exit $(($# ==
 lc0=$(cd "$1" && pwd)
 shift
 steps=("$@")
-[ $# -gt 0 ] || steps=(check bench)
+[ $# -gt 0 ] || steps=(check attention bench)
 for step in "${steps[@]}"; do
-  case $step in check | bench) ;; *) echo "run.sh: '$step' is no step: check or bench"; exit 2 ;; esac
+  case $step in check | attention | bench) ;; *) echo "run.sh: '$step' is no step: check, attention or bench"; exit 2 ;; esac
 done
 
 say_what_is_missing() {
@@ -62,7 +63,7 @@ apply_patches() {
 
 build() {
   [ -f "$build/build.ninja" ] ||
-    meson setup "$build" "$lc0" --buildtype=release -Dfulmen=enabled -Dgtest=false >"$build.log" ||
+    meson setup "$build" "$lc0" --buildtype=release -Dfulmen=enabled -Dgtest=false -Db_lto=false >"$build.log" ||
     { tail -20 "$build.log"; exit 1; }
   ninja -C "$build" >>"$build.log" || { tail -20 "$build.log"; exit 1; }
 }
@@ -98,11 +99,23 @@ check() {
   echo "ok: a dropped bias fails the check"
 }
 
+# attention_blas.cc with lc0's own objects: it has the same softmax, compiled with the same options.
+attention() {
+  local objects
+  mapfile -t objects < <(find "$build/lc0.p" -name '*.o' ! -name 'src_main.cc.o' ! -name '*backends_cuda*')
+  # shellcheck disable=SC2046  # pkg-config answers several words
+  c++ -O2 -std=c++20 -DUSE_FULMEN -I"$lc0/src" "$here/attention_blas.cc" "${objects[@]}" -o "$build/attention_blas" \
+    $(pkg-config --cflags --libs fulmen openblas zlib) -pthread
+  # shellcheck disable=SC2086  # a list
+  "$build/attention_blas" ${SIZES//,/ }
+}
+
 say_what_is_missing
 build=$lc0/build/fulmen
 program=$build/lc0
 log=$build/check.log
 net=$build/${GEOMETRY:-t82}-${LAYERS:-2}-${SEED:-1}.pb.gz
+SIZES=${SIZES:-1,8,32,128,256}
 mkdir -p "$lc0/build"
 apply_patches
 build
@@ -112,7 +125,8 @@ python3 "$here/make_net.py" "$lc0" "$net" --geometry "${GEOMETRY:-t82}" --layers
 for step in "${steps[@]}"; do
   case $step in
     check) check ;;
-    bench) python3 "$here/bench.py" "$program" "$net" --sizes "${SIZES:-1,8,32,128,256}" --rounds "${ROUNDS:-5}" \
+    attention) attention ;;
+    bench) python3 "$here/bench.py" "$program" "$net" --sizes "$SIZES" --rounds "${ROUNDS:-5}" \
       --threads "${THREADS:-1}" ;;
   esac
 done
