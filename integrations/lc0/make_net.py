@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Writes a random lc0 network of a named geometry: for checks and timings, it plays no chess.
 
-The message classes come from lc0's own proto/net.proto, by protoc.
+The message classes come from lc0's own proto/net.proto, by protoc, or from a net_pb2 that is there.
 """
 
 import argparse
 import gzip
-import importlib
+import importlib.util
 import pathlib
 import random
 import subprocess
@@ -27,14 +27,17 @@ INPUT_CHANNELS = 112 + 64  # planes, and the position encoding
 
 
 def messages(proto: pathlib.Path):
-    """The module that protoc makes of net.proto."""
+    """The module that protoc makes of net.proto, or made before where it is in PYTHONPATH."""
+    name = f"{proto.stem}_pb2"
+    if importlib.util.find_spec(name):
+        return importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             ["protoc", f"--proto_path={proto.parent}", f"--python_out={folder}", proto.name],
             check=True,
         )
         sys.path.insert(0, folder)
-        return importlib.import_module(f"{proto.stem}_pb2")
+        return importlib.import_module(name)
 
 
 class Writer:
