@@ -37,4 +37,5 @@ __device__ float fmaxf(float a, float b);
 __device__ float fabsf(float x);
 __device__ float copysignf(float x, float sign);
 __device__ float atomicAdd(float* at, float x);
+__device__ unsigned atomicAdd(unsigned* at, unsigned x);
 __device__ decltype(sizeof(0)) __cvta_generic_to_shared(const void* p);
