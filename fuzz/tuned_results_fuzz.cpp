@@ -1,11 +1,13 @@
 // Any bytes given as a file of tuned results are refused with a sentence, or are entries that say everything; and what this reader
-// of JSON takes, another one takes, too.
+// of JSON takes, another one takes, too. The same of what `fulmen tune --import` reads.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
+#include "tools/tune_report.h"
 #include "tuning/json.h"
 #include "tuning/results.h"
 #include "tuning/space.h"
@@ -21,6 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else if (json.status().message().empty()) {
     std::abort();
   }
+  const auto exported = fulmen::tools::parse_export(std::string(text), "in.json");
+  if (!exported.ok() && exported.status().message().empty()) std::abort();
   const auto results = fulmen::tuning::parse_results(text, "sm_90a");
   if (!results.ok()) {
     if (results.status().message().empty()) std::abort();

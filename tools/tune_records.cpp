@@ -10,8 +10,10 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <stdexcept>
 #include <system_error>
 
 #include "fulmen/printable.h"
@@ -49,13 +51,21 @@ nlohmann::ordered_json to_json(const TuneRecord& r) {
           {"noise", r.noise}};
 }
 
+// Of any number: get<int>() is for those that an int has.
+int integer(const nlohmann::json& j, const char* name) {
+  const nlohmann::json& value = j.at(name);
+  const double number = value.get<double>();
+  if (value.is_number_integer() && number >= 0 && number <= std::numeric_limits<int>::max()) return value.get<int>();
+  throw std::out_of_range(fmt::format("{} is {}: a whole number is accepted", name, value.dump()));
+}
+
 TuneRecord from_json(const nlohmann::json& j) {
   TuneRecord r;
   r.kernel = j.at("kernel").get<std::string>();
   r.problem_class = j.at("problem_class").get<std::string>();
   r.configuration = j.at("configuration").get<std::string>();
   r.build = j.at("build").get<std::string>();
-  r.compute_units = j.at("compute_units").get<int>();
+  r.compute_units = integer(j, "compute_units");
   r.usual = j.value("default", "");
   r.is_default = j.value("is_default", false);
   r.device = j.value("device", "");
@@ -106,7 +116,7 @@ std::string records_text(const std::string& chip, const std::vector<TuneRecord>&
 Result<std::vector<TuneRecord>> parse_records(const std::string& text, const std::string& path) {
   try {
     const nlohmann::json file = nlohmann::json::parse(text);
-    if (const int version = file.at("version").get<int>(); version != kVersion) {
+    if (const int version = integer(file, "version"); version != kVersion) {
       return failure(path, fmt::format("its version is {}, this program reads {}", version, kVersion));
     }
     const auto chip = file.at("chip").get<std::string>();
@@ -116,7 +126,7 @@ Result<std::vector<TuneRecord>> parse_records(const std::string& text, const std
       records.back().chip = chip;
     }
     return records;
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const std::exception& error) {  // of JSON, and integer()'s
     return failure(path, fmt::format("it is no file of tuned results: {}", printable(error.what())));
   }
 }

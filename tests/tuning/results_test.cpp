@@ -270,6 +270,49 @@ TEST_F(TunedResults, AFullDiskLeavesWhatWasThere) {
   EXPECT_EQ(kept->front().configuration, "block_n=64,tiles_per_task=1");
 }
 
+// Wherever a tuner is killed, what was kept stays, and the next one goes on.
+TEST_F(TunedResults, AKilledWriterLeavesAWholeFile) {
+  for (int round = 0; round < 5; ++round) {
+    int ready[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (int n = 0;; ++n) {
+        TuneRecord r = record("block_n=64,tiles_per_task=1");
+        r.problem_class = std::to_string(n % 7);
+        if (!tools::merge_records(file(), {r}).ok()) ::_exit(1);
+        if (n == round && ::write(ready[1], "x", 1) != 1) ::_exit(1);
+      }
+    }
+    ::close(ready[1]);
+    char one = 0;
+    EXPECT_EQ(::read(ready[0], &one, 1), 1);
+    ::close(ready[0]);
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status));
+    const auto kept = tools::read_records(file());
+    ASSERT_TRUE(kept.ok()) << kept.status().message();
+    EXPECT_GT(kept->size(), static_cast<std::size_t>(round));
+    EXPECT_TRUE(tools::merge_records(file(), {record("block_n=128,tiles_per_task=2")}).ok());
+    fs::remove(file());
+  }
+}
+
+TEST_F(TunedResults, NumbersThatNoIntHasAreRefused) {
+  const std::string whole = tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=1")});
+  for (const char* name : {"\"version\": ", "\"compute_units\": "}) {
+    for (const char* number : {"1e300", "-1", "4294967297", "1.5", "null", "18446744073709551615"}) {
+      std::string changed = whole;
+      const std::size_t at = changed.find(name) + std::string(name).size();
+      changed.replace(at, changed.find_first_of(",\n", at) - at, number);
+      const auto records = tools::parse_records(changed, "in.json");
+      EXPECT_EQ(records.status().message().find("in.json: "), 0U) << name << number;
+    }
+  }
+}
+
 TEST_F(TunedResults, ADamagedFileMovesAsideWhenNewResultsCome) {
   fs::create_directories(fs::path(file()).parent_path());
   std::ofstream(file()) << "{";
