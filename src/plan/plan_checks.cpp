@@ -81,7 +81,7 @@ Status check_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
     const bool scores = field.spec == &Problem::bias || field.spec == &Problem::keep_mask;
     // An empty tensor's strides are 0 where it is not summed over, too: both shapes will do.
     const Shape& want = bytes == 0 && field.spec == &Problem::dbias ? plan.problem.score_shape() : plan.shapes[used.field];
-    const Compared compared{want, spec, given, may_broadcast(field), scores && plan.problem.variable_lengths()};
+    const Compared compared{want, spec, given, field.broadcasts, scores && plan.problem.variable_lengths()};
     if (Status status = check_tensor(field.name, compared, bytes == 0); !status.ok()) return status;
   }
   return {};

@@ -12,8 +12,6 @@
 namespace fulmen {
 namespace {
 
-using c_api::kTensorPairs;
-using c_api::TensorPair;
 using testing::SmallCall;
 using testing::views;
 
@@ -35,7 +33,7 @@ struct Planned {
     const auto problem = backward ? make_backward_problem(call.tensors, call.options) : make_problem(call.tensors, call.options);
     return problem.ok() ? fulmen::plan(problem.value(), "cpu", call.options) : problem.status();
   }
-  bool uses(const TensorPair& pair) const { return (call.tensors.*pair.cpp).data != nullptr; }
+  bool uses(const TensorField& field) const { return (call.tensors.*field.tensor).data != nullptr; }
   bool untouched() const { return backward ? call.gradients_untouched() : call.untouched(); }
 };
 
@@ -86,11 +84,11 @@ struct Bent {
 
 std::vector<Bent> bent_in_each_member(const Planned& planned) {
   std::vector<Bent> all;
-  for (const TensorPair& pair : kTensorPairs) {
-    if (!planned.uses(pair)) continue;
+  for (const TensorField& field : kTensorTable) {
+    if (!planned.uses(field)) continue;
     const auto bend = [&](const char* member, const auto& change) {
-      all.push_back({planned.call.tensors, std::string(pair.name) + "." + member + " is "});
-      change(all.back().tensors.*pair.cpp);
+      all.push_back({planned.call.tensors, std::string(field.name) + "." + member + " is "});
+      change(all.back().tensors.*field.tensor);
     };
     bend("dtype", [](Tensor& t) { t.dtype = DType::fp16; });
     bend("dtype", [](Tensor& t) { t.dtype = static_cast<DType>(17); });  // NOLINT(clang-analyzer-optin.core.EnumCastOutOfRange)
@@ -98,7 +96,7 @@ std::vector<Bent> bent_in_each_member(const Planned& planned) {
       for (const int64_t by : {-1, 2, 5}) {
         bend("shape", [d, by](Tensor& t) { t.shape[d] += by; });
       }
-      if ((planned.call.tensors.*pair.cpp).shape[d] == 1) continue;
+      if ((planned.call.tensors.*field.tensor).shape[d] == 1) continue;
       for (const int64_t by : {-1, 1}) {
         bend("strides", [d, by](Tensor& t) { t.strides[d] += by; });
       }
@@ -151,9 +149,9 @@ TEST_P(PlanTensors, StridesOfOneElementAreNotCompared) {
   const Result<Plan> plan = planned_.plan();
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   AttentionTensors tensors = planned_.call.tensors;
-  for (const TensorPair& pair : kTensorPairs) {
-    if (!planned_.uses(pair)) continue;
-    Tensor& tensor = tensors.*pair.cpp;
+  for (const TensorField& field : kTensorTable) {
+    if (!planned_.uses(field)) continue;
+    Tensor& tensor = tensors.*field.tensor;
     for (std::size_t d = 0; d < 4; ++d) {
       if (tensor.shape[d] == 1) tensor.strides[d] = -77;
     }
@@ -167,7 +165,7 @@ TEST_P(PlanTensors, PointersAloneAreTaken) {
   const Result<Plan> plan = planned_.plan();
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   AttentionTensors pointers;
-  for (const TensorPair& pair : kTensorPairs) (pointers.*pair.cpp).data = (planned_.call.tensors.*pair.cpp).data;
+  for (const TensorField& field : kTensorTable) (pointers.*field.tensor).data = (planned_.call.tensors.*field.tensor).data;
   AttentionTensors without = pointers;
   without.k = {};
   const Status refused = plan->run(nullptr, without, nullptr, 0);
@@ -245,10 +243,10 @@ TEST(PlanTensor, BiasByMaxSeqlen) {
 TEST(PlanTensor, EmptyProblems) {
   SmallCall call;
   call.with_gradients();
-  for (const TensorPair& pair : kTensorPairs) {
-    Tensor& tensor = call.tensors.*pair.cpp;
-    if (pair.cpp != &AttentionTensors::sinks && pair.cpp != &AttentionTensors::dsinks && tensor.shape[3] > 0) {
-      tensor.shape[0] = pair.cpp == &AttentionTensors::alibi_slopes ? 1 : 0;
+  for (const TensorField& field : kTensorTable) {
+    Tensor& tensor = call.tensors.*field.tensor;
+    if (field.tensor != &AttentionTensors::sinks && field.tensor != &AttentionTensors::dsinks && tensor.shape[3] > 0) {
+      tensor.shape[0] = field.tensor == &AttentionTensors::alibi_slopes ? 1 : 0;
     }
   }
   call.tensors.bias.shape[0] = call.tensors.dbias.shape[0] = 1;  // broadcast over none, summed over none

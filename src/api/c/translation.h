@@ -11,6 +11,7 @@
 
 #include "fulmen/fulmen.h"
 #include "fulmen/fulmen_c.h"
+#include "fulmen/tensor_fields.h"
 
 namespace fulmen::c_api {
 
@@ -123,32 +124,29 @@ struct Call {
 };
 Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
 
-// A tensor of a call, by where it is in each struct.
-struct TensorPair {
-  const char* name;
-  fulmen_tensor fulmen_tensors::* c;
-  Tensor AttentionTensors::* cpp;
+// Where the C struct has each tensor, in the order of kTensorTable.
+inline constexpr fulmen_tensor fulmen_tensors::* kCTensors[kTensorFields] = {
+    &fulmen_tensors::q,
+    &fulmen_tensors::k,
+    &fulmen_tensors::v,
+    &fulmen_tensors::bias,
+    &fulmen_tensors::keep_mask,
+    &fulmen_tensors::alibi_slopes,
+    &fulmen_tensors::sinks,
+    &fulmen_tensors::cu_seqlens_q,
+    &fulmen_tensors::cu_seqlens_k,
+    &fulmen_tensors::seqlens_k,
+    &fulmen_tensors::block_table,
+    &fulmen_tensors::leftpad_k,
+    &fulmen_tensors::out,
+    &fulmen_tensors::lse,
+    &fulmen_tensors::dout,
+    &fulmen_tensors::dlse,
+    &fulmen_tensors::dq,
+    &fulmen_tensors::dk,
+    &fulmen_tensors::dv,
+    &fulmen_tensors::dbias,
+    &fulmen_tensors::dsinks,
 };
-inline constexpr TensorPair kTensorPairs[] = {{"q", &fulmen_tensors::q, &AttentionTensors::q},
-                                              {"k", &fulmen_tensors::k, &AttentionTensors::k},
-                                              {"v", &fulmen_tensors::v, &AttentionTensors::v},
-                                              {"out", &fulmen_tensors::out, &AttentionTensors::out},
-                                              {"bias", &fulmen_tensors::bias, &AttentionTensors::bias},
-                                              {"keep_mask", &fulmen_tensors::keep_mask, &AttentionTensors::keep_mask},
-                                              {"alibi_slopes", &fulmen_tensors::alibi_slopes, &AttentionTensors::alibi_slopes},
-                                              {"sinks", &fulmen_tensors::sinks, &AttentionTensors::sinks},
-                                              {"lse", &fulmen_tensors::lse, &AttentionTensors::lse},
-                                              {"dout", &fulmen_tensors::dout, &AttentionTensors::dout},
-                                              {"dlse", &fulmen_tensors::dlse, &AttentionTensors::dlse},
-                                              {"dq", &fulmen_tensors::dq, &AttentionTensors::dq},
-                                              {"dk", &fulmen_tensors::dk, &AttentionTensors::dk},
-                                              {"dv", &fulmen_tensors::dv, &AttentionTensors::dv},
-                                              {"dbias", &fulmen_tensors::dbias, &AttentionTensors::dbias},
-                                              {"dsinks", &fulmen_tensors::dsinks, &AttentionTensors::dsinks},
-                                              {"cu_seqlens_q", &fulmen_tensors::cu_seqlens_q, &AttentionTensors::cu_seqlens_q},
-                                              {"cu_seqlens_k", &fulmen_tensors::cu_seqlens_k, &AttentionTensors::cu_seqlens_k},
-                                              {"seqlens_k", &fulmen_tensors::seqlens_k, &AttentionTensors::seqlens_k},
-                                              {"block_table", &fulmen_tensors::block_table, &AttentionTensors::block_table},
-                                              {"leftpad_k", &fulmen_tensors::leftpad_k, &AttentionTensors::leftpad_k}};
 
 }  // namespace fulmen::c_api

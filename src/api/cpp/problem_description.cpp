@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "fulmen/problem.h"
+#include "fulmen/tensor_fields.h"
 
 namespace fulmen {
 namespace {
@@ -121,12 +122,10 @@ std::size_t hash_value(const Problem& p) noexcept {
   }
   mix(static_cast<int64_t>(std::hash<float>{}(p.softmax_scale)));
   mix(static_cast<int64_t>(std::hash<float>{}(p.softcap)));
-  for (const TensorSpec* spec :
-       {&p.q,         &p.k,           &p.v,        &p.out, &p.bias, &p.keep_mask, &p.alibi_slopes, &p.sinks,        &p.lse,
-        &p.dout,      &p.dlse,        &p.dq,       &p.dk,  &p.dv,   &p.dbias,     &p.dsinks,       &p.cu_seqlens_q, &p.cu_seqlens_k,
-        &p.seqlens_k, &p.block_table, &p.leftpad_k}) {
-    mix(static_cast<int64_t>(spec->dtype) * 2 + static_cast<int64_t>(spec->present));
-    for (const int64_t stride : spec->strides) mix(stride);
+  for (const TensorField& field : kTensorTable) {
+    const TensorSpec& spec = p.*field.spec;
+    mix(static_cast<int64_t>(spec.dtype) * 2 + static_cast<int64_t>(spec.present));
+    for (const int64_t stride : spec.strides) mix(stride);
   }
   return hash;
 }

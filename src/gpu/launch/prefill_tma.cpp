@@ -4,6 +4,7 @@
 
 #include "gpu/launch/family.h"
 #include "kernels/tile/layout.h"
+#include "kernels/tile/nvidia/register_shares.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -149,10 +150,8 @@ class PrefillTma final : public Family {
       const int warpgroups = s.block_m / kRows;
       if (warpgroups == 1 && s.min_workgroups == 1) return Support::no("one warpgroup alone has no use for all registers");
       if (warpgroups == 1 && v[4] != 0) return Support::no("one warpgroup has none to take turns with");
-      // As the kernel shares out what a multiprocessor has.
       constexpr int kRest = 24;
-      const int start = 512 / s.min_workgroups / (warpgroups + 1) / 8 * 8;
-      const int had = (start * (warpgroups + 1) - (start > 128 ? 24 : 32)) / warpgroups / 8 * 8;
+      const int had = kernels::RegisterShares::of(warpgroups, s.min_workgroups, kernels::kTmaProducer).consumer;
       const int needed = s.head_dim_v / 2 + s.block_n / 2 + s.block_n / 4 + kRest;
       if (needed <= had) return {};
       return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " + std::to_string(had));

@@ -3,6 +3,7 @@
 
 #include "gpu/launch/family.h"
 #include "kernels/tile/layout.h"
+#include "kernels/tile/nvidia/register_shares.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -55,10 +56,8 @@ class ForwardWgmma final : public Family {
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
       const Specialisation s = specialisation(p, shape_of(v));
       if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
-      // As the kernel shares out what a multiprocessor has; setmaxnreg gives up to 256 a lane.
-      constexpr int kMostRegisters = 256, kRest = 24;
-      const int warpgroups = s.block_m / kRows, start = 512 / s.min_workgroups / (warpgroups + 1) / 8 * 8;
-      const int had = (start * (warpgroups + 1) - (start > 128 ? 40 : 32)) / warpgroups / 8 * 8;
+      constexpr int kMostRegisters = 256, kRest = 24;  // setmaxnreg gives no more
+      const int had = kernels::RegisterShares::of(s.block_m / kRows, s.min_workgroups, kernels::kCopyingProducer).consumer;
       const int needed = (s.head_dim_v + s.block_n) / 2 + kRest;
       if (needed <= had && had <= kMostRegisters) return {};
       return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " + std::to_string(had) +

@@ -13,6 +13,7 @@
 // LDS: Q, kBuffers x K, kBuffers x V, mbarriers. Registers of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
 #include "tile/lane_quads.h"
 #include "tile/layout.h"
+#include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
 #include "tile/order.h"
 #include "tile/rings.h"
@@ -30,10 +31,7 @@ static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefi
 static_assert(kBlockN % 16 == 0 && kWholeRows, "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
 static_assert(!kVariable && !kKeepMask, "prefill_tma: a tile's rows are neighbours, and all of them may be read");
 
-// Registers of a lane: at the start, of a multiprocessor's 65,536 for its workgroups; then the producer's, and the others'.
-constexpr int kStartRegisters = 512 / kMinWorkgroups / (kWarpgroups + 1) / 8 * 8;
-constexpr int kProducerRegisters = kStartRegisters > 128 ? 24 : 32;
-constexpr int kConsumerRegisters = (kStartRegisters * (kWarpgroups + 1) - kProducerRegisters) / kWarpgroups / 8 * 8;
+constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaProducer);
 
 // mbarriers.
 constexpr int kQueriesFull = kLdsLayout.barriers_at, kQueriesEmpty = kQueriesFull + 8;
@@ -359,7 +357,7 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
   barrier();
   QueryTiles tiles(a);
   if (wave_id() >= 4 * kWarpgroups) {
-    setmaxnreg_dec<kProducerRegisters>();
+    setmaxnreg_dec<kRegisters.producer>();
     if (wave_id() == 4 * kWarpgroups) {
       if (lane_id() == 0) {
         tma_prefetch(&a.q_map);
@@ -374,7 +372,7 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
       } while (kPersistent && tiles.there());
     }
   } else {
-    setmaxnreg_inc<kConsumerRegisters>();
+    setmaxnreg_inc<kRegisters.consumer>();
     Consumer consumer(a);
     do {
       consumer.tile(QueryTile::of(a, tiles.block()));

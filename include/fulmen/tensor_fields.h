@@ -1,0 +1,36 @@
+// The tensors of a call as a table: a program that goes over all of them, to copy, print or free, needs no list of its own.
+#pragma once
+
+#include <array>
+
+#include "fulmen/attention.h"
+#include "fulmen/problem.h"
+
+namespace fulmen {
+
+// The dtypes that a tensor may have.
+enum class DTypeRule {
+  of_q,       // that of q: fp32, fp16 or bf16
+  any_float,  // fp32, fp16 or bf16, whatever q has
+  fp32,
+  boolean,
+  int32,
+};
+
+// One tensor of a call.
+struct TensorField {
+  const char* name;                         // "q"
+  Tensor AttentionTensors::* tensor;        // where the call has it
+  TensorSpec Problem::* spec;               // where the problem says whether it is there, with which dtype and strides
+  DTypeRule dtype;                          // what it may have
+  Problem::Shape (*shape)(const Problem&);  // its shape in a problem, where nothing is broadcast
+  const char* (*dims)(const Problem&);      // the same in words: "[batch, seqlen_q, num_heads, head_dim]"
+  bool broadcasts;                          // each dim but the last may be 1 instead
+  bool read[2], written[2];                 // by the forward pass, by the backward pass: indexed by Pass
+};
+
+// All of them. Inputs come before outputs, and those of the forward pass before those of the backward pass alone.
+constexpr int kTensorFields = 21;
+FULMEN_API extern const std::array<TensorField, kTensorFields> kTensorTable;
+
+}  // namespace fulmen
