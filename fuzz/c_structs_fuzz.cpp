@@ -133,7 +133,7 @@ GridCall grid_call(Bytes& in, bool backward) {
   GridCall call{fulmen::tools::make_grid_data(entry, pool), {}, {}};
   fulmen_tensors_init(&call.tensors);
   for (const auto& [name, member, cpp] : kTensorPairs) {
-    fulmen_tensor& tensor = call.tensors.*member = fulmen::c_api::to_c(call.data.tensors.*cpp);
+    fulmen_tensor& tensor = call.tensors.*member = fulmen::c_api::to_c(call.data.tensors->*cpp);
     if (tensor.dtype != FULMEN_INT32) tensor.data = nullptr;
   }
   const fulmen::AttentionOptions& o = call.data.options;

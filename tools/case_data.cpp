@@ -62,7 +62,10 @@ Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, 
     t.lse = Tensor::bhqk(nullptr, DType::fp32, c.batch, c.heads, c.seqlen_q, 1);
   }
   std::size_t bytes = 0;
-  for (Tensor AttentionTensors::* const tensor : all_tensors()) bytes += dense_bytes(t.*tensor);
+  for (InputTensor AttentionTensors::* const tensor : all_inputs()) bytes += dense_bytes(t.*tensor);
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    for (Tensor AttentionTensors::* const tensor : outputs_of(pass)) bytes += dense_bytes(t.*tensor);
+  }
   if (bytes > max_bytes) {
     return {StatusCode::out_of_memory, fmt::format("its tensors are {:.1f} GB, more than --max-gb {:.1f}",
                                                    static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};

@@ -17,8 +17,8 @@ bool uses_host_memory(const std::string& device);
 // An emulated GPU: its results count, its times do not.
 bool is_emulated(const std::string& device);
 
-// Every tensor of a call, and those that a pass writes.
-std::span<Tensor AttentionTensors::* const> all_tensors() noexcept;
+// Every input of both passes but the forward pass's outputs, and what a pass writes.
+std::span<InputTensor AttentionTensors::* const> all_inputs() noexcept;
 std::span<Tensor AttentionTensors::* const> outputs_of(Pass pass) noexcept;
 
 // Memory from the backend of a device.

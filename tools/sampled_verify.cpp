@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <set>
 #include <utility>
 
@@ -27,26 +28,26 @@ struct Part {
 void take_part(const Part& part, Problem& p, AttentionTensors& t) {
   const int64_t group = p.group_size();
   const int64_t h = part.kv_head * group, b = part.batch, rows = part.rows, first = part.row;
-  for (Tensor* tensor : {&t.q, &t.out, &t.dout, &t.dq}) {
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.q, &t.out, &t.dout, &t.dq}) {
     if (tensor->data == nullptr) continue;
     tensor->data = at(*tensor, b, first, h);
     tensor->shape = {part.batches, rows, group, tensor->shape[3]};
   }
-  for (Tensor* tensor : {&t.k, &t.v, &t.dk, &t.dv}) {
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.k, &t.v, &t.dk, &t.dv}) {
     if (tensor->data == nullptr) continue;
     tensor->data = at(*tensor, p.paged() ? 0 : b, 0, part.kv_head);
     tensor->shape = {p.paged() ? p.num_pages : part.batches, tensor->shape[1], 1, tensor->shape[3]};
   }
   if (p.paged()) t.block_table.data = at(t.block_table, 0, 0, b);
   if (p.seqlens_k.present) t.seqlens_k.data = static_cast<int*>(t.seqlens_k.data) + b;
-  for (Tensor* tensor : {&t.bias, &t.keep_mask, &t.lse, &t.dlse, &t.dbias}) {
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.bias, &t.keep_mask, &t.lse, &t.dlse, &t.dbias}) {
     if (tensor->data == nullptr) continue;
     tensor->data = at(*tensor, b, h, first);
     tensor->shape = {std::min(tensor->shape[0], part.batches), group, rows, tensor->shape[3]};
   }
   if (t.alibi_slopes.data != nullptr)
     t.alibi_slopes.data = static_cast<float*>(t.alibi_slopes.data) + b * t.alibi_slopes.strides[0] + h;
-  for (Tensor* tensor : {&t.sinks, &t.dsinks}) {
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.sinks, &t.dsinks}) {
     if (tensor->data != nullptr) tensor->data = static_cast<float*>(tensor->data) + h;
   }
   p.batch = part.batches;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <initializer_list>
 #include <numeric>
 #include <stdexcept>
 
@@ -182,7 +183,7 @@ void add_gradients(const GridCase& c, NormalPool& pool, GridData& data) {
   t.dq = operand(c, false, c.head_dim);
   t.dk = operand(c, true, c.head_dim);
   t.dv = operand(c, true, c.head_dim_v);
-  for (Tensor* tensor : {&t.dout, &t.dq, &t.dk, &t.dv}) allocate(pool, c, data, *tensor, 1.0F);
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.dout, &t.dq, &t.dk, &t.dv}) allocate(pool, c, data, *tensor, 1.0F);
   if (c.dlse) t.dlse = t.lse;
   if (t.bias.data != nullptr && c.sequences == Sequences::even) {
     const auto stored = [&](int dim, int64_t size) {
@@ -192,7 +193,7 @@ void add_gradients(const GridCase& c, NormalPool& pool, GridData& data) {
     t.dbias = Tensor::bhqk(nullptr, t.bias.dtype, stored(0, c.batch), stored(1, c.heads), stored(2, c.seqlen_q), c.seqlen_k);
   }
   t.dsinks = t.sinks;
-  for (Tensor* tensor : {&t.dlse, &t.dbias, &t.dsinks}) {
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.dlse, &t.dbias, &t.dsinks}) {
     if (tensor->shape != std::array<int64_t, 4>{}) data.memory.push_back(random_tensor(pool, *tensor));
   }
 }

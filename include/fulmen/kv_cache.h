@@ -18,14 +18,14 @@ struct KvCacheTensors {
   // The cache, written: padded [batch, rows, num_kv_heads, head_dim], or with a block_table paged [num_pages, page_size,
   // num_kv_heads, head_dim]; v_cache has head_dim_v. fp32, fp16 or bf16, strides as anywhere.
   Tensor k_cache{}, v_cache{};
-  Tensor seqlens_k{};    // int32 [1, 1, 1, batch]: rows that are used; row i of k_new becomes row seqlens_k[b] + i
-  Tensor block_table{};  // optional int32 [1, 1, batch, max_pages], as in AttentionTensors; the rows that are written lie in no
-                         // other sequence's pages
+  InputTensor seqlens_k{};    // int32 [1, 1, 1, batch]: rows that are used; row i of k_new becomes row seqlens_k[b] + i
+  InputTensor block_table{};  // optional int32 [1, 1, batch, max_pages], as in AttentionTensors; the rows that are written lie in
+                              // no other sequence's pages
   // New rows, both or neither: [batch, seqlen_new, num_kv_heads, head_dim], v_new with head_dim_v, dtype of the cache.
-  Tensor k_new{}, v_new{};
+  InputTensor k_new{}, v_new{};
   // Rotary position embedding of k_new, and of q, both or neither: fp32 or the cache's dtype, [1, 1, positions, rotary_dim / 2].
-  Tensor rotary_cos{}, rotary_sin{};
-  Tensor q{};              // optional, where there is a rotary embedding: [batch, seqlen_q, num_heads, head_dim], the cache's dtype
+  InputTensor rotary_cos{}, rotary_sin{};
+  InputTensor q{};         // optional, where there is a rotary embedding: [batch, seqlen_q, num_heads, head_dim], the cache's dtype
   Tensor q_out{};          // output for q, of its shape: other memory, or q itself
   Tensor seqlens_k_out{};  // optional int32 output [1, 1, 1, batch]: seqlens_k + seqlen_new, what attention over the cache takes
 };

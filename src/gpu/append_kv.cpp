@@ -13,7 +13,7 @@ namespace {
 
 Status check_memory(const Driver& driver, const Device& device, const KvCacheProblem& p, const KvCacheTensors& t) {
   for (const KvCacheField& field : kKvCacheFields) {
-    const void* data = (t.*field.tensor).data;
+    const void* data = (t->*field.tensor).data;
     if (!(p.*field.spec).present || data == nullptr) continue;
     if (Status status = driver.check_memory(device.ordinal, data); !status.ok()) {
       return {StatusCode::invalid_argument,

@@ -148,7 +148,7 @@ class GpuRunner final : public Runner {
     using T = AttentionTensors;
     using P = Problem;
     std::uintptr_t bits = 0;
-    for (const auto& [tensor, spec] : {std::pair{&T::q, &P::q},
+    for (const auto& [tensor, spec] : {std::pair{TensorMember<T>(&T::q), &P::q},
                                        {&T::k, &P::k},
                                        {&T::v, &P::v},
                                        {&T::out, &P::out},
@@ -158,7 +158,7 @@ class GpuRunner final : public Runner {
                                        {&T::dk, &P::dk},
                                        {&T::dv, &P::dv}}) {
       // A forward call may carry pointers of the backward pass.
-      if ((problem_.*spec).present) bits |= reinterpret_cast<std::uintptr_t>((t.*tensor).data);
+      if ((problem_.*spec).present) bits |= reinterpret_cast<std::uintptr_t>((t->*tensor).data);
     }
     return bits % kPiece == 0;
   }
@@ -173,7 +173,7 @@ class GpuRunner final : public Runner {
     };
     for (const TensorField& field : kTensorTable) {
       if (!(problem_.*field.spec).present) continue;
-      if (Status status = check(field.name, ".data", (t.*field.tensor).data); !status.ok()) return status;
+      if (Status status = check(field.name, ".data", (t->*field.tensor).data); !status.ok()) return status;
     }
     return check("workspace", "", workspace);
   }

@@ -74,7 +74,7 @@ bool same(const UsedTensor& want, const Tensor& given) {
 Status check_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
   for (const UsedTensor& used : plan.used) {
     const TensorField& field = kTensorTable[used.field];
-    const Tensor& given = tensors.*field.tensor;
+    const Tensor& given = tensors->*field.tensor;
     const std::size_t bytes = plan.bytes[used.field];
     if (same(used, given) || is_pointer_alone(given, used.dtype, bytes)) continue;
     const TensorSpec& spec = plan.problem.*field.spec;
@@ -89,7 +89,7 @@ Status check_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
 
 bool same_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
   return std::all_of(plan.used.begin(), plan.used.end(), [&](const UsedTensor& used) {
-    const Tensor& given = tensors.*kTensorTable[used.field].tensor;
+    const Tensor& given = tensors->*kTensorTable[used.field].tensor;
     return same(used, given) || is_pointer_alone(given, used.dtype, plan.bytes[used.field]);
   });
 }

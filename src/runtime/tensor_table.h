@@ -7,13 +7,14 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
+#include "runtime/tensor_member.h"
 
 namespace fulmen {
 
 // A tensor of a call, by where it is in each struct.
 struct TensorField {
   const char* name;
-  Tensor AttentionTensors::* tensor;
+  TensorMember<AttentionTensors> tensor;
   TensorSpec Problem::* spec;
   bool read[2], written[2];  // by the forward pass, by the backward pass
 };

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "runtime/tensor_member.h"
 #include "small_call.h"
 #include "support/run_kernel.h"
 
@@ -114,7 +116,8 @@ TEST(PlanErrors, UnknownDeviceListsTheKnown) {
 TEST(PlanErrors, ForcedKernelThatCannotRunSaysWhy) {
   SmallCall call;
   call.options.kernel = "cpu.standard.blas";
-  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) tensor->dtype = DType::fp16;
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out})
+    tensor->dtype = DType::fp16;
   const Status status = attention(call.tensors, call.options);
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_NE(status.message().find("cpu.standard.blas"), std::string::npos);
@@ -132,12 +135,12 @@ TEST(RunErrors, TensorThatThePlanDoesNotHave) {
   more.dq.data = call.dq.data();  // of the other pass
   EXPECT_TRUE(planned->run(nullptr, more, nullptr, 0).ok());
   call.out.assign(call.out.size(), SmallCall::kPoison);
-  for (const auto& [name, tensor] : {std::pair{"bias", &AttentionTensors::bias},
+  for (const auto& [name, tensor] : {std::pair{"bias", TensorMember<AttentionTensors>(&AttentionTensors::bias)},
                                      {"keep_mask", &AttentionTensors::keep_mask},
                                      {"lse", &AttentionTensors::lse},
                                      {"seqlens_k", &AttentionTensors::seqlens_k}}) {
     more = call.tensors;
-    (more.*tensor).data = call.lse.data();
+    (more->*tensor).data = call.lse.data();
     const Status status = planned->run(nullptr, more, nullptr, 0);
     EXPECT_EQ(status.code(), StatusCode::invalid_argument) << name;
     EXPECT_NE(status.message().find(std::string(name) + ".data is 0x"), std::string::npos) << status.message();
@@ -181,7 +184,8 @@ TEST(Empty, NoKeysGiveZeros) {
 
 TEST(Empty, BatchAndQueriesOfZeroDoNothing) {
   SmallCall call;
-  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) tensor->shape[0] = 0;
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out})
+    tensor->shape[0] = 0;
   EXPECT_TRUE(attention(call.tensors).ok());
   EXPECT_TRUE(call.untouched());
   SmallCall none;
@@ -194,7 +198,8 @@ TEST(Empty, ManySequencesWithoutQueriesInEveryKernel) {
   SmallCall call;
   call.with_everything();
   constexpr int64_t kSequences = 4096;
-  for (Tensor* tensor : {&call.tensors.q, &call.tensors.out}) *tensor = Tensor::bshd(nullptr, DType::fp32, kSequences, 0, 4, 8);
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.out})
+    *tensor = Tensor::bshd(nullptr, DType::fp32, kSequences, 0, 4, 8);
   call.tensors.bias = call.tensors.keep_mask = {};
   call.tensors.lse = Tensor::bhqk(nullptr, DType::fp32, kSequences, 4, 0, 1);
   for (Tensor* tensor : {&call.tensors.k, &call.tensors.v}) tensor->shape[0] = kSequences, tensor->strides[0] = 0;

@@ -56,7 +56,7 @@ Result<std::unique_ptr<DeviceCopy>> DeviceCopy::make(const std::string& device, 
   made->tensors_ = host;
   AttentionTensors& there = made->tensors_;
   for (const TensorField& field : kTensorTable) {
-    Tensor& tensor = there.*field.tensor;
+    Tensor& tensor = there->*field.tensor;
     const char* name = field.name;
     const bool output = field.written[static_cast<std::size_t>(pass)];
     if (tensor.data == nullptr) continue;

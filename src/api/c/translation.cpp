@@ -98,7 +98,7 @@ Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
   AttentionTensors tensors;
   for (const TensorPair& pair : kTensorPairs) {
     if (Status status = check_reserved(pair.name, t.*pair.c); !status.ok()) return status;
-    tensors.*pair.cpp = to_cpp(t.*pair.c);
+    tensors->*pair.cpp = to_cpp(t.*pair.c);
   }
   tensors.dropout_seed = t.dropout_seed;
   tensors.dropout_offset = t.dropout_offset;

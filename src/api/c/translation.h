@@ -11,6 +11,7 @@
 
 #include "fulmen/fulmen.h"
 #include "fulmen/fulmen_c.h"
+#include "runtime/tensor_member.h"
 
 namespace fulmen::c_api {
 
@@ -127,7 +128,7 @@ Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_optio
 struct TensorPair {
   const char* name;
   fulmen_tensor fulmen_tensors::* c;
-  Tensor AttentionTensors::* cpp;
+  TensorMember<AttentionTensors> cpp;
 };
 inline constexpr TensorPair kTensorPairs[] = {{"q", &fulmen_tensors::q, &AttentionTensors::q},
                                               {"k", &fulmen_tensors::k, &AttentionTensors::k},
