@@ -24,7 +24,7 @@ struct Plan::Impl {
   AttentionOptions threads;  // num_threads and parallel_for as they were asked for; the rest is in the problem
   AttentionOptions asked;    // plan()'s, for the plans of other sizes; they vary nothing
   bool forced = false;
-  bool tuning_is_lost = false;  // FULMEN_TUNING is set and the kernel has no parameters
+  bool tuning_is_lost = false;             // FULMEN_TUNING is set and the kernel has no parameters
   std::shared_ptr<const Backend> backend;  // keeps a user's backend alive
   const Kernel* kernel = nullptr;
   double rank = 0;                                             // of the kernel for the problem
