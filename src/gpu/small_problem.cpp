@@ -89,6 +89,8 @@ Problem small_problem(const Problem& problem, const SmallSizes& sizes) {
   p.total_k = p.packed_k() ? sum(p, keys_of) : 0;
   if (p.paged()) {
     p.max_pages = (p.seqlen_k + p.page_size - 1) / p.page_size;
+    // Without lengths a sequence has all rows of its pages.
+    if (!p.seqlens_k.present) p.seqlen_k = p.padded_k = p.max_pages * p.page_size;
     p.num_pages = p.batch * p.max_pages;
   }
   if (!p.variable_lengths() && !p.top_left) p.diagonal = p.seqlen_k - p.seqlen_q;
