@@ -45,6 +45,19 @@ TEST_P(GpuBackwardTma, Bands) {
     check(s, random);
   }
   check(dropout_in_band(random), random);
+  // Blocks of keys without a query, before others and behind them.
+  for (const int64_t dim : {64, 128}) {
+    CaseSpec few = spec_of(DType::bf16, dim, 100, 512, random);
+    few.window_left = 20;
+    few.window_right = 0;
+    check(few, random);
+    few.seqlen_k = 384;
+    few.num_heads = few.num_kv_heads = 3;
+    few.window_left = -1;
+    few.window_right = -1;
+    few.causal = Causal::top_left;
+    check(few, random);
+  }
   // Whole tiles of queries without a key: nobody adds to their dq, and with a sink their log-sum-exp is finite.
   CaseSpec s = spec_of(DType::bf16, 64, 400, 150, random);
   s.causal = Causal::bottom_right;

@@ -43,7 +43,13 @@ class BackwardTma final : public Family {
     tuning::Space space;
     space.wave_size = chip.wave_size;
     space.parameters = {{"buffers", usual.buffers, {2, 3, 4}}, {"ping_pong", usual.ping_pong ? 1 : 0, {0, 1}}};
-    space.takes = [this, p, chip](std::span<const int> v) { return lds_fits(tuned(p, v).lds_bytes, chip); };
+    space.takes = [this, p, chip](std::span<const int> v) -> Support {
+      const Specialisation s = tuned(p, v);
+      constexpr int kLeast = 3;  // one tile is held, one is computed, one comes
+      if (layout_of(s).gradient_buffers > 2 && s.buffers < kLeast)
+        return Support::no("heads of up to 64 dims have a tile more in the pipeline: 3 buffers or more are taken");
+      return lds_fits(s.lds_bytes, chip);
+    };
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units, std::span<const int> v) const override {

@@ -10,7 +10,8 @@
 // warpgroup brings tiles and adds dQ to memory (parts/tma_roles.h). mbarriers say what is full and what is empty: no barrier of all
 // waves is in the loop.
 //
-// Registers of a lane: dK d / 2, dV d_v / 2, S and D kBlockN / 2 each, then P and dS kBlockN / 4 each beside dQ kBlockN d / 256.
+// Registers of a lane: dK d / 2, dV d_v / 2, S and D kBlockN / 2 each, then P and dS kBlockN / 4 each beside dQ kBlockN d / 256; up
+// to 64 dims V d_v / 4.
 #include "backward/parts/tma_roles.h"
 
 namespace fulmen::kernels {
@@ -18,8 +19,8 @@ namespace fulmen::kernels {
 constexpr int kStartRegisters = 512 / kMinWorkgroups / 3 / 8 * 8;
 constexpr int kRoleRegisters = 24, kConsumerRegisters = (3 * kStartRegisters - kRoleRegisters) / 2 / 8 * 8;
 
-// Products with keys and values in registers read less LDS, which they wait for.
-constexpr bool kKeysInRegisters = kPipelined;
+// Products with values in registers read less LDS, which they wait for.
+constexpr bool kValuesInRegisters = kPipelined;
 
 // P^T and dS^T of a tile, and of a wave's keys, as operands.
 struct Operands {
@@ -87,7 +88,7 @@ class Consumer {
     int head = first_head, n = 0;
     mbarrier_wait(kKeysFull, keys_parity_);
     keys_parity_ ^= 1;
-    if constexpr (kKeysInRegisters) {
+    if constexpr (kValuesInRegisters) {
       load_rows(kLdsLayout.values_at, values_);
     }
     step<true, 0>(task, head, order.tile(0));
@@ -128,7 +129,7 @@ class Consumer {
     mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
     Statistics statistics(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes);
     statistics.load_offsets();
-    if constexpr (kPipelined && !kKeysInRegisters) statistics.load_deltas();
+    if constexpr (kPipelined && !kValuesInRegisters) statistics.load_deltas();
     wait_turn();
     multiply_panels<kHeadDimTiles>(score, own_rows(kLdsLayout.keys_at), queries_at(queries_));
     multiply_rows(gradient, values_, kLdsLayout.values_at, dout_at(queries_));
@@ -191,7 +192,7 @@ class Consumer {
       const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
       wgmma_wait<kLater + 1>();
       wgmma_hold(score);
-      if constexpr (!kPipelined || kKeysInRegisters) statistics.load_deltas();
+      if constexpr (!kPipelined || kValuesInRegisters) statistics.load_deltas();
 #pragma unroll
       for (int f = 0; f < kColumnTiles; ++f) {
         task.probabilities<kMasked>(tile, 16 * f, score[f], [&](int e) { return statistics.offset(f, e); });
@@ -239,7 +240,7 @@ class Consumer {
   }
   FULMEN_DEVICE static void release(const QueryRing& queries) { arrive(kQueriesEmpty + 8 * queries.buffer); }
 
-  // The wave's keys, or values, as operands.
+  // The wave's values as operands.
   template <int kTiles>
   FULMEN_DEVICE void load_rows(int at, ProbabilityOperand (&rows)[kTiles]) const {
 #pragma unroll
@@ -252,7 +253,7 @@ class Consumer {
   template <int kTiles>
   FULMEN_DEVICE void multiply_rows(float (&product)[kColumnTiles][kElements], const ProbabilityOperand (&rows)[kTiles], int at,
                                    const LdsMatrix& columns) const {
-    if constexpr (kKeysInRegisters) {
+    if constexpr (kValuesInRegisters) {
       wgmma_fence();
 #pragma unroll
       for (int d = 0; d < kTiles; ++d) {
@@ -336,7 +337,7 @@ class Consumer {
   int gradient_place_;    // of the lane in a tile of dS^T
   float dk_[1][kHeadDimTiles][kElements], dv_[1][kHeadDimVTiles][kElements];
   int keys_parity_ = 0;
-  ProbabilityOperand values_[kHeadDimVTiles];  // kKeysInRegisters: the wave's
+  ProbabilityOperand values_[kHeadDimVTiles];  // kValuesInRegisters: the wave's
   QueryRing queries_;                          // the tile now
   GradientRing gradients_, pending_;           // its dS^T, and that of which dQ is next
   SumRing sums_;

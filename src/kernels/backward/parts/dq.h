@@ -1,4 +1,5 @@
-// dq from the sums that backward_atomic.h leaves: scaled and rounded. A wave has 16 queries of a head.
+// dq from the sums that backward_atomic.h, backward_wgmma_atomic.h and backward_tma.h leave: scaled and rounded. A wave has 16
+// queries of a head.
 #include "backward/parts/query_sums.h"
 #include "core/row_statistics.h"
 #include "tile/lane_quads.h"

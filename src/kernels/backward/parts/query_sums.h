@@ -1,5 +1,5 @@
-// Sums for dq that backward_atomic.h adds to and backward/parts/dq.h reads: tiles of 16 queries, each its dims by 16, and of those
-// 16 x 16 what a wave holds: all lanes' first kAddWidth elements, then their next ones.
+// Sums for dq that the kernels of 5 products add to and backward/parts/dq.h reads: tiles of 16 queries, each its dims by 16, and of
+// those 16 x 16 what a wave holds: all lanes' first kAddWidth elements, then their next ones.
 #pragma once
 
 #include "core/matrix.h"

@@ -48,7 +48,7 @@ struct RowPlace {
 FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
   const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;
   const Int64 asked = workgroup_id() * (kWorkgroup / kLanesOfRow) + thread_id() / kLanesOfRow;
-  // The sums that atomics add to begin with 0, or the counters behind those that the first workgroup stores.
+  // The sums that atomics add to begin with 0, or the counters behind those that the first block of keys stores.
   const Int64 kept = call.query_counters > 0 ? call.query_sum_floats - call.query_counters : 0;
   const Int64 lanes = tiles_of(rows, kWorkgroup / kLanesOfRow) * kWorkgroup;
   for (Int64 n = kept + 4 * (workgroup_id() * kWorkgroup + thread_id()); n < call.query_sum_floats; n += 4 * lanes) {

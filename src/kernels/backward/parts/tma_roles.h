@@ -188,8 +188,11 @@ class Loader {
   }
   // The first tiles of queries come while the block before is still computed, its keys when that has ended.
   FULMEN_DEVICE void block(const Work& work) {
-    if (work.order.count == 0) return;
-    const int before = tiles_, early = before == 0 ? 0 : kBuffers - 1;
+    if (work.order.count == 0) {
+      fence_until(tiles_);  // the next claims wait for those who are still at the block before
+      return;
+    }
+    const unsigned before = tiles_, early = before == 0 ? 0 : kBuffers - 1;
     bool keys_came = false;
     work.for_each_tile([&](int head, int tile) {
       if (tiles_ == before + early) {
@@ -201,10 +204,10 @@ class Loader {
     if (!keys_came) keys(work, before);
   }
   // dS^T of so many tiles of all so far is there for products, by a fence of this wave.
-  FULMEN_DEVICE void fence_until(int tiles) {
+  FULMEN_DEVICE void fence_until(unsigned tiles) {
     if constexpr (kPipelined) {
 #pragma unroll 1
-      for (; fenced_ < tiles; ++fenced_) {
+      for (; static_cast<int>(tiles - fenced_) > 0; ++fenced_) {
         mbarrier_wait(kGradientsWritten + 8 * gradients_.buffer, gradients_.parity);
         lds_fence_for_matrices();
         arrive(kGradientsFenced + 8 * gradients_.buffer);
@@ -222,7 +225,7 @@ class Loader {
   }
   // before: tiles of the blocks before, which must have ended. Keys that no query attends, and their values, may be NaN, and are
   // taken times 0: they become 0.
-  FULMEN_DEVICE void keys(const Work& work, int before) {
+  FULMEN_DEVICE void keys(const Work& work, unsigned before) {
     fence_until(before);
     mbarrier_wait(kKeysEmpty, keys_parity_ ^ 1);
     keys_parity_ ^= 1;
@@ -293,7 +296,7 @@ class Loader {
   BlockRing blocks_;
   QueryRing ring_;
   GradientRing gradients_;
-  int tiles_ = 0, fenced_ = 0;  // that were asked for, and fenced, so far
+  unsigned tiles_ = 0, fenced_ = 0;  // that were asked for, and fenced, so far; both may wrap around
   int keys_parity_ = 0, patch_parity_ = 0;
 };
 
