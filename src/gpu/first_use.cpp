@@ -25,7 +25,7 @@ constexpr std::string_view kRight = "right: ", kWrong = "wrong: ";
 
 // Few rows, with an edge of every tile; then what a bias's gradient that is summed over many batches or heads needs.
 constexpr std::array kSizes{SmallSizes{2, 160, 160}, SmallSizes{16, 160, 160}, SmallSizes{2, 96, 96, 16, 16},
-                            SmallSizes{64, 96, 96}};
+                            SmallSizes{64, 96, 96}, SmallSizes{16, 160, 160, 16, 16}};
 constexpr double kMostFlops = 8e9;           // of the reference: about a second
 constexpr std::size_t kMostBytes = 1 << 28;  // of a tensor: pages may be of any size
 
