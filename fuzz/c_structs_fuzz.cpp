@@ -154,7 +154,7 @@ fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) { return t.*kTensorPairs
 void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
   fulmen_tensor& tensor = any_tensor(in, t);
   const int64_t number = in.pick(kNumbers);
-  switch (const int what = in.next() % 27; what) {
+  switch (const int what = in.next() % 28; what) {
     case 0:
     case 1:
     case 2:
@@ -223,6 +223,9 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
       o.tuning = kTunings[in.next() % kTunings.size()];
       break;
     }
+    case 26:
+      o.check_first_use = !o.check_first_use;
+      break;
     default:
       o.deterministic = !o.deterministic;
   }

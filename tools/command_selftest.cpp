@@ -7,6 +7,7 @@
 #include "device_tensors.h"
 #include "fulmen/fulmen.h"
 #include "fulmen/printable.h"
+#include "fulmen/probe.h"
 #include "number_checks.h"
 #include "output_file.h"
 #include "problem_arguments.h"
@@ -86,6 +87,14 @@ void print_summary(Progress& progress, const SelftestReport& report) {
     progress.line(fmt::format("{:9.3f} ms {:8.3f} TFLOP/s {:8.1f} GB/s  {} {}{}", 1e3 * row.seconds, row.tflops,
                               row.gigabytes_per_second, row.kernel, row.problem, row.ok ? "" : " WRONG: " + row.message));
   }
+  for (const HardwareProbe& probe : report.probes) {
+    progress.line(fmt::format("{} {}: {}",
+                              !probe.probed       ? "not probed"
+                              : probe.as_expected ? "as expected"
+                                                  : "NOT AS EXPECTED",
+                              probe.name, probe.found));
+    if (probe.probed && !probe.as_expected) progress.line("  it decides " + probe.decides);
+  }
   for (const Yardstick& one : report.yardsticks) progress.line(fmt::format("{:9.1f} {:8} {}", one.value, one.unit, one.what));
 }
 
@@ -117,6 +126,11 @@ Status selftest(CommandArguments arguments) {
   if (report.runs.empty()) {
     return {StatusCode::unsupported, fmt::format("--only {} is a problem of append_kv, which --kernel does not choose", a.only)};
   }
+  if (a.only == 0 && a.kernel.empty()) {
+    const Result<std::vector<HardwareProbe>> probes = probe_hardware(a.device);
+    if (!probes.ok()) return probes.status();
+    report.probes = probes.value();
+  }
   if (a.only == 0 && a.kernel.empty() && !a.quick) {
     report.speed = measure_speed(a.device);
     report.yardsticks = measure_yardsticks(a.device);
@@ -125,6 +139,8 @@ Status selftest(CommandArguments arguments) {
   print_summary(progress, report);
   const auto failed = std::count_if(report.runs.begin(), report.runs.end(), [](const SelftestRun& run) { return !run.ok; }) +
                       std::count_if(report.speed.begin(), report.speed.end(), [](const SpeedRow& row) { return !row.ok; });
+  const auto unexpected = std::count_if(report.probes.begin(), report.probes.end(),
+                                        [](const HardwareProbe& probe) { return probe.probed && !probe.as_expected; });
   progress.line(fmt::format("{} results, {} failed", report.runs.size() + report.speed.size(), failed));
   if (!arguments.report.empty()) {
     const SystemFacts facts = facts_of_this_system("self");
@@ -135,6 +151,10 @@ Status selftest(CommandArguments arguments) {
     if (Status status = write_text_file(html_file, to_html(json)); !status.ok()) return status;
     progress.line(
         fmt::format("written: {} and {}, without names of this user or machine", printable(json_file), printable(html_file)));
+  }
+  if (failed == 0 && unexpected > 0) {
+    return {StatusCode::verification_failed,
+            fmt::format("{} answers of {} are not what kernels rely on, though all results are right", unexpected, a.device)};
   }
   if (failed == 0) return {};
   return {StatusCode::verification_failed, fmt::format("{} results of the selftest are wrong on {}", failed, a.device)};

@@ -37,6 +37,7 @@ void CompileAhead::plan_all(const GridCase& grid_case) const {
   const Result<std::vector<Candidate>> found = candidates(problem.value(), device_);
   if (!found.ok()) return;
   AttentionOptions options = data.options;
+  options.check_first_use = false;
   for (const Candidate& candidate : found.value()) {
     if (!candidate.support.yes || (!kernel_.empty() && candidate.kernel != kernel_)) continue;
     options.kernel = candidate.kernel;

@@ -32,6 +32,7 @@ struct KernelConfig {
   int num_threads = 0;                        // most CPU threads that a run uses
   std::vector<KernelParameter> parameters{};  // those that options.tuning takes; empty where the kernel has none
   std::vector<std::string> notes{};           // what was said for these and is not used, and why
+  std::string first_use{};                    // AMD: how the kernels were checked at their first use, or why they were not
 };
 FULMEN_API std::string to_string(const KernelConfig& config);
 
@@ -114,8 +115,9 @@ class FULMEN_API Workspace {
 
 // Chooses the best kernel for the problem, as make_problem gives it, on the device ("cpu", "cuda:0", "emulated:gfx1100"; empty is
 // default_device()). Of the options it reads kernel, num_threads, parallel_for, verify, validate, vary_batch, vary_seqlen_k,
-// trust_pointers and tuning; the others are in the Problem. Errors: unknown device; the forced kernel (options.kernel) does not
-// exist or cannot run this problem, with its reason.
+// trust_pointers, tuning and check_first_use; the others are in the Problem. Errors: unknown device; the forced kernel
+// (options.kernel) does not exist or cannot run this problem, with its reason. A kernel whose first use on the device gave a wrong
+// result is passed over (AttentionOptions::check_first_use).
 FULMEN_API Result<Plan> plan(const Problem& problem, const std::string& device = {}, const AttentionOptions& options = {});
 
 }  // namespace fulmen

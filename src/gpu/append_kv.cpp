@@ -31,11 +31,11 @@ Status append_kv(const Driver& driver, const Device& device, void* stream, const
   if (const Support fits = grid_fits(workgroups); !fits.yes) return {StatusCode::unsupported, fits.reason};
   if (Status status = check_memory(driver, device, p, tensors); !status.ok()) return status;
   const Specialisation s = append_kernel(p.dtype);
-  const Result<Function> function = load_kernel(driver, device, s);
-  if (!function.ok()) return function.status();
+  const Result<KernelOnDevice> kernel = load_kernel(driver, device, s);
+  if (!kernel.ok()) return kernel.status();
   const kernels::AppendArguments arguments = append_arguments(p, tensors);
   const Launch launch{workgroups, s.workgroup, s.lds_bytes, stream, &arguments, sizeof(arguments)};
-  Status status = driver.launch(device.ordinal, function.value(), launch);
+  Status status = driver.launch(device.ordinal, kernel->function, launch);
   if (status.ok()) return status;
   return {status.code(), fmt::format("append_kv on {}: {}", device.info.name, status.message())};
 }

@@ -31,9 +31,10 @@ Device describe(const Driver& driver, int ordinal, const std::string& selector) 
     return device;
   }
   device.info.usable = true;
-  device.info.features = fmt::format("{} compute units, wave{}, {} KiB LDS, {:.1f} GiB, kernels for {}{}{}", p.compute_units,
+  const std::string clocks = p.clock_mhz > 0 ? fmt::format("{} MHz, memory {} MHz, ", p.clock_mhz, p.memory_clock_mhz) : "";
+  device.info.features = fmt::format("{} compute units, wave{}, {} KiB LDS, {:.1f} GiB, {}kernels for {}{}{}", p.compute_units,
                                      device.chip.wave_size, p.lds_bytes / 1024, static_cast<double>(p.memory_bytes) / (1 << 30),
-                                     device.chip.target->name, p.software.empty() ? "" : ", ", p.software);
+                                     clocks, device.chip.target->name, p.software.empty() ? "" : ", ", p.software);
   if (p.lds_bytes > 0 && p.lds_bytes < device.chip.lds_bytes) device.chip.lds_bytes = p.lds_bytes;
   return device;
 }

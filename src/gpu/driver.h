@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,7 +39,9 @@ struct DeviceProperties {
   int compute_units = 0;  // multiprocessors (NVIDIA), compute units (AMD)
   std::size_t memory_bytes = 0;
   std::size_t cache_bytes = 0;  // L2
-  std::string software;         // "driver 12.8, NVRTC 13.0 at /usr/lib/...": for listings
+  int clock_mhz = 0;            // the most; 0 where it is not known
+  int memory_clock_mhz = 0;
+  std::string software;  // "driver 12.8, NVRTC 13.0 at /usr/lib/...": for listings
 };
 
 // A loaded code object on one device and one of its functions. Opaque; owned by the driver's user: unload it.
@@ -104,6 +107,8 @@ class Driver {
   virtual Status check_memory(int device, const void* memory) const = 0;
   // Whether the stream's work is being captured into a graph; false where there are no graphs.
   virtual bool is_capturing(int /*device*/, void* /*stream*/) const noexcept { return false; }
+  // Calls `work`, whose allocations and copies a capture of other streams, by any thread, then does not forbid.
+  virtual void beside_captures(const std::function<void()>& work) const { work(); }
   virtual Status synchronize(int device, void* stream) const = 0;
 
   virtual Result<Event> create_event(int device) const = 0;

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "gpu/compile/cache/cache.h"
+#include "gpu/compile/cache/sha256.h"
 #include "gpu/compile/report/amd_metadata.h"
 
 namespace fulmen::gpu {
@@ -18,7 +19,7 @@ Platform platform_of(const Driver& driver, const Chip& chip) {
 
 struct Loaded {
   Module module;
-  Function function;
+  KernelOnDevice kernel;
 };
 
 Result<Loaded> compile_and_load(const Driver& driver, const Device& device, const Specialisation& s) {
@@ -38,14 +39,14 @@ Result<Loaded> compile_and_load(const Driver& driver, const Device& device, cons
     driver.unload(device.ordinal, module.value());
     return function.status();
   }
-  return Loaded{module.value(), function.value()};
+  return Loaded{module.value(), {function.value(), hex(sha256(code->code))}};
 }
 
 }  // namespace
 
-Result<Function> load_kernel(const Driver& driver, const Device& device, const Specialisation& s) {
+Result<KernelOnDevice> load_kernel(const Driver& driver, const Device& device, const Specialisation& s) {
   static std::mutex mutex;
-  static auto* const kLoaded = new std::map<std::string, Function>;
+  static auto* const kLoaded = new std::map<std::string, KernelOnDevice>;
   const std::string key = fmt::format("{}\n{}\n{}", device.info.name, s.entry, prelude(s));
   {
     const std::scoped_lock lock(mutex);
@@ -55,7 +56,7 @@ Result<Function> load_kernel(const Driver& driver, const Device& device, const S
   const Result<Loaded> loaded = compile_and_load(driver, device, s);
   if (!loaded.ok()) return loaded.status();
   const std::scoped_lock lock(mutex);
-  const auto [kept, is_first] = kLoaded->emplace(key, loaded->function);
+  const auto [kept, is_first] = kLoaded->emplace(key, loaded->kernel);
   if (!is_first) driver.unload(device.ordinal, loaded->module);
   return kept->second;
 }

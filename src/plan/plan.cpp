@@ -21,11 +21,18 @@ namespace fulmen {
 
 namespace {
 
-// The best kernel that supports the problem: the highest rank, the first registered among equals.
-const Kernel* choose(const Backend& backend, const Problem& problem, const std::string& device) {
+using Refused = std::vector<std::pair<const Kernel*, std::string>>;
+
+bool contains(const Refused& refused, const Kernel* kernel) {
+  return std::any_of(refused.begin(), refused.end(), [&](const auto& one) { return one.first == kernel; });
+}
+
+// The best kernel that supports the problem: the highest rank, the first registered among equals; none of those refused.
+const Kernel* choose(const Backend& backend, const Problem& problem, const std::string& device, const Refused& refused) {
   const Kernel* best = nullptr;
   double best_rank = 0;
   for (const Kernel* kernel : backend.kernels()) {
+    if (contains(refused, kernel)) continue;
     const double rank = kernel->rank(problem);
     if (rank > best_rank && support_of(*kernel, problem, device).yes) {
       best = kernel;
@@ -68,6 +75,9 @@ std::string no_kernel_message(const Backend& backend, const Problem& problem, co
 
 // Why it was not chosen. A kernel of the user's may throw now, though it did not when the plan was made.
 std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
+  for (const auto& [refused, why] : impl.refused) {
+    if (refused == &kernel) return why;
+  }
   try {
     const Support support = support_of(kernel, impl.problem, impl.device);
     if (!support.yes) return support.reason;
@@ -82,6 +92,12 @@ std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
   }
 }
 
+std::string refusals(const Plan::Impl& impl) {
+  std::string text = fmt::format("no kernel is left that may run {} on {}", to_string(impl.problem), impl.device);
+  for (const auto& [kernel, why] : impl.refused) text += fmt::format("; {}: {}", printable(kernel->name()), printable(why));
+  return text;
+}
+
 // "block_m=64 (option), block_n=32 (default)"
 std::string parameters_of(const KernelConfig& config) {
   std::string text;
@@ -93,10 +109,13 @@ std::string parameters_of(const KernelConfig& config) {
 
 std::string explanation(const Plan::Impl& impl) {
   std::string text = fmt::format("{} on {} for {}: {}", to_string(impl.runner->config()), impl.device, to_string(impl.problem),
-                                 impl.forced ? "forced by name" : fmt::format("the highest rank, {:g}", impl.rank));
+                                 impl.forced            ? "forced by name"
+                                 : impl.refused.empty() ? fmt::format("the highest rank, {:g}", impl.rank)
+                                                        : fmt::format("the highest rank of those left, {:g}", impl.rank));
   if (!impl.kernel->deterministic()) text += "; it adds with atomics: gradients may differ in bits from run to run";
   text += impl.variants.explain(impl);
   if (const std::string parameters = parameters_of(impl.runner->config()); !parameters.empty()) text += "\n  with " + parameters;
+  if (const std::string& first_use = impl.runner->config().first_use; !first_use.empty()) text += "\n  " + printable(first_use);
   for (const std::string& note : impl.runner->config().notes) text += "\n  " + printable(note);
   if (impl.tuning_is_lost) text += "\n  FULMEN_TUNING changes nothing: the kernel has no parameters for this problem";
   for (const Kernel* kernel : impl.backend->kernels()) {
@@ -104,6 +123,30 @@ std::string explanation(const Plan::Impl& impl) {
     text += fmt::format("\n  not {}: {}", printable(kernel->name()), reason_against(*kernel, impl));
   }
   return text;
+}
+
+// A kernel that refuses the problem when it is prepared (verification_failed) makes room for the next one.
+Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
+  Result<const Kernel*> kernel = kernel_for(impl.problem, impl.device, *impl.backend, options.kernel);
+  if (!kernel.ok()) return kernel.status();
+  for (;;) {
+    impl.kernel = kernel.value();
+    impl.rank = impl.kernel->rank(impl.problem);
+    auto runner = impl.kernel->prepare(impl.problem, impl.device, options);
+    if (runner.ok() && runner.value() == nullptr) {
+      return {StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", impl.kernel->name())};
+    }
+    if (runner.ok()) {
+      impl.runner = std::move(runner).value();
+      return {};
+    }
+    const Status& refusal = runner.status();
+    if (refusal.code() != StatusCode::verification_failed) return refusal;
+    impl.refused.emplace_back(impl.kernel, refusal.message());
+    const Kernel* next = impl.forced ? nullptr : choose(*impl.backend, impl.problem, impl.device, impl.refused);
+    if (next == nullptr) return {refusal.code(), refusals(impl)};
+    kernel = next;
+  }
 }
 
 Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std::string& device,
@@ -126,16 +169,7 @@ Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std:
   impl->shapes = shapes_of(problem);
   impl->used = used_tensors(problem, impl->shapes);
   for (int i = 0; i < kTensorFields; ++i) impl->bytes[i] = bytes_of(problem.*kTensorTable[i].spec, impl->shapes[i]);
-  const Result<const Kernel*> kernel = kernel_for(problem, device, *impl->backend, options.kernel);
-  if (!kernel.ok()) return kernel.status();
-  impl->kernel = kernel.value();
-  impl->rank = impl->kernel->rank(problem);
-  auto runner = impl->kernel->prepare(problem, device, options);
-  if (!runner.ok()) return runner.status();
-  if (runner.value() == nullptr) {
-    return Status(StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", impl->kernel->name()));
-  }
-  impl->runner = std::move(runner).value();
+  if (Status status = choose_and_prepare(*impl, options); !status.ok()) return status;
   const bool has_parameters = !impl->runner->config().parameters.empty();
   impl->tuning_is_lost = !everywhere->empty() && !has_parameters && impl->runner->config().notes.empty();
   if (!options.tuning.empty() && !has_parameters) {
@@ -172,7 +206,7 @@ void log_choice(const Plan::Impl& impl) {
 Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device, const Backend& backend,
                                  const std::string& name) {
   if (!name.empty()) return find_forced(backend, problem, device, name);
-  const Kernel* best = choose(backend, problem, device);
+  const Kernel* best = choose(backend, problem, device, {});
   if (best == nullptr) return Status(StatusCode::unsupported, no_kernel_message(backend, problem, device));
   return best;
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fulmen/backend.h"
@@ -26,7 +27,8 @@ struct Plan::Impl {
   bool tuning_is_lost = false;  // FULMEN_TUNING is set and the kernel has no parameters
   std::shared_ptr<const Backend> backend;  // keeps a user's backend alive
   const Kernel* kernel = nullptr;
-  double rank = 0;  // of the kernel for the problem
+  double rank = 0;                                             // of the kernel for the problem
+  std::vector<std::pair<const Kernel*, std::string>> refused;  // better ones that prepare() refused, and why
   std::unique_ptr<const Runner> runner;
   // Of each tensor of the table.
   std::array<Problem::Shape, kTensorFields> shapes{};  // with the dims that bias, keep_mask or alibi_slopes broadcast

@@ -163,8 +163,8 @@ Result<Problem> PlanVariants::problem_for(const Plan::Impl& plan, const Attentio
   return problem;
 }
 
-Result<PlanVariants::Variant> PlanVariants::find(const Plan::Impl& plan, const AttentionTensors& tensors,
-                                                 const RunOptions& options) const {
+Result<PlanVariants::Variant> PlanVariants::find(const Plan::Impl& plan, const AttentionTensors& tensors, const RunOptions& options,
+                                                 void* stream) const {
   const bool as_planned = options == RunOptions{};
   // q's shape is all 0 where nothing but data is set: the plan's own sizes.
   if (as_planned && (!ranged() || tensors.q.shape == Problem::Shape{})) return Variant();
@@ -183,7 +183,9 @@ Result<PlanVariants::Variant> PlanVariants::find(const Plan::Impl& plan, const A
   }
   const Result<Problem> problem = problem_for(plan, tensors, options);
   if (!problem.ok()) return problem.status();
-  auto made = make_exact_plan(problem.value(), plan.device, plan.backend, plan.asked);
+  AttentionOptions asked = plan.asked;
+  asked.check_first_use = asked.check_first_use && !(stream != nullptr && plan.backend->is_capturing(plan.device, stream));
+  auto made = make_exact_plan(problem.value(), plan.device, plan.backend, asked);
   if (!made.ok()) return made.status();
   Variant variant = std::move(made).value();
   log_choice(*variant);

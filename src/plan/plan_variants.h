@@ -27,7 +27,8 @@ class PlanVariants {
   // Makes variants of a range's sizes, and with them loads (a GPU: compiles) their kernels. plan: the one that these belong to.
   Status prepare(const Plan::Impl& plan);
   // The variant for a run, or null: the plan itself. Errors: a tensor or an option that the plan does not take.
-  Result<Variant> find(const Plan::Impl& plan, const AttentionTensors& tensors, const RunOptions& options) const;
+  // stream: of the run.
+  Result<Variant> find(const Plan::Impl& plan, const AttentionTensors& tensors, const RunOptions& options, void* stream) const;
 
   bool ranged() const noexcept { return vary_batch_ || vary_seqlen_k_; }
   // The most that a variant of prepare() needs.

@@ -68,10 +68,13 @@ TEST_F(Selftest, FailuresAreInTheReport) {
   run.emulated_elements = 100;
   run.differing = 3;
   report.runs = {run};
+  report.probes = {{"subnormals", "what counts", true, false, "flushed by /home/ada"}};
   const json all = tools::to_json(report, tools::PrivateWords({"/home/ada"}, "ada", ""));
   EXPECT_EQ(all["failed"], 1);
   EXPECT_EQ(all["runs"][0]["repeat"], run.repeat);
   EXPECT_EQ(all["runs"][0]["bits_differ"], 3);
+  EXPECT_EQ(all["probes"][0]["answer"], "NOT as expected");
+  EXPECT_EQ(all["probes"][0]["found"], "flushed by ~");
   const std::string html = tools::to_html(all);
   for (const char* part : {"&lt;b&gt;off&lt;/b&gt; in ~", "class=\"bad\"", "--only 7"}) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
@@ -93,6 +96,8 @@ TEST_F(Selftest, RunsOnTheCpuAndWritesNothingPrivate) {
   EXPECT_EQ(report["failed"], 0);
   EXPECT_EQ(report["device"], "cpu");
   ASSERT_GE(report["runs"].size(), 13U);
+  ASSERT_EQ(report["probes"].size(), 5U);
+  for (const json& probe : report["probes"]) EXPECT_EQ(probe["answer"], "not probed") << probe;
   for (const json& run : report["runs"]) {
     EXPECT_TRUE(run["ok"].get<bool>()) << run;
     EXPECT_FALSE(run["kernel"].get<std::string>().empty()) << run;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "gpu/choice.h"
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/report/amd_metadata.h"
 #include "gpu/compile/report/report.h"
@@ -127,6 +128,63 @@ TEST_P(Spills, NoBackwardKernelWithAMaskHasAny) {
   ASSERT_GE(kernels.size(), 2 * problems.size());
   kernels.push_back(kernels[1]);  // for any pointer
   kernels.back().whole_rows = false;
+  expect_none(chip, kernels);
+}
+
+// Head dims, strides and pairs of features that no shipped kernel has. RDNA3's registers are the fullest: both halves of a wave
+// hold the same operands.
+Problem odd_problem(int64_t head_dim, int64_t head_dim_v, int64_t seqlen_q, int64_t seqlen_k) {
+  Problem p;
+  p.dtype = DType::bf16;
+  p.batch = 64;
+  p.seqlen_q = seqlen_q;
+  p.seqlen_k = seqlen_k;
+  p.num_heads = p.num_kv_heads = 16;
+  p.head_dim = head_dim;
+  p.head_dim_v = head_dim_v;
+  p.softmax_scale = 0.125F;
+  const auto view = [&](int64_t length, int64_t dim) {
+    const int64_t row = 16 * dim + 5;  // rows start at odd addresses
+    return TensorSpec{DType::bf16, true, {length * row, row, dim, 1}};
+  };
+  p.q = view(seqlen_q, head_dim);
+  p.k = view(seqlen_k, head_dim);
+  p.v = view(seqlen_k, head_dim_v);
+  p.out = view(seqlen_q, head_dim_v);
+  return p;
+}
+
+TEST_P(Spills, NoKernelOfOddProblemsHasAny) {
+  if (GetParam() != std::string_view("gfx1151")) GTEST_SKIP() << "the other chips have more registers for a row";
+  std::string storage;
+  gpu::Chip chip{};
+  ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
+  const TensorSpec bias{DType::fp32, true, {0, 4096, 0, 1}}, slopes{DType::fp32, true, {0, 0, 0, 1}};
+  std::vector<Problem> problems{odd_problem(64, 35, 64, 128), odd_problem(64, 35, 64, 64),   odd_problem(59, 32, 64, 64),
+                                odd_problem(59, 32, 64, 64),  odd_problem(128, 67, 64, 128), odd_problem(128, 128, 1, 4096),
+                                odd_problem(96, 96, 1, 4096)};
+  problems[1].bias = bias;
+  problems[1].alibi_slopes = slopes;
+  problems[2].alibi_slopes = slopes;
+  problems[2].window_left = 20;
+  problems[3].bias = bias;
+  problems[3].softcap = 20;
+  problems[4].window_left = problems[4].window_right = 30;
+  problems[5].bias = problems[6].bias = bias;
+  problems[6].alibi_slopes = slopes;
+  std::vector<gpu::Specialisation> kernels;
+  for (const Problem& p : problems) {
+    const gpu::Family* best = nullptr;
+    for (const gpu::Family* family : gpu::families()) {
+      if (!chip.runs(family->target()) || family->pass() != p.pass || !family->supports(p, chip).yes) continue;
+      if (best == nullptr || gpu::rank(*family, p) > gpu::rank(*best, p)) best = family;
+    }
+    ASSERT_NE(best, nullptr);
+    kernels.push_back(best->plan(p, chip, 96).launches.front().specialisation);
+  }
+  EXPECT_EQ(kernels[1].entry, "forward/short.h");
+  EXPECT_EQ(kernels[5].entry, "forward/prefill.h");
+  EXPECT_EQ(kernels[6].entry, "forward/decode.h");
   expect_none(chip, kernels);
 }
 

@@ -5,6 +5,7 @@
 
 #include "fulmen/compile.h"
 #include "fulmen/fulmen.h"
+#include "fulmen/probe.h"
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/shipped.h"
 #include "gpu/compile/toolchains/run_program.h"
@@ -163,6 +164,66 @@ TEST_F(HipAttention, PrebuiltKernelsServe) {
   EXPECT_GT(compilations, 0);
   set_compile_observer(nullptr, nullptr);
   unsetenv("FULMEN_KERNEL_PATH");
+}
+
+// Where every kernel leaves its outputs as they were, none is left.
+TEST_F(HipAttention, AWrongFirstUseIsRefused) {
+  unsetenv("FULMEN_FIRST_USE_CHECK");
+  AttentionTensors tensors;  // planning reads no data
+  tensors.q = tensors.k = tensors.v = tensors.out = Tensor::bshd(&tensors, DType::fp32, 1, 200, 2, 32);
+  const Result<Problem> problem = make_problem(tensors, {});
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const auto first_use = [&](const AttentionOptions& options) {
+    const Result<Plan> planned = plan(problem.value(), "hip:0", options);
+    EXPECT_TRUE(planned.ok()) << planned.status().message();
+    return planned.ok() ? planned->config().first_use : "";
+  };
+  AttentionOptions off;
+  off.check_first_use = false;
+  EXPECT_EQ(first_use(off), "");
+  // No call that a capture forbids, which the fake would complain about.
+  state.capturing = true;
+  EXPECT_EQ(first_use({}), "first use not checked: a stream is being captured");
+  state.capturing = false;
+  // What cannot be found out is no verdict.
+  state.failures = {{"hipMalloc", 2}};
+  EXPECT_EQ(first_use({}), "first use not checked: no memory for 40960 bytes on hip:0");
+  state.failures.clear();
+  state.launches.clear();
+  for (int n = 0; n < 2; ++n) {
+    const Result<Plan> refused = plan(problem.value(), "hip:0", {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), n == 0 ? StatusCode::verification_failed : StatusCode::unsupported);
+    const std::string& message = refused.status().message();
+    for (const char* part : {"hip.prefill.portable: its first use on hip:0 gave a wrong result: out[", "nan, expected"}) {
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+    }
+    EXPECT_EQ(state.launches.size(), 1U) << "it is found out once";
+  }
+  setenv("FULMEN_FIRST_USE_CHECK", "0", 1);
+}
+
+// A device that computes nothing: each probe sees it.
+TEST_F(HipAttention, ProbesTellWrongAnswers) {
+  const Result<std::vector<HardwareProbe>> probes = probe_hardware("hip:0");
+  ASSERT_TRUE(probes.ok()) << probes.status().message();
+  const std::vector<std::pair<std::string, std::string>> expected{{"buffer_range", "16 of 16 words before the end were not read"},
+                                                                  {"inactive_lanes", "lane 0 read 0 instead of 116"},
+                                                                  {"subnormals", "fp16 flushed to 0, bf16 flushed to 0"},
+                                                                  {"unaligned", "0 of 32 lanes' 16 bytes are right"},
+                                                                  {"start_order", "0 of 24576 waves drew a number"}};
+  ASSERT_EQ(probes->size(), expected.size());
+  for (std::size_t n = 0; n < expected.size(); ++n) {
+    const HardwareProbe& probe = (*probes)[n];
+    EXPECT_EQ(std::pair(probe.name, probe.found), expected[n]);
+    EXPECT_FALSE(probe.as_expected);
+    EXPECT_EQ(probe.probed, probe.name != "start_order");
+  }
+  const Result<MatrixRate> rate = matrix_rate("hip:0");
+  ASSERT_TRUE(rate.ok()) << rate.status().message();
+  // 96 units x 4 workgroups x 4 waves x 4096 x 8 products of 16 x 16 x 16 in the fake's half millisecond.
+  EXPECT_NEAR(rate->tflops, 96.0 * 16 * 4096 * 8 * 8192 / 0.5e-3 / 1e12, 0.1);
+  EXPECT_EQ(rate->instruction, "bf16 matrix instructions of gfx11");
 }
 
 class CudaAttention : public Attention {

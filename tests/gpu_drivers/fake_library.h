@@ -1,5 +1,6 @@
 // The fake vendor libraries as tests see them. While this program runs, $ROCM_PATH, $CUDA_HOME and $FULMEN_CUDA_DRIVER_HOME name
-// their folders, and compiled code is kept in memory only.
+// their folders, compiled code is kept in memory only, and no
+// kernel is checked at its first use.
 #pragma once
 
 #include <gtest/gtest.h>

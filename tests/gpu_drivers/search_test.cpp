@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "gpu/compile/toolchains/run_program.h"
+#include "gpu/drivers/amd_libraries.h"
 #include "gpu/drivers/hip/hip_api.h"
 #include "gpu/drivers/library_search.h"
 #include "gpu_drivers/fake_library.h"
@@ -172,6 +173,37 @@ TEST(LibrarySearch, AReleaseThatDoesNotServeIsRefusedByAnyName) {
                                                              .refused = {"libnvrtc.so.13"}});
   ASSERT_FALSE(found.ok());
   expect_parts(found.status().message(), {"libofrelease.so is libnvrtc.so.13, which does not serve"});
+}
+
+// Windows' names, of ELF files: what is found where, and which of several.
+TEST(LibrarySearch, WindowsNamesAreFoundInItsFolders) {
+  const gpu::TemporaryDirectory folder;
+  const std::string home = folder.path() + "/ROCm/7.1", venv = folder.path() + "/venv";
+  const std::string bin = venv + "/Lib/site-packages/_rocm_sdk_core/bin";
+  for (const std::string& made : {home + "/bin", bin}) std::filesystem::create_directories(made);
+  const auto put = [](const std::string& file) { std::filesystem::copy_file(FULMEN_FAKE_CUDA "/lib64/libnvrtc.so.13", file); };
+  const auto found = [](const gpu::LibrarySearch& search) {
+    const Result<gpu::FoundLibrary> library = gpu::find_library(search);
+    return library.ok() ? library->path : library.status().message();
+  };
+  const Variable rocm("ROCM_PATH", ""), conda("CONDA_PREFIX", ""), sdk("HIP_PATH", home), environment("VIRTUAL_ENV", venv);
+  const auto windows = gpu::System::windows;
+  put(home + "/bin/hiprtc-builtins0701.dll");
+  put(home + "/bin/hiprtc0507.dll");
+  expect_parts(found(gpu::hiprtc_search(windows)), {"hiprtc0[6-9][0-9][0-9].dll not found", "C:/Program Files/AMD/ROCm/*/bin"});
+  expect_parts(found(gpu::hip_search(windows)),
+               {"amdhip64_7.dll, amdhip64_6.dll, amdhip64.dll not found", "C:/Windows/System32", "_rocm_sdk_*/bin", "Adrenalin"});
+  // A Python environment's, then the SDK's, which its variable names.
+  put(bin + "/amdhip64_6.dll");
+  put(bin + "/amd_comgr_2.dll");
+  EXPECT_EQ(found(gpu::hip_search(windows)), bin + "/amdhip64_6.dll");
+  EXPECT_EQ(found(gpu::comgr_search(windows)), bin + "/amd_comgr_2.dll");
+  put(home + "/bin/hiprtc0602.dll");
+  put(home + "/bin/hiprtc0701.dll");
+  EXPECT_EQ(found(gpu::hiprtc_search(windows)), home + "/bin/hiprtc0701.dll") << "the newest";
+  // Linux's search takes none of these.
+  EXPECT_EQ(found(gpu::comgr_search()).find(".dll: "), std::string::npos);
+  EXPECT_EQ(gpu::comgr_search().names.front(), "libamd_comgr.so.3");
 }
 
 class RealLibraries : public ::testing::Test {

@@ -91,6 +91,7 @@ json to_json(const SelftestReport& report, const PrivateWords& words) {
            {"runs", json::array()},
            {"speed", json::array()},
            {"yardsticks", json::array()},
+           {"probes", json::array()},
            {"kernels", json::array()},
            {"kernels_missing", words.removed_from(report.kernels_missing)},
            {"findings", json::array()}};
@@ -112,6 +113,15 @@ json to_json(const SelftestReport& report, const PrivateWords& words) {
   }
   for (const Yardstick& one : report.yardsticks) {
     all["yardsticks"].push_back({{"what", one.what}, {"value", one.value}, {"unit", one.unit}});
+  }
+  for (const HardwareProbe& probe : report.probes) {
+    all["probes"].push_back({{"probe", probe.name},
+                             {"decides", probe.decides},
+                             {"answer", !probe.probed       ? "not probed"
+                                        : probe.as_expected ? "as expected"
+                                                            : "NOT as expected"},
+                             {"ok", !probe.probed || probe.as_expected},
+                             {"found", words.removed_from(probe.found)}});
   }
   for (const KernelReport& kernel : report.kernels) all["kernels"].push_back(json_of(kernel));
   for (const Finding& finding : report.findings) {
@@ -141,6 +151,7 @@ std::string to_html(const json& r) {
                             "message", "repeat"});
   html += "<h2>Speed</h2>\n" + table(r["speed"], {"problem", "kernel", "seconds", "tflops", "gb_s", "ok", "message"});
   html += table(r["yardsticks"], {"what", "value", "unit"});
+  html += "<h2>Hardware</h2>\n" + table(r["probes"], {"probe", "answer", "found", "decides"});
   html += "<h2>Kernels</h2>\n<p>" + cell(r["kernels_missing"]) + "</p>\n" +
           table(r["kernels"], {"kernel", "registers", "spills", "scratch_bytes", "lds_bytes", "occupancy", "findings"});
   html += "<h2>Preconditions</h2>\n" + table(r["findings"], {"id", "verdict", "seen", "mend"});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fulmen/compile.h"
+#include "fulmen/probe.h"
 #include "tools/doctor/finding.h"
 #include "tools/selftest/private_words.h"
 #include "tools/selftest/runs.h"
@@ -20,6 +21,7 @@ struct SelftestReport {
   std::vector<SelftestRun> runs;
   std::vector<SpeedRow> speed;
   std::vector<Yardstick> yardsticks;
+  std::vector<HardwareProbe> probes;
   std::vector<KernelReport> kernels;
   std::string kernels_missing;  // why there are none
   std::vector<Finding> findings;

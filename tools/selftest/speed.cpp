@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "fulmen/probe.h"
 #include "tools/ceilings.h"
 #include "tools/device_copy_rate.h"
 #include "tools/sampled_verify.h"
@@ -87,7 +88,12 @@ std::vector<SpeedRow> measure_speed(const std::string& device) {
 
 std::vector<Yardstick> measure_yardsticks(const std::string& device) {
   if (is_emulated(device)) return {};
-  if (!uses_host_memory(device)) return {{"copy within the device's memory, read and written", device_copy_rate(device), "GB/s"}};
+  if (!uses_host_memory(device)) {
+    std::vector<Yardstick> list{{"copy within the device's memory, read and written", device_copy_rate(device), "GB/s"}};
+    if (const Result<MatrixRate> rate = matrix_rate(device); rate.ok())
+      list.push_back({rate->instruction + " alone", rate->tflops, "TFLOP/s"});
+    return list;
+  }
   Ceilings ceilings(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   std::vector<Yardstick> list;
   for (const CeilingKind kind : {CeilingKind::fma, CeilingKind::bf16_dot, CeilingKind::amx_bf16, CeilingKind::read}) {

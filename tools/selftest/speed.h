@@ -24,7 +24,7 @@ struct Yardstick {
 
 // Emulated devices have no times: empty.
 std::vector<SpeedRow> measure_speed(const std::string& device);
-// Memory's rate; on a CPU also that of its arithmetic, with all threads.
+// Memory's rate; on a GPU that of its matrix instructions, on a CPU that of its arithmetic with all threads.
 std::vector<Yardstick> measure_yardsticks(const std::string& device);
 
 }  // namespace fulmen::tools

@@ -134,6 +134,7 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   options.vary_batch = o.vary_batch;
   options.vary_seqlen_k = o.vary_seqlen_k;
   options.trust_pointers = o.trust_pointers;
+  options.check_first_use = o.check_first_use;
   options.parallel_for = {o.parallel_for, o.parallel_for_context};
   return options;
 }
@@ -177,6 +178,7 @@ void fulmen_options_init_sized(fulmen_options* options, size_t struct_size) {
   defaults.deterministic = true;
   defaults.max_seqlen_q = -1;
   defaults.max_seqlen_k = -1;
+  defaults.check_first_use = true;
   fulmen::c_api::init_struct(defaults, options, struct_size);
 }
 

@@ -191,7 +191,7 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
                  const RunOptions& options) const {
   try {
     const Impl& impl = *impl_;
-    const Result<PlanVariants::Variant> variant = impl.variants.find(impl, tensors, options);
+    const Result<PlanVariants::Variant> variant = impl.variants.find(impl, tensors, options, stream);
     if (!variant.ok()) return variant.status();
     if (variant.value() == nullptr) return run_exact(impl, stream, tensors, workspace, workspace_bytes);
     if (Status status = check_workspace(impl.variants.workspace_bytes(), workspace, workspace_bytes); !status.ok()) return status;
@@ -209,7 +209,7 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
 
 Result<Plan> Plan::at(const AttentionTensors& tensors, const RunOptions& options) const {
   try {
-    const Result<PlanVariants::Variant> variant = impl_->variants.find(*impl_, tensors, options);
+    const Result<PlanVariants::Variant> variant = impl_->variants.find(*impl_, tensors, options, nullptr);
     if (!variant.ok()) return variant.status();
     const Impl& chosen = variant.value() != nullptr ? *variant.value() : *impl_;
     if (Status status = check_tensors(chosen, tensors); !status.ok()) return status;
@@ -225,11 +225,20 @@ Result<Plan> Plan::at(const AttentionTensors& tensors, const RunOptions& options
 
 namespace {
 
+// Whether a call in the stream is captured: nothing may then wait for it.
+bool is_being_captured(const std::string& device, void* stream) {
+  if (stream == nullptr) return false;
+  const std::string& name = device.empty() ? default_device() : device;
+  const auto backend = backend_of(name);
+  return backend != nullptr && backend->is_capturing(name, stream);
+}
+
 Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors, const AttentionOptions& options,
                 const std::string& device, void* stream) {
   if (!problem.ok()) return problem.status();
   AttentionOptions one_size = options;
   one_size.vary_batch = one_size.vary_seqlen_k = false;
+  one_size.check_first_use = options.check_first_use && !is_being_captured(device, stream);
   auto chosen = plan(problem.value(), device, one_size);
   if (!chosen.ok()) return chosen.status();
   const auto backend = backend_of(chosen->device());

@@ -60,7 +60,9 @@ std::vector<std::string> site_packages() {
   };
   add(own_site());
   for (const std::string& root : python_roots()) {
-    for (const char* kind : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages", "/lib/python3/dist-packages"}) {
+    for (const char* kind : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages", "/lib/python3/dist-packages",
+                             "/Lib/site-packages"}) {  // Windows'
+
       for (std::string& path : expand(root + kind)) add(std::move(path));
     }
   }
@@ -72,7 +74,7 @@ std::vector<std::string> home_folders(const LibrarySearch& search) {
   for (const std::string& variable : search.home_variables) {
     const std::string home = environment(variable.c_str());
     if (home.empty()) continue;
-    for (const char* part : {"/lib64", "/lib"}) folders.push_back(home + part);
+    for (const std::string& part : search.home_parts) folders.push_back(home + part);
   }
   return folders;
 }
@@ -98,7 +100,11 @@ bool is_pattern(const std::string& name) { return name.find_first_of("*[") != st
 // The files of a folder that a name means.
 std::vector<std::string> files_in(const std::string& folder, const std::string& name) {
   std::string path = fmt::format("{}/{}", folder, name);
-  if (is_pattern(name)) return expand(path);
+  if (is_pattern(name)) {
+    std::vector<std::string> files = expand(path);
+    std::reverse(files.begin(), files.end());
+    return files;
+  }
   std::error_code error;
   if (!fs::exists(path, error)) return {};
   return {std::move(path)};

@@ -10,12 +10,14 @@
 namespace fulmen::gpu {
 
 struct LibrarySearch {
-  std::vector<std::string> names;           // "libnvrtc.so.13", the best first; a glob pattern is matched with files' names
-  std::vector<std::string> home_variables;  // "CUDA_HOME": its lib and lib64 are looked in
+  std::vector<std::string> names;           // "libnvrtc.so.13", the best first; a glob pattern is matched with files' names,
+                                            // and of several the last is taken: the newest of hiprtc0602.dll, hiprtc0701.dll
+  std::vector<std::string> home_variables;  // "CUDA_HOME": its home_parts are looked in
   std::vector<std::string> system_folders;  // "/usr/local/cuda/lib64"; a '*' in the last but one component is expanded
   std::vector<std::string> python_folders;  // below a Python environment's site-packages: "nvidia/cu13/lib"
   std::string install;                      // what to do where there is none: one command or sentence
   std::vector<std::string> refused{};       // sonames of releases that do not serve, by whatever name they are found
+  std::vector<std::string> home_parts{"/lib64", "/lib"};
 };
 
 struct FoundLibrary {

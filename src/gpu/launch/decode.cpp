@@ -24,6 +24,11 @@ class SplitKv final : public Family {
                          std::to_string(kMostTiles * kRows) + " are served");
     }
     if (Support support = lds_fits(lds_bytes(head_dim_v(p), tiles_.waves), chip); !support.yes) return support;
+    const int64_t dim = std::max(p.head_dim, p.head_dim_v);
+    if (p.bias.present && dim > tiles_.most_far_bias_dim && !strides_are_whole(p)) {
+      return Support::no("a bias beside rows that are not at multiples of 16 bytes is served up to head_dim " +
+                         std::to_string(tiles_.most_far_bias_dim) + ", head_dim is " + std::to_string(dim));
+    }
     return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {

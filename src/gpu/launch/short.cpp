@@ -21,6 +21,11 @@ class ShortSequence final : public Family {
       return Support::no("head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)) + ", registers hold rows of up to " +
                          std::to_string(tiles_.max_head_dim));
     }
+    if (odd_dims(p) && (block_n(p) > tiles_.most_odd_keys || std::max(p.head_dim, p.head_dim_v) > tiles_.most_odd_dim)) {
+      return Support::no("head dims that are no multiples of 8 are served up to " + std::to_string(tiles_.most_odd_dim) +
+                         " with up to " + std::to_string(tiles_.most_odd_keys) +
+                         " keys: loads of single elements would spill registers");
+    }
     if (p.paged() && !tiles_in_pages(p, block_n(p))) {
       // Looking up each row takes the registers that whole rows of scores need.
       return Support::no("pages of " + std::to_string(p.page_size) + " rows" + (p.leftpad_k.present ? " and leftpad_k" : "") +
@@ -74,13 +79,15 @@ class ShortSequence final : public Family {
     return s;
   }
   static LaunchPlan plan_of(const Problem& p, const Specialisation& s) { return query_tile_plan(p, s); }
+  static bool odd_dims(const Problem& p) { return p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0; }
   // Measured on the H200 (docs/lab/nvidia_forward.md). Few workgroups: each shall end soon, so V is fetched at once. Many: with
   // more of them on a multiprocessor there are more loads in flight; a bias takes the registers that an early V would need.
   void choose_occupancy(const Problem& p, int compute_units, Specialisation& s) const {
     const bool few = workgroups(p) <= int64_t{4} * compute_units;
     const int dim = std::max(s.head_dim, s.head_dim_v);
     const bool small = s.block_n <= 64;  // V's rows have registers beside those of scores
-    const bool fits = s.block_n * s.head_dim_v <= tiles_.early_values && (tiles_.early_beside_mask || !s.keep_mask);
+    const bool fits = s.block_n * s.head_dim_v <= tiles_.early_values && (tiles_.early_beside_mask || !s.keep_mask) &&
+                      (tiles_.early_odd_dims || s.whole_dims);
     s.early_loads = small && fits && dim <= 64 && (few || !p.bias.present);
     if (few || dim > 64 || !small) return;
     s.min_workgroups = dim > 32 ? 4 : p.bias.present ? 5 : 1;

@@ -32,10 +32,15 @@ inline constexpr Target kGfx11{
     .mma_k = 16,
     .transposed_values = true,
     .operand_copies = 2,
-    .decode = DecodeTiles{.min_split_keys = 512},  // a guess
+    .decode = DecodeTiles{.min_split_keys = 512, .most_far_bias_dim = 96},  // 512 is a guess
     // A lane has all keys of its dims: V before it is needed takes registers that are not there.
-    .short_sequences =
-        ShortTiles{.max_head_dim = 128, .early_values = 64 * 32, .early_beside_mask = false, .early_is_tuned = false},
+    .short_sequences = ShortTiles{.max_head_dim = 128,
+                                  .early_values = 64 * 32,
+                                  .early_beside_mask = false,
+                                  .early_odd_dims = false,
+                                  .early_is_tuned = false,
+                                  .most_odd_dim = 64,
+                                  .most_odd_keys = 64},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = gfx11::kShortBackward},

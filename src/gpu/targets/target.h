@@ -27,15 +27,21 @@ struct DecodeTiles {
   int unsplit_waves = 0;
   int unsplit_head_dim_v = 0;
   int paired_head_dim = 0;
+  // Most head dim with a bias where rows are not at multiples of 16 bytes: the addresses of both take registers.
+  int most_far_bias_dim = std::numeric_limits<int>::max();
 };
 
 // forward/short.h. Scores, outputs and a step's operands are in registers at once.
 struct ShortTiles {
   int max_head_dim;
-  // Elements of V, keys times dims, that have registers before they are needed; whether they have them beside a keep mask.
+  // Elements of V, keys times dims, that have registers before they are needed; whether they have them beside a keep mask, and
+  // where rows are loaded element by element.
   int early_values = std::numeric_limits<int>::max();
   bool early_beside_mask = true;
-  bool early_is_tuned = true;  // the tuner may ask for V early, whatever the two above say
+  bool early_odd_dims = true;
+  bool early_is_tuned = true;  // the tuner may ask for V early, whatever the three above say
+  // Of head dims that are no multiples of 8.
+  int most_odd_dim = std::numeric_limits<int>::max(), most_odd_keys = std::numeric_limits<int>::max();
 };
 
 // forward/prefill.h, for head dims up to max_head_dim. Of several for the same the first counts whose workgroups (min_workgroups

@@ -87,6 +87,12 @@ FULMEN_DEVICE void global_store(V* p, V value) {
   *(GlobalPointer<V>)p = __builtin_bit_cast(typename Plain<sizeof(V)>::Type, value);
 }
 
+// A counter that all workgroups share: returns what it was, and adds 1.
+FULMEN_DEVICE unsigned global_draw(unsigned* counter) {
+  return __hip_atomic_fetch_add((__attribute__((address_space(1))) unsigned*)counter, 1U, __ATOMIC_RELAXED,
+                                __HIP_MEMORY_SCOPE_AGENT);
+}
+
 // At any address: the chips' memory instructions need no alignment where the operating system lets them, as ROCm does.
 template <class V>
 FULMEN_DEVICE V global_load_unaligned(const void* p) {

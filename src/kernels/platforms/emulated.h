@@ -86,6 +86,13 @@ FULMEN_DEVICE void global_store_unaligned(void* p, V value, Position at = Positi
   }
 }
 
+// A counter that all workgroups share, which run one after the other: returns what it was, and adds 1.
+FULMEN_DEVICE unsigned global_draw(unsigned* counter, Position at = Position::here()) {
+  const auto drawn = global_load(counter, at);
+  global_store(counter, drawn + 1, at);
+  return drawn;
+}
+
 constexpr int kAddWidth = 4;
 template <int kOffset>
 FULMEN_DEVICE void global_add(float* to, const Words<kAddWidth>& values, Position at = Position::here()) {

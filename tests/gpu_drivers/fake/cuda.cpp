@@ -160,6 +160,12 @@ FULMEN_FAKE_EXPORT Error cuDeviceGetAttribute(int* value, int attribute, int dev
     case 10:
       *value = 32;
       break;
+    case 13:
+      *value = 1'980'000;
+      break;  // CU_DEVICE_ATTRIBUTE_CLOCK_RATE
+    case 36:
+      *value = 2'619'000;
+      break;  // CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE
     case 16:
       *value = 132;
       break;

@@ -165,6 +165,12 @@ FULMEN_FAKE_EXPORT Error hipDeviceGetAttribute(int* value, int attribute, int de
   const std::lock_guard lock(state().mutex);
   const Device& d = kDevices.at(static_cast<std::size_t>(device));
   switch (attribute) {
+    case 5:
+      *value = 2'500'000;
+      break;  // hipDeviceAttributeClockRate
+    case 60:
+      *value = 1'250'000;
+      break;  // hipDeviceAttributeMemoryClockRate
     case 19:
       *value = 6 << 20;
       break;  // hipDeviceAttributeL2CacheSize

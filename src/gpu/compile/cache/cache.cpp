@@ -148,6 +148,21 @@ std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
   return {};
 }
 
+void keep(const std::string& folder, const CacheFile& file) {
+  const Status stored = store_kernel(folder, file, Trust::own);
+  if (stored.ok()) {
+    bound_kernels(folder, max_bytes());
+  } else {
+    log_once(fmt::format("kernel cache: {}; kernels are kept in memory only", stored.message()));
+  }
+}
+
+// Where kernels are kept; empty where they are not.
+std::string folder_in_use() { return max_bytes() > 0 ? cache_directory() : ""; }
+
+// Kernels' keys are of texts that begin with a compiler's name.
+Digest verdict_key(const std::string& identity) { return sha256("verdict\n" + identity); }
+
 Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request,
                                      const Digest& key) {
   if (std::optional<CompiledCode> found = load_prebuilt(request)) return std::move(*found);
@@ -157,19 +172,12 @@ Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_
         fmt::format("kernel \"{}\" for {} is not prebuilt (FULMEN_KERNEL_PATH, add_prebuilt_kernels), and there is no compiler: {}",
                     request.name, request.arch, no_compiler.message())};
   }
-  const uint64_t limit = max_bytes();
-  const std::string folder = limit > 0 ? cache_directory() : "";
+  const std::string folder = folder_in_use();
   if (!folder.empty()) {
     if (std::optional<CompiledCode> found = load(folder, key, Trust::own, "it is compiled again")) return std::move(*found);
   }
   Result<CompiledCode> compiled = observed_compile(*compiler, request);
-  if (!compiled.ok() || folder.empty()) return compiled;
-  const Status stored = store_kernel(folder, {key, request.name, request.arch, compiled.value()}, Trust::own);
-  if (stored.ok()) {
-    bound_kernels(folder, limit);
-  } else {
-    log_once(fmt::format("kernel cache: {}; kernels are kept in memory only", stored.message()));
-  }
+  if (compiled.ok() && !folder.empty()) keep(folder, {key, request.name, request.arch, compiled.value()});
   return compiled;
 }
 
@@ -203,6 +211,18 @@ Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_c
   slot->compiled = compiled.value();
   memory().added(slot->compiled->code.size() + slot->compiled->log.size());
   return compiled;
+}
+
+std::string kept_verdict(const std::string& identity) {
+  const std::string folder = folder_in_use();
+  if (folder.empty()) return {};
+  const std::optional<CompiledCode> found = load(folder, verdict_key(identity), Trust::own, "it is found out again");
+  return found ? found->log : std::string();
+}
+
+void keep_verdict(const std::string& identity, const std::string& name, const std::string& arch, const std::string& verdict) {
+  const std::string folder = folder_in_use();
+  if (!folder.empty()) keep(folder, {verdict_key(identity), name, arch, {{}, verdict}});
 }
 
 Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code) {

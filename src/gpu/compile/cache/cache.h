@@ -30,6 +30,11 @@ Result<int> clear_cache();
 // and kept. The disk holds at most $FULMEN_CACHE_BYTES (1 GiB; 0: nothing); what cannot be used or written there is said in a line
 // in the log (hooks.h), once. compiler may be null where prebuilt kernels must do; the reason is then in no_compiler.
 Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request);
+// What was found out about compiled kernels, kept on disk among them by a text that names them. Empty where there is none, or it is
+// damaged (which is said).
+std::string kept_verdict(const std::string& identity);
+// name and arch: for listings.
+void keep_verdict(const std::string& identity, const std::string& name, const std::string& arch, const std::string& verdict);
 // Writes what FULMEN_KERNEL_PATH finds: a file for the request, by source and chip, whatever compiler made it.
 Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "gpu/compile/toolchains/run_program.h"
+#include "gpu/drivers/amd_libraries.h"
 #include "runtime/environment.h"
 #include "runtime/found_once.h"
 
@@ -67,12 +68,7 @@ Result<std::unique_ptr<const AmdDisassembler>> find_objdump() {
 Result<const AmdDisassembler*> amd_disassembler() {
   static FoundOnce<Result<const AmdDisassembler*>> found;
   return found.get([]() -> Result<const AmdDisassembler*> {
-    auto comgr = open_comgr(
-        {.names = {"libamd_comgr.so.3", "libamd_comgr.so.2", "libamd_comgr.so", "libamd_comgr" + std::string(kWheelHash)},
-         .home_variables = {"ROCM_PATH", "HIP_PATH"},
-         .system_folders = {"/opt/rocm/lib", "/opt/rocm-*/lib"},
-         .python_folders = {"torch/lib", "torch.libs", "_rocm_sdk_*/lib"},
-         .install = "It comes with AMD's ROCm packages (comgr)"});
+    auto comgr = open_comgr(comgr_search());
     auto objdump = find_objdump();
     std::vector<std::unique_ptr<const AmdDisassembler>> all;
     if (comgr.ok()) all.push_back(std::move(comgr.value()));

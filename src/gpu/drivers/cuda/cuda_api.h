@@ -18,7 +18,8 @@ using Stream = void*;
 using Event = struct EventHandle*;
 
 // CUdevice_attribute
-constexpr int kMultiprocessors = 16, kL2CacheBytes = 38, kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76;
+constexpr int kClockRate = 13, kMultiprocessors = 16, kMemoryClockRate = 36, kL2CacheBytes = 38, kComputeCapabilityMajor = 75,
+              kComputeCapabilityMinor = 76;
 constexpr int kSharedMemoryOptin = 97;
 constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9, kPointerAccessFlags = 16;
 constexpr int kMemoryHost = 1;

@@ -50,6 +50,8 @@ class CudaDriver final : public Driver {
     if (int error = attribute(p.lds_bytes, cuda::kSharedMemoryOptin); error != 0) return failure("cuDeviceGetAttribute", error);
     if (int error = attribute(p.compute_units, cuda::kMultiprocessors); error != 0) return failure("cuDeviceGetAttribute", error);
     if (int error = attribute(cache, cuda::kL2CacheBytes); error != 0) return failure("cuDeviceGetAttribute", error);
+    if (int khz = 0; attribute(khz, cuda::kClockRate) == 0) p.clock_mhz = khz / 1000;
+    if (int khz = 0; attribute(khz, cuda::kMemoryClockRate) == 0) p.memory_clock_mhz = khz / 1000;
     if (int error = api().cuDeviceTotalMem_v2(&p.memory_bytes, d); error != 0) return failure("cuDeviceTotalMem", error);
     p.name = name;
     // Instructions of sm_90a are there on every sm_90.

@@ -63,6 +63,8 @@ class HipDriver final : public Driver {
     }
     p.compute_units = attribute(device, kMultiprocessorCount);
     p.cache_bytes = static_cast<std::size_t>(attribute(device, kL2CacheSize));
+    p.clock_mhz = attribute(device, kClockRate) / 1000;
+    p.memory_clock_mhz = attribute(device, kMemoryClockRate) / 1000;
     int version = 0;
     api().hipRuntimeGetVersion(&version);
     p.software = fmt::format("HIP {}.{}, {}", version / 10000000, version / 100000 % 100, about_compiler());
@@ -185,9 +187,14 @@ class HipDriver final : public Driver {
     if (api().hipStreamIsCapturing == nullptr) return false;
     const Current current(*this, device);
     int state = 0;  // hipStreamCaptureStatusNone
-    if (current.ok() && api().hipStreamIsCapturing(stream, &state) == 0) return state != 0;
+    const int error = current.ok() ? api().hipStreamIsCapturing(stream, &state) : -1;
+    if (error == 0) return state != 0;
     forget_error();
-    return false;
+    return error == kImplicitCapture;
+  }
+  void beside_captures(const std::function<void()>& work) const override {
+    const RelaxedCapture relaxed(api().hipThreadExchangeStreamCaptureMode);
+    work();
   }
   Status synchronize(int device, void* stream) const override {
     const Current current(*this, device);
@@ -250,8 +257,9 @@ class HipDriver final : public Driver {
   }
 
   static constexpr int kOutOfMemory = 2;
+  static constexpr int kImplicitCapture = 906;  // of the default stream, while one that waits for it is captured
   // hipDeviceAttribute_t since ROCm 5.
-  static constexpr int kL2CacheSize = 19, kMultiprocessorCount = 63;
+  static constexpr int kClockRate = 5, kL2CacheSize = 19, kMemoryClockRate = 60, kMultiprocessorCount = 63;  // clocks in kHz
 
   // The device is the thread's current one as long as this lives.
   class Current {

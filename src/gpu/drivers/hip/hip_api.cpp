@@ -6,20 +6,14 @@
 #include <cctype>
 #include <cstring>
 
-#include "gpu/drivers/library_search.h"
+#include "gpu/drivers/amd_libraries.h"
 #include "runtime/found_once.h"
 
 namespace fulmen::gpu::hip {
 namespace {
 
 Result<const OpenApi*> open() {
-  Result<FoundLibrary> library = find_library(
-      {.names = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so",
-                 "libamdhip64" + std::string(kWheelHash)},
-       .home_variables = {"ROCM_PATH", "HIP_PATH"},
-       .system_folders = {"/opt/rocm/lib", "/opt/rocm-*/lib"},
-       .python_folders = {"torch/lib", "torch.libs", "_rocm_sdk_*/lib"},
-       .install = "To install it: AMD's ROCm packages (rocm-hip-runtime), or on Debian apt-get install libamdhip64-5"});
+  Result<FoundLibrary> library = find_library(hip_search());
   if (!library.ok()) return library.status();
   auto* opened = new OpenApi;
   opened->path = library->path;

@@ -1,0 +1,210 @@
+#include "gpu/first_use.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "gpu/compile/cache/cache.h"
+#include "gpu/small_problem.h"
+#include "reference/verify/verify.h"
+#include "runtime/environment.h"
+#include "runtime/tensor_table.h"
+
+namespace fulmen::gpu {
+namespace {
+
+// Raise it when another small problem is taken, or another rule: kept verdicts are then made again.
+constexpr int kCheck = 1;
+constexpr std::string_view kRight = "right: ", kWrong = "wrong: ";
+
+// Few rows, with an edge of every tile; then what a bias's gradient that is summed over many batches or heads needs.
+constexpr std::array kSizes{SmallSizes{2, 160, 160}, SmallSizes{16, 160, 160}, SmallSizes{2, 96, 96, 16, 16},
+                            SmallSizes{64, 96, 96}};
+constexpr double kMostFlops = 8e9;           // of the reference: about a second
+constexpr std::size_t kMostBytes = 1 << 28;  // of a tensor: pages may be of any size
+
+std::string kernels_of(const LaunchPlan& plan) {
+  std::string text;
+  for (const KernelLaunch& launch : plan.launches) {
+    if (launch.workgroups > 0) text += fmt::format("{}\n{}\n", launch.specialisation.entry, prelude(launch.specialisation));
+  }
+  return text;
+}
+
+// What was found out in this process.
+struct Known {
+  std::mutex mutex;
+  std::map<std::string, std::string> verdicts;  // by the code's identity
+  std::map<std::string, std::string> refused;   // by device, kernel and constants
+};
+Known& known() {
+  static Known& instance = *new Known;  // never destroyed: plans may be made while the process ends
+  return instance;
+}
+
+std::string refusal_key(const Device& device, const std::string& kernel, const LaunchPlan& plan) {
+  return fmt::format("{}\n{}\n{}", device.info.name, kernel, kernels_of(plan));
+}
+
+class DeviceMemory {
+ public:
+  DeviceMemory(const Driver& driver, int device) : driver_(driver), device_(device) {}
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  ~DeviceMemory() {
+    for (void* memory : owned_) driver_.free(device_, memory);
+  }
+  Result<void*> allocate(std::size_t bytes) {
+    Result<void*> memory = driver_.allocate(device_, bytes);
+    if (memory.ok()) owned_.push_back(memory.value());
+    return memory;
+  }
+
+ private:
+  const Driver& driver_;
+  int device_;
+  std::vector<void*> owned_;
+};
+
+// Runs the small problem on the device; its outputs are then in host memory.
+Status run_small(const FirstUse& use, const GpuRunner& runner, const Problem& p, AttentionTensors& host) {
+  const int device = use.device.ordinal;
+  DeviceMemory memory(use.driver, device);
+  AttentionTensors there = host;
+  const auto shapes = shapes_of(p);
+  for (int i = 0; i < kTensorFields; ++i) {
+    const TensorField& field = kTensorTable[i];
+    const std::size_t bytes = bytes_of(p.*field.spec, shapes[i]);
+    Tensor& tensor = there.*field.tensor;
+    if (bytes == 0 || tensor.data == nullptr) continue;
+    const Result<void*> to = memory.allocate(bytes);
+    if (!to.ok()) return to.status();
+    if (Status status = use.driver.copy(device, to.value(), tensor.data, bytes); !status.ok()) return status;
+    tensor.data = to.value();
+  }
+  void* workspace = nullptr;
+  if (const std::size_t bytes = runner.workspace_bytes(); bytes > 0) {
+    const Result<void*> made = memory.allocate(bytes);
+    if (!made.ok()) return made.status();
+    workspace = made.value();
+    if (Status status = use.driver.fill(device, workspace, 0xFF, bytes); !status.ok()) return status;
+  }
+  if (Status status = runner.run(nullptr, there, workspace); !status.ok()) return status;
+  if (Status status = use.driver.synchronize(device, nullptr); !status.ok()) return status;
+  const auto pass = static_cast<std::size_t>(p.pass);
+  for (int i = 0; i < kTensorFields; ++i) {
+    const TensorField& field = kTensorTable[i];
+    const std::size_t bytes = bytes_of(p.*field.spec, shapes[i]);
+    if (bytes == 0 || !field.written[pass]) continue;
+    if (Status status = use.driver.copy(device, (host.*field.tensor).data, (there.*field.tensor).data, bytes); !status.ok())
+      return status;
+  }
+  return {};
+}
+
+// "right: ..." or "wrong: ...". Errors: it could not be found out.
+Result<std::string> find_out(const FirstUse& use, const SmallUse& small) {
+  SmallTensors host;
+  if (Status status = host.make(small.problem, use.options); !status.ok()) return status;
+  GpuRunner runner(use.driver, use.device, small.problem, small.plan, KernelConfig{use.kernel}, true);
+  if (Status status = runner.load(); !status.ok()) return status;
+  Status ran;
+  use.driver.beside_captures([&] { ran = run_small(use, runner, small.problem, host.tensors); });
+  if (!ran.ok()) return ran;
+  const Result<VerifyReport> report = reference::verify(small.problem, host.tensors, use.options);
+  if (!report.ok()) return report.status();
+  if (!report->ok) return fmt::format("{}{}, of {}", kWrong, report->message, to_string(small.problem));
+  return fmt::format("{}the largest error of {} was {:.3g}, {:.3g} is allowed, of {}", kRight, report->tensor, report->worst_error,
+                     report->bound, to_string(small.problem));
+}
+
+// In memory, on disk, or found out now. Which of these is said behind the verdict.
+Result<std::string> verdict_of(const FirstUse& use) {
+  const DeviceProperties& properties = use.device.properties;
+  const std::string identity = fmt::format("first use {}\n{}\n{}\n{}\n{}", kCheck, use.driver.name(), properties.name,
+                                           properties.arch, use.runner.code_identity());
+  {
+    const std::scoped_lock lock(known().mutex);
+    if (const auto found = known().verdicts.find(identity); found != known().verdicts.end()) return found->second;
+  }
+  std::string verdict = kept_verdict(identity);
+  if (!verdict.starts_with(kRight) && !verdict.starts_with(kWrong)) {
+    const std::optional<SmallUse> small =
+        find_small_use(use.family, use.device.chip, properties.compute_units, use.problem, use.runner.plan(), use.values);
+    if (!small) {
+      return Status(StatusCode::unsupported, "no small problem runs these very kernels");
+    }
+    Result<std::string> found = find_out(use, *small);
+    if (!found.ok()) return found;
+    verdict = std::move(found).value();
+    keep_verdict(identity, "first use of " + use.kernel, properties.arch, verdict);
+  }
+  const std::scoped_lock lock(known().mutex);
+  known().verdicts.emplace(identity, verdict);
+  return verdict;
+}
+
+}  // namespace
+
+std::optional<SmallUse> find_small_use(const Family& family, const Chip& chip, int compute_units, const Problem& problem,
+                                       const LaunchPlan& wanted, const tuning::Values& values) {
+  const std::string kernels = kernels_of(wanted);
+  for (const SmallSizes& sizes : kSizes) {
+    const Problem p = small_problem(problem, sizes);
+    const auto shapes = shapes_of(p);
+    bool too_large = p.flops() > kMostFlops;
+    for (int i = 0; i < kTensorFields; ++i) too_large = too_large || bytes_of(p.*kTensorTable[i].spec, shapes[i]) > kMostBytes;
+    if (too_large || !family.supports(p, chip).yes) continue;
+    // Its own plan, and one with the numbers that the problem's plan has.
+    std::vector<LaunchPlan> plans{family.plan(p, chip, compute_units)};
+    if (!values.empty()) plans.push_back(family.tuned_plan(p, chip, compute_units, values));
+    for (LaunchPlan& plan : plans) {
+      if (kernels_of(plan) != kernels) continue;
+      std::erase_if(plan.launches, [](const KernelLaunch& launch) { return launch.workgroups == 0; });
+      return SmallUse{p, std::move(plan)};
+    }
+  }
+  return {};
+}
+
+bool checks_first_use(const Driver& driver, const AttentionOptions& options) {
+  if (!options.check_first_use) return false;
+  const std::string asked = environment("FULMEN_FIRST_USE_CHECK");
+  return asked.empty() ? driver.name() == "hip" : asked != "0";
+}
+
+Result<std::string> check_first_use(const FirstUse& use) {
+  if (use.runner.plan().launches.empty()) return std::string();
+  if (use.driver.is_capturing(use.device.ordinal, nullptr)) {
+    return std::string("first use not checked: a stream is being captured");
+  }
+  const Result<std::string> verdict = verdict_of(use);
+  if (!verdict.ok()) return "first use not checked: " + verdict.status().message();
+  if (verdict->starts_with(kRight)) return "first use checked: " + verdict->substr(kRight.size());
+  std::string message = fmt::format(
+      "its first use on {} gave a wrong result: {}. FULMEN_FIRST_USE_CHECK=0 runs it all the same; `fulmen cache clear` has it "
+      "checked again",
+      use.device.info.name, verdict->substr(kWrong.size()));
+  const std::scoped_lock lock(known().mutex);
+  known().refused.emplace(refusal_key(use.device, use.kernel, use.runner.plan()), message);
+  return Status(StatusCode::verification_failed, std::move(message));
+}
+
+std::string first_use_refusal(const Device& device, const std::string& kernel, const std::function<LaunchPlan()>& plan) {
+  {
+    const std::scoped_lock lock(known().mutex);
+    if (known().refused.empty()) return {};
+  }
+  const std::string key = refusal_key(device, kernel, plan());
+  const std::scoped_lock lock(known().mutex);
+  const auto found = known().refused.find(key);
+  return found == known().refused.end() ? std::string() : found->second;
+}
+
+}  // namespace fulmen::gpu

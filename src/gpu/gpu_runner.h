@@ -1,0 +1,59 @@
+// What runs a plan on a GPU: its kernels, loaded, and the arguments of their launches.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fulmen/backend.h"
+#include "gpu/device_list.h"
+#include "gpu/driver.h"
+#include "gpu/launch/family.h"
+
+namespace fulmen::gpu {
+
+// A second set of kernels serves pointers that are not multiples of 16, compiled when first met.
+class GpuRunner final : public Runner {
+ public:
+  GpuRunner(const Driver& driver, const Device& device, const Problem& problem, LaunchPlan plan, KernelConfig config,
+            bool trust_pointers);
+
+  // Before anything else. Errors: those of load_kernel().
+  Status load();
+  const KernelConfig& config() const noexcept override { return config_; }
+  std::size_t workspace_bytes() const noexcept override;
+  Status run(void* stream, const AttentionTensors& tensors, void* workspace) const override;
+
+  const LaunchPlan& plan() const noexcept { return plan_; }
+  // Names the code of all launches, in order: equal for equal machine code.
+  std::string code_identity() const;
+  void set_first_use(std::string text) { config_.first_use = std::move(text); }
+
+ private:
+  struct LoadedLaunch {
+    Function function;
+    int64_t workgroups = 0;
+    int workgroup_size = 0;
+    int lds_bytes = 0;
+    std::size_t argument_bytes = 0;
+    bool programmatic_launch = false;
+    std::string code;  // its hash
+  };
+
+  Status load(bool whole_rows, std::vector<LoadedLaunch>& launches) const;
+  Status encode_tensor_maps(kernels::TmaForwardArguments& a) const;
+  bool pointers_are_whole(const AttentionTensors& tensors) const;
+  Status check_memory(const AttentionTensors& tensors, const void* workspace) const;
+
+  const Driver& driver_;
+  const Device& device_;
+  Problem problem_;
+  LaunchPlan plan_;
+  KernelConfig config_;
+  bool trust_pointers_;
+  std::vector<LoadedLaunch> aligned_;
+  mutable std::mutex mutex_;
+  mutable std::vector<LoadedLaunch> unaligned_;
+};
+
+}  // namespace fulmen::gpu

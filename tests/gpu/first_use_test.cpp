@@ -1,0 +1,134 @@
+// The first use of compiled kernels: every plan on an AMD chip has a small problem that runs the very kernels.
+#include "gpu/first_use.h"
+
+#include <array>
+#include <cstdlib>
+
+#include "gpu/gpu_devices.h"
+#include "gpu/small_problem.h"
+#include "support/attention_case.h"
+
+namespace fulmen::testing {
+namespace {
+
+class FirstUse : public ::testing::TestWithParam<const char*> {
+ protected:
+  static constexpr int kComputeUnits = 96;
+  gpu::Chip chip() {
+    gpu::Chip found{};
+    EXPECT_TRUE(gpu::find_chip(GetParam(), storage_, found));
+    return found;
+  }
+  // How many families of the chip take the problem; each has to find a small one.
+  void expect_small(const Problem& p) {
+    const gpu::Chip on = chip();
+    for (const gpu::Family* family : gpu::families()) {
+      if (!on.runs(family->target()) || family->pass() != p.pass || !family->supports(p, on).yes) continue;
+      if (p.variable_lengths() && !family->variable_lengths()) continue;
+      const gpu::LaunchPlan plan = family->plan(p, on, kComputeUnits);
+      const tuning::Values values = family->space(p, on, kComputeUnits).usual();
+      const auto small = gpu::find_small_use(*family, on, kComputeUnits, p, plan, values);
+      ++asked_;
+      if (!small) {
+        ADD_FAILURE() << family->name() << " of " << family->target().name << ": " << to_string(p);
+        continue;
+      }
+      EXPECT_LE(small->problem.seqlen_q, 256);
+      EXPECT_LE(small->problem.flops(), 8e9);
+      if (!p.variable_lengths()) continue;
+      gpu::SmallTensors tensors;
+      ASSERT_TRUE(tensors.make(small->problem, {}).ok());
+      const Status status = check_sequences(small->problem, tensors.tensors);
+      EXPECT_TRUE(status.ok()) << status.message() << " of " << to_string(small->problem);
+    }
+  }
+  int asked_ = 0;
+
+ private:
+  std::string storage_;
+};
+
+TEST_P(FirstUse, EveryPlanOfSmallProblemsHasOne) {
+  Random random(9100);
+  for (int n = 0; n < 120; ++n) {
+    CaseSpec spec = n % 3 == 2 ? random_backward_spec(random) : random_spec(random);
+    if (n % 4 == 3) draw_variable_lengths(spec, random);
+    expect_small(Case(spec, random).problem());
+  }
+  EXPECT_GT(asked_, 200);
+}
+
+// Lengths, batches and heads as models have them.
+TEST_P(FirstUse, EveryPlanOfLargeProblemsHasOne) {
+  Random random(9101);
+  for (int n = 0; n < 200; ++n) {
+    CaseSpec spec = n % 3 == 2 ? random_backward_spec(random) : random_spec(random);
+    spec.batch = spec.seqlen_q = spec.seqlen_k = spec.num_heads = spec.num_kv_heads = 2;
+    Problem p = Case(spec, random).problem();
+    const std::array<int64_t, 5> lengths{1, 64, 200, 1000, 8192};
+    p.batch = n % 2 == 0 ? 64 : 1;
+    p.seqlen_q = lengths[static_cast<std::size_t>(n % 5)];
+    p.seqlen_k = p.pass == Pass::backward ? p.seqlen_q : lengths[static_cast<std::size_t>(n / 5 % 5)];
+    p.num_heads = 32;
+    p.num_kv_heads = n % 2 == 0 ? 32 : 8;
+    expect_small(p);
+  }
+  EXPECT_GT(asked_, 300);
+}
+
+INSTANTIATE_TEST_SUITE_P(Amd, FirstUse, ::testing::Values("gfx1100", "gfx1201", "gfx942"),
+                         [](const auto& info) { return std::string(info.param); });
+
+class FirstUseRuns : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    ::setenv("FULMEN_FIRST_USE_CHECK", "1", 1);
+  }
+  void TearDown() override { ::unsetenv("FULMEN_FIRST_USE_CHECK"); }
+  static void expect_checked(const CaseSpec& spec) {
+    Random random(9102);
+    const Case c(spec, random);
+    const Result<Plan> planned = plan(c.problem(), device());
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    EXPECT_TRUE(planned->config().first_use.starts_with("first use checked: the largest error of ")) << planned->explain();
+    EXPECT_NE(planned->explain().find(planned->config().first_use), std::string::npos);
+    AttentionOptions unchecked;
+    unchecked.check_first_use = false;
+    const Result<Plan> trusted = plan(c.problem(), device(), unchecked);
+    ASSERT_TRUE(trusted.ok()) << trusted.status().message();
+    EXPECT_EQ(trusted->config().first_use, "");
+  }
+};
+
+// Two launches, tables of lengths and pages.
+TEST_P(FirstUseRuns, DecodingFromPages) {
+  CaseSpec spec;
+  spec.dtype = DType::bf16;
+  spec.batch = 2;
+  spec.seqlen_k = 2048;
+  spec.num_heads = 4;
+  spec.num_kv_heads = 2;
+  spec.head_dim = spec.head_dim_v = 64;
+  spec.used_k = true;
+  spec.page_size = 64;
+  expect_checked(spec);
+}
+
+// Launches that need the reference's output.
+TEST_P(FirstUseRuns, Gradients) {
+  CaseSpec spec;
+  spec.dtype = DType::bf16;
+  spec.batch = 2;
+  spec.seqlen_q = spec.seqlen_k = 40;
+  spec.num_heads = spec.num_kv_heads = 2;
+  spec.head_dim = spec.head_dim_v = 32;
+  spec.backward = true;
+  spec.gradients = {true, false, false, false, false};
+  expect_checked(spec);
+}
+
+INSTANTIATE_TEST_SUITE_P(Emulated, FirstUseRuns, ::testing::Values("emulated:gfx1100"), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
