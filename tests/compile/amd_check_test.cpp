@@ -163,6 +163,44 @@ TEST(AmdCheck, FindsBarriersThatNotAllLanesComeTo) {
   }
 }
 
+// gfx942 of clang 19: four scalar registers are spilled of which two matter, and conditions of loops with barriers come back.
+TEST(AmdCheck, FollowsScalarsThatAreKeptInLanes) {
+  const gpu::AmdKernelFacts facts{.arch = "gfx942", .initial_scalars = 3, .initial_vectors = 1};
+  const auto kept_and_used = [](const char* use) {
+    return std::vector<std::string>{"v_writelane_b32 v1, s3, 2",
+                                    "v_writelane_b32 v1, s2, 3",
+                                    "v_readlane_b32 s4, v1, 2",
+                                    "v_readlane_b32 s5, v1, 3",
+                                    use,
+                                    "s_endpgm"};
+  };
+  expect_marked(kept_and_used("s_add_u32 s6, s5, 1"), facts, "");
+  expect_marked(kept_and_used("?s_add_u32 s6, s4, 1"), facts, "that nothing has written");
+  expect_marked({"v_mov_b32_e32 v1, s2", "v_readlane_b32 s4, v1, 2", "s_add_u32 s5, s4, 1", "s_endpgm"}, facts, "");
+  expect_marked({"?v_writelane_b32 v1, s2, s3", "s_endpgm"}, facts, "that nothing has written");
+
+  const auto branch_on = [](const char* read, const char* barrier) {
+    return std::vector<std::string>{"v_readfirstlane_b32 s2, v0",
+                                    "s_mov_b64 s[6:7], exec",
+                                    "v_cmpx_gt_u32_e32 16, v0",
+                                    "v_writelane_b32 v1, s2, 0",
+                                    "v_writelane_b32 v1, s3, 1",
+                                    "s_or_b64 exec, exec, s[6:7]",
+                                    read,
+                                    "s_cmp_lt_i32 s4, 1",
+                                    "s_cbranch_scc1 @10",
+                                    barrier,
+                                    "s_endpgm"};
+  };
+  expect_marked(branch_on("v_readlane_b32 s4, v1, 1", "s_barrier"), {}, "");
+  expect_marked(branch_on("v_readlane_b32 s4, v1, 0", "?s_barrier"), {}, "not all waves");
+  expect_marked(branch_on("v_readfirstlane_b32 s4, v1", "?s_barrier"), {}, "not all waves");
+  // Other lanes stay as they were.
+  expect_marked({"v_mov_b32_e32 v1, v0", "v_writelane_b32 v1, s3, 1", "v_readlane_b32 s4, v1, 2", "s_cmp_lt_i32 s4, 1",
+                 "s_cbranch_scc1 @6", "?s_barrier", "s_endpgm"},
+                {}, "not all waves");
+}
+
 TEST(AmdCheck, FindsLoadsThatWereNotWaitedFor) {
   struct Chip {
     const char *arch, *load, *lds, *all_loads, *one_load, *all_lds, *one_lds, *all_scalars;

@@ -51,6 +51,7 @@ class Differences {
   }
   bool reads_any(std::size_t i, const RegisterSet& differs) const {
     const AmdInstruction& at = program_.code[i];
+    if (program_.slots.is_load(i)) return differs[static_cast<std::size_t>(program_.slots.of(i))];
     // EXEC has all lanes of every wave, or differs.
     if (at.name.starts_with("s_cbranch_exec") && !program_.all_lanes_on(i)) return true;
     for (const RegisterRange& range : program_.access[i].reads) {
@@ -59,9 +60,17 @@ class Differences {
     return begins_with_any(at.name, {"s_getreg", "v_mbcnt"});
   }
   void follow(std::size_t i, RegisterSet& differs) const {
-    const bool some_lanes = !program_.all_lanes_on(i) && program_.code[i].name.starts_with("v_");
+    const SpillSlots& slots = program_.slots;
+    // A spilled scalar goes its way whatever lanes are on.
+    const bool some_lanes = !program_.all_lanes_on(i) && program_.code[i].name.starts_with("v_") && slots.of(i) < 0;
     const bool value = branch_of_[i].has_value() || some_lanes || reads_any(i, differs);
-    for (const RegisterRange& range : program_.access[i].writes) range.assign(differs, value);
+    if (slots.is_store(i)) differs[static_cast<std::size_t>(slots.of(i))] = value;
+    const bool keeps_lanes = program_.code[i].name.starts_with("v_writelane");
+    for (const RegisterRange& range : program_.access[i].writes) {
+      if (keeps_lanes && !value) continue;
+      range.assign(differs, value);
+      if (!slots.is_store(i)) slots.assign_lanes(range, differs, value);
+    }
   }
   bool mark(std::size_t branch) {
     if (!marked_.insert(branch).second) return false;

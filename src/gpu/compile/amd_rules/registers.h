@@ -9,8 +9,8 @@ namespace fulmen::gpu {
 
 // Scalar registers have the hardware's numbers.
 constexpr int kVccLow = 106, kFirstTrap = 108, kM0 = 125, kExecLow = 126, kScc = 128, kScalarRegisters = 129;
-// 256 vector registers (VGPRs), then 256 accumulators (AGPRs of CDNA).
-constexpr int kVectors = kScalarRegisters, kAccumulators = kVectors + 256, kRegisters = kAccumulators + 256;
+// 256 vector registers (VGPRs), then 256 accumulators (AGPRs of CDNA), then single lanes (spill_slots.h).
+constexpr int kVectors = kScalarRegisters, kAccumulators = kVectors + 256, kSlots = kAccumulators + 256, kRegisters = kSlots + 512;
 
 using RegisterSet = std::bitset<kRegisters>;
 

@@ -13,6 +13,7 @@
 #include "gpu/compile/amd_rules/exec_flow.h"
 #include "gpu/compile/amd_rules/flow.h"
 #include "gpu/compile/amd_rules/operands.h"
+#include "gpu/compile/amd_rules/spill_slots.h"
 #include "gpu/compile/report/amd_check.h"
 #include "gpu/compile/report/amd_disassembly.h"
 
@@ -28,9 +29,10 @@ struct AmdProgram {
   AmdKernelFacts facts;
   std::vector<AmdInstruction> code;
   std::vector<AmdAccess> access;  // of each instruction
-  AmdFlow blocks;                 // as they are in the code
-  AmdFlow flow;                   // the ways that can be taken: a block may be there several times
-  std::vector<int> exec;          // before each instruction
+  SpillSlots slots;
+  AmdFlow blocks;         // as they are in the code
+  AmdFlow flow;           // the ways that can be taken: a block may be there several times
+  std::vector<int> exec;  // before each instruction
 };
 
 class AmdFindings {

@@ -4,7 +4,7 @@
 // where another condition, that holds on these alone, lets them. Likewise lanes: a vector register counts as written
 // where any of its lanes were. Of a product or sum of 64 bits, or of two numbers, only the lower half may matter, and then
 // the upper halves of what goes into it are left as they were. A copy of what nothing has written is no use of it, and is
-// unwritten, too.
+// unwritten, too: compilers spill four scalar registers of which they need two.
 #include "gpu/compile/amd_rules/rules.h"
 #include "gpu/compile/report/disassembly_line.h"
 
@@ -19,22 +19,26 @@ RegisterRange that_matters(const AmdInstruction& at, const RegisterRange& range)
   return lower_half ? RegisterRange{range.first, 1} : range;
 }
 
-bool copies(const AmdInstruction& at) {
-  return begins_with_any(at.name, {"v_mov_b32", "v_mov_b64", "s_mov_b32", "s_mov_b64", "v_accvgpr_"});
+bool copies(const AmdProgram& program, std::size_t i) {
+  return program.slots.of(i) >= 0 ||
+         begins_with_any(program.code[i].name, {"v_mov_b32", "v_mov_b64", "s_mov_b32", "s_mov_b64", "v_accvgpr_"});
 }
 
-bool reads_unwritten(const AmdInstruction& at, const AmdAccess& access, const RegisterSet& written) {
-  for (const RegisterRange& range : access.reads) {
-    if (!that_matters(at, range).all_in(written)) return true;
+bool reads_unwritten(const AmdProgram& program, std::size_t i, const RegisterSet& written) {
+  if (program.slots.is_load(i)) return !written[static_cast<std::size_t>(program.slots.of(i))];
+  for (const RegisterRange& range : program.access[i].reads) {
+    if (!that_matters(program.code[i], range).all_in(written)) return true;
   }
   return false;
 }
 
-void follow(const AmdInstruction& at, const AmdAccess& access, RegisterSet& written) {
-  const bool value = !copies(at) || !reads_unwritten(at, access, written);
-  for (const RegisterRange& range : access.writes) {
-    if (value) range.assign(written, true);
+void follow(const AmdProgram& program, std::size_t i, RegisterSet& written) {
+  if (copies(program, i) && reads_unwritten(program, i, written)) return;
+  for (const RegisterRange& range : program.access[i].writes) {
+    range.assign(written, true);
+    if (!program.slots.is_store(i)) program.slots.assign_lanes(range, written, true);
   }
+  if (program.slots.is_store(i)) written[static_cast<std::size_t>(program.slots.of(i))] = true;
 }
 
 RegisterSet set_at_start(const AmdKernelFacts& facts) {
@@ -50,7 +54,7 @@ RegisterSet set_at_start(const AmdKernelFacts& facts) {
 
 void unwritten_register_findings(const AmdProgram& program, AmdFindings& findings) {
   if (program.facts.initial_scalars < 0 || program.facts.initial_vectors < 0) return;
-  const auto step = [&](RegisterSet& written, std::size_t i) { follow(program.code[i], program.access[i], written); };
+  const auto step = [&](RegisterSet& written, std::size_t i) { follow(program, i, written); };
   const auto meet = [](RegisterSet& written, const RegisterSet& more) {
     const RegisterSet either = written | more;
     const bool changed = either != written;
@@ -60,7 +64,7 @@ void unwritten_register_findings(const AmdProgram& program, AmdFindings& finding
   const auto before =
       states_before_blocks(program.blocks, set_at_start(program.facts), step, [](RegisterSet&, const AmdEdge&) {}, meet);
   visit_instructions(program.blocks, before, [&](RegisterSet& written, std::size_t i) {
-    if (!copies(program.code[i]) && reads_unwritten(program.code[i], program.access[i], written)) {
+    if (!copies(program, i) && reads_unwritten(program, i, written)) {
       findings.add(i, "reads a register that nothing has written");
       for (const RegisterRange& range : program.access[i].reads) range.assign(written, true);  // once
     }

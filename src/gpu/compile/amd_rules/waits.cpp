@@ -17,11 +17,11 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kMost = 64;  // no counter has more
-constexpr std::size_t kLdsStores = kRegisters;
+constexpr std::size_t kLdsStores = kSlots;
 
 // Of one counter, for each register: 0, or kMost less the number of later instructions that count. The greatest
 // of several ways is the one that waits least.
-using Outstanding = std::array<uint8_t, kRegisters + 1>;
+using Outstanding = std::array<uint8_t, kSlots + 1>;
 
 struct Waiting {
   Outstanding memory{}, lds{}, scalar{};

@@ -33,6 +33,7 @@ AmdProgram::AmdProgram(std::string_view disassembly, AmdKernelFacts kernel)
     : facts(kernel),
       code(without_dead_branches(read_amd_disassembly(disassembly))),
       access(accesses_of(code)),
+      slots(code, access),
       blocks(code),
       flow(flow_by_facts(code, access, blocks)),
       exec(exec_before_instructions(code, flow)) {}
