@@ -138,7 +138,9 @@ Command compile_command(CLI::App& app) {
   parser->add_option("--arch", arguments->archs, "chips, ',' between them: gfx1100,gfx1201,gfx942,sm_80,sm_90a")
       ->delimiter(',')
       ->required();
-  parser->add_flag("--all", arguments->options.all, "every shipped configuration, not only the main ones");
+  CLI::Option* all = parser->add_flag("--all", arguments->options.all, "every shipped configuration, not only the main ones");
+  parser->add_flag("--pairs", arguments->options.pairs, "instead: ordinary problems with every feature, and with every two of them")
+      ->excludes(all);
   parser->add_flag(
       "--report", arguments->report,
       "a table: registers, LDS, spills, occupancy, and the instructions of the inner loop (VALU/512m: vector instructions "

@@ -31,7 +31,7 @@ Status GpuRunner::load(bool whole_rows, std::vector<LoadedLaunch>& launches) con
                               : s.tensor_maps ? sizeof(kernels::TmaForwardArguments)
                                               : sizeof(kernels::ForwardArguments);
     launches.push_back({kernel->function, launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.programmatic_launch,
-                        std::move(kernel->code)});
+                        std::move(kernel->code), std::move(kernel->name)});
   }
   return {};
 }
@@ -83,7 +83,7 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
     first = &with_maps;
   }
   for (const LoadedLaunch& l : *launches) {
-    Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, first, l.argument_bytes, l.programmatic_launch};
+    Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, first, l.argument_bytes, l.programmatic_launch, l.name};
     if (Status status = driver_.launch(device_.ordinal, l.function, launch); !status.ok()) {
       return {status.code(), fmt::format("kernel {} on {}: {}", config_.kernel, device_.info.name, status.message())};
     }

@@ -38,6 +38,7 @@ class GpuRunner final : public Runner {
     std::size_t argument_bytes = 0;
     bool programmatic_launch = false;
     std::string code;  // its hash
+    std::string name;
   };
 
   Status load(bool whole_rows, std::vector<LoadedLaunch>& launches) const;

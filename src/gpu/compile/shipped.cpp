@@ -1,6 +1,7 @@
 #include "gpu/compile/shipped.h"
 
 #include <algorithm>
+#include <array>
 
 #include "gpu/choice.h"
 #include "gpu/launch/append_kv.h"
@@ -115,6 +116,41 @@ std::vector<Problem> main_problems() {
   return list;
 }
 
+// What a problem may have beside q, k and v, one at a time.
+using Feature = void (*)(Problem&);
+constexpr std::array<Feature, 10> kFeatures{[](Problem& p) { p.window_right = 0; },
+                                            [](Problem& p) { p.window_left = p.window_right = 1024; },
+                                            [](Problem& p) { add_bias(p, p.dtype); },
+                                            [](Problem& p) { p.keep_mask = {DType::boolean, true, {p.seqlen_k, 0, 0, 1}}; },
+                                            [](Problem& p) { p.alibi_slopes = {DType::fp32, true, {0, 0, 0, 1}}; },
+                                            [](Problem& p) { p.softcap = 20; },
+                                            [](Problem& p) { p.sinks = {DType::fp32, true, {0, 0, 0, 1}}; },
+                                            [](Problem& p) { p.dropout = 6554; },
+                                            [](Problem& p) { p = packed(p); },
+                                            [](Problem& p) {
+                                              for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out})
+                                                spec->strides[1] += 1;  // rows anywhere
+                                            }};
+
+// Every feature, and every two of them, of the kinds of problems that people have.
+std::vector<Problem> pair_problems() {
+  std::vector<Problem> list;
+  for (const int64_t dim : {64, 128}) {
+    for (const Shape& shape : {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim}, Shape{1, 1, 65536, 32, 8, dim}}) {
+      for (std::size_t one = 0; one < kFeatures.size(); ++one) {
+        for (std::size_t other = one; other < kFeatures.size(); ++other) {
+          Problem p = problem_of(DType::bf16, shape, false);
+          kFeatures[one](p);
+          if (other != one) kFeatures[other](p);
+          list.push_back(p);
+          if (shape.seqlen_q > 1) list.push_back(backward_of(p));
+        }
+      }
+    }
+  }
+  return list;
+}
+
 std::vector<Problem> all_problems() {
   std::vector<Problem> list = main_problems();
   for (const DType dtype : {DType::bf16, DType::fp16}) {
@@ -150,23 +186,18 @@ std::vector<Problem> all_problems() {
   return list;
 }
 
-}  // namespace
-
-std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
+// Of the best family for each, without duplicates.
+std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, const Chip& chip) {
   std::vector<Specialisation> list;
   std::vector<std::string> seen;
-  std::vector<Problem> problems = all ? all_problems() : main_problems();
-  for (std::size_t n = 0, count = problems.size(); n < count; ++n) {
-    if (problems[n].pass != Pass::backward) continue;
-    problems.push_back(problems[n]);
-    problems.back().deterministic = false;
-  }
   for (const Problem& problem : problems) {
     const Family* best = nullptr;
     for (const Family* family : families()) {
       if (!chip.runs(family->target())) continue;
       if (problem.deterministic && !family->deterministic()) continue;
       if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
+      if (problem.variable_lengths() && !family->variable_lengths()) continue;
+      if (problem.dropout > 0 && !family->dropout()) continue;
       if (best == nullptr || rank(*family, problem) > rank(*best, problem)) best = family;
     }
     if (best == nullptr) continue;
@@ -177,8 +208,23 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
       list.push_back(launch.specialisation);
     }
   }
+  return list;
+}
+
+}  // namespace
+
+std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
+  std::vector<Problem> problems = all ? all_problems() : main_problems();
+  for (std::size_t n = 0, count = problems.size(); n < count; ++n) {
+    if (problems[n].pass != Pass::backward) continue;
+    problems.push_back(problems[n]);
+    problems.back().deterministic = false;
+  }
+  std::vector<Specialisation> list = kernels_of(problems, chip);
   for (const DType dtype : {DType::bf16, DType::fp16}) list.push_back(append_kernel(dtype));
   return list;
 }
+
+std::vector<Specialisation> pair_kernels(const Chip& chip) { return kernels_of(pair_problems(), chip); }
 
 }  // namespace fulmen::gpu

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <deque>
 #include <mutex>
 
 #include "gpu/compile/report/amd_disassembler.h"
@@ -31,11 +32,13 @@ Result<Schedule> parse_schedule(std::string_view order) {
   return invalid(fmt::format("the order of waves is \"{}\": in-order, reversed and random:<seed> are accepted", order));
 }
 
+constexpr std::size_t kMostLaunches = 1000;  // whose counts are kept
+
 // What all launches of the process share.
 struct Shared {
   std::mutex mutex;
   Result<Schedule> schedule = parse_schedule(environment("FULMEN_ISA_ORDER"));
-  Counts counts{};
+  std::deque<LaunchCounts> launches;
 };
 Shared& shared() {
   static auto& all = *new Shared;
@@ -118,7 +121,9 @@ class IsaDriver final : public HostMemoryDriver {
                            counts_text(counts)));
     }
     const std::scoped_lock lock(shared().mutex);
-    for (std::size_t n = 0; n < counts.size(); ++n) shared().counts[n] += counts[n];
+    std::deque<LaunchCounts>& launches = shared().launches;
+    launches.push_back({std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts});
+    if (launches.size() > kMostLaunches) launches.pop_front();
     return {};
   }
 };
@@ -133,9 +138,9 @@ Status set_schedule(const std::string& order) {
   return {};
 }
 
-Counts take_counts() {
+std::deque<LaunchCounts> take_counts() {
   const std::scoped_lock lock(shared().mutex);
-  return std::exchange(shared().counts, Counts{});
+  return std::exchange(shared().launches, {});
 }
 
 }  // namespace isa
