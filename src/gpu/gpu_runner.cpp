@@ -80,12 +80,17 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   const bool others = launches == &unaligned_ && !plan_.unaligned_launches.empty();
   if (others && plan_.unaligned_row_tiles > 0) arguments.row_tiles = plan_.unaligned_row_tiles;
   if (const Specialisation* s = others ? nullptr : with_tensor_maps(); s != nullptr) {
-    static_cast<kernels::ForwardArguments&>(forward) = arguments;
-    static_cast<kernels::BackwardArguments&>(backward) = arguments;
-    if (Status status = s->backward ? encode_tensor_maps(backward, *s) : encode_tensor_maps(forward, *s); !status.ok()) {
-      return status;
+    Status status;
+    if (s->backward) {
+      static_cast<kernels::BackwardArguments&>(backward) = arguments;
+      status = encode_tensor_maps(backward, *s);
+      first = &backward;
+    } else {
+      static_cast<kernels::ForwardArguments&>(forward) = arguments;
+      status = encode_tensor_maps(forward, *s);
+      first = &forward;
     }
-    first = s->backward ? static_cast<const void*>(&backward) : &forward;
+    if (!status.ok()) return status;
   }
   for (const LoadedLaunch& l : *launches) {
     Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, first, l.argument_bytes, l.programmatic_launch};

@@ -62,4 +62,15 @@ Status run_text(const KernelText& text, void* x, int workgroups) {
                      text.programmatic_launch);
 }
 
+std::string expect_report(KernelText text, const Change& change, void* x, int workgroups) {
+  const std::size_t at = text.body.find(change.from);
+  EXPECT_NE(at, std::string::npos) << change.from;
+  if (at == std::string::npos) return {};
+  text.body.replace(at, std::string(change.from).size(), change.to);
+  const Status broken = run_text(text, x, workgroups);
+  EXPECT_EQ(broken.code(), StatusCode::internal);
+  EXPECT_NE(broken.message().find(change.report), std::string::npos) << broken.message();
+  return broken.message();
+}
+
 }  // namespace fulmen::testing

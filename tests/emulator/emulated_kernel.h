@@ -43,4 +43,14 @@ Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void
 // The same for text, with x.
 Status run_text(const KernelText& text, void* x, int workgroups = 1);
 
+// A kernel that keeps a rule becomes one that breaks it, and what the emulator then reports.
+struct Change {
+  const char* name;
+  const char* from;
+  const char* to;
+  const char* report;
+};
+// Runs `text` with the change, and expects the report's words in the message that it returns.
+std::string expect_report(KernelText text, const Change& change, void* x, int workgroups = 1);
+
 }  // namespace fulmen::testing

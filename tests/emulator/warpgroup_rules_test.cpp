@@ -14,23 +14,12 @@ KernelText text_of(const std::string& body, int workgroup_size) {
           .lds_bytes = 64 * 256};
 }
 
-struct Change {
-  const char* name;
-  const char* from;
-  const char* to;
-  const char* report;
-};
-
-void expect_report(std::string body, const Change& change, int workgroup_size) {
+void expect_only_report(const char* body, const Change& change, int workgroup_size) {
   const DeviceArray x(static_cast<std::size_t>(workgroup_size) * sizeof(float));
   const Status kept = run_text(text_of(body, workgroup_size), x.data(), 2);
   EXPECT_TRUE(kept.ok()) << kept.message();
-  const std::size_t at = body.find(change.from);
-  ASSERT_NE(at, std::string::npos) << change.from;
-  const Status broken = run_text(text_of(body.replace(at, std::string(change.from).size(), change.to), workgroup_size), x.data());
-  EXPECT_EQ(broken.code(), StatusCode::internal);
-  EXPECT_NE(broken.message().find(change.report), std::string::npos) << broken.message();
-  EXPECT_NE(broken.message().find("kernel.h:"), std::string::npos) << "no source position: " << broken.message();
+  const std::string message = expect_report(text_of(body, workgroup_size), change, x.data());
+  EXPECT_NE(message.find("kernel.h:"), std::string::npos) << "no source position: " << message;
 }
 
 // Two products, one after the other, with a's rows in registers.
@@ -63,7 +52,7 @@ global_store(a.x + thread_id(), d[3][7]);
 )";
 
 class WarpgroupRule : public ::testing::TestWithParam<Change> {};
-TEST_P(WarpgroupRule, ReportsTheBrokenKernelOnly) { expect_report(kProducts, GetParam(), 128); }
+TEST_P(WarpgroupRule, ReportsTheBrokenKernelOnly) { expect_only_report(kProducts, GetParam(), 128); }
 
 const Change kRules[] = {
     {"NoFence", "wgmma_fence();\n", "", "wgmma without a fence: lane 0 begins one"},
@@ -115,7 +104,7 @@ barrier();
 global_store(a.x + thread_id(), 1.0F);
 )";
 class RegisterRule : public ::testing::TestWithParam<Change> {};
-TEST_P(RegisterRule, ReportsTheBrokenKernelOnly) { expect_report(kRegisters, GetParam(), 384); }
+TEST_P(RegisterRule, ReportsTheBrokenKernelOnly) { expect_only_report(kRegisters, GetParam(), 384); }
 
 const Change kRegisterRules[] = {
     {"TooMany", "setmaxnreg_inc<232>", "setmaxnreg_inc<240>", "lanes have 66560, it began with 64512 of 168 each"},

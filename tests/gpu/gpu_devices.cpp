@@ -117,6 +117,14 @@ void HopperTest::check(const CaseSpec& spec, Random& random, std::size_t shift) 
   EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec);
 }
 
+void HopperTest::expect_reason(const CaseSpec& spec, const std::string& words, Random& random) const {
+  const Case c(spec, random);
+  const Result<Plan> planned = plan(c.problem(), device(), c.options);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_NE(planned->config().kernel, kernel());
+  EXPECT_NE(planned->explain().find(words), std::string::npos) << planned->explain();
+}
+
 CaseSpec small_spec(DType dtype, int64_t head_dim, Random& random) {
   CaseSpec s;
   s.dtype = dtype;

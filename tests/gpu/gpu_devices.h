@@ -47,6 +47,8 @@ class HopperTest : public GpuTest {
   // One sequence, one head.
   CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k, Random& random) const;
   void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const;
+  // Another kernel is chosen for it, and explain() has these words.
+  void expect_reason(const CaseSpec& spec, const std::string& words, Random& random) const;
   // Dropout in a window: blocks of random numbers lie on a grid, and bands begin anywhere.
   CaseSpec dropout_in_band(Random& random) const;
 

@@ -1,6 +1,7 @@
 // What the backward families share: launches beside the products, and the workspace.
 #pragma once
 
+#include <limits>
 #include <utility>
 
 #include "gpu/launch/family.h"
@@ -15,8 +16,8 @@ class BackwardPlan {
   void add_row_statistics(const Specialisation& products);
   // dq (rows are queries), or dk, dv or both (rows are keys), by the kernel that `s` describes.
   void add_rows(Specialisation s, int outputs);
-  // dq, and dk, dv or both, by one kernel whose atomics add to sums for dq.
-  void add_with_atomics(const Specialisation& s);
+  // dq, and dk, dv or both, by one kernel that adds to sums for dq; most_workgroups: of a persistent one.
+  void add_with_query_sums(const Specialisation& s, int64_t most_workgroups = std::numeric_limits<int64_t>::max());
   // So many counters behind the sums for dq, which begin with 0, too.
   void add_counters(int64_t count);
   // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its parts; dsinks.

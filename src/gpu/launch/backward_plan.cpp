@@ -53,9 +53,9 @@ void BackwardPlan::add_rows(Specialisation s, int outputs) {
   plan_.launches.push_back({s, tiles * p_.batch * (rows_are_keys ? p_.num_kv_heads : p_.num_heads)});
 }
 
-void BackwardPlan::add_with_atomics(const Specialisation& s) {
+void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t most_workgroups) {
   constexpr int kSumRows = 16;  // of a tile of sums: kernels/backward/parts/query_sums.h
-  plan_.launches.push_back({s, tiles_of(p_.seqlen_k, s.block_m) * p_.batch * p_.num_kv_heads});
+  plan_.launches.push_back({s, std::min(tiles_of(p_.seqlen_k, s.block_m) * p_.batch * p_.num_kv_heads, most_workgroups)});
   // Packed sequences begin with tiles of their own.
   const int64_t tiles = p_.packed_q() ? p_.total_q / kSumRows + p_.batch : p_.batch * tiles_of(p_.seqlen_q, kSumRows);
   plan_.query_sum_floats = tiles * p_.num_heads * kSumRows * s.head_dim;
@@ -137,7 +137,7 @@ namespace {
 LaunchPlan plan_with_atomics(const Problem& p, const Specialisation& s, int compute_units) {
   BackwardPlan plan(p, compute_units);
   plan.add_row_statistics(s);
-  plan.add_with_atomics(s);
+  plan.add_with_query_sums(s);
   plan.add_sinks(s);
   return plan.take();
 }

@@ -46,7 +46,7 @@ class BackwardTma final : public Family {
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
       const Specialisation s = tuned(p, v);
       constexpr int kLeast = 3;  // one tile is held, one is computed, one comes
-      if (layout_of(s).gradient_buffers > 2 && s.buffers < kLeast)
+      if (layout_of(s).pipelined && s.buffers < kLeast)
         return Support::no("heads of up to 64 dims have a tile more in the pipeline: 3 buffers or more are taken");
       return lds_fits(s.lds_bytes, chip);
     };
@@ -60,12 +60,10 @@ class BackwardTma final : public Family {
   LaunchPlan plan_of(const Problem& p, const Specialisation& s, int compute_units) const {
     BackwardPlan plan(p, compute_units);
     plan.add_row_statistics(s);
-    plan.add_with_atomics(s);
+    plan.add_with_query_sums(s, std::max(1, compute_units));
     plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * layout_of(s).sum_parts + kClaims);
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();
-    KernelLaunch& products = whole.launches[1];
-    products.workgroups = std::min<int64_t>(products.workgroups, std::max(1, compute_units));
     whole.arguments.heads_in_turn = static_cast<int>(heads_in_turn(p, s, compute_units));
     whole.unaligned_launches = backward_wgmma_plan(p, target(), compute_units).launches;
     return whole;

@@ -18,7 +18,7 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
   int lds_bytes(const Specialisation& s) const override {
     return kernels::WarpgroupAtomicLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers).total;
   }
-  // One is computed and one is on its way. Of narrow heads, whose warpgroups are a tile apart, one more.
+  // One is computed and one is in flight. Of narrow heads, whose warpgroups are a tile apart, one more.
   std::vector<int> buffer_counts(const Specialisation& s) const override {
     return s.head_dim <= target().panel_columns ? std::vector<int>{3, 4, 5} : std::vector<int>{2, 3, 4};
   }

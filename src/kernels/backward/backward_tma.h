@@ -19,9 +19,6 @@ namespace fulmen::kernels {
 constexpr int kStartRegisters = 512 / kMinWorkgroups / 3 / 8 * 8;
 constexpr int kRoleRegisters = 24, kConsumerRegisters = (3 * kStartRegisters - kRoleRegisters) / 2 / 8 * 8;
 
-// Products with values in registers read less LDS, which they wait for.
-constexpr bool kValuesInRegisters = kPipelined;
-
 // P^T and dS^T of a tile, and of a wave's keys, as operands.
 struct Operands {
   ProbabilityOperand p[kColumnTiles], ds[kColumnTiles];
@@ -88,9 +85,7 @@ class Consumer {
     int head = first_head, n = 0;
     mbarrier_wait(kKeysFull, keys_parity_);
     keys_parity_ ^= 1;
-    if constexpr (kValuesInRegisters) {
-      load_rows(kLdsLayout.values_at, values_);
-    }
+    if constexpr (kPipelined) load_values();
     step<true, 0>(task, head, order.tile(0));
     bool second = kPipelined;  // is to come
 #pragma unroll 1
@@ -129,16 +124,15 @@ class Consumer {
     mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
     Statistics statistics(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes);
     statistics.load_offsets();
-    if constexpr (kPipelined && !kValuesInRegisters) statistics.load_deltas();
     wait_turn();
     multiply_panels<kHeadDimTiles>(score, own_rows(kLdsLayout.keys_at), queries_at(queries_));
-    multiply_rows(gradient, values_, kLdsLayout.values_at, dout_at(queries_));
+    multiply_values(gradient, dout_at(queries_));
     if constexpr (kPipelined && kPending) multiply_queries(dq);
     if constexpr (kEarlyProducts) add_keys(held_, held_queries_);
     pass_turn();
-    const int gradients_empty = kGradientsEmpty + 8 * gradients_.buffer, sums_empty = kSumsEmpty + 8 * sums_.buffer;
+    const int gradients_empty = kGradientsEmpty + 8 * gradients_.buffer;
     const bool may_store_gradients = mbarrier_test(gradients_empty, gradients_.parity ^ 1);
-    const bool may_store_sums = kPending && mbarrier_test(sums_empty, sums_.parity ^ 1);
+    const bool may_store_sums = kPending && mbarrier_test(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
     scores<kMasked, (kPipelined && kPending ? 1 : 0) + (kEarlyProducts ? 1 : 0)>(task, head, first_query, statistics, score,
                                                                                  gradient);
     // Operands are made when no product is in flight: compilers would wait for all products else.
@@ -154,18 +148,16 @@ class Consumer {
       store_transposed(f, now.ds[f]);
       now.p[f] = to_operand<Element>(score[f]);
     }
+    arrive(kGradientsWritten + 8 * gradients_.buffer);
     if constexpr (kPipelined) {
-      arrive(kGradientsWritten + 8 * gradients_.buffer);
       if constexpr (kEarlyProducts) release(held_queries_);
       if constexpr (kPending) {
         end_pending();
-        if (!may_store_sums) mbarrier_wait(sums_empty, sums_.parity ^ 1);
-        store_queries(dq);
+        store_queries(dq, may_store_sums);
       }
       held_ = now;
       held_queries_ = queries_;
     } else {
-      arrive(kGradientsWritten + 8 * gradients_.buffer);
       wait_turn();
       if constexpr (kPending) multiply_queries(dq);
       add_keys(now, queries_);
@@ -174,8 +166,7 @@ class Consumer {
         wgmma_wait<1>();
         wgmma_hold(dq);
         end_pending();
-        if (!may_store_sums) mbarrier_wait(sums_empty, sums_.parity ^ 1);
-        store_queries(dq);
+        store_queries(dq, may_store_sums);
       }
       wait_for_keys();
       release(queries_);
@@ -192,7 +183,7 @@ class Consumer {
       const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
       wgmma_wait<kLater + 1>();
       wgmma_hold(score);
-      if constexpr (!kPipelined || kValuesInRegisters) statistics.load_deltas();
+      statistics.load_deltas();
 #pragma unroll
       for (int f = 0; f < kColumnTiles; ++f) {
         task.probabilities<kMasked>(tile, 16 * f, score[f], [&](int e) { return statistics.offset(f, e); });
@@ -217,8 +208,7 @@ class Consumer {
     wgmma_wait<0>();
     wgmma_hold(dq);
     end_pending();
-    mbarrier_wait(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
-    store_queries(dq);
+    store_queries(dq, false);
   }
   // dQ of the last tile, and its products where they are still to come.
   FULMEN_DEVICE void finish() {
@@ -230,8 +220,7 @@ class Consumer {
     arrive(kKeysEmpty);
     end_pending();
     if constexpr (kPipelined) release(held_queries_);
-    mbarrier_wait(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
-    store_queries(dq);
+    store_queries(dq, false);
   }
   // Its dS^T has been read.
   FULMEN_DEVICE void end_pending() {
@@ -240,28 +229,24 @@ class Consumer {
   }
   FULMEN_DEVICE static void release(const QueryRing& queries) { arrive(kQueriesEmpty + 8 * queries.buffer); }
 
-  // The wave's values as operands.
-  template <int kTiles>
-  FULMEN_DEVICE void load_rows(int at, ProbabilityOperand (&rows)[kTiles]) const {
+  FULMEN_DEVICE void load_values() {
 #pragma unroll
-    for (int d = 0; d < kTiles; ++d) {
+    for (int d = 0; d < kHeadDimVTiles; ++d) {
       const int row = 64 * warpgroup_ + 16 * wave_ + lane_id() % 16, column = 16 * d + lane_id() / 16 * 8;
-      rows[d].words = ldmatrix_x4(at + panel_place(row, column, kBlockM));
+      values_[d].words = ldmatrix_x4(kLdsLayout.values_at + panel_place(row, column, kBlockM));
     }
   }
-  // S^T or D^T begins.
-  template <int kTiles>
-  FULMEN_DEVICE void multiply_rows(float (&product)[kColumnTiles][kElements], const ProbabilityOperand (&rows)[kTiles], int at,
-                                   const LdsMatrix& columns) const {
-    if constexpr (kValuesInRegisters) {
+  // D^T begins. kPipelined: products with values in registers read less LDS, which they wait for.
+  FULMEN_DEVICE void multiply_values(float (&product)[kColumnTiles][kElements], const LdsMatrix& dout) const {
+    if constexpr (kPipelined) {
       wgmma_fence();
 #pragma unroll
-      for (int d = 0; d < kTiles; ++d) {
-        wgmma<Element, false>(product, rows[d].words, columns.columns_further(16 * d, kBlockN), d > 0);
+      for (int d = 0; d < kHeadDimVTiles; ++d) {
+        wgmma<Element, false>(product, values_[d].words, dout.columns_further(16 * d, kBlockN), d > 0);
       }
       wgmma_commit();
     } else {
-      multiply_panels<kTiles>(product, own_rows(at), columns);
+      multiply_panels<kHeadDimVTiles>(product, own_rows(kLdsLayout.values_at), dout);
     }
   }
   FULMEN_DEVICE LdsMatrix own_rows(int at) const { return matrix_at(at, kBlockM).rows_further(64 * warpgroup_); }
@@ -293,13 +278,10 @@ class Consumer {
     }
     wgmma_commit();
   }
-  FULMEN_DEVICE void hold_keys() {
-    if constexpr (kGivesDv) wgmma_hold(dv_[0]);
-    if constexpr (kGivesDk) wgmma_hold(dk_[0]);
-  }
   FULMEN_DEVICE void wait_for_keys() {
     wgmma_wait<0>();
-    hold_keys();
+    if constexpr (kGivesDv) wgmma_hold(dv_[0]);
+    if constexpr (kGivesDk) wgmma_hold(dk_[0]);
   }
   // dQ of the warpgroup's half of the dims begins.
   FULMEN_DEVICE void multiply_queries(float (&dq)[kSumTiles][kElements]) const {
@@ -315,8 +297,9 @@ class Consumer {
     }
     wgmma_commit();
   }
-  // As QuerySums has them in memory.
-  FULMEN_DEVICE void store_queries(const float (&dq)[kSumTiles][kElements]) {
+  // To LDS as QuerySums has them in memory. is_empty: the buffer is known to be.
+  FULMEN_DEVICE void store_queries(const float (&dq)[kSumTiles][kElements], bool is_empty) {
+    if (!is_empty) mbarrier_wait(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
     const int first = wave_ * (kHeadDim / 16) + warpgroup_ * kSumTiles;
     const int at = kLdsLayout.sums_at + sums_.buffer * kLdsLayout.sum_bytes + first * kSumBytes;
 #pragma unroll
@@ -337,7 +320,7 @@ class Consumer {
   int gradient_place_;    // of the lane in a tile of dS^T
   float dk_[1][kHeadDimTiles][kElements], dv_[1][kHeadDimVTiles][kElements];
   int keys_parity_ = 0;
-  ProbabilityOperand values_[kHeadDimVTiles];  // kValuesInRegisters: the wave's
+  ProbabilityOperand values_[kHeadDimVTiles];  // kPipelined: the wave's, as operands
   QueryRing queries_;                          // the tile now
   GradientRing gradients_, pending_;           // its dS^T, and that of which dQ is next
   SumRing sums_;

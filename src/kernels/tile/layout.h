@@ -225,6 +225,7 @@ struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
   int keys_at, values_at;
   int queries_at, query_bytes, dout_at, dout_bytes;  // a tile's
+  bool pipelined;  // narrow heads leave registers for the products of one tile beside the scores of the next
   int gradient_buffers, gradients_at, gradient_bytes;
   int sum_buffers, sum_parts;  // tiles of dq; parts of one, by queries
   int sums_at, sum_bytes;
@@ -241,8 +242,9 @@ struct TmaBackwardLayout {
     l.dout_bytes = block_n * 2 * head_dim_v;
     l.gradients_at = l.dout_at + buffers * l.dout_bytes;
     l.gradient_bytes = block_m * 2 * block_n;
-    l.gradient_buffers = head_dim + head_dim_v > 128 ? 2 : 3;  // of narrow heads one more tile is in the pipeline
-    // A tile of wide heads takes long to be added: the next block adds to one half when the other is still on its way.
+    l.pipelined = head_dim + head_dim_v <= 128;
+    l.gradient_buffers = l.pipelined ? 3 : 2;
+    // A tile of wide heads takes long to be added: the next block adds to one half when the other is still in flight.
     l.sum_buffers = head_dim > 64 ? 2 : 3;
     l.sum_parts = head_dim > 64 ? 2 : 1;
     l.sums_at = l.gradients_at + l.gradient_buffers * l.gradient_bytes;

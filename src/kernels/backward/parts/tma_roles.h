@@ -23,14 +23,14 @@ static_assert(kWarpgroups == 2 && kBlockM == 128 && kWorkgroup == 384, "backward
 static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "backward_tma: rows are whole panels");
 
 // Narrow heads leave registers for the products of one tile beside the scores of the next.
-constexpr bool kPipelined = kHeadDim + kHeadDimV <= 128;
+constexpr bool kPipelined = kLdsLayout.pipelined;
 static_assert(!kPipelined || kBuffers > 2, "backward_tma: one tile of queries is held, one is computed, one comes");
 // Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at once.
 constexpr bool kSplitStatistics = !kDropout && !kSoftcap;
 constexpr int kPanels = kHeadDim / kPanelColumns, kPanelsV = kHeadDimV / kPanelColumns;
 constexpr int kSumTiles = kHeadDim / 16 / kWarpgroups;  // a warpgroup's of dQ, by 16 dims
 constexpr int kSumBytes = kSumTile * static_cast<int>(sizeof(float));
-// Parts of a tile of dQ, by queries, that blocks add one after the other: the next block adds one when the other is on its way.
+// Parts of a tile of dQ, by queries, that blocks add one after the other: the next block adds one when the other is in flight.
 constexpr int kSumParts = kLdsLayout.sum_parts, kPartRows = kBlockN / 16 / kSumParts;
 constexpr int kAdders = kLdsLayout.sum_buffers;
 constexpr int kGradientBuffers = kLdsLayout.gradient_buffers;
@@ -301,7 +301,7 @@ class Loader {
 };
 
 // One wave, of which one lane works: dQ of every second or third tile to the sums in memory. In order that takes longer than a
-// tile's products: the counter, the sum and the next count are each on their way to the L2 and back.
+// tile's products: the counter, the sum and the next count each go to the L2 and back.
 class Adder {
  public:
   FULMEN_DEVICE Adder(const BackwardArguments& a, int buffer) : arguments_(a), buffer_(buffer) {}
