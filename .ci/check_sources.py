@@ -3,7 +3,8 @@
 
 Conditionals on a target or platform stand in kernels/targets, kernels/platforms and, around includes alone, in the selectors of
 kernels/tile. No layer includes one above it or a backend. A vendor's file of kernels/tile includes nothing shared that its selector
-does not: kernel sources are flattened with each file once, and a shared file must not end up inside the vendor's conditional."""
+does not: kernel sources are flattened with each file once, and a shared file must not end up inside the vendor's conditional.
+fmt::join needs <fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings does not."""
 
 import pathlib
 import re
@@ -60,6 +61,9 @@ def findings(root):
         for number, included in includes(lines):
             if name != KNOWS_BACKENDS and included.startswith(forbidden):
                 yield f"src/{name}:{number}: {name.split('/')[0]} includes {included}"
+        joins = next((number for number, line in enumerate(lines, 1) if "fmt::join(" in line), None)
+        if joins and "#include <fmt/ranges.h>" not in lines:
+            yield f"src/{name}:{joins}: fmt::join without <fmt/ranges.h>"
         vendor = re.fullmatch(r"kernels/tile/(\w+)/(\w+\.h)", name)
         if vendor and (selector := root / "kernels/tile" / vendor.group(2)).exists():
             selected = {included for _, included in includes(selector.read_text().split("\n"))}

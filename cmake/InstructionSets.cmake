@@ -42,9 +42,10 @@ set(FULMEN_KERNEL_FLAGS -O3 -ffp-contract=fast -fno-math-errno)
 if(FULMEN_SANITIZE)
   # Minutes of compilation less, and stores that stay where the source has them.
   list(TRANSFORM FULMEN_KERNEL_FLAGS REPLACE -O3 -O1)
-  # A third of what is left; AddressSanitizer sees where a pointer that wrapped around leads.
+  # Half of what is left. AddressSanitizer sees where a pointer leads that is null or wrapped around; bounds of arrays, signed sums,
+  # shifts and conversions stay checked.
   if(FULMEN_SANITIZE MATCHES undefined)
-    list(APPEND FULMEN_KERNEL_FLAGS -fno-sanitize=pointer-overflow)
+    list(APPEND FULMEN_KERNEL_FLAGS -fno-sanitize=pointer-overflow,null,alignment,object-size,bool,enum,return,unreachable,function)
   endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
@@ -77,6 +78,7 @@ endfunction()
 
 # Adds those tables/*.cpp among the sources that this architecture and compiler can build, and the other sources, to the target.
 function(fulmen_target_sources target)
+  fulmen_unity(${target} ${ARGN})
   foreach(source ${ARGN})
     if(NOT source MATCHES "/tables/([^/]+)\\.cpp$")
       target_sources(${target} PRIVATE ${source})

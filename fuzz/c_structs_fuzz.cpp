@@ -15,10 +15,12 @@
 #include "api/c/translation.h"
 #include "fulmen/fulmen_c.h"
 #include "fuzz/call_bytes.h"
-#include "tools/verify_grid.h"
+#include "tools/verify/grid.h"
 
 using namespace fulmen::fuzz;
-using fulmen::c_api::kTensorPairs;
+using fulmen::kTensorFields;
+using fulmen::kTensorTable;
+using fulmen::c_api::kCTensors;
 
 namespace {
 
@@ -132,8 +134,8 @@ GridCall grid_call(Bytes& in, bool backward) {
   auto pool = fulmen::tools::NormalPool::without_values();
   GridCall call{fulmen::tools::make_grid_data(entry, pool), {}, {}};
   fulmen_tensors_init(&call.tensors);
-  for (const auto& [name, member, cpp] : kTensorPairs) {
-    fulmen_tensor& tensor = call.tensors.*member = fulmen::c_api::to_c(call.data.tensors.*cpp);
+  for (int i = 0; i < kTensorFields; ++i) {
+    fulmen_tensor& tensor = call.tensors.*kCTensors[i].tensor = fulmen::c_api::to_c(call.data.tensors->*kTensorTable[i].tensor);
     if (tensor.dtype != FULMEN_INT32) tensor.data = nullptr;
   }
   const fulmen::AttentionOptions& o = call.data.options;
@@ -149,7 +151,7 @@ GridCall grid_call(Bytes& in, bool backward) {
   return call;
 }
 
-fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) { return t.*kTensorPairs[in.next() % std::size(kTensorPairs)].c; }
+fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) { return t.*kCTensors[in.next() % kTensorFields].tensor; }
 
 void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
   fulmen_tensor& tensor = any_tensor(in, t);
@@ -254,12 +256,9 @@ void fill(Bytes& in, const fulmen_tensor& t, std::size_t count) {
 // Memory for each tensor; false where that is too much. What only the backward pass reads, the forward pass has neither checked nor
 // looks at: it stays as it was bent.
 bool give(Bytes& in, fulmen_tensors& t, bool backward, Memory& memory) {
-  constexpr fulmen_tensor fulmen_tensors::* kBackwardOnly[] = {
-      &fulmen_tensors::dout, &fulmen_tensors::dlse,  &fulmen_tensors::dq,    &fulmen_tensors::dk,
-      &fulmen_tensors::dv,   &fulmen_tensors::dbias, &fulmen_tensors::dsinks};
-  for (const auto& [name, member, unused] : kTensorPairs) {
-    if (!backward && std::find(std::begin(kBackwardOnly), std::end(kBackwardOnly), member) != std::end(kBackwardOnly)) continue;
-    fulmen_tensor& tensor = t.*member;
+  for (int i = 0; i < kTensorFields; ++i) {
+    if (!backward && !kTensorTable[i].read[0] && !kTensorTable[i].written[0]) continue;
+    fulmen_tensor& tensor = t.*kCTensors[i].tensor;
     const std::size_t count = elements(tensor);
     if (count * size_of(tensor.dtype) > kMostBytes) return false;
     if (absent(tensor)) continue;
@@ -367,7 +366,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   if (!of_grid && t.cu_seqlens_k.shape[3] != 0 && t.block_table.shape[3] == 0) o.max_seqlen_k = in.next();
   const int bends = in.next() % 4;
   if (bends > 0) {  // a tensor that is bent may be larger than what an entry's table holds
-    for (const auto& [name, member, unused] : kTensorPairs) (t.*member).data = nullptr;
+    for (const auto& [name, member] : kCTensors) (t.*member).data = nullptr;
   }
   for (int n = 0; n < bends; ++n) bend(in, t, o);
 

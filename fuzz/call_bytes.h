@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -67,7 +69,7 @@ class Memory {
  public:
   Memory() = default;
   ~Memory() {
-    for (const auto& [address, bytes] : owned_) munmap(address, bytes);
+    for (const auto& [address, room] : owned_) spare()[room].push_back(address);
     for (void* one : allocated_) std::free(one);
   }
   Memory(const Memory&) = delete;
@@ -76,12 +78,10 @@ class Memory {
   void* take(std::size_t bytes) {
     if (bytes == 0 && ++empty_ % 2 == 0) return nullptr;
     if (kSanitized) return allocated_.emplace_back(std::malloc(bytes));
-    constexpr std::size_t kPage = 65536;  // a multiple of every system's
     const std::size_t room = (bytes + kPage - 1) / kPage * kPage;
-    void* const address = mmap(nullptr, room + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED || mprotect(static_cast<char*>(address) + room, kPage, PROT_NONE) != 0) std::abort();
-    owned_.emplace_back(address, room + kPage);
-    return static_cast<char*>(address) + (room - bytes);
+    char* const place = owned_.emplace_back(guarded(room), room).first + (room - bytes);
+    std::memset(place, 0, bytes);
+    return place;
   }
 
  private:
@@ -94,9 +94,29 @@ class Memory {
 #else
   static constexpr bool kSanitized = false;
 #endif
+  static constexpr std::size_t kPage = 65536;  // a multiple of every system's
+
+  // Places of former calls by their sizes: to map and protect one takes longer than most calls do.
+  static std::map<std::size_t, std::vector<char*>>& spare() {
+    static std::map<std::size_t, std::vector<char*>> places;
+    return places;
+  }
+  // Memory with a page behind its end that nobody may touch.
+  static char* guarded(std::size_t room) {
+    std::vector<char*>& places = spare()[room];
+    if (!places.empty()) {
+      char* const place = places.back();
+      places.pop_back();
+      return place;
+    }
+    void* const address = mmap(nullptr, room + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED || mprotect(static_cast<char*>(address) + room, kPage, PROT_NONE) != 0) std::abort();
+    return static_cast<char*>(address);
+  }
+
   std::size_t empty_ = 0;
   std::vector<void*> allocated_;
-  std::vector<std::pair<void*, std::size_t>> owned_;
+  std::vector<std::pair<char*, std::size_t>> owned_;
 };
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 18U;  // of a tensor that is given memory

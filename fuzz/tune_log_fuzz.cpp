@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "tools/tune_log.h"
+#include "tools/tune/log.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto found = fulmen::tools::problems_of_log({reinterpret_cast<const char*>(data), size}, "log");

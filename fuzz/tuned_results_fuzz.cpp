@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "tools/tune_report.h"
+#include "tools/tune/report.h"
 #include "tuning/json.h"
 #include "tuning/results.h"
 #include "tuning/space.h"

@@ -1,4 +1,4 @@
-#include "case_data.h"
+#include "tools/case_data.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <new>
 #include <numeric>
 
-#include "device_tensors.h"
-#include "float_conversion.h"
-#include "npy.h"
+#include "tools/device_tensors.h"
+#include "tools/float_conversion.h"
+#include "tools/npy.h"
 
 namespace fulmen::tools {
 namespace {
@@ -37,12 +37,13 @@ void add_tables(const BenchCase& c, NormalPool& pool, CaseData& data) {
   std::fill_n(static_cast<int*>(t.seqlens_k.data), c.batch, static_cast<int>(c.seqlen_k));
 }
 
-Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
+// The tensors of a case, without memory.
+AttentionTensors tensors_of(const BenchCase& c) {
   const auto view = [&](int64_t seqlen, int64_t heads) {
     return c.suite == "decode" ? Tensor::bhsd(nullptr, c.dtype, c.batch, seqlen, heads, c.head_dim)
                                : Tensor::bshd(nullptr, c.dtype, c.batch, seqlen, heads, c.head_dim);
   };
-  AttentionTensors& t = data.tensors;
+  AttentionTensors t;
   t.q = t.out = view(c.seqlen_q, c.heads);
   t.k = t.v = view(c.seqlen_k, c.kv_heads);
   if (c.page_size > 0) {
@@ -52,17 +53,27 @@ Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, 
     t.seqlens_k = {nullptr, DType::int32, {1, 1, 1, c.batch}, {0, 0, 0, 1}};
   }
   if (c.bias) t.bias = Tensor::bhqk(nullptr, c.dtype, c.training ? 1 : c.batch, c.heads, c.seqlen_q, c.seqlen_k);
-  std::vector<Tensor*> inputs{&t.q, &t.k, &t.v};
-  if (c.bias) inputs.push_back(&t.bias);
   if (c.training) {
-    inputs.push_back(&t.dout);
     t.dout = t.dq = t.q;
     t.dk = t.dv = t.k;
     t.dbias = t.bias;
     t.lse = Tensor::bhqk(nullptr, DType::fp32, c.batch, c.heads, c.seqlen_q, 1);
   }
+  return t;
+}
+
+void add_masks(const BenchCase& c, AttentionOptions& options) {
+  if (c.causal) options.causal = Causal::bottom_right;
+}
+
+Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
+  AttentionTensors& t = data.tensors;
+  t = tensors_of(c);
+  std::vector<Tensor*> inputs{&t.q, &t.k, &t.v};
+  if (c.bias) inputs.push_back(&t.bias);
+  if (c.training) inputs.push_back(&t.dout);
   std::size_t bytes = 0;
-  for (Tensor AttentionTensors::* const tensor : all_tensors()) bytes += dense_bytes(t.*tensor);
+  for (const TensorField& field : kTensorTable) bytes += dense_bytes(t->*field.tensor);
   if (bytes > max_bytes) {
     return {StatusCode::out_of_memory, fmt::format("its tensors are {:.1f} GB, more than --max-gb {:.1f}",
                                                    static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
@@ -109,11 +120,17 @@ std::array<std::string, 4> real_case_files(const std::string& folder) {
   return {folder + "/q.npy", folder + "/k.npy", folder + "/v.npy", folder + "/keep.npy"};
 }
 
+Result<Problem> case_problem(const BenchCase& bench_case, Pass pass, AttentionOptions options) {
+  add_masks(bench_case, options);
+  const AttentionTensors tensors = tensors_of(bench_case);
+  return pass == Pass::forward ? make_problem(tensors, options) : make_backward_problem(tensors, options);
+}
+
 Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool, const AttentionOptions& options,
                                                  std::size_t max_bytes) {
   auto data = std::make_unique<CaseData>();
   data->options = options;
-  if (bench_case.causal) data->options.causal = Causal::bottom_right;
+  add_masks(bench_case, data->options);
   const Status status = bench_case.folder.empty() ? random_case(bench_case, pool, max_bytes, *data) : real_case(bench_case, *data);
   if (!status.ok()) return status;
   for (const Pass pass : {Pass::forward, Pass::backward}) {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "bench_cases.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "fulmen/status.h"
-#include "memory.h"
-#include "random_inputs.h"
+#include "tools/bench/cases.h"
+#include "tools/memory.h"
+#include "tools/random_inputs.h"
 
 namespace fulmen::tools {
 
@@ -25,6 +25,8 @@ struct CaseData {
   Problem problem;
   std::optional<Problem> backward;  // training
 };
+// The call of a case, its tensors without memory: enough for a plan. Not of real input, whose shapes are in its files.
+Result<Problem> case_problem(const BenchCase& bench_case, Pass pass, AttentionOptions options);
 // The files of a case of real input.
 std::array<std::string, 4> real_case_files(const std::string& folder);
 

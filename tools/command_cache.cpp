@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <memory>
 
-#include "commands.h"
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
+#include "tools/commands.h"
 
 namespace fulmen::tools {
 namespace {

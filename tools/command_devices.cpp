@@ -3,9 +3,9 @@
 #include <memory>
 #include <sstream>
 
-#include "commands.h"
 #include "fulmen/backend.h"
 #include "fulmen/printable.h"
+#include "tools/commands.h"
 
 namespace fulmen::tools {
 namespace {

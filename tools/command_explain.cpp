@@ -4,10 +4,10 @@
 #include <array>
 #include <memory>
 
-#include "commands.h"
 #include "fulmen/fulmen.h"
-#include "number_checks.h"
-#include "problem_arguments.h"
+#include "tools/commands.h"
+#include "tools/number_checks.h"
+#include "tools/problem_arguments.h"
 
 namespace fulmen::tools {
 namespace {
@@ -95,9 +95,8 @@ Status add_gradients(const ExplainArguments& arguments, AttentionTensors& t) {
 Status check_use(const CLI::App& parser, const ExplainArguments& arguments, bool by_files) {
   constexpr const char* kNumbers[] = {"--batch",      "--seqlen-q",   "--seqlen-k",   "--head-dim",   "--head-dim-v",
                                       "--bias-shape", "--bias-dtype", "--keep-shape", "--with-alibi", "--with-sinks"};
-  constexpr const char* kFiles[] = {"--bias",      "--keep",         "--alibi",        "--sinks",
-                                    "--bf16",      "--cu-seqlens-q", "--cu-seqlens-k", "--seqlens-k",
-                                    "--leftpad-k", "--block-table",  "--max-seqlen-q", "--max-seqlen-k"};
+  std::vector<const char*> files{"--bias", "--keep", "--bf16", "--max-seqlen-q", "--max-seqlen-k"};
+  for (const VectorFile& file : kVectorFiles) files.push_back(file.option);
   constexpr const char* kBackward[] = {"--gradients", "--dbias-shape", "--with-dlse"};
   const auto refuse = [&](const auto& options, const char* why) -> Status {
     for (const char* option : options) {
@@ -118,7 +117,7 @@ Status check_use(const CLI::App& parser, const ExplainArguments& arguments, bool
     }
   }
   Status status = by_files ? refuse(kNumbers, "the problem is given by files, which say it: leave it out")
-                           : refuse(kFiles, "it goes with a problem given by files (--q, --k, --v), this one is given by numbers");
+                           : refuse(files, "it goes with a problem given by files (--q, --k, --v), this one is given by numbers");
   if (status.ok() && !arguments.backward) status = refuse(kBackward, "it is of the backward pass, --backward is needed");
   return status;
 }

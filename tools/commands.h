@@ -21,6 +21,7 @@ Command explain_command(CLI::App& app);
 Command verify_command(CLI::App& app);
 Command bench_command(CLI::App& app);
 Command compile_command(CLI::App& app);
+Command counts_command(CLI::App& app);
 Command cache_command(CLI::App& app);
 Command tune_command(CLI::App& app);
 Command doctor_command(CLI::App& app);

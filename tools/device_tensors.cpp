@@ -1,12 +1,11 @@
-#include "device_tensors.h"
+#include "tools/device_tensors.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
-#include "random_inputs.h"
+#include "tools/random_inputs.h"
 
 namespace fulmen::tools {
 namespace {
@@ -15,38 +14,14 @@ constexpr std::size_t kPoisonBlock = std::size_t{1} << 20;
 
 std::size_t bytes_of(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
 
-using T = AttentionTensors;
-// Inputs of both passes, those of sequences and pages among them, then what the forward pass writes, inputs of the backward pass,
-// and what that writes.
-constexpr std::array<Tensor T::*, 21> kTensors{&T::q,
-                                               &T::k,
-                                               &T::v,
-                                               &T::bias,
-                                               &T::keep_mask,
-                                               &T::alibi_slopes,
-                                               &T::sinks,
-                                               &T::cu_seqlens_q,
-                                               &T::cu_seqlens_k,
-                                               &T::seqlens_k,
-                                               &T::block_table,
-                                               &T::leftpad_k,
-                                               &T::out,
-                                               &T::lse,
-                                               &T::dout,
-                                               &T::dlse,
-                                               &T::dq,
-                                               &T::dk,
-                                               &T::dv,
-                                               &T::dbias,
-                                               &T::dsinks};
-constexpr std::size_t kForwardOutput = 12, kBackwardInput = 14, kGradient = 16;  // where each kind begins
-
 }  // namespace
 
-std::span<Tensor T::* const> all_tensors() noexcept { return kTensors; }
-std::span<Tensor T::* const> outputs_of(Pass pass) noexcept {
-  const std::span<Tensor T::* const> all = kTensors;
-  return pass == Pass::forward ? all.subspan(kForwardOutput, kBackwardInput - kForwardOutput) : all.subspan(kGradient);
+std::vector<Tensor AttentionTensors::*> outputs_of(Pass pass) {
+  std::vector<Tensor AttentionTensors::*> outputs;
+  for (const TensorField& field : kTensorTable) {
+    if (field.written[static_cast<std::size_t>(pass)]) outputs.push_back(field.tensor.output());
+  }
+  return outputs;
 }
 
 std::shared_ptr<const Backend> backend_of(const std::string& device) {
@@ -114,10 +89,10 @@ Result<std::unique_ptr<DeviceTensors>> DeviceTensors::make(const std::string& de
   if (made->backend_ == nullptr)
     return Status(StatusCode::invalid_argument, fmt::format("device {}: see `fulmen devices`", device));
   if (made->backend_->uses_host_memory()) return made;
-  for (Tensor AttentionTensors::* const one : kTensors) {
-    const Tensor& from = host.*one;
+  for (const TensorField& field : kTensorTable) {
+    const Tensor& from = host->*field.tensor;
     const std::size_t shift = shift_elements * static_cast<std::size_t>(size_of(from.dtype));
-    if (Status status = made->mirror(from, made->tensors_.*one, shift); !status.ok()) return status;
+    if (Status status = made->mirror(from, made->tensors_->*field.tensor, shift); !status.ok()) return status;
   }
   return made;
 }

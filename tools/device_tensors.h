@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "fulmen/fulmen.h"
+#include "fulmen/tensor_fields.h"
 
 namespace fulmen::tools {
 
@@ -17,9 +17,8 @@ bool uses_host_memory(const std::string& device);
 // An emulated GPU: its results count, its times do not.
 bool is_emulated(const std::string& device);
 
-// Every tensor of a call, and those that a pass writes.
-std::span<Tensor AttentionTensors::* const> all_tensors() noexcept;
-std::span<Tensor AttentionTensors::* const> outputs_of(Pass pass) noexcept;
+// The tensors that a pass writes.
+std::vector<Tensor AttentionTensors::*> outputs_of(Pass pass);
 
 // Memory from the backend of a device.
 class DeviceMemory {

@@ -1,4 +1,4 @@
-#include "html_page.h"
+#include "tools/html_page.h"
 
 #include <fmt/format.h>
 

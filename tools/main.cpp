@@ -1,4 +1,4 @@
-// The fulmen program: devices, run, explain, verify, bench, compile, cache, tune, doctor, selftest.
+// The fulmen program: devices, run, explain, verify, bench, compile, counts, cache, tune, doctor, selftest.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,12 +13,12 @@
 #include <string>
 #include <system_error>
 
-#include "commands.h"
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
 #include "fulmen/version.h"
-#include "output_file.h"
-#include "signals.h"
+#include "tools/commands.h"
+#include "tools/output_file.h"
+#include "tools/signals.h"
 
 namespace {
 
@@ -63,11 +63,11 @@ int run(int argc, char** argv) {
   CLI::App app{"Exact attention as one fused operation", "fulmen"};
   app.require_subcommand(0, 1);  // a second one would be ignored
   app.set_version_flag("--version", std::string("fulmen ") + fulmen::version());
-  const std::array commands{fulmen::tools::devices_command(app), fulmen::tools::run_command(app),
-                            fulmen::tools::explain_command(app), fulmen::tools::verify_command(app),
-                            fulmen::tools::bench_command(app),   fulmen::tools::compile_command(app),
-                            fulmen::tools::cache_command(app),   fulmen::tools::tune_command(app),
-                            fulmen::tools::doctor_command(app),  fulmen::tools::selftest_command(app)};
+  const std::array commands{
+      fulmen::tools::devices_command(app),  fulmen::tools::run_command(app),   fulmen::tools::explain_command(app),
+      fulmen::tools::verify_command(app),   fulmen::tools::bench_command(app), fulmen::tools::compile_command(app),
+      fulmen::tools::cache_command(app),    fulmen::tools::tune_command(app),  fulmen::tools::doctor_command(app),
+      fulmen::tools::selftest_command(app), fulmen::tools::counts_command(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {
@@ -88,7 +88,7 @@ int run(int argc, char** argv) {
     if (command.parser->parsed()) return finish(command.run());
   }
   return report({StatusCode::invalid_argument,
-                 "a subcommand is needed: devices, run, explain, verify, bench, compile, cache, tune, doctor or selftest "
+                 "a subcommand is needed: devices, run, explain, verify, bench, compile, counts, cache, tune, doctor or selftest "
                  "(--help tells more)"});
 }
 

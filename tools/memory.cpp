@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "tools/memory.h"
 
 #include <sys/mman.h>
 

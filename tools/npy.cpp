@@ -1,4 +1,4 @@
-#include "npy.h"
+#include "tools/npy.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -10,8 +10,8 @@
 
 #include "fulmen/status.h"
 #include "fulmen/tensor.h"
-#include "memory.h"
-#include "output_file.h"
+#include "tools/memory.h"
+#include "tools/output_file.h"
 
 namespace fulmen::tools {
 

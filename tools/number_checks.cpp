@@ -1,4 +1,4 @@
-#include "number_checks.h"
+#include "tools/number_checks.h"
 
 #include <fmt/format.h>
 

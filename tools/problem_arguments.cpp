@@ -1,4 +1,4 @@
-#include "problem_arguments.h"
+#include "tools/problem_arguments.h"
 
 #include <fmt/format.h>
 
@@ -6,15 +6,13 @@
 #include <charconv>
 #include <string_view>
 
-#include "float_conversion.h"
 #include "fulmen/backend.h"
 #include "fulmen/printable.h"
-#include "number_checks.h"
+#include "tools/float_conversion.h"
+#include "tools/number_checks.h"
 
 namespace fulmen::tools {
 namespace {
-
-Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 // "L,R", each -1 or more.
 bool parse_window(std::string_view text, AttentionOptions& options) {
@@ -92,24 +90,6 @@ Result<Tensor> view_of_scores(const char* option, const NpyArray& array, bool tw
       two_dims_are_batch_key ? " or [batch, seqlen_k]" : ", [head, seqlen_q, seqlen_k] or [seqlen_q, seqlen_k]"));
 }
 
-// [head], or for slopes also [batch, head].
-Result<Tensor> view_of_heads(const char* option, const NpyArray& array, bool per_batch) {
-  const auto& s = array.shape;
-  const bool fits = s.size() == 1 || (s.size() == 2 && per_batch);
-  if (!fits || array.dtype != DType::fp32) {
-    return invalid(fmt::format("{} ({}): {} {} is not fp32 [head]{}", option, array.path, to_string(array.dtype), shape_text(s),
-                               per_batch ? " or [batch, head]" : ""));
-  }
-  const int64_t batch = s.size() == 2 ? s[0] : 1;
-  const int64_t heads = s.back();
-  Tensor view;
-  view.data = array.data.data();
-  view.dtype = DType::fp32;
-  view.shape = {batch, 1, 1, heads};
-  view.strides = {batch == 1 ? 0 : heads, 0, 0, 1};
-  return view;
-}
-
 // Reads an optional file and stores a view of it.
 template <class MakeView>
 Status load_optional(const std::string& path, bool bf16, NpyArray& array, Tensor& tensor, const MakeView& make_view) {
@@ -133,21 +113,17 @@ Status load_optional_tensors(const ProblemArguments& arguments, LoadedProblem& p
     return view_of_scores("--bias", array, false);
   });
   if (!status.ok()) return status;
-  status = load_optional(arguments.keep, true, problem.keep, tensors.keep_mask, [](const NpyArray& array) -> Result<Tensor> {
+  return load_optional(arguments.keep, true, problem.keep, tensors.keep_mask, [](const NpyArray& array) -> Result<Tensor> {
     if (array.dtype != DType::boolean) {
       return invalid(fmt::format("--keep ({}): dtype {} is not bool or uint8", array.path, to_string(array.dtype)));
     }
     return view_of_scores("--keep", array, true);
   });
-  if (!status.ok()) return status;
-  status = load_optional(arguments.alibi, true, problem.alibi, tensors.alibi_slopes,
-                         [](const NpyArray& array) { return view_of_heads("--alibi", array, true); });
-  if (!status.ok()) return status;
-  return load_optional(arguments.sinks, true, problem.sinks, tensors.sinks,
-                       [](const NpyArray& array) { return view_of_heads("--sinks", array, false); });
 }
 
 }  // namespace
+
+Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--q", arguments.q, "queries, a .npy file in the layout");
@@ -156,8 +132,6 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--bias", arguments.bias,
                  "additive bias [batch, head, seqlen_q, seqlen_k], 1 where all are the same; or [head, q, k], [q, k]");
   app.add_option("--keep", arguments.keep, "bool mask, true = attend: [batch, seqlen_k] or [batch, head, seqlen_q, seqlen_k]");
-  app.add_option("--alibi", arguments.alibi, "ALiBi slopes, fp32 [head] or [batch, head]");
-  app.add_option("--sinks", arguments.sinks, "attention sinks, fp32 [head]");
   // The value may be left out. There are no arguments without a name that it could be taken for.
   app.add_option("--causal", arguments.causal, "causal mask: --causal (bottom-right), --causal top-left or --causal none")
       ->expected(0, 1)
@@ -176,11 +150,12 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--dtype", arguments.dtype, "compute in fp32, fp16 or bf16: fp32 files are converted")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   app.add_flag("--bf16", arguments.bf16, "uint16 files hold bf16");
-  add_sequence_options(app, arguments.sequences);
+  add_vector_options(app, arguments.vectors);
   app.add_option("--device", arguments.device, "see `fulmen devices`");
   app.add_option("--kernel", arguments.kernel, "force a kernel by name, see `fulmen explain`");
   app.add_option("--set", arguments.tuning, "the kernel's parameters, such as block_m=64,waves=4; `fulmen explain` names them");
-  app.add_option("--threads", arguments.threads, "CPU threads; 0 takes OpenMP's setting")->transform(int_from(0));
+  app.add_option("--threads", arguments.threads, "CPU threads; 0 takes OMP_NUM_THREADS, else all processors")
+      ->transform(int_from(0));
 }
 
 Result<DType> parse_dtype(const std::string& name) {
@@ -267,7 +242,7 @@ Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& argu
     operand.tensor = view.value();
   }
   if (Status status = load_optional_tensors(arguments, *problem); !status.ok()) return status;
-  Status status = load_sequences(arguments.sequences, problem->sequences, problem->tensors, problem->options);
+  Status status = load_vectors(arguments.vectors, problem->vectors, problem->tensors, problem->options);
   if (!status.ok()) return status;
   const auto [batch, seqlen, heads, dim] = problem->tensors.q.shape;
   problem->tensors.out =

@@ -11,13 +11,13 @@
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "fulmen/status.h"
-#include "npy.h"
-#include "sequence_arguments.h"
+#include "tools/npy.h"
+#include "tools/vector_files.h"
 
 namespace fulmen::tools {
 
 struct ProblemArguments {
-  std::string q, k, v, bias, keep, alibi, sinks;  // paths; empty: not given
+  std::string q, k, v, bias, keep;  // paths; empty: not given
   std::string causal = "none";
   std::string window;
   std::string layout = "bshd";
@@ -35,12 +35,14 @@ struct ProblemArguments {
   bool deterministic = true;
   bool verify = false;
   bool validate = false;
-  SequenceArguments sequences;
+  VectorArguments vectors;
 };
 
 // Adds the options to a parser. The arguments must outlive it.
 void add_problem_options(CLI::App& app, ProblemArguments& arguments);
 
+// The error of an option that cannot be taken.
+Status invalid(std::string message);
 // Names of the command line to values: Errors name the option, its value and what is accepted.
 Result<DType> parse_dtype(const std::string& name);
 Result<AttentionOptions> attention_options(const ProblemArguments& arguments);
@@ -50,8 +52,8 @@ Status check_device_and_kernel(const std::string& device, const std::string& ker
 
 // Files in memory with views of them. out and lse are filled in by whoever wants them.
 struct LoadedProblem {
-  NpyArray q, k, v, bias, keep, alibi, sinks;
-  SequenceFiles sequences;
+  NpyArray q, k, v, bias, keep;
+  VectorArrays vectors;
   AttentionTensors tensors;
   AttentionOptions options;
 };

@@ -1,10 +1,10 @@
-#include "random_inputs.h"
+#include "tools/random_inputs.h"
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 
-#include "float_conversion.h"
+#include "tools/float_conversion.h"
 
 namespace fulmen::tools {
 namespace {

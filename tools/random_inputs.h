@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fulmen/tensor.h"
-#include "memory.h"
+#include "tools/memory.h"
 
 namespace fulmen::tools {
 

@@ -48,7 +48,8 @@ BOARDS, TRAINING = "Boards, fp16, microseconds", "Boards in training, fp16, micr
 FORWARD = "Forward: 16384 tokens, width 2048 (H100)"
 BACKWARD = "Backward: the same (head_dim 64 and 128 on an H100, 256 on the H200)"
 PEERS = "FlashAttention 4, cuDNN"
-CUDNN = "Beside cuDNN: attention in a step of BERT-base"
+CALLS = "Calls of models, forward (H100)"
+CALLS_BACK = "Calls of models, backward (H100)"
 
 # A group's title and its bars: what it is, the peer, the ratio.
 GROUPS = [
@@ -87,15 +88,16 @@ GROUPS = [
                 quotient("nvidia.md", BOARDS, "12x64 bias", "peer at 1024", "1024"),
             ),
             ("training 1024 boards, 24 heads of 32", "PyTorch, fused", ratio("nvidia.md", TRAINING, "24x32", "1024")),
-            ("attention of BERT-base, 512 tokens", "cuDNN", quotient("nvidia.md", CUDNN, "512 x 64", "cuDNN", "Fulmen")),
         ],
     ),
     (
-        "GPU: one NVIDIA H100, bf16, heads of 128",
+        "GPU: one NVIDIA H100, bf16; heads of 128 but BERT's",
         [
             ("prefill 2k", PEERS, ratio("nvidia_peers.md", FORWARD, "D128 S2048 full", "ratio")),
             ("prefill 2k, causal", PEERS, ratio("nvidia_peers.md", FORWARD, "D128 S2048 causal", "ratio")),
             ("prefill 512, causal", PEERS, ratio("nvidia_peers.md", FORWARD, "D128 S512 causal", "ratio")),
+            ("BERT-base, 512 tokens", PEERS, ratio("nvidia_peers.md", CALLS, "BERT 512", "ratio")),
+            ("gradients of BERT-base, 512 tokens", PEERS, ratio("nvidia_peers.md", CALLS_BACK, "BERT 512", "ratio")),
             ("gradients 2k", PEERS, ratio("nvidia_peers.md", BACKWARD, "D128 S2048 full", "ratio")),
             ("gradients 2k, causal", PEERS, ratio("nvidia_peers.md", BACKWARD, "D128 S2048 causal", "ratio")),
         ],

@@ -18,26 +18,27 @@ enum class Causal : int {
   top_left = 2,      // query i attends keys j <= i
 };
 
-// The tensors of one call. An absent tensor has data == nullptr in run() and an all-zero shape in a Problem.
+// The tensors of one call. An absent tensor has data == nullptr in run() and an all-zero shape in a Problem. An InputTensor takes a
+// Tensor or a ConstTensor; out and lse are the forward pass's outputs and so Tensors, which the backward pass reads alone.
 struct AttentionTensors {
-  Tensor q{};             // [batch, seqlen_q, num_heads, head_dim], fp32, fp16 or bf16
-  Tensor k{};             // [batch, seqlen_k, num_kv_heads, head_dim], dtype of q; num_heads % num_kv_heads == 0
-  Tensor v{};             // [batch, seqlen_k, num_kv_heads, head_dim_v], dtype of q
-  Tensor out{};           // [batch, seqlen_q, num_heads, head_dim_v], dtype of q; may be exactly q's memory, else must not overlap
-                          // any input
-  Tensor bias{};          // optional [batch, num_heads, seqlen_q, seqlen_k], any float dtype; dims of size or stride 0/1 broadcast
-  Tensor keep_mask{};     // optional boolean [batch, num_heads, seqlen_q, seqlen_k], true = attend; broadcasts like bias
-  Tensor alibi_slopes{};  // optional fp32 [1 or batch, 1, 1, num_heads]: adds -slope * |i + offset - j|
-  Tensor sinks{};         // optional fp32 [1, 1, 1, num_heads]: one more logit a head in the softmax's denominator
-  Tensor lse{};           // optional fp32 output [batch, num_heads, seqlen_q, 1]: natural log of the softmax's denominator
+  InputTensor q{};     // [batch, seqlen_q, num_heads, head_dim], fp32, fp16 or bf16
+  InputTensor k{};     // [batch, seqlen_k, num_kv_heads, head_dim], dtype of q; num_heads % num_kv_heads == 0
+  InputTensor v{};     // [batch, seqlen_k, num_kv_heads, head_dim_v], dtype of q
+  Tensor out{};        // [batch, seqlen_q, num_heads, head_dim_v], dtype of q; may be exactly q's memory, else must not overlap
+                       // any input
+  InputTensor bias{};  // optional [batch, num_heads, seqlen_q, seqlen_k], any float dtype; dims of size or stride 0/1 broadcast
+  InputTensor keep_mask{};     // optional boolean [batch, num_heads, seqlen_q, seqlen_k], true = attend; broadcasts like bias
+  InputTensor alibi_slopes{};  // optional fp32 [1 or batch, 1, 1, num_heads]: adds -slope * |i + offset - j|
+  InputTensor sinks{};         // optional fp32 [1, 1, 1, num_heads]: one more logit a head in the softmax's denominator
+  Tensor lse{};                // optional fp32 output [batch, num_heads, seqlen_q, 1]: natural log of the softmax's denominator
 
   // Backward alone: there out and lse are inputs, as the forward call gave them, and lse is needed. A gradient that is absent is
   // not computed; one at least is needed.
-  Tensor dout{};    // [batch, seqlen_q, num_heads, head_dim_v], dtype of q: the loss's gradient by out
-  Tensor dlse{};    // optional fp32 [batch, num_heads, seqlen_q, 1]: the loss's gradient by lse
-  Tensor dq{};      // output of q's shape and dtype
-  Tensor dk{};      // output of k's shape and dtype: the sum over the query heads that share a KV head
-  Tensor dv{};      // output of v's shape and dtype, the same
+  InputTensor dout{};  // [batch, seqlen_q, num_heads, head_dim_v], dtype of q: the loss's gradient by out
+  InputTensor dlse{};  // optional fp32 [batch, num_heads, seqlen_q, 1]: the loss's gradient by lse
+  Tensor dq{};         // output of q's shape and dtype
+  Tensor dk{};         // output of k's shape and dtype: the sum over the query heads that share a KV head
+  Tensor dv{};         // output of v's shape and dtype, the same
   Tensor dbias{};   // output [batch, num_heads, seqlen_q, seqlen_k], any float dtype; over dims of size 1 (all but the last may be)
                     // it is the sum; fp32 accumulation
   Tensor dsinks{};  // fp32 output [1, 1, 1, num_heads]
@@ -48,13 +49,18 @@ struct AttentionTensors {
 
   // Sequences of different lengths, and keys and values in pages: all optional, all int32. Their values are memory of the device
   // like any tensor's: planning never reads them. docs/contract.md, "Sequences of different lengths", has the rules.
-  Tensor cu_seqlens_q{};  // [1, 1, 1, batch + 1]: q, out, dout, dq are packed, [1, total_q, ...], and lse, dlse [1, num_heads,
-                          // total_q, 1]; sequence b is rows cu[b] to cu[b + 1] - 1
-  Tensor cu_seqlens_k{};  // [1, 1, 1, batch + 1]: the same of k, v, dk, dv; with a block_table its differences are the lengths
-  Tensor seqlens_k{};     // [1, 1, 1, batch]: of padded or paged k and v, rows 0 to seqlens_k[b] - 1 are used
-  Tensor block_table{};   // [1, 1, batch, max_pages]: k, v are [num_pages, page_size, num_kv_heads, dim]; row r of sequence b is
-                          // row r % page_size of page block_table[b][r / page_size]
-  Tensor leftpad_k{};     // [1, 1, 1, batch]: the first used row of padded or paged k and v is leftpad_k[b]: key 0 of the masks
+  InputTensor cu_seqlens_q{};  // [1, 1, 1, batch + 1]: q, out, dout, dq are packed, [1, total_q, ...], and lse, dlse [1, num_heads,
+                               // total_q, 1]; sequence b is rows cu[b] to cu[b + 1] - 1
+  InputTensor cu_seqlens_k{};  // [1, 1, 1, batch + 1]: the same of k, v, dk, dv; with a block_table its differences are the lengths
+  InputTensor seqlens_k{};     // [1, 1, 1, batch]: of padded or paged k and v, rows 0 to seqlens_k[b] - 1 are used
+  InputTensor block_table{};   // [1, 1, batch, max_pages]: k, v are [num_pages, page_size, num_kv_heads, dim]; row r of sequence b
+                               // is row r % page_size of page block_table[b][r / page_size]
+  InputTensor leftpad_k{};  // [1, 1, 1, batch]: the first used row of padded or paged k and v is leftpad_k[b]: key 0 of the masks
+
+  // What numbers in k and v are multiplied with: optional fp32 [1 or batch, 1, 1, 1 or num_kv_heads]. For k and v of a dtype that
+  // is not q's. No kernel reads either yet: a call that has them, or another dtype, is unsupported.
+  InputTensor k_scale{};
+  InputTensor v_scale{};
 };
 
 // Runs task(arg, index) once for every index in [0, count), in any order, on any threads, and returns when all are done.
@@ -72,8 +78,8 @@ struct AttentionOptions {
   float dropout = 0.0F;  // probability, >= 0 and < 1, that an element of the softmax is dropped; the others grow by 1 / (1 - p)
   bool deterministic = true;   // false also takes kernels that add gradients by atomics: faster on some GPUs, other bits every run
   std::string kernel{};        // force a candidate by name, e.g. "cpu.prefill.avx2"; empty chooses
-  int num_threads = 0;         // CPU threads; 0 takes the OpenMP setting of the caller
-  ParallelFor parallel_for{};  // a user's own thread pool instead of OpenMP
+  int num_threads = 0;         // the most CPU threads; 0: OMP_NUM_THREADS, else all processors (docs/contract.md)
+  ParallelFor parallel_for{};  // a user's own thread pool instead of the library's
   bool verify = false;         // run the reference beside every call; also FLASH_ATTENTION_VERIFY=1
   // Checks lengths and page tables in a device's own memory before each run, by check_sequences() on copies in host memory, for
   // which the run waits. Also FLASH_ATTENTION_VALIDATE=1. Devices that use the host's memory are always checked.

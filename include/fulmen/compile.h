@@ -45,6 +45,7 @@ struct KernelReport {
 
 struct CompileKernelsOptions {
   bool all = false;        // every shipped configuration, else the main ones
+  bool pairs = false;      // instead: ordinary problems with every feature, and with every two
   std::string out_folder;  // write prebuilt kernels there, for FULMEN_KERNEL_PATH; empty: only compile
 };
 
@@ -55,6 +56,24 @@ FULMEN_API Status check_arch(const std::string& arch);
 // Compiles kernels for a chip ("gfx1100", "sm_90a") without a GPU, by NVRTC or an installed clang, and says what came out. Errors:
 // no such chip; no compiler for it, with what installs one; a kernel that does not compile; a folder that cannot be written.
 FULMEN_API Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options = {});
+
+// Instructions that a launch on an "emulated-isa" device executed, of all its waves.
+struct ExecutedInstructions {
+  std::string arch;    // "gfx1100"
+  std::string kernel;  // "prefill gfx11 bf16 d128 128x32"
+  int64_t workgroups = 0;
+  int64_t matrix = 0;          // each a product of 16 x 16 x 16
+  int64_t vector = 0;          // vector ALU without transcendental ones; a dual one counts once
+  int64_t transcendental = 0;  // exp2, log2, reciprocal
+  int64_t scalar = 0;          // scalar ALU and branches
+  int64_t scalar_loads = 0;
+  int64_t lds = 0;
+  int64_t global = 0;  // loads, stores and atomics of memory
+  int64_t scratch = 0;
+  int64_t waits = 0;  // and barriers
+};
+// Of the launches since the last call, in order: the last 1,000 of them.
+FULMEN_API std::vector<ExecutedInstructions> take_executed_instructions();
 
 // Prebuilt kernels of the program's own, for machines without a compiler: looked for after those of FULMEN_KERNEL_PATH and before
 // the cache on disk, for the rest of the process. They serve the library that they were compiled by: another version's sources may

@@ -5,13 +5,16 @@
 
 namespace fulmen {
 
-// Of launches on devices "emulated:<chip>". Vector instructions are not counted: the emulator runs source, not instructions.
+// Of launches on devices "emulated:<chip>". Vector instructions are not counted: the emulator runs source, not instructions. Those
+// of AMD's machine code are, on "emulated-isa:<chip>" (take_executed_instructions() in fulmen/compile.h).
 struct EmulatedWork {
   double matrix_flops = 0;  // of matrix instructions, padding and masked scores included
   // Of 128 bytes, with bank conflicts; by lanes and asynchronous copies. What Hopper's products and TMA move is not among them.
   double lds_cycles = 0;
   double global_bytes = 0;  // read and written, whatever cache serves them
   double barriers = 0;      // of whole workgroups
+  double exponentials = 0;  // of lanes
+  double launches = 0;
 };
 
 // Launches add to *work from now on, in the whole process, until this is called with null. Not while one runs.

@@ -2,9 +2,9 @@
  * prebuilt kernels alone. The semantics are those of attention.h; docs/contract.md has the formulas.
  *
  * Functions return a fulmen_status (0 is success); on failure fulmen_last_error() of the same thread has the sentence. Nothing
- * throws or aborts; but where the system refuses OpenMP a thread (limits of memory or processes), its runtime ends the process: ask
- * for fewer by num_threads, or give a parallel_for. What is printed is the log alone: FLASH_ATTENTION_DEBUG's lines and troubles of
- * the kernel cache, on stderr or to fulmen_set_log_callback(). Strings are UTF-8. All functions may be called from any thread.
+ * throws or aborts. What is printed is the log alone: FLASH_ATTENTION_DEBUG's lines and troubles of the kernel cache, on stderr or
+ * to fulmen_set_log_callback(). Strings are UTF-8. All functions may be called from any thread.
+ * Threads of the library's own compute on CPUs, num_threads with the caller at most; between calls they sleep.
  *
  * Structs begin with their size, so that they can grow at their end; docs/contract.md, "The C ABI", has the rules. A struct's _init
  * function sets the size and the defaults, which are not all 0; a struct that the library fills needs its size alone, sizeof. What
@@ -115,6 +115,8 @@ typedef struct fulmen_tensors {
   fulmen_tensor seqlens_k;                  /* [1, 1, 1, batch]: where the used rows of padded or paged k, v end */
   fulmen_tensor block_table;                /* [1, 1, batch, max_pages]: k, v are [num_pages, page_size, head, head_dim] */
   fulmen_tensor leftpad_k;                  /* [1, 1, 1, batch]: where the used rows of padded or paged k, v begin */
+  /* Optional fp32 [1 or batch, 1, 1, 1 or num_kv_heads]: factors of k's and v's numbers. No kernel reads them yet: unsupported. */
+  fulmen_tensor k_scale, v_scale;
 } fulmen_tensors;
 
 /* Runs task(arg, index) once for every index in [0, count), in any order, on any threads; returns when all are done. */
@@ -128,9 +130,9 @@ typedef struct fulmen_options {
   int64_t window_left; /* default -1, unlimited */
   int64_t window_right;
   const char* kernel;               /* force a kernel by name; null or empty chooses */
-  int32_t num_threads;              /* default 0: OpenMP's setting */
+  int32_t num_threads;              /* default 0: OMP_NUM_THREADS, else all processors */
   bool verify;                      /* default false: run the reference beside every call */
-  fulmen_parallel_for parallel_for; /* default null: OpenMP */
+  fulmen_parallel_for parallel_for; /* default null: the library's threads */
   void* parallel_for_context;
   float dropout;        /* default 0, off: the probability, below 1, that an element of the softmax is dropped */
   bool deterministic;   /* default true; false also takes kernels that add gradients by atomics: other bits every run */
@@ -333,8 +335,8 @@ typedef struct fulmen_kv_cache {
   fulmen_tensor seqlens_k_out;          /* optional output: seqlens_k + seqlen_new */
   bool rotary_interleaved;              /* default true: pairs are neighbours; else the halves of rotary_dim */
   bool queries_advance;                 /* default true: query i is at position seqlens_k + i; else all at seqlens_k */
-  int32_t num_threads;                  /* default 0: OpenMP's setting */
-  fulmen_parallel_for parallel_for;     /* default null: OpenMP */
+  int32_t num_threads;                  /* default 0: OMP_NUM_THREADS, else all processors */
+  fulmen_parallel_for parallel_for;     /* default null: the library's threads */
   void* parallel_for_context;
   bool validate; /* default false; true checks seqlens_k and block_table in a device's own memory, and waits for that */
 } fulmen_kv_cache;

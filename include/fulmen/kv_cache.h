@@ -18,14 +18,14 @@ struct KvCacheTensors {
   // The cache, written: padded [batch, rows, num_kv_heads, head_dim], or with a block_table paged [num_pages, page_size,
   // num_kv_heads, head_dim]; v_cache has head_dim_v. fp32, fp16 or bf16, strides as anywhere.
   Tensor k_cache{}, v_cache{};
-  Tensor seqlens_k{};    // int32 [1, 1, 1, batch]: rows that are used; row i of k_new becomes row seqlens_k[b] + i
-  Tensor block_table{};  // optional int32 [1, 1, batch, max_pages], as in AttentionTensors; the rows that are written lie in no
-                         // other sequence's pages
+  InputTensor seqlens_k{};    // int32 [1, 1, 1, batch]: rows that are used; row i of k_new becomes row seqlens_k[b] + i
+  InputTensor block_table{};  // optional int32 [1, 1, batch, max_pages], as in AttentionTensors; the rows that are written lie in
+                              // no other sequence's pages
   // New rows, both or neither: [batch, seqlen_new, num_kv_heads, head_dim], v_new with head_dim_v, dtype of the cache.
-  Tensor k_new{}, v_new{};
+  InputTensor k_new{}, v_new{};
   // Rotary position embedding of k_new, and of q, both or neither: fp32 or the cache's dtype, [1, 1, positions, rotary_dim / 2].
-  Tensor rotary_cos{}, rotary_sin{};
-  Tensor q{};              // optional, where there is a rotary embedding: [batch, seqlen_q, num_heads, head_dim], the cache's dtype
+  InputTensor rotary_cos{}, rotary_sin{};
+  InputTensor q{};         // optional, where there is a rotary embedding: [batch, seqlen_q, num_heads, head_dim], the cache's dtype
   Tensor q_out{};          // output for q, of its shape: other memory, or q itself
   Tensor seqlens_k_out{};  // optional int32 output [1, 1, 1, batch]: seqlens_k + seqlen_new, what attention over the cache takes
 };
@@ -34,8 +34,8 @@ struct KvCacheOptions {
   bool rotary_interleaved = true;  // pairs are elements 2 i and 2 i + 1; else i and i + rotary_dim / 2
   // Query i is at position seqlens_k[b] + i, as under a causal mask or a window; else every query is at seqlens_k[b].
   bool queries_advance = true;
-  int num_threads = 0;         // CPU threads; 0 takes the OpenMP setting of the caller
-  ParallelFor parallel_for{};  // a user's own thread pool instead of OpenMP
+  int num_threads = 0;         // the most CPU threads; 0: OMP_NUM_THREADS, else all processors (docs/contract.md)
+  ParallelFor parallel_for{};  // a user's own thread pool instead of the library's
   // Checks seqlens_k and block_table in a device's own memory, on copies in host memory, for which the call waits. Also
   // FLASH_ATTENTION_VALIDATE=1. Devices that use the host's memory are always checked.
   bool validate = false;

@@ -25,7 +25,8 @@ enum class Pass : int { forward = 0, backward = 1 };
 
 struct Problem {
   Pass pass = Pass::forward;
-  DType dtype = DType::fp32;  // of q, k, v and out
+  DType dtype = DType::fp32;  // of q and out, and of their gradients
+  DType kv_dtype = dtype;     // of k and v, and of their gradients: one, as caches and kernels have one for both
   int64_t batch = 0;
   int64_t seqlen_q = 0;
   int64_t seqlen_k = 0;
@@ -44,7 +45,7 @@ struct Problem {
   int64_t page_size = 0;
   int64_t max_pages = 0;  // columns of block_table
   bool top_left = false;  // the diagonal is that of Causal::top_left
-  // Key range of query i: keys in [i + first_key, i + last_key], already clipped by causal and window; unlimited is kUnlimited.
+  // Query i attends the keys that these three allow.
   int64_t diagonal = 0;       // offset of the diagonal: seqlen_k - seqlen_q for bottom-right, 0 for top-left
   int64_t window_left = -1;   // keys j >= i + diagonal - window_left, -1 unlimited
   int64_t window_right = -1;  // keys j <= i + diagonal + window_right, -1 unlimited (causal gives 0)
@@ -54,6 +55,7 @@ struct Problem {
   TensorSpec q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse;
   TensorSpec dout, dlse, dq, dk, dv, dbias, dsinks;  // backward alone; dbias: dims that it sums over have stride 0
   TensorSpec cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, leftpad_k;
+  TensorSpec k_scale, v_scale;
 
   bool operator==(const Problem&) const = default;
   int64_t group_size() const noexcept { return num_kv_heads > 0 ? num_heads / num_kv_heads : 0; }

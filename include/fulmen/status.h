@@ -42,7 +42,8 @@ class [[nodiscard]] Status {
 [[noreturn]] FULMEN_API void abort_without_value(const Status& status) noexcept;
 
 // A value, or the Status that says why there is none. Ask ok() before value(), * or ->: on an error these print its message on
-// stderr and abort, in every build.
+// stderr and abort, in every build. A Result that is moved from gives its value, not a reference into itself:
+// `for (auto& x : list().value())` iterates over a list that lives as long as the loop.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -53,10 +54,10 @@ class [[nodiscard]] Result {
   const Status& status() const noexcept { return status_; }
   T& value() & { return there(), *value_; }
   const T& value() const& { return there(), *value_; }
-  T&& value() && { return there(), std::move(*value_); }
+  T value() && { return there(), std::move(*value_); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
+  T operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 

@@ -1,15 +1,11 @@
 #include "cpu/backend.h"
 
-#include <algorithm>
-#include <iterator>
 #include <string>
 #include <vector>
 
-#include "cpu/backward/kernel.h"
-#include "cpu/decode/kernel.h"
+#include "cpu/families.h"
 #include "cpu/isa/instruction_sets.h"
 #include "cpu/kv_cache/append.h"
-#include "cpu/prefill/kernel.h"
 #include "reference/kernels.h"
 
 namespace fulmen::cpu {
@@ -19,13 +15,11 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend() {
     for (const InstructionSet& isa : instruction_sets()) {
-      const auto serves = [](const auto& functions) {
-        return std::any_of(std::begin(functions), std::end(functions), [](auto f) { return f != nullptr; });
-      };
-      if (serves(isa.table->prefill_task)) own(make_prefill_kernel(isa));
-      if (serves(isa.table->short_task)) own(make_short_kernel(isa));
-      if (serves(isa.table->decode_task)) own(make_decode_kernel(isa));
-      if (serves(isa.table->backward)) own(make_backward_kernel(isa));
+      for (const Family& family : families()) {
+        bool serves = false;
+        for (int dtype = 0; dtype < kNumFloatTypes; ++dtype) serves = serves || family.serves(*isa.table, dtype);
+        if (serves) own(family.make(family, isa));
+      }
     }
     for (const Kernel* kernel : reference::baseline_kernels()) kernels_.push_back(kernel);
   }

@@ -13,7 +13,7 @@ namespace {
 
 Status check_memory(const Driver& driver, const Device& device, const KvCacheProblem& p, const KvCacheTensors& t) {
   for (const KvCacheField& field : kKvCacheFields) {
-    const void* data = (t.*field.tensor).data;
+    const void* data = (t->*field.tensor).data;
     if (!(p.*field.spec).present || data == nullptr) continue;
     if (Status status = driver.check_memory(device.ordinal, data); !status.ok()) {
       return {StatusCode::invalid_argument,
@@ -34,7 +34,7 @@ Status append_kv(const Driver& driver, const Device& device, void* stream, const
   const Result<KernelOnDevice> kernel = load_kernel(driver, device, s);
   if (!kernel.ok()) return kernel.status();
   const kernels::AppendArguments arguments = append_arguments(p, tensors);
-  const Launch launch{workgroups, s.workgroup, s.lds_bytes, stream, &arguments, sizeof(arguments)};
+  const Launch launch{workgroups, s.workgroup, s.lds_bytes, stream, &arguments, sizeof(arguments), false, kernel->name};
   Status status = driver.launch(device.ordinal, kernel->function, launch);
   if (status.ok()) return status;
   return {status.code(), fmt::format("append_kv on {}: {}", device.info.name, status.message())};

@@ -52,8 +52,16 @@ bool fills_persistent_workgroups(const Target& target, const Problem& p) {
          tiles_of(p.seqlen_k, kBlockKeys) * p.batch * p.num_kv_heads >= kFewBlocks;
 }
 
+// Few rows of queries whose keys are worth a pipeline's start.
+bool has_long_rows_of_keys(const Target& /*target*/, const Problem& p) {
+  constexpr int64_t kFewQueries = 64, kManyKeys = 512;
+  return p.seqlen_q <= kFewQueries && p.seqlen_k >= kManyKeys;
+}
+
 constexpr Preference kPreferences[]{
-    // Forward. Few queries and many keys: decode splits the keys, so that every multiprocessor has work.
+    // Forward. Few queries and many keys, which are split, so that every multiprocessor has work. The TMA, where it reads them, has
+    // more of them in flight.
+    {"decode_tma", 41, has_long_rows_of_keys},
     {"decode", 40, [](const Target&, const Problem& p) { return p.seqlen_k > 128; }},
     // Chess boards: whole boards are copied asynchronously, at the speed of memory. Where `boards` does not run: prefill, in tiles
     // of 64 x 64.
@@ -70,6 +78,7 @@ constexpr Preference kPreferences[]{
     {"prefill_wgmma", 19, always},
     {"short", 18, always},
     {"prefill_tma", 17, always},
+    {"decode_tma", 16, always},
     {"prefill", 10, always},
 
     // Backward. Boards: all gradients in one launch.

@@ -14,6 +14,7 @@
 #include "gpu/compile/report/report.h"
 #include "gpu/compile/shipped.h"
 #include "gpu/compile/toolchains/run_program.h"
+#include "gpu/drivers/isa/driver.h"
 
 namespace fulmen {
 namespace {
@@ -84,7 +85,8 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const
     if (Status status = gpu::make_folder(options.out_folder); !status.ok()) return status;
   }
   const auto& [storage, chip, compiler] = target.value();
-  const std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, options.all);
+  const std::vector<gpu::Specialisation> kernels =
+      options.pairs ? gpu::pair_kernels(chip) : gpu::shipped_kernels(chip, options.all);
   std::vector<KernelReport> reports(kernels.size());
   std::vector<Status> failures(kernels.size());
   std::atomic<std::size_t> next{0};
@@ -102,6 +104,27 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const
     if (!status.ok()) return refused_arch(arch, chip, status);
   }
   return reports;
+}
+
+std::vector<ExecutedInstructions> take_executed_instructions() {
+  using gpu::isa::Kind;
+  std::vector<ExecutedInstructions> list;
+  for (const gpu::isa::LaunchCounts& launch : gpu::isa::take_counts()) {
+    const auto of = [&](Kind kind) { return static_cast<int64_t>(launch.counts[static_cast<std::size_t>(kind)]); };
+    list.push_back({.arch = launch.arch,
+                    .kernel = launch.kernel,
+                    .workgroups = launch.workgroups,
+                    .matrix = of(Kind::matrix),
+                    .vector = of(Kind::valu),
+                    .transcendental = of(Kind::transcendental),
+                    .scalar = of(Kind::salu) + of(Kind::branch),
+                    .scalar_loads = of(Kind::scalar_load),
+                    .lds = of(Kind::lds),
+                    .global = of(Kind::global),
+                    .scratch = of(Kind::scratch),
+                    .waits = of(Kind::wait) + of(Kind::barrier)});
+  }
+  return list;
 }
 
 std::string kernel_cache_folder() { return gpu::cache_directory(); }

@@ -62,6 +62,7 @@ struct Launch {
   // The kernel waits by itself for the work ahead of it in the stream (grid_dependency_wait() in kernels/core/base.h): its
   // workgroups may be on the device before that has ended. Where a driver cannot, it starts as others do.
   bool programmatic_launch = false;
+  std::string_view kernel{};  // "prefill gfx11 bf16 d64 128x32": for counts
 };
 
 struct Event {

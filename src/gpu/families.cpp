@@ -24,6 +24,7 @@ constexpr Row kRows[]{
     {"prefill", Pass::forward, any_target, make_prefill},
     {"short_backward", Pass::backward, any_target, make_short_backward},
     {"backward", Pass::backward, any_target, make_backward},
+    {"decode_tma", Pass::forward, warpgroup_products, make_decode_tma},
     {"prefill_tma", Pass::forward, warpgroup_products, make_prefill_tma},
     {"prefill_wgmma", Pass::forward, warpgroup_products, make_prefill_wgmma},
     {"boards", Pass::forward, nvidia, make_boards},

@@ -81,7 +81,7 @@ Status run_small(const FirstUse& use, const GpuRunner& runner, const Problem& p,
   for (int i = 0; i < kTensorFields; ++i) {
     const TensorField& field = kTensorTable[i];
     const std::size_t bytes = bytes_of(p.*field.spec, shapes[i]);
-    Tensor& tensor = there.*field.tensor;
+    Tensor& tensor = there->*field.tensor;
     if (bytes == 0 || tensor.data == nullptr) continue;
     const Result<void*> to = memory.allocate(bytes);
     if (!to.ok()) return to.status();
@@ -102,7 +102,7 @@ Status run_small(const FirstUse& use, const GpuRunner& runner, const Problem& p,
     const TensorField& field = kTensorTable[i];
     const std::size_t bytes = bytes_of(p.*field.spec, shapes[i]);
     if (bytes == 0 || !field.written[pass]) continue;
-    if (Status status = use.driver.copy(device, (host.*field.tensor).data, (there.*field.tensor).data, bytes); !status.ok())
+    if (Status status = use.driver.copy(device, (host->*field.tensor).data, (there->*field.tensor).data, bytes); !status.ok())
       return status;
   }
   return {};

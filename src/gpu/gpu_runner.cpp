@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -19,9 +20,13 @@ GpuRunner::GpuRunner(const Driver& driver, const Device& device, const Problem& 
       config_(std::move(config)),
       trust_pointers_(trust_pointers) {}
 
+const LaunchPlan& GpuRunner::plan_for(bool whole_rows) const noexcept {
+  return whole_rows || plan_.unaligned == nullptr ? plan_ : *plan_.unaligned;
+}
+
 Status GpuRunner::load(bool whole_rows, std::vector<LoadedLaunch>& launches) const {
-  const bool others = !whole_rows && !plan_.unaligned_launches.empty();
-  for (const KernelLaunch& launch : others ? plan_.unaligned_launches : plan_.launches) {
+  for (const KernelLaunch& launch : plan_for(whole_rows).launches) {
+    if (launch.workgroups == 0) continue;
     Specialisation s = launch.specialisation;
     s.whole_rows = s.whole_rows != 0 && whole_rows ? 1 : 0;
     s.whole_bias = s.whole_bias != 0 && whole_rows ? 1 : 0;
@@ -32,7 +37,7 @@ Status GpuRunner::load(bool whole_rows, std::vector<LoadedLaunch>& launches) con
                               : maps ? sizeof(kernels::TmaForwardArguments)
                                          : sizeof(kernels::ForwardArguments);
     launches.push_back({kernel->function, launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.programmatic_launch,
-                        std::move(kernel->code)});
+                        std::move(kernel->code), std::move(kernel->name)});
   }
   return {};
 }
@@ -40,9 +45,11 @@ Status GpuRunner::load(bool whole_rows, std::vector<LoadedLaunch>& launches) con
 Status GpuRunner::load() { return load(true, aligned_); }
 
 std::size_t GpuRunner::workspace_bytes() const noexcept {
-  const int64_t floats = plan_.partial_out_floats + 2 * plan_.partial_row_floats + plan_.row_statistics_floats +
-                         plan_.bias_partial_floats + plan_.query_sum_floats;
-  return static_cast<std::size_t>(floats) * sizeof(float);
+  const auto floats = [](const LaunchPlan& plan) {
+    return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.row_statistics_floats + plan.bias_partial_floats +
+           plan.query_sum_floats;
+  };
+  return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) * sizeof(float);
 }
 
 std::string GpuRunner::code_identity() const {
@@ -56,44 +63,56 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   if (!trust_pointers_) {
     if (Status status = check_memory(tensors, workspace); !status.ok()) return status;
   }
-  const std::vector<LoadedLaunch>* launches = &aligned_;
-  if (plan_.launches.front().specialisation.whole_rows && !pointers_are_whole(tensors)) {
+  const bool whole_rows = !plan_.launches.front().specialisation.whole_rows || pointers_are_whole(tensors);
+  if (!whole_rows) {
     const std::scoped_lock lock(mutex_);
     if (unaligned_.empty()) {
       if (Status status = load(false, unaligned_); !status.ok()) return status;
     }
-    launches = &unaligned_;
   }
-  kernels::BackwardArguments arguments = plan_.arguments;
+  if (problem_.pass == Pass::forward) {
+    kernels::TmaForwardArguments arguments;
+    set_arguments(plan_for(whole_rows), tensors, workspace, arguments);
+    return launch(whole_rows, stream, arguments);
+  }
+  kernels::TmaBackwardArguments arguments;
+  set_backward_arguments(plan_for(whole_rows), tensors, workspace, arguments);
+  return launch(whole_rows, stream, arguments);
+}
+
+float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
+                                kernels::ForwardArguments& arguments) const {
+  arguments = plan.arguments;
   set_pointers(problem_, tensors, arguments);
   arguments.partial_out = static_cast<float*>(workspace);
-  arguments.partial_max = arguments.partial_out + plan_.partial_out_floats;
-  arguments.partial_sum = arguments.partial_max + plan_.partial_row_floats;
-  arguments.row_statistics = arguments.partial_sum + plan_.partial_row_floats;
-  float* const bias_partials = arguments.row_statistics + plan_.row_statistics_floats;
-  arguments.bias_partials = plan_.bias_partial_floats > 0 ? bias_partials : nullptr;
-  arguments.query_sums = plan_.query_sum_floats > 0 ? bias_partials + plan_.bias_partial_floats : nullptr;
-  arguments.query_sum_floats = plan_.query_sum_floats;
-  kernels::TmaForwardArguments forward;
-  kernels::TmaBackwardArguments backward;
-  const void* first = &arguments;
-  const bool others = launches == &unaligned_ && !plan_.unaligned_launches.empty();
-  if (others && plan_.unaligned_row_tiles > 0) arguments.row_tiles = plan_.unaligned_row_tiles;
-  if (const Specialisation* s = others ? nullptr : with_tensor_maps(); s != nullptr) {
-    Status status;
-    if (s->backward) {
-      static_cast<kernels::BackwardArguments&>(backward) = arguments;
-      status = encode_tensor_maps(backward, *s);
-      first = &backward;
-    } else {
-      static_cast<kernels::ForwardArguments&>(forward) = arguments;
-      status = encode_tensor_maps(forward, *s);
-      first = &forward;
-    }
-    if (!status.ok()) return status;
+  arguments.partial_max = arguments.partial_out + plan.partial_out_floats;
+  arguments.partial_sum = arguments.partial_max + plan.partial_row_floats;
+  return arguments.partial_sum + plan.partial_row_floats;
+}
+
+void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
+                                       kernels::BackwardArguments& arguments) const {
+  arguments.row_statistics = set_arguments(plan, tensors, workspace, arguments);
+  set_gradients(problem_, tensors, arguments);
+  float* const bias_partials = arguments.row_statistics + plan.row_statistics_floats;
+  arguments.bias_partials = plan.bias_partial_floats > 0 ? bias_partials : nullptr;
+  arguments.bias_parts = plan.backward.bias_parts;
+  arguments.query_sums = plan.query_sum_floats > 0 ? bias_partials + plan.bias_partial_floats : nullptr;
+  arguments.query_sum_floats = plan.query_sum_floats;
+  arguments.query_counters = plan.backward.query_counters;
+  arguments.run_batches = plan.backward.run_batches;
+}
+
+template <class Arguments>
+Status GpuRunner::launch(bool whole_rows, void* stream, Arguments& arguments) const {
+  for (const KernelLaunch& one : plan_for(whole_rows).launches) {
+    if (one.specialisation.tensor_maps == 0) continue;
+    if (Status status = encode_tensor_maps(arguments, one.specialisation); !status.ok()) return status;
+    break;
   }
-  for (const LoadedLaunch& l : *launches) {
-    Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, first, l.argument_bytes, l.programmatic_launch};
+  for (const LoadedLaunch& l : whole_rows ? aligned_ : unaligned_) {
+    // A kernel without tensor maps takes the arguments before them.
+    Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes, l.programmatic_launch, l.name};
     if (Status status = driver_.launch(device_.ordinal, l.function, launch); !status.ok()) {
       return {status.code(), fmt::format("kernel {} on {}: {}", config_.kernel, device_.info.name, status.message())};
     }
@@ -101,16 +120,10 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   return {};
 }
 
-const Specialisation* GpuRunner::with_tensor_maps() const {
-  for (const KernelLaunch& launch : plan_.launches) {
-    if (launch.specialisation.tensor_maps != 0) return &launch.specialisation;
-  }
-  return nullptr;
-}
-
-Status GpuRunner::encode_tensor_map(const kernels::View& view, int dims, int64_t rows, int heads, int batch,
-                                    const Specialisation& s, int box_rows, kernels::TensorMap& map) const {
+Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Shape& of, const Specialisation& s, int box_rows,
+                                    kernels::TensorMap& map) const {
   constexpr int64_t kBytes = 2, kUnused = 16;  // a stride that nothing is reached by
+  const auto [batch, rows, heads, dims] = of;
   const auto stride = [](int64_t elements, int64_t extent) { return extent > 1 ? elements * kBytes : kUnused; };
   const TensorMapShape shape{view.data,
                              s.tensor_dtype() == DType::fp16,
@@ -122,18 +135,27 @@ Status GpuRunner::encode_tensor_map(const kernels::View& view, int dims, int64_t
 
 template <class Arguments>
 Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
-  const int queries = s.backward ? s.block_n : s.block_m, keys = s.backward ? s.block_m : s.block_n;
-  Status status = encode_tensor_map(a.q, a.head_dim, a.seqlen_q, a.num_heads, a.batch, s, queries, a.q_map);
-  if (status.ok()) status = encode_tensor_map(a.k, a.head_dim, a.seqlen_k, a.num_kv_heads, a.batch, s, keys, a.k_map);
-  if (status.ok()) status = encode_tensor_map(a.v, a.head_dim_v, a.seqlen_k, a.num_kv_heads, a.batch, s, keys, a.v_map);
-  return status;
+  constexpr int kWarpgroupRows = 64;
+  const int queries = s.backward ? s.block_n : kWarpgroupRows, tile = s.backward ? s.block_m : s.block_n;
+  // Packed rows of q are few, and no box of a tensor: their kernel loads them.
+  if (s.packed_rows == 0) {
+    if (Status status = encode_tensor_map(a.q, problem_.q_shape(), s, queries, a.q_map); !status.ok()) return status;
+  }
+  // A box lies in a page.
+  const int keys = problem_.paged() ? static_cast<int>(std::min<int64_t>(tile, problem_.page_size)) : tile;
+  if (Status status = encode_tensor_map(a.k, problem_.k_shape(), s, keys, a.k_map); !status.ok()) return status;
+  return encode_tensor_map(a.v, problem_.v_shape(), s, keys, a.v_map);
 }
 
-Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a, const Specialisation& s) const { return encode_inputs(a, s); }
+Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a, const Specialisation& s) const {
+  constexpr int kWaveRows = 16;
+  if (Status status = encode_inputs(a, s); !status.ok() || s.packed_rows != 0) return status;
+  return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
+}
 
 Status GpuRunner::encode_tensor_maps(kernels::TmaBackwardArguments& a, const Specialisation& s) const {
   if (Status status = encode_inputs(a, s); !status.ok()) return status;
-  return encode_tensor_map(a.dout, a.head_dim_v, a.seqlen_q, a.num_heads, a.batch, s, s.block_n, a.dout_map);
+  return encode_tensor_map(a.dout, problem_.out_shape(), s, s.block_n, a.dout_map);
 }
 
 bool GpuRunner::pointers_are_whole(const AttentionTensors& t) const {
@@ -141,7 +163,7 @@ bool GpuRunner::pointers_are_whole(const AttentionTensors& t) const {
   using T = AttentionTensors;
   using P = Problem;
   std::uintptr_t bits = 0;
-  for (const auto& [tensor, spec] : {std::pair{&T::q, &P::q},
+  for (const auto& [tensor, spec] : {std::pair{TensorMember<T>(&T::q), &P::q},
                                      {&T::k, &P::k},
                                      {&T::v, &P::v},
                                      {&T::out, &P::out},
@@ -151,7 +173,7 @@ bool GpuRunner::pointers_are_whole(const AttentionTensors& t) const {
                                      {&T::dk, &P::dk},
                                      {&T::dv, &P::dv}}) {
     // A forward call may carry pointers of the backward pass.
-    if ((problem_.*spec).present) bits |= reinterpret_cast<std::uintptr_t>((t.*tensor).data);
+    if ((problem_.*spec).present) bits |= reinterpret_cast<std::uintptr_t>((t->*tensor).data);
   }
   return bits % kPiece == 0;
 }
@@ -166,7 +188,7 @@ Status GpuRunner::check_memory(const AttentionTensors& t, const void* workspace)
   };
   for (const TensorField& field : kTensorTable) {
     if (!(problem_.*field.spec).present) continue;
-    if (Status status = check(field.name, ".data", (t.*field.tensor).data); !status.ok()) return status;
+    if (Status status = check(field.name, ".data", (t->*field.tensor).data); !status.ok()) return status;
   }
   return check("workspace", "", workspace);
 }

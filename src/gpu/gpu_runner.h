@@ -38,14 +38,23 @@ class GpuRunner final : public Runner {
     std::size_t argument_bytes = 0;
     bool programmatic_launch = false;
     std::string code;  // its hash
+    std::string name;
   };
 
+  // whole_rows: pointers are multiples of 16.
+  const LaunchPlan& plan_for(bool whole_rows) const noexcept;
   Status load(bool whole_rows, std::vector<LoadedLaunch>& launches) const;
-  // The launch whose kernel takes tensor maps; null: none does.
-  const Specialisation* with_tensor_maps() const;
+  // All but tensor maps. set_arguments() returns where the workspace goes on.
+  float* set_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
+                       kernels::ForwardArguments& arguments) const;
+  void set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
+                              kernels::BackwardArguments& arguments) const;
+  // Arguments: those of the pass with tensor maps, which are encoded for a kernel that takes them.
+  template <class Arguments>
+  Status launch(bool whole_rows, void* stream, Arguments& arguments) const;
   // A tensor in boxes of so many rows.
-  Status encode_tensor_map(const kernels::View& view, int dims, int64_t rows, int heads, int batch, const Specialisation& s,
-                           int box_rows, kernels::TensorMap& map) const;
+  Status encode_tensor_map(const kernels::View& view, const Problem::Shape& of, const Specialisation& s, int box_rows,
+                           kernels::TensorMap& map) const;
   // Of q, k and v: in the backward pass block_m are keys.
   template <class Arguments>
   Status encode_inputs(Arguments& a, const Specialisation& s) const;

@@ -39,7 +39,7 @@ Result<Loaded> compile_and_load(const Driver& driver, const Device& device, cons
     driver.unload(device.ordinal, module.value());
     return function.status();
   }
-  return Loaded{module.value(), {function.value(), hex(sha256(code->code))}};
+  return Loaded{module.value(), {function.value(), hex(sha256(code->code)), request->name}};
 }
 
 }  // namespace

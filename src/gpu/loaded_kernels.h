@@ -12,6 +12,7 @@ namespace fulmen::gpu {
 struct KernelOnDevice {
   Function function;
   std::string code;  // SHA-256 of the machine code, in hexadecimal
+  std::string name;  // "prefill gfx11 bf16 d64 128x32"
 };
 
 // Compiles (or takes from the cache) and loads. Errors: no compiler and no cached code; the compiler's or the driver's words.

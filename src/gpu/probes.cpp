@@ -74,7 +74,7 @@ class ProbeRun {
     entry_ = fmt::format("probes/{}.h", name);
     s.entry = entry_;
     s.target = target;
-    s.dtype = static_cast<int>(DType::bf16);
+    s.dtype = s.kv_dtype = static_cast<int>(DType::bf16);
     s.block_m = s.block_n = 16;  // nothing depends on them
     s.workgroup = grid.workgroup_size > 0 ? grid.workgroup_size : device_.chip.wave_size;
     const Result<gpu::KernelOnDevice> kernel = load_kernel(driver_, device_, s);

@@ -117,7 +117,7 @@ Status SmallTensors::make(const Problem& p, const AttentionOptions& options) {
     const TensorSpec& spec = p.*field.spec;
     if (!spec.present || (!field.read[pass] && !field.written[pass])) continue;
     std::vector<std::byte>& memory = memory_.emplace_back(bytes_of(spec, shapes[i]), std::byte{0xFF});
-    tensors.*field.tensor = {memory.data(), spec.dtype, shapes[i], spec.strides};
+    tensors->*field.tensor = {memory.data(), spec.dtype, shapes[i], spec.strides};
     if (field.written[pass]) continue;
     if (spec.dtype == DType::int32) {
       fill_table(p, field.name, spec.strides[2], reinterpret_cast<int*>(memory.data()));

@@ -74,14 +74,14 @@ bool same(const UsedTensor& want, const Tensor& given) {
 Status check_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
   for (const UsedTensor& used : plan.used) {
     const TensorField& field = kTensorTable[used.field];
-    const Tensor& given = tensors.*field.tensor;
+    const Tensor& given = tensors->*field.tensor;
     const std::size_t bytes = plan.bytes[used.field];
     if (same(used, given) || is_pointer_alone(given, used.dtype, bytes)) continue;
     const TensorSpec& spec = plan.problem.*field.spec;
     const bool scores = field.spec == &Problem::bias || field.spec == &Problem::keep_mask;
     // An empty tensor's strides are 0 where it is not summed over, too: both shapes will do.
     const Shape& want = bytes == 0 && field.spec == &Problem::dbias ? plan.problem.score_shape() : plan.shapes[used.field];
-    const Compared compared{want, spec, given, may_broadcast(field), scores && plan.problem.variable_lengths()};
+    const Compared compared{want, spec, given, field.broadcast != Broadcast::none, scores && plan.problem.variable_lengths()};
     if (Status status = check_tensor(field.name, compared, bytes == 0); !status.ok()) return status;
   }
   return {};
@@ -89,7 +89,7 @@ Status check_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
 
 bool same_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
   return std::all_of(plan.used.begin(), plan.used.end(), [&](const UsedTensor& used) {
-    const Tensor& given = tensors.*kTensorTable[used.field].tensor;
+    const Tensor& given = tensors->*kTensorTable[used.field].tensor;
     return same(used, given) || is_pointer_alone(given, used.dtype, plan.bytes[used.field]);
   });
 }

@@ -27,7 +27,7 @@ std::size_t hash_of(const Plan::Impl& plan, const AttentionTensors& tensors, con
   std::size_t hash = 0;
   const auto mix = [&hash](std::size_t x) { hash = (hash ^ x) * 0x9E3779B97F4A7C15ULL; };
   for (const UsedTensor& used : plan.used) {
-    const Tensor& tensor = tensors.*kTensorTable[used.field].tensor;
+    const Tensor& tensor = tensors->*kTensorTable[used.field].tensor;
     for (int d = 0; d < 4; ++d) mix(static_cast<std::size_t>(tensor.shape[d]));
     for (int d = 0; d < 3; ++d) mix(static_cast<std::size_t>(tensor.strides[d]));
   }
@@ -63,7 +63,7 @@ std::vector<int64_t> sampled_sizes(bool vary, int64_t most) {
 struct Size {
   const char* name;
   int64_t Problem::* value;
-  Tensor AttentionTensors::* tensor;
+  InputTensor AttentionTensors::* tensor;
   const char* tensor_name;
   bool varies;
 };

@@ -17,7 +17,7 @@ AttentionTensors without_null(const Problem& problem, AttentionTensors tensors) 
   const std::array<Problem::Shape, kTensorFields> shapes = shapes_of(problem);
   for (int i = 0; i < kTensorFields; ++i) {
     const TensorSpec& spec = problem.*kTensorTable[i].spec;
-    void*& data = (tensors.*kTensorTable[i].tensor).data;
+    void*& data = (tensors->*kTensorTable[i].tensor).data;
     if (spec.present && data == nullptr && bytes_of(spec, shapes[i]) == 0) data = nowhere();
   }
   return tensors;
@@ -26,7 +26,7 @@ AttentionTensors without_null(const Problem& problem, AttentionTensors tensors) 
 KvCacheTensors without_null(const KvCacheProblem& problem, KvCacheTensors tensors) noexcept {
   for (const auto& [name, member, specified, written] : kKvCacheFields) {
     const TensorSpec& spec = problem.*specified;
-    Tensor& tensor = tensors.*member;
+    Tensor& tensor = tensors->*member;
     if (spec.present && tensor.data == nullptr && bytes_of(spec, tensor.shape) == 0) tensor.data = nowhere();
   }
   return tensors;

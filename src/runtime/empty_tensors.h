@@ -11,7 +11,7 @@ namespace fulmen {
 // Whether a tensor that the problem has is at null.
 inline bool any_at_null(const Problem& problem, const AttentionTensors& tensors) noexcept {
   bool any = false;
-  for (const TensorField& field : kTensorTable) any |= (problem.*field.spec).present && (tensors.*field.tensor).data == nullptr;
+  for (const TensorField& field : kTensorTable) any |= (problem.*field.spec).present && (tensors->*field.tensor).data == nullptr;
   return any;
 }
 

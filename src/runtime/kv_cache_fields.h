@@ -4,12 +4,13 @@
 #include <array>
 
 #include "fulmen/kv_cache.h"
+#include "fulmen/tensor_member.h"
 
 namespace fulmen {
 
 struct KvCacheField {
   const char* name;
-  Tensor KvCacheTensors::* tensor;
+  TensorMember<KvCacheTensors> tensor;
   TensorSpec KvCacheProblem::* spec;
   bool written;
 };

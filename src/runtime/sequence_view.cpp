@@ -1,5 +1,7 @@
 #include "runtime/sequence_view.h"
 
+#include "fulmen/tensor_member.h"
+
 namespace fulmen {
 namespace {
 
@@ -11,11 +13,12 @@ const int* numbers(const TensorSpec& spec, const Tensor& tensor) noexcept {
 }
 
 // The tensor begins at a row of the dim, which has but one batch.
-void begin_at(const P& p, const T& t, TensorSpec P::* spec, Tensor T::* tensor, int dim, int64_t row, SequenceView& view) noexcept {
+void begin_at(const P& p, const T& t, TensorSpec P::* spec, TensorMember<T> tensor, int dim, int64_t row,
+              SequenceView& view) noexcept {
   const TensorSpec& from = p.*spec;
-  if (!from.present || (t.*tensor).data == nullptr) return;
+  if (!from.present || (t->*tensor).data == nullptr) return;
   const int64_t bytes = row * from.strides[static_cast<std::size_t>(dim)] * size_of(from.dtype);
-  (view.tensors.*tensor).data = static_cast<char*>((t.*tensor).data) + bytes;
+  (view.tensors->*tensor).data = static_cast<char*>((t->*tensor).data) + bytes;
 }
 
 }  // namespace

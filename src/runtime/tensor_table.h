@@ -1,27 +1,14 @@
-// All tensors of a call in one table: name, place in each struct, which pass reads or writes it.
+// What planning and running take from the table of tensors (fulmen/tensor_fields.h): shapes, bytes, what a plan compares.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <vector>
 
-#include "fulmen/attention.h"
-#include "fulmen/problem.h"
+#include "fulmen/tensor_fields.h"
 
 namespace fulmen {
 
-// A tensor of a call, by where it is in each struct.
-struct TensorField {
-  const char* name;
-  Tensor AttentionTensors::* tensor;
-  TensorSpec Problem::* spec;
-  bool read[2], written[2];  // by the forward pass, by the backward pass
-};
-constexpr int kTensorFields = 21;
-extern const std::array<TensorField, kTensorFields> kTensorTable;
-
-// Whether a dim of stride 0 may be stored with one element: of bias, keep_mask, alibi_slopes and dbias.
-bool may_broadcast(const TensorField& field) noexcept;
 // One element in dims of stride 0.
 Problem::Shape without_broadcast(const TensorSpec& spec, Problem::Shape shape) noexcept;
 

@@ -4,21 +4,22 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
-#ifdef _OPENMP
-#include <omp.h>
-#include <pthread.h>
+#include "runtime/environment.h"
+#include "runtime/thread_pool.h"
 
-#include <vector>
-#endif
+// A host's OpenMP, where it has one.
+extern "C" {
+[[gnu::weak]] int omp_get_max_threads();
+[[gnu::weak]] int omp_in_parallel();
+}
 
 namespace fulmen::cpu {
 namespace {
-
-// Far more threads than a process can start without harm: OpenMP's runtime ends the process when it cannot start one.
-constexpr int kMaxThreads = 1024;
 
 // A caller's pool, watched. An index that it runs twice at once, or makes up, would use another worker's scratch, and one that it
 // forgets may have work: neither is run, both are said.
@@ -66,51 +67,27 @@ class WatchedPool {
   std::atomic<int64_t> index_{0};  // the wrong one
 };
 
-}  // namespace
-
-#ifdef _OPENMP
-namespace {
-
-// Threads now inside run_workers, beyond each caller's own. Two callers share the machine instead of each starting a full team.
-std::atomic<int>& extra_threads_in_use() noexcept {
-  static std::atomic<int> in_use{0};
-  return in_use;
+// The first number of a list; 0 where there is none.
+int environment_number(const char* name) {
+  const std::string value = environment(name);
+  const std::size_t begin = std::min(value.find_first_not_of(" \t"), value.size());
+  int number = 0;
+  const auto [end, error] = std::from_chars(value.data() + begin, value.data() + value.size(), number);
+  return error == std::errc{} && (*end == '\0' || *end == ',' || *end == ' ') ? std::max(number, 0) : 0;
 }
 
-// Takes up to wanted extra threads from a budget of limit; the caller gives back what it got.
-int take_extra_threads(int wanted, int limit) noexcept {
-  auto& in_use = extra_threads_in_use();
-  int used = in_use.load(std::memory_order_relaxed);
-  while (true) {
-    const int taken = std::clamp(limit - used, 0, wanted);
-    if (taken == 0 || in_use.compare_exchange_weak(used, used + taken, std::memory_order_relaxed)) return taken;
-  }
+int default_threads() {
+  static const int count = [] {
+    const int asked = environment_number("OMP_NUM_THREADS"), limit = environment_number("OMP_THREAD_LIMIT");
+    const int number = asked > 0 ? asked : usable_processors();
+    return limit > 0 ? std::min(number, limit) : number;
+  }();
+  return count;
 }
 
-// A forked child has none of its parent's threads, but OpenMP's runtime may count on them and wait for ever. Threads of the child's
-// own do the work there.
-bool forked = false;
-[[maybe_unused]] const int kForkWatch = pthread_atfork(nullptr, nullptr, [] {
-  forked = true;
-  extra_threads_in_use().store(0, std::memory_order_relaxed);
-});
-
-void run_on_new_threads(int extra, void (*task)(void* arg, int64_t worker), void* arg) noexcept {
-  std::vector<std::thread> threads;
-  bool more = true;
-  for (int worker = 1; worker <= extra && more; ++worker) {
-    try {
-      threads.emplace_back(task, arg, worker);
-    } catch (...) {
-      more = false;  // fewer threads do the same work
-    }
-  }
-  task(arg, 0);
-  for (std::thread& thread : threads) thread.join();
-}
+bool in_parallel_region() { return omp_in_parallel != nullptr && omp_in_parallel() != 0; }
 
 }  // namespace
-#endif
 
 Status check_num_threads(int num_threads) {
   if (num_threads >= 0) return {};
@@ -124,10 +101,10 @@ ThreadSettings thread_settings(const AttentionOptions& options) noexcept {
     settings.num_threads = options.num_threads;
   } else if (options.parallel_for.run != nullptr) {
     settings.num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  } else if (in_parallel_region()) {
+    settings.num_threads = 1;
   } else {
-#ifdef _OPENMP
-    settings.num_threads = omp_in_parallel() != 0 ? 1 : std::max(1, omp_get_max_threads());
-#endif
+    settings.num_threads = omp_get_max_threads != nullptr ? std::max(1, omp_get_max_threads()) : default_threads();
   }
   settings.num_threads = std::min(settings.num_threads, kMaxThreads);
   return settings;
@@ -140,23 +117,11 @@ void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task
     WatchedPool(workers, task, arg).run(settings.parallel_for);
     return;
   }
-#ifdef _OPENMP
-  if (workers > 1 && omp_in_parallel() == 0) {
-    const int extra = take_extra_threads(workers - 1, settings.num_threads - 1);
-    if (extra > 0) {
-      if (forked) {
-        run_on_new_threads(extra, task, arg);
-        extra_threads_in_use().fetch_sub(extra, std::memory_order_relaxed);
-        return;
-      }
-#pragma omp parallel num_threads(extra + 1)
-      task(arg, omp_get_thread_num());
-      extra_threads_in_use().fetch_sub(extra, std::memory_order_relaxed);
-      return;
-    }
+  if (workers == 1 || in_parallel_region()) {
+    task(arg, 0);
+  } else {
+    run_on_pool(workers, settings.num_threads, task, arg);
   }
-#endif
-  task(arg, 0);
 }
 
 }  // namespace fulmen::cpu

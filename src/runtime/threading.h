@@ -1,4 +1,4 @@
-// Threads of a CPU call: OpenMP or the caller's own pool, never more running at once than the process was given.
+// Threads of a CPU call: the process's pool or the caller's own, never more running at once than the process was given.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,8 @@ struct ThreadSettings {
 // Error for a number that is no number of threads.
 Status check_num_threads(int num_threads);
 
-// options.num_threads, or the OpenMP setting of the calling thread (1 inside a parallel region); 1024 at most.
+// options.num_threads; else the setting of a host's OpenMP (1 inside a parallel region), OMP_NUM_THREADS, or the processors that
+// the process may use. kMaxThreads at most.
 ThreadSettings thread_settings(const AttentionOptions& options) noexcept;
 
 // No more workers than tasks, where each takes memory.

@@ -17,6 +17,7 @@
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
 #include "runtime/hooks.h"
+#include "runtime/tensor_checks.h"
 #include "tuning/json.h"
 #include "tuning/shipped.h"
 
@@ -24,8 +25,6 @@ namespace fulmen::tuning {
 namespace {
 
 constexpr off_t kMaxFileBytes = off_t{16} << 20;
-
-Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 bool take_string(const Json& entry, const char* name, std::string& value) {
   const Json* found = entry.find(name);
@@ -185,7 +184,7 @@ std::string misfit(const TunedResult& one, const KernelTuning& identity) {
     return fmt::format("it was measured with {} {}, this has {}", one.compute_units,
                        identity.product.empty() ? "threads" : "compute units", identity.compute_units);
   }
-  if (!begins(one.product, identity.product)) {
+  if (!one.product.empty() && one.product != identity.product) {
     return fmt::format("it was measured on {}, this is {}", printable(one.product), printable(identity.product));
   }
   return "";

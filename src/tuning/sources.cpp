@@ -1,6 +1,7 @@
 #include "tuning/sources.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <span>

@@ -8,11 +8,10 @@
 #include <limits>
 
 #include "fulmen/printable.h"
+#include "runtime/tensor_checks.h"
 
 namespace fulmen::tuning {
 namespace {
-
-Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 std::string list_of(std::span<const int> values) {
   std::string text;

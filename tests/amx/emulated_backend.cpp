@@ -2,9 +2,7 @@
 
 #include <memory>
 
-#include "cpu/backward/kernel.h"
-#include "cpu/decode/kernel.h"
-#include "cpu/prefill/kernel.h"
+#include "cpu/families.h"
 #include "fulmen/fulmen.h"
 #include "support/cpu_backend.h"
 
@@ -22,11 +20,11 @@ class EmulatedBackend final : public CpuBackend {
         bf16_{&emulated_amx_table(), 1, true, "", true},
         fp16_{&emulated_amx_fp16_table(), 1, true, "", true} {
     for (const cpu::InstructionSet* isa : {&bf16_, &fp16_}) {
-      add(cpu::make_prefill_kernel(*isa));
-      add(cpu::make_short_kernel(*isa));
-      add(cpu::make_decode_kernel(*isa));
+      add(cpu::make_kernel("prefill", *isa));
+      add(cpu::make_kernel("short", *isa));
+      add(cpu::make_kernel("decode", *isa));
     }
-    add(cpu::make_backward_kernel(bf16_));
+    add(cpu::make_kernel("backward", bf16_));
   }
 
  private:

@@ -122,11 +122,13 @@ TEST(BackwardErrors, ForwardRefusesBadDropout) {
 TEST(BackwardEmpty, NoQueriesGiveZeroKeyGradients) {
   SmallCall call;
   call.with_gradients();
-  for (Tensor AttentionTensors::* tensor :
-       {&AttentionTensors::q, &AttentionTensors::out, &AttentionTensors::dout, &AttentionTensors::dq}) {
-    (call.tensors.*tensor).shape[1] = 0;
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.out, &call.tensors.dout, &call.tensors.dq}) {
+    tensor->shape[1] = 0;
   }
-  for (Tensor* tensor : {&call.tensors.lse, &call.tensors.dlse, &call.tensors.bias, &call.tensors.dbias}) tensor->shape[2] = 0;
+  for (Tensor* tensor :
+       std::initializer_list<Tensor*>{&call.tensors.lse, &call.tensors.dlse, &call.tensors.bias, &call.tensors.dbias}) {
+    tensor->shape[2] = 0;
+  }
   const Status status = attention_backward(call.tensors, call.options);
   ASSERT_TRUE(status.ok()) << status.message();
   for (const std::vector<float>* zeros : {&call.dk, &call.dv, &call.dsinks}) {

@@ -228,11 +228,11 @@ TEST(CBackward, DropoutMaskIsTheOneThatKernelsUse) {
 }
 
 // A backend that hands both passes to the reference, so that it is right, and counts.
-struct Counts {
+struct Passes {
   int forward = 0, backward = 0;
 };
 
-fulmen_backend counting_backend(const char* name, Counts& counts) {
+fulmen_backend counting_backend(const char* name, Passes& counts) {
   fulmen_backend backend{};
   backend.struct_size = sizeof backend;
   backend.name = name;
@@ -240,7 +240,7 @@ fulmen_backend counting_backend(const char* name, Counts& counts) {
   backend.rank = 1;
   backend.context = &counts;
   backend.run = [](void* context, void*, const fulmen_tensors* t, const fulmen_options* given) {
-    ++static_cast<Counts*>(context)->forward;
+    ++static_cast<Passes*>(context)->forward;
     fulmen_options options = *given;
     options.kernel = "cpu.reference.double";
     return fulmen_attention(t, &options, "cpu");
@@ -251,7 +251,7 @@ fulmen_backend counting_backend(const char* name, Counts& counts) {
 void add_backward(fulmen_backend& backend, const char* kernel) {
   backend.backward_kernel_name = kernel;
   backend.run_backward = [](void* context, void*, const fulmen_tensors* t, const fulmen_options* given) {
-    ++static_cast<Counts*>(context)->backward;
+    ++static_cast<Passes*>(context)->backward;
     fulmen_options options = *given;
     options.kernel = kReference;
     return fulmen_attention_backward(t, &options, "cpu");
@@ -259,7 +259,7 @@ void add_backward(fulmen_backend& backend, const char* kernel) {
 }
 
 TEST(CBackward, AUsersBackendIsForwardOnlyUnlessItSaysOtherwise) {
-  static Counts counts;
+  static Passes counts;
   fulmen_backend forward = counting_backend("forward-only", counts);
   forward.struct_size = offsetof(fulmen_backend, backward_kernel_name);  // an older caller
   add_backward(forward, "behind what it says it knows");
@@ -308,7 +308,7 @@ TEST(CBackward, AUsersBackendIsForwardOnlyUnlessItSaysOtherwise) {
 }
 
 TEST(CBackward, FlashAttnBackward) {
-  static Counts counts;
+  static Passes counts;
   fulmen_backend backend = counting_backend("flash", counts);
   add_backward(backend, "flash.backward");
   ASSERT_EQ(fulmen_register_backend(&backend), FULMEN_OK) << last_error();

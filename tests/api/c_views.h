@@ -39,6 +39,8 @@ inline fulmen_tensors views(const AttentionTensors& tensors) {
   t.seqlens_k = view(tensors.seqlens_k);
   t.block_table = view(tensors.block_table);
   t.leftpad_k = view(tensors.leftpad_k);
+  t.k_scale = view(tensors.k_scale);
+  t.v_scale = view(tensors.v_scale);
   t.dropout_seed = tensors.dropout_seed;
   t.dropout_offset = tensors.dropout_offset;
   return t;

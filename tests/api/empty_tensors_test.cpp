@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,8 @@ struct NullCall {
     }
     // What has elements has memory, each its own.
     float* next = memory.data();
-    for (Tensor* one : {&t.q, &t.k, &t.v, &t.out, &t.bias, &t.keep_mask, &t.alibi_slopes, &t.sinks, &t.lse, &t.dout, &t.dlse, &t.dq,
-                        &t.dk, &t.dv, &t.dbias, &t.dsinks}) {
+    for (Tensor* one : std::initializer_list<Tensor*>{&t.q, &t.k, &t.v, &t.out, &t.bias, &t.keep_mask, &t.alibi_slopes, &t.sinks,
+                                                      &t.lse, &t.dout, &t.dlse, &t.dq, &t.dk, &t.dv, &t.dbias, &t.dsinks}) {
       const int64_t count = one->shape[0] * one->shape[1] * one->shape[2] * one->shape[3];
       if (count == 0) continue;
       one->data = next;

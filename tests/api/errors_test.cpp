@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "fulmen/tensor_member.h"
 #include "small_call.h"
 #include "support/run_kernel.h"
 
@@ -34,7 +36,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"QMissing", [](SmallCall& c) { c.tensors.q = {}; }, {"q is missing"}},
         Bad{"OutMissing", [](SmallCall& c) { c.tensors.out = {}; }, {"out is missing"}},
         Bad{"QBoolean", [](SmallCall& c) { c.tensors.q.dtype = DType::boolean; }, {"q.dtype", "boolean", "fp32, fp16 and bf16"}},
-        Bad{"MixedDtype", [](SmallCall& c) { c.tensors.k.dtype = DType::fp16; }, {"k.dtype is fp16", "q.dtype is fp32", "agree"}},
+        Bad{"MixedDtype",
+            [](SmallCall& c) { c.tensors.k.dtype = DType::fp16; },
+            {"k.dtype is fp16", "v.dtype is fp32", "k and v must agree"}},
+        Bad{"MixedValues", [](SmallCall& c) { c.tensors.v.dtype = DType::fp16; }, {"v.dtype is fp16", "k.dtype is fp32", "agree"}},
         Bad{"OutDtype", [](SmallCall& c) { c.tensors.out.dtype = DType::bf16; }, {"out.dtype is bf16", "agree"}},
         Bad{"HeadDimZero", [](SmallCall& c) { c.tensors.q.shape[3] = 0; }, {"q.shape", "head_dim is 0", "1 to 256"}},
         Bad{"HeadDimTooBig", [](SmallCall& c) { c.tensors.q.shape[3] = 257; }, {"q.shape", "257", "1 to 256"}},
@@ -64,9 +69,19 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"KeepDtype", [](SmallCall& c) { c.tensors.keep_mask.dtype = DType::fp32; }, {"keep_mask.dtype is fp32", "boolean"}},
         Bad{"KeepShape", [](SmallCall& c) { c.tensors.keep_mask.shape[0] = 3; }, {"keep_mask.shape", "3"}},
         Bad{"AlibiDtype", [](SmallCall& c) { c.tensors.alibi_slopes.dtype = DType::fp16; }, {"alibi_slopes.dtype is fp16", "fp32"}},
-        Bad{"AlibiShape", [](SmallCall& c) { c.tensors.alibi_slopes.shape[3] = 5; }, {"alibi_slopes.shape", "5", "num_heads = 4"}},
+        Bad{"AlibiShape",
+            [](SmallCall& c) { c.tensors.alibi_slopes.shape[3] = 5; },
+            {"alibi_slopes.shape", "5", "[batch, 1, 1, num_heads] = [2, 1, 1, 4]"}},
         Bad{"SinksDtype", [](SmallCall& c) { c.tensors.sinks.dtype = DType::bf16; }, {"sinks.dtype is bf16", "fp32"}},
-        Bad{"SinksShape", [](SmallCall& c) { c.tensors.sinks.shape[0] = 2; }, {"sinks.shape", "num_heads = 4"}},
+        Bad{"SinksShape",
+            [](SmallCall& c) { c.tensors.sinks.shape[0] = 2; },
+            {"sinks.shape", "[1, 1, 1, num_heads] = [1, 1, 1, 4]"}},
+        Bad{"ScaleOfKeysDtype",
+            [](SmallCall& c) { c.tensors.k_scale = Tensor::vector(c.q.data(), DType::fp16, 2); },
+            {"k_scale.dtype is fp16", "fp32"}},
+        Bad{"ScaleOfValuesShape",
+            [](SmallCall& c) { c.tensors.v_scale = Tensor::vector(c.q.data(), DType::fp32, 4); },
+            {"v_scale.shape is [1, 1, 1, 4]", "[batch, 1, 1, num_kv_heads] = [2, 1, 1, 2]", "each dim may be 1"}},
         Bad{"LseDtype", [](SmallCall& c) { c.tensors.lse.dtype = DType::bf16; }, {"lse.dtype is bf16", "fp32"}},
         Bad{"LseOverlapsItself",
             [](SmallCall& c) { c.tensors.lse.strides[1] = 1; },
@@ -102,6 +117,32 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"LseOverlapsOut", [](SmallCall& c) { c.tensors.lse.data = c.out.data(); }, {"lse at", "overlaps out"}}),
     [](const auto& info) { return info.param.name; });
 
+// Valid, and no kernel computes it yet.
+TEST(KeysAndValues, OfAnotherDtypeOrWithScalesAreUnsupported) {
+  struct Unsupported {
+    void (*bend)(SmallCall&);
+    const char* said;
+  };
+  for (const auto& [bend, said] :
+       {Unsupported{
+            [](SmallCall& c) { c.tensors.k.dtype = c.tensors.v.dtype = c.tensors.dk.dtype = c.tensors.dv.dtype = DType::fp16; },
+            "k.dtype is fp16, q.dtype is fp32: k and v of q's dtype are accepted"},
+        {[](SmallCall& c) { c.tensors.k_scale = Tensor::vector(c.q.data(), DType::fp32, 1); },
+         "k_scale is given, k.dtype is fp32: k and v of q's dtype, without scales, are accepted"},
+        {[](SmallCall& c) { c.tensors.k_scale = Tensor::vector(c.q.data(), DType::fp32, 2); }, "k_scale is given"},
+        {[](SmallCall& c) { c.tensors.v_scale = Tensor::bhqk(c.q.data(), DType::fp32, 2, 1, 1, 2); }, "v_scale is given"},
+        {[](SmallCall& c) { c.tensors.v_scale = Tensor::bhqk(c.q.data(), DType::fp32, 2, 1, 1, 1); }, "v_scale is given"}}) {
+    SmallCall call;
+    call.with_gradients();
+    bend(call);
+    for (const Status& status : {attention(call.tensors, call.options), attention_backward(call.tensors, call.options)}) {
+      EXPECT_EQ(status.code(), StatusCode::unsupported) << status.message();
+      EXPECT_EQ(status.message().find(said), 0U) << status.message();
+    }
+    EXPECT_TRUE(call.gradients_untouched());
+  }
+}
+
 TEST(PlanErrors, UnknownDeviceListsTheKnown) {
   const SmallCall call;
   const Status status = attention(call.tensors, call.options, "quantum:0");
@@ -114,7 +155,8 @@ TEST(PlanErrors, UnknownDeviceListsTheKnown) {
 TEST(PlanErrors, ForcedKernelThatCannotRunSaysWhy) {
   SmallCall call;
   call.options.kernel = "cpu.standard.blas";
-  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) tensor->dtype = DType::fp16;
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out})
+    tensor->dtype = DType::fp16;
   const Status status = attention(call.tensors, call.options);
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_NE(status.message().find("cpu.standard.blas"), std::string::npos);
@@ -132,12 +174,12 @@ TEST(RunErrors, TensorThatThePlanDoesNotHave) {
   more.dq.data = call.dq.data();  // of the other pass
   EXPECT_TRUE(planned->run(nullptr, more, nullptr, 0).ok());
   call.out.assign(call.out.size(), SmallCall::kPoison);
-  for (const auto& [name, tensor] : {std::pair{"bias", &AttentionTensors::bias},
+  for (const auto& [name, tensor] : {std::pair{"bias", TensorMember<AttentionTensors>(&AttentionTensors::bias)},
                                      {"keep_mask", &AttentionTensors::keep_mask},
                                      {"lse", &AttentionTensors::lse},
                                      {"seqlens_k", &AttentionTensors::seqlens_k}}) {
     more = call.tensors;
-    (more.*tensor).data = call.lse.data();
+    (more->*tensor).data = call.lse.data();
     const Status status = planned->run(nullptr, more, nullptr, 0);
     EXPECT_EQ(status.code(), StatusCode::invalid_argument) << name;
     EXPECT_NE(status.message().find(std::string(name) + ".data is 0x"), std::string::npos) << status.message();
@@ -181,7 +223,8 @@ TEST(Empty, NoKeysGiveZeros) {
 
 TEST(Empty, BatchAndQueriesOfZeroDoNothing) {
   SmallCall call;
-  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) tensor->shape[0] = 0;
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out})
+    tensor->shape[0] = 0;
   EXPECT_TRUE(attention(call.tensors).ok());
   EXPECT_TRUE(call.untouched());
   SmallCall none;
@@ -194,7 +237,8 @@ TEST(Empty, ManySequencesWithoutQueriesInEveryKernel) {
   SmallCall call;
   call.with_everything();
   constexpr int64_t kSequences = 4096;
-  for (Tensor* tensor : {&call.tensors.q, &call.tensors.out}) *tensor = Tensor::bshd(nullptr, DType::fp32, kSequences, 0, 4, 8);
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.out})
+    *tensor = Tensor::bshd(nullptr, DType::fp32, kSequences, 0, 4, 8);
   call.tensors.bias = call.tensors.keep_mask = {};
   call.tensors.lse = Tensor::bhqk(nullptr, DType::fp32, kSequences, 4, 0, 1);
   for (Tensor* tensor : {&call.tensors.k, &call.tensors.v}) tensor->shape[0] = kSequences, tensor->strides[0] = 0;

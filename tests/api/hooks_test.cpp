@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "c_views.h"
@@ -25,6 +26,17 @@ TEST(Status, IsTrueWhereTheCallSucceeded) {
   EXPECT_TRUE(static_cast<bool>(no)) << "there is a value, whatever it is";
   EXPECT_FALSE(*no);
   EXPECT_FALSE(static_cast<bool>(Result<bool>(Status(StatusCode::internal, ""))));
+}
+
+Result<std::vector<int>> three_numbers() { return std::vector<int>{1, 2, 3}; }
+
+// Under AddressSanitizer a reference into the Result, which has ended by then, would be an error.
+TEST(Status, TheValueOfATemporaryLivesAsLongAsItsLoop) {
+  int sum = 0;
+  for (const int number : three_numbers().value()) sum += number;
+  for (const int number : *three_numbers()) sum += number;
+  EXPECT_EQ(sum, 12);
+  static_assert(std::is_same_v<decltype(three_numbers().value()), std::vector<int>>);
 }
 
 TEST(StatusDeathTest, TheValueOfAFailedCallEndsTheProcessWithItsMessage) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,7 +101,7 @@ TEST(PlanRange, ABatchThatIsNotOutermostIsTaken) {
   RangeCall call(5, 16, 16, 2, 1, 8);
   const auto sequence_first = [&](int64_t batch) {
     AttentionTensors t = call.at(batch, 16, false);
-    for (Tensor* tensor : {&t.q, &t.k, &t.v, &t.out}) {
+    for (Tensor* tensor : std::initializer_list<Tensor*>{&t.q, &t.k, &t.v, &t.out}) {
       const int64_t row = tensor->shape[2] * tensor->shape[3];
       tensor->strides = {row, batch * row, tensor->shape[3], 1};
     }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,6 @@
 namespace fulmen {
 namespace {
 
-using c_api::kTensorPairs;
-using c_api::TensorPair;
 using testing::SmallCall;
 using testing::views;
 
@@ -35,7 +34,7 @@ struct Planned {
     const auto problem = backward ? make_backward_problem(call.tensors, call.options) : make_problem(call.tensors, call.options);
     return problem.ok() ? fulmen::plan(problem.value(), "cpu", call.options) : problem.status();
   }
-  bool uses(const TensorPair& pair) const { return (call.tensors.*pair.cpp).data != nullptr; }
+  bool uses(const TensorField& field) const { return (call.tensors->*field.tensor).data != nullptr; }
   bool untouched() const { return backward ? call.gradients_untouched() : call.untouched(); }
 };
 
@@ -86,11 +85,11 @@ struct Bent {
 
 std::vector<Bent> bent_in_each_member(const Planned& planned) {
   std::vector<Bent> all;
-  for (const TensorPair& pair : kTensorPairs) {
-    if (!planned.uses(pair)) continue;
+  for (const TensorField& field : kTensorTable) {
+    if (!planned.uses(field)) continue;
     const auto bend = [&](const char* member, const auto& change) {
-      all.push_back({planned.call.tensors, std::string(pair.name) + "." + member + " is "});
-      change(all.back().tensors.*pair.cpp);
+      all.push_back({planned.call.tensors, std::string(field.name) + "." + member + " is "});
+      change(all.back().tensors->*field.tensor);
     };
     bend("dtype", [](Tensor& t) { t.dtype = DType::fp16; });
     bend("dtype", [](Tensor& t) { t.dtype = static_cast<DType>(17); });  // NOLINT(clang-analyzer-optin.core.EnumCastOutOfRange)
@@ -98,7 +97,7 @@ std::vector<Bent> bent_in_each_member(const Planned& planned) {
       for (const int64_t by : {-1, 2, 5}) {
         bend("shape", [d, by](Tensor& t) { t.shape[d] += by; });
       }
-      if ((planned.call.tensors.*pair.cpp).shape[d] == 1) continue;
+      if ((planned.call.tensors->*field.tensor).shape[d] == 1) continue;
       for (const int64_t by : {-1, 1}) {
         bend("strides", [d, by](Tensor& t) { t.strides[d] += by; });
       }
@@ -151,9 +150,9 @@ TEST_P(PlanTensors, StridesOfOneElementAreNotCompared) {
   const Result<Plan> plan = planned_.plan();
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   AttentionTensors tensors = planned_.call.tensors;
-  for (const TensorPair& pair : kTensorPairs) {
-    if (!planned_.uses(pair)) continue;
-    Tensor& tensor = tensors.*pair.cpp;
+  for (const TensorField& field : kTensorTable) {
+    if (!planned_.uses(field)) continue;
+    Tensor& tensor = tensors->*field.tensor;
     for (std::size_t d = 0; d < 4; ++d) {
       if (tensor.shape[d] == 1) tensor.strides[d] = -77;
     }
@@ -167,7 +166,7 @@ TEST_P(PlanTensors, PointersAloneAreTaken) {
   const Result<Plan> plan = planned_.plan();
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   AttentionTensors pointers;
-  for (const TensorPair& pair : kTensorPairs) (pointers.*pair.cpp).data = (planned_.call.tensors.*pair.cpp).data;
+  for (const TensorField& field : kTensorTable) (pointers->*field.tensor).data = (planned_.call.tensors->*field.tensor).data;
   AttentionTensors without = pointers;
   without.k = {};
   const Status refused = plan->run(nullptr, without, nullptr, 0);
@@ -189,7 +188,8 @@ INSTANTIATE_TEST_SUITE_P(Api, PlanTensors,
 
 TEST(PlanTensor, MoreOrFewerSequencesThanItWasMadeFor) {
   SmallCall one, two;
-  for (Tensor* t : {&one.tensors.q, &one.tensors.k, &one.tensors.v, &one.tensors.out}) t->shape[0] = 1;
+  for (Tensor* t : std::initializer_list<Tensor*>{&one.tensors.q, &one.tensors.k, &one.tensors.v, &one.tensors.out})
+    t->shape[0] = 1;
   const auto of_one = plan(make_problem(one.tensors, {}).value(), "cpu");
   const auto of_two = plan(make_problem(two.tensors, {}).value(), "cpu");
   EXPECT_EQ(of_one->run(nullptr, two.tensors, nullptr, 0).message(),
@@ -245,10 +245,10 @@ TEST(PlanTensor, BiasByMaxSeqlen) {
 TEST(PlanTensor, EmptyProblems) {
   SmallCall call;
   call.with_gradients();
-  for (const TensorPair& pair : kTensorPairs) {
-    Tensor& tensor = call.tensors.*pair.cpp;
-    if (pair.cpp != &AttentionTensors::sinks && pair.cpp != &AttentionTensors::dsinks && tensor.shape[3] > 0) {
-      tensor.shape[0] = pair.cpp == &AttentionTensors::alibi_slopes ? 1 : 0;
+  for (const TensorField& field : kTensorTable) {
+    Tensor& tensor = call.tensors->*field.tensor;
+    if (field.tensor != &AttentionTensors::sinks && field.tensor != &AttentionTensors::dsinks && tensor.shape[3] > 0) {
+      tensor.shape[0] = field.tensor == &AttentionTensors::alibi_slopes ? 1 : 0;
     }
   }
   call.tensors.bias.shape[0] = call.tensors.dbias.shape[0] = 1;  // broadcast over none, summed over none
@@ -273,7 +273,8 @@ TEST(PlanTensor, EmptyProblems) {
 TEST(PlanTensor, EmptyBiasGradients) {
   SmallCall call;
   call.with_gradients();
-  for (Tensor* t : {&call.tensors.k, &call.tensors.v, &call.tensors.dk, &call.tensors.dv}) t->shape[1] = 0;
+  for (Tensor* t : std::initializer_list<Tensor*>{&call.tensors.k, &call.tensors.v, &call.tensors.dk, &call.tensors.dv})
+    t->shape[1] = 0;
   call.tensors.bias = Tensor::bhqk(call.bias.data(), DType::fp32, 2, 4, 5, 0);
   call.tensors.keep_mask = {};
   for (const int64_t heads : {1, 4}) {
@@ -292,7 +293,8 @@ TEST(PlanTensor, ForwardLooksAtNoGradient) {
   const auto made = plan(make_problem(call.tensors, {}).value(), "cpu");
   ASSERT_TRUE(made.ok()) << made.status().message();
   AttentionTensors given = call.tensors;
-  for (Tensor* t : {&given.dout, &given.dlse, &given.dq, &given.dk, &given.dv, &given.dbias, &given.dsinks}) {
+  for (Tensor* t :
+       std::initializer_list<Tensor*>{&given.dout, &given.dlse, &given.dq, &given.dk, &given.dv, &given.dbias, &given.dsinks}) {
     t->shape = {9, 9, 9, 9};
     t->dtype = DType::boolean;
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -72,7 +73,7 @@ TEST(Plan, RefusesANegativeNumberOfThreads) {
 // A header of a file is enough to ask for this.
 TEST(Plan, OfNoQueriesNeedsNoMemoryForEachSequence) {
   SmallCall call;
-  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) {
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) {
     *tensor = Tensor::bshd(nullptr, DType::fp32, int64_t{1} << 40, 0, 1, 8);
   }
   const Problem problem = make_problem(call.tensors, call.options).value();
@@ -306,7 +307,8 @@ TEST(Registry, TakesAUsersBackend) {
   const Status unplugged = attention(call.tensors, call.options, "constant:1");
   EXPECT_EQ(unplugged.code(), StatusCode::unavailable);
   EXPECT_NE(unplugged.message().find("plug it in"), std::string::npos);
-  for (Tensor* tensor : {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) tensor->dtype = DType::bf16;
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out})
+    tensor->dtype = DType::bf16;
   const Status refused = attention(call.tensors, call.options, "constant:0");
   EXPECT_EQ(refused.code(), StatusCode::unsupported);
   EXPECT_NE(refused.message().find("only fp32 constants"), std::string::npos);

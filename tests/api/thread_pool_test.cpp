@@ -122,7 +122,7 @@ TEST(ThreadCount, OfTheReferenceIsTheCallers) {
   EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(), StatusCode::invalid_argument);
 }
 
-// OpenMP's runtime ends the process when it cannot start a thread.
+// Scratch is a worker's own: what is asked for is not what is taken.
 TEST(ThreadCount, IsBounded) {
   SmallCall call;
   call.options.num_threads = 2'000'000'000;

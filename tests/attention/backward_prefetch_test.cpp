@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cpu/backward/kernel.h"
 #include "cpu/backward/steps.h"
+#include "cpu/families.h"
 #include "cpu/isa/instruction_sets.h"
 #include "cpu/isa/scalar.h"
 #include "support/cpu_backend.h"
@@ -49,7 +49,7 @@ class RecordedFetch final : public CpuBackend {
       set.table = &table;
       set.available = true;
       set.fetch_blocks = together;
-      add(cpu::make_backward_kernel(set));
+      add(cpu::make_kernel("backward", set));
     }
   }
 

@@ -10,18 +10,12 @@
 namespace fulmen::testing {
 namespace {
 
-constexpr std::array<int64_t, 13> kHeadDims{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256};
-
 // Sanitizer builds and emulated processors do fewer of the long cases.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr bool kFast = true;
 #else
 constexpr bool kFast = false;
 #endif
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
 
 CaseSpec backward_spec(Random& random) {
   CaseSpec s;
@@ -256,15 +250,6 @@ TEST(Backward, GradientsOfASumOfLse) {
   }
 }
 
-void run_backwards(void* /*context*/, int64_t count, void (*task)(void*, int64_t), void* arg) {
-  for (int64_t index = count - 1; index >= 0; --index) task(arg, index);
-}
-void run_on_threads(void* /*context*/, int64_t count, void (*task)(void*, int64_t), void* arg) {
-  std::vector<std::thread> threads;
-  for (int64_t index = 0; index < count; ++index) threads.emplace_back(task, arg, index);
-  for (std::thread& thread : threads) thread.join();
-}
-
 std::vector<CaseSpec> bit_equal_specs(Random& random) {
   std::vector<CaseSpec> specs;
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
@@ -302,7 +287,7 @@ TEST(Backward, BitEqualForAnyThreadsAndPool) {
         EXPECT_TRUE(same_bits(c.output_values(), first)) << kernel << " on " << threads << " threads " << to_string(spec);
       }
       options.num_threads = 3;
-      for (const ParallelFor pool : {ParallelFor{run_backwards, nullptr}, ParallelFor{run_on_threads, nullptr}}) {
+      for (const ParallelFor pool : {ParallelFor{run_in_reverse, nullptr}, ParallelFor{run_on_threads, nullptr}}) {
         options.parallel_for = pool;
         ASSERT_TRUE(run_kernel(c, kernel, options).ok());
         EXPECT_TRUE(same_bits(c.output_values(), first)) << kernel << " in a caller's pool " << to_string(spec);

@@ -112,7 +112,8 @@ void expect_every_block_fetched() {
     for (const int64_t dim_v : {dim, int64_t{48}, int64_t{64}}) {
       for (const int64_t group : {1, 4, 8}) {
         for (const bool paged : {false, true}) {
-          SCOPED_TRACE(testing::Message() << "head_dim " << dim << " and " << dim_v << ", group " << group << ", paged " << paged);
+          SCOPED_TRACE(::testing::Message() << "head_dim " << dim << " and " << dim_v << ", group " << group << ", paged "
+                                            << paged);
           DecodeCall<T> call(dim, dim_v, group, paged);
           call.run();
           EXPECT_EQ(call.missing(), 0);

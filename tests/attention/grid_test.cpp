@@ -13,8 +13,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::array<int64_t, 13> kHeadDims{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256};
-
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 void draw_features(CaseSpec& s, Random& random) {

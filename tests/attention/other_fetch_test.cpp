@@ -7,10 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cpu/backward/kernel.h"
-#include "cpu/decode/kernel.h"
+#include "cpu/families.h"
 #include "cpu/isa/instruction_sets.h"
-#include "cpu/prefill/kernel.h"
 #include "support/cpu_backend.h"
 #include "support/run_kernel.h"
 
@@ -29,9 +27,9 @@ class OtherFetch final : public CpuBackend {
       table.name = name == "avx512" ? "avx512_other_fetch" : "avx512_bf16_other_fetch";
       set.table = &table;
       set.fetch_blocks = !isa.fetch_blocks;
-      add(cpu::make_decode_kernel(set));
-      add(cpu::make_short_kernel(set));
-      add(cpu::make_backward_kernel(set));
+      add(cpu::make_kernel("decode", set));
+      add(cpu::make_kernel("short", set));
+      add(cpu::make_kernel("backward", set));
     }
   }
 

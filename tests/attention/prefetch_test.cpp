@@ -359,9 +359,9 @@ struct ShortCall {
     for (int64_t head = 0; head < kHeads; ++head) {
       for (int64_t row = (kQueries - 1) / kBlockM * kBlockM; row >= 0; row -= kBlockM) {  // as the kernel's workers do
         const int64_t end = row + kBlockM < kQueries ? row + kBlockM : kQueries;
-        const TileTask next = row > 0 ? TileTask{batch, head, row - kBlockM, row}
-                                      : TileTask{batch, head + 1, (kQueries - 1) / kBlockM * kBlockM, kQueries};
-        const TileTask task{batch, head, row, end, next.head < kHeads ? &next : nullptr};
+        const PrefillRows next = row > 0 ? PrefillRows{batch, head, row - kBlockM, row}
+                                         : PrefillRows{batch, head + 1, (kQueries - 1) / kBlockM * kBlockM, kQueries};
+        const PrefillRows task{batch, head, row, end, next.head < kHeads ? &next : nullptr};
         short_task<ShortRecorder, float>(call, task, scratch.data());
       }
     }
@@ -400,7 +400,7 @@ TEST(Prefetch, ShortSequencesFetchTheNextBatchElement) {
   for (const int64_t kv_heads : {6, 2, 1}) {
     for (const bool side_by_side : {true, false}) {
       for (const int64_t keys : {50, 100}) {
-        SCOPED_TRACE(testing::Message() << kv_heads << " KV heads, side by side: " << side_by_side << ", keys: " << keys);
+        SCOPED_TRACE(::testing::Message() << kv_heads << " KV heads, side by side: " << side_by_side << ", keys: " << keys);
         for (const bool into_l2 : {true, false}) {
           ShortCall call(kv_heads, side_by_side, keys);
           expect_next_batch_fetched(call, into_l2);

@@ -12,7 +12,7 @@
 namespace fulmen::testing {
 namespace {
 
-CaseSpec small_spec() {
+CaseSpec short_spec() {
   CaseSpec s;
   s.batch = 4;
   s.seqlen_q = 9;
@@ -126,7 +126,7 @@ TEST(VariableLengthsOracle, EachSequenceIsACallOfItsOwn) {
   uint64_t stream = 1000;
   for (const bool packed_q : {false, true}) {
     for (const int kind : {0, 1, 2, 3, 4}) {
-      CaseSpec s = small_spec();
+      CaseSpec s = short_spec();
       s.packed_q = packed_q;
       s.packed_k = kind == 1;
       s.used_k = kind >= 2;
@@ -150,7 +150,7 @@ TEST(VariableLengthsOracle, EachSequenceIsACallOfItsOwn) {
 // With a block_table cu_seqlens_k says lengths, and its first number nothing.
 TEST(VariableLengthsOracle, CumulativeLengthsOfPages) {
   Random random(1100);
-  CaseSpec s = small_spec();
+  CaseSpec s = short_spec();
   s.packed_q = s.used_k = true;
   s.page_size = 4;
   Case c(s, random);
@@ -171,7 +171,7 @@ TEST(VariableLengthsOracle, CumulativeLengthsOfPages) {
 // cache_batch_idx of other interfaces: sequences share the pool's rows, a page each.
 TEST(VariableLengthsOracle, SequencesMayShareAPage) {
   Random random(1101);
-  CaseSpec s = small_spec();
+  CaseSpec s = short_spec();
   s.used_k = true;
   s.page_size = s.seqlen_k;
   Case c(s, random);
@@ -209,7 +209,7 @@ TEST(VariableLengths, GradientsOfAnyFeatures) {
 TEST(VariableLengths, LongSequencesAreSplit) {
   for (const int64_t page_size : {0, 16, 37}) {
     Random random(1350 + static_cast<uint64_t>(page_size));
-    CaseSpec s = small_spec();
+    CaseSpec s = short_spec();
     s.dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
     s.batch = 3;
     s.seqlen_q = 2;
@@ -224,7 +224,7 @@ TEST(VariableLengths, LongSequencesAreSplit) {
     EXPECT_GT(expect_all_kernels_verified(c), 0);
   }
   Random random(1360);
-  CaseSpec s = small_spec();
+  CaseSpec s = short_spec();
   s.backward = true;
   s.batch = 6;  // short ones among them
 
@@ -243,7 +243,7 @@ TEST(VariableLengths, NothingThere) {
   for (const bool backward : {false, true}) {
     for (const int kind : {0, 1, 2, 3}) {
       Random random(1365 + static_cast<uint64_t>(kind));
-      CaseSpec s = small_spec();
+      CaseSpec s = short_spec();
       s.backward = backward;
       s.sinks = true;
       s.packed_q = true;
@@ -264,7 +264,7 @@ TEST(VariableLengths, NothingThere) {
 TEST(VariableLengths, AnyNumberOfThreadsGivesTheSameBits) {
   for (const int kind : {0, 1, 2}) {
     Random random(1370 + static_cast<uint64_t>(kind));
-    CaseSpec s = small_spec();
+    CaseSpec s = short_spec();
     s.batch = 5;
     s.seqlen_q = kind == 1 ? 1 : 150;
     s.seqlen_k = kind == 1 ? 5000 : 700;
@@ -291,7 +291,7 @@ TEST(VariableLengths, AnyNumberOfThreadsGivesTheSameBits) {
 // No family is left to a slower one in silence.
 TEST(VariableLengths, EveryFamilyRunsThem) {
   Random random(1380);
-  CaseSpec s = small_spec();
+  CaseSpec s = short_spec();
   s.packed_q = s.used_k = true;
   const auto kernels = [&] {
     const Case c(s, random);
@@ -317,7 +317,7 @@ TEST(VariableLengths, EveryFamilyRunsThem) {
 // All sequences of the most queries and keys: the bits of the same call without packing.
 TEST(VariableLengths, EvenLengthsAreThePlainCall) {
   Random random(1400);
-  CaseSpec s = small_spec();
+  CaseSpec s = short_spec();
   s.seqlen_q = 70;
   s.seqlen_k = 150;
   s.head_dim = s.head_dim_v = 32;

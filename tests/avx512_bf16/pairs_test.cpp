@@ -4,9 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "cpu/backward/kernel.h"
-#include "cpu/decode/kernel.h"
-#include "cpu/prefill/kernel.h"
+#include "cpu/families.h"
 #include "support/attention_case.h"
 #include "support/cpu_backend.h"
 #include "support/run_kernel.h"
@@ -22,10 +20,10 @@ constexpr const char* kDevice = "pairs_emulated";
 class EmulatedBackend final : public CpuBackend {
  public:
   EmulatedBackend() : CpuBackend(kDevice, "emulated pairs"), isa_{&emulated_pairs_table(), 1, true, ""} {
-    add(cpu::make_prefill_kernel(isa_));
-    add(cpu::make_short_kernel(isa_));
-    add(cpu::make_decode_kernel(isa_));
-    add(cpu::make_backward_kernel(isa_));
+    add(cpu::make_kernel("prefill", isa_));
+    add(cpu::make_kernel("short", isa_));
+    add(cpu::make_kernel("decode", isa_));
+    add(cpu::make_kernel("backward", isa_));
   }
 
  private:

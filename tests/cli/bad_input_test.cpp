@@ -16,6 +16,7 @@ class BadInputTest : public ProgramTest {
     write_array("flat.npy", DType::fp32, {8, 8}, zeros.data());
     write_array("merged.npy", DType::fp32, {1, 4, 16}, zeros.data());
     write_array("half.npy", DType::fp16, {1, 4, 2, 8}, zeros.data());
+    write_array("scale.npy", DType::fp32, {1}, zeros.data());
     write_array("bits.npy", DType::bf16, {1, 4, 2, 8}, zeros.data());
     write_array("mask.npy", DType::boolean, {1, 4}, zeros.data());
     write_array("wrong_rows.npy", DType::fp32, {1, 2, 5}, zeros.data());
@@ -77,6 +78,8 @@ TEST_F(BadInputTest, Shapes) {
 
 TEST_F(BadInputTest, Types) {
   expect_refused(inputs("x.npy", "half.npy", "x.npy"), "fp16");
+  expect_refused(inputs("x.npy", "half.npy", "half.npy"), "k.dtype is fp16, q.dtype is fp32: k and v of q's dtype are accepted");
+  expect_refused(good_inputs({"--k-scale", "scale.npy"}), "k_scale is given");
   expect_refused(inputs("bits.npy", "bits.npy", "bits.npy"), "--bf16");
   expect_refused(inputs("mask.npy", "x.npy", "x.npy"), "bool");
   expect_refused({"--dtype", "bf16", "--q", "half.npy", "--k", "half.npy", "--v", "half.npy"}, "converts from fp32 only");

@@ -1,11 +1,13 @@
 // fulmen bench --compare and the pages with plots.
+#include "tools/bench/compare.h"
+
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
-#include "tools/bench_compare.h"
-#include "tools/bench_page.h"
-#include "tools/bench_report.h"
-#include "tools/tune_page.h"
+#include "tools/bench/counts_compare.h"
+#include "tools/bench/page.h"
+#include "tools/bench/report.h"
+#include "tools/tune/page.h"
 
 namespace fulmen::test {
 namespace {
@@ -77,6 +79,58 @@ TEST_F(CompareCommand, TellsByItsExitCode) {
   write_bytes("c.json", "[{\"suite\": 3}]");
   expect_one_sentence(fulmen({"bench", "--compare", "a.json", "c.json"}), "c.json: it is no report");
   expect_one_sentence(fulmen({"bench", "--compare", "a.json", "none.json"}), "--compare none.json: it cannot be read");
+}
+
+std::string launch(const std::string& kernel, int number, int vector, int scratch = 0) {
+  return nlohmann::json{{"arch", "gfx1100"}, {"problem", "p"},   {"launch", number},   {"kernel", kernel},     {"workgroups", 1},
+                        {"matrix", 1000},    {"vector", vector}, {"scalar", 100},      {"transcendental", 10}, {"scalar_loads", 10},
+                        {"lds", 10},         {"global", 10},     {"scratch", scratch}, {"waits", 60}}
+      .dump();
+}
+std::string launches(const std::vector<std::string>& rows) {
+  std::string text;
+  for (const std::string& row : rows) text += (text.empty() ? "" : ",\n") + row;
+  return "[\n" + text + "\n]\n";
+}
+
+TEST(CompareCounts, ARiseIsNamedAndAFallIsWorthKeeping) {
+  const std::string a =
+      launches({launch("a", 0, 800), launch("b", 1, 800), launch("c", 2, 800), launch("d", 3, 800), launch("e", 4, 800)});
+  const std::string b =
+      launches({launch("a", 0, 830), launch("b", 1, 850), launch("c", 2, 700), launch("d", 3, 790, 4), launch("f", 5, 1)});
+  const auto rows = tools::compare_counts(a, "a", b, "b");
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  ASSERT_EQ(rows->size(), 6U);
+  using tools::CountVerdict;
+  EXPECT_EQ((*rows)[0].verdict, CountVerdict::same) << "1.5 %";
+  EXPECT_EQ((*rows)[1].verdict, CountVerdict::more);
+  EXPECT_EQ((*rows)[1].changed, "vector 800 -> 850");
+  EXPECT_EQ((*rows)[2].verdict, CountVerdict::fewer);
+  EXPECT_EQ((*rows)[3].verdict, CountVerdict::more) << "it spills";
+  EXPECT_EQ((*rows)[3].changed, "scratch 0 -> 4");
+  EXPECT_EQ((*rows)[4].verdict, CountVerdict::missing);
+  EXPECT_EQ((*rows)[5].verdict, CountVerdict::added);
+  EXPECT_EQ(tools::counts_status(rows.value()).message(),
+            "gfx1100 b executes 1.025 times the instructions (vector 800 -> 850); gfx1100 d executes 0.997 times the instructions "
+            "(scratch 0 -> 4); gfx1100 e is missing");
+  EXPECT_NE(tools::counts_table(rows.value()).find("1 only in B: B is worth keeping in A's place"), std::string::npos);
+  EXPECT_TRUE(tools::counts_status({(*rows)[0], (*rows)[2], (*rows)[5]}).ok());
+}
+
+TEST_F(CompareCommand, TakesCountsOfInstructions) {
+  write_bytes("a.json", launches({launch("a", 0, 800)}));
+  write_bytes("b.json", launches({launch("a", 0, 900)}));
+  const Outcome more = fulmen({"bench", "--compare", "a.json", "b.json"});
+  EXPECT_EQ(more.exit_code, 1);
+  EXPECT_NE(more.out.find("1.050  MORE"), std::string::npos) << more.out;
+  EXPECT_EQ(more.err, "fulmen: gfx1100 a executes 1.050 times the instructions (vector 800 -> 900)\n");
+  EXPECT_EQ(fulmen({"bench", "--compare", "a.json", "a.json"}).exit_code, 0);
+  write_bytes("c.json", tools::json_report({row("a", 1, 1, 1)}));
+  expect_one_sentence(fulmen({"bench", "--compare", "a.json", "c.json"}), "c.json: it is no file of `fulmen counts --json`");
+  write_bytes("c.json", launches({launch("a", 0, -1)}));
+  expect_one_sentence(fulmen({"bench", "--compare", "a.json", "c.json"}), "vector of gfx1100 a is -1: a count is expected");
+  write_bytes("c.json", launches({launch("a", 0, 1), launch("b", 0, 1)}));
+  expect_one_sentence(fulmen({"bench", "--compare", "a.json", "c.json"}), "it has a launch twice: gfx1100 b");
 }
 
 std::size_t count(const std::string& text, const std::string& part) {

@@ -21,6 +21,30 @@ class CompileTest : public ProgramTest {
   }
 };
 
+// A board of 64 x 64 with 32 dims: 16 x 4 products of q and k, and as many of the probabilities and v.
+TEST_F(CompileTest, CountsWhatMachineCodeExecutes) {
+  const Outcome counted = fulmen({"counts", "--arch", "gfx1100", "--family", "short", "--json", "counts.json"});
+  if (counted.exit_code == 2) GTEST_SKIP() << counted.err;  // no clang, or no disassembler
+  ASSERT_EQ(counted.exit_code, 0) << counted.err;
+  const auto rows = nlohmann::json::parse(read_text(path("counts.json")));
+  ASSERT_EQ(rows.size(), 3U) << counted.out;
+  for (const auto& row : rows) {
+    const std::string kernel = row["kernel"].get<std::string>();
+    EXPECT_NE(counted.out.find(kernel), std::string::npos);
+    EXPECT_TRUE(kernel.starts_with("short ")) << kernel;
+    const int dim = kernel.find(" d32 ") != std::string::npos ? 32 : kernel.find(" d64 ") != std::string::npos ? 64 : 128;
+    EXPECT_EQ(row["matrix"].get<int>(), 2 * 4 * 4 * dim / 16) << kernel;
+    for (const char* count : {"vector", "transcendental", "scalar", "global", "waits"}) EXPECT_GT(row[count].get<int>(), 0) << row;
+    EXPECT_EQ(row["scratch"].get<int>(), 0) << kernel;
+    EXPECT_EQ(row["launch"].get<int>(), 0) << kernel;
+    EXPECT_TRUE(row["problem"].get<std::string>().starts_with("fp16 b=1 sq=64 sk=64")) << row;
+  }
+  EXPECT_EQ(fulmen({"counts", "--arch", "sm_80"}).exit_code, 2);
+  const Outcome none = fulmen({"counts", "--arch", "gfx1100", "--family", "long"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_NE(none.err.find("--family long: prefill, short, decode"), std::string::npos) << none.err;
+}
+
 TEST_F(CompileTest, ReportsListsAndClears) {
   const Outcome first = fulmen({"compile", "--arch", "gfx1100", "--report", "--json", "report.json", "--out", "prebuilt"});
   ASSERT_EQ(first.exit_code, 0) << first.err;

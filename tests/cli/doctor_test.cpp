@@ -11,8 +11,8 @@ namespace fulmen::test {
 namespace {
 
 using tools::Finding;
+using tools::FindingVerdict;
 using tools::SystemFacts;
-using tools::Verdict;
 
 constexpr int kRender = 992, kVideo = 44;
 constexpr const char* kTorch = "/venv/lib/python3.11/site-packages/torch/lib/";
@@ -63,7 +63,7 @@ class Doctor : public ProgramTest {
 
   std::vector<Finding> all() const { return tools::examine(facts_); }
   // The one of this id that has this verdict; a test failure without one.
-  Finding finding(const std::string& id, Verdict verdict) const {
+  Finding finding(const std::string& id, FindingVerdict verdict) const {
     std::string seen;
     for (const Finding& one : all()) {
       if (one.id == id && one.verdict == verdict) return one;
@@ -72,14 +72,14 @@ class Doctor : public ProgramTest {
     ADD_FAILURE() << "no " << tools::to_string(verdict) << " of " << id << "; there are: " << seen;
     return {};
   }
-  void expect(const std::string& id, Verdict verdict, const std::string& seen, const std::string& mend) const {
+  void expect(const std::string& id, FindingVerdict verdict, const std::string& seen, const std::string& mend) const {
     const Finding one = finding(id, verdict);
     EXPECT_NE(one.seen.find(seen), std::string::npos) << id << ": " << one.seen;
     EXPECT_NE(one.mend.find(mend), std::string::npos) << id << ": " << one.mend;
-    EXPECT_EQ(one.mend.empty(), verdict == Verdict::pass) << id << ": " << one.mend;
+    EXPECT_EQ(one.mend.empty(), verdict == FindingVerdict::pass) << id << ": " << one.mend;
   }
   void expect_all_pass() const {
-    for (const Finding& one : all()) EXPECT_EQ(one.verdict, Verdict::pass) << one.id << ": " << one.seen;
+    for (const Finding& one : all()) EXPECT_EQ(one.verdict, FindingVerdict::pass) << one.id << ": " << one.seen;
   }
 
   SystemFacts facts_;
@@ -90,68 +90,68 @@ class Doctor : public ProgramTest {
 
 TEST_F(Doctor, AMachineWithoutGpusLacksNothing) {
   expect_all_pass();
-  expect("amd.gpu", Verdict::pass, "no AMD GPU", "");
-  expect("amd.compiler", Verdict::pass, "none is needed here", "");
-  expect("nvidia.gpu", Verdict::pass, "no NVIDIA GPU", "");
+  expect("amd.gpu", FindingVerdict::pass, "no AMD GPU", "");
+  expect("amd.compiler", FindingVerdict::pass, "none is needed here", "");
+  expect("nvidia.gpu", FindingVerdict::pass, "no NVIDIA GPU", "");
 }
 
 TEST_F(Doctor, AWholeRadeonPasses) {
   add_radeon();
   expect_all_pass();
-  expect("amd.gpu", Verdict::pass, "1002:744c, gfx1100", "");
-  expect("amd.driver", Verdict::pass, "/dev/kfd", "");
-  expect("amd.groups", Verdict::pass, "/dev/dri/renderD128", "");
-  expect("amd.runtime", Verdict::pass, "RX 7900", "");
-  expect("amd.compiler", Verdict::pass, "hipRTC compiles", "");
-  expect("device.default", Verdict::pass, "FULMEN_DEVICE=hip:0", "");
+  expect("amd.gpu", FindingVerdict::pass, "1002:744c, gfx1100", "");
+  expect("amd.driver", FindingVerdict::pass, "/dev/kfd", "");
+  expect("amd.groups", FindingVerdict::pass, "/dev/dri/renderD128", "");
+  expect("amd.runtime", FindingVerdict::pass, "RX 7900", "");
+  expect("amd.compiler", FindingVerdict::pass, "hipRTC compiles", "");
+  expect("device.default", FindingVerdict::pass, "FULMEN_DEVICE=hip:0", "");
 }
 
 TEST_F(Doctor, DriverIsMissing) {
   pci("1002", "744c");
-  expect("amd.driver", Verdict::fail, "no /dev/kfd", "modprobe amdgpu");
+  expect("amd.driver", FindingVerdict::fail, "no /dev/kfd", "modprobe amdgpu");
   file("/.dockerenv");
-  expect("amd.driver", Verdict::fail, "container", "--device=/dev/kfd");
+  expect("amd.driver", FindingVerdict::fail, "container", "--device=/dev/kfd");
 }
 
 TEST_F(Doctor, WslHasDxg) {
   file("/proc/version", "Linux version 5.15.167.4-microsoft-standard-WSL2");
   file("/opt/rocm/lib/libamdhip64.so.6");
-  expect("amd.driver", Verdict::fail, "without /dev/dxg", "wsl --update");
+  expect("amd.driver", FindingVerdict::fail, "without /dev/dxg", "wsl --update");
   file("/dev/dxg");
-  expect("amd.driver", Verdict::pass, "/dev/dxg", "");
+  expect("amd.driver", FindingVerdict::pass, "/dev/dxg", "");
 }
 
 TEST_F(Doctor, GroupsAreNamed) {
   add_radeon();
   closed_ = {"/dev/kfd", "/dev/dri/renderD128"};
-  expect("amd.groups", Verdict::fail, "/dev/kfd, /dev/dri/renderD128", "sudo usermod -a -G render,video");
+  expect("amd.groups", FindingVerdict::fail, "/dev/kfd, /dev/dri/renderD128", "sudo usermod -a -G render,video");
   file("/etc/group", "video:x:44:ada\nrender:x:992:bob,ada\n");
-  expect("amd.groups", Verdict::fail, "/dev/kfd", "log in again: you were put into render,video");
+  expect("amd.groups", FindingVerdict::fail, "/dev/kfd", "log in again: you were put into render,video");
   std::filesystem::remove(folder_ / "dev/dri/renderD128");
-  expect("amd.render", Verdict::fail, "renderD", "modprobe amdgpu");
+  expect("amd.render", FindingVerdict::fail, "renderD", "modprobe amdgpu");
 }
 
 TEST_F(Doctor, OverridesOfTheChipAreTold) {
   add_radeon();
   variables_["HSA_OVERRIDE_GFX_VERSION"] = "11.0.0";
-  expect("amd.override", Verdict::pass, "the chip's own", "");
+  expect("amd.override", FindingVerdict::pass, "the chip's own", "");
   variables_["HSA_OVERRIDE_GFX_VERSION"] = "11.0.2";
-  expect("amd.override", Verdict::warn, "compiled for gfx1102, the chip is gfx1100", "unset");
+  expect("amd.override", FindingVerdict::warn, "compiled for gfx1102, the chip is gfx1100", "unset");
   variables_["HSA_OVERRIDE_GFX_VERSION"] = "10.3.0";
-  expect("amd.override", Verdict::fail, "gfx1030", "unset");
+  expect("amd.override", FindingVerdict::fail, "gfx1030", "unset");
   for (const char* text : {"gfx1100", "11.0", "11.0.0.1", "11.-1.0"}) {
     variables_["HSA_OVERRIDE_GFX_VERSION"] = text;
-    expect("amd.override", Verdict::fail, "no version", "unset");
+    expect("amd.override", FindingVerdict::fail, "no version", "unset");
   }
   std::filesystem::remove_all(folder_ / "sys/class");
   variables_["HSA_OVERRIDE_GFX_VERSION"] = "11.0.0";
-  expect("amd.override", Verdict::warn, "not known", "unset");
+  expect("amd.override", FindingVerdict::warn, "not known", "unset");
 }
 
 TEST_F(Doctor, ARuntimeThatDoesNotAnswerFails) {
   add_radeon();
   facts_.devices.back() = {"hip", "", "", false, "libamdhip64.so.7 not found"};
-  expect("amd.runtime", Verdict::fail, "libamdhip64.so.7 not found", "rocm-hip-runtime");
+  expect("amd.runtime", FindingVerdict::fail, "libamdhip64.so.7 not found", "rocm-hip-runtime");
 }
 
 TEST_F(Doctor, TwoRuntimesInAProcessFail) {
@@ -159,10 +159,10 @@ TEST_F(Doctor, TwoRuntimesInAProcessFail) {
   const std::string line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 1234   ";
   file("/proc/self/maps",
        line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + "[heap]\n");
-  expect("amd.one_runtime", Verdict::pass, "/opt/rocm/lib/libamdhip64.so.6", "");
+  expect("amd.one_runtime", FindingVerdict::pass, "/opt/rocm/lib/libamdhip64.so.6", "");
   file("/proc/77/maps", line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + kTorch + "libamdhip64.so\n");
   facts_.process = "77";
-  expect("amd.one_runtime", Verdict::fail, "process 77 has 2 HIP runtimes", "import torch before fulmen");
+  expect("amd.one_runtime", FindingVerdict::fail, "process 77 has 2 HIP runtimes", "import torch before fulmen");
 }
 
 // As PyTorch's wheels, auditwheel and AMD's own wheels name them.
@@ -175,7 +175,7 @@ TEST_F(Doctor, NamesOfWheelsAreKnown) {
                            "_rocm_sdk_core/lib/libamdhip64.so.7", "torch/lib/libhiprtc-builtins.so"}) {
     file(site + path);
   }
-  const std::string seen = finding("amd.library_names", Verdict::pass).seen;
+  const std::string seen = finding("amd.library_names", FindingVerdict::pass).seen;
   for (const char* path : {"torch/lib/libamdhip64.so", "torch/lib/libhiprtc.so", "torch.libs/libhiprtc-1a2b3c4d.so.6",
                            "_rocm_sdk_core/lib/libamdhip64.so.7"}) {
     EXPECT_NE(seen.find(site + path), std::string::npos) << path << " in: " << seen;
@@ -183,80 +183,80 @@ TEST_F(Doctor, NamesOfWheelsAreKnown) {
   EXPECT_EQ(seen.find("builtins"), std::string::npos) << seen;
   expect_all_pass();
   file("/opt/rocm/lib/libamdhip64.so.6");
-  expect("amd.one_runtime", Verdict::warn, "of Python packages and of the system", "--process PID");
+  expect("amd.one_runtime", FindingVerdict::warn, "of Python packages and of the system", "--process PID");
   file("/opt/rocm/lib/libhiprtc.so.5");
-  expect("amd.library_names", Verdict::warn, "/opt/rocm/lib/libhiprtc.so.5", "ROCm 6 or 7");
+  expect("amd.library_names", FindingVerdict::warn, "/opt/rocm/lib/libhiprtc.so.5", "ROCm 6 or 7");
 }
 
 TEST_F(Doctor, CompilersAreFoundAndChosen) {
   add_radeon();
   std::filesystem::remove(folder_ / "opt/rocm/lib/libhiprtc.so.6");
   variables_["PATH"] = "/usr/local/bin:/usr/bin";
-  expect("amd.compiler", Verdict::fail, "no kernel can be compiled", "apt-get install clang-19");
+  expect("amd.compiler", FindingVerdict::fail, "no kernel can be compiled", "apt-get install clang-19");
   file("/usr/bin/clang++-19");
   file("/usr/bin/clang++");
-  expect("amd.compiler", Verdict::warn, "ROCm is here without hipRTC, so /usr/bin/clang++-19 compiles", "hip-runtime-amd");
+  expect("amd.compiler", FindingVerdict::warn, "ROCm is here without hipRTC, so /usr/bin/clang++-19 compiles", "hip-runtime-amd");
   variables_["FULMEN_AMD_COMPILER"] = "clang";
-  expect("amd.compiler", Verdict::pass, "clang: /usr/bin/clang++-19, /usr/bin/clang++", "");
+  expect("amd.compiler", FindingVerdict::pass, "clang: /usr/bin/clang++-19, /usr/bin/clang++", "");
   variables_["FULMEN_AMD_COMPILER"] = "hiprtc";
-  expect("amd.compiler", Verdict::fail, "FULMEN_AMD_COMPILER is hiprtc, which is not there", "unset");
+  expect("amd.compiler", FindingVerdict::fail, "FULMEN_AMD_COMPILER is hiprtc, which is not there", "unset");
   variables_["FULMEN_AMD_COMPILER"] = "/nowhere/clang++";
-  expect("amd.compiler", Verdict::fail, "does not exist", "unset");
+  expect("amd.compiler", FindingVerdict::fail, "does not exist", "unset");
 }
 
 TEST_F(Doctor, NvidiaDriverAndCompiler) {
   pci("10de", "2335");
   facts_.devices.push_back({"cuda", "", "", false, "libcuda.so.1 not found"});
-  expect("nvidia.driver", Verdict::fail, "not loaded", "nvidia-driver");
-  expect("nvidia.libcuda", Verdict::fail, "libcuda.so.1 not found", "nvidia-driver");
+  expect("nvidia.driver", FindingVerdict::fail, "not loaded", "nvidia-driver");
+  expect("nvidia.libcuda", FindingVerdict::fail, "libcuda.so.1 not found", "nvidia-driver");
   file("/.dockerenv");
-  expect("nvidia.driver", Verdict::fail, "not loaded", "--gpus all");
+  expect("nvidia.driver", FindingVerdict::fail, "not loaded", "--gpus all");
   file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90\nGCC\n");
   const auto with = [&](const char* chip, const char* software) {
     facts_.devices.back() = {"cuda:0", std::string("A card (") + chip + ")", software, true, ""};
   };
   with("sm_90a", "132 compute units, driver of CUDA 12.8, NVRTC 12.8 build 1");
   expect_all_pass();
-  expect("nvidia.nvrtc", Verdict::pass, "NVRTC 12.8", "");
+  expect("nvidia.nvrtc", FindingVerdict::pass, "NVRTC 12.8", "");
   with("sm_90a", "driver of CUDA 12.4, no NVRTC: libnvrtc.so.13 not found");
-  expect("nvidia.nvrtc", Verdict::fail, "libnvrtc.so.13 not found", "pip install nvidia-cuda-nvrtc-cu12");
+  expect("nvidia.nvrtc", FindingVerdict::fail, "libnvrtc.so.13 not found", "pip install nvidia-cuda-nvrtc-cu12");
   with("sm_70", "driver of CUDA 12.4, NVRTC 13.0");
-  expect("nvidia.nvrtc", Verdict::fail, "sm_75 and later", "nvidia-cuda-nvrtc-cu12");
+  expect("nvidia.nvrtc", FindingVerdict::fail, "sm_75 and later", "nvidia-cuda-nvrtc-cu12");
   with("sm_120", "driver of CUDA 12.8, NVRTC 12.4");
-  expect("nvidia.nvrtc", Verdict::fail, "12.8 or newer", "pip install -U");
+  expect("nvidia.nvrtc", FindingVerdict::fail, "12.8 or newer", "pip install -U");
   with("sm_90a", "driver of CUDA 12.4, NVRTC 13.0");
-  expect("nvidia.nvrtc", Verdict::warn, "newer CUDA", "newer driver");
+  expect("nvidia.nvrtc", FindingVerdict::warn, "newer CUDA", "newer driver");
 }
 
 TEST_F(Doctor, AmxAndBlas) {
   file("/proc/cpuinfo", "flags : fpu avx2 amx_bf16 avx512f\n");
-  expect("cpu.amx", Verdict::warn, "may not use it", "arch_prctl");
+  expect("cpu.amx", FindingVerdict::warn, "may not use it", "arch_prctl");
   facts_.devices[0].features = "scalar avx2 amx (not on this processor: amx_fp16)";
-  expect("cpu.amx", Verdict::pass, "lets this process", "");
+  expect("cpu.amx", FindingVerdict::pass, "lets this process", "");
   facts_.blas = Support::no("no BLAS found");
-  expect("cpu.blas", Verdict::warn, "no BLAS found", "libopenblas0");
+  expect("cpu.blas", FindingVerdict::warn, "no BLAS found", "libopenblas0");
 }
 
 TEST_F(Doctor, Folders) {
-  expect("folders.cache", Verdict::pass, "/home/ada/.cache/fulmen", "");
+  expect("folders.cache", FindingVerdict::pass, "/home/ada/.cache/fulmen", "");
   closed_ = {"/home/ada"};
-  expect("folders.cache", Verdict::warn, "/home/ada is no folder that this user may write", "FULMEN_CACHE_DIR");
+  expect("folders.cache", FindingVerdict::warn, "/home/ada is no folder that this user may write", "FULMEN_CACHE_DIR");
   facts_.cache_folder = "/home/ada/.profile/fulmen";
-  expect("folders.cache", Verdict::warn, "/home/ada/.profile is no folder", "FULMEN_CACHE_DIR");
+  expect("folders.cache", FindingVerdict::warn, "/home/ada/.profile is no folder", "FULMEN_CACHE_DIR");
   facts_.cache_folder = "";
-  expect("folders.cache", Verdict::warn, "HOME", "FULMEN_CACHE_DIR");
+  expect("folders.cache", FindingVerdict::warn, "HOME", "FULMEN_CACHE_DIR");
   noexec_ = facts_.root + "/tmp";
-  expect("folders.tmp", Verdict::warn, "/tmp is mounted noexec", "TMPDIR");
+  expect("folders.tmp", FindingVerdict::warn, "/tmp is mounted noexec", "TMPDIR");
   variables_["TMPDIR"] = "/nowhere";
-  expect("folders.tmp", Verdict::fail, "/nowhere", "TMPDIR");
+  expect("folders.tmp", FindingVerdict::fail, "/nowhere", "TMPDIR");
 }
 
 TEST_F(Doctor, TheChosenDeviceMustBeThere) {
   variables_["FULMEN_DEVICE"] = facts_.default_device = "hip:1";
-  expect("device.default", Verdict::fail, "FULMEN_DEVICE says so", "FULMEN_DEVICE=cpu");
-  expect("amd.driver", Verdict::fail, "no /dev/kfd", "modprobe");
+  expect("device.default", FindingVerdict::fail, "FULMEN_DEVICE says so", "FULMEN_DEVICE=cpu");
+  expect("amd.driver", FindingVerdict::fail, "no /dev/kfd", "modprobe");
   facts_.devices.push_back({"hip", "", "", false, "no library"});
-  expect("device.default", Verdict::fail, "no library", "FULMEN_DEVICE=cpu");
+  expect("device.default", FindingVerdict::fail, "no library", "FULMEN_DEVICE=cpu");
 }
 
 // The program on this machine: whatever it finds, the exit status and both forms tell the same.

@@ -8,7 +8,7 @@
 #include "fulmen/reference.h"
 #include "support/faulty_attention.h"
 #include "support/random.h"
-#include "tools/verify_grid.h"
+#include "tools/verify/grid.h"
 
 namespace fulmen::testing {
 namespace {

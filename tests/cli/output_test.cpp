@@ -86,7 +86,7 @@ TEST_F(OutputTest, StandardErrorThatIsClosedOrFull) {
   }
 }
 
-// 8 or 16 KiB, by the shell: less than the result, and more than the page of shared memory that LLVM's OpenMP makes.
+// 8 or 16 KiB, by the shell: less than the result.
 TEST_F(OutputTest, FileBeyondTheLimitOfSizeIsAnError) {
   const std::vector<float> rows(8192, 0.5F);
   for (const char* name : {"bq.npy", "bk.npy", "bv.npy"}) write_array(name, DType::fp32, {1, 64, 2, 64}, rows.data());

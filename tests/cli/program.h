@@ -29,10 +29,10 @@ inline std::string read_text(const std::filesystem::path& path) {
   return text.str();
 }
 
-class ProgramTest : public testing::Test {
+class ProgramTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "fulmen_cli_XXXXXX";
+    std::string pattern = ::testing::TempDir() + "fulmen_cli_XXXXXX";
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
     ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 0);

@@ -163,6 +163,18 @@ TEST(AmdCheck, FindsBarriersThatNotAllLanesComeTo) {
   }
 }
 
+// clang 19, dk and dbias of gfx1201: a wave-uniform reciprocal beside an address of each lane.
+TEST(AmdCheck, KeepsTheHalvesOfDualInstructionsApart) {
+  const auto branch_on = [](const char* scalar) {
+    return found({"v_mov_b32_e32 v3, 1.0", "v_dual_mul_f32 v1, 2.0, v3 :: v_dual_lshlrev_b32 v4, 1, v0", scalar,
+                  "s_cmp_eq_u32 s0, 0", "s_cbranch_scc1 @6", "s_barrier", "s_endpgm"});
+  };
+  EXPECT_TRUE(branch_on("v_readfirstlane_b32 s0, v1").empty());
+  const auto wrong = branch_on("v_readfirstlane_b32 s0, v4");
+  ASSERT_EQ(wrong.size(), 1U);
+  EXPECT_NE(wrong[0].find("not all waves come to"), std::string::npos) << wrong[0];
+}
+
 // gfx942 of clang 19: four scalar registers are spilled of which two matter, and conditions of loops with barriers come back.
 TEST(AmdCheck, FollowsScalarsThatAreKeptInLanes) {
   const gpu::AmdKernelFacts facts{.arch = "gfx942", .initial_scalars = 3, .initial_vectors = 1};
@@ -199,6 +211,54 @@ TEST(AmdCheck, FollowsScalarsThatAreKeptInLanes) {
   expect_marked({"v_mov_b32_e32 v1, v0", "v_writelane_b32 v1, s3, 1", "v_readlane_b32 s4, v1, 2", "s_cmp_lt_i32 s4, 1",
                  "s_cbranch_scc1 @6", "?s_barrier", "s_endpgm"},
                 {}, "not all waves");
+}
+
+// clang 19, dk and dv of gfx942: where only some waves come, a register is used for something else and gets its value back.
+TEST(AmdCheck, KnowsRegistersThatGetTheirValueBack) {
+  // s3 is 7, and what `there` leaves in it, where waves of a small s2 come alone, decides on a barrier.
+  const auto branch_on = [](std::vector<std::string> there, const char* barrier) {
+    std::vector<std::string> lines{"s_mov_b32 s3, 7", "v_readfirstlane_b32 s2, v0", "s_cmp_lt_i32 s2, 1",
+                                   "s_cbranch_scc1 @" + std::to_string(4 + there.size())};
+    lines.insert(lines.end(), there.begin(), there.end());
+    const std::size_t end = lines.size() + 3;
+    for (const std::string& line : {std::string("s_cmp_eq_u32 s3, 8"), "s_cbranch_scc1 @" + std::to_string(end),
+                                    std::string(barrier), std::string("s_endpgm")}) {
+      lines.push_back(line);
+    }
+    return lines;
+  };
+  expect_marked(branch_on({"s_mov_b32 s5, s3", "s_mov_b32 s3, 9", "s_mov_b32 s3, s5"}, "s_barrier"), {}, "");
+  expect_marked(branch_on({"s_mov_b64 s[6:7], s[2:3]", "s_mov_b32 s3, 9", "s_mov_b32 s3, s7"}, "s_barrier"), {}, "");
+  expect_marked(branch_on({"v_writelane_b32 v1, s3, 4", "s_add_u32 s3, s3, 1", "v_readlane_b32 s3, v1, 4"}, "s_barrier"), {}, "");
+  // Another value; one that was changed on the way; one that is not moved back.
+  expect_marked(branch_on({"s_mov_b32 s5, s3", "s_mov_b32 s3, 9", "s_mov_b32 s3, s6"}, "?s_barrier"), {}, "not all waves");
+  expect_marked(branch_on({"s_mov_b32 s5, s3", "s_mov_b32 s3, 9", "s_add_u32 s5, s5, 1", "s_mov_b32 s3, s5"}, "?s_barrier"), {},
+                "not all waves");
+  expect_marked(branch_on({"s_mov_b64 s[6:7], s[2:3]", "s_mov_b32 s3, 9", "s_mov_b32 s3, s6"}, "?s_barrier"), {}, "not all waves");
+  expect_marked(branch_on({"v_writelane_b32 v1, s3, 4", "v_mov_b32_e32 v1, 0", "v_readlane_b32 s3, v1, 4"}, "?s_barrier"), {},
+                "not all waves");
+  // Some of these waves alone get it back.
+  expect_marked(branch_on({"s_mov_b32 s5, s3", "s_mov_b32 s3, 8", "s_cmp_lt_i32 s2, 5", "s_cbranch_scc1 @9", "s_mov_b32 s3, s5"},
+                          "?s_barrier"),
+                {}, "not all waves");
+}
+
+// A loop that waves leave after as many rounds as their numbers say, with a value that each round computes.
+TEST(AmdCheck, KnowsThatALoopComputesItsValuesAgain) {
+  const auto loop = [](const char* computed, const char* barrier) {
+    return std::vector<std::string>{"v_readfirstlane_b32 s2, v0",
+                                    "s_mov_b32 s3, 0",
+                                    computed,
+                                    "s_mov_b32 s3, s5",
+                                    "s_sub_i32 s2, s2, 1",
+                                    "s_cmp_lg_u32 s2, 0",
+                                    "s_cbranch_scc1 @2",
+                                    "s_cmp_eq_u32 s3, 8",
+                                    "s_cbranch_scc1 @10",
+                                    barrier,
+                                    "s_endpgm"};
+  };
+  expect_marked(loop("s_add_u32 s5, s5, 1", "?s_barrier"), {}, "not all waves");
 }
 
 TEST(AmdCheck, FindsLoadsThatWereNotWaitedFor) {

@@ -130,9 +130,10 @@ TEST_F(CacheTest, PrebuiltKernelsNeedNoCompilerAndNoOwner) {
   EXPECT_EQ(info.st_mode & 0777, 0644);
   ASSERT_EQ(::chmod(gpu::list_kernels(prebuilt)[0].file.c_str(), 0666), 0);
   ::setenv("FULMEN_KERNEL_PATH", (root_ + "/absent::" + prebuilt).c_str(), 1);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const auto found = gpu::cached_compile(nullptr, {StatusCode::unavailable, "no compiler"}, request());
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "fulmen: FULMEN_KERNEL_PATH names " + root_ + "/absent, which is no folder\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "fulmen: FULMEN_KERNEL_PATH names " + root_ + "/absent, which is no folder\n");
   ASSERT_TRUE(found.ok()) << found.status().message();
   EXPECT_EQ(text_of(found.value()), text_of(code.value()));
   // They are also preferred to compiling, whatever the compiler.

@@ -47,7 +47,7 @@ TEST_F(CacheTest, ThreadsThatFailDoNotBlockEachOther) {
 // Processes write, read, clear and bound the same folder. Every one gets the right code, whatever the others do.
 TEST_F(CacheTest, ProcessesAtOnce) {
   ::setenv("FULMEN_CACHE_BYTES", "2000", 1);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   std::vector<pid_t> children;
   for (int p = 0; p < 6; ++p) {
     children.push_back(start_child([p] {
@@ -64,7 +64,7 @@ TEST_F(CacheTest, ProcessesAtOnce) {
     }));
   }
   for (const pid_t child : children) EXPECT_EQ(exit_code(child), 0);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   for (const auto& file : files()) EXPECT_EQ(file.extension(), ".kernel") << file;
 }
 

@@ -119,9 +119,9 @@ class DamagedEntry : public CacheTest {
   // Runs a function in a process of its own: its exit code, and what it said on stderr in errors_.
   template <class Function>
   int run(Function function) {
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     const int code = in_child(function);
-    errors_ = testing::internal::GetCapturedStderr();
+    errors_ = ::testing::internal::GetCapturedStderr();
     return code;
   }
   // How often the compiler was needed; 100 and more are failures.

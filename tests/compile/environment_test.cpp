@@ -74,7 +74,7 @@ TEST(Environment, DISABLED_Finds) {
 }
 
 TEST(Environment, IsVoidInSetUserIdPrograms) {
-  std::string pattern = testing::TempDir() + "fulmen_setuid_XXXXXX";
+  std::string pattern = ::testing::TempDir() + "fulmen_setuid_XXXXXX";
   ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
   const fs::path folder = pattern;
   struct Remove {

@@ -73,10 +73,10 @@ inline std::string text_of(const gpu::CompiledCode& compiled) {
   return {reinterpret_cast<const char*>(compiled.code.data()), compiled.code.size()};
 }
 
-class CacheTest : public testing::Test {
+class CacheTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "fulmen_cache_XXXXXX";
+    std::string pattern = ::testing::TempDir() + "fulmen_cache_XXXXXX";
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
     folder_ = pattern + "/cache";
@@ -91,7 +91,7 @@ class CacheTest : public testing::Test {
 
   // Sources differ from test to test: what one left in memory is no hit in another.
   static gpu::CompileRequest request(const std::string& what = "") {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     return {"kernel " + what, std::string(test->name()) + what, "gfx1100", 64};
   }
   static Result<gpu::CompiledCode> compile(const FakeCompiler& compiler, const gpu::CompileRequest& request) {

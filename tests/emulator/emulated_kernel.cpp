@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "gpu/compile/kernel_source.h"
 #include "gpu/compile/toolchains/compiler.h"
 #include "gpu/driver.h"
@@ -27,6 +29,14 @@ DeviceArray::DeviceArray(std::size_t bytes) {
   data_ = memory.ok() ? memory.value() : nullptr;
 }
 DeviceArray::~DeviceArray() { gpu::emulated_driver().free(0, data_); }
+
+KernelText sm90_text(std::string body, int lds_bytes) {
+  return {.arch = "sm_90a",
+          .body = std::move(body),
+          .headers = "#include \"targets/sm90/target.h\"\n",
+          .workgroup_size = 64,
+          .lds_bytes = lds_bytes};
+}
 
 Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes, int64_t workgroups,
                    bool programmatic_launch) {

@@ -36,6 +36,9 @@ struct KernelText {
   bool programmatic_launch = false;
 };
 
+// Text for Hopper, of two waves.
+KernelText sm90_text(std::string body, int lds_bytes);
+
 // Compiles, loads and launches `workgroups` of a kernel with that many bytes of LDS and an argument block.
 Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes, int64_t workgroups,
                    bool programmatic_launch = false);

@@ -110,7 +110,7 @@ TEST(KernelInProgram, ComputesWhatTheHostPlans) {
       return std::bit_cast<std::array<int, sizeof(configuration) / sizeof(int)>>(configuration);
     };
     EXPECT_EQ(fields(launch.specialisation), fields(kernels::kConfig));
-    kernels::BackwardArguments arguments = plan.arguments;
+    kernels::ForwardArguments arguments = plan.arguments;
     gpu::set_pointers(problem, c.tensors, arguments);
     for (int64_t n = 0; n < launch.workgroups; ++n) ASSERT_EQ(run(kernels::kWorkgroup, n, fulmen_kernel, &arguments), "");
     const VerifyReport report = verify_result(problem, c.tensors);

@@ -11,7 +11,7 @@
 namespace fulmen::testing {
 namespace {
 
-constexpr int kRows = 16, kColumns = 64;
+constexpr int kTileRows = 16, kColumns = 64;
 
 // A producer's wave and a consumer's; x begins with a tensor map, behind it lies its tensor of 40 rows.
 constexpr const char* kTwoTiles = R"(
@@ -40,13 +40,7 @@ if (wave_id() == 0) {
 }
 )";
 
-KernelText text_of(std::string body) {
-  return {.arch = "sm_90a",
-          .body = std::move(body),
-          .headers = "#include \"targets/sm90/target.h\"\n",
-          .workgroup_size = 64,
-          .lds_bytes = 8192};
-}
+KernelText mbarrier_text(std::string body) { return sm90_text(std::move(body), 8192); }
 
 // The map's tensor: row r is full of r.
 void fill(const DeviceArray& x) {
@@ -55,7 +49,7 @@ void fill(const DeviceArray& x) {
   for (int r = 0; r < kAll; ++r)
     std::fill_n(elements + static_cast<std::ptrdiff_t>(r) * kColumns, kColumns, static_cast<uint16_t>(r));
   kernels::TensorMap map;
-  gpu::TensorMapShape shape{elements, true, {kColumns, kAll, 1, 1}, {2 * kColumns, 16, 16}, kRows};
+  gpu::TensorMapShape shape{elements, true, {kColumns, kAll, 1, 1}, {2 * kColumns, 16, 16}, kTileRows};
   ASSERT_TRUE(gpu::emulated::encode_tensor_map(shape, map).ok());
   std::memcpy(x.data(), &map, sizeof(map));
 }
@@ -63,10 +57,10 @@ void fill(const DeviceArray& x) {
 TEST(Mbarriers, TilesArriveInTurnAndZerosPastTheEnd) {
   const DeviceArray x(16384);
   fill(x);
-  const Status status = run_text(text_of(kTwoTiles), x.data());
+  const Status status = run_text(mbarrier_text(kTwoTiles), x.data());
   ASSERT_TRUE(status.ok()) << status.message();
-  for (int r = 0; r < 2 * kRows; ++r) {
-    const unsigned row = r + kRows < 40 ? r + kRows : 0;
+  for (int r = 0; r < 2 * kTileRows; ++r) {
+    const unsigned row = r + kTileRows < 40 ? r + kTileRows : 0;
     EXPECT_EQ(x.as<unsigned>()[2048 + r], row * 0x10001U) << r;
   }
 }
@@ -75,10 +69,10 @@ class MbarrierRule : public ::testing::TestWithParam<Change> {};
 TEST_P(MbarrierRule, ReportsTheBrokenKernel) {
   const DeviceArray x(16384);
   fill(x);
-  expect_report(text_of(kTwoTiles), GetParam(), x.data());
+  expect_report(mbarrier_text(kTwoTiles), GetParam(), x.data());
 }
 
-const Change kRules[] = {
+const Change kMbarrierRules[] = {
     {"ReadBeforeThePhase", "    mbarrier_wait(kFull, n);\n", "", "LDS"},
     {"WaitForTheWrongPhase", "mbarrier_wait(kFull, n)", "mbarrier_wait(kFull, 1 - n)", "of whose 1 arrivals 1 are missing"},
     {"WaitTwice", "mbarrier_wait(kFull, n);", "mbarrier_wait(kFull, n);\nmbarrier_wait(kFull, n);", "a phase waited for twice"},
@@ -97,7 +91,7 @@ const Change kRules[] = {
     {"OneArrivalTooMany", "mbarrier_arrive_expect(kFull, 2048);", "mbarrier_arrive_expect(kFull, 2048);\nmbarrier_arrive(kFull);",
      "arrives once more in a phase of 1 arrivals"},
 };
-INSTANTIATE_TEST_SUITE_P(Each, MbarrierRule, ::testing::ValuesIn(kRules), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Each, MbarrierRule, ::testing::ValuesIn(kMbarrierRules), [](const auto& info) { return info.param.name; });
 
 // A turn that nobody passes on.
 TEST(WarpgroupTurns, WaitForWhoComesBefore) {
@@ -109,7 +103,7 @@ if (wave_id() < 4) {
 }
 )";
   const DeviceArray x(1024);
-  KernelText text = text_of(kTurns);
+  KernelText text = mbarrier_text(kTurns);
   text.workgroup_size = 256;
   EXPECT_TRUE(run_text(text, x.data()).ok());
   text.body = "if (wave_id() >= 4) warpgroup_turn_wait(1);\n";

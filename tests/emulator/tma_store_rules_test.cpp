@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "emulator/emulated_kernel.h"
+#include "gpu/drivers/emulated/mbarriers.h"
+#include "kernels/core/arguments.h"
 
 namespace fulmen::testing {
 namespace {
@@ -37,19 +39,13 @@ if (wave_id() == 0) {
 }
 )";
 
-KernelText text_of(std::string body) {
-  return {.arch = "sm_90a",
-          .body = std::move(body),
-          .headers = "#include \"targets/sm90/target.h\"\n",
-          .workgroup_size = 64,
-          .lds_bytes = 2048};
-}
+KernelText store_text(std::string body) { return sm90_text(std::move(body), 2048); }
 
 TEST(TmaStores, WorkgroupsAddInOrder) {
   constexpr int kWorkgroups = 3;
   const DeviceArray x(512);
   std::memset(x.data(), 0, 512);
-  const Status status = run_text(text_of(kInOrder), x.data(), kWorkgroups);
+  const Status status = run_text(store_text(kInOrder), x.data(), kWorkgroups);
   ASSERT_TRUE(status.ok()) << status.message();
   for (int n = 0; n < kFloats; ++n) EXPECT_EQ(x.as<float>()[n], kWorkgroups * (1.0F + static_cast<float>(n))) << n;
   EXPECT_EQ(x.as<int>()[kCounter], kWorkgroups);
@@ -59,10 +55,10 @@ class TmaStoreRule : public ::testing::TestWithParam<Change> {};
 TEST_P(TmaStoreRule, ReportsTheBrokenKernel) {
   const DeviceArray x(512);
   std::memset(x.data(), 0, 512);
-  expect_report(text_of(kInOrder), GetParam(), x.data(), 2);
+  expect_report(store_text(kInOrder), GetParam(), x.data(), 2);
 }
 
-const Change kRules[] = {
+const Change kTmaStoreRules[] = {
     {"NoFence", "lds_fence_for_matrices();", "", "LDS without a fence"},
     {"FenceBeforeTheBarrier", "  mbarrier_wait(kFull, 0);\n  if (lane_id() == 0) {\n    lds_fence_for_matrices();\n",
      "  lds_fence_for_matrices();\n  mbarrier_wait(kFull, 0);\n  if (lane_id() == 0) {\n", "LDS without a fence"},
@@ -74,14 +70,71 @@ const Change kRules[] = {
     {"BeyondLds", "tma_store(a.x, 0, 128)", "tma_store(a.x, 2032, 32)", "LDS out of range"},
     {"BeyondMemory", "tma_add(a.x, 0, 128)", "tma_add(a.x + 112, 0, 128)", "global memory out of bounds"},
 };
-INSTANTIATE_TEST_SUITE_P(Each, TmaStoreRule, ::testing::ValuesIn(kRules), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Each, TmaStoreRule, ::testing::ValuesIn(kTmaStoreRules), [](const auto& info) { return info.param.name; });
+
+// A box: the tensor's 2 rows of 12 elements, from a panel of which nobody wrote what lies beyond them.
+constexpr const char* kBox = R"(
+if (lane_id() < 4) {
+  const int row = lane_id() / 2, piece = lane_id() % 2;
+  const unsigned word = 0x10001U * (1 + lane_id());
+  lds_store(panel_place(row, 8 * piece, 16), Words<4>{{word, word, word, word}});
+}
+lds_fence_for_matrices();
+wave_barrier();
+if (thread_id() == 0) {
+  tma_store(a.x, 0, 0, 0, 0, 0);
+  tma_wait<0>();
+}
+)";
+constexpr int kBoxColumns = 12, kBoxRows = 2, kBoxPitch = 16, kMapBytes = 512;  // pitch in elements, the map lies before them
+
+void prepare_box(const DeviceArray& x) {
+  std::memset(x.data(), 0, 1024);
+  const gpu::TensorMapShape shape{x.as<std::byte>() + kMapBytes, true, {kBoxColumns, kBoxRows, 1, 1}, {2 * kBoxPitch, 16, 16}, 16};
+  kernels::TensorMap map;
+  ASSERT_TRUE(gpu::emulated::encode_tensor_map(shape, map).ok());
+  std::memcpy(x.data(), &map, sizeof(map));
+}
+KernelText box_text() {
+  KernelText text = store_text(kBox);
+  text.workgroup_size = 32;
+  return text;
+}
+
+TEST(TmaStores, LeaveAloneWhatIsPastATensorsEnd) {
+  const DeviceArray x(1024);
+  prepare_box(x);
+  const Status status = run_text(box_text(), x.data());
+  ASSERT_TRUE(status.ok()) << status.message();
+  const auto* elements = x.as<uint16_t>() + kMapBytes / 2;
+  for (int row = 0; row < kBoxRows; ++row) {
+    for (int column = 0; column < kBoxPitch; ++column) {
+      const int written = 1 + 2 * row + column / 8;
+      EXPECT_EQ(elements[row * kBoxPitch + column], column < kBoxColumns ? written : 0) << row << " " << column;
+    }
+  }
+}
+
+class TmaBoxRule : public ::testing::TestWithParam<Change> {};
+TEST_P(TmaBoxRule, ReportsTheBrokenKernel) {
+  const DeviceArray x(1024);
+  prepare_box(x);
+  expect_report(box_text(), GetParam(), x.data());
+}
+const Change kBoxRules[] = {
+    {"NoFence", "lds_fence_for_matrices();\n", "", "LDS without a fence"},
+    {"NobodyWaits", "  tma_wait<0>();\n", "", "ends before the wait for its tma_store"},
+    {"NotWritten", "lane_id() < 4", "lane_id() < 3", "uninitialised LDS"},
+    {"Misplaced", "tma_store(a.x, 0,", "tma_store(a.x, 128,", "from 128, no multiple of 1024"},
+};
+INSTANTIATE_TEST_SUITE_P(Each, TmaBoxRule, ::testing::ValuesIn(kBoxRules), [](const auto& info) { return info.param.name; });
 
 // A block is claimed once.
 TEST(Counters, AreClaimedByWaves) {
   const DeviceArray x(512);
   std::memset(x.data(), 0, 512);
-  const Status status = run_text(text_of("const int mine = counter_claim(reinterpret_cast<int*>(a.x));\n"
-                                         "if (lane_id() == 0) global_store(a.x + 1 + mine, 1.0F + mine);\n"),
+  const Status status = run_text(store_text("const int mine = counter_claim(reinterpret_cast<int*>(a.x));\n"
+                                            "if (lane_id() == 0) global_store(a.x + 1 + mine, 1.0F + mine);\n"),
                                  x.data(), 2);
   ASSERT_TRUE(status.ok()) << status.message();
   for (int n = 0; n < 4; ++n) EXPECT_EQ(x.as<float>()[1 + n], 1.0F + static_cast<float>(n)) << n;

@@ -54,7 +54,7 @@ global_store(a.x + thread_id(), d[3][7]);
 class WarpgroupRule : public ::testing::TestWithParam<Change> {};
 TEST_P(WarpgroupRule, ReportsTheBrokenKernelOnly) { expect_only_report(kProducts, GetParam(), 128); }
 
-const Change kRules[] = {
+const Change kWarpgroupRules[] = {
     {"NoFence", "wgmma_fence();\n", "", "wgmma without a fence: lane 0 begins one"},
     {"NoFenceAfterAWait", "wgmma_fence();  // again\n", "", "wgmma without a fence: lane 0 begins one"},
     {"SumsAfterTheFence", "wgmma_fence();  // again\n", "wgmma_fence();\nd[1][2] = 5;\n", "sums at kernel.h:"},
@@ -82,7 +82,7 @@ const Change kRules[] = {
     {"OtherOperands", "wgmma_fence();  // again\n", "m = m.further(1024 * wave_id());\nwgmma_fence();\n", "with other operands"},
     {"NoFenceOfLds", "lds_fence_for_matrices();\nbarrier();\n", "barrier();\n", "LDS without a fence: a matrix unit reads"},
 };
-INSTANTIATE_TEST_SUITE_P(Products, WarpgroupRule, ::testing::ValuesIn(kRules),
+INSTANTIATE_TEST_SUITE_P(Products, WarpgroupRule, ::testing::ValuesIn(kWarpgroupRules),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(WarpgroupProduct, NeedsFourWaves) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fulmen/kv_cache.h"
+#include "fulmen/tensor_member.h"
 #include "gpu/gpu_devices.h"
 #include "plan/registry.h"
 #include "runtime/float_formats.h"
@@ -14,9 +15,10 @@ namespace fulmen::testing {
 namespace {
 
 using T = KvCacheTensors;
-constexpr std::array kAll{&T::k_cache,    &T::v_cache,    &T::seqlens_k, &T::block_table, &T::k_new,        &T::v_new,
-                          &T::rotary_cos, &T::rotary_sin, &T::q,         &T::q_out,       &T::seqlens_k_out};
-constexpr std::array kWritten{&T::k_cache, &T::v_cache, &T::q_out, &T::seqlens_k_out};
+constexpr std::array<TensorMember<T>, 11> kAll{&T::k_cache, &T::v_cache, &T::seqlens_k,    &T::block_table,
+                                               &T::k_new,   &T::v_new,   &T::rotary_cos,   &T::rotary_sin,
+                                               &T::q,       &T::q_out,   &T::seqlens_k_out};
+constexpr std::array<TensorMember<T>, 4> kWritten{&T::k_cache, &T::v_cache, &T::q_out, &T::seqlens_k_out};
 
 std::size_t bytes_of(const Tensor& t) {
   return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3] * size_of(t.dtype));
@@ -81,27 +83,27 @@ class GpuAppendKv : public GpuTest {
     T there = host;
     std::vector<void*> owned;
     Status status;
-    for (Tensor T::* tensor : kAll) {
-      if ((host.*tensor).data == nullptr) continue;
-      void* memory = backend->allocate(device(), bytes_of(host.*tensor));
+    for (const TensorMember<T> tensor : kAll) {
+      if ((host->*tensor).data == nullptr) continue;
+      void* memory = backend->allocate(device(), bytes_of(host->*tensor));
       owned.push_back(memory);
-      (there.*tensor).data = memory;
-      if (status.ok()) status = backend->copy(device(), memory, (host.*tensor).data, bytes_of(host.*tensor));
+      (there->*tensor).data = memory;
+      if (status.ok()) status = backend->copy(device(), memory, (host->*tensor).data, bytes_of(host->*tensor));
     }
     if (host.q_out.data == host.q.data) there.q_out.data = there.q.data;
     if (status.ok()) status = append_kv(there, options, device());
     if (status.ok()) status = backend->synchronize(device(), nullptr);
-    for (Tensor T::* tensor : kWritten) {
-      if (!status.ok() || (host.*tensor).data == nullptr) continue;
-      status = backend->copy(device(), (host.*tensor).data, (there.*tensor).data, bytes_of(host.*tensor));
+    for (const TensorMember<T> tensor : kWritten) {
+      if (!status.ok() || (host->*tensor).data == nullptr) continue;
+      status = backend->copy(device(), (host->*tensor).data, (there->*tensor).data, bytes_of(host->*tensor));
     }
     for (void* memory : owned) backend->free(device(), memory);
     return status;
   }
   // Every element of what is written, untouched ones included.
   static void expect_same(const T& here, const T& there) {
-    for (Tensor T::* tensor : kWritten) {
-      const Tensor &a = here.*tensor, &b = there.*tensor;
+    for (const TensorMember<T> tensor : kWritten) {
+      const Tensor &a = here->*tensor, &b = there->*tensor;
       if (a.data == nullptr) continue;
       const int64_t count = static_cast<int64_t>(bytes_of(a)) / size_of(a.dtype);
       if (a.dtype == DType::int32) {
@@ -113,7 +115,7 @@ class GpuAppendKv : public GpuTest {
       for (int64_t n = 0; n < count; ++n) {
         const float x = reference::load_float(a.data, a.dtype, n), y = reference::load_float(b.data, b.dtype, n);
         ASSERT_NEAR(x, y, size * std::max(1.0F, std::fabs(x))) << "element " << n;
-        ASSERT_TRUE(tensor != &T::v_cache || x == y) << "element " << n << " of v_cache";
+        ASSERT_TRUE(!(tensor == &T::v_cache) || x == y) << "element " << n << " of v_cache";
       }
     }
   }

@@ -19,7 +19,7 @@ class FarCopy {
   FarCopy(const std::string& device, const AttentionTensors& host, std::size_t far)
       : device_(device), backend_(backend_of(device)), host_(host), tensors(host) {
     for (const TensorField& field : kTensorTable) {
-      Tensor& tensor = tensors.*field.tensor;
+      Tensor& tensor = tensors->*field.tensor;
       if (tensor.data == nullptr) continue;
       const int64_t dim = tensor.shape[3];
       if (std::string_view(field.name).find("lse") == std::string_view::npos) {
@@ -60,14 +60,14 @@ class FarCopy {
 
   Status copy_all(bool there) {
     for (const TensorField& field : kTensorTable) {
-      if ((tensors.*field.tensor).data == nullptr) continue;
+      if ((tensors->*field.tensor).data == nullptr) continue;
       if (Status status = copy(field, there); !status.ok()) return status;
     }
     return {};
   }
   // Row by row; of one sequence.
   Status copy(const TensorField& field, bool there) {
-    const Tensor &near = host_.*field.tensor, &far = tensors.*field.tensor;
+    const Tensor &near = host_->*field.tensor, &far = tensors->*field.tensor;
     const int64_t bytes = size_of(near.dtype);
     for (int64_t i = 0; i < near.shape[1]; ++i) {
       for (int64_t j = 0; j < near.shape[2]; ++j) {

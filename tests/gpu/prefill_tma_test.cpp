@@ -12,10 +12,10 @@ class GpuPrefillTma : public HopperTest {
   GpuPrefillTma() : HopperTest("prefill_tma", false) {}
 };
 
-// Dims of one to four panels, and parts of them; tiles of one, two and three warpgroups, the last ones partial.
+// Dims of one to four panels, and parts of them; tiles of one to four warpgroups, the last ones partial.
 TEST_P(GpuPrefillTma, ShapesAndLayouts) {
   Random random(8900);
-  for (const int64_t dim : {16, 64, 80, 128, 192, 256}) {
+  for (const int64_t dim : {16, 64, 80, 128, 192, 200, 224, 256}) {
     CaseSpec s =
         spec_of(dim % 128 == 0 ? DType::fp16 : DType::bf16, dim, random.between(129, 200), random.between(150, 300), random);
     s.num_heads = random.between(1, 3);
@@ -27,6 +27,9 @@ TEST_P(GpuPrefillTma, ShapesAndLayouts) {
     s.lse = random.chance(0.7);
     check(s, random);
   }
+  CaseSpec wide = spec_of(DType::bf16, 96, 140, 150, random);
+  wide.head_dim_v = 208;
+  check(wide, random);
   CaseSpec s = spec_of(DType::bf16, 128, 193, 2050, random);  // long rows have tiles of other shapes
   s.num_heads = 2;
   check(s, random);
@@ -45,6 +48,21 @@ TEST_P(GpuPrefillTma, PersistentWorkgroups) {
     s.nan_in_masked = true;
     check(s, random);
   }
+}
+
+// Up to 64 dims: workgroups of 256 rows and of 64, of which warpgroups change ends under a mask.
+TEST_P(GpuPrefillTma, ShortSequences) {
+  Random random(8915);
+  CaseSpec s = spec_of(DType::bf16, 64, 500, random.between(120, 270), random);
+  s.num_heads = 9;
+  check(s, random);
+  s.causal = Causal::bottom_right;
+  s.nan_in_masked = true;
+  check(s, random);
+  s.head_dim = s.head_dim_v = 32;
+  s.num_heads = 6;
+  s.seqlen_k = random.between(1025, 1100);
+  check(s, random);
 }
 
 // Tiles that some warpgroups pass over; rows and whole tiles without any key; what nobody attends is NaN.

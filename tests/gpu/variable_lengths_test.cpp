@@ -11,7 +11,7 @@ namespace {
 
 class GpuVariableLengths : public GpuTest {};
 
-CaseSpec spec_of(DType dtype, int64_t head_dim, Random& random) {
+CaseSpec ragged_spec(DType dtype, int64_t head_dim, Random& random) {
   CaseSpec s = small_spec(dtype, head_dim, random);
   s.batch = random.between(2, 4);
   s.num_kv_heads = random.between(1, 2);
@@ -23,7 +23,7 @@ CaseSpec spec_of(DType dtype, int64_t head_dim, Random& random) {
 
 TEST_P(GpuVariableLengths, Packed) {
   Random random(7800);
-  CaseSpec s = spec_of(DType::bf16, 64, random);
+  CaseSpec s = ragged_spec(DType::bf16, 64, random);
   s.packed_q = s.packed_k = true;
   s.causal = Causal::bottom_right;
   EXPECT_GT(expect_all_verified(s, random), 0);
@@ -32,7 +32,7 @@ TEST_P(GpuVariableLengths, Packed) {
   s.seqlen_k = random.between(600, 1100);
   EXPECT_GT(expect_all_verified(s, random), 0);
 
-  s = spec_of(DType::fp16, 40, random);
+  s = ragged_spec(DType::fp16, 40, random);
   s.packed_q = true;
   s.used_k = s.leftpad_k = true;
   s.head_dim_v = 59;
@@ -44,7 +44,7 @@ TEST_P(GpuVariableLengths, Packed) {
   s.alibi = 2;
   EXPECT_GT(expect_all_verified(s, random), 0);
 
-  s = spec_of(DType::bf16, 96, random);
+  s = ragged_spec(DType::bf16, 96, random);
   s.packed_k = true;
   s.keep = s.nan_in_masked = true;
   s.bias = true;
@@ -52,7 +52,7 @@ TEST_P(GpuVariableLengths, Packed) {
   s.dropout = 0.3F;
   EXPECT_GT(expect_all_verified(s, random), 0);
 
-  s = spec_of(DType::fp32, 80, random);
+  s = ragged_spec(DType::fp32, 80, random);
   s.packed_q = s.packed_k = true;
   s.causal = Causal::top_left;
   s.dropout = 0.2F;
@@ -63,7 +63,7 @@ TEST_P(GpuVariableLengths, Packed) {
 TEST_P(GpuVariableLengths, PagesOfAnySize) {
   Random random(7810);
   for (const int64_t page : {1, 16, 17, 64, 192, 256}) {
-    CaseSpec s = spec_of(DType::bf16, 64, random);
+    CaseSpec s = ragged_spec(DType::bf16, 64, random);
     s.page_size = page;
     s.used_k = page != 64;
     s.packed_q = random.chance(0.5);
@@ -80,13 +80,13 @@ TEST_P(GpuVariableLengths, PagesOfAnySize) {
 
 TEST_P(GpuVariableLengths, PagesWithFeatures) {
   Random random(7820);
-  CaseSpec s = spec_of(DType::fp16, 128, random);
+  CaseSpec s = ragged_spec(DType::fp16, 128, random);
   s.page_size = 64;
   s.used_k = s.leftpad_k = true;
   s.nan_in_masked = true;
   EXPECT_GT(expect_all_verified(s, random), 0);
 
-  s = spec_of(DType::bf16, 72, random);
+  s = ragged_spec(DType::bf16, 72, random);
   s.page_size = 32;
   s.layout = Layout::odd_strides;
   s.used_k = true;
@@ -98,7 +98,7 @@ TEST_P(GpuVariableLengths, PagesWithFeatures) {
   s.window_left = random.between(0, 20);
   EXPECT_GT(expect_all_verified(s, random), 0);
 
-  s = spec_of(DType::fp32, 48, random);
+  s = ragged_spec(DType::fp32, 48, random);
   s.page_size = 8;
   s.used_k = s.leftpad_k = s.packed_q = true;
   s.window_left = random.between(0, 20);
@@ -107,7 +107,7 @@ TEST_P(GpuVariableLengths, PagesWithFeatures) {
 }
 
 CaseSpec backward_of(DType dtype, int64_t head_dim, Random& random) {
-  CaseSpec s = spec_of(dtype, head_dim, random);
+  CaseSpec s = ragged_spec(dtype, head_dim, random);
   s.backward = s.packed_q = s.packed_k = true;
   s.batch = random.between(2, 3);
   return s;
@@ -146,7 +146,7 @@ TEST_P(GpuVariableLengths, Gradients) {
 TEST_P(GpuVariableLengths, VerifiesItself) {
   Random random(7860);
   for (const bool paged : {false, true}) {
-    CaseSpec s = spec_of(DType::bf16, 64, random);
+    CaseSpec s = ragged_spec(DType::bf16, 64, random);
     s.causal = Causal::bottom_right;
     s.packed_q = true;
     s.packed_k = !paged;
@@ -166,7 +166,7 @@ TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
   Random random(7850);
   for (const bool paged : {false, true}) {
     const auto spec = [&](const Use& use) {
-      CaseSpec s = spec_of(DType::bf16, 64, random);
+      CaseSpec s = ragged_spec(DType::bf16, 64, random);
       s.seqlen_q = use.seqlen_q;
       s.seqlen_k = use.seqlen_k;
       s.backward = use.backward;

@@ -10,6 +10,11 @@ namespace fulmen::testing::manual {
 
 enum class Family { gfx9, gfx11, gfx12 };
 
+using U = uint64_t;
+using Names = std::array<const char*, 3>;  // by family; null where there is none
+inline Names all(const char* name) { return {name, name, name}; }
+inline int64_t s32(U x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
+
 // A floating point format: bits of mantissa, and the exponent of its smallest normal number.
 struct Format {
   int mantissa, least;
@@ -29,7 +34,7 @@ struct Result {
 };
 
 struct VectorRow {
-  std::array<const char*, 3> name;  // by family; null where there is none
+  Names name;
   // Of the result, then the sources. f: fp32, h: fp16, u: 32 bits, q: 64 bits, w: 16 bits, p: two fp16, m: a bit of a mask; c, C:
   // 32 and 64 bits and a carry; d: the result's old value, which is no operand.
   const char* types;
@@ -39,7 +44,7 @@ struct VectorRow {
 const std::vector<VectorRow>& vector_rows();
 
 struct ScalarRow {
-  std::array<const char*, 3> name;
+  Names name;
   const char* types;  // u, q; f; "-": no result
   // SCC goes in and comes out.
   uint64_t (*compute)(uint64_t a, uint64_t b, bool& scc);

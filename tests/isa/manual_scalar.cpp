@@ -6,14 +6,9 @@
 namespace fulmen::testing::manual {
 namespace {
 
-using U = uint64_t;
-using Names = std::array<const char*, 3>;
-
-Names all(const char* name) { return {name, name, name}; }
 Names renamed(const char* gfx9, const char* later) { return {gfx9, later, later}; }
 Names gfx12_renamed(const char* before, const char* gfx12) { return {before, before, gfx12}; }
 
-int64_t s32(U x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 U low(U x) { return x & 0xFFFFFFFFU; }
 U set(bool& scc, bool to, U value) {
   scc = to;

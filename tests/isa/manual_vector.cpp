@@ -8,17 +8,12 @@
 namespace fulmen::testing::manual {
 namespace {
 
-using U = uint64_t;
-using Names = std::array<const char*, 3>;
-
-Names all(const char* name) { return {name, name, name}; }
 Names rdna(const char* name) { return {nullptr, name, name}; }
 
 double f(U x) { return number(x, kSingle); }
 double h(U x) { return number(x & 0xFFFFU, kHalf); }
 U to_f(double x) { return bits(x, kSingle); }
 U to_h(double x) { return bits(x, kHalf); }
-int64_t s32(U x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 int64_t s16(U x) { return static_cast<int16_t>(static_cast<uint16_t>(x)); }
 int64_t s24(U x) { return static_cast<int64_t>(x << 40U) >> 40U; }
 U low(U x, int count) { return count >= 64 ? x : x & ((U{1} << count) - 1); }
@@ -62,6 +57,12 @@ void add_floats(std::vector<VectorRow>& t) {
                }});
   t.push_back({{"v_min3_f32", "v_min3_f32", "v_min3_num_f32"}, "ffff", [](U a, U b, U c) {
                  return Result(to_f(least(least(f(a), f(b)), f(c))));
+               }});
+  t.push_back({{nullptr, "v_maxmin_f32", "v_maxmin_num_f32"}, "ffff", [](U a, U b, U c) {
+                 return Result(to_f(least(most(f(a), f(b)), f(c))));
+               }});
+  t.push_back({{nullptr, "v_minmax_f32", "v_minmax_num_f32"}, "ffff", [](U a, U b, U c) {
+                 return Result(to_f(most(least(f(a), f(b)), f(c))));
                }});
   t.push_back({{"v_med3_f32", "v_med3_f32", "v_med3_num_f32"}, "ffff", [](U a, U b, U c) {
                  const double x = f(a), y = f(b), z = f(c), largest = most(most(x, y), z);
@@ -205,6 +206,26 @@ void add_integers(std::vector<VectorRow>& t) {
   t.push_back({all("v_min_u32"), "uuu", [](U a, U b, U) { return Result(a < b ? a : b); }});
   t.push_back({all("v_max_i32"), "uuu", [](U a, U b, U) { return Result(s32(a) > s32(b) ? a : b); }});
   t.push_back({all("v_min_i32"), "uuu", [](U a, U b, U) { return Result(s32(a) < s32(b) ? a : b); }});
+  t.push_back({all("v_max3_u32"), "uuuu", [](U a, U b, U c) { return Result(std::max({a, b, c})); }});
+  t.push_back({all("v_min3_u32"), "uuuu", [](U a, U b, U c) { return Result(std::min({a, b, c})); }});
+  t.push_back({all("v_max3_i32"), "uuuu", [](U a, U b, U c) { return Result(u32(std::max({s32(a), s32(b), s32(c)}))); }});
+  t.push_back({all("v_min3_i32"), "uuuu", [](U a, U b, U c) { return Result(u32(std::min({s32(a), s32(b), s32(c)}))); }});
+  t.push_back({rdna("v_maxmin_u32"), "uuuu", [](U a, U b, U c) {
+                 const U most_of_two = a > b ? a : b;
+                 return Result(most_of_two > c ? c : most_of_two);
+               }});
+  t.push_back({rdna("v_minmax_u32"), "uuuu", [](U a, U b, U c) {
+                 const U least_of_two = a < b ? a : b;
+                 return Result(least_of_two < c ? c : least_of_two);
+               }});
+  t.push_back({rdna("v_maxmin_i32"), "uuuu", [](U a, U b, U c) {
+                 const int64_t most_of_two = s32(a) > s32(b) ? s32(a) : s32(b);
+                 return Result(u32(most_of_two > s32(c) ? s32(c) : most_of_two));
+               }});
+  t.push_back({rdna("v_minmax_i32"), "uuuu", [](U a, U b, U c) {
+                 const int64_t least_of_two = s32(a) < s32(b) ? s32(a) : s32(b);
+                 return Result(u32(least_of_two < s32(c) ? s32(c) : least_of_two));
+               }});
   t.push_back({all("v_med3_i32"), "uuuu", [](U a, U b, U c) {
                  std::array<int64_t, 3> x{s32(a), s32(b), s32(c)};
                  std::sort(x.begin(), x.end());

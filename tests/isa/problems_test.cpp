@@ -58,9 +58,10 @@ class IsaProblems : public ::testing::TestWithParam<std::string> {
     std::vector<float> values;
     const auto& t = spec.backward ? c.tensors.dk : c.tensors.out;
     const int64_t rows = spec.backward ? spec.seqlen_k : spec.seqlen_q, heads = spec.backward ? spec.num_kv_heads : spec.num_heads;
+    const int64_t dims = spec.backward ? spec.head_dim : spec.head_dim_v;
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t h = 0; h < heads; ++h) {
-        for (int64_t d = 0; d < spec.head_dim; ++d) values.push_back(Case::get(t, {0, i, h, d}));
+        for (int64_t d = 0; d < dims; ++d) values.push_back(Case::get(t, {0, i, h, d}));
       }
     }
     return values;
@@ -84,6 +85,16 @@ TEST_P(IsaProblems, Decode) {
     s.seqlen_k = 300;
     check(s, "decode");
   }
+  // Two waves share their keys, and two splits are combined.
+  CaseSpec s = small(DType::bf16);
+  s.head_dim = s.head_dim_v = 256;
+  s.seqlen_q = 1;
+  s.seqlen_k = 1100;
+  check(s, "decode");
+  s.head_dim_v = 130;  // the second has few
+  s.seqlen_k = 70;
+  s.causal = Causal::bottom_right;
+  check(s, "decode");
 }
 
 TEST_P(IsaProblems, Short) {
@@ -97,6 +108,10 @@ TEST_P(IsaProblems, Backward) {
   CaseSpec s = small(DType::bf16);
   s.backward = true;
   s.causal = Causal::bottom_right;
+  check(s, "backward");
+  // On gfx12 half of the waves bring queries, the others dout; a tile of keys, and a part of one.
+  s.head_dim = s.head_dim_v = 128;
+  s.seqlen_k = 140;
   check(s, "backward");
 }
 

@@ -1,10 +1,13 @@
 """Arguments as people give them: lists, scalars, any strides, names of other libraries; what is said of wrong ones."""
 
+import inspect
 import re
 
 import fulmen
 import numpy as np
 import pytest
+from fulmen import _core
+from fulmen._arguments import LENGTHS, OPTIONAL_TENSORS, Options
 from problems import normal, qkv
 
 GRADIENTS = ("q", "k", "v", "bias", "sinks")
@@ -33,6 +36,34 @@ def test_dtypes_that_an_argument_takes(rng, name):
     q, k, v = qkv(rng)
     given = {"q": q, "k": k, "v": v, name: (q if name == "q" else np.ones(2)).astype(dtype)}
     refuse(fulmen.attention, TypeError, message, **given)
+
+
+def test_keys_and_values_of_another_dtype_or_with_scales(rng):
+    q, k, v = qkv(rng)
+    call = fulmen.attention
+    of_q = "^k.dtype is fp16, q.dtype is fp32: k and v of q's dtype are accepted$"
+    refuse(call, NotImplementedError, of_q, q, k.astype(np.float16), v.astype(np.float16))
+    heads = k.shape[2]
+    for scale in ([0.5], [0.5] * heads, np.ones((len(k), heads), np.float32), np.ones((1, heads), np.float32)):
+        refuse(
+            call, NotImplementedError, "^k_scale is given, k.dtype is fp32: .* without scales, are accepted", q, k, v, k_scale=scale
+        )
+    refuse(call, ValueError, r"^v_scale.shape is \[3\]: ", q, k, v, v_scale=[1.0] * 3)
+    accepted = r"v_scale has shape \[1, 1, 1\]: \[1\], \[kv_heads\] or \[batch, kv_heads\] is accepted"
+    refuse(call, ValueError, accepted, q, k, v, v_scale=np.ones((1, 1, 1), np.float32))
+
+
+# The extension does not compile with a tensor of the C ABI that it has no name for.
+def test_every_tensor_is_an_argument():
+    given = [name for name in _core.tensor_names if name not in ("lse", "dout", "dlse", *(f"d{one}" for one in GRADIENTS))]
+    assert given[:4] == ["q", "k", "v", "out"] and "leftpad_k" in given
+    assert set(given) <= set(inspect.signature(fulmen.attention).parameters)
+    assert set(given[4:]) <= set(Options.__annotations__)
+    assert set(given[4:]) == {*OPTIONAL_TENSORS, *LENGTHS}
+    for name in given[3:]:
+        with pytest.raises((TypeError, ValueError), match=name) as refused:
+            _core.attention(*[np.zeros((1, 1, 1, 8), np.float32)] * 3, {name: object()})
+        assert "unexpected" not in str(refused.value)
 
 
 OTHER_NAMES = {

@@ -1,6 +1,7 @@
 """The Python examples of README.md and docs/guide/python.md run as they stand; stubs and docstrings name what there is."""
 
 import ast
+import importlib.metadata
 import inspect
 import re
 from pathlib import Path
@@ -31,9 +32,20 @@ def test_examples(block):
 
 def test_stubs_name_what_the_module_has():
     stub = Path(fulmen.__file__).with_name("_core.pyi").read_text()
-    named = {one.name for one in ast.parse(stub).body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    body = ast.parse(stub).body
+    named = {one.name for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    named |= {one.target.id for one in body if isinstance(one, ast.AnnAssign) and not one.target.id.startswith("_")}
     assert named == {name for name in dir(_core) if not name.startswith("_")}
     assert Path(fulmen.__file__).with_name("py.typed").exists()
+
+
+def test_metadata_of_the_package():
+    try:
+        package = importlib.metadata.metadata("fulmen")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the package is not installed, only on the path")
+    assert package["License"] == "MIT", "its text is a file beside"
+    assert {"Programming Language :: Python :: 3", "Typing :: Typed"} <= set(package.get_all("Classifier"))
 
 
 FUNCTIONS = [fulmen.attention, fulmen.attention_backward, fulmen.append_kv, fulmen.torch.scaled_dot_product_attention]

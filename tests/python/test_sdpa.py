@@ -116,7 +116,7 @@ def test_errors():
         lambda: sdpa(q, k, v, torch.ones(9, 10)): r"^attn_mask has shape \[9, 10\]: what broadcasts to \[2, 4, 9, 11\] is accepted",
         lambda: sdpa(q, k, v, torch.ones(3, 9, 11)): r"^attn_mask has shape \[3, 9, 11\]: what broadcasts",
         lambda: sdpa(q, k, v, torch.ones(9, 11, dtype=torch.int32)): "^attn_mask.dtype is int32",
-        lambda: sdpa(q, k.half(), v): "^key.dtype is fp16, query.dtype is fp32: query, key, value and out must agree",
+        lambda: sdpa(q, k.half(), v): "^key.dtype is fp16, value.dtype is fp32: key and value must agree",
         lambda: sdpa(q[0, 0, 0], k, v): "query has 1 dims: 2 or more",
     }.items():
         with pytest.raises(ValueError, match=message):

@@ -42,6 +42,10 @@ void for_each(const Tensor& t, const Body& body) {
 
 }  // namespace
 
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
 std::string to_string(const CaseSpec& s) {
   std::string text = fmt::format("seed={} {} b={} sq={} sk={} h={}/{} d={}/{} {} flush={}", test_seed(), fulmen::to_string(s.dtype),
                                  s.batch, s.seqlen_q, s.seqlen_k, s.num_heads, s.num_kv_heads, s.head_dim, s.head_dim_v,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -57,8 +58,9 @@ class DeferredRunner final : public Runner {
   std::size_t workspace_bytes() const noexcept override { return plan_.workspace_bytes(); }
   Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
     AttentionTensors host = tensors;
-    for (Tensor* t : {&host.q, &host.k, &host.v, &host.out, &host.bias, &host.keep_mask, &host.alibi_slopes, &host.sinks, &host.lse,
-                      &host.dout, &host.dlse, &host.dq, &host.dk, &host.dv, &host.dbias, &host.dsinks}) {
+    for (Tensor* t : std::initializer_list<Tensor*>{&host.q, &host.k, &host.v, &host.out, &host.bias, &host.keep_mask,
+                                                    &host.alibi_slopes, &host.sinks, &host.lse, &host.dout, &host.dlse, &host.dq,
+                                                    &host.dk, &host.dv, &host.dbias, &host.dsinks}) {
       if (t->data == nullptr) continue;
       if (!is_of_device(t->data)) return {StatusCode::invalid_argument, "a tensor is in the host's memory"};
       t->data = to_host(t->data);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kGuard = 256;  // keeps the data's alignment
 constexpr std::byte kGuardByte{0xA5};
-constexpr std::byte kPoison{0xFF};
+constexpr std::byte kPoisonByte{0xFF};
 
 std::size_t bytes_of(const Tensor& tensor) {
   int64_t last = 0;
@@ -39,7 +39,7 @@ Result<void*> DeviceCopy::place(const char* name, const void* data, std::size_t 
   // A tensor without elements still has an address.
   block.bytes.assign(guard_ + shift + std::max<std::size_t>(size, 1) + guard_, kGuardByte);
   if (data != nullptr && size > 0) std::memcpy(block.bytes.data() + block.before, data, size);
-  if (data == nullptr) std::fill_n(block.bytes.begin() + static_cast<std::ptrdiff_t>(block.before), size, kPoison);
+  if (data == nullptr) std::fill_n(block.bytes.begin() + static_cast<std::ptrdiff_t>(block.before), size, kPoisonByte);
   block.memory = static_cast<std::byte*>(backend_->allocate(device_, block.bytes.size()));
   if (block.memory == nullptr) return Status(StatusCode::out_of_memory, fmt::format("no memory for {} on {}", name, device_));
   blocks_.push_back(std::move(block));
@@ -56,7 +56,7 @@ Result<std::unique_ptr<DeviceCopy>> DeviceCopy::make(const std::string& device, 
   made->tensors_ = host;
   AttentionTensors& there = made->tensors_;
   for (const TensorField& field : kTensorTable) {
-    Tensor& tensor = there.*field.tensor;
+    Tensor& tensor = there->*field.tensor;
     const char* name = field.name;
     const bool output = field.written[static_cast<std::size_t>(pass)];
     if (tensor.data == nullptr) continue;

@@ -1,9 +1,11 @@
 #include "support/run_kernel.h"
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include "plan/registry.h"
 #include "support/device_copy.h"
@@ -104,6 +106,17 @@ int expect_all_kernels_verified(Case& c, const Where& where) {
   const std::vector<std::string> kernels = kernels_for(c.problem(), where.device);
   for (const std::string& kernel : kernels) EXPECT_TRUE(verified(c, kernel, where));
   return static_cast<int>(kernels.size());
+}
+
+void run_in_reverse(void* /*context*/, int64_t count, void (*task)(void*, int64_t), void* arg) {
+  for (int64_t index = count - 1; index >= 0; --index) task(arg, index);
+}
+
+void run_on_threads(void* context, int64_t count, void (*task)(void*, int64_t), void* arg) {
+  if (context != nullptr) static_cast<std::atomic<int>*>(context)->fetch_add(1);
+  std::vector<std::thread> threads;
+  for (int64_t index = 0; index < count; ++index) threads.emplace_back(task, arg, index);
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace fulmen::testing

@@ -33,4 +33,9 @@ inline Status run_kernel(Case& c, const std::string& kernel, const Where& where 
 // EXPECTs verified() for every kernel that supports the case; returns how many there were.
 int expect_all_kernels_verified(Case& c, const Where& where = {});
 
+// A caller's ParallelFor: on the calling thread, the last task first; any order is allowed.
+void run_in_reverse(void* context, int64_t count, void (*task)(void*, int64_t), void* arg);
+// The same with a thread for each task. context: null, or an std::atomic<int> that counts calls.
+void run_on_threads(void* context, int64_t count, void (*task)(void*, int64_t), void* arg);
+
 }  // namespace fulmen::testing

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
-#include "tools/tune_records.h"
+#include "tools/tune/records.h"
 
 namespace fulmen::test {
 namespace {
@@ -55,6 +55,28 @@ TEST_F(TuneCommand, TakesListsExportsAndDeletesResults) {
   EXPECT_EQ(nlohmann::json::parse(read_text(path("out.json"))), nlohmann::json::parse(read_text(path("in.json"))));
   EXPECT_EQ(fulmen({"tune", "--reset"}).out, "1 files of own results deleted\n");
   EXPECT_NE(fulmen({"tune", "--list"}).out.find("0 own results"), std::string::npos);
+}
+
+// Of this very kernel, device and software: a result of other code does not stand for it.
+TEST_F(TuneCommand, ResumesAfterWhatIsKept) {
+  ASSERT_EQ(fulmen(small({"--json", "all.json"})).exit_code, 0);
+  const auto tuned = nlohmann::json::parse(read_text(path("all.json")))[0];
+  tools::TuneRecord record;
+  record.chip = tuned["chip"].get<std::string>();
+  record.kernel = tuned["kernel"].get<std::string>();
+  record.problem_class = tuned["problem_class"].get<std::string>();
+  record.build = tuned["build"].get<std::string>();
+  record.configuration = tuned["candidates"][0]["configuration"].get<std::string>();
+  record.compute_units = tuned["compute_units"].get<int>();
+  const auto resumed = [&] {
+    fulmen({"tune", "--reset"});
+    write_bytes("in.json", "[" + tools::records_text(record.chip, {record}) + "]");
+    EXPECT_EQ(fulmen({"tune", "--import", "in.json"}).exit_code, 0);
+    return fulmen(small({"--resume"})).out;
+  };
+  EXPECT_NE(resumed().find("q130: its result is kept from before"), std::string::npos);
+  record.build = "fulmen 0.0.1";
+  EXPECT_EQ(resumed().find("is kept from before"), std::string::npos);
 }
 
 TEST_F(TuneCommand, BadInputIsOneSentence) {

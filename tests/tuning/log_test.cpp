@@ -1,9 +1,10 @@
 // Problems from the lines of FLASH_ATTENTION_DEBUG=1.
+#include "tools/tune/log.h"
+
 #include <gtest/gtest.h>
 
 #include "fulmen/fulmen.h"
 #include "tools/case_data.h"
-#include "tools/tune_log.h"
 
 namespace fulmen::tools {
 namespace {

@@ -9,7 +9,7 @@
 namespace fulmen::tuning {
 namespace {
 
-class OldNames : public testing::Test {
+class OldNames : public ::testing::Test {
  protected:
   void TearDown() override {
     for (const char* name : {"NTHREADS", "OCCUPANCY", "NBATCH_FA", "NBATCH_K2", "NBATCH_V2", "NBATCH_COMBINE", "NSTAGES"}) {

@@ -12,7 +12,7 @@
 #include <fstream>
 
 #include "fulmen/fulmen.h"
-#include "tools/tune_records.h"
+#include "tools/tune/records.h"
 
 namespace fulmen::tuning {
 namespace {
@@ -20,10 +20,10 @@ namespace {
 namespace fs = std::filesystem;
 using tools::TuneRecord;
 
-class TunedResults : public testing::Test {
+class TunedResults : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "fulmen_tuned_XXXXXX";
+    std::string pattern = ::testing::TempDir() + "fulmen_tuned_XXXXXX";
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
     ::setenv("FULMEN_CACHE_DIR", pattern.c_str(), 1);
@@ -163,8 +163,10 @@ TEST_F(TunedResults, OfAGpuFitItsProductAndSoftware) {
   result.compiler = "NVRTC 13.0";
   result.driver = "CUDA 12.8";
   EXPECT_EQ(found(false).why_not, "it was measured with CUDA 12.8, this is CUDA 13.0");
-  result.product = "NVIDIA H100 80GB HBM3";
+  result.product = "NVIDIA H100 80GB HBM3";  // as many multiprocessors of the same kind, and slower memory
   EXPECT_EQ(found(true).why_not, "it was measured on NVIDIA H100 80GB HBM3, this is NVIDIA H200");
+  result.product = "NVIDIA";
+  EXPECT_EQ(found(true).why_not, "it was measured on NVIDIA, this is NVIDIA H200") << "a part of a name is another product's, too";
   result.compute_units = 114;
   EXPECT_EQ(found(true).why_not, "it was measured with 114 compute units, this has 132");
   result.problem_class = "forward fp16";

@@ -1,5 +1,5 @@
 // A worker that ends, fails, crashes or hangs.
-#include "tools/supervised.h"
+#include "tools/tune/supervised.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // The search on a device whose times are a known function.
-#include "tools/tuner.h"
+#include "tools/tune/tuner.h"
 
 #include <gtest/gtest.h>
 
@@ -130,9 +130,12 @@ TEST(Tuner, TheDefaultMustBeRight) {
 
 TEST(Tuner, KeepsToItsTime) {
   FakeDevice device = twenty();
+  device.noise = 0.5;
   const TuneOutcome outcome = outcome_of(device, {.seconds = 20});
   EXPECT_GT(outcome.untried, 0U);
-  EXPECT_LT(device.now(), 20 + 2 * (5 + 15) * 2 * 1.2 * 3);
+  // The time may end within a candidate, and the best is measured once more: none is repeated for its spread.
+  EXPECT_LT(device.now(), 20 + 2 * (5 + 15) * 1.2);
+  EXPECT_TRUE(outcome.candidates.front().timed);
   FakeDevice few = twenty();
   EXPECT_EQ(outcome_of(few, {.seconds = 1e6, .max_candidates = 5}).candidates.size(), 5U);
 }

@@ -25,13 +25,13 @@ bool is_folder(const SystemFacts& facts, const std::string& path) {
 
 }  // namespace
 
-const char* to_string(Verdict verdict) noexcept {
+const char* to_string(FindingVerdict verdict) noexcept {
   switch (verdict) {
-    case Verdict::pass:
+    case FindingVerdict::pass:
       return "pass";
-    case Verdict::warn:
+    case FindingVerdict::warn:
       return "warn";
-    case Verdict::fail:
+    case FindingVerdict::fail:
       return "fail";
   }
   return "fail";

@@ -7,24 +7,24 @@
 
 namespace fulmen::tools {
 
-enum class Verdict : int { pass, warn, fail };
-const char* to_string(Verdict verdict) noexcept;
+enum class FindingVerdict : int { pass, warn, fail };
+const char* to_string(FindingVerdict verdict) noexcept;
 
 struct Finding {
   std::string id;  // "amd.driver": the same on every machine
-  Verdict verdict = Verdict::pass;
+  FindingVerdict verdict = FindingVerdict::pass;
   std::string seen;  // what was found
   std::string mend;  // the command or sentence that mends it; empty where nothing has to be
 };
 
 struct Findings {
   std::vector<Finding> list;
-  void pass(std::string id, std::string seen) { list.push_back({std::move(id), Verdict::pass, std::move(seen), ""}); }
+  void pass(std::string id, std::string seen) { list.push_back({std::move(id), FindingVerdict::pass, std::move(seen), ""}); }
   void warn(std::string id, std::string seen, std::string mend) {
-    list.push_back({std::move(id), Verdict::warn, std::move(seen), std::move(mend)});
+    list.push_back({std::move(id), FindingVerdict::warn, std::move(seen), std::move(mend)});
   }
   void fail(std::string id, std::string seen, std::string mend) {
-    list.push_back({std::move(id), Verdict::fail, std::move(seen), std::move(mend)});
+    list.push_back({std::move(id), FindingVerdict::fail, std::move(seen), std::move(mend)});
   }
 };
 

@@ -116,7 +116,8 @@ std::vector<std::string> clangs(const SystemFacts& facts) {
   };
   add_by_name("amdclang++");
   add("/opt/rocm/llvm/bin/clang++");
-  for (const char* name : {"clang++-21", "clang++-20", "clang++-19", "clang++-18", "clang++-17", "clang++-16", "clang++"}) {
+  for (const char* name :
+       {"clang++-19", "clang++-22", "clang++-21", "clang++-20", "clang++-18", "clang++-17", "clang++-16", "clang++"}) {
     add_by_name(name);
   }
   return found;

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "tools/verify_grid.h"
+#include "tools/verify/grid.h"
 
 namespace fulmen::tools {
 

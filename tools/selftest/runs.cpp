@@ -7,7 +7,7 @@
 
 #include "tools/selftest/append_check.h"
 #include "tools/selftest/problems.h"
-#include "tools/verified_run.h"
+#include "tools/verify/verified_run.h"
 
 namespace fulmen::tools {
 namespace {
@@ -78,6 +78,23 @@ std::vector<int> SelftestRuns::numbers() const {
     list.push_back(number);
   }
   return list;
+}
+
+void SelftestRuns::compile(int number) const {
+  if (number > static_cast<int>(problems_.size())) return;
+  const GridCase& grid_case = problems_[static_cast<std::size_t>(number - 1)];
+  NormalPool none = NormalPool::without_values();
+  const GridData shapes = make_grid_data(grid_case, none);
+  const Result<Problem> problem = problem_of(grid_case, shapes);
+  if (!problem.ok()) return;
+  AttentionOptions options = shapes.options;
+  options.deterministic = arguments_.kernel.empty();
+  options.check_first_use = false;
+  options.kernel = arguments_.kernel;
+  const Result<Plan> planned = plan(problem.value(), arguments_.device, options);
+  if (!planned.ok() || arguments_.twin.empty()) return;
+  options.kernel = emulated_kernel(planned->config().kernel);
+  static_cast<void>(plan(problem.value(), arguments_.twin, options));
 }
 
 Result<SelftestRun> SelftestRuns::run(int number) {

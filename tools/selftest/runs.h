@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/verify_grid.h"
+#include "tools/verify/grid.h"
 
 namespace fulmen::tools {
 
@@ -42,6 +42,8 @@ class SelftestRuns {
   int count() const noexcept;
   std::vector<int> numbers() const;
 
+  // Compiles what run(number) needs, on the device and on its twin, and runs nothing: for several threads at once.
+  void compile(int number) const;
   // The device's choice, or the kernel that was asked for. Errors: the problem cannot be planned for. A result that is wrong is
   // none.
   Result<SelftestRun> run(int number);

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "fulmen/probe.h"
-#include "tools/ceilings.h"
-#include "tools/device_copy_rate.h"
-#include "tools/sampled_verify.h"
-#include "tools/timed_passes.h"
-#include "tools/verified_run.h"
-#include "tools/verify_grid.h"
+#include "tools/bench/ceilings.h"
+#include "tools/bench/device_copy_rate.h"
+#include "tools/bench/timed_passes.h"
+#include "tools/verify/grid.h"
+#include "tools/verify/sampled.h"
+#include "tools/verify/verified_run.h"
 
 namespace fulmen::tools {
 namespace {

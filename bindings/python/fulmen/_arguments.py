@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 
-from fulmen._core import ArgumentError
+from fulmen._core import ArgumentError, tensor_names
 from fulmen._numbers import FLOATS, INTEGERS, host_numbers
 
 # A NumPy array, a torch tensor, or another array with __dlpack__; results are of q's kind.
@@ -32,6 +32,8 @@ class Options(TypedDict, total=False):
     seqlens_k: Array | None
     leftpad_k: Array | None
     block_table: Array | None
+    k_scale: Array | None
+    v_scale: Array | None
     max_seqlen_q: int | None
     max_seqlen_k: int | None
     softmax_scale: float | None
@@ -68,15 +70,14 @@ SCALARS: dict[str, Any] = {
     "num_threads": 0,
     "verify": False,
 }
-OPTIONAL_TENSORS = ("bias", "keep_mask", "alibi_slopes", "sinks")
-# At the end of both tuples, where sequences differ in length.
-LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table")
+# By place in the tuple of tensors: q, k, v, out, the optional ones, lse, dout, dlse, gradients, and what says how rows are kept.
+TENSOR_NAMES = tensor_names
+OPTIONAL_TENSORS = TENSOR_NAMES[TENSOR_NAMES.index("out") + 1 : TENSOR_NAMES.index("lse")]
+# At the end of both tuples, where sequences differ in length, or k and v have scales.
+PLACE_OF_LENGTHS = TENSOR_NAMES.index("cu_seqlens_q")
+LENGTHS = TENSOR_NAMES[PLACE_OF_LENGTHS:]
 LONGEST = ("max_seqlen_q", "max_seqlen_k")
 OF_LENGTHS = (*LONGEST, "validate")
-PLACE_OF_LENGTHS = 16
-# By place in the tuple of tensors (bindings/python/src/call.h); gradients have none here.
-TENSOR_NAMES = ("q", "k", "v", "out", *OPTIONAL_TENSORS, "lse", "dout", "dlse")
-TENSOR_NAMES = (*TENSOR_NAMES, *("",) * (PLACE_OF_LENGTHS - len(TENSOR_NAMES)), *LENGTHS)
 _NUMBERS = frozenset((*INTEGERS, *FLOATS))
 GRADIENTS = ("q", "k", "v", "bias", "sinks")
 
@@ -95,7 +96,7 @@ class Arguments(NamedTuple):
         numbers = host_numbers if framework is None else framework.numbers
         return tuple(
             numbers(name, tensor, tensors[0]) if tensor is not None and name in _NUMBERS else tensor
-            for name, tensor in zip((*TENSOR_NAMES, *("",) * len(full)), full, strict=False)
+            for name, tensor in zip(TENSOR_NAMES, full, strict=False)
         )
 
 

@@ -3,6 +3,8 @@
 from typing import Any
 
 __version__: str
+# Of the tuple of tensors, by place.
+tensor_names: tuple[str, ...]
 
 class ArgumentError(ValueError, RuntimeError):
     """An argument has a value that is not accepted; the message names it, its value and what is accepted."""

@@ -87,7 +87,7 @@ def by_framework(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str
 
 
 def as_numbers(name: str, value: Any, q: Array) -> Any:
-    """An argument of lengths, slopes or sinks as fulmen._core takes it beside q."""
+    """An argument of lengths, slopes, sinks or scales as fulmen._core takes it beside q."""
     framework = framework_of(q)
     return (host_numbers if framework is None else framework.numbers)(name, value, q)
 
@@ -126,6 +126,8 @@ def attention(
     seqlens_k: Array | None = None,
     leftpad_k: Array | None = None,
     block_table: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     out: Array | None = None,
@@ -170,6 +172,8 @@ def attention(
         row r % page_size of page block_table[n, r // page_size].
         Lengths and page tables may be lists, or of other integers, too: they are converted, on a GPU without waiting for it.
         alibi_slopes and sinks may be lists.
+      k_scale, v_scale: [1], [kv_heads] or [batch, kv_heads], float32: factors of k's and v's numbers. No kernel reads them yet, nor
+        k and v of another dtype than q's: NotImplementedError.
       max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; None where the shapes say it.
       out: written and returned, where given; it may be q itself, and must not overlap another input. Not with autograd.
       return_lse: also return the natural log of the softmax's denominator, [batch, heads, seqlen_q], float32.
@@ -184,7 +188,7 @@ def attention(
       kernel: force one by name ("cpu.prefill.avx2"); plan() names the one that runs.
       tuning: the forward kernel's parameters, such as "block_m=64,waves=4"; explain() lists them with their values. None: tuned
         results, or the kernel's own choice. Gradients by autograd and jax.grad do not read it; attention_backward() does.
-      num_threads: of the CPU; 0 is OpenMP's setting.
+      num_threads: of the CPU; 0 is OMP_NUM_THREADS, else all processors.
       verify: compare the result with the double-precision reference, and raise VerificationError where it is wrong.
       validate: check lengths and page tables in a GPU's own memory first, which waits for copies of them. In host memory they
         always are checked.
@@ -220,7 +224,7 @@ def attention(
     kind = type(q)
     # Not by framework_of alone: torch 2.4 compiles no code that finds the dict by two ways.
     framework = _frameworks[kind] if kind in _frameworks else framework_of(q)
-    lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table)
+    lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table, k_scale, v_scale)
     longest = (max_seqlen_q, max_seqlen_k)
     numbers = host_numbers if framework is None else framework.numbers
     if isinstance(alibi_slopes, list | tuple) or isinstance(sinks, list | tuple):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table", "cache_batch_idx")
-FLOATS = ("alibi_slopes", "sinks")
+FLOATS = ("alibi_slopes", "sinks", "k_scale", "v_scale")
 _LEAST, _MOST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 

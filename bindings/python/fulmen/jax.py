@@ -18,7 +18,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from fulmen import _core
-from fulmen._arguments import LENGTHS, OF_LENGTHS, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, with_lengths
+from fulmen._arguments import OF_LENGTHS, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, with_lengths
 from fulmen._core import ArgumentError
 from fulmen._numbers import INTEGERS, host_numbers
 
@@ -93,7 +93,7 @@ def _check_arrays(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
             continue
         if not isinstance(tensor, jax.Array | np.ndarray):
             raise TypeError(f"{name} is of type {type(tensor).__name__}: a JAX array is accepted, as {names[0]} is one")
-        if tensor.dtype.name not in (("int32",) if name in LENGTHS else _DTYPES):
+        if tensor.dtype.name not in (("int32",) if name in INTEGERS else _DTYPES):
             raise TypeError(
                 f"{name} has dtype {tensor.dtype.name}: "
                 f"{', '.join(_DTYPES[:3])}, bool for keep_mask, int32 for lengths are accepted"

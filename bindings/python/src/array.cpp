@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "call.h"
 #include "torch_memory.h"
 
 namespace fulmen::python {
@@ -106,13 +107,12 @@ KnownType known_type(nb::handle type) {
 
 // What the argument of that name takes.
 const char* accepted_dtypes(std::string_view name) {
-  for (const std::string_view one : {"cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table"}) {
-    if (name == one) return "int32 is accepted, and other integers, which are converted";
+  if (name == kTensors[kKeepMask].name) return "bool is accepted";
+  for (const PlaceRow& row : kTensors) {
+    if (name != row.name) continue;
+    if (has_lengths(row.form)) return "int32 is accepted, and other integers, which are converted";
+    if (of_heads(row.form) || row.form == Form::rows) return "float32 is accepted";
   }
-  for (const std::string_view one : {"alibi_slopes", "sinks", "dsinks", "lse", "dlse"}) {
-    if (name == one) return "float32 is accepted";
-  }
-  if (name == "keep_mask") return "bool is accepted";
   return "float32, float16 and bfloat16 are accepted";
 }
 

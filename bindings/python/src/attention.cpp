@@ -1,8 +1,8 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <iterator>
 #include <string>
+#include <vector>
 
 #include "call.h"
 #include "method.h"
@@ -17,22 +17,13 @@ namespace {
 constexpr int kFirst = kPlaces;  // of the scalars
 enum { kDevice = kFirst + kScalars, kLayout, kReturnLse, kSlots };
 
+// All but those of tensors, whose names kTensors has.
 constexpr struct {
   const char* name;
   int slot;
 } kKeywords[] = {
-    {"bias", kBias},
-    {"keep_mask", kKeepMask},
-    {"alibi_slopes", kAlibiSlopes},
-    {"sinks", kSinks},
-    {"cu_seqlens_q", kCuSeqlensQ},
-    {"cu_seqlens_k", kCuSeqlensK},
-    {"seqlens_k", kSeqlensK},
-    {"leftpad_k", kLeftpadK},
-    {"block_table", kBlockTable},
     {"max_seqlen_q", kFirst + kMaxSeqlenQ},
     {"max_seqlen_k", kFirst + kMaxSeqlenK},
-    {"out", kOut},
     {"return_lse", kReturnLse},
     {"softmax_scale", kFirst + kScale},
     {"softcap", kFirst + kSoftcap},
@@ -51,41 +42,51 @@ constexpr struct {
     {"device", kDevice},
     {"layout", kLayout},
 };
-constexpr int kKnown = std::size(kKeywords);
+// Whether a keyword of the forward pass gives the tensor.
+bool is_keyword(int place) {
+  return place == kOut || (place > kOut && kTensors[place].use == Use::input && place != kDout && place != kDlse);
+}
 
-// The names as Python keeps those of a program: nearly always the same object, and found by its address.
-nb::handle* interned_names() {
-  static nb::handle* const kNames = [] {
-    auto* names = new nb::handle[kKnown];
-    for (int n = 0; n < kKnown; ++n) names[n] = PyUnicode_InternFromString(kKeywords[n].name);
-    return names;
+// A keyword as Python keeps the names of a program: nearly always the same object, and found by its address.
+struct Keyword {
+  const char* name;
+  int slot;
+  nb::handle interned;
+};
+const std::vector<Keyword>& keywords() {
+  static const auto* const kAll = [] {
+    auto* all = new std::vector<Keyword>;
+    for (int at = 0; at < kPlaces; ++at) {
+      if (is_keyword(at)) all->push_back({kTensors[at].name, at, PyUnicode_InternFromString(kTensors[at].name)});
+    }
+    for (const auto& [name, slot] : kKeywords) all->push_back({name, slot, PyUnicode_InternFromString(name)});
+    return all;
   }();
-  return kNames;
+  return *kAll;
 }
 
 // Rarely needed, so looked up each time.
 nb::object python_function(const char* module, const char* name) { return nb::module_::import_(module).attr(name); }
 
 int slot_of(nb::handle keyword) {
-  const nb::handle* names = interned_names();
-  for (int n = 0; n < kKnown; ++n) {
-    if (names[n].is(keyword)) return kKeywords[n].slot;
+  for (const Keyword& known : keywords()) {
+    if (known.interned.is(keyword)) return known.slot;
   }
-  for (int n = 0; n < kKnown; ++n) {
-    if (PyUnicode_CompareWithASCIIString(keyword.ptr(), kKeywords[n].name) == 0) return kKeywords[n].slot;
+  for (const Keyword& known : keywords()) {
+    if (PyUnicode_CompareWithASCIIString(keyword.ptr(), known.name) == 0) return known.slot;
   }
   throw nb::type_error(nb::cast<std::string>(python_function("fulmen._arguments", "unexpected")("attention", keyword)).c_str());
 }
 
 // Lists, and integers that are not int32, as Python makes tensors of them: what is here from then on keeps them.
 nb::object as_numbers(int place, nb::handle value, nb::handle q) {
-  if (place >= kCuSeqlensQ) {
+  if (has_lengths(kTensors[place].form)) {
     const nb::object dtype = nb::getattr(value, "dtype", nb::none());
     if (kind_of(value) == Kind::plain_torch ? dtype.is(torch_int32()) : dtype.is(numpy_int32())) return nb::borrow(value);
   } else if (PyList_Check(value.ptr()) == 0 && PyTuple_Check(value.ptr()) == 0) {
     return nb::borrow(value);
   }
-  return python_function("fulmen._functions", "as_numbers")(kPlaceNames[place], value, q);
+  return python_function("fulmen._functions", "as_numbers")(kTensors[place].name, value, q);
 }
 
 bool is_bhsd(nb::handle layout) {
@@ -119,7 +120,7 @@ PyObject* attention(PyObject* /*module*/, PyObject* const* given, Py_ssize_t cou
     std::copy_n(given, 3, arguments.tensors);
     for (int at = kOut; at < kPlaces; ++at) {
       if (!slots[at].is_valid() || slots[at].is_none()) continue;
-      if (at >= kCuSeqlensQ || at == kAlibiSlopes || at == kSinks) {
+      if (takes_lists(kTensors[at].form)) {
         numbers[at] = as_numbers(at, slots[at], given[0]);
         slots[at] = numbers[at];
       }

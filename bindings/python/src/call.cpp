@@ -7,31 +7,34 @@
 
 namespace fulmen::python {
 
-const char* const kPlaceNames[kPlaces] = {
-    "q",  "k",  "v",  "out",   "bias",   "keep_mask",    "alibi_slopes", "sinks",     "lse",       "dout",       "dlse",
-    "dq", "dk", "dv", "dbias", "dsinks", "cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table"};
-
-fulmen_tensor fulmen_tensors::* const kMembers[kPlaces] = {&fulmen_tensors::q,
-                                                           &fulmen_tensors::k,
-                                                           &fulmen_tensors::v,
-                                                           &fulmen_tensors::out,
-                                                           &fulmen_tensors::bias,
-                                                           &fulmen_tensors::keep_mask,
-                                                           &fulmen_tensors::alibi_slopes,
-                                                           &fulmen_tensors::sinks,
-                                                           &fulmen_tensors::lse,
-                                                           &fulmen_tensors::dout,
-                                                           &fulmen_tensors::dlse,
-                                                           &fulmen_tensors::dq,
-                                                           &fulmen_tensors::dk,
-                                                           &fulmen_tensors::dv,
-                                                           &fulmen_tensors::dbias,
-                                                           &fulmen_tensors::dsinks,
-                                                           &fulmen_tensors::cu_seqlens_q,
-                                                           &fulmen_tensors::cu_seqlens_k,
-                                                           &fulmen_tensors::seqlens_k,
-                                                           &fulmen_tensors::leftpad_k,
-                                                           &fulmen_tensors::block_table};
+const PlaceRow kTensors[kPlaces] = {
+    {"q", &fulmen_tensors::q, Form::queries, Use::input},
+    {"k", &fulmen_tensors::k, Form::keys, Use::input},
+    {"v", &fulmen_tensors::v, Form::keys, Use::input},
+    {"out", &fulmen_tensors::out, Form::queries, Use::result},
+    {"bias", &fulmen_tensors::bias, Form::scores, Use::input},
+    {"keep_mask", &fulmen_tensors::keep_mask, Form::scores, Use::input},
+    {"alibi_slopes", &fulmen_tensors::alibi_slopes, Form::slopes, Use::input},
+    {"sinks", &fulmen_tensors::sinks, Form::heads, Use::input},
+    {"lse", &fulmen_tensors::lse, Form::rows, Use::result},
+    {"dout", &fulmen_tensors::dout, Form::queries, Use::input},
+    {"dlse", &fulmen_tensors::dlse, Form::rows, Use::input},
+    {"dq", &fulmen_tensors::dq, Form::queries, Use::gradient},
+    {"dk", &fulmen_tensors::dk, Form::keys, Use::gradient},
+    {"dv", &fulmen_tensors::dv, Form::keys, Use::gradient},
+    {"dbias", &fulmen_tensors::dbias, Form::scores, Use::gradient},
+    {"dsinks", &fulmen_tensors::dsinks, Form::heads, Use::gradient},
+    {"cu_seqlens_q", &fulmen_tensors::cu_seqlens_q, Form::bounds, Use::input},
+    {"cu_seqlens_k", &fulmen_tensors::cu_seqlens_k, Form::bounds, Use::input},
+    {"seqlens_k", &fulmen_tensors::seqlens_k, Form::sequences, Use::input},
+    {"leftpad_k", &fulmen_tensors::leftpad_k, Form::sequences, Use::input},
+    {"block_table", &fulmen_tensors::block_table, Form::pages, Use::input},
+    {"k_scale", &fulmen_tensors::k_scale, Form::kv_heads, Use::input},
+    {"v_scale", &fulmen_tensors::v_scale, Form::kv_heads, Use::input},
+};
+static_assert(sizeof(fulmen_tensors) ==
+                  sizeof(fulmen_tensors::struct_size) + kPlaces * sizeof(fulmen_tensor) + 2 * sizeof(fulmen_tensors::dropout_seed),
+              "a tensor of fulmen_tensors has no Place");
 
 namespace {
 
@@ -41,10 +44,10 @@ std::string numbers_text(const int64_t* numbers, int count) {
   return text + "]";
 }
 
-constexpr bool is_sequence(Place place) { return place <= kOut || place == kDout || place == kDq || place == kDk || place == kDv; }
-constexpr bool is_key(Place place) { return place == kK || place == kV || place == kDk || place == kDv; }
-constexpr bool is_written(Place place, bool backward) {
-  return (place >= kDq && place <= kDsinks) || (!backward && (place == kOut || place == kLse));
+bool is_key(Place place) { return kTensors[place].form == Form::keys; }
+bool is_sequence(Place place) { return kTensors[place].form == Form::queries || is_key(place); }
+bool is_written(Place place, bool backward) {
+  return kTensors[place].use == Use::gradient || (!backward && kTensors[place].use == Use::result);
 }
 
 // What fulmen_tensors_init and fulmen_options_init make, which is the same every time.
@@ -78,7 +81,8 @@ void wrong_ndim(const char* name, const View& array, const char* accepted) {
 }
 
 fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
-  const char* name = kPlaceNames[place];
+  const char* name = kTensors[place].name;
+  const Form form = kTensors[place].form;
   fulmen_tensor t = fulmen_tensor_1d(a.data, a.dtype, 1);
   if (is_sequence(place) && (is_key(place) ? layout.packed_k : layout.packed_q)) {
     if (a.ndim != 3)
@@ -98,26 +102,31 @@ fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
     std::copy_n(a.shape, 4, t.shape);
     std::copy_n(a.strides, 4, t.strides);
     if (bhsd) std::swap(t.shape[1], t.shape[2]), std::swap(t.strides[1], t.strides[2]);
-  } else if (place == kLse || place == kDlse) {
+  } else if (form == Form::rows) {
     const int ndim = layout.packed_q ? 2 : 3;
     if (a.ndim != ndim) wrong_ndim(name, a, layout.packed_q ? "[heads, total_q]" : "[batch, heads, seqlen_q]");
     std::copy_n(a.shape, ndim, t.shape + 3 - ndim);
     std::copy_n(a.strides, ndim, t.strides + 3 - ndim);
-  } else if (place == kBlockTable) {
+  } else if (form == Form::pages) {
     if (a.ndim != 2) wrong_ndim(name, a, "[batch, max_pages]");
     std::copy_n(a.shape, 2, t.shape + 2);
     std::copy_n(a.strides, 2, t.strides + 2);
-  } else if (place >= kCuSeqlensQ) {
-    if (a.ndim != 1) wrong_ndim(name, a, place <= kCuSeqlensK ? "[batch + 1]" : "[batch]");
+  } else if (form == Form::bounds || form == Form::sequences) {
+    if (a.ndim != 1) wrong_ndim(name, a, form == Form::bounds ? "[batch + 1]" : "[batch]");
     t.shape[3] = a.shape[0];
     t.strides[3] = a.strides[0];
-  } else if (place == kBias || place == kKeepMask || place == kDbias) {
+  } else if (form == Form::scores) {
     if (a.ndim == 0) wrong_ndim(name, a, "what broadcasts to [batch, heads, seqlen_q, seqlen_k]");
     std::copy_n(a.shape, a.ndim, t.shape + 4 - a.ndim);
     std::copy_n(a.strides, a.ndim, t.strides + 4 - a.ndim);
   } else {
-    const bool by_sequence = place == kAlibiSlopes && a.ndim == 2;
-    if (a.ndim != 1 && !by_sequence) wrong_ndim(name, a, place == kAlibiSlopes ? "[heads] or [batch, heads]" : "[heads]");
+    const bool by_sequence = form != Form::heads && a.ndim == 2;
+    if (a.ndim != 1 && !by_sequence) {
+      wrong_ndim(name, a,
+                 form == Form::heads    ? "[heads]"
+                 : form == Form::slopes ? "[heads] or [batch, heads]"
+                                        : "[1], [kv_heads] or [batch, kv_heads]");
+    }
     if (by_sequence) t.shape[0] = a.shape[0], t.strides[0] = a.strides[0];
     t.shape[3] = a.shape[a.ndim - 1];
     t.strides[3] = a.strides[a.ndim - 1];
@@ -138,12 +147,12 @@ Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options
   for (int at = 0; at < kPlaces; ++at) {
     const auto place = static_cast<Place>(at);
     if (!present(place)) {
-      if (place <= kV) throw nb::type_error((std::string(kPlaceNames[at]) + " is None: " + kArrayNeeded).c_str());
+      if (place <= kV) throw nb::type_error((std::string(kTensors[at].name) + " is None: " + kArrayNeeded).c_str());
       continue;
     }
     set(place, given.tensors[at], writes && is_written(place, backward));
     if (writes && arrays[at].read_only && is_written(place, backward)) {
-      throw ArgumentError(std::string(kPlaceNames[at]) + " is read-only: it is written");
+      throw ArgumentError(std::string(kTensors[at].name) + " is read-only: it is written");
     }
   }
   if (given.same_heads && tensors.q.shape[2] != tensors.k.shape[2]) throw ArgumentError("q and k have different numbers of heads");
@@ -151,7 +160,7 @@ Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options
 }
 
 void Call::set(Place place, nb::handle object, bool is_output) {
-  const char* name = kPlaceNames[place];
+  const char* name = kTensors[place].name;
   objects[place] = object;
   arrays[place] = is_output ? read_array(object, name) : read_input(object, name);
   const DlDevice &here = arrays[place].device, &there = arrays[kQ].device;
@@ -160,17 +169,17 @@ void Call::set(Place place, nb::handle object, bool is_output) {
     if (ours != that_of_q)
       throw ArgumentError(std::string(name) + " is on " + ours + ", q on " + that_of_q + ": one device is needed");
   }
-  tensors.*kMembers[place] = placed(place, arrays[place], layout);
+  tensors.*kTensors[place].member = placed(place, arrays[place], layout);
 }
 
-fulmen_tensor& Call::tensor(Place place) { return tensors.*kMembers[place]; }
+fulmen_tensor& Call::tensor(Place place) { return tensors.*kTensors[place].member; }
 
 nb::object Call::make(Place place, Place like, fulmen_dtype dtype, int ndim, const int64_t* shape) {
   const bool swap = layout.bhsd && is_sequence(place);
   int64_t dims[4];
   std::copy_n(shape, ndim, dims);
   if (swap) std::swap(dims[1], dims[2]);
-  nb::object result = new_array(objects[like], arrays[like], kPlaceNames[like], ndim, dims, dtype, swap);
+  nb::object result = new_array(objects[like], arrays[like], kTensors[like].name, ndim, dims, dtype, swap);
   set(place, result, true);
   return result;
 }
@@ -191,7 +200,7 @@ bool is_without_queries(const fulmen_tensors& tensors) { return tensors.q.shape[
 std::string Call::copies() const {
   std::string text;
   for (int at = 0; at < kPlaces; ++at) {
-    if (arrays[at].is_copy) text += std::string("\n  ") + kPlaceNames[at] + " is copied before: it has a negative stride";
+    if (arrays[at].is_copy) text += std::string("\n  ") + kTensors[at].name + " is copied before: it has a negative stride";
   }
   return text;
 }
@@ -201,8 +210,8 @@ namespace {
 // Which of the C ABI's four dims are the array's, in its order: what placed() does, the other way round.
 std::vector<int> own_dims(Place place, int ndim, const Layout& layout) {
   if (is_sequence(place) && ndim == 4 && layout.bhsd) return {0, 2, 1, 3};
-  if (place == kLse || place == kDlse) return ndim == 2 ? std::vector{1, 2} : std::vector{0, 1, 2};
-  if (place == kAlibiSlopes && ndim == 2) return {0, 3};
+  if (kTensors[place].form == Form::rows) return ndim == 2 ? std::vector{1, 2} : std::vector{0, 1, 2};
+  if (of_heads(kTensors[place].form) && ndim == 2) return {0, 3};
   std::vector<int> last;
   for (int d = 4 - ndim; d < 4; ++d) last.push_back(d);
   return last;
@@ -245,8 +254,8 @@ void check(int status, const Call& call) {
   std::string message = fulmen_last_error();
   for (int at = 0; at < kPlaces; ++at) {
     const auto place = static_cast<Place>(at);
-    if (!call.has(place) || !is_about(message, kPlaceNames[at])) continue;
-    const bool broadcasts = place == kBias || place == kKeepMask || place == kDbias;
+    if (!call.has(place) || !is_about(message, kTensors[at].name)) continue;
+    const bool broadcasts = kTensors[at].form == Form::scores;
     message = in_dims(std::move(message), own_dims(place, call.arrays[at].ndim, call.layout), !broadcasts);
     break;
   }

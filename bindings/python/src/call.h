@@ -35,10 +35,45 @@ enum Place : int {
   kSeqlensK,
   kLeftpadK,
   kBlockTable,
+  kKScale,
+  kVScale,
   kPlaces
 };
-extern const char* const kPlaceNames[kPlaces];
-extern fulmen_tensor fulmen_tensors::* const kMembers[kPlaces];
+
+// A tensor's own dims.
+enum class Form {
+  queries,    // [batch, seqlen_q, heads, dim], packed [total_q, heads, dim]
+  keys,       // [batch, seqlen_k, kv_heads, dim], packed [total_k, kv_heads, dim]
+  rows,       // [batch, heads, seqlen_q], packed [heads, total_q]
+  scores,     // what broadcasts to [batch, heads, seqlen_q, seqlen_k]
+  heads,      // [heads]
+  slopes,     // [heads] or [batch, heads]
+  kv_heads,   // [1], [kv_heads] or [batch, kv_heads]
+  bounds,     // [batch + 1]
+  sequences,  // [batch]
+  pages,      // [batch, max_pages]
+};
+constexpr bool has_lengths(Form form) { return form == Form::bounds || form == Form::sequences || form == Form::pages; }
+// Few floats, a head or a sequence and a head.
+constexpr bool of_heads(Form form) { return form == Form::heads || form == Form::slopes || form == Form::kv_heads; }
+// Few numbers, which people also give as a list.
+constexpr bool takes_lists(Form form) { return of_heads(form) || has_lengths(form); }
+
+// What each pass does with a tensor.
+enum class Use {
+  input,     // of the forward pass, or of the backward pass alone
+  result,    // the forward pass writes it, the backward pass reads it
+  gradient,  // the backward pass writes it
+};
+
+// By place. A tensor that the C ABI has, and this table not, does not compile.
+struct PlaceRow {
+  const char* name;
+  fulmen_tensor fulmen_tensors::* member;
+  Form form;
+  Use use;
+};
+extern const PlaceRow kTensors[kPlaces];
 
 // The other arguments' order, in the tuples and behind the tensors in Arguments.
 enum Scalar : int {

@@ -19,7 +19,7 @@ namespace {
 void need_host(const Call& call) {
   for (int at = 0; at < kPlaces; ++at) {
     if (call.has(static_cast<Place>(at)) && !on_host(call.arrays[at])) {
-      const char* name = kPlaceNames[at];
+      const char* name = kTensors[at].name;
       throw ArgumentError(std::string(name) + " is on " + device_of(call.arrays[at], name) +
                           ": arrays in host memory are needed here");
     }
@@ -158,6 +158,13 @@ nb::object dropout_mask(nb::tuple tensors, nb::tuple options, bool bhsd) {
   return keep;
 }
 
+// By place.
+nb::tuple tensor_names() {
+  nb::list names;
+  for (const PlaceRow& row : kTensors) names.append(row.name);
+  return nb::tuple(names);
+}
+
 nb::list devices() {
   nb::list result;
   check(fulmen_visit_devices(
@@ -189,6 +196,7 @@ NB_MODULE(_core, m) {
   using namespace nb::literals;
   namespace py = fulmen::python;
   py::add_argument_error(m);
+  m.attr("tensor_names") = py::tensor_names();
   m.def("forward", &py::forward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a);
   m.def("backward", &py::backward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "wanted"_a);
   m.def("reference", &py::reference, "tensors"_a, "options"_a, "bhsd"_a);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
 #include <tuple>
 
 #include "call.h"
@@ -135,7 +136,7 @@ Arguments::Arguments(nb::handle tensor_tuple, nb::handle scalar_tuple, nb::handl
   if (PyTuple_Check(tensor_tuple.ptr()) == 0 || PyTuple_Check(scalar_tuple.ptr()) == 0)
     throw nb::type_error("tensors and options: tuples are needed");
   const auto given = PyTuple_Size(tensor_tuple.ptr()), told = PyTuple_Size(scalar_tuple.ptr());
-  if (given > kPlaces) throw nb::type_error("tensors: a tuple of 21 at most is needed");
+  if (given > kPlaces) throw nb::type_error(("tensors: a tuple of " + std::to_string(kPlaces) + " at most is needed").c_str());
   if (told != 0 && told != kMaxSeqlenQ && told != kScalars)
     throw nb::type_error("options: a tuple of 13 or 16, or none, is needed");
   for (Py_ssize_t at = 0; at < given; ++at) tensors[at] = said(item(tensor_tuple, at));

@@ -21,7 +21,7 @@ Shape lse_shape(const Call& call) {
 }
 
 void need(const Call& call, Place place) {
-  if (!call.has(place)) throw nb::type_error((std::string(kPlaceNames[place]) + " is None: an array is needed").c_str());
+  if (!call.has(place)) throw nb::type_error((std::string(kTensors[place].name) + " is None: an array is needed").c_str());
 }
 
 nb::object forward(const Arguments& arguments, bool want_lse) {

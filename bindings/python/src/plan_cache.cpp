@@ -44,7 +44,7 @@ void read(Pass pass, const Call& call, Key& key) {
   key.append(o.deterministic), key.append(o.max_seqlen_q), key.append(o.max_seqlen_k);
   for (int place = 0; place < kPlaces; ++place) {
     if (!call.has(static_cast<Place>(place))) continue;
-    const fulmen_tensor& tensor = call.tensors.*kMembers[place];
+    const fulmen_tensor& tensor = call.tensors.*kTensors[place].member;
     key.append(place), key.append(tensor.dtype), key.append(tensor.shape), key.append(tensor.strides);
   }
   key.append(std::string_view(call.device)), key.append(std::string_view(call.kernel));

@@ -111,7 +111,7 @@ nb::object with_autograd(Arguments a, bool want_lse) {
       unwrapped[at] = torch_without_wrappers(a.tensors[at]);
       a.tensors[at] = unwrapped[at];
     } else if (!is_tensor(a.tensors[at])) {
-      throw nb::type_error((std::string(kPlaceNames[at]) + " is of type " + name_of_type(a.tensors[at]) +
+      throw nb::type_error((std::string(kTensors[at].name) + " is of type " + name_of_type(a.tensors[at]) +
                             ": a torch tensor is needed where an input requires grad")
                                .c_str());
     }
@@ -139,8 +139,8 @@ nb::object straight(const Arguments& given, Observers seen, bool want_lse) {
 }
 
 // What a backward pass reads besides dout and dlse, in the order in which it is saved.
-constexpr Place kSaved[] = {kQ,        kK,           kV,          kOut,        kLse,      kBias,     kSinks,
-                            kKeepMask, kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK, kSeqlensK, kLeftpadK, kBlockTable};
+constexpr Place kSaved[] = {kQ,           kK,          kV,          kOut,      kLse,      kBias,       kSinks,  kKeepMask,
+                            kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK, kSeqlensK, kLeftpadK, kBlockTable, kKScale, kVScale};
 
 // (ctx, q, k, v, bias, sinks, (tensors, scalars, device, bhsd, want_lse)) -> out, or (out, lse)
 PyObject* autograd_forward(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count_given) {

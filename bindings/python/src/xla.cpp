@@ -99,7 +99,7 @@ class Execution {
     for (int at = 0; at < kPlaces; ++at) {
       if ((places >> at & 1) == 0) continue;
       const Buffer& buffer = *buffers.buffers[next++];
-      fulmen_tensor& tensor = tensors_.*kMembers[at];
+      fulmen_tensor& tensor = tensors_.*kTensors[at].member;
       tensor = placed(static_cast<Place>(at), view_of(buffer, leading), layout);
       operands_.push_back({&tensor, Mapped(buffer, leading)});
     }

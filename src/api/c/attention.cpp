@@ -33,7 +33,7 @@ Status check_data(Pass pass, const AttentionTensors& tensors, bool outputs) {
   for (const TensorField& field : kTensorTable) {
     const bool forward_result = field.written[static_cast<std::size_t>(Pass::forward)];
     const bool needed = (field.read[index] && !forward_result) || (field.written[index] && outputs);
-    const Tensor& tensor = tensors.*field.tensor;
+    const Tensor& tensor = tensors->*field.tensor;
     if (!needed || !has_elements(tensor)) continue;
     if (tensor.data == nullptr) return null_argument(fmt::format("{}.data", field.name).c_str());
     const MemoryRange range{field.name, tensor.data, 1, tensor.dtype};

@@ -13,50 +13,20 @@
 
 #include "api/c/translation.h"
 #include "runtime/tensor_checks.h"
+#include "runtime/tensor_table.h"
 
 namespace fulmen::c_api {
 namespace {
 
-using Shape = std::array<int64_t, 4>;
-
-// The shape of a gradient that is summed over the dims without a stride.
-Shape stored_shape(const TensorSpec& spec, Shape shape) {
-  for (std::size_t d = 0; d < 3; ++d) {
-    if (spec.strides[d] == 0) shape[d] = std::min<int64_t>(shape[d], 1);
-  }
-  return shape;
-}
-
 // The problem's shapes and strides with the call's pointers.
 fulmen_tensors tensors_of(const Problem& p, const AttentionTensors& a) {
-  const auto view = [](const TensorSpec& spec, const Shape& shape, const Tensor& tensor) {
-    return spec.present ? to_c(Tensor{tensor.data, spec.dtype, shape, spec.strides}) : fulmen_tensor{};
-  };
-  const Shape q = p.q_shape(), out = p.out_shape(), k = p.k_shape(), v = p.v_shape(), scores = p.score_shape(),
-              rows = p.lse_shape();
   fulmen_tensors t;
   fulmen_tensors_init(&t);
-  t.q = view(p.q, q, a.q);
-  t.k = view(p.k, k, a.k);
-  t.v = view(p.v, v, a.v);
-  t.out = view(p.out, out, a.out);
-  t.bias = view(p.bias, scores, a.bias);
-  t.keep_mask = view(p.keep_mask, scores, a.keep_mask);
-  t.alibi_slopes = view(p.alibi_slopes, {p.batch, 1, 1, p.num_heads}, a.alibi_slopes);
-  t.sinks = view(p.sinks, {1, 1, 1, p.num_heads}, a.sinks);
-  t.lse = view(p.lse, rows, a.lse);
-  t.dout = view(p.dout, out, a.dout);
-  t.dlse = view(p.dlse, rows, a.dlse);
-  t.dq = view(p.dq, q, a.dq);
-  t.dk = view(p.dk, k, a.dk);
-  t.dv = view(p.dv, v, a.dv);
-  t.dbias = view(p.dbias, stored_shape(p.dbias, scores), a.dbias);
-  t.dsinks = view(p.dsinks, {1, 1, 1, p.num_heads}, a.dsinks);
-  t.cu_seqlens_q = view(p.cu_seqlens_q, {1, 1, 1, p.batch + 1}, a.cu_seqlens_q);
-  t.cu_seqlens_k = view(p.cu_seqlens_k, {1, 1, 1, p.batch + 1}, a.cu_seqlens_k);
-  t.seqlens_k = view(p.seqlens_k, {1, 1, 1, p.batch}, a.seqlens_k);
-  t.block_table = view(p.block_table, {1, 1, p.batch, p.max_pages}, a.block_table);
-  t.leftpad_k = view(p.leftpad_k, {1, 1, 1, p.batch}, a.leftpad_k);
+  const std::array<Problem::Shape, kTensorFields> shapes = shapes_of(p);
+  for (int i = 0; i < kTensorFields; ++i) {
+    const TensorSpec& spec = p.*kTensorTable[i].spec;
+    if (spec.present) t.*kCTensors[i].tensor = to_c(Tensor{(a->*kTensorTable[i].tensor).data, spec.dtype, shapes[i], spec.strides});
+  }
   t.dropout_seed = a.dropout_seed;
   t.dropout_offset = a.dropout_offset;
   return t;

@@ -96,9 +96,10 @@ Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
   }
   const fulmen_tensors& t = complete ? *from : completed;
   AttentionTensors tensors;
-  for (const TensorPair& pair : kTensorPairs) {
-    if (Status status = check_reserved(pair.name, t.*pair.c); !status.ok()) return status;
-    tensors.*pair.cpp = to_cpp(t.*pair.c);
+  for (int i = 0; i < kTensorFields; ++i) {
+    const fulmen_tensor& view = t.*kCTensors[i].tensor;
+    if (Status status = check_reserved(kTensorTable[i].name, view); !status.ok()) return status;
+    tensors->*kTensorTable[i].tensor = to_cpp(view);
   }
   tensors.dropout_seed = t.dropout_seed;
   tensors.dropout_offset = t.dropout_offset;

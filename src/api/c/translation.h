@@ -11,6 +11,7 @@
 
 #include "fulmen/fulmen.h"
 #include "fulmen/fulmen_c.h"
+#include "fulmen/tensor_fields.h"
 
 namespace fulmen::c_api {
 
@@ -123,32 +124,38 @@ struct Call {
 };
 Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
 
-// A tensor of a call, by where it is in each struct.
-struct TensorPair {
+// A tensor of the C struct. kCTensors is in the order of kTensorTable; a test compares their names.
+struct CTensor {
   const char* name;
-  fulmen_tensor fulmen_tensors::* c;
-  Tensor AttentionTensors::* cpp;
+  fulmen_tensor fulmen_tensors::* tensor;
 };
-inline constexpr TensorPair kTensorPairs[] = {{"q", &fulmen_tensors::q, &AttentionTensors::q},
-                                              {"k", &fulmen_tensors::k, &AttentionTensors::k},
-                                              {"v", &fulmen_tensors::v, &AttentionTensors::v},
-                                              {"out", &fulmen_tensors::out, &AttentionTensors::out},
-                                              {"bias", &fulmen_tensors::bias, &AttentionTensors::bias},
-                                              {"keep_mask", &fulmen_tensors::keep_mask, &AttentionTensors::keep_mask},
-                                              {"alibi_slopes", &fulmen_tensors::alibi_slopes, &AttentionTensors::alibi_slopes},
-                                              {"sinks", &fulmen_tensors::sinks, &AttentionTensors::sinks},
-                                              {"lse", &fulmen_tensors::lse, &AttentionTensors::lse},
-                                              {"dout", &fulmen_tensors::dout, &AttentionTensors::dout},
-                                              {"dlse", &fulmen_tensors::dlse, &AttentionTensors::dlse},
-                                              {"dq", &fulmen_tensors::dq, &AttentionTensors::dq},
-                                              {"dk", &fulmen_tensors::dk, &AttentionTensors::dk},
-                                              {"dv", &fulmen_tensors::dv, &AttentionTensors::dv},
-                                              {"dbias", &fulmen_tensors::dbias, &AttentionTensors::dbias},
-                                              {"dsinks", &fulmen_tensors::dsinks, &AttentionTensors::dsinks},
-                                              {"cu_seqlens_q", &fulmen_tensors::cu_seqlens_q, &AttentionTensors::cu_seqlens_q},
-                                              {"cu_seqlens_k", &fulmen_tensors::cu_seqlens_k, &AttentionTensors::cu_seqlens_k},
-                                              {"seqlens_k", &fulmen_tensors::seqlens_k, &AttentionTensors::seqlens_k},
-                                              {"block_table", &fulmen_tensors::block_table, &AttentionTensors::block_table},
-                                              {"leftpad_k", &fulmen_tensors::leftpad_k, &AttentionTensors::leftpad_k}};
+#define FULMEN_C_TENSOR(name) \
+  CTensor { #name, &fulmen_tensors::name }
+inline constexpr CTensor kCTensors[kTensorFields] = {
+    FULMEN_C_TENSOR(q),
+    FULMEN_C_TENSOR(k),
+    FULMEN_C_TENSOR(v),
+    FULMEN_C_TENSOR(bias),
+    FULMEN_C_TENSOR(keep_mask),
+    FULMEN_C_TENSOR(alibi_slopes),
+    FULMEN_C_TENSOR(sinks),
+    FULMEN_C_TENSOR(cu_seqlens_q),
+    FULMEN_C_TENSOR(cu_seqlens_k),
+    FULMEN_C_TENSOR(seqlens_k),
+    FULMEN_C_TENSOR(block_table),
+    FULMEN_C_TENSOR(leftpad_k),
+    FULMEN_C_TENSOR(k_scale),
+    FULMEN_C_TENSOR(v_scale),
+    FULMEN_C_TENSOR(out),
+    FULMEN_C_TENSOR(lse),
+    FULMEN_C_TENSOR(dout),
+    FULMEN_C_TENSOR(dlse),
+    FULMEN_C_TENSOR(dq),
+    FULMEN_C_TENSOR(dk),
+    FULMEN_C_TENSOR(dv),
+    FULMEN_C_TENSOR(dbias),
+    FULMEN_C_TENSOR(dsinks),
+};
+#undef FULMEN_C_TENSOR
 
 }  // namespace fulmen::c_api

@@ -57,7 +57,7 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
   const MemoryRange work{"workspace", workspace, workspace != nullptr ? plan.runner->workspace_bytes() : 0, DType::fp32};
   const auto range_of = [&](int i) {
     const TensorField& field = kTensorTable[i];
-    return MemoryRange{field.name, (t.*field.tensor).data, plan.bytes[i], (plan.problem.*field.spec).dtype};
+    return MemoryRange{field.name, (t->*field.tensor).data, plan.bytes[i], (plan.problem.*field.spec).dtype};
   };
   for (int i = 0; i < kTensorFields; ++i) {
     const TensorField& field = kTensorTable[i];
@@ -90,7 +90,7 @@ class HostCopies {
       const TensorField& field = kTensorTable[i];
       if (plan.bytes[i] == 0 || (tables_alone && (plan.problem.*field.spec).dtype != DType::int32)) continue;
       std::vector<std::byte>& copy = copies_.emplace_back(plan.bytes[i]);
-      Tensor& tensor = tensors.*field.tensor;
+      Tensor& tensor = tensors->*field.tensor;
       if (Status status = plan.backend->copy(plan.device, copy.data(), tensor.data, plan.bytes[i]); !status.ok()) return status;
       tensor.data = copy.data();
     }

@@ -31,14 +31,14 @@ Status check_pointers(const P& p, const T& tensors) {
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const auto& [name, member, specified, written] = kKvCacheFields[i];
     const TensorSpec& spec = p.*specified;
-    const Tensor& t = tensors.*member;
+    const Tensor& t = tensors->*member;
     ranges[i] = {name, t.data, bytes_of(spec, t.shape), spec.dtype};
     if (!addressable(ranges[i])) return bad_address(ranges[i], fmt::format("{} bytes are needed there", ranges[i].bytes));
   }
   for (std::size_t i = 0; i < ranges.size() && kKvCacheFields[i].written; ++i) {
     for (std::size_t j = i + 1; j < ranges.size(); ++j) {
       if (!overlap(ranges[i], ranges[j])) continue;
-      const Tensor T::*const first = kKvCacheFields[i].tensor, T::*const second = kKvCacheFields[j].tensor;
+      const TensorMember<T> first = kKvCacheFields[i].tensor, second = kKvCacheFields[j].tensor;
       if (second == &T::v_cache) continue;  // K and V of a page may lie between each other
       if (first == &T::q_out && second == &T::q && tensors.q.data == tensors.q_out.data && p.q == p.q_out) continue;
       return bad_overlap(ranges[i], ranges[j], "outputs");

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <utility>
 
 #include "api/cpp/sequence_checks.h"
+#include "fulmen/tensor_fields.h"
 #include "plan/problem_options.h"
 #include "runtime/tensor_checks.h"
 #include "runtime/threading.h"
@@ -16,23 +18,71 @@
 namespace fulmen {
 namespace {
 
-Status check_main(const AttentionTensors& a, const AttentionOptions& o, Problem& p) {
-  struct Named {
-    const char* name;
-    const Tensor& tensor;
+const TensorField& field_of(TensorMember<AttentionTensors> tensor) {
+  return *std::find_if(kTensorTable.begin(), kTensorTable.end(), [&](const TensorField& field) { return field.tensor == tensor; });
+}
+
+Status check_dtype(const TensorField& field, const Tensor& t, const Problem& p) {
+  const auto refused = [&](const std::string& wanted) {
+    return invalid(fmt::format("{}.dtype is {}{}", field.name, name_of(t.dtype), wanted));
   };
-  for (const auto& [name, tensor] : {Named{"q", a.q}, Named{"k", a.k}, Named{"v", a.v}, Named{"out", a.out}}) {
-    if (absent(tensor)) return invalid(fmt::format("{} is missing: q, k, v and out are always needed", name));
-    if (!is_float(tensor.dtype)) {
-      return invalid(fmt::format("{}.dtype is {}: fp32, fp16 and bf16 are accepted", name, name_of(tensor.dtype)));
-    }
-    if (tensor.dtype != a.q.dtype) {
-      return invalid(fmt::format("{}.dtype is {}, q.dtype is {}: q, k, v and out must agree", name, name_of(tensor.dtype),
-                                 name_of(a.q.dtype)));
-    }
-    if (Status status = check_view(name, tensor); !status.ok()) return status;
+  switch (field.dtype) {
+    case DTypeRule::of_q:
+      return t.dtype == p.dtype ? Status{} : refused(fmt::format(", q.dtype is {}: they must agree", name_of(p.dtype)));
+    case DTypeRule::of_k:
+      return t.dtype == p.kv_dtype ? Status{} : refused(fmt::format(", k.dtype is {}: they must agree", name_of(p.kv_dtype)));
+    case DTypeRule::any_float:
+      return is_float(t.dtype) ? Status{} : refused(": fp32, fp16 and bf16 are accepted");
+    case DTypeRule::fp32:
+      return t.dtype == DType::fp32 ? Status{} : refused(": fp32 is needed");
+    case DTypeRule::boolean:
+      return t.dtype == DType::boolean ? Status{} : refused(": boolean (one byte, true = attend) is needed");
+    case DTypeRule::int32:
+      break;
   }
+  return t.dtype == DType::int32 ? Status{} : refused(": int32 is needed");
+}
+
+// v beside k. The one that is not as q is named first.
+Status check_values(const AttentionTensors& a) {
+  if (a.v.dtype == a.k.dtype) return {};
+  if (a.k.dtype == a.q.dtype) {
+    return invalid(fmt::format("v.dtype is {}, k.dtype is {}: k and v must agree", name_of(a.v.dtype), name_of(a.k.dtype)));
+  }
+  return invalid(fmt::format("k.dtype is {}, v.dtype is {}: k and v must agree", name_of(a.k.dtype), name_of(a.v.dtype)));
+}
+
+// What the contract has room for and no kernel computes yet. The one place that refuses it: all else tells the two dtypes apart.
+Status check_keys_and_values(const Problem& p) {
+  if (p.kv_dtype != p.dtype) {
+    return {StatusCode::unsupported, fmt::format("k.dtype is {}, q.dtype is {}: k and v of q's dtype are accepted",
+                                                 to_string(p.kv_dtype), to_string(p.dtype))};
+  }
+  for (const auto& [name, scale] : {std::pair{"k_scale", &p.k_scale}, {"v_scale", &p.v_scale}}) {
+    if (!scale->present) continue;
+    return {StatusCode::unsupported, fmt::format("{} is given, k.dtype is {}: k and v of q's dtype, without scales, are accepted",
+                                                 name, to_string(p.kv_dtype))};
+  }
+  return {};
+}
+
+Status check_main(const AttentionTensors& a, const AttentionOptions& o, Problem& p) {
+  constexpr TensorMember<AttentionTensors> kMain[] = {&AttentionTensors::q, &AttentionTensors::k, &AttentionTensors::v,
+                                                      &AttentionTensors::out};
   p.dtype = a.q.dtype;
+  p.kv_dtype = a.k.dtype;
+  for (const TensorMember<AttentionTensors> member : kMain) {
+    const TensorField& field = field_of(member);
+    const Tensor& tensor = a->*member;
+    if (absent(tensor)) return invalid(fmt::format("{} is missing: q, k, v and out are always needed", field.name));
+    if (!is_float(tensor.dtype)) {
+      return invalid(fmt::format("{}.dtype is {}: fp32, fp16 and bf16 are accepted", field.name, name_of(tensor.dtype)));
+    }
+    Status status =
+        field.tensor == TensorMember<AttentionTensors>(&AttentionTensors::v) ? check_values(a) : check_dtype(field, tensor, p);
+    if (!status.ok()) return status;
+    if (Status status = check_view(field.name, tensor); !status.ok()) return status;
+  }
   p.num_heads = a.q.shape[2];
   p.head_dim = a.q.shape[3];
   p.num_kv_heads = a.k.shape[2];
@@ -48,100 +98,48 @@ Status check_main(const AttentionTensors& a, const AttentionOptions& o, Problem&
     return invalid(
         fmt::format("k.shape is {}: num_kv_heads is {}, it must divide num_heads = {}", a.k.shape, p.num_kv_heads, p.num_heads));
   }
-  Status status = check_sequence_tensors(a, o, p);
-  if (status.ok()) status = check_shape("k", a.k, p.k_shape(), k_meaning(p));
-  if (status.ok()) status = check_shape("v", a.v, p.v_shape(), v_meaning(p));
-  if (status.ok()) status = check_shape("out", a.out, p.out_shape(), out_meaning(p));
-  if (!status.ok()) return status;
-  p.q = spec_of(a.q);
-  p.k = spec_of(a.k);
-  p.v = spec_of(a.v);
-  p.out = spec_of(a.out);
+  if (Status status = check_sequence_tensors(a, o, p); !status.ok()) return status;
+  for (const TensorField* field :
+       {&field_of(&AttentionTensors::k), &field_of(&AttentionTensors::v), &field_of(&AttentionTensors::out)}) {
+    if (Status status = check_shape(field->name, a->*field->tensor, field->shape(p), field->dims(p)); !status.ok()) return status;
+  }
+  for (const TensorMember<AttentionTensors> tensor : kMain) p.*field_of(tensor).spec = spec_of(a->*tensor);
   return {};
 }
 
-// bias and keep_mask: [batch, num_heads, seqlen_q, seqlen_k], each dim but the last may be 1.
-Status check_score_tensor(const char* name, const Tensor& t, const Problem& p, TensorSpec& spec) {
-  if (Status status = check_view(name, t, kScoreBits); !status.ok()) return status;
-  const Shape want = p.score_shape();
-  for (int d = 0; d < 4; ++d) {
-    if (t.shape[d] != want[d] && (d == 3 || t.shape[d] != 1)) {
-      return invalid(
-          fmt::format("{}.shape is {}: [batch, num_heads, seqlen_q, seqlen_k] = {} is needed, where each dim but the last may be 1",
-                      name, t.shape, want));
+// A tensor that is there, by its row of the table; sets its spec.
+Status check_field(const TensorField& field, const AttentionTensors& a, Problem& p) {
+  const Tensor& t = a->*field.tensor;
+  if (Status status = check_dtype(field, t, p); !status.ok()) return status;
+  const Shape want = field.shape(p);
+  const bool scores = field.shape == field_of(&AttentionTensors::bias).shape;
+  if (Status status = check_view(field.name, t, scores ? kScoreBits : kOffsetBits); !status.ok()) return status;
+  if (field.broadcast == Broadcast::none) {
+    if (Status status = check_shape(field.name, t, want, field.dims(p)); !status.ok()) return status;
+  }
+  const bool last = field.broadcast == Broadcast::all;
+  for (int d = 0; field.broadcast != Broadcast::none && d < 4; ++d) {
+    if (t.shape[d] != want[d] && (t.shape[d] != 1 || (d == 3 && !last))) {
+      return invalid(fmt::format("{}.shape is {}: {} = {} is needed, where each dim{} may be 1", field.name, t.shape, field.dims(p),
+                                 want, last ? "" : " but the last"));
     }
   }
-  spec = spec_of(t);
+  if (field.written[static_cast<std::size_t>(p.pass)]) {
+    if (Status status = check_output(field.name, t); !status.ok()) return status;
+  }
+  p.*field.spec = spec_of(t);
+  if (t.shape[3] != want[3]) (p.*field.spec).strides[3] = 0;
   return {};
 }
 
-// lse and dlse: [batch, num_heads, seqlen_q, 1].
-Status check_row_numbers(const char* name, const Tensor& t, const Problem& p) {
-  if (t.dtype != DType::fp32) return invalid(fmt::format("{}.dtype is {}: fp32 is needed", name, name_of(t.dtype)));
-  if (Status status = check_view(name, t); !status.ok()) return status;
-  return check_shape(name, t, p.lse_shape(), p.packed_q() ? "[1, num_heads, total_q, 1]" : "[batch, num_heads, seqlen_q, 1]");
-}
-
+// The forward pass's tensors that check_main() has not checked.
 Status check_optional(const AttentionTensors& a, Problem& p) {
-  if (!absent(a.bias)) {
-    if (!is_float(a.bias.dtype)) {
-      return invalid(fmt::format("bias.dtype is {}: fp32, fp16 and bf16 are accepted", name_of(a.bias.dtype)));
-    }
-    if (Status status = check_score_tensor("bias", a.bias, p, p.bias); !status.ok()) return status;
-  }
-  if (!absent(a.keep_mask)) {
-    if (a.keep_mask.dtype != DType::boolean) {
-      return invalid(fmt::format("keep_mask.dtype is {}: boolean (one byte, true = attend) is needed", name_of(a.keep_mask.dtype)));
-    }
-    if (Status status = check_score_tensor("keep_mask", a.keep_mask, p, p.keep_mask); !status.ok()) return status;
-  }
-  struct Vector {
-    const char* name;
-    const Tensor& tensor;
-    TensorSpec& spec;
-    bool per_batch;
-  };
-  for (const Vector& v : {Vector{"alibi_slopes", a.alibi_slopes, p.alibi_slopes, true}, Vector{"sinks", a.sinks, p.sinks, false}}) {
-    if (absent(v.tensor)) continue;
-    if (v.tensor.dtype != DType::fp32)
-      return invalid(fmt::format("{}.dtype is {}: fp32 is needed", v.name, name_of(v.tensor.dtype)));
-    if (Status status = check_view(v.name, v.tensor); !status.ok()) return status;
-    const bool batched = v.per_batch && v.tensor.shape == Shape{p.batch, 1, 1, p.num_heads};
-    if (!batched && v.tensor.shape != Shape{1, 1, 1, p.num_heads}) {
-      return invalid(fmt::format("{}.shape is {}: [{}, 1, 1, num_heads] with num_heads = {} is needed", v.name, v.tensor.shape,
-                                 v.per_batch ? "1 or batch" : "1", p.num_heads));
-    }
-    v.spec = spec_of(v.tensor);
-  }
-  if (!absent(a.lse)) {
-    if (Status status = check_row_numbers("lse", a.lse, p); !status.ok()) return status;
-    if (Status status = check_output("lse", a.lse); !status.ok()) return status;
-    p.lse = spec_of(a.lse);
+  for (const TensorField& field : kTensorTable) {
+    const bool forward = field.read[0] || field.written[0];
+    if (!forward || (p.*field.spec).present || absent(a->*field.tensor)) continue;
+    if (Status status = check_field(field, a, p); !status.ok()) return status;
   }
   return {};
-}
-
-// A gradient of q, k, v: as the tensor itself.
-Status check_gradient(const char* name, const Tensor& t, DType dtype, const Shape& want, const char* meaning, TensorSpec& spec) {
-  if (absent(t)) return {};
-  if (t.dtype != dtype) {
-    return invalid(fmt::format("{}.dtype is {}, q.dtype is {}: they must agree", name, name_of(t.dtype), name_of(dtype)));
-  }
-  if (Status status = check_view(name, t); !status.ok()) return status;
-  if (Status status = check_shape(name, t, want, meaning); !status.ok()) return status;
-  if (Status status = check_output(name, t); !status.ok()) return status;
-  spec = spec_of(t);
-  return {};
-}
-
-Status check_bias_gradient(const AttentionTensors& a, Problem& p) {
-  if (absent(a.dbias)) return {};
-  if (!p.bias.present) return invalid("dbias is given, bias is missing: without a bias it has no gradient");
-  if (!is_float(a.dbias.dtype)) {
-    return invalid(fmt::format("dbias.dtype is {}: fp32, fp16 and bf16 are accepted", name_of(a.dbias.dtype)));
-  }
-  if (Status status = check_score_tensor("dbias", a.dbias, p, p.dbias); !status.ok()) return status;
-  return check_output("dbias", a.dbias);
 }
 
 Status check_backward(const AttentionTensors& a, Problem& p) {
@@ -149,32 +147,20 @@ Status check_backward(const AttentionTensors& a, Problem& p) {
   if (absent(a.lse)) return invalid("lse is missing: the backward pass needs the one that the forward pass gave");
   if (absent(a.dout)) return invalid("dout is missing: the backward pass needs the gradient of out");
   if (Status status = check_sequence_gradients(a, p); !status.ok()) return status;
-  if (a.dout.dtype != p.dtype) {
-    return invalid(fmt::format("dout.dtype is {}, q.dtype is {}: they must agree", name_of(a.dout.dtype), name_of(p.dtype)));
+  bool any = false;
+  for (const TensorField& field : kTensorTable) {
+    const bool forward = field.read[0] || field.written[0];
+    if (forward || absent(a->*field.tensor)) continue;
+    if (field.tensor == &AttentionTensors::dbias && !p.bias.present) {
+      return invalid("dbias is given, bias is missing: without a bias it has no gradient");
+    }
+    if (field.tensor == &AttentionTensors::dsinks && !p.sinks.present) {
+      return invalid("dsinks is given, sinks is missing: without sinks they have no gradient");
+    }
+    if (Status status = check_field(field, a, p); !status.ok()) return status;
+    any = any || field.written[static_cast<std::size_t>(p.pass)];
   }
-  if (Status status = check_view("dout", a.dout); !status.ok()) return status;
-  if (Status status = check_shape("dout", a.dout, p.out_shape(), out_meaning(p)); !status.ok()) return status;
-  p.dout = spec_of(a.dout);
-  if (!absent(a.dlse)) {
-    if (Status status = check_row_numbers("dlse", a.dlse, p); !status.ok()) return status;
-    p.dlse = spec_of(a.dlse);
-  }
-  Status status = check_gradient("dq", a.dq, p.dtype, p.q_shape(), q_meaning(p), p.dq);
-  if (status.ok()) status = check_gradient("dk", a.dk, p.dtype, p.k_shape(), k_meaning(p), p.dk);
-  if (status.ok()) status = check_gradient("dv", a.dv, p.dtype, p.v_shape(), v_meaning(p), p.dv);
-  if (status.ok()) status = check_bias_gradient(a, p);
-  if (!status.ok()) return status;
-  if (!absent(a.dsinks)) {
-    if (!p.sinks.present) return invalid("dsinks is given, sinks is missing: without sinks they have no gradient");
-    if (a.dsinks.dtype != DType::fp32) return invalid(fmt::format("dsinks.dtype is {}: fp32 is needed", name_of(a.dsinks.dtype)));
-    if (Status bad = check_view("dsinks", a.dsinks); !bad.ok()) return bad;
-    if (Status bad = check_shape("dsinks", a.dsinks, {1, 1, 1, p.num_heads}, "[1, 1, 1, num_heads]"); !bad.ok()) return bad;
-    p.dsinks = spec_of(a.dsinks);
-  }
-  if (!p.dq.present && !p.dk.present && !p.dv.present && !p.dbias.present && !p.dsinks.present) {
-    return invalid("dq, dk, dv, dbias and dsinks are all missing: there is nothing to compute");
-  }
-  return {};
+  return any ? Status{} : invalid("dq, dk, dv, dbias and dsinks are all missing: there is nothing to compute");
 }
 
 // Kernels fold log2(e) into the scale, and divide it by the softcap, in fp32: with this bound nothing of it overflows.
@@ -276,6 +262,7 @@ Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOpt
     if (Status status = check_optional(tensors, p); !status.ok()) return status;
     if (Status status = check_output("out", tensors.out); !status.ok()) return status;
     if (Status status = check_options(options, p); !status.ok()) return status;
+    if (Status status = check_keys_and_values(p); !status.ok()) return status;
     limit_to_rows(p);
     return p;
   } catch (const std::bad_alloc&) {
@@ -290,6 +277,7 @@ Result<Problem> make_backward_problem(const AttentionTensors& tensors, const Att
     if (Status status = check_optional(tensors, p); !status.ok()) return status;
     if (Status status = check_backward(tensors, p); !status.ok()) return status;
     if (Status status = check_options(options, p); !status.ok()) return status;
+    if (Status status = check_keys_and_values(p); !status.ok()) return status;
     limit_to_rows(p);
     return p;
   } catch (const std::bad_alloc&) {

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "fulmen/problem.h"
+#include "fulmen/tensor_fields.h"
 
 namespace fulmen {
 namespace {
@@ -35,17 +36,17 @@ double Problem::flops() const noexcept {
 }
 
 double Problem::bytes() const noexcept {
-  const auto size = static_cast<double>(size_of(dtype));
+  const auto size = static_cast<double>(size_of(dtype)), kv_size = static_cast<double>(size_of(kv_dtype));
   const auto b = static_cast<double>(batch), h = static_cast<double>(num_heads), kv = static_cast<double>(num_kv_heads);
   const auto sq = static_cast<double>(seqlen_q), sk = static_cast<double>(seqlen_k);
   const auto d = static_cast<double>(head_dim), dv = static_cast<double>(head_dim_v);
   const double queries = packed_q() ? static_cast<double>(total_q) : b * sq;
   const double keys = packed_k() ? static_cast<double>(total_k) : b * sk;
-  double total = size * (d + dv) * (h * queries + kv * keys);
+  double total = (d + dv) * (size * h * queries + kv_size * kv * keys);
   if (pass == Pass::backward) {
     total += size * h * queries * dv;  // dout
     total += size * (this->dq.present ? h * queries * d : 0);
-    total += size * kv * keys * ((this->dk.present ? d : 0) + (this->dv.present ? dv : 0));
+    total += kv_size * kv * keys * ((this->dk.present ? d : 0) + (this->dv.present ? dv : 0));
   }
   for (const TensorSpec* spec : {&bias, &keep_mask, &dbias}) {
     if (!spec->present) continue;
@@ -62,6 +63,7 @@ std::string to_string(const Problem& p) {
   std::string text = fmt::format("{}{} b={} sq={} sk={} h={}/{} d={}", p.pass == Pass::backward ? "backward " : "",
                                  to_string(p.dtype), p.batch, p.seqlen_q, p.seqlen_k, p.num_heads, p.num_kv_heads, p.head_dim);
   if (p.head_dim_v != p.head_dim) text += fmt::format("/{}", p.head_dim_v);
+  if (p.kv_dtype != p.dtype) text += fmt::format(" kv={}", to_string(p.kv_dtype));
   text += fmt::format(" scale={:.4g}", p.softmax_scale);
   if (p.softcap > 0) text += fmt::format(" softcap={:g}", p.softcap);
   if (p.window_left >= 0 || p.window_right >= 0) {
@@ -74,6 +76,8 @@ std::string to_string(const Problem& p) {
   if (p.padded_k > 0) text += fmt::format(" padded_k={}", p.padded_k);
   if (p.seqlens_k.present) text += " seqlens_k";
   if (p.leftpad_k.present) text += " leftpad_k";
+  if (p.k_scale.present) text += " k_scale";
+  if (p.v_scale.present) text += " v_scale";
   if (p.bias.present) text += fmt::format(" bias={} strides={}", to_string(p.bias.dtype), p.bias.strides);
   if (p.keep_mask.present) text += fmt::format(" keep_mask strides={}", p.keep_mask.strides);
   if (p.alibi_slopes.present) text += " alibi";
@@ -97,6 +101,7 @@ std::size_t hash_value(const Problem& p) noexcept {
   std::size_t hash = 0;
   const auto mix = [&hash](int64_t x) { hash ^= std::hash<int64_t>{}(x) + 0x9E3779B97F4A7C15ULL + (hash << 6U) + (hash >> 2U); };
   for (const int64_t x : {static_cast<int64_t>(p.dtype),
+                          static_cast<int64_t>(p.kv_dtype),
                           p.batch,
                           p.seqlen_q,
                           p.seqlen_k,
@@ -121,12 +126,10 @@ std::size_t hash_value(const Problem& p) noexcept {
   }
   mix(static_cast<int64_t>(std::hash<float>{}(p.softmax_scale)));
   mix(static_cast<int64_t>(std::hash<float>{}(p.softcap)));
-  for (const TensorSpec* spec :
-       {&p.q,         &p.k,           &p.v,        &p.out, &p.bias, &p.keep_mask, &p.alibi_slopes, &p.sinks,        &p.lse,
-        &p.dout,      &p.dlse,        &p.dq,       &p.dk,  &p.dv,   &p.dbias,     &p.dsinks,       &p.cu_seqlens_q, &p.cu_seqlens_k,
-        &p.seqlens_k, &p.block_table, &p.leftpad_k}) {
-    mix(static_cast<int64_t>(spec->dtype) * 2 + static_cast<int64_t>(spec->present));
-    for (const int64_t stride : spec->strides) mix(stride);
+  for (const TensorField& field : kTensorTable) {
+    const TensorSpec& spec = p.*field.spec;
+    mix(static_cast<int64_t>(spec.dtype) * 2 + static_cast<int64_t>(spec.present));
+    for (const int64_t stride : spec.strides) mix(stride);
   }
   return hash;
 }

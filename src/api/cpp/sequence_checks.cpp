@@ -129,21 +129,4 @@ Status check_sequence_gradients(const AttentionTensors& a, const Problem& p) {
   return {};
 }
 
-const char* q_meaning(const Problem& p) {
-  return p.packed_q() ? "[1, total_q, num_heads, head_dim]" : "[batch, seqlen_q, num_heads, head_dim]";
-}
-const char* out_meaning(const Problem& p) {
-  return p.packed_q() ? "[1, total_q, num_heads, head_dim_v]" : "[batch, seqlen_q, num_heads, head_dim_v]";
-}
-const char* k_meaning(const Problem& p) {
-  return p.paged()      ? "[num_pages, page_size, num_kv_heads, head_dim]"
-         : p.packed_k() ? "[1, total_k, num_kv_heads, head_dim]"
-                        : "[batch, seqlen_k, num_kv_heads, head_dim]";
-}
-const char* v_meaning(const Problem& p) {
-  return p.paged()      ? "[num_pages, page_size, num_kv_heads, head_dim_v]"
-         : p.packed_k() ? "[1, total_k, num_kv_heads, head_dim_v]"
-                        : "[batch, seqlen_k, num_kv_heads, head_dim_v]";
-}
-
 }  // namespace fulmen

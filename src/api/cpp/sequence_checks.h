@@ -11,10 +11,4 @@ Status check_sequence_tensors(const AttentionTensors& tensors, const AttentionOp
 // What the backward pass does not take.
 Status check_sequence_gradients(const AttentionTensors& tensors, const Problem& p);
 
-// The dims of a tensor, for messages.
-const char* q_meaning(const Problem& p);
-const char* k_meaning(const Problem& p);
-const char* v_meaning(const Problem& p);
-const char* out_meaning(const Problem& p);
-
 }  // namespace fulmen

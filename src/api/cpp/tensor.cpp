@@ -18,9 +18,6 @@ int64_t product(std::initializer_list<int64_t> factors) noexcept {
   return result;
 }
 
-// One type of view serves inputs and outputs.
-void* writable(const void* data) noexcept { return const_cast<void*>(data); }
-
 }  // namespace
 
 const char* to_string(DType dtype) noexcept {
@@ -39,33 +36,18 @@ const char* to_string(DType dtype) noexcept {
   return "unknown dtype";
 }
 
-Tensor Tensor::bshd(const void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) noexcept {
-  return {writable(data),
-          dtype,
-          {batch, seqlen, heads, head_dim},
-          {product({seqlen, heads, head_dim}), product({heads, head_dim}), head_dim, 1}};
+Tensor::Strides Tensor::bshd_strides(int64_t seqlen, int64_t heads, int64_t head_dim) noexcept {
+  return {product({seqlen, heads, head_dim}), product({heads, head_dim}), head_dim, 1};
 }
 
-Tensor Tensor::bhsd(const void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) noexcept {
-  return {writable(data),
-          dtype,
-          {batch, seqlen, heads, head_dim},
-          {product({heads, seqlen, head_dim}), head_dim, product({seqlen, head_dim}), 1}};
+Tensor::Strides Tensor::bhsd_strides(int64_t seqlen, int64_t heads, int64_t head_dim) noexcept {
+  return {product({heads, seqlen, head_dim}), head_dim, product({seqlen, head_dim}), 1};
 }
 
-Tensor Tensor::bhqk(const void* data, DType dtype, int64_t batch, int64_t heads, int64_t seqlen_q, int64_t seqlen_k) noexcept {
+Tensor::Strides Tensor::bhqk_strides(int64_t batch, int64_t heads, int64_t seqlen_q, int64_t seqlen_k) noexcept {
   const auto stride = [](int64_t size, int64_t step) { return size == 1 ? 0 : step; };
-  return {writable(data),
-          dtype,
-          {batch, heads, seqlen_q, seqlen_k},
-          {stride(batch, product({heads, seqlen_q, seqlen_k})), stride(heads, product({seqlen_q, seqlen_k})),
-           stride(seqlen_q, seqlen_k), 1}};
-}
-
-Tensor Tensor::vector(const void* data, DType dtype, int64_t n) noexcept { return bhqk(data, dtype, 1, 1, 1, n); }
-
-Tensor Tensor::matrix(const void* data, DType dtype, int64_t rows, int64_t columns) noexcept {
-  return bhqk(data, dtype, 1, 1, rows, columns);
+  return {stride(batch, product({heads, seqlen_q, seqlen_k})), stride(heads, product({seqlen_q, seqlen_k})),
+          stride(seqlen_q, seqlen_k), 1};
 }
 
 std::string to_string(const Tensor& tensor) {

@@ -1,6 +1,6 @@
-// Operands that lie in whole matrix tiles (AMX): every tile is 1 KB of neighbours, so that loading it meets each of L1's sets once.
-// A left operand is [rows / 16][words / 16] tiles; a right operand is [words / 16][2] tiles and a sum [rows / 16][2], a unit of
-// kUnitRows query rows in their columns.
+// Operands that lie in whole matrix tiles (AMX): every tile is 1 KB of neighbours, so that loading it touches each of L1's sets
+// once. A left operand is [rows / 16][words / 16] tiles; a right operand is [words / 16][2] tiles and a sum [rows / 16][2], a unit
+// of kUnitRows query rows in their columns.
 #pragma once
 
 #include <cstdint>
@@ -56,12 +56,12 @@ __attribute__((noinline)) void pack_key_tiles(Rows k, int keys, int64_t dim, flo
   }
 }
 
-// Query rows [rows][dim] of whole units -> two right operands: turned, the words of dim along the sum, [units][words / 16][2]; and
-// pairs, neighbouring rows along the sum, a unit's at its place in [dims / 32][.. units][2], whose next 32 dims are pairs_stride
-// floats away. Rows without a query or not alive are zeros. pairs may be null: not wanted.
+// Query rows [rows][dim] of whole units -> two right operands: transposed, the words of dim along the sum, [units][words / 16][2];
+// and pairs, neighbouring rows along the sum, a unit's at its place in [dims / 32][.. units][2], whose next 32 dims are
+// pairs_stride floats away. Rows without a query or not alive are zeros. pairs may be null: not wanted.
 template <class Isa, class Rows>
-__attribute__((noinline)) void pack_query_tiles(Rows q, int rows, int64_t dim, const uint8_t* alive, float* turned, float* pairs,
-                                                int64_t pairs_stride) {
+__attribute__((noinline)) void pack_query_tiles(Rows q, int rows, int64_t dim, const uint8_t* alive, float* transposed,
+                                                float* pairs, int64_t pairs_stride) {
   constexpr int kElements = kTile * Isa::kGroup;
   const int word_tiles = tiles_of(words_of<Isa>(dim));
   for (int row = 0; row < round_up(rows, kUnitRows); row += kTile) {
@@ -91,18 +91,18 @@ __attribute__((noinline)) void pack_query_tiles(Rows q, int rows, int64_t dim, c
         }
       }
       Isa::transpose(block);
-      float* to = turned + ((static_cast<int64_t>(unit) * word_tiles + word) * kUnitTiles + column) * kTileFloats;
+      float* to = transposed + ((static_cast<int64_t>(unit) * word_tiles + word) * kUnitTiles + column) * kTileFloats;
 #pragma GCC unroll 16
       for (int i = 0; i < kTile; ++i) Isa::store(to + i * kTile, block[i]);
     }
   }
 }
 
-// Panel [words][value_stride] -> its turned left operand [value_stride][words], rows of tiles out_word_tiles apart; zeros to the
-// end of the last tile's words.
+// Panel [words][value_stride] -> its transposed left operand [value_stride][words], rows of tiles out_word_tiles apart; zeros to
+// the end of the last tile's words.
 template <class Isa>
-__attribute__((noinline)) void turn_value_tiles(const float* panel, int64_t value_stride, int words, float* out,
-                                                int out_word_tiles) {
+__attribute__((noinline)) void transpose_value_tiles(const float* panel, int64_t value_stride, int words, float* out,
+                                                     int out_word_tiles) {
   for (int word = 0; word < words; word += kTile) {
     for (int64_t d = 0; d < value_stride; d += kTile) {
       typename Isa::Vec block[kTile];
@@ -130,7 +130,7 @@ __attribute__((noinline)) void rescale_unit(float* output, int64_t value_stride,
 
 // A unit's O^T -> rows [kUnitRows][value_stride].
 template <class Isa>
-__attribute__((noinline)) void turn_unit_output(const float* output, int64_t value_stride, float* rows) {
+__attribute__((noinline)) void transpose_unit_output(const float* output, int64_t value_stride, float* rows) {
   for (int column = 0; column < kUnitTiles; ++column) {
     for (int64_t d = 0; d < value_stride; d += kTile) {
       const float* from = output + (d / kTile * kUnitTiles + column) * kTileFloats;

@@ -145,8 +145,8 @@ class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
       const StridedRows<T> rows{k.first + key * k.stride, k.stride};
       pack_values<Isa>(rows, left, problem_.head_dim, at(layout_.panel), layout_.key_stride,
                        alive == nullptr ? alive : alive + key);
-      turn_value_tiles<Isa>(at(layout_.panel), layout_.key_stride, words_of<Isa>(left), transposed_keys(key),
-                            call_.block_n / 2 / kTile);
+      transpose_value_tiles<Isa>(at(layout_.panel), layout_.key_stride, words_of<Isa>(left), transposed_keys(key),
+                                 call_.block_n / 2 / kTile);
     }
     if (problem_.dk.present) clear(at(layout_.dk), layout_.dim_units * layout_.key_sums);
     if (problem_.dv.present) clear(at(layout_.dv), layout_.value_units * layout_.key_sums);
@@ -232,7 +232,7 @@ class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
 
   // A tile of keys.
   void attend_keys(int64_t key, int count) {
-    // What the pass's query tiles attend moves on with them: those that meet the key tile are neighbours.
+    // What the pass's query tiles attend moves on with them: those that attend keys of the tile are neighbours.
     int begin = kPassUnits, end = 0;
     for (int tile = 0; tile < tiles_; ++tile) {
       const auto& held = pass_[tile].rows.held;
@@ -343,7 +343,7 @@ class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
     const int64_t unit_floats = kUnitRows * layout_.key_stride;
     float* rows = at(layout_.dq_rows);
     for (int i = 0; i < pass.units; ++i) {
-      turn_unit_output<Isa>(pass.dq + i * unit_floats, layout_.key_stride, rows + i * unit_floats);
+      transpose_unit_output<Isa>(pass.dq + i * unit_floats, layout_.key_stride, rows + i * unit_floats);
     }
     if (call_.cut.num_splits == 1) {
       T* out = element<T>(tensors_.dq, problem_.dq, unit_.batch, pass.rows.first, head_);
@@ -358,7 +358,7 @@ class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
     }
   }
 
-  // The rows of the head's next query tiles, over the vectors of these, which meet `keys` keys.
+  // The rows of the head's next query tiles, over the vectors of these, which attend `keys` keys.
   void fetch_next_rows(int64_t row, int64_t keys) {
     if (row >= problem_.seqlen_q) return;
     const int64_t left = problem_.seqlen_q - row, rows = left < kPassTiles * kBlockM ? left : kPassTiles * kBlockM;

@@ -1,4 +1,4 @@
-// The bias's gradient: tiles of dS^T turned and stored, or added to sums in fp32.
+// The bias's gradient: tiles of dS^T transposed and stored, or added to sums in fp32.
 #pragma once
 
 #include <cstdint>

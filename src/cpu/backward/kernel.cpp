@@ -1,5 +1,3 @@
-#include "cpu/backward/kernel.h"
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -7,7 +5,8 @@
 
 #include "algorithm/online_softmax.h"
 #include "cpu/backward/call.h"
-#include "cpu/isa/support.h"
+#include "cpu/families.h"
+#include "cpu/tile/score_scale.h"
 #include "cpu/tile/sequence_tasks.h"
 #include "cpu/tile/task_runs.h"
 #include "runtime/threading.h"
@@ -209,27 +208,25 @@ class BackwardRunner final : public Runner {
           1);
     };
     if (problem_.dq.present || problem_.dk.present || problem_.dv.present) {
-      const int64_t parts = order_tasks(
-          [&](const auto& put) {
-            for (int64_t b = 0; b < problem_.batch; ++b) {
-              const algorithm::Sequence s = table.sequence(b);
-              // Without keys dQ is still to be cleared.
-              for (int64_t part = 0; part == 0 || part * split_keys < s.k_len; ++part) {
-                put(b, part, s.q_len * std::min<int64_t>(split_keys, s.k_len - part * split_keys));
-              }
-            }
-          },
-          tasks);
+      const auto parts_of_keys = [&](const auto& put) {
+        for (int64_t b = 0; b < problem_.batch; ++b) {
+          const algorithm::Sequence s = table.sequence(b);
+          // Without keys dQ is still to be cleared.
+          for (int64_t part = 0; part == 0 || part * split_keys < s.k_len; ++part) {
+            put(b, part, s.q_len * std::min<int64_t>(split_keys, s.k_len - part * split_keys));
+          }
+        }
+      };
+      const int64_t parts = order_tasks(parts_of_keys, tasks);
       step(BackwardStep::attend, parts, kv_heads, [&](const Problem&) { return splits; });
     }
     if (problem_.dq.present && splits > 1) {
-      const int64_t parts = order_tasks(
-          [&](const auto& put) {
-            for (int64_t b = 0; b < problem_.batch; ++b) {
-              for (int64_t tile = 0; tile * kBlockM < table.sequence(b).q_len; ++tile) put(b, tile, kBlockM);
-            }
-          },
-          tasks);
+      const auto query_tiles = [&](const auto& put) {
+        for (int64_t b = 0; b < problem_.batch; ++b) {
+          for (int64_t tile = 0; tile * kBlockM < table.sequence(b).q_len; ++tile) put(b, tile, kBlockM);
+        }
+      };
+      const int64_t parts = order_tasks(query_tiles, tasks);
       step(BackwardStep::reduce_dq, parts, problem_.num_heads, [](const Problem& p) { return ceil_div(p.seqlen_q, kBlockM); });
     }
     if (problem_.dsinks.present) sum_sinks(tensors, all, table, scratch);
@@ -286,29 +283,19 @@ class BackwardRunner final : public Runner {
   int64_t bias_floats_ = 0;
 };
 
-class BackwardKernel final : public Kernel {
+class BackwardKernel final : public FamilyKernel {
  public:
-  explicit BackwardKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.backward.") + isa.table->name) {}
-  std::string_view name() const noexcept override { return name_; }
-  Pass pass() const noexcept override { return Pass::backward; }
-  bool dropout() const noexcept override { return true; }
-  bool variable_lengths() const noexcept override { return true; }
-  Support supports(const Problem& problem, const std::string& /*device*/) const override {
-    return isa_support(isa_, isa_.table->backward[static_cast<int>(problem.dtype)] != nullptr, problem);
-  }
-  double rank(const Problem& /*problem*/) const override { return 10.0 + isa_.preference; }
+  using FamilyKernel::FamilyKernel;
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<BackwardRunner>(problem, isa_, name_, options));
   }
-
- private:
-  const InstructionSet& isa_;
-  std::string name_;
 };
 
 }  // namespace
 
-std::unique_ptr<const Kernel> make_backward_kernel(const InstructionSet& isa) { return std::make_unique<BackwardKernel>(isa); }
+std::unique_ptr<const Kernel> make_backward_kernel(const Family& family, const InstructionSet& isa) {
+  return std::make_unique<BackwardKernel>(family, isa);
+}
 
 }  // namespace fulmen::cpu

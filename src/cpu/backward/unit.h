@@ -174,7 +174,7 @@ class BackwardUnitTask {
     return is_partial(rows, key, count) || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F;
   }
   static bool is_partial(const Rows& rows, int64_t key, int count) { return rows.all.begin > key || rows.all.end < key + count; }
-  // The tiles [count][kBlockM] that scores meet; is_additive() of them. all_columns: those without a query become 0.
+  // The tiles [count][kBlockM] that are added to scores; is_additive() of them. all_columns: those without a query become 0.
   bool build_tiles(const Rows& rows, int64_t key, int count, bool all_columns, float* additive, float* dropout) const {
     const bool adds = is_additive(rows, key, count);
     if (adds || problem_.softcap > 0.0F) {

@@ -127,10 +127,10 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   }
 
   void load_operand(const T* from, int64_t stride, int64_t dim, const uint8_t* alive, float* rows, int64_t words, float* pairs,
-                    int64_t pairs_stride, float* turned) {
+                    int64_t pairs_stride, float* transposed) {
     pack_keys<Isa>(StridedRows<T>{from, stride}, rows_.count, dim, rows, words, alive);
     const auto* packed = reinterpret_cast<const Packed*>(rows);
-    pack_queries<Isa>(packed, words * Isa::kGroup, rows_.count, dim, turned);
+    pack_queries<Isa>(packed, words * Isa::kGroup, rows_.count, dim, transposed);
     if constexpr (Isa::kGroup > 1) {
       pack_values<Isa>(StridedRows<Packed>{packed, words * Isa::kGroup}, rows_.count, dim, pairs, pairs_stride, nullptr);
     }

@@ -1,8 +1,8 @@
 // Decode with its products on matrix tiles (AMX), which take little longer for many query rows than for one: up to kBlockM of them
 // may share a KV head.
 //
-// S^T = K Q^T, 32 keys of a head at a time, is turned into the rows of scores that the softmax takes, and what that leaves is the
-// left operand of O = P V. K's tiles are read where they lie; V's neighbouring rows become pairs; the next block is fetched
+// S^T = K Q^T, 32 keys of a head at a time, is transposed into the rows of scores that the softmax takes, and what that leaves is
+// the left operand of O = P V. K's tiles are read where they lie; V's neighbouring rows become pairs; the next block is fetched
 // meanwhile.
 #pragma once
 
@@ -60,7 +60,7 @@ class AmxDecodeTask : private DecodeRows<Isa, T> {
   void run() {
     this->begin();
     if (head_slots_ == 0 || begin_ >= end_) return;
-    turn_queries();
+    transpose_queries();
     Tiles::configure(tile_rows_);
     this->for_each_block(layout_.block_keys, [&](int64_t first, int count, auto& ahead) { attend_block(first, count, ahead); });
     Tiles::release();
@@ -75,7 +75,7 @@ class AmxDecodeTask : private DecodeRows<Isa, T> {
   }
   int rows_of_tile(int tile) const { return head_slots_ - tile * kTile < kTile ? head_slots_ - tile * kTile : kTile; }
 
-  void turn_queries() {
+  void transpose_queries() {
     for (int head = 0; head < task_.kv_heads; ++head) {
       for (int tile = 0; tile < query_tiles_; ++tile) {
         const float* q = queries_ + (head * head_slots_ + tile * kTile) * layout_.query_stride;
@@ -85,12 +85,12 @@ class AmxDecodeTask : private DecodeRows<Isa, T> {
           for (int i = 0; i < kTile; ++i) {
             block[i] = i < rows_of_tile(tile) ? Isa::load(q + i * layout_.query_stride + word * kTile) : Isa::zero();
           }
-          turn_into(block, kTile, to, kTile);
+          transpose_into(block, kTile, to, kTile);
         }
       }
     }
   }
-  static FULMEN_INLINE void turn_into(Vec (&block)[kTile], int rows, float* to, int64_t stride) {
+  static FULMEN_INLINE void transpose_into(Vec (&block)[kTile], int rows, float* to, int64_t stride) {
     Isa::transpose(block);
     if (rows == kTile) {
 #pragma GCC unroll 16
@@ -122,7 +122,7 @@ class AmxDecodeTask : private DecodeRows<Isa, T> {
         const int keys = count - key < kKeys ? count - key : kKeys;
         score({k.base, k.offsets + key}, keys, head, ahead);
         if (!masked) pair_values({v.base, v.offsets + key}, keys, ~0U, ahead);
-        turn_scores(keys);
+        transpose_scores(keys);
         this->softmax(slots, first + key, keys);
         this->rescale_output(slots);
         if (masked) pair_values({v.base, v.offsets + key}, keys, attended(slots.begin), ahead);
@@ -187,14 +187,14 @@ class AmxDecodeTask : private DecodeRows<Isa, T> {
     if constexpr (kTiles == 2) Tiles::template store<1>(raw + kTileFloats, kTile);
   }
 
-  void turn_scores(int keys) {
+  void transpose_scores(int keys) {
     for (int tile = 0; tile < query_tiles_; ++tile) {
       for (int i = 0; i * kTile < keys; ++i) {
         const float* raw = raw_ + (tile * 2 + i) * kTileFloats;
         Vec block[kTile];
 #pragma GCC unroll 16
         for (int r = 0; r < kTile; ++r) block[r] = Isa::load(raw + r * kTile);
-        turn_into(block, rows_of_tile(tile), scores_ + tile * kTile * kDecodeRow + i * kTile, kDecodeRow);
+        transpose_into(block, rows_of_tile(tile), scores_ + tile * kTile * kDecodeRow + i * kTile, kDecodeRow);
       }
     }
   }

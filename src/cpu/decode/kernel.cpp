@@ -1,11 +1,9 @@
-#include "cpu/decode/kernel.h"
-
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <string>
 
-#include "cpu/isa/support.h"
+#include "cpu/families.h"
+#include "cpu/tile/score_scale.h"
 #include "cpu/tile/sequence_tasks.h"
 #include "cpu/tuning.h"
 #include "runtime/threading.h"
@@ -26,12 +24,6 @@ bool heads_fill_rows(const Problem& problem, const TensorSpec& spec, int64_t dim
   constexpr int64_t kInterleaved = 4;
   const int64_t head = spec.strides[2];
   return head <= kInterleaved * std::max<int64_t>(dim, 1) && head <= spec.strides[1] / std::max<int64_t>(problem.num_kv_heads, 1);
-}
-
-// Query rows that share a KV head; the most of the type where they are more than it holds.
-int64_t shared_rows(const Problem& problem) {
-  int64_t rows = 0;
-  return __builtin_mul_overflow(problem.group_size(), problem.seqlen_q, &rows) ? std::numeric_limits<int64_t>::max() : rows;
 }
 
 class DecodeRunner final : public Runner {
@@ -208,42 +200,9 @@ class DecodeRunner final : public Runner {
   int64_t most_splits_ = 0;  // of all sequences
 };
 
-// Who serves what several kernels can, as measured (docs/lab/cpu_decode.md, "Many rows a KV head").
-constexpr double kBelowPrefill = 9.0;
-constexpr double kAbovePrefill = 10.5, kAboveShort = 20.5;  // of the same instruction set, below matrix tiles'
-constexpr int kTileRows = 16, kHalfTile = 32;
-constexpr int64_t kFewQueries = 8;
-constexpr double kCachedBytes = 64e6;
-
-class DecodeKernel final : public Kernel {
+class DecodeKernel final : public FamilyKernel {
  public:
-  explicit DecodeKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.decode.") + isa.table->name) {}
-  std::string_view name() const noexcept override { return name_; }
-  bool out_over_q() const noexcept override { return true; }
-  bool variable_lengths() const noexcept override { return true; }
-  bool paged() const noexcept override { return true; }
-  Support supports(const Problem& problem, const std::string& /*device*/) const override {
-    const int64_t rows = shared_rows(problem);
-    if (rows > kMaxDecodeRows) {
-      return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
-                         std::to_string(kMaxDecodeRows) + " are served");
-    }
-    return isa_support(isa_, isa_.table->decode_task[static_cast<int>(problem.dtype)] != nullptr, problem);
-  }
-  double rank(const Problem& problem) const override {
-    const double usual = 30.0 + isa_.preference;
-    const int64_t rows = shared_rows(problem);
-    const bool tiles = isa_.table->amx_tiles;
-    // Many queries of a head fill the tiles of prefill and short, whose arithmetic is the faster. Those of vectors read keys and
-    // values once for each query head; those of matrix tiles are faster than vectors all the same.
-    if (rows > kTileRows && problem.seqlen_q > kFewQueries) {
-      if (tiles && problem.seqlen_k <= kFewQueries * problem.seqlen_q) return kBelowPrefill;
-      if (!tiles && problem.group_size() == 1 && (problem.seqlen_k <= kMaxBlockN || rows > kHalfTile)) return kBelowPrefill;
-      if (!tiles) return (problem.seqlen_k <= kMaxBlockN ? kAboveShort : kAbovePrefill) + isa_.preference;
-    }
-    // One quad of rows and keys that come from memory: products in vectors hide behind it, and read it more evenly.
-    return tiles && rows <= 4 && problem.bytes() > kCachedBytes ? usual - 2.5 : usual;
-  }
+  using FamilyKernel::FamilyKernel;
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     auto runner = std::make_unique<DecodeRunner>(problem, isa_, name_, options);
@@ -283,13 +242,12 @@ class DecodeKernel final : public Kernel {
     };
     return space;
   }
-
-  const InstructionSet& isa_;
-  std::string name_;
 };
 
 }  // namespace
 
-std::unique_ptr<const Kernel> make_decode_kernel(const InstructionSet& isa) { return std::make_unique<DecodeKernel>(isa); }
+std::unique_ptr<const Kernel> make_decode_kernel(const Family& family, const InstructionSet& isa) {
+  return std::make_unique<DecodeKernel>(family, isa);
+}
 
 }  // namespace fulmen::cpu

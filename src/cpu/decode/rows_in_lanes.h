@@ -1,8 +1,8 @@
 // Decode of more query rows a KV head than products with head_dim in lanes are made for: the products of prefill's tiles.
 //
-// S^T = K Q^T with the rows in lanes, a head after the other, is turned into the rows of scores that the softmax takes, and what
-// that leaves is the left operand of O = P V. K and V are read where they lie if their rows are fp32 or pairs, else packed, a block
-// of one head at a time; the next block is fetched meanwhile.
+// S^T = K Q^T with the rows in lanes, a head after the other, is transposed into the rows of scores that the softmax takes, and
+// what that leaves is the left operand of O = P V. K and V are read where they lie if their rows are fp32 or pairs, else packed, a
+// block of one head at a time; the next block is fetched meanwhile.
 #pragma once
 
 #include <type_traits>
@@ -32,7 +32,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
   void run() {
     this->begin();
     if (slots_ == 0 || begin_ >= end_) return;
-    turn_queries();
+    transpose_queries();
     const int block = layout_.block_keys < kTileDecodeKeys ? layout_.block_keys : kTileDecodeKeys;
     this->for_each_block(block, [&](int64_t first, int count, auto& ahead) { attend_block(first, count, ahead); });
   }
@@ -42,7 +42,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
       Base::end_, Base::queries_, Base::scores_, Base::output_;
 
   // [slot][word] -> [word][kBlockM]; lanes past the last slot are zeros.
-  void turn_queries() {
+  void transpose_queries() {
     for (int64_t i = 0; i < layout_.query_stride * kBlockM; i += kLanes) Isa::store(transposed_queries_ + i, Isa::zero());
     for (int slot = 0; slot < slots_; slot += kLanes) {
       for (int64_t word = 0; word < layout_.query_stride; word += kLanes) {
@@ -62,7 +62,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
     with_rows(tensors_.k, problem_.k, first, count, [&](auto rows) {
       for (int head = 0; head < task_.kv_heads; ++head, rows.step(problem_.k.strides[2])) {
         score(rows, count, head, lines, ahead);
-        turn_scores(head * head_slots_, count);
+        transpose_scores(head * head_slots_, count);
       }
     });
     this->softmax({0, slots_}, first, count);
@@ -133,7 +133,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
   }
 
   // raw_ -> scores_ from `slot` on; keys up to a whole vector, of which the softmax masks what is not there.
-  void turn_scores(int first_slot, int count) {
+  void transpose_scores(int first_slot, int count) {
     for (int slot = 0; slot < head_slots_; slot += kLanes) {
       for (int key = 0; key < count; key += kLanes) {
         Vec block[kLanes];

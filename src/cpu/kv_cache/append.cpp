@@ -44,22 +44,22 @@ class Append {
   void rotate(const char* from, int64_t position, char* to) const noexcept {
     const int64_t half = p_.rotary_dim / 2;
     if (half > 0) {
-      float x[kMaxDim] = {}, cos[kMaxDim / 2] = {}, sin[kMaxDim / 2] = {}, turned[kMaxDim] = {};
+      float x[kMaxDim] = {}, cos[kMaxDim / 2] = {}, sin[kMaxDim / 2] = {}, rotated[kMaxDim] = {};
       reference::decode_row(from, p_.dtype, 0, p_.rotary_dim, x);
       reference::decode_row(t_.rotary_cos.data, p_.rotary_cos.dtype, position * p_.rotary_cos.strides[2], half, cos);
       reference::decode_row(t_.rotary_sin.data, p_.rotary_sin.dtype, position * p_.rotary_sin.strides[2], half, sin);
       if (p_.rotary_interleaved) {
         for (int64_t i = 0; i < half; ++i) {
-          turned[2 * i] = x[2 * i] * cos[i] - x[2 * i + 1] * sin[i];
-          turned[2 * i + 1] = x[2 * i] * sin[i] + x[2 * i + 1] * cos[i];
+          rotated[2 * i] = x[2 * i] * cos[i] - x[2 * i + 1] * sin[i];
+          rotated[2 * i + 1] = x[2 * i] * sin[i] + x[2 * i + 1] * cos[i];
         }
       } else {
         for (int64_t i = 0; i < half; ++i) {
-          turned[i] = x[i] * cos[i] - x[half + i] * sin[i];
-          turned[half + i] = x[i] * sin[i] + x[half + i] * cos[i];
+          rotated[i] = x[i] * cos[i] - x[half + i] * sin[i];
+          rotated[half + i] = x[i] * sin[i] + x[half + i] * cos[i];
         }
       }
-      for (int64_t i = 0; i < p_.rotary_dim; ++i) reference::store_float(to, p_.dtype, i, turned[i]);
+      for (int64_t i = 0; i < p_.rotary_dim; ++i) reference::store_float(to, p_.dtype, i, rotated[i]);
     }
     const std::size_t done = bytes(p_.rotary_dim);
     if (from != to) std::memcpy(to + done, from + done, bytes(p_.head_dim) - done);

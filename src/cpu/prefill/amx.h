@@ -13,7 +13,7 @@ constexpr int64_t kChunkKeys = 512;  // packed at once, as far as there are so m
 
 // Scratch of a task on matrix tiles, in floats from its start; operands and sums lie in tiles (cpu/amx/operands.h).
 struct AmxScratch : TileScratch {  // keys: [chunk_blocks][block_n][words]; queries and output: of kUnitRows each
-  int64_t turned;                  // [chunk_blocks] V^T of a key tile, [value_stride][block_n / 2 words]
+  int64_t transposed;              // [chunk_blocks] V^T of a key tile, [value_stride][block_n / 2 words]
   int64_t key_block;               // floats of a key tile's keys
   int64_t transposed_block;
   int chunk_blocks;
@@ -34,7 +34,7 @@ FULMEN_INLINE AmxScratch amx_scratch(const Problem& problem, int group, int bloc
   s.scores = cut.take(static_cast<int64_t>(block_n) * kUnitRows);
   s.queries = cut.take(s.query_tile * tiles);
   s.keys = cut.take(s.key_block * s.chunk_blocks);
-  s.turned = cut.take(s.transposed_block * s.chunk_blocks);
+  s.transposed = cut.take(s.transposed_block * s.chunk_blocks);
   s.values = cut.take(s.value_stride * block_n);
   s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
   s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
@@ -51,7 +51,7 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
   using Tiles = typename Isa::TileInstructions;
 
  public:
-  AmxPrefillTask(const ForwardCall& call, const TileTask& task, float* scratch, const AmxScratch& layout)
+  AmxPrefillTask(const ForwardCall& call, const PrefillRows& task, float* scratch, const AmxScratch& layout)
       : Base(call, task, scratch, layout), matrix_(layout), word_tiles_(tiles_of(words_of<Isa>(problem_.head_dim))) {}
 
   void run() {
@@ -92,15 +92,15 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
         pack_key_tiles<Isa>(k, count, problem_.head_dim, keys(block));
         this->load_values(v, first, count);
       });
-      turn_value_tiles<Isa>(scratch_ + layout_.values, layout_.value_stride, words_of<Isa>(count), turned(block),
-                            call_.block_n / 2 / kTile);
+      transpose_value_tiles<Isa>(scratch_ + layout_.values, layout_.value_stride, words_of<Isa>(count), transposed(block),
+                                 call_.block_n / 2 / kTile);
     }
   }
   int keys_of_block(int64_t first, int64_t end) const {
     return static_cast<int>(end - first < call_.block_n ? end - first : call_.block_n);
   }
   float* keys(int block) { return scratch_ + layout_.keys + block * matrix_.key_block; }
-  float* turned(int block) { return scratch_ + matrix_.turned + block * matrix_.transposed_block; }
+  float* transposed(int block) { return scratch_ + matrix_.transposed + block * matrix_.transposed_block; }
 
   // The tile's parts of its two units.
   float* queries(int unit) {
@@ -144,8 +144,8 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
 
   void multiply_values(int unit, const Piece& p, int block) {
     const auto product = started(unit) ? UnitProduct<Tiles, true>::run : UnitProduct<Tiles, false>::run;
-    product(turned(block), static_cast<int64_t>(call_.block_n / 2) * kTile, scores(), output(unit), tiles_of(layout_.value_stride),
-            tiles_of(words_of<Isa>(p.count)));
+    product(transposed(block), static_cast<int64_t>(call_.block_n / 2) * kTile, scores(), output(unit),
+            tiles_of(layout_.value_stride), tiles_of(words_of<Isa>(p.count)));
   }
   bool started(int unit) const { return (started_units_ >> unit & 1ULL) != 0; }
 
@@ -181,7 +181,7 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
       const int unit = tile * kUnitsPerTile + half;
       float* to = rows + half * kUnitRows * layout_.value_stride;
       if (started(unit)) {
-        turn_unit_output<Isa>(output(unit), layout_.value_stride, to);
+        transpose_unit_output<Isa>(output(unit), layout_.value_stride, to);
       } else {
         for (int64_t i = 0; i < kUnitRows * layout_.value_stride; i += Isa::kLanes) Isa::store(to + i, Isa::zero());
       }
@@ -196,7 +196,7 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
 };
 
 template <class Isa, class T>
-void amx_prefill_task(const ForwardCall& call, const TileTask& task, float* scratch) {
+void amx_prefill_task(const ForwardCall& call, const PrefillRows& task, float* scratch) {
   const AmxScratch layout = amx_scratch(*call.problem, Isa::kGroup, call.block_n, call.tiles_per_task);
   AmxPrefillTask<Isa, T>(call, task, scratch, layout).run();
 }

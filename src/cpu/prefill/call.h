@@ -32,12 +32,12 @@ struct ForwardCall {
 };
 
 // Rows [row_begin, row_end) of one head, at most tiles_per_task tiles.
-struct TileTask {
+struct PrefillRows {
   int64_t batch = 0;
   int64_t head = 0;
   int64_t row_begin = 0;
   int64_t row_end = 0;
-  const TileTask* next = nullptr;  // what the same worker does afterwards, where that is known
+  const PrefillRows* next = nullptr;  // what the same worker does afterwards, where that is known
 };
 
 // One split of the keys for all query rows of a few KV heads.
@@ -64,7 +64,7 @@ constexpr int kNumFloatTypes = 3;  // indexed by DType: fp32, fp16, bf16
 
 // An instruction set's kernels. A null entry: this set does not serve that dtype.
 struct IsaTable {
-  using PrefillTaskFunction = void (*)(const ForwardCall&, const TileTask&, float* scratch);
+  using PrefillTaskFunction = void (*)(const ForwardCall&, const PrefillRows&, float* scratch);
   const char* name = "";
   int lanes = 1;
   int group[kNumFloatTypes] = {1, 1, 1};  // elements of a word of the products' operands

@@ -1,12 +1,11 @@
-#include "cpu/prefill/kernel.h"
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <new>
 #include <string>
 
-#include "cpu/isa/support.h"
+#include "cpu/families.h"
+#include "cpu/tile/score_scale.h"
 #include "cpu/tile/sequence_tasks.h"
 #include "cpu/tile/task_runs.h"
 #include "cpu/tuning.h"
@@ -15,7 +14,6 @@
 namespace fulmen::cpu {
 namespace {
 
-constexpr int64_t kShortKeys = 128;  // most keys of the short-sequence kernel: one score row
 constexpr int kMostRunTasks = 4096;  // that may be asked for
 
 // Words of head_dim up to which a task's tiles leave room in the caches for more.
@@ -122,9 +120,9 @@ class TileRunner final : public Runner {
     const int64_t count = problem_.batch * problem_.num_heads * blocks_;
     parallel_tasks(threads_, (count + run_length_ - 1) / run_length_, [&](int64_t run, int worker) {
       const int64_t end = std::min(count, (run + 1) * run_length_);
-      TileTask task = make_task(run * run_length_);
+      PrefillRows task = make_task(run * run_length_);
       for (int64_t index = run * run_length_; index < end; ++index) {
-        const TileTask next = make_task(index + 1);
+        const PrefillRows next = make_task(index + 1);
         task.next = index + 1 < end ? &next : nullptr;
         function_(call, task, scratch + worker * scratch_floats_);
         task = next;
@@ -161,7 +159,7 @@ class TileRunner final : public Runner {
           call_sequence(problem_, tensors, block.sequence, view, call);
           const int64_t first = block.part * task_rows_, head_end = std::min(problem_.num_heads, (index % runs + 1) * run_length_);
           for (int64_t head = index % runs * run_length_; head < head_end; ++head) {
-            const TileTask task{block.sequence, head, first, std::min(view.problem.seqlen_q, first + task_rows_)};
+            const PrefillRows task{block.sequence, head, first, std::min(view.problem.seqlen_q, first + task_rows_)};
             function_(call, task, scratch + worker * scratch_floats_);
           }
         },
@@ -169,7 +167,7 @@ class TileRunner final : public Runner {
     return {};
   }
 
-  TileTask make_task(int64_t index) const {
+  PrefillRows make_task(int64_t index) const {
     const int64_t head = index / blocks_;
     const int64_t block = blocks_ - 1 - index % blocks_;  // causal: the longest rows of a head first
     return {head / problem_.num_heads, head % problem_.num_heads, block * task_rows_,
@@ -188,18 +186,9 @@ class TileRunner final : public Runner {
   int64_t run_length_ = 1;  // task_runs.h
 };
 
-class PrefillKernel final : public Kernel {
+class PrefillKernel final : public FamilyKernel {
  public:
-  explicit PrefillKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.prefill.") + isa.table->name) {}
-  std::string_view name() const noexcept override { return name_; }
-  bool dropout() const noexcept override { return true; }
-  bool out_over_q() const noexcept override { return true; }
-  bool variable_lengths() const noexcept override { return true; }
-  bool paged() const noexcept override { return true; }
-  Support supports(const Problem& problem, const std::string& /*device*/) const override {
-    return isa_support(isa_, isa_.table->prefill_task[static_cast<int>(problem.dtype)] != nullptr, problem);
-  }
-  double rank(const Problem& /*problem*/) const override { return 10.0 + isa_.preference; }
+  using FamilyKernel::FamilyKernel;
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     const int dtype = static_cast<int>(problem.dtype), threads = thread_settings(options).num_threads;
@@ -244,25 +233,11 @@ class PrefillKernel final : public Kernel {
     };
     return space;
   }
-
-  const InstructionSet& isa_;
-  std::string name_;
 };
 
-class ShortKernel final : public Kernel {
+class ShortKernel final : public FamilyKernel {
  public:
-  explicit ShortKernel(const InstructionSet& isa) : isa_(isa), name_(std::string("cpu.short.") + isa.table->name) {}
-  std::string_view name() const noexcept override { return name_; }
-  bool out_over_q() const noexcept override { return true; }
-  bool variable_lengths() const noexcept override { return true; }
-  Support supports(const Problem& problem, const std::string& /*device*/) const override {
-    if (problem.seqlen_k > kShortKeys) {
-      return Support::no("seqlen_k is " + std::to_string(problem.seqlen_k) + ", at most " + std::to_string(kShortKeys) +
-                         " fit one score row");
-    }
-    return isa_support(isa_, isa_.table->short_task[static_cast<int>(problem.dtype)] != nullptr, problem);
-  }
-  double rank(const Problem& /*problem*/) const override { return 20.0 + isa_.preference; }
+  using FamilyKernel::FamilyKernel;
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     auto runner = make_runner(problem, options);
@@ -305,14 +280,16 @@ class ShortKernel final : public Kernel {
     };
     return space;
   }
-
-  const InstructionSet& isa_;
-  std::string name_;
 };
 
 }  // namespace
 
-std::unique_ptr<const Kernel> make_prefill_kernel(const InstructionSet& isa) { return std::make_unique<PrefillKernel>(isa); }
-std::unique_ptr<const Kernel> make_short_kernel(const InstructionSet& isa) { return std::make_unique<ShortKernel>(isa); }
+std::unique_ptr<const Kernel> make_prefill_kernel(const Family& family, const InstructionSet& isa) {
+  return std::make_unique<PrefillKernel>(family, isa);
+}
+
+std::unique_ptr<const Kernel> make_short_kernel(const Family& family, const InstructionSet& isa) {
+  return std::make_unique<ShortKernel>(family, isa);
+}
 
 }  // namespace fulmen::cpu

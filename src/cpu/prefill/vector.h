@@ -20,7 +20,7 @@ namespace fulmen::cpu {
 template <class Isa, class T>
 class PrefillTask {
  public:
-  PrefillTask(const ForwardCall& call, const TileTask& task, float* scratch, const TileScratch& layout)
+  PrefillTask(const ForwardCall& call, const PrefillRows& task, float* scratch, const TileScratch& layout)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
@@ -229,7 +229,7 @@ class PrefillTask {
   const ForwardCall& call_;
   const Problem& problem_;
   const AttentionTensors& tensors_;
-  const TileTask& task_;
+  const PrefillRows& task_;
   int64_t kv_head_;
   TileScratch layout_;
   float* scratch_;
@@ -241,7 +241,7 @@ class PrefillTask {
 };
 
 template <class Isa, class T>
-void forward_task(const ForwardCall& call, const TileTask& task, float* scratch) {
+void prefill_task(const ForwardCall& call, const PrefillRows& task, float* scratch) {
   const TileScratch layout = tile_scratch(*call.problem, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task);
   PrefillTask<Isa, T>(call, task, scratch, layout).run();
 }

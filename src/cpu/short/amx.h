@@ -19,7 +19,7 @@ class AmxShortTask : private ShortTask<Isa, T> {
   static constexpr int kLanes = Isa::kLanes;
 
  public:
-  AmxShortTask(const ForwardCall& call, const TileTask& task, float* scratch, const ShortScratch& layout)
+  AmxShortTask(const ForwardCall& call, const PrefillRows& task, float* scratch, const ShortScratch& layout)
       : Base(call, task, scratch, layout), word_tiles_(tiles_of(words_of<Isa>(problem_.head_dim))) {}
 
   void run() {
@@ -45,7 +45,7 @@ class AmxShortTask : private ShortTask<Isa, T> {
   void units() {
     fetch_next_rows();
     for (int plane = 0; plane < planes_; ++plane) pack(plane);
-    const TileTask whole = task_;
+    const PrefillRows whole = task_;
     for (int64_t row = whole.row_begin; row < whole.row_end; row += kUnitRows) {
       task_.row_begin = row;
       task_.row_end = whole.row_end - row < kUnitRows ? whole.row_end : row + kUnitRows;
@@ -194,9 +194,9 @@ class AmxShortTask : private ShortTask<Isa, T> {
     constexpr int64_t kBytes = 256;
     const Problem& p = problem_;
     const int64_t row = p.head_dim * static_cast<int64_t>(sizeof(T));
-    const bool beside = p.q.strides[2] == p.head_dim && p.k.strides[2] == p.head_dim && p.v.strides[2] == p.head_dim;
+    const bool adjacent = p.q.strides[2] == p.head_dim && p.k.strides[2] == p.head_dim && p.v.strides[2] == p.head_dim;
     const bool alike = p.head_dim_v == p.head_dim && p.num_kv_heads == p.num_heads && task_.row_end - task_.row_begin == p.seqlen_q;
-    return beside && alike && kBytes % row == 0 && p.num_heads % (kBytes / row) == 0 ? kBytes / row : 1;
+    return adjacent && alike && kBytes % row == 0 && p.num_heads % (kBytes / row) == 0 ? kBytes / row : 1;
   }
   // Sequences that caches do not keep: what this worker will read next, in parts among this task's vectors. Four rows of scores
   // take one, their exponentials two.
@@ -204,7 +204,7 @@ class AmxShortTask : private ShortTask<Isa, T> {
   void fetch_next_rows() {
     if (!call_.stream_output) return;
     const int64_t heads = heads_at_once(), part = task_.head % heads;
-    TileTask from = task_;  // the heads to come
+    PrefillRows from = task_;  // the heads to come
     if (heads > 1) {
       from.head += heads - part;
       if (from.head == problem_.num_heads) {
@@ -235,7 +235,7 @@ class AmxShortTask : private ShortTask<Isa, T> {
 };
 
 template <class Isa, class T>
-void amx_short_task(const ForwardCall& call, const TileTask& task, float* scratch) {
+void amx_short_task(const ForwardCall& call, const PrefillRows& task, float* scratch) {
   const ShortScratch layout = short_scratch(*call.problem, Isa::kLanes, Isa::kGroup, kTile);
   AmxShortTask<Isa, T>(call, task, scratch, layout).run();
 }

@@ -25,7 +25,7 @@ class ShortTask {
   static constexpr int kLanes = Isa::kLanes;
   static constexpr int kQuad = 4;  // rows whose reductions across lanes are done together
 
-  ShortTask(const ForwardCall& call, const TileTask& task, float* scratch, const ShortScratch& layout)
+  ShortTask(const ForwardCall& call, const PrefillRows& task, float* scratch, const ShortScratch& layout)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
@@ -236,7 +236,7 @@ class ShortTask {
       StepPrefetch ahead(call_.fetch_batches && call_.fetch_into_l2);
       if (call_.fetch_batches) {
         add_next_batch(ahead, 1);
-      } else if (const TileTask* next = task_.next; next != nullptr) {
+      } else if (const PrefillRows* next = task_.next; next != nullptr) {
         ahead.add(lines_of(tensors_.k, problem_.k, problem_.head_dim, *next, next->head / problem_.group_size(), 0, keys_));
         ahead.add(lines_of(tensors_.q, problem_.q, problem_.head_dim, *next, next->head, next->row_begin,
                            next->row_end - next->row_begin));
@@ -264,14 +264,14 @@ class ShortTask {
 
   // Rows of a head that this task, or the next one, is about to use.
   template <class E>
-  RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t dim, const TileTask& task, int64_t head, int64_t first,
-                      int64_t rows) const {
+  RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t dim, const PrefillRows& task, int64_t head,
+                      int64_t first, int64_t rows) const {
     constexpr int64_t kSize = sizeof(E);
     return fetch_rows(element<const E>(tensor, spec, task.batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
   }
   // The same for a StepPrefetch, to which a row may be long: as one where they follow each other.
-  RowPrefetch lines_of(const Tensor& tensor, const TensorSpec& spec, int64_t dim, const TileTask& task, int64_t head, int64_t first,
-                       int64_t rows) const {
+  RowPrefetch lines_of(const Tensor& tensor, const TensorSpec& spec, int64_t dim, const PrefillRows& task, int64_t head,
+                       int64_t first, int64_t rows) const {
     const bool one = spec.strides[1] == dim;
     return rows_of<T>(tensor, spec, one ? dim * rows : dim, task, head, first, one ? 1 : rows);
   }
@@ -289,9 +289,9 @@ class ShortTask {
   void add_next_batch(StepPrefetch& ahead, int product) const {
     const TensorSpec& bias = problem_.bias;
     // A bias that all share stays in the cache. One of its own lies together for each head, so the next head's is soon enough.
-    if (const TileTask* next = task_.next; next != nullptr && bias.strides[0] != 0 && bias.strides[1] != 0)
+    if (const PrefillRows* next = task_.next; next != nullptr && bias.strides[0] != 0 && bias.strides[1] != 0)
       ahead.add(bias_of(next->batch, next->head, next->row_begin, next->row_end - next->row_begin), product, 2);
-    TileTask there = task_;
+    PrefillRows there = task_;
     if (++there.batch == problem_.batch) return;
     const int64_t blocks = (problem_.seqlen_q + kBlockM - 1) / kBlockM;  // the last one is a head's first task
     const int64_t part = (task_.head * blocks + blocks - 1 - task_.row_begin / kBlockM) * 2 + product;
@@ -325,7 +325,7 @@ class ShortTask {
   const ForwardCall& call_;
   const Problem& problem_;
   const AttentionTensors& tensors_;
-  TileTask task_;
+  PrefillRows task_;
   int64_t kv_head_;
   int rows_;
   int keys_;
@@ -336,7 +336,7 @@ class ShortTask {
 };
 
 template <class Isa, class T>
-void short_task(const ForwardCall& call, const TileTask& task, float* scratch) {
+void short_task(const ForwardCall& call, const PrefillRows& task, float* scratch) {
   const ShortScratch layout = short_scratch(*call.problem, Isa::kLanes, Isa::kGroup);
   ShortTask<Isa, T>(call, task, scratch, layout).run();
 }

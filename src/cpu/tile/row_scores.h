@@ -11,7 +11,7 @@ namespace fulmen::cpu {
 
 // Which keys of a tile some row of the task may attend, or null where all may be touched: what the others hold, a NaN even, must
 // not reach the output. Fills alive[keys].
-FULMEN_INLINE const uint8_t* alive_keys(const ForwardCall& call, const TileTask& task, int64_t first, int keys, uint8_t* alive) {
+FULMEN_INLINE const uint8_t* alive_keys(const ForwardCall& call, const PrefillRows& task, int64_t first, int keys, uint8_t* alive) {
   const Problem& problem = *call.problem;
   const bool masked = problem.keep_mask.present;
   if (!masked && call.band.left < 0 && call.band.right < 0) return nullptr;

@@ -22,7 +22,7 @@ FULMEN_INLINE T* element(const Tensor& tensor, const TensorSpec& spec, int64_t i
   return static_cast<T*>(tensor.data) + i0 * spec.strides[0] + i1 * spec.strides[1] + i2 * spec.strides[2] + i3 * spec.strides[3];
 }
 
-// Whether a tensor's heads lie beside each other in its rows, with no more between them than they have.
+// Whether a tensor's heads are adjacent in its rows, with no more between them than they have.
 FULMEN_INLINE bool side_by_side(const TensorSpec& spec, int64_t dim) {
   return spec.strides[2] < spec.strides[1] && spec.strides[2] < 2 * dim;
 }

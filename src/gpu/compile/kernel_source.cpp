@@ -1,6 +1,7 @@
 #include "gpu/compile/kernel_source.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,7 @@
 #include "gpu/compile/shipped.h"
 
 #include <algorithm>
+#include <array>
 
 #include "gpu/choice.h"
 #include "gpu/launch/append_kv.h"
@@ -16,7 +17,7 @@ struct Shape {
 
 Problem problem_of(DType dtype, const Shape& shape, bool causal) {
   Problem p;
-  p.dtype = dtype;
+  p.dtype = p.kv_dtype = dtype;
   p.batch = shape.batch;
   p.seqlen_q = shape.seqlen_q;
   p.seqlen_k = shape.seqlen_k;
@@ -80,7 +81,7 @@ std::vector<Problem> main_problems() {
     add_bias(board, DType::fp16);
     list.push_back(board);
   }
-  for (const int64_t dim : {64, 128}) list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
+  for (const int64_t dim : {64, 128, 256}) list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
   list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false));
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const int64_t dim : {64, 128}) list.push_back(packed(problem_of(dtype, {8, 4096, 4096, 16, 4, dim}, true)));
@@ -112,6 +113,43 @@ std::vector<Problem> main_problems() {
   training.dropout = 6554;  // 0.1
   list.push_back(training);
   list.push_back(backward_of(training));
+  return list;
+}
+
+// What a problem may have beside q, k and v, one at a time.
+using Feature = void (*)(Problem&);
+constexpr std::array<Feature, 10> kFeatures{[](Problem& p) { p.window_right = 0; },
+                                            [](Problem& p) { p.window_left = p.window_right = 1024; },
+                                            [](Problem& p) { add_bias(p, p.dtype); },
+                                            [](Problem& p) { p.keep_mask = {DType::boolean, true, {p.seqlen_k, 0, 0, 1}}; },
+                                            [](Problem& p) { p.alibi_slopes = {DType::fp32, true, {0, 0, 0, 1}}; },
+                                            [](Problem& p) { p.softcap = 20; },
+                                            [](Problem& p) { p.sinks = {DType::fp32, true, {0, 0, 0, 1}}; },
+                                            [](Problem& p) { p.dropout = 6554; },
+                                            [](Problem& p) { p = packed(p); },
+                                            [](Problem& p) {
+                                              for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out})
+                                                spec->strides[1] += 1;  // rows anywhere
+                                            }};
+
+// Every feature, and every two of them, of the kinds of problems that people have.
+std::vector<Problem> pair_problems() {
+  std::vector<Problem> list;
+  for (const int64_t dim : {64, 128}) {
+    for (const Shape& shape : {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim}, Shape{1, 1, 65536, 32, 8, dim}}) {
+      for (std::size_t one = 0; one < kFeatures.size(); ++one) {
+        for (std::size_t other = one; other < kFeatures.size(); ++other) {
+          Problem p = problem_of(DType::bf16, shape, false);
+          kFeatures[one](p);
+          if (other != one) kFeatures[other](p);
+          list.push_back(p);
+          if (shape.seqlen_q == 1) continue;
+          list.push_back(backward_of(p));
+          if (p.bias.present) list.back().dbias = p.bias;
+        }
+      }
+    }
+  }
   return list;
 }
 
@@ -150,23 +188,18 @@ std::vector<Problem> all_problems() {
   return list;
 }
 
-}  // namespace
-
-std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
+// Of the best family for each, without duplicates.
+std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, const Chip& chip) {
   std::vector<Specialisation> list;
   std::vector<std::string> seen;
-  std::vector<Problem> problems = all ? all_problems() : main_problems();
-  for (std::size_t n = 0, count = problems.size(); n < count; ++n) {
-    if (problems[n].pass != Pass::backward) continue;
-    problems.push_back(problems[n]);
-    problems.back().deterministic = false;
-  }
   for (const Problem& problem : problems) {
     const Family* best = nullptr;
     for (const Family* family : families()) {
       if (!chip.runs(family->target())) continue;
       if (problem.deterministic && !family->deterministic()) continue;
       if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
+      if (problem.variable_lengths() && !family->variable_lengths()) continue;
+      if (problem.dropout > 0 && !family->dropout()) continue;
       if (best == nullptr || rank(*family, problem) > rank(*best, problem)) best = family;
     }
     if (best == nullptr) continue;
@@ -177,8 +210,23 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
       list.push_back(launch.specialisation);
     }
   }
+  return list;
+}
+
+}  // namespace
+
+std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
+  std::vector<Problem> problems = all ? all_problems() : main_problems();
+  for (std::size_t n = 0, count = problems.size(); n < count; ++n) {
+    if (problems[n].pass != Pass::backward) continue;
+    problems.push_back(problems[n]);
+    problems.back().deterministic = false;
+  }
+  std::vector<Specialisation> list = kernels_of(problems, chip);
   for (const DType dtype : {DType::bf16, DType::fp16}) list.push_back(append_kernel(dtype));
   return list;
 }
+
+std::vector<Specialisation> pair_kernels(const Chip& chip) { return kernels_of(pair_problems(), chip); }
 
 }  // namespace fulmen::gpu

@@ -5,8 +5,8 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int kLanes = 128;
-constexpr int kLanesOfRow = 32;  // kernels/kv_cache/append_kv.h
+constexpr int kAppendLanes = 128;
+constexpr int kAppendLanesOfRow = 32;  // kernels/kv_cache/append_kv.h
 
 kernels::View view_of(const TensorSpec& spec, const Tensor& tensor) {
   return {spec.present ? tensor.data : nullptr, spec.strides[0], spec.strides[1], spec.strides[2]};
@@ -18,16 +18,16 @@ int* numbers(const TensorSpec& spec, const Tensor& tensor) { return spec.present
 Specialisation append_kernel(DType dtype) {
   Specialisation s;
   s.entry = "kv_cache/append_kv.h";
-  s.dtype = static_cast<int>(dtype);
-  s.workgroup = kLanes;
+  s.dtype = s.kv_dtype = static_cast<int>(dtype);
+  s.workgroup = kAppendLanes;
   s.block_m = s.block_n = 16;  // nothing depends on them
   return s;
 }
 
 int64_t append_workgroups(const KvCacheProblem& p) {
   const int64_t rows = p.batch * (2 * p.seqlen_new * p.num_kv_heads + p.seqlen_q * p.num_heads);
-  const int64_t lanes = std::max(rows * kLanesOfRow, p.seqlens_k_out.present ? p.batch : 0);
-  return (lanes + kLanes - 1) / kLanes;
+  const int64_t lanes = std::max(rows * kAppendLanesOfRow, p.seqlens_k_out.present ? p.batch : 0);
+  return (lanes + kAppendLanes - 1) / kAppendLanes;
 }
 
 kernels::AppendArguments append_arguments(const KvCacheProblem& p, const KvCacheTensors& t) {

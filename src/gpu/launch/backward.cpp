@@ -121,6 +121,11 @@ class Backward final : public Family {
     return tiles_.shapes[n];
   }
   bool splits_keys(const Problem& p) const { return shapes_for(p).split_keys || score_registers(p) >= shapes_for(p).split_from; }
+  const BackwardShape& keys_shape(const Problem& p) const {
+    const BackwardShapes& shapes = shapes_for(p);
+    const bool plain = score_registers(p) == 0 && p.softmax_scale > 0 && dims(p.head_dim) == dims(p.head_dim_v);
+    return plain && shapes.plain_keys && p.seqlen_k > shapes.plain_keys->block_m / 2 ? *shapes.plain_keys : shapes.keys;
+  }
   // Whether one tile of columns can hold all keys, so that dbias comes beside dq (chess boards): the kernel for both.
   bool holds_all_keys(const Problem& p, const Chip& chip, Specialisation& s) const {
     constexpr int kMostKeys = 64;
@@ -150,10 +155,11 @@ class Backward final : public Family {
         .total;
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
-    BackwardShape shape = outputs == kGivesDq ? shapes_for(p).queries : shapes_for(p).keys;
+    BackwardShape shape = outputs == kGivesDq ? shapes_for(p).queries : keys_shape(p);
     const bool by_score = p.bias.present || p.keep_mask.present;
     const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes_for(p).narrow_above;
     if (narrow && outputs != kGivesDq) shape.block_n = 16;
+    if (outputs == kGivesDq && score_registers(p) >= shapes_for(p).late_from) shape.late = true;
     // No wave without rows: chess boards have 64.
     const int64_t rows = outputs == kGivesDq ? p.seqlen_q : p.seqlen_k;
     while (rows <= shape.block_m / 2 && shape.block_m > 16 * shape.waves) shape.block_m /= 2;

@@ -6,7 +6,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kHelperLanes = 128;
-constexpr int kLanesOfRow = 8;                       // kernels/backward/parts/row_statistics.h
+constexpr int kStatisticsLanes = 8;                  // kernels/backward/parts/row_statistics.h
 constexpr int64_t kLanesOfSum = 4, kWidthOfSum = 4;  // kernels/backward/parts/bias_sum.h
 constexpr int kSinkLanes = 256;
 constexpr int64_t kShortRun = 4;  // batches: longer ones lose by an early start (docs/lab/nvidia_boards.md)
@@ -42,7 +42,7 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
   plan_.row_statistics_floats = round_up(2 * rows[0] * rows[1] * rows[2], 16);
   Specialisation s = helper_kernel(products, "backward/parts/row_statistics.h", kHelperLanes);
   s.block_m = s.block_n = 16;  // nothing depends on the products' tiles
-  plan_.launches.push_back({s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kLanesOfRow)});
+  plan_.launches.push_back({s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kStatisticsLanes)});
 }
 
 void BackwardPlan::add_rows(Specialisation s, int outputs) {
@@ -68,8 +68,8 @@ void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t most_wor
 
 void BackwardPlan::add_counters(int64_t count) {
   constexpr int64_t kPiece = 4;  // of what the row statistics' launch clears
-  plan_.arguments.query_counters = round_up(count, kPiece);
-  plan_.query_sum_floats += plan_.arguments.query_counters;
+  plan_.backward.query_counters = round_up(count, kPiece);
+  plan_.query_sum_floats += plan_.backward.query_counters;
 }
 
 void BackwardPlan::add_bias(Specialisation s, int outputs) {
@@ -89,7 +89,7 @@ void BackwardPlan::add_bias(Specialisation s, int outputs) {
 }
 
 void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
-  plan_.arguments.bias_parts = static_cast<int>(parts);
+  plan_.backward.bias_parts = static_cast<int>(parts);
   const BiasSums sums(p_, s.block_m);
   if (parts == 1 && !sums.over_queries) return;
   plan_.bias_partial_floats = round_up(parts * bias_part_floats(p_, sums, s.block_m), 16);
@@ -103,7 +103,7 @@ void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
 
 void BackwardPlan::add_runs(Specialisation s, int64_t run_batches) {
   const int64_t runs = (p_.batch + run_batches - 1) / run_batches;
-  plan_.arguments.run_batches = static_cast<int>(run_batches);
+  plan_.backward.run_batches = static_cast<int>(run_batches);
   if (p_.dbias.present) s.bias_gradient = static_cast<int>(p_.dbias.dtype);
   plan_.launches.push_back({s, runs * p_.num_heads, run_batches <= kShortRun});
   if (!p_.dbias.present) return;

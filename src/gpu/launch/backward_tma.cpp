@@ -10,8 +10,8 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int64_t kClaims = 1;  // the counter of claimed blocks
-constexpr int kLanes = 384;     // two warpgroups that multiply, and one that asks for tiles
+constexpr int64_t kClaims = 1;                          // the counter of claimed blocks
+constexpr int kBackwardTmaLanes = 3 * kWarpgroupLanes;  // two warpgroups that multiply, and one that asks for tiles
 
 class BackwardTma final : public Family {
  public:
@@ -65,18 +65,22 @@ class BackwardTma final : public Family {
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();
     whole.arguments.heads_in_turn = static_cast<int>(heads_in_turn(p, s, compute_units));
-    whole.unaligned_launches = backward_wgmma_plan(p, target(), compute_units).launches;
+    whole.unaligned = std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), compute_units));
     return whole;
   }
   Specialisation specialisation(const Problem& p) const {
     Specialisation s;
     s.entry = "backward/backward_tma.h";
     s.target = &target();
-    s.head_dim = static_cast<int>(round_up(p.head_dim, target().panel_columns));
-    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, target().panel_columns));
+    const auto dims = [this](int64_t dim) {
+      const int64_t panel = target().panel_columns;
+      return static_cast<int>(dim <= panel ? panel : round_up(dim, target().mma_k));  // the launches beside it take whole operands
+    };
+    s.head_dim = dims(p.head_dim);
+    s.head_dim_v = dims(p.head_dim_v);
     s.block_m = tiles_.block_m;
     s.block_n = tiles_.block_n;
-    s.workgroup = kLanes;
+    s.workgroup = kBackwardTmaLanes;
     s.outputs = outputs_of(p);
     s.tensor_maps = 1;
     s.persistent = 1;

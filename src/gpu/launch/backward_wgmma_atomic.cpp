@@ -7,7 +7,7 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int kLanes = 256;  // two warpgroups
+constexpr int kAtomicLanes = 2 * kWarpgroupLanes;
 
 class BackwardWgmmaAtomic final : public AtomicFamily {
  public:
@@ -33,7 +33,7 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, multiple));
     s.block_m = tiles.block_m / s.dim_groups;
     s.block_n = tiles.block_n;
-    s.workgroup = kLanes;
+    s.workgroup = kAtomicLanes;
     s.outputs = outputs_of(p);
     const bool band = p.window_left >= 0 || p.window_right >= 0;
     s.buffers = s.dim_groups == 1 && band ? tiles.band_buffers : tiles.buffers;

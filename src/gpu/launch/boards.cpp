@@ -7,7 +7,7 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int kRows = 64;
+constexpr int kBoardRows = 64;
 constexpr float kLeastScale = 0x1p-40F;                // a bias divided by it is still finite
 constexpr int64_t kMostBiasStride = int64_t{1} << 21;  // a tile's distances are 32 bits
 
@@ -17,7 +17,7 @@ class Boards final : public Family {
   std::string_view name() const noexcept override { return "boards"; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (p.seqlen_q != kRows || p.seqlen_k != kRows || p.variable_lengths()) {
+    if (p.seqlen_q != kBoardRows || p.seqlen_k != kBoardRows || p.variable_lengths()) {
       return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + " and seqlen_k " + std::to_string(p.seqlen_k) +
                          ", boards have 64 of each");
     }
@@ -51,7 +51,7 @@ class Boards final : public Family {
       if (v[0] == own.workgroups && v[1] == (own.in_runs ? 1 : 0)) return {};
       const Specialisation s = specialisation(p, chip, {v[0], v[1] != 0});
       if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
-      return registers_fit(int64_t{16} * (kRows + s.head_dim) / chip.wave_size, chip, kRows / 16, 1, v[0]);
+      return registers_fit(int64_t{16} * (kBoardRows + s.head_dim) / chip.wave_size, chip, kBoardRows / 16, 1, v[0]);
     };
     return space;
   }
@@ -93,15 +93,15 @@ class Boards final : public Family {
     s.entry = "forward/boards.h";
     s.target = &target();
     s.head_dim = s.head_dim_v = shape.head_dim;
-    s.block_m = s.block_n = kRows;
-    s.workgroup = kRows / 16 * chip.wave_size;
+    s.block_m = s.block_n = kBoardRows;
+    s.workgroup = kBoardRows / 16 * chip.wave_size;
     s.buffers = cut.in_runs ? 2 : 1;
     s.min_workgroups = cut.workgroups;
     specialise_for(p, s);
     s.whole_tiles = true;
     s.batch_bias = p.bias.present && p.bias.strides[0] != 0;
     s.lds_bytes = kernels::BoardsLayout::of({.head_dim = s.head_dim,
-                                             .block = kRows,
+                                             .block = kBoardRows,
                                              .buffers = s.buffers,
                                              .bias = p.bias.present && (s.batch_bias || !cut.in_runs)})
                       .total;

@@ -1,14 +1,14 @@
 // kernels/forward/decode.h and forward/decode_combine.h: few queries, the keys split so that every compute unit has work.
-#include <algorithm>
+#include "gpu/launch/decode.h"
 
-#include "gpu/launch/family.h"
+#include <algorithm>
 
 namespace fulmen::gpu {
 namespace {
 
-constexpr int64_t kRows = 16;         // of a workgroup
-constexpr int64_t kMostTiles = 2;     // of 16 rows a KV head: each reads all of K and V
-constexpr int64_t kMostSplits = 256;  // that are tried
+constexpr int64_t kDecodeRows = 16;      // of a workgroup
+constexpr int64_t kDecodeMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
+constexpr int64_t kMostSplits = 256;     // that are tried
 constexpr int kCombineLanes = 256;
 
 class SplitKv final : public Family {
@@ -19,11 +19,11 @@ class SplitKv final : public Family {
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     const int64_t rows = p.group_size() * p.seqlen_q;
-    if (rows > kMostTiles * kRows) {
+    if (rows > kDecodeMostTiles * kDecodeRows) {
       return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
-                         std::to_string(kMostTiles * kRows) + " are served");
+                         std::to_string(kDecodeMostTiles * kDecodeRows) + " are served");
     }
-    if (Support support = lds_fits(lds_bytes(head_dim_v(p), tiles_.waves), chip); !support.yes) return support;
+    if (Support support = lds_fits(lds_bytes(p, tiles_.waves), chip); !support.yes) return support;
     const int64_t dim = std::max(p.head_dim, p.head_dim_v);
     if (p.bias.present && dim > tiles_.most_far_bias_dim && !strides_are_whole(p)) {
       return Support::no("a bias beside rows that are not at multiples of 16 bytes is served up to head_dim " +
@@ -48,11 +48,13 @@ class SplitKv final : public Family {
     space.parameters = {{"waves", usual_waves, {1, 2, 4, 8}}, {"block_n", usual_keys, {16, 32}}, {"num_splits", usual, splits}};
     tuning::include_usual(space);
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
-      const int dim = static_cast<int>(round_up(p.head_dim, target().mma_k)), dim_v = head_dim_v(p);
-      if (Support support = lds_fits(lds_bytes(dim_v, v[0]), chip); !support.yes) return support;
+      const int dim = static_cast<int>(round_up(p.head_dim, target().mma_k)), dim_v = head_dim_v(p) / dim_groups(p);
+      if (v[0] % dim_groups(p) != 0) return Support::no(std::to_string(dim_groups(p)) + " waves share the dims of v");
+      if (Support support = lds_fits(lds_bytes(p, v[0]), chip); !support.yes) return support;
       // Queries and outputs, and a step's keys and values: elements of 16 bits.
       const int64_t copies = target().operand_copies;
-      const int64_t words = int64_t{kRows} * (dim * copies / 2 + dim_v) + int64_t{v[1]} * (kRows + (dim + dim_v) * copies / 2);
+      const int64_t words =
+          int64_t{kDecodeRows} * (dim * copies / 2 + dim_v) + int64_t{v[1]} * (kDecodeRows + (dim + dim_v) * copies / 2);
       return v[1] == tiles_.block_n ? Support{} : registers_fit(words / chip.wave_size, chip, v[0], 1, 1);
     };
     return space;
@@ -61,7 +63,6 @@ class SplitKv final : public Family {
     return plan_of(p, chip, {v[0], v[1], v[2]});
   }
 
- private:
   struct Shape {
     int waves, block_n, num_splits;
   };
@@ -71,11 +72,12 @@ class SplitKv final : public Family {
     s.target = &target();
     s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
     s.head_dim_v = head_dim_v(p);
-    s.block_m = kRows;
+    s.block_m = kDecodeRows;
     s.block_n = shape.block_n;
     s.workgroup = shape.waves * chip.wave_size;
     s.packed_rows = true;
-    s.lds_bytes = lds_bytes(s.head_dim_v, shape.waves);
+    s.dim_groups = dim_groups(p);
+    s.lds_bytes = lds_bytes(p, shape.waves);
     specialise_for(p, s);
     s.splits = shape.num_splits > 1;
     LaunchPlan plan;
@@ -87,9 +89,13 @@ class SplitKv final : public Family {
     if (shape.num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
     return plan;
   }
-  static int head_dim_v(const Problem& p) { return static_cast<int>(round_up(p.head_dim_v, 32)); }
-  static int lds_bytes(int head_dim_v, int waves) { return 4 * waves * 16 * (2 + head_dim_v + 4); }
-  static int64_t row_tiles(const Problem& p) { return (p.group_size() * p.seqlen_q + kRows - 1) / kRows; }
+
+ private:
+  // Waves that share their keys, each with as many dims of v.
+  int dim_groups(const Problem& p) const { return p.head_dim_v > tiles_.wave_head_dim_v ? 2 : 1; }
+  int head_dim_v(const Problem& p) const { return static_cast<int>(round_up(p.head_dim_v, int64_t{32} * dim_groups(p))); }
+  int lds_bytes(const Problem& p, int waves) const { return 4 * (waves / dim_groups(p)) * 16 * (2 + head_dim_v(p) + 4); }
+  static int64_t row_tiles(const Problem& p) { return (p.group_size() * p.seqlen_q + kDecodeRows - 1) / kDecodeRows; }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
 
   Shape choose_shape(const Problem& p, const Chip& chip, int compute_units) const {
@@ -100,7 +106,7 @@ class SplitKv final : public Family {
   // Whether workgroups with all keys fill the chip once: as many waves as with two splits, and no second kernel that combines them.
   bool fills_unsplit(const Problem& p, const Chip& chip, int compute_units) const {
     const int waves = tiles_.unsplit_waves, dim_v = head_dim_v(p);
-    if (waves == 0 || dim_v > tiles_.unsplit_head_dim_v || !lds_fits(lds_bytes(dim_v, waves), chip).yes) return false;
+    if (waves == 0 || dim_v > tiles_.unsplit_head_dim_v || !lds_fits(lds_bytes(p, waves), chip).yes) return false;
     const bool paired = std::max(p.head_dim, p.head_dim_v) <= tiles_.paired_head_dim;
     const int64_t slots = std::max(1, compute_units) * (paired ? 2 : 1);
     return groups(p) <= slots && 10 * groups(p) >= 9 * slots;
@@ -130,7 +136,7 @@ class SplitKv final : public Family {
     s.lds_bytes = 4 * kCombineLanes / chip.wave_size * (2 + s.head_dim_v);
     s.whole_rows = false;  // nothing depends on it
     const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
-    plan.launches.push_back({s, rows});
+    plan.launches.push_back({s, rows, true});
     plan.partial_out_floats = round_up(rows * p.head_dim_v * plan.num_splits, 16);
     plan.partial_row_floats = round_up(rows * plan.num_splits, 16);
   }
@@ -139,6 +145,11 @@ class SplitKv final : public Family {
 };
 
 }  // namespace
+
+LaunchPlan decode_plan(const Problem& p, const Target& target, const Chip& chip, int num_splits) {
+  const DecodeTiles& tiles = *target.decode;
+  return SplitKv(target).plan_of(p, chip, {tiles.waves, tiles.block_n, num_splits});
+}
 
 const Family* make_decode(const Target& target) { return target.decode ? new SplitKv(target) : nullptr; }
 

@@ -1,6 +1,7 @@
 // A family of GPU kernels: which problems it runs on which chip, and how. One file each in this folder, listed in families().
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,9 @@
 
 namespace fulmen::gpu {
 
+// Hopper's warpgroup: its lanes, and the rows of its products.
+inline constexpr int kWarpgroupLanes = 128, kWarpgroupRows = 64;
+
 // One launch of a plan.
 struct KernelLaunch {
   Specialisation specialisation;
@@ -21,18 +25,24 @@ struct KernelLaunch {
   bool programmatic_launch = false;  // gpu/driver.h
 };
 
+// Of kernels::BackwardArguments, what the problem and the pointers do not say.
+struct BackwardCounts {
+  int bias_parts = 0, run_batches = 0;
+  int64_t query_counters = 0;
+};
+
 // What a plan runs: one launch, or two with split keys, or a launch a few gradients.
 struct LaunchPlan {
   std::vector<KernelLaunch> launches;
-  kernels::BackwardArguments arguments{};  // without pointers
+  kernels::ForwardArguments arguments{};  // without pointers; the backward kernels' own begin with them
+  BackwardCounts backward;
   // Workspace, in floats from its start: partial results of splits; backward: row numbers, then parts of the bias's gradient,
   // then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
   int64_t row_statistics_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
   int num_splits = 0;
-  // In place of the launches where pointers are no multiples of 16; empty: the same ones, which then load otherwise.
-  std::vector<KernelLaunch> unaligned_launches;
-  int unaligned_row_tiles = 0;
+  // What runs where pointers are no multiples of 16; null: the same launches, compiled without 16-byte vectors.
+  std::shared_ptr<const LaunchPlan> unaligned;
 };
 
 class Family {
@@ -75,6 +85,7 @@ const Family* make_prefill_tma(const Target& target);
 const Family* make_prefill_portable(const Target& target);
 const Family* make_short(const Target& target);
 const Family* make_decode(const Target& target);
+const Family* make_decode_tma(const Target& target);
 const Family* make_boards(const Target& target);
 const Family* make_short_backward(const Target& target);
 const Family* make_backward(const Target& target);
@@ -87,7 +98,9 @@ const Family* make_backward_portable(const Target& target);
 // The forward launch of prefill_wgmma.h with its usual tiles: what prefill_tma.h falls back on.
 Specialisation prefill_wgmma_specialisation(const Problem& problem, const Target& target);
 
-// Can the TMA read q, k and v, and dout of the backward pass? Pointers are looked at when a plan runs.
+// A tensor map has no stride of 0, and none below. Of a dimension with one element the stride says nothing.
+Support tma_takes_strides(const char* name, const TensorSpec& spec, const Problem::Shape& shape);
+// Can the TMA read q, k and v, and store out, or read dout of the backward pass? Pointers are looked at when a plan runs.
 Support tma_reads(const Problem& problem);
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);

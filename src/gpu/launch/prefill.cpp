@@ -83,7 +83,7 @@ class Forward final : public Family {
   }
   // The digits of TileScheduler, by the order of QueryBlock: with a band the heads of all batches come one after the other, else
   // the tiles of a head.
-  static void split_step(int64_t workgroups, bool band, kernels::BackwardArguments& a) {
+  static void split_step(int64_t workgroups, bool band, kernels::ForwardArguments& a) {
     if (workgroups == 0) return;
     const int64_t tiles = band ? workgroups / a.num_heads / a.batch : workgroups % a.row_tiles;
     const int64_t heads = band ? workgroups : workgroups / a.row_tiles;

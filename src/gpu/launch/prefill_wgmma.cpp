@@ -3,11 +3,10 @@
 
 #include "gpu/launch/family.h"
 #include "kernels/tile/layout.h"
+#include "kernels/tile/nvidia/register_shares.h"
 
 namespace fulmen::gpu {
 namespace {
-
-constexpr int kLanes = 128, kRows = 64;  // a warpgroup's
 
 Specialisation specialisation(const Problem& p, const Target& target, const PrefillWgmmaShape& shape) {
   Specialisation s;
@@ -15,9 +14,9 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.target = &target;
   s.head_dim = static_cast<int>(round_up(p.head_dim, target.panel_columns));
   s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, target.panel_columns));
-  s.block_m = kRows * shape.warpgroups;
+  s.block_m = kWarpgroupRows * shape.warpgroups;
   s.block_n = shape.block_n;
-  s.workgroup = kLanes * (shape.warpgroups + 1);  // a producer
+  s.workgroup = kWarpgroupLanes * (shape.warpgroups + 1);  // a producer
   s.buffers = 2;
   s.queries_in_lds = true;
   s.min_workgroups = shape.min_workgroups;
@@ -49,7 +48,7 @@ class ForwardWgmma final : public Family {
     const PrefillWgmmaShape& usual = shape_for(p);
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    space.parameters = {{"block_m", kRows * usual.warpgroups, {kRows, 2 * kRows, 3 * kRows}},
+    space.parameters = {{"block_m", kWarpgroupRows * usual.warpgroups, {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows}},
                         {"block_n", usual.block_n, {64, 128}},
                         {"min_workgroups", usual.min_workgroups, {1, 2, 3}}};
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
@@ -57,8 +56,8 @@ class ForwardWgmma final : public Family {
       if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
       // As the kernel shares out what a multiprocessor has; setmaxnreg gives up to 256 a lane.
       constexpr int kMostRegisters = 256, kRest = 24;
-      const int warpgroups = s.block_m / kRows, start = 512 / s.min_workgroups / (warpgroups + 1) / 8 * 8;
-      const int had = (start * (warpgroups + 1) - (start > 128 ? 40 : 32)) / warpgroups / 8 * 8;
+      const int had =
+          kernels::RegisterShares::of(s.block_m / kWarpgroupRows, s.min_workgroups, kernels::kCopyingRegisters).consumer;
       const int needed = (s.head_dim_v + s.block_n) / 2 + kRest;
       if (needed <= had && had <= kMostRegisters) return {};
       return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " + std::to_string(had) +
@@ -71,7 +70,7 @@ class ForwardWgmma final : public Family {
   }
 
  private:
-  static PrefillWgmmaShape shape_of(std::span<const int> v) { return {256, 0, v[0] / kRows, v[1], v[2]}; }
+  static PrefillWgmmaShape shape_of(std::span<const int> v) { return {256, 0, v[0] / kWarpgroupRows, v[1], v[2]}; }
   const PrefillWgmmaShape& shape_for(const Problem& p) const { return gpu::shape_for(p, target()); }
   Specialisation specialisation(const Problem& p) const { return specialisation(p, shape_for(p)); }
   Specialisation specialisation(const Problem& p, const PrefillWgmmaShape& shape) const {

@@ -6,7 +6,7 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int64_t kMostKeys = 128;
+constexpr int64_t kShortMostKeys = 128;
 constexpr int kMostWaves = 4;
 
 class ShortSequence final : public Family {
@@ -16,7 +16,7 @@ class ShortSequence final : public Family {
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& /*chip*/) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (p.seqlen_k > kMostKeys) return Support::no("seqlen_k is " + std::to_string(p.seqlen_k) + ", at most 128 are served");
+    if (p.seqlen_k > kShortMostKeys) return Support::no("seqlen_k is " + std::to_string(p.seqlen_k) + ", at most 128 are served");
     if (std::max(p.head_dim, p.head_dim_v) > tiles_.max_head_dim) {
       return Support::no("head_dim is " + std::to_string(std::max(p.head_dim, p.head_dim_v)) + ", registers hold rows of up to " +
                          std::to_string(tiles_.max_head_dim));

@@ -18,9 +18,13 @@ constexpr int64_t kPieceElements = 8;  // 16 bytes of 16-bit elements
 // Rows of a tile are reached by distances of 32 bits: 256 rows of 2^21 elements of 2 bytes.
 constexpr int64_t kMostRowStride = int64_t{1} << 21U;
 
-kernels::View view_of(const TensorSpec& spec) { return {nullptr, spec.strides[0], spec.strides[1], spec.strides[2]}; }
+kernels::View view_of(const TensorSpec& spec, const void* data = nullptr) {
+  return {data, spec.strides[0], spec.strides[1], spec.strides[2]};
+}
 // Logical [batch, head, query, key].
-kernels::View score_view_of(const TensorSpec& spec) { return {nullptr, spec.strides[0], spec.strides[2], spec.strides[1]}; }
+kernels::View score_view_of(const TensorSpec& spec, const void* data = nullptr) {
+  return {data, spec.strides[0], spec.strides[2], spec.strides[1]};
+}
 
 std::string upper(std::string_view text) {
   std::string result(text);
@@ -64,6 +68,7 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
   s.entry = entry;
   s.workgroup = workgroup;
   s.dtype = products.dtype;
+  s.kv_dtype = products.kv_dtype;
   s.head_dim = products.head_dim;
   s.head_dim_v = products.head_dim_v;
   s.block_m = products.block_m;
@@ -79,6 +84,7 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
 
 void specialise_for(const Problem& p, Specialisation& s) {
   s.dtype = static_cast<int>(p.dtype);
+  s.kv_dtype = static_cast<int>(p.kv_dtype);
   s.bias = p.bias.present ? static_cast<int>(p.bias.dtype) : -1;
   s.keep_mask = p.keep_mask.present;
   s.alibi = p.alibi_slopes.present;
@@ -158,8 +164,8 @@ Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip
   return CompileRequest{to_string(s), std::move(source).value(), std::string(chip.arch), s.workgroup};
 }
 
-kernels::BackwardArguments arguments_of(const Problem& p) {
-  kernels::BackwardArguments a{};
+kernels::ForwardArguments arguments_of(const Problem& p) {
+  kernels::ForwardArguments a{};
   a.q = view_of(p.q);
   a.k = view_of(p.k);
   a.v = view_of(p.v);
@@ -190,20 +196,10 @@ kernels::BackwardArguments arguments_of(const Problem& p) {
   a.rows_k = p.packed_k() ? p.total_k : !p.paged() ? p.padded_k : p.num_pages > 0 ? p.max_pages * p.page_size : 0;
   a.num_pages = static_cast<int>(std::min<int64_t>(p.num_pages, std::numeric_limits<int>::max()));
   a.top_left = static_cast<int>(p.top_left);
-  if (p.pass == Pass::forward) return a;
-  a.dout = view_of(p.dout);
-  a.dq = view_of(p.dq);
-  a.dk = view_of(p.dk);
-  a.dv = view_of(p.dv);
-  a.dbias = score_view_of(p.dbias);
-  a.dlse_batch = p.dlse.strides[0];
-  a.dlse_head = p.dlse.strides[1];
-  a.dlse_row = p.dlse.strides[2];
-  a.softmax_scale = p.softmax_scale;
   return a;
 }
 
-void set_pointers(const Problem& p, const AttentionTensors& t, kernels::BackwardArguments& a) {
+void set_pointers(const Problem& p, const AttentionTensors& t, kernels::ForwardArguments& a) {
   if (p.variable_lengths()) a.sequences = sequence_table(p, t);
   a.q.data = t.q.data;
   a.k.data = t.k.data;
@@ -216,13 +212,20 @@ void set_pointers(const Problem& p, const AttentionTensors& t, kernels::Backward
   a.lse = static_cast<float*>(t.lse.data);
   a.dropout_seed = t.dropout_seed;
   a.dropout_offset = t.dropout_offset;
-  a.dout.data = t.dout.data;
-  a.dq.data = t.dq.data;
-  a.dk.data = t.dk.data;
-  a.dv.data = t.dv.data;
-  a.dbias.data = t.dbias.data;
+}
+
+void set_gradients(const Problem& p, const AttentionTensors& t, kernels::BackwardArguments& a) {
+  a.dout = view_of(p.dout, t.dout.data);
+  a.dq = view_of(p.dq, t.dq.data);
+  a.dk = view_of(p.dk, t.dk.data);
+  a.dv = view_of(p.dv, t.dv.data);
+  a.dbias = score_view_of(p.dbias, t.dbias.data);
   a.dlse = static_cast<const float*>(t.dlse.data);
+  a.dlse_batch = p.dlse.strides[0];
+  a.dlse_head = p.dlse.strides[1];
+  a.dlse_row = p.dlse.strides[2];
   a.dsinks = static_cast<float*>(t.dsinks.data);
+  a.softmax_scale = p.softmax_scale;
 }
 
 }  // namespace fulmen::gpu

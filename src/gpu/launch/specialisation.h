@@ -47,7 +47,9 @@ std::string to_string(const Specialisation& s);
 Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip, Platform platform);
 
 // Everything but pointers, splits and tiles.
-kernels::BackwardArguments arguments_of(const Problem& problem);
-void set_pointers(const Problem& problem, const AttentionTensors& tensors, kernels::BackwardArguments& arguments);
+kernels::ForwardArguments arguments_of(const Problem& problem);
+void set_pointers(const Problem& problem, const AttentionTensors& tensors, kernels::ForwardArguments& arguments);
+// Gradients, with their pointers, and their scale.
+void set_gradients(const Problem& problem, const AttentionTensors& tensors, kernels::BackwardArguments& arguments);
 
 }  // namespace fulmen::gpu

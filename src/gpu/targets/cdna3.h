@@ -30,13 +30,13 @@ inline constexpr Target kCdna3{
     .vendor = Vendor::amd,
     .mma_k = 32,
     .transposed_values = true,
-    .decode = DecodeTiles{.min_split_keys = 512},  // a guess
+    .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = cdna3::kShortBackward},
     .test_chips = cdna3::kTestChips,
-    .loop_budget = LoopBudget{.vector = 700, .occupancy = 2},
+    .loop_budget = LoopBudget{.vector = 700, .occupancy = 2, .keys_lds = 400},
 };
 
 }  // namespace fulmen::gpu

@@ -32,7 +32,7 @@ inline constexpr Target kGfx11{
     .mma_k = 16,
     .transposed_values = true,
     .operand_copies = 2,
-    .decode = DecodeTiles{.min_split_keys = 512, .most_far_bias_dim = 96},  // 512 is a guess
+    .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128, .most_far_bias_dim = 96},  // 512 is a guess
     // A lane has all keys of its dims: V before it is needed takes registers that are not there.
     .short_sequences = ShortTiles{.max_head_dim = 128,
                                   .early_values = 64 * 32,
@@ -45,7 +45,7 @@ inline constexpr Target kGfx11{
     .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = gfx11::kShortBackward},
     .test_chips = gfx11::kTestChips,
-    .loop_budget = LoopBudget{.vector = 2300, .occupancy = 5},
+    .loop_budget = LoopBudget{.vector = 2300, .occupancy = 5, .keys_lds = 1850},
 };
 
 }  // namespace fulmen::gpu

@@ -14,7 +14,8 @@ inline constexpr std::array kPrefill{PrefillShape{64, 128, 32, 8, 2, false, 1, 1
 
 inline constexpr std::array kBackward{
     BackwardShapes{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, 256, 4},
-    BackwardShapes{128, {128, 32, 8, 1, false, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false, 256, 3},
+    BackwardShapes{
+        128, {128, 32, 8, 1, false, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false, 256, 3, 3, BackwardShape{128, 16, 8, 1, false, 1, 1}},
     BackwardShapes{256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true},
 };
 
@@ -30,13 +31,13 @@ inline constexpr Target kGfx12{
     .vendor = Vendor::amd,
     .mma_k = 16,
     .transposed_values = true,
-    .decode = DecodeTiles{.min_split_keys = 512},  // a guess
+    .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 64, .shapes = gfx12::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = gfx12::kShortBackward},
     .test_chips = gfx12::kTestChips,
-    .loop_budget = LoopBudget{.vector = 1500, .occupancy = 6},
+    .loop_budget = LoopBudget{.vector = 1500, .occupancy = 6, .keys_lds = 700},
 };
 
 }  // namespace fulmen::gpu

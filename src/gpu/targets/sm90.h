@@ -14,21 +14,24 @@ namespace sm90 {
 inline constexpr std::array kPrefillWgmma{PrefillWgmmaShape{64, 4096, 3, 128, 1}, PrefillWgmmaShape{64, 0, 2, 64, 2},
                                           PrefillWgmmaShape{128, 0, 3, 64, 1}, PrefillWgmmaShape{256, 0, 2, 64, 1}};
 
-// docs/lab/nvidia_forward.md, 2026-11-25. Wide heads take 128 rows; others 192, unless start and end of a workgroup count.
+// docs/lab/nvidia_forward.md, 2026-11-25. Short sequences take what hides a tile's start and end best, long ones large tiles.
 inline constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 inline constexpr std::array kPrefillTma{
-    PrefillTmaRow{64, true, 0, 1024, false, {2, 64, 2, 2, true}},
-    PrefillTmaRow{64, {}, 0, kMost, true, {3, 128, 2, 1, true}},
-    PrefillTmaRow{64, {}, 0, kMost, false, {2, 128, 2, 1, true}},
-    PrefillTmaRow{128, false, 2048, kMost, true, {3, 80, 2, 1, true}},
-    PrefillTmaRow{128, true, 8192, kMost, true, {3, 80, 2, 1, true}},
-    PrefillTmaRow{128, {}, 0, kMost, false, {2, 128, 2, 1, true}},
-    PrefillTmaRow{256, true, 0, 8191, false, {2, 64, 2, 1, true}},
-    PrefillTmaRow{256, {}, 0, kMost, false, {2, 64, 2, 1, false}},
+    PrefillTmaRow{64, true, 0, 1024, false, true, {1, 64, 3, 3, false}},
+    PrefillTmaRow{64, {}, 0, 4096, true, true, {4, 64, 4, 1, true}},
+    PrefillTmaRow{64, {}, 0, kMost, true, false, {3, 128, 2, 1, true}},
+    PrefillTmaRow{64, {}, 0, kMost, false, false, {2, 128, 2, 1, true}},
+    PrefillTmaRow{128, false, 2048, kMost, true, false, {3, 80, 2, 1, true}},
+    PrefillTmaRow{128, true, 8192, kMost, true, false, {3, 80, 2, 1, true}},
+    PrefillTmaRow{128, {}, 0, kMost, false, false, {2, 128, 2, 1, true}},
+    PrefillTmaRow{256, true, 0, 8191, false, false, {2, 64, 2, 1, true}},
+    PrefillTmaRow{256, {}, 0, kMost, false, false, {2, 64, 2, 1, false}},
 };
-inline constexpr std::array kPrefillTmaFew{PrefillTmaRow{64, {}, 0, kMost, false, {1, 128, 2, 2, false}},
-                                           PrefillTmaRow{128, {}, 0, kMost, false, {1, 64, 2, 2, false}},
-                                           PrefillTmaRow{256, {}, 0, kMost, false, {1, 32, 2, 2, false}}};
+inline constexpr std::array kPrefillTmaFew{PrefillTmaRow{64, {}, 0, kMost, false, false, {1, 128, 2, 2, false}},
+                                           PrefillTmaRow{128, {}, 0, kMost, false, false, {1, 64, 2, 2, false}},
+                                           PrefillTmaRow{256, {}, 0, kMost, false, false, {1, 32, 2, 2, false}}};
+
+inline constexpr std::array kDecodeTma{DecodeTmaShape{64, 64, 4, 3}, DecodeTmaShape{128, 64, 3, 2}, DecodeTmaShape{256, 64, 3, 1}};
 
 inline constexpr std::array kBackwardWgmma{
     BackwardWgmmaShapes{64, {128, 4, 2}, {192, 4}, {128, 4}},
@@ -47,6 +50,7 @@ inline constexpr Target kSm90{
     .mma_k = 32,
     .panel_columns = 64,
     .prefill_wgmma = PrefillWgmmaTiles{.shapes = sm90::kPrefillWgmma},
+    .decode_tma = DecodeTmaTiles{.shapes = sm90::kDecodeTma, .min_split_keys = 256},
     .prefill_tma = PrefillTmaTiles{.rows = sm90::kPrefillTma, .few = sm90::kPrefillTmaFew, .persistent_keys = 8192},
     .backward_wgmma = BackwardWgmmaTiles{.block_n = 64, .shapes = sm90::kBackwardWgmma},
     .backward_tma =

@@ -27,8 +27,20 @@ struct DecodeTiles {
   int unsplit_waves = 0;
   int unsplit_head_dim_v = 0;
   int paired_head_dim = 0;
+  // Dims of v that a wave's registers have room for; above, two waves share their keys.
+  int wave_head_dim_v = std::numeric_limits<int>::max();
   // Most head dim with a bias where rows are not at multiples of 16 bytes: the addresses of both take registers.
   int most_far_bias_dim = std::numeric_limits<int>::max();
+};
+
+// forward/decode_tma.h. For head dims up to max_head_dim the first counts.
+struct DecodeTmaShape {
+  int max_head_dim;
+  int block_n, buffers, min_workgroups;
+};
+struct DecodeTmaTiles {
+  std::span<const DecodeTmaShape> shapes;
+  int64_t min_split_keys;
 };
 
 // forward/short.h. Scores, outputs and a step's operands are in registers at once.
@@ -89,12 +101,13 @@ struct PrefillTmaRow {
   int max_head_dim;
   std::optional<bool> band;  // only with one, or only without
   int64_t min_keys, max_keys;
-  bool wide;  // not where tiles of 192 rows leave more rows empty than tiles of 128
+  bool wide;    // not where tiles of 128 rows end earlier: fewer rows are empty, or more multiprocessors have work
+  bool narrow;  // its registers have no room for a bias, ALiBi or dropout
   PrefillTmaShape shape;
 };
 struct PrefillTmaTiles {
   std::span<const PrefillTmaRow> rows;
-  std::span<const PrefillTmaRow> few;  // where tiles of these would leave multiprocessors without work
+  std::span<const PrefillTmaRow> few;  // where tiles of these would leave half of the multiprocessors without work
   int64_t persistent_keys;             // with a band: up to fewer keys than these, workgroups are persistent
 };
 
@@ -125,6 +138,11 @@ struct BackwardShapes {
   int narrow_above = 256;
   // From this on, of score_registers() in launch/backward.cpp, dk and dv come by a launch each, too.
   int split_from = 100;
+  // From this on, dq's next columns are fetched only when they are needed.
+  int late_from = 100;
+  // Keys whose scores nothing but the band modifies, where q and v have as many dims: registers hold the rows, too. Not where these
+  // fill less than half of block_m.
+  std::optional<BackwardShape> plain_keys{};
 };
 struct BackwardTiles {
   int max_bias_dim;  // most head_dim with which dbias beside dq fits in registers
@@ -198,10 +216,11 @@ struct PortableTiles {
   int workgroup;
 };
 
-// What prefill's main loop of 128 dims may cost: tests/compile/budget_test.cpp.
+// What main loops of 128 dims may cost: tests/compile/budget_test.cpp.
 struct LoopBudget {
-  int vector;     // vector instructions for 512 products of 16 x 16 x 16
-  int occupancy;  // waves a SIMD, at least
+  int vector;     // of prefill: vector instructions for 512 products of 16 x 16 x 16
+  int occupancy;  // of prefill: waves a SIMD, at least
+  int keys_lds;   // of dk and dv: LDS instructions for 512 products
 };
 
 struct Target {
@@ -217,6 +236,7 @@ struct Target {
   std::optional<ShortTiles> short_sequences{};
   std::optional<PrefillTiles> prefill{};
   std::optional<PrefillWgmmaTiles> prefill_wgmma{};
+  std::optional<DecodeTmaTiles> decode_tma{};
   std::optional<PrefillTmaTiles> prefill_tma{};
   std::optional<BoardTiles> boards{};
   std::optional<BackwardTiles> backward{};

@@ -96,6 +96,17 @@ FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64
   }
 }
 
+using TileStatistics = RowStatistics[kRowTiles][kRowsPerLane];
+FULMEN_DEVICE void load_statistics(const BackwardArguments& a, Int64 batch, Int64 head, Int64 first_row, TileStatistics& numbers) {
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      numbers[t][slot] = RowStatistics::of(a, batch, head, first_row + 16 * t + tile_row(slot));
+    }
+  }
+}
+
 // dq, or dk and dv, of kBlockM rows of one head.
 FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, Int64 row_head, Int64 row_begin, BiasTiles& bias) {
   const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q;
@@ -114,16 +125,8 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, Int64 batch, In
   const RowsTask task{{a, batch, band, row_begin + wave, row_end, kBackward.first_rows_at + wave * kBackward.first_pitch,
                        kBackward.second_rows_at + wave * kBackward.second_pitch}};
   WaveRows rows = {};
-  RowStatistics numbers[kRowTiles][kRowsPerLane] = {};
-  if constexpr (!kRowsAreKeys) {
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-      for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        numbers[t][slot] = RowStatistics::of(a, batch, row_head, task.wave_row + 16 * t + tile_row(slot));
-      }
-    }
-  }
+  TileStatistics numbers = {};
+  if constexpr (!kRowsAreKeys) load_statistics(a, batch, row_head, task.wave_row, numbers);
   const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
   const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
   Columns columns;

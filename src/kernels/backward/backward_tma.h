@@ -13,11 +13,11 @@
 // Registers of a lane: dK d / 2, dV d_v / 2, S and D kBlockN / 2 each, then P and dS kBlockN / 4 each beside dQ kBlockN d / 256; up
 // to 64 dims V d_v / 4.
 #include "backward/parts/tma_roles.h"
+#include "tile/nvidia/register_shares.h"
 
 namespace fulmen::kernels {
 
-constexpr int kStartRegisters = 512 / kMinWorkgroups / 3 / 8 * 8;
-constexpr int kRoleRegisters = 24, kConsumerRegisters = (3 * kStartRegisters - kRoleRegisters) / 2 / 8 * 8;
+constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaRegisters);
 
 // P^T and dS^T of a tile, and of a wave's keys, as operands.
 struct Operands {
@@ -304,6 +304,7 @@ class Consumer {
     const int at = kLdsLayout.sums_at + sums_.buffer * kLdsLayout.sum_bytes + first * kSumBytes;
 #pragma unroll
     for (int d = 0; d < kSumTiles; ++d) {
+      if (!kWholePanels && warpgroup_ * kSumTiles + d >= kHeadDim / 16) break;
 #pragma unroll
       for (int e = 0; e < kElements; e += kAddWidth) {
         Words<kAddWidth> words;
@@ -315,6 +316,8 @@ class Consumer {
     arrive(kSumsFull + 8 * sums_.buffer);
     sums_.advance();
   }
+
+  static constexpr bool kWholePanels = kHeadDim % kPanelColumns == 0;
 
   int warpgroup_, wave_;  // its waves 0 to 3
   int gradient_place_;    // of the lane in a tile of dS^T
@@ -333,12 +336,12 @@ FULMEN_DEVICE void backward_tma(const TmaBackwardArguments& a) {
   barrier();
   const int wave = wave_id();
   if (wave < 4 * kWarpgroups) {
-    setmaxnreg_inc<kConsumerRegisters>();
+    setmaxnreg_inc<kRegisters.consumer>();
     Consumer consumer(wave);
     ClaimedBlocks(a).for_each([&](const Work& work) { consumer.run(work); });
     return;
   }
-  setmaxnreg_dec<kRoleRegisters>();
+  setmaxnreg_dec<kRegisters.loader>();
   const int role = wave - 4 * kWarpgroups;
   if (role == 0) {
     Loader(a).run();

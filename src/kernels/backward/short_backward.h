@@ -261,6 +261,25 @@ struct GradientShare {
   FULMEN_DEVICE void store_through(int at, const Board& board, Int64 end, int dims, float scale) const {
     store_tiles_through_lds<kDims, kRowTiles>(at, board.first, board.stride, row, end, dims, scale, sum);
   }
+  // A row of tile t, from the lane's first column on, which is at `lane`.
+  FULMEN_DEVICE void store_row(int t, int slot, Element* lane, bool there, int first, int dims, float scale) const {
+#pragma unroll
+    for (int d = 0; d < kDimTiles; ++d) {
+      if constexpr (kPairsOutputs) {
+        const Words<2> words = paired_outputs<Element>(sum[t][d], slot, scale);
+        if (there && (kExactDims || 16 * d + first < dims)) global_store(reinterpret_cast<Words<2>*>(lane + 16 * d), words);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kElements; e += kOutputRun) {
+          if (row_slot(e) != slot || !there) continue;
+          float run[kOutputRun];
+#pragma unroll
+          for (int n = 0; n < kOutputRun; ++n) run[n] = sum[t][d][e + n] * scale;
+          store_run(lane, 16 * d + (output_column(e) - output_column(0)), dims - first, run);
+        }
+      }
+    }
+  }
   FULMEN_DEVICE void store(const Board& board, Int64 end, int dims, float scale) const {
     const int first = kPairsOutputs ? paired_column() : output_column(0);
 #pragma unroll
@@ -270,22 +289,7 @@ struct GradientShare {
         const int i = row + 16 * t + tile_row(slot);
         const bool there = kWholeTiles || i < end;
         auto* lane = const_cast<Element*>(board.first) + (i * static_cast<Distance>(board.stride) + first);
-#pragma unroll
-        for (int d = 0; d < kDimTiles; ++d) {
-          if constexpr (kPairsOutputs) {
-            const Words<2> words = paired_outputs<Element>(sum[t][d], slot, scale);
-            if (there && (kExactDims || 16 * d + first < dims)) global_store(reinterpret_cast<Words<2>*>(lane + 16 * d), words);
-          } else {
-#pragma unroll
-            for (int e = 0; e < kElements; e += kOutputRun) {
-              if (row_slot(e) != slot || !there) continue;
-              float run[kOutputRun];
-#pragma unroll
-              for (int n = 0; n < kOutputRun; ++n) run[n] = sum[t][d][e + n] * scale;
-              store_run(lane, 16 * d + (output_column(e) - output_column(0)), dims - first, run);
-            }
-          }
-        }
+        store_row(t, slot, lane, there, first, dims, scale);
       }
     }
   }
@@ -314,6 +318,62 @@ FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned 
                              [&](int tile) { return transposed_operand<kShort.square_pitch>(lane, transposed_at, f, tile); });
   }
   give(share, free_at, board, a.seqlen_k, dims, scale);
+}
+
+// P^T and dP^T of the wave's queries, by the tiles at `at`: weight and gradient, and the sum of gradients, dbias.
+FULMEN_DEVICE void weights_and_gradients(const BackwardArguments& a, int batch, int head, int at, int row, const QueryLse& lse,
+                                         const ScoreBias& bias, Scores& weight, Scores& gradient, Scores& dbias) {
+  float dlse[kRowsPerLane] = {}, delta[kRowsPerLane] = {};
+  if (a.dlse != nullptr) {
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const int asked = row + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : 0;
+      dlse[slot] = global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
+    }
+  }
+  first_products(a, batch, head, own_lane(), at, row, weight, gradient, delta);
+  RowStatistics numbers[kRowsPerLane];
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    numbers[slot] = {lse.offset(slot), kReadsOut ? delta[slot] - dlse[slot] : 0.0F};
+  }
+  score_gradients(a, batch, head, own_lane(), row, numbers, bias, weight, gradient, dbias);
+  if constexpr (!kReadsOut) subtract_deltas(dlse, weight, gradient, dbias);
+}
+
+// To LDS, for the products over queries.
+FULMEN_DEVICE void leave_for_keys(unsigned lane, int wave, const Scores& weight, const Scores& gradient) {
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) {
+    if constexpr (kGivesDv) store_transposed<Element, kShort.square_pitch>(lane, kShort.weights_at, wave, f, weight[f]);
+    if constexpr (kGivesDk) store_transposed<Element, kShort.square_pitch>(lane, kShort.gradients_at, wave, f, gradient[f]);
+  }
+}
+
+// dV by the first half of the waves, dK by the second.
+template <class Again>
+FULMEN_DEVICE void give_keys_and_values(const Again& arguments, int batch, int head, int at, int wave, unsigned lane) {
+  if (wave < kWaves / 2) {
+    if constexpr (kGivesDv) {
+      const BackwardArguments& a = arguments();
+      give_key_rows<kHeadDimV, DoutTile>(a, wave, lane, kShort.weights_at, at + kShort.dout_at, at + kShort.dout_values_at,
+                                         at + kShort.v_at, Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
+    }
+  } else {
+    if constexpr (kGivesDk) {
+      const BackwardArguments& a = arguments();
+      give_key_rows<kHeadDim, QueriesTile>(a, wave - kWaves / 2, lane, kShort.gradients_at, at + kShort.q_at,
+                                           at + kShort.q_values_at, at, Board::of(a.dk, batch, head), a.head_dim, a.softmax_scale);
+    }
+  }
+}
+
+FULMEN_DEVICE void clear(Scores& scores) {
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) scores[f][e] = 0;
+  }
 }
 
 FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
@@ -363,47 +423,17 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
     if constexpr (!kCopiesToLds) load_next_lse();
 
     Scores weight = {}, gradient = {};
-    {
-      const BackwardArguments& a = arguments();
-      float dlse[kRowsPerLane] = {}, delta[kRowsPerLane] = {};
-      if (a.dlse != nullptr) {
-#pragma unroll
-        for (int slot = 0; slot < kRowsPerLane; ++slot) {
-          const int asked = row + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : 0;
-          dlse[slot] = global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
-        }
-      }
-      first_products(a, batch, head, own_lane(), at, row, weight, gradient, delta);
-      RowStatistics numbers[kRowsPerLane];
-#pragma unroll
-      for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        numbers[slot] = {lse.offset(slot), kReadsOut ? delta[slot] - dlse[slot] : 0.0F};
-      }
-      score_gradients(a, batch, head, own_lane(), row, numbers, bias, weight, gradient, dbias);
-      if constexpr (!kReadsOut) subtract_deltas(dlse, weight, gradient, dbias);
-    }
+    weights_and_gradients(arguments(), batch, head, at, row, lse, bias, weight, gradient, dbias);
     // Else after dlse has come: a wait for it would be one for both.
     if constexpr (kCopiesToLds) load_next_lse();
     if constexpr (kGivesDbias && kBatchDbias) {
       BiasPart(arguments(), run, batch, head).store(arguments(), row, dbias);
-#pragma unroll
-      for (int f = 0; f < kTiles; ++f) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) dbias[f][e] = 0;
-      }
+      clear(dbias);
     }
 
     const unsigned lane = own_lane();
     if constexpr (kTransposedValues) barrier();  // the rows have been read, and are overwritten
-#pragma unroll
-    for (int f = 0; f < kTiles; ++f) {
-      if constexpr (kGivesDv) {
-        store_transposed<Element, kShort.square_pitch>(lane, kShort.weights_at, wave, f, weight[f]);
-      }
-      if constexpr (kGivesDk) {
-        store_transposed<Element, kShort.square_pitch>(lane, kShort.gradients_at, wave, f, gradient[f]);
-      }
-    }
+    leave_for_keys(lane, wave, weight, gradient);
     GradientShare<kHeadDim, 1> dq{row};
     const auto give_dq = [&] {
       const BackwardArguments& a = arguments();
@@ -421,20 +451,7 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
     if constexpr (kFetchHalves) {
       if (more) fetch_keys(batch + 1, 0);
     }
-    if (wave < kWaves / 2) {
-      if constexpr (kGivesDv) {
-        const BackwardArguments& a = arguments();
-        give_key_rows<kHeadDimV, DoutTile>(a, wave, lane, kShort.weights_at, at + kShort.dout_at, at + kShort.dout_values_at,
-                                           at + kShort.v_at, Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
-      }
-    } else {
-      if constexpr (kGivesDk) {
-        const BackwardArguments& a = arguments();
-        give_key_rows<kHeadDim, QueriesTile>(a, wave - kWaves / 2, lane, kShort.gradients_at, at + kShort.q_at,
-                                             at + kShort.q_values_at, at, Board::of(a.dk, batch, head), a.head_dim,
-                                             a.softmax_scale);
-      }
-    }
+    give_keys_and_values(arguments, batch, head, at, wave, lane);
     if constexpr (kBuffers == 2) {
       at = kShort.buffer_bytes - at;
     } else {

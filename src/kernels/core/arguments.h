@@ -64,7 +64,7 @@ struct alignas(64) TensorMap {
 
 // forward/prefill_tma.h: its boxes are tiles of rows by 64 columns.
 struct TmaForwardArguments : ForwardArguments {
-  TensorMap q_map, k_map, v_map;
+  TensorMap q_map, k_map, v_map, out_map;
 };
 
 // The backward kernels' own: out and lse are inputs.

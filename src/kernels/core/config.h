@@ -21,7 +21,8 @@ template <>
 struct ElementOf<2> {
   using Type = Bfloat16;
 };
-using Element = ElementOf<kConfig.dtype>::Type;
+using Element = ElementOf<kConfig.dtype>::Type;       // of q, out, dout and dq
+using KvElement = ElementOf<kConfig.kv_dtype>::Type;  // of k and v where forward kernels read them
 using BiasElement = ElementOf<(kConfig.bias < 0 ? 0 : kConfig.bias)>::Type;
 
 constexpr int kHeadDim = kConfig.head_dim;
@@ -53,9 +54,6 @@ constexpr int kPageSize = kConfig.page_size;
 constexpr bool kPaged = kPageSize != 0;
 constexpr bool kPlainScale = kConfig.plain_scale != 0;
 constexpr bool kEarlyLoads = kConfig.early_loads != 0;
-
-// Features whose arguments do not fit in scalar registers beside those of the loop.
-constexpr bool kManyArguments = kKeepMask || (kBias && kAlibi);
 
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;

@@ -6,7 +6,8 @@
 namespace fulmen::kernels {
 
 struct Configuration {
-  int dtype = 0;           // 0 fp32, 1 fp16, 2 bf16
+  int dtype = 0;           // of q and out: 0 fp32, 1 fp16, 2 bf16
+  int kv_dtype = dtype;    // of k and v
   int head_dim = 0;        // dims of q.k, rounded up to what the kernel's tiles need
   int head_dim_v = 0;      // dims of v, the same
   int block_m = 0;         // query rows of a tile

@@ -17,8 +17,9 @@ FULMEN_DEVICE algorithm::Sequence sequence_at(const ForwardArguments& call, Int6
   return s;
 }
 
+template <class T = Element>
 FULMEN_DEVICE void begin_at(View& view, Int64 row) {
-  if (view.data != nullptr) view.data = static_cast<const Element*>(view.data) + row * view.row;
+  if (view.data != nullptr) view.data = static_cast<const T*>(view.data) + row * view.row;
 }
 
 // Of the backward pass.
@@ -26,8 +27,8 @@ FULMEN_DEVICE void begin_gradients_at(ForwardArguments& /*a*/, Int64 /*b*/, cons
 FULMEN_DEVICE void begin_gradients_at(BackwardArguments& a, Int64 b, const algorithm::Sequence& s) {
   begin_at(a.dout, s.q_row);
   begin_at(a.dq, s.q_row);
-  begin_at(a.dk, s.k_row);
-  begin_at(a.dv, s.k_row);
+  begin_at<KvElement>(a.dk, s.k_row);
+  begin_at<KvElement>(a.dv, s.k_row);
   if (a.dlse != nullptr) a.dlse += s.q_row * a.dlse_row;
   const bool packed = a.sequences.cu_seqlens_q != nullptr;
   a.row_statistics += 2 * (packed ? s.q_row : b * a.num_heads * a.rows_q);
@@ -55,8 +56,8 @@ FULMEN_DEVICE decltype(auto) sequence_of(const Arguments& call, Int64 b) {
       a.sequences.block_table += b * a.sequences.table_stride;
       a.first_row = s.k_row;
     } else {
-      begin_at(a.k, s.k_row);
-      begin_at(a.v, s.k_row);
+      begin_at<KvElement>(a.k, s.k_row);
+      begin_at<KvElement>(a.v, s.k_row);
     }
     begin_gradients_at(a, b, s);
     return a;
@@ -71,8 +72,8 @@ FULMEN_DEVICE const Arguments& again(const Arguments& a, Int64 when) {
 }
 
 // Row 0 of a head of k or v: of the sequence's, or of page 0.
-FULMEN_DEVICE const Element* head_rows(const View& view, Int64 batch, Int64 kv_head) {
-  return at<Element>(view, kPaged ? 0 : batch, 0, kv_head);
+FULMEN_DEVICE const KvElement* head_rows(const View& view, Int64 batch, Int64 kv_head) {
+  return at<KvElement>(view, kPaged ? 0 : batch, 0, kv_head);
 }
 
 // A row of a sequence in its pages: `page` as it stands in the table.
@@ -84,13 +85,13 @@ struct PagedRow {
     const auto size = static_cast<unsigned>(kPageSize > 0 ? kPageSize : a.sequences.page_size);
     return {static_cast<unsigned>(global_load(a.sequences.block_table + row / size)), row % size};
   }
-  FULMEN_DEVICE const Element* in(const ForwardArguments& a, const View& view, const Element* head) const {
+  FULMEN_DEVICE const KvElement* in(const ForwardArguments& a, const View& view, const KvElement* head) const {
     return head + (page < static_cast<unsigned>(a.num_pages) ? page : 0U) * view.batch + row * view.row;
   }
 };
 
 // Where a key's row is; head: by head_rows().
-FULMEN_DEVICE const Element* key_row(const ForwardArguments& a, const View& view, const Element* head, Int64 key) {
+FULMEN_DEVICE const KvElement* key_row(const ForwardArguments& a, const View& view, const KvElement* head, Int64 key) {
   if constexpr (!kPaged) return head + key * view.row;
   return PagedRow::of(a, key).in(a, view, head);
 }
@@ -110,7 +111,7 @@ struct TilePlace {
     return {key, PagedRow::of(a, key)};
   }
   // Its row; nothing where rows are scattered.
-  FULMEN_DEVICE const Element* row(const ForwardArguments& a, const View& view, const Element* head) const {
+  FULMEN_DEVICE const KvElement* row(const ForwardArguments& a, const View& view, const KvElement* head) const {
     if constexpr (!kPaged) return head + key * view.row;
     if constexpr (kScattered) return head;
     return PagedRow{uniform(place.page), place.row}.in(a, view, head);

@@ -31,11 +31,11 @@ using Scores = float[kKeyTiles][kElements];
 FULMEN_DEVICE constexpr int lanes_of_row(int dims) { return dims <= 32 ? 4 : dims <= 64 ? 8 : 16; }
 
 // A lane's share of a tensor in flight, board after board: a piece of every so many rows.
-template <int kDims>
+template <class T, int kDims>
 class TensorCopies {
  public:
   // board: its first row; step: from one board of the workgroup to the next, in elements.
-  FULMEN_DEVICE TensorCopies(const Element* board, Int64 row_stride, Int64 step)
+  FULMEN_DEVICE TensorCopies(const T* board, Int64 row_stride, Int64 step)
       : from_(board + lane_row() * static_cast<int>(row_stride) + 8 * lane_piece()),  // whole rows are near
         rows_(kRows * static_cast<int>(row_stride)),
         step_(step) {}
@@ -44,7 +44,7 @@ class TensorCopies {
     const int to = at + SwizzledRows<kDims>::place(lane_row(), 16 * lane_piece());
 #pragma unroll
     for (int n = 0; n < kBlockN / kRows; ++n) {
-      const Element* from = from_ + n * rows_;
+      const T* from = from_ + n * rows_;
       if constexpr (kWholeRows) {
         copy_async_16(to + n * kRows * SwizzledRows<kDims>::kPitch, from, true);
       } else {
@@ -66,7 +66,7 @@ class TensorCopies {
   static_assert(kRows % 8 == 0, "boards: the swizzle is the same in all rows of a lane");
   FULMEN_DEVICE static int lane_row() { return thread_id() / kLanes; }
   FULMEN_DEVICE static int lane_piece() { return thread_id() % kLanes; }
-  const Element* from_;
+  const T* from_;
   int rows_;
   Int64 step_;
 };
@@ -76,8 +76,8 @@ class BoardCopies {
  public:
   FULMEN_DEVICE BoardCopies(const ForwardArguments& a, unsigned batch, unsigned head, unsigned kv_head)
       : q_(at<Element>(a.q, batch, 0, head), a.q.row, a.runs * a.q.batch),
-        k_(at<Element>(a.k, batch, 0, kv_head), a.k.row, a.runs * a.k.batch),
-        v_(at<Element>(a.v, batch, 0, kv_head), a.v.row, a.runs * a.v.batch),
+        k_(at<KvElement>(a.k, batch, 0, kv_head), a.k.row, a.runs * a.k.batch),
+        v_(at<KvElement>(a.v, batch, 0, kv_head), a.v.row, a.runs * a.v.batch),
         // Elements of 16 bits, whichever they are.
         bias_(reinterpret_cast<const Element*>(at<BiasElement>(a.bias, batch, 0, head)), a.bias.row, a.runs * a.bias.batch) {}
   FULMEN_DEVICE unsigned long long addresses() const {
@@ -99,8 +99,9 @@ class BoardCopies {
   }
 
  private:
-  TensorCopies<kHeadDim> q_, k_, v_;
-  TensorCopies<kBlockN> bias_;
+  TensorCopies<Element, kHeadDim> q_;
+  TensorCopies<KvElement, kHeadDim> k_, v_;
+  TensorCopies<Element, kBlockN> bias_;
 };
 
 // What a wave's scores begin with: the bias of its rows, in units of q.k.

@@ -5,8 +5,10 @@
 
 namespace fulmen::kernels {
 
-constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kKeyTiles = kBlockN / 16;  // of a wave's step
+// kDimGroups neighbouring waves share their keys, of whose values each has a part of the dims: wide outputs fill the registers.
+constexpr int kDimGroups = kConfig.dim_groups;
+constexpr int kWaves = kWorkgroup / kWaveSize / kDimGroups;  // with keys of their own
+constexpr int kKeyTiles = kBlockN / 16;                      // of a wave's step
 constexpr int kMmaSteps = kHeadDim / kMmaK;
 static_assert(kBlockM == 16, "split_kv: a workgroup has 16 rows");
 
@@ -22,8 +24,7 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
 constexpr int kOperandWords = kMmaSteps * kPieces * 4;
 // gfx11, whose scalars hold keys' distances, has less room where something else modifies scores, AMD where rows lie anywhere: their
 // addresses have 64 bits.
-constexpr bool kFarRows = kAnyAlignment && !kWholeRows;
-constexpr int kRoom = kFarRows ? 150 : kSameKeys && kBias ? 170 : 230;
+constexpr int kRoom = kFarRows ? 150 : kSameKeys && kBias ? 170 : kDimGroups > 1 ? 200 : 230;
 constexpr bool kTogether = 2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <= kRoom;
 // Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
 constexpr bool kQueriesStay = kTogether || kOperandWords < (kFarRows ? 32 : 64);
@@ -112,12 +113,12 @@ struct SplitTask {
 };
 
 FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, float scale) {
-  const int wave = wave_id();
+  const int wave = wave_id() / kDimGroups, first_dim = wave_id() % kDimGroups * kDimsOfWave;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const int row = tile_row(slot);
     const float sum = total(rows.sum[slot]);
-    if (tile_column(0) == 0) {
+    if (tile_column(0) == 0 && first_dim == 0) {
       lds_store(4 * (kMaximaAt + wave * 16 + row), rows.reference[slot] * scale);
       lds_store(4 * (kSumsAt + wave * 16 + row), sum);
     }
@@ -128,7 +129,7 @@ FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, f
         if (row_slot(e) != slot) continue;
 #pragma unroll
         for (int t = 0; t < kWidth; ++t) {
-          lds_store(4 * (kOutputsAt + (wave * 16 + row) * kOutputPitch + direct_dim(g, e) + t), out.value[g][t][e]);
+          lds_store(4 * (kOutputsAt + (wave * 16 + row) * kOutputPitch + first_dim + direct_dim(g, e) + t), out.value[g][t][e]);
         }
       }
     }
@@ -182,6 +183,7 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
 }
 
 FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
+  grid_dependency_wait();  // decode_combine.h is launched early
   const Place place = Place::of(call);
   const int first_row = place.first_row, kv_head = place.kv_head, batch = place.batch;
   const ForwardArguments& a = sequence_of(call, batch);
@@ -196,7 +198,8 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   const Int64 begin = any.begin > split_begin ? any.begin : split_begin, end = any.end < split_end ? any.end : split_end;
 
   const KeySource keys{a, a.k, head_rows(a.k, batch, kv_head), begin, end, a.head_dim};
-  const KeySource values{a, a.v, head_rows(a.v, batch, kv_head), begin, end, a.head_dim_v};
+  const int first_dim = wave_id() % kDimGroups * kDimsOfWave;
+  const KeySource values{a, a.v, head_rows(a.v, batch, kv_head) + first_dim, begin, end, a.head_dim_v - first_dim};
   SplitTask task{a, map, first_row, row_end, keys, values, {}};
   if constexpr (kQueriesStay) {
 #pragma unroll
@@ -205,7 +208,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   RowState rows;
   rows.clear();
   DirectOutput out = {};
-  const Int64 first_key = first_tile_key(begin) + wave_id() * kBlockN;
+  const Int64 first_key = first_tile_key(begin) + wave_id() / kDimGroups * kBlockN;
   TilePlace next{first_key, {}};
   if (kTilesInPages && first_key < end) next = TilePlace::of(a, first_key);
   for (Int64 key = first_key; key < end; key += kWaves * kBlockN) {

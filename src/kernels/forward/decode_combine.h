@@ -71,6 +71,7 @@ FULMEN_DEVICE void leave_in_lds(const Part& part) {
 }
 
 FULMEN_DEVICE void combine(const ForwardArguments& call) {
+  grid_dependency_wait();
   const Int64 row_id = workgroup_id();
   const Int64 i = row_id % call.seqlen_q, head = row_id / call.seqlen_q % call.num_heads;
   const Int64 batch = row_id / call.seqlen_q / call.num_heads;

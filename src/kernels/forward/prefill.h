@@ -309,6 +309,16 @@ FULMEN_DEVICE void clear(WaveRows& rows) {
   for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
 }
 
+// Q and the first key tile, in flight before anything is computed.
+FULMEN_DEVICE void fetch_first(Stage& stage, const QuerySource& queries, const TileOrder& order) {
+  stage.fetch_queries(queries);
+  if (order.masked > 0) {
+    stage.template fetch<true>(order.first_key(0), 0);
+  } else {
+    stage.template fetch<false>(order.first_key(0), 0);
+  }
+}
+
 // The rows of one workgroup.
 FULMEN_DEVICE void forward_rows(const ForwardArguments& call, const QueryBlock& block) {
   const ForwardArguments& a = sequence_of(call, block.batch);
@@ -324,14 +334,7 @@ FULMEN_DEVICE void forward_rows(const ForwardArguments& call, const QueryBlock& 
   clear(rows);
   const TileOrder& order = mine.order;
   const QuerySource queries = mine.queries(a);
-  if (order.count > 0) {
-    stage.fetch_queries(queries);
-    if (order.masked > 0) {
-      stage.template fetch<true>(order.first_key(0), 0);
-    } else {
-      stage.template fetch<false>(order.first_key(0), 0);
-    }
-  }
+  if (order.count > 0) fetch_first(stage, queries, order);
   if (!kCopiesToLds || (kQueryMmaSteps > 0 && order.count > 0)) {
     stage.publish_queries(queries);
     task.load_queries(queries, rows);

@@ -2,17 +2,19 @@
 //
 //   S[64, kBlockN] = Q[64, d] K[kBlockN, d]^T,  P = 2^(S - max),  O[64, d_v] += P V[kBlockN, d_v]     a warpgroup's step
 //
-// A workgroup has kBlockM query rows of one head, a warpgroup 64 of them, a wave 16. One more warpgroup has one wave that works,
-// the producer: it asks the TMA for Q, and for tiles of keys and values in a ring of kBuffers each. An mbarrier a buffer says that
-// a tile has arrived (full), another that no warpgroup reads it any more (empty). A persistent kernel's workgroups take further
-// tiles of queries: the producer is then ahead of the warpgroups, which store outputs meanwhile.
+// A workgroup has kBlockM query rows of one head, a warpgroup 64 of them, a wave 16. One more warpgroup has two waves that work:
+// the key loader asks the TMA for tiles of keys and values, in a ring of kBuffers each, the query loader for each warpgroup's Q. An
+// mbarrier a buffer says that a tile has arrived (full), another that no warpgroup reads it any more (empty). A persistent kernel's
+// workgroups take further tiles of queries: the loaders are then ahead of the warpgroups, which store outputs meanwhile.
 //
 // A step begins S = Q K^T of tile n and O += P V of tile n - 1, and computes exponentials of n while the second one goes on.
 // Warpgroups begin products in turn, so that one's exponentials go on beside another's products.
 //
-// LDS: Q, kBuffers x K, kBuffers x V, mbarriers. Registers of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
+// LDS: up to 128 dims 2 x Q, kBuffers x K, kBuffers x V and the outputs, which the TMA stores; wider heads have one Q, and their
+// outputs go from registers to memory. Then mbarriers. Registers of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
 #include "tile/lane_quads.h"
 #include "tile/layout.h"
+#include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
 #include "tile/order.h"
 #include "tile/rings.h"
@@ -30,18 +32,16 @@ static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefi
 static_assert(kBlockN % 16 == 0 && kWholeRows, "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
 static_assert(!kVariable && !kKeepMask, "prefill_tma: a tile's rows are neighbours, and all of them may be read");
 
-// Registers of a lane: at the start, of a multiprocessor's 65,536 for its workgroups; then the producer's, and the others'.
-constexpr int kStartRegisters = 512 / kMinWorkgroups / (kWarpgroups + 1) / 8 * 8;
-constexpr int kProducerRegisters = kStartRegisters > 128 ? 24 : 32;
-constexpr int kConsumerRegisters = (kStartRegisters * (kWarpgroups + 1) - kProducerRegisters) / kWarpgroups / 8 * 8;
+constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaRegisters);
 
-// mbarriers.
-constexpr int kQueriesFull = kLdsLayout.barriers_at, kQueriesEmpty = kQueriesFull + 8;
-constexpr int kKeysFull = kQueriesEmpty + 8, kKeysEmpty = kKeysFull + 8 * kBuffers;
+// mbarriers: of each buffer, of the queries those of each warpgroup.
+constexpr int kQueryBuffers = kLdsLayout.query_buffers;
+constexpr int kQueriesFull = kLdsLayout.barriers_at, kQueriesEmpty = kQueriesFull + 8 * kQueryBuffers * kWarpgroups;
+constexpr int kKeysFull = kQueriesEmpty + 8 * kQueryBuffers * kWarpgroups, kKeysEmpty = kKeysFull + 8 * kBuffers;
 constexpr int kValuesFull = kKeysEmpty + 8 * kBuffers, kValuesEmpty = kValuesFull + 8 * kBuffers;
 constexpr int kPatch = kValuesEmpty + 8 * kBuffers;
 
-using QueryRing = Ring<1>;
+using QueryRing = Ring<kQueryBuffers>;
 using TileRing = Ring<kBuffers>;
 
 // The order of a workgroup's tiles of keys: those at the band's end, which need masks, last one first; those at its beginning; then
@@ -134,22 +134,56 @@ class QueryTiles {
   bool second_ = false;
 };
 
-// What the producer does, one wave.
-struct Producer {
+// One lane asks the TMA for kRows rows of kCount panels, which lie kPanelRows rows apart in LDS.
+template <int kCount, int kRows, int kPanelRows>
+FULMEN_DEVICE void load(int to, const TensorMap& map, Int64 row, int head, int batch, int barrier, L2Policy policy) {
+#pragma unroll
+  for (int p = 0; p < kCount; ++p) {
+    tma_load(to + p * kPanelRows * kPanelRowBytes, &map, p * kPanelColumns, row, head, batch, barrier, policy);
+  }
+}
+
+// Which 64 of a tile's rows a warpgroup takes. With a band the first ones often have fewer keys than the last: warpgroups change
+// ends from tile to tile.
+FULMEN_DEVICE int rows_of_group(int group, const QueryRing& ring) {
+  const bool odd = (kQueryBuffers == 1 ? ring.parity : ring.buffer) != 0;
+  return 64 * (kBand && odd ? kWarpgroups - 1 - group : group);
+}
+// A warpgroup's mbarrier of the buffer that is next; and where the buffer lies.
+FULMEN_DEVICE int queries_barrier(int first, const QueryRing& ring, int group) {
+  return first + 8 * (ring.buffer * kWarpgroups + group);
+}
+FULMEN_DEVICE int queries_at(const QueryRing& ring) { return kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes; }
+
+// The wave that brings Q: 64 rows for each warpgroup, as soon as that one has begun its last product with those before.
+struct QueryLoader {
   const TmaForwardArguments& arguments;
-  L2Policy once = L2Policy::evict_first(), again = L2Policy::evict_last();
-  QueryRing query_ring;
+  L2Policy once = L2Policy::evict_first();
+  QueryRing ring;
+
+  FULMEN_DEVICE void tile(const QueryTile& t) {
+#pragma unroll 1
+    for (int group = 0; group < kWarpgroups; ++group) {
+      mbarrier_wait(queries_barrier(kQueriesEmpty, ring, group), ring.parity ^ 1);
+      if (lane_id() == 0) {
+        const int full = queries_barrier(kQueriesFull, ring, group), to = queries_at(ring) + group * 64 * kPanelRowBytes;
+        mbarrier_arrive_expect(full, kLdsLayout.query_bytes / kWarpgroups);
+        load<kPanels, 64, kBlockM>(to, arguments.q_map, t.row_begin + rows_of_group(group, ring), t.head, t.batch, full, once);
+      }
+    }
+    ring.advance();
+  }
+};
+
+// The wave that brings keys and values.
+struct KeyLoader {
+  const TmaForwardArguments& arguments;
+  L2Policy again = L2Policy::evict_last();
   TileRing key_ring, value_ring;
   int patch_parity = 0;
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
     const int kv_head = t.head / arguments.group_size;
-    mbarrier_wait(kQueriesEmpty, query_ring.parity ^ 1);
-    if (lane_id() == 0) {
-      mbarrier_arrive_expect(kQueriesFull, kLdsLayout.query_bytes);
-      load<kPanels, kBlockM>(kLdsLayout.queries_at, arguments.q_map, t.row_begin, t.head, t.batch, kQueriesFull, once);
-    }
-    query_ring.advance();
     keys(t, t.order.first_key(0), kv_head);
 #pragma unroll 1
     for (int n = 1; n < t.order.count; ++n) {
@@ -160,20 +194,13 @@ struct Producer {
   }
 
  private:
-  template <int kCount, int kRows>
-  FULMEN_DEVICE static void load(int to, const TensorMap& map, Int64 row, int head, int batch, int barrier, L2Policy policy) {
-#pragma unroll
-    for (int p = 0; p < kCount; ++p) {
-      tma_load(to + p * kRows * kPanelRowBytes, &map, p * kPanelColumns, row, head, batch, barrier, policy);
-    }
-  }
   FULMEN_DEVICE void keys(const QueryTile& t, Int64 first_key, int kv_head) {
     mbarrier_wait(kKeysEmpty + 8 * key_ring.buffer, key_ring.parity ^ 1);
     if (lane_id() == 0) {
       const int full = kKeysFull + 8 * key_ring.buffer;
       mbarrier_arrive_expect(full, kLdsLayout.key_bytes);
-      load<kPanels, kBlockN>(kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes, arguments.k_map, first_key, kv_head,
-                             t.batch, full, again);
+      load<kPanels, kBlockN, kBlockN>(kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes, arguments.k_map, first_key,
+                                      kv_head, t.batch, full, again);
     }
     key_ring.advance();
   }
@@ -186,7 +213,7 @@ struct Producer {
     if (lane_id() == 0) {
       const int arrives = patched ? kPatch : full;
       mbarrier_arrive_expect(arrives, kLdsLayout.value_bytes);
-      load<kPanelsV, kBlockN>(to, arguments.v_map, first_key, kv_head, t.batch, arrives, again);
+      load<kPanelsV, kBlockN, kBlockN>(to, arguments.v_map, first_key, kv_head, t.batch, arrives, again);
     }
     if (patched) {
       mbarrier_wait(kPatch, patch_parity);
@@ -212,37 +239,51 @@ struct Producer {
 
 // What a wave of the other warpgroups does.
 struct Consumer {
-  const ForwardArguments& arguments;
-  int first_row;  // of the workgroup's
+  const TmaForwardArguments& arguments;
   int group, next_group;
   QueryRing query_ring;
   TileRing key_ring, value_ring;
 
-  FULMEN_DEVICE explicit Consumer(const ForwardArguments& a)
-      : arguments(a), first_row(wave_id() * 16), group(wave_id() / 4), next_group(group + 1 < kWarpgroups ? group + 1 : 0) {
+  FULMEN_DEVICE explicit Consumer(const TmaForwardArguments& a)
+      : arguments(a), group(wave_id() / 4), next_group(group + 1 < kWarpgroups ? group + 1 : 0) {
     if (kWarpgroups > 1 && next_group == 0) pass_turn();
   }
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
     const RowMap map{arguments, t.batch, t.head, arguments.seqlen_q};
-    const Int64 group_row = t.row_begin + first_row / 64 * 64, wave_row = t.row_begin + first_row;
+    const Int64 group_row = t.row_begin + rows_of_group(group, query_ring), wave_row = group_row + wave_id() % 4 * 16;
     const Int64 row_end = group_row + 64 < arguments.seqlen_q ? group_row + 64 : arguments.seqlen_q;
     const algorithm::KeyRange keys = band_of(arguments).any(group_row, row_end);
     const bool any = group_row < row_end && keys.end > keys.begin;
     int n = any ? t.order.passed_over(keys.end) : t.order.count;
     WaveRows rows = {};
     rows.state.clear();
-    if (t.order.count > 0) mbarrier_wait(kQueriesFull, query_ring.parity);
+    if (t.order.count > 0) mbarrier_wait(queries_barrier(kQueriesFull, query_ring, group), query_ring.parity);
 #pragma unroll 1
     for (int passed = 0; passed < n; ++passed) pass_over();
     if (any) {
-      first(map, wave_row, rows, t.order.first_key(n++));
+      const Int64 first_key = t.order.first_key(n++);
+      if (kBand || t.order.masked > 0) {
+        first<true>(map, wave_row, rows, first_key);
+      } else {
+        first<false>(map, wave_row, rows, first_key);
+      }
       for (; n < t.order.masked; ++n) step<true>(map, wave_row, rows, t.order.first_key(n));
       for (; n < t.order.count; ++n) step<false>(map, wave_row, rows, t.order.first_key(n));
     }
-    if (t.order.count > 0) release(kQueriesEmpty, query_ring);
+    if (t.order.count > 0) release(queries_barrier(kQueriesEmpty, query_ring, group), query_ring);
     if (any) last(rows);
-    store(map, wave_row, rows);
+    if constexpr (kStoresByTma) {
+      give_to_tma(map, wave_row, rows);
+    } else {
+      store(map, wave_row, rows);
+    }
+  }
+  // Of the last tile.
+  FULMEN_DEVICE void end() const {
+    if constexpr (kStoresByTma) {
+      if (lane_id() == 0) tma_wait<0>();
+    }
   }
 
  private:
@@ -253,11 +294,11 @@ struct Consumer {
   // Of all the wave's lanes: their products have been waited for.
   template <class Buffers>
   FULMEN_DEVICE static void release(int empty, Buffers& ring) {
-    if (lane_id() == 0) mbarrier_arrive(empty + 8 * ring.buffer);
+    if (lane_id() == 0) mbarrier_arrive(empty);
     ring.advance();
   }
-  FULMEN_DEVICE void release_keys() { release(kKeysEmpty, key_ring); }
-  FULMEN_DEVICE void release_values() { release(kValuesEmpty, value_ring); }
+  FULMEN_DEVICE void release_keys() { release(kKeysEmpty + 8 * key_ring.buffer, key_ring); }
+  FULMEN_DEVICE void release_values() { release(kValuesEmpty + 8 * value_ring.buffer, value_ring); }
   FULMEN_DEVICE void wait_turn() const {
     if constexpr (kTurns) warpgroup_turn_wait(group);
   }
@@ -273,17 +314,18 @@ struct Consumer {
     wait_values();
     release_values();
   }
+  template <bool kMasked>
   FULMEN_DEVICE void first(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key) {
     float score[kKeyTiles][kElements], factor[kRowsPerLane];
     wait_keys();
     wait_turn();
     wgmma_fence();
-    begin_scores(kLdsLayout.queries_at, first_row, keys_at(), score);
+    begin_scores(queries_at(query_ring), 64 * group, keys_at(), score);
     pass_turn();
     wgmma_wait<0>();
     wgmma_hold(score);
     release_keys();
-    exponentiate_tile<true>(map, wave_row, rows.state, first_key, score, factor);
+    exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, score, factor);
     keep_probabilities(rows, score);
   }
   template <bool kMasked>
@@ -292,7 +334,7 @@ struct Consumer {
     wait_keys();
     wait_turn();
     wgmma_fence();
-    begin_scores(kLdsLayout.queries_at, first_row, keys_at(), score);
+    begin_scores(queries_at(query_ring), 64 * group, keys_at(), score);
     wait_values();
     begin_outputs(rows, values_at());
     pass_turn();
@@ -311,6 +353,33 @@ struct Consumer {
     release_values();
   }
 
+  // By way of the wave's panels of 16 rows in LDS.
+  FULMEN_DEVICE void give_to_tma(const RowMap& map, Int64 wave_row, const WaveRows& rows) const {
+    const ForwardArguments& a = map.arguments;
+    float factor[kRowsPerLane];
+    end_rows(map, wave_row, rows.state, factor);
+    // A lane's address is that of a row of one of four matrices of 8 x 8.
+    const int lane_row = lane_id() % 16, panels_at = kLdsLayout.outputs_at + wave_id() * kPanelsV * kOutputPanelBytes;
+    const int lane_at = panels_at + panel_place(lane_row, lane_id() / 16 * 8, 16);
+    if (lane_id() == 0) tma_wait_read();
+    wave_barrier();
+#pragma unroll
+    for (int d = 0; d < kHeadDimV / 16; ++d) {
+      const auto& tile = rows.out[0][d];
+      Words<4> words;
+#pragma unroll
+      for (int w = 0; w < 4; ++w) words.word[w] = pack<Element>(tile[2 * w] * factor[w % 2], tile[2 * w + 1] * factor[w % 2]);
+      stmatrix_x4((lane_at ^ d % 4 * 32) + d / 4 * kOutputPanelBytes, words);
+    }
+    lds_fence_for_matrices();
+    wave_barrier();
+    if (lane_id() == 0 && wave_row < a.seqlen_q) {
+#pragma unroll
+      for (int p = 0; p < kPanelsV; ++p) {
+        tma_store(&arguments.out_map, panels_at + p * kOutputPanelBytes, p * kPanelColumns, wave_row, map.first_head, map.batch);
+      }
+    }
+  }
   // From registers to memory: the four lanes of a row exchange their pairs for pieces of 16 bytes, of two tiles at a time.
   FULMEN_DEVICE static void store(const RowMap& map, Int64 wave_row, const WaveRows& rows) {
     const ForwardArguments& a = map.arguments;
@@ -339,14 +408,29 @@ struct Consumer {
     }
   }
 
+  static constexpr bool kStoresByTma = kLdsLayout.output_bytes > 0;
+  static constexpr int kOutputPanelBytes = 16 * kPanelRowBytes;
   static constexpr bool kTurns = kWarpgroups > 1 && kPingPong;
 };
 
+// What a loader does for all of a workgroup's tiles.
+template <class Loader>
+FULMEN_DEVICE void load_tiles(const TmaForwardArguments& a, QueryTiles& tiles, Loader loader) {
+  do {
+    const QueryTile t = QueryTile::of(a, tiles.block());
+    if (t.order.count > 0) loader.tile(t);
+    tiles.advance();
+  } while (kPersistent && tiles.there());
+}
+
 FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
   if (thread_id() == 0) {
-    mbarrier_init(kQueriesFull, 1);
-    mbarrier_init(kQueriesEmpty, 4 * kWarpgroups);
     mbarrier_init(kPatch, 1);
+#pragma unroll
+    for (int n = 0; n < kQueryBuffers * kWarpgroups; ++n) {
+      mbarrier_init(kQueriesFull + 8 * n, 1);
+      mbarrier_init(kQueriesEmpty + 8 * n, 4);
+    }
 #pragma unroll
     for (int n = 0; n < kBuffers; ++n) {
       mbarrier_init(kKeysFull + 8 * n, 1);
@@ -359,27 +443,17 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
   barrier();
   QueryTiles tiles(a);
   if (wave_id() >= 4 * kWarpgroups) {
-    setmaxnreg_dec<kProducerRegisters>();
-    if (wave_id() == 4 * kWarpgroups) {
-      if (lane_id() == 0) {
-        tma_prefetch(&a.q_map);
-        tma_prefetch(&a.k_map);
-        tma_prefetch(&a.v_map);
-      }
-      Producer producer{a};
-      do {
-        const QueryTile t = QueryTile::of(a, tiles.block());
-        if (t.order.count > 0) producer.tile(t);
-        tiles.advance();
-      } while (kPersistent && tiles.there());
-    }
+    setmaxnreg_dec<kRegisters.loader>();
+    if (wave_id() == 4 * kWarpgroups) load_tiles(a, tiles, KeyLoader{a});
+    if (wave_id() == 4 * kWarpgroups + 1) load_tiles(a, tiles, QueryLoader{a});
   } else {
-    setmaxnreg_inc<kConsumerRegisters>();
+    setmaxnreg_inc<kRegisters.consumer>();
     Consumer consumer(a);
     do {
       consumer.tile(QueryTile::of(a, tiles.block()));
       tiles.advance();
     } while (kPersistent && tiles.there());
+    consumer.end();
   }
 }
 

@@ -9,6 +9,7 @@
 // exponentiates n, the others exponentiate n - 1 and multiply n: so that the matrix units have work all the time. Meanwhile the
 // producer fetches what the next meeting is for, to where keys and values of two tiles before were.
 #include "tile/layout.h"
+#include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
 #include "tile/order.h"
 #include "tile/sources.h"
@@ -21,10 +22,7 @@ constexpr int kWarpgroups = kBlockM / 64;  // that multiply
 static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "forward_wgmma: a warpgroup has 64 rows, one has none");
 static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "forward_wgmma: tiles are whole panels");
 
-// Registers of a lane: at the start, of a multiprocessor's 65,536 for its workgroups; then the producer's, and the others'.
-constexpr int kStartRegisters = 512 / kMinWorkgroups / (kWarpgroups + 1) / 8 * 8;
-constexpr int kProducerRegisters = kStartRegisters > 128 ? 40 : 32;
-constexpr int kConsumerRegisters = (kStartRegisters * (kWarpgroups + 1) - kProducerRegisters) / kWarpgroups / 8 * 8;
+constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kCopyingRegisters);
 
 FULMEN_DEVICE int keys_at(int buffer) { return kLdsLayout.keys_at + buffer * kLdsLayout.key_bytes; }
 FULMEN_DEVICE int values_at(int buffer) { return kLdsLayout.values_at + buffer * kLdsLayout.value_bytes; }
@@ -65,7 +63,7 @@ class PanelStage {
   FULMEN_DEVICE void tile(const TileRows& rows, int dims, int at) const {
     constexpr bool kEachRow = kClamped || kScattered;
     const int to = at + panel_place(copied_row(), copied_dim(), kBlockN);
-    const Element* first = kEachRow ? nullptr : rows.row(copied_row());
+    const KvElement* first = kEachRow ? nullptr : rows.row(copied_row());
 #pragma unroll
     for (int n = 0; n < kBlockN; n += kCopiedRows) {
       const int row = n + copied_row();
@@ -76,8 +74,8 @@ class PanelStage {
     }
   }
   // Invalid rows, and dims beyond the last, are zeros.
-  template <int kDims, int kRows>
-  FULMEN_DEVICE static void copy_row(int to, const Element* row, int dims, bool valid) {
+  template <int kDims, int kRows, class T>
+  FULMEN_DEVICE static void copy_row(int to, const T* row, int dims, bool valid) {
 #pragma unroll
     for (int p = 0; p < kDims / kPanelColumns; ++p) {
       const int dim = p * kPanelColumns + copied_dim(), at = to + p * kRows * kPanelRowBytes;
@@ -222,14 +220,14 @@ FULMEN_DEVICE void forward_wgmma(const ForwardArguments& call) {
   const TileOrder order = TileOrder::of(tile_range(keys), whole);
 
   if (first_row >= kBlockM) {
-    setmaxnreg_dec<kProducerRegisters>();
+    setmaxnreg_dec<kRegisters.loader>();
     if (order.count > 0) {
       PanelStage::queries({at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q, a.head_dim});
       Producer{stage, order}.walk();
     }
     meet();  // as the others do in finish()
   } else {
-    setmaxnreg_inc<kConsumerRegisters>();
+    setmaxnreg_inc<kRegisters.consumer>();
     WaveRows rows = {};
     rows.state.clear();
     if (order.count > 0) task.walk(rows, order, first_row / 64 % 2 != 0);

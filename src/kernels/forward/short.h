@@ -17,6 +17,28 @@ constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kEarlyValues);
 static_assert(kBlockM == 16 * kWaves, "short_sequence: a wave has 16 rows");
 static_assert(kHeadDim % kMmaK == 0, "short_sequence: tiles are whole operands");
 
+FULMEN_DEVICE void store_rows(const ForwardArguments& a, int batch, int head, Int64 first_row, Int64 row_end, const RowState& rows,
+                              const DirectOutput& out) {
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const Int64 i = first_row + tile_row(slot);
+    const RowEnd end = end_row(a, head, rows.reference[slot] * softmax_scale(a), total(rows.sum[slot]));
+    if (i >= row_end) continue;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int e = 0; e < kDirectElements; ++e) {
+        if (row_slot(e) != slot) continue;
+        float run[kWidth];
+#pragma unroll
+        for (int t = 0; t < kWidth; ++t) run[t] = out.value[g][t][e] * end.output_factor;
+        store_run(out_row(a, batch, head, i), direct_dim(g, e), a.head_dim_v, run);
+      }
+    }
+    if (tile_column(0) == 0) store_lse(a, batch, head, i, end.lse);
+  }
+}
+
 FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
   const Int64 id = workgroup_id();
   const Int64 tile = id % call.row_tiles;
@@ -80,24 +102,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     }
   }
 
-#pragma unroll
-  for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const Int64 i = first_row + tile_row(slot);
-    const RowEnd end = end_row(a, head, rows.reference[slot] * softmax_scale(a), total(rows.sum[slot]));
-    if (i >= row_end) continue;
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-      for (int e = 0; e < kDirectElements; ++e) {
-        if (row_slot(e) != slot) continue;
-        float run[kWidth];
-#pragma unroll
-        for (int t = 0; t < kWidth; ++t) run[t] = out.value[g][t][e] * end.output_factor;
-        store_run(out_row(a, batch, head, i), direct_dim(g, e), a.head_dim_v, run);
-      }
-    }
-    if (tile_column(0) == 0) store_lse(a, batch, head, i, end.lse);
-  }
+  store_rows(a, batch, head, first_row, row_end, rows, out);
 }
 
 }  // namespace fulmen::kernels

@@ -4,6 +4,8 @@
 #include "core/types.h"
 
 #define FULMEN_DEVICE __attribute__((device, always_inline)) inline
+// Before a call of a lambda in a branch that is seldom taken: clang 22 leaves decode's there a function of its own.
+#define FULMEN_INLINED [[clang::always_inline]]
 #define FULMEN_KERNEL(Arguments, body)                                                                                     \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(fulmen::kernels::kWorkgroup, fulmen::kernels::kWorkgroup), \
                             amdgpu_waves_per_eu(fulmen::kernels::kMinWaves))) void                                         \

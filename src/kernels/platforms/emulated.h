@@ -5,17 +5,24 @@
 #include "platforms/emulator_api.h"
 
 #define FULMEN_DEVICE inline
+#define FULMEN_INLINED
 #define FULMEN_KERNEL(Arguments, body)                                                           \
   extern "C" {                                                                                   \
   extern const int fulmen_argument_bytes;                                                        \
   const int fulmen_argument_bytes = sizeof(Arguments);                                           \
   void fulmen_bind(const fulmen::kernels::EmulatorApi* api) { fulmen::kernels::emulator = api; } \
   void fulmen_kernel(const void* arguments) { body(*static_cast<const Arguments*>(arguments)); } \
+  long long fulmen_take_exponentials() {                                                         \
+    const long long taken = fulmen::kernels::exponentials;                                       \
+    fulmen::kernels::exponentials = 0;                                                           \
+    return taken;                                                                                \
+  }                                                                                              \
   }
 
 namespace fulmen::kernels {
 
 static const EmulatorApi* emulator;
+static thread_local long long exponentials;  // that lanes of this thread's launch have computed
 
 constexpr int kWaveSize = FULMEN_WAVE_SIZE;
 
@@ -152,7 +159,10 @@ struct Pair {
 FULMEN_DEVICE Pair multiply_add(Pair a, float b, float c) { return {a.x * b + c, a.y * b + c}; }
 FULMEN_DEVICE Pair add(Pair a, Pair b) { return {a.x + b.x, a.y + b.y}; }
 FULMEN_DEVICE void schedule_fence() {}
-FULMEN_DEVICE float exp2(float x) { return __builtin_exp2f(x); }
+FULMEN_DEVICE float exp2(float x) {
+  ++exponentials;
+  return __builtin_exp2f(x);
+}
 FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
 FULMEN_DEVICE float reciprocal(float x) { return 1.0F / x; }
 FULMEN_DEVICE float half_to_float(unsigned short bits) {

@@ -70,6 +70,8 @@ struct EmulatorApi {
   // The TMA adds fp32 from LDS to memory, or stores it there. LDS is read when the lane waits for that, memory written when it
   // waits for that, and not before.
   void (*tma_store)(float* to, int from, int bytes, bool adds, const char* file, int line);
+  // A box of a tensor, as tma_load brings it, from LDS to memory.
+  void (*tma_store_box)(int from, const void* map, const int (*first)[4], const char* file, int line);
   void (*tma_wait_read)();
   void (*tma_wait)(int left);
   // Between workgroups: one lane waits until a counter in memory is `count`, which others add 1 to. A workgroup may wait for those
@@ -81,6 +83,7 @@ struct EmulatorApi {
 // A kernel's shared object exports
 //   void fulmen_bind(const EmulatorApi*)       once, after loading
 //   void fulmen_kernel(const void* arguments)  one lane's whole run
+//   long long fulmen_take_exponentials()       how many this thread's lanes have computed since the last call
 //   const int fulmen_argument_bytes            of the struct that arguments points to
 
 }  // namespace fulmen::kernels

@@ -4,6 +4,7 @@
 #include "core/types.h"
 
 #define FULMEN_DEVICE __device__ __forceinline__
+#define FULMEN_INLINED
 #define FULMEN_KERNEL(Arguments, body)                                                                       \
   extern "C" __global__ void __launch_bounds__(fulmen::kernels::kWorkgroup, fulmen::kernels::kMinWorkgroups) \
       fulmen_kernel(const __grid_constant__ Arguments arguments) {                                           \

@@ -1,6 +1,7 @@
 // Keys and values as operands straight from memory, without LDS: for kernels whose waves share little.
 #pragma once
 
+#include "tile/crowded.h"
 #include "tile/kept_keys.h"
 #include "tile/row_buffer.h"
 #include "tile/rows.h"
@@ -10,10 +11,13 @@ namespace fulmen::kernels {
 
 // A lane takes kWidth neighbouring dims of each of its keys; tile t of a group of outputs has every kWidth-th dim, from t on.
 // On gfx11 a lane has all 16 keys: 8 dims of each would fill 64 registers.
-constexpr int kWidth = kHeadDimV % (8 * kDirectDims) == 0 && kDirectKeys <= 8 ? 8 : kHeadDimV % (4 * kDirectDims) == 0 ? 4 : 2;
+constexpr int kDimsOfWave = kHeadDimV / kConfig.dim_groups;  // of outputs
+constexpr int kWidth = kDimsOfWave % (8 * kDirectDims) == 0 && kDirectKeys <= 8 ? 8
+                       : kDimsOfWave % (4 * kDirectDims) == 0 && !kFewDims      ? 4
+                                                                                : 2;
 constexpr int kGroupDims = kWidth * kDirectDims;
-constexpr int kGroups = kHeadDimV / kGroupDims;
-static_assert(kHeadDimV % kGroupDims == 0, "direct: head_dim_v is rounded up to a multiple of 32");
+constexpr int kGroups = kDimsOfWave / kGroupDims;
+static_assert(kDimsOfWave % kGroupDims == 0, "direct: a wave's dims of v are rounded up to a multiple of 32");
 
 struct DirectOutput {
   float value[kGroups][kWidth][kDirectElements];
@@ -36,7 +40,7 @@ FULMEN_DEVICE int direct_dim(int group, int e) { return group * kGroupDims + dir
 struct KeySource {
   const ForwardArguments& arguments;
   const View& view;
-  const Element* rows;  // by head_rows()
+  const KvElement* rows;  // by head_rows()
   Int64 begin, end;
   int dims;
 };
@@ -71,8 +75,8 @@ class NearRows {
     }
     int row_id = key + fixed;
     row_id = row_id < skipped_ ? skipped_ : row_id < last_ ? row_id : last_;
-    const Element* row = kScattered ? key_row(source_.arguments, source_.view, source_.rows, first_key_ + row_id)
-                                    : rows_ + row_id * source_.view.row;
+    const KvElement* row = kScattered ? key_row(source_.arguments, source_.view, source_.rows, first_key_ + row_id)
+                                      : rows_ + row_id * source_.view.row;
     Piece words{};
     if constexpr (kWholeRows) {
       if (kExactDims || dim < source_.dims) words = global_load(reinterpret_cast<const Piece*>(row + dim));
@@ -93,8 +97,8 @@ class NearRows {
   static constexpr bool kSkips = kBand && kValues;
   const KeySource& source_;
   Int64 first_key_;
-  const Element* rows_;  // of the first key; of no meaning where rows are scattered
-  int skipped_;          // keys before the source's first
+  const KvElement* rows_;  // of the first key; of no meaning where rows are scattered
+  int skipped_;            // keys before the source's first
   int last_;
   static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
   RowBuffer buffer_;

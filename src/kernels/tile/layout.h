@@ -200,9 +200,10 @@ struct WarpgroupForwardLayout {
 // the mbarriers, of 8 bytes each.
 struct TmaForwardLayout {
   static constexpr int kBarrierBytes = 8;
-  int queries_at, query_bytes;  // a tile's
-  int keys_at, key_bytes;
+  int queries_at, query_bytes, query_buffers;  // wide heads leave room for one
+  int keys_at, key_bytes;                      // a tile's
   int values_at, value_bytes;
+  int outputs_at, output_bytes;  // none: wide heads leave no room, outputs go from registers to memory
   int barriers_at, total;
 
   FULMEN_ALGORITHM static TmaForwardLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
@@ -210,11 +211,35 @@ struct TmaForwardLayout {
     l.query_bytes = block_m * 2 * head_dim;
     l.key_bytes = block_n * 2 * head_dim;
     l.value_bytes = block_n * 2 * head_dim_v;
-    l.keys_at = l.query_bytes;
+    const bool wide = head_dim > 128 || head_dim_v > 128;
+    l.query_buffers = wide ? 1 : 2;
+    l.keys_at = l.query_buffers * l.query_bytes;
+    l.values_at = l.keys_at + buffers * l.key_bytes;
+    l.outputs_at = l.values_at + buffers * l.value_bytes;
+    l.output_bytes = wide ? 0 : block_m * 2 * head_dim_v;
+    l.barriers_at = l.outputs_at + l.output_bytes;
+    // Full and empty for each buffer, of each warpgroup's queries, of keys and of values, and one for values to be cleared.
+    l.total = l.barriers_at + (2 * l.query_buffers * (block_m / 64) + 1 + 4 * buffers) * kBarrierBytes;
+    return l;
+  }
+};
+
+// LDS of forward/decode_tma.h: 64 rows of queries, `buffers` tiles of keys and as many of values in panels, and mbarriers.
+struct TmaDecodeLayout {
+  static constexpr int kRows = 64, kBarrierBytes = 8;
+  int queries_at;
+  int keys_at, key_bytes;  // a tile's
+  int values_at, value_bytes;
+  int barriers_at, total;
+
+  FULMEN_ALGORITHM static TmaDecodeLayout of(int head_dim, int head_dim_v, int block_n, int buffers) {
+    TmaDecodeLayout l{};
+    l.key_bytes = block_n * 2 * head_dim;
+    l.value_bytes = block_n * 2 * head_dim_v;
+    l.keys_at = kRows * 2 * head_dim;
     l.values_at = l.keys_at + buffers * l.key_bytes;
     l.barriers_at = l.values_at + buffers * l.value_bytes;
-    // Full and empty for each buffer, and one for values to be cleared.
-    l.total = l.barriers_at + (3 + 4 * buffers) * kBarrierBytes;
+    l.total = l.barriers_at + (2 + 4 * buffers) * kBarrierBytes;
     return l;
   }
 };
@@ -223,7 +248,7 @@ struct TmaForwardLayout {
 // Then tiles of dq in fp32; the row statistics of each buffer; numbers of claimed blocks; mbarriers.
 struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
-  int keys_at, values_at;
+  int keys_at, key_bytes, values_at, value_bytes;
   int queries_at, query_bytes, dout_at, dout_bytes;  // a tile's
   bool pipelined;  // narrow heads leave registers for the products of one tile beside the scores of the next
   int gradient_buffers, gradients_at, gradient_bytes;
@@ -235,14 +260,17 @@ struct TmaBackwardLayout {
 
   FULMEN_ALGORITHM static TmaBackwardLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
     TmaBackwardLayout l{};
-    l.values_at = block_m * 2 * head_dim;
-    l.queries_at = l.values_at + block_m * 2 * head_dim_v;
-    l.query_bytes = block_n * 2 * head_dim;
+    const int dims = (head_dim + 63) / 64 * 64, dims_v = (head_dim_v + 63) / 64 * 64;  // of whole panels
+    l.key_bytes = block_m * 2 * dims;
+    l.values_at = l.key_bytes;
+    l.value_bytes = block_m * 2 * dims_v;
+    l.queries_at = l.values_at + l.value_bytes;
+    l.query_bytes = block_n * 2 * dims;
     l.dout_at = l.queries_at + buffers * l.query_bytes;
-    l.dout_bytes = block_n * 2 * head_dim_v;
+    l.dout_bytes = block_n * 2 * dims_v;
     l.gradients_at = l.dout_at + buffers * l.dout_bytes;
     l.gradient_bytes = block_m * 2 * block_n;
-    l.pipelined = head_dim + head_dim_v <= 128;
+    l.pipelined = dims + dims_v <= 128;
     l.gradient_buffers = l.pipelined ? 3 : 2;
     // A tile of wide heads takes long to be added: the next block adds to one half when the other is still in flight.
     l.sum_buffers = head_dim > 64 ? 2 : 3;

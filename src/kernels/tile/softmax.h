@@ -3,6 +3,7 @@
 
 #include "core/matrix.h"
 #include "core/scores.h"
+#include "tile/crowded.h"
 
 namespace fulmen::kernels {
 
@@ -239,7 +240,7 @@ FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTil
   if (__builtin_expect(any_lane(find_maxima(rows, scale, score, max)), 0)) {
     float factor[kRowsPerLane];
     follow_maxima(rows, scale, max, factor);
-    rescale(factor);
+    FULMEN_INLINED rescale(factor);
   }
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {

@@ -58,8 +58,8 @@ struct StageSource {
   const ForwardArguments& arguments;
   int batch, head;           // the query head
   Int64 row_begin, row_end;  // its query rows, for the keep-mask
-  const Element* keys;       // of the KV head, by head_rows()
-  const Element* values;
+  const KvElement* keys;     // of the KV head, by head_rows()
+  const KvElement* values;
   Int64 key_begin, key_end;
 
   FULMEN_DEVICE bool alive(const ForwardArguments& a, Int64 key) const {
@@ -82,13 +82,13 @@ struct QuerySource {
 struct TileRows {
   const ForwardArguments& arguments;
   const View& view;
-  const Element* head;
+  const KvElement* head;
   Int64 first_key;
-  const Element* rows;  // the tile's first row; of no meaning where rows are scattered
+  const KvElement* rows;  // the tile's first row; of no meaning where rows are scattered
   Int64 stride;
   int first, last;  // the rows that are there
 
-  FULMEN_DEVICE static TileRows of(const ForwardArguments& a, const View& view, const Element* head, const StageSource& source,
+  FULMEN_DEVICE static TileRows of(const ForwardArguments& a, const View& view, const KvElement* head, const StageSource& source,
                                    Int64 first_key) {
     const int first = kSkips && first_key < source.key_begin ? static_cast<int>(source.key_begin - first_key) : 0;
     return {a,
@@ -104,7 +104,7 @@ struct TileRows {
     if constexpr (kSkips) row = row < first ? first : row;
     return row < last ? row : last;
   }
-  FULMEN_DEVICE const Element* row(int n) const {
+  FULMEN_DEVICE const KvElement* row(int n) const {
     if constexpr (kScattered) return key_row(arguments, view, head, first_key + n);
     return rows + n * stride;
   }

@@ -41,10 +41,10 @@ void BackwardHead<Real>::load(int64_t batch, int64_t kv_head) noexcept {
   const Problem& p = view_.problem;
   const AttentionTensors& t = view_.tensors;
   const KeyRows k_row(view_, p.k, batch, kv_head), v_row(view_, p.v, batch, kv_head);
-  decode_transposed(t.k.data, p.dtype, k_row, p.seqlen_k, p.head_dim, k_columns_.data());
-  decode_transposed(t.v.data, p.dtype, v_row, p.seqlen_k, p.head_dim_v, v_columns_.data());
+  decode_transposed(t.k.data, p.kv_dtype, k_row, p.seqlen_k, p.head_dim, k_columns_.data());
+  decode_transposed(t.v.data, p.kv_dtype, v_row, p.seqlen_k, p.head_dim_v, v_columns_.data());
   for (int64_t j = 0; j < p.seqlen_k; ++j) {
-    decode_row(t.k.data, p.dtype, k_row(j), p.head_dim, k_.data() + j * p.head_dim);
+    decode_row(t.k.data, p.kv_dtype, k_row(j), p.head_dim, k_.data() + j * p.head_dim);
   }
   std::fill(dk_.begin(), dk_.end(), Real{0});
   std::fill(dk_squares_.begin(), dk_squares_.end(), Real{0});
@@ -82,24 +82,12 @@ void BackwardHead<Real>::compute_scores(int64_t h, int64_t i, const AttendedKeys
 }
 
 template <class Real>
-RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
-  const Problem& problem = view_.problem;
-  const AttentionTensors& tensors = view_.tensors;
-  const AttendedKeys keys(problem, tensors, batch_, h, i);
-  const int64_t count = keys.end - keys.begin;
-  Real *scores = scores_.data(), *p = probabilities_.data(), *dp = dprobabilities_.data(), *slope = softcap_slope_.data();
-  decode_row(tensors.q.data, problem.dtype, offset_of(problem.q, batch_, i, h), problem.head_dim, q_.data());
-  decode_row(tensors.dout.data, problem.dtype, offset_of(problem.dout, batch_, i, h), problem.head_dim_v, dout_.data());
-  std::fill(dq_.begin(), dq_.end(), Real{0});
-  std::fill(dq_common_.begin(), dq_common_.end(), Real{0});
-  std::fill(dq_lse_.begin(), dq_lse_.end(), Real{0});
-  std::fill(dq_squares_.begin(), dq_squares_.end(), Real{0});
-  std::fill(dscores_squares_.begin(), dscores_squares_.end(), Real{0});
-  std::fill(dprobabilities_.begin(), dprobabilities_.end(), Real{0});
-
-  compute_scores(h, i, keys, false, scores);
+std::optional<typename BackwardHead<Real>::Softmax> BackwardHead<Real>::compute_probabilities(int64_t h, int64_t i,
+                                                                                              const AttendedKeys& keys) noexcept {
   constexpr Real kInfinity = HUGE_VAL;
-  const Real sink = sink_of(problem, tensors, h);
+  Real *scores = scores_.data(), *p = probabilities_.data();
+  compute_scores(h, i, keys, false, scores);
+  const Real sink = sink_of(view_.problem, view_.tensors, h);
   Real max = sink;
   bool nan = false;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -107,9 +95,7 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     nan = nan || std::isnan(scores[j]);
     max = scores[j] > max ? scores[j] : max;
   }
-  if (max == -kInfinity && !nan) {
-    return {dq_.data(), dp, 0, dq_squares_.data(), dscores_squares_.data(), 0};
-  }  // nothing is attended: no gradient
+  if (max == -kInfinity && !nan) return std::nullopt;
 
   const Real sink_weight = sink == -kInfinity ? Real{0} : std::exp(sink - max);
   Real sum = sink_weight;
@@ -131,12 +117,19 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     }
   }
   for (int64_t j = keys.begin; j < keys.end; ++j) p[j] = rounded(p[j] / sum);
+  return Softmax{max, sum, sink_weight};
+}
 
+template <class Real>
+Real BackwardHead<Real>::go_back_over_values(const AttendedKeys& keys, const RowDropout& dropout) noexcept {
+  const Problem& problem = view_.problem;
+  const Real* p = probabilities_.data();
+  Real* dp = dprobabilities_.data();
   for (int64_t d = 0; d < problem.head_dim_v; ++d) {
-    add_scaled(dp + keys.begin, v_columns_.data() + d * problem.seqlen_k + keys.begin, dout_[static_cast<std::size_t>(d)], count);
+    add_scaled(dp + keys.begin, v_columns_.data() + d * problem.seqlen_k + keys.begin, dout_[static_cast<std::size_t>(d)],
+               keys.end - keys.begin);
   }
-  const RowDropout dropout(problem, tensors, batch_, h, i);
-  Real delta = 0;  // sum_j p_j dp_j, which is dout . out
+  Real delta = 0;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) {
       dp[j] = weights_[static_cast<std::size_t>(j)] = 0;
@@ -149,6 +142,26 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     weights_[static_cast<std::size_t>(j)] = weight;
     add_scaled(dv_.data() + j * problem.head_dim_v, dout_.data(), weight, problem.head_dim_v);
   }
+  return delta;
+}
+
+template <class Real>
+RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
+  const Problem& problem = view_.problem;
+  const AttentionTensors& tensors = view_.tensors;
+  const AttendedKeys keys(problem, tensors, batch_, h, i);
+  Real *p = probabilities_.data(), *dp = dprobabilities_.data(), *slope = softcap_slope_.data();
+  decode_row(tensors.q.data, problem.dtype, offset_of(problem.q, batch_, i, h), problem.head_dim, q_.data());
+  decode_row(tensors.dout.data, problem.dtype, offset_of(problem.dout, batch_, i, h), problem.head_dim_v, dout_.data());
+  for (std::vector<Real>* sum : {&dq_, &dq_common_, &dq_lse_, &dq_squares_, &dscores_squares_, &dprobabilities_}) {
+    std::fill(sum->begin(), sum->end(), Real{0});
+  }
+
+  const std::optional<Softmax> softmax = compute_probabilities(h, i, keys);
+  if (!softmax) return {dq_.data(), dp, 0, dq_squares_.data(), dscores_squares_.data(), 0};  // nothing is attended: no gradient
+  const auto [max, sum, sink_weight] = *softmax;
+  const RowDropout dropout(problem, tensors, batch_, h, i);
+  Real delta = go_back_over_values(keys, dropout);
   if constexpr (std::is_same_v<Real, float>) delta = delta_of_stored_out(keys.begin, keys.end).value;
   if (problem.dlse.present) delta -= static_cast<const float*>(tensors.dlse.data)[offset_of(problem.dlse, batch_, h, i)];
   Real dsink_squares = 0;

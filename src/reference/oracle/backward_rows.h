@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "fulmen/attention.h"
@@ -45,6 +46,13 @@ class BackwardHead {
   Real rounded(Real x) const noexcept;
   // Of the row that q_ holds, [seqlen_k]; to is scores_ or other_scores_. Products are added up from the first or the last dim on.
   void compute_scores(int64_t h, int64_t i, const AttendedKeys& keys, bool from_last, Real* to) noexcept;
+  struct Softmax {
+    Real max, sum, sink_weight;  // of exp(score - max); the sink's part of the sum
+  };
+  // Sets probabilities_; nothing: no key is attended.
+  std::optional<Softmax> compute_probabilities(int64_t h, int64_t i, const AttendedKeys& keys) noexcept;
+  // Sets dprobabilities_ and weights_, adds to dv_; returns delta = sum_j p_j dp_j, which is dout . out.
+  Real go_back_over_values(const AttendedKeys& keys, const RowDropout& dropout) noexcept;
   // dout . out with out rounded as the forward pass stores it, and the square of what that rounding may do.
   struct Delta {
     Real value, squares;

@@ -35,7 +35,7 @@ void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   select_sequence(all_, all_tensors_, batch, view_);
   const Problem& p = view_.problem;
   const AttentionTensors& t = view_.tensors;
-  decode_transposed(t.k.data, p.dtype, KeyRows(view_, p.k, batch, kv_head), p.seqlen_k, p.head_dim, k_.data());
+  decode_transposed(t.k.data, p.kv_dtype, KeyRows(view_, p.k, batch, kv_head), p.seqlen_k, p.head_dim, k_.data());
   for (int64_t j = 0; j < p.seqlen_k; ++j) {
     double squares = 0;
     for (int64_t d = 0; d < p.head_dim; ++d)
@@ -45,7 +45,7 @@ void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   const KeyRows v_row(view_, p.v, batch, kv_head);
   for (int64_t j = 0; j < p.seqlen_k; ++j) {
     double* v = v_.data() + j * p.head_dim_v;
-    decode_row(t.v.data, p.dtype, v_row(j), p.head_dim_v, v);
+    decode_row(t.v.data, p.kv_dtype, v_row(j), p.head_dim_v, v);
     double size = 0;
     for (int64_t d = 0; d < p.head_dim_v; ++d) size = std::fmax(size, std::fabs(v[d]));
     v_sizes_[static_cast<std::size_t>(j)] = size;

@@ -47,6 +47,7 @@ CodeObject read_code_object(const void* image) {
     object.error = "it is no ELF for an AMD GPU";
     return object;
   }
+  object.bytes = header.e_shoff + std::size_t{header.e_shnum} * header.e_shentsize;  // the section table is the last part
   const auto chip = kChips.find(header.e_flags & kMachMask);
   object.chip = chip == kChips.end() ? "unknown" : chip->second;
   for (unsigned n = 0; n < header.e_phnum; ++n) {

@@ -17,6 +17,7 @@ struct CodeObjectKernel {
 struct CodeObject {
   std::string error;  // why it is none
   std::string chip;   // "gfx1100"
+  std::size_t bytes = 0;
   std::vector<CodeObjectKernel> kernels;
 };
 

@@ -1,5 +1,6 @@
 #include "gpu_drivers/fake/fake_gpu.h"
 
+#include <cstdio>
 #include <cstdlib>
 
 namespace fulmen::fake {
@@ -7,6 +8,11 @@ namespace fulmen::fake {
 State& state() {
   static auto* const kState = new State;  // outlives every user
   return *kState;
+}
+
+void State::complain(const std::string& text) {
+  complaints.push_back(text);
+  if (prints) std::fprintf(stderr, "fake driver: %s\n", text.c_str());
 }
 
 int State::enter(const char* call, bool breaks_capture) {

@@ -1,5 +1,5 @@
-// What the fake vendor libraries share: they run nothing, keep device memory on the host, check every call against the rules of the
-// real interface, and record what they were told, for the test to look at.
+// What the fake vendor libraries share: they keep device memory on the host, check every call against the rules of the real
+// interface, and record what they were told, for the test to look at. They run nothing, but for one (execution.h).
 #pragma once
 
 #include <cstddef>
@@ -40,8 +40,10 @@ struct State {
   void *registered = nullptr, *registered_at = nullptr;  // HIP: page-locked memory of the host, and where the devices have it
   int modules = 0, events = 0;                           // alive
   int last_error = 0;                                    // HIP: what hipGetLastError will say
+  bool prints = false;                                   // complaints go to stderr, too
+  double clock_ms = 0;                                   // the device's, where launches run
 
-  void complain(const std::string& text) { complaints.push_back(text); }
+  void complain(const std::string& text);
   // Notes a call; the error that it shall return, or 0. breaks_capture: it may not be made while a stream is captured.
   int enter(const char* call, bool breaks_capture = true);
 

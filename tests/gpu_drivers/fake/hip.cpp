@@ -1,4 +1,4 @@
-// libamdhip64.so.7 without a GPU: two devices, a gfx1100 and a gfx942.
+// libamdhip64.so.7 without a GPU: two devices, a gfx1100 and a gfx942. execution.h says what a launch does.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gpu_drivers/fake/code_object.h"
+#include "gpu_drivers/fake/execution.h"
 #include "gpu_drivers/fake/fake_gpu.h"
 
 namespace {
@@ -14,7 +15,8 @@ using fulmen::fake::CodeObjectKernel;
 using fulmen::fake::state;
 
 using Error = int;
-constexpr Error kInvalidValue = 1, kInvalidDevice = 101, kInvalidImage = 200, kNoBinaryForGpu = 209, kNotFound = 500;
+constexpr Error kInvalidValue = 1, kInvalidDevice = 101, kInvalidImage = 200, kNoBinaryForGpu = 209, kNotFound = 500,
+                kLaunchFailure = 719;
 constexpr unsigned kMaxLds = 64 * 1024;
 
 struct Device {
@@ -28,13 +30,14 @@ constexpr std::array kDevices{Device{"AMD Radeon RX 7900 XTX", "gfx1100", 32, 96
 // Modules and functions are kept when they end, so that their use afterwards is seen.
 struct Module;
 struct Function {
-  const Module* module = nullptr;
+  Module* module = nullptr;
   CodeObjectKernel kernel;
 };
 struct Module {
   int device = 0;
   bool alive = true;
   fulmen::fake::CodeObject code;
+  std::unique_ptr<fulmen::fake::Executable> executable;
   std::vector<std::unique_ptr<Function>> functions;
 };
 std::vector<std::unique_ptr<Module>>& modules() {
@@ -90,6 +93,7 @@ Error check_launch(const Function& f, const unsigned (&grid)[3], const unsigned 
 FULMEN_FAKE_EXPORT Error hipInit(unsigned /*flags*/) {
   const std::lock_guard lock(state().mutex);
   initialised = true;
+  state().prints = fulmen::fake::kExecutes;
   return state().enter("hipInit");
 }
 FULMEN_FAKE_EXPORT Error hipGetLastError() {
@@ -210,6 +214,12 @@ FULMEN_FAKE_EXPORT Error hipModuleLoadData(Module** module, const void* image) {
   if (static_cast<const unsigned char*>(image)[8] != 2) state().complain("a code object that some release of HIP cannot load");
   const std::string arch = kDevices.at(static_cast<std::size_t>(current)).arch;
   if (arch.substr(0, arch.find(':')) != loaded->code.chip) return kNoBinaryForGpu;
+  std::string error;
+  loaded->executable = fulmen::fake::make_executable(image, loaded->code.bytes, loaded->code.chip, error);
+  if (loaded->executable == nullptr) {
+    state().complain(error);
+    return kInvalidImage;
+  }
   ++state().modules;
   *module = loaded.get();
   modules().push_back(std::move(loaded));
@@ -246,6 +256,10 @@ FULMEN_FAKE_EXPORT Error hipModuleLaunchKernel(Function* function, unsigned grid
   const auto* block = static_cast<const std::byte*>(extra[1]);
   state().launches.push_back(
       {function->kernel.name, current, nullptr, grid_x, block_x, shared, stream, {block, block + function->kernel.argument_bytes}});
+  if (const std::string error = function->module->executable->run(state().launches.back()); !error.empty()) {
+    state().complain(error);
+    return state().last_error = kLaunchFailure;
+  }
   return 0;
 }
 
@@ -336,31 +350,36 @@ FULMEN_FAKE_EXPORT Error hipMemGetAccess(unsigned long long* flags, const Memory
   return 0;
 }
 
-FULMEN_FAKE_EXPORT Error hipEventCreate(int** event) {
+struct Event {
+  int device = 0;
+  double at_ms = 0;
+};
+FULMEN_FAKE_EXPORT Error hipEventCreate(Event** event) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("hipEventCreate"); error != 0) return error;
-  *event = new int(current);
+  *event = new Event{.device = current};
   ++state().events;
   return 0;
 }
-FULMEN_FAKE_EXPORT Error hipEventDestroy(int* event) {
+FULMEN_FAKE_EXPORT Error hipEventDestroy(Event* event) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("hipEventDestroy"); error != 0) return error;
   delete event;
   --state().events;
   return 0;
 }
-FULMEN_FAKE_EXPORT Error hipEventRecord(const int* event, void* /*stream*/) {
+FULMEN_FAKE_EXPORT Error hipEventRecord(Event* event, void* /*stream*/) {
   const std::lock_guard lock(state().mutex);
-  if (*event != current) state().complain("an event of another device");
+  if (event->device != current) state().complain("an event of another device");
+  event->at_ms = state().clock_ms;
   return enter("hipEventRecord");
 }
-FULMEN_FAKE_EXPORT Error hipEventSynchronize(int* /*event*/) {
+FULMEN_FAKE_EXPORT Error hipEventSynchronize(Event* /*event*/) {
   const std::lock_guard lock(state().mutex);
   return enter("hipEventSynchronize");
 }
-FULMEN_FAKE_EXPORT Error hipEventElapsedTime(float* milliseconds, int* /*begin*/, int* /*end*/) {
+FULMEN_FAKE_EXPORT Error hipEventElapsedTime(float* milliseconds, Event* begin, Event* end) {
   const std::lock_guard lock(state().mutex);
-  *milliseconds = 0.5F;
+  *milliseconds = fulmen::fake::kExecutes ? static_cast<float>(end->at_ms - begin->at_ms) : 0.5F;
   return enter("hipEventElapsedTime");
 }

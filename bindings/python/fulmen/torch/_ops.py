@@ -86,9 +86,10 @@ def _forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _forward_fake(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v, need_lse = args[0], args[1], args[2], args[-1]
-    cu_seqlens_q, cu_seqlens_k, _, _, block_table = args[SHARED : SHARED + len(LENGTHS)] if len(args) > SHARED + 1 else (None,) * 5
-    packed_k = cu_seqlens_k is not None and block_table is None
-    for name, tensor, packed in (("q", q, cu_seqlens_q is not None), ("k", k, packed_k), ("v", v, packed_k)):
+    lengths = dict(zip(LENGTHS, args[SHARED:-1], strict=False))
+    packed_q, packed_k = (lengths.get(name) is not None for name in ("cu_seqlens_q", "cu_seqlens_k"))
+    packed_k = packed_k and lengths["block_table"] is None
+    for name, tensor, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
         if tensor.dim() != (3 if packed else 4):
             accepted = "[total, heads, head_dim]" if packed else "[batch, seqlen, heads, head_dim]"
             raise ArgumentError(f"{name} has {tensor.dim()} dims: {accepted} is accepted")

@@ -11,6 +11,7 @@ use fulmen_sys as sys;
 use crate::call::Place;
 use crate::lengths::Lengths;
 use crate::op::{self, Problem};
+use crate::pool;
 
 /// Attention with all that the library offers of it, set up step by step.
 ///
@@ -117,7 +118,8 @@ impl Attention {
         Ok(self)
     }
 
-    /// The most threads on the CPU; 0, the default, is OpenMP's setting.
+    /// The most threads on the CPU; 0, the default, is the size of rayon's pool, which attention
+    /// runs on.
     pub fn num_threads(mut self, threads: usize) -> Self {
         self.num_threads = i32::try_from(threads).unwrap_or(i32::MAX);
         self
@@ -189,7 +191,12 @@ impl Attention {
         options.softcap = self.softcap;
         options.dropout = self.dropout;
         options.deterministic = !self.any_order;
-        options.num_threads = self.num_threads;
+        let threads = rayon::current_num_threads();
+        options.num_threads = match self.num_threads {
+            0 => i32::try_from(threads).unwrap_or(i32::MAX),
+            most => most,
+        };
+        options.parallel_for = Some(pool::parallel_for);
         options.kernel = self.kernel.as_ref().map_or(ptr::null(), |k| k.as_ptr());
         options
     }

@@ -37,6 +37,7 @@ mod dense;
 mod lengths;
 mod memory;
 mod op;
+mod pool;
 mod varlen;
 
 pub use attention::Attention;

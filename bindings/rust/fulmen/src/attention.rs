@@ -286,13 +286,14 @@ impl AttentionBuilder {
         string
     }
 
-    /// The most threads on the CPU; 0, the default, is OpenMP's setting.
+    /// The most threads on the CPU; 0, the default, is `OMP_NUM_THREADS`,
+    /// else all processors.
     pub fn num_threads(mut self, threads: usize) -> Self {
         self.attention.options.num_threads = i32::try_from(threads).unwrap_or(i32::MAX);
         self
     }
 
-    /// A pool instead of OpenMP's threads.
+    /// A pool instead of the library's threads.
     pub fn parallel_for(mut self, pool: impl ParallelFor) -> Self {
         self.attention.pool = Some(Pool::new(pool));
         self

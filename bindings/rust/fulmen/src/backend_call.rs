@@ -1,6 +1,7 @@
 //! What a backend of the user's is asked, and what it computes on.
 
 use std::ffi::c_void;
+use std::mem::size_of;
 
 use fulmen_sys as sys;
 
@@ -76,6 +77,14 @@ pub struct Shapes<'a> {
 
 macro_rules! shapes {
     ($($name:ident),*) => {
+        const _: () = assert!(
+            size_of::<sys::fulmen_tensors>()
+                == size_of::<usize>()
+                    + [$(stringify!($name)),*].len() * size_of::<sys::fulmen_tensor>()
+                    + 2 * size_of::<u64>(),
+            "a tensor of fulmen_tensors is not listed"
+        );
+
         impl<'a> Shapes<'a> {
             pub(crate) fn new(raw: &'a sys::fulmen_tensors, options: &sys::fulmen_options) -> Self {
                 Self { raw, options: CallOptions::new(options) }
@@ -123,7 +132,9 @@ shapes!(
     cu_seqlens_k,
     seqlens_k,
     block_table,
-    leftpad_k
+    leftpad_k,
+    k_scale,
+    v_scale
 );
 
 /// An input of a backend, in host memory.
@@ -248,7 +259,9 @@ accessors!(
         cu_seqlens_k,
         seqlens_k,
         block_table,
-        leftpad_k
+        leftpad_k,
+        k_scale,
+        v_scale
     ],
     [lse]
 );
@@ -262,7 +275,9 @@ accessors!(
         sinks,
         dlse,
         cu_seqlens_q,
-        cu_seqlens_k
+        cu_seqlens_k,
+        k_scale,
+        v_scale
     ],
     [dq, dk, dv, dbias, dsinks]
 );

@@ -176,7 +176,12 @@ macro_rules! both {
             block_table,
             /// `[batch]` of `i32`: where the used rows of padded or paged k and v begin. Forward
             /// alone.
-            leftpad_k
+            leftpad_k,
+            /// `f32`, `[1 or batch, 1, 1, 1 or kv_heads]`: factors of k's numbers. No kernel reads
+            /// them yet: [`crate::Error::Unsupported`].
+            k_scale,
+            /// The same of v.
+            v_scale
         );)*
     };
 }

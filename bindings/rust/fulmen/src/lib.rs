@@ -24,7 +24,7 @@
 //! | [`DeviceBuffer`], [`Stream`] | memory and streams of GPUs |
 //! | [`flash_attn`] | candle-flash-attn's functions over views, raw device memory above all |
 //! | [`AttentionBackend`] | a backend of your own beside the library's |
-//! | [`ParallelFor`] | a thread pool of your own instead of OpenMP's |
+//! | [`ParallelFor`] | a thread pool of your own instead of the library's |
 //!
 //! Views borrow, so aliasing is the compiler's matter: what is written is borrowed for the call
 //! alone. Their bounds are checked when they are made. Memory of GPUs and streams come in by

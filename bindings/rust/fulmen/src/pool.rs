@@ -1,4 +1,4 @@
-//! Threads of the user's instead of OpenMP's.
+//! Threads of the user's instead of the library's.
 
 use std::ffi::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -91,8 +91,8 @@ unsafe extern "C" fn parallel_for(
 
 /// The current pool of rayon's.
 ///
-/// OpenMP's threads are faster where attention runs by itself, since they spin between calls; one
-/// pool for all is better where other work of rayon's runs beside it.
+/// The library's threads are faster where attention runs by itself; one pool for all is better where
+/// other work of rayon's runs beside it.
 ///
 /// ```
 /// use fulmen::{Attention, Rayon};

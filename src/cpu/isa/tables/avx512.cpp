@@ -13,7 +13,7 @@ const IsaTable& table_avx512() {
   static constexpr IsaTable kTable{
       .name = Avx512::kName,
       .lanes = Avx512::kLanes,
-      .prefill_task = {forward_task<Avx512, float>, forward_task<Avx512, Fp16>, forward_task<Avx512, Bf16>},
+      .prefill_task = {prefill_task<Avx512, float>, prefill_task<Avx512, Fp16>, prefill_task<Avx512, Bf16>},
       .short_task = {short_task<Avx512, float>, short_task<Avx512, Fp16>, short_task<Avx512, Bf16>},
       .decode_task = {decode_task<Avx512, float>, decode_task<Avx512, Fp16>, decode_task<Avx512, Bf16>},
       .decode_combine = {decode_combine<Avx512, float>, decode_combine<Avx512, Fp16>, decode_combine<Avx512, Bf16>},

@@ -13,7 +13,7 @@ const IsaTable& table_neon() {
   static constexpr IsaTable kTable{
       .name = Neon::kName,
       .lanes = Neon::kLanes,
-      .prefill_task = {forward_task<Neon, float>, forward_task<Neon, Fp16>, forward_task<Neon, Bf16>},
+      .prefill_task = {prefill_task<Neon, float>, prefill_task<Neon, Fp16>, prefill_task<Neon, Bf16>},
       .short_task = {short_task<Neon, float>, short_task<Neon, Fp16>, short_task<Neon, Bf16>},
       .decode_task = {decode_task<Neon, float>, decode_task<Neon, Fp16>, decode_task<Neon, Bf16>},
       .decode_combine = {decode_combine<Neon, float>, decode_combine<Neon, Fp16>, decode_combine<Neon, Bf16>},

@@ -1,5 +1,7 @@
 #include "gpu/compile/amd_rules/flow.h"
 
+#include <algorithm>
+
 namespace fulmen::gpu {
 
 AmdFlow::AmdFlow(const std::vector<AmdInstruction>& code) {
@@ -35,17 +37,17 @@ void AmdFlow::find_edges(const std::vector<AmdInstruction>& code, const std::vec
       AmdEdge& edge = block.next[i];
       if (!edge.without_lanes) continue;
       const bool has_other = block.next.size() == 2 && block.next[1 - i].to != edge.to;
-      edge.without_lanes = has_other && reachable_from(block.next[1 - i].to, AmdInstruction::kNowhere)[edge.to];
+      edge.without_lanes = has_other && reachable_from(block.next[1 - i].to)[edge.to];
     }
   }
 }
 
-// Includes the block itself, unless it is the barred one.
-std::vector<bool> AmdFlow::reachable_from(std::size_t block, std::size_t barred) const {
+// Includes the block itself.
+std::vector<bool> AmdFlow::reachable_from(std::size_t block) const {
   std::vector<bool> reached(blocks_.size(), false);
   std::vector<std::size_t> waiting;
   const auto arrive = [&](std::size_t at) {
-    if (at == barred || reached[at]) return;
+    if (reached[at]) return;
     reached[at] = true;
     waiting.push_back(at);
   };
@@ -58,35 +60,47 @@ std::vector<bool> AmdFlow::reachable_from(std::size_t block, std::size_t barred)
   return reached;
 }
 
-std::vector<std::size_t> AmdFlow::blocks_until_ways_meet(std::size_t block) const {
-  // A place is where the ways meet if without it no way from the branch ends: not at an end of the kernel,
-  // and not at the branch again.
-  const auto between = [&](std::size_t meeting) {
-    std::vector<bool> region(blocks_.size(), false);
-    for (const AmdEdge& edge : blocks_[block].next) {
-      const std::vector<bool> reached = reachable_from(edge.to, meeting);
-      for (std::size_t b = 0; b < region.size(); ++b) region[b] = region[b] || reached[b];
+std::vector<std::size_t> AmdFlow::way_to_end(std::size_t block) const {
+  std::vector<std::size_t> from(blocks_.size(), AmdInstruction::kNowhere), waiting{block};
+  for (std::size_t n = 0; n < waiting.size(); ++n) {
+    const std::size_t at = waiting[n];
+    if (blocks_[at].next.empty()) {
+      std::vector<std::size_t> way;
+      for (std::size_t b = at; b != block; b = from[b]) way.push_back(b);
+      std::reverse(way.begin(), way.end());
+      return way;
     }
+    for (const AmdEdge& edge : blocks_[at].next) {
+      if (edge.to == block || from[edge.to] != AmdInstruction::kNowhere) continue;
+      from[edge.to] = at;
+      waiting.push_back(edge.to);
+    }
+  }
+  return {};
+}
+
+std::vector<std::size_t> AmdFlow::blocks_before_post_dominator(std::size_t block) const {
+  // A post-dominator is a block without which no way from the branch ends. It is on every such way, the immediate one first.
+  const auto reachable_without = [&](std::size_t barred) {
+    std::vector<bool> reached(blocks_.size(), false);
+    std::vector<std::size_t> region;
+    const auto arrive = [&](std::size_t from) {
+      for (const AmdEdge& edge : blocks_[from].next) {
+        if (edge.to == barred || reached[edge.to]) continue;
+        reached[edge.to] = true;
+        region.push_back(edge.to);
+      }
+    };
+    arrive(block);
+    for (std::size_t n = 0; n < region.size(); ++n) arrive(region[n]);
     return region;
   };
-  const auto size_of = [](const std::vector<bool>& region) {
-    std::vector<std::size_t> list;
-    for (std::size_t b = 0; b < region.size(); ++b) {
-      if (region[b]) list.push_back(b);
-    }
-    return list;
-  };
-  std::vector<std::size_t> best = size_of(between(AmdInstruction::kNowhere));
-  for (std::size_t meeting = 0; meeting < blocks_.size(); ++meeting) {
-    if (meeting == block) continue;
-    const std::vector<bool> region = between(meeting);
-    bool ends = false;
-    for (std::size_t b = 0; b < region.size() && !ends; ++b) ends = region[b] && blocks_[b].next.empty();
-    if (ends) continue;
-    std::vector<std::size_t> list = size_of(region);
-    if (list.size() < best.size()) best = std::move(list);
+  const auto ends = [&](std::size_t b) { return blocks_[b].next.empty(); };
+  for (const std::size_t candidate : way_to_end(block)) {
+    std::vector<std::size_t> region = reachable_without(candidate);
+    if (std::none_of(region.begin(), region.end(), ends)) return region;
   }
-  return best;
+  return reachable_without(AmdInstruction::kNowhere);
 }
 
 }  // namespace fulmen::gpu

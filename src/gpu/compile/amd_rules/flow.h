@@ -29,13 +29,14 @@ class AmdFlow {
   explicit AmdFlow(const std::vector<AmdInstruction>& code);
   explicit AmdFlow(std::vector<AmdBlock> blocks) : blocks_(std::move(blocks)) {}
   const std::vector<AmdBlock>& blocks() const { return blocks_; }
-  // The blocks between a branch and the place where all its ways have met again; all that follows where
-  // these never meet.
-  std::vector<std::size_t> blocks_until_ways_meet(std::size_t block) const;
+  // The blocks between a branch and its immediate post-dominator; all that can follow where it has none.
+  std::vector<std::size_t> blocks_before_post_dominator(std::size_t block) const;
 
  private:
   void find_edges(const std::vector<AmdInstruction>& code, const std::vector<std::size_t>& block_of);
-  std::vector<bool> reachable_from(std::size_t block, std::size_t barred) const;
+  std::vector<bool> reachable_from(std::size_t block) const;
+  // The blocks behind this one on a shortest way to an end; none where no way ends.
+  std::vector<std::size_t> way_to_end(std::size_t block) const;
   std::vector<AmdBlock> blocks_;
 };
 

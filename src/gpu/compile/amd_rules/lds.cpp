@@ -13,8 +13,6 @@ namespace {
 constexpr int64_t kNotKnown = -1;
 using Constants = std::array<int64_t, kScalarRegisters + 256>;  // by register
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
 // "offset1:17" among the modifiers.
 int64_t modifier(std::string_view operands, std::string_view name) {
   const std::size_t at = operands.find(name);

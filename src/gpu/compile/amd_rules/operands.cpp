@@ -8,8 +8,6 @@
 namespace fulmen::gpu {
 namespace {
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
 // "3", "[4:7]" behind a register's letter, numbered from base.
 RegisterRange numbered(std::string_view text, int base, int limit) {
   const bool several = text.starts_with('[');
@@ -159,10 +157,17 @@ AmdAccess access_of(const AmdInstruction& instruction) {
     const std::string_view rest = half.operands.substr(at + 4);
     half.operands = half.operands.substr(0, at);
     add_access(half, access);
+    access.first_reads = access.reads.size();
+    access.first_writes = access.writes.size();
     half.operands = rest;
     half.name = take_word(half.operands);
   }
+  const bool dual = access.first_writes > 0;
   add_access(half, access);
+  if (!dual) {
+    access.first_reads = access.reads.size();
+    access.first_writes = access.writes.size();
+  }
   return access;
 }
 

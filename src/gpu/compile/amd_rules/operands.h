@@ -16,6 +16,8 @@ std::string_view take_operand(std::string_view& operands);
 // (half a register, lanes that are off) that register is no read.
 struct AmdAccess {
   std::vector<RegisterRange> reads, writes;
+  // Of a dual instruction ("a :: b") how many of them are its first half's; else all.
+  std::size_t first_reads = 0, first_writes = 0;
 };
 AmdAccess access_of(const AmdInstruction& instruction);
 

@@ -36,11 +36,4 @@ SpillSlots::SpillSlots(const std::vector<AmdInstruction>& code, const std::vecto
   }
 }
 
-void SpillSlots::assign_lanes(const RegisterRange& range, RegisterSet& set, bool value) const {
-  if (!range.is_vector()) return;
-  for (int r = range.first; r < range.first + range.count; ++r) {
-    for (const int slot : of_register_[static_cast<std::size_t>(r - kVectors)]) set[static_cast<std::size_t>(slot)] = value;
-  }
-}
-
 }  // namespace fulmen::gpu

@@ -19,7 +19,16 @@ class SpillSlots {
   bool is_store(std::size_t i) const { return of(i) >= 0 && stores_[i]; }
   bool is_load(std::size_t i) const { return of(i) >= 0 && !stores_[i]; }
   // Sets the lanes of a vector register that another instruction writes.
-  void assign_lanes(const RegisterRange& range, RegisterSet& set, bool value) const;
+  void assign_lanes(const RegisterRange& range, RegisterSet& set, bool value) const {
+    for_each_lane(range, [&](int slot) { set[static_cast<std::size_t>(slot)] = value; });
+  }
+  template <class Visit>
+  void for_each_lane(const RegisterRange& range, const Visit& visit) const {
+    if (!range.is_vector()) return;
+    for (int r = range.first; r < range.first + range.count; ++r) {
+      for (const int slot : of_register_[static_cast<std::size_t>(r - kVectors)]) visit(slot);
+    }
+  }
 
  private:
   std::vector<int> slot_of_;

@@ -40,8 +40,6 @@ void wait_for(Outstanding& counter, int64_t left, bool in_order) {
   }
 }
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
 int64_t number(std::string_view text) {
   int64_t value = 0;
   const bool hexadecimal = text.starts_with("0x");

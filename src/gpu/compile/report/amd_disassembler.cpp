@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/amd_libraries.h"
 #include "runtime/environment.h"
@@ -56,12 +58,21 @@ std::unique_ptr<const AmdDisassembler> first_that_knows(std::vector<std::unique_
 }
 
 Result<std::unique_ptr<const AmdDisassembler>> find_objdump() {
-  std::vector<std::string> names{"llvm-objdump-19", "llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"};
+  std::vector<std::string> names;
+  // Of the compiler's own LLVM: it knows what that emits.
+  std::error_code error;
+  if (const std::string clang = find_program(environment("FULMEN_AMD_COMPILER")); !clang.empty()) {
+    names.push_back(std::filesystem::canonical(clang, error).replace_filename("llvm-objdump").string());
+  }
+  for (const int version : {19, 22, 21, 20, 18, 17, 16}) names.push_back(fmt::format("llvm-objdump-{}", version));
+  names.insert(names.end(), {"llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"});
   if (const std::string home = environment("ROCM_PATH"); !home.empty()) names.push_back(home + "/llvm/bin/llvm-objdump");
+  std::vector<std::unique_ptr<const AmdDisassembler>> all;
   for (const std::string& name : names) {
     std::string program = find_program(name);
-    if (!program.empty()) return std::unique_ptr<const AmdDisassembler>(std::make_unique<Objdump>(std::move(program)));
+    if (!program.empty()) all.push_back(std::make_unique<Objdump>(std::move(program)));
   }
+  if (!all.empty()) return first_that_knows(std::move(all));
   return Status(StatusCode::unavailable, "llvm-objdump is not in PATH (apt-get install llvm-19)");
 }
 

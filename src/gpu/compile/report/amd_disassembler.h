@@ -21,7 +21,7 @@ class AmdDisassembler {
 
 // Errors: the library is not there, or lacks an entry point.
 Result<std::unique_ptr<const AmdDisassembler>> open_comgr(const LibrarySearch& search);
-// The llvm-objdump of an LLVM in PATH or of ROCm. Errors: there is none.
+// first_that_knows of each llvm-objdump: beside the clang that $FULMEN_AMD_COMPILER names, in PATH, of ROCm. Errors: there is none.
 Result<std::unique_ptr<const AmdDisassembler>> find_objdump();
 
 // Asks each in turn for the code object. The first text without an unknown instruction is the answer, else the first text at all.

@@ -8,7 +8,7 @@ namespace {
 
 using Flow = Instruction::Flow;
 
-LoopCounts counts_of(std::string_view name) {
+LoopCounts amd_counts_of(std::string_view name) {
   LoopCounts c;
   c.total = 1;
   if (begins_with_any(name, {"v_wmma_", "v_swmmac_", "v_mfma_", "v_smfmac_"})) {
@@ -38,7 +38,7 @@ Flow flow_of(const AmdInstruction& instruction) {
 LoopCounts count_amd_loop(std::string_view text) {
   static_assert(AmdInstruction::kNowhere == Instruction::kNowhere);
   std::vector<Instruction> code;
-  for (const AmdInstruction& i : read_amd_disassembly(text)) code.push_back({flow_of(i), i.target, counts_of(i.name)});
+  for (const AmdInstruction& i : read_amd_disassembly(text)) code.push_back({flow_of(i), i.target, amd_counts_of(i.name)});
   return inner_loop(code);
 }
 

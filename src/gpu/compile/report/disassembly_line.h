@@ -36,6 +36,8 @@ inline bool begins_with_any(std::string_view name, std::initializer_list<std::st
   return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
+inline bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
 // m * n * k of the first "<m>x<n>x<k>" in a name, 0 where there is none.
 inline long shape_product(std::string_view name) {
   for (std::size_t at = name.find_first_of("0123456789"); at != std::string_view::npos;) {

@@ -19,7 +19,7 @@ long matrix_work(std::string_view name) {
 }
 
 // work: of matrix instructions, which are parts of a product.
-LoopCounts counts_of(std::string_view name) {
+LoopCounts nvidia_counts_of(std::string_view name) {
   LoopCounts c;
   c.total = 1;
   const std::string_view base = name.substr(0, name.find('.'));
@@ -61,7 +61,7 @@ LoopCounts count_nvidia_loop(std::string_view text) {
     if (name.ends_with(';')) name.remove_suffix(1);
     if (name.empty() || name.front() < 'A' || name.front() > 'Z') continue;
     Instruction instruction;
-    instruction.counts = counts_of(name);
+    instruction.counts = nvidia_counts_of(name);
     std::string_view goal;
     if (name.starts_with("BRA")) {
       const std::size_t begin = operands.find("`(");

@@ -20,7 +20,7 @@ struct Info {
   uint64_t handle;
 };
 
-struct Calls {
+struct ComgrCalls {
   int (*create_disassembly_info)(const char* isa, uint64_t (*read)(uint64_t from, char* to, uint64_t bytes, void* reader),
                                  void (*instruction)(const char* text, void* reader),
                                  void (*address)(uint64_t address, void* reader), Info* info);
@@ -60,7 +60,7 @@ Reader find_code(std::span<const std::byte> file) {
 
 class Comgr final : public AmdDisassembler {
  public:
-  explicit Comgr(const Calls& calls) : calls_(calls) {}
+  explicit Comgr(const ComgrCalls& calls) : calls_(calls) {}
 
   Result<std::string> text_of(std::span<const std::byte> code_object, const std::string& arch) const override {
     Reader reader = find_code(code_object);
@@ -85,7 +85,7 @@ class Comgr final : public AmdDisassembler {
   }
 
  private:
-  Calls calls_;
+  ComgrCalls calls_;
 };
 
 }  // namespace
@@ -93,7 +93,7 @@ class Comgr final : public AmdDisassembler {
 Result<std::unique_ptr<const AmdDisassembler>> open_comgr(const LibrarySearch& search) {
   const Result<FoundLibrary> library = find_library(search);
   if (!library.ok()) return library.status();
-  Calls calls{};
+  ComgrCalls calls{};
   std::string missing;
   const auto load = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));

@@ -11,32 +11,32 @@ namespace fulmen::gpu {
 namespace {
 
 // Quick to compile, and lines for the emulator's reports. Contraction is off: results do not depend on the compiler.
-const std::vector<std::string> kOptions{"-x",
-                                        "c++",
-                                        "-std=c++20",
-                                        "-O1",
-                                        "-g0",
-                                        "-shared",
-                                        "-fPIC",
-                                        "-fvisibility=default",
-                                        "-fno-exceptions",
-                                        "-fno-rtti",
-                                        "-ffp-contract=off",
-                                        "-fno-math-errno",
-                                        "-w"};
+const std::vector<std::string> kHostOptions{"-x",
+                                            "c++",
+                                            "-std=c++20",
+                                            "-O1",
+                                            "-g0",
+                                            "-shared",
+                                            "-fPIC",
+                                            "-fvisibility=default",
+                                            "-fno-exceptions",
+                                            "-fno-rtti",
+                                            "-ffp-contract=off",
+                                            "-fno-math-errno",
+                                            "-w"};
 
 class HostCompiler final : public Compiler {
  public:
   HostCompiler(std::string path, std::string version) : path_(std::move(path)), version_(std::move(version)) {}
   std::string_view name() const noexcept override { return "host"; }
-  std::string identity() const override { return fmt::format("{} {}", version_, fmt::join(kOptions, " ")); }
+  std::string identity() const override { return fmt::format("{} {}", version_, fmt::join(kHostOptions, " ")); }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
     if (!directory.status().ok()) return directory.status();
     const std::string source = directory.path() + "/kernel.cpp", object = directory.path() + "/kernel.so";
     if (Status status = write_file(source, request.source); !status.ok()) return status;
     std::vector<std::string> command{path_};
-    command.insert(command.end(), kOptions.begin(), kOptions.end());
+    command.insert(command.end(), kHostOptions.begin(), kHostOptions.end());
     command.insert(command.end(), {source, "-o", object});
     Result<std::string> log = run_program(command, directory.path());
     if (!log.ok()) return Status(log.status().code(), fmt::format("kernel \"{}\": {}", request.name, log.status().message()));
@@ -49,7 +49,7 @@ class HostCompiler final : public Compiler {
   std::string path_, version_;
 };
 
-Result<const Compiler*> find() {
+Result<const Compiler*> find_host_compiler() {
   const std::string chosen = environment("FULMEN_HOST_CXX");
   std::vector<std::string> names{"c++", "g++", "clang++", "clang++-19"};
   if (!chosen.empty()) names = {chosen};
@@ -76,7 +76,7 @@ Result<const Compiler*> find() {
 
 Result<const Compiler*> host_compiler() {
   static FoundOnce<Result<const Compiler*>> found;
-  return found.get(find);
+  return found.get(find_host_compiler);
 }
 
 }  // namespace fulmen::gpu

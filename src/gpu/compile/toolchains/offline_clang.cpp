@@ -17,11 +17,11 @@
 namespace fulmen::gpu {
 namespace {
 
-const std::vector<std::string> kOptions{"-x", "hip", "-nogpuinc", "-nogpulib", "--offload-device-only", "--no-gpu-bundle-output",
-                                        "-O3", "-std=c++20", "-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wno-unused",
-                                        "-fuse-cuid=none",  // else the temporary folder's name is in the code
-                                        // Every HIP from 5 on loads version 4; HIP before 6.3 cannot load 6, clang 21's own.
-                                        "-mcode-object-version=4", "-Rpass-analysis=kernel-resource-usage"};
+const std::vector<std::string> kHipOptions{"-x", "hip", "-nogpuinc", "-nogpulib", "--offload-device-only", "--no-gpu-bundle-output",
+                                           "-O3", "-std=c++20", "-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wno-unused",
+                                           "-fuse-cuid=none",  // else the temporary folder's name is in the code
+                                           // Every HIP from 5 on loads version 4; HIP before 6.3 cannot load 6, clang 21's own.
+                                           "-mcode-object-version=4", "-Rpass-analysis=kernel-resource-usage"};
 
 // What is said of a compilation that went well: the warnings with all around them, else the resources alone, a line each. Kernels
 // are expansions of macros, and clang repeats these after every line.
@@ -52,7 +52,9 @@ class OfflineClang final : public Compiler {
  public:
   OfflineClang(std::string path, std::string version) : path_(std::move(path)), version_(std::move(version)) {}
   std::string_view name() const noexcept override { return "clang"; }
-  std::string identity() const override { return fmt::format("{} {}{}", version_, fmt::join(kOptions, " "), kRdna3Options.text()); }
+  std::string identity() const override {
+    return fmt::format("{} {}{}", version_, fmt::join(kHipOptions, " "), kRdna3Options.text());
+  }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
     if (!directory.status().ok()) return directory.status();
@@ -60,7 +62,7 @@ class OfflineClang final : public Compiler {
     // Its first lines have a name, too: logs of the same source are the same.
     if (Status status = write_file(source, "#line 1 \"kernel.hip\"\n" + request.source); !status.ok()) return status;
     std::vector<std::string> command{path_};
-    command.insert(command.end(), kOptions.begin(), kOptions.end());
+    command.insert(command.end(), kHipOptions.begin(), kHipOptions.end());
     if (kRdna3Options.concern(request.arch))
       command.insert(command.end(), kRdna3Options.options.begin(), kRdna3Options.options.end());
     command.insert(command.end(), {"--offload-arch=" + request.arch, source, "-o", object});
@@ -78,20 +80,21 @@ class OfflineClang final : public Compiler {
   std::string path_, version_;
 };
 
+// 19 first, which tests compile with; then the newest.
 std::vector<std::string> candidates_for_clang() {
   std::vector<std::string> names;
   if (const std::string home = environment("ROCM_PATH"); !home.empty()) {
     names.push_back(home + "/llvm/bin/amdclang++");
     names.push_back(home + "/llvm/bin/clang++");
   }
-  for (const char* name : {"amdclang++", "/opt/rocm/llvm/bin/clang++", "clang++-21", "clang++-20", "clang++-19", "clang++-18",
-                           "clang++-17", "clang++-16", "clang++"}) {
+  for (const char* name : {"amdclang++", "/opt/rocm/llvm/bin/clang++", "clang++-19", "clang++-22", "clang++-21", "clang++-20",
+                           "clang++-18", "clang++-17", "clang++-16", "clang++"}) {
     names.emplace_back(name);
   }
   return names;
 }
 
-Result<const Compiler*> find() {
+Result<const Compiler*> find_offline_clang() {
   const std::vector<std::string> names = candidates_for_clang();
   for (const std::string& name : names) {
     const std::string path = find_program(name);
@@ -108,7 +111,7 @@ Result<const Compiler*> find() {
 
 Result<const Compiler*> offline_clang_compiler() {
   static FoundOnce<Result<const Compiler*>> found;
-  return found.get(find);
+  return found.get(find_offline_clang);
 }
 
 Result<const Compiler*> clang_at(const std::string& program) {

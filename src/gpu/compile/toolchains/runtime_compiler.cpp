@@ -14,7 +14,7 @@ namespace {
 
 using Program = struct ProgramHandle*;
 
-struct Calls {
+struct RuntimeCompilerCalls {
   int (*Version)(int* major, int* minor);
   int (*CreateProgram)(Program* program, const char* source, const char* name, int headers, const char* const* texts,
                        const char* const* names);
@@ -29,7 +29,7 @@ struct Calls {
 
 class RuntimeCompiler final : public Compiler {
  public:
-  RuntimeCompiler(RuntimeCompilerKind kind, const Calls& calls, std::string path)
+  RuntimeCompiler(RuntimeCompilerKind kind, const RuntimeCompilerCalls& calls, std::string path)
       : kind_(std::move(kind)), calls_(calls), path_(std::move(path)) {
     calls_.Version(&major_, &minor_);
     build_ = build();
@@ -105,7 +105,7 @@ class RuntimeCompiler final : public Compiler {
   }
 
   RuntimeCompilerKind kind_;
-  Calls calls_;
+  RuntimeCompilerCalls calls_;
   std::string path_, build_;
   int major_ = 0, minor_ = 0;
 };
@@ -115,7 +115,7 @@ class RuntimeCompiler final : public Compiler {
 Result<std::unique_ptr<const Compiler>> open_runtime_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search) {
   Result<FoundLibrary> library = find_library(search);
   if (!library.ok()) return library.status();
-  Calls calls{};
+  RuntimeCompilerCalls calls{};
   std::string missing;
   const auto load = [&](auto& function, std::string_view name) {
     const std::string symbol = fmt::format("{}{}", kind.prefix, name);

@@ -3,28 +3,22 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <string>
+#include <type_traits>
+
 #include "gpu/drivers/library_search.h"
 #include "runtime/found_once.h"
 
 namespace fulmen::gpu::cuda {
 namespace {
 
-fulmen::Result<const OpenApi*> open() {
-  fulmen::Result<FoundLibrary> library =
-      find_library({.names = {"libcuda.so.1"},
-                    .home_variables = {"FULMEN_CUDA_DRIVER_HOME"},
-                    .system_folders = {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"},
-                    .python_folders = {},
-                    .install = "It comes with NVIDIA's driver: on Debian, apt-get install nvidia-driver"});
-  if (!library.ok()) return library.status();
-  auto* opened = new OpenApi;
-  opened->path = library->path;
+// Returns the names that the library lacks.
+std::string load_functions(void* handle, Api& a) {
   std::string missing;
   const auto load = [&](auto& function, const char* name, bool needed) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
     if (function == nullptr && needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
-  Api& a = opened->api;
 #define FULMEN_LOAD(name) load(a.name, #name, true)
   FULMEN_LOAD(cuInit);
   FULMEN_LOAD(cuDriverGetVersion);
@@ -64,6 +58,20 @@ fulmen::Result<const OpenApi*> open() {
 #undef FULMEN_LOAD
   load(a.cuMemAllocAsync, "cuMemAllocAsync", false);
   load(a.cuMemFreeAsync, "cuMemFreeAsync", false);
+  return missing;
+}
+
+fulmen::Result<const OpenApi*> open() {
+  fulmen::Result<FoundLibrary> library =
+      find_library({.names = {"libcuda.so.1"},
+                    .home_variables = {"FULMEN_CUDA_DRIVER_HOME"},
+                    .system_folders = {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"},
+                    .python_folders = {},
+                    .install = "It comes with NVIDIA's driver: on Debian, apt-get install nvidia-driver"});
+  if (!library.ok()) return library.status();
+  auto* opened = new OpenApi;
+  opened->path = library->path;
+  const std::string missing = load_functions(library->handle, opened->api);
   if (missing.empty()) return opened;
   const Status status(StatusCode::unavailable,
                       fmt::format("{} lacks {}: a driver of CUDA 12 or newer is needed", opened->path, missing));

@@ -27,6 +27,7 @@ Status invalid(std::string message) { return {StatusCode::invalid_argument, std:
 struct Loaded {
   void* library = nullptr;
   void (*kernel)(const void*) = nullptr;
+  long long (*take_exponentials)() = nullptr;
   int argument_bytes = 0;
 };
 
@@ -60,13 +61,13 @@ class EmulatedDriver final : public HostMemoryDriver {
     auto bind = reinterpret_cast<void (*)(const kernels::EmulatorApi*)>(dlsym(library, "fulmen_bind"));
     const auto* bytes = static_cast<const int*>(dlsym(library, "fulmen_argument_bytes"));
     auto kernel = reinterpret_cast<void (*)(const void*)>(dlsym(library, "fulmen_kernel"));
-    if (bind == nullptr || bytes == nullptr || kernel == nullptr) {
+    auto take_exponentials = reinterpret_cast<long long (*)()>(dlsym(library, "fulmen_take_exponentials"));
+    if (bind == nullptr || bytes == nullptr || kernel == nullptr || take_exponentials == nullptr) {
       dlclose(library);
-      return Status(StatusCode::internal,
-                    "the shared object is no kernel: fulmen_bind, fulmen_kernel or fulmen_argument_bytes is missing");
+      return Status(StatusCode::internal, "the shared object is no kernel: one of its four functions is missing");
     }
     bind(&emulated::api(chip_of(device).wave_size));
-    return Module{new Loaded{library, kernel, *bytes}};
+    return Module{new Loaded{library, kernel, take_exponentials, *bytes}};
   }
   void unload(int /*device*/, Module module) const noexcept override {
     auto* loaded = static_cast<Loaded*>(module.handle);
@@ -105,11 +106,16 @@ class EmulatedDriver final : public HostMemoryDriver {
     const int lds_alignment = chip.vendor == Vendor::nvidia ? 16 : 8;
     const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.programmatic_launch, banks, work};
     const emulated::MemoryCheck accessible = [this](const void* p, std::size_t bytes) { return memory().contains(p, bytes); };
+    if (work != nullptr) loaded.take_exponentials();  // those of launches before
     for (int64_t id = 0; id < l.workgroups; ++id) {
       std::string error = emulated::run_workgroup(shape, id, loaded.kernel, arguments, accessible);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
-    if (work != nullptr) work->lds_cycles += static_cast<double>(own.cycles());
+    if (work != nullptr) {
+      work->lds_cycles += static_cast<double>(own.cycles());
+      work->exponentials += static_cast<double>(loaded.take_exponentials());
+      work->launches += 1;
+    }
     if (print) log_line(fmt::format("LDS of a launch on {}, {} bank conflicts:\n{}", chip.arch, own.conflicts(), own.report()));
     return {};
   }

@@ -72,7 +72,10 @@ void api_tma_load(int to, const void* map, const int (*first)[4], int barrier, c
 }
 
 void api_tma_store(float* to, int from, int bytes, bool adds, const char* file, int line) {
-  running->tma_store({to, from, bytes, adds, {file, line}, {}});
+  running->tma_store({to, {}, {}, from, bytes, adds, {file, line}, {}});
+}
+void api_tma_store_box(int from, const void* map, const int (*first)[4], const char* file, int line) {
+  running->tma_store_box(from, map, *first, {file, line});
 }
 void api_tma_wait_read() { running->tma_wait_read(); }
 void api_tma_wait(int left) { running->tma_wait(left); }
@@ -116,6 +119,7 @@ kernels::EmulatorApi make_api(int wave_size) {
           .mbarrier_wait = api_mbarrier_wait,
           .tma_load = api_tma_load,
           .tma_store = api_tma_store,
+          .tma_store_box = api_tma_store_box,
           .tma_wait_read = api_tma_wait_read,
           .tma_wait = api_tma_wait,
           .counter_wait = api_counter_wait,

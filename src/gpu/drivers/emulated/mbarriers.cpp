@@ -89,9 +89,8 @@ std::string Mbarriers::arrive(int at, int expected, int thread, int wave, Lds& l
 std::string Mbarriers::load(int at, const TmaCopy& copy, Lds& lds) {
   Barrier* const barrier = find(at);
   if (barrier == nullptr) return fmt::format("tma_load at {}: no barrier at {} was initialised", to_string(copy.site), at);
-  constexpr int kAlignment = 1024;  // of swizzled rows
-  if (copy.to % kAlignment != 0) {
-    return fmt::format("tma_load at {}: to {}, no multiple of {}", to_string(copy.site), copy.to, kAlignment);
+  if (copy.to % TmaCopy::kAlignment != 0) {
+    return fmt::format("tma_load at {}: to {}, no multiple of {}", to_string(copy.site), copy.to, TmaCopy::kAlignment);
   }
   for (int n = 0; n < copy.bytes(); n += TmaCopy::kPieceBytes) {
     std::string wrong = lds.begin_copy(copy.to + n, TmaCopy::kPieceBytes, copy.thread, copy.site);
@@ -101,20 +100,21 @@ std::string Mbarriers::load(int at, const TmaCopy& copy, Lds& lds) {
   return {};
 }
 
+EmulatedTensorMap::Piece EmulatedTensorMap::piece(int64_t column, int64_t row, int64_t head, int64_t batch) const {
+  constexpr int64_t kElementBytes = 2;
+  const bool there = row >= 0 && row < extent[1] && head < extent[2] && batch < extent[3];
+  const auto columns = there ? std::clamp<int64_t>(extent[0] - column, 0, TmaCopy::kPieceColumns) : 0;
+  if (columns == 0) return {};
+  return {data + row * stride[0] + head * stride[1] + batch * stride[2] + column * kElementBytes,
+          static_cast<std::size_t>(columns * kElementBytes)};
+}
+
 std::string Mbarriers::deliver(const TmaCopy& copy, Lds& lds, const MemoryCheck& accessible) {
-  constexpr int kPieces = TmaCopy::kRowBytes / TmaCopy::kPieceBytes, kPieceColumns = 8, kElementBytes = 2;
-  const EmulatedTensorMap& map = copy.map;
-  for (int n = 0; n < map.box_rows; ++n) {
-    const int64_t row = copy.row + n;
-    const bool there = row >= 0 && row < map.extent[1] && copy.head < map.extent[2] && copy.batch < map.extent[3];
-    for (int p = 0; p < kPieces; ++p) {
-      const int64_t column = copy.column + kPieceColumns * p;
-      const auto columns = there ? std::clamp<int64_t>(map.extent[0] - column, 0, kPieceColumns) : 0;
+  for (int n = 0; n < copy.map.box_rows; ++n) {
+    for (int p = 0; p < TmaCopy::kPieces; ++p) {
       std::byte piece[TmaCopy::kPieceBytes]{};
-      if (columns > 0) {
-        const std::byte* from =
-            map.data + row * map.stride[0] + copy.head * map.stride[1] + copy.batch * map.stride[2] + column * kElementBytes;
-        const auto bytes = static_cast<std::size_t>(columns * kElementBytes);
+      const auto [from, bytes] = copy.map.piece(copy.column + TmaCopy::kPieceColumns * p, copy.row + n, copy.head, copy.batch);
+      if (bytes > 0) {
         if (!accessible(from, bytes)) {
           return fmt::format(
               "global memory out of bounds: the tma_load of lane {} at {} reads {} bytes of {}, outside every allocation",
@@ -122,7 +122,7 @@ std::string Mbarriers::deliver(const TmaCopy& copy, Lds& lds, const MemoryCheck&
         }
         std::memcpy(piece, from, bytes);
       }
-      const int place = copy.to + n * TmaCopy::kRowBytes + (p ^ n % kPieces) * TmaCopy::kPieceBytes;
+      const int place = copy.to + TmaCopy::place(n, p);
       if (std::string wrong = lds.arrive_asynchronously(place, piece, sizeof(piece), copy.thread, copy.site); !wrong.empty()) {
         return wrong;
       }

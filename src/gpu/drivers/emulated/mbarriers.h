@@ -19,6 +19,13 @@ struct EmulatedTensorMap {
   int64_t extent[4];  // columns, rows, heads, batches
   int64_t stride[3];  // bytes, of rows, heads, batches
   int box_rows;
+
+  // Where 8 columns from `column` on lie, and how many bytes of them are in the tensor: maybe none.
+  struct Piece {
+    const std::byte* at;
+    std::size_t bytes;
+  };
+  Piece piece(int64_t column, int64_t row, int64_t head, int64_t batch) const;
 };
 
 // As the CUDA driver's: invalid_argument for what the TMA does not take.
@@ -35,7 +42,11 @@ struct TmaCopy {
   Site site;
 
   static constexpr int kColumns = 64, kRowBytes = 128, kPieceBytes = 16;
+  static constexpr int kPieces = kRowBytes / kPieceBytes, kPieceColumns = 8;
+  static constexpr int kAlignment = 1024;  // of swizzled rows
   int bytes() const { return map.box_rows * kRowBytes; }
+  // Where a piece of a row lies in a box in LDS.
+  static int place(int row, int piece) { return row * kRowBytes + (piece ^ row % kPieces) * kPieceBytes; }
 };
 
 class Mbarriers {

@@ -32,7 +32,9 @@ inline constexpr const char* kMbarrierWait = "mbarrier_wait";
 
 // What the TMA brings from LDS to memory: read where the lane waits for that, and written where it waits for that.
 struct TmaStore {
-  float* to;
+  float* to;              // null: a box of a tensor, from `first` on
+  EmulatedTensorMap map;  // the box's
+  std::array<int, 4> first;
   int from, bytes;
   bool adds;
   Site site;
@@ -100,6 +102,7 @@ class Workgroup {
   void mbarrier_wait(int at, int parity, Site site) { wait(Waits::mbarrier, kMbarrierWait, 2 * at + parity, site); }
   void tma_load(int to, const void* map, const int (&first)[4], int barrier, Site site);
   void tma_store(TmaStore store);
+  void tma_store_box(int from, const void* map, const int (&first)[4], Site site);
   void tma_wait_read();
   void tma_wait(int left);
   void counter_wait(const int* at, int count, Site site);
@@ -145,6 +148,8 @@ class Workgroup {
 
  private:
   void read_for_tma(TmaStore& store);
+  void write_line(const TmaStore& store);
+  void write_box(const TmaStore& store);
   static void enter(boost::context::detail::transfer_t from);
   void wait(Waits where, const char* operation, int bytes, Site site) {
     Lane& lane = *current_;

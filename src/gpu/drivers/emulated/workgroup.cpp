@@ -24,6 +24,18 @@ double flops_of(const char* operation) {
   return sizes != nullptr && std::sscanf(sizes, "_%dx%dx%d", &m, &n, &k) == 3 ? 2.0 * m * n * k : 0;
 }
 
+// Of a box, where each piece lies in it, and in memory: what is past the tensor's end is left out.
+template <class Visit>
+void for_each_piece(const TmaStore& store, const Visit& visit) {
+  const auto [column, row, head, batch] = store.first;
+  for (int n = 0; n < store.map.box_rows; ++n) {
+    for (int p = 0; p < TmaCopy::kPieces; ++p) {
+      const EmulatedTensorMap::Piece piece = store.map.piece(column + TmaCopy::kPieceColumns * p, row + n, head, batch);
+      if (piece.bytes > 0) visit(TmaCopy::place(n, p), piece);
+    }
+  }
+}
+
 }  // namespace
 
 void Workgroup::enter(boost::context::detail::transfer_t from) {
@@ -187,6 +199,16 @@ void Workgroup::tma_store(TmaStore store) {
   current_->stores.push_back(std::move(store));
 }
 
+void Workgroup::tma_store_box(int from, const void* map, const int (&first)[4], Site site) {
+  TmaStore store{nullptr, {}, std::to_array(first), from, 0, false, site, {}};
+  std::memcpy(&store.map, map, sizeof(store.map));
+  store.bytes = store.map.box_rows * TmaCopy::kRowBytes;
+  if (from % TmaCopy::kAlignment != 0) {
+    check(fmt::format("tma_store_box at {}: from {}, no multiple of {}", to_string(site), from, TmaCopy::kAlignment));
+  }
+  current_->stores.push_back(std::move(store));
+}
+
 void Workgroup::tma_wait_read() {
   for (TmaStore& store : current_->stores) read_for_tma(store);
 }
@@ -194,7 +216,14 @@ void Workgroup::tma_wait_read() {
 void Workgroup::read_for_tma(TmaStore& store) {
   if (!store.values.empty()) return;
   store.values.resize(static_cast<std::size_t>(store.bytes) / sizeof(float));
-  lds_read_matrix(store.from, store.values.data(), store.bytes, store.site);
+  auto* const values = reinterpret_cast<std::byte*>(store.values.data());
+  if (store.to == nullptr) {
+    for_each_piece(store, [&](int place, const EmulatedTensorMap::Piece& piece) {
+      lds_read_matrix(store.from + place, values + place, static_cast<int>(piece.bytes), store.site);
+    });
+  } else {
+    lds_read_matrix(store.from, values, store.bytes, store.site);
+  }
   check_values(store.values.data(), store.bytes, "brings", store.site);
 }
 
@@ -202,17 +231,29 @@ void Workgroup::tma_wait(int left) {
   for (auto& stores = current_->stores; stores.size() > static_cast<std::size_t>(left); stores.pop_front()) {
     TmaStore& store = stores.front();
     read_for_tma(store);
-    constexpr int kFloats = 4;  // of a piece
-    for (std::size_t n = 0; n < store.values.size(); ++n) {
-      if (n % kFloats == 0) check_global(store.to + n, kFloats * sizeof(float), store.adds ? "adds to" : "writes", store.site);
-      const std::atomic_ref<float> element(store.to[n]);
-      if (store.adds) {
-        element.fetch_add(store.values[n], std::memory_order_relaxed);
-      } else {
-        element.store(store.values[n], std::memory_order_relaxed);
-      }
+    store.to == nullptr ? write_box(store) : write_line(store);
+  }
+}
+
+void Workgroup::write_line(const TmaStore& store) {
+  constexpr int kFloats = 4;  // of a piece
+  for (std::size_t n = 0; n < store.values.size(); ++n) {
+    if (n % kFloats == 0) check_global(store.to + n, kFloats * sizeof(float), store.adds ? "adds to" : "writes", store.site);
+    const std::atomic_ref<float> element(store.to[n]);
+    if (store.adds) {
+      element.fetch_add(store.values[n], std::memory_order_relaxed);
+    } else {
+      element.store(store.values[n], std::memory_order_relaxed);
     }
   }
+}
+
+void Workgroup::write_box(const TmaStore& store) {
+  const auto* values = reinterpret_cast<const std::byte*>(store.values.data());
+  for_each_piece(store, [&](int place, const EmulatedTensorMap::Piece& piece) {
+    check_global(piece.at, static_cast<int>(piece.bytes), "writes", store.site);
+    std::memcpy(const_cast<std::byte*>(piece.at), values + place, piece.bytes);
+  });
 }
 
 void Workgroup::counter_wait(const int* at, int count, Site site) {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstring>
+#include <deque>
 #include <mutex>
 
 #include "gpu/compile/report/amd_disassembler.h"
@@ -31,11 +31,13 @@ Result<Schedule> parse_schedule(std::string_view order) {
   return invalid(fmt::format("the order of waves is \"{}\": in-order, reversed and random:<seed> are accepted", order));
 }
 
+constexpr std::size_t kMostLaunches = 1000;  // whose counts are kept
+
 // What all launches of the process share.
 struct Shared {
   std::mutex mutex;
   Result<Schedule> schedule = parse_schedule(environment("FULMEN_ISA_ORDER"));
-  Counts counts{};
+  std::deque<LaunchCounts> launches;
 };
 Shared& shared() {
   static auto& all = *new Shared;
@@ -58,16 +60,6 @@ std::string counts_text(const Counts& counts) {
     if (counts[n] > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", counts[n], kKindNames[n]);
   }
   return text;
-}
-
-LaunchData launch_data(const Program& program, const Launch& l) {
-  LaunchData data;
-  data.arguments.resize(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
-  std::memcpy(data.arguments.data(), l.arguments, l.argument_bytes);
-  const auto size = static_cast<uint32_t>(l.workgroup_size);
-  // Of one dimension: 16 bits each for three sizes of the workgroup, 32 for those of the grid.
-  data.packet = {0x10000, size | 0x10000U, 1, static_cast<uint32_t>(l.workgroups) * size, 1, 1};
-  return data;
 }
 
 class IsaDriver final : public HostMemoryDriver {
@@ -102,7 +94,8 @@ class IsaDriver final : public HostMemoryDriver {
       return shared().schedule;
     }();
     if (!schedule.ok()) return schedule.status();
-    const LaunchData data = launch_data(program, l);
+    const LaunchData data = launch_data(program, {static_cast<const std::byte*>(l.arguments), l.argument_bytes},
+                                        static_cast<uint32_t>(l.workgroups), static_cast<uint32_t>(l.workgroup_size));
     std::vector<MemoryMap::Block> blocks;
     for (const auto& [begin, end] : memory().blocks()) {
       blocks.push_back({reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(end)});
@@ -118,7 +111,9 @@ class IsaDriver final : public HostMemoryDriver {
                            counts_text(counts)));
     }
     const std::scoped_lock lock(shared().mutex);
-    for (std::size_t n = 0; n < counts.size(); ++n) shared().counts[n] += counts[n];
+    std::deque<LaunchCounts>& launches = shared().launches;
+    launches.push_back({std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts});
+    if (launches.size() > kMostLaunches) launches.pop_front();
     return {};
   }
 };
@@ -133,9 +128,9 @@ Status set_schedule(const std::string& order) {
   return {};
 }
 
-Counts take_counts() {
+std::deque<LaunchCounts> take_counts() {
   const std::scoped_lock lock(shared().mutex);
-  return std::exchange(shared().counts, Counts{});
+  return std::exchange(shared().launches, {});
 }
 
 }  // namespace isa

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 
 #include "gpu/driver.h"
@@ -13,7 +14,12 @@ namespace fulmen::gpu::isa {
 // what it begins with. Errors: none of these.
 Status set_schedule(const std::string& order);
 
-// Instructions that launches have executed since the last call, by class, and forgets them.
-Counts take_counts();
+struct LaunchCounts {
+  std::string arch, kernel;
+  int64_t workgroups = 0;
+  Counts counts{};
+};
+// What launches have executed since the last call, by class, and forgets them: the last 1,000 launches.
+std::deque<LaunchCounts> take_counts();
 
 }  // namespace fulmen::gpu::isa

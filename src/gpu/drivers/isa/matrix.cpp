@@ -19,29 +19,29 @@ struct Bf16 {
 
 // RDNA3, wave32: both blocks hold the same 16 elements.
 struct Gfx11 {
-  static constexpr int kWave = 32, kSize = 16, kDepth = 16, kElements = 16, kResults = 8;
+  static constexpr int kWave = 32, kSize = 16, kMmaK = 16, kElements = 16, kResults = 8;
   static int depth(int /*block*/, int e) { return e; }
   static int result_row(int block, int r) { return 2 * r + block; }
 };
 struct Gfx12 {
-  static constexpr int kWave = 32, kSize = 16, kDepth = 16, kElements = 8, kResults = 8;
+  static constexpr int kWave = 32, kSize = 16, kMmaK = 16, kElements = 8, kResults = 8;
   static int depth(int block, int e) { return 8 * (e / 4) + 4 * block + e % 4; }
   static int result_row(int block, int r) { return 8 * block + r; }
 };
 struct Mfma16 {
-  static constexpr int kWave = 64, kSize = 16, kDepth = 16, kElements = 4, kResults = 4;
+  static constexpr int kWave = 64, kSize = 16, kMmaK = 16, kElements = 4, kResults = 4;
   static int depth(int block, int e) { return 4 * block + e; }
   static int result_row(int block, int r) { return 4 * block + r; }
 };
 struct Mfma32 {
-  static constexpr int kWave = 64, kSize = 32, kDepth = 8, kElements = 4, kResults = 16;
+  static constexpr int kWave = 64, kSize = 32, kMmaK = 8, kElements = 4, kResults = 16;
   static int depth(int block, int e) { return 4 * block + e; }
   static int result_row(int block, int r) { return 8 * (r / 4) + 4 * block + r % 4; }
 };
 
 template <class Layout, class T>
-void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kDepth][Layout::kSize]) {
-  constexpr int kBlocks = Layout::kDepth / Layout::kElements;  // the first ones have every k
+void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kMmaK][Layout::kSize]) {
+  constexpr int kBlocks = Layout::kMmaK / Layout::kElements;  // the first ones have every k
   if (o.source != Operand::Source::vector)
     fail("takes A and B from other than vector registers, which is not known to the emulator");
   for (int e = 0; e < Layout::kElements; ++e) {
@@ -68,7 +68,7 @@ void multiply(Wave& w, const Instruction& i) {
     check_halves_equal(w, i.operand[1]);
     check_halves_equal(w, i.operand[2]);
   }
-  alignas(64) float a[Layout::kDepth][kSize], b[Layout::kDepth][kSize];
+  alignas(64) float a[Layout::kMmaK][kSize], b[Layout::kMmaK][kSize];
   read_operand<Layout, T>(w, i.operand[1], a);
   read_operand<Layout, T>(w, i.operand[2], b);
   const Operand &c = i.operand[3], &d = i.operand[0];
@@ -80,7 +80,7 @@ void multiply(Wave& w, const Instruction& i) {
     for (int block = 0; block < Layout::kWave / kSize; ++block) {
       alignas(64) float sums[kSize];
       for (int j = 0; j < kSize; ++j) sums[j] = is_constant ? constant : std::bit_cast<float>(from[block * kSize + j]);
-      for (int k = 0; k < Layout::kDepth; ++k) {
+      for (int k = 0; k < Layout::kMmaK; ++k) {
         const float x = a[k][Layout::result_row(block, r)];
         for (int j = 0; j < kSize; ++j) sums[j] += x * b[k][j];
       }

@@ -52,7 +52,7 @@ void add_extreme(Table& t, std::string_view name) {
   });
 }
 
-void add_bits(Table& t) {
+void add_scalar_bits(Table& t) {
   for (const char* name : {"s_mov_b32"}) add<Scc::kept>(t, name, [](uint32_t x) { return x; });
   add<Scc::kept>(t, "s_mov_b64", [](uint64_t x) { return x; });
   add<Scc::is_not_zero>(t, "s_not_b32", [](uint32_t x) { return ~x; });
@@ -174,7 +174,7 @@ void add_floats(Table& t) {
 }  // namespace
 
 void add_scalar_arithmetic(Table& t) {
-  add_bits(t);
+  add_scalar_bits(t);
   add_fields(t);
   add_products(t);
   add_floats(t);

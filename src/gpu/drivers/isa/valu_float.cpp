@@ -32,7 +32,7 @@ Half half_fma(Half a, Half b, Half c) {
   return to_half(static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) + static_cast<double>(to_float(c)));
 }
 
-void add_arithmetic(Table& t) {
+void add_float_arithmetic(Table& t) {
   t.lanes("v_add_f32", [](float a, float b) { return a + b; });
   t.lanes("v_sub_f32", [](float a, float b) { return a - b; });
   t.lanes("v_subrev_f32", [](float a, float b) { return b - a; });
@@ -48,6 +48,12 @@ void add_arithmetic(Table& t) {
   }
   for (const char* name : {"v_min3_f32", "v_min3_num_f32"}) {
     t.lanes(name, [](float a, float b, float c) { return minimum(minimum(a, b), c); });
+  }
+  for (const char* name : {"v_maxmin_f32", "v_maxmin_num_f32"}) {
+    t.lanes(name, [](float a, float b, float c) { return minimum(maximum(a, b), c); });
+  }
+  for (const char* name : {"v_minmax_f32", "v_minmax_num_f32"}) {
+    t.lanes(name, [](float a, float b, float c) { return maximum(minimum(a, b), c); });
   }
   const auto median = [](float a, float b, float c) {
     if (std::isnan(a) || std::isnan(b) || std::isnan(c)) return minimum(minimum(a, b), c);
@@ -115,7 +121,7 @@ void add_conversions(Table& t) {
 }  // namespace
 
 void add_float_instructions(Table& table) {
-  add_arithmetic(table);
+  add_float_arithmetic(table);
   add_transcendental(table);
   add_halves(table);
   add_conversions(table);

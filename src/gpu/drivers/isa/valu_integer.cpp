@@ -29,7 +29,7 @@ uint32_t permuted(uint32_t high, uint32_t low, uint32_t selector) {
   return result;
 }
 
-void add_bits(Table& t) {
+void add_integer_bits(Table& t) {
   for (const char* name : {"v_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32", "v_accvgpr_mov_b32"}) {
     t.lanes(name, [](uint32_t x) { return x; });
   }
@@ -89,7 +89,7 @@ void add_shifts(Table& t) {
   t.lanes("v_xad_u32", [](uint32_t a, uint32_t b, uint32_t c) { return (a ^ b) + c; });
 }
 
-void add_arithmetic(Table& t) {
+void add_integer_arithmetic(Table& t) {
   for (const char* name : {"v_add_nc_u32", "v_add_u32"}) t.lanes(name, [](uint32_t a, uint32_t b) { return a + b; });
   for (const char* name : {"v_sub_nc_u32", "v_sub_u32"}) t.lanes(name, [](uint32_t a, uint32_t b) { return a - b; });
   for (const char* name : {"v_subrev_nc_u32", "v_subrev_u32"}) t.lanes(name, [](uint32_t a, uint32_t b) { return b - a; });
@@ -119,6 +119,11 @@ void add_arithmetic(Table& t) {
   t.lanes("v_min3_i32", [](int32_t a, int32_t b, int32_t c) { return std::min(std::min(a, b), c); });
   t.lanes("v_max3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::max(a, b), c); });
   t.lanes("v_min3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::min(std::min(a, b), c); });
+  // RDNA: the first two's largest or smallest, and then the other one with the third.
+  t.lanes("v_maxmin_i32", [](int32_t a, int32_t b, int32_t c) { return std::min(std::max(a, b), c); });
+  t.lanes("v_minmax_i32", [](int32_t a, int32_t b, int32_t c) { return std::max(std::min(a, b), c); });
+  t.lanes("v_maxmin_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::min(std::max(a, b), c); });
+  t.lanes("v_minmax_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::min(a, b), c); });
   t.lanes("v_med3_i32", [](int32_t a, int32_t b, int32_t c) { return std::max(std::min(a, b), std::min(std::max(a, b), c)); });
   t.lanes("v_med3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::min(a, b), std::min(std::max(a, b), c)); });
 }
@@ -180,9 +185,9 @@ constexpr Entry kAddCarry{add_carry<32, kSum, kCarryIn>, add_carry<64, kSum, kCa
 }  // namespace
 
 void add_integer_instructions(Table& t) {
-  add_bits(t);
+  add_integer_bits(t);
   add_shifts(t);
-  add_arithmetic(t);
+  add_integer_arithmetic(t);
   t.add("v_add_co_u32", kAddCarry<Sum::add, false>);
   t.add("v_sub_co_u32", kAddCarry<Sum::sub, false>);
   t.add("v_subrev_co_u32", kAddCarry<Sum::subrev, false>);

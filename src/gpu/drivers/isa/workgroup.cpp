@@ -202,6 +202,15 @@ class Runner {
 
 }  // namespace
 
+LaunchData launch_data(const Program& program, std::span<const std::byte> arguments, uint32_t workgroups, uint32_t workgroup_size) {
+  LaunchData data;
+  data.arguments.resize(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
+  std::copy(arguments.begin(), arguments.end(), data.arguments.begin());
+  // Of one dimension: 16 bits each for three sizes of the workgroup, 32 for those of the grid.
+  data.packet = {0x10000, workgroup_size | 0x10000U, 1, workgroups * workgroup_size, 1, 1};
+  return data;
+}
+
 std::string run_workgroup(const Program& program, const Schedule& schedule, int waves, int64_t workgroup, const LaunchData& launch,
                           MemoryMap& memory, Counts& counts) {
   return Runner(program, schedule, waves, workgroup, launch, memory, counts).run();

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "gpu/drivers/isa/wave.h"
@@ -19,6 +21,9 @@ struct Schedule {
 };
 
 using Counts = std::array<uint64_t, kKinds>;
+
+// What a one-dimensional launch tells the kernel. Bytes of arguments that are not given, which the runtime would fill in, are 0xFF.
+LaunchData launch_data(const Program& program, std::span<const std::byte> arguments, uint32_t workgroups, uint32_t workgroup_size);
 
 // Empty, or what the kernel did wrong, with the instruction and the wave.
 std::string run_workgroup(const Program& program, const Schedule& schedule, int waves, int64_t workgroup, const LaunchData& launch,

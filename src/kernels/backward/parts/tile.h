@@ -19,12 +19,14 @@ constexpr int kColumnTiles = kBlockN / 16;
 constexpr int kFirstMmaSteps = kHeadDim / kMmaK, kSecondMmaSteps = kHeadDimV / kMmaK;
 constexpr int kFirstTiles = kGivesFirst ? kHeadDim / 16 / kDimGroups : 1, kSecondTiles = kGivesDv ? kHeadDimV / 16 / kDimGroups : 1;
 constexpr bool kRowsInLds = kQueriesInLds;
+// A wave's sums alone fill half the registers.
+constexpr bool kTightRegisters = kRowTiles * ((kGivesFirst ? kFirstTiles : 0) + (kGivesDv ? kSecondTiles : 0)) * kElements >= 128;
+// Its rows fill most of the other half.
+constexpr bool kFullRegisters = kRowsAreKeys && kTightRegisters && !kRowsInLds && !kCopiesToLds;
 // The next tile is in flight while one is computed; or waits until that is read, where copies write to the one buffer by
 // themselves; or is fetched when it is needed, where registers are too few to hold it.
 constexpr bool kFetchLate = !kCopiesToLds && !kEarlyLoads;
 constexpr bool kFetchEarly = !kFetchLate && (kBuffers == 2 || !kCopiesToLds);
-// A wave's sums alone fill half the registers.
-constexpr bool kTightRegisters = kRowTiles * ((kGivesFirst ? kFirstTiles : 0) + (kGivesDv ? kSecondTiles : 0)) * kElements >= 128;
 static_assert(kBlockM * kDimGroups == kRowTiles * 16 * kWaves, "backward: block_m is a multiple of 16 rows a wave");
 static_assert(kBlockN % 16 == 0 && kHeadDim % kMmaK == 0 && kHeadDimV % kMmaK == 0, "backward: tiles are whole operands");
 
@@ -46,6 +48,13 @@ class Columns {
                            int buffer, const Alive& alive) {
     const int at = buffer * kBackward.buffer_bytes;
     const auto tile_alive = [&](int row) { return alive(first + row); };
+    if constexpr (kApart) {
+      const ColumnSource one = ColumnSource::of(side.first, side.first_stride, a.head_dim, first, end),
+                         other = ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end);
+      first_.fetch(brings_second() ? other : one, at, at, kBackward.first_pitch, tile_alive);
+      fetch_numbers(a, batch, head, first, end);
+      return;
+    }
     first_.fetch(ColumnSource::of(side.first, side.first_stride, a.head_dim, first, end), at, at + kBackward.first_values_at,
                  kBackward.first_pitch, tile_alive);
     if constexpr (kOneByOne) {
@@ -56,16 +65,19 @@ class Columns {
       second_.fetch(ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end), at + kBackward.second_at,
                     at + kBackward.second_values_at, kBackward.second_pitch, [&](int row) { return !kGivesDv || tile_alive(row); });
     }
-    if constexpr (kRowsAreKeys) {
-      if (thread_id() < kBlockN)
-        numbers_ = RowStatistics::of(a, batch, head, first + thread_id() < end ? first + thread_id() : a.seqlen_q);
-    }
+    fetch_numbers(a, batch, head, first, end);
     commit_columns();
   }
   FULMEN_DEVICE void publish(int buffer) const {
     const int at = buffer * kBackward.buffer_bytes;
-    if constexpr (!kOneByOne) first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
-    if constexpr (kNeedsDout || kGivesDv) {
+    if constexpr (kApart) {
+      const bool second = brings_second();
+      first_.publish(at + (second ? kBackward.second_at : 0),
+                     at + (second ? kBackward.second_values_at : kBackward.first_values_at), kBackward.first_pitch);
+    } else if constexpr (!kOneByOne) {
+      first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
+    }
+    if constexpr (!kApart && (kNeedsDout || kGivesDv)) {
       second_.publish(at + kBackward.second_at, at + kBackward.second_values_at, kBackward.second_pitch);
     }
     if constexpr (kRowsAreKeys) {
@@ -77,9 +89,19 @@ class Columns {
   }
 
  private:
+  // Sums leave registers for one tile in flight. Where half of the lanes have all of its pieces, the others bring the second.
+  static constexpr bool kApart =
+      kFullRegisters && kGivesFirst && kGivesDv && kHeadDim == kHeadDimV && kBlockN / 2 * (kHeadDim / 8) <= kWorkgroup / 2;
+  FULMEN_DEVICE static bool brings_second() { return wave_id() >= kWaves / 2; }
+  FULMEN_DEVICE void fetch_numbers(const BackwardArguments& a, Int64 batch, Int64 head, Int64 first, Int64 end) {
+    if constexpr (kRowsAreKeys) {
+      if (thread_id() < kBlockN)
+        numbers_ = RowStatistics::of(a, batch, head, first + thread_id() < end ? first + thread_id() : a.seqlen_q);
+    }
+  }
   // Where registers are too few for a tile of each beside addresses of 64 bits, the first is in LDS before the second comes.
   static constexpr bool kOneByOne = kFetchLate && !kWholeRows;
-  ColumnTile<kHeadDim, kGivesFirst> first_;
+  ColumnTile<kHeadDim, kGivesFirst, kApart ? kWorkgroup / 2 : kWorkgroup> first_;
   ColumnTile<kHeadDimV, kGivesDv> second_;
   RowStatistics numbers_;
 };
@@ -215,6 +237,7 @@ struct BackwardTask {
       score[e] = g.weight;
       gradient[e] = g.dot;
       if constexpr (kGivesDbias) bias[e] += g.bias;
+      if (kFullRegisters && e % 2 == 1) schedule_fence();
     }
   }
 

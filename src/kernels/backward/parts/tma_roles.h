@@ -20,15 +20,17 @@ constexpr TmaBackwardLayout kLdsLayout = TmaBackwardLayout::of(kHeadDim, kHeadDi
 static_assert(kLdsLayout.total == kLdsBytes, "backward_tma: the host reserves the LDS that the tiles need");
 static_assert(kAddsDq && !kGivesDbias && !kVariable && !kKeepMask && kWholeRows, "backward_tma: what the TMA can read");
 static_assert(kWarpgroups == 2 && kBlockM == 128 && kWorkgroup == 384, "backward_tma: 64 keys a warpgroup, and one more warpgroup");
-static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "backward_tma: rows are whole panels");
+// Dims in LDS: whole panels, zeros past the last one.
+constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
+static_assert(kPanels <= 2 && kPanelsV <= 2 && kHeadDim >= kPanelColumns && kHeadDimV >= kPanelColumns,
+              "backward_tma: a warpgroup has half a panel of dQ, or one");
 
 // Narrow heads leave registers for the products of one tile beside the scores of the next.
 constexpr bool kPipelined = kLdsLayout.pipelined;
 static_assert(!kPipelined || kBuffers > 2, "backward_tma: one tile of queries is held, one is computed, one comes");
 // Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at once.
 constexpr bool kSplitStatistics = !kDropout && !kSoftcap;
-constexpr int kPanels = kHeadDim / kPanelColumns, kPanelsV = kHeadDimV / kPanelColumns;
-constexpr int kSumTiles = kHeadDim / 16 / kWarpgroups;  // a warpgroup's of dQ, by 16 dims
+constexpr int kSumTiles = kPanels * kPanelColumns / 16 / kWarpgroups;  // a warpgroup's of dQ, by 16 dims
 constexpr int kSumBytes = kSumTile * static_cast<int>(sizeof(float));
 // Parts of a tile of dQ, by queries, that blocks add one after the other: the next block adds one when the other is in flight.
 constexpr int kSumParts = kLdsLayout.sum_parts, kPartRows = kBlockN / 16 / kSumParts;
@@ -235,7 +237,7 @@ class Loader {
     if (lane_id() == 0) {
       const int arrives = patched ? kPatch : kKeysFull;
       const L2Policy once = L2Policy::evict_first();
-      mbarrier_arrive_expect(arrives, kBlockM * 2 * (kHeadDim + kHeadDimV));
+      mbarrier_arrive_expect(arrives, kLdsLayout.key_bytes + kLdsLayout.value_bytes);
       load<kPanels, kBlockM>(kLdsLayout.keys_at, arguments_.k_map, first, work.block.kv_head, work.block.batch, arrives, once);
       load<kPanelsV, kBlockM>(kLdsLayout.values_at, arguments_.v_map, first, work.block.kv_head, work.block.batch, arrives, once);
     }
@@ -271,7 +273,7 @@ class Loader {
     mbarrier_wait(kQueriesEmpty + 8 * ring_.buffer, ring_.parity ^ 1);
     if (lane_id() == 0) {
       const L2Policy again = L2Policy::evict_last();
-      mbarrier_arrive_expect(full, kBlockN * 2 * (kHeadDim + kHeadDimV));
+      mbarrier_arrive_expect(full, kLdsLayout.query_bytes + kLdsLayout.dout_bytes);
       load<kPanels, kBlockN>(kLdsLayout.queries_at + ring_.buffer * kLdsLayout.query_bytes, arguments_.q_map, first, head,
                              work.block.batch, full, again);
       load<kPanelsV, kBlockN>(kLdsLayout.dout_at + ring_.buffer * kLdsLayout.dout_bytes, arguments_.dout_map, first, head,

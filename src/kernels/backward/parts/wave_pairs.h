@@ -25,7 +25,7 @@ struct PairScores : BackwardTask {
   using Rows = SwizzledRows<kHeadDim>;
   using OutRows = SwizzledRows<16 * kSumTiles>;
   static_assert(!kPairs || kWaves * kRowTiles * 16 * OutRows::kPitch <= kBuffers * kBackward.buffer_bytes,
-                "backward_pairs: outputs have room where queries were");
+                "backward: outputs have room where queries were");
   bool second;
 
   // dk or dv, dims from first_dim on: by way of LDS, where tiles of queries were, 16 bytes a lane to memory.

@@ -39,18 +39,7 @@ struct QuadTask : PairScores {
       for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_query);
     }
     float score[kOwnTiles][kRowTiles][kElements] = {};
-#pragma unroll
-    for (int d = 0; d < kHeadDim / kTileMmaK; ++d) {
-      QueryOperand own[kRowTiles];
-#pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) own[t] = Rows::queries(lane, own_at, 16 * t, d);
-#pragma unroll
-      for (int n = 0; n < kOwnTiles; ++n) {
-        const KeyOperand column = Rows::keys(lane, scores_from, 16 * (half * kOwnTiles + n), d);
-#pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[n][t], column, own[t]);
-      }
-    }
+    multiply_own(lane, own_at, scores_from, score);
     if constexpr (kSecond) named_barrier_sync(place(0, half));
     ProbabilityOperand p[kOwnTiles][kRowTiles];
 #pragma unroll
@@ -89,6 +78,22 @@ struct QuadTask : PairScores {
   }
 
  private:
+  // S^T, or dP^T, of the wave's keys and its half of the queries: own rows times columns, both in LDS.
+  FULMEN_DEVICE void multiply_own(unsigned lane, int own_at, int columns_at,
+                                  float (&score)[kOwnTiles][kRowTiles][kElements]) const {
+#pragma unroll
+    for (int d = 0; d < kHeadDim / kTileMmaK; ++d) {
+      QueryOperand own[kRowTiles];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) own[t] = Rows::queries(lane, own_at, 16 * t, d);
+#pragma unroll
+      for (int n = 0; n < kOwnTiles; ++n) {
+        const KeyOperand column = Rows::keys(lane, columns_at, 16 * (half * kOwnTiles + n), d);
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[n][t], column, own[t]);
+      }
+    }
+  }
   // From the first waves to the second ones, among the first, and among the second.
   FULMEN_DEVICE int place(int kind, int from) const { return 1 + 6 * group + 2 * kind + from; }
   template <bool kSecond>

@@ -186,6 +186,10 @@ FULMEN_DEVICE void tma_add(float* to, int at, int bytes, Position p = Position::
 FULMEN_DEVICE void tma_store(float* to, int at, int bytes, Position p = Position::here()) {
   emulator->tma_store(to, at, bytes, false, p.file, p.line);
 }
+FULMEN_DEVICE void tma_store(const void* map, int at, int column, Int64 row, int head, int batch, Position p = Position::here()) {
+  const int first[4] = {column, static_cast<int>(row), head, batch};
+  emulator->tma_store_box(at, map, &first, p.file, p.line);
+}
 FULMEN_DEVICE void tma_wait_read() { emulator->tma_wait_read(); }
 template <int kLeft>
 FULMEN_DEVICE void tma_wait() {

@@ -211,6 +211,12 @@ FULMEN_DEVICE void tma_store(float* to, int at, int bytes) {
                "r"(shared_address(at)), "r"(bytes)
                : "memory");
 }
+FULMEN_DEVICE void tma_store(const void* map, int at, int column, Int64 row, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];\ncp.async.bulk.commit_group;" ::"l"(map),
+      "r"(column), "r"(static_cast<int>(row)), "r"(head), "r"(batch), "r"(shared_address(at))
+      : "memory");
+}
 FULMEN_DEVICE void tma_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 template <int kLeft>
 FULMEN_DEVICE void tma_wait() {

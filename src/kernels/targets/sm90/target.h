@@ -27,6 +27,7 @@
 //   tma_prefetch(map)          a hint: the map is going to be used.  L2Policy: how long lines stay in the L2
 //   tma_add(to, at, bytes) tma_store(to, at, bytes)   of one lane: the TMA adds fp32 from LDS, which lanes wrote and fenced, to
 //                              memory, or stores it there
+//   tma_store(map, at, column, row, head, batch)   the same of a panel: a box of a tensor, but for what is past the tensor's end
 //   tma_wait_read() tma_wait<n>()   until those of the lane have read LDS; until memory has what all but the last n of them brought
 //   counter_wait(at, n) counter_pass(at)   of one lane: until a counter in memory is n; one more: what the lane, and the TMA for
 //   it,

@@ -13,8 +13,8 @@ FULMEN_DEVICE void commit_columns() {}
 FULMEN_DEVICE void columns_arrived() {}
 
 // Lanes take neighbouring pieces of a row; where the tile is transposed, too, kGroup neighbouring positions of
-// that and 8 dims.
-template <int kDims, bool kValues>
+// that and 8 dims. kLanes: of the workgroup, whose other lanes bring another tile meanwhile.
+template <int kDims, bool kValues, int kLanes = kWorkgroup>
 class ColumnTile {
  public:
   template <class Alive>
@@ -61,13 +61,14 @@ class ColumnTile {
 
  private:
   static constexpr int kRowPieces = kDims / 8;
-  static constexpr int kGroup = !kValues ? 1 : kBlockN / 4 * kRowPieces >= kWorkgroup ? 4 : 2;
+  static constexpr int kGroup = !kValues ? 1 : kBlockN / 4 * kRowPieces >= kLanes ? 4 : 2;
   static constexpr int kAcross = kBlockN / kGroup;
   static constexpr int kAll = kAcross * kRowPieces;
-  static constexpr int kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
+  static constexpr int kRounds = (kAll + kLanes - 1) / kLanes;
   static constexpr int kValuePitch = transposed_pitch(kBlockN);
-  // Each tile has the same addresses, which compilers keep in registers: not where those are too few.
-  static constexpr bool kAnew = !kEarlyLoads;
+  // Each tile has the same addresses, which compilers keep in registers: not where those are too few, as where half of the lanes
+  // bring a tile of rows that begin anywhere.
+  static constexpr bool kAnew = !kEarlyLoads || (kLanes < kWorkgroup && !kWholeRows);
   static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
 
   FULMEN_DEVICE static int row_of(int position) { return kValues ? row_at(position) : position; }
@@ -82,18 +83,17 @@ class ColumnTile {
   }
   template <class Body>
   FULMEN_DEVICE static void for_groups(const Body& body) {
-    const int thread = kAnew ? recompute(thread_id()) : thread_id();
+    const int own = kLanes == kWorkgroup ? thread_id() : thread_id() % kLanes, thread = kAnew ? recompute(own) : own;
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) {
-      const unsigned index = thread + n * kWorkgroup;
-      if (kAll % kWorkgroup != 0 && index >= kAll) break;
+      const unsigned index = thread + n * kLanes;
+      if (kAll % kLanes != 0 && index >= kAll) break;
       if constexpr (kValues) {
         // Whole rounds of eight pieces leave a lane its share of them.
-        constexpr bool kFixed = kWorkgroup % (8 * kAcross) == 0;
+        constexpr bool kFixed = kLanes % (8 * kAcross) == 0;
         const unsigned first = kFixed ? thread : index;
         const int position = static_cast<int>(first % kAcross) * kGroup;
-        body(n, position, 8 * in_other_banks(static_cast<int>(first / kAcross), position),
-             kFixed ? 8 * n * (kWorkgroup / kAcross) : 0);
+        body(n, position, 8 * in_other_banks(static_cast<int>(first / kAcross), position), kFixed ? 8 * n * (kLanes / kAcross) : 0);
       } else {
         body(n, static_cast<int>(index / kRowPieces), static_cast<int>(index % kRowPieces) * 8, 0);
       }

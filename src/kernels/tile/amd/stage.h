@@ -1,6 +1,7 @@
 // AMD: tiles go to LDS through registers, V transposed there. Outputs do not go through LDS.
 #pragma once
 
+#include "tile/crowded.h"
 #include "tile/kept_keys.h"
 #include "tile/sources.h"
 #include "tile/stage_layout.h"

@@ -12,9 +12,11 @@ namespace fulmen::kernels {
 FULMEN_DEVICE void commit_columns() { copy_commit(); }
 FULMEN_DEVICE void columns_arrived() { copy_wait<0>(); }
 
-// kDims, rounded up, of each row.
-template <int kDims, bool kValues>
+// kDims, rounded up, of each row. All lanes copy.
+template <int kDims, bool kValues, int kLanes = kWorkgroup>
 class ColumnTile {
+  static_assert(kLanes == kWorkgroup);
+
  public:
   template <class Alive>
   FULMEN_DEVICE void fetch(const ColumnSource& source, int at, int /*values_at*/, int /*pitch*/, const Alive& alive) {

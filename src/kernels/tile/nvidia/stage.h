@@ -43,8 +43,8 @@ FULMEN_DEVICE int copied_row() { return static_cast<int>(static_cast<unsigned>(t
 FULMEN_DEVICE int copied_dim() { return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8; }
 // Row `first + copied_row()` of those at `at`, where `first` is a multiple of kCopiedRows. This lane takes the pieces from
 // copied_dim() on, where `from` is. Invalid rows are zeros.
-template <int kDims>
-FULMEN_DEVICE void copy_row(int at, int first, const Element* from, int dims, bool valid) {
+template <int kDims, class T>
+FULMEN_DEVICE void copy_row(int at, int first, const T* from, int dims, bool valid) {
   const int to = at + first * SwizzledRows<kDims>::kPitch + SwizzledRows<kDims>::place(copied_row(), 2 * copied_dim());
 #pragma unroll
   for (int dim = 0; dim < kDims; dim += 64) {
@@ -82,8 +82,8 @@ class NextTile {
  private:
   static constexpr int kRounds = kBlockN / kCopiedRows;
   const ForwardArguments& arguments_;
-  const Element* key_;
-  const Element* value_;
+  const KvElement* key_;
+  const KvElement* value_;
   Int64 key_step_, value_step_;
   int buffer_;
   bool there_;  // is there such a tile?
@@ -165,19 +165,19 @@ class Stage {
 
  private:
   template <bool kClamped, int kDims>
-  FULMEN_DEVICE void copy(const Element* head, const View& view, int dims, int at, bool values) {
+  FULMEN_DEVICE void copy(const KvElement* head, const View& view, int dims, int at, bool values) {
     const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
-    const Element* first = rows.row(kClamped || kScattered ? 0 : copied_row());
+    const KvElement* first = rows.row(kClamped || kScattered ? 0 : copied_row());
 #pragma unroll
     for (int n = 0; n < kBlockN; n += kCopiedRows) {
       const int row = n + copied_row(), from = rows.clamp(row);
       const bool valid = !(kKeepMask && values) || source_.alive(source_.arguments, first_key_ + from);
-      const Element* of = kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
+      const KvElement* of = kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
       copy_row<kDims>(at, n, of + copied_dim(), dims, valid);
     }
   }
   template <int kDims>
-  FULMEN_DEVICE void through_registers(const Element* head, const View& view, int dims, int at, bool values) {
+  FULMEN_DEVICE void through_registers(const KvElement* head, const View& view, int dims, int at, bool values) {
     const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
     for (int index = thread_id(); index < kBlockN * (kDims / 8); index += kWorkgroup) {
       const int row = index / (kDims / 8), dim = index % (kDims / 8) * 8;

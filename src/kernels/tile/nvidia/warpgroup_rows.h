@@ -10,7 +10,8 @@ namespace fulmen::kernels {
 constexpr int kKeyTiles = kBlockN / 16, kHeadDimTiles = kHeadDim / 16;
 // A product of P V gives so many dims, by 16: up to 192 dims.
 constexpr int kProducts = kHeadDimV > 192 ? 2 : 1, kProductTiles = kHeadDimV / 16 / kProducts;
-static_assert(kHeadDim % 16 == 0 && kHeadDimV % (16 * kProducts) == 0, "dims are whole tiles of products");
+static_assert(kHeadDim % 16 == 0 && kHeadDimV % 16 == 0, "dims are whole tiles of products");
+static_assert(kProducts == 1 || 16 * kProductTiles % kPanelColumns == 0, "an operand begins with a panel");
 
 struct WaveRows {
   RowState state;

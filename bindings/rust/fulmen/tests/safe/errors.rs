@@ -149,3 +149,26 @@ fn dtypes_have_sizes() {
     let sizes = [DType::F32, DType::F16, DType::Bf16, DType::Bool, DType::I32].map(DType::size);
     assert_eq!(sizes, [4, 2, 2, 1, 4]);
 }
+
+#[test]
+fn scales_and_keys_of_another_dtype_are_unsupported() -> Result<()> {
+    let (q, mut out) = (vec![0.5f32; 64], vec![0f32; 64]);
+    let (half, scale) = (vec![f16::ONE; 64], [0.5f32]);
+    let shape = [1, 4, 1, 16];
+    let (rows, keys) = (Tensor::bshd(&q, shape)?, Tensor::bshd(&half, shape)?);
+    for (keys, scaled, said) in [
+        (keys, false, "k.dtype is fp16, q.dtype is fp32: "),
+        (rows, true, "k_scale is given, k.dtype is fp32: "),
+    ] {
+        let mut call = Forward::new(rows, keys, keys, TensorMut::bshd(&mut out, shape)?);
+        if scaled {
+            call = call.k_scale(Tensor::one_dim(&scale)?);
+        }
+        let error = Attention::default().forward(&mut call).unwrap_err();
+        assert!(
+            matches!(&error, Error::Unsupported(m) if m.starts_with(said)),
+            "{error:?}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+# Most of the time to compile a file are headers that its neighbours need, too: up to eight of a folder are compiled as one. Not the
+# library, unless all: then a file that forgets a header is found, and the compiler cache has its objects for every build of it.
+set(FULMEN_UNITY "" CACHE STRING "Compile the files of a folder together: tests (and tools), all, or empty: none")
+# The tests of drivers, each of which names its driver's types alike; what replaces operator new; and what stands for the emulator where
+# there is none, beside files of it that nothing links then.
+set(FULMEN_NEVER_UNITY "/(tests/gpu_drivers/|tests/api/allocation_count|src/gpu/drivers/emulated/absent)")
+
+if(FULMEN_UNITY STREQUAL "all" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # With so much to inline g++ 12 takes a vector of one element for an array that a second one is beyond.
+  target_compile_options(fulmen_options INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
+endif()
+
+function(fulmen_unity target) # sources...
+  if(NOT (FULMEN_UNITY STREQUAL "all" OR (FULMEN_UNITY STREQUAL "tests" AND NOT target STREQUAL "fulmen_objects")))
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(source ${ARGN})
+    # Files of an instruction set have compiler flags of their own.
+    if(source MATCHES "/tables/" OR source MATCHES "${FULMEN_NEVER_UNITY}")
+      continue()
+    endif()
+    cmake_path(GET source PARENT_PATH folder)
+    cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+    string(MAKE_C_IDENTIFIER ${folder} folder)
+    math(EXPR eight "0${count_${folder}} / 8")
+    math(EXPR count_${folder} "0${count_${folder}} + 1")
+    set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${folder}_${eight})
+  endforeach()
+endfunction()

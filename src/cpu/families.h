@@ -1,0 +1,53 @@
+// The CPU families: which problems each takes, and which of those that take a problem runs.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cpu/isa/instruction_sets.h"
+#include "fulmen/backend.h"
+
+namespace fulmen::cpu {
+
+struct Family {
+  const char* name;  // its folder: "prefill" is "cpu.prefill.<instruction set>"
+  Pass pass;
+  bool dropout, variable_lengths, paged, out_over_q;  // as in Kernel
+  bool (*serves)(const IsaTable& table, int dtype);   // whether the instruction set has it
+  Support (*takes)(const Problem& problem);           // limits of all instruction sets
+  double (*rank)(const InstructionSet& isa, const Problem& problem);
+  std::unique_ptr<const Kernel> (*make)(const Family& family, const InstructionSet& isa);
+};
+
+// In order: of equal ranks the first runs.
+std::span<const Family> families();
+// The family of that name; of tests' instruction sets, too.
+std::unique_ptr<const Kernel> make_kernel(std::string_view family, const InstructionSet& isa);
+
+// A family on an instruction set. A family's folder adds how it runs: prepare(), and tuning().
+class FamilyKernel : public Kernel {
+ public:
+  FamilyKernel(const Family& family, const InstructionSet& isa);
+  std::string_view name() const noexcept final { return name_; }
+  Pass pass() const noexcept final { return family_.pass; }
+  bool dropout() const noexcept final { return family_.dropout; }
+  bool out_over_q() const noexcept final { return family_.out_over_q; }
+  bool variable_lengths() const noexcept final { return family_.variable_lengths; }
+  bool paged() const noexcept final { return family_.paged; }
+  Support supports(const Problem& problem, const std::string& device) const final;
+  double rank(const Problem& problem) const final { return family_.rank(isa_, problem); }
+
+ protected:
+  const Family& family_;
+  const InstructionSet& isa_;
+  const std::string name_;
+};
+
+std::unique_ptr<const Kernel> make_prefill_kernel(const Family& family, const InstructionSet& isa);
+std::unique_ptr<const Kernel> make_short_kernel(const Family& family, const InstructionSet& isa);
+std::unique_ptr<const Kernel> make_decode_kernel(const Family& family, const InstructionSet& isa);
+std::unique_ptr<const Kernel> make_backward_kernel(const Family& family, const InstructionSet& isa);
+
+}  // namespace fulmen::cpu

@@ -1,0 +1,20 @@
+// What scores are multiplied by, of a problem.
+#pragma once
+
+#include "algorithm/online_softmax.h"
+#include "cpu/prefill/call.h"
+#include "fulmen/problem.h"
+
+namespace fulmen::cpu {
+
+inline ScoreScale score_scale(const Problem& problem) {
+  ScoreScale scale;
+  scale.log2_scale = problem.softmax_scale * algorithm::kLog2E;
+  if (problem.softcap > 0.0F) {
+    scale.tanh_scale = 2.0F * algorithm::kLog2E * problem.softmax_scale / problem.softcap;
+    scale.log2_softcap = problem.softcap * algorithm::kLog2E;
+  }
+  return scale;
+}
+
+}  // namespace fulmen::cpu

@@ -1,0 +1,125 @@
+// kernels/forward/decode_tma.h: few queries, whose keys and values the tensor memory accelerator (TMA) brings.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/launch/decode.h"
+#include "kernels/tile/layout.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int kDecodeTmaLanes = 2 * kWarpgroupLanes;  // a warpgroup that multiplies, and one with the loader
+constexpr int64_t kDecodeTmaMostKeys = (int64_t{1} << 31) - 1024;
+constexpr int64_t kDecodeTmaMostTiles = 2;  // of rows a KV head: each reads all of K and V
+
+class DecodeTma final : public Family {
+ public:
+  explicit DecodeTma(const Target& target) : Family(target), tiles_(*target.decode_tma) {}
+  std::string_view name() const noexcept override { return "decode_tma"; }
+  bool variable_lengths() const noexcept override { return true; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (p.keep_mask.present) return Support::no("values that a keep_mask leaves out would have to be cleared after the TMA");
+    if (p.packed_q() || p.packed_k()) return Support::no("the TMA reads sequences at multiples of one length");
+    if (p.leftpad_k.present) return Support::no("the TMA reads keys from the first row on, leftpad_k moves them");
+    if (!strides_are_whole(p)) return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
+    if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0 || (p.paged() && p.num_pages == 0))
+      return Support::no("the TMA reads tensors that have a row");
+    if (p.seqlen_k > kDecodeTmaMostKeys) return Support::no(std::to_string(p.seqlen_k) + " keys, the TMA counts rows by 32 bits");
+    if (packed_rows(p) > kDecodeTmaMostTiles * kWarpgroupRows) {
+      return Support::no(std::to_string(packed_rows(p)) +
+                         " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
+                         std::to_string(kDecodeTmaMostTiles * kWarpgroupRows) + " are served");
+    }
+    const Specialisation s = specialisation(p, 1);
+    if (Support support = keys_lie_in_boxes(p, s); !support.yes) return support;
+    if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
+    return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys));
+  }
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    return plan_of(p, chip, choose_splits(p, compute_units));
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    std::vector<int> splits;
+    for (int64_t n = 1; n <= most_splits(p); n *= 2) splits.push_back(static_cast<int>(n));
+    space.parameters = {{"num_splits", choose_splits(p, compute_units), splits}};
+    tuning::include_usual(space);
+    space.takes = [](std::span<const int> /*values*/) -> Support { return {}; };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/, std::span<const int> v) const override {
+    return plan_of(p, chip, v[0]);
+  }
+
+ private:
+  // A tile of keys lies in a page, or pages lie in a tile.
+  static Support keys_lie_in_boxes(const Problem& p, const Specialisation& s) {
+    if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;
+    if (Support support = tma_takes_strides("v", p.v, p.v_shape()); !support.yes) return support;
+    constexpr int kLeastRows = 16;
+    if (!p.paged() || s.page_size >= kLeastRows) return {};
+    return Support::no("page_size " + std::to_string(p.page_size) + ": the TMA brings pages of 16, 32, ... 1024 rows");
+  }
+  const DecodeTmaShape& shape_for(const Problem& p) const {
+    const int64_t dim = std::max(p.head_dim, p.head_dim_v);
+    return *std::find_if(tiles_.shapes.begin(), tiles_.shapes.end() - 1,
+                         [&](const DecodeTmaShape& shape) { return dim <= shape.max_head_dim; });
+  }
+  int64_t most_splits(const Problem& p) const { return std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys); }
+  // Workgroups on three quarters of the multiprocessors read as fast as memory gives, so that splits, whose partial results are
+  // merged by a second kernel, only serve to have as many on each. Where there are fewer, as many splits as run at once.
+  int choose_splits(const Problem& p, int compute_units) const {
+    const int64_t units = std::max(1, compute_units), slots = units * shape_for(p).min_workgroups;
+    const int64_t rounds = tiles_of(groups(p), units);
+    if (4 * groups(p) >= 3 * units) return rounds == 1 || 10 * groups(p) >= 9 * rounds * units || most_splits(p) == 1 ? 1 : 2;
+    return static_cast<int>(std::clamp(slots / std::max<int64_t>(1, groups(p)), int64_t{1}, most_splits(p)));
+  }
+  static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
+  static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
+
+  Specialisation specialisation(const Problem& p, int num_splits) const {
+    constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
+    const DecodeTmaShape& shape = shape_for(p);
+    const int64_t panel = target().panel_columns;
+    Specialisation s;
+    s.entry = "forward/decode_tma.h";
+    s.target = &target();
+    s.head_dim = static_cast<int>(round_up(p.head_dim, kProductDims));
+    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, p.head_dim_v > kMostProductDims ? 2 * panel : kProductDims));
+    s.block_m = kWarpgroupRows;
+    s.block_n = shape.block_n;
+    s.workgroup = kDecodeTmaLanes;
+    s.buffers = shape.buffers;
+    s.min_workgroups = shape.min_workgroups;
+    s.packed_rows = 1;
+    s.tensor_maps = 1;
+    s.splits = num_splits > 1 ? 1 : 0;
+    s.lds_bytes = kernels::TmaDecodeLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
+                                               static_cast<int>(round_up(s.head_dim_v, panel)), s.block_n, s.buffers)
+                      .total;
+    specialise_for(p, s);
+    return s;
+  }
+  // Partial results, and what merges them, are those of decode.h, which also runs where pointers are no multiples of 16.
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const {
+    LaunchPlan plan = decode_plan(p, *target().extends, chip, num_splits);
+    if (plan.launches.empty()) return plan;
+    plan.unaligned = std::make_shared<LaunchPlan>(plan);
+    plan.launches.front() = {specialisation(p, num_splits), groups(p) * num_splits};
+    plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
+    plan.arguments.split_keys = round_up(plan.arguments.split_keys, plan.launches.front().specialisation.block_n);
+    return plan;
+  }
+
+  const DecodeTmaTiles& tiles_;
+};
+
+}  // namespace
+
+const Family* make_decode_tma(const Target& target) { return target.decode_tma ? new DecodeTma(target) : nullptr; }
+
+}  // namespace fulmen::gpu

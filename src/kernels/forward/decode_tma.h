@@ -1,0 +1,296 @@
+// Forward for few queries on Hopper: reading K and V is the work, and the tensor memory accelerator (TMA) does it.
+//
+//   S[64, kBlockN] = Q[64, d] K[kBlockN, d]^T,  P = 2^(S - max),  O[64, d_v] += P V[kBlockN, d_v]     a step
+//
+// A workgroup has 64 rows - the query heads of a KV head are packed into them - and a split of the keys. One warpgroup multiplies,
+// a wave 16 rows. A wave of another one, the loader, keeps kBuffers tiles of keys and values in flight: so many bytes that their
+// latency does not matter, whatever the registers are. With one split the result is final, else forward/decode_combine.h merges
+// the splits.
+//
+// LDS: Q, kBuffers x K, kBuffers x V, mbarriers. Registers of a lane: S kBlockN / 2, P kBlockN / 4, O d_v / 2.
+#include "tile/layout.h"
+#include "tile/nvidia/register_shares.h"
+#include "tile/nvidia/warpgroup_rows.h"
+#include "tile/rings.h"
+#include "tile/rows.h"
+
+namespace fulmen::kernels {
+
+// Dims in LDS: whole panels, zeros past the last one.
+constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
+constexpr TmaDecodeLayout kLdsLayout = TmaDecodeLayout::of(kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockN, kBuffers);
+static_assert(kLdsLayout.total == kLdsBytes, "decode_tma: the host reserves the LDS that the tiles need");
+static_assert(kBlockM == 64 && kWorkgroup == 256 && kPackedRows, "decode_tma: a warpgroup has 64 rows, one has none");
+static_assert(kBlockN % 16 == 0 && kWholeRows && !kKeepMask && !kDropout, "decode_tma: what the TMA can read, without holes");
+// Pages of fewer rows than a tile come one by one.
+constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN;
+static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBoxRows % 8 == 0), "decode_tma: boxes lie in a page each");
+
+// One workgroup a multiprocessor begins with as many registers as a lane can have.
+constexpr RegisterShares kRegisters = RegisterShares::of(1, kMinWorkgroups, kTmaRegisters);
+constexpr bool kSharesRegisters = kMinWorkgroups > 1;
+
+// mbarriers.
+constexpr int kQueriesFull = kLdsLayout.barriers_at, kPatch = kQueriesFull + 8, kKeysFull = kPatch + 8;
+constexpr int kKeysEmpty = kKeysFull + 8 * kBuffers, kValuesFull = kKeysEmpty + 8 * kBuffers;
+constexpr int kValuesEmpty = kValuesFull + 8 * kBuffers;
+using TileRing = Ring<kBuffers>;
+
+// What a workgroup has: rows of a KV head, and a split of its keys.
+struct Place {
+  int split, first_row, kv_head, batch;
+
+  FULMEN_DEVICE static Place of(const ForwardArguments& a) {
+    const auto id = static_cast<unsigned>(workgroup_id()), splits = static_cast<unsigned>(a.num_splits), tile = id / splits;
+    const auto row_tiles = static_cast<unsigned>(a.row_tiles), kv_heads = static_cast<unsigned>(a.num_kv_heads);
+    return {static_cast<int>(id % splits), kBlockM * static_cast<int>(tile % row_tiles),
+            static_cast<int>(tile / row_tiles % kv_heads), static_cast<int>(tile / row_tiles / kv_heads)};
+  }
+  FULMEN_DEVICE RowMap rows(const ForwardArguments& a) const {
+    return {a, batch, kv_head * a.group_size, a.seqlen_q * a.group_size};
+  }
+};
+
+// The keys of the split: those that some row attends, from a multiple of kBlockN on, and those that need no mask.
+struct SplitKeys {
+  Int64 first;  // of the first tile
+  algorithm::KeyRange any, whole;
+
+  FULMEN_DEVICE static SplitKeys of(const ForwardArguments& a, const Place& place, const RowMap& map) {
+    const Int64 rows_end = place.first_row + kBlockM < map.end ? place.first_row + kBlockM : map.end;
+    if (rows_end <= place.first_row) return {0, {0, 0}, {0, 0}};
+    const Int64 first_query = map.query(place.first_row), query_end = map.query(rows_end - 1) + 1;
+    const algorithm::Band band = band_of(a);
+    const algorithm::KeyRange any = band.any(first_query, query_end), whole = band.all(first_query, query_end);
+    // Splits begin at fixed keys, whatever the band: those outside have nothing to do.
+    const Int64 split_begin = place.split * a.split_keys, split_end = split_begin + a.split_keys;
+    const Int64 begin = any.begin > split_begin ? any.begin : split_begin, end = any.end < split_end ? any.end : split_end;
+    if (end <= begin) return {0, {0, 0}, {0, 0}};
+    return {begin / kBlockN * kBlockN, {begin, end}, whole};
+  }
+  FULMEN_DEVICE bool is_masked(Int64 key) const {
+    return key < whole.begin || key + kBlockN > whole.end || key < any.begin || key + kBlockN > any.end;
+  }
+};
+
+// What the loader does.
+struct Loader {
+  const TmaForwardArguments& call;
+  const ForwardArguments& a;  // of the sequence
+  const Place& place;
+  const SplitKeys& split;
+  L2Policy once = L2Policy::evict_first();
+  TileRing ring;
+  int patch_parity = 0;
+
+  FULMEN_DEVICE void run() {
+#pragma unroll 1
+    for (Int64 key = split.first; key < split.any.end; key += kBlockN) {
+      mbarrier_wait(kKeysEmpty + 8 * ring.buffer, ring.parity ^ 1);
+      if (lane_id() == 0) {
+        load<kPanels>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map, key, kKeysFull + 8 * ring.buffer);
+      }
+      values(key);
+      ring.advance();
+    }
+  }
+
+ private:
+  template <int kCount>
+  FULMEN_DEVICE void load(int to, const TensorMap& map, Int64 key, int barrier) const {
+    mbarrier_arrive_expect(barrier, kCount * kBlockN * kPanelRowBytes);
+#pragma unroll 1
+    for (int box = 0; box < kBlockN / kBoxRows; ++box) {
+      Int64 row = key + box * kBoxRows;
+      int batch = place.batch;
+      if constexpr (kPaged) {
+        // Past the last key the table may end: nobody reads what comes from there.
+        const PagedRow in_page = PagedRow::of(a, row < a.seqlen_k ? row : a.seqlen_k - 1);
+        batch = in_page.page < static_cast<unsigned>(a.num_pages) ? static_cast<int>(in_page.page) : 0;
+        row = row < a.seqlen_k ? in_page.row : 0;
+      }
+#pragma unroll
+      for (int p = 0; p < kCount; ++p) {
+        tma_load(to + (p * kBlockN + box * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns, row, place.kv_head, batch, barrier,
+                 once);
+      }
+    }
+  }
+  // Values of keys that no row attends are not to be multiplied, not even with 0: they may be NaN.
+  FULMEN_DEVICE void values(Int64 key) {
+    const int to = kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes, full = kValuesFull + 8 * ring.buffer;
+    const bool patched = key < split.any.begin || key + kBlockN > split.any.end;
+    mbarrier_wait(kValuesEmpty + 8 * ring.buffer, ring.parity ^ 1);
+    if (lane_id() == 0) load<kPanelsV>(to, call.v_map, key, patched ? kPatch : full);
+    if (!patched) return;
+    mbarrier_wait(kPatch, patch_parity);
+    patch_parity ^= 1;
+    wave_barrier();
+    for (int row = lane_id() / 8; row < kBlockN; row += kWaveSize / 8) {
+      if (key + row >= split.any.begin && key + row < split.any.end) continue;
+#pragma unroll
+      for (int p = 0; p < kPanelsV; ++p) {
+        lds_store(to + (p * kBlockN + row) * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
+      }
+    }
+    lds_fence_for_matrices();
+    wave_barrier();
+    if (lane_id() == 0) mbarrier_arrive(full);
+  }
+};
+
+// What a wave of the other warpgroup does.
+struct Consumer {
+  const RowMap& map;
+  int first_row;  // the wave's
+  TileRing ring;
+  WaveRows rows = {};
+
+  FULMEN_DEVICE void run(const SplitKeys& split) {
+    rows.state.clear();
+    bring_queries();
+#pragma unroll 1
+    for (Int64 key = split.first; key < split.any.end; key += kBlockN) {
+      if (split.is_masked(key)) {
+        step<true>(key);
+      } else {
+        step<false>(key);
+      }
+    }
+  }
+
+ private:
+  // The wave's 16 rows to LDS.
+  FULMEN_DEVICE void bring_queries() const {
+    constexpr int kLanes = 8, kRows = kWaveSize / kLanes;
+#pragma unroll
+    for (int n = 0; n < 16; n += kRows) {
+      const int row = wave_id() * 16 + n + lane_id() / kLanes;
+      const Int64 r = first_row + n + lane_id() / kLanes;
+      const Element* const from = at<Element>(map.arguments.q, map.batch, map.query(map.clamp(r)), map.head(map.clamp(r)));
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        const int dim = p * kPanelColumns + lane_id() % kLanes * 8;
+        if (dim >= kHeadDim) continue;
+        const Words<4> piece = r < map.end ? load_piece(from, dim, map.arguments.head_dim) : Words<4>{};
+        lds_store(kLdsLayout.queries_at + panel_place(row, dim, kBlockM), piece);
+      }
+    }
+    lds_fence_for_matrices();
+    wave_barrier();
+    if (lane_id() == 0) mbarrier_arrive(kQueriesFull);
+    mbarrier_wait(kQueriesFull, 0);
+  }
+  template <bool kMasked>
+  FULMEN_DEVICE void step(Int64 key) {
+    float score[kKeyTiles][kElements], factor[kRowsPerLane];
+    mbarrier_wait(kKeysFull + 8 * ring.buffer, ring.parity);
+    wgmma_fence();
+    begin_scores(kLdsLayout.queries_at, 0, kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, score);
+    wgmma_wait<0>();
+    wgmma_hold(score);
+    release(kKeysEmpty);
+    if (first_row < map.end) {
+      if (exponentiate_tile<kMasked>(map, first_row, rows.state, key, score, factor)) rescale(rows, factor);
+    } else {
+      clear(score);  // the warpgroup multiplies 64 rows, these are none
+    }
+    keep_probabilities(rows, score);
+    mbarrier_wait(kValuesFull + 8 * ring.buffer, ring.parity);
+    wgmma_fence();
+    begin_outputs(rows, kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes);
+    end_outputs(rows);
+    release(kValuesEmpty);
+    ring.advance();
+  }
+  FULMEN_DEVICE void release(int empty) const {
+    if (lane_id() == 0) mbarrier_arrive(empty + 8 * ring.buffer);
+  }
+  FULMEN_DEVICE static void clear(float (&score)[kKeyTiles][kElements]) {
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) score[f][e] = 0;
+    }
+  }
+};
+
+// A wave's rows to memory: the result, or a split's part of it. call: the whole call, a sequence of which the map has.
+FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int split, int first_row, const WaveRows& rows) {
+  const ForwardArguments& a = map.arguments;
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    const Int64 r = first_row + tile_row(slot);
+    const float max = rows.state.reference[slot] * softmax_scale(a), sum = total(rows.state.sum[slot]);
+    if (r >= map.end) continue;
+    const Int64 i = map.query(r);
+    const int head = map.head(r);
+    const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
+    const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id;
+    RowEnd end{1.0F, 0.0F};
+    if constexpr (!kSplits) end = end_row(a, head, max, sum);
+#pragma unroll
+    for (int g = 0; g < kProducts; ++g) {
+#pragma unroll
+      for (int d = 0; d < kProductTiles; ++d) {
+#pragma unroll
+        for (int e = 0; e < kElements; e += 2) {
+          if (row_slot(e) != slot) continue;
+          const int dim = 16 * (g * kProductTiles + d) + tile_column(e);
+          if (!kExactDims && dim >= a.head_dim_v) continue;
+          const float low = rows.out[g][d][e], high = rows.out[g][d][e + 1];
+          if constexpr (kSplits) {
+            global_store(reinterpret_cast<Words<2>*>(a.partial_out + part * a.head_dim_v + dim),
+                         Words<2>{{float_bits(low), float_bits(high)}});
+          } else {
+            global_store(reinterpret_cast<unsigned*>(out_row(a, map.batch, head, i) + dim),
+                         pack<Element>(low * end.output_factor, high * end.output_factor));
+          }
+        }
+      }
+    }
+    if (tile_column(0) != 0) continue;
+    if constexpr (kSplits) {
+      global_store(a.partial_max + part, max);
+      global_store(a.partial_sum + part, sum);
+    } else {
+      store_lse(a, map.batch, head, i, end.lse);
+    }
+  }
+}
+
+FULMEN_DEVICE void decode_tma(const TmaForwardArguments& call) {
+  grid_dependency_wait();  // it is not launched early, decode_combine.h is
+  if (thread_id() == 0) {
+    tma_prefetch(&call.k_map);
+    tma_prefetch(&call.v_map);
+    mbarrier_init(kQueriesFull, 4);
+    mbarrier_init(kPatch, 1);
+#pragma unroll
+    for (int n = 0; n < kBuffers; ++n) {
+      mbarrier_init(kKeysFull + 8 * n, 1);
+      mbarrier_init(kKeysEmpty + 8 * n, 4);
+      mbarrier_init(kValuesFull + 8 * n, 1);
+      mbarrier_init(kValuesEmpty + 8 * n, 4);
+    }
+    mbarrier_init_fence();
+  }
+  barrier();
+  const Place place = Place::of(call);
+  const ForwardArguments& a = sequence_of(static_cast<const ForwardArguments&>(call), place.batch);
+  const RowMap map = place.rows(a);
+  const SplitKeys split = SplitKeys::of(a, place, map);
+  if (wave_id() >= 4) {
+    if constexpr (kSharesRegisters) setmaxnreg_dec<kRegisters.loader>();
+    if (wave_id() == 4) Loader{call, a, place, split}.run();
+  } else {
+    if constexpr (kSharesRegisters) setmaxnreg_inc<kRegisters.consumer>();
+    Consumer consumer{map, place.first_row + 16 * wave_id()};
+    consumer.run(split);
+    store(call, map, place.split, consumer.first_row, consumer.rows);
+  }
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::TmaForwardArguments, fulmen::kernels::decode_tma)

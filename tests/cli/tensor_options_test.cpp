@@ -1,0 +1,24 @@
+// Each optional input of a call is an option of the program.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "fulmen/tensor_fields.h"
+#include "tools/vector_files.h"
+
+namespace fulmen::tools {
+namespace {
+
+TEST(TensorOptions, AreAllInputs) {
+  for (const TensorField& field : kTensorTable) {
+    const std::string name = field.name;
+    if (!field.read[0] || name == "q" || name == "k" || name == "v" || name == "bias" || name == "keep_mask") continue;
+    EXPECT_TRUE(std::any_of(kVectorFiles.begin(), kVectorFiles.end(), [&](const VectorFile& file) {
+      return TensorMember<AttentionTensors>(file.tensor) == field.tensor;
+    })) << name;
+  }
+}
+
+}  // namespace
+}  // namespace fulmen::tools

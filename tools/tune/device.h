@@ -1,0 +1,46 @@
+// Tuning of one problem on a real device.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/bench/timed_passes.h"
+#include "tools/case_data.h"
+#include "tools/device_tensors.h"
+#include "tools/tune/problems.h"
+#include "tools/tune/records.h"
+#include "tools/tune/supervised.h"
+#include "tools/tune/tuner.h"
+
+namespace fulmen::tools {
+
+struct TuneSettings {
+  std::string device;
+  std::string kernel;  // forced by name
+  int num_threads = 0;
+  TuneLimits limits;
+  double step_seconds = 120;  // that compiling, verifying or timing one candidate may take
+  bool resume = false;        // nothing is done where this very kernel, device and software have a result already
+};
+
+// Everything about a problem, in this process. excluded: configurations that crashed or hung before, with the reason. What happens
+// is told: steps, and at the end "result" and a JSON text that read_tuned() takes.
+void tune_problem(const TuneProblem& problem, const TuneSettings& settings, const std::map<std::string, std::string>& excluded,
+                  const Teller& teller);
+
+// What tune_problem() told.
+struct TunedProblem {
+  std::string name, device, arguments;  // arguments: as of --problem
+  std::string error;                    // the default itself does not run, or there is nothing to tune
+  bool tunable = true;                  // false: the kernel has no parameters
+  bool kept = false;                    // settings.resume: there is a result already
+  KernelTuning identity;
+  double flops = 0, bytes = 0;  // of the problem: useful ones, and each tensor once
+  TuneOutcome outcome;
+};
+Result<TunedProblem> read_tuned(const std::string& json);
+std::string tuned_text(const TunedProblem& tuned);
+
+}  // namespace fulmen::tools
