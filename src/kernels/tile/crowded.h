@@ -13,6 +13,6 @@ constexpr bool kFarRows = kAnyAlignment && !kWholeRows;
 constexpr bool kManyArguments = kKeepMask || (kBias && kAlibi) || (kAnyAlignment && kAlibi && (kFarRows || kDropout));
 
 // Values straight from memory by 2 dims of a key in place of 4: gfx11's lanes have all keys.
-constexpr bool kFewDims = kDirectKeys == 16 && kFarRows && kHeadDimV > 96 && (kAlibi || kBand);
+constexpr bool kFewDims = kDirectKeys == 16 && kFarRows && kHeadDimV > 96 && (kAlibi || kBand || kHeadDim > 128);
 
 }  // namespace fulmen::kernels
