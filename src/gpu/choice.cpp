@@ -6,6 +6,7 @@ namespace fulmen::gpu {
 namespace {
 
 int64_t larger_dim(const Problem& p) { return std::max(p.head_dim, p.head_dim_v); }
+int64_t tiles_of_64_queries(const Problem& p) { return tiles_of(p.seqlen_q, 64) * p.batch * p.num_heads; }
 
 bool always(const Target& /*target*/, const Problem& /*problem*/) { return true; }
 bool has_matrix_instructions(const Target& target, const Problem& /*problem*/) { return !target.is_portable(); }
@@ -14,10 +15,10 @@ bool has_matrix_instructions(const Target& target, const Problem& /*problem*/) {
 // chip, prefill's larger tiles are faster on an H200 (docs/lab/nvidia_forward.md). Not for few rows of queries, which leave these
 // half empty.
 bool short_is_slower_than_tiles(const Target& target, const Problem& p) {
-  constexpr int64_t kFewQueries = 64, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
+  constexpr int64_t kFewQueries = 32, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
   if (target.vendor != Vendor::nvidia || p.seqlen_q <= kFewQueries) return false;
   const int64_t keys = std::max<int64_t>(32, round_up(p.seqlen_k, 32));
-  return keys * larger_dim(p) > kFewKeysTimesDims && tiles_of(p.seqlen_q, 64) * p.batch * p.num_heads > kFewWorkgroups;
+  return keys * larger_dim(p) > kFewKeysTimesDims && tiles_of_64_queries(p) > kFewWorkgroups;
 }
 
 // Few queries or keys, and dims that fill half of a panel's columns, are better served by narrower products.
@@ -31,8 +32,14 @@ bool fills_warpgroup_tiles(const Target& target, const Problem& p) {
 }
 // Its tiles go by the rows that there are.
 bool fills_tma_tiles(const Target& target, const Problem& p) {
-  constexpr int64_t kFew = 64;
-  return p.seqlen_q > kFew && p.seqlen_k > kFew && fills_panels(target, p);
+  constexpr int64_t kFewKeys = 64;
+  return p.seqlen_k > kFewKeys && fills_panels(target, p);
+}
+// All tiles run at once, and each has so few keys that it ends before keys that were split would be merged.
+bool has_few_short_tiles(const Target& target, const Problem& p) {
+  constexpr int64_t kFewTiles = 128, kFewKeys = 512, kFewOfAll = 64 * 512;
+  const int64_t tiles = tiles_of_64_queries(p);
+  return fills_tma_tiles(target, p) && tiles <= kFewTiles && p.seqlen_k <= kFewKeys && tiles * p.seqlen_k <= kFewOfAll;
 }
 // Squares of one tile are better served by narrower products, too.
 bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
@@ -52,15 +59,19 @@ bool fills_persistent_workgroups(const Target& target, const Problem& p) {
          tiles_of(p.seqlen_k, kBlockKeys) * p.batch * p.num_kv_heads >= kFewBlocks;
 }
 
-// Few rows of queries whose keys are worth a pipeline's start.
+// Few queries whose keys are worth a pipeline's start: those of heads that share keys, which are read once, or many keys.
 bool has_long_rows_of_keys(const Target& /*target*/, const Problem& p) {
-  constexpr int64_t kFewQueries = 64, kManyKeys = 512;
-  return p.seqlen_q <= kFewQueries && p.seqlen_k >= kManyKeys;
+  constexpr int64_t kMostQueries = 64, kFewQueries = 32, kFewTiles = 128, kSharedKeys = 128, kManyKeys = 2048;
+  if (p.seqlen_q > kMostQueries) return false;
+  if (p.group_size() > 1) return p.seqlen_k >= kSharedKeys;
+  return p.seqlen_k >= kManyKeys && (p.seqlen_q <= kFewQueries || tiles_of_64_queries(p) <= kFewTiles);
 }
 
 constexpr Preference kPreferences[]{
-    // Forward. Few queries and many keys, which are split, so that every multiprocessor has work. The TMA, where it reads them, has
-    // more of them in flight.
+    // Forward. Little work, which ends soonest in tiles that the TMA brings.
+    {"prefill_tma", 42, has_few_short_tiles},
+    // Few queries and many keys, which are split, so that every multiprocessor has work. The TMA, where it reads them, has more of
+    // them in flight.
     {"decode_tma", 41, has_long_rows_of_keys},
     {"decode", 40, [](const Target&, const Problem& p) { return p.seqlen_k > 128; }},
     // Chess boards: whole boards are copied asynchronously, at the speed of memory. Where `boards` does not run: prefill, in tiles

@@ -101,6 +101,8 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
   arguments.query_sum_floats = plan.query_sum_floats;
   arguments.query_counters = plan.backward.query_counters;
   arguments.run_batches = plan.backward.run_batches;
+  arguments.last_heads = plan.backward.last_heads;
+  arguments.first_blocks = plan.backward.first_blocks;
 }
 
 template <class Arguments>

@@ -58,6 +58,12 @@ TEST_P(GpuBackwardTma, Bands) {
     few.causal = Causal::top_left;
     check(few, random);
   }
+  // More blocks of keys than workgroups: the last heads' first blocks are claimed before their others.
+  CaseSpec many = spec_of(DType::bf16, 64, 640, random.between(513, 640), random);
+  many.num_heads = 4;
+  many.num_kv_heads = 2;
+  many.causal = random.pick({Causal::bottom_right, Causal::top_left});
+  check(many, random);
   // Whole tiles of queries without a key: nobody adds to their dq, and with a sink their log-sum-exp is finite.
   CaseSpec s = spec_of(DType::bf16, 64, 400, 150, random);
   s.causal = Causal::bottom_right;

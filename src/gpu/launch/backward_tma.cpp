@@ -64,7 +64,7 @@ class BackwardTma final : public Family {
     plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * layout_of(s).sum_parts + kClaims);
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();
-    whole.arguments.heads_in_turn = static_cast<int>(heads_in_turn(p, s, compute_units));
+    order_blocks(p, s, compute_units, whole);
     whole.unaligned = std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), compute_units));
     return whole;
   }
@@ -89,10 +89,19 @@ class BackwardTma final : public Family {
     specialise_for(p, s);
     return s;
   }
-  // So many that their workgroups fill the chip: those of a head are then one after the other in time, as they add to dq.
-  static int64_t heads_in_turn(const Problem& p, const Specialisation& s, int compute_units) {
-    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), tiles = tiles_of(p.seqlen_k, s.block_m);
-    return std::clamp<int64_t>(tiles_of(compute_units, std::max<int64_t>(1, tiles)), 1, heads);
+  // In turn so many heads that their blocks fill the chip: those of a head are then one after the other in time, as they add to dq.
+  // Under a causal mask the blocks of the last keys have the least work. Of the last heads, or of all where there are few, they
+  // are claimed at the end, from more work to less, so that all workgroups end together.
+  static void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) {
+    constexpr int64_t kFewRounds = 4, kLastRounds = 2;
+    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = std::max(1, compute_units);
+    const int64_t blocks = std::max<int64_t>(1, tiles_of(p.seqlen_k, s.block_m));
+    plan.arguments.heads_in_turn = static_cast<int>(std::min(heads, tiles_of(units, blocks)));
+    const bool unequal = p.window_right >= 0 && p.window_left < 0 && blocks > 1 && heads * blocks > units;
+    if (!unequal) return;
+    const int64_t last = heads * blocks <= kFewRounds * units ? heads : tiles_of(kLastRounds * units, blocks);
+    plan.backward.last_heads = static_cast<int>(std::min(heads, last));
+    plan.backward.first_blocks = static_cast<int>(blocks / 2);
   }
   Specialisation tuned(const Problem& p, std::span<const int> v) const {
     Specialisation s = specialisation(p);

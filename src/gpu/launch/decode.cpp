@@ -10,6 +10,7 @@ constexpr int64_t kDecodeRows = 16;      // of a workgroup
 constexpr int64_t kDecodeMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
 constexpr int64_t kMostSplits = 256;     // that are tried
 constexpr int kCombineLanes = 256;
+constexpr int kFewSplits = 8;  // that one wave merges as quickly as several: it has all in flight
 
 class SplitKv final : public Family {
  public:
@@ -115,13 +116,15 @@ class SplitKv final : public Family {
   // Two workgroups a compute unit run at once. Of the numbers of splits whose last round of workgroups is fullest, the smallest.
   int choose_splits(const Problem& p, int compute_units) const {
     const int64_t most = std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys), slots = 2 * std::max(1, compute_units);
+    // In units of a round that reads all keys; a split more costs as much as reading some dozen keys.
+    const auto keys = static_cast<double>(p.seqlen_k + 1);
+    const double merging = static_cast<double>(merging_bytes(p)) / (static_cast<double>(slots * key_bytes(p)) * keys);
     int best = 1;
     double best_cost = 0;
     for (int64_t splits = 1; splits <= std::min<int64_t>(most, slots); ++splits) {
       const int64_t rounds = (groups(p) * splits + slots - 1) / slots;
-      // In units of all keys; a split more costs as much as reading some dozen keys.
       const double cost =
-          static_cast<double>(rounds) * (1.0 / static_cast<double>(splits) + 64.0 / static_cast<double>(p.seqlen_k + 1));
+          static_cast<double>(rounds) * (1.0 / static_cast<double>(splits) + 64.0 / keys) + (splits > 1 ? merging : 0);
       if (splits == 1 || cost < 0.98 * best_cost) {
         best = static_cast<int>(splits);
         best_cost = cost;
@@ -131,9 +134,10 @@ class SplitKv final : public Family {
   }
 
   static void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
-    Specialisation s = helper_kernel(split, "forward/decode_combine.h", kCombineLanes);
+    const int lanes = plan.num_splits <= kFewSplits ? chip.wave_size : kCombineLanes;
+    Specialisation s = helper_kernel(split, "forward/decode_combine.h", lanes);
     s.head_dim = s.head_dim_v;
-    s.lds_bytes = 4 * kCombineLanes / chip.wave_size * (2 + s.head_dim_v);
+    s.lds_bytes = 4 * lanes / chip.wave_size * (2 + s.head_dim_v);
     s.whole_rows = false;  // nothing depends on it
     const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
     plan.launches.push_back({s, rows, true});

@@ -8,6 +8,17 @@ namespace fulmen::gpu {
 // Query rows of a KV head: its query heads are packed into tiles.
 inline int64_t packed_rows(const Problem& p) { return p.group_size() * p.seqlen_q; }
 
+// Bytes of a key and its value.
+inline int64_t key_bytes(const Problem& p) {
+  constexpr int64_t kElementBytes = 2;
+  return kElementBytes * (p.head_dim + p.head_dim_v);
+}
+// Merging splits takes as long as reading so many bytes of keys: a workgroup of a wave a query row, as measured on an H100.
+inline int64_t merging_bytes(const Problem& p) {
+  constexpr int64_t kRowBytes = 6 << 10;
+  return p.batch * p.num_heads * p.seqlen_q * kRowBytes;
+}
+
 // decode.h's launches with so many splits, and decode_combine.h where there are several.
 LaunchPlan decode_plan(const Problem& p, const Target& target, const Chip& chip, int num_splits);
 

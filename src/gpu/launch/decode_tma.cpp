@@ -75,7 +75,11 @@ class DecodeTma final : public Family {
   int choose_splits(const Problem& p, int compute_units) const {
     const int64_t units = std::max(1, compute_units), slots = units * shape_for(p).min_workgroups;
     const int64_t rounds = tiles_of(groups(p), units);
-    if (4 * groups(p) >= 3 * units) return rounds == 1 || 10 * groups(p) >= 9 * rounds * units || most_splits(p) == 1 ? 1 : 2;
+    if (4 * groups(p) >= 3 * units) {
+      // Even loads save a quarter of the time at most.
+      const bool is_worth_merging = 4 * merging_bytes(p) <= p.batch * p.num_kv_heads * p.seqlen_k * key_bytes(p);
+      return rounds == 1 || 10 * groups(p) >= 9 * rounds * units || most_splits(p) == 1 || !is_worth_merging ? 1 : 2;
+    }
     return static_cast<int>(std::clamp(slots / std::max<int64_t>(1, groups(p)), int64_t{1}, most_splits(p)));
   }
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }

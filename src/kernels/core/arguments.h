@@ -86,6 +86,8 @@ struct BackwardArguments : ForwardArguments {
   // as the very last one how many blocks of keys are claimed.
   Int64 query_counters;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
+  // backward_tma.h: of the last so many heads, the first so many blocks of keys are claimed before the others.
+  int last_heads, first_blocks;
 };
 
 // backward/backward_tma.h.

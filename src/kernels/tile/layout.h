@@ -280,7 +280,7 @@ struct TmaBackwardLayout {
     l.statistics_at = l.sums_at + l.sum_buffers * l.sum_bytes;
     l.statistic_bytes = 8 * block_n;
     l.blocks_at = l.statistics_at + buffers * l.statistic_bytes;
-    l.barriers_at = l.blocks_at + 2 * 4;
+    l.barriers_at = l.blocks_at + 2 * 8;
     // Keys, three; full and empty for each buffer; three of dS^T's; parts of dq; blocks.
     l.total = l.barriers_at + (3 + 2 * buffers + 3 * l.gradient_buffers + 2 * l.sum_buffers + 2 * 2) * kBarrierBytes;
     return l;

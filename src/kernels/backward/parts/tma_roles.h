@@ -4,8 +4,8 @@
 // three adders in turn have the TMA add dQ to memory, each from a buffer of its own.
 //
 // The sums have the same bits in every run. A counter of each part of a tile says how many blocks have been added to it: they are
-// added in the order of their keys, last ones first; the first one is stored. Blocks are claimed in that order, too. So the first
-// of all that have not ended waits for none.
+// added in the order in which they are claimed (BlockId::nth); the first one is stored. So the first of all that have not ended
+// waits for none.
 //
 // LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the claimed blocks, mbarriers.
 #pragma once
@@ -100,6 +100,30 @@ struct QueryOrder {
   FULMEN_DEVICE bool is_masked(int tile) const { return tile < whole_begin || tile >= whole_end; }
 };
 
+// Which block of keys: a KV head of all batches, and its tile of keys.
+struct BlockId {
+  unsigned head, tile;
+  static constexpr unsigned kNone = ~0U;  // as the tile: no block is left
+
+  // The nth of all, in the order in which they are claimed. The last keys of a head first, of so many heads in turn that these fill
+  // the chip. A block then waits for one that was begun before it, and under a causal mask for one that begins with later queries.
+  // There the last blocks have the least work: of the last heads they are claimed at the end, from more work to less, so that all
+  // workgroups end together.
+  FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
+    const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM));
+    const unsigned heads = static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.num_kv_heads);
+    if (id >= tiles * heads) return {0, kNone};
+    const unsigned last_begin = heads - static_cast<unsigned>(a.last_heads);
+    const bool is_last = id >= last_begin * tiles;
+    const auto most_in_turn = static_cast<unsigned>(is_last ? a.last_heads : a.heads_in_turn);
+    const unsigned begin = is_last ? last_begin : id / (tiles * most_in_turn) * most_in_turn;
+    const unsigned left = (is_last ? heads : last_begin) - begin, in_turn = most_in_turn < left ? most_in_turn : left;
+    const unsigned rest = id - begin * tiles, nth = rest / in_turn;
+    const auto first = is_last ? static_cast<unsigned>(a.first_blocks) : tiles;
+    return {begin + rest % in_turn, nth < first ? first - 1 - nth : nth};
+  }
+};
+
 // A block of keys, the query heads that share them, and their tiles.
 struct Work {
   const BackwardArguments& arguments;
@@ -108,18 +132,9 @@ struct Work {
   algorithm::Band band;  // of queries, for a key
   QueryOrder order;
 
-  FULMEN_DEVICE static unsigned count(const BackwardArguments& a) {
-    return static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM)) * static_cast<unsigned>(a.num_kv_heads) *
-           static_cast<unsigned>(a.batch);
-  }
-  // The last keys of a head first, of so many heads in turn that these fill the chip. A block then waits for one that was begun
-  // before it, and under a causal mask for one that begins with later queries.
-  FULMEN_DEVICE static Work of(const BackwardArguments& a, unsigned id) {
-    const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM));
-    const auto in_turn = static_cast<unsigned>(a.heads_in_turn), kv_heads = static_cast<unsigned>(a.num_kv_heads);
-    const unsigned before = id / (tiles * in_turn) * in_turn, rest = id % (tiles * in_turn), all = a.batch * kv_heads;
-    const unsigned heads = before + in_turn < all ? in_turn : all - before, head = before + rest % heads, nth = rest / heads;
-    const KeyBlock block{head / kv_heads, head % kv_heads, Int64{tiles - 1 - nth} * kBlockM};
+  FULMEN_DEVICE static Work of(const BackwardArguments& a, const BlockId& id) {
+    const auto kv_heads = static_cast<unsigned>(a.num_kv_heads);
+    const KeyBlock block{id.head / kv_heads, id.head % kv_heads, Int64{id.tile} * kBlockM};
     const Int64 row_end = block.row_begin + kBlockM < a.seqlen_k ? block.row_begin + kBlockM : a.seqlen_k;
     const algorithm::Band band = column_band(a);
     // Keys beyond the end have no share in dQ: all tiles are masked.
@@ -150,10 +165,12 @@ class ClaimedBlocks {
 #pragma unroll 1
     while (true) {
       mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
-      const auto id = static_cast<unsigned>(broadcast(lds_load<int>(kLdsLayout.blocks_at + 4 * ring_.buffer)));
+      const auto words = lds_load<Words<2>>(kLdsLayout.blocks_at + 8 * ring_.buffer);
+      const BlockId id{static_cast<unsigned>(broadcast(static_cast<int>(words.word[0]))),
+                       static_cast<unsigned>(broadcast(static_cast<int>(words.word[1])))};
       arrive(kBlockEmpty + 8 * ring_.buffer);
       ring_.advance();
-      if (id >= Work::count(arguments_)) return;
+      if (id.tile == BlockId::kNone) return;
       visit(Work::of(arguments_, id));
     }
   }
@@ -170,23 +187,24 @@ class Loader {
   FULMEN_DEVICE void run() {
 #pragma unroll 1
     while (true) {
-      const unsigned id = claim();
-      if (id >= Work::count(arguments_)) break;
+      const BlockId id = claim();
+      if (id.tile == BlockId::kNone) break;
       block(Work::of(arguments_, id));
     }
     fence_until(tiles_);
   }
 
  private:
-  FULMEN_DEVICE unsigned claim() {
-    const int id = counter_claim(reinterpret_cast<int*>(arguments_.query_sums + arguments_.query_sum_floats) - 1);
+  FULMEN_DEVICE BlockId claim() {
+    const int n = counter_claim(reinterpret_cast<int*>(arguments_.query_sums + arguments_.query_sum_floats) - 1);
+    const BlockId id = BlockId::nth(arguments_, static_cast<unsigned>(n));
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
     if (lane_id() == 0) {
-      lds_store(kLdsLayout.blocks_at + 4 * blocks_.buffer, id);
+      lds_store(kLdsLayout.blocks_at + 8 * blocks_.buffer, Words<2>{{id.head, id.tile}});
       mbarrier_arrive(kBlockFull + 8 * blocks_.buffer);
     }
     blocks_.advance();
-    return static_cast<unsigned>(id);
+    return id;
   }
   // The first tiles of queries come while the block before is still computed, its keys when that has ended.
   FULMEN_DEVICE void block(const Work& work) {
@@ -331,7 +349,7 @@ class Adder {
     const int rows = at_most(sums.tiles - first, kBlockN / 16);  // by 16
     int* const counters = reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - a.query_counters +
                           ((work.block.batch * a.num_heads + head) * tiles_of(a.seqlen_q, kBlockN) + tile) * kSumParts;
-    const int before = last_block(tile) - static_cast<int>(work.block.row_begin / kBlockM);
+    const int before = blocks_before(work, tile);
     bring(before, counters, sums.tile(first, 0), 0, rows);
     const bool two = kSumParts > 1 && rows > kPartRows;
     if (two) {
@@ -355,6 +373,15 @@ class Adder {
       counter_wait(counter, before);
       tma_add(to, from, bytes);
     }
+  }
+  // Blocks that are added to the tile before this one. Of a head that is not claimed from the last block to the first
+  // (BlockId::nth), blocks of earlier keys add to each tile that a later one adds to.
+  FULMEN_DEVICE int blocks_before(const Work& work, int tile) const {
+    const BackwardArguments& a = arguments_;
+    const auto block = static_cast<int>(work.block.row_begin / kBlockM);
+    const bool is_last = work.block.batch * a.num_kv_heads + work.block.kv_head >= a.batch * a.num_kv_heads - a.last_heads;
+    if (!kBand || !is_last) return last_block(tile) - block;
+    return block < a.first_blocks ? at_most(last_block(tile), a.first_blocks - 1) - block : block;
   }
   // The block of the last keys of those that are added to a tile.
   FULMEN_DEVICE int last_block(int tile) const {
