@@ -96,12 +96,12 @@ class BackwardTma final : public Family {
     constexpr int64_t kFewRounds = 4, kLastRounds = 2;
     const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = std::max(1, compute_units);
     const int64_t blocks = std::max<int64_t>(1, tiles_of(p.seqlen_k, s.block_m));
-    plan.arguments.heads_in_turn = static_cast<int>(std::min(heads, tiles_of(units, blocks)));
+    const int64_t in_turn = std::min(heads, tiles_of(units, blocks));
     const bool unequal = p.window_right >= 0 && p.window_left < 0 && blocks > 1 && heads * blocks > units;
-    if (!unequal) return;
     const int64_t last = heads * blocks <= kFewRounds * units ? heads : tiles_of(kLastRounds * units, blocks);
-    plan.backward.last_heads = static_cast<int>(std::min(heads, last));
-    plan.backward.first_blocks = static_cast<int>(blocks / 2);
+    plan.arguments.heads_in_turn = static_cast<int>(in_turn);
+    plan.backward.last_heads = static_cast<int>(unequal ? std::min(heads, last) : in_turn);
+    plan.backward.first_blocks = static_cast<int>(unequal ? blocks / 2 : blocks);
   }
   Specialisation tuned(const Problem& p, std::span<const int> v) const {
     Specialisation s = specialisation(p);

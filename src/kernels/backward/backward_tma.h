@@ -17,7 +17,9 @@
 
 namespace fulmen::kernels {
 
-constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaRegisters);
+// The loader fences for the others where products are pipelined, and they leave it registers but for those of random numbers.
+constexpr int kLoaderRegisters = kPipelined && kSplitStatistics ? 32 : kTmaRegisters;
+constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kLoaderRegisters);
 
 // P^T and dS^T of a tile, and of a wave's keys, as operands.
 struct Operands {
@@ -61,13 +63,12 @@ class Consumer {
 
   FULMEN_DEVICE void run(const Work& work) {
     const BackwardArguments& a = work.arguments;
-    const BackwardTask task{a, work.block.batch, work.band, work.block.row_begin + 64 * warpgroup_ + 16 * wave_, work.row_end, 0,
-                            0};
+    const BackwardTask task{a, work.batch, work.band, work.row_begin + 64 * warpgroup_ + 16 * wave_, work.row_end, 0, 0};
     clear(dk_[0]);
     clear(dv_[0]);
     if (work.order.count > 0) over_tiles(work, task);
-    if constexpr (kGivesDk) store_rows(task, a.dk, work.block.kv_head, 0, a.head_dim, a.softmax_scale, dk_);
-    if constexpr (kGivesDv) store_rows(task, a.dv, work.block.kv_head, 0, a.head_dim_v, 1.0F, dv_);
+    if constexpr (kGivesDk) store_rows(task, a.dk, work.kv_head, 0, a.head_dim, a.softmax_scale, dk_);
+    if constexpr (kGivesDv) store_rows(task, a.dv, work.kv_head, 0, a.head_dim_v, 1.0F, dv_);
   }
 
  private:

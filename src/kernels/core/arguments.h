@@ -86,7 +86,7 @@ struct BackwardArguments : ForwardArguments {
   // as the very last one how many blocks of keys are claimed.
   Int64 query_counters;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
-  // backward_tma.h: of the last so many heads, the first so many blocks of keys are claimed before the others.
+  // backward_tma.h: of the last so many heads (at least one), the first so many blocks of keys are claimed before the others.
   int last_heads, first_blocks;
 };
 

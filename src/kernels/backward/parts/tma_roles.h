@@ -103,7 +103,6 @@ struct QueryOrder {
 // Which block of keys: a KV head of all batches, and its tile of keys.
 struct BlockId {
   unsigned head, tile;
-  static constexpr unsigned kNone = ~0U;  // as the tile: no block is left
 
   // The nth of all, in the order in which they are claimed. The last keys of a head first, of so many heads in turn that these fill
   // the chip. A block then waits for one that was begun before it, and under a causal mask for one that begins with later queries.
@@ -111,39 +110,46 @@ struct BlockId {
   // workgroups end together.
   FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
     const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM));
-    const unsigned heads = static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.num_kv_heads);
-    if (id >= tiles * heads) return {0, kNone};
-    const unsigned last_begin = heads - static_cast<unsigned>(a.last_heads);
+    const unsigned heads = all_heads(a), last_begin = heads - static_cast<unsigned>(a.last_heads);
     const bool is_last = id >= last_begin * tiles;
     const auto most_in_turn = static_cast<unsigned>(is_last ? a.last_heads : a.heads_in_turn);
     const unsigned begin = is_last ? last_begin : id / (tiles * most_in_turn) * most_in_turn;
     const unsigned left = (is_last ? heads : last_begin) - begin, in_turn = most_in_turn < left ? most_in_turn : left;
     const unsigned rest = id - begin * tiles, nth = rest / in_turn;
     const auto first = is_last ? static_cast<unsigned>(a.first_blocks) : tiles;
-    return {begin + rest % in_turn, nth < first ? first - 1 - nth : nth};
+    return {id < tiles * heads ? begin + rest % in_turn : heads, nth < first ? first - 1 - nth : nth};
+  }
+  FULMEN_DEVICE bool exists(const BackwardArguments& a) const { return head < all_heads(a); }
+
+ private:
+  FULMEN_DEVICE static unsigned all_heads(const BackwardArguments& a) {
+    return static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.num_kv_heads);
   }
 };
 
 // A block of keys, the query heads that share them, and their tiles.
 struct Work {
   const BackwardArguments& arguments;
-  KeyBlock block;
-  Int64 row_end;
+  int batch, kv_head, row_begin, row_end;
   algorithm::Band band;  // of queries, for a key
   QueryOrder order;
 
   FULMEN_DEVICE static Work of(const BackwardArguments& a, const BlockId& id) {
     const auto kv_heads = static_cast<unsigned>(a.num_kv_heads);
-    const KeyBlock block{id.head / kv_heads, id.head % kv_heads, Int64{id.tile} * kBlockM};
-    const Int64 row_end = block.row_begin + kBlockM < a.seqlen_k ? block.row_begin + kBlockM : a.seqlen_k;
+    const auto batch = static_cast<int>(id.head / kv_heads), kv_head = static_cast<int>(id.head % kv_heads);
+    const int begin = static_cast<int>(id.tile) * kBlockM, end = begin + at_most(a.seqlen_k - begin, kBlockM);
     const algorithm::Band band = column_band(a);
     // Keys beyond the end have no share in dQ: all tiles are masked.
-    const bool partial = block.row_begin + kBlockM > a.seqlen_k;
-    return {
-        a, block, row_end, band,
-        QueryOrder::of(band.any(block.row_begin, row_end), partial ? algorithm::KeyRange{} : band.all(block.row_begin, row_end))};
+    const bool partial = end - begin < kBlockM;
+    return {a,
+            batch,
+            kv_head,
+            begin,
+            end,
+            band,
+            QueryOrder::of(band.any(begin, end), partial ? algorithm::KeyRange{} : band.all(begin, end))};
   }
-  FULMEN_DEVICE int first_head() const { return static_cast<int>(block.kv_head) * arguments.group_size; }
+  FULMEN_DEVICE int first_head() const { return kv_head * arguments.group_size; }
   // Of all query heads, in order, the tiles.
   template <class Visit>
   FULMEN_DEVICE void for_each_tile(const Visit& visit) const {
@@ -170,7 +176,7 @@ class ClaimedBlocks {
                        static_cast<unsigned>(broadcast(static_cast<int>(words.word[1])))};
       arrive(kBlockEmpty + 8 * ring_.buffer);
       ring_.advance();
-      if (id.tile == BlockId::kNone) return;
+      if (!id.exists(arguments_)) return;
       visit(Work::of(arguments_, id));
     }
   }
@@ -188,7 +194,7 @@ class Loader {
 #pragma unroll 1
     while (true) {
       const BlockId id = claim();
-      if (id.tile == BlockId::kNone) break;
+      if (!id.exists(arguments_)) break;
       block(Work::of(arguments_, id));
     }
     fence_until(tiles_);
@@ -212,16 +218,14 @@ class Loader {
       fence_until(tiles_);  // the next claims wait for those who are still at the block before
       return;
     }
-    const unsigned before = tiles_, early = before == 0 ? 0 : kBuffers - 1;
-    bool keys_came = false;
+    const unsigned early = tiles_ == 0 ? 0 : kBuffers - 1;
+    unsigned asked = 0;
     work.for_each_tile([&](int head, int tile) {
-      if (tiles_ == before + early) {
-        keys(work, before);
-        keys_came = true;
-      }
+      if (asked == early) keys(work, tiles_ - asked);
       queries(work, head, tile);
+      ++asked;
     });
-    if (!keys_came) keys(work, before);
+    if (asked <= early) keys(work, tiles_ - asked);
   }
   // dS^T of so many tiles of all so far is there for products, by a fence of this wave.
   FULMEN_DEVICE void fence_until(unsigned tiles) {
@@ -250,14 +254,14 @@ class Loader {
     mbarrier_wait(kKeysEmpty, keys_parity_ ^ 1);
     keys_parity_ ^= 1;
     const algorithm::KeyRange attended = band_of(arguments_).any(0, arguments_.seqlen_q);
-    const Int64 first = work.block.row_begin;
+    const Int64 first = work.row_begin;
     const bool patched = kBand && (attended.begin > first || attended.end < work.row_end);
     if (lane_id() == 0) {
       const int arrives = patched ? kPatch : kKeysFull;
       const L2Policy once = L2Policy::evict_first();
       mbarrier_arrive_expect(arrives, kLdsLayout.key_bytes + kLdsLayout.value_bytes);
-      load<kPanels, kBlockM>(kLdsLayout.keys_at, arguments_.k_map, first, work.block.kv_head, work.block.batch, arrives, once);
-      load<kPanelsV, kBlockM>(kLdsLayout.values_at, arguments_.v_map, first, work.block.kv_head, work.block.batch, arrives, once);
+      load<kPanels, kBlockM>(kLdsLayout.keys_at, arguments_.k_map, first, work.kv_head, work.batch, arrives, once);
+      load<kPanelsV, kBlockM>(kLdsLayout.values_at, arguments_.v_map, first, work.kv_head, work.batch, arrives, once);
     }
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity_);
@@ -282,7 +286,7 @@ class Loader {
 #pragma unroll
     for (int n = 0; n < kBlockN / kWaveSize; ++n) {
       const Int64 i = first + n * kWaveSize + lane_id();
-      statistics[n] = i < a.seqlen_q ? global_load(RowStatistics::first_of(a, work.block.batch, head) + i) : Words<2>{};
+      statistics[n] = i < a.seqlen_q ? global_load(RowStatistics::first_of(a, work.batch, head) + i) : Words<2>{};
     }
     // The tile whose buffer this one takes is in use until the products of the tile after it have begun, which need its dS^T.
     fence_until(tiles_ + 1 - kBuffers);
@@ -293,9 +297,9 @@ class Loader {
       const L2Policy again = L2Policy::evict_last();
       mbarrier_arrive_expect(full, kLdsLayout.query_bytes + kLdsLayout.dout_bytes);
       load<kPanels, kBlockN>(kLdsLayout.queries_at + ring_.buffer * kLdsLayout.query_bytes, arguments_.q_map, first, head,
-                             work.block.batch, full, again);
+                             work.batch, full, again);
       load<kPanelsV, kBlockN>(kLdsLayout.dout_at + ring_.buffer * kLdsLayout.dout_bytes, arguments_.dout_map, first, head,
-                              work.block.batch, full, again);
+                              work.batch, full, again);
     }
     const int at = kLdsLayout.statistics_at + ring_.buffer * kLdsLayout.statistic_bytes;
 #pragma unroll
@@ -326,30 +330,31 @@ class Adder {
  public:
   FULMEN_DEVICE Adder(const BackwardArguments& a, int buffer) : arguments_(a), buffer_(buffer) {}
   FULMEN_DEVICE void run(const Work& work) {
+    const int first_blocks = first_blocks_of(work);
     work.for_each_tile([&](int head, int tile) {
-      if (turn_ == buffer_) add(work, head, tile);
+      if (turn_ == buffer_) add(work, head, tile, first_blocks);
       turn_ = turn_ + 1 < kAdders ? turn_ + 1 : 0;
     });
   }
 
  private:
-  FULMEN_DEVICE void add(const Work& work, int head, int tile) {
+  FULMEN_DEVICE void add(const Work& work, int head, int tile, int first_blocks) {
     mbarrier_wait(kSumsFull + 8 * buffer_, parity_);
     parity_ ^= 1;
     if (lane_id() == 0) {
       lds_fence_for_matrices();
-      add_in_order(work, head, tile);
+      add_in_order(work, head, tile, blocks_before(work, tile, first_blocks));
     }
     wave_barrier();
   }
-  FULMEN_DEVICE void add_in_order(const Work& work, int head, int tile) const {
+  // before: blocks that are added to the tile before this one.
+  FULMEN_DEVICE void add_in_order(const Work& work, int head, int tile, int before) const {
     const BackwardArguments& a = arguments_;
-    const QuerySums sums = QuerySums::of(a, work.block.batch, head);
+    const QuerySums sums = QuerySums::of(a, work.batch, head);
     const Int64 first = Int64{tile} * (kBlockN / 16);
     const int rows = at_most(sums.tiles - first, kBlockN / 16);  // by 16
-    int* const counters = reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - a.query_counters +
-                          ((work.block.batch * a.num_heads + head) * tiles_of(a.seqlen_q, kBlockN) + tile) * kSumParts;
-    const int before = blocks_before(work, tile);
+    const int nth = (work.batch * a.num_heads + head) * static_cast<int>(tiles_of(a.seqlen_q, kBlockN)) + tile;
+    int* const counters = reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - a.query_counters + Int64{nth} * kSumParts;
     bring(before, counters, sums.tile(first, 0), 0, rows);
     const bool two = kSumParts > 1 && rows > kPartRows;
     if (two) {
@@ -374,23 +379,22 @@ class Adder {
       tma_add(to, from, bytes);
     }
   }
-  // Blocks that are added to the tile before this one. Of a head that is not claimed from the last block to the first
-  // (BlockId::nth), blocks of earlier keys add to each tile that a later one adds to.
-  FULMEN_DEVICE int blocks_before(const Work& work, int tile) const {
+  // Blocks of the head that are claimed from the last to the first (BlockId::nth). The others follow in the order of their keys:
+  // blocks of earlier keys add to each tile that one of these adds to.
+  FULMEN_DEVICE int first_blocks_of(const Work& work) const {
     const BackwardArguments& a = arguments_;
-    const auto block = static_cast<int>(work.block.row_begin / kBlockM);
-    const bool is_last = work.block.batch * a.num_kv_heads + work.block.kv_head >= a.batch * a.num_kv_heads - a.last_heads;
-    if (!kBand || !is_last) return last_block(tile) - block;
-    return block < a.first_blocks ? at_most(last_block(tile), a.first_blocks - 1) - block : block;
+    const int heads_left = (a.batch - work.batch) * a.num_kv_heads - work.kv_head;
+    return kBand && heads_left <= a.last_heads ? a.first_blocks : static_cast<int>(tiles_of(a.seqlen_k, kBlockM));
+  }
+  FULMEN_DEVICE int blocks_before(const Work& work, int tile, int first_blocks) const {
+    const int block = work.row_begin / kBlockM;
+    return block < first_blocks ? at_most(last_block(tile), first_blocks - 1) - block : block;
   }
   // The block of the last keys of those that are added to a tile.
   FULMEN_DEVICE int last_block(int tile) const {
-    Int64 end = arguments_.seqlen_k;
-    if constexpr (kBand) {
-      const Int64 first = Int64{tile} * kBlockN, last = first + kBlockN;
-      end = band_of(arguments_).any(first, last < arguments_.seqlen_q ? last : arguments_.seqlen_q).end;
-    }
-    return static_cast<int>((end - 1) / kBlockM);
+    const BackwardArguments& a = arguments_;
+    const Int64 last_query = (Int64{tile} + 1) * kBlockN < a.seqlen_q ? (Int64{tile} + 1) * kBlockN - 1 : a.seqlen_q - 1;
+    return static_cast<int>(((kBand ? band_of(a).last_plus_one(last_query) : a.seqlen_k) - 1) / kBlockM);
   }
 
   const BackwardArguments& arguments_;
