@@ -7,118 +7,13 @@
 //
 // Five products, each tensor is read once, nothing is added by atomics. dbias, where it is a sum over batches: in registers over
 // the run.
-#include "backward/parts/bias.h"
-#include "backward/parts/short_board.h"
+#include "backward/parts/short_bias.h"
 #include "tile/dropout_tile.h"
-#include "tile/held_words.h"
 #include "tile/outputs.h"
 #include "tile/softmax.h"
 #include "tile/transposed.h"
 
 namespace fulmen::kernels {
-
-// Rows of a held bias go to LDS as they are in memory.
-constexpr bool kCopiesBias = kBiasInLds && kWholeTiles && kWholeBias;
-
-// The bias of a wave's scores, where all batches of a run have the same; else each tile's is loaded when it is needed.
-class ScoreBias {
- public:
-  // All rows of the head, in flight with the first board.
-  FULMEN_DEVICE static void copy(const BackwardArguments& a, int batch, int head) {
-    Held::copy(kShort.bias_at, at<BiasElement>(a.bias, batch, 0, head), a.bias.row);
-  }
-  FULMEN_DEVICE void hold(const BackwardArguments& a, int batch, int head, int row) {
-#pragma unroll
-    for (int f = 0; f < kTiles; ++f) {
-      unsigned bits[kElements], words[Held::kWords];
-      load(a, batch, head, row, f, bits);
-#pragma unroll
-      for (int w = 0; w < Held::kWords; ++w) words[w] = bits[2 * w] | bits[2 * w + 1] << 16U;
-      held_.keep(kShort.bias_at, row, f, words);
-    }
-  }
-  // Of a tile's elements, times log2 e. What is held is converted anew, so that no floats wait in registers from batch to batch.
-  FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, int row, int tile,
-                            float (&bias)[kElements]) const {
-    if constexpr (kHoldsBias) {
-      unsigned words[Held::kWords];
-      held_.read(lane, kShort.bias_at, row, tile, words);
-#pragma unroll
-      for (int w = 0; w < Held::kWords; ++w) {
-        bias[2 * w] = kLog2E * of_bits<BiasElement>(words[w]);
-        bias[2 * w + 1] = kLog2E * of_bits<BiasElement>(words[w] >> 16U);
-      }
-    } else if constexpr (kBias) {
-      unsigned bits[kElements];
-      load(a, batch, head, row, tile, bits);
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) bias[e] = kLog2E * of_bits<BiasElement>(bits[e]);
-    }
-  }
-
- private:
-  using Held = HeldWords<kHoldsBias ? kTiles : 1, kShort.square_pitch>;
-  FULMEN_DEVICE static void load(const BackwardArguments& a, int batch, int head, int row, int tile, unsigned (&bits)[kElements]) {
-    const int first = 16 * tile;
-#pragma unroll
-    for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      const Int64 asked = row + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
-      load_columns<!kWholeTiles, kWholeBias>(at<BiasElement>(a.bias, batch, i, head) + first, static_cast<int>(a.seqlen_k) - first,
-                                             slot, bits);
-    }
-  }
-  Held held_;
-};
-
-// Which parts of dbias a workgroup gives, and where they go: as BiasSum in backward/parts/bias.h says, with the head of a sum over
-// heads as the part's number.
-class BiasPart {
- public:
-  FULMEN_DEVICE BiasPart(const BackwardArguments& a, Int64 run, Int64 batch, Int64 head) {
-    constexpr bool over_batches = !kBatchDbias;
-    const bool over_heads = a.dbias.head == 0;
-    const Int64 part = (over_batches ? run : 0) * (over_heads ? a.num_heads : 1) + (over_heads ? head : 0);
-    batch_ = over_batches ? 0 : batch;
-    head_ = over_heads ? 0 : head;
-    rows_ = a.dbias.row == 0 ? kBlockM : a.seqlen_q;
-    first_row_ = ((part * (over_batches ? 1 : a.batch) + batch_) * (over_heads ? 1 : a.num_heads) + head_) * rows_;
-  }
-  FULMEN_DEVICE void store(const BackwardArguments& a, int row, const Scores& sum) const {
-#pragma unroll
-    for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      const Int64 i = row + tile_row(slot);
-      if (i >= rows_) continue;
-      if (a.bias_partials == nullptr) {
-        store_row<false>(const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, batch_, i, head_)), slot, a.seqlen_k, sum);
-      } else {
-        store_row<kWholeTiles>(a.bias_partials + (first_row_ + i) * a.seqlen_k, slot, a.seqlen_k, sum);
-      }
-    }
-  }
-
- private:
-  // kAligned: rows are multiples of 16 bytes, and so is where they begin.
-  template <bool kAligned, class T>
-  FULMEN_DEVICE static void store_row(T* row, int slot, Int64 seqlen_k, const Scores& sum) {
-    T* lane = row + tile_column(0);
-#pragma unroll
-    for (int f = 0; f < kTiles; ++f) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        const int column = 16 * f + (tile_column(e) - tile_column(0));
-        if (row_slot(e) != slot || !(kWholeTiles || tile_column(0) + column < seqlen_k)) continue;
-        if constexpr (kAligned && kColumnRun > 1) {
-          if (e % 2 == 0) {
-            global_store(reinterpret_cast<Words<2>*>(lane + column), Words<2>{{float_bits(sum[f][e]), float_bits(sum[f][e + 1])}});
-          }
-        } else {
-          global_store(lane + column, from_float<T>(sum[f][e]));
-        }
-      }
-    }
-  }
-  Int64 batch_, head_, rows_, first_row_;
-};
 
 // q.k, dout.v and, where out is read, dout.out (which is added to delta) of a wave's queries.
 FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64 head, unsigned lane, int at, int row,
@@ -376,68 +271,94 @@ FULMEN_DEVICE void clear(Scores& scores) {
   }
 }
 
-FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
-  grid_dependency_wait();
-  const int id = static_cast<int>(workgroup_id()), head = broadcast(id % call.num_heads), run = broadcast(id / call.num_heads);
-  const int first = run * call.run_batches;
-  const int last = call.run_batches < call.batch - first ? first + call.run_batches : call.batch;
-  const int wave = wave_id();
-  const int row = 16 * wave;  // the first of the wave's queries
-  // Arguments are loaded anew for each step of a board: they are more than scalar registers.
-  int step = 0;
-  const auto arguments = [&]() -> const BackwardArguments& { return reload(call, step++); };
-
-  BoardTiles tiles;
-  const auto fetch_keys = [&](int batch, int at) { tiles.fetch_keys(arguments(), batch, head, at); };
-  const auto fetch_queries = [&](int batch, int at) { tiles.fetch_queries(arguments(), batch, head, at); };
-  QueryLse next_lse;
-  ScoreBias bias;
-  Scores dbias = {};
-  if constexpr (kCopiesBias) ScoreBias::copy(arguments(), first, head);
-  if constexpr (!kFetchLate) {
-    fetch_keys(first, 0);
-    fetch_queries(first, 0);
+// A workgroup's boards: those of a run of batches of one head, one after the other.
+class BoardRun {
+ public:
+  FULMEN_DEVICE explicit BoardRun(const BackwardArguments& call) : call_(call) {
+    const int id = static_cast<int>(workgroup_id());
+    head_ = broadcast(id % call.num_heads);
+    run_ = broadcast(id / call.num_heads);
+    first_ = run_ * call.run_batches;
+    last_ = call.run_batches < call.batch - first_ ? first_ + call.run_batches : call.batch;
+    wave_ = wave_id();
+    row_ = 16 * wave_;
   }
-  next_lse.load(arguments(), first, head, row);
-  if constexpr (kHoldsBias && !kCopiesBias) bias.hold(arguments(), first, head, row);
-  int at = 0;  // the current buffer
-  for (int batch = first; batch < last; ++batch) {
-    const bool more = batch + 1 < last;
-    const auto load_next_lse = [&] {
-      if (more) next_lse.load(arguments(), batch + 1, head, row);
-    };
+  FULMEN_DEVICE void compute() {
+    begin();
+    int at = 0;  // the current buffer
+    for (int batch = first_; batch < last_; ++batch) {
+      board(batch, at);
+      if constexpr (kBuffers == 2) at = kShort.buffer_bytes - at;
+    }
+    if constexpr (kGivesDbias && !kBatchDbias) BiasPart(arguments(), run_, first_, head_).store(arguments(), row_, dbias_);
+  }
+
+ private:
+  // Loaded anew for each step of a board: they are more than scalar registers.
+  FULMEN_DEVICE const BackwardArguments& arguments() { return reload(call_, step_++); }
+  FULMEN_DEVICE bool more(int batch) const { return batch + 1 < last_; }
+  FULMEN_DEVICE void fetch_keys(int batch, int at) { tiles_.fetch_keys(arguments(), batch, head_, at); }
+  FULMEN_DEVICE void fetch_queries(int batch, int at) { tiles_.fetch_queries(arguments(), batch, head_, at); }
+  FULMEN_DEVICE void load_next_lse(int batch) {
+    if (more(batch)) next_lse_.load(arguments(), batch + 1, head_, row_);
+  }
+
+  FULMEN_DEVICE void begin() {
+    if constexpr (kCopiesBias) ScoreBias::copy(arguments(), first_, head_);
+    if constexpr (!kFetchLate) {
+      fetch_keys(first_, 0);
+      fetch_queries(first_, 0);
+    }
+    next_lse_.load(arguments(), first_, head_, row_);
+    if constexpr (kHoldsBias && !kCopiesBias) bias_.hold(arguments(), first_, head_, row_);
+  }
+  // The board's tiles are in LDS, and the next board's are in flight where they have a buffer of their own.
+  FULMEN_DEVICE void publish(int batch, int at) {
     if constexpr (kFetchLate) {
       fetch_keys(batch, 0);
       fetch_queries(batch, 0);
     }
-    tiles.publish(at);
+    tiles_.publish(at);
     barrier();
     if constexpr (kBuffers == 2) {
-      if (more) {
+      if (more(batch)) {
         fetch_keys(batch + 1, kShort.buffer_bytes - at);
         fetch_queries(batch + 1, kShort.buffer_bytes - at);
       }
     }
-    const QueryLse lse = next_lse;
+  }
+  FULMEN_DEVICE void board(int batch, int at) {
+    publish(batch, at);
+    const QueryLse lse = next_lse_;
     // Early where few registers are left after the scores.
-    if constexpr (!kCopiesToLds) load_next_lse();
-
+    if constexpr (!kCopiesToLds) load_next_lse(batch);
     Scores weight = {}, gradient = {};
-    weights_and_gradients(arguments(), batch, head, at, row, lse, bias, weight, gradient, dbias);
+    weights_and_gradients(arguments(), batch, head_, at, row_, lse, bias_, weight, gradient, dbias_);
     // Else after dlse has come: a wait for it would be one for both.
-    if constexpr (kCopiesToLds) load_next_lse();
+    if constexpr (kCopiesToLds) load_next_lse(batch);
     if constexpr (kGivesDbias && kBatchDbias) {
-      BiasPart(arguments(), run, batch, head).store(arguments(), row, dbias);
-      clear(dbias);
+      BiasPart(arguments(), run_, batch, head_).store(arguments(), row_, dbias_);
+      clear(dbias_);
     }
-
     const unsigned lane = own_lane();
     if constexpr (kTransposedValues) barrier();  // the rows have been read, and are overwritten
-    leave_for_keys(lane, wave, weight, gradient);
-    GradientShare<kHeadDim, 1> dq{row};
+    leave_for_keys(lane, wave_, weight, gradient);
+    query_rows(batch, at, lane, gradient);
+    if constexpr (kFetchHalves) {
+      if (more(batch)) fetch_keys(batch + 1, 0);
+    }
+    give_keys_and_values([&]() -> const BackwardArguments& { return arguments(); }, batch, head_, at, wave_, lane);
+    if constexpr (kBuffers == 1) {
+      barrier();
+      fetch_next(batch);
+    }
+  }
+  // dq of the wave's queries, and the barrier behind which all weights and gradients are in LDS.
+  FULMEN_DEVICE void query_rows(int batch, int at, unsigned lane, const Scores& gradient) {
+    GradientShare<kHeadDim, 1> dq{row_};
     const auto give_dq = [&] {
       const BackwardArguments& a = arguments();
-      give(dq, at, Board::of(a.dq, batch, head), a.seqlen_q, a.head_dim, a.softmax_scale);
+      give(dq, at, Board::of(a.dq, batch, head_), a.seqlen_q, a.head_dim, a.softmax_scale);
     };
     if constexpr (kGivesDq) {
 #pragma unroll
@@ -448,23 +369,30 @@ FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
     }
     barrier();
     if constexpr (kGivesDq && kOutputsThroughLds) give_dq();
-    if constexpr (kFetchHalves) {
-      if (more) fetch_keys(batch + 1, 0);
-    }
-    give_keys_and_values(arguments, batch, head, at, wave, lane);
-    if constexpr (kBuffers == 2) {
-      at = kShort.buffer_bytes - at;
-    } else {
-      barrier();
-      if constexpr (kCopiesToLds) {
-        if (more) {
-          if constexpr (!kFetchHalves) fetch_keys(batch + 1, 0);
-          fetch_queries(batch + 1, 0);
-        }
+  }
+  // To the one buffer, which is free.
+  FULMEN_DEVICE void fetch_next(int batch) {
+    if constexpr (kCopiesToLds) {
+      if (more(batch)) {
+        if constexpr (!kFetchHalves) fetch_keys(batch + 1, 0);
+        fetch_queries(batch + 1, 0);
       }
     }
   }
-  if constexpr (kGivesDbias && !kBatchDbias) BiasPart(arguments(), run, first, head).store(arguments(), row, dbias);
+
+  const BackwardArguments& call_;
+  int head_, run_, first_, last_;  // batches [first, last)
+  int wave_, row_;                 // the first of the wave's queries
+  int step_ = 0;
+  BoardTiles tiles_;
+  QueryLse next_lse_;
+  ScoreBias bias_;
+  Scores dbias_ = {};
+};
+
+FULMEN_DEVICE void short_backward(const BackwardArguments& call) {
+  grid_dependency_wait();
+  BoardRun(call).compute();
 }
 
 }  // namespace fulmen::kernels
