@@ -19,6 +19,8 @@ python3 - "$out" <<'END'
 import json, sys
 for chip in json.load(open(sys.argv[1] + "/tuned.json")):
     chip["entries"] = [entry for entry in chip["entries"] if not entry["is_default"]]
+    for entry in chip["entries"]:  # the compiler's name and version, not its path there
+        entry["compiler"] = " ".join(entry["compiler"].split()[:2])
     print(f"{chip['chip']}: {len(chip['entries'])} winners")
     if chip["entries"]:
         with open(f"{sys.argv[1]}/shipped/{chip['chip']}.json", "w") as file:

@@ -240,10 +240,16 @@ TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
   };
   for (const char* device : {"emulated:sm_80", "emulated:sm_90a"}) {
     if (const std::string why = why_unusable(device); !why.empty()) GTEST_SKIP() << why;
-    EXPECT_EQ(chosen(device, 128, 128, 64, 2), "emulated.short.sm80");
-    EXPECT_EQ(chosen(device, 16, 128, 64, 40), "emulated.short.sm80");
     EXPECT_EQ(chosen(device, 96, 96, 32, 40), "emulated.short.sm80");
+    EXPECT_EQ(chosen(device, 16, 100, 64, 40), "emulated.short.sm80");
   }
+  // Little work, and heads that share many keys, are the TMA's.
+  EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 64, 2), "emulated.short.sm80");
+  EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 64, 2), "emulated.prefill_tma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_80", 16, 128, 64, 40), "emulated.short.sm80");
+  EXPECT_EQ(chosen("emulated:sm_90a", 16, 128, 64, 40), "emulated.decode_tma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_90a", 64, 1024, 64, 40), "emulated.decode_tma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_90a", 65, 1024, 64, 40), "emulated.prefill_tma.sm90");
   EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 128, 40), "emulated.prefill.sm80");
   EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 128, 40), "emulated.prefill_tma.sm90");
   EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 64, 40), "emulated.prefill.sm80");

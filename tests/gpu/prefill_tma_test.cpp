@@ -136,14 +136,14 @@ TEST_P(GpuPrefillTma, SaysWhyNot) {
   expect_reason(s, "prefill_tma", random);
 }
 
-TEST_P(GpuPrefillTma, IsChosenForWideRows) {
+TEST_P(GpuPrefillTma, IsChosenForWideRowsAndSeveralTilesOfKeys) {
   Random random(8960);
   for (const int64_t dim : {32, 128}) {
-    for (const int64_t seqlen : {64, 150}) {
-      const Case c(spec_of(DType::bf16, dim, seqlen, 150, random), random);
+    for (const int64_t seqlen_k : {64, 150}) {
+      const Case c(spec_of(DType::bf16, dim, 150, seqlen_k, random), random);
       const Result<Plan> planned = plan(c.problem(), device(), c.options);
       ASSERT_TRUE(planned.ok()) << planned.status().message();
-      EXPECT_EQ(planned->config().kernel == kernel(), dim > 32 && seqlen > 64) << planned->explain();
+      EXPECT_EQ(planned->config().kernel == kernel(), dim > 32 && seqlen_k > 64) << planned->explain();
     }
   }
 }
