@@ -14,7 +14,11 @@ def main(report_path, allowed_path):
         spills = {f"{row['arch']} {row['kernel']}": row["spills"] for row in json.load(file)}
     with open(allowed_path) as file:
         allowed = json.load(file)
-    wrong = [f"{kernel}: {count} bytes spilled, {allowed.get(kernel, 0)} allowed" for kernel, count in spills.items() if count != allowed.get(kernel, 0)]
+    wrong = [
+        f"{kernel}: {count} bytes spilled, {allowed.get(kernel, 0)} allowed"
+        for kernel, count in spills.items()
+        if count != allowed.get(kernel, 0)
+    ]
     wrong += [f"{kernel}: no such kernel is compiled" for kernel in allowed.keys() - spills.keys()]
     if len(spills) < 50:
         wrong.append(f"only {len(spills)} kernels in {report_path}")
