@@ -1,11 +1,13 @@
 """Which kernel family of an NVIDIA GPU wins where: each of those that serve a problem, forced, in one process, spans in turn.
 
 A row shows the time of each relative to the one that is taken without `kernel=`; below 1 it is faster than that one. --json keeps
-the microseconds as JSON lines; --markdown prints such a file as tables. Results are compared with fp32 before they are timed."""
+the microseconds as JSON lines; --markdown prints such a file as tables. Outputs are compared with fp32 before they are timed,
+gradients are not: tests do that."""
 
 import argparse
 import json
 import math
+import sys
 
 import torch
 from fulmen import Attention
@@ -97,8 +99,9 @@ def measured(shape, dtype, families, backward):
     for family in families:
         try:
             call = call_of(f"cuda.{family}", "atomic" not in family)
-        except RuntimeError:
-            continue  # it does not serve this problem; `fulmen explain` says why
+        except RuntimeError as error:  # it does not serve this problem
+            print(f"{text_of(shape)}: {str(error).splitlines()[0][:160]}", file=sys.stderr)
+            continue
         if not backward:
             out.fill_(math.nan)
         call()

@@ -15,8 +15,9 @@ bool has_matrix_instructions(const Target& target, const Problem& /*problem*/) {
 // chip, prefill's larger tiles are faster on an H200 (docs/lab/nvidia_forward.md). Not for few rows of queries, which leave these
 // half empty.
 bool short_is_slower_than_tiles(const Target& target, const Problem& p) {
-  constexpr int64_t kFewQueries = 32, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
-  if (target.vendor != Vendor::nvidia || p.seqlen_q <= kFewQueries) return false;
+  constexpr int64_t kFewKeys = 64, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
+  const int64_t few_queries = p.seqlen_k > kFewKeys ? 32 : 64;
+  if (target.vendor != Vendor::nvidia || p.seqlen_q <= few_queries) return false;
   const int64_t keys = std::max<int64_t>(32, round_up(p.seqlen_k, 32));
   return keys * larger_dim(p) > kFewKeysTimesDims && tiles_of_64_queries(p) > kFewWorkgroups;
 }
@@ -59,11 +60,15 @@ bool fills_persistent_workgroups(const Target& target, const Problem& p) {
          tiles_of(p.seqlen_k, kBlockKeys) * p.batch * p.num_kv_heads >= kFewBlocks;
 }
 
-// Few queries whose keys are worth a pipeline's start: those of heads that share keys, which are read once, or many keys.
-bool has_long_rows_of_keys(const Target& /*target*/, const Problem& p) {
-  constexpr int64_t kMostQueries = 64, kFewQueries = 32, kFewTiles = 128, kSharedKeys = 128, kManyKeys = 2048;
+// Few queries whose keys are worth a pipeline's start. Where heads that share keys fill fewer tiles together, keys are read less
+// often; else there have to be many, so that no family of tiles has enough of them. Of lengths that differ no such family runs.
+bool has_long_rows_of_keys(const Target& target, const Problem& p) {
+  constexpr int64_t kTile = 64, kMostQueries = 64, kFewQueries = 32, kFewTiles = 128;
+  constexpr int64_t kSharedKeys = 128, kSomeKeys = 512, kManyKeys = 2048;
   if (p.seqlen_q > kMostQueries) return false;
-  if (p.group_size() > 1) return p.seqlen_k >= kSharedKeys;
+  const bool packs = tiles_of(p.group_size() * p.seqlen_q, kTile) < tiles_of(p.seqlen_q, kTile) * p.group_size();
+  if (packs && fills_panels(target, p)) return p.seqlen_k >= kSharedKeys;
+  if (packs || p.variable_lengths()) return p.seqlen_k >= kSomeKeys;
   return p.seqlen_k >= kManyKeys && (p.seqlen_q <= kFewQueries || tiles_of_64_queries(p) <= kFewTiles);
 }
 

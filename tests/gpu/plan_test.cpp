@@ -248,8 +248,8 @@ TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
   EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 64, 2), "emulated.prefill_tma.sm90");
   EXPECT_EQ(chosen("emulated:sm_80", 16, 128, 64, 40), "emulated.short.sm80");
   EXPECT_EQ(chosen("emulated:sm_90a", 16, 128, 64, 40), "emulated.decode_tma.sm90");
-  EXPECT_EQ(chosen("emulated:sm_90a", 64, 1024, 64, 40), "emulated.decode_tma.sm90");
-  EXPECT_EQ(chosen("emulated:sm_90a", 65, 1024, 64, 40), "emulated.prefill_tma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_90a", 32, 1024, 64, 40), "emulated.decode_tma.sm90");
+  EXPECT_EQ(chosen("emulated:sm_90a", 33, 1024, 64, 40), "emulated.prefill_tma.sm90");
   EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 128, 40), "emulated.prefill.sm80");
   EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 128, 40), "emulated.prefill_tma.sm90");
   EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 64, 40), "emulated.prefill.sm80");

@@ -97,6 +97,7 @@ class BackwardTma final : public Family {
     const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = std::max(1, compute_units);
     const int64_t blocks = std::max<int64_t>(1, tiles_of(p.seqlen_k, s.block_m));
     const int64_t in_turn = std::min(heads, tiles_of(units, blocks));
+    // Without a window on the left: the kernel counts on blocks of earlier keys that add to each tile that a later one adds to.
     const bool unequal = p.window_right >= 0 && p.window_left < 0 && blocks > 1 && heads * blocks > units;
     const int64_t last = heads * blocks <= kFewRounds * units ? heads : tiles_of(kLastRounds * units, blocks);
     plan.arguments.heads_in_turn = static_cast<int>(in_turn);

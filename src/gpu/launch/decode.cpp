@@ -10,7 +10,7 @@ constexpr int64_t kDecodeRows = 16;      // of a workgroup
 constexpr int64_t kDecodeMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
 constexpr int64_t kMostSplits = 256;     // that are tried
 constexpr int kCombineLanes = 256;
-constexpr int kFewSplits = 8;  // that one wave merges as quickly as several: it has all in flight
+constexpr int kFewSplits = 8;  // that one wave merges as quickly as several: it has most of them in flight
 
 class SplitKv final : public Family {
  public:
@@ -113,7 +113,7 @@ class SplitKv final : public Family {
     return groups(p) <= slots && 10 * groups(p) >= 9 * slots;
   }
 
-  // Two workgroups a compute unit run at once. Of the numbers of splits whose last round of workgroups is fullest, the smallest.
+  // Two workgroups a compute unit run at once. The number of splits that costs least; of those that cost 2 % more, the smallest.
   int choose_splits(const Problem& p, int compute_units) const {
     const int64_t most = std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys), slots = 2 * std::max(1, compute_units);
     // In units of a round that reads all keys; a split more costs as much as reading some dozen keys.

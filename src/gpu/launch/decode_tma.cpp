@@ -74,13 +74,18 @@ class DecodeTma final : public Family {
   // merged by a second kernel, only serve to have as many on each. Where there are fewer, as many splits as run at once.
   int choose_splits(const Problem& p, int compute_units) const {
     const int64_t units = std::max(1, compute_units), slots = units * shape_for(p).min_workgroups;
-    const int64_t rounds = tiles_of(groups(p), units);
+    const int64_t rounds = tiles_of(groups(p), units), all_bytes = p.batch * p.num_kv_heads * p.seqlen_k * key_bytes(p);
     if (4 * groups(p) >= 3 * units) {
       // Even loads save a quarter of the time at most.
-      const bool is_worth_merging = 4 * merging_bytes(p) <= p.batch * p.num_kv_heads * p.seqlen_k * key_bytes(p);
+      const bool is_worth_merging = 4 * merging_bytes(p) <= all_bytes;
       return rounds == 1 || 10 * groups(p) >= 9 * rounds * units || most_splits(p) == 1 || !is_worth_merging ? 1 : 2;
     }
-    return static_cast<int>(std::clamp(slots / std::max<int64_t>(1, groups(p)), int64_t{1}, most_splits(p)));
+    const int64_t splits = std::clamp(slots / std::max<int64_t>(1, groups(p)), int64_t{1}, most_splits(p));
+    // Bytes, by the time that reading as many takes where all multiprocessors do.
+    const auto reading = [&](int64_t n) {
+      return static_cast<double>(all_bytes) * std::max(1.0, 0.75 * static_cast<double>(units) / static_cast<double>(groups(p) * n));
+    };
+    return reading(splits) + static_cast<double>(merging_bytes(p)) < reading(1) ? static_cast<int>(splits) : 1;
   }
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }

@@ -20,11 +20,11 @@ int64_t tiles_of_queries(const Problem& p, int warpgroups) {
 }
 
 // Do tiles of 128 rows end earlier? A row of theirs takes (32 / head_dim)^2 more time: a quarter of 64 dims, a sixteenth of 128.
-// Many tiles of unequal work, with a band, end together whatever they are.
+// Many tiles of unequal work, with a band, end together whatever they are: rows that are empty count, but no last round.
 bool ends_late(const Problem& p, int warpgroups, int compute_units) {
   constexpr int64_t kManyRounds = 4;
-  if (has_band(p) && tiles_of_queries(p, warpgroups) >= kManyRounds * compute_units) return false;
-  const auto rows = [&](int n) { return tiles_of(tiles_of_queries(p, n), int64_t{compute_units}) * n; };
+  const bool even = has_band(p) && tiles_of_queries(p, warpgroups) >= kManyRounds * compute_units;
+  const auto rows = [&](int n) { return tiles_of(tiles_of_queries(p, n), even ? 1 : int64_t{compute_units}) * n; };
   const int64_t dim = std::max(p.head_dim, p.head_dim_v), square = dim * dim;
   return rows(warpgroups) * square > rows(2) * (square + int64_t{32} * 32);
 }
@@ -49,13 +49,14 @@ const PrefillTmaShape& shape_for(const Problem& p, const Target& target, int com
 
 // Persistent where tiles are short, so that one begins while the one before still ends. Tiles of many keys are better off in
 // workgroups of their own, which a multiprocessor takes when it is free. With a band tiles are persistent in pairs of equal work,
-// of which the last round may have few, and of which those of three warpgroups are too large.
+// of which the last round may have few. Tiles of three warpgroups, which are for 4,096 keys or more there, were slower in pairs
+// (docs/lab/nvidia_forward.md).
 bool is_persistent(const Problem& p, const Target& target, const PrefillTmaShape& shape, int compute_units) {
-  constexpr int kLargePairs = 3;
+  constexpr int kNeverInPairs = 3;  // warpgroups
   if (p.seqlen_k >= target.prefill_tma->persistent_keys) return false;
   if (!has_band(p)) return true;
   const int64_t pairs = tiles_of_queries(p, shape.warpgroups) / 2;
-  return shape.warpgroups != kLargePairs && pairs >= int64_t{2} * compute_units * shape.min_workgroups;
+  return shape.warpgroups != kNeverInPairs && pairs >= int64_t{2} * compute_units * shape.min_workgroups;
 }
 
 Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape, bool persistent) {

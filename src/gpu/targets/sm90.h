@@ -1,4 +1,4 @@
-// NVIDIA's sm_90a: warpgroup products (wgmma) beside all that sm80 has. Numbers are measured on an H200.
+// NVIDIA's sm_90a: warpgroup products (wgmma) beside all that sm80 has. Numbers are measured on an H200 or an H100.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace sm90 {
 inline constexpr std::array kPrefillWgmma{PrefillWgmmaShape{64, 4096, 3, 128, 1}, PrefillWgmmaShape{64, 0, 2, 64, 2},
                                           PrefillWgmmaShape{128, 0, 3, 64, 1}, PrefillWgmmaShape{256, 0, 2, 64, 1}};
 
-// docs/lab/nvidia_forward.md, 2026-11-25. Short sequences take what hides a tile's start and end best, long ones large tiles.
+// docs/lab/nvidia_forward.md, 2026-11-26. Short sequences take what hides a tile's start and end best, the others large tiles.
 inline constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 inline constexpr std::array kPrefillTma{
     PrefillTmaRow{64, true, 0, 1024, false, true, {1, 64, 3, 3, false}},

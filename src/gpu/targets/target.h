@@ -108,7 +108,7 @@ struct PrefillTmaRow {
 struct PrefillTmaTiles {
   std::span<const PrefillTmaRow> rows;
   std::span<const PrefillTmaRow> few;  // where tiles of these would leave half of the multiprocessors without work
-  int64_t persistent_keys;             // up to fewer keys than these, workgroups are persistent
+  int64_t persistent_keys;             // for fewer keys than these workgroups are persistent
 };
 
 // forward/boards.h.

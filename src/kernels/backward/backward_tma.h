@@ -17,7 +17,8 @@
 
 namespace fulmen::kernels {
 
-// The loader fences for the others where products are pipelined, and they leave it registers but for those of random numbers.
+// Where products are pipelined the loader fences for the others, too. They leave it 32 registers, but for random numbers and
+// softcap.
 constexpr int kLoaderRegisters = kPipelined && kSplitStatistics ? 32 : kTmaRegisters;
 constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kLoaderRegisters);
 

@@ -84,7 +84,7 @@ struct QueryTile {
 
 // The tiles of queries that a workgroup takes, in order. kPersistent: of all tiles each `grid`th, with a band each `grid`th pair: a
 // pair attends as many keys as any other, tile n of a head and tile n from the end of the next head (of the same head where heads
-// are odd). Not persistent: one, those with most keys first among heads whose keys and values fit in the L2.
+// are odd). Not persistent: one; with a band those with most keys first, among heads whose keys and values fit in the L2.
 class QueryTiles {
  public:
   FULMEN_DEVICE explicit QueryTiles(const ForwardArguments& a) : arguments_(a) {

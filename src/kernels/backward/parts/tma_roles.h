@@ -105,7 +105,7 @@ struct BlockId {
   unsigned head, tile;
 
   // The nth of all, in the order in which they are claimed. The last keys of a head first, of so many heads in turn that these fill
-  // the chip. A block then waits for one that was begun before it, and under a causal mask for one that begins with later queries.
+  // the chip. A block then waits for one that was begun before it, and under a causal mask for one that has added to its queries.
   // There the last blocks have the least work: of the last heads they are claimed at the end, from more work to less, so that all
   // workgroups end together.
   FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
