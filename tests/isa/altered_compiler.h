@@ -9,8 +9,9 @@
 
 namespace fulmen::testing {
 
-// Kernels that it compiles are kept apart from others in the cache by what it says of its version. In use as long as it lives; a
-// process keeps loaded kernels, so problems must be of kernels that nothing else in the test program runs.
+// Kernels that it compiles are kept apart from others in the cache, and from those of the last run of the tests, by what it says of
+// its version. In use as long as it lives; a process keeps loaded kernels, so problems must be of kernels that nothing else in the
+// test program runs.
 class AlteredCompiler {
  public:
   // sed: an expression for the source, or empty. option: for clang, or empty.
@@ -19,7 +20,8 @@ class AlteredCompiler {
       if (clang_.empty()) clang_ = gpu::find_program(name);
     }
     const std::string script = folder_.path() + "/altered";
-    const std::string text = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo \"clang of a test: " + what + ", $(\"" + clang_ +
+    const std::string text = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo \"clang of a test: " + what + ", " + folder_.path() +
+                             ", $(\"" + clang_ +
                              "\" --version | head -n 1)\"; exit; fi\nfor a; do case \"$a\" in *.hip) cp \"$a\" \"$a.before\"; " +
                              (sed.empty() ? "" : "sed -i '" + sed + "' \"$a\"; ") +
                              "cmp -s \"$a\" \"$a.before\" || : > \"$(dirname \"$0\")/changed\";; esac; done\nexec \"" + clang_ +
