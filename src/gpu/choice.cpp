@@ -66,7 +66,7 @@ bool has_long_rows_of_keys(const Target& target, const Problem& p) {
   constexpr int64_t kTile = 64, kMostQueries = 64, kFewQueries = 32, kFewTiles = 128;
   constexpr int64_t kSharedKeys = 128, kSomeKeys = 512, kManyKeys = 2048;
   if (p.seqlen_q > kMostQueries) return false;
-  const bool packs = tiles_of(p.group_size() * p.seqlen_q, kTile) < tiles_of(p.seqlen_q, kTile) * p.group_size();
+  const bool packs = tiles_of(packed_rows(p), kTile) < tiles_of(p.seqlen_q, kTile) * p.group_size();
   if (packs && fills_panels(target, p)) return p.seqlen_k >= kSharedKeys;
   if (packs || p.variable_lengths()) return p.seqlen_k >= kSomeKeys;
   return p.seqlen_k >= kManyKeys && (p.seqlen_q <= kFewQueries || tiles_of_64_queries(p) <= kFewTiles);

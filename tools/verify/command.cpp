@@ -126,6 +126,35 @@ class Failures {
   Status first_not_run_;
 };
 
+// What a run of the command has found so far.
+struct Findings {
+  Progress progress;
+  Tallies tallies;
+  Failures failures;
+};
+
+// One problem by every kernel that is asked for and supports it: how many these were. seed: what --seed repeats it.
+Result<std::size_t> verify_case(const VerifyArguments& arguments, const std::string& device, const GridCase& grid_case,
+                                NormalPool& pool, int threads, uint64_t seed, Findings& findings) {
+  const GridData data = make_grid_data(grid_case, pool, threads);
+  const Result<Problem> problem = problem_of(grid_case, data);
+  if (!problem.ok()) return problem.status();
+  const Result<std::vector<Candidate>> found = candidates(problem.value(), device);
+  if (!found.ok()) return found.status();
+  const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(device, data.tensors);
+  if (!there.ok()) return there.status();
+  std::size_t runs = 0;
+  for (const Candidate& candidate : found.value()) {
+    if (!candidate.support.yes || (!arguments.kernel.empty() && candidate.kernel != arguments.kernel)) continue;
+    const VerifiedRun run = run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, threads);
+    add_to(findings.tallies, candidate.kernel, grid_case.dtype, run.report);
+    ++runs;
+    findings.failures.add(findings.progress, candidate.kernel + " " + to_string(grid_case), run,
+                          repeat_with(arguments, device, seed));
+  }
+  return runs;
+}
+
 // Small random problems, each of a seed of its own: problem n of seed s is problem 0 of seed s + n.
 Status verify_random(const VerifyArguments& arguments, const std::string& device) {
   const uint64_t seed = arguments.seed ? *arguments.seed : std::random_device{}();
@@ -133,32 +162,20 @@ Status verify_random(const VerifyArguments& arguments, const std::string& device
   const int threads = std::max(1, arguments.threads);  // waiting for a team takes ten times as long as a small problem
   std::vector<DType> dtypes{DType::fp32, DType::fp16, DType::bf16};
   if (!arguments.dtype.empty()) dtypes = {parse_dtype(arguments.dtype).value()};
-  Progress progress;
+  Findings findings;
+  auto& [progress, tallies, failures] = findings;
   progress.line(fmt::format("fulmen {} on {}, {} random {}problems, --seed {}", version(), device, arguments.random,
                             arguments.backward ? "backward " : "", seed));
   NormalPool pool(0);
-  Tallies tallies;
-  Failures failures;
   std::size_t runs = 0;
   for (uint64_t n = 0; n < arguments.random; ++n) {
     if (n % 1000 == 0) progress.show(fmt::format("[{}/{}] {} failed", n, arguments.random, failures.count()));
     pool.generator().seed(seed + n);
     const DType dtype = dtypes[pool.generator()() % dtypes.size()];
     const GridCase grid_case = random_case(pool.generator(), dtype, arguments.backward ? Pass::backward : Pass::forward, emulated);
-    const GridData data = make_grid_data(grid_case, pool, threads);
-    const Result<Problem> problem = problem_of(grid_case, data);
-    if (!problem.ok()) return problem.status();
-    const Result<std::vector<Candidate>> found = candidates(problem.value(), device);
-    if (!found.ok()) return found.status();
-    const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(device, data.tensors);
-    if (!there.ok()) return there.status();
-    for (const Candidate& candidate : found.value()) {
-      if (!candidate.support.yes || (!arguments.kernel.empty() && candidate.kernel != arguments.kernel)) continue;
-      const VerifiedRun run = run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, threads);
-      add_to(tallies, candidate.kernel, dtype, run.report);
-      ++runs;
-      failures.add(progress, candidate.kernel + " " + to_string(grid_case), run, repeat_with(arguments, device, seed + n));
-    }
+    const Result<std::size_t> ran = verify_case(arguments, device, grid_case, pool, threads, seed + n, findings);
+    if (!ran.ok()) return ran.status();
+    runs += ran.value();
   }
   print_table(progress, tallies);
   progress.line(fmt::format("{} problems, {} results, {} failed", arguments.random, runs, failures.count()));
@@ -174,31 +191,18 @@ Status verify(const VerifyArguments& arguments) {
   const Result<std::vector<GridCase>> cases = chosen_grid(arguments, size);
   if (!cases.ok()) return cases.status();
   const uint64_t seed = arguments.seed ? *arguments.seed : std::random_device{}();
-  Progress progress;
+  Findings findings;
+  auto& [progress, tallies, failures] = findings;
   progress.line(fmt::format("fulmen {} on {}, {} grid of {} {}problems, --seed {}", version(), device, arguments.grid,
                             cases.value().size(), arguments.backward ? "backward " : "", seed));
   if (emulated) progress.line("an emulated chip: smaller problems; every new kernel is first compiled, for a second or two");
   const CompileAhead ahead(cases.value(), device, arguments.kernel);
   NormalPool pool(seed);
-  Tallies tallies;
-  Failures failures;
   for (std::size_t i = 0; i < cases.value().size(); ++i) {
     const GridCase& grid_case = cases.value()[i];
     progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), to_string(grid_case)));
-    const GridData data = make_grid_data(grid_case, pool, arguments.threads);
-    const Result<Problem> problem = problem_of(grid_case, data);
-    if (!problem.ok()) return problem.status();
-    const Result<std::vector<Candidate>> found = candidates(problem.value(), device);
-    if (!found.ok()) return found.status();
-    const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(device, data.tensors);
-    if (!there.ok()) return there.status();
-    for (const Candidate& candidate : found.value()) {
-      const bool asked_for = arguments.kernel.empty() || candidate.kernel == arguments.kernel;
-      if (!asked_for || !candidate.support.yes) continue;
-      const VerifiedRun run = run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, arguments.threads);
-      add_to(tallies, candidate.kernel, grid_case.dtype, run.report);
-      failures.add(progress, candidate.kernel + " " + to_string(grid_case), run, repeat_with(arguments, device, seed));
-    }
+    const Result<std::size_t> ran = verify_case(arguments, device, grid_case, pool, arguments.threads, seed, findings);
+    if (!ran.ok()) return ran.status();
   }
   if (tallies.empty()) {
     const std::string which = arguments.kernel.empty() ? "no kernel of " + device : "--kernel " + arguments.kernel + ": it";

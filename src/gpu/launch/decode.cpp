@@ -19,7 +19,7 @@ class SplitKv final : public Family {
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    const int64_t rows = p.group_size() * p.seqlen_q;
+    const int64_t rows = packed_rows(p);
     if (rows > kDecodeMostTiles * kDecodeRows) {
       return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
                          std::to_string(kDecodeMostTiles * kDecodeRows) + " are served");
@@ -96,7 +96,7 @@ class SplitKv final : public Family {
   int dim_groups(const Problem& p) const { return p.head_dim_v > tiles_.wave_head_dim_v ? 2 : 1; }
   int head_dim_v(const Problem& p) const { return static_cast<int>(round_up(p.head_dim_v, int64_t{32} * dim_groups(p))); }
   int lds_bytes(const Problem& p, int waves) const { return 4 * (waves / dim_groups(p)) * 16 * (2 + head_dim_v(p) + 4); }
-  static int64_t row_tiles(const Problem& p) { return (p.group_size() * p.seqlen_q + kDecodeRows - 1) / kDecodeRows; }
+  static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kDecodeRows); }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
 
   Shape choose_shape(const Problem& p, const Chip& chip, int compute_units) const {

@@ -5,14 +5,6 @@
 
 namespace fulmen::gpu {
 
-// Query rows of a KV head: its query heads are packed into tiles.
-inline int64_t packed_rows(const Problem& p) { return p.group_size() * p.seqlen_q; }
-
-// Bytes of a key and its value.
-inline int64_t key_bytes(const Problem& p) {
-  constexpr int64_t kElementBytes = 2;
-  return kElementBytes * (p.head_dim + p.head_dim_v);
-}
 // Merging splits takes as long as reading so many bytes of keys: a workgroup of a wave a query row, as measured on an H100.
 inline int64_t merging_bytes(const Problem& p) {
   constexpr int64_t kRowBytes = 6 << 10;

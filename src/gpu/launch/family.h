@@ -18,6 +18,14 @@ namespace fulmen::gpu {
 // Hopper's warpgroup: its lanes, and the rows of its products.
 inline constexpr int kWarpgroupLanes = 128, kWarpgroupRows = 64;
 
+// Query rows of a KV head: its query heads are packed into tiles.
+inline int64_t packed_rows(const Problem& p) { return p.group_size() * p.seqlen_q; }
+
+// Bytes of a key and its value.
+inline int64_t key_bytes(const Problem& p) {
+  constexpr int64_t kElementBytes = 2;
+  return kElementBytes * (p.head_dim + p.head_dim_v);
+}
 // One launch of a plan.
 struct KernelLaunch {
   Specialisation specialisation;

@@ -9,7 +9,6 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int64_t kElementBytes = 2;
 constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
 constexpr int64_t kCacheBytes = 32 << 20;                     // of the L2, for keys and values
 
@@ -106,7 +105,7 @@ LaunchPlan plan_of(const Problem& p, const Specialisation& s, int compute_units)
   if (s.persistent) {
     make_persistent(p, plan, compute_units);
   } else {
-    const int64_t head_bytes = p.seqlen_k * (p.head_dim + p.head_dim_v) * kElementBytes / p.group_size();
+    const int64_t head_bytes = p.seqlen_k * key_bytes(p) / p.group_size();
     const int64_t heads = std::max<int64_t>(1, p.batch * p.num_heads);
     plan.arguments.heads_in_turn = static_cast<int>(std::clamp(kCacheBytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
   }
