@@ -1,7 +1,9 @@
 // Matrix instructions by AMD's documented layouts (docs/internals/amd_facts.md). Products of 16-bit numbers are exact
 // in fp32 and are added in the order of k, as in the emulator of the source; the hardware's order is not documented.
+#include <algorithm>
 #include <cstring>
 
+#include "gpu/drivers/isa/matrix_product.h"
 #include "gpu/drivers/isa/table.h"
 
 namespace fulmen::gpu::isa {
@@ -73,21 +75,24 @@ void multiply(Wave& w, const Instruction& i) {
   read_operand<Layout, T>(w, i.operand[2], b);
   const Operand &c = i.operand[3], &d = i.operand[0];
   const auto constant = std::bit_cast<float>(scalar32(w, c));
-  const bool is_constant = c.source != Operand::Source::vector;
-  alignas(64) float result[Layout::kResults][Layout::kWave];  // D may share registers with C
+  alignas(64) float result[kSize][kSize];
   for (int r = 0; r < Layout::kResults; ++r) {
-    const uint32_t* const from = is_constant ? nullptr : row<Layout::kWave>(w, c.index + r);
     for (int block = 0; block < Layout::kWave / kSize; ++block) {
-      alignas(64) float sums[kSize];
-      for (int j = 0; j < kSize; ++j) sums[j] = is_constant ? constant : std::bit_cast<float>(from[block * kSize + j]);
-      for (int k = 0; k < Layout::kMmaK; ++k) {
-        const float x = a[k][Layout::result_row(block, r)];
-        for (int j = 0; j < kSize; ++j) sums[j] += x * b[k][j];
+      float* const to = result[Layout::result_row(block, r)];
+      if (c.source == Operand::Source::vector) {
+        std::memcpy(to, row<Layout::kWave>(w, c.index + r) + block * kSize, sizeof *result);
+      } else {
+        std::fill_n(to, kSize, constant);
       }
-      std::memcpy(result[r] + block * kSize, sums, sizeof sums);
     }
   }
-  for (int r = 0; r < Layout::kResults; ++r) std::memcpy(row<Layout::kWave>(w, d.index + r), result[r], sizeof result[r]);
+  add_product<kSize>(a, b, result, Layout::kMmaK);
+  for (int r = 0; r < Layout::kResults; ++r) {
+    for (int block = 0; block < Layout::kWave / kSize; ++block) {
+      const float* const from = result[Layout::result_row(block, r)];
+      std::memcpy(row<Layout::kWave>(w, d.index + r) + block * kSize, from, sizeof *result);
+    }
+  }
 }
 
 // How many registers an operand has says which of the two RDNA layouts it is.

@@ -118,18 +118,23 @@ void buffer_load(Wave& w, const Instruction& i) {
   const uint64_t room = rdna ? records - std::min(records, soffset) : records;
   uint32_t varying[W] = {};
   if (i.offen) std::memcpy(varying, row<W>(w, i.operand[1].index), sizeof varying);
-  constexpr int kBytes = bytes_of(kPart, kWords), kPiece = std::min(kBytes, 4), kPieces = kBytes / kPiece;
+  constexpr int kBytes = bytes_of(kPart, kWords), kPiece = std::min(kBytes, 4);
   for (uint64_t left = w.exec(); left != 0; left &= left - 1) {
     const int l = std::countr_zero(left);
+    // Vector offset and constant wrap at 32 bits on CDNA, not on RDNA.
+    const uint64_t sum = uint64_t{varying[l]} + static_cast<uint64_t>(i.offset);
+    const auto offset_of = [&](int byte) { return rdna ? sum + byte : ((sum + byte) & 0xFFFFFFFFU) + soffset; };
+    const auto address_of = [&](uint64_t offset) { return base + offset + (rdna ? soffset : 0); };
     unsigned char bytes[kBytes] = {};
-    for (int n = 0; n < kPieces; ++n) {
-      // Vector offset and constant wrap at 32 bits on CDNA, not on RDNA.
-      const uint64_t sum = uint64_t{varying[l]} + static_cast<uint64_t>(i.offset) + static_cast<uint64_t>(n * kPiece);
-      const uint64_t offset = rdna ? sum : (sum & 0xFFFFFFFFU) + soffset;
-      if (offset + kPiece > room) continue;
-      const uint64_t address = base + offset + (rdna ? soffset : 0);
-      check(w, address, kPiece, "reads", l);
-      std::memcpy(bytes + n * kPiece, at<void>(address), kPiece);
+    if (const uint64_t last = offset_of(kBytes - kPiece); last == offset_of(0) + kBytes - kPiece && last + kPiece <= room) {
+      check(w, address_of(offset_of(0)), kBytes, "reads", l);
+      std::memcpy(bytes, at<void>(address_of(offset_of(0))), kBytes);
+    } else {
+      for (int n = 0; n < kBytes; n += kPiece) {
+        if (offset_of(n) + kPiece > room) continue;
+        check(w, address_of(offset_of(n)), kPiece, "reads", l);
+        std::memcpy(bytes + n, at<void>(address_of(offset_of(n))), kPiece);
+      }
     }
     read_into<W, kPart, kWords>(w, i.operand[0].index, l, bytes);
   }

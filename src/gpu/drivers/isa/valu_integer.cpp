@@ -17,7 +17,7 @@ uint32_t permuted(uint32_t high, uint32_t low, uint32_t selector) {
   for (unsigned n = 0; n < 4; ++n) {
     const uint32_t pick = selector >> (8 * n) & 0xFFU;
     uint32_t byte = 0;
-    if (pick < 8) {
+    if (pick < 8) [[likely]] {
       byte = static_cast<uint32_t>(all >> (8 * pick)) & 0xFFU;
     } else if (pick < 12) {  // the sign of a 16-bit part
       byte = (all >> (16 * (pick - 8) + 15) & 1U) != 0 ? 0xFFU : 0;
