@@ -93,16 +93,29 @@ fn candle_nn_flash(q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, causal: bool)
     }
 }
 
-/// Microseconds of a call: of one on the CPU, of ten one behind the other on a GPU.
-fn time(device: &Device, call: &mut dyn FnMut() -> Result<Tensor>) -> Result<f64> {
-    let calls = if device.is_cpu() { 1 } else { 10 };
+/// Seconds until `calls` calls, one behind the other, have ended.
+fn seconds(device: &Device, calls: u32, call: &mut dyn FnMut() -> Result<Tensor>) -> Result<f64> {
     device.synchronize()?;
     let start = Instant::now();
     for _ in 0..calls {
         call()?;
     }
     device.synchronize()?;
-    Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Microseconds of a call: of one on the CPU, of each that follows ten others on a GPU. After each
+/// synchronisation CUDA's memory pool maps memory anew, about a millisecond. A first span is not
+/// counted: meanwhile CUDA clears the gigabytes that the candidate before gave back.
+fn time(device: &Device, call: &mut dyn FnMut() -> Result<Tensor>) -> Result<f64> {
+    if device.is_cpu() {
+        return Ok(seconds(device, 1, call)? * 1e6);
+    }
+    const FEW: u32 = 10;
+    const MANY: u32 = 30;
+    seconds(device, MANY, call)?;
+    let added = seconds(device, MANY, call)? - seconds(device, FEW, call)?;
+    Ok(added * 1e6 / f64::from(MANY - FEW))
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
