@@ -46,7 +46,7 @@ def quotient(page, heading, row, peer, ours):
 ZEN5, ZEN5_BACK = "Beside PyTorch and ONNX Runtime: Zen 5", "Beside PyTorch: Zen 5"
 BOARDS, TRAINING = "Boards, fp16, microseconds", "Boards in training, fp16, microseconds"
 FORWARD = "Forward: 16384 tokens, width 2048 (H100)"
-BACKWARD = "Backward: the same (H100; head_dim 256 without a mask on an H200)"
+BACKWARD = "Backward: the same (H100)"
 PEERS = "FlashAttention 4, cuDNN"
 CALLS = "Calls of models, forward (H100)"
 CALLS_BACK = "Calls of models, backward (H100)"

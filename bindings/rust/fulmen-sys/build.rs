@@ -59,11 +59,18 @@ fn build_sources() {
         println!("cargo::rerun-if-changed={}", sources.join(part).display());
     }
     let shared = !cfg!(feature = "static");
-    let installed = cmake::Config::new(sources)
+    let mut build = cmake::Config::new(sources);
+    // A package carries {fmt}'s headers; in the repository they are the system's.
+    let third_party = manifest.join("library/third_party");
+    if third_party.exists() {
+        build.define("FULMEN_fmt_headers_INCLUDE_DIR", third_party);
+    }
+    let installed = build
         .profile("Release")
         .define("FULMEN_TOOLS", "OFF")
         .define("FULMEN_TESTS", "OFF")
         .define("FULMEN_INSTALL", "ON")
+        .define("FULMEN_OPENMP", "OFF") // the library has threads of its own
         .define("BUILD_SHARED_LIBS", if shared { "ON" } else { "OFF" })
         .define("CMAKE_INSTALL_LIBDIR", "lib")
         .build();
@@ -86,8 +93,6 @@ fn link_archive(folder: &Path) {
     for word in line.unwrap_or_default().split_whitespace() {
         match word {
             "-lfulmen" => {}
-            "-fopenmp" => println!("cargo::rustc-link-lib=dylib=gomp"),
-            "-fopenmp=libomp" => println!("cargo::rustc-link-lib=dylib=omp"),
             _ => {
                 if let Some(name) = word.strip_prefix("-l") {
                     println!("cargo::rustc-link-lib={name}");

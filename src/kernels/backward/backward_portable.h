@@ -170,33 +170,36 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call) {
       if constexpr (kGivesDv) accumulate(kWeightsAt, side.second, side.second_stride, columns, a.head_dim_v, alive, second);
     }
   }
-  const BackwardArguments& last = again(a, rows.first);
-  if constexpr (kGivesDq) store_rows(last.dq, batch, row_head, rows, last.head_dim, last.softmax_scale, first);
-  if constexpr (kGivesDk) store_rows(last.dk, batch, row_head, rows, last.head_dim, last.softmax_scale, first);
-  if constexpr (kGivesDv) store_rows(last.dv, batch, row_head, rows, last.head_dim_v, 1.0F, second);
+  const BackwardArguments& last = sequence_of(reload(call, rows.first), batch);
+  const RowRange stored{rows.first, kRowsAreKeys ? last.seqlen_k : last.seqlen_q};
+  if constexpr (kGivesDq) store_rows(last.dq, batch, row_head, stored, last.head_dim, last.softmax_scale, first);
+  if constexpr (kGivesDk) store_rows(last.dk, batch, row_head, stored, last.head_dim, last.softmax_scale, first);
+  if constexpr (kGivesDv) store_rows(last.dv, batch, row_head, stored, last.head_dim_v, 1.0F, second);
 }
 
 // dbias: one tile of it, and of what it is summed over one part.
-FULMEN_DEVICE void gradients_of_bias(const BackwardArguments& a) {
-  const Int64 column_tiles = tiles_of(a.seqlen_k, kBlockN);
-  const BiasSum sum(a, kBlockM, workgroup_id() / column_tiles);
-  const RowRange columns{workgroup_id() % column_tiles * kBlockN, a.seqlen_k};
-  const algorithm::Band band = band_of(a);
+FULMEN_DEVICE void gradients_of_bias(const BackwardArguments& call) {
+  const Int64 id = workgroup_id(), column_tiles = tiles_of(call.seqlen_k, kBlockN), tile = id / column_tiles;
+  const RowRange columns{id % column_tiles * kBlockN, call.seqlen_k};
+  const BiasSum sum(call, kBlockM, tile);
   RowsByColumns total = {};
   for (Int64 term = sum.first_term; term < sum.last_term; ++term) {
+    const BackwardArguments& a = reload(call, term);
     const BiasSum::Term t = sum.term(term);
     const Int64 row_end = t.row + kBlockM < a.seqlen_q ? t.row + kBlockM : a.seqlen_q;
-    const algorithm::KeyRange keys = band.any(t.row, row_end);
+    const algorithm::KeyRange keys = band_of(a).any(t.row, row_end);
     if (keys.end <= columns.first || keys.begin >= columns.first + kBlockN) continue;
-    tile_gradients(reload(a, term), t.batch, t.head, RowRange{t.row, a.seqlen_q}, columns,
+    tile_gradients(a, t.batch, t.head, RowRange{t.row, a.seqlen_q}, columns,
                    [&](int r, int c, const ScoreGradient& g) { total[r][c] += g.bias; });
   }
+  const BackwardArguments& last = reload(call, id);
+  const BiasSum stored(last, kBlockM, tile);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const Int64 j = columns.first + lane_column() + kSide * c;
-      if (j < a.seqlen_k) sum.store(a, lane_row() + kSide * r, j, total[r][c]);
+      if (j < last.seqlen_k) stored.store(last, lane_row() + kSide * r, j, total[r][c]);
     }
   }
 }

@@ -36,6 +36,7 @@ pub struct Attention {
     softmax_scale: Option<f32>,
     window_left: Option<usize>,
     window_right: Option<usize>,
+    causal: bool,
     softcap: f32,
     alibi_slopes: Option<Tensor>,
     pub(crate) mask: Option<Tensor>,
@@ -62,7 +63,7 @@ impl Attention {
 
     /// Keys behind a query are masked. The last query is on the diagonal with the last key.
     pub fn causal(mut self) -> Self {
-        self.window_right = Some(0);
+        self.causal = true;
         self
     }
 
@@ -187,7 +188,10 @@ impl Attention {
         }
         let window = |keys: Option<usize>| keys.map_or(-1, |n| i64::try_from(n).unwrap_or(-1));
         options.window_left = window(self.window_left);
-        options.window_right = window(self.window_right);
+        options.window_right = match self.causal {
+            true => 0,
+            false => window(self.window_right),
+        };
         options.softcap = self.softcap;
         options.dropout = self.dropout;
         options.deterministic = !self.any_order;

@@ -2,6 +2,7 @@
 //! between calls on the cores that candle's products need.
 
 use std::ffi::c_void;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
@@ -28,10 +29,12 @@ pub(crate) unsafe extern "C" fn parallel_for(
     let argument = Argument(argument);
     // SAFETY: task and argument are valid until this callback returns, and tasks do not unwind.
     let run = |index| unsafe { task(argument.pointer(), index) };
-    match count {
+    let all = || match count {
         1 => run(0),
         _ => (0..count).into_par_iter().for_each(run),
-    }
+    };
+    // A panic of rayon's must not cross C. The library finds that indices are missing and says so.
+    let _ = catch_unwind(AssertUnwindSafe(all));
 }
 
 #[cfg(test)]

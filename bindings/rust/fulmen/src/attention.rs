@@ -312,6 +312,37 @@ impl AttentionBuilder {
         self
     }
 
+    /// Calls do not look at addresses, which saves some 30 ns. The default is `false`: addresses that
+    /// are missing, unaligned or overlap are refused.
+    ///
+    /// # Safety
+    ///
+    /// Tensors of device pointers ([`crate::DeviceMemory`]) and workspaces must be as the plan
+    /// demands in every run: aligned for their dtype, as long as their shapes and strides say, and
+    /// outputs must overlap nothing else.
+    ///
+    /// ```
+    /// // SAFETY: views of slices are as a plan demands.
+    /// let attention = unsafe { fulmen::Attention::builder().trust_pointers(true) }.build()?;
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub unsafe fn trust_pointers(mut self, trust: bool) -> Self {
+        self.attention.options.trust_pointers = trust;
+        self
+    }
+
+    /// Whether an AMD GPU's kernel computes a small problem at its first use, which is compared with
+    /// the reference, the default. `false` saves that second.
+    ///
+    /// ```
+    /// let attention = fulmen::Attention::builder().check_first_use(false).build()?;
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn check_first_use(mut self, check: bool) -> Self {
+        self.attention.options.check_first_use = check;
+        self
+    }
+
     /// The plan takes any batch up to its own.
     pub fn vary_batch(mut self, vary: bool) -> Self {
         self.attention.options.vary_batch = vary;

@@ -1,5 +1,5 @@
-// Compiled for three x86 levels and chosen at run time: on CDNA these loops are most of the emulator's time. The file is compiled
-// without contraction (src/CMakeLists.txt).
+// Compiled for SSE2, AVX2 and AVX-512, and chosen at run time: on CDNA these loops were most of the emulator's time. The file is
+// compiled without contraction (src/CMakeLists.txt).
 #include "gpu/drivers/isa/matrix_product.h"
 
 #include <cstring>

@@ -126,6 +126,7 @@ void buffer_load(Wave& w, const Instruction& i) {
     const auto offset_of = [&](int byte) { return rdna ? sum + byte : ((sum + byte) & 0xFFFFFFFFU) + soffset; };
     const auto address_of = [&](uint64_t offset) { return base + offset + (rdna ? soffset : 0); };
     unsigned char bytes[kBytes] = {};
+    // Inside as a whole, without a wrap between its words: one check.
     if (const uint64_t last = offset_of(kBytes - kPiece); last == offset_of(0) + kBytes - kPiece && last + kPiece <= room) {
       check(w, address_of(offset_of(0)), kBytes, "reads", l);
       std::memcpy(bytes, at<void>(address_of(offset_of(0))), kBytes);
