@@ -254,3 +254,18 @@ impl<'a> Operand<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Attention;
+
+    #[test]
+    fn causal_holds_beside_a_window_in_either_order() {
+        let first = Attention::new().causal().window(Some(4), None);
+        let last = Attention::new().window(Some(4), Some(9)).causal();
+        for attention in [first, last] {
+            let options = attention.options();
+            assert_eq!((options.window_left, options.window_right), (4, 0));
+        }
+    }
+}

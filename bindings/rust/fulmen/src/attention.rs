@@ -317,7 +317,7 @@ impl AttentionBuilder {
     ///
     /// # Safety
     ///
-    /// Tensors of device pointers ([`crate::DeviceMemory`]) and workspaces must be as the plan
+    /// Tensors of raw pointers ([`crate::Tensor::from_raw`]) and workspaces must be as the plan
     /// demands in every run: aligned for their dtype, as long as their shapes and strides say, and
     /// outputs must overlap nothing else.
     ///

@@ -1,9 +1,29 @@
 //! candle-flash-attn's functions, with its names and the order of its arguments, over views: for
-//! GPUs that candle does not have, AMD's by HIP.
+//! GPUs that candle does not have, AMD's by HIP. Behind q, k and v comes `out`, which is written.
+//!
+//! | function | |
+//! |---|---|
+//! | [`flash_attn`], [`flash_attn_windowed`], [`flash_attn_alibi`], [`flash_attn_alibi_windowed`], [`flash_attn_alibi_windowed_softcap`] | sequences of one length |
+//! | [`flash_attn_varlen`], [`flash_attn_varlen_windowed`], [`flash_attn_varlen_alibi`], [`flash_attn_varlen_alibi_windowed`], [`flash_attn_varlen_alibi_windowed_softcap`] | packed sequences of different lengths |
+//! | [`flash_attn_varlen_paged_windowed`] | packed queries; keys and values in pages |
+//! | [`flash_attn_with_mask`], [`flash_attn_with_sinks`], [`flash_attn_with_dropout`] | what candle-flash-attn does not have |
+//!
+//! q, k, v and out are all `f32`, all `f16` or all `bf16`; `head_dim` is 1 to 256. v and out may
+//! have another `head_dim` than q and k.
 //!
 //! Views of a GPU's memory are made by [`Tensor::from_raw`] and [`TensorMut::from_raw`], streams by
-//! [`Stream::from_raw`]: there stands what their callers promise. Gradients, masks, sinks, dropout
-//! and pages are [`Forward`]'s and [`crate::Backward`]'s.
+//! [`Stream::from_raw`]: there stands what their callers promise. Gradients are
+//! [`crate::Backward`]'s.
+//!
+//! # Errors
+//!
+//! All functions return the same errors, and write nothing then:
+//!
+//! - [`Error::InvalidArgument`](crate::Error::InvalidArgument): a shape, dtype, stride or number
+//!   that is not accepted. The message names the argument and its value. The values of lengths and
+//!   of a block table are checked on the CPU; on a GPU nobody reads them before the kernel does.
+//! - [`Error::Unsupported`](crate::Error::Unsupported): no kernel of the device takes the call.
+//! - [`Error::Unavailable`](crate::Error::Unavailable): the device is not there.
 //!
 //! ```
 //! use fulmen::flash_attn::{flash_attn, Place};
@@ -22,7 +42,51 @@
 //! ```
 #![allow(clippy::too_many_arguments)]
 
-use crate::{Attention, AttentionBuilder, Forward, Result, Stream, Tensor, TensorMut};
+#[cfg(doc)]
+use crate::TensorMut;
+use crate::{Attention, AttentionBuilder, Forward, Result, Stream, Tensor};
+
+/// The first lines of the examples: `place` is the CPU. They are hidden.
+macro_rules! place {
+    () => {
+        "# use fulmen::{flash_attn::*, Stream, Tensor, TensorMut};
+# // SAFETY: the CPU has no streams.
+# let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
+# let place = Place { device: \"cpu\", stream: &stream };"
+    };
+}
+
+/// The tensors of the examples with packed sequences, behind `place!`.
+macro_rules! packed {
+    () => {
+        concat!(
+            place!(),
+            "
+let q = Tensor::bshd(&[1f32; 3], [1, 3, 1, 1])?;
+let k = Tensor::bshd(&[0f32; 4], [1, 4, 1, 1])?; // all scores are 0
+let v = Tensor::bshd(&[1f32, 3., 5., 7.], [1, 4, 1, 1])?;
+let seqlens_q = Tensor::one_dim(&[0i32, 1, 3])?; // one query, then two
+let seqlens_k = Tensor::one_dim(&[0i32, 2, 4])?; // two keys each
+let mut out = [0f32; 3];
+let to = TensorMut::bshd(&mut out, [1, 3, 1, 1])?;"
+        )
+    };
+}
+
+mod dense;
+mod paged;
+mod prefix;
+mod varlen;
+
+pub use dense::{
+    flash_attn, flash_attn_alibi, flash_attn_alibi_windowed, flash_attn_alibi_windowed_softcap,
+    flash_attn_windowed, flash_attn_with_dropout, flash_attn_with_mask, flash_attn_with_sinks,
+};
+pub use paged::flash_attn_varlen_paged_windowed;
+pub use varlen::{
+    flash_attn_varlen, flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed,
+    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_windowed,
+};
 
 /// Where a call runs. It returns when its work is in the stream.
 #[derive(Clone, Copy, Debug)]
@@ -33,19 +97,21 @@ pub struct Place<'a> {
     pub stream: &'a Stream,
 }
 
+/// The most keys on the left and on the right of a query's position.
+type Window = [Option<usize>; 2];
+
 impl Place<'_> {
-    fn attention(
-        self,
-        softmax_scale: f32,
-        window_size_left: Option<usize>,
-        window_size_right: Option<usize>,
-        softcap: f32,
-    ) -> AttentionBuilder {
+    fn attention(self, softmax_scale: f32, window: Window, softcap: f32) -> AttentionBuilder {
+        let [left, right] = window;
         Attention::builder()
             .device(self.device)
             .softmax_scale(softmax_scale)
-            .window(window_size_left, window_size_right)
+            .window(left, right)
             .softcap(softcap)
+    }
+
+    fn run(self, attention: AttentionBuilder, mut call: Forward<'_>) -> Result<()> {
+        attention.build()?.forward_in(self.stream, &mut call)
     }
 }
 
@@ -53,122 +119,14 @@ fn causal_window(causal: bool) -> Option<usize> {
     causal.then_some(0)
 }
 
-/// Attention of q over k and v `[batch, seqlen, heads, head_dim]`, into `out`. Causal: the last query
-/// is on the diagonal with the last key.
-pub fn flash_attn(
-    place: Place<'_>,
-    q: Tensor<'_>,
-    k: Tensor<'_>,
-    v: Tensor<'_>,
-    out: TensorMut<'_>,
-    softmax_scale: f32,
-    causal: bool,
-) -> Result<()> {
-    let right = causal_window(causal);
-    flash_attn_windowed(place, q, k, v, out, softmax_scale, None, right)
+/// A limit above the number of keys is none, as in candle-flash-attn.
+fn limited(window: Window, seqlen_k: usize) -> Window {
+    window.map(|keys| keys.filter(|&keys| keys <= seqlen_k))
 }
 
-/// [`flash_attn`] where a query attends the keys from `window_size_left` before to
-/// `window_size_right` behind its own position; `None` is unlimited.
-pub fn flash_attn_windowed(
-    place: Place<'_>,
-    q: Tensor<'_>,
-    k: Tensor<'_>,
-    v: Tensor<'_>,
-    out: TensorMut<'_>,
-    softmax_scale: f32,
-    window_size_left: Option<usize>,
-    window_size_right: Option<usize>,
-) -> Result<()> {
-    let (left, right) = (window_size_left, window_size_right);
-    flash_attn_alibi_windowed_softcap(place, q, k, v, out, None, softmax_scale, left, right, 0.)
-}
-
-/// [`flash_attn`] with ALiBi slopes, `[heads]` of `f32`.
-pub fn flash_attn_alibi(
-    place: Place<'_>,
-    q: Tensor<'_>,
-    k: Tensor<'_>,
-    v: Tensor<'_>,
-    out: TensorMut<'_>,
-    alibi_slopes: Tensor<'_>,
-    softmax_scale: f32,
-    causal: bool,
-) -> Result<()> {
-    let right = causal_window(causal);
-    flash_attn_alibi_windowed(
-        place,
-        q,
-        k,
-        v,
-        out,
-        alibi_slopes,
-        softmax_scale,
-        None,
-        right,
-    )
-}
-
-/// [`flash_attn_windowed`] with ALiBi slopes.
-pub fn flash_attn_alibi_windowed(
-    place: Place<'_>,
-    q: Tensor<'_>,
-    k: Tensor<'_>,
-    v: Tensor<'_>,
-    out: TensorMut<'_>,
-    alibi_slopes: Tensor<'_>,
-    softmax_scale: f32,
-    window_size_left: Option<usize>,
-    window_size_right: Option<usize>,
-) -> Result<()> {
-    let (slopes, left, right) = (Some(alibi_slopes), window_size_left, window_size_right);
-    flash_attn_alibi_windowed_softcap(place, q, k, v, out, slopes, softmax_scale, left, right, 0.)
-}
-
-/// [`flash_attn_alibi_windowed`] where scores become `softcap * tanh(score / softcap)` first.
-pub fn flash_attn_alibi_windowed_softcap(
-    place: Place<'_>,
-    q: Tensor<'_>,
-    k: Tensor<'_>,
-    v: Tensor<'_>,
-    out: TensorMut<'_>,
-    alibi_slopes: Option<Tensor<'_>>,
-    softmax_scale: f32,
-    window_size_left: Option<usize>,
-    window_size_right: Option<usize>,
-    softcap: f32,
-) -> Result<()> {
-    let mut call = Forward::new(q, k, v, out);
-    if let Some(slopes) = alibi_slopes {
-        call = call.alibi_slopes(slopes);
+fn with_slopes<'a>(call: Forward<'a>, alibi_slopes: Option<Tensor<'a>>) -> Forward<'a> {
+    match alibi_slopes {
+        Some(slopes) => call.alibi_slopes(slopes),
+        None => call,
     }
-    let (left, right) = (window_size_left, window_size_right);
-    let attention = place
-        .attention(softmax_scale, left, right, softcap)
-        .build()?;
-    attention.forward_in(place.stream, &mut call)
-}
-
-/// [`flash_attn`] of packed sequences of different lengths: q and out are `[1, total_q, heads, head_dim]`, k and v
-/// `[1, total_k, kv_heads, head_dim]`, the lengths `[batch + 1]` of `i32`.
-pub fn flash_attn_varlen(
-    place: Place<'_>,
-    q: Tensor<'_>,
-    k: Tensor<'_>,
-    v: Tensor<'_>,
-    out: TensorMut<'_>,
-    seqlens_q: Tensor<'_>,
-    seqlens_k: Tensor<'_>,
-    max_seqlen_q: usize,
-    max_seqlen_k: usize,
-    softmax_scale: f32,
-    causal: bool,
-) -> Result<()> {
-    let attention = place
-        .attention(softmax_scale, None, causal_window(causal), 0.)
-        .max_seqlen_q(max_seqlen_q)
-        .max_seqlen_k(max_seqlen_k)
-        .build()?;
-    let call = Forward::new(q, k, v, out).cu_seqlens_q(seqlens_q);
-    attention.forward_in(place.stream, &mut call.cu_seqlens_k(seqlens_k))
 }
