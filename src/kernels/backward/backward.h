@@ -107,92 +107,6 @@ FULMEN_DEVICE void load_statistics(const BackwardArguments& a, Int64 batch, Int6
   }
 }
 
-// A workgroup's rows of one head.
-struct RowBlock {
-  Int64 batch, head, begin, end;
-
-  FULMEN_DEVICE static RowBlock of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 begin) {
-    const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q;
-    return {batch, head, begin, begin + kBlockM < length ? begin + kBlockM : length};
-  }
-};
-
-// The tiles of columns that a block of rows meets, of one head after the other. The next one is in flight, but for kFetchLate.
-class ColumnWalk {
- public:
-  FULMEN_DEVICE ColumnWalk(const BackwardArguments& a, const RowBlock& rows, const algorithm::Band& band)
-      : arguments_(a),
-        rows_(rows),
-        attended_(band.any(rows.begin, rows.end)),
-        columns_in_tiles_(in_tiles(a, attended_)),
-        order_(TileOrder::of(columns_in_tiles_, without_masks(a, rows, band))),
-        first_head_(kRowsAreKeys ? rows.head * a.group_size : rows.head),
-        last_head_(kRowsAreKeys ? first_head_ + a.group_size : first_head_ + 1) {}
-
-  FULMEN_DEVICE bool is_empty() const { return order_.count == 0; }
-  FULMEN_DEVICE void fetch_first() {
-    if constexpr (!kFetchLate) fetch(first_head_, 0, 0);
-  }
-  FULMEN_DEVICE void over_all(const RowsTask& task, WaveRows& rows, BiasTiles& bias, const TileStatistics& numbers) {
-    for (Int64 head = first_head_; head < last_head_; ++head) {
-      int n = 0;
-      for (; n < order_.masked; ++n) tile<true>(task, head, n, rows, bias, numbers);
-      for (; n < order_.count; ++n) tile<false>(task, head, n, rows, bias, numbers);
-    }
-  }
-
- private:
-  FULMEN_DEVICE static algorithm::KeyRange in_tiles(const BackwardArguments& a, const algorithm::KeyRange& attended) {
-    const algorithm::KeyRange any = tile_range(attended);
-    // One tile of all keys: masked wherever the band, or the end, lies in it.
-    return kGivesDbias && any.end > any.begin ? algorithm::KeyRange{0, a.seqlen_k} : any;
-  }
-  FULMEN_DEVICE algorithm::KeyRange without_masks(const BackwardArguments& a, const RowBlock& rows,
-                                                  const algorithm::Band& band) const {
-    if constexpr (!kGivesDbias) return band.all(rows.begin, rows.end);
-    return !kBand && a.seqlen_k == kBlockN ? columns_in_tiles_ : algorithm::KeyRange{};
-  }
-  // Starts the loads of tile n of a head, or, after its last, of the next head's first.
-  FULMEN_DEVICE void fetch(Int64 head, int n, int buffer) {
-    if (n == order_.count) {
-      ++head;
-      n = 0;
-    }
-    if (head >= last_head_) return;
-    const BackwardArguments& a = arguments_;
-    const Int64 batch = rows_.batch;
-    const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, rows_.head / a.group_size);
-    columns_.fetch(a, side, batch, head, order_.first_key(n), columns_in_tiles_.end, buffer, [&](Int64 j) {
-      // A tile that begins before the band has columns that no row meets.
-      if ((kGivesDbias || kDropout) && kBand && (j < attended_.begin || j >= attended_.end)) return false;
-      return kRowsAreKeys || any_row_keeps(a, batch, head, rows_.begin, rows_.end, j);
-    });
-  }
-  template <bool kMasked>
-  FULMEN_DEVICE void tile(const RowsTask& task, Int64 head, int n, WaveRows& rows, BiasTiles& bias, const TileStatistics& numbers) {
-    // The tile in flight becomes the current one.
-    if constexpr (kBuffers == 1 && !kCopiesToLds) barrier();  // the last tile is read by now
-    if constexpr (kFetchLate) fetch(head, n, buffer_);
-    columns_.publish(buffer_);
-    barrier();
-    if constexpr (kFetchEarly) fetch(head, n + 1, kBuffers == 1 ? 0 : 1 - buffer_);
-    task.step<kMasked>(rows, bias, head, order_.first_key(n), buffer_, numbers);
-    if constexpr (!kFetchEarly && !kFetchLate) {
-      barrier();
-      fetch(head, n + 1, 0);
-    }
-    buffer_ = kBuffers == 1 ? 0 : 1 - buffer_;
-  }
-
-  const BackwardArguments& arguments_;
-  RowBlock rows_;
-  algorithm::KeyRange attended_, columns_in_tiles_;
-  TileOrder order_;
-  Int64 first_head_, last_head_;
-  Columns columns_;
-  int buffer_ = 0;
-};
-
 // The arguments of a batch element's sequence. Where dbias is wanted, all sequences have one length.
 FULMEN_DEVICE decltype(auto) arguments_of(const BackwardArguments& call, Int64 batch) {
   if constexpr (kGivesDbias) {
@@ -202,35 +116,105 @@ FULMEN_DEVICE decltype(auto) arguments_of(const BackwardArguments& call, Int64 b
   }
 }
 
+FULMEN_DEVICE Int64 end_of_rows(const BackwardArguments& a, Int64 row_begin) {
+  const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q;
+  return row_begin + kBlockM < length ? row_begin + kBlockM : length;
+}
+
+// The columns of whole tiles that rows attend.
+FULMEN_DEVICE algorithm::KeyRange columns_in_tiles(const BackwardArguments& a, const algorithm::KeyRange& attended) {
+  const algorithm::KeyRange any = tile_range(attended);
+  // One tile of all keys: masked wherever the band, or the end, lies in it.
+  return kGivesDbias && any.end > any.begin ? algorithm::KeyRange{0, a.seqlen_k} : any;
+}
+FULMEN_DEVICE TileOrder order_of_columns(const BackwardArguments& a, const algorithm::Band& band, const algorithm::KeyRange& any,
+                                         Int64 row_begin, Int64 row_end) {
+  const algorithm::KeyRange whole = kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
+  return TileOrder::of(any, kGivesDbias && !kBand && a.seqlen_k == kBlockN ? any : whole);
+}
+
+// Arguments again, tables of lengths, too: they need not stay in registers over the loop.
+FULMEN_DEVICE void store_gradients(const BackwardArguments& call, Int64 batch, Int64 head, Int64 row_begin, const RowsTask& task,
+                                   const WaveRows& rows) {
+  const BackwardArguments& a = arguments_of(reload(call, row_begin), batch);
+  const BackwardTask stored{a, batch, task.band, task.wave_row, end_of_rows(a, row_begin), 0, 0};
+  if constexpr (kGivesDq) stored.store(a.dq, head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDk) stored.store(a.dk, head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDv) stored.store(a.dv, head, 0, a.head_dim_v, 1.0F, rows.second_sum);
+}
+
 // dq, or dk and dv, of kBlockM rows of one head. call: the kernel's arguments.
 FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch, Int64 row_head, Int64 row_begin, BiasTiles& bias) {
   const BackwardArguments& a = arguments_of(call, batch);
-  const RowBlock block = RowBlock::of(a, batch, row_head, row_begin);
-  if (kVariable && block.begin >= block.end) return;
+  const Int64 row_end = end_of_rows(a, row_begin);
+  if (kVariable && row_begin >= row_end) return;
   const algorithm::Band band = column_band(a);
-  ColumnWalk walk(a, block, band);
+  const algorithm::KeyRange attended = band.any(row_begin, row_end), any = columns_in_tiles(a, attended);
+  const TileOrder order = order_of_columns(a, band, any, row_begin, row_end);
+  const Int64 column_end = any.end;
+
+  const Side own = kRowsAreKeys ? Side::keys(a, batch, row_head) : Side::queries(a, batch, row_head);
   const int wave = wave_id() * kRowTiles * 16;
-  const RowsTask task{{a, batch, band, row_begin + wave, block.end, kBackward.first_rows_at + wave * kBackward.first_pitch,
+  const RowsTask task{{a, batch, band, row_begin + wave, row_end, kBackward.first_rows_at + wave * kBackward.first_pitch,
                        kBackward.second_rows_at + wave * kBackward.second_pitch}};
   WaveRows rows = {};
   TileStatistics numbers = {};
   if constexpr (!kRowsAreKeys) load_statistics(a, batch, row_head, task.wave_row, numbers);
-  if (!walk.is_empty()) {
-    const Side own = kRowsAreKeys ? Side::keys(a, batch, row_head) : Side::queries(a, batch, row_head);
-    load_rows(a, own, row_begin, block.end, rows);
-    walk.fetch_first();
-    walk.over_all(task, rows, bias, numbers);
+  const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
+  const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
+  Columns columns;
+  // Starts the loads of tile n of a head, or, after its last, of the next head's first.
+  const auto fetch = [&](Int64 head, int n, int buffer) {
+    if (n == order.count) {
+      ++head;
+      n = 0;
+    }
+    if (head >= last_head) return;
+    const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, row_head / a.group_size);
+    columns.fetch(a, side, batch, head, order.first_key(n), column_end, buffer, [&](Int64 j) {
+      // A tile that begins before the band has columns that no row meets.
+      if ((kGivesDbias || kDropout) && kBand && (j < attended.begin || j >= attended.end)) return false;
+      return kRowsAreKeys || any_row_keeps(a, batch, head, row_begin, row_end, j);
+    });
+  };
+  int buffer = 0;
+  // The tile in flight becomes the current one.
+  const auto arrive = [&](Int64 head, int n) {
+    if constexpr (kBuffers == 1 && !kCopiesToLds) barrier();  // the last tile is read by now
+    if constexpr (kFetchLate) fetch(head, n, buffer);
+    columns.publish(buffer);
+    barrier();
+    if constexpr (kFetchEarly) fetch(head, n + 1, kBuffers == 1 ? 0 : 1 - buffer);
+  };
+  const auto leave = [&](Int64 head, int n) {
+    if constexpr (!kFetchEarly && !kFetchLate) {
+      barrier();
+      fetch(head, n + 1, 0);
+    }
+    buffer = kBuffers == 1 ? 0 : 1 - buffer;
+  };
+  if (order.count > 0) {
+    load_rows(a, own, row_begin, row_end, rows);
+    if constexpr (!kFetchLate) fetch(first_head, 0, 0);
+    for (Int64 head = first_head; head < last_head; ++head) {
+      int n = 0;
+      for (; n < order.masked; ++n) {
+        arrive(head, n);
+        task.step<true>(rows, bias, head, order.first_key(n), buffer, numbers);
+        leave(head, n);
+      }
+      for (; n < order.count; ++n) {
+        arrive(head, n);
+        task.step<false>(rows, bias, head, order.first_key(n), buffer, numbers);
+        leave(head, n);
+      }
+    }
   }
   if constexpr (kGivesDq) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) clear_rows_without_keys(numbers[t], rows.first_sum[t]);
   }
-  // Arguments again, tables of lengths, too: they need not stay in registers over the loop.
-  const BackwardArguments& last = arguments_of(reload(call, row_begin), batch);
-  const BackwardTask stored{last, batch, band, task.wave_row, RowBlock::of(last, batch, row_head, row_begin).end, 0, 0};
-  if constexpr (kGivesDq) stored.store(last.dq, row_head, 0, last.head_dim, last.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDk) stored.store(last.dk, row_head, 0, last.head_dim, last.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDv) stored.store(last.dv, row_head, 0, last.head_dim_v, 1.0F, rows.second_sum);
+  store_gradients(call, batch, row_head, row_begin, task, rows);
 }
 
 FULMEN_DEVICE void backward(const BackwardArguments& call) {

@@ -49,11 +49,9 @@ class Columns {
     const int at = buffer * kBackward.buffer_bytes;
     const auto tile_alive = [&](int row) { return alive(first + row); };
     if constexpr (kApart) {
-      const bool second = brings_second();
-      const ColumnSource source =
-          ColumnSource::of(second ? side.second : side.first, second ? side.second_stride : side.first_stride,
-                           second ? a.head_dim_v : a.head_dim, first, end);
-      first_.fetch(source, at, at, kBackward.first_pitch, tile_alive);
+      const ColumnSource one = ColumnSource::of(side.first, side.first_stride, a.head_dim, first, end),
+                         other = ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end);
+      first_.fetch(brings_second() ? other : one, at, at, kBackward.first_pitch, tile_alive);
       fetch_numbers(a, batch, head, first, end);
       return;
     }
