@@ -102,7 +102,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     }
   }
 
-  store_rows(a, batch, head, first_row, row_end, rows, out);
+  store_rows(again(a, id), batch, head, first_row, row_end, rows, out);
 }
 
 }  // namespace fulmen::kernels
