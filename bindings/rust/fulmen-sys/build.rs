@@ -91,13 +91,9 @@ fn link_archive(folder: &Path) {
         .unwrap_or_else(|error| panic!("{}: {error}", description.display()));
     let line = description.lines().find(|line| line.starts_with("Libs:"));
     for word in line.unwrap_or_default().split_whitespace() {
-        match word {
-            "-lfulmen" => {}
-            _ => {
-                if let Some(name) = word.strip_prefix("-l") {
-                    println!("cargo::rustc-link-lib={name}");
-                }
-            }
+        match word.strip_prefix("-l") {
+            Some("fulmen") | None => {}
+            Some(name) => println!("cargo::rustc-link-lib={name}"),
         }
     }
 }

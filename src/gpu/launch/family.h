@@ -26,6 +26,7 @@ inline int64_t key_bytes(const Problem& p) {
   constexpr int64_t kElementBytes = 2;
   return kElementBytes * (p.head_dim + p.head_dim_v);
 }
+
 // One launch of a plan.
 struct KernelLaunch {
   Specialisation specialisation;

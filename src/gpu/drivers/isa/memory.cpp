@@ -124,17 +124,20 @@ void buffer_load(Wave& w, const Instruction& i) {
     // Vector offset and constant wrap at 32 bits on CDNA, not on RDNA.
     const uint64_t sum = uint64_t{varying[l]} + static_cast<uint64_t>(i.offset);
     const auto offset_of = [&](int byte) { return rdna ? sum + byte : ((sum + byte) & 0xFFFFFFFFU) + soffset; };
-    const auto address_of = [&](uint64_t offset) { return base + offset + (rdna ? soffset : 0); };
     unsigned char bytes[kBytes] = {};
+    const auto copy = [&](int byte, int count) {
+      const uint64_t address = base + offset_of(byte) + (rdna ? soffset : 0);
+      check(w, address, static_cast<uint64_t>(count), "reads", l);
+      std::memcpy(bytes + byte, at<void>(address), static_cast<std::size_t>(count));
+    };
+    const auto is_inside = [&](int byte) { return offset_of(byte) + kPiece <= room; };
     // Inside as a whole, without a wrap between its words: one check.
-    if (const uint64_t last = offset_of(kBytes - kPiece); last == offset_of(0) + kBytes - kPiece && last + kPiece <= room) {
-      check(w, address_of(offset_of(0)), kBytes, "reads", l);
-      std::memcpy(bytes, at<void>(address_of(offset_of(0))), kBytes);
+    constexpr int kLast = kBytes - kPiece;
+    if (offset_of(kLast) == offset_of(0) + kLast && is_inside(kLast)) {
+      copy(0, kBytes);
     } else {
       for (int n = 0; n < kBytes; n += kPiece) {
-        if (offset_of(n) + kPiece > room) continue;
-        check(w, address_of(offset_of(n)), kPiece, "reads", l);
-        std::memcpy(bytes + n, at<void>(address_of(offset_of(n))), kPiece);
+        if (is_inside(n)) copy(n, kPiece);
       }
     }
     read_into<W, kPart, kWords>(w, i.operand[0].index, l, bytes);
