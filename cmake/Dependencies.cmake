@@ -1,5 +1,5 @@
-# Everything but OpenMP is used by headers alone, so a path is all there is to find; that also serves cross builds, where the
-# packages' own CMake files (for the machine's architecture) would not be found.
+# Headers alone are used, so a path is all there is to find; that also serves cross builds, where the packages' own CMake files
+# (for the machine's architecture) would not be found.
 function(fulmen_header_only name header)
   find_path(FULMEN_${name}_INCLUDE_DIR ${header} DOC "Where <${header}> is")
   add_library(fulmen_${name} INTERFACE)
@@ -52,9 +52,3 @@ add_library(fulmen_threads INTERFACE)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 target_link_libraries(fulmen_threads INTERFACE Threads::Threads)
-if(FULMEN_OPENMP)
-  find_package(OpenMP REQUIRED COMPONENTS CXX)
-  target_link_libraries(fulmen_threads INTERFACE OpenMP::OpenMP_CXX)
-else()
-  target_compile_options(fulmen_threads INTERFACE -Wno-unknown-pragmas)
-endif()

@@ -27,27 +27,37 @@ extern "C" {
 #endif
 /* What functions return; fulmen_last_error() has the sentence. */
 typedef enum fulmen_status {
-  FULMEN_OK = 0,
-  FULMEN_INVALID_ARGUMENT = 1,
-  FULMEN_UNSUPPORTED = 2,
-  FULMEN_UNAVAILABLE = 3,
-  FULMEN_OUT_OF_MEMORY = 4,
-  FULMEN_VERIFICATION_FAILED = 5,
-  FULMEN_INTERNAL = 6
+  FULMEN_OK = 0,                  /* success */
+  FULMEN_INVALID_ARGUMENT = 1,    /* a shape, stride, dtype, option or name is malformed */
+  FULMEN_UNSUPPORTED = 2,         /* the forced kernel, or every kernel, refuses the problem */
+  FULMEN_UNAVAILABLE = 3,         /* the device is not there, or cannot be used */
+  FULMEN_OUT_OF_MEMORY = 4,       /* an allocation failed */
+  FULMEN_VERIFICATION_FAILED = 5, /* verify found the result wrong */
+  FULMEN_INTERNAL = 6             /* a defect in the library, or in a backend or parallel_for of the user's */
 } fulmen_status;
-/* Of a tensor's elements. A boolean is a byte, 0 is false. */
-typedef enum fulmen_dtype { FULMEN_FP32 = 0, FULMEN_FP16 = 1, FULMEN_BF16 = 2, FULMEN_BOOLEAN = 3, FULMEN_INT32 = 4 } fulmen_dtype;
-/* Bottom right: the last query is on the diagonal with the last key. Top left: the first query with the first key. */
-typedef enum fulmen_causal { FULMEN_CAUSAL_NONE = 0, FULMEN_CAUSAL_BOTTOM_RIGHT = 1, FULMEN_CAUSAL_TOP_LEFT = 2 } fulmen_causal;
+/* Of a tensor's elements. */
+typedef enum fulmen_dtype {
+  FULMEN_FP32 = 0,    /* IEEE binary32 */
+  FULMEN_FP16 = 1,    /* IEEE binary16 */
+  FULMEN_BF16 = 2,    /* bfloat16: the upper half of a binary32 */
+  FULMEN_BOOLEAN = 3, /* a byte, 0 is false */
+  FULMEN_INT32 = 4    /* lengths and page tables */
+} fulmen_dtype;
+/* Which keys a causal mask leaves to a query. */
+typedef enum fulmen_causal {
+  FULMEN_CAUSAL_NONE = 0,         /* all */
+  FULMEN_CAUSAL_BOTTOM_RIGHT = 1, /* the last query is on the diagonal with the last key */
+  FULMEN_CAUSAL_TOP_LEFT = 2      /* the first query is on the diagonal with the first key */
+} fulmen_causal;
 
 /* A view: four logical dims, strides in elements, the last dim contiguous. q, k, v, out: [batch, seqlen, head, head_dim]. All zero:
  * absent. The functions below make the usual ones. `data` is not const, since one type serves inputs and outputs; inputs are never
  * written. */
 typedef struct fulmen_tensor {
-  void* data;
-  int32_t dtype; /* fulmen_dtype */
-  int64_t shape[4];
-  int64_t strides[4];
+  void* data;           /* the first element, aligned to its dtype; null where the tensor is absent or empty */
+  int32_t dtype;        /* fulmen_dtype */
+  int64_t shape[4];     /* elements of each dim, from 0 */
+  int64_t strides[4];   /* in elements; that of the last dim is 1 */
   uint64_t reserved[2]; /* 0: kept for what a later version may say of a tensor; another value is refused */
 } fulmen_tensor;
 
@@ -101,8 +111,11 @@ static inline fulmen_tensor fulmen_tensor_bhqk(const void* data, int32_t dtype, 
 
 /* The tensors of a call; see AttentionTensors in attention.h for shapes and dtypes. */
 typedef struct fulmen_tensors {
-  size_t struct_size;
-  fulmen_tensor q, k, v, out;
+  size_t struct_size; /* of the caller's header; the init function sets it */
+  fulmen_tensor q;    /* [batch, seqlen_q, num_heads, head_dim] of fp32, fp16 or bf16; packed [1, total_q, ...] */
+  fulmen_tensor k;    /* [batch, seqlen_k, num_kv_heads, head_dim] of q's dtype; packed [1, total_k, ...]; or pages */
+  fulmen_tensor v;    /* as k, with a head_dim of its own */
+  fulmen_tensor out;  /* output, of q's shape and dtype with v's head_dim */
   fulmen_tensor bias, keep_mask, alibi_slopes, sinks; /* optional inputs */
   fulmen_tensor lse;                                  /* optional output */
   /* Backward alone: there out and lse are inputs, as the forward call gave them, and lse is needed. */
@@ -122,26 +135,27 @@ typedef struct fulmen_tensors {
 /* Runs task(arg, index) once for every index in [0, count), in any order, on any threads; returns when all are done. */
 typedef void (*fulmen_parallel_for)(void* context, int64_t count, void (*task)(void* arg, int64_t index), void* arg);
 
+/* What a call computes. Set it up with fulmen_options_init(). */
 typedef struct fulmen_options {
-  size_t struct_size;
-  float softmax_scale; /* NaN, the default, is 1 / sqrt(head_dim) */
-  float softcap;       /* default 0, off */
-  int32_t causal;      /* fulmen_causal, default none */
-  int64_t window_left; /* default -1, unlimited */
-  int64_t window_right;
+  size_t struct_size;               /* of the caller's header; the init function sets it */
+  float softmax_scale;              /* NaN, the default, is 1 / sqrt(head_dim) */
+  float softcap;                    /* default 0, off */
+  int32_t causal;                   /* fulmen_causal, default none */
+  int64_t window_left;              /* default -1, unlimited: the most keys on the left of a query's position */
+  int64_t window_right;             /* the same on the right */
   const char* kernel;               /* force a kernel by name; null or empty chooses */
   int32_t num_threads;              /* default 0: OMP_NUM_THREADS, else all processors */
   bool verify;                      /* default false: run the reference beside every call */
   fulmen_parallel_for parallel_for; /* default null: the library's threads */
-  void* parallel_for_context;
-  float dropout;        /* default 0, off: the probability, below 1, that an element of the softmax is dropped */
-  bool deterministic;   /* default true; false also takes kernels that add gradients by atomics: other bits every run */
-  int64_t max_seqlen_q; /* default -1, as the shapes say: the longest sequence; needed where q is packed */
-  int64_t max_seqlen_k; /* the same of k */
-  bool validate;        /* default false; true checks lengths and page tables in a device's own memory, and waits for that */
+  void* parallel_for_context;       /* given to each call of parallel_for */
+  float dropout;                    /* default 0, off: the probability, below 1, that an element of the softmax is dropped */
+  bool deterministic;               /* default true; false also takes kernels that add gradients by atomics: other bits every run */
+  int64_t max_seqlen_q;             /* default -1, as the shapes say: the longest sequence; needed where q is packed */
+  int64_t max_seqlen_k;             /* the same of k */
+  bool validate; /* default false; true checks lengths and page tables in a device's own memory, and waits for that */
   /* Default false; true makes a plan for a range of sizes: the tensors' batch, or seqlen_k, is the most that its runs take. */
   bool vary_batch;
-  bool vary_seqlen_k;
+  bool vary_seqlen_k;  /* the same of the keys */
   bool trust_pointers; /* default false; true makes a plan whose runs do not check addresses: see AttentionOptions */
   const char* tuning;  /* the kernel's parameters, "block_m=64,waves=4": see AttentionOptions; null or empty: as it chooses */
   /* Default true: an AMD GPU's kernel is checked by a small problem at its first use: see AttentionOptions. */
@@ -153,18 +167,20 @@ typedef struct fulmen_options {
 
 /* What one run changes of its plan's options. Set it up with fulmen_run_options_init(): everything as planned. */
 typedef struct fulmen_run_options {
-  size_t struct_size;
-  float softmax_scale; /* NaN: the plan's */
-  float softcap;       /* NaN: the plan's; 0 is off */
-  int64_t window_left; /* FULMEN_AS_PLANNED: the plan's; -1 is unlimited */
-  int64_t window_right;
+  size_t struct_size;   /* of the caller's header; the init function sets it */
+  float softmax_scale;  /* NaN: the plan's */
+  float softcap;        /* NaN: the plan's; 0 is off */
+  int64_t window_left;  /* FULMEN_AS_PLANNED: the plan's; -1 is unlimited */
+  int64_t window_right; /* the same; of a causal plan it stays 0 */
 } fulmen_run_options;
 
 /* Defaults; null is ignored. The size is that of the struct in the program's headers: a newer library writes no more. */
 FULMEN_API void fulmen_tensors_init_sized(fulmen_tensors* tensors, size_t struct_size);
+/* Defaults; see fulmen_tensors_init_sized. */
 FULMEN_API void fulmen_options_init_sized(fulmen_options* options, size_t struct_size);
 static inline void fulmen_tensors_init(fulmen_tensors* tensors) { fulmen_tensors_init_sized(tensors, sizeof *tensors); }
 static inline void fulmen_options_init(fulmen_options* options) { fulmen_options_init_sized(options, sizeof *options); }
+/* Everything as planned; see fulmen_tensors_init_sized. */
 FULMEN_API void fulmen_run_options_init_sized(fulmen_run_options* options, size_t struct_size);
 static inline void fulmen_run_options_init(fulmen_run_options* options) { fulmen_run_options_init_sized(options, sizeof *options); }
 
@@ -185,17 +201,21 @@ FULMEN_API int fulmen_attention_backward(const fulmen_tensors* tensors, const fu
  * stream is the device's default one, and the call waits, as the two above do. Ignored on the CPU. */
 FULMEN_API int fulmen_attention_in_stream(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                                           void* stream);
+/* fulmen_attention_backward in a stream; see fulmen_attention_in_stream. */
 FULMEN_API int fulmen_attention_backward_in_stream(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                                                    void* stream);
 
 /* A plan: the decision which kernel runs a problem, made once, run any number of times from any thread. The tensors' shapes, dtypes
  * and strides are read, their pointers are not. */
+struct fulmen_plan;
 typedef struct fulmen_plan fulmen_plan;
+/* *plan is the caller's, who ends it by fulmen_plan_destroy; null after an error. device may be null: fulmen_default_device(). */
 FULMEN_API int fulmen_plan_create(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                                   fulmen_plan** plan);
 /* A plan of the backward pass. All that follows takes plans of both. */
 FULMEN_API int fulmen_plan_create_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                                            fulmen_plan** plan);
+/* Ends a plan that no call uses. Null does nothing. */
 FULMEN_API void fulmen_plan_destroy(fulmen_plan* plan);
 /* Bytes of scratch a run needs, aligned to 64; of a plan for a range, the most of its sizes. */
 FULMEN_API size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan);
@@ -221,23 +241,29 @@ FULMEN_API const char* fulmen_plan_explain(const fulmen_plan* plan);
 /* The name of the device it runs on. Lives as long as the plan. */
 FULMEN_API const char* fulmen_plan_device(const fulmen_plan* plan);
 
+/* A plan's kernel and its numbers; those that the kernel does not use are 0. */
 typedef struct fulmen_kernel_config {
-  size_t struct_size;
-  const char* kernel; /* lives as long as the plan */
-  int32_t block_m, block_n, num_splits, num_threads;
+  size_t struct_size;  /* sizeof, set by the caller */
+  const char* kernel;  /* lives as long as the plan */
+  int32_t block_m;     /* query rows of a tile */
+  int32_t block_n;     /* key rows of a tile */
+  int32_t num_splits;  /* parts that a query's keys are divided into */
+  int32_t num_threads; /* the most CPU threads of a run */
 } fulmen_kernel_config;
+/* Which kernel a plan runs, and its numbers. */
 FULMEN_API int fulmen_plan_config(const fulmen_plan* plan, fulmen_kernel_config* config);
 
 /* Devices, the unusable ones with their reason. Strings live until the visitor returns. */
 typedef struct fulmen_device_info {
-  size_t struct_size;
-  const char* name; /* what other calls take as device */
-  const char* chip;
-  const char* features;
-  bool usable;
-  const char* reason; /* why not, else "" */
-  bool host_memory;   /* kernels take the caller's ordinary memory; else tensors and workspace are memory of the device */
+  size_t struct_size;   /* of the library's header */
+  const char* name;     /* what other calls take as device */
+  const char* chip;     /* the chip's name */
+  const char* features; /* instruction sets, memory and the like, in words */
+  bool usable;          /* whether calls may name it */
+  const char* reason;   /* why not, else "" */
+  bool host_memory;     /* kernels take the caller's ordinary memory; else tensors and workspace are memory of the device */
 } fulmen_device_info;
+/* Calls visit once for each device. */
 FULMEN_API int fulmen_visit_devices(void (*visit)(void* context, const fulmen_device_info* device), void* context);
 /* The device used where none is given: fulmen_set_default_device(), else $FULMEN_DEVICE, else "cpu". Valid until this thread's next
  * call. */
@@ -269,13 +295,15 @@ FULMEN_API int fulmen_visit_kernels(void (*visit)(void* context, const char* bac
 
 /* What a call is: equal problems have equal hashes and texts. */
 typedef struct fulmen_problem_info {
-  size_t struct_size;
-  uint64_t hash;
-  double flops;     /* useful ones: attended keys only, a multiply-add is 2 */
-  double bytes;     /* inputs read once, outputs written once */
-  const char* text; /* "bf16 b=64 sq=64 sk=64 h=24/24 d=32 scale=0.1768"; valid until this thread's next call */
+  size_t struct_size; /* sizeof, set by the caller */
+  uint64_t hash;      /* of everything that a plan depends on */
+  double flops;       /* useful ones: attended keys only, a multiply-add is 2 */
+  double bytes;       /* inputs read once, outputs written once */
+  const char* text;   /* "bf16 b=64 sq=64 sk=64 h=24/24 d=32 scale=0.1768"; valid until this thread's next call */
 } fulmen_problem_info;
+/* What a forward call is. */
 FULMEN_API int fulmen_describe(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_problem_info* info);
+/* What a backward call is. */
 FULMEN_API int fulmen_describe_backward(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_problem_info* info);
 
 /* Every kernel of the device's backend, whether it supports the problem (else the reason), and its rank. */
@@ -283,6 +311,7 @@ FULMEN_API int fulmen_visit_candidates(const fulmen_tensors* tensors, const fulm
                                        void (*visit)(void* context, const char* kernel, bool supported, const char* reason,
                                                      double rank),
                                        void* context);
+/* The same of a backward call. */
 FULMEN_API int fulmen_visit_candidates_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                                                 void (*visit)(void* context, const char* kernel, bool supported, const char* reason,
                                                               double rank),
@@ -300,14 +329,15 @@ FULMEN_API int fulmen_reference_backward(const fulmen_tensors* tensors, const fu
  * options->dropout and the seed and offset of tensors. Of the tensors it reads the shapes of a forward call, no data. */
 FULMEN_API int fulmen_dropout_mask(const fulmen_tensors* tensors, const fulmen_options* options, uint8_t* keep);
 
+/* How far a result is from the reference. */
 typedef struct fulmen_verify_report {
-  size_t struct_size;
-  bool ok;
+  size_t struct_size;    /* sizeof, set by the caller */
+  bool ok;               /* whether every tensor is inside of its bound */
   double worst_error;    /* max |ours - reference|, of out or of one gradient */
   double baseline_error; /* that of standard attention in the same precision */
-  double bound;
-  double lse_error;   /* max |lse - reference| / max(1, |reference|) */
-  const char* tensor; /* "out", or the gradient nearest to its bound or over it; valid until this thread's next call */
+  double bound;          /* what the rule of docs/contract.md allows */
+  double lse_error;      /* max |lse - reference| / max(1, |reference|) */
+  const char* tensor;    /* "out", or the gradient nearest to its bound or over it; valid until this thread's next call */
 } fulmen_verify_report;
 /* Compares out (and lse) with the reference. Returns FULMEN_VERIFICATION_FAILED, the report filled, where the rule is broken. */
 FULMEN_API int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);
@@ -321,11 +351,12 @@ FULMEN_API int fulmen_visit_gradient_errors(const fulmen_tensors* tensors, const
 /* Whether the values of cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table and leftpad_k, in host memory, obey the contract
  * (docs/contract.md); reads no other tensor's data. Plans on devices that use the host's memory ask it themselves. */
 FULMEN_API int fulmen_check_sequences(const fulmen_tensors* tensors, const fulmen_options* options);
+/* The same of a backward call. */
 FULMEN_API int fulmen_check_sequences_backward(const fulmen_tensors* tensors, const fulmen_options* options);
 
 /* Appending to a KV cache; see cpu/kv_cache/append.h for shapes, dtypes and errors. */
 typedef struct fulmen_kv_cache {
-  size_t struct_size;
+  size_t struct_size;                   /* of the caller's header; the init function sets it */
   fulmen_tensor k_cache, v_cache;       /* written: [batch, rows, head, head_dim], or pages */
   fulmen_tensor seqlens_k;              /* int32 [1, 1, 1, batch]: rows that are used before */
   fulmen_tensor block_table;            /* optional int32 [1, 1, batch, max_pages] */
@@ -337,7 +368,7 @@ typedef struct fulmen_kv_cache {
   bool queries_advance;                 /* default true: query i is at position seqlens_k + i; else all at seqlens_k */
   int32_t num_threads;                  /* default 0: OMP_NUM_THREADS, else all processors */
   fulmen_parallel_for parallel_for;     /* default null: the library's threads */
-  void* parallel_for_context;
+  void* parallel_for_context;           /* given to each call of parallel_for */
   bool validate; /* default false; true checks seqlens_k and block_table in a device's own memory, and waits for that */
 } fulmen_kv_cache;
 /* Defaults; see fulmen_options_init. */
@@ -349,6 +380,7 @@ FULMEN_API int fulmen_append_kv(const fulmen_kv_cache* call, const char* device,
 /* What fulmen_append_kv checks before it looks at pointers: shapes, strides, dtypes. */
 FULMEN_API int fulmen_append_kv_check(const fulmen_kv_cache* call);
 
+/* What the kernels of a user's backend know beside dense tensors; see fulmen_backend. */
 typedef enum fulmen_feature {
   FULMEN_FEATURE_VARIABLE_LENGTHS = 1, /* cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k */
   FULMEN_FEATURE_PAGED = 2             /* block_table; needs the other one, too */
@@ -357,11 +389,11 @@ typedef enum fulmen_feature {
 /* A backend of the user's own, until fulmen_unregister_backend(). It has one device, called by the backend's name, one kernel for
  * the forward pass, and one for the gradients if it likes. */
 typedef struct fulmen_backend {
-  size_t struct_size;
+  size_t struct_size;      /* sizeof, set by the caller */
   const char* name;        /* without ':'; copied */
   const char* kernel_name; /* copied */
   double rank;             /* the highest of those that support a problem runs; 0 or less: only when forced by name */
-  void* context;
+  void* context;           /* given to each of its functions */
   /* May the kernel run this? Else write a reason, NUL-terminated, into reason[reason_size]. May be null: it runs everything. */
   bool (*supports)(void* context, const fulmen_tensors* shapes, const fulmen_options* options, char* reason, size_t reason_size);
   /* Computes; 0 is success, else a fulmen_status. The tensors' pointers are checked. The options are the plan's, resolved: the
@@ -369,12 +401,14 @@ typedef struct fulmen_backend {
   int (*run)(void* context, void* stream, const fulmen_tensors* tensors, const fulmen_options* options);
   /* Null, the default: no gradients. Else the second kernel's name, copied; supports() is asked for it, too, with dout present. */
   const char* backward_kernel_name;
+  /* As run, for the gradients; null with backward_kernel_name. */
   int (*run_backward)(void* context, void* stream, const fulmen_tensors* tensors, const fulmen_options* options);
   bool dropout; /* its kernels know dropout; else such problems are refused before supports() is asked */
   bool atomics; /* its gradients may differ in bits from run to run: refused unless options.deterministic is false */
   /* What else its kernels know, fulmen_feature values added up; other problems are refused before supports() is asked. */
   uint64_t features;
 } fulmen_backend;
+/* Adds a backend: its name becomes a device. A name that is taken is refused. */
 FULMEN_API int fulmen_register_backend(const fulmen_backend* backend);
 /* Takes it away again: no plan is made on it from now on, and its name is free. Plans that exist stay valid, so its functions and
  * context must live as long as they do. Built-in backends are refused. */
@@ -387,23 +421,26 @@ FULMEN_API int fulmen_set_log_callback(void (*callback)(void* context, const cha
 /* Host memory for workspaces that a run allocates because the caller gave none. Called from any thread. What an allocator gave is
  * freed by the same one. */
 typedef struct fulmen_allocator {
-  size_t struct_size;
+  size_t struct_size; /* sizeof, set by the caller */
   /* At least bytes, which are not 0, at a multiple of alignment (64), or null. */
   void* (*allocate)(void* context, size_t bytes, size_t alignment);
+  /* Takes back what allocate gave for as many bytes. */
   void (*free)(void* context, void* memory, size_t bytes);
-  void* context;
+  void* context; /* given to both */
 } fulmen_allocator;
 /* The allocator from now on; null, or both functions null: the library's own, the default. */
 FULMEN_API int fulmen_set_allocator(const fulmen_allocator* allocator);
 
-/* Compatibility: the C entry that users of Rust attention kernels know. fp16, all of q, k, v, out [batch_size, seq_len, num_heads,
- * head_dim], contiguous; causal is top-left, which is the same as bottom-right here. softmax_scale 0 is 1 / sqrt(head_dim). Returns
- * a fulmen_status. */
+/* Compatibility: the C entry that users of Rust attention kernels know. */
 typedef struct FlashAttnParams {
-  size_t batch_size, seq_len, num_heads, head_dim;
-  bool is_causal;
-  float softmax_scale;
+  size_t batch_size;   /* sequences */
+  size_t seq_len;      /* queries, and keys, of each */
+  size_t num_heads;    /* of q, k, v and out */
+  size_t head_dim;     /* elements of a head, 1 to 256 */
+  bool is_causal;      /* top-left, which is the same as bottom-right here */
+  float softmax_scale; /* 0 is 1 / sqrt(head_dim) */
 } FlashAttnParams;
+/* fp16, all of q, k, v, out [batch_size, seq_len, num_heads, head_dim], contiguous. Returns a fulmen_status. */
 FULMEN_API int flash_attn_forward(const void* q, const void* k, const void* v, void* out, const FlashAttnParams* params);
 /* The gradients of flash_attn_forward, all tensors shaped like its own; a null dq, dk or dv is not computed. out is its result. It
  * has not kept the log-sum-exp that gradients need: this call computes it again, by a forward pass into memory of its own. Where

@@ -1,10 +1,13 @@
 //! Finds the library: in `FULMEN_DIR`, else by pkg-config, else it is built from its sources, which
 //! this crate carries.
+//!
+//! Build scripts of crates that depend on this one directly read where it is: `DEP_FULMEN_LIB` is
+//! the library's folder, for an rpath, and `DEP_FULMEN_INCLUDE` that of its headers, where known.
 
 use std::env;
-use std::path::Path;
-#[cfg(feature = "vendored")]
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+const ARCHIVE: &str = "libfulmen.a";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -20,27 +23,90 @@ fn main() {
     }
 }
 
-/// `dir` is an installation, or a build folder of CMake's.
+/// `dir` is an installation, or a build folder of CMake's. Its shared library is taken, but with the
+/// feature `static`, or where there is no other, its archive.
 fn link_in(dir: &Path) {
-    for folder in ["lib", "lib64", "src", "."] {
-        let folder = dir.join(folder);
-        if folder.join("libfulmen.so").exists() {
-            println!("cargo::rustc-link-search=native={}", folder.display());
-            println!("cargo::rustc-link-lib=dylib=fulmen");
-            return;
+    let folders = ["lib", "lib64", "src", "."].map(|folder| dir.join(folder));
+    let with = |file: &str| folders.iter().find(|folder| folder.join(file).exists());
+    let shared = with("libfulmen.so").filter(|_| !cfg!(feature = "static"));
+    if let Some(folder) = shared {
+        link_shared(folder);
+    } else if let Some(folder) = with(ARCHIVE) {
+        link_archive(folder);
+    } else {
+        panic!(
+            "FULMEN_DIR is {}; {} is neither there nor in its lib, lib64 or src",
+            dir.display(),
+            if cfg!(feature = "static") {
+                "libfulmen.a, which the feature `static` takes,"
+            } else {
+                "libfulmen.so"
+            }
+        );
+    }
+    let include = dir.join("include");
+    if include.exists() {
+        println!("cargo::metadata=include={}", include.display());
+    }
+}
+
+fn link_shared(folder: &Path) {
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    println!("cargo::rustc-link-lib=dylib=fulmen");
+    println!("cargo::metadata=lib={}", folder.display());
+}
+
+/// The archive, and what its `fulmen.pc` says that a program links besides.
+fn link_archive(folder: &Path) {
+    // In an installation, and in a build folder.
+    let description = ["pkgconfig/fulmen.pc", "../fulmen.pc"]
+        .map(|path| folder.join(path))
+        .into_iter()
+        .find_map(|path| std::fs::read_to_string(path).ok())
+        .unwrap_or_else(|| {
+            panic!(
+                "{} has an archive, and no pkgconfig/fulmen.pc that says what it needs: install it",
+                folder.display()
+            )
+        });
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    println!("cargo::rustc-link-lib=static=fulmen");
+    println!("cargo::metadata=lib={}", folder.display());
+    let line = description.lines().find(|line| line.starts_with("Libs:"));
+    for word in line.unwrap_or_default().split_whitespace() {
+        match word.strip_prefix("-l") {
+            Some("fulmen") | None => {}
+            Some(name) => println!("cargo::rustc-link-lib={name}"),
         }
     }
-    panic!(
-        "FULMEN_DIR is {}; libfulmen.so is neither there nor in its lib, lib64 or src",
-        dir.display()
-    );
 }
 
 fn by_pkg_config() -> bool {
-    pkg_config::Config::new()
+    let archive = cfg!(feature = "static"); // pkg-config then only says where it is
+    let Ok(found) = pkg_config::Config::new()
         .atleast_version(env!("CARGO_PKG_VERSION"))
+        .cargo_metadata(!archive)
         .probe("fulmen")
-        .is_ok()
+    else {
+        return false;
+    };
+    let folder = |folders: &[PathBuf]| folders.first().and_then(|f| f.canonicalize().ok());
+    let lib = folder(&found.link_paths);
+    if archive {
+        let lib = lib.filter(|lib| lib.join(ARCHIVE).exists());
+        link_archive(&lib.unwrap_or_else(|| {
+            panic!(
+                "pkg-config has fulmen in {:?}, without {ARCHIVE}, which the feature `static` takes",
+                found.link_paths
+            )
+        }));
+    } else if let Some(lib) = lib {
+        println!("cargo::metadata=lib={}", lib.display());
+    }
+    if let Some(include) = folder(&found.include_paths) {
+        println!("cargo::metadata=include={}", include.display());
+    }
+    true
 }
 
 /// Builds what `library` has: links into the repository, or, in a package, what they led to.
@@ -58,7 +124,8 @@ fn build_sources() {
     for part in ["CMakeLists.txt", "cmake", "data", "include", "src"] {
         println!("cargo::rerun-if-changed={}", sources.join(part).display());
     }
-    let shared = !cfg!(feature = "static");
+    // A program finds a shared library by an rpath or LD_LIBRARY_PATH, which only cargo sets.
+    let shared = cfg!(feature = "shared");
     let mut build = cmake::Config::new(sources);
     // A package carries {fmt}'s headers; in the repository they are the system's.
     let third_party = manifest.join("library/third_party");
@@ -70,32 +137,19 @@ fn build_sources() {
         .define("FULMEN_TOOLS", "OFF")
         .define("FULMEN_TESTS", "OFF")
         .define("FULMEN_INSTALL", "ON")
-        .define("FULMEN_OPENMP", "OFF") // the library has threads of its own
         .define("BUILD_SHARED_LIBS", if shared { "ON" } else { "OFF" })
         .define("CMAKE_INSTALL_LIBDIR", "lib")
         .build();
+    let folder = installed.join("lib");
     if shared {
-        link_in(&installed);
+        link_shared(&folder);
     } else {
-        link_archive(&installed.join("lib"));
+        link_archive(&folder);
     }
-}
-
-/// The archive, and what its `fulmen.pc` says that a program links besides.
-#[cfg(feature = "vendored")]
-fn link_archive(folder: &Path) {
-    println!("cargo::rustc-link-search=native={}", folder.display());
-    println!("cargo::rustc-link-lib=static=fulmen");
-    let description = folder.join("pkgconfig/fulmen.pc");
-    let description = std::fs::read_to_string(&description)
-        .unwrap_or_else(|error| panic!("{}: {error}", description.display()));
-    let line = description.lines().find(|line| line.starts_with("Libs:"));
-    for word in line.unwrap_or_default().split_whitespace() {
-        match word.strip_prefix("-l") {
-            Some("fulmen") | None => {}
-            Some(name) => println!("cargo::rustc-link-lib={name}"),
-        }
-    }
+    println!(
+        "cargo::metadata=include={}",
+        installed.join("include").display()
+    );
 }
 
 #[cfg(not(feature = "vendored"))]

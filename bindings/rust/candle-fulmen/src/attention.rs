@@ -31,6 +31,29 @@ use crate::pool;
 /// assert_eq!(out.dims(), [1, 5, 4, 16]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
+///
+/// Every option:
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # let q = Tensor::randn(0f32, 1., (1, 5, 4, 16), &Device::Cpu)?;
+/// # let slopes = Tensor::zeros(4, candle_core::DType::F32, &Device::Cpu)?;
+/// # let (mask, sinks) = (Tensor::ones((5, 5), candle_core::DType::U8, &Device::Cpu)?, slopes.clone());
+/// let out = candle_fulmen::Attention::new()
+///     .softmax_scale(0.25)
+///     .window(Some(3), Some(1))
+///     .softcap(30.)
+///     .alibi_slopes(&slopes)
+///     .mask(&mask)
+///     .sinks(&sinks)
+///     .dropout(0.1, 42, 0)
+///     .kernel("cpu.reference.double")?
+///     .num_threads(1)
+///     .deterministic(true)
+///     .run(&q, &q, &q)?;
+/// # assert_eq!(out.dims(), [1, 5, 4, 16]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Attention {
     softmax_scale: Option<f32>,

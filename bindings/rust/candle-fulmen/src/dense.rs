@@ -7,11 +7,37 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use crate::attention::Attention;
 use crate::op;
 
+/// The examples' tensors: all scores are 0, so a result is the mean of the values that a query
+/// attends.
+macro_rules! tensors {
+    () => {
+        "# use candle_core::{Device, Tensor};
+# use candle_fulmen::*;
+# let cpu = &Device::Cpu;
+let q = Tensor::zeros((1, 2, 1, 8), candle_core::DType::F32, cpu)?; // two queries, two keys
+let v = Tensor::new(&[1f32, 3.], cpu)?.reshape((1, 2, 1, 1))?;"
+    };
+}
+
 /// The operation of candle-flash-attn, for callers that build it themselves and apply it by
 /// `apply_op3`.
 ///
 /// The functions of this crate keep the log-sum-exp for the backward pass; this one computes it
 /// again.
+///
+/// ```
+#[doc = tensors!()]
+/// let causal = FlashAttn {
+///     softmax_scale: 1.,
+///     alibi_slopes: None,
+///     window_size_left: None,
+///     window_size_right: Some(0),
+///     softcap: None,
+/// };
+/// let out = q.apply_op3(&q, &v, causal)?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [1., 2.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct FlashAttn {
     /// The factor of `q . k`.
@@ -114,6 +140,13 @@ pub(crate) fn options(
 ///
 /// The result is `[batch, seqlen_q, heads, head_dim]`. It is in candle's graph where an argument
 /// is, and `backward()` gives the gradients.
+///
+/// ```
+#[doc = tensors!()]
+/// let out = flash_attn(&q, &q, &v, 1., true)?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [1., 2.]); // of one key, of two
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn(
     q: &Tensor,
     k: &Tensor,
@@ -127,6 +160,13 @@ pub fn flash_attn(
 /// [`flash_attn`] where a query attends the keys from `window_size_left` before to
 /// `window_size_right` behind its own position. `None` is unlimited; `None` and `Some(0)` are
 /// causal.
+///
+/// ```
+#[doc = tensors!()]
+/// let out = flash_attn_windowed(&q, &q, &v, 1., Some(0), Some(0))?; // its own key alone
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [1., 3.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -140,6 +180,14 @@ pub fn flash_attn_windowed(
 
 /// [`flash_attn`] with ALiBi: `alibi_slopes`, `[heads]` of F32, times the distance is subtracted
 /// from a score.
+///
+/// ```
+#[doc = tensors!()]
+/// let slopes = Tensor::new(&[1e3f32], cpu)?; // so steep that the nearest key is all that counts
+/// let out = flash_attn_alibi(&q, &q, &v, &slopes, 1., false)?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [1., 3.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_alibi(
     q: &Tensor,
     k: &Tensor,
@@ -153,6 +201,14 @@ pub fn flash_attn_alibi(
 }
 
 /// [`flash_attn_windowed`] with the ALiBi of [`flash_attn_alibi`].
+///
+/// ```
+#[doc = tensors!()]
+/// let slopes = Tensor::zeros(1, candle_core::DType::F32, cpu)?;
+/// let out = flash_attn_alibi_windowed(&q, &q, &v, &slopes, 1., None, Some(0))?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [1., 2.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_alibi_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -174,6 +230,13 @@ pub fn flash_attn_alibi_windowed(
 }
 
 /// [`flash_attn_alibi_windowed`] where scores become `softcap * tanh(score / softcap)` first.
+///
+/// ```
+#[doc = tensors!()]
+/// let out = flash_attn_alibi_windowed_softcap(&q, &q, &v, None, 1., None, Some(0), 30.)?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [1., 2.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[allow(clippy::too_many_arguments)]
 pub fn flash_attn_alibi_windowed_softcap(
     q: &Tensor,
@@ -196,6 +259,14 @@ pub fn flash_attn_alibi_windowed_softcap(
 }
 
 /// [`flash_attn`] with a mask; see [`Attention::mask`] for its shapes and dtypes.
+///
+/// ```
+#[doc = tensors!()]
+/// let mask = Tensor::new(&[[0u8, 1]], cpu)?; // every query attends the second key
+/// let out = flash_attn_with_mask(&q, &q, &v, Some(&mask), 1., false)?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [3., 3.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_with_mask(
     q: &Tensor,
     k: &Tensor,
@@ -214,6 +285,15 @@ pub fn flash_attn_with_mask(
 
 /// [`flash_attn_windowed`] with attention sinks, `[heads]` of F32: one more score in the
 /// denominator.
+///
+/// ```
+#[doc = tensors!()]
+/// let sinks = Tensor::zeros(1, candle_core::DType::F32, cpu)?; // a third score of 0
+/// let out = flash_attn_with_sinks(&q, &q, &v, &sinks, 1., None, None)?;
+/// let out = out.flatten_all()?.to_vec1::<f32>()?;
+/// assert!((out[0] - 4. / 3.).abs() < 1e-6);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_with_sinks(
     q: &Tensor,
     k: &Tensor,
@@ -230,6 +310,14 @@ pub fn flash_attn_with_sinks(
 
 /// [`flash_attn`] with dropout of the softmax. The backward pass drops the same elements; give each
 /// call of a training another `offset`.
+///
+/// ```
+#[doc = tensors!()]
+/// let out = flash_attn_with_dropout(&q, &q, &v, 1., false, 0.5, 42, 0)?;
+/// let again = flash_attn_with_dropout(&q, &q, &v, 1., false, 0.5, 42, 0)?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, again.flatten_all()?.to_vec1::<f32>()?);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[allow(clippy::too_many_arguments)]
 pub fn flash_attn_with_dropout(
     q: &Tensor,

@@ -8,6 +8,21 @@ use crate::attention::Operand;
 ///
 /// q is packed, `[total_q, heads, head_dim]`, and so are k and v, `[total_k, kv_heads, head_dim]`,
 /// unless there is a block table.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_fulmen::{Attention, Lengths};
+///
+/// let q = Tensor::zeros((3, 1, 8), DType::F32, &Device::Cpu)?;
+/// let pages = Tensor::ones((4, 2, 1, 8), DType::F32, &Device::Cpu)?;
+/// let seqlens_q = Tensor::new(&[0u32, 1, 3], &Device::Cpu)?; // one query, then two
+/// let seqlens_k = Tensor::new(&[0u32, 3, 5], &Device::Cpu)?; // three keys, then two
+/// let table = Tensor::new(&[[2u32, 0], [3, 0]], &Device::Cpu)?; // pages 2 and 0, then 3 alone
+/// let lengths = Lengths::new(&seqlens_q, &seqlens_k, 2, 3).block_table(&table);
+/// let out = Attention::new().causal().run_varlen(&q, &pages, &pages, &lengths)?;
+/// assert_eq!(out.dims(), [3, 1, 8]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Lengths {
     cu_seqlens_q: Tensor,

@@ -28,6 +28,7 @@
 //! `broadcast_as` before the call copies nothing, as long as the last dim stays contiguous. Errors
 //! are [`candle_core::Error`] with the library's sentence, which names the argument, its value and
 //! what is accepted.
+#![deny(missing_docs)]
 
 mod attention;
 mod call;
@@ -52,3 +53,10 @@ pub use varlen::{
     flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed,
     flash_attn_varlen_windowed,
 };
+
+// The programs of the README, of the repository's and of the guide, compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+#[doc = include_str!("../../../../README.md")]
+#[doc = include_str!("../../../../docs/guide/rust.md")]
+struct Pages;

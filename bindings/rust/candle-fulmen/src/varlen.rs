@@ -6,6 +6,21 @@ use candle_core::{bail, Result, Tensor};
 use crate::dense::options;
 use crate::lengths::Lengths;
 
+/// The examples' tensors: all scores are 0, so a result is the mean of the values that a query
+/// attends. The first sequence has one query, the second two; each has two keys.
+macro_rules! packed {
+    () => {
+        "# use candle_core::{DType, Device, Tensor};
+# use candle_fulmen::*;
+# let cpu = &Device::Cpu;
+let q = Tensor::zeros((3, 1, 8), DType::F32, cpu)?;
+let k = Tensor::zeros((4, 1, 8), DType::F32, cpu)?;
+let v = Tensor::new(&[1f32, 3., 5., 7.], cpu)?.reshape((4, 1, 1))?;
+let seqlens_q = Tensor::new(&[0u32, 1, 3], cpu)?; // one query, then two
+let seqlens_k = Tensor::new(&[0u32, 2, 4], cpu)?; // two keys each"
+    };
+}
+
 /// Attention of packed sequences of different lengths.
 ///
 /// * `q` - `[total_q, heads, head_dim]`
@@ -16,6 +31,13 @@ use crate::lengths::Lengths;
 /// * `causal` - the last query of each sequence is on the diagonal with its last key
 ///
 /// The result is `[total_q, heads, head_dim]`.
+///
+/// ```
+#[doc = packed!()]
+/// let out = flash_attn_varlen(&q, &k, &v, &seqlens_q, &seqlens_k, 2, 2, 1., true)?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [2., 5., 6.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_varlen(
     q: &Tensor,
     k: &Tensor,
@@ -42,6 +64,14 @@ pub fn flash_attn_varlen(
 }
 
 /// [`flash_attn_varlen`] with the window of [`crate::flash_attn_windowed`].
+///
+/// ```
+#[doc = packed!()]
+/// let (left, right) = (Some(0), Some(0)); // its own key alone
+/// let out = flash_attn_varlen_windowed(&q, &k, &v, &seqlens_q, &seqlens_k, 2, 2, 1., left, right)?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [3., 5., 7.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_varlen_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -60,6 +90,14 @@ pub fn flash_attn_varlen_windowed(
 }
 
 /// [`flash_attn_varlen`] with the ALiBi of [`crate::flash_attn_alibi`].
+///
+/// ```
+#[doc = packed!()]
+/// let slopes = Tensor::zeros(1, DType::F32, cpu)?;
+/// let out = flash_attn_varlen_alibi(&q, &k, &v, &slopes, &seqlens_q, &seqlens_k, 2, 2, 1., true)?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [2., 5., 6.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_varlen_alibi(
     q: &Tensor,
     k: &Tensor,
@@ -88,6 +126,16 @@ pub fn flash_attn_varlen_alibi(
 }
 
 /// [`flash_attn_varlen_windowed`] with the ALiBi of [`crate::flash_attn_alibi`].
+///
+/// ```
+#[doc = packed!()]
+/// let slopes = Tensor::zeros(1, DType::F32, cpu)?;
+/// let out = flash_attn_varlen_alibi_windowed(
+///     &q, &k, &v, &slopes, &seqlens_q, &seqlens_k, 2, 2, 1., None, Some(0),
+/// )?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [2., 5., 6.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_varlen_alibi_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -119,6 +167,15 @@ pub fn flash_attn_varlen_alibi_windowed(
 
 /// [`flash_attn_varlen_alibi_windowed`] where scores become `softcap * tanh(score / softcap)`
 /// first.
+///
+/// ```
+#[doc = packed!()]
+/// let out = flash_attn_varlen_alibi_windowed_softcap(
+///     &q, &k, &v, None, &seqlens_q, &seqlens_k, 2, 2, 1., None, Some(0), 30.,
+/// )?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [2., 5., 6.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_varlen_alibi_windowed_softcap(
     q: &Tensor,
     k: &Tensor,
@@ -156,6 +213,17 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
 /// * `softcap` - scores become `softcap * tanh(score / softcap)`
 ///
 /// There is no backward pass over pages.
+///
+/// ```
+#[doc = packed!()]
+/// let pages = |x: Tensor| x.reshape((2, 2, 1, ())); // two pages of two rows
+/// let table = Tensor::new(&[[0u32], [1]], cpu)?;
+/// let out = flash_attn_varlen_paged_windowed(
+///     &q, &pages(k)?, &pages(v)?, &seqlens_q, &seqlens_k, &table, None, 2, 2, 1., None, Some(0), 2, None,
+/// )?;
+/// assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, [2., 5., 6.]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
 pub fn flash_attn_varlen_paged_windowed(
     q: &Tensor,
     k: &Tensor,

@@ -8,7 +8,7 @@ use fulmen_sys as sys;
 
 use crate::attention::{text, Attention};
 use crate::call::sealed::Sealed;
-use crate::call::{Call, Forward};
+use crate::call::{Backward, Call, Forward};
 use crate::device::Visits;
 use crate::error::{check, Error, Result};
 
@@ -52,6 +52,36 @@ pub struct VerifyReport {
     pub lse_error: f64,
     /// `out`, or the gradient that the figures are of.
     pub tensor: String,
+}
+
+/// How far one gradient is from the double-precision reference.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct GradientError {
+    /// `dq`, `dk`, `dv`, `dbias` or `dsinks`.
+    pub tensor: String,
+    /// The largest error.
+    pub worst_error: f64,
+    /// That of standard attention in the same precision.
+    pub baseline_error: f64,
+    /// What the rule of `docs/contract.md` allows; `worst_error` over it is wrong.
+    pub bound: f64,
+}
+
+/// Exact gradients, row-major, of those that the call asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Gradients {
+    /// Of q's shape.
+    pub dq: Option<Vec<f64>>,
+    /// Of k's shape.
+    pub dk: Option<Vec<f64>>,
+    /// Of v's shape.
+    pub dv: Option<Vec<f64>>,
+    /// Of the shape that the call's dbias has: the sum over its dims of size 1.
+    pub dbias: Option<Vec<f64>>,
+    /// `[heads]`.
+    pub dsinks: Option<Vec<f64>>,
 }
 
 impl Attention {
@@ -177,6 +207,122 @@ impl Attention {
             sys::fulmen_reference(call.raw(), &self.options(), out.as_mut_ptr(), lse)
         })?;
         Ok(out)
+    }
+
+    /// Exact gradients in double of those that the call asks for. The forward pass is computed again:
+    /// the call's out and lse are not read, its gradients not written. All memory is the host's.
+    ///
+    /// ```
+    /// # use fulmen::{Attention, Backward, Tensor, TensorMut};
+    /// # let (q, lse, mut dv) = (vec![0.5f32; 64], vec![0f32; 4], vec![0f32; 64]);
+    /// # let view = Tensor::bshd(&q, [1, 4, 1, 16])?;
+    /// # let lse = Tensor::bhqk(&lse, [1, 1, 4, 1])?;
+    /// # let dv = TensorMut::bshd(&mut dv, [1, 4, 1, 16])?;
+    /// let call = Backward::new(view, view, view, view, lse, view).dv(dv); // all numbers are 0.5
+    /// let exact = Attention::default().reference_gradients(&call)?;
+    /// assert!((exact.dv.unwrap()[0] - 0.5).abs() < 1e-12);
+    /// assert_eq!(exact.dq, None);
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn reference_gradients(&self, call: &Backward<'_>) -> Result<Gradients> {
+        let raw = call.raw();
+        let wanted = |gradient: &sys::fulmen_tensor, shape| {
+            let absent = gradient.data.is_null() && gradient.shape == [0; 4];
+            (!absent).then(|| zeros::<f64>(shape)).transpose()
+        };
+        let mut exact = Gradients {
+            dq: wanted(&raw.dq, raw.q.shape)?,
+            dk: wanted(&raw.dk, raw.k.shape)?,
+            dv: wanted(&raw.dv, raw.v.shape)?,
+            dbias: wanted(&raw.dbias, raw.dbias.shape)?,
+            dsinks: wanted(&raw.dsinks, [1, 1, 1, raw.q.shape[2]])?,
+        };
+        let at = |memory: &mut Option<Vec<f64>>| {
+            memory.as_mut().map_or(ptr::null_mut(), |m| m.as_mut_ptr())
+        };
+        // SAFETY: each has the elements of its gradient, whose shape the library checks.
+        check(unsafe {
+            sys::fulmen_reference_backward(
+                raw,
+                &self.options(),
+                at(&mut exact.dq),
+                at(&mut exact.dk),
+                at(&mut exact.dv),
+                at(&mut exact.dbias),
+                at(&mut exact.dsinks),
+            )
+        })?;
+        Ok(exact)
+    }
+
+    /// The figures of each of the call's gradients, which are computed before, those outside of
+    /// their bounds among them; [`Attention::verify`] has the worst. All memory is the host's.
+    ///
+    /// ```
+    /// # use fulmen::{Attention, Backward, Tensor, TensorMut};
+    /// # let (q, lse, mut dq) = (vec![0.5f32; 64], vec![0f32; 4], vec![7f32; 64]);
+    /// # let view = Tensor::bshd(&q, [1, 4, 1, 16])?;
+    /// # let lse = Tensor::bhqk(&lse, [1, 1, 4, 1])?;
+    /// # let dq = TensorMut::bshd(&mut dq, [1, 4, 1, 16])?;
+    /// let call = Backward::new(view, view, view, view, lse, view).dq(dq); // and not run
+    /// let errors = Attention::default().gradient_errors(&call)?;
+    /// assert_eq!(errors[0].tensor, "dq");
+    /// assert!(errors[0].worst_error > errors[0].bound);
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn gradient_errors(&self, call: &Backward<'_>) -> Result<Vec<GradientError>> {
+        unsafe extern "C" fn visit(
+            context: *mut c_void,
+            tensor: *const c_char,
+            worst_error: f64,
+            baseline_error: f64,
+            bound: f64,
+        ) {
+            Visits::push(context, || GradientError {
+                tensor: text(tensor),
+                worst_error,
+                baseline_error,
+                bound,
+            });
+        }
+        let options = self.options();
+        Visits::collect(|context| {
+            // SAFETY: the views of a call are valid; the context is of `visit`'s type.
+            let status = unsafe {
+                sys::fulmen_visit_gradient_errors(call.raw(), &options, Some(visit), context)
+            };
+            // The figures say it.
+            match status as sys::fulmen_status {
+                sys::FULMEN_VERIFICATION_FAILED => sys::FULMEN_OK as i32,
+                _ => status,
+            }
+        })
+    }
+
+    /// Whether the numbers in the call's lengths and block table, in the host's memory, are what the
+    /// contract allows: sums that grow, pages that exist. Plans on the CPU ask it in every run; with
+    /// [`crate::AttentionBuilder::validate`] those on a GPU do.
+    ///
+    /// ```
+    /// # use fulmen::{Attention, Forward, Tensor, TensorMut};
+    /// # let (q, mut out) = (vec![0.5f32; 64], vec![0f32; 64]);
+    /// # let view = Tensor::bshd(&q, [1, 4, 1, 16])?;
+    /// # let call = Forward::new(view, view, view, TensorMut::bshd(&mut out, [1, 4, 1, 16])?);
+    /// let used = [5i32]; // of 4 rows
+    /// let error = Attention::default()
+    ///     .check_sequences(&call.seqlens_k(Tensor::one_dim(&used)?))
+    ///     .unwrap_err();
+    /// assert!(error.message().contains("seqlens_k[0] is 5"));
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn check_sequences<C: Call>(&self, call: &C) -> Result<()> {
+        let check_values = match C::BACKWARD {
+            true => sys::fulmen_check_sequences_backward,
+            false => sys::fulmen_check_sequences,
+        };
+        // SAFETY: the views of a call are valid, and in the host's memory, as the caller says by
+        // asking; `Tensor::from_raw` has its promise.
+        check(unsafe { check_values(call.raw(), &self.options()) })
     }
 
     /// Which elements of the softmax dropout keeps (1) and drops (0): `[batch, heads, seqlen_q,

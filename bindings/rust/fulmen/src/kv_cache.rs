@@ -180,6 +180,24 @@ impl<'a> AppendKv<'a> {
         Ok(self)
     }
 
+    /// The checks of a run that look at shapes, strides, dtypes and options, and at no memory: true of
+    /// one call, they are true of each that differs in its numbers alone.
+    ///
+    /// ```
+    /// # use fulmen::{AppendKv, Tensor, TensorMut};
+    /// # let (mut k, mut v, new) = (vec![0f32; 8 * 16], vec![0f32; 8 * 16], vec![1f32; 32]);
+    /// # let cache = [1, 8, 1, 16];
+    /// let two_heads = Tensor::bshd(&new, [1, 1, 2, 16])?;
+    /// let call = AppendKv::new(TensorMut::bshd(&mut k, cache)?, TensorMut::bshd(&mut v, cache)?, Tensor::one_dim(&[2i32])?)
+    ///     .rows(two_heads, two_heads); // of a cache that has one
+    /// assert!(call.check().unwrap_err().message().contains("k_new"));
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn check(&self) -> Result<()> {
+        // SAFETY: the struct is initialised; no memory of the tensors is read.
+        check(unsafe { sys::fulmen_append_kv_check(&self.raw) })
+    }
+
     /// Writes the new rows, and waits for them. Nothing is written on an error.
     pub fn run(self) -> Result<()> {
         let device = match &self.device {

@@ -25,6 +25,8 @@
 //! | [`flash_attn`] | candle-flash-attn's functions over views, raw device memory above all |
 //! | [`AttentionBackend`] | a backend of your own beside the library's |
 //! | [`ParallelFor`] | a thread pool of your own instead of the library's |
+//! | [`devices`], [`kernels`], [`Plan::explain`], [`Attention::verify`] | what there is, what runs, whether it is right |
+//! | [`set_log`], [`set_allocator`], [`add_prebuilt_path`], [`set_default_device`] | what the process sets for all calls |
 //!
 //! Views borrow, so aliasing is the compiler's matter: what is written is borrowed for the call
 //! alone. Their bounds are checked when they are made. Memory of GPUs and streams come in by
@@ -49,6 +51,7 @@ mod layout;
 mod memory;
 mod plan;
 mod pool;
+mod process;
 mod tensor;
 
 pub use half;
@@ -62,11 +65,17 @@ pub use device::{
 };
 pub use dtype::{DType, Element, Float};
 pub use error::{Error, Result};
-pub use inspect::{Candidate, Description, VerifyReport};
+pub use inspect::{Candidate, Description, GradientError, Gradients, VerifyReport};
 pub use kv_cache::AppendKv;
 pub use memory::{DeviceBuffer, Stream};
 pub use plan::{KernelConfig, Plan, RunOptions, Workspace};
 pub use pool::ParallelFor;
 #[cfg(feature = "rayon")]
 pub use pool::Rayon;
+pub use process::{add_prebuilt_pack, add_prebuilt_path, reset_allocator, set_allocator};
 pub use tensor::{Tensor, TensorMut};
+
+// The README's program, compiled and run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
