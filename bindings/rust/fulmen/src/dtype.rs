@@ -79,16 +79,19 @@ macro_rules! elements {
 
 elements!(f32 => F32, f16 => F16, bf16 => Bf16, i32 => I32, bool => Bool, u8 => Bool);
 
-/// Elements of which any bits are a number: all but `bool`.
+/// Elements of which any bits are a number: all but `bool`. They are what a
+/// [`crate::DeviceBuffer`] is copied to.
 ///
 /// ```
-/// fn sum<T: fulmen::Float + Into<f32>>(data: &[T]) -> f32 {
+/// fn sum<T: fulmen::Number + Into<f32>>(data: &[T]) -> f32 {
 ///     data.iter().map(|&x| x.into()).sum()
 /// }
 /// assert_eq!(sum(&[half::f16::ONE; 3]), 3.);
 /// ```
-pub trait Float: Element {}
+pub trait Number: Element {}
 
-impl Float for f32 {}
-impl Float for f16 {}
-impl Float for bf16 {}
+impl Number for f32 {}
+impl Number for f16 {}
+impl Number for bf16 {}
+impl Number for i32 {}
+impl Number for u8 {}

@@ -63,7 +63,7 @@ pub use call::{Backward, Call, Forward};
 pub use device::{
     default_device, devices, kernels, set_default_device, set_log, version, Device, Kernel,
 };
-pub use dtype::{DType, Element, Float};
+pub use dtype::{DType, Element, Number};
 pub use error::{Error, Result};
 pub use inspect::{Candidate, Description, GradientError, Gradients, VerifyReport};
 pub use kv_cache::AppendKv;

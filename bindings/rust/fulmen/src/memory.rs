@@ -144,7 +144,7 @@ impl DeviceBuffer {
     }
 
     /// Copies the buffer's begin into a slice, after all work already given to the device.
-    pub fn copy_to<T: crate::Float>(&self, data: &mut [T]) -> Result<()> {
+    pub fn copy_to<T: crate::Number>(&self, data: &mut [T]) -> Result<()> {
         self.check_size(size_of_val(data))?;
         let bytes = size_of_val(data);
         let to = data.as_mut_ptr().cast();

@@ -2,7 +2,7 @@
 //! Without a GPU these tests fail.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_fulmen::{flash_attn, flash_attn_varlen, Attention};
+use candle_fulmen::{flash_attn, flash_attn_varlen, Attention, Lengths};
 use candle_transformers::models::llama::{self, Cache};
 
 use crate::models::llama::Llama;
@@ -146,6 +146,114 @@ fn gradients_of_all_inputs() -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// Options that the CPU's tests compare with candle's operations: here with the CPU. Dropout by the
+/// same seed and offset drops the same elements on both.
+#[test]
+fn the_gpu_and_the_cpu_agree() -> Result<()> {
+    let (mask, mask_cpu) = {
+        let kept = Numbers::new(20).tensor(&[33, 65]).gt(-0.5)?; // U8
+        (kept.to_device(&gpu()?)?, kept)
+    };
+    let plain = || Attention::new().softmax_scale(SCALE);
+    let cases = [
+        ("window", plain().window(Some(9), Some(3)), None),
+        ("left window", plain().window(Some(9), None).causal(), None),
+        ("U8 mask", plain(), Some((mask, mask_cpu))),
+        ("dropout", plain().dropout(0.3, 11, 4), None),
+    ];
+    for (what, options, mask) in cases {
+        for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+            let (q, q_cpu) = both(21, &[2, 33, 4, 64], dtype)?;
+            let (k, k_cpu) = both(22, &[2, 65, 2, 64], dtype)?;
+            let (gpu, cpu) = match &mask {
+                Some((gpu, cpu)) => (options.clone().mask(gpu), options.clone().mask(cpu)),
+                None => (options.clone(), options.clone()),
+            };
+            let ours = on_cpu(&gpu.run(&q, &k, &k)?)?;
+            let reference = cpu.run(&q_cpu, &k_cpu, &k_cpu)?;
+            assert_close(&format!("{what}, {dtype:?}"), &ours, &reference, tolerance);
+        }
+    }
+    Ok(())
+}
+
+/// Keys and values in pages.
+#[test]
+fn pages() -> Result<()> {
+    let device = gpu()?;
+    for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+        let (q, q_cpu) = both(23, &[5, 4, 64], dtype)?;
+        let (pages, pages_cpu) = both(24, &[6, 16, 2, 64], dtype)?;
+        let run = |q: &Tensor, pages: &Tensor, device: &Device| {
+            let cu_q = Tensor::new(&[0u32, 2, 5], device)?;
+            let cu_k = Tensor::new(&[0u32, 40, 70], device)?;
+            let table = Tensor::new(&[[5u32, 0, 2], [3, 1, 1]], device)?;
+            let lengths = Lengths::new(&cu_q, &cu_k, 3, 40).block_table(&table);
+            let attention = Attention::new().softmax_scale(SCALE).causal();
+            attention.run_varlen(q, pages, pages, &lengths)
+        };
+        let ours = on_cpu(&run(&q, &pages, &device)?)?;
+        let reference = run(&q_cpu, &pages_cpu, &Device::Cpu)?;
+        assert_close(&format!("{dtype:?}"), &ours, &reference, tolerance);
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_packed_sequences() -> Result<()> {
+    for (dtype, tolerance) in [(DType::F32, 1e-3), (DType::F16, 3e-2)] {
+        let inputs = [
+            both(25, &[197, 4, 64], dtype)?,
+            both(26, &[197, 2, 64], dtype)?,
+            both(27, &[197, 2, 64], dtype)?,
+        ];
+        let weights = Numbers::new(28).tensor(&[197, 4, 64]);
+        let run = |inputs: Vec<&Tensor>, device: &Device| -> Result<Vec<Tensor>> {
+            let vars = inputs.into_iter().map(Var::from_tensor);
+            let vars = vars.collect::<Result<Vec<_>>>()?;
+            let cu = Tensor::new(&[0u32, 3, 133, 197], device)?;
+            let out = flash_attn_varlen(
+                &vars[0], &vars[1], &vars[2], &cu, &cu, 130, 130, SCALE, true,
+            )?;
+            let loss = out.to_dtype(DType::F32)?.mul(&weights.to_device(device)?)?;
+            let gradients = loss.sum_all()?.backward()?;
+            let gradient = |var: &Var| on_cpu(gradients.get(var).expect("it is tracked"));
+            vars.iter().map(gradient).collect()
+        };
+        let ours = run(inputs.iter().map(|(t, _)| t).collect(), &gpu()?)?;
+        let reference = run(inputs.iter().map(|(_, t)| t).collect(), &Device::Cpu)?;
+        for (n, (ours, reference)) in ours.iter().zip(&reference).enumerate() {
+            let what = format!("{dtype:?}, input {n}");
+            assert_close(&what, ours, reference, tolerance);
+        }
+    }
+    Ok(())
+}
+
+/// Tensors of different devices, and dims that are not contiguous, are refused by name.
+#[test]
+fn wrong_tensors_are_refused_in_words() -> Result<()> {
+    let (q, q_cpu) = both(29, &[1, 8, 2, 64], DType::F16)?;
+    let q_cpu = q_cpu.to_dtype(DType::F16)?;
+    let refused = |result: Result<Tensor>, words: &str| {
+        let message = result.expect_err(words).to_string();
+        assert!(message.contains(words), "{words} is not in: {message}");
+    };
+    refused(flash_attn(&q, &q_cpu, &q, SCALE, false), "k");
+    refused(flash_attn(&q_cpu, &q, &q, SCALE, false), "k");
+    let mask = Tensor::zeros((8, 8), DType::F16, &Device::Cpu)?;
+    refused(Attention::new().mask(&mask).run(&q, &q, &q), "mask");
+    let sideways = q.transpose(2, 3)?.contiguous()?.transpose(2, 3)?;
+    refused(flash_attn(&sideways, &q, &q, SCALE, false), "q.strides");
+    refused(
+        flash_attn(&q, &q.to_dtype(DType::F32)?, &q, SCALE, false),
+        "k.dtype",
+    );
+    let out = flash_attn(&q, &q, &q, SCALE, false)?; // and nothing is left behind
+    assert_eq!(out.dims(), q.dims());
     Ok(())
 }
 

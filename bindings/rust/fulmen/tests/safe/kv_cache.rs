@@ -1,6 +1,9 @@
 //! Appending to a cache and attention over it are attention over all rows.
 
-use fulmen::{AppendKv, Attention, Causal, Forward, Result, Tensor, TensorMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use fulmen::{AppendKv, Attention, Causal, Forward, ParallelFor, Result, Tensor, TensorMut};
 
 use crate::numbers::numbers;
 
@@ -71,5 +74,52 @@ fn a_full_cache_is_refused() -> Result<()> {
     .unwrap_err();
     assert!(error.message().contains("seqlens_k[0] is 2"), "{error}");
     assert!(k.iter().chain(&v).all(|x| *x == 0.));
+    Ok(())
+}
+
+/// One thread, and how many tasks it ran.
+struct Counts(Arc<AtomicUsize>);
+
+impl ParallelFor for Counts {
+    fn run(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+        (0..count).for_each(task);
+    }
+}
+
+/// Options that choose what is written, and one that chooses who writes it.
+#[test]
+fn options_of_appending() -> Result<()> {
+    let rows = 64;
+    let new = numbers(1, rows * 16);
+    let (cos, sin) = (numbers(2, rows * 8), numbers(3, rows * 8));
+    let tasks = Arc::new(AtomicUsize::new(0));
+    let append = |options: fn(AppendKv<'_>) -> AppendKv<'_>| -> Result<[Vec<f32>; 2]> {
+        let cache = [1, rows, 1, 16];
+        let (mut k, mut v) = (vec![0f32; rows * 16], vec![0f32; rows * 16]);
+        let mut q = new[..32].to_vec();
+        let rows_of = |n| Tensor::bshd(&new, [1, n, 1, 16]);
+        let angles = |data| Tensor::two_dims(data, rows, 8);
+        let call = AppendKv::new(
+            TensorMut::bshd(&mut k, cache)?,
+            TensorMut::bshd(&mut v, cache)?,
+            Tensor::one_dim(&[3i32])?,
+        )
+        .rows(rows_of(rows - 3)?, rows_of(rows - 3)?)
+        .rotary(angles(&cos)?, angles(&sin)?)
+        .rotate_in_place(TensorMut::bshd(&mut q, [1, 2, 1, 16])?)
+        .num_threads(3)
+        .parallel_for(Counts(tasks.clone()));
+        options(call).run()?;
+        Ok([k, q])
+    };
+    let [k, q] = append(|call| call)?;
+    assert!(tasks.load(Ordering::Relaxed) > 0);
+    let [halves, _] = append(|call| call.rotary_interleaved(false))?;
+    assert_ne!(k, halves);
+    // The first query stays where it was, the second does not advance.
+    let [same, still] = append(|call| call.queries_advance(false))?;
+    assert_eq!((&same, &still[..16]), (&k, &q[..16]));
+    assert_ne!(still[16..], q[16..]);
     Ok(())
 }

@@ -153,3 +153,70 @@ fn the_dropout_mask_of_packed_sequences() -> Result<()> {
     assert!((kept - 0.5).abs() < 0.1, "{kept}");
     Ok(())
 }
+
+/// Rows before `leftpad_k` and from `seqlens_k` on are not there.
+#[test]
+fn padding_on_both_sides() -> Result<()> {
+    let (rows, left, used) = (8, [2i32, 0], [7i32, 3]);
+    let (q, k) = (numbers(1, 2 * H * D), numbers(2, 2 * rows * G * D));
+    let v = numbers(3, 2 * rows * G * D);
+    let mut out = vec![0f32; q.len()];
+    let attention = Attention::default();
+    attention.forward(
+        &mut Forward::new(
+            Tensor::bshd(&q, [2, 1, H, D])?,
+            Tensor::bshd(&k, [2, rows, G, D])?,
+            Tensor::bshd(&v, [2, rows, G, D])?,
+            TensorMut::bshd(&mut out, [2, 1, H, D])?,
+        )
+        .seqlens_k(Tensor::one_dim(&used)?)
+        .leftpad_k(Tensor::one_dim(&left)?),
+    )?;
+    for n in 0..2 {
+        let row = |at: i32| (n * rows + at as usize) * G * D;
+        let seen = row(left[n])..row(used[n]);
+        let q = &q[n * H * D..(n + 1) * H * D];
+        let expected = alone(&attention, q, &k[seen.clone()], &v[seen])?;
+        for (x, y) in out[n * H * D..].iter().zip(expected) {
+            assert!((x - y).abs() < 1e-6, "{x}, {y}");
+        }
+    }
+    Ok(())
+}
+
+/// The check alone says what a call would say, of both passes.
+#[test]
+fn lengths_are_checked_without_a_call() -> Result<()> {
+    let (q, lse, mut out) = (numbers(1, 4 * H * D), [0f32; 16], vec![7f32; 4 * H * D]);
+    let view = Tensor::bshd(&q, [1, 4, H, D])?;
+    let attention = Attention::builder()
+        .max_seqlen_q(4)
+        .max_seqlen_k(4)
+        .build()?;
+    for (cu, words) in [([0i32, 4], None), ([0, 5], Some("cu_seqlens_q[1] is 5"))] {
+        let cu = Tensor::one_dim(&cu)?;
+        let to = TensorMut::bshd(&mut out, [1, 4, H, D])?;
+        let forward = Forward::new(view, view, view, to)
+            .cu_seqlens_q(cu)
+            .cu_seqlens_k(cu);
+        let forward = attention.check_sequences(&forward);
+        let lse = Tensor::bhqk(&lse, [1, H, 4, 1])?;
+        let to = TensorMut::bshd(&mut out, [1, 4, H, D])?;
+        let backward = fulmen::Backward::new(view, view, view, view, lse, view)
+            .dq(to)
+            .cu_seqlens_q(cu)
+            .cu_seqlens_k(cu);
+        let backward = attention.check_sequences(&backward);
+        for result in [forward, backward] {
+            match words {
+                None => result?,
+                Some(words) => {
+                    let error = result.unwrap_err();
+                    assert!(error.message().contains(words), "{error}");
+                }
+            }
+        }
+    }
+    assert!(out.iter().all(|x| *x == 7.));
+    Ok(())
+}

@@ -142,6 +142,27 @@ fn a_plan_says_what_it_runs() -> Result<()> {
     Ok(())
 }
 
+/// A kernel's parameters by name change its numbers; those that it does not have are refused.
+#[test]
+fn tuning() -> Result<()> {
+    let of = |parameters: &str| {
+        Attention::builder()
+            .kernel("cpu.prefill.scalar")
+            .tuning(parameters)
+            .build()
+    };
+    for block_n in [64, 128] {
+        let plan = plan(&of(&format!("block_n={block_n}"))?)?;
+        assert_eq!(plan.config()?.block_n, block_n);
+    }
+    let error = plan(&of("block_q=3")?).unwrap_err();
+    assert!(
+        matches!(&error, Error::InvalidArgument(m) if m.contains("block_q")),
+        "{error:?}"
+    );
+    Ok(())
+}
+
 /// Threads of its own, and how many tasks they ran.
 struct Threads(Arc<AtomicUsize>);
 
