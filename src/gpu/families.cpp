@@ -63,6 +63,7 @@ std::vector<const Family*> make_families(std::span<const Target* const> targets)
       list.push_back(family != nullptr ? family : new Absent(row, *target));
     }
   }
+  list.push_back(make_decode_portable(kPortable));
   list.push_back(make_prefill_portable(kPortable));
   list.push_back(make_backward_portable(kPortable));
   return list;

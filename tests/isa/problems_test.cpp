@@ -21,13 +21,13 @@ class IsaProblems : public ::testing::TestWithParam<std::string> {
   }
   static std::string device() { return "emulated-isa:" + GetParam(); }
 
-  // Every kernel with matrix instructions that takes the case, in three orders.
-  static void check(const CaseSpec& spec, const std::string& family) {
+  // The family's kernel with matrix instructions, or the one without, in three orders of waves.
+  static void check(const CaseSpec& spec, const std::string& family, bool portable = false) {
     Random random(2121);
     Case c(spec, random);
     int checked = 0;
     for (const std::string& kernel : kernels_for(c.problem(), device())) {
-      if (kernel.find("." + family + ".") == std::string::npos || kernel.ends_with(".portable")) continue;
+      if (kernel.find("." + family + ".") == std::string::npos || kernel.ends_with(".portable") != portable) continue;
       ++checked;
       std::vector<float> first;
       for (const char* order : {"in-order", "reversed", "random:7"}) {
@@ -95,6 +95,17 @@ TEST_P(IsaProblems, Decode) {
   s.seqlen_k = 70;
   s.causal = Causal::bottom_right;
   check(s, "decode");
+}
+
+TEST_P(IsaProblems, DecodeWithoutMatrixInstructions) {
+  CaseSpec s = small(DType::fp32);
+  s.seqlen_q = 3;
+  s.seqlen_k = 1100;
+  s.causal = Causal::bottom_right;
+  check(s, "decode", true);
+  s.dtype = DType::bf16;
+  s.head_dim = s.head_dim_v = 200;
+  check(s, "decode", true);
 }
 
 TEST_P(IsaProblems, Short) {

@@ -101,7 +101,7 @@ class SplitKv final : public Family {
 
   Shape choose_shape(const Problem& p, const Chip& chip, int compute_units) const {
     if (fills_unsplit(p, chip, compute_units)) return {tiles_.unsplit_waves, tiles_.block_n, 1};
-    return {tiles_.waves, tiles_.block_n, choose_splits(p, compute_units)};
+    return {tiles_.waves, tiles_.block_n, choose_splits(p, groups(p), tiles_.min_split_keys, compute_units)};
   }
 
   // Whether workgroups with all keys fill the chip once: as many waves as with two splits, and no second kernel that combines them.
@@ -113,42 +113,41 @@ class SplitKv final : public Family {
     return groups(p) <= slots && 10 * groups(p) >= 9 * slots;
   }
 
-  // Two workgroups a compute unit run at once. The number of splits that costs least; of those that cost 2 % more, the smallest.
-  int choose_splits(const Problem& p, int compute_units) const {
-    const int64_t most = std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys), slots = 2 * std::max(1, compute_units);
-    // In units of a round that reads all keys; a split more costs as much as reading some dozen keys.
-    const auto keys = static_cast<double>(p.seqlen_k + 1);
-    const double merging = static_cast<double>(merging_bytes(p)) / (static_cast<double>(slots * key_bytes(p)) * keys);
-    int best = 1;
-    double best_cost = 0;
-    for (int64_t splits = 1; splits <= std::min<int64_t>(most, slots); ++splits) {
-      const int64_t rounds = (groups(p) * splits + slots - 1) / slots;
-      const double cost =
-          static_cast<double>(rounds) * (1.0 / static_cast<double>(splits) + 64.0 / keys) + (splits > 1 ? merging : 0);
-      if (splits == 1 || cost < 0.98 * best_cost) {
-        best = static_cast<int>(splits);
-        best_cost = cost;
-      }
-    }
-    return best;
-  }
-
-  static void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
-    const int lanes = plan.num_splits <= kFewSplits ? chip.wave_size : kCombineLanes;
-    Specialisation s = helper_kernel(split, "forward/decode_combine.h", lanes);
-    s.head_dim = s.head_dim_v;
-    s.lds_bytes = 4 * lanes / chip.wave_size * (2 + s.head_dim_v);
-    s.whole_rows = false;  // nothing depends on it
-    const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
-    plan.launches.push_back({s, rows, true});
-    plan.partial_out_floats = round_up(rows * p.head_dim_v * plan.num_splits, 16);
-    plan.partial_row_floats = round_up(rows * plan.num_splits, 16);
-  }
-
   const DecodeTiles& tiles_;
 };
 
 }  // namespace
+
+int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int compute_units) {
+  const int64_t most = std::max<int64_t>(1, p.seqlen_k / min_split_keys), slots = 2 * std::max(1, compute_units);
+  // In units of a round that reads all keys; a split more costs as much as reading some dozen keys.
+  const auto keys = static_cast<double>(p.seqlen_k + 1);
+  const double merging = static_cast<double>(merging_bytes(p)) / (static_cast<double>(slots * key_bytes(p)) * keys);
+  int best = 1;
+  double best_cost = 0;
+  for (int64_t splits = 1; splits <= std::min<int64_t>(most, slots); ++splits) {
+    const int64_t rounds = (groups * splits + slots - 1) / slots;
+    const double cost =
+        static_cast<double>(rounds) * (1.0 / static_cast<double>(splits) + 64.0 / keys) + (splits > 1 ? merging : 0);
+    if (splits == 1 || cost < 0.98 * best_cost) {
+      best = static_cast<int>(splits);
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
+  const int lanes = plan.num_splits <= kFewSplits ? chip.wave_size : kCombineLanes;
+  Specialisation s = helper_kernel(split, "forward/decode_combine.h", lanes);
+  s.head_dim = s.head_dim_v;
+  s.lds_bytes = 4 * lanes / chip.wave_size * (2 + s.head_dim_v);
+  s.whole_rows = false;  // nothing depends on it
+  const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
+  plan.launches.push_back({s, rows, true});
+  plan.partial_out_floats = round_up(rows * p.head_dim_v * plan.num_splits, 16);
+  plan.partial_row_floats = round_up(rows * plan.num_splits, 16);
+}
 
 LaunchPlan decode_plan(const Problem& p, const Target& target, const Chip& chip, int num_splits) {
   const DecodeTiles& tiles = *target.decode;

@@ -1,4 +1,4 @@
-// What the families for few queries share: launch/decode.cpp, launch/decode_tma.cpp.
+// What the families for few queries share: launch/decode.cpp, launch/decode_tma.cpp, launch/decode_portable.cpp.
 #pragma once
 
 #include "gpu/launch/family.h"
@@ -10,6 +10,12 @@ inline int64_t merging_bytes(const Problem& p) {
   constexpr int64_t kRowBytes = 6 << 10;
   return p.batch * p.num_heads * p.seqlen_q * kRowBytes;
 }
+
+// Into how many parts keys are split where two workgroups a compute unit run at once: the number that costs least; of those that
+// cost 2 % more, the smallest. groups: workgroups without splits.
+int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int compute_units);
+// decode_combine.h behind a plan's launch, whose splits it merges; and their workspace.
+void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan);
 
 // decode.h's launches with so many splits, and decode_combine.h where there are several.
 LaunchPlan decode_plan(const Problem& p, const Target& target, const Chip& chip, int num_splits);

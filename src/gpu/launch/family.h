@@ -22,10 +22,7 @@ inline constexpr int kWarpgroupLanes = 128, kWarpgroupRows = 64;
 inline int64_t packed_rows(const Problem& p) { return p.group_size() * p.seqlen_q; }
 
 // Bytes of a key and its value.
-inline int64_t key_bytes(const Problem& p) {
-  constexpr int64_t kElementBytes = 2;
-  return kElementBytes * (p.head_dim + p.head_dim_v);
-}
+inline int64_t key_bytes(const Problem& p) { return size_of(p.kv_dtype) * (p.head_dim + p.head_dim_v); }
 
 // One launch of a plan.
 struct KernelLaunch {
@@ -95,6 +92,7 @@ const Family* make_prefill_portable(const Target& target);
 const Family* make_short(const Target& target);
 const Family* make_decode(const Target& target);
 const Family* make_decode_tma(const Target& target);
+const Family* make_decode_portable(const Target& target);
 const Family* make_boards(const Target& target);
 const Family* make_short_backward(const Target& target);
 const Family* make_backward(const Target& target);

@@ -216,6 +216,16 @@ struct PortableTiles {
   int workgroup;
 };
 
+// forward/decode_portable.h.
+struct DecodePortableTiles {
+  int waves;
+  int block_n;  // keys of a wave's step, which are in flight at once
+  int block_m;  // rows of a workgroup, whose queries and outputs registers hold; half of them above narrow_above dims
+  int narrow_above;
+  int most_rows;  // that share a KV head: each workgroup reads all of K and V
+  int64_t min_split_keys;
+};
+
 // What main loops of 128 dims may cost: tests/compile/budget_test.cpp.
 struct LoopBudget {
   int vector;     // of prefill: vector instructions for 512 products of 16 x 16 x 16
@@ -246,6 +256,7 @@ struct Target {
   std::optional<WgmmaAtomicTiles> backward_wgmma_atomic{};
   std::optional<ShortBackwardTiles> short_backward{};
   std::optional<PortableTiles> portable{};
+  std::optional<DecodePortableTiles> decode_portable{};
 
   std::span<const std::string_view> test_chips{};  // that tests run on; the first where one is enough
   std::optional<LoopBudget> loop_budget{};         // AMD

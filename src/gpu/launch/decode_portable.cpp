@@ -1,0 +1,84 @@
+// kernels/forward/decode_portable.h: few queries without matrix instructions, the keys split so that every compute unit has work.
+#include <algorithm>
+#include <bit>
+
+#include "gpu/launch/decode.h"
+
+namespace fulmen::gpu {
+namespace {
+
+class DecodePortable final : public Family {
+ public:
+  explicit DecodePortable(const Target& target) : Family(target), tiles_(*target.decode_portable) {}
+  std::string_view name() const noexcept override { return "decode"; }
+  bool variable_lengths() const noexcept override { return true; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (packed_rows(p) > tiles_.most_rows) {
+      return Support::no(std::to_string(packed_rows(p)) +
+                         " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
+                         std::to_string(tiles_.most_rows) + " are served");
+    }
+    if (Support support = lds_fits(lds_bytes(p, chip), chip); !support.yes) return support;
+    return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys));
+  }
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    return plan_of(p, chip, choose_splits(p, groups(p), tiles_.min_split_keys, compute_units));
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    std::vector<int> splits;
+    for (int64_t n = 1; n <= std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys); n *= 2)
+      splits.push_back(static_cast<int>(n));
+    space.parameters = {{"num_splits", choose_splits(p, groups(p), tiles_.min_split_keys, compute_units), splits}};
+    tuning::include_usual(space);
+    space.takes = [](std::span<const int> /*values*/) -> Support { return {}; };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/, std::span<const int> v) const override {
+    return plan_of(p, chip, v[0]);
+  }
+
+ private:
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const {
+    Specialisation s;
+    s.entry = "forward/decode_portable.h";
+    s.head_dim = static_cast<int>(round_up(p.head_dim, chip.wave_size));
+    s.head_dim_v = head_dim_v(p, chip);
+    s.block_m = rows(p);
+    s.block_n = tiles_.block_n;
+    s.workgroup = tiles_.waves * chip.wave_size;
+    s.lds_bytes = lds_bytes(p, chip);
+    s.packed_rows = true;
+    specialise_for(p, s);
+    s.whole_rows = s.whole_dims = s.exact_dims = s.whole_bias = s.plain_scale = s.tiles_in_pages =
+        false;  // nothing depends on them
+    s.splits = num_splits > 1;
+    LaunchPlan plan;
+    plan.launches.push_back({s, groups(p) * num_splits});
+    plan.arguments = arguments_of(p);
+    plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
+    plan.arguments.num_splits = plan.num_splits = num_splits;
+    plan.arguments.split_keys = round_up(tiles_of(p.seqlen_k, num_splits), int64_t{tiles_.waves} * s.block_n);
+    if (num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
+    return plan;
+  }
+
+  // Of a workgroup: queries and outputs of so many rows have room in registers.
+  int rows(const Problem& p) const {
+    const int most = std::max(p.head_dim, p.head_dim_v) > tiles_.narrow_above ? tiles_.block_m / 2 : tiles_.block_m;
+    return static_cast<int>(std::min<uint64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, packed_rows(p)))), most));
+  }
+  static int head_dim_v(const Problem& p, const Chip& chip) { return static_cast<int>(round_up(p.head_dim_v, chip.wave_size)); }
+  int lds_bytes(const Problem& p, const Chip& chip) const { return 4 * tiles_.waves * rows(p) * (2 + head_dim_v(p, chip)); }
+  int64_t row_tiles(const Problem& p) const { return tiles_of(packed_rows(p), rows(p)); }
+  int64_t groups(const Problem& p) const { return p.batch * p.num_kv_heads * row_tiles(p); }
+
+  const DecodePortableTiles& tiles_;
+};
+
+}  // namespace
+
+const Family* make_decode_portable(const Target& target) { return target.decode_portable ? new DecodePortable(target) : nullptr; }
+
+}  // namespace fulmen::gpu
