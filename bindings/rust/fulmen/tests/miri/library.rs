@@ -254,3 +254,59 @@ unsafe extern "C" fn fulmen_set_log_callback(
     callback.unwrap()(context, line.as_ptr());
     sys::FULMEN_OK as c_int
 }
+
+/// Takes memory, writes all of it and gives it back.
+#[no_mangle]
+unsafe extern "C" fn fulmen_set_allocator(allocator: *const sys::fulmen_allocator) -> c_int {
+    if allocator.is_null() {
+        return sys::FULMEN_OK as c_int;
+    }
+    let raw = &*allocator;
+    let memory = raw.allocate.unwrap()(raw.context, 100, 64);
+    if memory.is_null() {
+        return fail(sys::FULMEN_OUT_OF_MEMORY, c"no memory");
+    }
+    ptr::write_bytes(memory.cast::<u8>(), 1, 100);
+    raw.free.unwrap()(raw.context, memory, 100);
+    sys::FULMEN_OK as c_int
+}
+
+unsafe fn fill(shape: [i64; 4], to: *mut f64) {
+    let count: i64 = shape.iter().product();
+    if !to.is_null() {
+        (0..count as usize).for_each(|n| to.add(n).write(1.));
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn fulmen_reference_backward(
+    tensors: *const sys::fulmen_tensors,
+    _: *const sys::fulmen_options,
+    dq: *mut f64,
+    dk: *mut f64,
+    dv: *mut f64,
+    dbias: *mut f64,
+    dsinks: *mut f64,
+) -> c_int {
+    let t = &*tensors;
+    fill(t.q.shape, dq);
+    fill(t.k.shape, dk);
+    fill(t.v.shape, dv);
+    fill(t.dbias.shape, dbias);
+    fill([1, 1, 1, t.q.shape[2]], dsinks);
+    sys::FULMEN_OK as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn fulmen_visit_gradient_errors(
+    _: *const sys::fulmen_tensors,
+    _: *const sys::fulmen_options,
+    visit: Option<unsafe extern "C" fn(*mut c_void, *const c_char, f64, f64, f64)>,
+    context: *mut c_void,
+) -> c_int {
+    for name in [c"dq", c"dk"] {
+        let name = name.to_owned(); // gone when the visitor has returned
+        visit.unwrap()(context, name.as_ptr(), 2., 0.5, 1.);
+    }
+    fail(sys::FULMEN_VERIFICATION_FAILED, c"dq is wrong")
+}

@@ -5,6 +5,7 @@
 
 mod library;
 
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::thread;
 
@@ -271,5 +272,52 @@ fn a_plan_of_the_other_pass_is_refused() -> Result<()> {
         &plan(Threads)?,
         &mut call.dq(TensorMut::bshd(&mut dq, SHAPE)?),
     );
+    Ok(())
+}
+
+/// An allocator that a limit makes give nothing, or panic.
+struct Limited(usize, bool);
+
+// SAFETY: all memory is the system's.
+unsafe impl GlobalAlloc for Limited {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        assert!(!self.1, "an allocator that fails");
+        match layout.size() <= self.0 {
+            true => System.alloc(layout),
+            false => std::ptr::null_mut(),
+        }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        System.dealloc(memory, layout);
+    }
+}
+
+#[test]
+fn allocators() -> Result<()> {
+    fulmen::set_allocator(Limited(1000, false))?;
+    for refusing in [Limited(10, false), Limited(1000, true)] {
+        let error = fulmen::set_allocator(refusing).unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory(_)), "{error:?}");
+    }
+    fulmen::reset_allocator()
+}
+
+#[test]
+fn exact_gradients_and_their_errors() -> Result<()> {
+    let (q, lse) = (numbers::<f32>(), [0f32; 6]);
+    let (mut dq, mut dsinks) = (vec![0f32; N], [0f32; 2]);
+    let view = Tensor::bshd(&q, SHAPE)?;
+    let lse = Tensor::bhqk(&lse, [1, 2, 3, 1])?;
+    let call = Backward::new(view, view, view, view, lse, view)
+        .dq(TensorMut::bshd(&mut dq, SHAPE)?)
+        .dsinks(TensorMut::one_dim(&mut dsinks)?);
+    let attention = Attention::default();
+    let exact = attention.reference_gradients(&call)?;
+    assert_eq!(exact.dq, Some(vec![1.; N]));
+    assert_eq!(exact.dsinks, Some(vec![1.; 2]));
+    assert_eq!(exact.dk, None);
+    let errors = attention.gradient_errors(&call)?;
+    assert_eq!((errors.len(), &*errors[1].tensor), (2, "dk"));
+    assert!(errors[0].worst_error > errors[0].bound);
     Ok(())
 }
