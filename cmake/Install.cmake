@@ -18,13 +18,14 @@ install(FILES ${PROJECT_BINARY_DIR}/fulmen-config-version.cmake DESTINATION ${pa
 # LIBDIR may have one part, "lib64", or two, "lib/x86_64-linux-gnu", or be a path from the root.
 file(RELATIVE_PATH prefix_from_pkgconfig ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 file(RELATIVE_PATH include_from_prefix ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
-# What a program links besides an archive.
-set(archive_libs)
-if(NOT BUILD_SHARED_LIBS)
-  set(archive_libs "-lstdc++ -lm -lpthread -ldl")
-  if(FULMEN_EMULATOR)
-    string(PREPEND archive_libs "-lboost_context ")
-  endif()
+# What a program links besides an archive. A shared library is often installed beside one, and has the last word in fulmen.pc.
+set(archive_libs "-lstdc++ -lm -lpthread -ldl")
+if(FULMEN_EMULATOR)
+  string(PREPEND archive_libs "-lboost_context ")
+endif()
+if(BUILD_SHARED_LIBS)
+  set(libs_private "Libs.private: ${archive_libs}\n")
+  set(archive_libs)
 endif()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/fulmen.pc.in ${PROJECT_BINARY_DIR}/fulmen.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/fulmen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -32,7 +32,7 @@ typedef enum fulmen_status {
   FULMEN_UNSUPPORTED = 2,         /* the forced kernel, or every kernel, refuses the problem */
   FULMEN_UNAVAILABLE = 3,         /* the device is not there, or cannot be used */
   FULMEN_OUT_OF_MEMORY = 4,       /* an allocation failed */
-  FULMEN_VERIFICATION_FAILED = 5, /* verify found the result wrong */
+  FULMEN_VERIFICATION_FAILED = 5, /* verify found the result wrong, or a first use on an AMD GPU did and no other kernel is left */
   FULMEN_INTERNAL = 6             /* a defect in the library, or in a backend or parallel_for of the user's */
 } fulmen_status;
 /* Of a tensor's elements. */
@@ -171,7 +171,7 @@ typedef struct fulmen_run_options {
   float softmax_scale;  /* NaN: the plan's */
   float softcap;        /* NaN: the plan's; 0 is off */
   int64_t window_left;  /* FULMEN_AS_PLANNED: the plan's; -1 is unlimited */
-  int64_t window_right; /* the same; of a causal plan it stays 0 */
+  int64_t window_right; /* the same; a causal plan's is 0, and another value takes its mask away */
 } fulmen_run_options;
 
 /* Defaults; null is ignored. The size is that of the struct in the program's headers: a newer library writes no more. */
@@ -296,10 +296,10 @@ FULMEN_API int fulmen_visit_kernels(void (*visit)(void* context, const char* bac
 /* What a call is: equal problems have equal hashes and texts. */
 typedef struct fulmen_problem_info {
   size_t struct_size; /* sizeof, set by the caller */
-  uint64_t hash;      /* of everything that a plan depends on */
-  double flops;       /* useful ones: attended keys only, a multiply-add is 2 */
-  double bytes;       /* inputs read once, outputs written once */
-  const char* text;   /* "bf16 b=64 sq=64 sk=64 h=24/24 d=32 scale=0.1768"; valid until this thread's next call */
+  uint64_t hash; /* of shapes, strides, dtypes and the options that say what is computed; not of device, kernel, tuning, threads */
+  double flops;  /* useful ones: attended keys only, a multiply-add is 2 */
+  double bytes;  /* inputs read once, outputs written once */
+  const char* text; /* "bf16 b=64 sq=64 sk=64 h=24/24 d=32 scale=0.1768"; valid until this thread's next call */
 } fulmen_problem_info;
 /* What a forward call is. */
 FULMEN_API int fulmen_describe(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_problem_info* info);

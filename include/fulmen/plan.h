@@ -41,7 +41,7 @@ struct RunOptions {
   std::optional<float> softmax_scale{};
   std::optional<float> softcap{};
   std::optional<int64_t> window_left{};   // -1 is unlimited
-  std::optional<int64_t> window_right{};  // the same; of a causal plan it is 0
+  std::optional<int64_t> window_right{};  // the same; a causal plan's is 0, and another value takes its mask away
   bool operator==(const RunOptions&) const = default;
 };
 

@@ -105,7 +105,7 @@ attention() {
   mapfile -t objects < <(find "$build/lc0.p" -name '*.o' ! -name 'src_main.cc.o' ! -name '*backends_cuda*')
   # shellcheck disable=SC2046  # pkg-config answers several words
   c++ -O2 -std=c++20 -DUSE_FULMEN -I"$lc0/src" "$here/attention_blas.cc" "${objects[@]}" -o "$build/attention_blas" \
-    $(pkg-config --cflags --libs fulmen openblas zlib) -pthread
+    $(pkg-config --cflags --libs fulmen openblas zlib absl_flat_hash_map) -pthread
   # shellcheck disable=SC2086  # a list
   "$build/attention_blas" ${SIZES//,/ }
 }

@@ -10,6 +10,8 @@ int64_t tiles_of_64_queries(const Problem& p) { return tiles_of(p.seqlen_q, 64) 
 
 bool always(const Target& /*target*/, const Problem& /*problem*/) { return true; }
 bool has_matrix_instructions(const Target& target, const Problem& /*problem*/) { return !target.is_portable(); }
+// Those that multiply the dtype, where some do: fp32 has none.
+bool has_its_products(const Target& target, const Problem& p) { return !target.is_portable() || p.dtype == DType::fp32; }
 
 // `short` holds whole rows of scores, which takes registers: where keys times dims are many, and workgroups enough to fill the
 // chip, prefill's larger tiles are faster on an H200 (docs/lab/nvidia_forward.md). Not for few rows of queries, which leave these
@@ -78,7 +80,7 @@ constexpr Preference kPreferences[]{
     // Few queries and many keys, which are split, so that every multiprocessor has work. The TMA, where it reads them, has more of
     // them in flight.
     {"decode_tma", 41, has_long_rows_of_keys},
-    {"decode", 40, [](const Target&, const Problem& p) { return p.seqlen_k > 128; }},
+    {"decode", 40, [](const Target& target, const Problem& p) { return p.seqlen_k > 128 && has_its_products(target, p); }},
     // Chess boards: whole boards are copied asynchronously, at the speed of memory. Where `boards` does not run: prefill, in tiles
     // of 64 x 64.
     {"boards", 33, always},
@@ -87,7 +89,7 @@ constexpr Preference kPreferences[]{
     {"short", 30, [](const Target& target, const Problem& p) { return !short_is_slower_than_tiles(target, p); }},
     // Hopper's warpgroup products, whose tiles the TMA brings, where it reads the tensors.
     {"prefill_tma", 26, fills_tma_tiles},
-    {"decode", 25, always},
+    {"decode", 25, has_its_products},
     // Tiles: Hopper's warpgroup products, where their tiles are filled; mma and AMD's products; the others.
     {"prefill_wgmma", 24, fills_warpgroup_tiles},
     {"prefill", 20, has_matrix_instructions},
@@ -95,6 +97,8 @@ constexpr Preference kPreferences[]{
     {"short", 18, always},
     {"prefill_tma", 17, always},
     {"decode_tma", 16, always},
+    // 16 bits without matrix instructions, on chips that have none.
+    {"decode", 12, always},
     {"prefill", 10, always},
 
     // Backward. Boards: all gradients in one launch.

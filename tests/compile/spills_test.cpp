@@ -200,7 +200,7 @@ TEST_P(Spills, NoKernelOfOddProblemsHasAny) {
     kernels.push_back(best->plan(p, chip, 96).launches.front().specialisation);
   }
   EXPECT_EQ(kernels[1].entry, "forward/short.h");
-  EXPECT_EQ(kernels[5].entry, "forward/decode_portable.h");
+  EXPECT_EQ(kernels[5].entry, "forward/prefill.h");
   EXPECT_EQ(kernels[6].entry, "forward/decode.h");
   expect_none(chip, kernels);
 }

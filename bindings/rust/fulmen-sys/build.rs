@@ -26,12 +26,17 @@ fn main() {
 /// `dir` is an installation, or a build folder of CMake's. Its shared library is taken, but with the
 /// feature `static`, or where there is no other, its archive.
 fn link_in(dir: &Path) {
+    let dir = &dir
+        .canonicalize()
+        .unwrap_or_else(|error| panic!("FULMEN_DIR is {}: {error}", dir.display()));
     let folders = ["lib", "lib64", "src", "."].map(|folder| dir.join(folder));
     let with = |file: &str| folders.iter().find(|folder| folder.join(file).exists());
     let shared = with("libfulmen.so").filter(|_| !cfg!(feature = "static"));
     if let Some(folder) = shared {
+        follow(&folder.join("libfulmen.so"));
         link_shared(folder);
     } else if let Some(folder) = with(ARCHIVE) {
+        follow(&folder.join(ARCHIVE));
         link_archive(folder);
     } else {
         panic!(
@@ -48,6 +53,11 @@ fn link_in(dir: &Path) {
     if include.exists() {
         println!("cargo::metadata=include={}", include.display());
     }
+}
+
+/// A library that is built anew is taken anew.
+fn follow(library: &Path) {
+    println!("cargo::rerun-if-changed={}", library.display());
 }
 
 fn link_shared(folder: &Path) {
@@ -72,12 +82,13 @@ fn link_archive(folder: &Path) {
     println!("cargo::rustc-link-search=native={}", folder.display());
     println!("cargo::rustc-link-lib=static=fulmen");
     println!("cargo::metadata=lib={}", folder.display());
-    let line = description.lines().find(|line| line.starts_with("Libs:"));
-    for word in line.unwrap_or_default().split_whitespace() {
-        match word.strip_prefix("-l") {
-            Some("fulmen") | None => {}
-            Some(name) => println!("cargo::rustc-link-lib={name}"),
-        }
+    let lines = description.lines();
+    let words = lines
+        .filter(|line| line.starts_with("Libs"))
+        .flat_map(str::split_whitespace)
+        .filter_map(|word| word.strip_prefix("-l"));
+    for name in words.filter(|name| *name != "fulmen") {
+        println!("cargo::rustc-link-lib={name}");
     }
 }
 
@@ -94,13 +105,16 @@ fn by_pkg_config() -> bool {
     let lib = folder(&found.link_paths);
     if archive {
         let lib = lib.filter(|lib| lib.join(ARCHIVE).exists());
-        link_archive(&lib.unwrap_or_else(|| {
+        let lib = lib.unwrap_or_else(|| {
             panic!(
                 "pkg-config has fulmen in {:?}, without {ARCHIVE}, which the feature `static` takes",
                 found.link_paths
             )
-        }));
+        });
+        follow(&lib.join(ARCHIVE));
+        link_archive(&lib);
     } else if let Some(lib) = lib {
+        follow(&lib.join("libfulmen.so"));
         println!("cargo::metadata=lib={}", lib.display());
     }
     if let Some(include) = folder(&found.include_paths) {

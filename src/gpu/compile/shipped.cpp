@@ -83,6 +83,15 @@ std::vector<Problem> main_problems() {
   }
   for (const int64_t dim : {64, 128, 256}) list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
   list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false));
+  // Few queries of fp32: rows that share a KV head, and whether keys are split, are compiled in.
+  for (const int64_t dim : {64, 128}) {
+    for (const int64_t kv_heads : {4, 8, 16, 32}) {
+      for (const int64_t batch : {1, 256}) list.push_back(problem_of(DType::fp32, {batch, 1, 65536, 32, kv_heads, dim}, false));
+    }
+  }
+  for (const int64_t page_size : {16, 256}) {
+    list.push_back(paged(problem_of(DType::fp32, {8, 1, 65536, 32, 8, 128}, false), page_size));
+  }
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const int64_t dim : {64, 128}) list.push_back(packed(problem_of(dtype, {8, 4096, 4096, 16, 4, dim}, true)));
   }

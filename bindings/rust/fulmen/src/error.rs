@@ -34,7 +34,8 @@ pub enum Error {
     Unavailable(String),
     /// An allocation failed.
     OutOfMemory(String),
-    /// `verify` found the result wrong.
+    /// `verify` found the result wrong, or the first use of a kernel on an AMD GPU did and no other
+    /// kernel is left.
     VerificationFailed(String),
     /// A defect in Fulmen, or in a backend or a pool of the user's.
     Internal(String),

@@ -28,7 +28,8 @@ pub struct Candidate {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Description {
-    /// Of everything that a plan depends on.
+    /// Of shapes, strides, dtypes and the options that say what is computed; not of the device, a
+    /// kernel's name, tuning or threads.
     pub hash: u64,
     /// Useful floating-point operations: attended keys only, a multiply-add is 2.
     pub flops: f64,
@@ -320,8 +321,7 @@ impl Attention {
             true => sys::fulmen_check_sequences_backward,
             false => sys::fulmen_check_sequences,
         };
-        // SAFETY: the views of a call are valid, and in the host's memory, as the caller says by
-        // asking; `Tensor::from_raw` has its promise.
+        // SAFETY: the views of a call are valid on the CPU, where this runs: see `Tensor::from_raw`.
         check(unsafe { check_values(call.raw(), &self.options()) })
     }
 

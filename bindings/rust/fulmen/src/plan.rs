@@ -122,7 +122,7 @@ pub struct RunOptions {
     pub softcap: Option<f32>,
     /// `Some(None)` is unlimited.
     pub window_left: Option<Option<usize>>,
-    /// `Some(None)` is unlimited; of a causal plan it stays 0.
+    /// `Some(None)` is unlimited. A causal plan's is 0; another value takes its mask away.
     pub window_right: Option<Option<usize>>,
 }
 

@@ -230,7 +230,9 @@ impl<'a> Tensor<'a> {
     /// While the view, its copies and calls made of it live, `data` is the address of memory of the
     /// device on which each such call runs (ordinary memory for `cpu`), the view lies inside it, its
     /// elements are initialised, and nobody writes them. In a stream ([`crate::Stream`]) that is
-    /// until the stream has come to the end of the call.
+    /// until the stream has come to the end of the call. On the CPU, whatever the device of the
+    /// [`crate::Attention`], run its `verify`, `gradient_errors`, `reference`, `reference_gradients`
+    /// and `check_sequences`.
     ///
     /// ```
     /// use fulmen::{DType, Tensor};

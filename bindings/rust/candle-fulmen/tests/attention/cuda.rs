@@ -242,10 +242,10 @@ fn wrong_tensors_are_refused_in_words() -> Result<()> {
         let message = result.expect_err(words).to_string();
         assert!(message.contains(words), "{words} is not in: {message}");
     };
-    refused(flash_attn(&q, &q_cpu, &q, SCALE, false), "k");
-    refused(flash_attn(&q_cpu, &q, &q, SCALE, false), "k");
+    refused(flash_attn(&q, &q_cpu, &q, SCALE, false), "k is on");
+    refused(flash_attn(&q_cpu, &q, &q, SCALE, false), "k is on");
     let mask = Tensor::zeros((8, 8), DType::F16, &Device::Cpu)?;
-    refused(Attention::new().mask(&mask).run(&q, &q, &q), "mask");
+    refused(Attention::new().mask(&mask).run(&q, &q, &q), "mask is on");
     let sideways = q.transpose(2, 3)?.contiguous()?.transpose(2, 3)?;
     refused(flash_attn(&sideways, &q, &q, SCALE, false), "q.strides");
     refused(

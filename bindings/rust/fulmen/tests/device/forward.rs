@@ -1,7 +1,8 @@
 //! The forward pass: every dtype and option, plans, packed sequences, and what is refused.
 
 use fulmen::half::{bf16, f16};
-use fulmen::{Attention, AttentionBuilder, Causal, Error, Forward, Result, Tensor, TensorMut};
+use fulmen::{Attention, AttentionBuilder, Causal, DType, Error};
+use fulmen::{Forward, Result, Tensor, TensorMut};
 
 use crate::memory::{device, one_dim, output, random, stream, Both, Rounded};
 use crate::numbers::numbers;
@@ -95,7 +96,7 @@ fn every_dtype_and_option() -> Result<()> {
     Ok(())
 }
 
-/// Packed sequences, in a stream, by a plan for a range.
+/// Packed sequences, in a stream.
 #[test]
 fn packed_sequences() -> Result<()> {
     let cu = one_dim(&[0i32, 3, 133, 197])?;
@@ -120,6 +121,40 @@ fn packed_sequences() -> Result<()> {
         .cu_seqlens_q(cu.view()?)
         .cu_seqlens_k(cu.view()?);
     options.build()?.verify(&call)?;
+    Ok(())
+}
+
+/// A plan for up to four sequences runs two, in a stream.
+#[test]
+fn a_plan_for_a_range() -> Result<()> {
+    let (shape, two) = ([4, 40, 2, 64], 2 * 40 * 2 * 64);
+    let (q, mut out) = (random::<f16>(1, shape)?, output::<f16>(shape)?);
+    let options = Attention::builder().vary_batch(true);
+    let attention = options.device(&device()).build()?;
+    {
+        let view = q.on_device()?;
+        let call = Forward::new(view, view, view, out.on_device_mut()?);
+        let plan = attention.plan(&call)?;
+        let mut workspace = plan.workspace()?;
+        let (part, strides) = ([2, 40, 2, 64], view.strides());
+        // SAFETY: a part of the buffers, which live until the stream has come to the call's end.
+        let (view, to) = unsafe {
+            let to = out.on_device_mut()?.as_ptr();
+            (
+                Tensor::from_raw(view.as_ptr(), DType::F16, part, strides)?,
+                TensorMut::from_raw(to, DType::F16, part, strides)?,
+            )
+        };
+        let mut call = Forward::new(view, view, view, to);
+        plan.run_in(&stream(), &mut call, Some(&mut workspace), None)?;
+        stream().synchronize(plan.device())?;
+    }
+    out.fetch()?;
+    assert!(out.host[two..].iter().all(|x| x.is_nan()));
+    let part = |data| Tensor::bshd(data, [2, 40, 2, 64]);
+    let q = part(&q.host[..two])?;
+    let to = TensorMut::bshd(&mut out.host[..two], [2, 40, 2, 64])?;
+    Attention::default().verify(&Forward::new(q, q, q, to))?;
     Ok(())
 }
 
