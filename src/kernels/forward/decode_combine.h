@@ -1,5 +1,5 @@
-// Merges what forward/decode.h, decode_tma.h or decode_portable.h left of each split: a workgroup a query row. Waves take splits in turn, some at a time whose memory
-// is in flight at once, then merge through LDS: the order is always the same, so are the bits.
+// Merges what forward/decode.h, decode_tma.h or decode_portable.h left of each split: a workgroup a query row. Waves take splits in
+// turn, some at a time whose memory is in flight at once, then merge through LDS: the order is always the same, so are the bits.
 #include "core/scores.h"
 
 namespace fulmen::kernels {

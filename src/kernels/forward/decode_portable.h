@@ -1,9 +1,10 @@
 // Forward for few queries without matrix instructions: any dtype (computed in fp32), any head_dim, any chip. Reading K and V is the
 // work. A workgroup owns kBlockM rows - the query heads of a KV head are packed into them - and a split of the keys. Lanes lie
-// along the dims; waves take kBlockN keys in turn, and merge at the end through LDS:
+// along the dims; waves take kBlockN keys in turn, and merge at the end through LDS. A step of a wave:
 //
-//   for each step of a wave:   S[kBlockM, kBlockN] = Q K^T     every lane's products of its dims, summed over the wave
-//                              O[kBlockM, kHeadDimV] += P V    of its dims
+//   S[kBlockM, kBlockN] = Q K^T        every lane's products of its dims; their sums over the wave end in a lane a score
+//   P = softmax step of S              that lane's, through the wave's part of the LDS to all lanes
+//   O[kBlockM, kHeadDimV] += P V       every lane's dims
 //
 // Registers of a lane: Q, O, and a step's K and V. With one split the result is final, else forward/decode_combine.h merges the
 // splits.
@@ -13,6 +14,9 @@ namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kLaneDims = kHeadDim / kWaveSize, kLaneDimsV = kHeadDimV / kWaveSize;
+constexpr int kScores = kBlockM * kBlockN;  // of a step
+static_assert(kBlockN == 4, "decode_portable: a row's probabilities are one vector of LDS");
+static_assert(kScores <= kWaveSize && (kScores & (kScores - 1)) == 0, "decode_portable: a lane a score");
 static_assert(kHeadDim % kWaveSize == 0 && kHeadDimV % kWaveSize == 0, "decode_portable: lanes have whole dims");
 
 // LDS, in floats: each wave's maxima and sums, then its outputs.
@@ -21,11 +25,41 @@ constexpr int kSumsAt = kWaves * kBlockM;         // [kWaves][kBlockM]
 constexpr int kOutputsAt = 2 * kWaves * kBlockM;  // [kWaves][kBlockM][kHeadDimV]
 static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kBlockM * kHeadDimV),
               "decode_portable: the host reserves the LDS that waves merge in");
+// While keys stream, a wave's outputs have the probabilities of two steps, and what each row's sums are multiplied by.
+constexpr int kProbabilities = 0, kRescales = kScores, kStepFloats = (kScores + kBlockM + 3) / 4 * 4;
+static_assert(2 * kStepFloats <= kBlockM * kHeadDimV && kBlockM * kHeadDimV % 4 == 0, "decode_portable: two steps fit");
 
-// The sum over a wave's lanes, in all of them.
-FULMEN_DEVICE float over_wave(float x) {
+// Of kCount numbers the one that is the lane's own, lane_id() % kScores, summed over the wave: in each turn a lane gives half of
+// its numbers to the lane that keeps those.
+template <int kCount>
+FULMEN_DEVICE float own_sum(const float (&x)[kCount]) {
+  if constexpr (kCount > 1) {
+    constexpr int kHalf = kCount / 2;
+    const bool upper = (lane_id() & kHalf) != 0;
+    float kept[kHalf];
 #pragma unroll
-  for (int mask = 1; mask < kWaveSize; mask *= 2) x += shuffle_xor(x, mask);
+    for (int n = 0; n < kHalf; ++n) {
+      const float low = x[n], high = x[n + kHalf];  // a choice of addresses would put the numbers into scratch memory
+      kept[n] = (upper ? high : low) + shuffle_xor(upper ? low : high, kHalf);
+    }
+    return own_sum<kHalf>(kept);
+  } else {
+    float sum = x[0];
+#pragma unroll
+    for (int mask = kScores; mask < kWaveSize; mask *= 2) sum += shuffle_xor(sum, mask);
+    return sum;
+  }
+}
+
+// Of the lanes that have a row's keys.
+FULMEN_DEVICE float row_max(float x) {
+#pragma unroll
+  for (int mask = 1; mask < kBlockN; mask *= 2) x = larger(x, shuffle_xor(x, mask));
+  return x;
+}
+FULMEN_DEVICE float row_sum(float x) {
+#pragma unroll
+  for (int mask = 1; mask < kBlockN; mask *= 2) x += shuffle_xor(x, mask);
   return x;
 }
 
@@ -63,93 +97,112 @@ struct Row {
   }
 };
 
-// What a wave keeps of its rows, relative to a maximum in base-2 units.
-struct WaveRows {
-  float max[kBlockM], sum[kBlockM], out[kBlockM][kLaneDimsV];
+// What a lane keeps: of its own score's row a maximum in base-2 units and a sum, and its dims of all rows' outputs.
+struct LaneState {
+  float max, sum, out[kBlockM][kLaneDimsV];
+};
+
+// The score that a lane owns in each step: its row, and which of the step's keys.
+struct OwnScore {
+  Row row;
+  int key;
+  ScoreRow modifiers;
+
+  FULMEN_DEVICE static OwnScore of(const ForwardArguments& a, const Place& place) {
+    const int own = lane_id() % kScores;
+    const Row row = Row::of(a, place.kv_head, place.first_row + own / kBlockN);
+    return {row, own % kBlockN, ScoreRow::of(a, place.batch, row.head, row.query)};
+  }
+
+  // Of key j, whose q.k is given; -infinity where the row may not attend it.
+  FULMEN_DEVICE float finish(const ForwardArguments& a, Int64 j, Int64 end, float dot) const {
+    bool attended = j < end && in_band(a, row.query, j);
+    if constexpr (kKeepMask) attended = attended && global_load(modifiers.keep_mask + j) != 0;
+    float bias = 0;
+    if constexpr (kBias) bias = attended ? kLog2E * to_float(global_load(modifiers.bias + j)) : 0.0F;
+    return attended ? modifiers.finish(a, dot, bias, modifiers.distance(j)) : -kInfinity;
+  }
 };
 
 struct WaveTask {
   const ForwardArguments& a;
-  Place place;
+  OwnScore own;
   float query[kBlockM][kLaneDims];
 
-  // The score of row r and key j, of their q.k; -infinity where the row may not attend the key. What rows need for it is computed
-  // again in each step: kept from step to step, the addresses of 8 rows would spill scalar registers.
-  FULMEN_DEVICE float score(int r, Int64 step, Int64 j, Int64 end, float dot) const {
-    const ForwardArguments& now = again(a, step);
-    const Row row = Row::of(now, place.kv_head, recompute(place.first_row, step) + r);
-    if (j >= end || !in_band(now, row.query, j)) return -kInfinity;
-    const ScoreRow modifiers = ScoreRow::of(now, place.batch, row.head, row.query);
-    float bias = 0;
-    if constexpr (kBias) bias = kLog2E * to_float(global_load(modifiers.bias + j));
-    if constexpr (kKeepMask) {
-      if (global_load(modifiers.keep_mask + j) == 0) return -kInfinity;
-    }
-    return modifiers.finish(now, dot, bias, modifiers.distance(j));
-  }
-
-  // Keys [first_key, first_key + kBlockN); those from `end` on repeat the last one, with no weight.
-  FULMEN_DEVICE void step(const KvElement* k, const KvElement* v, Int64 first_key, Int64 end, WaveRows& rows) const {
-    float key[kBlockN][kLaneDims], value[kBlockN][kLaneDimsV], score_of[kBlockM][kBlockN];
+  // Keys [first_key, first_key + kBlockN); those from `end` on repeat the last one, with no weight. lds: of the step, in floats.
+  FULMEN_DEVICE void step(const KvElement* k, const KvElement* v, Int64 first_key, Int64 end, int lds, LaneState& state) const {
+    float key[kBlockN][kLaneDims], value[kBlockN][kLaneDimsV], dot[kScores];
 #pragma unroll
     for (int c = 0; c < kBlockN; ++c) {
       const Int64 j = first_key + c < end ? first_key + c : end - 1;
       load_row(key_row(a, a.k, k, j), a.head_dim, key[c]);
       load_row(key_row(a, a.v, v, j), a.head_dim_v, value[c]);
     }
-    bool attended[kBlockN] = {};
 #pragma unroll
     for (int r = 0; r < kBlockM; ++r) {
 #pragma unroll
       for (int c = 0; c < kBlockN; ++c) {
-        float dot = 0;
+        dot[r * kBlockN + c] = 0;
 #pragma unroll
-        for (int n = 0; n < kLaneDims; ++n) dot += query[r][n] * key[c][n];
-        score_of[r][c] = score(r, first_key, first_key + c, end, over_wave(dot));
-        attended[c] = attended[c] || score_of[r][c] != -kInfinity;
+        for (int n = 0; n < kLaneDims; ++n) dot[r * kBlockN + c] += query[r][n] * key[c][n];
       }
     }
+    const float score = own.finish(a, first_key + own.key, end, own_sum(dot));
+    exponentiate(score, lds, state);
     // What no row attends may be NaN.
+    const unsigned long long attended = ballot(score != -kInfinity);
 #pragma unroll
     for (int c = 0; c < kBlockN; ++c) {
+      const bool any = (attended & (kLanesOfFirstKey << static_cast<unsigned>(c))) != 0;
 #pragma unroll
-      for (int n = 0; n < kLaneDimsV; ++n) value[c][n] = attended[c] ? value[c][n] : 0.0F;
+      for (int n = 0; n < kLaneDimsV; ++n) value[c][n] = any ? value[c][n] : 0.0F;
     }
+    wave_barrier();
 #pragma unroll
-    for (int r = 0; r < kBlockM; ++r) accumulate(score_of[r], value, rows.max[r], rows.sum[r], rows.out[r]);
+    for (int r = 0; r < kBlockM; ++r) add_values(r, lds, value, state.out[r]);
   }
 
-  FULMEN_DEVICE static void accumulate(const float (&score)[kBlockN], const float (&value)[kBlockN][kLaneDimsV], float& max,
-                                       float& sum, float (&out)[kLaneDimsV]) {
-    float new_max = max;
-#pragma unroll
-    for (int c = 0; c < kBlockN; ++c) new_max = larger(new_max, score[c]);
+ private:
+  // Every kBlockN-th lane, of those that own a score.
+  static constexpr unsigned long long kLanesOfFirstKey = 0x1111111111111111ULL >> (64U - kScores);
+
+  // The lane's probability, and of each row what its sums are multiplied by, to LDS.
+  FULMEN_DEVICE static void exponentiate(float score, int lds, LaneState& state) {
+    const float new_max = larger(state.max, row_max(score));
     const float offset = new_max == -kInfinity ? 0.0F : new_max;
-    const float rescale = exp2(max - offset);
-    max = new_max;
-    sum *= rescale;
+    const float rescale = exp2(state.max - offset), probability = exp2(score - offset);
+    state.max = new_max;
+    state.sum = state.sum * rescale + probability;
+    const int own = lane_id();
+    if (own < kScores) lds_store(4 * (lds + kProbabilities + own), probability);
+    if (own < kScores && own % kBlockN == 0) lds_store(4 * (lds + kRescales + own / kBlockN), rescale);
+  }
+
+  FULMEN_DEVICE static void add_values(int r, int lds, const float (&value)[kBlockN][kLaneDimsV], float (&out)[kLaneDimsV]) {
+    const auto probability = lds_load<Words<kBlockN>>(4 * (lds + kProbabilities + r * kBlockN));
+    const float rescale = lds_load<float>(4 * (lds + kRescales + r));
 #pragma unroll
-    for (int n = 0; n < kLaneDimsV; ++n) out[n] *= rescale;
+    for (int n = 0; n < kLaneDimsV; ++n) {
+      out[n] *= rescale;
 #pragma unroll
-    for (int c = 0; c < kBlockN; ++c) {
-      const float p = exp2(score[c] - offset);
-      sum += p;
-#pragma unroll
-      for (int n = 0; n < kLaneDimsV; ++n) out[n] += p * value[c][n];
+      for (int c = 0; c < kBlockN; ++c) out[n] += bits_float(probability.word[c]) * value[c][n];
     }
   }
 };
 
-FULMEN_DEVICE void leave_in_lds(const WaveRows& rows) {
+FULMEN_DEVICE void leave_in_lds(const LaneState& state) {
+  const int own = lane_id(), first_row = wave_id() * kBlockM;
+  const float sum = row_sum(state.sum);
+  if (own < kScores && own % kBlockN == 0) {
+    lds_store(4 * (kMaximaAt + first_row + own / kBlockN), state.max);
+    lds_store(4 * (kSumsAt + first_row + own / kBlockN), sum);
+  }
 #pragma unroll
   for (int r = 0; r < kBlockM; ++r) {
-    const int row = wave_id() * kBlockM + r;
-    if (lane_id() == 0) {
-      lds_store(4 * (kMaximaAt + row), rows.max[r]);
-      lds_store(4 * (kSumsAt + row), rows.sum[r]);
-    }
 #pragma unroll
-    for (int n = 0; n < kLaneDimsV; ++n) lds_store(4 * (kOutputsAt + row * kHeadDimV + lane_dim(n)), rows.out[r][n]);
+    for (int n = 0; n < kLaneDimsV; ++n) {
+      lds_store(4 * (kOutputsAt + (first_row + r) * kHeadDimV + lane_dim(n)), state.out[r][n]);
+    }
   }
 }
 
@@ -210,19 +263,25 @@ FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
   const Int64 split_begin = place.split * a.split_keys, split_end = split_begin + a.split_keys;
   const Int64 begin = band.begin > split_begin ? band.begin : split_begin, end = band.end < split_end ? band.end : split_end;
 
-  WaveTask task{a, place, {}};
+  WaveTask task{a, OwnScore::of(a, place), {}};
 #pragma unroll
   for (int r = 0; r < kBlockM; ++r) {
     const Row row = Row::of(a, place.kv_head, place.first_row + r);
     load_row(at<Element>(a.q, place.batch, row.query, row.head), a.head_dim, task.query[r]);
   }
-  WaveRows rows = {};
-#pragma unroll
-  for (int r = 0; r < kBlockM; ++r) rows.max[r] = -kInfinity;
+  LaneState state = {};
+  state.max = -kInfinity;
   const KvElement* k = head_rows(a.k, place.batch, place.kv_head);
   const KvElement* v = head_rows(a.v, place.batch, place.kv_head);
-  for (Int64 key = begin + wave_id() * kBlockN; key < end; key += kWaves * kBlockN) task.step(k, v, key, end, rows);
-  leave_in_lds(rows);
+  // Steps write to two places in turn: what a lane still reads is not overwritten.
+  const int lds = kOutputsAt + wave_id() * kBlockM * kHeadDimV;
+  int other = 0;
+  for (Int64 key = begin + wave_id() * kBlockN; key < end; key += kWaves * kBlockN) {
+    task.step(k, v, key, end, lds + other, state);
+    other = kStepFloats - other;
+  }
+  wave_barrier();
+  leave_in_lds(state);
   barrier();
   merge(call);
 }
