@@ -435,6 +435,13 @@ impl CustomOp3 for ExtraGradients {
 
 /// Runs attention, and puts it into candle's graph where an input is in it.
 pub(crate) fn apply(problem: Problem, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+    // candle's own words for this name no argument.
+    for (name, tensor) in [("k", k), ("v", v)] {
+        if !tensor.device().same_device(q.device()) {
+            let [here, there] = [tensor, q].map(|t| t.device().location());
+            bail!("{name} is on {here:?}, but q is on {there:?}")
+        }
+    }
     let tracked = |tensor: &Option<Tensor>| tensor.clone().filter(Tensor::track_op);
     let mask = match problem.attention.has_bias() {
         true => tracked(&problem.attention.mask),
