@@ -437,8 +437,8 @@ impl CustomOp3 for ExtraGradients {
 pub(crate) fn apply(problem: Problem, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
     // candle's own words for this name no argument.
     for (name, tensor) in [("k", k), ("v", v)] {
-        if !tensor.device().same_device(q.device()) {
-            let [here, there] = [tensor, q].map(|t| t.device().location());
+        let [here, there] = [tensor, q].map(|t| t.device().location());
+        if here != there {
             bail!("{name} is on {here:?}, but q is on {there:?}")
         }
     }
