@@ -21,7 +21,7 @@ file(RELATIVE_PATH include_from_prefix ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_F
 # What a program links besides an archive. A shared library is often installed beside one, and has the last word in fulmen.pc.
 set(archive_libs "-lstdc++ -lm -lpthread -ldl")
 if(FULMEN_EMULATOR)
-  string(PREPEND archive_libs "-lboost_context ")
+  string(PREPEND archive_libs "-l:libboost_context.a ")
 endif()
 if(BUILD_SHARED_LIBS)
   set(libs_private "Libs.private: ${archive_libs}\n")

@@ -88,7 +88,11 @@ fn link_archive(folder: &Path) {
         .flat_map(str::split_whitespace)
         .filter_map(|word| word.strip_prefix("-l"));
     for name in words.filter(|name| *name != "fulmen") {
-        println!("cargo::rustc-link-lib={name}");
+        match name.strip_prefix(':') {
+            // A file's name: an archive that the program gets a part of.
+            Some(file) => println!("cargo::rustc-link-lib=dylib:+verbatim={file}"),
+            None => println!("cargo::rustc-link-lib={name}"),
+        }
     }
 }
 
