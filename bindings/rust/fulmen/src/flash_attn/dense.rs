@@ -23,6 +23,13 @@ let to = TensorMut::bshd(&mut out, [1, 2, 1, 1])?;"
 /// * `k`, `v` - `[batch, seqlen_k, kv_heads, head_dim]`; `kv_heads` divides `heads`
 /// * `softmax_scale` - the factor of `q . k`
 /// * `causal` - masks the keys behind a query; the last query is on the diagonal with the last key
+///
+/// ```
+#[doc = tensors!()]
+/// flash_attn(place, q, q, v, to, 1., true)?;
+/// assert_eq!(out, [1., 2.]); // of one key, of two
+/// # Ok::<(), fulmen::Error>(())
+/// ```
 pub fn flash_attn(
     place: Place<'_>,
     q: Tensor<'_>,
@@ -39,6 +46,13 @@ pub fn flash_attn(
 /// [`flash_attn`] where a query attends the keys from `window_size_left` before to
 /// `window_size_right` behind its own position. `None`, or more than `seqlen_k`, is unlimited;
 /// `None` and `Some(0)` are causal.
+///
+/// ```
+#[doc = tensors!()]
+/// flash_attn_windowed(place, q, q, v, to, 1., Some(0), Some(0))?; // its own key alone
+/// assert_eq!(out, [1., 3.]);
+/// # Ok::<(), fulmen::Error>(())
+/// ```
 pub fn flash_attn_windowed(
     place: Place<'_>,
     q: Tensor<'_>,
@@ -55,6 +69,14 @@ pub fn flash_attn_windowed(
 
 /// [`flash_attn`] with ALiBi: `alibi_slopes`, `[heads]` of `f32`, times the distance is subtracted
 /// from a score.
+///
+/// ```
+#[doc = tensors!()]
+/// let slopes = Tensor::one_dim(&[1e3f32])?; // so steep that the nearest key is all that counts
+/// flash_attn_alibi(place, q, q, v, to, slopes, 1., false)?;
+/// assert_eq!(out, [1., 3.]);
+/// # Ok::<(), fulmen::Error>(())
+/// ```
 pub fn flash_attn_alibi(
     place: Place<'_>,
     q: Tensor<'_>,
@@ -70,6 +92,14 @@ pub fn flash_attn_alibi(
 }
 
 /// [`flash_attn_windowed`] with the ALiBi of [`flash_attn_alibi`].
+///
+/// ```
+#[doc = tensors!()]
+/// let slopes = Tensor::one_dim(&[0f32])?;
+/// flash_attn_alibi_windowed(place, q, q, v, to, slopes, 1., None, Some(0))?;
+/// assert_eq!(out, [1., 2.]);
+/// # Ok::<(), fulmen::Error>(())
+/// ```
 pub fn flash_attn_alibi_windowed(
     place: Place<'_>,
     q: Tensor<'_>,
@@ -87,6 +117,13 @@ pub fn flash_attn_alibi_windowed(
 
 /// [`flash_attn_alibi_windowed`] where scores become `softcap * tanh(score / softcap)` first; a
 /// `softcap` of 0 is off.
+///
+/// ```
+#[doc = tensors!()]
+/// flash_attn_alibi_windowed_softcap(place, q, q, v, to, None, 1., None, Some(0), 30.)?;
+/// assert_eq!(out, [1., 2.]);
+/// # Ok::<(), fulmen::Error>(())
+/// ```
 pub fn flash_attn_alibi_windowed_softcap(
     place: Place<'_>,
     q: Tensor<'_>,

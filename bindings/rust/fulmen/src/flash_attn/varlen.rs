@@ -37,6 +37,13 @@ impl<'a> Lengths<'a> {
 /// * `causal` - the last query of each sequence is on the diagonal with its last key
 ///
 /// Rows of `out` that belong to no sequence are not written.
+///
+/// ```
+#[doc = packed!()]
+/// flash_attn_varlen(place, q, k, v, to, seqlens_q, seqlens_k, 2, 2, 1., true)?;
+/// assert_eq!(out, [2., 5., 6.]);
+/// # Ok::<(), fulmen::Error>(())
+/// ```
 pub fn flash_attn_varlen(
     place: Place<'_>,
     q: Tensor<'_>,
