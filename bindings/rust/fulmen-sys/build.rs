@@ -23,13 +23,28 @@ fn main() {
     }
 }
 
-/// `dir` is an installation, or a build folder of CMake's. Its shared library is taken, but with the
-/// feature `static`, or where there is no other, its archive.
+/// `dir` is an installation, or a build folder of CMake's.
 fn link_in(dir: &Path) {
     let dir = &dir
         .canonicalize()
         .unwrap_or_else(|error| panic!("FULMEN_DIR is {}: {error}", dir.display()));
     let folders = ["lib", "lib64", "src", "."].map(|folder| dir.join(folder));
+    if !link_found(&folders) {
+        panic!(
+            "FULMEN_DIR is {}, without {}; looked there and in its lib, lib64 and src",
+            dir.display(),
+            wanted()
+        );
+    }
+    let include = dir.join("include");
+    if include.exists() {
+        println!("cargo::metadata=include={}", include.display());
+    }
+}
+
+/// Links the first shared library in the folders, but with the feature `static`, or where there is
+/// none, the first archive. Whether there was one.
+fn link_found(folders: &[PathBuf]) -> bool {
     let with = |file: &str| folders.iter().find(|folder| folder.join(file).exists());
     let shared = with("libfulmen.so").filter(|_| !cfg!(feature = "static"));
     if let Some(folder) = shared {
@@ -39,19 +54,16 @@ fn link_in(dir: &Path) {
         follow(&folder.join(ARCHIVE));
         link_archive(folder);
     } else {
-        panic!(
-            "FULMEN_DIR is {}; {} is neither there nor in its lib, lib64 or src",
-            dir.display(),
-            if cfg!(feature = "static") {
-                "libfulmen.a, which the feature `static` takes,"
-            } else {
-                "libfulmen.so"
-            }
-        );
+        return false;
     }
-    let include = dir.join("include");
-    if include.exists() {
-        println!("cargo::metadata=include={}", include.display());
+    true
+}
+
+/// What a folder of a library lacks.
+fn wanted() -> &'static str {
+    match cfg!(feature = "static") {
+        true => "libfulmen.a, which the feature `static` takes",
+        false => "libfulmen.so or libfulmen.a",
     }
 }
 
@@ -96,32 +108,26 @@ fn link_archive(folder: &Path) {
     }
 }
 
+/// pkg-config says where a library is; how it is linked is as for `FULMEN_DIR`.
 fn by_pkg_config() -> bool {
-    let archive = cfg!(feature = "static"); // pkg-config then only says where it is
     let Ok(found) = pkg_config::Config::new()
         .atleast_version(env!("CARGO_PKG_VERSION"))
-        .cargo_metadata(!archive)
+        .cargo_metadata(false)
         .probe("fulmen")
     else {
         return false;
     };
-    let folder = |folders: &[PathBuf]| folders.first().and_then(|f| f.canonicalize().ok());
-    let lib = folder(&found.link_paths);
-    if archive {
-        let lib = lib.filter(|lib| lib.join(ARCHIVE).exists());
-        let lib = lib.unwrap_or_else(|| {
-            panic!(
-                "pkg-config has fulmen in {:?}, without {ARCHIVE}, which the feature `static` takes",
-                found.link_paths
-            )
-        });
-        follow(&lib.join(ARCHIVE));
-        link_archive(&lib);
-    } else if let Some(lib) = lib {
-        follow(&lib.join("libfulmen.so"));
-        println!("cargo::metadata=lib={}", lib.display());
+    let whole = |folders: &[PathBuf]| -> Vec<PathBuf> {
+        folders.iter().flat_map(|f| f.canonicalize()).collect()
+    };
+    if !link_found(&whole(&found.link_paths)) {
+        panic!(
+            "pkg-config has fulmen in {:?}, without {}",
+            found.link_paths,
+            wanted()
+        );
     }
-    if let Some(include) = folder(&found.include_paths) {
+    if let Some(include) = whole(&found.include_paths).first() {
         println!("cargo::metadata=include={}", include.display());
     }
     true
