@@ -4,7 +4,8 @@
 use fulmen::half::{bf16, f16};
 use fulmen::{Attention, Backward, Causal, DType, Forward, Result};
 
-use crate::memory::{device, one_dim, output, random, Rounded};
+use crate::memory::{device, one_dim, output, random};
+use crate::numbers::Rounded;
 
 const Q: [usize; 4] = [1, 40, 4, 64];
 const KV: [usize; 4] = [1, 70, 2, 64];

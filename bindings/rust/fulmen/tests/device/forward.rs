@@ -4,8 +4,8 @@ use fulmen::half::{bf16, f16};
 use fulmen::{Attention, AttentionBuilder, Causal, DType, Error};
 use fulmen::{Forward, Result, Tensor, TensorMut};
 
-use crate::memory::{device, one_dim, output, random, stream, Both, Rounded};
-use crate::numbers::numbers;
+use crate::memory::{device, one_dim, output, random, stream, Both};
+use crate::numbers::{numbers, Rounded};
 
 const Q: [usize; 4] = [2, 33, 4, 64];
 const KV: [usize; 4] = [2, 65, 2, 64];

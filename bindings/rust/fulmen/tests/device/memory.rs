@@ -2,10 +2,9 @@
 
 use std::ffi::c_void;
 
-use fulmen::half::{bf16, f16};
 use fulmen::{DeviceBuffer, Element, Number, Result, Stream, Tensor, TensorMut};
 
-use crate::numbers::{numbers, product};
+use crate::numbers::{numbers, product, Rounded};
 
 /// The device of these tests.
 pub fn device() -> String {
@@ -23,26 +22,6 @@ pub fn device() -> String {
 pub fn stream() -> Stream {
     // SAFETY: tests synchronise with it before their memory is freed.
     unsafe { Stream::from_raw(std::ptr::null_mut()) }
-}
-
-/// Types of elements that numbers are rounded to.
-pub trait Rounded: Number + Default {
-    fn from_f32(x: f32) -> Self;
-}
-impl Rounded for f32 {
-    fn from_f32(x: f32) -> Self {
-        x
-    }
-}
-impl Rounded for f16 {
-    fn from_f32(x: f32) -> Self {
-        f16::from_f32(x)
-    }
-}
-impl Rounded for bf16 {
-    fn from_f32(x: f32) -> Self {
-        bf16::from_f32(x)
-    }
 }
 
 /// A row-major tensor on the host and the same on the device.

@@ -1,15 +1,15 @@
 //! Every option and dtype of the forward pass, checked by the library's rule for right results.
 
 use fulmen::half::{bf16, f16};
-use fulmen::{Attention, AttentionBuilder, Causal, Element, Forward, Result, Tensor, TensorMut};
+use fulmen::{Attention, AttentionBuilder, Causal, Forward, Result, Tensor, TensorMut};
 
-use crate::numbers::{numbers, product};
+use crate::numbers::{numbers, product, Rounded};
 
 const Q: [usize; 4] = [2, 5, 4, 16];
 const KV: [usize; 4] = [2, 9, 2, 16];
 
 /// Runs attention of seeded tensors, with what `add` adds to the call, and verifies the result.
-fn verified<T: Element + From16>(
+fn verified<T: Rounded>(
     builder: AttentionBuilder,
     add: impl for<'a> Fn(Forward<'a>, &'a Operands) -> Result<Forward<'a>>,
 ) -> Result<Vec<T>> {
@@ -36,26 +36,6 @@ fn verified<T: Element + From16>(
     Ok(out)
 }
 
-/// Numbers of a dtype.
-trait From16 {
-    fn from_f32(x: f32) -> Self;
-}
-impl From16 for f32 {
-    fn from_f32(x: f32) -> Self {
-        x
-    }
-}
-impl From16 for f16 {
-    fn from_f32(x: f32) -> Self {
-        f16::from_f32(x)
-    }
-}
-impl From16 for bf16 {
-    fn from_f32(x: f32) -> Self {
-        bf16::from_f32(x)
-    }
-}
-
 /// Optional inputs.
 struct Operands {
     bias: Vec<f32>,
@@ -75,7 +55,7 @@ impl Operands {
     }
 }
 
-fn plain<T: Element + From16>(builder: AttentionBuilder) -> Result<Vec<T>> {
+fn plain<T: Rounded>(builder: AttentionBuilder) -> Result<Vec<T>> {
     verified(builder, |call, _| Ok(call))
 }
 
