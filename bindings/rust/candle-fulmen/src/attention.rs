@@ -10,8 +10,9 @@ use fulmen_sys as sys;
 
 use crate::call::Place;
 use crate::lengths::Lengths;
-use crate::op::{self, Problem};
+use crate::op;
 use crate::pool;
+use crate::problem::Problem;
 
 /// Attention with all that the library offers of it, set up step by step.
 ///

@@ -39,6 +39,7 @@ mod lengths;
 mod memory;
 mod op;
 mod pool;
+mod problem;
 mod varlen;
 
 pub use attention::Attention;
