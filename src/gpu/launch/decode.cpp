@@ -12,6 +12,19 @@ constexpr int64_t kMostSplits = 256;     // that are tried
 constexpr int kCombineLanes = 256;
 constexpr int kFewSplits = 8;  // that one wave merges as quickly as several: it has most of them in flight
 
+// decode_combine.h behind a plan's launch, whose splits it merges, and their workspace.
+void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
+  const int lanes = plan.num_splits <= kFewSplits ? chip.wave_size : kCombineLanes;
+  Specialisation s = helper_kernel(split, "forward/decode_combine.h", lanes);
+  s.head_dim = s.head_dim_v;
+  s.lds_bytes = 4 * lanes / chip.wave_size * (2 + s.head_dim_v);
+  s.whole_rows = false;  // nothing depends on it
+  const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
+  plan.launches.push_back({s, rows, true});
+  plan.partial_out_floats = round_up(rows * p.head_dim_v * plan.num_splits, 16);
+  plan.partial_row_floats = round_up(rows * plan.num_splits, 16);
+}
+
 class SplitKv final : public Family {
  public:
   explicit SplitKv(const Target& target) : Family(target), tiles_(*target.decode) {}
@@ -30,7 +43,7 @@ class SplitKv final : public Family {
       return Support::no("a bias beside rows that are not at multiples of 16 bytes is served up to head_dim " +
                          std::to_string(tiles_.most_far_bias_dim) + ", head_dim is " + std::to_string(dim));
     }
-    return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys));
+    return grid_fits(groups(p) * most_splits(p, tiles_.min_split_keys));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, chip, choose_shape(p, chip, compute_units));
@@ -81,14 +94,7 @@ class SplitKv final : public Family {
     s.lds_bytes = lds_bytes(p, shape.waves);
     specialise_for(p, s);
     s.splits = shape.num_splits > 1;
-    LaunchPlan plan;
-    plan.launches.push_back({s, groups(p) * shape.num_splits});
-    plan.arguments = arguments_of(p);
-    plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
-    plan.arguments.num_splits = plan.num_splits = shape.num_splits;
-    plan.arguments.split_keys = round_up((p.seqlen_k + shape.num_splits - 1) / shape.num_splits, int64_t{shape.waves} * s.block_n);
-    if (shape.num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
-    return plan;
+    return split_plan(p, chip, s, row_tiles(p), shape.num_splits, int64_t{shape.waves} * s.block_n);
   }
 
  private:
@@ -119,7 +125,7 @@ class SplitKv final : public Family {
 }  // namespace
 
 int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int compute_units) {
-  const int64_t most = std::max<int64_t>(1, p.seqlen_k / min_split_keys), slots = 2 * std::max(1, compute_units);
+  const int64_t most = most_splits(p, min_split_keys), slots = 2 * std::max(1, compute_units);
   // In units of a round that reads all keys; a split more costs as much as reading some dozen keys.
   const auto keys = static_cast<double>(p.seqlen_k + 1);
   const double merging = static_cast<double>(merging_bytes(p)) / (static_cast<double>(slots * key_bytes(p)) * keys);
@@ -137,16 +143,27 @@ int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int 
   return best;
 }
 
-void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
-  const int lanes = plan.num_splits <= kFewSplits ? chip.wave_size : kCombineLanes;
-  Specialisation s = helper_kernel(split, "forward/decode_combine.h", lanes);
-  s.head_dim = s.head_dim_v;
-  s.lds_bytes = 4 * lanes / chip.wave_size * (2 + s.head_dim_v);
-  s.whole_rows = false;  // nothing depends on it
-  const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
-  plan.launches.push_back({s, rows, true});
-  plan.partial_out_floats = round_up(rows * p.head_dim_v * plan.num_splits, 16);
-  plan.partial_row_floats = round_up(rows * plan.num_splits, 16);
+LaunchPlan split_plan(const Problem& p, const Chip& chip, const Specialisation& s, int64_t row_tiles, int num_splits,
+                      int64_t step_keys) {
+  LaunchPlan plan;
+  plan.launches.push_back({s, p.batch * p.num_kv_heads * row_tiles * num_splits});
+  plan.arguments = arguments_of(p);
+  plan.arguments.row_tiles = static_cast<int>(row_tiles);
+  plan.arguments.num_splits = plan.num_splits = num_splits;
+  plan.arguments.split_keys = round_up(tiles_of(p.seqlen_k, num_splits), step_keys);
+  if (num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
+  return plan;
+}
+
+tuning::Space splits_space(const Chip& chip, int usual, int64_t most) {
+  tuning::Space space;
+  space.wave_size = chip.wave_size;
+  std::vector<int> splits;
+  for (int64_t n = 1; n <= most; n *= 2) splits.push_back(static_cast<int>(n));
+  space.parameters = {{"num_splits", usual, splits}};
+  tuning::include_usual(space);
+  space.takes = [](std::span<const int> /*values*/) -> Support { return {}; };
+  return space;
 }
 
 LaunchPlan decode_plan(const Problem& p, const Target& target, const Chip& chip, int num_splits) {

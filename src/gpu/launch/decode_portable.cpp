@@ -19,27 +19,22 @@ class DecodePortable final : public Family {
                          std::to_string(tiles_.most_rows) + " are served");
     }
     if (Support support = lds_fits(lds_bytes(p, chip), chip); !support.yes) return support;
-    return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys));
+    return grid_fits(groups(p) * most_splits(p, tiles_.min_split_keys));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, chip, choose_splits(p, groups(p), tiles_.min_split_keys, compute_units));
+    return plan_of(p, chip, usual_splits(p, compute_units));
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    tuning::Space space;
-    space.wave_size = chip.wave_size;
-    std::vector<int> splits;
-    for (int64_t n = 1; n <= std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys); n *= 2)
-      splits.push_back(static_cast<int>(n));
-    space.parameters = {{"num_splits", choose_splits(p, groups(p), tiles_.min_split_keys, compute_units), splits}};
-    tuning::include_usual(space);
-    space.takes = [](std::span<const int> /*values*/) -> Support { return {}; };
-    return space;
+    return splits_space(chip, usual_splits(p, compute_units), most_splits(p, tiles_.min_split_keys));
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/, std::span<const int> v) const override {
     return plan_of(p, chip, v[0]);
   }
 
  private:
+  int usual_splits(const Problem& p, int compute_units) const {
+    return choose_splits(p, groups(p), tiles_.min_split_keys, compute_units);
+  }
   LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const {
     Specialisation s;
     s.entry = "forward/decode_portable.h";
@@ -54,14 +49,7 @@ class DecodePortable final : public Family {
     s.whole_rows = s.whole_dims = s.exact_dims = s.whole_bias = s.plain_scale = s.tiles_in_pages =
         false;  // nothing depends on them
     s.splits = num_splits > 1;
-    LaunchPlan plan;
-    plan.launches.push_back({s, groups(p) * num_splits});
-    plan.arguments = arguments_of(p);
-    plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
-    plan.arguments.num_splits = plan.num_splits = num_splits;
-    plan.arguments.split_keys = round_up(tiles_of(p.seqlen_k, num_splits), int64_t{tiles_.waves} * s.block_n);
-    if (num_splits > 1 && plan.launches.front().workgroups > 0) add_combine(p, chip, s, plan);
-    return plan;
+    return split_plan(p, chip, s, row_tiles(p), num_splits, int64_t{tiles_.waves} * s.block_n);
   }
 
   // Of a workgroup: queries and outputs of so many rows have room in registers.

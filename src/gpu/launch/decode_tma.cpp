@@ -36,20 +36,13 @@ class DecodeTma final : public Family {
     const Specialisation s = specialisation(p, 1);
     if (Support support = keys_lie_in_boxes(p, s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    return grid_fits(groups(p) * std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys));
+    return grid_fits(groups(p) * most_splits(p, tiles_.min_split_keys));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, chip, choose_splits(p, compute_units));
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    tuning::Space space;
-    space.wave_size = chip.wave_size;
-    std::vector<int> splits;
-    for (int64_t n = 1; n <= most_splits(p); n *= 2) splits.push_back(static_cast<int>(n));
-    space.parameters = {{"num_splits", choose_splits(p, compute_units), splits}};
-    tuning::include_usual(space);
-    space.takes = [](std::span<const int> /*values*/) -> Support { return {}; };
-    return space;
+    return splits_space(chip, choose_splits(p, compute_units), most_splits(p, tiles_.min_split_keys));
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/, std::span<const int> v) const override {
     return plan_of(p, chip, v[0]);
@@ -69,18 +62,18 @@ class DecodeTma final : public Family {
     return *std::find_if(tiles_.shapes.begin(), tiles_.shapes.end() - 1,
                          [&](const DecodeTmaShape& shape) { return dim <= shape.max_head_dim; });
   }
-  int64_t most_splits(const Problem& p) const { return std::max<int64_t>(1, p.seqlen_k / tiles_.min_split_keys); }
   // Workgroups on three quarters of the multiprocessors read as fast as memory gives, so that splits, whose partial results are
   // merged by a second kernel, only serve to have as many on each. Where there are fewer, as many splits as run at once.
   int choose_splits(const Problem& p, int compute_units) const {
     const int64_t units = std::max(1, compute_units), slots = units * shape_for(p).min_workgroups;
+    const int64_t most = most_splits(p, tiles_.min_split_keys);
     const int64_t rounds = tiles_of(groups(p), units), all_bytes = p.batch * p.num_kv_heads * p.seqlen_k * key_bytes(p);
     if (4 * groups(p) >= 3 * units) {
       // Even loads save a quarter of the time at most.
       const bool is_worth_merging = 4 * merging_bytes(p) <= all_bytes;
-      return rounds == 1 || 10 * groups(p) >= 9 * rounds * units || most_splits(p) == 1 || !is_worth_merging ? 1 : 2;
+      return rounds == 1 || 10 * groups(p) >= 9 * rounds * units || most == 1 || !is_worth_merging ? 1 : 2;
     }
-    const int64_t splits = std::clamp(slots / std::max<int64_t>(1, groups(p)), int64_t{1}, most_splits(p));
+    const int64_t splits = std::clamp(slots / std::max<int64_t>(1, groups(p)), int64_t{1}, most);
     // Bytes, by the time that reading as many takes where all multiprocessors do.
     const auto reading = [&](int64_t n) {
       return static_cast<double>(all_bytes) * std::max(1.0, 0.75 * static_cast<double>(units) / static_cast<double>(groups(p) * n));
