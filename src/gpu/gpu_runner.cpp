@@ -103,6 +103,7 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
   arguments.run_batches = plan.backward.run_batches;
   arguments.last_heads = plan.backward.last_heads;
   arguments.first_blocks = plan.backward.first_blocks;
+  arguments.adds_in_order = plan.backward.adds_in_order;
 }
 
 template <class Arguments>

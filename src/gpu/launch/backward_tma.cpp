@@ -1,5 +1,5 @@
 // kernels/backward/backward_tma.h: gradients by one kernel of warpgroup products, whose tiles the tensor memory accelerator (TMA)
-// brings; dq is added up in a fixed order.
+// brings; dq is added up in a fixed order, where the problem asks for one.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -103,6 +103,7 @@ class BackwardTma final : public Family {
     plan.arguments.heads_in_turn = static_cast<int>(in_turn);
     plan.backward.last_heads = static_cast<int>(unequal ? std::min(heads, last) : in_turn);
     plan.backward.first_blocks = static_cast<int>(unequal ? blocks / 2 : blocks);
+    plan.backward.adds_in_order = p.deterministic ? 1 : 0;
   }
   Specialisation tuned(const Problem& p, std::span<const int> v) const {
     Specialisation s = specialisation(p);

@@ -88,6 +88,7 @@ struct BackwardArguments : ForwardArguments {
   int run_batches;  // short_backward.h: batches that a workgroup goes over
   // backward_tma.h: of the last so many heads (at least one), the first so many blocks of keys are claimed before the others.
   int last_heads, first_blocks;
+  int adds_in_order;  // backward_tma.h: dq's sums have the same bits in every run
 };
 
 // backward/backward_tma.h.

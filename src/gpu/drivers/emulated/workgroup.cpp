@@ -259,7 +259,7 @@ void Workgroup::write_box(const TmaStore& store) {
 void Workgroup::counter_wait(const int* at, int count, Site site) {
   check_global(at, sizeof(int), "reads", site);
   const int now = std::atomic_ref<const int>(*at).load(std::memory_order_acquire);
-  if (now == count) return;
+  if (now >= count) return;
   // Those with lower numbers have ended here.
   check(fmt::format("counter_wait at {}: the counter at {} is {} when all workgroups below {} have ended, lane {} waits for {}",
                     to_string(site), static_cast<const void*>(at), now, id(), thread(), count));

@@ -3,9 +3,9 @@
 // The loader, one wave, claims blocks of keys, and asks the TMA for keys, values and a ring of kBuffers tiles of queries. Two or
 // three adders in turn have the TMA add dQ to memory, each from a buffer of its own.
 //
-// The sums have the same bits in every run. A counter of each part of a tile says how many blocks have been added to it: they are
-// added in the order in which they are claimed (BlockId::nth); the first one is stored. So the first of all that have not ended
-// waits for none.
+// A counter of each part of a tile of dQ says how many blocks have been added to it: they are added in the order in which they are
+// claimed (BlockId::nth), so that the sums have the same bits in every run; the first one is stored. The first of all that have
+// not ended then waits for none. Without adds_in_order blocks wait for the first one alone.
 //
 // LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the claimed blocks, mbarriers.
 #pragma once
@@ -335,6 +335,7 @@ class Adder {
       if (turn_ == buffer_) add(work, head, tile, first_blocks);
       turn_ = turn_ + 1 < kAdders ? turn_ + 1 : 0;
     });
+    if (lane_id() == 0) tma_wait<0>();
   }
 
  private:
@@ -343,13 +344,15 @@ class Adder {
     parity_ ^= 1;
     if (lane_id() == 0) {
       lds_fence_for_matrices();
-      add_in_order(work, head, tile, blocks_before(work, tile, first_blocks));
+      add_to_memory(work, head, tile, blocks_before(work, tile, first_blocks));
     }
     wave_barrier();
   }
-  // before: blocks that are added to the tile before this one.
-  FULMEN_DEVICE void add_in_order(const Work& work, int head, int tile, int before) const {
+  // before: blocks that are added to the tile before this one, where there is an order.
+  FULMEN_DEVICE void add_to_memory(const Work& work, int head, int tile, int before) const {
     const BackwardArguments& a = arguments_;
+    const bool is_awaited = a.adds_in_order != 0 || before == 0;
+    if (!is_awaited) before = 1;
     const QuerySums sums = QuerySums::of(a, work.batch, head);
     const Int64 first = Int64{tile} * (kBlockN / 16);
     const int rows = at_most(sums.tiles - first, kBlockN / 16);  // by 16
@@ -359,11 +362,14 @@ class Adder {
     const bool two = kSumParts > 1 && rows > kPartRows;
     if (two) {
       bring(before, counters + 1, sums.tile(first + kPartRows, 0), kPartRows, rows);
-      tma_wait<1>();
-      counter_pass(counters);
+      if (is_awaited) {
+        tma_wait<1>();
+        counter_pass(counters);
+      }
     }
     tma_wait_read();
     mbarrier_arrive(kSumsEmpty + 8 * buffer_);
+    if (!is_awaited) return;
     tma_wait<0>();
     counter_pass(counters + (two ? 1 : 0));
   }

@@ -226,7 +226,7 @@ FULMEN_DEVICE void counter_wait(const int* at, int count) {
   int now;
   do {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
-  } while (now != count);
+  } while (now < count);
 }
 FULMEN_DEVICE int counter_claim(int* at) {
   int before = 0;
