@@ -2,6 +2,7 @@
 #include "gpu/launch/decode.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace fulmen::gpu {
 namespace {
@@ -9,21 +10,6 @@ namespace {
 constexpr int64_t kDecodeRows = 16;      // of a workgroup
 constexpr int64_t kDecodeMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
 constexpr int64_t kMostSplits = 256;     // that are tried
-constexpr int kCombineLanes = 256;
-constexpr int kFewSplits = 8;  // that one wave merges as quickly as several: it has most of them in flight
-
-// decode_combine.h behind a plan's launch, whose splits it merges, and their workspace.
-void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
-  const int lanes = plan.num_splits <= kFewSplits ? chip.wave_size : kCombineLanes;
-  Specialisation s = helper_kernel(split, "forward/decode_combine.h", lanes);
-  s.head_dim = s.head_dim_v;
-  s.lds_bytes = 4 * lanes / chip.wave_size * (2 + s.head_dim_v);
-  s.whole_rows = false;  // nothing depends on it
-  const int64_t rows = p.batch * p.num_heads * p.seqlen_q;
-  plan.launches.push_back({s, rows, true});
-  plan.partial_out_floats = round_up(rows * p.head_dim_v * plan.num_splits, 16);
-  plan.partial_row_floats = round_up(rows * plan.num_splits, 16);
-}
 
 class SplitKv final : public Family {
  public:
@@ -141,6 +127,27 @@ int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int 
     }
   }
   return best;
+}
+
+void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
+  constexpr int kLanes = 256;
+  constexpr int kFewSplits = 8;  // that the lanes of a row merge as quickly as several waves: they have half of them in flight
+  constexpr int kPieceDims = 4;  // of a row that moves as vectors
+  Specialisation s = helper_kernel(split, "forward/decode_combine.h", kLanes);
+  s.head_dim = s.head_dim_v;
+  s.dropout = split.dropout;
+  if (plan.arguments.num_splits <= kFewSplits) {
+    const int pieces = s.whole_rows != 0 ? s.head_dim_v / kPieceDims : s.head_dim_v;
+    s.block_m = kLanes / std::min(chip.wave_size, static_cast<int>(std::bit_ceil(static_cast<unsigned>(pieces))));  // rows
+  } else {
+    s.block_m = 1;
+    s.lds_bytes = 4 * kLanes / chip.wave_size * (2 + s.head_dim_v);
+    s.whole_rows = 0;  // nothing depends on it
+  }
+  const int64_t rows = p.batch * p.num_heads * p.seqlen_q - plan.arguments.first_split_row;
+  plan.launches.push_back({s, tiles_of(rows, s.block_m), true});
+  plan.partial_out_floats = round_up(rows * p.head_dim_v * plan.arguments.num_splits, 16);
+  plan.partial_row_floats = round_up(rows * plan.arguments.num_splits, 16);
 }
 
 LaunchPlan split_plan(const Problem& p, const Chip& chip, const Specialisation& s, int64_t row_tiles, int num_splits,

@@ -19,6 +19,8 @@ inline int64_t most_splits(const Problem& p, int64_t min_split_keys) { return st
 // Into how many parts keys are split where two workgroups a compute unit run at once: the number that costs least; of those that
 // cost 2 % more, the smallest. groups: workgroups without splits.
 int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int compute_units);
+// decode_combine.h behind a plan's launch, whose splits it merges, and their workspace.
+void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan);
 // A launch with so many splits, and decode_combine.h where there are several, with their workspace. row_tiles: of a KV head;
 // step_keys: that all waves of a workgroup take at once, of which a split has whole ones.
 LaunchPlan split_plan(const Problem& p, const Chip& chip, const Specialisation& s, int64_t row_tiles, int num_splits,

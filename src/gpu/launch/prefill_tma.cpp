@@ -1,8 +1,9 @@
 // kernels/forward/prefill_tma.h: tiles of Hopper's warpgroup products, brought by the tensor memory accelerator (TMA).
 #include <algorithm>
+#include <limits>
 #include <string>
 
-#include "gpu/launch/family.h"
+#include "gpu/launch/decode.h"
 #include "kernels/tile/layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
@@ -18,14 +19,58 @@ int64_t tiles_of_queries(const Problem& p, int warpgroups) {
   return tiles_of(p.seqlen_q, int64_t{kWarpgroupRows} * warpgroups) * p.batch * p.num_heads;
 }
 
+// The last round of tiles, which does not fill the device, and into how many parts its tiles' keys are split.
+struct LastRound {
+  int64_t tiles = 0;  // all of them, of the last round
+  int splits = 1;
+  int64_t split_keys = 0;
+  double rounds = 0;  // the time that it takes, in rounds whose tiles are not split
+};
+// What merging splits takes, while another kernel begins and partial results go to memory and back: as long as so many products
+// of a workgroup.
+double merging_flops(const Problem& p, const PrefillTmaShape& shape, const LastRound& round, int64_t slots) {
+  constexpr double kBegin = 24 << 20, kOfByte = 220;
+  const int64_t rows = round.tiles * round.splits * kWarpgroupRows * shape.warpgroups;
+  const double bytes = static_cast<double>(sizeof(float)) * 2 * static_cast<double>(rows * p.head_dim_v);
+  return kBegin + kOfByte * bytes / static_cast<double>(slots);
+}
+// slots: workgroups that run at once.
+LastRound last_round(const Problem& p, const PrefillTmaShape& shape, int64_t slots) {
+  constexpr int64_t kMostSplits = 8;
+  constexpr int64_t kLeastTiles = 4;    // of keys, of a split
+  constexpr double kBeginAndEnd = 1.5;  // of a workgroup's tile, in tiles of keys
+  constexpr double kWorthwhile = 0.95;
+  constexpr int64_t kMostDims = 128;  // outputs of wider heads go from registers: another way for splits costs moves in each step
+  const int64_t key_tiles = tiles_of(p.seqlen_k, shape.block_n), rest = tiles_of_queries(p, shape.warpgroups) % slots;
+  LastRound best{rest, 1, 0, rest > 0 ? 1.0 : 0.0};
+  const bool has_few_rows = p.batch * p.num_heads * p.seqlen_q < std::numeric_limits<int>::max();
+  if (rest == 0 || has_band(p) || std::max(p.head_dim, p.head_dim_v) > kMostDims || !has_few_rows) return best;
+  const double step = 2.0 * kWarpgroupRows * shape.warpgroups * shape.block_n * static_cast<double>(p.head_dim + p.head_dim_v);
+  const double round = static_cast<double>(key_tiles) + kBeginAndEnd;
+  for (int64_t n = 2; n <= kMostSplits; ++n) {
+    const int64_t tiles = tiles_of(key_tiles, n);
+    if (tiles < kLeastTiles) break;
+    LastRound split{rest, static_cast<int>(tiles_of(key_tiles, tiles)), tiles * shape.block_n, 0};
+    const double products = static_cast<double>(tiles_of(rest * split.splits, slots)) * (static_cast<double>(tiles) + kBeginAndEnd);
+    split.rounds = (products + merging_flops(p, shape, split, slots) / step) / round;
+    if (split.rounds < best.rounds * (best.splits == 1 ? kWorthwhile : 1)) best = split;
+  }
+  return best;
+}
+
 // Do tiles of 128 rows end earlier? A row of theirs takes (32 / head_dim)^2 more time: a quarter of 64 dims, a sixteenth of 128.
 // Many tiles of unequal work, with a band, end together whatever they are: rows that are empty count, but no last round.
-bool ends_late(const Problem& p, int warpgroups, int compute_units) {
+bool ends_late(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
   constexpr int64_t kManyRounds = 4;
-  const bool even = has_band(p) && tiles_of_queries(p, warpgroups) >= kManyRounds * compute_units;
-  const auto rows = [&](int n) { return tiles_of(tiles_of_queries(p, n), even ? 1 : int64_t{compute_units}) * n; };
-  const int64_t dim = std::max(p.head_dim, p.head_dim_v), square = dim * dim;
-  return rows(warpgroups) * square > rows(2) * (square + int64_t{32} * 32);
+  const PrefillTmaShape small{2, 128, 2, 1, true};
+  const bool even = has_band(p) && tiles_of_queries(p, shape.warpgroups) >= kManyRounds * compute_units;
+  const auto rows = [&](const PrefillTmaShape& one) {
+    const int64_t tiles = tiles_of_queries(p, one.warpgroups);
+    if (even) return static_cast<double>(tiles * one.warpgroups);
+    return (static_cast<double>(tiles / compute_units) + last_round(p, one, compute_units).rounds) * one.warpgroups;
+  };
+  const double dim = static_cast<double>(std::max(p.head_dim, p.head_dim_v)), part = 32.0 / dim;
+  return rows(shape) > rows(small) * (1 + part * part);
 }
 
 const PrefillTmaShape& first_of(std::span<const PrefillTmaRow> rows, const Problem& p, int compute_units) {
@@ -33,8 +78,7 @@ const PrefillTmaShape& first_of(std::span<const PrefillTmaRow> rows, const Probl
   const bool more_registers = p.bias.present || p.alibi_slopes.present || p.dropout > 0;
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
     return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
-           p.seqlen_k <= r.max_keys && !(r.narrow && more_registers) &&
-           !(r.wide && ends_late(p, r.shape.warpgroups, compute_units));
+           p.seqlen_k <= r.max_keys && !(r.narrow && more_registers) && !(r.wide && ends_late(p, r.shape, compute_units));
   });
   return row->shape;
 }
@@ -87,23 +131,42 @@ Specialisation specialisation(const Problem& p, const Target& target, int comput
 }
 
 // The digits of QueryTiles: of a workgroup's first tile (or pair of tiles) to its next one.
-void make_persistent(const Problem& p, LaunchPlan& plan, int compute_units) {
+void make_persistent(const Problem& p, LaunchPlan& plan, int64_t slots) {
   KernelLaunch& launch = plan.launches.front();
   kernels::ForwardArguments& a = plan.arguments;
   const bool band = launch.specialisation.band, pairs_heads = p.num_heads % 2 == 0;
   const int64_t tiles = band && !pairs_heads ? tiles_of(a.row_tiles, 2) : a.row_tiles;
   const int64_t heads = band && pairs_heads ? p.num_heads / 2 : p.num_heads;
-  launch.workgroups = std::min(tiles * heads * p.batch, int64_t{std::max(1, compute_units)} * launch.specialisation.min_workgroups);
+  launch.workgroups = std::min(tiles * heads * p.batch, slots);
   if (launch.workgroups == 0) return;
   a.step_tile = static_cast<int>(launch.workgroups % tiles);
   a.step_head = static_cast<int>(launch.workgroups / tiles % heads);
   a.step_batch = static_cast<int>(launch.workgroups / tiles / heads);
 }
 
-LaunchPlan plan_of(const Problem& p, const Specialisation& s, int compute_units) {
+// The tiles of the last round in splits, and the launch that merges these.
+void split_last_round(const Problem& p, const Chip& chip, const LastRound& last, int64_t slots, LaunchPlan& plan) {
+  KernelLaunch& launch = plan.launches.front();
+  kernels::ForwardArguments& a = plan.arguments;
+  const int64_t whole = tiles_of_queries(p, launch.specialisation.block_m / kWarpgroupRows) - last.tiles;
+  const int64_t all = whole + last.tiles * last.splits;
+  launch.specialisation.splits = 1;
+  launch.workgroups = launch.specialisation.persistent != 0 ? std::min(all, slots) : all;
+  a.step_tile = static_cast<int>(launch.workgroups);
+  a.whole_tiles = static_cast<int>(whole);
+  a.num_splits = plan.num_splits = last.splits;
+  a.split_keys = last.split_keys;
+  a.first_split_row = whole / a.row_tiles * p.seqlen_q + whole % a.row_tiles * launch.specialisation.block_m;
+  add_combine(p, chip, Specialisation(launch.specialisation), plan);
+}
+
+LaunchPlan plan_of(const Problem& p, const Chip& chip, const Specialisation& s, const LastRound& last, int compute_units) {
+  const int64_t slots = int64_t{std::max(1, compute_units)} * s.min_workgroups;
   LaunchPlan plan = query_tile_plan(p, s);
-  if (s.persistent) {
-    make_persistent(p, plan, compute_units);
+  if (last.splits > 1) {
+    split_last_round(p, chip, last, slots, plan);
+  } else if (s.persistent) {
+    make_persistent(p, plan, slots);
   } else {
     const int64_t head_bytes = p.seqlen_k * key_bytes(p) / p.group_size();
     const int64_t heads = std::max<int64_t>(1, p.batch * p.num_heads);
@@ -126,11 +189,15 @@ class PrefillTma final : public Family {
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(query_tile_workgroups(p, specialisation(p, target(), PrefillTmaShape{1, 64, 2, 2, false}, false)));
   }
-  LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
-    return plan_of(p, specialisation(p, target(), compute_units), compute_units);
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    const PrefillTmaShape& shape = shape_for(p, target(), compute_units);
+    return plan_of(p, chip, specialisation(p, target(), shape, is_persistent(p, target(), shape, compute_units)),
+                   last_round(p, shape, slots(shape, compute_units)), compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    const Specialisation usual = specialisation(p, target(), compute_units);
+    const PrefillTmaShape& shape = shape_for(p, target(), compute_units);
+    const Specialisation usual = specialisation(p, target(), shape, is_persistent(p, target(), shape, compute_units));
+    const LastRound usual_last = last_round(p, shape, slots(shape, compute_units));
     tuning::Space space;
     space.wave_size = chip.wave_size;
     space.parameters = {{"block_m", usual.block_m, {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows, 4 * kWarpgroupRows}},
@@ -138,8 +205,11 @@ class PrefillTma final : public Family {
                         {"buffers", usual.buffers, {2, 3, 4, 6}},
                         {"min_workgroups", usual.min_workgroups, {1, 2, 3}},
                         {"ping_pong", usual.ping_pong ? 1 : 0, {0, 1}},
-                        {"persistent", usual.persistent ? 1 : 0, {0, 1}}};
-    space.takes = [this, p, chip](std::span<const int> v) -> Support {
+                        {"persistent", usual.persistent ? 1 : 0, {0, 1}},
+                        {"splits_last", usual_last.splits > 1 ? 1 : 0, {0, 1}}};
+    space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
+      if (v[6] != 0 && last_round(p, shape_of_values(v), slots(shape_of_values(v), compute_units)).splits == 1)
+        return Support::no("the last round of tiles is not worth splitting");
       const Specialisation s = specialisation(p, target(), shape_of_values(v), v[5] != 0);
       if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
       const int warpgroups = s.block_m / kWarpgroupRows;
@@ -153,12 +223,17 @@ class PrefillTma final : public Family {
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units, std::span<const int> v) const override {
-    return plan_of(p, specialisation(p, target(), shape_of_values(v), v[5] != 0), compute_units);
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
+    const PrefillTmaShape shape = shape_of_values(v);
+    const LastRound last = v[6] != 0 ? last_round(p, shape, slots(shape, compute_units)) : LastRound{};
+    return plan_of(p, chip, specialisation(p, target(), shape, v[5] != 0), last, compute_units);
   }
 
  private:
   static constexpr int kUsualComputeUnits = 1;  // the tiles of many: the largest
+  static int64_t slots(const PrefillTmaShape& shape, int compute_units) {
+    return int64_t{std::max(1, compute_units)} * shape.min_workgroups;
+  }
   static PrefillTmaShape shape_of_values(std::span<const int> v) { return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0}; }
 };
 

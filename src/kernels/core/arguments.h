@@ -28,8 +28,9 @@ struct ForwardArguments {
   int row_tiles;      // query tiles a head (or a KV head, where a group shares tiles)
   int runs;           // boards.h: workgroups a head
   int fetches_early;  // boards.h: 1: a workgroup's board to the L2 while the work ahead still runs
-  int step_tile, step_head,
-      step_batch;     // forward/prefill.h: to a workgroup's next tile of queries, where it goes on (TileScheduler)
+  // forward/prefill.h and prefill_tma.h: to a workgroup's next tile of queries, where it goes on, by digits; prefill_tma.h with
+  // splits: step_tile is all of it.
+  int step_tile, step_head, step_batch;
   int heads_in_turn;  // prefill_tma.h and backward_tma.h: of all batches, whose workgroups follow each other
 
   float scale;    // of q.k, in base-2 units (times log2 e), unless there is a softcap
@@ -41,11 +42,14 @@ struct ForwardArguments {
   int dropout;          // probability in units of 1 / 65536
   float dropout_scale;  // of what is kept
 
-  // Split keys: unnormalised output, maxima and sums of each split, for forward/decode_combine.h.
+  // Split keys: unnormalised output, maxima and sums of each split, for forward/decode_combine.h. Rows are those of [batch,
+  // num_heads, seqlen_q] from first_split_row on; those before it are not split.
   Int64 split_keys;
   int num_splits;
-  float* partial_out;  // [num_splits][batch, num_heads, seqlen_q][head_dim_v]
-  float* partial_max;  // [num_splits][batch, num_heads, seqlen_q]
+  Int64 first_split_row;
+  int whole_tiles;     // prefill_tma.h: tiles of queries before that row
+  float* partial_out;  // [num_splits][rows][head_dim_v]
+  float* partial_max;  // [num_splits][rows]
   float* partial_sum;
 
   // Sequences of different lengths (sequence.h): seqlen_q and seqlen_k are the most that any has, `diagonal` says nothing.

@@ -225,10 +225,12 @@ FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int sp
     if (r >= map.end) continue;
     const Int64 i = map.query(r);
     const int head = map.head(r);
-    const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
-    const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id;
-    RowEnd end{1.0F, 0.0F};
-    if constexpr (!kSplits) end = end_row(a, head, max, sum);
+    if constexpr (kSplits) {
+      const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
+      store_part(a, static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id, slot, rows, sum);
+      continue;
+    }
+    const RowEnd end = end_row(a, head, max, sum);
 #pragma unroll
     for (int g = 0; g < kProducts; ++g) {
 #pragma unroll
@@ -238,24 +240,12 @@ FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int sp
           if (row_slot(e) != slot) continue;
           const int dim = 16 * (g * kProductTiles + d) + tile_column(e);
           if (!kExactDims && dim >= a.head_dim_v) continue;
-          const float low = rows.out[g][d][e], high = rows.out[g][d][e + 1];
-          if constexpr (kSplits) {
-            global_store(reinterpret_cast<Words<2>*>(a.partial_out + part * a.head_dim_v + dim),
-                         Words<2>{{float_bits(low), float_bits(high)}});
-          } else {
-            global_store(reinterpret_cast<unsigned*>(out_row(a, map.batch, head, i) + dim),
-                         pack<Element>(low * end.output_factor, high * end.output_factor));
-          }
+          global_store(reinterpret_cast<unsigned*>(out_row(a, map.batch, head, i) + dim),
+                       pack<Element>(rows.out[g][d][e] * end.output_factor, rows.out[g][d][e + 1] * end.output_factor));
         }
       }
     }
-    if (tile_column(0) != 0) continue;
-    if constexpr (kSplits) {
-      global_store(a.partial_max + part, max);
-      global_store(a.partial_sum + part, sum);
-    } else {
-      store_lse(a, map.batch, head, i, end.lse);
-    }
+    if (tile_column(0) == 0) store_lse(a, map.batch, head, i, end.lse);
   }
 }
 

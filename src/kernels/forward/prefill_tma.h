@@ -10,6 +10,9 @@
 // A step begins S = Q K^T of tile n and O += P V of tile n - 1, and computes exponentials of n while the second one goes on.
 // Warpgroups begin products in turn, so that one's exponentials go on beside another's products.
 //
+// kSplits: the last tiles of queries would leave multiprocessors without work. Their keys are split, and forward/decode_combine.h
+// merges what the splits give.
+//
 // LDS: up to 128 dims 2 x Q, kBuffers x K, kBuffers x V and the outputs, which the TMA stores; wider heads have one Q, and their
 // outputs go from registers to memory. Then mbarriers. Registers of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
 #include "tile/lane_quads.h"
@@ -31,6 +34,7 @@ constexpr int kWarpgroups = kBlockM / 64;  // that multiply
 static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_tma: a warpgroup has 64 rows, one has none");
 static_assert(kBlockN % 16 == 0 && kWholeRows, "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
 static_assert(!kVariable && !kKeepMask, "prefill_tma: a tile's rows are neighbours, and all of them may be read");
+static_assert(!kSplits || (!kBand && kLdsLayout.output_bytes > 0), "prefill_tma: splits are of as many keys, up to 128 dims");
 
 constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaRegisters);
 
@@ -68,29 +72,40 @@ struct MaskedFirst {
 };
 
 // A workgroup's tile of queries, and the keys that it goes over.
+constexpr int kWholeTile = -1;
 struct QueryTile {
   int batch, head;
   Int64 row_begin;
+  int split;                 // kSplits: which part of the keys; kWholeTile: all
   algorithm::KeyRange keys;  // that some row attends
   MaskedFirst order;
 
-  FULMEN_DEVICE static QueryTile of(const ForwardArguments& a, const QueryBlock& block) {
+  FULMEN_DEVICE static QueryTile of(const ForwardArguments& a, const QueryBlock& block, int split) {
     const Int64 row_end = block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
     const algorithm::Band band = band_of(a);
-    const algorithm::KeyRange keys = band.any(block.row_begin, row_end);
-    return {block.batch, block.head, block.row_begin, keys, MaskedFirst::of(tile_range(keys), band.all(block.row_begin, row_end))};
+    algorithm::KeyRange keys = band.any(block.row_begin, row_end), whole = band.all(block.row_begin, row_end);
+    if (kSplits && split != kWholeTile) {
+      keys.begin = split * a.split_keys;
+      if (keys.begin + a.split_keys < keys.end) keys.end = keys.begin + a.split_keys;
+      whole = keys;
+      whole.end = keys.begin + (keys.end - keys.begin) / kBlockN * kBlockN;
+    }
+    return {block.batch, block.head, block.row_begin, split, keys, MaskedFirst::of(tile_range(keys), whole)};
   }
 };
 
 // The tiles of queries that a workgroup takes, in order. kPersistent: of all tiles each `grid`th, with a band each `grid`th pair: a
 // pair attends as many keys as any other, tile n of a head and tile n from the end of the next head (of the same head where heads
-// are odd). Not persistent: one; with a band those with most keys first, among heads whose keys and values fit in the L2.
+// are odd). Not persistent: one; with a band those with most keys first, among heads whose keys and values fit in the L2. kSplits:
+// from tile `whole_tiles` on each tile is num_splits of them.
 class QueryTiles {
  public:
   FULMEN_DEVICE explicit QueryTiles(const ForwardArguments& a) : arguments_(a) {
     const auto id = static_cast<unsigned>(workgroup_id()), row_tiles = static_cast<unsigned>(a.row_tiles);
     const auto num_heads = static_cast<unsigned>(a.num_heads);
-    if constexpr (kBand && !kPersistent) {
+    if constexpr (kSplits) {
+      place(id);
+    } else if constexpr (kBand && !kPersistent) {
       const unsigned in_turn = a.heads_in_turn, all = a.batch * num_heads, before = id / (in_turn * row_tiles) * in_turn;
       const unsigned heads = before + in_turn < all ? in_turn : all - before, rest = id - before * row_tiles;
       tile_ = static_cast<int>(row_tiles - 1 - rest / heads);
@@ -101,6 +116,7 @@ class QueryTiles {
     }
   }
   FULMEN_DEVICE bool there() const { return batch_ < arguments_.batch; }
+  FULMEN_DEVICE int split() const { return kSplits ? split_ : kWholeTile; }
   FULMEN_DEVICE QueryBlock block() const {
     if constexpr (kPairs) {
       const int tile = second_ ? tile_ : arguments_.row_tiles - 1 - tile_;
@@ -110,6 +126,10 @@ class QueryTiles {
     }
   }
   FULMEN_DEVICE void advance() {
+    if constexpr (kSplits) {
+      place(nth_ + static_cast<unsigned>(arguments_.step_tile));
+      return;
+    }
     if constexpr (kPairs) {
       second_ = !second_ && (pairs_heads() || 2 * tile_ + 1 != arguments_.row_tiles);
       if (second_) return;
@@ -129,9 +149,22 @@ class QueryTiles {
     head_ = static_cast<int>(of_all % heads);
   }
 
+  // kSplits: the nth of all.
+  FULMEN_DEVICE void place(unsigned nth) {
+    const auto whole = static_cast<unsigned>(arguments_.whole_tiles), splits = static_cast<unsigned>(arguments_.num_splits);
+    const auto row_tiles = static_cast<unsigned>(arguments_.row_tiles);
+    nth_ = nth;
+    split_ = nth < whole ? kWholeTile : static_cast<int>((nth - whole) % splits);
+    const unsigned tile = nth < whole ? nth : whole + (nth - whole) / splits;
+    tile_ = static_cast<int>(tile % row_tiles);
+    set_head(tile / row_tiles, static_cast<unsigned>(arguments_.num_heads));
+  }
+
   const ForwardArguments& arguments_;
   int batch_, head_, tile_;
   bool second_ = false;
+  unsigned nth_ = 0;  // kSplits
+  int split_ = kWholeTile;
 };
 
 // One lane asks the TMA for kRows rows of kCount panels, which lie kPanelRows rows apart in LDS.
@@ -273,7 +306,9 @@ struct Consumer {
     }
     if (t.order.count > 0) release(queries_barrier(kQueriesEmpty, query_ring, group), query_ring);
     if (any) last(rows);
-    if constexpr (kStoresByTma) {
+    if (kSplits && t.split != kWholeTile) {
+      store_split(map, wave_row, t.split, rows);
+    } else if constexpr (kStoresByTma) {
       give_to_tma(map, wave_row, rows);
     } else {
       store(map, wave_row, rows);
@@ -380,6 +415,18 @@ struct Consumer {
       }
     }
   }
+  FULMEN_DEVICE static void store_split(const RowMap& map, Int64 wave_row, int split, const WaveRows& rows) {
+    const ForwardArguments& a = map.arguments;
+    const Int64 head = static_cast<Int64>(map.batch) * a.num_heads + map.first_head;
+    const Int64 split_rows = static_cast<Int64>(a.batch) * a.num_heads * a.seqlen_q - a.first_split_row;
+    const Int64 first = split * split_rows + head * a.seqlen_q - a.first_split_row;
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) {
+      const Int64 i = wave_row + tile_row(slot);
+      const float sum = total(rows.state.sum[slot]);
+      if (i < a.seqlen_q) store_part(a, first + i, slot, rows, sum);
+    }
+  }
   // From registers to memory: the four lanes of a row exchange their pairs for pieces of 16 bytes, of two tiles at a time.
   FULMEN_DEVICE static void store(const RowMap& map, Int64 wave_row, const WaveRows& rows) {
     const ForwardArguments& a = map.arguments;
@@ -417,7 +464,7 @@ struct Consumer {
 template <class Loader>
 FULMEN_DEVICE void load_tiles(const TmaForwardArguments& a, QueryTiles& tiles, Loader loader) {
   do {
-    const QueryTile t = QueryTile::of(a, tiles.block());
+    const QueryTile t = QueryTile::of(a, tiles.block(), tiles.split());
     if (t.order.count > 0) loader.tile(t);
     tiles.advance();
   } while (kPersistent && tiles.there());
@@ -450,7 +497,7 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
     setmaxnreg_inc<kRegisters.consumer>();
     Consumer consumer(a);
     do {
-      consumer.tile(QueryTile::of(a, tiles.block()));
+      consumer.tile(QueryTile::of(a, tiles.block(), tiles.split()));
       tiles.advance();
     } while (kPersistent && tiles.there());
     consumer.end();

@@ -92,6 +92,28 @@ FULMEN_DEVICE void keep_probabilities(WaveRows& rows, const float (&score)[kKeyT
   for (int f = 0; f < kKeyTiles; ++f) rows.p[f] = to_operand<Element, true>(score[f]);
 }
 
+// What a split gives of a lane's row, `part` of all splits and rows, to forward/decode_combine.h: outputs that nothing was divided
+// by, their maximum, and their sum over all lanes of the row.
+FULMEN_DEVICE void store_part(const ForwardArguments& a, Int64 part, int slot, const WaveRows& rows, float sum) {
+#pragma unroll
+  for (int g = 0; g < kProducts; ++g) {
+#pragma unroll
+    for (int d = 0; d < kProductTiles; ++d) {
+#pragma unroll
+      for (int e = 0; e < kElements; e += 2) {
+        if (row_slot(e) != slot) continue;
+        const int dim = 16 * (g * kProductTiles + d) + tile_column(e);
+        if (!kExactDims && dim >= a.head_dim_v) continue;
+        global_store(reinterpret_cast<Words<2>*>(a.partial_out + part * a.head_dim_v + dim),
+                     Words<2>{{float_bits(rows.out[g][d][e]), float_bits(rows.out[g][d][e + 1])}});
+      }
+    }
+  }
+  if (tile_column(0) != 0) return;
+  global_store(a.partial_max + part, rows.state.reference[slot] * softmax_scale(a));
+  global_store(a.partial_sum + part, sum);
+}
+
 // A row's end: what outputs are multiplied with. One of the lanes that share the row stores its log-sum-exp.
 FULMEN_DEVICE void end_rows(const RowMap& map, Int64 wave_row, const RowState& state, float (&output_factor)[kRowsPerLane]) {
   const ForwardArguments& a = map.arguments;
