@@ -46,8 +46,8 @@ Status GpuRunner::load() { return load(true, aligned_); }
 
 std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
-    return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.row_statistics_floats + plan.bias_partial_floats +
-           plan.query_sum_floats;
+    return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.claim_floats + plan.row_statistics_floats +
+           plan.bias_partial_floats + plan.query_sum_floats;
   };
   return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) * sizeof(float);
 }
@@ -87,7 +87,9 @@ float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& 
   arguments.partial_out = static_cast<float*>(workspace);
   arguments.partial_max = arguments.partial_out + plan.partial_out_floats;
   arguments.partial_sum = arguments.partial_max + plan.partial_row_floats;
-  return arguments.partial_sum + plan.partial_row_floats;
+  float* const behind = arguments.partial_sum + plan.partial_row_floats;
+  arguments.claims = plan.claim_floats > 0 ? reinterpret_cast<int*>(behind) : nullptr;
+  return behind + plan.claim_floats;
 }
 
 void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,

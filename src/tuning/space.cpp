@@ -110,6 +110,7 @@ std::span<const std::string_view> parameter_names() {
                                                 "run_batches",
                                                 "run_tasks",
                                                 "runs",
+                                                "splits_last",
                                                 "tiles_per_task",
                                                 "waves"};
   return kNames;

@@ -65,6 +65,46 @@ TEST_P(GpuPrefillTma, ShortSequences) {
   check(s, random);
 }
 
+// Workgroups claim their further tiles, in every order that tiles have; a tile is taken once.
+TEST_P(GpuPrefillTma, ClaimedTiles) {
+  Random random(8917);
+  for (const int64_t dim : {64, 128, 256}) {
+    CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(300, 450), random.between(260, 500), random);
+    s.num_heads = random.between(3, 5);
+    for (const Causal causal : {Causal::none, Causal::bottom_right, Causal::top_left}) {
+      s.causal = causal;
+      s.nan_in_masked = causal != Causal::none;
+      s.lse = random.chance(0.5);
+      Case c(s, random);
+      c.options.tuning = "persistent=2";
+      EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s);
+    }
+  }
+}
+
+// The tiles of the last round have their keys split: five tiles for four multiprocessors.
+TEST_P(GpuPrefillTma, LastRoundInSplits) {
+  Random random(8918);
+  for (const int64_t dim : {64, 80, 128}) {
+    CaseSpec s =
+        spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(100, 190), random.between(2700, 3100), random);
+    s.num_heads = 5;
+    s.lse = random.chance(0.7);
+    s.sinks = random.chance(0.5);
+    s.dropout = dim == 80 ? 0.2F : 0;
+    Case c(s, random);
+    c.options.kernel = kernel();
+    for (const std::string persistent : {"0", "1", "2"}) {
+      c.options.tuning = "persistent=" + persistent;
+      const Result<Plan> planned = plan(c.problem(), device(), c.options);
+      ASSERT_TRUE(planned.ok()) << planned.status().message();
+      EXPECT_TRUE(!device().starts_with("emulated") || planned->config().num_splits > 1) << planned->explain();
+      EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s);
+    }
+    EXPECT_TRUE(verified(c, kernel(), {device(), 1})) << "tensors at no multiple of 16 bytes: prefill_wgmma's code";
+  }
+}
+
 // Tiles that some warpgroups pass over; rows and whole tiles without any key; what nobody attends is NaN.
 TEST_P(GpuPrefillTma, Bands) {
   Random random(8920);

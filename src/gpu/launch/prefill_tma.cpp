@@ -73,36 +73,34 @@ bool ends_late(const Problem& p, const PrefillTmaShape& shape, int compute_units
   return rows(shape) > rows(small) * (1 + part * part);
 }
 
-const PrefillTmaShape& first_of(std::span<const PrefillTmaRow> rows, const Problem& p, int compute_units) {
+const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p, int compute_units) {
   const int64_t dim = std::max(p.head_dim, p.head_dim_v);
   const bool more_registers = p.bias.present || p.alibi_slopes.present || p.dropout > 0;
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
     return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
            p.seqlen_k <= r.max_keys && !(r.narrow && more_registers) && !(r.wide && ends_late(p, r.shape, compute_units));
   });
-  return row->shape;
+  return *row;
 }
 
 // Where a device has room for twice as many tiles as there are, they have a warpgroup each.
-const PrefillTmaShape& shape_for(const Problem& p, const Target& target, int compute_units) {
-  const PrefillTmaShape& shape = first_of(target.prefill_tma->rows, p, compute_units);
-  const bool few = 2 * tiles_of_queries(p, shape.warpgroups) <= compute_units;
-  return few ? first_of(target.prefill_tma->few, p, compute_units) : shape;
+const PrefillTmaRow& row_for(const Problem& p, const Target& target, int compute_units) {
+  const PrefillTmaRow& row = first_of(target.prefill_tma->rows, p, compute_units);
+  const bool few = 2 * tiles_of_queries(p, row.shape.warpgroups) <= compute_units;
+  return few ? first_of(target.prefill_tma->few, p, compute_units) : row;
 }
 
-// Persistent where tiles are short, so that one begins while the one before still ends. Tiles of many keys are better off in
-// workgroups of their own, which a multiprocessor takes when it is free. With a band tiles are persistent in pairs of equal work,
-// of which the last round may have few. Tiles of three warpgroups, which are for 4,096 keys or more there, were slower in pairs
-// (docs/lab/nvidia_forward.md).
-bool is_persistent(const Problem& p, const Target& target, const PrefillTmaShape& shape, int compute_units) {
-  constexpr int kNeverInPairs = 3;  // warpgroups
-  if (p.seqlen_k >= target.prefill_tma->persistent_keys) return false;
-  if (!has_band(p)) return true;
-  const int64_t pairs = tiles_of_queries(p, shape.warpgroups) / 2;
-  return shape.warpgroups != kNeverInPairs && pairs >= int64_t{2} * compute_units * shape.min_workgroups;
+// slots: workgroups that run at once.
+GoesOn goes_on(const Problem& p, const PrefillTmaRow& row, int64_t slots) {
+  constexpr int kNeverInPairs = 3;  // warpgroups (docs/lab/nvidia_forward.md)
+  const int64_t tiles = tiles_of_queries(p, row.shape.warpgroups);
+  if (row.goes_on == GoesOn::by_claims) return tiles > slots ? GoesOn::by_claims : GoesOn::no;
+  if (!has_band(p) || row.goes_on == GoesOn::no) return row.goes_on;
+  // By steps with a band: in pairs of equal work, of which the last round may have few.
+  return row.shape.warpgroups != kNeverInPairs && tiles / 2 >= 2 * slots ? GoesOn::by_steps : GoesOn::no;
 }
 
-Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape, bool persistent) {
+Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape, GoesOn goes_on) {
   const int64_t panel = target.panel_columns;
   Specialisation s;
   s.entry = "forward/prefill_tma.h";
@@ -117,7 +115,7 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.queries_in_lds = true;
   s.min_workgroups = shape.min_workgroups;
   s.ping_pong = shape.ping_pong && shape.warpgroups > 1;
-  s.persistent = persistent;
+  s.persistent = static_cast<int>(goes_on);
   s.tensor_maps = true;
   s.lds_bytes = kernels::TmaForwardLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
                                               static_cast<int>(round_up(s.head_dim_v, panel)), s.block_m, s.block_n, s.buffers)
@@ -125,9 +123,18 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   specialise_for(p, s);
   return s;
 }
-Specialisation specialisation(const Problem& p, const Target& target, int compute_units) {
-  const PrefillTmaShape& shape = shape_for(p, target, compute_units);
-  return specialisation(p, target, shape, is_persistent(p, target, shape, compute_units));
+struct Choice {
+  PrefillTmaShape shape;
+  GoesOn goes_on;
+  LastRound last;
+};
+int64_t slots_of(const PrefillTmaShape& shape, int compute_units) {
+  return int64_t{std::max(1, compute_units)} * shape.min_workgroups;
+}
+Choice choose(const Problem& p, const Target& target, int compute_units) {
+  const PrefillTmaRow& row = row_for(p, target, compute_units);
+  const int64_t slots = slots_of(row.shape, compute_units);
+  return {row.shape, goes_on(p, row, slots), last_round(p, row.shape, slots)};
 }
 
 // The digits of QueryTiles: of a workgroup's first tile (or pair of tiles) to its next one.
@@ -152,7 +159,6 @@ void split_last_round(const Problem& p, const Chip& chip, const LastRound& last,
   const int64_t all = whole + last.tiles * last.splits;
   launch.specialisation.splits = 1;
   launch.workgroups = launch.specialisation.persistent != 0 ? std::min(all, slots) : all;
-  a.step_tile = static_cast<int>(launch.workgroups);
   a.whole_tiles = static_cast<int>(whole);
   a.num_splits = plan.num_splits = last.splits;
   a.split_keys = last.split_keys;
@@ -160,17 +166,37 @@ void split_last_round(const Problem& p, const Chip& chip, const LastRound& last,
   add_combine(p, chip, Specialisation(launch.specialisation), plan);
 }
 
-LaunchPlan plan_of(const Problem& p, const Chip& chip, const Specialisation& s, const LastRound& last, int compute_units) {
-  const int64_t slots = int64_t{std::max(1, compute_units)} * s.min_workgroups;
+// The order of tiles with a band, by heads whose keys and values fit in the L2.
+int heads_in_turn(const Problem& p) {
+  const int64_t head_bytes = p.seqlen_k * key_bytes(p) / p.group_size();
+  const int64_t heads = std::max<int64_t>(1, p.batch * p.num_heads);
+  return static_cast<int>(std::clamp(kCacheBytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
+}
+
+// The launch that clears the number of claims, before the one that makes them.
+void add_claims(LaunchPlan& plan) {
+  constexpr int kLanes = 32;
+  constexpr int64_t kFloats = 16;
+  Specialisation clear = helper_kernel(plan.launches.front().specialisation, "forward/clear_claims.h", kLanes);
+  clear.splits = 0;
+  plan.claim_floats = kFloats;
+  plan.launches.front().programmatic_launch = true;
+  plan.launches.insert(plan.launches.begin(), {clear, 1});
+}
+
+LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip, const Choice& choice, int compute_units) {
+  const int64_t slots = slots_of(choice.shape, compute_units);
+  const LastRound& last = choice.last;
+  const Specialisation s = specialisation(p, target, choice.shape, choice.goes_on);
   LaunchPlan plan = query_tile_plan(p, s);
-  if (last.splits > 1) {
-    split_last_round(p, chip, last, slots, plan);
-  } else if (s.persistent) {
+  plan.arguments.heads_in_turn = heads_in_turn(p);
+  if (choice.goes_on == GoesOn::by_steps && last.splits == 1) {
     make_persistent(p, plan, slots);
   } else {
-    const int64_t head_bytes = p.seqlen_k * key_bytes(p) / p.group_size();
-    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_heads);
-    plan.arguments.heads_in_turn = static_cast<int>(std::clamp(kCacheBytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
+    if (last.splits > 1) split_last_round(p, chip, last, slots, plan);
+    if (choice.goes_on != GoesOn::no) plan.launches.front().workgroups = std::min(plan.launches.front().workgroups, slots);
+    plan.arguments.step_tile = static_cast<int>(plan.launches.front().workgroups);
+    if (choice.goes_on == GoesOn::by_claims) add_claims(plan);
   }
   plan.unaligned = std::make_shared<LaunchPlan>(query_tile_plan(p, prefill_wgmma_specialisation(p, *s.target)));
   return plan;
@@ -185,32 +211,31 @@ class PrefillTma final : public Family {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.keep_mask.present) return Support::no("values that a keep_mask leaves out would have to be cleared after the TMA");
     if (Support support = tma_reads(p); !support.yes) return support;
-    const Specialisation s = specialisation(p, target(), kUsualComputeUnits);
+    const Specialisation s = specialisation(p, target(), choose(p, target(), kUsualComputeUnits).shape, GoesOn::no);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    return grid_fits(query_tile_workgroups(p, specialisation(p, target(), PrefillTmaShape{1, 64, 2, 2, false}, false)));
+    return grid_fits(query_tile_workgroups(p, specialisation(p, target(), PrefillTmaShape{1, 64, 2, 2, false}, GoesOn::no)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    const PrefillTmaShape& shape = shape_for(p, target(), compute_units);
-    return plan_of(p, chip, specialisation(p, target(), shape, is_persistent(p, target(), shape, compute_units)),
-                   last_round(p, shape, slots(shape, compute_units)), compute_units);
+    return plan_of(p, target(), chip, choose(p, target(), compute_units), compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    const PrefillTmaShape& shape = shape_for(p, target(), compute_units);
-    const Specialisation usual = specialisation(p, target(), shape, is_persistent(p, target(), shape, compute_units));
-    const LastRound usual_last = last_round(p, shape, slots(shape, compute_units));
+    const Choice usual = choose(p, target(), compute_units);
+    const PrefillTmaShape& shape = usual.shape;
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    space.parameters = {{"block_m", usual.block_m, {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows, 4 * kWarpgroupRows}},
-                        {"block_n", usual.block_n, {32, 48, 64, 80, 96, 112, 128, 176}},
-                        {"buffers", usual.buffers, {2, 3, 4, 6}},
-                        {"min_workgroups", usual.min_workgroups, {1, 2, 3}},
-                        {"ping_pong", usual.ping_pong ? 1 : 0, {0, 1}},
-                        {"persistent", usual.persistent ? 1 : 0, {0, 1}},
-                        {"splits_last", usual_last.splits > 1 ? 1 : 0, {0, 1}}};
+    space.parameters = {{"block_m",
+                         kWarpgroupRows * shape.warpgroups,
+                         {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows, 4 * kWarpgroupRows}},
+                        {"block_n", shape.block_n, {32, 48, 64, 80, 96, 112, 128, 176}},
+                        {"buffers", shape.buffers, {2, 3, 4, 6}},
+                        {"min_workgroups", shape.min_workgroups, {1, 2, 3}},
+                        {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
+                        {"persistent", static_cast<int>(usual.goes_on), {0, 1, 2}},
+                        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}}};
     space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
-      if (v[6] != 0 && last_round(p, shape_of_values(v), slots(shape_of_values(v), compute_units)).splits == 1)
+      if (v[6] != 0 && last_round(p, shape_of_values(v), slots_of(shape_of_values(v), compute_units)).splits == 1)
         return Support::no("the last round of tiles is not worth splitting");
-      const Specialisation s = specialisation(p, target(), shape_of_values(v), v[5] != 0);
+      const Specialisation s = specialisation(p, target(), shape_of_values(v), static_cast<GoesOn>(v[5]));
       if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
       const int warpgroups = s.block_m / kWarpgroupRows;
       if (warpgroups == 1 && s.min_workgroups == 1) return Support::no("one warpgroup alone has no use for all registers");
@@ -225,15 +250,12 @@ class PrefillTma final : public Family {
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
     const PrefillTmaShape shape = shape_of_values(v);
-    const LastRound last = v[6] != 0 ? last_round(p, shape, slots(shape, compute_units)) : LastRound{};
-    return plan_of(p, chip, specialisation(p, target(), shape, v[5] != 0), last, compute_units);
+    const LastRound last = v[6] != 0 ? last_round(p, shape, slots_of(shape, compute_units)) : LastRound{};
+    return plan_of(p, target(), chip, {shape, static_cast<GoesOn>(v[5]), last}, compute_units);
   }
 
  private:
   static constexpr int kUsualComputeUnits = 1;  // the tiles of many: the largest
-  static int64_t slots(const PrefillTmaShape& shape, int compute_units) {
-    return int64_t{std::max(1, compute_units)} * shape.min_workgroups;
-  }
   static PrefillTmaShape shape_of_values(std::span<const int> v) { return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0}; }
 };
 

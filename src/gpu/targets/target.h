@@ -96,6 +96,9 @@ struct PrefillTmaShape {
   int buffers, min_workgroups;
   bool ping_pong;
 };
+// How a workgroup goes on when its tile ends: not at all; with every so many-th tile; with the next one that nobody has claimed, of
+// which another launch clears the number. Values of Configuration::persistent.
+enum class GoesOn { no, by_steps, by_claims };
 // For head dims up to max_head_dim; of those whose other bounds hold the first counts. The last one for a head dim has no bounds.
 struct PrefillTmaRow {
   int max_head_dim;
@@ -104,11 +107,11 @@ struct PrefillTmaRow {
   bool wide;    // not where tiles of 128 rows end earlier: fewer rows are empty, or more multiprocessors have work
   bool narrow;  // its registers have no room for a bias, ALiBi or dropout
   PrefillTmaShape shape;
+  GoesOn goes_on;
 };
 struct PrefillTmaTiles {
   std::span<const PrefillTmaRow> rows;
   std::span<const PrefillTmaRow> few;  // where tiles of these would leave half of the multiprocessors without work
-  int64_t persistent_keys;             // for fewer keys than these workgroups are persistent
 };
 
 // forward/boards.h.

@@ -109,23 +109,24 @@ struct ResultRow {
   }
 };
 
+template <class T>
+FULMEN_DEVICE void store_piece(T* to, const float* out, float factor) {
+  if constexpr (kPiece == 1) {
+    global_store(to, from_float<T>(out[0] * factor));
+  } else {
+    global_store(reinterpret_cast<Words<2>*>(to),
+                 Words<2>{{pack<T>(out[0] * factor, out[1] * factor), pack<T>(out[2] * factor, out[3] * factor)}});
+  }
+}
+
 // By the lanes of a row, each of which has its maximum and sum.
 FULMEN_DEVICE void merge_by_lanes(const ResultRow& row, const SplitParts& splits) {
-  const ForwardArguments& a = row.a;
   const Part all = splits.merge(0, 1);
-  const RowEnd end = end_row(a, row.head, all.max, all.sum);
+  const RowEnd end = end_row(row.a, row.head, all.max, all.sum);
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
     const int dim = first_dim(piece);
-    if (dim >= a.head_dim_v) break;
-    const float* const out = all.out + piece * kPiece;
-    if constexpr (kPiece == 4) {
-      const float factor = end.output_factor;
-      global_store(reinterpret_cast<Words<2>*>(row.out() + dim),
-                   Words<2>{{pack<Element>(out[0] * factor, out[1] * factor), pack<Element>(out[2] * factor, out[3] * factor)}});
-    } else {
-      global_store(row.out() + dim, from_float<Element>(out[0] * end.output_factor));
-    }
+    if (dim < row.a.head_dim_v) store_piece(row.out() + dim, all.out + piece * kPiece, end.output_factor);
   }
   if (lane_id() % kLanesOfRow == 0) row.store_lse(end.lse);
 }

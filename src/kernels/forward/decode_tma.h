@@ -186,7 +186,8 @@ struct Consumer {
     float score[kKeyTiles][kElements], factor[kRowsPerLane];
     mbarrier_wait(kKeysFull + 8 * ring.buffer, ring.parity);
     wgmma_fence();
-    begin_scores(kLdsLayout.queries_at, 0, kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, score);
+    begin_scores(LdsMatrix::of(kLdsLayout.queries_at, kBlockM),
+                 LdsMatrix::of(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, kBlockN), score);
     wgmma_wait<0>();
     wgmma_hold(score);
     release(kKeysEmpty);
@@ -198,7 +199,7 @@ struct Consumer {
     keep_probabilities(rows, score);
     mbarrier_wait(kValuesFull + 8 * ring.buffer, ring.parity);
     wgmma_fence();
-    begin_outputs(rows, kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes);
+    begin_outputs(rows, LdsMatrix::of(kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes, kBlockN));
     end_outputs(rows);
     release(kValuesEmpty);
     ring.advance();

@@ -43,10 +43,23 @@ constexpr int kQueryBuffers = kLdsLayout.query_buffers;
 constexpr int kQueriesFull = kLdsLayout.barriers_at, kQueriesEmpty = kQueriesFull + 8 * kQueryBuffers * kWarpgroups;
 constexpr int kKeysFull = kQueriesEmpty + 8 * kQueryBuffers * kWarpgroups, kKeysEmpty = kKeysFull + 8 * kBuffers;
 constexpr int kValuesFull = kKeysEmpty + 8 * kBuffers, kValuesEmpty = kValuesFull + 8 * kBuffers;
-constexpr int kPatch = kValuesEmpty + 8 * kBuffers;
+constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kNextFull = kPatch + 8, kNextEmpty = kNextFull + 8;
 
 using QueryRing = Ring<kQueryBuffers>;
 using TileRing = Ring<kBuffers>;
+// Tiles as operands. Where registers allow, the next one's place is known before a warpgroup's turn, not computed in it.
+constexpr bool kKeepsPlaces = !kBias && !kAlibi && !kDropout && !(kBand && kPanels == 2);
+struct MatrixRing : TileRing {
+  int first_at, step;  // in bytes
+  LdsMatrix kept;
+
+  FULMEN_DEVICE MatrixRing(int at, int bytes) : first_at(at), step(bytes), kept(LdsMatrix::of(at, kBlockN)) {}
+  FULMEN_DEVICE LdsMatrix now() const { return kKeepsPlaces ? kept : LdsMatrix::of(first_at + buffer * step, kBlockN); }
+  FULMEN_DEVICE void advance() {
+    TileRing::advance();
+    if constexpr (kKeepsPlaces) kept = buffer == 0 ? LdsMatrix::of(first_at, kBlockN) : kept.further(step);
+  }
+};
 
 // The order of a workgroup's tiles of keys: those at the band's end, which need masks, last one first; those at its beginning; then
 // those that need none. A warpgroup whose rows end early passes over the first ones.
@@ -94,27 +107,14 @@ struct QueryTile {
   }
 };
 
-// The tiles of queries that a workgroup takes, in order. kPersistent: of all tiles each `grid`th, with a band each `grid`th pair: a
-// pair attends as many keys as any other, tile n of a head and tile n from the end of the next head (of the same head where heads
-// are odd). Not persistent: one; with a band those with most keys first, among heads whose keys and values fit in the L2. kSplits:
-// from tile `whole_tiles` on each tile is num_splits of them.
+// The tiles of queries that a workgroup takes. kClaims: first that of its own number, then the next one that nobody has claimed.
+// Else kPersistent: each `grid`th, with a band each `grid`th pair: a pair attends as many keys as any other, tile n of a head and
+// tile n from the end of the next head (of the same head where heads are odd). Else one. Of all tiles those with most keys come
+// first with a band, among heads whose keys and values fit in the L2. kSplits: from tile `whole_tiles` on each is num_splits of
+// them.
 class QueryTiles {
  public:
-  FULMEN_DEVICE explicit QueryTiles(const ForwardArguments& a) : arguments_(a) {
-    const auto id = static_cast<unsigned>(workgroup_id()), row_tiles = static_cast<unsigned>(a.row_tiles);
-    const auto num_heads = static_cast<unsigned>(a.num_heads);
-    if constexpr (kSplits) {
-      place(id);
-    } else if constexpr (kBand && !kPersistent) {
-      const unsigned in_turn = a.heads_in_turn, all = a.batch * num_heads, before = id / (in_turn * row_tiles) * in_turn;
-      const unsigned heads = before + in_turn < all ? in_turn : all - before, rest = id - before * row_tiles;
-      tile_ = static_cast<int>(row_tiles - 1 - rest / heads);
-      set_head(before + rest % heads, num_heads);
-    } else {
-      tile_ = static_cast<int>(id % tiles());
-      set_head(id / tiles(), heads());
-    }
-  }
+  FULMEN_DEVICE explicit QueryTiles(const ForwardArguments& a) : arguments_(a) { place(static_cast<unsigned>(workgroup_id())); }
   FULMEN_DEVICE bool there() const { return batch_ < arguments_.batch; }
   FULMEN_DEVICE int split() const { return kSplits ? split_ : kWholeTile; }
   FULMEN_DEVICE QueryBlock block() const {
@@ -125,6 +125,31 @@ class QueryTiles {
       return {batch_, head_, Int64{tile_} * kBlockM};
     }
   }
+  // The nth of all.
+  FULMEN_DEVICE void place(unsigned nth) {
+    const auto row_tiles = static_cast<unsigned>(arguments_.row_tiles), num_heads = static_cast<unsigned>(arguments_.num_heads);
+    if constexpr (kSplits) {
+      const auto whole = static_cast<unsigned>(arguments_.whole_tiles), splits = static_cast<unsigned>(arguments_.num_splits);
+      nth_ = nth;
+      split_ = nth < whole ? kWholeTile : static_cast<int>((nth - whole) % splits);
+      if (nth >= whole) nth = whole + (nth - whole) / splits;
+    }
+    if constexpr (kBand && !kPairs) {
+      const unsigned in_turn = arguments_.heads_in_turn, all = arguments_.batch * num_heads;
+      if (kClaims && nth >= all * row_tiles) {
+        batch_ = arguments_.batch;
+        return;
+      }
+      const unsigned before = nth / (in_turn * row_tiles) * in_turn, rest = nth - before * row_tiles;
+      const unsigned heads = before + in_turn < all ? in_turn : all - before;
+      tile_ = static_cast<int>(row_tiles - 1 - rest / heads);
+      set_head(before + rest % heads, num_heads);
+    } else {
+      tile_ = static_cast<int>(nth % tiles());
+      set_head(nth / tiles(), heads());
+    }
+  }
+  // Without claims.
   FULMEN_DEVICE void advance() {
     if constexpr (kSplits) {
       place(nth_ + static_cast<unsigned>(arguments_.step_tile));
@@ -140,7 +165,7 @@ class QueryTiles {
   }
 
  private:
-  static constexpr bool kPairs = kBand && kPersistent;
+  static constexpr bool kPairs = kBand && kPersistent && !kClaims;
   FULMEN_DEVICE bool pairs_heads() const { return arguments_.num_heads % 2 == 0; }
   FULMEN_DEVICE int tiles() const { return kPairs && !pairs_heads() ? (arguments_.row_tiles + 1) / 2 : arguments_.row_tiles; }
   FULMEN_DEVICE int heads() const { return kPairs && pairs_heads() ? arguments_.num_heads / 2 : arguments_.num_heads; }
@@ -149,22 +174,35 @@ class QueryTiles {
     head_ = static_cast<int>(of_all % heads);
   }
 
-  // kSplits: the nth of all.
-  FULMEN_DEVICE void place(unsigned nth) {
-    const auto whole = static_cast<unsigned>(arguments_.whole_tiles), splits = static_cast<unsigned>(arguments_.num_splits);
-    const auto row_tiles = static_cast<unsigned>(arguments_.row_tiles);
-    nth_ = nth;
-    split_ = nth < whole ? kWholeTile : static_cast<int>((nth - whole) % splits);
-    const unsigned tile = nth < whole ? nth : whole + (nth - whole) / splits;
-    tile_ = static_cast<int>(tile % row_tiles);
-    set_head(tile / row_tiles, static_cast<unsigned>(arguments_.num_heads));
-  }
-
   const ForwardArguments& arguments_;
   int batch_, head_, tile_;
   bool second_ = false;
   unsigned nth_ = 0;  // kSplits
   int split_ = kWholeTile;
+};
+
+// kClaims: the key loader claims the workgroup's next tile when it has asked for all of this one, and tells the other waves.
+struct NextTile {
+  int parity = 0;
+
+  FULMEN_DEVICE unsigned claim(const ForwardArguments& a) {
+    const auto nth = static_cast<unsigned>(a.step_tile + counter_claim(a.claims));
+    mbarrier_wait(kNextEmpty, parity ^ 1);
+    if (lane_id() == 0) {
+      lds_store(kLdsLayout.next_at, nth);
+      mbarrier_arrive(kNextFull);
+    }
+    parity ^= 1;
+    return nth;
+  }
+  FULMEN_DEVICE unsigned told() {
+    mbarrier_wait(kNextFull, parity);
+    const auto nth = static_cast<unsigned>(broadcast(static_cast<int>(lds_load<unsigned>(kLdsLayout.next_at))));
+    wave_barrier();
+    if (lane_id() == 0) mbarrier_arrive(kNextEmpty);
+    parity ^= 1;
+    return nth;
+  }
 };
 
 // One lane asks the TMA for kRows rows of kCount panels, which lie kPanelRows rows apart in LDS.
@@ -187,6 +225,21 @@ FULMEN_DEVICE int queries_barrier(int first, const QueryRing& ring, int group) {
   return first + 8 * (ring.buffer * kWarpgroups + group);
 }
 FULMEN_DEVICE int queries_at(const QueryRing& ring) { return kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes; }
+
+// Goes over a workgroup's tiles. next: of kClaims, whether this wave claims them.
+template <bool kIsKeyLoader, class Visit>
+FULMEN_DEVICE void for_each_tile(const ForwardArguments& a, const Visit& visit) {
+  QueryTiles tiles(a);
+  NextTile next;
+  do {
+    visit(QueryTile::of(a, tiles.block(), tiles.split()));
+    if constexpr (kClaims) {
+      tiles.place(kIsKeyLoader ? next.claim(a) : next.told());
+    } else {
+      tiles.advance();
+    }
+  } while (kPersistent && tiles.there());
+}
 
 // The wave that brings Q: 64 rows for each warpgroup, as soon as that one has begun its last product with those before.
 struct QueryLoader {
@@ -275,7 +328,8 @@ struct Consumer {
   const TmaForwardArguments& arguments;
   int group, next_group;
   QueryRing query_ring;
-  TileRing key_ring, value_ring;
+  MatrixRing key_ring{kLdsLayout.keys_at, kLdsLayout.key_bytes}, value_ring{kLdsLayout.values_at, kLdsLayout.value_bytes};
+  LdsMatrix queries;
 
   FULMEN_DEVICE explicit Consumer(const TmaForwardArguments& a)
       : arguments(a), group(wave_id() / 4), next_group(group + 1 < kWarpgroups ? group + 1 : 0) {
@@ -291,6 +345,7 @@ struct Consumer {
     int n = any ? t.order.passed_over(keys.end) : t.order.count;
     WaveRows rows = {};
     rows.state.clear();
+    queries = LdsMatrix::of(queries_at(query_ring), kBlockM).rows_further(64 * group);
     if (t.order.count > 0) mbarrier_wait(queries_barrier(kQueriesFull, query_ring, group), query_ring.parity);
 #pragma unroll 1
     for (int passed = 0; passed < n; ++passed) pass_over();
@@ -322,8 +377,6 @@ struct Consumer {
   }
 
  private:
-  FULMEN_DEVICE int keys_at() const { return kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes; }
-  FULMEN_DEVICE int values_at() const { return kLdsLayout.values_at + value_ring.buffer * kLdsLayout.value_bytes; }
   FULMEN_DEVICE void wait_keys() const { mbarrier_wait(kKeysFull + 8 * key_ring.buffer, key_ring.parity); }
   FULMEN_DEVICE void wait_values() const { mbarrier_wait(kValuesFull + 8 * value_ring.buffer, value_ring.parity); }
   // Of all the wave's lanes: their products have been waited for.
@@ -355,7 +408,7 @@ struct Consumer {
     wait_keys();
     wait_turn();
     wgmma_fence();
-    begin_scores(queries_at(query_ring), 64 * group, keys_at(), score);
+    begin_scores(queries, key_ring.now(), score);
     pass_turn();
     wgmma_wait<0>();
     wgmma_hold(score);
@@ -369,9 +422,9 @@ struct Consumer {
     wait_keys();
     wait_turn();
     wgmma_fence();
-    begin_scores(queries_at(query_ring), 64 * group, keys_at(), score);
+    begin_scores(queries, key_ring.now(), score);
     wait_values();
-    begin_outputs(rows, values_at());
+    begin_outputs(rows, value_ring.now());
     pass_turn();
     wgmma_wait<1>();
     wgmma_hold(score);
@@ -383,7 +436,7 @@ struct Consumer {
   FULMEN_DEVICE void last(WaveRows& rows) {
     wait_values();
     wgmma_fence();
-    begin_outputs(rows, values_at());
+    begin_outputs(rows, value_ring.now());
     end_outputs(rows);
     release_values();
   }
@@ -460,19 +513,11 @@ struct Consumer {
   static constexpr bool kTurns = kWarpgroups > 1 && kPingPong;
 };
 
-// What a loader does for all of a workgroup's tiles.
-template <class Loader>
-FULMEN_DEVICE void load_tiles(const TmaForwardArguments& a, QueryTiles& tiles, Loader loader) {
-  do {
-    const QueryTile t = QueryTile::of(a, tiles.block(), tiles.split());
-    if (t.order.count > 0) loader.tile(t);
-    tiles.advance();
-  } while (kPersistent && tiles.there());
-}
-
 FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
   if (thread_id() == 0) {
     mbarrier_init(kPatch, 1);
+    mbarrier_init(kNextFull, 1);
+    mbarrier_init(kNextEmpty, 4 * kWarpgroups + 1);
 #pragma unroll
     for (int n = 0; n < kQueryBuffers * kWarpgroups; ++n) {
       mbarrier_init(kQueriesFull + 8 * n, 1);
@@ -487,19 +532,27 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
     }
     mbarrier_init_fence();
   }
+  if constexpr (kClaims) grid_dependency_wait();  // forward/clear_claims.h is still to end
   barrier();
-  QueryTiles tiles(a);
-  if (wave_id() >= 4 * kWarpgroups) {
+  const int loader = wave_id() - 4 * kWarpgroups;
+  if (loader >= 0) {
     setmaxnreg_dec<kRegisters.loader>();
-    if (wave_id() == 4 * kWarpgroups) load_tiles(a, tiles, KeyLoader{a});
-    if (wave_id() == 4 * kWarpgroups + 1) load_tiles(a, tiles, QueryLoader{a});
+    // A tile without keys has nothing to load.
+    if (loader == 0) {
+      KeyLoader keys{a};
+      for_each_tile<true>(a, [&](const QueryTile& t) {
+        if (t.order.count > 0) keys.tile(t);
+      });
+    } else if (loader == 1) {
+      QueryLoader queries{a};
+      for_each_tile<false>(a, [&](const QueryTile& t) {
+        if (t.order.count > 0) queries.tile(t);
+      });
+    }
   } else {
     setmaxnreg_inc<kRegisters.consumer>();
     Consumer consumer(a);
-    do {
-      consumer.tile(QueryTile::of(a, tiles.block(), tiles.split()));
-      tiles.advance();
-    } while (kPersistent && tiles.there());
+    for_each_tile<false>(a, [&](const QueryTile& t) { consumer.tile(t); });
     consumer.end();
   }
 }

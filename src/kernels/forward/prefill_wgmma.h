@@ -97,6 +97,10 @@ struct PrefillTask {
   Int64 wave_row;  // the first of the wave's rows
   int first_row;   // the same, of the workgroup's
 
+  // The warpgroup's 64 rows.
+  FULMEN_DEVICE LdsMatrix own_queries() const {
+    return LdsMatrix::of(kLdsLayout.queries_at, kBlockM).rows_further(first_row / 64 * 64);
+  }
   // The warpgroup's way over the tiles. late: it exponentiates before it multiplies.
   FULMEN_DEVICE void walk(WaveRows& rows, const TileOrder& order, bool late) const {
     meet();
@@ -106,13 +110,13 @@ struct PrefillTask {
     for (; n < order.count; ++n) step<false>(rows, order.first_key(n), n, late);
     if (!late) meet();
     wgmma_fence();
-    begin_outputs(rows, values_at((n - 1) % 2));
+    begin_outputs(rows, LdsMatrix::of(values_at((n - 1) % 2), kBlockN));
     end_outputs(rows);
   }
   FULMEN_DEVICE void first(WaveRows& rows, Int64 first_key, bool late) const {
     float score[kKeyTiles][kElements], factor[kRowsPerLane];
     wgmma_fence();
-    begin_scores(kLdsLayout.queries_at, first_row, keys_at(0), score);
+    begin_scores(own_queries(), LdsMatrix::of(keys_at(0), kBlockN), score);
     wgmma_wait<0>();
     wgmma_hold(score);
     if (late) meet();
@@ -124,8 +128,8 @@ struct PrefillTask {
     float score[kKeyTiles][kElements];
     if (!late) meet();
     wgmma_fence();
-    begin_scores(kLdsLayout.queries_at, first_row, keys_at(n % 2), score);
-    begin_outputs(rows, values_at(1 - n % 2));
+    begin_scores(own_queries(), LdsMatrix::of(keys_at(n % 2), kBlockN), score);
+    begin_outputs(rows, LdsMatrix::of(values_at(1 - n % 2), kBlockN));
     if (late) {
       wgmma_wait<0>();
       meet();

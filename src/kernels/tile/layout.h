@@ -204,7 +204,7 @@ struct TmaForwardLayout {
   int keys_at, key_bytes;                      // a tile's
   int values_at, value_bytes;
   int outputs_at, output_bytes;  // none: wide heads leave no room, outputs go from registers to memory
-  int barriers_at, total;
+  int barriers_at, next_at, total;
 
   FULMEN_ALGORITHM static TmaForwardLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
     TmaForwardLayout l{};
@@ -218,8 +218,10 @@ struct TmaForwardLayout {
     l.outputs_at = l.values_at + buffers * l.value_bytes;
     l.output_bytes = wide ? 0 : block_m * 2 * head_dim_v;
     l.barriers_at = l.outputs_at + l.output_bytes;
-    // Full and empty for each buffer, of each warpgroup's queries, of keys and of values, and one for values to be cleared.
-    l.total = l.barriers_at + (2 * l.query_buffers * (block_m / 64) + 1 + 4 * buffers) * kBarrierBytes;
+    // Full and empty for each buffer, of each warpgroup's queries, of keys, of values and of the next tile's number, and one for
+    // values to be cleared.
+    l.next_at = l.barriers_at + (2 * l.query_buffers * (block_m / 64) + 1 + 4 * buffers + 2) * kBarrierBytes;
+    l.total = l.next_at + kBarrierBytes;
     return l;
   }
 };

@@ -19,10 +19,8 @@ struct WaveRows {
   float out[kProducts][kProductTiles][kElements];
 };
 
-// S = Q K^T begins, of a warpgroup's 64 queries from first_row on.
-FULMEN_DEVICE void begin_scores(int queries_at, int first_row, int keys_at, float (&score)[kKeyTiles][kElements]) {
-  const LdsMatrix queries = LdsMatrix::of(queries_at, kBlockM).rows_further(first_row / 64 * 64);
-  const LdsMatrix keys = LdsMatrix::of(keys_at, kBlockN);
+// S = Q K^T begins, of a warpgroup's 64 queries among kBlockM rows.
+FULMEN_DEVICE void begin_scores(const LdsMatrix& queries, const LdsMatrix& keys, float (&score)[kKeyTiles][kElements]) {
 #pragma unroll
   for (int d = 0; d < kHeadDimTiles; ++d) {
     wgmma<Element, false, false>(score, queries.columns_further(16 * d, kBlockM), keys.columns_further(16 * d, kBlockN), d > 0);
@@ -30,8 +28,7 @@ FULMEN_DEVICE void begin_scores(int queries_at, int first_row, int keys_at, floa
   wgmma_commit();
 }
 // O += P V begins.
-FULMEN_DEVICE void begin_outputs(WaveRows& rows, int values_at) {
-  const LdsMatrix values = LdsMatrix::of(values_at, kBlockN);
+FULMEN_DEVICE void begin_outputs(WaveRows& rows, const LdsMatrix& values) {
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
