@@ -12,6 +12,12 @@ namespace {
 class GpuBackwardTma : public HopperTest {
  protected:
   GpuBackwardTma() : HopperTest("backward_tma", true) {}
+  // Sums in order, or as blocks come.
+  void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const {
+    Case c(spec, random);
+    c.options.deterministic = random.chance(0.5);
+    EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec) << ", deterministic " << c.options.deterministic;
+  }
 };
 
 // Several tiles of keys and queries, the last ones partial; dims that fill panels, and that do not.
@@ -95,6 +101,21 @@ TEST_P(GpuBackwardTma, Features) {
     s = spec_of(DType::fp16, 64, 70, 140, random);
     s.gradients = {true, dk, !dk, false, false};
     check(s, random);
+  }
+}
+
+// A tile of queries meets several blocks of keys, each of which adds to its dq: with an order, and without one.
+TEST_P(GpuBackwardTma, OrderOfSums) {
+  Random random(8230);
+  for (const int64_t dim : {64, 128}) {
+    for (const bool deterministic : {true, false}) {
+      CaseSpec s = spec_of(DType::bf16, dim, random.between(130, 300), random.between(400, 700), random);
+      s.num_heads = s.num_kv_heads = 3;
+      s.causal = random.pick({Causal::none, Causal::bottom_right, Causal::top_left});
+      Case c(s, random);
+      c.options.deterministic = deterministic;
+      EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s) << ", deterministic " << deterministic;
+    }
   }
 }
 
