@@ -125,10 +125,12 @@ std::string explanation(const Plan::Impl& impl) {
   return text;
 }
 
-// A kernel that refuses the problem when it is prepared (verification_failed) makes room for the next one.
+// A kernel that refuses the problem when it is prepared (verification_failed), or that is neither prebuilt nor can be compiled
+// (unavailable), makes room for the next one.
 Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
   Result<const Kernel*> kernel = kernel_for(impl.problem, impl.device, *impl.backend, options.kernel);
   if (!kernel.ok()) return kernel.status();
+  Status unavailable;  // the first one's reason: the others' is likely the same
   for (;;) {
     impl.kernel = kernel.value();
     impl.rank = impl.kernel->rank(impl.problem);
@@ -141,10 +143,14 @@ Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
       return {};
     }
     const Status& refusal = runner.status();
-    if (refusal.code() != StatusCode::verification_failed) return refusal;
+    if (refusal.code() == StatusCode::unavailable) {
+      if (unavailable.ok()) unavailable = refusal;
+    } else if (refusal.code() != StatusCode::verification_failed) {
+      return refusal;
+    }
     impl.refused.emplace_back(impl.kernel, refusal.message());
     const Kernel* next = impl.forced ? nullptr : choose(*impl.backend, impl.problem, impl.device, impl.refused);
-    if (next == nullptr) return {refusal.code(), refusals(impl)};
+    if (next == nullptr) return unavailable.ok() ? Status(refusal.code(), refusals(impl)) : unavailable;
     kernel = next;
   }
 }

@@ -128,5 +128,25 @@ TEST_F(FirstUseTest, AForcedKernelIsAnErrorAndTheCheckCanBeLeftOut) {
   EXPECT_EQ(unchecked.out.find("first use"), std::string::npos) << unchecked.out;
 }
 
+// Without a compiler: a kernel that is not among the prebuilt ones makes room for one that is; where none is, the reason is said.
+TEST_F(FirstUseTest, AKernelThatIsNotPrebuiltMakesRoom) {
+  std::filesystem::remove_all(path("kernels"));
+  write_kernel("prefill", false);
+  ::setenv("FULMEN_CACHE_DIR", path("empty").c_str(), 1);
+  ::setenv("FULMEN_FIRST_USE_CHECK", "0", 1);
+  ::setenv("FULMEN_HOST_CXX", "/nowhere/c++", 1);
+  const Outcome outcome = explain();
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* part : {"\nemulated.prefill.gfx11 ", "the highest rank of those left, 20",
+                           "\n  not emulated.short.gfx11: ", "FULMEN_HOST_CXX is \"/nowhere/c++\""}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in: " << outcome.out;
+  }
+  std::filesystem::remove_all(path("kernels"));
+  const Outcome none = explain();
+  EXPECT_NE(none.exit_code, 0);
+  EXPECT_NE(none.err.find("FULMEN_HOST_CXX is \"/nowhere/c++\""), std::string::npos) << none.err;
+  ::unsetenv("FULMEN_HOST_CXX");
+}
+
 }  // namespace
 }  // namespace fulmen::test
