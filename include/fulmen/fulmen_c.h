@@ -247,7 +247,7 @@ typedef struct fulmen_kernel_config {
   const char* kernel;  /* lives as long as the plan */
   int32_t block_m;     /* query rows of a tile */
   int32_t block_n;     /* key rows of a tile */
-  int32_t num_splits;  /* parts that a query's keys are divided into */
+  int32_t num_splits;  /* parts that a query's keys are divided into, or only the last queries' */
   int32_t num_threads; /* the most CPU threads of a run */
 } fulmen_kernel_config;
 /* Which kernel a plan runs, and its numbers. */

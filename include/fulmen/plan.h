@@ -28,7 +28,7 @@ struct KernelConfig {
   std::string kernel;                         // "cpu.prefill.avx512"
   int block_m = 0;                            // query rows of a tile
   int block_n = 0;                            // key rows of a tile
-  int num_splits = 0;                         // parts a query's keys are divided into
+  int num_splits = 0;                         // parts a query's keys are divided into, or only the last queries'
   int num_threads = 0;                        // most CPU threads that a run uses
   std::vector<KernelParameter> parameters{};  // those that options.tuning takes; empty where the kernel has none
   std::vector<std::string> notes{};           // what was said for these and is not used, and why
