@@ -163,13 +163,13 @@ Status verify_random(const VerifyArguments& arguments, const std::string& device
   std::vector<DType> dtypes{DType::fp32, DType::fp16, DType::bf16};
   if (!arguments.dtype.empty()) dtypes = {parse_dtype(arguments.dtype).value()};
   Findings findings;
-  auto& [progress, tallies, failures] = findings;
+  auto& progress = findings.progress;
   progress.line(fmt::format("fulmen {} on {}, {} random {}problems, --seed {}", version(), device, arguments.random,
                             arguments.backward ? "backward " : "", seed));
   NormalPool pool(0);
   std::size_t runs = 0;
   for (uint64_t n = 0; n < arguments.random; ++n) {
-    if (n % 1000 == 0) progress.show(fmt::format("[{}/{}] {} failed", n, arguments.random, failures.count()));
+    if (n % 1000 == 0) progress.show(fmt::format("[{}/{}] {} failed", n, arguments.random, findings.failures.count()));
     pool.generator().seed(seed + n);
     const DType dtype = dtypes[pool.generator()() % dtypes.size()];
     const GridCase grid_case = random_case(pool.generator(), dtype, arguments.backward ? Pass::backward : Pass::forward, emulated);
@@ -177,9 +177,9 @@ Status verify_random(const VerifyArguments& arguments, const std::string& device
     if (!ran.ok()) return ran.status();
     runs += ran.value();
   }
-  print_table(progress, tallies);
-  progress.line(fmt::format("{} problems, {} results, {} failed", arguments.random, runs, failures.count()));
-  return failures.conclusion(seed);
+  print_table(progress, findings.tallies);
+  progress.line(fmt::format("{} problems, {} results, {} failed", arguments.random, runs, findings.failures.count()));
+  return findings.failures.conclusion(seed);
 }
 
 Status verify(const VerifyArguments& arguments) {

@@ -65,9 +65,9 @@ bool ends_late(const Problem& p, const PrefillTmaShape& shape, int compute_units
   const PrefillTmaShape small{2, 128, 2, 1, true};
   const bool even = has_band(p) && tiles_of_queries(p, shape.warpgroups) >= kManyRounds * compute_units;
   const auto rows = [&](const PrefillTmaShape& one) {
-    const int64_t tiles = tiles_of_queries(p, one.warpgroups);
+    const int64_t tiles = tiles_of_queries(p, one.warpgroups), whole_rounds = tiles / compute_units;
     if (even) return static_cast<double>(tiles * one.warpgroups);
-    return (static_cast<double>(tiles / compute_units) + last_round(p, one, compute_units).rounds) * one.warpgroups;
+    return (static_cast<double>(whole_rounds) + last_round(p, one, compute_units).rounds) * one.warpgroups;
   };
   const double dim = static_cast<double>(std::max(p.head_dim, p.head_dim_v)), part = 32.0 / dim;
   return rows(shape) > rows(small) * (1 + part * part);
