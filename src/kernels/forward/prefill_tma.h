@@ -15,13 +15,12 @@
 //
 // LDS: up to 128 dims 2 x Q, kBuffers x K, kBuffers x V and the outputs, which the TMA stores; wider heads have one Q, and their
 // outputs go from registers to memory. Then mbarriers. Registers of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
+#include "forward/parts/query_tiles.h"
 #include "tile/lane_quads.h"
 #include "tile/layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
-#include "tile/order.h"
 #include "tile/rings.h"
-#include "tile/sources.h"
 
 namespace fulmen::kernels {
 
@@ -59,126 +58,6 @@ struct MatrixRing : TileRing {
     TileRing::advance();
     if constexpr (kKeepsPlaces) kept = buffer == 0 ? LdsMatrix::of(first_at, kBlockN) : kept.further(step);
   }
-};
-
-// The order of a workgroup's tiles of keys: those at the band's end, which need masks, last one first; those at its beginning; then
-// those that need none. A warpgroup whose rows end early passes over the first ones.
-struct MaskedFirst {
-  Int64 begin;  // the first key of the first tile
-  int count, masked;
-  int late;  // of the masked ones those at the end
-  int whole_begin;
-
-  FULMEN_DEVICE static MaskedFirst of(const algorithm::KeyRange& keys, const algorithm::KeyRange& whole) {
-    const TileOrder order = TileOrder::of(keys, whole);
-    return {order.begin, order.count, order.masked, order.count - order.whole_end, order.whole_begin};
-  }
-  FULMEN_DEVICE Int64 first_key(int n) const {
-    const int tile = n >= masked ? n - masked + whole_begin : n < late ? count - 1 - n : n - late;
-    return begin + static_cast<Int64>(tile) * kBlockN;
-  }
-  // How many of the first tiles begin at `end` or later.
-  FULMEN_DEVICE int passed_over(Int64 end) const {
-    const int needed = end > begin ? at_most((end - begin + kBlockN - 1) / kBlockN, count) : 0;
-    return count - needed < late ? count - needed : late;
-  }
-};
-
-// A workgroup's tile of queries, and the keys that it goes over.
-constexpr int kWholeTile = -1;
-struct QueryTile {
-  int batch, head;
-  Int64 row_begin;
-  int split;                 // kSplits: which part of the keys; kWholeTile: all
-  algorithm::KeyRange keys;  // that some row attends
-  MaskedFirst order;
-
-  FULMEN_DEVICE static QueryTile of(const ForwardArguments& a, const QueryBlock& block, int split) {
-    const Int64 row_end = block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
-    const algorithm::Band band = band_of(a);
-    algorithm::KeyRange keys = band.any(block.row_begin, row_end), whole = band.all(block.row_begin, row_end);
-    if (kSplits && split != kWholeTile) {
-      keys.begin = split * a.split_keys;
-      if (keys.begin + a.split_keys < keys.end) keys.end = keys.begin + a.split_keys;
-      whole = keys;
-      whole.end = keys.begin + (keys.end - keys.begin) / kBlockN * kBlockN;
-    }
-    return {block.batch, block.head, block.row_begin, split, keys, MaskedFirst::of(tile_range(keys), whole)};
-  }
-};
-
-// The tiles of queries that a workgroup takes. kClaims: first that of its own number, then the next one that nobody has claimed.
-// Else kPersistent: each `grid`th, with a band each `grid`th pair: a pair attends as many keys as any other, tile n of a head and
-// tile n from the end of the next head (of the same head where heads are odd). Else one. Of all tiles those with most keys come
-// first with a band, among heads whose keys and values fit in the L2. kSplits: from tile `whole_tiles` on each is num_splits of
-// them.
-class QueryTiles {
- public:
-  FULMEN_DEVICE explicit QueryTiles(const ForwardArguments& a) : arguments_(a) { place(static_cast<unsigned>(workgroup_id())); }
-  FULMEN_DEVICE bool there() const { return batch_ < arguments_.batch; }
-  FULMEN_DEVICE int split() const { return kSplits ? split_ : kWholeTile; }
-  FULMEN_DEVICE QueryBlock block() const {
-    if constexpr (kPairs) {
-      const int tile = second_ ? tile_ : arguments_.row_tiles - 1 - tile_;
-      return {batch_, pairs_heads() ? 2 * head_ + (second_ ? 1 : 0) : head_, Int64{tile} * kBlockM};
-    } else {
-      return {batch_, head_, Int64{tile_} * kBlockM};
-    }
-  }
-  // The nth of all.
-  FULMEN_DEVICE void place(unsigned nth) {
-    const auto row_tiles = static_cast<unsigned>(arguments_.row_tiles), num_heads = static_cast<unsigned>(arguments_.num_heads);
-    if constexpr (kSplits) {
-      const auto whole = static_cast<unsigned>(arguments_.whole_tiles), splits = static_cast<unsigned>(arguments_.num_splits);
-      nth_ = nth;
-      split_ = nth < whole ? kWholeTile : static_cast<int>((nth - whole) % splits);
-      if (nth >= whole) nth = whole + (nth - whole) / splits;
-    }
-    if constexpr (kBand && !kPairs) {
-      const unsigned in_turn = arguments_.heads_in_turn, all = arguments_.batch * num_heads;
-      if (kClaims && nth >= all * row_tiles) {
-        batch_ = arguments_.batch;
-        return;
-      }
-      const unsigned before = nth / (in_turn * row_tiles) * in_turn, rest = nth - before * row_tiles;
-      const unsigned heads = before + in_turn < all ? in_turn : all - before;
-      tile_ = static_cast<int>(row_tiles - 1 - rest / heads);
-      set_head(before + rest % heads, num_heads);
-    } else {
-      tile_ = static_cast<int>(nth % tiles());
-      set_head(nth / tiles(), heads());
-    }
-  }
-  // Without claims.
-  FULMEN_DEVICE void advance() {
-    if constexpr (kSplits) {
-      place(nth_ + static_cast<unsigned>(arguments_.step_tile));
-      return;
-    }
-    if constexpr (kPairs) {
-      second_ = !second_ && (pairs_heads() || 2 * tile_ + 1 != arguments_.row_tiles);
-      if (second_) return;
-    }
-    tile_ += arguments_.step_tile;
-    head_ += arguments_.step_head + carried(tile_, tiles());
-    batch_ += arguments_.step_batch + carried(head_, heads());
-  }
-
- private:
-  static constexpr bool kPairs = kBand && kPersistent && !kClaims;
-  FULMEN_DEVICE bool pairs_heads() const { return arguments_.num_heads % 2 == 0; }
-  FULMEN_DEVICE int tiles() const { return kPairs && !pairs_heads() ? (arguments_.row_tiles + 1) / 2 : arguments_.row_tiles; }
-  FULMEN_DEVICE int heads() const { return kPairs && pairs_heads() ? arguments_.num_heads / 2 : arguments_.num_heads; }
-  FULMEN_DEVICE void set_head(unsigned of_all, unsigned heads) {
-    batch_ = static_cast<int>(of_all / heads);
-    head_ = static_cast<int>(of_all % heads);
-  }
-
-  const ForwardArguments& arguments_;
-  int batch_, head_, tile_;
-  bool second_ = false;
-  unsigned nth_ = 0;  // kSplits
-  int split_ = kWholeTile;
 };
 
 // kClaims: the key loader claims the workgroup's next tile when it has asked for all of this one, and tells the other waves.
