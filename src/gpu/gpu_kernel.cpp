@@ -59,6 +59,9 @@ class GpuKernel final : public Kernel {
                             : family_.tuned_plan(problem, device->chip, compute_units, choice.values);
     const tuning::Values values = choice.values;
     KernelConfig config{name_, 0, 0, plan.num_splits, 0, std::move(choice.parameters), std::move(choice.notes)};
+    if (plan.backward.query_counters > 0 && plan.backward.adds_in_order == 0) {
+      config.notes.emplace_back("blocks of keys add to dq as they come: gradients may differ in bits from run to run");
+    }
     std::erase_if(plan.launches, [](const KernelLaunch& launch) { return launch.workgroups == 0; });
     // The tiles of the first launch that has some: the backward pass begins with one that goes by rows.
     for (const KernelLaunch& launch : plan.launches) {

@@ -131,6 +131,7 @@ Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
   Result<const Kernel*> kernel = kernel_for(impl.problem, impl.device, *impl.backend, options.kernel);
   if (!kernel.ok()) return kernel.status();
   Status unavailable;  // the first one's reason: the others' is likely the same
+  bool any_is_wrong = false;
   for (;;) {
     impl.kernel = kernel.value();
     impl.rank = impl.kernel->rank(impl.problem);
@@ -144,13 +145,17 @@ Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
     }
     const Status& refusal = runner.status();
     if (refusal.code() == StatusCode::unavailable) {
+      if (!options.tuning.empty()) return refusal;  // its numbers are this kernel's
       if (unavailable.ok()) unavailable = refusal;
-    } else if (refusal.code() != StatusCode::verification_failed) {
-      return refusal;
+    } else if (refusal.code() == StatusCode::verification_failed) {
+      any_is_wrong = true;
+    } else {
+      return unavailable.ok() ? refusal : unavailable;
     }
     impl.refused.emplace_back(impl.kernel, refusal.message());
     const Kernel* next = impl.forced ? nullptr : choose(*impl.backend, impl.problem, impl.device, impl.refused);
-    if (next == nullptr) return unavailable.ok() ? Status(refusal.code(), refusals(impl)) : unavailable;
+    if (next == nullptr && !any_is_wrong) return unavailable;
+    if (next == nullptr) return {StatusCode::verification_failed, refusals(impl)};
     kernel = next;
   }
 }

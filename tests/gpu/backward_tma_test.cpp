@@ -115,6 +115,10 @@ TEST_P(GpuBackwardTma, OrderOfSums) {
       Case c(s, random);
       c.options.deterministic = deterministic;
       EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s) << ", deterministic " << deterministic;
+      c.options.kernel = kernel();
+      const Result<Plan> planned = plan(c.problem(), device(), c.options);
+      ASSERT_TRUE(planned.ok()) << planned.status().message();
+      EXPECT_EQ(planned->explain().find("gradients may differ in bits") == std::string::npos, deterministic) << planned->explain();
     }
   }
 }

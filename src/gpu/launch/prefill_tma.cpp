@@ -63,11 +63,12 @@ LastRound last_round(const Problem& p, const PrefillTmaShape& shape, int64_t slo
 bool ends_late(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
   constexpr int64_t kManyRounds = 4;
   const PrefillTmaShape small{2, 128, 2, 1, true};
-  const bool even = has_band(p) && tiles_of_queries(p, shape.warpgroups) >= kManyRounds * compute_units;
+  const int64_t units = std::max(1, compute_units);
+  const bool even = has_band(p) && tiles_of_queries(p, shape.warpgroups) >= kManyRounds * units;
   const auto rows = [&](const PrefillTmaShape& one) {
-    const int64_t tiles = tiles_of_queries(p, one.warpgroups), whole_rounds = tiles / compute_units;
+    const int64_t tiles = tiles_of_queries(p, one.warpgroups), whole_rounds = tiles / units;
     if (even) return static_cast<double>(tiles * one.warpgroups);
-    return (static_cast<double>(whole_rounds) + last_round(p, one, compute_units).rounds) * one.warpgroups;
+    return (static_cast<double>(whole_rounds) + last_round(p, one, units).rounds) * one.warpgroups;
   };
   const double dim = static_cast<double>(std::max(p.head_dim, p.head_dim_v)), part = 32.0 / dim;
   return rows(shape) > rows(small) * (1 + part * part);
