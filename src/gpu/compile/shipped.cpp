@@ -10,6 +10,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kUsualComputeUnits = 96;
+constexpr int kHopperUnits = 132;  // an H100's and an H200's, by which tiles, splits and claims go
 
 struct Shape {
   int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
@@ -212,11 +213,14 @@ std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, con
       if (best == nullptr || rank(*family, problem) > rank(*best, problem)) best = family;
     }
     if (best == nullptr) continue;
-    for (const KernelLaunch& launch : best->plan(problem, chip, kUsualComputeUnits).launches) {
-      const std::string key = std::string(launch.specialisation.entry) + prelude(launch.specialisation);
-      if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
-      seen.push_back(key);
-      list.push_back(launch.specialisation);
+    for (const int units : {kUsualComputeUnits, kHopperUnits}) {
+      if (units == kHopperUnits && chip.arch != "sm_90a") continue;
+      for (const KernelLaunch& launch : best->plan(problem, chip, units).launches) {
+        const std::string key = std::string(launch.specialisation.entry) + prelude(launch.specialisation);
+        if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
+        seen.push_back(key);
+        list.push_back(launch.specialisation);
+      }
     }
   }
   return list;
