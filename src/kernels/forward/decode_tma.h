@@ -232,20 +232,10 @@ FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int sp
       continue;
     }
     const RowEnd end = end_row(a, head, max, sum);
-#pragma unroll
-    for (int g = 0; g < kProducts; ++g) {
-#pragma unroll
-      for (int d = 0; d < kProductTiles; ++d) {
-#pragma unroll
-        for (int e = 0; e < kElements; e += 2) {
-          if (row_slot(e) != slot) continue;
-          const int dim = 16 * (g * kProductTiles + d) + tile_column(e);
-          if (!kExactDims && dim >= a.head_dim_v) continue;
-          global_store(reinterpret_cast<unsigned*>(out_row(a, map.batch, head, i) + dim),
-                       pack<Element>(rows.out[g][d][e] * end.output_factor, rows.out[g][d][e + 1] * end.output_factor));
-        }
-      }
-    }
+    for_each_pair(a, slot, rows, [&](int dim, float low, float high) {
+      global_store(reinterpret_cast<unsigned*>(out_row(a, map.batch, head, i) + dim),
+                   pack<Element>(low * end.output_factor, high * end.output_factor));
+    });
     if (tile_column(0) == 0) store_lse(a, map.batch, head, i, end.lse);
   }
 }
