@@ -57,9 +57,10 @@ bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen
 
 // backward_tma's blocks of keys add to dq one after the other: heads that fill a chip between them hide that.
 bool fills_persistent_workgroups(const Target& target, const Problem& p) {
-  constexpr int64_t kBlockKeys = 128, kFewBlocks = 128;
+  constexpr int64_t kWide = 128, kFewBlocks = 128;
+  const int64_t block_keys = larger_dim(p) > kWide ? 64 : 128;
   return has_many_keys(target, p) && fills_panels(target, p) &&
-         tiles_of(p.seqlen_k, kBlockKeys) * p.batch * p.num_kv_heads >= kFewBlocks;
+         tiles_of(p.seqlen_k, block_keys) * p.batch * p.num_kv_heads >= kFewBlocks;
 }
 
 // Few queries whose keys are worth a pipeline's start. Where heads that share keys fill fewer tiles together, keys are read less

@@ -1,5 +1,5 @@
-// kernels/backward/backward_tma.h: gradients by one kernel of warpgroup products, whose tiles the tensor memory accelerator (TMA)
-// brings; dq is added up in a fixed order, where the problem asks for one.
+// kernels/backward/backward_tma.h and backward_tma_wide.h: gradients by one kernel of warpgroup products, whose tiles the tensor
+// memory accelerator (TMA) brings; dq is added up in a fixed order, where the problem asks for one.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -25,10 +25,6 @@ class BackwardTma final : public Family {
     if (!p.dq.present || !(p.dk.present || p.dv.present)) return Support::no("it gives dq beside dk or dv");
     if (p.keep_mask.present) return Support::no("keys that a keep_mask leaves out would have to be cleared after the TMA");
     if (Support support = tma_reads(p); !support.yes) return support;
-    const int64_t dim = std::max(p.head_dim, p.head_dim_v);
-    if (dim > tiles_.max_head_dim)
-      return Support::no("head_dim " + std::to_string(dim) + ": the sums of more than " + std::to_string(tiles_.max_head_dim) +
-                         " dims do not fit in registers");
     const int64_t rows = std::max(p.seqlen_q, p.seqlen_k);
     if (rows > std::numeric_limits<int>::max() - tiles_.block_m)
       return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
@@ -42,7 +38,9 @@ class BackwardTma final : public Family {
     const Specialisation usual = specialisation(p);
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    space.parameters = {{"buffers", usual.buffers, {2, 3, 4}}, {"ping_pong", usual.ping_pong ? 1 : 0, {0, 1}}};
+    const bool wide = layout_of(usual).wide;  // no room for a third tile; the warpgroups meet in each tile
+    space.parameters = {{"buffers", usual.buffers, wide ? std::vector<int>{2} : std::vector<int>{2, 3, 4}},
+                        {"ping_pong", usual.ping_pong ? 1 : 0, wide ? std::vector<int>{0} : std::vector<int>{0, 1}}};
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
       const Specialisation s = tuned(p, v);
       constexpr int kLeast = 3;  // one tile is held, one is computed, one comes
@@ -70,35 +68,40 @@ class BackwardTma final : public Family {
   }
   Specialisation specialisation(const Problem& p) const {
     Specialisation s;
-    s.entry = "backward/backward_tma.h";
     s.target = &target();
-    const auto dims = [this](int64_t dim) {
-      const int64_t panel = target().panel_columns;
+    // Wide heads' keys are shared by both warpgroups, of which each has half of the dims, in whole panels.
+    const int64_t panel = target().panel_columns, largest = std::max(p.head_dim, p.head_dim_v);
+    const bool wide = largest > tiles_.own_dims;
+    const auto dims = [&](int64_t dim) {
+      if (wide) return static_cast<int>(round_up(dim, 2 * panel));
       return static_cast<int>(dim <= panel ? panel : round_up(dim, target().mma_k));  // the launches beside it take whole operands
     };
+    s.entry = wide ? "backward/backward_tma_wide.h" : "backward/backward_tma.h";
     s.head_dim = dims(p.head_dim);
     s.head_dim_v = dims(p.head_dim_v);
-    s.block_m = tiles_.block_m;
+    s.dim_groups = wide ? 2 : 1;
+    s.block_m = tiles_.block_m / s.dim_groups;
     s.block_n = tiles_.block_n;
     s.workgroup = kBackwardTmaLanes;
     s.outputs = outputs_of(p);
     s.tensor_maps = 1;
     s.persistent = 1;
-    s.ping_pong = tiles_.ping_pong;
-    set_buffers(s, std::max(s.head_dim, s.head_dim_v) <= target().panel_columns ? tiles_.narrow_buffers : tiles_.buffers);
+    s.ping_pong = tiles_.ping_pong && !wide;
+    set_buffers(s, largest <= panel ? tiles_.narrow_buffers : tiles_.buffers);
     specialise_for(p, s);
     return s;
   }
   // In turn so many heads that their blocks fill the chip: those of a head are then one after the other in time, as they add to dq.
-  // Under a causal mask the blocks of the last keys have the least work. Of the last heads, or of all where there are few, they
-  // are claimed at the end, from more work to less, so that all workgroups end together.
+  // Under a causal mask a head's blocks begin with different queries; wide heads, whose dq goes to the L2 twice as often, have one
+  // head in turn there. The blocks of the last keys have the least work. Of the last heads, or of all where there are few, they are
+  // claimed at the end, from more work to less, so that all workgroups end together.
   static void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) {
     constexpr int64_t kFewRounds = 4, kLastRounds = 2;
     const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = std::max(1, compute_units);
     const int64_t blocks = std::max<int64_t>(1, tiles_of(p.seqlen_k, s.block_m));
-    const int64_t in_turn = std::min(heads, tiles_of(units, blocks));
     // Without a window on the left: the kernel counts on blocks of earlier keys that add to each tile that a later one adds to.
     const bool unequal = p.window_right >= 0 && p.window_left < 0 && blocks > 1 && heads * blocks > units;
+    const int64_t in_turn = unequal && layout_of(s).wide ? 1 : std::min(heads, tiles_of(units, blocks));
     const int64_t last = heads * blocks <= kFewRounds * units ? heads : tiles_of(kLastRounds * units, blocks);
     plan.arguments.heads_in_turn = static_cast<int>(in_turn);
     plan.backward.last_heads = static_cast<int>(unequal ? std::min(heads, last) : in_turn);

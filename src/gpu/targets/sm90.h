@@ -60,7 +60,7 @@ inline constexpr Target kSm90{
     .prefill_tma = PrefillTmaTiles{.rows = sm90::kPrefillTma, .few = sm90::kPrefillTmaFew},
     .backward_wgmma = BackwardWgmmaTiles{.block_n = 64, .shapes = sm90::kBackwardWgmma},
     .backward_tma =
-        BackwardTmaTiles{.max_head_dim = 128, .block_m = 128, .block_n = 64, .buffers = 2, .narrow_buffers = 4, .ping_pong = true},
+        BackwardTmaTiles{.own_dims = 128, .block_m = 128, .block_n = 64, .buffers = 2, .narrow_buffers = 4, .ping_pong = true},
     // One tile of queries in flight while one is computed, or two. Narrow heads need one more, where one warpgroup is behind the
     // other.
     .backward_wgmma_atomic =

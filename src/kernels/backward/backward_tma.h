@@ -12,7 +12,7 @@
 //
 // Registers of a lane: dK d / 2, dV d_v / 2, S and D kBlockN / 2 each, then P and dS kBlockN / 4 each beside dQ kBlockN d / 256; up
 // to 64 dims V d_v / 4.
-#include "backward/parts/tma_roles.h"
+#include "backward/parts/tma_scores.h"
 #include "tile/nvidia/register_shares.h"
 
 namespace fulmen::kernels {
@@ -21,35 +21,11 @@ namespace fulmen::kernels {
 // softcap.
 constexpr int kLoaderRegisters = kPipelined && kSplitStatistics ? 32 : kTmaRegisters;
 constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kLoaderRegisters);
+static_assert(!kWide, "backward_tma: wide heads have a kernel of their own");
 
 // P^T and dS^T of a tile, and of a wave's keys, as operands.
 struct Operands {
   ProbabilityOperand p[kColumnTiles], ds[kColumnTiles];
-};
-
-// The row statistics of a tile's queries that a lane's elements need. kSplitStatistics: in registers, before scores are there.
-struct Statistics {
-  int at;                                                      // in LDS
-  Words<2> offsets[kColumnTiles][2], deltas[kColumnTiles][2];  // of 16 columns a lane has two pairs of neighbours
-
-  FULMEN_DEVICE explicit Statistics(int at) : at(at) {}
-  FULMEN_DEVICE void load_offsets() {
-    if constexpr (kSplitStatistics) load(at, offsets);
-  }
-  FULMEN_DEVICE void load_deltas() {
-    if constexpr (kSplitStatistics) load(at + 4 * kBlockN, deltas);
-  }
-  FULMEN_DEVICE float offset(int tile, int e) const { return bits_float(offsets[tile][e / 4].word[e % 2]); }
-  FULMEN_DEVICE float delta(int tile, int e) const { return bits_float(deltas[tile][e / 4].word[e % 2]); }
-
- private:
-  FULMEN_DEVICE static void load(int from, Words<2> (&pairs)[kColumnTiles][2]) {
-#pragma unroll
-    for (int f = 0; f < kColumnTiles; ++f) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) pairs[f][n] = lds_load<Words<2>>(from + 4 * (16 * f + tile_column(4 * n)));
-    }
-  }
 };
 
 // A wave of the two warpgroups that multiply.
@@ -124,7 +100,7 @@ class Consumer {
     const Int64 first_query = Int64{tile} * kBlockN;
     float score[kColumnTiles][kElements], gradient[kColumnTiles][kElements], dq[kSumTiles][kElements];
     mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
-    Statistics statistics(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes);
+    Statistics<kColumnTiles> statistics(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes, 0);
     statistics.load_offsets();
     wait_turn();
     multiply_panels<kHeadDimTiles>(score, own_rows(kLdsLayout.keys_at), queries_at(queries_));
@@ -135,8 +111,8 @@ class Consumer {
     const int gradients_empty = kGradientsEmpty + 8 * gradients_.buffer;
     const bool may_store_gradients = mbarrier_test(gradients_empty, gradients_.parity ^ 1);
     const bool may_store_sums = kPending && mbarrier_test(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
-    scores<kMasked, (kPipelined && kPending ? 1 : 0) + (kEarlyProducts ? 1 : 0)>(task, head, first_query, statistics, score,
-                                                                                 gradient);
+    constexpr int kLater = (kPipelined && kPending ? 1 : 0) + (kEarlyProducts ? 1 : 0);
+    wait_for_scores<kMasked, kLater>(task, head, first_query, 0, statistics, score, gradient);
     // Operands are made when no product is in flight: compilers would wait for all products else.
     if constexpr (kEarlyProducts) {
       wait_for_keys();
@@ -176,33 +152,6 @@ class Consumer {
     gradients_.advance();
     queries_.advance();
   }
-  // P^T in place of S^T, dS^T in place of D^T, when these two groups of products, and none of the kLater groups behind them, are
-  // done.
-  template <bool kMasked, int kLater>
-  FULMEN_DEVICE static void scores(const BackwardTask& task, int head, Int64 first_query, Statistics& statistics,
-                                   float (&score)[kColumnTiles][kElements], float (&gradient)[kColumnTiles][kElements]) {
-    if constexpr (kSplitStatistics) {
-      const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
-      wgmma_wait<kLater + 1>();
-      wgmma_hold(score);
-      statistics.load_deltas();
-#pragma unroll
-      for (int f = 0; f < kColumnTiles; ++f) {
-        task.probabilities<kMasked>(tile, 16 * f, score[f], [&](int e) { return statistics.offset(f, e); });
-      }
-      wgmma_wait<kLater>();
-      wgmma_hold(gradient);
-#pragma unroll
-      for (int f = 0; f < kColumnTiles; ++f) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) gradient[f][e] = score[f][e] * (gradient[f][e] - statistics.delta(f, e));
-      }
-    } else {
-      const RowStatistics none[kRowsPerLane] = {};
-      wait_for_scores<kMasked, kLater>(task, head, first_query, 0, statistics.at, none, score, gradient);
-    }
-  }
-
   // dQ of the tile whose turn it is, alone.
   FULMEN_DEVICE void add_pending() {
     float dq[kSumTiles][kElements];

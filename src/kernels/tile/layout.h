@@ -246,14 +246,16 @@ struct TmaDecodeLayout {
   }
 };
 
-// LDS of backward/backward_tma.h. In panels (targets/sm90/target.h): keys and values; tiles of queries and dout; tiles of dS^T.
+// LDS of backward/backward_tma.h and backward_tma_wide.h. In panels (targets/sm90/target.h): keys and values; tiles of queries and dout; tiles of dS^T.
 // Then tiles of dq in fp32; the row statistics of each buffer; numbers of claimed blocks; mbarriers.
 struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
   int keys_at, key_bytes, values_at, value_bytes;
   int queries_at, query_bytes, dout_at, dout_bytes;  // a tile's
   bool pipelined;  // narrow heads leave registers for the products of one tile beside the scores of the next
+  bool wide;       // the sums of a warpgroup's keys take the registers of two
   int gradient_buffers, gradients_at, gradient_bytes;
+  int probabilities_at;        // wide: P^T, behind dS^T in its buffer
   int sum_buffers, sum_parts;  // tiles of dq; parts of one, by queries
   int sums_at, sum_bytes;
   int statistics_at, statistic_bytes;
@@ -271,14 +273,21 @@ struct TmaBackwardLayout {
     l.dout_at = l.queries_at + buffers * l.query_bytes;
     l.dout_bytes = block_n * 2 * dims_v;
     l.gradients_at = l.dout_at + buffers * l.dout_bytes;
-    l.gradient_bytes = block_m * 2 * block_n;
     l.pipelined = dims + dims_v <= 128;
+    l.wide = dims > 128 || dims_v > 128;
+    l.probabilities_at = block_m * 2 * block_n;
+    l.gradient_bytes = (l.wide ? 2 : 1) * l.probabilities_at;
     l.gradient_buffers = l.pipelined ? 3 : 2;
-    // A tile of wide heads takes long to be added: the next block adds to one half when the other is still in flight.
-    l.sum_buffers = head_dim > 64 ? 2 : 3;
-    l.sum_parts = head_dim > 64 ? 2 : 1;
     l.sums_at = l.gradients_at + l.gradient_buffers * l.gradient_bytes;
-    l.sum_bytes = block_n * 4 * head_dim;
+    if (l.wide) {  // no room for dq: how many blocks are added before
+      l.sum_buffers = l.sum_parts = 1;
+      l.sum_bytes = 16;
+    } else {
+      // A tile of more than 64 dims takes long to be added: the next block adds to one half when the other is still in flight.
+      l.sum_buffers = head_dim > 64 ? 2 : 3;
+      l.sum_parts = head_dim > 64 ? 2 : 1;
+      l.sum_bytes = block_n * 4 * head_dim;
+    }
     l.statistics_at = l.sums_at + l.sum_buffers * l.sum_bytes;
     l.statistic_bytes = 8 * block_n;
     l.blocks_at = l.statistics_at + buffers * l.statistic_bytes;

@@ -48,7 +48,7 @@ struct Deferred {
   ProductRegisters registers;
 };
 
-enum class Waits { nowhere, exchange, named_barrier_sync, turn, mbarrier, barrier, done };
+enum class Waits { nowhere, exchange, named_barrier_sync, turn, mbarrier, counter, barrier, done };
 
 // What one wave handed over and none took over yet.
 struct HandedOver {
@@ -63,6 +63,7 @@ struct Lane {
   Waits waits = Waits::nowhere;
   const char* operation = "";
   int bytes = 0;
+  const int* counter = nullptr;  // that it waits for, until it is `bytes`
   Site site;
   std::vector<AsyncCopy> uncommitted;
   std::deque<std::vector<AsyncCopy>> in_flight;
@@ -182,6 +183,10 @@ class Workgroup {
   bool join_turn(int place);
   // May the wave, which waits for others, go on?
   bool resumes(int wave);
+  // Of a wave, the lane that waits for a counter, if one does.
+  Lane* counting(int wave);
+  static int counted(const int* at);
+  std::string missing(const Lane& lane) const;
   std::string place(const Lane& lane) const {
     if (lane.waits == Waits::done) return fmt::format("lane {} has ended", lane.thread);
     return fmt::format("lane {} is at {} ({})", lane.thread, lane.operation, to_string(lane.site));

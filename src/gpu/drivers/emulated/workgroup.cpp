@@ -165,6 +165,7 @@ bool Workgroup::join_turn(int place) {
 }
 
 bool Workgroup::resumes(int wave) {
+  if (const Lane* lane = counting(wave); lane != nullptr) return counted(lane->counter) >= lane->bytes;
   const Lane& first = lanes_[static_cast<std::size_t>(wave) * static_cast<std::size_t>(shape_.wave_size)];
   if (first.waits == Waits::named_barrier_sync) return take(wave, first.bytes);
   if (first.waits == Waits::mbarrier) {
@@ -256,13 +257,19 @@ void Workgroup::write_box(const TmaStore& store) {
   });
 }
 
+// Workgroups with lower numbers have ended; another wave of this one may still count.
 void Workgroup::counter_wait(const int* at, int count, Site site) {
   check_global(at, sizeof(int), "reads", site);
-  const int now = std::atomic_ref<const int>(*at).load(std::memory_order_acquire);
-  if (now >= count) return;
-  // Those with lower numbers have ended here.
-  check(fmt::format("counter_wait at {}: the counter at {} is {} when all workgroups below {} have ended, lane {} waits for {}",
-                    to_string(site), static_cast<const void*>(at), now, id(), thread(), count));
+  current_->counter = at;
+  if (counted(at) < count) wait(Waits::counter, "counter_wait", count, site);
+}
+
+int Workgroup::counted(const int* at) { return std::atomic_ref<const int>(*at).load(std::memory_order_acquire); }
+
+Lane* Workgroup::counting(int wave) {
+  const auto first = lanes_.begin() + static_cast<std::ptrdiff_t>(wave) * shape_.wave_size;
+  const auto lane = std::find_if(first, first + shape_.wave_size, [](const Lane& l) { return l.waits == Waits::counter; });
+  return lane == first + shape_.wave_size ? nullptr : &*lane;
 }
 
 bool Workgroup::take(int wave, int place) {
@@ -279,41 +286,57 @@ bool Workgroup::run_waves() {
   const auto first = [&](int wave) -> const Lane& {
     return lanes_[static_cast<std::size_t>(wave) * static_cast<std::size_t>(shape_.wave_size)];
   };
+  const auto waiting = [&](int wave) -> const Lane* {
+    if (const Lane* lane = counting(wave); lane != nullptr) return lane;
+    return waits_for_wave(first(wave)) ? &first(wave) : nullptr;
+  };
   std::vector<bool> rests(exchanges_.size());
   while (true) {
     const Lane* waits = nullptr;
     bool ran = false;
     for (int w = 0; w < waves; ++w) {
       if (rests[static_cast<std::size_t>(w)]) continue;
-      if (waits_for_wave(first(w)) && !resumes(w)) {
+      if (waiting(w) != nullptr && !resumes(w)) {
         if (!error_.empty()) return false;
-        waits = &first(w);
+        waits = waiting(w);
         continue;
       }
       ran = true;
       if (!run_wave(w)) return false;
-      rests[static_cast<std::size_t>(w)] = !waits_for_wave(first(w));
-      if (!rests[static_cast<std::size_t>(w)]) waits = &first(w);
+      rests[static_cast<std::size_t>(w)] = waiting(w) == nullptr;
+      if (waiting(w) != nullptr) waits = waiting(w);
     }
     if (waits == nullptr) return true;
     if (!ran) {
-      fail(waits->waits == Waits::mbarrier ? fmt::format("{}, {}", place(*waits), mbarriers_.missing(waits->bytes / 2))
-                                           : fmt::format("{}, at which no wave has arrived", place(*waits)));
+      fail(missing(*waits));
       return false;
     }
   }
 }
 
-// Runs a wave's lanes until all wait for other waves or have ended.
+// What a lane that waits for another wave, or workgroup, has not got.
+std::string Workgroup::missing(const Lane& lane) const {
+  if (lane.waits == Waits::mbarrier) return fmt::format("{}, {}", place(lane), mbarriers_.missing(lane.bytes / 2));
+  if (lane.waits != Waits::counter) return fmt::format("{}, at which no wave has arrived", place(lane));
+  return fmt::format("counter_wait at {}: the counter at {} is {} when all workgroups below {} have ended, lane {} waits for {}",
+                     to_string(lane.site), static_cast<const void*>(lane.counter), counted(lane.counter), id(), lane.thread,
+                     lane.bytes);
+}
+
+// Runs a wave's lanes until all wait for other waves or have ended. Where one waits for a counter the others have gone as far as
+// they get without it.
 bool Workgroup::run_wave(int wave) {
   Lane* first = lanes_.data() + static_cast<std::ptrdiff_t>(wave) * shape_.wave_size;
   while (true) {
+    const bool counts = counting(wave) != nullptr;
     for (int l = 0; l < shape_.wave_size; ++l) {
       current_ = first + l;
+      if (counts && current_->waits != Waits::counter) continue;
       current_->waits = Waits::nowhere;
       resume(scheduler_, current_->fiber);
       if (!error_.empty()) return false;
     }
+    if (counting(wave) != nullptr) return true;
     count_conflicts();
     for (int l = 1; l < shape_.wave_size; ++l) {
       const Lane &a = *first, &b = first[l];

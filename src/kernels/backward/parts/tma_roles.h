@@ -1,16 +1,18 @@
-// What the waves of backward_tma.h share, and what those do that do not multiply.
+// What the waves of backward_tma.h and backward_tma_wide.h share, and what those do that do not multiply.
 //
 // The loader, one wave, claims blocks of keys, and asks the TMA for keys, values and a ring of kBuffers tiles of queries. Two or
-// three adders in turn have the TMA add dQ to memory, each from a buffer of its own.
+// three adders in turn have the TMA add dQ to memory, each from a buffer of its own. Wide heads leave no LDS for dQ: there the
+// waves that multiply add it, and two waves, the ushers, say when and count.
 //
 // A counter of each part of a tile of dQ says how many blocks have been added to it: they are added in the order in which they are
 // claimed (BlockId::nth), so that the sums have the same bits in every run; the first one is stored. The first of all that have
 // not ended then waits for none. Without adds_in_order blocks wait for the first one alone.
 //
-// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the claimed blocks, mbarriers.
+// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T (of wide heads P^T beside each), a ring of dQ, the claimed blocks,
+// mbarriers.
 #pragma once
 
-#include "backward/parts/query_sums.h"
+#include "backward/parts/block_order.h"
 #include "backward/parts/wgmma_panels.h"
 #include "tile/rings.h"
 
@@ -19,11 +21,13 @@ namespace fulmen::kernels {
 constexpr TmaBackwardLayout kLdsLayout = TmaBackwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
 static_assert(kLdsLayout.total == kLdsBytes, "backward_tma: the host reserves the LDS that the tiles need");
 static_assert(kAddsDq && !kGivesDbias && !kVariable && !kKeepMask && kWholeRows, "backward_tma: what the TMA can read");
-static_assert(kWarpgroups == 2 && kBlockM == 128 && kWorkgroup == 384, "backward_tma: 64 keys a warpgroup, and one more warpgroup");
+// Two warpgroups share 64 keys; else each has 64.
+constexpr bool kWide = kLdsLayout.wide;
+static_assert(kWarpgroups == 2 && kBlockM == (kWide ? 64 : 128) && kWorkgroup == 384,
+              "backward_tma: keys of two warpgroups of three");
 // Dims in LDS: whole panels, zeros past the last one.
 constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
-static_assert(kPanels <= 2 && kPanelsV <= 2 && kHeadDim >= kPanelColumns && kHeadDimV >= kPanelColumns,
-              "backward_tma: a warpgroup has half a panel of dQ, or one");
+static_assert(kHeadDim >= kPanelColumns && kHeadDimV >= kPanelColumns, "backward_tma: a warpgroup has half a panel of dQ, or more");
 
 // Narrow heads leave registers for the products of one tile beside the scores of the next.
 constexpr bool kPipelined = kLdsLayout.pipelined;
@@ -35,6 +39,7 @@ constexpr int kSumBytes = kSumTile * static_cast<int>(sizeof(float));
 // Parts of a tile of dQ, by queries, that blocks add one after the other: the next block adds one when the other is in flight.
 constexpr int kSumParts = kLdsLayout.sum_parts, kPartRows = kBlockN / 16 / kSumParts;
 constexpr int kAdders = kLdsLayout.sum_buffers;
+constexpr int kUshers = 2;
 constexpr int kGradientBuffers = kLdsLayout.gradient_buffers;
 constexpr int kConsumerWaves = 4 * kWarpgroups;
 
@@ -70,12 +75,12 @@ FULMEN_DEVICE void initialise_barriers() {
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     mbarrier_init(kBlockFull + 8 * n, 1);
-    mbarrier_init(kBlockEmpty + 8 * n, kConsumerWaves + kAdders);
+    mbarrier_init(kBlockEmpty + 8 * n, kConsumerWaves + (kWide ? kUshers : kAdders));
   }
 #pragma unroll
   for (int n = 0; n < kAdders; ++n) {
     mbarrier_init(kSumsFull + 8 * n, kConsumerWaves);
-    mbarrier_init(kSumsEmpty + 8 * n, 1);
+    mbarrier_init(kSumsEmpty + 8 * n, kWide ? kUshers : 1);
   }
   mbarrier_init_fence();
 }
@@ -84,83 +89,6 @@ FULMEN_DEVICE void arrive(int barrier) {
   wave_barrier();
   if (lane_id() == 0) mbarrier_arrive(barrier);
 }
-
-// A block's tiles of queries.
-struct QueryOrder {
-  int first_tile, count;       // of the sequence's tiles
-  int whole_begin, whole_end;  // tiles that need no masks
-
-  FULMEN_DEVICE static QueryOrder of(const algorithm::KeyRange& queries, const algorithm::KeyRange& whole) {
-    const auto begin = static_cast<int>(queries.begin / kBlockN), end = static_cast<int>((queries.end + kBlockN - 1) / kBlockN);
-    const auto whole_begin = static_cast<int>((whole.begin + kBlockN - 1) / kBlockN),
-               whole_end = static_cast<int>(whole.end / kBlockN);
-    return {begin, queries.end > queries.begin ? end - begin : 0, whole_begin, whole_end};
-  }
-  FULMEN_DEVICE int tile(int n) const { return first_tile + n; }
-  FULMEN_DEVICE bool is_masked(int tile) const { return tile < whole_begin || tile >= whole_end; }
-};
-
-// Which block of keys: a KV head of all batches, and its tile of keys.
-struct BlockId {
-  unsigned head, tile;
-
-  // The nth of all, in the order in which they are claimed. The last keys of a head first, of so many heads in turn that these fill
-  // the chip. A block then waits for one that was begun before it, and under a causal mask for one that has added to its queries.
-  // There the last blocks have the least work: of the last heads they are claimed at the end, from more work to less, so that all
-  // workgroups end together.
-  FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
-    const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM));
-    const unsigned heads = all_heads(a), last_begin = heads - static_cast<unsigned>(a.last_heads);
-    const bool is_last = id >= last_begin * tiles;
-    const auto most_in_turn = static_cast<unsigned>(is_last ? a.last_heads : a.heads_in_turn);
-    const unsigned begin = is_last ? last_begin : id / (tiles * most_in_turn) * most_in_turn;
-    const unsigned left = (is_last ? heads : last_begin) - begin, in_turn = most_in_turn < left ? most_in_turn : left;
-    const unsigned rest = id - begin * tiles, nth = rest / in_turn;
-    const auto first = is_last ? static_cast<unsigned>(a.first_blocks) : tiles;
-    return {id < tiles * heads ? begin + rest % in_turn : heads, nth < first ? first - 1 - nth : nth};
-  }
-  FULMEN_DEVICE bool exists(const BackwardArguments& a) const { return head < all_heads(a); }
-
- private:
-  FULMEN_DEVICE static unsigned all_heads(const BackwardArguments& a) {
-    return static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.num_kv_heads);
-  }
-};
-
-// A block of keys, the query heads that share them, and their tiles.
-struct Work {
-  const BackwardArguments& arguments;
-  int batch, kv_head, row_begin, row_end;
-  algorithm::Band band;  // of queries, for a key
-  QueryOrder order;
-
-  FULMEN_DEVICE static Work of(const BackwardArguments& a, const BlockId& id) {
-    const auto kv_heads = static_cast<unsigned>(a.num_kv_heads);
-    const auto batch = static_cast<int>(id.head / kv_heads), kv_head = static_cast<int>(id.head % kv_heads);
-    const int begin = static_cast<int>(id.tile) * kBlockM, end = begin + at_most(a.seqlen_k - begin, kBlockM);
-    const algorithm::Band band = column_band(a);
-    // Keys beyond the end have no share in dQ: all tiles are masked.
-    const bool partial = end - begin < kBlockM;
-    return {a,
-            batch,
-            kv_head,
-            begin,
-            end,
-            band,
-            QueryOrder::of(band.any(begin, end), partial ? algorithm::KeyRange{} : band.all(begin, end))};
-  }
-  FULMEN_DEVICE int first_head() const { return kv_head * arguments.group_size; }
-  // Of all query heads, in order, the tiles.
-  template <class Visit>
-  FULMEN_DEVICE void for_each_tile(const Visit& visit) const {
-    const int first = first_head();
-#pragma unroll 1
-    for (int head = first; head < first + arguments.group_size; ++head) {
-#pragma unroll 1
-      for (int n = 0; n < order.count; ++n) visit(head, order.tile(n));
-    }
-  }
-};
 
 // The blocks that the loader has claimed for the workgroup, as another wave sees them.
 class ClaimedBlocks {
@@ -330,34 +258,33 @@ class Adder {
  public:
   FULMEN_DEVICE Adder(const BackwardArguments& a, int buffer) : arguments_(a), buffer_(buffer) {}
   FULMEN_DEVICE void run(const Work& work) {
-    const int first_blocks = first_blocks_of(work);
+    const AddOrder order(work);
     work.for_each_tile([&](int head, int tile) {
-      if (turn_ == buffer_) add(work, head, tile, first_blocks);
+      if (turn_ == buffer_) add(work, order, head, tile);
       turn_ = turn_ + 1 < kAdders ? turn_ + 1 : 0;
     });
     if (lane_id() == 0) tma_wait<0>();
   }
 
  private:
-  FULMEN_DEVICE void add(const Work& work, int head, int tile, int first_blocks) {
+  FULMEN_DEVICE void add(const Work& work, const AddOrder& order, int head, int tile) {
     mbarrier_wait(kSumsFull + 8 * buffer_, parity_);
     parity_ ^= 1;
     if (lane_id() == 0) {
       lds_fence_for_matrices();
-      add_to_memory(work, head, tile, blocks_before(work, tile, first_blocks));
+      add_to_memory(work, order, head, tile);
     }
     wave_barrier();
   }
-  // before: blocks that are added to the tile before this one, where there is an order.
-  FULMEN_DEVICE void add_to_memory(const Work& work, int head, int tile, int before) const {
+  FULMEN_DEVICE void add_to_memory(const Work& work, const AddOrder& order, int head, int tile) const {
     const BackwardArguments& a = arguments_;
+    int before = order.before(tile);
     const bool is_awaited = a.adds_in_order != 0 || before == 0;
     if (!is_awaited) before = 1;
     const QuerySums sums = QuerySums::of(a, work.batch, head);
     const Int64 first = Int64{tile} * (kBlockN / 16);
     const int rows = at_most(sums.tiles - first, kBlockN / 16);  // by 16
-    const int nth = (work.batch * a.num_heads + head) * static_cast<int>(tiles_of(a.seqlen_q, kBlockN)) + tile;
-    int* const counters = reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - a.query_counters + Int64{nth} * kSumParts;
+    int* const counters = order.counters<kSumParts>(head, tile);
     bring(before, counters, sums.tile(first, 0), 0, rows);
     const bool two = kSumParts > 1 && rows > kPartRows;
     if (two) {
@@ -385,27 +312,38 @@ class Adder {
       tma_add(to, from, bytes);
     }
   }
-  // Blocks of the head that are claimed from the last to the first (BlockId::nth). The others follow in the order of their keys:
-  // blocks of earlier keys add to each tile that one of these adds to.
-  FULMEN_DEVICE int first_blocks_of(const Work& work) const {
-    const BackwardArguments& a = arguments_;
-    const int heads_left = (a.batch - work.batch) * a.num_kv_heads - work.kv_head;
-    return kBand && heads_left <= a.last_heads ? a.first_blocks : static_cast<int>(tiles_of(a.seqlen_k, kBlockM));
-  }
-  FULMEN_DEVICE int blocks_before(const Work& work, int tile, int first_blocks) const {
-    const int block = work.row_begin / kBlockM;
-    return block < first_blocks ? at_most(last_block(tile), first_blocks - 1) - block : block;
-  }
-  // The block of the last keys of those that are added to a tile.
-  FULMEN_DEVICE int last_block(int tile) const {
-    const BackwardArguments& a = arguments_;
-    const Int64 last_query = (Int64{tile} + 1) * kBlockN < a.seqlen_q ? (Int64{tile} + 1) * kBlockN - 1 : a.seqlen_q - 1;
-    return static_cast<int>(((kBand ? band_of(a).last_plus_one(last_query) : a.seqlen_k) - 1) / kBlockM);
-  }
-
   const BackwardArguments& arguments_;
   int buffer_;
   int turn_ = 0, parity_ = 0;
+};
+
+// Wide heads: two waves, of which one lane works each. One says when the waves that multiply may add a tile of dQ to the sums in
+// memory, the other counts the block when they have. Counting takes until the sums are there: the next tile does not wait for that.
+class Usher {
+ public:
+  FULMEN_DEVICE Usher(const BackwardArguments& a, bool counts) : in_order_(a.adds_in_order != 0), counts_(counts) {}
+  FULMEN_DEVICE void run(const Work& work) {
+    const AddOrder order(work);
+    work.for_each_tile([&](int head, int tile) {
+      int* const counter = order.counters<kSumParts>(head, tile);
+      const int before = order.before(tile);
+      if (counts_) {
+        arrive(kSumsEmpty);  // it has seen the tile before: so no phase ends before all have seen the last one
+        mbarrier_wait(kSumsFull, parity_);
+        if (lane_id() == 0 && (in_order_ || before == 0)) counter_pass(counter);
+      } else {
+        if (lane_id() == 0 && before > 0) counter_wait(counter, in_order_ ? before : 1);
+        mbarrier_wait(kSumsFull, parity_ ^ 1);  // of the tile before
+        if (lane_id() == 0) lds_store(kLdsLayout.sums_at, before);
+        arrive(kSumsEmpty);
+      }
+      parity_ ^= 1;
+    });
+  }
+
+ private:
+  bool in_order_, counts_;
+  int parity_ = 0;
 };
 
 }  // namespace fulmen::kernels

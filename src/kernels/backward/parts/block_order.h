@@ -1,0 +1,122 @@
+// Which blocks of keys the persistent workgroups of backward_tma.h and backward_tma_wide.h take, over which tiles of queries each
+// goes, and in what order blocks add to dQ.
+#pragma once
+
+#include "backward/parts/query_sums.h"
+#include "backward/parts/scores.h"
+
+namespace fulmen::kernels {
+
+// A block's tiles of queries.
+struct QueryOrder {
+  int first_tile, count;       // of the sequence's tiles
+  int whole_begin, whole_end;  // tiles that need no masks
+
+  FULMEN_DEVICE static QueryOrder of(const algorithm::KeyRange& queries, const algorithm::KeyRange& whole) {
+    const auto begin = static_cast<int>(queries.begin / kBlockN), end = static_cast<int>((queries.end + kBlockN - 1) / kBlockN);
+    const auto whole_begin = static_cast<int>((whole.begin + kBlockN - 1) / kBlockN),
+               whole_end = static_cast<int>(whole.end / kBlockN);
+    return {begin, queries.end > queries.begin ? end - begin : 0, whole_begin, whole_end};
+  }
+  FULMEN_DEVICE int tile(int n) const { return first_tile + n; }
+  FULMEN_DEVICE bool is_masked(int tile) const { return tile < whole_begin || tile >= whole_end; }
+};
+
+// Which block of keys: a KV head of all batches, and its tile of keys.
+struct BlockId {
+  unsigned head, tile;
+
+  // The nth of all, in the order in which they are claimed. The last keys of a head first, of so many heads in turn that these fill
+  // the chip. A block then waits for one that was begun before it, and under a causal mask for one that has added to its queries.
+  // There the last blocks have the least work: of the last heads they are claimed at the end, from more work to less, so that all
+  // workgroups end together.
+  FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
+    const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM));
+    const unsigned heads = all_heads(a), last_begin = heads - static_cast<unsigned>(a.last_heads);
+    const bool is_last = id >= last_begin * tiles;
+    const auto most_in_turn = static_cast<unsigned>(is_last ? a.last_heads : a.heads_in_turn);
+    const unsigned begin = is_last ? last_begin : id / (tiles * most_in_turn) * most_in_turn;
+    const unsigned left = (is_last ? heads : last_begin) - begin, in_turn = most_in_turn < left ? most_in_turn : left;
+    const unsigned rest = id - begin * tiles, nth = rest / in_turn;
+    const auto first = is_last ? static_cast<unsigned>(a.first_blocks) : tiles;
+    return {id < tiles * heads ? begin + rest % in_turn : heads, nth < first ? first - 1 - nth : nth};
+  }
+  FULMEN_DEVICE bool exists(const BackwardArguments& a) const { return head < all_heads(a); }
+
+ private:
+  FULMEN_DEVICE static unsigned all_heads(const BackwardArguments& a) {
+    return static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.num_kv_heads);
+  }
+};
+
+// A block of keys, the query heads that share them, and their tiles.
+struct Work {
+  const BackwardArguments& arguments;
+  int batch, kv_head, row_begin, row_end;
+  algorithm::Band band;  // of queries, for a key
+  QueryOrder order;
+
+  FULMEN_DEVICE static Work of(const BackwardArguments& a, const BlockId& id) {
+    const auto kv_heads = static_cast<unsigned>(a.num_kv_heads);
+    const auto batch = static_cast<int>(id.head / kv_heads), kv_head = static_cast<int>(id.head % kv_heads);
+    const int begin = static_cast<int>(id.tile) * kBlockM, end = begin + at_most(a.seqlen_k - begin, kBlockM);
+    const algorithm::Band band = column_band(a);
+    // Keys beyond the end have no share in dQ: all tiles are masked.
+    const bool partial = end - begin < kBlockM;
+    return {a,
+            batch,
+            kv_head,
+            begin,
+            end,
+            band,
+            QueryOrder::of(band.any(begin, end), partial ? algorithm::KeyRange{} : band.all(begin, end))};
+  }
+  FULMEN_DEVICE int first_head() const { return kv_head * arguments.group_size; }
+  // Of all query heads, in order, the tiles.
+  template <class Visit>
+  FULMEN_DEVICE void for_each_tile(const Visit& visit) const {
+    const int first = first_head();
+#pragma unroll 1
+    for (int head = first; head < first + arguments.group_size; ++head) {
+#pragma unroll 1
+      for (int n = 0; n < order.count; ++n) visit(head, order.tile(n));
+    }
+  }
+};
+
+// When a block adds to each tile of dQ: after those that were claimed before it.
+class AddOrder {
+ public:
+  FULMEN_DEVICE explicit AddOrder(const Work& work) : work_(work) {
+    const BackwardArguments& a = work.arguments;
+    const int heads_left = (a.batch - work.batch) * a.num_kv_heads - work.kv_head;
+    first_blocks_ = kBand && heads_left <= a.last_heads ? a.first_blocks : static_cast<int>(tiles_of(a.seqlen_k, kBlockM));
+  }
+  // How many blocks are added to the tile before this one.
+  FULMEN_DEVICE int before(int tile) const {
+    const int block = work_.row_begin / kBlockM;
+    return block < first_blocks_ ? at_most(last_block(tile), first_blocks_ - 1) - block : block;
+  }
+  // The counters of a tile's kParts parts: of the blocks that have been added.
+  template <int kParts>
+  FULMEN_DEVICE int* counters(int head, int tile) const {
+    const BackwardArguments& a = work_.arguments;
+    const int nth = (work_.batch * a.num_heads + head) * static_cast<int>(tiles_of(a.seqlen_q, kBlockN)) + tile;
+    return reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - a.query_counters + Int64{nth} * kParts;
+  }
+
+ private:
+  // The block of the last keys of those that are added to a tile.
+  FULMEN_DEVICE int last_block(int tile) const {
+    const BackwardArguments& a = work_.arguments;
+    const Int64 last_query = (Int64{tile} + 1) * kBlockN < a.seqlen_q ? (Int64{tile} + 1) * kBlockN - 1 : a.seqlen_q - 1;
+    return static_cast<int>(((kBand ? band_of(a).last_plus_one(last_query) : a.seqlen_k) - 1) / kBlockM);
+  }
+
+  const Work& work_;
+  // Blocks of the head that are claimed from the last to the first (BlockId::nth). The others follow in the order of their keys:
+  // blocks of earlier keys add to each tile that one of these adds to.
+  int first_blocks_;
+};
+
+}  // namespace fulmen::kernels
