@@ -55,12 +55,16 @@ bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
 constexpr int64_t kTileKeys = 64;
 bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen_k > kTileKeys; }
 
-// backward_tma's blocks of keys add to dq one after the other: heads that fill a chip between them hide that.
+// backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that; what the other family takes for
+// wide heads, three launches, is slower with few of them, too. Where a head has more blocks than tiles of queries they wait for
+// each other, but for those that a causal mask lets begin with different queries.
 bool fills_persistent_workgroups(const Target& target, const Problem& p) {
-  constexpr int64_t kWide = 128, kFewBlocks = 128;
-  const int64_t block_keys = larger_dim(p) > kWide ? 64 : 128;
-  return has_many_keys(target, p) && fills_panels(target, p) &&
-         tiles_of(p.seqlen_k, block_keys) * p.batch * p.num_kv_heads >= kFewBlocks;
+  constexpr int64_t kWide = 128, kTile = 64, kFewBlocks = 128, kFewWideBlocks = 16, kFewWideTiles = 2;
+  const bool wide = larger_dim(p) > kWide;
+  const int64_t blocks = tiles_of(p.seqlen_k, wide ? kTile : 2 * kTile), tiles = tiles_of(p.seqlen_q, kTile) * p.group_size();
+  const bool waits = wide ? 4 * tiles < 3 * blocks || tiles <= kFewWideTiles : 2 * tiles < blocks && p.window_right < 0;
+  return has_many_keys(target, p) && fills_panels(target, p) && !(p.deterministic && waits) &&
+         blocks * p.batch * p.num_kv_heads >= (wide ? kFewWideBlocks : kFewBlocks);
 }
 
 // Few queries whose keys are worth a pipeline's start. Where heads that share keys fill fewer tiles together, keys are read less

@@ -105,6 +105,7 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
   arguments.run_batches = plan.backward.run_batches;
   arguments.last_heads = plan.backward.last_heads;
   arguments.first_blocks = plan.backward.first_blocks;
+  arguments.middle_heads = plan.backward.middle_heads;
   arguments.adds_in_order = plan.backward.adds_in_order;
 }
 
@@ -134,7 +135,8 @@ Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Sh
                              s.tensor_dtype() == DType::fp16,
                              {dims, rows, heads, batch},
                              {stride(view.row, rows), stride(view.head, heads), stride(view.batch, batch)},
-                             box_rows};
+                             box_rows,
+                             s.packed_rows != 0};
   return driver_.encode_tensor_map(device_.ordinal, shape, map);
 }
 

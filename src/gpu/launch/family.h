@@ -33,7 +33,7 @@ struct KernelLaunch {
 
 // Of kernels::BackwardArguments, what the problem and the pointers do not say.
 struct BackwardCounts {
-  int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, adds_in_order = 0;
+  int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, middle_heads = 0, adds_in_order = 0;
   int64_t query_counters = 0;
 };
 

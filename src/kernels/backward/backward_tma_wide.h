@@ -209,10 +209,15 @@ class Consumer {
     add_tiles<0>(to, dq, exists && is_first, exists && !is_first);
     arrive(kSumsFull);
   }
-  template <int kTile>
+  template <int kTile, int kElement = 0>
   FULMEN_DEVICE static void add_tiles(float* to, const Sums& dq, bool stores, bool adds) {
-    QuerySums::store_or_add<kTile * kSumTile>(to, dq[kTile], stores, adds);
-    if constexpr (kTile + 1 < kSumTiles) add_tiles<kTile + 1>(to, dq, stores, adds);
+    constexpr int kPlace = kTile * kSumTile + QuerySums::place(kElement);
+    global_store_or_add<kPlace>(to, QuerySums::words_of<kElement>(dq[kTile]), stores, adds);
+    if constexpr (kElement + kAddWidth < kElements) {
+      add_tiles<kTile, kElement + kAddWidth>(to, dq, stores, adds);
+    } else if constexpr (kTile + 1 < kSumTiles) {
+      add_tiles<kTile + 1>(to, dq, stores, adds);
+    }
   }
 
   int warpgroup_, wave_;  // its waves 0 to 3

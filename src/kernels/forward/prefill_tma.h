@@ -47,7 +47,7 @@ constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kNextFull = kPatch + 8, kNex
 using QueryRing = Ring<kQueryBuffers>;
 using TileRing = Ring<kBuffers>;
 // Tiles as operands. Where registers allow, the next one's place is known before a warpgroup's turn, not computed in it.
-constexpr bool kKeepsPlaces = !kBias && !kAlibi && !kDropout && (!kBand || kWarpgroups <= 2);
+constexpr bool kKeepsPlaces = !kBias && !kAlibi && !kDropout && (!kBand || (kWarpgroups <= 2 && kHeadDim <= 128));
 struct MatrixRing : TileRing {
   int first_at, step;  // in bytes
   LdsMatrix kept;

@@ -108,13 +108,6 @@ template <int kOffset>
 FULMEN_DEVICE void global_add(float* to, const Words<kAddWidth>& values, Position at = Position::here()) {
   emulator->global_add(to + kOffset, reinterpret_cast<const float*>(&values), kAddWidth, at.file, at.line);
 }
-// The first of those that add, which stores, or a later one; or neither.
-template <int kOffset>
-FULMEN_DEVICE void global_store_or_add(float* to, const Words<kAddWidth>& values, bool stores, bool adds,
-                                       Position at = Position::here()) {
-  if (stores) global_store(reinterpret_cast<Words<kAddWidth>*>(to + kOffset), values, at);
-  if (adds) global_add<kOffset>(to, values, at);
-}
 
 // Memory behind AMD's buffer descriptor: V at offset + fixed; 0 past the end.
 class Buffer {

@@ -112,27 +112,11 @@ FULMEN_DEVICE void global_add(float* to, const Words<4>& values) {
                "n"(4 * kOffset)
                : "memory");
 }
-// The first of those that add, which stores, or a later one; or neither. Without a branch.
-template <int kOffset>
-FULMEN_DEVICE void global_store_or_add(float* to, const Words<4>& values, bool stores, bool adds) {
-  asm volatile(
-      "{\n.reg .pred stores, adds;\nsetp.ne.s32 stores, %6, 0;\nsetp.ne.s32 adds, %7, 0;\n"
-      "@stores st.global.v4.f32 [%0 + %5], {%1, %2, %3, %4};\n@adds red.global.add.v4.f32 [%0 + %5], {%1, %2, %3, %4};\n}\n" ::"l"(
-          to),
-      "f"(__uint_as_float(values.word[0])), "f"(__uint_as_float(values.word[1])), "f"(__uint_as_float(values.word[2])),
-      "f"(__uint_as_float(values.word[3])), "n"(4 * kOffset), "r"(static_cast<int>(stores)), "r"(static_cast<int>(adds))
-      : "memory");
-}
 #else
 constexpr int kAddWidth = 1;
 template <int kOffset>
 FULMEN_DEVICE void global_add(float* to, const Words<1>& values) {
   atomicAdd(to + kOffset, __uint_as_float(values.word[0]));
-}
-template <int kOffset>
-FULMEN_DEVICE void global_store_or_add(float* to, const Words<1>& values, bool stores, bool adds) {
-  if (stores) to[kOffset] = __uint_as_float(values.word[0]);
-  if (adds) global_add<kOffset>(to, values);
 }
 #endif
 

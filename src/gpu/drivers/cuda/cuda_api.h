@@ -26,7 +26,8 @@ constexpr int kMemoryHost = 1;
 constexpr int kFunctionMaxDynamicSharedBytes = 8;
 
 // CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
-constexpr int kTensorMapFloat16 = 6, kTensorMapBfloat16 = 9, kTensorMapSwizzle128 = 3, kTensorMapPromote256 = 3;
+constexpr int kTensorMapFloat16 = 6, kTensorMapBfloat16 = 9, kTensorMapSwizzle128 = 3;
+constexpr int kTensorMapPromote128 = 2, kTensorMapPromote256 = 3;
 
 constexpr int kProgrammaticStreamSerialization = 6;  // CUlaunchAttributeID
 

@@ -28,22 +28,33 @@ struct BlockId {
 
   // The nth of all, in the order in which they are claimed. The last keys of a head first, of so many heads in turn that these fill
   // the chip. A block then waits for one that was begun before it, and under a causal mask for one that has added to its queries.
-  // There the last blocks have the least work: of the last heads they are claimed at the end, from more work to less, so that all
-  // workgroups end together.
+  // There the last blocks have the least work: those of the last heads are claimed at the very end, from more work to less, so that
+  // all workgroups end together. Some heads are claimed before that, lest these blocks wait for the last heads' first ones.
   FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
-    const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM));
-    const unsigned heads = all_heads(a), last_begin = heads - static_cast<unsigned>(a.last_heads);
-    const bool is_last = id >= last_begin * tiles;
-    const auto most_in_turn = static_cast<unsigned>(is_last ? a.last_heads : a.heads_in_turn);
-    const unsigned begin = is_last ? last_begin : id / (tiles * most_in_turn) * most_in_turn;
-    const unsigned left = (is_last ? heads : last_begin) - begin, in_turn = most_in_turn < left ? most_in_turn : left;
-    const unsigned rest = id - begin * tiles, nth = rest / in_turn;
-    const auto first = is_last ? static_cast<unsigned>(a.first_blocks) : tiles;
-    return {id < tiles * heads ? begin + rest % in_turn : heads, nth < first ? first - 1 - nth : nth};
+    const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM)), heads = all_heads(a);
+    if (id >= tiles * heads) return {heads, 0};
+    const auto last = static_cast<unsigned>(a.last_heads), middle = static_cast<unsigned>(a.middle_heads),
+               first_tiles = static_cast<unsigned>(a.first_blocks);
+    const unsigned last_begin = heads - last, middle_begin = last_begin - middle;
+    if (id < middle_begin * tiles) return of_whole_heads(a, 0, middle_begin, tiles, id);
+    id -= middle_begin * tiles;
+    if (id < last * first_tiles) return {last_begin + id % last, first_tiles - 1 - id / last};
+    id -= last * first_tiles;
+    if (id < middle * tiles) return of_whole_heads(a, middle_begin, last_begin, tiles, id);
+    id -= middle * tiles;
+    return {last_begin + id % last, first_tiles + id / last};
   }
   FULMEN_DEVICE bool exists(const BackwardArguments& a) const { return head < all_heads(a); }
 
  private:
+  FULMEN_DEVICE static BlockId of_whole_heads(const BackwardArguments& a, unsigned begin, unsigned end, unsigned tiles,
+                                              unsigned id) {
+    const auto most = static_cast<unsigned>(a.heads_in_turn);
+    const unsigned turn = id / (tiles * most), rest = id % (tiles * most);
+    begin += turn * most;
+    const unsigned in_turn = end - begin < most ? end - begin : most;
+    return {begin + rest % in_turn, tiles - 1 - rest / in_turn};
+  }
   FULMEN_DEVICE static unsigned all_heads(const BackwardArguments& a) {
     return static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.num_kv_heads);
   }

@@ -27,17 +27,19 @@ struct QuerySums {
   FULMEN_DEVICE static constexpr int place(int e) { return e * kWaveSize; }
   FULMEN_DEVICE static float* of_lane(float* tile, unsigned lane) { return tile + lane * kAddWidth; }
 
+  // kAddWidth of a lane's elements.
+  template <int kElement>
+  FULMEN_DEVICE static Words<kAddWidth> words_of(const float (&x)[kElements]) {
+    Words<kAddWidth> words;
+#pragma unroll
+    for (int n = 0; n < kAddWidth; ++n) words.word[n] = float_bits(x[kElement + n]);
+    return words;
+  }
   // To the tile that begins kTileOffset floats further.
   template <int kTileOffset, int kElement = 0>
   FULMEN_DEVICE static void add(float* lane_tile, const float (&x)[kElements]) {
     global_add<kTileOffset + place(kElement)>(lane_tile, words_of<kElement>(x));
     if constexpr (kElement + kAddWidth < kElements) add<kTileOffset, kElement + kAddWidth>(lane_tile, x);
-  }
-  // The same, or stored, or neither: global_store_or_add().
-  template <int kTileOffset, int kElement = 0>
-  FULMEN_DEVICE static void store_or_add(float* lane_tile, const float (&x)[kElements], bool stores, bool adds) {
-    global_store_or_add<kTileOffset + place(kElement)>(lane_tile, words_of<kElement>(x), stores, adds);
-    if constexpr (kElement + kAddWidth < kElements) store_or_add<kTileOffset, kElement + kAddWidth>(lane_tile, x, stores, adds);
   }
   FULMEN_DEVICE static void load(float* tile, float (&x)[kElements]) {
 #pragma unroll
@@ -46,15 +48,6 @@ struct QuerySums {
 #pragma unroll
       for (int n = 0; n < kAddWidth; ++n) x[e + n] = bits_float(words.word[n]);
     }
-  }
-
- private:
-  template <int kElement>
-  FULMEN_DEVICE static Words<kAddWidth> words_of(const float (&x)[kElements]) {
-    Words<kAddWidth> words;
-#pragma unroll
-    for (int n = 0; n < kAddWidth; ++n) words.word[n] = float_bits(x[kElement + n]);
-    return words;
   }
 };
 

@@ -204,6 +204,12 @@ FULMEN_DEVICE int counter_claim(int* at, Position p = Position::here()) {
   if (lane_id() == 0) before = emulator->counter_pass(at, p.file, p.line);
   return all_lanes("counter_claim", before, p)[0];
 }
+template <int kOffset>
+FULMEN_DEVICE void global_store_or_add(float* to, const Words<kAddWidth>& values, bool stores, bool adds,
+                                       Position at = Position::here()) {
+  if (stores) global_store(reinterpret_cast<Words<kAddWidth>*>(to + kOffset), values, at);
+  if (adds) global_add<kOffset>(to, values, at);
+}
 FULMEN_DEVICE void tma_prefetch(const void* /*map*/) {}
 FULMEN_DEVICE void warpgroup_turn_wait(int group, Position p = Position::here()) {
   emulator->turn(1 + group, true, p.file, p.line);

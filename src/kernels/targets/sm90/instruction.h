@@ -235,6 +235,24 @@ FULMEN_DEVICE int counter_claim(int* at) {
 }
 FULMEN_DEVICE void counter_pass(int* at) { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory"); }
 
+// Without a branch: products may be in flight.
+template <int kOffset>
+FULMEN_DEVICE void global_store_or_add(float* to, const Words<4>& values, bool stores, bool adds) {
+  asm volatile(
+      "{\n.reg .pred stores, adds;\nsetp.ne.s32 stores, %6, 0;\nsetp.ne.s32 adds, %7, 0;\n"
+      "@stores st.global.v4.f32 [%0 + %5], {%1, %2, %3, %4};\n@adds red.global.add.v4.f32 [%0 + %5], {%1, %2, %3, %4};\n}\n" ::"l"(
+          to),
+      "f"(__uint_as_float(values.word[0])), "f"(__uint_as_float(values.word[1])), "f"(__uint_as_float(values.word[2])),
+      "f"(__uint_as_float(values.word[3])), "n"(4 * kOffset), "r"(static_cast<int>(stores)), "r"(static_cast<int>(adds))
+      : "memory");
+}
+// Where compilers know no vector additions.
+template <int kOffset>
+FULMEN_DEVICE void global_store_or_add(float* to, const Words<1>& values, bool stores, bool adds) {
+  if (stores) to[kOffset] = __uint_as_float(values.word[0]);
+  if (adds) global_add<kOffset>(to, values);
+}
+
 // A ring of warpgroups takes turns: each waits for its turn, at a barrier of its own, and passes it on.
 FULMEN_DEVICE void warpgroup_turn_wait(int group) { asm volatile("barrier.cta.sync %0, 256;" ::"r"(1 + group) : "memory"); }
 FULMEN_DEVICE void warpgroup_turn_pass(int next) { asm volatile("barrier.cta.arrive %0, 256;" ::"r"(1 + next) : "memory"); }

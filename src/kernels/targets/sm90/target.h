@@ -29,6 +29,7 @@
 //                              memory, or stores it there
 //   tma_store(map, at, column, row, head, batch)   the same of a panel: a box of a tensor, but for what is past the tensor's end
 //   tma_wait_read() tma_wait<n>()   until those of the lane have read LDS; until memory has what all but the last n of them brought
+//   global_store_or_add<n>(to, words, stores, adds)   words of fp32 to memory, n floats further: stored, added, or neither
 //   counter_wait(at, n) counter_pass(at)   of one lane: until a counter in memory is n or more; one more: what the lane, and the
 //                              TMA for it, did before is done for whoever waited
 //   counter_claim(at)          of a wave: one more; what the counter was before
