@@ -94,8 +94,8 @@ class BackwardTma final : public Family {
   // In turn so many heads that their blocks fill the chip: those of a head are then one after the other in time, as they add to dq.
   // Under a causal mask a head's blocks begin with different queries; wide heads, whose dq goes to the L2 twice as often, have one
   // head in turn there. The blocks of the last keys have the least work. Of the last heads, or of all where there are few, they are
-  // claimed at the end, from more work to less, so that all workgroups end together; and where there are heads left, as many as
-  // fill the chip before that (docs/lab/nvidia_backward.md).
+  // claimed at the end, from more work to less, so that all workgroups end together. In order these would wait for their heads'
+  // first blocks: other heads that fill the chip are claimed between.
   static void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) {
     constexpr int64_t kFewRounds = 4, kLastRounds = 2;
     const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = std::max(1, compute_units);
@@ -108,7 +108,7 @@ class BackwardTma final : public Family {
     plan.arguments.heads_in_turn = static_cast<int>(unequal && layout_of(s).wide ? 1 : fill);
     plan.backward.last_heads = static_cast<int>(last);
     plan.backward.first_blocks = static_cast<int>(unequal ? blocks / 2 : blocks);
-    plan.backward.middle_heads = static_cast<int>(unequal ? std::min(fill, heads - last) : 0);
+    plan.backward.middle_heads = static_cast<int>(unequal && p.deterministic ? std::min(fill, heads - last) : 0);
     plan.backward.adds_in_order = p.deterministic ? 1 : 0;
   }
   Specialisation tuned(const Problem& p, std::span<const int> v) const {

@@ -29,7 +29,8 @@ struct BlockId {
   // The nth of all, in the order in which they are claimed. The last keys of a head first, of so many heads in turn that these fill
   // the chip. A block then waits for one that was begun before it, and under a causal mask for one that has added to its queries.
   // There the last blocks have the least work: those of the last heads are claimed at the very end, from more work to less, so that
-  // all workgroups end together. Some heads are claimed before that, lest these blocks wait for the last heads' first ones.
+  // all workgroups end together. In order they would
+  // wait for the last heads' first ones: other heads are claimed between.
   FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
     const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM)), heads = all_heads(a);
     if (id >= tiles * heads) return {heads, 0};
