@@ -365,8 +365,8 @@ FULMEN_FAKE_EXPORT Error cuTensorMapEncodeTiled(void* map, int dtype, unsigned r
   if (const Error error = enter_context("cuTensorMapEncodeTiled", false); error != 0) return error;
   constexpr unsigned kRank = 4, kMostBox = 256, kColumns = 64;
   if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || reinterpret_cast<std::uintptr_t>(memory) % 16 != 0) return kInvalidValue;
-  if (rank != kRank || (dtype != 6 && dtype != 9) || interleave != 0 || swizzle != 3 || promotion != 3 || fill != 0)
-    return kInvalidValue;
+  if (rank != kRank || (dtype != 6 && dtype != 9) || interleave != 0 || swizzle != 3 || fill != 0) return kInvalidValue;
+  if (promotion != 3 && (promotion != 2 || extents[0] > kColumns)) return kInvalidValue;  // 256 or 128 bytes
   for (unsigned n = 0; n < rank; ++n) {
     if (extents[n] == 0 || box[n] == 0 || box[n] > kMostBox || element_strides[n] != 1) return kInvalidValue;
     if (n + 1 < rank && (strides[n] == 0 || strides[n] % 16 != 0)) return kInvalidValue;
