@@ -55,9 +55,10 @@ bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
 constexpr int64_t kTileKeys = 64;
 bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen_k > kTileKeys; }
 
-// backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that; what the other family takes for
-// wide heads, three launches, is slower with few of them, too. Where a head has more blocks than tiles of queries they wait for
-// each other, but for those that a causal mask lets begin with different queries.
+// backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that; the three launches that
+// backward_wgmma takes for wide heads are slower with few blocks, too. In order, blocks wait for each other where a head has few
+// tiles of queries beside its blocks: measured, it is slower then under half as many, above 128 dims under three quarters. Up to
+// 128 dims it is faster under a causal mask all the same (docs/lab/nvidia_backward.md).
 bool fills_persistent_workgroups(const Target& target, const Problem& p) {
   constexpr int64_t kWide = 128, kTile = 64, kFewBlocks = 128, kFewWideBlocks = 16, kFewWideTiles = 2;
   const bool wide = larger_dim(p) > kWide;

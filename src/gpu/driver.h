@@ -29,7 +29,7 @@ struct TensorMapShape {
   int64_t extent[4]{};         // columns, rows, heads, batches: at least 1
   int64_t stride[3]{};         // in bytes, of rows, heads and batches: multiples of 16, more than 0
   int box_rows = 0;            // up to 256
-  bool read_once = false;      // else what lies behind a box's columns is likely to be read soon, too
+  bool read_once = false;      // else what follows a box's columns in memory is likely to be read soon, too
 };
 
 struct DeviceProperties {

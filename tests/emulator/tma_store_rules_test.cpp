@@ -129,6 +129,40 @@ const Change kBoxRules[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Each, TmaBoxRule, ::testing::ValuesIn(kBoxRules), [](const auto& info) { return info.param.name; });
 
+// A wave waits for what another one of its workgroup has yet to count.
+constexpr const char* kCountedLater = R"(
+constexpr int kDone = 1024;
+if (thread_id() == 0) mbarrier_init(kDone, 1);
+barrier();
+int* const counter = reinterpret_cast<int*>(a.x);
+if (wave_id() == 0) {
+  if (lane_id() == 3) counter_wait(counter, 2);
+  wave_barrier();
+  if (lane_id() == 0) {
+    global_store(a.x + 1, 5.0F);
+    mbarrier_arrive(kDone);
+  }
+} else {
+  if (lane_id() == 0) counter_pass(counter);
+  if (lane_id() == 1) counter_pass(counter);
+  mbarrier_wait(kDone, 0);
+}
+)";
+TEST(Counters, AreWaitedForByOneLane) {
+  const DeviceArray x(512);
+  std::memset(x.data(), 0, 512);
+  const Status status = run_text(store_text(kCountedLater), x.data());
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(x.as<float>()[1], 5.0F);
+}
+// The report names the counter, not the barrier at which a later wave waits for that one.
+TEST(Counters, AreReportedWhereNobodyCounts) {
+  const DeviceArray x(512);
+  std::memset(x.data(), 0, 512);
+  expect_report(store_text(kCountedLater), {"OneIsMissing", "  if (lane_id() == 1) counter_pass(counter);\n", "", "the counter at"},
+                x.data());
+}
+
 // A block is claimed once.
 TEST(Counters, AreClaimedByWaves) {
   const DeviceArray x(512);

@@ -72,7 +72,6 @@ TEST_P(GpuBackwardTma, Bands) {
   check(many, random);
   many.batch = 2;  // of four heads the last two
   check(many, random);
-  many.batch = 1;
   many.head_dim = many.head_dim_v = 256;
   many.seqlen_q = many.seqlen_k = random.between(257, 300);
   check(many, random);
@@ -138,6 +137,40 @@ TEST_P(GpuBackwardTma, OrderOfSums) {
       const Result<Plan> planned = plan(c.problem(), device(), c.options);
       ASSERT_TRUE(planned.ok()) << planned.status().message();
       EXPECT_EQ(planned->explain().find("gradients may differ in bits") == std::string::npos, deterministic) << planned->explain();
+    }
+  }
+}
+
+// The choice where blocks fill a chip; in order not where they would wait for each other.
+TEST_P(GpuBackwardTma, IsChosenWhereBlocksDoNotWait) {
+  Random random(8250);
+  struct Call {
+    int64_t head_dim, heads, seqlen_q, seqlen_k;
+    bool causal, in_order, as_they_come;  // chosen where sums have an order, and where they have none
+  };
+  for (const Call& call : {Call{128, 64, 512, 512, false, true, true},
+                           {128, 8, 512, 512, true, false, false},    // few blocks
+                           {128, 16, 512, 2048, false, true, true},   // half as many tiles as blocks
+                           {128, 16, 448, 2048, false, false, true},  // fewer
+                           {128, 16, 448, 2048, true, true, true},    // under a mask, all the same
+                           {256, 2, 512, 512, false, true, true},
+                           {256, 1, 512, 512, true, false, false},
+                           {256, 2, 1536, 2048, true, true, true},
+                           {256, 2, 1472, 2048, true, false, true},
+                           {256, 16, 128, 128, false, false, true}}) {
+    CaseSpec s = spec_of(DType::bf16, call.head_dim, 64, 64, random);
+    s.batch = s.num_heads = s.num_kv_heads = 2;  // strides of all dimensions
+    Problem p = Case(s, random).problem();
+    p.batch = 1;
+    p.num_heads = p.num_kv_heads = call.heads;
+    p.seqlen_q = call.seqlen_q;
+    p.seqlen_k = call.seqlen_k;
+    if (call.causal) p.window_right = 0;
+    for (const bool deterministic : {true, false}) {
+      p.deterministic = deterministic;
+      const Result<Plan> planned = plan(p, device());
+      ASSERT_TRUE(planned.ok()) << planned.status().message();
+      EXPECT_EQ(planned->config().kernel == kernel(), deterministic ? call.in_order : call.as_they_come) << planned->explain();
     }
   }
 }

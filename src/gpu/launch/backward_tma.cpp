@@ -91,11 +91,11 @@ class BackwardTma final : public Family {
     specialise_for(p, s);
     return s;
   }
-  // In turn so many heads that their blocks fill the chip: those of a head are then one after the other in time, as they add to dq.
-  // Under a causal mask a head's blocks begin with different queries; wide heads, whose dq goes to the L2 twice as often, have one
-  // head in turn there. The blocks of the last keys have the least work. Of the last heads, or of all where there are few, they are
-  // claimed at the end, from more work to less, so that all workgroups end together. In order these would wait for their heads'
-  // first blocks: other heads that fill the chip are claimed between.
+  // Heads are claimed whole, so many of them interleaved that their blocks fill the chip: blocks of one head follow each other in
+  // time, as they add to dq one after the other. Under a causal mask a head's blocks begin with different queries; wide heads,
+  // whose dq goes to the L2 twice as often, are not interleaved there. The blocks of the last keys then have the least work: those
+  // of the last heads, or of all where heads are few, are claimed at the end, so that all workgroups end together. Where dq has an
+  // order, they would wait for their own heads' first blocks: other heads that fill the chip are claimed between.
   static void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) {
     constexpr int64_t kFewRounds = 4, kLastRounds = 2;
     const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = std::max(1, compute_units);

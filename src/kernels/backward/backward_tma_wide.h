@@ -90,8 +90,8 @@ class Consumer {
     wait_for_scores<true, 0>(task, head, first_query, first_row(), statistics, score, gradient);
     store_scores(score, gradient);
   }
-  // The products of a tile whose P^T and dS^T are in LDS, and those of the next one, of which kMasked speaks. All products end in
-  // here: compilers would wait for each of those that are in flight where branches meet.
+  // The products of a tile whose P^T and dS^T are in LDS, and the scores of the next one. kMasked: whether that needs masks. No
+  // product is in flight where step() ends, because compilers wait for all of them where branches meet.
   template <bool kMasked>
   FULMEN_DEVICE void step(const BackwardTask& task, int head, int tile, int next_head, int next_tile) {
     Scores score, gradient;
@@ -148,8 +148,8 @@ class Consumer {
   FULMEN_DEVICE void multiply_values_of(Scores& product, int values_at, int dout_at) const {
     multiply_panels<kHeadDimVTiles>(product, matrix_at(values_at, kBlockM), matrix_at(dout_at, kBlockN).rows_further(first_row()));
   }
-  // P^T and dS^T to panels of [key][query], for both warpgroups. The tile's buffer has been read: who got here has seen both
-  // arrive since.
+  // P^T and dS^T to panels of [key][query], for both warpgroups. The buffer is free: each wave ended its products from it before it
+  // arrived at the other buffer's kGradientsWritten, for which this wave has waited.
   FULMEN_DEVICE void store_scores(const Scores& p, const Scores& ds) const {
 #pragma unroll
     for (int f = 0; f < kShareTiles; ++f) {
@@ -172,7 +172,7 @@ class Consumer {
     }
     wgmma_commit();
   }
-  // dV += P^T dO and dK += dS^T Q begin. After them the next tile of dS^T is meant.
+  // dV += P^T dO and dK += dS^T Q begin. gradients_ is the next tile's buffer then.
   FULMEN_DEVICE void add_keys(const QueryRing& ring) {
     const LdsMatrix queries = half_of(queries_at(ring), kPanels, kBlockN), dout = half_of(dout_at(ring), kPanelsV, kBlockN);
     const LdsMatrix ds = matrix_at(gradients_at(), kBlockM), p = matrix_at(gradients_at() + kLdsLayout.probabilities_at, kBlockM);

@@ -92,7 +92,7 @@ struct BackwardArguments : ForwardArguments {
   Int64 query_counters;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
   // backward_tma.h: of the last so many heads (at least one), the first so many blocks of keys are claimed before the others, and
-  // so many whole heads between.
+  // between these two so many whole heads.
   int last_heads, first_blocks, middle_heads;
   int adds_in_order;  // backward_tma.h: dq's sums have the same bits in every run
 };

@@ -246,8 +246,8 @@ struct TmaDecodeLayout {
   }
 };
 
-// LDS of backward/backward_tma.h and backward_tma_wide.h. In panels (targets/sm90/target.h): keys and values; tiles of queries and dout; tiles of dS^T.
-// Then tiles of dq in fp32; the row statistics of each buffer; numbers of claimed blocks; mbarriers.
+// LDS of backward/backward_tma.h and backward_tma_wide.h. In panels (targets/sm90/target.h): keys and values; tiles of queries and
+// dout; tiles of dS^T. Then tiles of dq in fp32; the row statistics of each buffer; numbers of claimed blocks; mbarriers.
 struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
   int keys_at, key_bytes, values_at, value_bytes;

@@ -109,7 +109,7 @@ class CudaDriver final : public Driver {
     for (unsigned n = 0; n < kRank; ++n) extents[n] = static_cast<unsigned long long>(s.extent[n]);
     for (unsigned n = 0; n + 1 < kRank; ++n) strides[n] = static_cast<unsigned long long>(s.stride[n]);
     const unsigned box[] = {kColumns, static_cast<unsigned>(s.box_rows), 1, 1}, ones[] = {1, 1, 1, 1};
-    // What the L2 reads ahead of one box a row is another head's.
+    // Where a row is one box, 256 bytes would bring the next head's, which whoever reads them asks for at another time.
     const int promotion = s.read_once && s.extent[0] <= kColumns ? cuda::kTensorMapPromote128 : cuda::kTensorMapPromote256;
     const int error = api().cuTensorMapEncodeTiled(&map, s.half ? cuda::kTensorMapFloat16 : cuda::kTensorMapBfloat16, kRank,
                                                    const_cast<void*>(s.data), extents, strides, box, ones, 0,

@@ -63,7 +63,7 @@ struct Lane {
   Waits waits = Waits::nowhere;
   const char* operation = "";
   int bytes = 0;
-  const int* counter = nullptr;  // that it waits for, until it is `bytes`
+  const int* counter = nullptr;  // that it waits for, until it is at least `bytes`
   Site site;
   std::vector<AsyncCopy> uncommitted;
   std::deque<std::vector<AsyncCopy>> in_flight;

@@ -261,7 +261,7 @@ void Workgroup::write_box(const TmaStore& store) {
 void Workgroup::counter_wait(const int* at, int count, Site site) {
   check_global(at, sizeof(int), "reads", site);
   current_->counter = at;
-  if (counted(at) < count) wait(Waits::counter, "counter_wait", count, site);
+  while (counted(at) < count) wait(Waits::counter, "counter_wait", count, site);
 }
 
 int Workgroup::counted(const int* at) { return std::atomic_ref<const int>(*at).load(std::memory_order_acquire); }
@@ -294,17 +294,21 @@ bool Workgroup::run_waves() {
   while (true) {
     const Lane* waits = nullptr;
     bool ran = false;
+    // A counter is more likely what all wait for in the end than an mbarrier.
+    const auto note_waiting = [&](int wave) {
+      if (waits == nullptr || waits->waits != Waits::counter) waits = waiting(wave);
+    };
     for (int w = 0; w < waves; ++w) {
       if (rests[static_cast<std::size_t>(w)]) continue;
       if (waiting(w) != nullptr && !resumes(w)) {
         if (!error_.empty()) return false;
-        waits = waiting(w);
+        note_waiting(w);
         continue;
       }
       ran = true;
       if (!run_wave(w)) return false;
       rests[static_cast<std::size_t>(w)] = waiting(w) == nullptr;
-      if (waiting(w) != nullptr) waits = waiting(w);
+      if (waiting(w) != nullptr) note_waiting(w);
     }
     if (waits == nullptr) return true;
     if (!ran) {
@@ -318,9 +322,10 @@ bool Workgroup::run_waves() {
 std::string Workgroup::missing(const Lane& lane) const {
   if (lane.waits == Waits::mbarrier) return fmt::format("{}, {}", place(lane), mbarriers_.missing(lane.bytes / 2));
   if (lane.waits != Waits::counter) return fmt::format("{}, at which no wave has arrived", place(lane));
-  return fmt::format("counter_wait at {}: the counter at {} is {} when all workgroups below {} have ended, lane {} waits for {}",
-                     to_string(lane.site), static_cast<const void*>(lane.counter), counted(lane.counter), id(), lane.thread,
-                     lane.bytes);
+  return fmt::format(
+      "counter_wait at {}: the counter at {} is {} when all workgroups below {} have ended and no wave can go on, lane {} waits "
+      "for {}",
+      to_string(lane.site), static_cast<const void*>(lane.counter), counted(lane.counter), id(), lane.thread, lane.bytes);
 }
 
 // Runs a wave's lanes until all wait for other waves or have ended. Where one waits for a counter the others have gone as far as

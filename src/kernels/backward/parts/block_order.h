@@ -26,11 +26,11 @@ struct QueryOrder {
 struct BlockId {
   unsigned head, tile;
 
-  // The nth of all, in the order in which they are claimed. The last keys of a head first, of so many heads in turn that these fill
-  // the chip. A block then waits for one that was begun before it, and under a causal mask for one that has added to its queries.
-  // There the last blocks have the least work: those of the last heads are claimed at the very end, from more work to less, so that
-  // all workgroups end together. In order they would
-  // wait for the last heads' first ones: other heads are claimed between.
+  // The nth of all, in the order in which they are claimed: all but the last heads whole, heads_in_turn of them interleaved, each
+  // from its last keys to its first. Then the first_blocks of the last heads, which under a causal mask have the most work;
+  // middle_heads whole heads, so that what follows need not wait for these blocks; and the last heads' other blocks, from more work
+  // to less, so that all workgroups end together. A block adds to a tile of dQ after those of its head with smaller n
+  // (AddOrder::before): it waits for none that is claimed later.
   FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
     const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM)), heads = all_heads(a);
     if (id >= tiles * heads) return {heads, 0};

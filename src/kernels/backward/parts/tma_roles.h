@@ -5,7 +5,7 @@
 // waves that multiply add it, and two waves, the ushers, say when and count.
 //
 // A counter of each part of a tile of dQ says how many blocks have been added to it: they are added in the order in which they are
-// claimed (BlockId::nth), so that the sums have the same bits in every run; the first one is stored. The first of all that have
+// claimed (BlockId::nth), so that its sum has the same bits in every run; the first one is stored. The first of all that have
 // not ended then waits for none. Without adds_in_order blocks wait for the first one alone.
 //
 // LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T (of wide heads P^T beside each), a ring of dQ, the claimed blocks,
@@ -24,7 +24,7 @@ static_assert(kAddsDq && !kGivesDbias && !kVariable && !kKeepMask && kWholeRows,
 // Two warpgroups share 64 keys; else each has 64.
 constexpr bool kWide = kLdsLayout.wide;
 static_assert(kWarpgroups == 2 && kBlockM == (kWide ? 64 : 128) && kWorkgroup == 384,
-              "backward_tma: keys of two warpgroups of three");
+              "backward_tma: 64 keys of each of two warpgroups, or of both; a third one brings tiles");
 // Dims in LDS: whole panels, zeros past the last one.
 constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
 static_assert(kHeadDim >= kPanelColumns && kHeadDimV >= kPanelColumns, "backward_tma: a warpgroup has half a panel of dQ, or more");
@@ -318,7 +318,7 @@ class Adder {
 };
 
 // Wide heads: two waves, of which one lane works each. One says when the waves that multiply may add a tile of dQ to the sums in
-// memory, the other counts the block when they have. Counting takes until the sums are there: the next tile does not wait for that.
+// memory, the other counts the block when they have, which takes until the sums are there.
 class Usher {
  public:
   FULMEN_DEVICE Usher(const BackwardArguments& a, bool counts) : in_order_(a.adds_in_order != 0), counts_(counts) {}
@@ -328,7 +328,9 @@ class Usher {
       int* const counter = order.counters<kSumParts>(head, tile);
       const int before = order.before(tile);
       if (counts_) {
-        arrive(kSumsEmpty);  // it has seen the tile before: so no phase ends before all have seen the last one
+        // This wave has seen kSumsFull of the tile before: no phase ends unseen. It arrives when that tile is counted: additions of
+        // this tile would hold up the count, which waits for all of the multiprocessor's.
+        arrive(kSumsEmpty);
         mbarrier_wait(kSumsFull, parity_);
         if (lane_id() == 0 && (in_order_ || before == 0)) counter_pass(counter);
       } else {

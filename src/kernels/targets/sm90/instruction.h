@@ -246,7 +246,7 @@ FULMEN_DEVICE void global_store_or_add(float* to, const Words<4>& values, bool s
       "f"(__uint_as_float(values.word[3])), "n"(4 * kOffset), "r"(static_cast<int>(stores)), "r"(static_cast<int>(adds))
       : "memory");
 }
-// Where compilers know no vector additions.
+// Where compilers know no vector additions, with branches, before which they wait for products in flight.
 template <int kOffset>
 FULMEN_DEVICE void global_store_or_add(float* to, const Words<1>& values, bool stores, bool adds) {
   if (stores) to[kOffset] = __uint_as_float(values.word[0]);
