@@ -57,12 +57,14 @@ bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen
 
 // backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that; the three launches that
 // backward_wgmma takes for wide heads are slower with few blocks, too. In order, blocks wait for each other where a head has few
-// tiles of queries beside its blocks: measured, it is slower then under half as many, above 128 dims under three quarters. Up to
-// 128 dims it is faster under a causal mask all the same (docs/lab/nvidia_backward.md).
+// tiles of queries beside its blocks: measured, it is slower then under half as many, with wide heads under three quarters. With
+// others it is faster under a causal mask all the same (docs/lab/nvidia_backward.md).
 bool fills_persistent_workgroups(const Target& target, const Problem& p) {
-  constexpr int64_t kWide = 128, kTile = 64, kFewBlocks = 128, kFewWideBlocks = 16, kFewWideTiles = 2;
-  const bool wide = larger_dim(p) > kWide;
-  const int64_t blocks = tiles_of(p.seqlen_k, wide ? kTile : 2 * kTile), tiles = tiles_of(p.seqlen_q, kTile) * p.group_size();
+  constexpr int64_t kFewBlocks = 128, kFewWideBlocks = 16, kFewWideTiles = 2;
+  const BackwardTmaTiles& shape = *target.backward_tma;
+  const bool wide = larger_dim(p) > shape.own_dims;
+  const int64_t blocks = tiles_of(p.seqlen_k, wide ? shape.block_m / 2 : shape.block_m),
+                tiles = tiles_of(p.seqlen_q, shape.block_n) * p.group_size();
   const bool waits = wide ? 4 * tiles < 3 * blocks || tiles <= kFewWideTiles : 2 * tiles < blocks && p.window_right < 0;
   return has_many_keys(target, p) && fills_panels(target, p) && !(p.deterministic && waits) &&
          blocks * p.batch * p.num_kv_heads >= (wide ? kFewWideBlocks : kFewBlocks);

@@ -49,14 +49,6 @@ class Consumer {
   }
 
  private:
-  template <int kTiles>
-  FULMEN_DEVICE static void clear(float (&sums)[kTiles][kElements]) {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) sums[t][e] = 0;
-    }
-  }
   FULMEN_DEVICE void over_tiles(const Work& work, const BackwardTask& task) {
     const QueryOrder& order = work.order;
     const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
@@ -238,15 +230,7 @@ class Consumer {
   FULMEN_DEVICE void multiply_queries(float (&dq)[kSumTiles][kElements]) const {
     mbarrier_wait(kGradientsFull + 8 * pending_.buffer, pending_.parity);
     if constexpr (!kPipelined) lds_fence_for_matrices();  // no product is in flight that it would hold up
-    const LdsMatrix ds = matrix_at(gradients_at(pending_), kBlockM);
-    constexpr int kHalf = kPanels == 1 ? kPanelColumns : kPanels / 2 * kBlockM * kPanelRowBytes;  // in bytes
-    const LdsMatrix keys = matrix_at(kLdsLayout.keys_at, kBlockM).further(warpgroup_ * kHalf);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kBlockM / 16; ++k) {
-      wgmma<Element, true, true>(dq, ds.rows_further(16 * k), keys.rows_further(16 * k), k > 0);
-    }
-    wgmma_commit();
+    begin_queries(dq, gradients_at(pending_), kLdsLayout.keys_at, warpgroup_);
   }
   // To LDS as QuerySums has them in memory. is_empty: the buffer is known to be.
   FULMEN_DEVICE void store_queries(const float (&dq)[kSumTiles][kElements], bool is_empty) {
@@ -258,10 +242,7 @@ class Consumer {
       if (!kWholePanels && warpgroup_ * kSumTiles + d >= kHeadDim / 16) break;
 #pragma unroll
       for (int e = 0; e < kElements; e += kAddWidth) {
-        Words<kAddWidth> words;
-#pragma unroll
-        for (int n = 0; n < kAddWidth; ++n) words.word[n] = float_bits(dq[d][e + n]);
-        lds_store(at + d * kSumBytes + 4 * (QuerySums::place(e) + lane_id() * kAddWidth), words);
+        lds_store(at + d * kSumBytes + 4 * (QuerySums::place(e) + lane_id() * kAddWidth), QuerySums::words_of(dq[d], e));
       }
     }
     arrive(kSumsFull + 8 * sums_.buffer);

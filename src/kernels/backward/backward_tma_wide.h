@@ -45,14 +45,6 @@ class Consumer {
   using Scores = float[kShareTiles][kElements];
   using Sums = float[kSumTiles][kElements];
 
-  template <int kTiles>
-  FULMEN_DEVICE static void clear(float (&sums)[kTiles][kElements]) {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) sums[t][e] = 0;
-    }
-  }
   FULMEN_DEVICE void over_tiles(const Work& work, const BackwardTask& task) {
     const QueryOrder& order = work.order;
     const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
@@ -162,41 +154,16 @@ class Consumer {
     arrive(kGradientsWritten + 8 * gradients_.buffer);
   }
   FULMEN_DEVICE void wait_for_gradients() const { mbarrier_wait(kGradientsWritten + 8 * gradients_.buffer, gradients_.parity); }
-  // dQ of the warpgroup's half of the dims begins.
-  FULMEN_DEVICE void multiply_queries(Sums& dq) const {
-    const LdsMatrix ds = matrix_at(gradients_at(), kBlockM), keys = half_of(kLdsLayout.keys_at, kPanels, kBlockM);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kBlockM / 16; ++k) {
-      wgmma<Element, true, true>(dq, ds.rows_further(16 * k), keys.rows_further(16 * k), k > 0);
-    }
-    wgmma_commit();
-  }
-  // dV += P^T dO and dK += dS^T Q begin. gradients_ is the next tile's buffer then.
+  FULMEN_DEVICE void multiply_queries(Sums& dq) const { begin_queries(dq, gradients_at(), kLdsLayout.keys_at, warpgroup_); }
+  // After it gradients_ is the next tile's buffer.
   FULMEN_DEVICE void add_keys(const QueryRing& ring) {
-    const LdsMatrix queries = half_of(queries_at(ring), kPanels, kBlockN), dout = half_of(dout_at(ring), kPanelsV, kBlockN);
-    const LdsMatrix ds = matrix_at(gradients_at(), kBlockM), p = matrix_at(gradients_at() + kLdsLayout.probabilities_at, kBlockM);
-    wgmma_fence();
-#pragma unroll
-    for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDv)
-        wgmma<Element, false, true>(dv_[0], p.columns_further(16 * f, kBlockM), dout.rows_further(16 * f), true);
-    }
-#pragma unroll
-    for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDk)
-        wgmma<Element, false, true>(dk_[0], ds.columns_further(16 * f, kBlockM), queries.rows_further(16 * f), true);
-    }
-    wgmma_commit();
+    begin_shared_keys(dk_[0], dv_[0], gradients_at(), gradients_at() + kLdsLayout.probabilities_at, queries_at(ring), dout_at(ring),
+                      warpgroup_);
     gradients_.advance();
   }
   FULMEN_DEVICE void hold_keys() {
     if constexpr (kGivesDv) wgmma_hold(dv_[0]);
     if constexpr (kGivesDk) wgmma_hold(dk_[0]);
-  }
-  // Of a tile's panels, the half that is this warpgroup's.
-  FULMEN_DEVICE LdsMatrix half_of(int at, int panels, int rows) const {
-    return matrix_at(at, rows).further(warpgroup_ * (panels / 2) * rows * kPanelRowBytes);
   }
   // The wave's 16 queries of a tile, and the warpgroup's half of the dims, to the sums in memory, when the usher lets it.
   FULMEN_DEVICE void add_queries(const BackwardTask& task, int head, int tile, const Sums& dq) {
@@ -212,7 +179,7 @@ class Consumer {
   template <int kTile, int kElement = 0>
   FULMEN_DEVICE static void add_tiles(float* to, const Sums& dq, bool stores, bool adds) {
     constexpr int kPlace = kTile * kSumTile + QuerySums::place(kElement);
-    global_store_or_add<kPlace>(to, QuerySums::words_of<kElement>(dq[kTile]), stores, adds);
+    global_store_or_add<kPlace>(to, QuerySums::words_of(dq[kTile], kElement), stores, adds);
     if constexpr (kElement + kAddWidth < kElements) {
       add_tiles<kTile, kElement + kAddWidth>(to, dq, stores, adds);
     } else if constexpr (kTile + 1 < kSumTiles) {

@@ -267,37 +267,11 @@ class WarpgroupWalk {
   // Its part of the dims of shared keys.
   FULMEN_DEVICE void add_shared_keys(KeySums& sums) const {
     const int queries_at = kLdsLayout.queries_at + held_.buffer * kLdsLayout.buffer_bytes;
-    const LdsMatrix queries = columns_of_share(queries_at, kHeadDim, kBlockN),
-                    dout = columns_of_share(queries_at + kLdsLayout.dout_at, kHeadDimV, kBlockN);
-    const LdsMatrix p = matrix_at(kLdsLayout.probabilities_at, kBlockM), ds = matrix_at(kLdsLayout.gradients_at, kBlockM);
-    wgmma_fence();
-#pragma unroll
-    for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDv)
-        wgmma<Element, false, true>(sums.dv[0], p.columns_further(16 * f, kBlockM), dout.rows_further(16 * f), true);
-    }
-#pragma unroll
-    for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDk)
-        wgmma<Element, false, true>(sums.dk[0], ds.columns_further(16 * f, kBlockM), queries.rows_further(16 * f), true);
-    }
-    wgmma_commit();
+    begin_shared_keys(sums.dk[0], sums.dv[0], kLdsLayout.gradients_at, kLdsLayout.probabilities_at, queries_at,
+                      queries_at + kLdsLayout.dout_at, warpgroup_);
   }
-  // Of a tile's dims, the half that is this warpgroup's.
-  FULMEN_DEVICE LdsMatrix columns_of_share(int at, int dims, int rows) const {
-    const int half = dims == kPanelColumns ? kPanelColumns : dims / 2 / kPanelColumns * rows * kPanelRowBytes;  // in bytes
-    return matrix_at(at, rows).further(warpgroup_ * half);
-  }
-
-  // dq of half of the dims of a tile, from dS^T in LDS.
   FULMEN_DEVICE void multiply_queries(float (&dq)[kSumTiles][kElements]) const {
-    const LdsMatrix ds = matrix_at(pending_.gradients_at, kBlockM), keys = columns_of_share(kLdsLayout.keys_at, kHeadDim, kBlockM);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kBlockM / 16; ++k) {
-      wgmma<Element, true, true>(dq, ds.rows_further(16 * k), keys.rows_further(16 * k), k > 0);
-    }
-    wgmma_commit();
+    begin_queries(dq, pending_.gradients_at, kLdsLayout.keys_at, warpgroup_);
   }
   FULMEN_DEVICE void add_queries(const float (&dq)[kSumTiles][kElements]) const {
     if (pending_.sums != nullptr) add_tiles<0>(QuerySums::of_lane(pending_.sums, lane_again()), dq);

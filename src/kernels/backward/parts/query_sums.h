@@ -27,18 +27,17 @@ struct QuerySums {
   FULMEN_DEVICE static constexpr int place(int e) { return e * kWaveSize; }
   FULMEN_DEVICE static float* of_lane(float* tile, unsigned lane) { return tile + lane * kAddWidth; }
 
-  // kAddWidth of a lane's elements.
-  template <int kElement>
-  FULMEN_DEVICE static Words<kAddWidth> words_of(const float (&x)[kElements]) {
+  // kAddWidth of a lane's elements, from `first` on.
+  FULMEN_DEVICE static Words<kAddWidth> words_of(const float (&x)[kElements], int first) {
     Words<kAddWidth> words;
 #pragma unroll
-    for (int n = 0; n < kAddWidth; ++n) words.word[n] = float_bits(x[kElement + n]);
+    for (int n = 0; n < kAddWidth; ++n) words.word[n] = float_bits(x[first + n]);
     return words;
   }
   // To the tile that begins kTileOffset floats further.
   template <int kTileOffset, int kElement = 0>
   FULMEN_DEVICE static void add(float* lane_tile, const float (&x)[kElements]) {
-    global_add<kTileOffset + place(kElement)>(lane_tile, words_of<kElement>(x));
+    global_add<kTileOffset + place(kElement)>(lane_tile, words_of(x, kElement));
     if constexpr (kElement + kAddWidth < kElements) add<kTileOffset, kElement + kAddWidth>(lane_tile, x);
   }
   FULMEN_DEVICE static void load(float* tile, float (&x)[kElements]) {

@@ -312,6 +312,7 @@ class Adder {
       tma_add(to, from, bytes);
     }
   }
+
   const BackwardArguments& arguments_;
   int buffer_;
   int turn_ = 0, parity_ = 0;

@@ -57,6 +57,56 @@ FULMEN_DEVICE void multiply_panels(float (&product)[kTiles][kElements], const Ld
   wgmma_commit();
 }
 
+template <int kTiles>
+FULMEN_DEVICE void clear(float (&sums)[kTiles][kElements]) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) sums[t][e] = 0;
+  }
+}
+
+// Of a matrix of kDims columns, the half that is one of two warpgroups': of its panels, or of the columns of one.
+template <int kDims>
+FULMEN_DEVICE LdsMatrix half_of_dims(int at, int rows, int warpgroup) {
+  constexpr int kCount = (kDims + kPanelColumns - 1) / kPanelColumns;
+  const int half = kCount == 1 ? kPanelColumns : kCount / 2 * rows * kPanelRowBytes;  // in bytes
+  return matrix_at(at, rows).further(warpgroup * half);
+}
+
+// dq of the warpgroup's half of the dims begins, a group of its own: from dS^T of kBlockM keys, and the keys, both in LDS.
+template <int kTiles>
+FULMEN_DEVICE void begin_queries(float (&dq)[kTiles][kElements], int gradients_at, int keys_at, int warpgroup) {
+  const LdsMatrix ds = matrix_at(gradients_at, kBlockM), keys = half_of_dims<kHeadDim>(keys_at, kBlockM, warpgroup);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kBlockM / 16; ++k) {
+    wgmma<Element, true, true>(dq, ds.rows_further(16 * k), keys.rows_further(16 * k), k > 0);
+  }
+  wgmma_commit();
+}
+
+// Of keys that two warpgroups share, dv += P^T dout and dk += dS^T q of the warpgroup's half of the dims begin, a group of its own:
+// all in LDS.
+template <int kKeyTiles, int kValueTiles>
+FULMEN_DEVICE void begin_shared_keys(float (&dk)[kKeyTiles][kElements], float (&dv)[kValueTiles][kElements], int gradients_at,
+                                     int probabilities_at, int queries_at, int dout_at, int warpgroup) {
+  const LdsMatrix queries = half_of_dims<kHeadDim>(queries_at, kBlockN, warpgroup),
+                  dout = half_of_dims<kHeadDimV>(dout_at, kBlockN, warpgroup);
+  const LdsMatrix ds = matrix_at(gradients_at, kBlockM), p = matrix_at(probabilities_at, kBlockM);
+  wgmma_fence();
+#pragma unroll
+  for (int f = 0; f < kColumnTiles; ++f) {
+    if constexpr (kGivesDv) wgmma<Element, false, true>(dv, p.columns_further(16 * f, kBlockM), dout.rows_further(16 * f), true);
+  }
+#pragma unroll
+  for (int f = 0; f < kColumnTiles; ++f) {
+    if constexpr (kGivesDk)
+      wgmma<Element, false, true>(dk, ds.columns_further(16 * f, kBlockM), queries.rows_further(16 * f), true);
+  }
+  wgmma_commit();
+}
+
 // Of kTiles x 16 columns, from the tile's column `first` on: P in place of S, dS in place of D, when these two groups of products,
 // and none of the kLater groups behind them, are done. numbers_at: of column `first`.
 template <bool kMasked, int kLater, int kTiles>
