@@ -1,5 +1,5 @@
-// What the backward kernels by Hopper's warpgroup products share: copies of tensors to panels in LDS, and from the products of a
-// tile to P and dS.
+// What the backward kernels by Hopper's warpgroup products share: copies of tensors to panels in LDS, from the products of a tile
+// to P and dS, and products of which each of two warpgroups has half of the dims.
 #pragma once
 
 #include "backward/parts/owned_keys.h"
