@@ -63,8 +63,7 @@ bool fills_persistent_workgroups(const Target& target, const Problem& p) {
   constexpr int64_t kFewBlocks = 128, kFewWideBlocks = 16, kFewWideTiles = 2;
   const BackwardTmaTiles& shape = *target.backward_tma;
   const bool wide = larger_dim(p) > shape.own_dims;
-  const int64_t blocks = tiles_of(p.seqlen_k, wide ? shape.block_m / 2 : shape.block_m),
-                tiles = tiles_of(p.seqlen_q, shape.block_n) * p.group_size();
+  const int64_t blocks = tiles_of(p.seqlen_k, shape.block_m), tiles = tiles_of(p.seqlen_q, shape.block_n) * p.group_size();
   const bool waits = wide ? 4 * tiles < 3 * blocks || tiles <= kFewWideTiles : 2 * tiles < blocks && p.window_right < 0;
   return has_many_keys(target, p) && fills_panels(target, p) && !(p.deterministic && waits) &&
          blocks * p.batch * p.num_kv_heads >= (wide ? kFewWideBlocks : kFewBlocks);

@@ -38,13 +38,13 @@ class BackwardTma final : public Family {
     const Specialisation usual = specialisation(p);
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    const bool wide = layout_of(usual).wide;  // no room for a third tile; the warpgroups meet in each tile
+    const bool wide = is_pair(usual);  // no room for a third tile; the warpgroups meet in each tile
     space.parameters = {{"buffers", usual.buffers, wide ? std::vector<int>{2} : std::vector<int>{2, 3, 4}},
                         {"ping_pong", usual.ping_pong ? 1 : 0, wide ? std::vector<int>{0} : std::vector<int>{0, 1}}};
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
       const Specialisation s = tuned(p, v);
       constexpr int kLeast = 3;  // one tile is held, one is computed, one comes
-      if (layout_of(s).pipelined && s.buffers < kLeast)
+      if (!is_pair(s) && layout_of(s).pipelined && s.buffers < kLeast)
         return Support::no("heads of up to 64 dims have a tile more in the pipeline: 3 buffers or more are taken");
       return lds_fits(s.lds_bytes, chip);
     };
@@ -58,8 +58,10 @@ class BackwardTma final : public Family {
   LaunchPlan plan_of(const Problem& p, const Specialisation& s, int compute_units) const {
     BackwardPlan plan(p, compute_units);
     plan.add_row_statistics(s);
-    plan.add_with_query_sums(s, std::max(1, compute_units));
-    plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * layout_of(s).sum_parts + kClaims);
+    // Of a pair, each workgroup counts its half of the dims.
+    const int parts = is_pair(s) ? s.dim_groups : layout_of(s).sum_parts;
+    plan.add_with_query_sums(s, takers(s, compute_units) * s.dim_groups);
+    plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * parts + kClaims);
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();
     order_blocks(p, s, compute_units, whole);
@@ -69,7 +71,7 @@ class BackwardTma final : public Family {
   Specialisation specialisation(const Problem& p) const {
     Specialisation s;
     s.target = &target();
-    // Wide heads' keys are shared by both warpgroups, of which each has half of the dims, in whole panels.
+    // Wide heads' blocks are shared by a pair of workgroups, of which each has half of the dims, in whole panels.
     const int64_t panel = target().panel_columns, largest = std::max(p.head_dim, p.head_dim_v);
     const bool wide = largest > tiles_.own_dims;
     const auto dims = [&](int64_t dim) {
@@ -96,16 +98,16 @@ class BackwardTma final : public Family {
   // whose dq goes to the L2 twice as often, are not interleaved there. The blocks of the last keys then have the least work: those
   // of the last heads, or of all where heads are few, are claimed at the end, so that all workgroups end together. Where dq has an
   // order, they would wait for their own heads' first blocks: other heads that fill the chip are claimed between.
-  static void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) {
+  void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) const {
     constexpr int64_t kFewRounds = 4, kLastRounds = 2;
-    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = std::max(1, compute_units);
-    const int64_t blocks = std::max<int64_t>(1, tiles_of(p.seqlen_k, s.block_m));
+    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = takers(s, compute_units);
+    const int64_t blocks = std::max<int64_t>(1, tiles_of(p.seqlen_k, tiles_.block_m));
     const int64_t fill = std::min(heads, tiles_of(units, blocks));
     // Without a window on the left: the kernel counts on blocks of earlier keys that add to each tile that a later one adds to.
     const bool unequal = p.window_right >= 0 && p.window_left < 0 && blocks > 1 && heads * blocks > units;
     const int64_t some = std::min(heads, heads * blocks <= kFewRounds * units ? heads : tiles_of(kLastRounds * units, blocks));
     const int64_t last = unequal ? some : fill;
-    plan.arguments.heads_in_turn = static_cast<int>(unequal && layout_of(s).wide ? 1 : fill);
+    plan.arguments.heads_in_turn = static_cast<int>(unequal && is_pair(s) ? 1 : fill);
     plan.backward.last_heads = static_cast<int>(last);
     plan.backward.first_blocks = static_cast<int>(unequal ? blocks / 2 : blocks);
     plan.backward.middle_heads = static_cast<int>(unequal && p.deterministic ? std::min(fill, heads - last) : 0);
@@ -117,12 +119,16 @@ class BackwardTma final : public Family {
     s.ping_pong = v[1] != 0;
     return s;
   }
+  // Wide heads: whether workgroups share blocks in pairs.
+  static bool is_pair(const Specialisation& s) { return s.dim_groups > 1; }
+  // Workgroups, or pairs of them, that fill the chip and take blocks.
+  static int takers(const Specialisation& s, int compute_units) { return std::max(1, compute_units / s.dim_groups); }
   static kernels::TmaBackwardLayout layout_of(const Specialisation& s) {
     return kernels::TmaBackwardLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers);
   }
   static void set_buffers(Specialisation& s, int buffers) {
     s.buffers = buffers;
-    s.lds_bytes = layout_of(s).total;
+    s.lds_bytes = is_pair(s) ? kernels::TmaPairLayout::of(s.head_dim, s.head_dim_v).total : layout_of(s).total;
   }
   const BackwardTmaTiles& tiles_;
 };

@@ -12,6 +12,7 @@
 //
 // Registers of a lane: dK d / 2, dV d_v / 2, S and D kBlockN / 2 each, then P and dS kBlockN / 4 each beside dQ kBlockN d / 256; up
 // to 64 dims V d_v / 4.
+#include "backward/parts/tma_roles.h"
 #include "backward/parts/tma_scores.h"
 #include "tile/nvidia/register_shares.h"
 
@@ -21,7 +22,6 @@ namespace fulmen::kernels {
 // softcap.
 constexpr int kLoaderRegisters = kPipelined && kSplitStatistics ? 32 : kTmaRegisters;
 constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kLoaderRegisters);
-static_assert(!kWide, "backward_tma: wide heads have a kernel of their own");
 
 // P^T and dS^T of a tile, and of a wave's keys, as operands.
 struct Operands {

@@ -1,50 +1,75 @@
-// Gradients of q, k and v as in backward_tma.h, of heads of more than 128 dims: the sums of 64 keys take the registers of two
-// warpgroups, which share them.
+// Gradients of q, k and v as in backward_tma.h, of heads of more than 128 dims, by pairs of workgroups (clusters of two). The sums
+// of 128 keys take the registers of both; a workgroup has half of the dims.
 //
-//   S^T[64, kBlockN / 2] = K[64, d] Q[kBlockN / 2, d]^T        D^T = V dO^T of the same       a warpgroup's half of the queries
-//   P^T = 2^(S^T - lse),  dS^T = P^T (D^T - delta)             both to LDS
-//   dV[64, d_v / 2] += P^T dO,  dK[64, d / 2] += dS^T Q        a warpgroup's half of the dims
-//   dQ[kBlockN, d / 2] = dS[kBlockN, 64] K[64, d / 2]          added to sums in memory, fp32
+//   S^T[64, kBlockN / 2] = K[64, d] Q[kBlockN / 2, d]^T      D^T = V dO^T of the same      of the workgroup's 64 keys, all dims;
+//   P^T = 2^(S^T - lse),  dS^T = P^T (D^T - delta)                                         a warpgroup's half of the queries
+//   dV[128, d_v / 4] += P^T dO,  dK[128, d / 4] += dS^T Q    of both workgroups' keys, a warpgroup's quarter of the dims
+//   dQ[kBlockN, d / 4] = dS[kBlockN, 128] K[128, d / 4]      the same, added to sums in memory, fp32
 //
-// A workgroup takes blocks of kBlockM = 64 keys of one KV head. A third warpgroup brings tiles and says when dQ may be added
-// (parts/tma_roles.h). The waves that multiply add dQ themselves, while the products of a tile's keys and the scores of the next
-// tile are in flight: adding takes about as long as these.
+// P^T and dS^T go to LDS and from there to the peer's, 16 KiB a tile: so each workgroup adds half of the dims of dQ for 128 keys.
+// Adding, which the L2 does at 13 bytes a cycle of each multiprocessor, then takes less time than the products. The products of the
+// workgroup's own keys begin while the peer's P^T and dS^T are on their way.
 //
-// Registers of a lane: dK d / 4, dV d_v / 4, dQ kBlockN d / 256, S and D kBlockN / 4 each.
+// A third warpgroup brings tiles, sends P^T and dS^T and says when dQ may be added (parts/tma_pair_roles.h). The waves that
+// multiply add dQ themselves, while the products of a tile's keys and the scores of the next tile are in flight.
+//
+// Registers of a lane: dK d / 4, dV d_v / 4, dQ kBlockN d / 512, S and D kBlockN / 4 each.
+#include "backward/parts/tma_pair_roles.h"
 #include "backward/parts/tma_scores.h"
 #include "tile/nvidia/register_shares.h"
 
 namespace fulmen::kernels {
 
-static_assert(kWide && kDimGroups == 2 && kHeadDim % 128 == 0 && kHeadDimV % 128 == 0,
-              "backward_tma_wide: a warpgroup has half of the dims, in whole panels");
-
 constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaRegisters);
 constexpr int kShareTiles = kColumnTiles / kWarpgroups;  // a warpgroup's of a tile's queries, by 16
-constexpr int kKeyTiles = kHeadDimTiles / kWarpgroups, kValueTiles = kHeadDimVTiles / kWarpgroups;  // of the dims
+// A warpgroup's of the dims, by 16.
+constexpr int kKeyTiles = kHalfDims / 16 / kWarpgroups, kValueTiles = kHalfDimsV / 16 / kWarpgroups;
+
+// The nth of so many parts.
+template <int kN, int kOf>
+struct Part {};
+struct Nothing {
+  template <class Part>
+  FULMEN_DEVICE void after(Part /*part*/) const {}
+};
 
 // A wave of the two warpgroups that multiply.
 class Consumer {
  public:
-  FULMEN_DEVICE explicit Consumer(int wave)
-      : warpgroup_(wave / 4),
+  FULMEN_DEVICE Consumer(int wave, int rank)
+      : rank_(rank),
+        warpgroup_(wave / 4),
         wave_(wave % 4),
         gradient_place_(panel_place(16 * (wave % 4) + lane_id() % 16, 32 * (wave / 4) + lane_id() / 16 * 8, kBlockM)) {}
 
   FULMEN_DEVICE void run(const Work& work) {
-    const BackwardArguments& a = work.arguments;
-    const BackwardTask task{a, work.batch, work.band, work.row_begin + 16 * wave_, work.row_end, 0, 0};
-    clear(dk_[0]);
-    clear(dv_[0]);
-    if (work.order.count > 0) over_tiles(work, task);
-    if constexpr (kGivesDk) store_rows(task, a.dk, work.kv_head, warpgroup_ * kKeyTiles, a.head_dim, a.softmax_scale, dk_);
-    if constexpr (kGivesDv) store_rows(task, a.dv, work.kv_head, warpgroup_ * kValueTiles, a.head_dim_v, 1.0F, dv_);
+#pragma unroll
+    for (int n = 0; n < kPair; ++n) {
+      clear(dk_[n][0]);
+      clear(dv_[n][0]);
+    }
+    if (work.order.count > 0) over_tiles(work, task_of(work, rank_));
+    store_gradients<0>(work, rank_);
+    store_gradients<1>(work, 1 - rank_);
   }
 
  private:
   using Scores = float[kShareTiles][kElements];
-  using Sums = float[kSumTiles][kElements];
+  using Sums = float[kKeyTiles][kElements];
 
+  // The wave's 16 of a workgroup's keys.
+  FULMEN_DEVICE BackwardTask task_of(const Work& work, int rank) const {
+    return {work.arguments, work.batch, work.band, work.row_begin + kBlockM * rank + 16 * wave_, work.row_end, 0, 0};
+  }
+  // Of the own keys, or the peer's. Not a loop, in which compilers would have the sums in memory to index them.
+  template <int kWhose>
+  FULMEN_DEVICE void store_gradients(const Work& work, int rank) const {
+    const BackwardArguments& a = work.arguments;
+    const BackwardTask task = task_of(work, rank);
+    const int quarter = kWarpgroups * rank_ + warpgroup_;
+    if constexpr (kGivesDk) store_rows(task, a.dk, work.kv_head, quarter * kKeyTiles, a.head_dim, a.softmax_scale, dk_[kWhose]);
+    if constexpr (kGivesDv) store_rows(task, a.dv, work.kv_head, quarter * kValueTiles, a.head_dim_v, 1.0F, dv_[kWhose]);
+  }
   FULMEN_DEVICE void over_tiles(const Work& work, const BackwardTask& task) {
     const QueryOrder& order = work.order;
     const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
@@ -73,148 +98,233 @@ class Consumer {
   // P^T and dS^T of the first tile.
   FULMEN_DEVICE void begin(const BackwardTask& task, int head, int tile) {
     Scores score, gradient;
-    const Int64 first_query = Int64{tile} * kBlockN;
-    mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
-    Statistics<kShareTiles> statistics = statistics_of(queries_);
+    Statistics<kShareTiles> statistics = begin_scores(score);
     statistics.load_offsets();
-    multiply_scores_of(score, kLdsLayout.keys_at, queries_at(queries_));
-    multiply_values_of(gradient, kLdsLayout.values_at, dout_at(queries_));
-    wait_for_scores<true, 0>(task, head, first_query, first_row(), statistics, score, gradient);
+    wait_for_dout();
+    begin_own_gradients(gradient, Nothing{});
+    begin_other_gradients(gradient, Nothing{});
+    const Int64 first_query = Int64{tile} * kBlockN;
+    wait_for_probabilities<true, 2>(task, head, first_query, first_row(), statistics, score);
+    wait_for_gradients<true, 0>(task, head, first_query, first_row(), statistics, score, gradient);
+    arrive(kOtherQueriesEmpty);
     store_scores(score, gradient);
   }
-  // The products of a tile whose P^T and dS^T are in LDS, and the scores of the next one. kMasked: whether that needs masks. No
-  // product is in flight where step() ends, because compilers wait for all of them where branches meet.
+  // The products of a tile whose P^T and dS^T are in LDS, and the scores of the next one: S^T while dS^T goes to the peer, P^T
+  // while the own keys are multiplied, D^T while dQ is added. kMasked: whether the scores need masks. No product is in flight where
+  // step() ends, because compilers wait for all of them where branches meet.
   template <bool kMasked>
   FULMEN_DEVICE void step(const BackwardTask& task, int head, int tile, int next_head, int next_tile) {
     Scores score, gradient;
     Sums dq;
     const QueryRing held = queries_;
+    const DoutRing held_dout = dout_;
     queries_.advance();
-    wait_for_gradients();
-    multiply_queries(dq);
-    add_keys(held);
-    mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
-    Statistics<kShareTiles> statistics = statistics_of(queries_);
-    multiply_scores_of(score, kLdsLayout.keys_at, queries_at(queries_));
-    wgmma_wait<2>();
-    wgmma_hold(dq);
-    add_queries(task, head, tile, dq);
-    multiply_values_of(gradient, kLdsLayout.values_at, dout_at(queries_));
+    dout_.advance();
+    const Int64 next_query = Int64{next_tile} * kBlockN;
+    Statistics<kShareTiles> statistics = begin_scores(score);
     statistics.load_offsets();
-    wgmma_wait<2>();
-    hold_keys();
-    arrive(kQueriesEmpty + 8 * held.buffer);
-    wait_for_scores<kMasked, 0>(task, next_head, Int64{next_tile} * kBlockN, first_row(), statistics, score, gradient);
+    mbarrier_wait(kGradientsWritten, gradients_parity_);
+    begin_keys<0>(held, held_dout, rank_);
+    wait_for_probabilities<kMasked, 1>(task, next_head, next_query, first_row(), statistics, score);
+    if constexpr (kSplitStatistics) arrive(kOtherQueriesEmpty);
+    wait_for_peer();
+    begin_queries(dq);
+    begin_keys<1>(held, held_dout, 1 - rank_);
+    wait_for_dout();
+    const SumsOfLane sums = wait_for_sums(task, head, tile, dq);
+    wgmma_wait<1>();
+    wgmma_hold(dq);
+    begin_own_gradients(gradient, sums);
+    wgmma_wait<1>();
+    end_keys(held, held_dout);
+    begin_other_gradients(gradient, sums);
+    arrive(kSumsFull);
+    wait_for_gradients<kMasked, 0>(task, next_head, next_query, first_row(), statistics, score, gradient);
+    if constexpr (!kSplitStatistics) arrive(kOtherQueriesEmpty);
     store_scores(score, gradient);
   }
   // The products of the last tile.
   FULMEN_DEVICE void finish(const BackwardTask& task, int head, int tile) {
     Sums dq;
-    wait_for_gradients();
-    multiply_queries(dq);
-    add_keys(queries_);
-    wgmma_wait<1>();
+    arrive(kValuesEmpty);
+    mbarrier_wait(kGradientsWritten, gradients_parity_);
+    wait_for_peer();
+    begin_queries(dq);
+    wgmma_wait<0>();  // of all: else compilers let each product wait for the one before, in step(), too
     wgmma_hold(dq);
     arrive(kKeysEmpty);
-    add_queries(task, head, tile, dq);
+    begin_keys<0>(queries_, dout_, rank_);
+    begin_keys<1>(queries_, dout_, 1 - rank_);
     wgmma_wait<0>();
-    hold_keys();
-    arrive(kQueriesEmpty + 8 * queries_.buffer);
+    end_keys(queries_, dout_);
+    wait_for_sums(task, head, tile, dq).after(Part<0, 1>{});
+    arrive(kSumsFull);
     queries_.advance();
+    dout_.advance();
   }
 
   // Of the tile's queries, the warpgroup's first.
   FULMEN_DEVICE int first_row() const { return 16 * kShareTiles * warpgroup_; }
-  FULMEN_DEVICE Statistics<kShareTiles> statistics_of(const QueryRing& ring) const {
-    return {kLdsLayout.statistics_at + ring.buffer * kLdsLayout.statistic_bytes, first_row()};
+  // S^T of the tile in queries_ begins: over the own half of the dims, then over the other one, a group each.
+  FULMEN_DEVICE Statistics<kShareTiles> begin_scores(Scores& score) {
+    mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
+    multiply_half<kHalfDims, 0>(score, kLdsLayout.keys_at, kLdsLayout.queries_at + queries_.buffer * kLdsLayout.half_bytes,
+                                Nothing{});
+    multiply_half<kHalfDims, 1>(score, kLdsLayout.keys_at + kLdsLayout.half_bytes, kLdsLayout.other_queries_at, Nothing{});
+    return {kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes, first_row()};
   }
-  FULMEN_DEVICE static int queries_at(const QueryRing& ring) {
-    return kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes;
+  FULMEN_DEVICE void wait_for_dout() const { mbarrier_wait(kDoutFull + 8 * dout_.buffer, dout_.parity); }
+  // The same of D^T, of the tile in dout_. between.after(part): after each of its products.
+  template <class Between>
+  FULMEN_DEVICE void begin_own_gradients(Scores& gradient, const Between& between) const {
+    multiply_half<kHalfDimsV, 0>(gradient, kLdsLayout.values_at, kLdsLayout.dout_at + dout_.buffer * kLdsLayout.half_bytes_v,
+                                 between);
   }
-  FULMEN_DEVICE static int dout_at(const QueryRing& ring) { return kLdsLayout.dout_at + ring.buffer * kLdsLayout.dout_bytes; }
-  FULMEN_DEVICE int gradients_at() const { return kLdsLayout.gradients_at + gradients_.buffer * kLdsLayout.gradient_bytes; }
-  // S^T or D^T begins.
-  FULMEN_DEVICE void multiply_scores_of(Scores& product, int keys_at, int queries_at) const {
-    multiply_panels<kHeadDimTiles>(product, matrix_at(keys_at, kBlockM), matrix_at(queries_at, kBlockN).rows_further(first_row()));
+  template <class Between>
+  FULMEN_DEVICE void begin_other_gradients(Scores& gradient, const Between& between) const {
+    multiply_half<kHalfDimsV, 1>(gradient, kLdsLayout.values_at + kLdsLayout.half_bytes_v, kLdsLayout.other_dout_at, between);
   }
-  FULMEN_DEVICE void multiply_values_of(Scores& product, int values_at, int dout_at) const {
-    multiply_panels<kHeadDimVTiles>(product, matrix_at(values_at, kBlockM), matrix_at(dout_at, kBlockN).rows_further(first_row()));
+  template <int kDims, int kHalf, class Between>
+  FULMEN_DEVICE void multiply_half(Scores& product, int rows_at, int columns_at, const Between& between) const {
+    const LdsMatrix rows = matrix_at(rows_at, kBlockM), columns = matrix_at(columns_at, kBlockN).rows_further(first_row());
+    wgmma_fence();
+    multiply_from<kHalf * kDims / 16, (kHalf + 1) * kDims / 16, 2 * kDims / 16>(product, rows, columns, between);
+    wgmma_commit();
   }
-  // P^T and dS^T to panels of [key][query], for both warpgroups. The buffer is free: each wave ended its products from it before it
-  // arrived at the other buffer's kGradientsWritten, for which this wave has waited.
-  FULMEN_DEVICE void store_scores(const Scores& p, const Scores& ds) const {
+  template <int kStep, int kEnd, int kAll, class Between>
+  FULMEN_DEVICE static void multiply_from(Scores& product, const LdsMatrix& rows, const LdsMatrix& columns,
+                                          const Between& between) {
+    constexpr int kColumn = 16 * kStep % (8 * kAll);
+    wgmma<Element, false, false>(product, rows.columns_further(kColumn, kBlockM), columns.columns_further(kColumn, kBlockN),
+                                 kStep > 0);
+    between.after(Part<kStep, kAll>{});
+    if constexpr (kStep + 1 < kEnd) multiply_from<kStep + 1, kEnd, kAll>(product, rows, columns, between);
+  }
+  FULMEN_DEVICE static int gradients_at(int rank) { return kLdsLayout.gradients_at + rank * kLdsLayout.gradient_bytes; }
+  // P^T and dS^T of the workgroup's keys to panels of [key][query], for both workgroups, when nobody reads those of the tile
+  // before.
+  FULMEN_DEVICE void store_scores(const Scores& p, const Scores& ds) {
+    arrive(kOtherDoutEmpty);
+    mbarrier_wait(kGradientsEmpty, gradients_parity_ ^ 1);
 #pragma unroll
     for (int f = 0; f < kShareTiles; ++f) {
       // The swizzle is an exclusive or: one address for all.
-      const int at = (gradients_at() + gradient_place_) ^ 32 * f;
+      const int at = (gradients_at(rank_) + gradient_place_) ^ 32 * f;
       stmatrix_x4(at, to_operand<Element>(ds[f]).words);
       stmatrix_x4(at + kLdsLayout.probabilities_at, to_operand<Element>(p[f]).words);
     }
     lds_fence_for_matrices();
-    arrive(kGradientsWritten + 8 * gradients_.buffer);
+    arrive(kGradientsWritten);
   }
-  FULMEN_DEVICE void wait_for_gradients() const { mbarrier_wait(kGradientsWritten + 8 * gradients_.buffer, gradients_.parity); }
-  FULMEN_DEVICE void multiply_queries(Sums& dq) const { begin_queries(dq, gradients_at(), kLdsLayout.keys_at, warpgroup_); }
-  // After it gradients_ is the next tile's buffer.
-  FULMEN_DEVICE void add_keys(const QueryRing& ring) {
-    begin_shared_keys(dk_[0], dv_[0], gradients_at(), gradients_at() + kLdsLayout.probabilities_at, queries_at(ring), dout_at(ring),
-                      warpgroup_);
-    gradients_.advance();
+  FULMEN_DEVICE void wait_for_peer() {
+    mbarrier_wait(kPeerWritten, gradients_parity_);
+    gradients_parity_ ^= 1;
   }
-  FULMEN_DEVICE void hold_keys() {
-    if constexpr (kGivesDv) wgmma_hold(dv_[0]);
-    if constexpr (kGivesDk) wgmma_hold(dk_[0]);
+  // dQ begins, a group of its own: of both workgroups' keys.
+  FULMEN_DEVICE void begin_queries(Sums& dq) const {
+    const LdsMatrix ds[kPair] = {matrix_at(gradients_at(rank_), kBlockM), matrix_at(gradients_at(1 - rank_), kBlockM)};
+    const LdsMatrix keys[kPair] = {half_of_dims<kHalfDims>(kLdsLayout.keys_at, kBlockM, warpgroup_),
+                                   half_of_dims<kHalfDims>(kLdsLayout.peer_keys_at, kBlockM, warpgroup_)};
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kPair * kBlockM / 16; ++k) {
+      const int n = k / (kBlockM / 16), row = 16 * k % kBlockM;
+      wgmma<Element, true, true>(dq, ds[n].rows_further(row), keys[n].rows_further(row), k > 0);
+    }
+    wgmma_commit();
   }
-  // The wave's 16 queries of a tile, and the warpgroup's half of the dims, to the sums in memory, when the usher lets it.
-  FULMEN_DEVICE void add_queries(const BackwardTask& task, int head, int tile, const Sums& dq) {
+  // dV and dK of one workgroup's keys begin, a group of their own.
+  template <int kWhose>
+  FULMEN_DEVICE void begin_keys(const QueryRing& queries, const DoutRing& dout, int rank) {
+    const int at = gradients_at(rank);
+    begin_shared_keys<kHalfDims, kHalfDimsV>(dk_[kWhose][0], dv_[kWhose][0], at, at + kLdsLayout.probabilities_at,
+                                             kLdsLayout.queries_at + queries.buffer * kLdsLayout.half_bytes,
+                                             kLdsLayout.dout_at + dout.buffer * kLdsLayout.half_bytes_v, warpgroup_);
+  }
+  // They are done.
+  FULMEN_DEVICE void end_keys(const QueryRing& queries, const DoutRing& dout) {
+#pragma unroll
+    for (int n = 0; n < kPair; ++n) {
+      if constexpr (kGivesDv) wgmma_hold(dv_[n][0]);
+      if constexpr (kGivesDk) wgmma_hold(dk_[n][0]);
+    }
+    wave_barrier();
+    if (lane_id() == 0) {
+      mbarrier_arrive(kQueriesEmpty + 8 * queries.buffer);
+      mbarrier_arrive(kDoutEmpty + 8 * dout.buffer);
+      mbarrier_arrive(kGradientsEmpty);
+      mbarrier_arrive_at(1 - rank_, kGradientsEmpty);
+    }
+  }
+  // Where a lane's part of the wave's 16 queries of a tile, and of the warpgroup's quarter of the dims, is added up.
+  class SumsOfLane {
+   public:
+    FULMEN_DEVICE SumsOfLane(float* to, bool stores, bool adds, const Sums& dq) : to_(to), stores_(stores), adds_(adds), dq_(dq) {}
+    template <int kN, int kOf>
+    FULMEN_DEVICE void after(Part<kN, kOf> /*part*/) const {
+      constexpr int kPieces = kKeyTiles * kElements / kAddWidth;
+      add<kN * kPieces / kOf, (kN + 1) * kPieces / kOf>();
+    }
+
+   private:
+    template <int kPiece, int kEnd>
+    FULMEN_DEVICE void add() const {
+      if constexpr (kPiece < kEnd) {
+        constexpr int kTile = kPiece * kAddWidth / kElements, kElement = kPiece * kAddWidth % kElements;
+        global_store_or_add<kTile * kSumTile + QuerySums::place(kElement)>(to_, QuerySums::words_of(dq_[kTile], kElement), stores_,
+                                                                           adds_);
+        add<kPiece + 1, kEnd>();
+      }
+    }
+
+    float* to_;
+    bool stores_, adds_;
+    const Sums& dq_;
+  };
+  // When the usher lets it.
+  FULMEN_DEVICE SumsOfLane wait_for_sums(const BackwardTask& task, int head, int tile, const Sums& dq) {
     const QuerySums sums = QuerySums::of(task.arguments, task.batch, head);
     const Int64 rows = Int64{tile} * (kBlockN / 16) + wave_;
-    float* const to = QuerySums::of_lane(sums.tile(rows, kSumTiles * warpgroup_), lane_id());
+    float* const to = QuerySums::of_lane(sums.tile(rows, kKeyTiles * (kWarpgroups * rank_ + warpgroup_)), lane_id());
     mbarrier_wait(kSumsEmpty, sums_parity_);
     sums_parity_ ^= 1;
     const bool is_first = lds_load<int>(kLdsLayout.sums_at) == 0, exists = rows < sums.tiles;
-    add_tiles<0>(to, dq, exists && is_first, exists && !is_first);
-    arrive(kSumsFull);
+    return {to, exists && is_first, exists && !is_first, dq};
   }
-  template <int kTile, int kElement = 0>
-  FULMEN_DEVICE static void add_tiles(float* to, const Sums& dq, bool stores, bool adds) {
-    constexpr int kPlace = kTile * kSumTile + QuerySums::place(kElement);
-    global_store_or_add<kPlace>(to, QuerySums::words_of(dq[kTile], kElement), stores, adds);
-    if constexpr (kElement + kAddWidth < kElements) {
-      add_tiles<kTile, kElement + kAddWidth>(to, dq, stores, adds);
-    } else if constexpr (kTile + 1 < kSumTiles) {
-      add_tiles<kTile + 1>(to, dq, stores, adds);
-    }
-  }
-
-  int warpgroup_, wave_;  // its waves 0 to 3
-  int gradient_place_;    // of the lane in a tile of dS^T
-  float dk_[1][kKeyTiles][kElements], dv_[1][kValueTiles][kElements];
-  int keys_parity_ = 0, sums_parity_ = 0;
-  QueryRing queries_;       // the tile whose P^T and dS^T are in LDS, or the next one
-  GradientRing gradients_;  // where they are
+  int rank_, warpgroup_, wave_;                                                      // its waves 0 to 3
+  int gradient_place_;                                                               // of the lane in a tile of dS^T
+  float dk_[kPair][1][kKeyTiles][kElements], dv_[kPair][1][kValueTiles][kElements];  // of the own keys, and of the peer's
+  int keys_parity_ = 0, sums_parity_ = 0, gradients_parity_ = 0;
+  // The tile whose P^T and dS^T are in LDS, or the next one.
+  QueryRing queries_;
+  DoutRing dout_;
 };
 
 FULMEN_DEVICE void backward_tma_wide(const TmaBackwardArguments& a) {
+  const int rank = cluster_rank();
   if (thread_id() == 0) initialise_barriers();
-  barrier();
+  cluster_barrier();
   const int wave = wave_id();
   if (wave < kConsumerWaves) {
     setmaxnreg_inc<kRegisters.consumer>();
-    Consumer consumer(wave);
+    Consumer consumer(wave, rank);
     ClaimedBlocks(a).for_each([&](const Work& work) { consumer.run(work); });
-    return;
+  } else {
+    setmaxnreg_dec<kRegisters.loader>();
+    const int role = wave - kConsumerWaves;
+    if (role == 0) {
+      Loader(a, rank).run();
+    } else if (role <= kUshers) {
+      Usher usher(a, rank, role == kUshers);
+      ClaimedBlocks(a).for_each([&](const Work& work) { usher.run(work); });
+    } else {
+      Courier courier(rank);
+      ClaimedBlocks(a).for_each([&](const Work& work) { courier.run(work); });
+    }
   }
-  setmaxnreg_dec<kRegisters.loader>();
-  const int role = wave - kConsumerWaves;
-  if (role == 0) {
-    Loader(a).run();
-  } else if (role <= kUshers) {
-    Usher usher(a, role == kUshers);
-    ClaimedBlocks(a).for_each([&](const Work& work) { usher.run(work); });
-  }
+  cluster_barrier();  // the peer reaches this workgroup's LDS until it ends
 }
 
 }  // namespace fulmen::kernels
 
-FULMEN_KERNEL(fulmen::kernels::TmaBackwardArguments, fulmen::kernels::backward_tma_wide)
+FULMEN_CLUSTER_KERNEL(fulmen::kernels::TmaBackwardArguments, fulmen::kernels::backward_tma_wide, fulmen::kernels::kPair)

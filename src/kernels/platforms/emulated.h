@@ -6,10 +6,13 @@
 
 #define FULMEN_DEVICE inline
 #define FULMEN_INLINED
-#define FULMEN_KERNEL(Arguments, body)                                                           \
+#define FULMEN_KERNEL(Arguments, body) FULMEN_CLUSTER_KERNEL(Arguments, body, 1)
+#define FULMEN_CLUSTER_KERNEL(Arguments, body, cluster)                                          \
   extern "C" {                                                                                   \
   extern const int fulmen_argument_bytes;                                                        \
   const int fulmen_argument_bytes = sizeof(Arguments);                                           \
+  extern const int fulmen_cluster;                                                               \
+  const int fulmen_cluster = cluster;                                                            \
   void fulmen_bind(const fulmen::kernels::EmulatorApi* api) { fulmen::kernels::emulator = api; } \
   void fulmen_kernel(const void* arguments) { body(*static_cast<const Arguments*>(arguments)); } \
   long long fulmen_take_exponentials() {                                                         \

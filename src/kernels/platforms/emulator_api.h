@@ -14,8 +14,11 @@ struct EmulatorApi {
 
   int (*thread_id)();
   long long (*workgroup_id)();
-  // Of the whole workgroup. A lane that ended, or waits at another place, is a divergent barrier.
+  // Of the whole workgroup, not one of a cluster. A lane that ended, or waits at another place, is a divergent barrier.
   void (*barrier)(const char* file, int line);
+  // Of all workgroups of a cluster; and which of them the lane's is.
+  void (*cluster_barrier)(const char* file, int line);
+  int (*cluster_rank)();
   // The same of a wave, for what its lanes have in LDS.
   void (*wave_barrier)(const char* file, int line);
   // Of two waves: one goes on, the other, which takes over, waits until the first was there.
@@ -64,6 +67,9 @@ struct EmulatorApi {
   void (*mbarrier_init)(int at, int arrivals, const char* file, int line);
   void (*mbarrier_arrive)(int at, int expected_bytes, const char* file, int line);
   void (*mbarrier_wait)(int at, int parity, const char* file, int line);
+  // The same, and a copy from the lane's LDS, to another workgroup of the cluster: `rank` says whose places `to` and `barrier` are.
+  void (*mbarrier_arrive_at)(int rank, int at, const char* file, int line);
+  void (*cluster_copy)(int rank, int to, int from, int bytes, int barrier, const char* file, int line);
   // A box of a tensor, from the element whose column, row, head and batch are `first`. It arrives when somebody waits for the
   // barrier, and not before.
   void (*tma_load)(int to, const void* map, const int (*first)[4], int barrier, const char* file, int line);
@@ -85,5 +91,6 @@ struct EmulatorApi {
 //   void fulmen_kernel(const void* arguments)  one lane's whole run
 //   long long fulmen_take_exponentials()       how many this thread's lanes have computed since the last call
 //   const int fulmen_argument_bytes            of the struct that arguments points to
+//   const int fulmen_cluster                   how many workgroups share a cluster
 
 }  // namespace fulmen::kernels

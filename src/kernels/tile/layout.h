@@ -246,16 +246,14 @@ struct TmaDecodeLayout {
   }
 };
 
-// LDS of backward/backward_tma.h and backward_tma_wide.h. In panels (targets/sm90/target.h): keys and values; tiles of queries and
-// dout; tiles of dS^T. Then tiles of dq in fp32; the row statistics of each buffer; numbers of claimed blocks; mbarriers.
+// LDS of backward/backward_tma.h. In panels (targets/sm90/target.h): keys and values; tiles of queries and dout; tiles of dS^T.
+// Then tiles of dq in fp32; the row statistics of each buffer; numbers of claimed blocks; mbarriers.
 struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
   int keys_at, key_bytes, values_at, value_bytes;
   int queries_at, query_bytes, dout_at, dout_bytes;  // a tile's
   bool pipelined;  // narrow heads leave registers for the products of one tile beside the scores of the next
-  bool wide;       // the sums of a warpgroup's keys take the registers of two
   int gradient_buffers, gradients_at, gradient_bytes;
-  int probabilities_at;        // wide: P^T, behind dS^T in its buffer
   int sum_buffers, sum_parts;  // tiles of dq; parts of one, by queries
   int sums_at, sum_bytes;
   int statistics_at, statistic_bytes;
@@ -274,26 +272,60 @@ struct TmaBackwardLayout {
     l.dout_bytes = block_n * 2 * dims_v;
     l.gradients_at = l.dout_at + buffers * l.dout_bytes;
     l.pipelined = dims + dims_v <= 128;
-    l.wide = dims > 128 || dims_v > 128;
-    l.probabilities_at = block_m * 2 * block_n;
-    l.gradient_bytes = (l.wide ? 2 : 1) * l.probabilities_at;
+    l.gradient_bytes = block_m * 2 * block_n;
     l.gradient_buffers = l.pipelined ? 3 : 2;
     l.sums_at = l.gradients_at + l.gradient_buffers * l.gradient_bytes;
-    if (l.wide) {  // no room for dq: how many blocks are added before
-      l.sum_buffers = l.sum_parts = 1;
-      l.sum_bytes = 16;
-    } else {
-      // A tile of more than 64 dims takes long to be added: the next block adds to one half when the other is still in flight.
-      l.sum_buffers = head_dim > 64 ? 2 : 3;
-      l.sum_parts = head_dim > 64 ? 2 : 1;
-      l.sum_bytes = block_n * 4 * head_dim;
-    }
+    // A tile of more than 64 dims takes long to be added: the next block adds to one half when the other is still in flight.
+    l.sum_buffers = head_dim > 64 ? 2 : 3;
+    l.sum_parts = head_dim > 64 ? 2 : 1;
+    l.sum_bytes = block_n * 4 * head_dim;
     l.statistics_at = l.sums_at + l.sum_buffers * l.sum_bytes;
     l.statistic_bytes = 8 * block_n;
     l.blocks_at = l.statistics_at + buffers * l.statistic_bytes;
     l.barriers_at = l.blocks_at + 2 * 8;
     // Keys, three; full and empty for each buffer; three of dS^T's; parts of dq; blocks.
     l.total = l.barriers_at + (3 + 2 * buffers + 3 * l.gradient_buffers + 2 * l.sum_buffers + 2 * 2) * kBarrierBytes;
+    return l;
+  }
+};
+
+// LDS of backward/backward_tma_wide.h, of each workgroup of a pair, which has half of the dims. In panels: 64 keys, its half of the
+// dims before the other one, and their values, the same; its half of the peer's keys; its half of three tiles of queries and of two
+// of dout; the other half of one of each; dS^T and P^T of both workgroups' keys. Then how many blocks are added before; the row
+// statistics of each tile of queries; numbers of claimed blocks; mbarriers.
+struct TmaPairLayout {
+  static constexpr int kRows = 64, kBarrierBytes = 8, kQueries = 3, kDout = 2;
+  int keys_at, values_at, peer_keys_at;
+  int half_bytes, half_bytes_v;  // of a tile of keys or queries, of values or dout
+  int queries_at, dout_at, other_queries_at, other_dout_at;
+  int gradients_at, gradient_bytes;  // of one workgroup's keys: dS^T, then P^T
+  int probabilities_at;              // in these
+  int sums_at;
+  int statistics_at, statistic_bytes;
+  int blocks_at, block_bytes;
+  int barriers_at, total;
+
+  FULMEN_ALGORITHM static TmaPairLayout of(int head_dim, int head_dim_v) {
+    TmaPairLayout l{};
+    l.half_bytes = kRows * head_dim;
+    l.half_bytes_v = kRows * head_dim_v;
+    l.values_at = 2 * l.half_bytes;
+    l.peer_keys_at = l.values_at + 2 * l.half_bytes_v;
+    l.queries_at = l.peer_keys_at + l.half_bytes;
+    l.other_queries_at = l.queries_at + kQueries * l.half_bytes;
+    l.dout_at = l.other_queries_at + l.half_bytes;
+    l.other_dout_at = l.dout_at + kDout * l.half_bytes_v;
+    l.gradients_at = l.other_dout_at + l.half_bytes_v;
+    l.probabilities_at = kRows * 2 * kRows;
+    l.gradient_bytes = 2 * l.probabilities_at;
+    l.sums_at = l.gradients_at + 2 * l.gradient_bytes;
+    l.statistics_at = l.sums_at + 16;
+    l.statistic_bytes = 8 * kRows;
+    l.blocks_at = l.statistics_at + kQueries * l.statistic_bytes;
+    l.block_bytes = 16;  // what a copy to the peer has at least
+    l.barriers_at = l.blocks_at + 2 * l.block_bytes;
+    // Keys, four; full and empty for each tile; empty for the other halves; dS^T, three; dq, two; blocks, two of two.
+    l.total = l.barriers_at + (4 + 2 * (kQueries + kDout) + 2 + 3 + 2 + 2 * 2) * kBarrierBytes;
     return l;
   }
 };

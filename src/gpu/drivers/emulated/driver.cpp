@@ -29,6 +29,7 @@ struct Loaded {
   void (*kernel)(const void*) = nullptr;
   long long (*take_exponentials)() = nullptr;
   int argument_bytes = 0;
+  int cluster = 1;  // workgroups that share one
 };
 
 class EmulatedDriver final : public HostMemoryDriver {
@@ -60,14 +61,15 @@ class EmulatedDriver final : public HostMemoryDriver {
     }
     auto bind = reinterpret_cast<void (*)(const kernels::EmulatorApi*)>(dlsym(library, "fulmen_bind"));
     const auto* bytes = static_cast<const int*>(dlsym(library, "fulmen_argument_bytes"));
+    const auto* cluster = static_cast<const int*>(dlsym(library, "fulmen_cluster"));
     auto kernel = reinterpret_cast<void (*)(const void*)>(dlsym(library, "fulmen_kernel"));
     auto take_exponentials = reinterpret_cast<long long (*)()>(dlsym(library, "fulmen_take_exponentials"));
-    if (bind == nullptr || bytes == nullptr || kernel == nullptr || take_exponentials == nullptr) {
+    if (bind == nullptr || bytes == nullptr || cluster == nullptr || kernel == nullptr || take_exponentials == nullptr) {
       dlclose(library);
-      return Status(StatusCode::internal, "the shared object is no kernel: one of its four functions is missing");
+      return Status(StatusCode::internal, "the shared object is no kernel: one of its five symbols is missing");
     }
     bind(&emulated::api(chip_of(device).wave_size));
-    return Module{new Loaded{library, kernel, take_exponentials, *bytes}};
+    return Module{new Loaded{library, kernel, take_exponentials, *bytes, *cluster}};
   }
   void unload(int /*device*/, Module module) const noexcept override {
     auto* loaded = static_cast<Loaded*>(module.handle);
@@ -95,6 +97,8 @@ class EmulatedDriver final : public HostMemoryDriver {
     if (l.argument_bytes != static_cast<std::size_t>(loaded.argument_bytes)) {
       return invalid(fmt::format("{} bytes of arguments: the kernel takes {}", l.argument_bytes, loaded.argument_bytes));
     }
+    if (l.workgroups % loaded.cluster != 0)
+      return invalid(fmt::format("{} workgroups: the kernel takes multiples of {}, a cluster's", l.workgroups, loaded.cluster));
     alignas(64) std::byte arguments[2048];
     if (l.argument_bytes > sizeof(arguments)) return invalid("more than 2048 bytes of arguments");
     std::memcpy(arguments, l.arguments, l.argument_bytes);
@@ -104,10 +108,11 @@ class EmulatedDriver final : public HostMemoryDriver {
     emulated::LdsBanks* const banks = print || work != nullptr ? &own : emulated::LdsBankCount::active();
     // AMD's hardware splits 16-byte accesses of rows at multiples of 8.
     const int lds_alignment = chip.vendor == Vendor::nvidia ? 16 : 8;
-    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.programmatic_launch, banks, work};
+    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.programmatic_launch, banks,
+                            work,           loaded.cluster};
     const emulated::MemoryCheck accessible = [this](const void* p, std::size_t bytes) { return memory().contains(p, bytes); };
     if (work != nullptr) loaded.take_exponentials();  // those of launches before
-    for (int64_t id = 0; id < l.workgroups; ++id) {
+    for (int64_t id = 0; id < l.workgroups / loaded.cluster; ++id) {
       std::string error = emulated::run_workgroup(shape, id, loaded.kernel, arguments, accessible);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }

@@ -8,9 +8,11 @@ namespace fulmen::gpu::emulated {
 namespace {
 
 void api_fail(const char* what, const char* file, int line) { running->broken_rule(what, {file, line}); }
-int api_thread_id() { return running->thread(); }
+int api_thread_id() { return running->thread_of_workgroup(); }
 long long api_workgroup_id() { return running->id(); }
-void api_barrier(const char* file, int line) { running->barrier({file, line}); }
+void api_barrier(const char* file, int line) { running->workgroup_barrier({file, line}); }
+void api_cluster_barrier(const char* file, int line) { running->barrier("cluster_barrier", {file, line}); }
+int api_cluster_rank() { return running->rank(); }
 void api_wave_barrier(const char* file, int line) { running->wave_barrier({file, line}); }
 void api_named_barrier_arrive(int place, bool takes, const char* file, int line) {
   running->named_barrier_arrive(place, takes, {file, line});
@@ -65,7 +67,13 @@ void api_lds_read_matrix(int offset, void* to, int bytes, const char* file, int 
 void api_lds_fence() { running->lds_fence(); }
 void api_turn(int place, bool waits, const char* file, int line) { running->turn(place, waits, {file, line}); }
 void api_mbarrier_init(int at, int arrivals, const char* file, int line) { running->mbarrier_init(at, arrivals, {file, line}); }
-void api_mbarrier_arrive(int at, int expected, const char* file, int line) { running->mbarrier_arrive(at, expected, {file, line}); }
+void api_mbarrier_arrive(int at, int expected, const char* file, int line) {
+  running->mbarrier_arrive(running->rank(), at, expected, {file, line});
+}
+void api_mbarrier_arrive_at(int rank, int at, const char* file, int line) { running->mbarrier_arrive(rank, at, 0, {file, line}); }
+void api_cluster_copy(int rank, int to, int from, int bytes, int barrier, const char* file, int line) {
+  running->cluster_copy(rank, to, from, bytes, barrier, {file, line});
+}
 void api_mbarrier_wait(int at, int parity, const char* file, int line) { running->mbarrier_wait(at, parity, {file, line}); }
 void api_tma_load(int to, const void* map, const int (*first)[4], int barrier, const char* file, int line) {
   running->tma_load(to, map, *first, barrier, {file, line});
@@ -92,6 +100,8 @@ kernels::EmulatorApi make_api(int wave_size) {
           .thread_id = api_thread_id,
           .workgroup_id = api_workgroup_id,
           .barrier = api_barrier,
+          .cluster_barrier = api_cluster_barrier,
+          .cluster_rank = api_cluster_rank,
           .wave_barrier = api_wave_barrier,
           .named_barrier_arrive = api_named_barrier_arrive,
           .exchange = api_exchange,
@@ -117,6 +127,8 @@ kernels::EmulatorApi make_api(int wave_size) {
           .mbarrier_init = api_mbarrier_init,
           .mbarrier_arrive = api_mbarrier_arrive,
           .mbarrier_wait = api_mbarrier_wait,
+          .mbarrier_arrive_at = api_mbarrier_arrive_at,
+          .cluster_copy = api_cluster_copy,
           .tma_load = api_tma_load,
           .tma_store = api_tma_store,
           .tma_store_box = api_tma_store_box,

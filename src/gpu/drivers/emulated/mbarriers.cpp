@@ -100,6 +100,43 @@ std::string Mbarriers::load(int at, const TmaCopy& copy, Lds& lds) {
   return {};
 }
 
+// Its LDS is read when it is asked for, and once more when it arrives: what was written between is found.
+std::string Mbarriers::copy(int at, const ClusterCopy& copy, Lds& lds) {
+  constexpr int kPiece = TmaCopy::kPieceBytes;
+  Barrier* const barrier = find(at);
+  if (barrier == nullptr) return fmt::format("cluster_copy at {}: no barrier at {} was initialised", to_string(copy.site), at);
+  if (copy.bytes <= 0 || copy.bytes % kPiece != 0 || copy.to % kPiece != 0 || copy.from % kPiece != 0) {
+    return fmt::format("cluster_copy at {}: {} bytes from {} to {}: multiples of {} are accepted", to_string(copy.site), copy.bytes,
+                       copy.from, copy.to, kPiece);
+  }
+  for (int n = 0; n < copy.bytes; n += kPiece) {
+    std::byte piece[kPiece];
+    std::string wrong = lds.read_by_matrix_unit(copy.from + n, piece, kPiece, copy.thread, copy.site);
+    if (wrong.empty()) wrong = lds.begin_copy(copy.to + n, kPiece, copy.thread, copy.site);
+    if (!wrong.empty()) return wrong;
+  }
+  barrier->cluster_copies.push_back(copy);
+  return {};
+}
+
+std::string Mbarriers::deliver(const ClusterCopy& copy, Lds& lds) {
+  constexpr int kPiece = TmaCopy::kPieceBytes;
+  for (int n = 0; n < copy.bytes; n += kPiece) {
+    std::byte piece[kPiece];
+    std::string wrong = lds.read_by_matrix_unit(copy.from + n, piece, kPiece, copy.thread, copy.site);
+    if (wrong.empty()) wrong = lds.arrive_asynchronously(copy.to + n, piece, kPiece, copy.thread, copy.site);
+    if (!wrong.empty()) return wrong;
+  }
+  return {};
+}
+
+int Mbarriers::Barrier::arriving() const {
+  int bytes = 0;
+  for (const TmaCopy& copy : copies) bytes += copy.bytes();
+  for (const ClusterCopy& copy : cluster_copies) bytes += copy.bytes;
+  return bytes;
+}
+
 EmulatedTensorMap::Piece EmulatedTensorMap::piece(int64_t column, int64_t row, int64_t head, int64_t batch) const {
   constexpr int64_t kElementBytes = 2;
   const bool there = row >= 0 && row < extent[1] && head < extent[2] && batch < extent[3];
@@ -137,20 +174,27 @@ bool Mbarriers::try_wait(int at, int parity, int wave, Lds& lds, const MemoryChe
     error = fmt::format("mbarrier_wait: no barrier at {} was initialised", at);
     return false;
   }
-  if (barrier->left == 0) {
-    int arriving = 0;
+  const int arriving = barrier->arriving();
+  if (barrier->left == 0 && arriving > barrier->bytes) {
+    error = fmt::format("the mbarrier at {} expects {} bytes and {} arrive", at, barrier->bytes, arriving);
+    return false;
+  }
+  if (barrier->left == 0 && arriving == barrier->bytes) {
+    // The copies are handed over as what their wave did.
+    const auto hand_over = [&](int thread) {
+      barrier->arrived[static_cast<std::size_t>(thread / lds.wave_size())] = lds.named_barrier_arrive();
+    };
     for (const TmaCopy& copy : barrier->copies) {
-      arriving += copy.bytes();
       if (error.empty()) error = deliver(copy, lds, accessible);
-      // The copies are handed over as what their wave did.
-      const auto from = static_cast<std::size_t>(copy.thread / lds.wave_size());
-      barrier->arrived[from] = lds.named_barrier_arrive();
+      hand_over(copy.thread);
     }
-    if (error.empty() && arriving != barrier->bytes) {
-      error = fmt::format("the mbarrier at {} expects {} bytes and {} arrive", at, barrier->bytes, arriving);
+    for (const ClusterCopy& copy : barrier->cluster_copies) {
+      if (error.empty()) error = deliver(copy, lds);
+      hand_over(copy.thread);
     }
     if (!error.empty()) return false;
     barrier->copies.clear();
+    barrier->cluster_copies.clear();
     barrier->bytes = 0;
     barrier->left = barrier->arrivals;
     barrier->ended = barrier->arrived;
@@ -170,15 +214,19 @@ bool Mbarriers::try_wait(int at, int parity, int wave, Lds& lds, const MemoryChe
 std::string Mbarriers::missing(int at) const {
   const auto found = barriers_.find(at);
   if (found == barriers_.end()) return "which was not initialised";
-  return fmt::format("of whose {} arrivals {} are missing", found->second.arrivals, found->second.left);
+  const Barrier& barrier = found->second;
+  if (barrier.left == 0) return fmt::format("which expects {} bytes and {} arrive", barrier.bytes, barrier.arriving());
+  return fmt::format("of whose {} arrivals {} are missing", barrier.arrivals, barrier.left);
 }
 
 std::string Mbarriers::end() const {
   for (const auto& [at, barrier] : barriers_) {
-    if (barrier.copies.empty()) continue;
-    const TmaCopy& copy = barrier.copies.front();
-    return fmt::format("lane {}'s tma_load at {} is in flight when the workgroup ends: nobody waited for it", copy.thread,
-                       to_string(copy.site));
+    const auto in_flight = [](const char* operation, const auto& copy) {
+      return fmt::format("lane {}'s {} at {} is in flight when the workgroup ends: nobody waited for it", copy.thread, operation,
+                         to_string(copy.site));
+    };
+    if (!barrier.copies.empty()) return in_flight("tma_load", barrier.copies.front());
+    if (!barrier.cluster_copies.empty()) return in_flight("cluster_copy", barrier.cluster_copies.front());
   }
   return {};
 }

@@ -49,6 +49,13 @@ struct TmaCopy {
   static int place(int row, int piece) { return row * kRowBytes + (piece ^ row % kPieces) * kPieceBytes; }
 };
 
+// From LDS to LDS, of another workgroup of the cluster.
+struct ClusterCopy {
+  int to, from, bytes;
+  int thread;
+  Site site;
+};
+
 class Mbarriers {
  public:
   void reset(int waves);
@@ -57,6 +64,7 @@ class Mbarriers {
   // The phase ends after its arrivals and bytes; expected: what this arrival adds to the bytes.
   std::string arrive(int at, int expected, int thread, int wave, Lds& lds, Site site);
   std::string load(int at, const TmaCopy& copy, Lds& lds);
+  std::string copy(int at, const ClusterCopy& copy, Lds& lds);
   // Has the phase of this parity ended? What was accessed before its arrivals is then ordered before what the wave does.
   bool try_wait(int at, int parity, int wave, Lds& lds, const MemoryCheck& accessible, std::string& error);
   // Why a wait for it does not end.
@@ -70,11 +78,14 @@ class Mbarriers {
     int bytes = 0;  // that are still expected
     int phase = 0;  // how many have ended
     std::vector<TmaCopy> copies;
+    std::vector<ClusterCopy> cluster_copies;
+    int arriving() const;             // bytes of both
     std::vector<int> arrived, ended;  // of each wave, when it arrived last: in this phase, or before
     std::vector<int> waited;          // of each wave: the phase that it waited for last
   };
   Barrier* find(int at);
   static std::string deliver(const TmaCopy& copy, Lds& lds, const MemoryCheck& accessible);
+  static std::string deliver(const ClusterCopy& copy, Lds& lds);
 
   std::map<int, Barrier> barriers_;
   int waves_ = 0;

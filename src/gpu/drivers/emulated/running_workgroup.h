@@ -1,4 +1,4 @@
-// A workgroup of the emulated GPU as its lanes run: each a fiber, suspended where it waits for others.
+// A workgroup of the emulated GPU, or those of a cluster, as its lanes run: each a fiber, suspended where it waits for others.
 #pragma once
 
 #include <fmt/format.h>
@@ -74,6 +74,7 @@ struct Lane {
   bool follows = false;         // it has waited for earlier launches, or need not
 };
 
+// A cluster's workgroups are one whose lanes and LDS follow each other: lane 0 of the second comes after the last one of the first.
 class Workgroup {
  public:
   std::string run(const LaunchShape& shape, int64_t id, void (*kernel)(const void*), const void* arguments,
@@ -82,25 +83,36 @@ class Workgroup {
   // Called by lanes.
   void broken_rule(const char* what, Site site) { check(fmt::format("{} at {}: lane {}", what, to_string(site), thread())); }
   int thread() const { return current_->thread; }
-  long long id() const { return id_; }
-  void barrier(Site site) { wait(Waits::barrier, "barrier", 0, site); }
+  int rank() const { return thread() / shape_.workgroup_size; }
+  int thread_of_workgroup() const { return thread() % shape_.workgroup_size; }
+  long long id() const { return id_ * shape_.cluster + rank(); }
+  void workgroup_barrier(Site site) {
+    if (shape_.cluster > 1) check(fmt::format("barrier at {}: a cluster's workgroups have cluster_barrier", to_string(site)));
+    barrier("barrier", site);
+  }
+  void barrier(const char* operation, Site site) { wait(Waits::barrier, operation, 0, site); }
   void wave_barrier(Site site) { wait(Waits::exchange, kWaveBarrier, 0, site); }
   // The place is what lanes must agree upon.
   void named_barrier_arrive(int place, bool takes, Site site) {
     if (place < 1 || place >= kNamedBarriers)
       check(fmt::format("named_barrier_arrive: barrier {} at {}, of 1 to {}", place, to_string(site), kNamedBarriers - 1));
+    no_cluster("named_barrier_arrive", site);
     wait(takes ? Waits::named_barrier_sync : Waits::exchange, takes ? "named_barrier_sync" : kArrive, place, site);
   }
   // Of warpgroups: a barrier of `lanes` lanes, at which some arrive and go on and others wait. It orders nothing in LDS.
   void turn(int place, bool waits, Site site) {
+    no_cluster("warpgroup_turn", site);
     wait(waits ? Waits::turn : Waits::exchange, waits ? kTurnWait : kTurnPass, place, site);
   }
-  void mbarrier_init(int at, int arrivals, Site site) { check(mbarriers_.init(at, arrivals, site)); }
-  void mbarrier_arrive(int at, int expected, Site site) {
-    check(mbarriers_.arrive(at, expected, thread(), thread() / shape_.wave_size, lds_, site));
+  void mbarrier_init(int at, int arrivals, Site site) { check(mbarriers_.init(own_place(at, site), arrivals, site)); }
+  void mbarrier_arrive(int rank, int at, int expected, Site site) {
+    check(mbarriers_.arrive(place_of(rank, at, site), expected, thread(), thread() / shape_.wave_size, lds_, site));
   }
   // Place and parity are what lanes must agree upon.
-  void mbarrier_wait(int at, int parity, Site site) { wait(Waits::mbarrier, kMbarrierWait, 2 * at + parity, site); }
+  void mbarrier_wait(int at, int parity, Site site) {
+    wait(Waits::mbarrier, kMbarrierWait, 2 * own_place(at, site) + parity, site);
+  }
+  void cluster_copy(int rank, int to, int from, int bytes, int barrier, Site site);
   void tma_load(int to, const void* map, const int (&first)[4], int barrier, Site site);
   void tma_store(TmaStore store);
   void tma_store_box(int from, const void* map, const int (&first)[4], Site site);
@@ -109,12 +121,12 @@ class Workgroup {
   void counter_wait(const int* at, int count, Site site);
   const void* exchange(const char* operation, const void* mine, int bytes, Site site);
   void lds_read(int offset, void* to, int bytes, Site site) {
-    check(lds_.read(offset, to, bytes, thread(), site));
+    check(lds_.read(own_place(offset, site), to, bytes, thread(), site));
     note(false, offset, bytes, site);
   }
   void lds_write(int offset, const void* from, int bytes, Site site) {
     check_values(from, bytes, "writes", site);
-    check(lds_.write(offset, from, bytes, thread(), site));
+    check(lds_.write(own_place(offset, site), from, bytes, thread(), site));
     note(true, offset, bytes, site);
   }
   void check_global(const void* address, int bytes, const char* verb, Site site, bool unaligned = false);
@@ -132,7 +144,7 @@ class Workgroup {
   }
   void defer_wait(int left);
   void lds_read_matrix(int offset, void* to, int bytes, Site site) {
-    check(lds_.read_by_matrix_unit(offset, to, bytes, thread(), site));
+    check(lds_.read_by_matrix_unit(own_place(offset, site), to, bytes, thread(), site));
   }
   void lds_fence() { lds_.fence(thread()); }
   void registers_fence() { current_->products.fence(); }
@@ -148,6 +160,18 @@ class Workgroup {
   void check_values(const void* data, int bytes, const char* verb, Site site);
 
  private:
+  // Of a place in LDS of one of the cluster's workgroups.
+  int place_of(int rank, int at, Site site) {
+    if (shape_.cluster > 1 && (rank < 0 || rank >= shape_.cluster || at < 0 || at >= shape_.lds_bytes)) {
+      check(fmt::format("place {} of workgroup {} of a cluster at {}: {} workgroups have {} bytes of LDS each", at, rank,
+                        to_string(site), shape_.cluster, shape_.lds_bytes));
+    }
+    return rank * shape_.lds_stride() + at;
+  }
+  int own_place(int at, Site site) { return place_of(rank(), at, site); }
+  void no_cluster(const char* operation, Site site) {
+    if (shape_.cluster > 1) check(fmt::format("{} at {}: the emulator has none in a cluster", operation, to_string(site)));
+  }
   void read_for_tma(TmaStore& store);
   void write_line(const TmaStore& store);
   void write_box(const TmaStore& store);

@@ -130,17 +130,18 @@ std::string LaneProducts::hold(const std::byte* sums, int thread, Site site) con
                      to_string(found->second.site));
 }
 
-void Warpgroups::reset(int workgroup_size) {
+void Warpgroups::reset(int lanes, int workgroup_size) {
+  lanes_ = lanes;
   workgroup_size_ = workgroup_size;
-  const auto lanes = static_cast<std::size_t>(workgroup_size);
-  joined_.assign((lanes + kLanes - 1) / kLanes, {});
-  count_.assign(lanes, 0);
-  registers_.assign(lanes, 0);
+  const auto count = static_cast<std::size_t>(lanes);
+  joined_.assign((count + kLanes - 1) / kLanes, {});
+  count_.assign(count, 0);
+  registers_.assign(count, 0);
   start_registers_ = 0;
 }
 
 std::string Warpgroups::join(int thread, const char* operation, const void* what, int bytes, bool anywhere, Site site) {
-  if ((thread / kLanes + 1) * kLanes > workgroup_size_) {
+  if ((thread / kLanes + 1) * kLanes > lanes_) {
     return fmt::format("{} at {}: lane {}'s warpgroup has fewer than four waves", operation, to_string(site), thread);
   }
   std::vector<Joined>& all = joined_[static_cast<std::size_t>(thread / kLanes)];
@@ -160,7 +161,7 @@ std::string Warpgroups::join(int thread, const char* operation, const void* what
 }
 
 std::string Warpgroups::meet() {
-  for (int t = 0; t < workgroup_size_; ++t) {
+  for (int t = 0; t < lanes_; ++t) {
     const std::vector<Joined>& all = joined_[static_cast<std::size_t>(t / kLanes)];
     const auto n = static_cast<std::size_t>(count_[static_cast<std::size_t>(t)]);
     if (n == all.size()) continue;
@@ -173,12 +174,18 @@ std::string Warpgroups::meet() {
 }
 
 std::string Warpgroups::check_registers() const {
-  int all = 0;
-  for (const int count : registers_) all += count == 0 ? start_registers_ : count;
   const int there = start_registers_ * workgroup_size_;
-  if (all <= there) return {};
-  return fmt::format("registers: from {} on the workgroup's lanes have {}, it began with {} of {} each", to_string(site_), all,
-                     there, start_registers_);
+  for (int first = 0; first < lanes_; first += workgroup_size_) {
+    int all = 0;
+    for (int t = first; t < first + workgroup_size_; ++t) {
+      const int count = registers_[static_cast<std::size_t>(t)];
+      all += count == 0 ? start_registers_ : count;
+    }
+    if (all <= there) continue;
+    return fmt::format("registers: from {} on the workgroup's lanes have {}, it began with {} of {} each", to_string(site_), all,
+                       there, start_registers_);
+  }
+  return {};
 }
 
 std::string Warpgroups::set_registers(int thread, int count, bool more, int min_workgroups, Site site) {

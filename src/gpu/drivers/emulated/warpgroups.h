@@ -57,7 +57,7 @@ class Warpgroups {
  public:
   static constexpr int kLanes = 128;
 
-  void reset(int workgroup_size);
+  void reset(int lanes, int workgroup_size);
   // what: in which they must not differ. anywhere: by whichever instruction.
   std::string join(int thread, const char* operation, const void* what, int bytes, bool anywhere, Site site);
   // All wait at a barrier, or have ended.
@@ -74,7 +74,7 @@ class Warpgroups {
   };
   std::string check_registers() const;
 
-  int workgroup_size_ = 0;
+  int lanes_ = 0, workgroup_size_ = 0;
   std::vector<std::vector<Joined>> joined_;  // of each warpgroup, since the last barrier
   std::vector<int> count_;                   // of each lane
   std::vector<int> registers_;               // of each lane; 0: as many as at the start

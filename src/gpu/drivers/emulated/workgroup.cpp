@@ -94,6 +94,7 @@ void Workgroup::check_end() {
 
 void Workgroup::copy_async(int offset, const void* from, int bytes, int read_bytes, Site site) {
   if (read_bytes > 0) check_global(from, read_bytes, "copies", site);
+  offset = own_place(offset, site);
   check(lds_.begin_copy(offset, bytes, thread(), site));
   AsyncCopy copy{offset, bytes, {}, site};
   std::memcpy(copy.data, from, static_cast<std::size_t>(read_bytes));
@@ -183,10 +184,15 @@ bool Workgroup::resumes(int wave) {
 }
 
 void Workgroup::tma_load(int to, const void* map, const int (&first)[4], int barrier, Site site) {
-  TmaCopy copy{to, {}, first[0], first[1], first[2], first[3], thread(), site};
+  TmaCopy copy{own_place(to, site), {}, first[0], first[1], first[2], first[3], thread(), site};
   std::memcpy(&copy.map, map, sizeof(copy.map));
-  check(mbarriers_.load(barrier, copy, lds_));
+  check(mbarriers_.load(own_place(barrier, site), copy, lds_));
   if (shape_.work != nullptr) shape_.work->global_bytes += copy.bytes();
+}
+
+void Workgroup::cluster_copy(int rank, int to, int from, int bytes, int barrier, Site site) {
+  check(mbarriers_.copy(place_of(rank, barrier, site), {place_of(rank, to, site), own_place(from, site), bytes, thread(), site},
+                        lds_));
 }
 
 void Workgroup::tma_store(TmaStore store) {
@@ -373,17 +379,18 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   accessible_ = &accessible;
   error_.clear();
   accesses_.assign(shape.banks != nullptr ? static_cast<std::size_t>(shape.wave_size) : 0, {});
-  const int waves = shape.workgroup_size / shape.wave_size;
-  lds_.reset(shape.lds_bytes, waves, shape.wave_size, shape.lds_alignment);
-  warpgroups_.reset(shape.workgroup_size);
+  const int waves = shape.lanes() / shape.wave_size;
+  lds_.reset(shape.cluster == 1 ? shape.lds_bytes : shape.cluster * shape.lds_stride(), waves, shape.wave_size,
+             shape.lds_alignment);
+  warpgroups_.reset(shape.lanes(), shape.workgroup_size);
   for (HandedOver& place : handed_over_) place = {};
   for (Turn& turn : turns_) turn = {};
   turn_waited_.assign(static_cast<std::size_t>(waves), -1);
   mbarriers_.reset(waves);
   exchanges_.assign(static_cast<std::size_t>(waves), 0);
   exchanged_.resize(static_cast<std::size_t>(2) * waves * shape.wave_size * kMostExchangeBytes);
-  lanes_.resize(static_cast<std::size_t>(shape.workgroup_size));
-  for (int t = 0; t < shape.workgroup_size; ++t) {
+  lanes_.resize(static_cast<std::size_t>(shape.lanes()));
+  for (int t = 0; t < shape.lanes(); ++t) {
     Lane& lane = lanes_[static_cast<std::size_t>(t)];
     lane.thread = t;
     lane.waits = Waits::nowhere;
@@ -418,13 +425,13 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   }
   running = nullptr;
   if (error_.empty()) error_ = mbarriers_.end();
-  return error_.empty() ? error_ : fmt::format("workgroup {}: {}", id, error_);
+  return error_.empty() ? error_ : fmt::format("{} {}: {}", shape.cluster == 1 ? "workgroup" : "cluster", id, error_);
 }
 
-std::string run_workgroup(const LaunchShape& shape, int64_t workgroup, void (*kernel)(const void*), const void* arguments,
+std::string run_workgroup(const LaunchShape& shape, int64_t nth, void (*kernel)(const void*), const void* arguments,
                           const MemoryCheck& accessible) {
   static thread_local Workgroup group;
-  return group.run(shape, workgroup, kernel, arguments, accessible);
+  return group.run(shape, nth, kernel, arguments, accessible);
 }
 
 }  // namespace fulmen::gpu::emulated

@@ -1,4 +1,4 @@
-// One workgroup of an emulated launch: lanes are fibers, run in turn from one collective to the next.
+// One workgroup of an emulated launch, or one cluster of them: lanes are fibers, run in turn from one collective to the next.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,21 @@ struct LaunchShape {
   bool programmatic_launch = false;  // Launch::programmatic_launch
   LdsBanks* banks = nullptr;         // where bank conflicts are counted; null: they are not, which is quicker
   EmulatedWork* work = nullptr;      // where all but cycles of LDS is added; null: nowhere
+  int cluster = 1;                   // workgroups
+
+  int lanes() const { return cluster * workgroup_size; }
+  // From one workgroup's LDS to the next one's.
+  int lds_stride() const {
+    constexpr int kMostAlignment = 1024;
+    return (lds_bytes + kMostAlignment - 1) / kMostAlignment * kMostAlignment;
+  }
 };
 
 // What the kernel's shared object calls.
 const kernels::EmulatorApi& api(int wave_size);
 
-// Runs one workgroup. Empty, or what the kernel did wrong, with its source positions.
-std::string run_workgroup(const LaunchShape& shape, int64_t workgroup, void (*kernel)(const void* arguments), const void* arguments,
+// Runs the nth workgroup, or cluster of them. Empty, or what the kernel did wrong, with its source positions.
+std::string run_workgroup(const LaunchShape& shape, int64_t nth, void (*kernel)(const void* arguments), const void* arguments,
                           const MemoryCheck& accessible);
 
 }  // namespace fulmen::gpu::emulated

@@ -1,11 +1,13 @@
-// Which blocks of keys the persistent workgroups of backward_tma.h and backward_tma_wide.h take, over which tiles of queries each
-// goes, and in what order blocks add to dQ.
+// Which blocks of keys the persistent workgroups of backward_tma.h, and pairs of them of backward_tma_wide.h, take, over which
+// tiles of queries each goes, and in what order blocks add to dQ.
 #pragma once
 
 #include "backward/parts/query_sums.h"
-#include "backward/parts/scores.h"
+#include "backward/parts/tile.h"
 
 namespace fulmen::kernels {
+
+constexpr int kBlockKeys = kBlockM * kDimGroups;  // a block's: of a workgroup, or of two that share it
 
 // A block's tiles of queries.
 struct QueryOrder {
@@ -32,7 +34,7 @@ struct BlockId {
   // to less, so that all workgroups end together. A block adds to a tile of dQ after those of its head with smaller n
   // (AddOrder::before): it waits for none that is claimed later.
   FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
-    const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockM)), heads = all_heads(a);
+    const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockKeys)), heads = all_heads(a);
     if (id >= tiles * heads) return {heads, 0};
     const auto last = static_cast<unsigned>(a.last_heads), middle = static_cast<unsigned>(a.middle_heads),
                first_tiles = static_cast<unsigned>(a.first_blocks);
@@ -71,10 +73,10 @@ struct Work {
   FULMEN_DEVICE static Work of(const BackwardArguments& a, const BlockId& id) {
     const auto kv_heads = static_cast<unsigned>(a.num_kv_heads);
     const auto batch = static_cast<int>(id.head / kv_heads), kv_head = static_cast<int>(id.head % kv_heads);
-    const int begin = static_cast<int>(id.tile) * kBlockM, end = begin + at_most(a.seqlen_k - begin, kBlockM);
+    const int begin = static_cast<int>(id.tile) * kBlockKeys, end = begin + at_most(a.seqlen_k - begin, kBlockKeys);
     const algorithm::Band band = column_band(a);
     // Keys beyond the end have no share in dQ: all tiles are masked.
-    const bool partial = end - begin < kBlockM;
+    const bool partial = end - begin < kBlockKeys;
     return {a,
             batch,
             kv_head,
@@ -102,11 +104,11 @@ class AddOrder {
   FULMEN_DEVICE explicit AddOrder(const Work& work) : work_(work) {
     const BackwardArguments& a = work.arguments;
     const int heads_left = (a.batch - work.batch) * a.num_kv_heads - work.kv_head;
-    first_blocks_ = kBand && heads_left <= a.last_heads ? a.first_blocks : static_cast<int>(tiles_of(a.seqlen_k, kBlockM));
+    first_blocks_ = kBand && heads_left <= a.last_heads ? a.first_blocks : static_cast<int>(tiles_of(a.seqlen_k, kBlockKeys));
   }
   // How many blocks are added to the tile before this one.
   FULMEN_DEVICE int before(int tile) const {
-    const int block = work_.row_begin / kBlockM;
+    const int block = work_.row_begin / kBlockKeys;
     return block < first_blocks_ ? at_most(last_block(tile), first_blocks_ - 1) - block : block;
   }
   // The counters of a tile's kParts parts: of the blocks that have been added.
@@ -122,7 +124,7 @@ class AddOrder {
   FULMEN_DEVICE int last_block(int tile) const {
     const BackwardArguments& a = work_.arguments;
     const Int64 last_query = (Int64{tile} + 1) * kBlockN < a.seqlen_q ? (Int64{tile} + 1) * kBlockN - 1 : a.seqlen_q - 1;
-    return static_cast<int>(((kBand ? band_of(a).last_plus_one(last_query) : a.seqlen_k) - 1) / kBlockM);
+    return static_cast<int>(((kBand ? band_of(a).last_plus_one(last_query) : a.seqlen_k) - 1) / kBlockKeys);
   }
 
   const Work& work_;

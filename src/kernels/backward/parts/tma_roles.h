@@ -1,30 +1,22 @@
-// What the waves of backward_tma.h and backward_tma_wide.h share, and what those do that do not multiply.
+// What those waves of backward_tma.h do that do not multiply.
 //
 // The loader, one wave, claims blocks of keys, and asks the TMA for keys, values and a ring of kBuffers tiles of queries. Two or
-// three adders in turn have the TMA add dQ to memory, each from a buffer of its own. Wide heads leave no LDS for dQ: there the
-// waves that multiply add it, and two waves, the ushers, say when and count.
+// three adders in turn have the TMA add dQ to memory, each from a buffer of its own.
 //
 // A counter of each part of a tile of dQ says how many blocks have been added to it: they are added in the order in which they are
 // claimed (BlockId::nth), so that its sum has the same bits in every run; the first one is stored. The first of all that have
 // not ended then waits for none. Without adds_in_order blocks wait for the first one alone.
 //
-// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T (of wide heads P^T beside each), a ring of dQ, the claimed blocks,
-// mbarriers.
+// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the claimed blocks, mbarriers.
 #pragma once
 
-#include "backward/parts/block_order.h"
-#include "backward/parts/wgmma_panels.h"
-#include "tile/rings.h"
+#include "backward/parts/tma_tiles.h"
 
 namespace fulmen::kernels {
 
 constexpr TmaBackwardLayout kLdsLayout = TmaBackwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
 static_assert(kLdsLayout.total == kLdsBytes, "backward_tma: the host reserves the LDS that the tiles need");
-static_assert(kAddsDq && !kGivesDbias && !kVariable && !kKeepMask && kWholeRows, "backward_tma: what the TMA can read");
-// Two warpgroups share 64 keys; else each has 64.
-constexpr bool kWide = kLdsLayout.wide;
-static_assert(kWarpgroups == 2 && kBlockM == (kWide ? 64 : 128) && kWorkgroup == 384,
-              "backward_tma: 64 keys of each of two warpgroups, or of both; a third one brings tiles");
+static_assert(kBlockM == 128 && kDimGroups == 1, "backward_tma: 64 keys of each of two warpgroups");
 // Dims in LDS: whole panels, zeros past the last one.
 constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
 static_assert(kHeadDim >= kPanelColumns && kHeadDimV >= kPanelColumns, "backward_tma: a warpgroup has half a panel of dQ, or more");
@@ -32,16 +24,12 @@ static_assert(kHeadDim >= kPanelColumns && kHeadDimV >= kPanelColumns, "backward
 // Narrow heads leave registers for the products of one tile beside the scores of the next.
 constexpr bool kPipelined = kLdsLayout.pipelined;
 static_assert(!kPipelined || kBuffers > 2, "backward_tma: one tile of queries is held, one is computed, one comes");
-// Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at once.
-constexpr bool kSplitStatistics = !kDropout && !kSoftcap;
 constexpr int kSumTiles = kPanels * kPanelColumns / 16 / kWarpgroups;  // a warpgroup's of dQ, by 16 dims
 constexpr int kSumBytes = kSumTile * static_cast<int>(sizeof(float));
 // Parts of a tile of dQ, by queries, that blocks add one after the other: the next block adds one when the other is in flight.
 constexpr int kSumParts = kLdsLayout.sum_parts, kPartRows = kBlockN / 16 / kSumParts;
 constexpr int kAdders = kLdsLayout.sum_buffers;
-constexpr int kUshers = 2;
 constexpr int kGradientBuffers = kLdsLayout.gradient_buffers;
-constexpr int kConsumerWaves = 4 * kWarpgroups;
 
 // mbarriers.
 constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8, kPatch = kKeysEmpty + 8;
@@ -75,21 +63,15 @@ FULMEN_DEVICE void initialise_barriers() {
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     mbarrier_init(kBlockFull + 8 * n, 1);
-    mbarrier_init(kBlockEmpty + 8 * n, kConsumerWaves + (kWide ? kUshers : kAdders));
+    mbarrier_init(kBlockEmpty + 8 * n, kConsumerWaves + kAdders);
   }
 #pragma unroll
   for (int n = 0; n < kAdders; ++n) {
     mbarrier_init(kSumsFull + 8 * n, kConsumerWaves);
-    mbarrier_init(kSumsEmpty + 8 * n, kWide ? kUshers : 1);
+    mbarrier_init(kSumsEmpty + 8 * n, 1);
   }
   mbarrier_init_fence();
 }
-// Of all lanes of a wave: what they did is done.
-FULMEN_DEVICE void arrive(int barrier) {
-  wave_barrier();
-  if (lane_id() == 0) mbarrier_arrive(barrier);
-}
-
 // The blocks that the loader has claimed for the workgroup, as another wave sees them.
 class ClaimedBlocks {
  public:
@@ -167,14 +149,6 @@ class Loader {
       }
     }
   }
-  template <int kCount, int kRows>
-  FULMEN_DEVICE static void load(int to, const TensorMap& map, Int64 row, Int64 head, Int64 batch, int barrier, L2Policy policy) {
-#pragma unroll
-    for (int p = 0; p < kCount; ++p) {
-      tma_load(to + p * kRows * kPanelRowBytes, &map, p * kPanelColumns, row, static_cast<int>(head), static_cast<int>(batch),
-               barrier, policy);
-    }
-  }
   // before: tiles of the blocks before, which must have ended. Keys that no query attends, and their values, may be NaN, and are
   // taken times 0: they become 0.
   FULMEN_DEVICE void keys(const Work& work, unsigned before) {
@@ -188,34 +162,22 @@ class Loader {
       const int arrives = patched ? kPatch : kKeysFull;
       const L2Policy once = L2Policy::evict_first();
       mbarrier_arrive_expect(arrives, kLdsLayout.key_bytes + kLdsLayout.value_bytes);
-      load<kPanels, kBlockM>(kLdsLayout.keys_at, arguments_.k_map, first, work.kv_head, work.batch, arrives, once);
-      load<kPanelsV, kBlockM>(kLdsLayout.values_at, arguments_.v_map, first, work.kv_head, work.batch, arrives, once);
+      load_panels<kPanels, kBlockM>(kLdsLayout.keys_at, {arguments_.k_map, 0, first, work.kv_head, work.batch}, arrives, once);
+      load_panels<kPanelsV, kBlockM>(kLdsLayout.values_at, {arguments_.v_map, 0, first, work.kv_head, work.batch}, arrives, once);
     }
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity_);
     patch_parity_ ^= 1;
     wave_barrier();
-    for (int row = lane_id() / 8; row < kBlockM; row += kWaveSize / 8) {
-      if (first + row >= attended.begin && first + row < attended.end) continue;
-      const int at = row * kPanelRowBytes + lane_id() % 8 * 16;
-#pragma unroll
-      for (int p = 0; p < kPanels; ++p) lds_store(kLdsLayout.keys_at + p * kBlockM * kPanelRowBytes + at, Words<4>{});
-#pragma unroll
-      for (int p = 0; p < kPanelsV; ++p) lds_store(kLdsLayout.values_at + p * kBlockM * kPanelRowBytes + at, Words<4>{});
-    }
+    clear_others<kPanels, kBlockM>(kLdsLayout.keys_at, first, attended);
+    clear_others<kPanelsV, kBlockM>(kLdsLayout.values_at, first, attended);
     lds_fence_for_matrices();
     arrive(kKeysFull);
   }
   FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
     const BackwardArguments& a = arguments_;
     const Int64 first = Int64{tile} * kBlockN;
-    // They come while the buffer is in use.
-    Words<2> statistics[kBlockN / kWaveSize];
-#pragma unroll
-    for (int n = 0; n < kBlockN / kWaveSize; ++n) {
-      const Int64 i = first + n * kWaveSize + lane_id();
-      statistics[n] = i < a.seqlen_q ? global_load(RowStatistics::first_of(a, work.batch, head) + i) : Words<2>{};
-    }
+    const StatisticsOnTheirWay statistics(a, work.batch, head, first);  // while the buffer is in use
     // The tile whose buffer this one takes is in use until the products of the tile after it have begun, which need its dS^T.
     fence_until(tiles_ + 1 - kBuffers);
     ++tiles_;
@@ -224,22 +186,12 @@ class Loader {
     if (lane_id() == 0) {
       const L2Policy again = L2Policy::evict_last();
       mbarrier_arrive_expect(full, kLdsLayout.query_bytes + kLdsLayout.dout_bytes);
-      load<kPanels, kBlockN>(kLdsLayout.queries_at + ring_.buffer * kLdsLayout.query_bytes, arguments_.q_map, first, head,
-                             work.batch, full, again);
-      load<kPanelsV, kBlockN>(kLdsLayout.dout_at + ring_.buffer * kLdsLayout.dout_bytes, arguments_.dout_map, first, head,
-                              work.batch, full, again);
+      load_panels<kPanels, kBlockN>(kLdsLayout.queries_at + ring_.buffer * kLdsLayout.query_bytes,
+                                    {arguments_.q_map, 0, first, head, work.batch}, full, again);
+      load_panels<kPanelsV, kBlockN>(kLdsLayout.dout_at + ring_.buffer * kLdsLayout.dout_bytes,
+                                     {arguments_.dout_map, 0, first, head, work.batch}, full, again);
     }
-    const int at = kLdsLayout.statistics_at + ring_.buffer * kLdsLayout.statistic_bytes;
-#pragma unroll
-    for (int n = 0; n < kBlockN / kWaveSize; ++n) {
-      const int row = n * kWaveSize + lane_id();
-      if constexpr (kSplitStatistics) {
-        lds_store(at + 4 * row, statistics[n].word[0]);
-        lds_store(at + 4 * (kBlockN + row), statistics[n].word[1]);
-      } else {
-        lds_store(at + 8 * row, statistics[n]);
-      }
-    }
+    statistics.store(kLdsLayout.statistics_at + ring_.buffer * kLdsLayout.statistic_bytes);
     arrive(full);
     ring_.advance();
   }
@@ -316,37 +268,6 @@ class Adder {
   const BackwardArguments& arguments_;
   int buffer_;
   int turn_ = 0, parity_ = 0;
-};
-
-// Wide heads: two waves, of which one lane works each. One says when the waves that multiply may add a tile of dQ to the sums in
-// memory, the other counts the block when they have, which takes until the sums are there.
-class Usher {
- public:
-  FULMEN_DEVICE Usher(const BackwardArguments& a, bool counts) : in_order_(a.adds_in_order != 0), counts_(counts) {}
-  FULMEN_DEVICE void run(const Work& work) {
-    const AddOrder order(work);
-    work.for_each_tile([&](int head, int tile) {
-      int* const counter = order.counters<kSumParts>(head, tile);
-      const int before = order.before(tile);
-      if (counts_) {
-        // This wave has seen kSumsFull of the tile before: no phase ends unseen. It arrives when that tile is counted: additions of
-        // this tile would hold up the count, which waits for all of the multiprocessor's.
-        arrive(kSumsEmpty);
-        mbarrier_wait(kSumsFull, parity_);
-        if (lane_id() == 0 && (in_order_ || before == 0)) counter_pass(counter);
-      } else {
-        if (lane_id() == 0 && before > 0) counter_wait(counter, in_order_ ? before : 1);
-        mbarrier_wait(kSumsFull, parity_ ^ 1);  // of the tile before
-        if (lane_id() == 0) lds_store(kLdsLayout.sums_at, before);
-        arrive(kSumsEmpty);
-      }
-      parity_ ^= 1;
-    });
-  }
-
- private:
-  bool in_order_, counts_;
-  int parity_ = 0;
 };
 
 }  // namespace fulmen::kernels

@@ -2,7 +2,7 @@
 // backward_tma_wide.h brings.
 #pragma once
 
-#include "backward/parts/tma_roles.h"
+#include "backward/parts/tma_tiles.h"
 
 namespace fulmen::kernels {
 
@@ -36,20 +36,28 @@ class Statistics {
   Words<2> offsets_[kTiles][2], deltas_[kTiles][2];  // of 16 columns a lane has two pairs of neighbours
 };
 
-// Of kTiles x 16 queries, from the tile's query `first` on: P^T in place of S^T, dS^T in place of D^T, when these two groups of
-// products, and none of the kLater groups behind them, are done.
+// Of kTiles x 16 queries, from the tile's query `first` on: P^T in place of S^T, when its group of products, and none of the kLater
+// groups behind it, is done. With random numbers or softcap nothing, which wait_for_gradients() does.
 template <bool kMasked, int kLater, int kTiles>
-FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, int head, Int64 first_query, int first, Statistics<kTiles>& statistics,
-                                   float (&score)[kTiles][kElements], float (&gradient)[kTiles][kElements]) {
+FULMEN_DEVICE void wait_for_probabilities(const BackwardTask& task, int head, Int64 first_query, int first,
+                                          Statistics<kTiles>& statistics, float (&score)[kTiles][kElements]) {
   if constexpr (kSplitStatistics) {
     const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
-    wgmma_wait<kLater + 1>();
+    wgmma_wait<kLater>();
     wgmma_hold(score);
     statistics.load_deltas();
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
       task.probabilities<kMasked>(tile, first + 16 * f, score[f], [&](int e) { return statistics.offset(f, e); });
     }
+  }
+}
+// Then dS^T in place of D^T, when both are done.
+template <bool kMasked, int kLater, int kTiles>
+FULMEN_DEVICE void wait_for_gradients(const BackwardTask& task, int head, Int64 first_query, int first,
+                                      Statistics<kTiles>& statistics, float (&score)[kTiles][kElements],
+                                      float (&gradient)[kTiles][kElements]) {
+  if constexpr (kSplitStatistics) {
     wgmma_wait<kLater>();
     wgmma_hold(gradient);
 #pragma unroll
@@ -61,6 +69,13 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, int head, Int64 fir
     const RowStatistics none[kRowsPerLane] = {};
     wait_for_scores<kMasked, kLater>(task, head, first_query, first, statistics.at(), none, score, gradient);
   }
+}
+// Both.
+template <bool kMasked, int kLater, int kTiles>
+FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, int head, Int64 first_query, int first, Statistics<kTiles>& statistics,
+                                   float (&score)[kTiles][kElements], float (&gradient)[kTiles][kElements]) {
+  wait_for_probabilities<kMasked, kLater + 1>(task, head, first_query, first, statistics, score);
+  wait_for_gradients<kMasked, kLater>(task, head, first_query, first, statistics, score, gradient);
 }
 
 }  // namespace fulmen::kernels

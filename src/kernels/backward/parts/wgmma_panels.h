@@ -86,13 +86,13 @@ FULMEN_DEVICE void begin_queries(float (&dq)[kTiles][kElements], int gradients_a
   wgmma_commit();
 }
 
-// Of keys that two warpgroups share, dv += P^T dout and dk += dS^T q of the warpgroup's half of the dims begin, a group of its own:
-// all in LDS.
-template <int kKeyTiles, int kValueTiles>
+// Of keys that two warpgroups share, dv += P^T dout and dk += dS^T q of the warpgroup's half of kDims and kDimsV begin, a group of
+// its own: all in LDS.
+template <int kDims = kHeadDim, int kDimsV = kHeadDimV, int kKeyTiles, int kValueTiles>
 FULMEN_DEVICE void begin_shared_keys(float (&dk)[kKeyTiles][kElements], float (&dv)[kValueTiles][kElements], int gradients_at,
                                      int probabilities_at, int queries_at, int dout_at, int warpgroup) {
-  const LdsMatrix queries = half_of_dims<kHeadDim>(queries_at, kBlockN, warpgroup),
-                  dout = half_of_dims<kHeadDimV>(dout_at, kBlockN, warpgroup);
+  const LdsMatrix queries = half_of_dims<kDims>(queries_at, kBlockN, warpgroup),
+                  dout = half_of_dims<kDimsV>(dout_at, kBlockN, warpgroup);
   const LdsMatrix ds = matrix_at(gradients_at, kBlockM), p = matrix_at(probabilities_at, kBlockM);
   wgmma_fence();
 #pragma unroll

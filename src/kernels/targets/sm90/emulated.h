@@ -210,6 +210,14 @@ FULMEN_DEVICE void global_store_or_add(float* to, const Words<kAddWidth>& values
   if (stores) global_store(reinterpret_cast<Words<kAddWidth>*>(to + kOffset), values, at);
   if (adds) global_add<kOffset>(to, values, at);
 }
+FULMEN_DEVICE int cluster_rank() { return emulator->cluster_rank(); }
+FULMEN_DEVICE void cluster_barrier(Position p = Position::here()) { emulator->cluster_barrier(p.file, p.line); }
+FULMEN_DEVICE void mbarrier_arrive_at(int rank, int at, Position p = Position::here()) {
+  emulator->mbarrier_arrive_at(rank, at, p.file, p.line);
+}
+FULMEN_DEVICE void cluster_copy(int rank, int to, int from, int bytes, int barrier_at, Position p = Position::here()) {
+  emulator->cluster_copy(rank, to, from, bytes, barrier_at, p.file, p.line);
+}
 FULMEN_DEVICE void tma_prefetch(const void* /*map*/) {}
 FULMEN_DEVICE void warpgroup_turn_wait(int group, Position p = Position::here()) {
   emulator->turn(1 + group, true, p.file, p.line);

@@ -199,6 +199,32 @@ FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int 
       "l"(map), "r"(column), "r"(static_cast<int>(row)), "r"(head), "r"(batch), "r"(shared_address(barrier_at)), "l"(policy.bits)
       : "memory");
 }
+// Workgroups of a cluster. rank: whose LDS a place is in.
+FULMEN_DEVICE int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+FULMEN_DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+FULMEN_DEVICE unsigned cluster_address(int rank, int at) {
+  unsigned address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(at)), "r"(rank));
+  return address;
+}
+// Orders what the lane read before. Of what it wrote to memory, nothing: a release for the cluster would wait for all additions.
+FULMEN_DEVICE void mbarrier_arrive_at(int rank, int at) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(rank, at)) : "memory");
+}
+// From the workgroup's own LDS, with bytes that the barrier there expects.
+FULMEN_DEVICE void cluster_copy(int rank, int to, int from, int bytes, int barrier_at) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   cluster_address(rank, to)),
+               "r"(shared_address(from)), "r"(bytes), "r"(cluster_address(rank, barrier_at))
+               : "memory");
+}
+
 FULMEN_DEVICE void tma_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
 FULMEN_DEVICE void tma_add(float* to, int at, int bytes) {

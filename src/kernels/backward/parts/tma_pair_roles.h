@@ -1,0 +1,289 @@
+// What those waves of backward_tma_wide.h do that do not multiply, in each workgroup of a pair (a cluster of two).
+//
+// The loader asks the TMA for keys, values and tiles of queries; that of the first workgroup claims blocks of keys for both. The
+// courier sends P^T and dS^T of the workgroup's keys to its peer. Two ushers: one says when the waves that multiply may add a tile
+// of dQ to the sums in memory, the other counts the block when they have, which takes until the sums are there.
+//
+// Two counters of each tile of dQ, one of each workgroup's half of the dims, say how many blocks have been added: in the order in
+// which they are claimed, as in tma_roles.h.
+//
+// Dims: a workgroup's own half is what it has of dQ, dK and dV. It needs the other half, too, for the scores of its keys.
+#pragma once
+
+#include "backward/parts/tma_tiles.h"
+
+namespace fulmen::kernels {
+
+constexpr TmaPairLayout kLdsLayout = TmaPairLayout::of(kHeadDim, kHeadDimV);
+static_assert(kLdsLayout.total == kLdsBytes, "backward_tma_wide: the host reserves the LDS that the tiles need");
+constexpr int kPair = 2;
+static_assert(kDimGroups == kPair && kBlockM == TmaPairLayout::kRows && kBlockN == TmaPairLayout::kRows,
+              "backward_tma_wide: a pair of workgroups, of 64 keys each, shares a block");
+constexpr int kHalfDims = kHeadDim / kPair, kHalfDimsV = kHeadDimV / kPair;
+static_assert(kHalfDims % kPanelColumns == 0 && kHalfDimsV % kPanelColumns == 0, "backward_tma_wide: whole panels");
+constexpr int kHalfPanels = kHalfDims / kPanelColumns, kHalfPanelsV = kHalfDimsV / kPanelColumns;
+constexpr int kUshers = 2;
+
+// mbarriers. Of both workgroups' waves: kGradientsEmpty, that nobody reads this workgroup's P^T and dS^T, here or in the peer's
+// LDS; and of the first workgroup alone kBlockEmpty.
+constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8, kValuesEmpty = kKeysEmpty + 8,
+              kPatch = kValuesEmpty + 8;
+constexpr int kQueriesFull = kPatch + 8, kQueriesEmpty = kQueriesFull + 8 * TmaPairLayout::kQueries;
+constexpr int kDoutFull = kQueriesEmpty + 8 * TmaPairLayout::kQueries, kDoutEmpty = kDoutFull + 8 * TmaPairLayout::kDout;
+constexpr int kOtherQueriesEmpty = kDoutEmpty + 8 * TmaPairLayout::kDout, kOtherDoutEmpty = kOtherQueriesEmpty + 8;
+constexpr int kGradientsWritten = kOtherDoutEmpty + 8, kPeerWritten = kGradientsWritten + 8;
+constexpr int kGradientsEmpty = kPeerWritten + 8;
+constexpr int kSumsFull = kGradientsEmpty + 8, kSumsEmpty = kSumsFull + 8;
+constexpr int kBlockFull = kSumsEmpty + 8, kBlockEmpty = kBlockFull + 16;
+using QueryRing = Ring<TmaPairLayout::kQueries>;
+using DoutRing = Ring<TmaPairLayout::kDout>;
+using BlockRing = Ring<2>;
+
+FULMEN_DEVICE void initialise_barriers() {
+  mbarrier_init(kKeysFull, 1);
+  mbarrier_init(kKeysEmpty, kConsumerWaves);
+  mbarrier_init(kValuesEmpty, kConsumerWaves);
+  mbarrier_init(kPatch, 1);
+#pragma unroll
+  for (int n = 0; n < TmaPairLayout::kQueries; ++n) {
+    mbarrier_init(kQueriesFull + 8 * n, 2);
+    mbarrier_init(kQueriesEmpty + 8 * n, kConsumerWaves);
+  }
+#pragma unroll
+  for (int n = 0; n < TmaPairLayout::kDout; ++n) {
+    mbarrier_init(kDoutFull + 8 * n, 1);
+    mbarrier_init(kDoutEmpty + 8 * n, kConsumerWaves);
+  }
+  mbarrier_init(kOtherQueriesEmpty, kConsumerWaves);
+  mbarrier_init(kOtherDoutEmpty, kConsumerWaves);
+  mbarrier_init(kGradientsWritten, kConsumerWaves);
+  mbarrier_init(kPeerWritten, 1);
+  mbarrier_init(kGradientsEmpty, kPair * kConsumerWaves);
+  mbarrier_init(kSumsFull, kConsumerWaves);
+  mbarrier_init(kSumsEmpty, kUshers);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    mbarrier_init(kBlockFull + 8 * n, 1);
+    mbarrier_init(kBlockEmpty + 8 * n, kPair * (kConsumerWaves + kUshers + 2) - 1);  // all but the loader that claims
+  }
+  mbarrier_init_fence();
+}
+FULMEN_DEVICE void arrive_at(int rank, int barrier) {
+  wave_barrier();
+  if (lane_id() == 0) mbarrier_arrive_at(rank, barrier);
+}
+
+// The blocks that the pair's first workgroup has claimed, as another wave sees them.
+class ClaimedBlocks {
+ public:
+  FULMEN_DEVICE explicit ClaimedBlocks(const BackwardArguments& a) : arguments_(a) {}
+  template <class Visit>
+  FULMEN_DEVICE void for_each(const Visit& visit) {
+#pragma unroll 1
+    while (true) {
+      const BlockId id = next();
+      if (!id.exists(arguments_)) return;
+      visit(Work::of(arguments_, id));
+    }
+  }
+  FULMEN_DEVICE BlockId next() {
+    mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
+    const auto words = lds_load<Words<2>>(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
+    const BlockId id{static_cast<unsigned>(broadcast(static_cast<int>(words.word[0]))),
+                     static_cast<unsigned>(broadcast(static_cast<int>(words.word[1])))};
+    arrive_at(0, kBlockEmpty + 8 * ring_.buffer);
+    ring_.advance();
+    return id;
+  }
+  // The second workgroup's loader says what comes from the first one.
+  FULMEN_DEVICE void expect() const {
+    if (lane_id() == 0) mbarrier_arrive_expect(kBlockFull + 8 * ring_.buffer, kLdsLayout.block_bytes);
+    wave_barrier();
+  }
+
+ private:
+  const BackwardArguments& arguments_;
+  BlockRing ring_;
+};
+
+// One wave.
+class Loader {
+ public:
+  FULMEN_DEVICE Loader(const TmaBackwardArguments& a, int rank) : arguments_(a), rank_(rank), claimed_(a) {}
+  FULMEN_DEVICE void run() {
+#pragma unroll 1
+    while (true) {
+      const BlockId id = rank_ == 0 ? claim() : receive();
+      if (!id.exists(arguments_)) break;
+      block(Work::of(arguments_, id));
+    }
+  }
+
+ private:
+  FULMEN_DEVICE BlockId claim() {
+    const int n = counter_claim(reinterpret_cast<int*>(arguments_.query_sums + arguments_.query_sum_floats) - 1);
+    const BlockId id = BlockId::nth(arguments_, static_cast<unsigned>(n));
+    const int full = kBlockFull + 8 * blocks_.buffer, at = kLdsLayout.blocks_at + kLdsLayout.block_bytes * blocks_.buffer;
+    mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
+    if (lane_id() == 0) {
+      lds_store(at, Words<4>{{id.head, id.tile}});
+      lds_fence_for_matrices();
+      cluster_copy(1, at, at, kLdsLayout.block_bytes, full);
+      mbarrier_arrive(full);
+    }
+    blocks_.advance();
+    return id;
+  }
+  FULMEN_DEVICE BlockId receive() {
+    claimed_.expect();
+    return claimed_.next();
+  }
+  // The first tiles of queries come while the block before is still computed, its keys when that has ended.
+  FULMEN_DEVICE void block(const Work& work) {
+    if (work.order.count == 0) return;
+    const unsigned early = is_first_ ? 0 : 1;
+    is_first_ = false;
+    unsigned asked = 0;
+    work.for_each_tile([&](int head, int tile) {
+      if (asked == early) keys(work);
+      queries(work, head, tile);
+      ++asked;
+    });
+    if (asked <= early) keys(work);
+  }
+  FULMEN_DEVICE int own_dim(int half) const { return rank_ * half; }
+  FULMEN_DEVICE int other_dim(int half) const { return (1 - rank_) * half; }
+
+  // Keys that no query attends, and their values, may be NaN, and are taken times 0: they become 0.
+  FULMEN_DEVICE void keys(const Work& work) {
+    const TmaBackwardArguments& a = arguments_;
+    const algorithm::KeyRange attended = band_of(a).any(0, a.seqlen_q);
+    const Int64 first = work.row_begin + rank_ * kBlockM, peer_first = work.row_begin + (1 - rank_) * kBlockM;
+    const bool patched = kBand && (attended.begin > work.row_begin || attended.end < work.row_end);
+    const int arrives = patched ? kPatch : kKeysFull;
+    const L2Policy once = L2Policy::evict_first();
+    const auto load_values = [&](int to, int dim) {
+      load_panels<kHalfPanelsV, kBlockM>(to, {a.v_map, dim, first, work.kv_head, work.batch}, arrives, once);
+    };
+    const auto load_keys = [&](int to, int dim, Int64 row) {
+      load_panels<kHalfPanels, kBlockM>(to, {a.k_map, dim, row, work.kv_head, work.batch}, arrives, once);
+    };
+    mbarrier_wait(kValuesEmpty, keys_parity_ ^ 1);
+    expect(arrives, 3 * kLdsLayout.half_bytes + 2 * kLdsLayout.half_bytes_v);
+    if (lane_id() == 0) {
+      load_values(kLdsLayout.values_at, own_dim(kHalfDimsV));
+      load_values(kLdsLayout.values_at + kLdsLayout.half_bytes_v, other_dim(kHalfDimsV));
+    }
+    mbarrier_wait(kKeysEmpty, keys_parity_ ^ 1);
+    if (lane_id() == 0) {
+      load_keys(kLdsLayout.keys_at, own_dim(kHalfDims), first);
+      load_keys(kLdsLayout.keys_at + kLdsLayout.half_bytes, other_dim(kHalfDims), first);
+      load_keys(kLdsLayout.peer_keys_at, own_dim(kHalfDims), peer_first);
+    }
+    keys_parity_ ^= 1;
+    if (!patched) return;
+    mbarrier_wait(kPatch, patch_parity_);
+    patch_parity_ ^= 1;
+    wave_barrier();
+    clear_others<2 * kHalfPanels, kBlockM>(kLdsLayout.keys_at, first, attended);
+    clear_others<kHalfPanels, kBlockM>(kLdsLayout.peer_keys_at, peer_first, attended);
+    clear_others<2 * kHalfPanelsV, kBlockM>(kLdsLayout.values_at, first, attended);
+    lds_fence_for_matrices();
+    arrive(kKeysFull);
+  }
+  // In the order in which they are needed.
+  FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
+    const TmaBackwardArguments& a = arguments_;
+    const Int64 first = Int64{tile} * kBlockN;
+    const StatisticsOnTheirWay statistics(a, work.batch, head, first);  // while the buffer is in use
+    const auto place = [&](const TensorMap& map, int column) { return TensorPlace{map, column, first, head, work.batch}; };
+    const int full = kQueriesFull + 8 * queries_.buffer, dout_full = kDoutFull + 8 * dout_.buffer;
+    mbarrier_wait(kQueriesEmpty + 8 * queries_.buffer, queries_.parity ^ 1);
+    expect(full, 2 * kLdsLayout.half_bytes);
+    load<kHalfPanels>(kLdsLayout.queries_at + queries_.buffer * kLdsLayout.half_bytes, full, place(a.q_map, own_dim(kHalfDims)));
+    statistics.store(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes);
+    arrive(full);
+    mbarrier_wait(kOtherQueriesEmpty, other_parity_ ^ 1);
+    load<kHalfPanels>(kLdsLayout.other_queries_at, full, place(a.q_map, other_dim(kHalfDims)));
+    mbarrier_wait(kOtherDoutEmpty, other_parity_ ^ 1);
+    mbarrier_wait(kDoutEmpty + 8 * dout_.buffer, dout_.parity ^ 1);
+    expect(dout_full, 2 * kLdsLayout.half_bytes_v);
+    load<kHalfPanelsV>(kLdsLayout.other_dout_at, dout_full, place(a.dout_map, other_dim(kHalfDimsV)));
+    load<kHalfPanelsV>(kLdsLayout.dout_at + dout_.buffer * kLdsLayout.half_bytes_v, dout_full,
+                       place(a.dout_map, own_dim(kHalfDimsV)));
+    other_parity_ ^= 1;
+    queries_.advance();
+    dout_.advance();
+  }
+  FULMEN_DEVICE static void expect(int full, int bytes) {
+    if (lane_id() == 0) mbarrier_arrive_expect(full, bytes);
+  }
+  // Half of a tile's dims.
+  template <int kCount>
+  FULMEN_DEVICE static void load(int to, int full, const TensorPlace& from) {
+    if (lane_id() == 0) load_panels<kCount, kBlockN>(to, from, full, L2Policy::evict_last());
+  }
+
+  const TmaBackwardArguments& arguments_;
+  int rank_;
+  ClaimedBlocks claimed_;  // the second workgroup's
+  BlockRing blocks_;       // the first one's
+  QueryRing queries_;
+  DoutRing dout_;
+  bool is_first_ = true;
+  int other_parity_ = 0, keys_parity_ = 0, patch_parity_ = 0;
+};
+
+// One wave, of which one lane works.
+class Courier {
+ public:
+  FULMEN_DEVICE explicit Courier(int rank) : rank_(rank) {}
+  FULMEN_DEVICE void run(const Work& work) {
+    const int at = kLdsLayout.gradients_at + rank_ * kLdsLayout.gradient_bytes;
+    work.for_each_tile([&](int /*head*/, int /*tile*/) {
+      if (lane_id() == 0) mbarrier_arrive_expect(kPeerWritten, kLdsLayout.gradient_bytes);
+      mbarrier_wait(kGradientsWritten, parity_);
+      if (lane_id() == 0) cluster_copy(1 - rank_, at, at, kLdsLayout.gradient_bytes, kPeerWritten);
+      mbarrier_wait(kPeerWritten, parity_);
+      parity_ ^= 1;
+    });
+  }
+
+ private:
+  int rank_, parity_ = 0;
+};
+
+// One wave, of which one lane works.
+class Usher {
+ public:
+  FULMEN_DEVICE Usher(const BackwardArguments& a, int rank, bool counts)
+      : in_order_(a.adds_in_order != 0), rank_(rank), counts_(counts) {}
+  FULMEN_DEVICE void run(const Work& work) {
+    const AddOrder order(work);
+    work.for_each_tile([&](int head, int tile) {
+      int* const counter = order.counters<kPair>(head, tile) + rank_;
+      const int before = order.before(tile);
+      if (counts_) {
+        // This wave has seen kSumsFull of the tile before: no phase ends unseen. It arrives when that tile is counted: additions of
+        // this tile would hold up the count, which waits for all of the multiprocessor's.
+        arrive(kSumsEmpty);
+        mbarrier_wait(kSumsFull, parity_);
+        if (lane_id() == 0 && (in_order_ || before == 0)) counter_pass(counter);
+      } else {
+        if (lane_id() == 0 && before > 0) counter_wait(counter, in_order_ ? before : 1);
+        mbarrier_wait(kSumsFull, parity_ ^ 1);  // of the tile before
+        if (lane_id() == 0) lds_store(kLdsLayout.sums_at, before);
+        arrive(kSumsEmpty);
+      }
+      parity_ ^= 1;
+    });
+  }
+
+ private:
+  bool in_order_;
+  int rank_;
+  bool counts_;
+  int parity_ = 0;
+};
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,76 @@
+// What the kernels of backward_tma.h and backward_tma_wide.h share: tiles that the TMA brings, and row statistics beside them.
+#pragma once
+
+#include "backward/parts/block_order.h"
+#include "backward/parts/wgmma_panels.h"
+#include "tile/rings.h"
+
+namespace fulmen::kernels {
+
+static_assert(kAddsDq && !kGivesDbias && !kVariable && !kKeepMask && kWholeRows, "backward_tma: what the TMA can read");
+static_assert(kWarpgroups == 2 && kWorkgroup == 384, "backward_tma: two warpgroups multiply, a third one brings tiles");
+constexpr int kConsumerWaves = 4 * kWarpgroups;
+// Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at once.
+constexpr bool kSplitStatistics = !kDropout && !kSoftcap;
+
+// Of all lanes of a wave: what they did is done.
+FULMEN_DEVICE void arrive(int barrier) {
+  wave_barrier();
+  if (lane_id() == 0) mbarrier_arrive(barrier);
+}
+
+// Where a tile lies in a tensor.
+struct TensorPlace {
+  const TensorMap& map;
+  int column;
+  Int64 row, head, batch;
+};
+// kCount panels of kRows rows, by one lane.
+template <int kCount, int kRows>
+FULMEN_DEVICE void load_panels(int to, const TensorPlace& from, int barrier, L2Policy policy) {
+#pragma unroll
+  for (int p = 0; p < kCount; ++p) {
+    tma_load(to + p * kRows * kPanelRowBytes, &from.map, from.column + p * kPanelColumns, from.row, static_cast<int>(from.head),
+             static_cast<int>(from.batch), barrier, policy);
+  }
+}
+// Zeros for the rows, of kRows from `first` on, that are not in a range.
+template <int kCount, int kRows>
+FULMEN_DEVICE void clear_others(int at, Int64 first, const algorithm::KeyRange& range) {
+  for (int row = lane_id() / 8; row < kRows; row += kWaveSize / 8) {
+    if (first + row >= range.begin && first + row < range.end) continue;
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) {
+      lds_store(at + p * kRows * kPanelRowBytes + row * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
+    }
+  }
+}
+
+// Row statistics of a tile of queries, from memory to LDS, by a wave.
+class StatisticsOnTheirWay {
+ public:
+  FULMEN_DEVICE StatisticsOnTheirWay(const BackwardArguments& a, Int64 batch, Int64 head, Int64 first_query) {
+#pragma unroll
+    for (int n = 0; n < kBlockN / kWaveSize; ++n) {
+      const Int64 i = first_query + n * kWaveSize + lane_id();
+      pairs_[n] = i < a.seqlen_q ? global_load(RowStatistics::first_of(a, batch, head) + i) : Words<2>{};
+    }
+  }
+  FULMEN_DEVICE void store(int at) const {
+#pragma unroll
+    for (int n = 0; n < kBlockN / kWaveSize; ++n) {
+      const int row = n * kWaveSize + lane_id();
+      if constexpr (kSplitStatistics) {
+        lds_store(at + 4 * row, pairs_[n].word[0]);
+        lds_store(at + 4 * (kBlockN + row), pairs_[n].word[1]);
+      } else {
+        lds_store(at + 8 * row, pairs_[n]);
+      }
+    }
+  }
+
+ private:
+  Words<2> pairs_[kBlockN / kWaveSize];
+};
+
+}  // namespace fulmen::kernels
