@@ -55,16 +55,16 @@ bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
 constexpr int64_t kTileKeys = 64;
 bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen_k > kTileKeys; }
 
-// backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that; the three launches that
-// backward_wgmma takes for wide heads are slower with few blocks, too. In order, blocks wait for each other where a head has few
-// tiles of queries beside its blocks: measured, it is slower then under half as many, with wide heads under three quarters. With
-// others it is faster under a causal mask all the same (docs/lab/nvidia_backward.md).
+// backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that; of wide heads, for which the
+// others take three launches, a few are enough. In order, blocks wait for each other where a head has few tiles of queries beside
+// its blocks: measured, it is slower then under half as many, with wide heads, whose pairs of workgroups add half as often, under a
+// quarter. With others it is faster under a causal mask all the same (docs/lab/nvidia_backward.md).
 bool fills_persistent_workgroups(const Target& target, const Problem& p) {
-  constexpr int64_t kFewBlocks = 128, kFewWideBlocks = 16, kFewWideTiles = 2;
+  constexpr int64_t kFewBlocks = 128, kFewWideBlocks = 8;
   const BackwardTmaTiles& shape = *target.backward_tma;
   const bool wide = larger_dim(p) > shape.own_dims;
   const int64_t blocks = tiles_of(p.seqlen_k, shape.block_m), tiles = tiles_of(p.seqlen_q, shape.block_n) * p.group_size();
-  const bool waits = wide ? 4 * tiles < 3 * blocks || tiles <= kFewWideTiles : 2 * tiles < blocks && p.window_right < 0;
+  const bool waits = wide ? 4 * tiles < blocks : 2 * tiles < blocks && p.window_right < 0;
   return has_many_keys(target, p) && fills_panels(target, p) && !(p.deterministic && waits) &&
          blocks * p.batch * p.num_kv_heads >= (wide ? kFewWideBlocks : kFewBlocks);
 }

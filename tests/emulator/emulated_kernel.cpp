@@ -65,7 +65,7 @@ Status run_text(const KernelText& text, void* x, int workgroups) {
   const std::string source =
       "#include \"core/base.h\"\n" + text.headers +
       "namespace fulmen::kernels {\nstruct Arguments { float* x; };\ninline void kernel(const Arguments& a) {\n" + text.body +
-      "\n}\n}\nFULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)\n";
+      "\n}\n}\nFULMEN_CLUSTER_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel, " + std::to_string(text.cluster) + ")\n";
   const Result<std::string> whole = gpu::kernel_source_of(source, "", chip, gpu::Platform::emulated);
   if (!whole.ok()) return whole.status();
   return run_request({"test", whole.value(), text.arch, text.workgroup_size}, text.lds_bytes, &x, sizeof(x), workgroups,

@@ -34,6 +34,7 @@ struct KernelText {
   int workgroup_size = 32;
   int lds_bytes = 256;
   bool programmatic_launch = false;
+  int cluster = 1;  // workgroups that share one
 };
 
 // Text for Hopper, of two waves.

@@ -155,9 +155,9 @@ TEST_P(GpuBackwardTma, IsChosenWhereBlocksDoNotWait) {
                            {128, 16, 448, 2048, true, true, true},    // under a mask, all the same
                            {256, 2, 512, 512, false, true, true},
                            {256, 1, 512, 512, true, false, false},
-                           {256, 2, 1536, 2048, true, true, true},
-                           {256, 2, 1472, 2048, true, false, true},
-                           {256, 16, 128, 128, false, false, true}}) {
+                           {256, 2, 256, 2048, true, true, true},   // a quarter as many tiles as blocks
+                           {256, 2, 192, 2048, true, false, true},  // fewer
+                           {256, 8, 128, 128, false, true, true}}) {
     CaseSpec s = spec_of(DType::bf16, call.head_dim, 64, 64, random);
     s.batch = s.num_heads = s.num_kv_heads = 2;  // strides of all dimensions
     Problem p = Case(s, random).problem();

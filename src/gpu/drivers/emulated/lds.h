@@ -1,8 +1,10 @@
 // LDS of a workgroup, with what is needed to find races: who wrote and who read each word since the last barrier.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,9 @@ class Lds {
   // before a barrier, or of the lane that has them read, after it.
   std::string read_by_matrix_unit(int offset, void* to, int bytes, int thread, Site site);
   void fence(int thread);
+  bool holds(int offset, std::span<const std::byte> content) const {
+    return std::equal(content.begin(), content.end(), memory_.begin() + offset);
+  }
 
  private:
   struct Access {

@@ -100,8 +100,8 @@ std::string Mbarriers::load(int at, const TmaCopy& copy, Lds& lds) {
   return {};
 }
 
-// Its LDS is read when it is asked for, and once more when it arrives: what was written between is found.
-std::string Mbarriers::copy(int at, const ClusterCopy& copy, Lds& lds) {
+// Its LDS is read when it is asked for, and looked at once more when it arrives.
+std::string Mbarriers::copy(int at, ClusterCopy copy, Lds& lds) {
   constexpr int kPiece = TmaCopy::kPieceBytes;
   Barrier* const barrier = find(at);
   if (barrier == nullptr) return fmt::format("cluster_copy at {}: no barrier at {} was initialised", to_string(copy.site), at);
@@ -109,22 +109,24 @@ std::string Mbarriers::copy(int at, const ClusterCopy& copy, Lds& lds) {
     return fmt::format("cluster_copy at {}: {} bytes from {} to {}: multiples of {} are accepted", to_string(copy.site), copy.bytes,
                        copy.from, copy.to, kPiece);
   }
+  copy.content.resize(static_cast<std::size_t>(copy.bytes));
   for (int n = 0; n < copy.bytes; n += kPiece) {
-    std::byte piece[kPiece];
-    std::string wrong = lds.read_by_matrix_unit(copy.from + n, piece, kPiece, copy.thread, copy.site);
+    std::string wrong = lds.read_by_matrix_unit(copy.from + n, copy.content.data() + n, kPiece, copy.thread, copy.site);
     if (wrong.empty()) wrong = lds.begin_copy(copy.to + n, kPiece, copy.thread, copy.site);
     if (!wrong.empty()) return wrong;
   }
-  barrier->cluster_copies.push_back(copy);
+  barrier->cluster_copies.push_back(std::move(copy));
   return {};
 }
 
 std::string Mbarriers::deliver(const ClusterCopy& copy, Lds& lds) {
   constexpr int kPiece = TmaCopy::kPieceBytes;
+  if (!lds.holds(copy.from, copy.content)) {
+    return fmt::format("LDS that the cluster_copy of lane {} at {} sends was overwritten before it arrived", copy.thread,
+                       to_string(copy.site));
+  }
   for (int n = 0; n < copy.bytes; n += kPiece) {
-    std::byte piece[kPiece];
-    std::string wrong = lds.read_by_matrix_unit(copy.from + n, piece, kPiece, copy.thread, copy.site);
-    if (wrong.empty()) wrong = lds.arrive_asynchronously(copy.to + n, piece, kPiece, copy.thread, copy.site);
+    std::string wrong = lds.arrive_asynchronously(copy.to + n, copy.content.data() + n, kPiece, copy.thread, copy.site);
     if (!wrong.empty()) return wrong;
   }
   return {};

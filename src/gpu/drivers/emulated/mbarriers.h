@@ -54,6 +54,7 @@ struct ClusterCopy {
   int to, from, bytes;
   int thread;
   Site site;
+  std::vector<std::byte> content{};  // of its LDS when it was asked for
 };
 
 class Mbarriers {
@@ -64,7 +65,7 @@ class Mbarriers {
   // The phase ends after its arrivals and bytes; expected: what this arrival adds to the bytes.
   std::string arrive(int at, int expected, int thread, int wave, Lds& lds, Site site);
   std::string load(int at, const TmaCopy& copy, Lds& lds);
-  std::string copy(int at, const ClusterCopy& copy, Lds& lds);
+  std::string copy(int at, ClusterCopy copy, Lds& lds);
   // Has the phase of this parity ended? What was accessed before its arrivals is then ordered before what the wave does.
   bool try_wait(int at, int parity, int wave, Lds& lds, const MemoryCheck& accessible, std::string& error);
   // Why a wait for it does not end.
