@@ -36,6 +36,7 @@ struct KernelReport {
   int scratch_bytes = -1;  // of a lane
   int occupancy = -1;      // waves a SIMD (AMD) or multiprocessor (NVIDIA) that registers and LDS leave room for
   std::size_t code_bytes = 0;
+  std::string serialised;  // Hopper: why each matrix product waits for the one before it, in ptxas's words; empty where none does
   LoopCounts loop;
   std::string loop_missing;  // why there are no counts: a disassembler that is not installed
   // What is wrong with the machine code of an AMD kernel, a sentence each: an instruction that reads lanes of its wave that may be

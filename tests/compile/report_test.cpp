@@ -134,6 +134,13 @@ TEST(Report, OfPtxasWords) {
   r = gpu::report_on(chip_of("sm_89"), request, code, 0);
   EXPECT_EQ(r.occupancy, 48);
   EXPECT_EQ(r.spills, -1);
+  EXPECT_EQ(r.serialised, "");
+  code.log =
+      "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient "
+      "register "
+      "resources for the wgmma pipeline in the function 'fulmen_kernel'\nptxas info    : Used 168 registers\n";
+  r = gpu::report_on(chip_of("sm_90a"), request, code, 0);
+  EXPECT_EQ(r.serialised, "insufficient register resources for the wgmma pipeline");
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ void print_row(const KernelReport& r) {
   if (!r.loop_missing.empty()) loop = fmt::format("{:>6} {:>5} {:>5} {:>4} {:>4} {:>9}", "-", "-", "-", "-", "-", "-");
   fmt::print("{:8} {:44} {:>5} {:>5} {:>6} {:>6} {:>7} {:>5} {:>6} | {}\n", r.arch, r.kernel, known(r.registers),
              known(r.accumulators), r.lds_bytes, known(r.spills), known(r.scratch_bytes), known(r.occupancy), r.code_bytes, loop);
+  if (!r.serialised.empty()) fmt::print("         each product waits for the one before it: {}\n", r.serialised);
 }
 
 nlohmann::json json_of(const KernelReport& r) {
@@ -51,6 +52,7 @@ nlohmann::json json_of(const KernelReport& r) {
           {"scratch_bytes", r.scratch_bytes},
           {"occupancy", r.occupancy},
           {"code_bytes", r.code_bytes},
+          {"serialised", r.serialised},
           {"findings", r.findings},
           {"loop",
            {{"matrix", c.matrix},

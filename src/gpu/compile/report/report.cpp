@@ -60,6 +60,11 @@ void read_nvidia_log(std::string_view log, const Chip& chip, KernelReport& r) {
   const int stores = number_before(log, " bytes spill stores"), loads = number_before(log, " bytes spill loads");
   r.spills = stores < 0 ? -1 : stores + loads;
   r.scratch_bytes = number_before(log, " bytes stack frame");
+  constexpr std::string_view kSerialised = "wgmma.mma_async instructions are serialized due to ";
+  if (const std::size_t at = log.find(kSerialised); at != std::string_view::npos) {
+    const std::string_view reason = log.substr(at + kSerialised.size());
+    r.serialised = reason.substr(0, std::min(reason.find(" in the function"), reason.find('\n')));
+  }
   if (r.registers <= 0) return;
   // Registers are given out 8 a lane at a time; a workgroup takes 1 KiB of shared memory more than it asks for.
   constexpr int kReserved = 1024;

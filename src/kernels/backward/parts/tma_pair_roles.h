@@ -185,9 +185,12 @@ class Loader {
     mbarrier_wait(kPatch, patch_parity_);
     patch_parity_ ^= 1;
     wave_barrier();
-    clear_others<2 * kHalfPanels, kBlockM>(kLdsLayout.keys_at, first, attended);
-    clear_others<kHalfPanels, kBlockM>(kLdsLayout.peer_keys_at, peer_first, attended);
-    clear_others<2 * kHalfPanelsV, kBlockM>(kLdsLayout.values_at, first, attended);
+    for_each_other<kBlockM>(first, attended, [&](int at) {
+      clear_in_panels<2 * kHalfPanels, kBlockM>(kLdsLayout.keys_at + at);
+      clear_in_panels<2 * kHalfPanelsV, kBlockM>(kLdsLayout.values_at + at);
+    });
+    for_each_other<kBlockM>(peer_first, attended,
+                            [&](int at) { clear_in_panels<kHalfPanels, kBlockM>(kLdsLayout.peer_keys_at + at); });
     lds_fence_for_matrices();
     arrive(kKeysFull);
   }

@@ -169,8 +169,10 @@ class Loader {
     mbarrier_wait(kPatch, patch_parity_);
     patch_parity_ ^= 1;
     wave_barrier();
-    clear_others<kPanels, kBlockM>(kLdsLayout.keys_at, first, attended);
-    clear_others<kPanelsV, kBlockM>(kLdsLayout.values_at, first, attended);
+    for_each_other<kBlockM>(first, attended, [&](int at) {
+      clear_in_panels<kPanels, kBlockM>(kLdsLayout.keys_at + at);
+      clear_in_panels<kPanelsV, kBlockM>(kLdsLayout.values_at + at);
+    });
     lds_fence_for_matrices();
     arrive(kKeysFull);
   }

@@ -34,16 +34,18 @@ FULMEN_DEVICE void load_panels(int to, const TensorPlace& from, int barrier, L2P
              static_cast<int>(from.batch), barrier, policy);
   }
 }
-// Zeros for the rows, of kRows from `first` on, that are not in a range.
-template <int kCount, int kRows>
-FULMEN_DEVICE void clear_others(int at, Int64 first, const algorithm::KeyRange& range) {
+// Of kRows rows from `first` on that are not in a range, clear(at): a lane's 16 bytes of a panel's row.
+template <int kRows, class Clear>
+FULMEN_DEVICE void for_each_other(Int64 first, const algorithm::KeyRange& range, const Clear& clear) {
   for (int row = lane_id() / 8; row < kRows; row += kWaveSize / 8) {
     if (first + row >= range.begin && first + row < range.end) continue;
-#pragma unroll
-    for (int p = 0; p < kCount; ++p) {
-      lds_store(at + p * kRows * kPanelRowBytes + row * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
-    }
+    clear(row * kPanelRowBytes + lane_id() % 8 * 16);
   }
+}
+template <int kCount, int kRows>
+FULMEN_DEVICE void clear_in_panels(int at) {
+#pragma unroll
+  for (int p = 0; p < kCount; ++p) lds_store(at + p * kRows * kPanelRowBytes, Words<4>{});
 }
 
 // Row statistics of a tile of queries, from memory to LDS, by a wave.
