@@ -23,7 +23,7 @@ class GpuBackwardTma : public HopperTest {
 // Several tiles of keys and queries, the last ones partial; dims that fill panels, and that do not.
 TEST_P(GpuBackwardTma, ShapesAndLayouts) {
   Random random(8200);
-  for (const int64_t dim : {64, 128, 80, 96, 256, 136}) {
+  for (const int64_t dim : {64, 128, 80, 96, 104, 256, 136}) {
     CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260), random.between(129, 300), random);
     s.num_heads = 2;
     s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});

@@ -106,6 +106,7 @@ std::vector<Problem> main_problems() {
     }
   }
   list.push_back(backward_of(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false)));
+  list.push_back(backward_of(problem_of(DType::bf16, {2, 4096, 4096, 16, 16, 80}, false)));  // the second panel in part
   for (const int64_t dim : {64, 128}) {
     list.push_back(backward_of(packed(problem_of(DType::bf16, {8, 4096, 4096, 16, 4, dim}, true))));
   }

@@ -11,6 +11,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int64_t kClaims = 1;                          // the counter of claimed blocks
+constexpr int64_t kProductDims = 16;                     // of a warpgroup product
 constexpr int kBackwardTmaLanes = 3 * kWarpgroupLanes;  // two warpgroups that multiply, and one that asks for tiles
 
 class BackwardTma final : public Family {
@@ -76,7 +77,7 @@ class BackwardTma final : public Family {
     const bool wide = largest > tiles_.own_dims;
     const auto dims = [&](int64_t dim) {
       if (wide) return static_cast<int>(round_up(dim, 2 * panel));
-      return static_cast<int>(dim <= panel ? panel : round_up(dim, target().mma_k));  // the launches beside it take whole operands
+      return static_cast<int>(dim <= panel ? panel : round_up(dim, kProductDims));
     };
     s.entry = wide ? "backward/backward_tma_wide.h" : "backward/backward_tma.h";
     s.head_dim = dims(p.head_dim);

@@ -28,11 +28,16 @@ struct Operands {
   ProbabilityOperand p[kColumnTiles], ds[kColumnTiles];
 };
 
-// A wave of the two warpgroups that multiply.
+// Where dims fill the second panel in part, the second warpgroup has fewer of dQ's, in code of its own.
+constexpr bool kWholePanels = kHeadDim % kPanelColumns == 0;
+constexpr int kAnyWarpgroup = -1;
+
+// A wave of the two warpgroups that multiply. kWarpgroup: of which one, or of either.
+template <int kWarpgroup>
 class Consumer {
  public:
   FULMEN_DEVICE explicit Consumer(int wave)
-      : warpgroup_(wave / 4),
+      : warpgroup_(kWarpgroup == kAnyWarpgroup ? wave / 4 : kWarpgroup),
         wave_(wave % 4),
         gradient_place_(panel_place(16 * wave + lane_id() % 16, lane_id() / 16 * 8, kBlockM)) {
     if (kPingPong && warpgroup_ == 1) pass_turn();
@@ -49,6 +54,10 @@ class Consumer {
   }
 
  private:
+  // Of dQ, by 16 dims.
+  static constexpr int kOwnTiles = kWarpgroup == 1 ? kHeadDim / 16 - kSumTiles : kSumTiles;
+  using Sums = float[kOwnTiles][kElements];
+
   FULMEN_DEVICE void over_tiles(const Work& work, const BackwardTask& task) {
     const QueryOrder& order = work.order;
     const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
@@ -90,7 +99,8 @@ class Consumer {
   FULMEN_DEVICE void step(const BackwardTask& task, int head, int tile) {
     constexpr bool kEarlyProducts = kPipelined && kNth > 0, kPending = kNth > (kPipelined ? 1 : 0);
     const Int64 first_query = Int64{tile} * kBlockN;
-    float score[kColumnTiles][kElements], gradient[kColumnTiles][kElements], dq[kSumTiles][kElements];
+    float score[kColumnTiles][kElements], gradient[kColumnTiles][kElements];
+    Sums dq;
     mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
     Statistics<kColumnTiles> statistics(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes, 0);
     statistics.load_offsets();
@@ -146,7 +156,7 @@ class Consumer {
   }
   // dQ of the tile whose turn it is, alone.
   FULMEN_DEVICE void add_pending() {
-    float dq[kSumTiles][kElements];
+    Sums dq;
     multiply_queries(dq);
     wgmma_wait<0>();
     wgmma_hold(dq);
@@ -155,7 +165,7 @@ class Consumer {
   }
   // dQ of the last tile, and its products where they are still to come.
   FULMEN_DEVICE void finish() {
-    float dq[kSumTiles][kElements];
+    Sums dq;
     multiply_queries(dq);
     if constexpr (kPipelined) add_keys(held_, held_queries_);
     wait_for_keys();
@@ -227,19 +237,18 @@ class Consumer {
     if constexpr (kGivesDk) wgmma_hold(dk_[0]);
   }
   // dQ of the warpgroup's half of the dims begins.
-  FULMEN_DEVICE void multiply_queries(float (&dq)[kSumTiles][kElements]) const {
+  FULMEN_DEVICE void multiply_queries(Sums& dq) const {
     mbarrier_wait(kGradientsFull + 8 * pending_.buffer, pending_.parity);
     if constexpr (!kPipelined) lds_fence_for_matrices();  // no product is in flight that it would hold up
     begin_queries(dq, gradients_at(pending_), kLdsLayout.keys_at, warpgroup_);
   }
   // To LDS as QuerySums has them in memory. is_empty: the buffer is known to be.
-  FULMEN_DEVICE void store_queries(const float (&dq)[kSumTiles][kElements], bool is_empty) {
+  FULMEN_DEVICE void store_queries(const Sums& dq, bool is_empty) {
     if (!is_empty) mbarrier_wait(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
     const int first = wave_ * (kHeadDim / 16) + warpgroup_ * kSumTiles;
     const int at = kLdsLayout.sums_at + sums_.buffer * kLdsLayout.sum_bytes + first * kSumBytes;
 #pragma unroll
-    for (int d = 0; d < kSumTiles; ++d) {
-      if (!kWholePanels && warpgroup_ * kSumTiles + d >= kHeadDim / 16) break;
+    for (int d = 0; d < kOwnTiles; ++d) {
 #pragma unroll
       for (int e = 0; e < kElements; e += kAddWidth) {
         lds_store(at + d * kSumBytes + 4 * (QuerySums::place(e) + lane_id() * kAddWidth), QuerySums::words_of(dq[d], e));
@@ -248,8 +257,6 @@ class Consumer {
     arrive(kSumsFull + 8 * sums_.buffer);
     sums_.advance();
   }
-
-  static constexpr bool kWholePanels = kHeadDim % kPanelColumns == 0;
 
   int warpgroup_, wave_;  // its waves 0 to 3
   int gradient_place_;    // of the lane in a tile of dS^T
@@ -263,14 +270,25 @@ class Consumer {
   QueryRing held_queries_;
 };
 
+template <int kWarpgroup>
+FULMEN_DEVICE void consume(const BackwardArguments& a, int wave) {
+  Consumer<kWarpgroup> consumer(wave);
+  ClaimedBlocks(a).for_each([&](const Work& work) { consumer.run(work); });
+}
+
 FULMEN_DEVICE void backward_tma(const TmaBackwardArguments& a) {
   if (thread_id() == 0) initialise_barriers();
   barrier();
   const int wave = wave_id();
   if (wave < 4 * kWarpgroups) {
     setmaxnreg_inc<kRegisters.consumer>();
-    Consumer consumer(wave);
-    ClaimedBlocks(a).for_each([&](const Work& work) { consumer.run(work); });
+    if constexpr (kWholePanels) {
+      consume<kAnyWarpgroup>(a, wave);
+    } else if (wave < kConsumerWaves / 2) {
+      consume<0>(a, wave);
+    } else {
+      consume<1>(a, wave);
+    }
     return;
   }
   setmaxnreg_dec<kRegisters.loader>();

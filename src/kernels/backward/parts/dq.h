@@ -7,7 +7,8 @@
 
 namespace fulmen::kernels {
 
-static_assert(kHeadDim % (4 * kQuadRun) == 0, "backward_dq: a quad of lanes has 32 dims of a row");
+constexpr int kQuadDims = 4 * kQuadRun;  // of a row, that a quad of lanes has
+static_assert(kHeadDim % 16 == 0, "backward_dq: whole tiles of 16 dims");
 
 FULMEN_DEVICE void backward_dq(const BackwardArguments& call) {
   const Int64 tiles = tiles_of(call.seqlen_q, 16), wave = workgroup_id() * (kWorkgroup / kWaveSize) + wave_id();
@@ -24,10 +25,11 @@ FULMEN_DEVICE void backward_dq(const BackwardArguments& call) {
     has_keys[slot] = RowStatistics::of(a, batch, head, i).has_keys() && band_of(a).first(i) < band_of(a).last_plus_one(i);
   }
 #pragma unroll
-  for (int dim = 0; dim < kHeadDim; dim += 4 * kQuadRun) {
-    float x[2][kElements];
+  for (int dim = 0; dim < kHeadDim; dim += kQuadDims) {
+    const bool is_half = dim + kQuadDims > kHeadDim;
+    float x[2][kElements] = {};
     QuerySums::load(sums.tile(tile, dim / 16), x[0]);
-    QuerySums::load(sums.tile(tile, dim / 16 + 1), x[1]);
+    if (!is_half) QuerySums::load(sums.tile(tile, dim / 16 + 1), x[1]);
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       float run[kQuadRun];
@@ -36,7 +38,7 @@ FULMEN_DEVICE void backward_dq(const BackwardArguments& call) {
 #pragma unroll
       for (int n = 0; n < kQuadRun; ++n) run[n] = has_keys[slot] ? run[n] : 0.0F;
       const Int64 i = 16 * tile + tile_row(slot);
-      if (i >= a.seqlen_q) continue;
+      if (i >= a.seqlen_q || (is_half && lane_id() % 4 >= 2)) continue;
       store_run(const_cast<Element*>(at<Element>(a.dq, batch, i, head)), dim + kQuadRun * (lane_id() % 4), a.head_dim, run);
     }
   }

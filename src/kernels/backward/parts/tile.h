@@ -28,7 +28,9 @@ constexpr bool kFullRegisters = kRowsAreKeys && kTightRegisters && !kRowsInLds &
 constexpr bool kFetchLate = !kCopiesToLds && !kEarlyLoads;
 constexpr bool kFetchEarly = !kFetchLate && (kBuffers == 2 || !kCopiesToLds);
 static_assert(kBlockM * kDimGroups == kRowTiles * 16 * kWaves, "backward: block_m is a multiple of 16 rows a wave");
-static_assert(kBlockN % 16 == 0 && kHeadDim % kMmaK == 0 && kHeadDimV % kMmaK == 0, "backward: tiles are whole operands");
+constexpr int kProductDims = kTensorMaps ? 16 : kMmaK;  // of a product: a warpgroup's, or of waves
+static_assert(kBlockN % 16 == 0 && kHeadDim % kProductDims == 0 && kHeadDimV % kProductDims == 0,
+              "backward: tiles are whole operands");
 
 constexpr BackwardLayout kBackward =
     BackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kRowsInLds, kGivesFirst, kGivesDv});

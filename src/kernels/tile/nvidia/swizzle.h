@@ -8,10 +8,10 @@ namespace fulmen::kernels {
 
 template <int kDims>
 struct SwizzledRows {
-  static_assert(kDims % 32 == 0, "swizzle: rows are multiples of 64 bytes");
   static constexpr int kPitch = 2 * kDims;
   // What a row's bytes are XORed with. Rows share lines of 128 bytes where they are no multiple of that.
   FULMEN_DEVICE static int mask(int row) {
+    static_assert(kDims % 32 == 0, "swizzle: rows are multiples of 64 bytes");
     const auto r = static_cast<unsigned>(row);
     return static_cast<int>(16 * (kDims % 64 == 0 ? r % 8 : r / 2 % 4));
   }
