@@ -20,7 +20,9 @@
 
 namespace fulmen::kernels {
 
-constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, 32);
+// Measured: with fewer the loader, which spills, is what all others wait for.
+constexpr int kLoaderRegisters = 40;
+constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kLoaderRegisters);
 constexpr int kShareTiles = kColumnTiles / kWarpgroups;  // a warpgroup's of a tile's queries, by 16
 // A warpgroup's of the dims, by 16.
 constexpr int kKeyTiles = kHalfDims / 16 / kWarpgroups, kValueTiles = kHalfDimsV / 16 / kWarpgroups;
