@@ -7,11 +7,13 @@
 //   dQ[kBlockN, d / 4] = dS[kBlockN, 128] K[128, d / 4]      the same, added to sums in memory, fp32
 //
 // P^T and dS^T go to LDS and from there to the peer's, 16 KiB a tile: so each workgroup adds half of the dims of dQ for 128 keys.
-// Adding, which the L2 does at 13 bytes a cycle of each multiprocessor, then takes less time than the products. The products of the
-// workgroup's own keys begin while the peer's P^T and dS^T are on their way.
+// Adding, of which the L2 takes 13 bytes a cycle from each multiprocessor, then takes less time than the products.
 //
-// A third warpgroup brings tiles, sends P^T and dS^T and says when dQ may be added (parts/tma_pair_roles.h). The waves that
-// multiply add dQ themselves, while the products of a tile's keys and the scores of the next tile are in flight.
+// A step has the products of one tile and the scores of the next one, in the order that leaves the matrix units least idle: S^T
+// while P^T and dS^T go to the peer; dV and dK of the own keys, beside them P^T of the next tile; dQ; dV and dK of the peer's keys;
+// D^T, between whose products the waves add dQ to memory.
+//
+// A third warpgroup brings tiles, sends P^T and dS^T and says when dQ may be added (parts/tma_pair_roles.h).
 //
 // Registers of a lane: dK d / 4, dV d_v / 4, dQ kBlockN d / 512, S and D kBlockN / 4 each.
 #include "backward/parts/tma_pair_roles.h"
@@ -111,9 +113,8 @@ class Consumer {
     arrive(kOtherQueriesEmpty);
     store_scores(score, gradient);
   }
-  // The products of a tile whose P^T and dS^T are in LDS, and the scores of the next one: S^T while dS^T goes to the peer, P^T
-  // while the own keys are multiplied, D^T while dQ is added. kMasked: whether the scores need masks. No product is in flight where
-  // step() ends, because compilers wait for all of them where branches meet.
+  // The products of a tile whose P^T and dS^T are in LDS, and the scores of the next one. kMasked: whether these need masks. No
+  // product is in flight where step() ends, because compilers wait for all of them where branches meet.
   template <bool kMasked>
   FULMEN_DEVICE void step(const BackwardTask& task, int head, int tile, int next_head, int next_tile) {
     Scores score, gradient;
