@@ -11,7 +11,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int64_t kClaims = 1;                          // the counter of claimed blocks
-constexpr int64_t kProductDims = 16;                     // of a warpgroup product
+constexpr int64_t kProductDims = 16;                    // of a warpgroup product
 constexpr int kBackwardTmaLanes = 3 * kWarpgroupLanes;  // two warpgroups that multiply, and one that asks for tiles
 
 class BackwardTma final : public Family {
@@ -39,7 +39,7 @@ class BackwardTma final : public Family {
     const Specialisation usual = specialisation(p);
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    const bool wide = is_pair(usual);  // no room for a third tile; the warpgroups meet in each tile
+    const bool wide = is_pair(usual);  // LDS is full, and the warpgroups meet in each tile: nothing is left to choose
     space.parameters = {{"buffers", usual.buffers, wide ? std::vector<int>{2} : std::vector<int>{2, 3, 4}},
                         {"ping_pong", usual.ping_pong ? 1 : 0, wide ? std::vector<int>{0} : std::vector<int>{0, 1}}};
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
@@ -95,8 +95,8 @@ class BackwardTma final : public Family {
     return s;
   }
   // Heads are claimed whole, so many of them interleaved that their blocks fill the chip: blocks of one head follow each other in
-  // time, as they add to dq one after the other. Under a causal mask a head's blocks begin with different queries; wide heads,
-  // whose dq goes to the L2 twice as often, are not interleaved there. The blocks of the last keys then have the least work: those
+  // time, as they add to dq one after the other. Under a causal mask a head's blocks begin with different queries; wide heads
+  // are not interleaved there: that was measured to be slower. The blocks of the last keys then have the least work: those
   // of the last heads, or of all where heads are few, are claimed at the end, so that all workgroups end together. Where dq has an
   // order, they would wait for their own heads' first blocks: other heads that fill the chip are claimed between.
   void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) const {

@@ -185,10 +185,10 @@ struct BackwardWgmmaTiles {
   std::span<const BackwardWgmmaShapes> shapes;
 };
 
-// backward/backward_tma.h, backward_tma_wide.h: two warpgroups.
+// backward/backward_tma.h: two warpgroups; backward_tma_wide.h: two workgroups.
 struct BackwardTmaTiles {
-  int64_t own_dims;             // above, two warpgroups share the keys of one
-  int block_m, block_n;         // keys of both, queries
+  int64_t own_dims;             // above, two workgroups share a block of keys
+  int block_m, block_n;         // keys of a block, queries
   int buffers, narrow_buffers;  // of tiles of queries; of heads of one panel
   bool ping_pong;
 };

@@ -28,6 +28,7 @@ inline constexpr const char* kWaveBarrier = "wave_barrier";
 inline constexpr const char* kArrive = "named_barrier_arrive";
 inline constexpr const char* kTurnPass = "warpgroup_turn_pass";
 inline constexpr const char* kTurnWait = "warpgroup_turn_wait";
+inline constexpr int kMbarrierBytes = 8;
 inline constexpr const char* kMbarrierWait = "mbarrier_wait";
 
 // What the TMA brings from LDS to memory: read where the lane waits for that, and written where it waits for that.
@@ -104,13 +105,15 @@ class Workgroup {
     no_cluster("warpgroup_turn", site);
     wait(waits ? Waits::turn : Waits::exchange, waits ? kTurnWait : kTurnPass, place, site);
   }
-  void mbarrier_init(int at, int arrivals, Site site) { check(mbarriers_.init(own_place(at, site), arrivals, site)); }
+  void mbarrier_init(int at, int arrivals, Site site) {
+    check(mbarriers_.init(own_place(at, kMbarrierBytes, site), arrivals, site));
+  }
   void mbarrier_arrive(int rank, int at, int expected, Site site) {
-    check(mbarriers_.arrive(place_of(rank, at, site), expected, thread(), thread() / shape_.wave_size, lds_, site));
+    check(mbarriers_.arrive(place_of(rank, at, kMbarrierBytes, site), expected, thread(), thread() / shape_.wave_size, lds_, site));
   }
   // Place and parity are what lanes must agree upon.
   void mbarrier_wait(int at, int parity, Site site) {
-    wait(Waits::mbarrier, kMbarrierWait, 2 * own_place(at, site) + parity, site);
+    wait(Waits::mbarrier, kMbarrierWait, 2 * own_place(at, kMbarrierBytes, site) + parity, site);
   }
   void cluster_copy(int rank, int to, int from, int bytes, int barrier, Site site);
   void tma_load(int to, const void* map, const int (&first)[4], int barrier, Site site);
@@ -121,12 +124,12 @@ class Workgroup {
   void counter_wait(const int* at, int count, Site site);
   const void* exchange(const char* operation, const void* mine, int bytes, Site site);
   void lds_read(int offset, void* to, int bytes, Site site) {
-    check(lds_.read(own_place(offset, site), to, bytes, thread(), site));
+    check(lds_.read(own_place(offset, bytes, site), to, bytes, thread(), site));
     note(false, offset, bytes, site);
   }
   void lds_write(int offset, const void* from, int bytes, Site site) {
     check_values(from, bytes, "writes", site);
-    check(lds_.write(own_place(offset, site), from, bytes, thread(), site));
+    check(lds_.write(own_place(offset, bytes, site), from, bytes, thread(), site));
     note(true, offset, bytes, site);
   }
   void check_global(const void* address, int bytes, const char* verb, Site site, bool unaligned = false);
@@ -144,7 +147,7 @@ class Workgroup {
   }
   void defer_wait(int left);
   void lds_read_matrix(int offset, void* to, int bytes, Site site) {
-    check(lds_.read_by_matrix_unit(own_place(offset, site), to, bytes, thread(), site));
+    check(lds_.read_by_matrix_unit(own_place(offset, bytes, site), to, bytes, thread(), site));
   }
   void lds_fence() { lds_.fence(thread()); }
   void registers_fence() { current_->products.fence(); }
@@ -160,15 +163,9 @@ class Workgroup {
   void check_values(const void* data, int bytes, const char* verb, Site site);
 
  private:
-  // Of a place in LDS of one of the cluster's workgroups.
-  int place_of(int rank, int at, Site site) {
-    if (shape_.cluster > 1 && (rank < 0 || rank >= shape_.cluster || at < 0 || at >= shape_.lds_bytes)) {
-      check(fmt::format("place {} of workgroup {} of a cluster at {}: {} workgroups have {} bytes of LDS each", at, rank,
-                        to_string(site), shape_.cluster, shape_.lds_bytes));
-    }
-    return rank * shape_.lds_stride() + at;
-  }
-  int own_place(int at, Site site) { return place_of(rank(), at, site); }
+  // Of `bytes` at a place in LDS of one of the cluster's workgroups, which must not have ended.
+  int place_of(int rank, int at, int bytes, Site site);
+  int own_place(int at, int bytes, Site site) { return shape_.cluster == 1 ? at : place_of(rank(), at, bytes, site); }
   void no_cluster(const char* operation, Site site) {
     if (shape_.cluster > 1) check(fmt::format("{} at {}: the emulator has none in a cluster", operation, to_string(site)));
   }

@@ -141,7 +141,7 @@ void Warpgroups::reset(int lanes, int workgroup_size) {
 }
 
 std::string Warpgroups::join(int thread, const char* operation, const void* what, int bytes, bool anywhere, Site site) {
-  if ((thread / kLanes + 1) * kLanes > lanes_) {
+  if ((thread % workgroup_size_ / kLanes + 1) * kLanes > workgroup_size_) {
     return fmt::format("{} at {}: lane {}'s warpgroup has fewer than four waves", operation, to_string(site), thread);
   }
   std::vector<Joined>& all = joined_[static_cast<std::size_t>(thread / kLanes)];

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -94,7 +95,7 @@ void Workgroup::check_end() {
 
 void Workgroup::copy_async(int offset, const void* from, int bytes, int read_bytes, Site site) {
   if (read_bytes > 0) check_global(from, read_bytes, "copies", site);
-  offset = own_place(offset, site);
+  offset = own_place(offset, bytes, site);
   check(lds_.begin_copy(offset, bytes, thread(), site));
   AsyncCopy copy{offset, bytes, {}, site};
   std::memcpy(copy.data, from, static_cast<std::size_t>(read_bytes));
@@ -184,15 +185,30 @@ bool Workgroup::resumes(int wave) {
 }
 
 void Workgroup::tma_load(int to, const void* map, const int (&first)[4], int barrier, Site site) {
-  TmaCopy copy{own_place(to, site), {}, first[0], first[1], first[2], first[3], thread(), site};
+  TmaCopy copy{to, {}, first[0], first[1], first[2], first[3], thread(), site};
   std::memcpy(&copy.map, map, sizeof(copy.map));
-  check(mbarriers_.load(own_place(barrier, site), copy, lds_));
+  copy.to = own_place(to, copy.bytes(), site);
+  check(mbarriers_.load(own_place(barrier, kMbarrierBytes, site), copy, lds_));
   if (shape_.work != nullptr) shape_.work->global_bytes += copy.bytes();
 }
 
 void Workgroup::cluster_copy(int rank, int to, int from, int bytes, int barrier, Site site) {
-  check(mbarriers_.copy(place_of(rank, barrier, site), {place_of(rank, to, site), own_place(from, site), bytes, thread(), site},
-                        lds_));
+  const ClusterCopy copy{place_of(rank, to, bytes, site), own_place(from, bytes, site), bytes, thread(), site};
+  check(mbarriers_.copy(place_of(rank, barrier, kMbarrierBytes, site), copy, lds_));
+}
+
+int Workgroup::place_of(int rank, int at, int bytes, Site site) {
+  if (rank < 0 || rank >= shape_.cluster || at < 0 || at + bytes > shape_.lds_bytes) {
+    check(fmt::format("{} bytes at {} of workgroup {} of a cluster at {}: {} workgroups have {} bytes of LDS each", bytes, at, rank,
+                      to_string(site), shape_.cluster, shape_.lds_bytes));
+  }
+  const auto first = lanes_.begin() + static_cast<std::ptrdiff_t>(rank) * shape_.workgroup_size;
+  if (rank != this->rank() &&
+      std::all_of(first, first + shape_.workgroup_size, [](const Lane& lane) { return lane.waits == Waits::done; })) {
+    check(fmt::format("lane {} reaches at {} for LDS of workgroup {} of the cluster, which has ended", thread(), to_string(site),
+                      rank));
+  }
+  return rank * shape_.lds_stride() + at;
 }
 
 void Workgroup::tma_store(TmaStore store) {

@@ -22,10 +22,11 @@ static_assert(kDimGroups == kPair && kBlockM == TmaPairLayout::kRows && kBlockN 
 constexpr int kHalfDims = kHeadDim / kPair, kHalfDimsV = kHeadDimV / kPair;
 static_assert(kHalfDims % kPanelColumns == 0 && kHalfDimsV % kPanelColumns == 0, "backward_tma_wide: whole panels");
 constexpr int kHalfPanels = kHalfDims / kPanelColumns, kHalfPanelsV = kHalfDimsV / kPanelColumns;
+static_assert(kHalfPanels <= 2 && kHalfPanelsV <= 2, "backward_tma_wide: a warpgroup has a panel, or half of one");
 constexpr int kUshers = 2;
 
-// mbarriers. Of both workgroups' waves: kGradientsEmpty, that nobody reads this workgroup's P^T and dS^T, here or in the peer's
-// LDS; and of the first workgroup alone kBlockEmpty.
+// mbarriers, at which the workgroup's own waves arrive; at kGradientsEmpty the peer's, too, which read what was sent to them. All
+// waves of both arrive at the first workgroup's kBlockEmpty.
 constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8, kValuesEmpty = kKeysEmpty + 8,
               kPatch = kValuesEmpty + 8;
 constexpr int kQueriesFull = kPatch + 8, kQueriesEmpty = kQueriesFull + 8 * TmaPairLayout::kQueries;

@@ -205,15 +205,15 @@ FULMEN_DEVICE int cluster_rank() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-FULMEN_DEVICE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
+// A wave's lanes may come one after the other: not .aligned.
+FULMEN_DEVICE void cluster_barrier() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
 FULMEN_DEVICE unsigned cluster_address(int rank, int at) {
   unsigned address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(at)), "r"(rank));
   return address;
 }
-// Orders what the lane read before. Of what it wrote to memory, nothing: a release for the cluster would wait for all additions.
+// After reads that have ended: their values were used, or their products waited for. What the lane wrote it does not order: a
+// release for the cluster would wait for all additions to memory.
 FULMEN_DEVICE void mbarrier_arrive_at(int rank, int at) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(rank, at)) : "memory");
 }
