@@ -1,6 +1,7 @@
 // data/tuned: what comes with the library is whole, legal for the problems it names, and of the kernels as they are now.
 #include "tuning/shipped.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -57,7 +58,8 @@ std::string fault_of(const TuneRecord& r) {
   const Result<Problem> problem = problem_of(r.arguments);
   if (!problem.ok()) return problem.status().message();
   if (problem_class(problem.value()) != r.problem_class) return "its problem is of another class";
-  if (build_of(r, problem.value()) != r.build) return "the kernel is another one now: does it still win?";
+  if (const std::string now = build_of(r, problem.value()); now != r.build)
+    return fmt::format("the kernel is another one now ({}): does it still win?", now);
   const Space space = family->space(problem.value(), chip, r.compute_units);
   if (to_text(space, space.usual()) != r.usual) return "the default is another one now: does it still win?";
   const auto asked = parse_tuning(r.configuration, r.problem, "shipped");
