@@ -194,7 +194,9 @@ void Workgroup::tma_load(int to, const void* map, const int (&first)[4], int bar
 
 void Workgroup::cluster_copy(int rank, int to, int from, int bytes, int barrier, Site site) {
   const ClusterCopy copy{place_of(rank, to, bytes, site), own_place(from, bytes, site), bytes, thread(), site};
-  check(mbarriers_.copy(place_of(rank, barrier, kMbarrierBytes, site), copy, lds_));
+  // Not within check(), from which a lane that failed does not return: the copy would stay.
+  std::string wrong = mbarriers_.copy(place_of(rank, barrier, kMbarrierBytes, site), copy, lds_);
+  check(std::move(wrong));
 }
 
 int Workgroup::place_of(int rank, int at, int bytes, Site site) {
@@ -410,6 +412,8 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
     Lane& lane = lanes_[static_cast<std::size_t>(t)];
     lane.thread = t;
     lane.waits = Waits::nowhere;
+    lane.operation = "";
+    lane.site = {};  // the last kernel's text may be gone
     lane.uncommitted.clear();
     lane.in_flight.clear();
     lane.begun.clear();
