@@ -1,7 +1,6 @@
 // What the backward families share: launches beside the products, and the workspace.
 #pragma once
 
-#include <limits>
 #include <utility>
 
 #include "gpu/launch/family.h"
@@ -17,7 +16,8 @@ class BackwardPlan {
   // dq (rows are queries), or dk, dv or both (rows are keys), by the kernel that `s` describes.
   void add_rows(Specialisation s, int outputs);
   // dq, and dk, dv or both, by one kernel that adds to sums for dq; most_workgroups: of a persistent one.
-  void add_with_query_sums(const Specialisation& s, int64_t most_workgroups = std::numeric_limits<int64_t>::max());
+  // workgroups: 0 for one a block of keys.
+  void add_with_query_sums(const Specialisation& s, int64_t workgroups = 0);
   // So many counters behind the sums for dq, which begin with 0, too.
   void add_counters(int64_t count);
   // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its parts; dsinks.

@@ -53,12 +53,10 @@ void BackwardPlan::add_rows(Specialisation s, int outputs) {
   plan_.launches.push_back({s, tiles * p_.batch * (rows_are_keys ? p_.num_kv_heads : p_.num_heads)});
 }
 
-void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t most_workgroups) {
+void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t workgroups) {
   constexpr int kSumRows = 16;  // of a tile of sums: kernels/backward/parts/query_sums.h
-  // Of heads whose dims a pair of workgroups shares, pairs take blocks.
-  const int64_t pair = s.tensor_maps != 0 ? s.dim_groups : 1;
-  const int64_t blocks = tiles_of(p_.seqlen_k, s.block_m * pair) * p_.batch * p_.num_kv_heads;
-  plan_.launches.push_back({s, std::min(blocks * pair, most_workgroups)});
+  if (workgroups == 0) workgroups = tiles_of(p_.seqlen_k, s.block_m) * p_.batch * p_.num_kv_heads;
+  plan_.launches.push_back({s, workgroups});
   // Packed sequences begin with tiles of their own.
   const int64_t tiles = p_.packed_q() ? p_.total_q / kSumRows + p_.batch : p_.batch * tiles_of(p_.seqlen_q, kSumRows);
   plan_.query_sum_floats = tiles * p_.num_heads * kSumRows * s.head_dim;

@@ -61,7 +61,8 @@ class BackwardTma final : public Family {
     plan.add_row_statistics(s);
     // Of a pair, each workgroup counts its half of the dims.
     const int parts = is_pair(s) ? s.dim_groups : layout_of(s).sum_parts;
-    plan.add_with_query_sums(s, takers(s, compute_units) * s.dim_groups);
+    const int64_t blocks = tiles_of(p.seqlen_k, tiles_.block_m) * p.batch * p.num_kv_heads;
+    plan.add_with_query_sums(s, std::min<int64_t>(blocks, takers(s, compute_units)) * s.dim_groups);
     plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * parts + kClaims);
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();

@@ -280,7 +280,7 @@ FULMEN_DEVICE void backward_tma(const TmaBackwardArguments& a) {
   if (thread_id() == 0) initialise_barriers();
   barrier();
   const int wave = wave_id();
-  if (wave < 4 * kWarpgroups) {
+  if (wave < kConsumerWaves) {
     setmaxnreg_inc<kRegisters.consumer>();
     if constexpr (kWholePanels) {
       consume<kAnyWarpgroup>(a, wave);
@@ -292,7 +292,7 @@ FULMEN_DEVICE void backward_tma(const TmaBackwardArguments& a) {
     return;
   }
   setmaxnreg_dec<kRegisters.loader>();
-  const int role = wave - 4 * kWarpgroups;
+  const int role = wave - kConsumerWaves;
   if (role == 0) {
     Loader(a).run();
   } else if (role <= kAdders) {

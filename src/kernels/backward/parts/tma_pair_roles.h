@@ -89,9 +89,7 @@ class ClaimedBlocks {
   }
   FULMEN_DEVICE BlockId next() {
     mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
-    const auto words = lds_load<Words<2>>(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
-    const BlockId id{static_cast<unsigned>(broadcast(static_cast<int>(words.word[0]))),
-                     static_cast<unsigned>(broadcast(static_cast<int>(words.word[1])))};
+    const BlockId id = claimed_block(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
     arrive_at(0, kBlockEmpty + 8 * ring_.buffer);
     ring_.advance();
     return id;
@@ -122,8 +120,7 @@ class Loader {
 
  private:
   FULMEN_DEVICE BlockId claim() {
-    const int n = counter_claim(reinterpret_cast<int*>(arguments_.query_sums + arguments_.query_sum_floats) - 1);
-    const BlockId id = BlockId::nth(arguments_, static_cast<unsigned>(n));
+    const BlockId id = claim_block(arguments_);
     const int full = kBlockFull + 8 * blocks_.buffer, at = kLdsLayout.blocks_at + kLdsLayout.block_bytes * blocks_.buffer;
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
     if (lane_id() == 0) {

@@ -81,9 +81,7 @@ class ClaimedBlocks {
 #pragma unroll 1
     while (true) {
       mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
-      const auto words = lds_load<Words<2>>(kLdsLayout.blocks_at + 8 * ring_.buffer);
-      const BlockId id{static_cast<unsigned>(broadcast(static_cast<int>(words.word[0]))),
-                       static_cast<unsigned>(broadcast(static_cast<int>(words.word[1])))};
+      const BlockId id = claimed_block(kLdsLayout.blocks_at + 8 * ring_.buffer);
       arrive(kBlockEmpty + 8 * ring_.buffer);
       ring_.advance();
       if (!id.exists(arguments_)) return;
@@ -112,8 +110,7 @@ class Loader {
 
  private:
   FULMEN_DEVICE BlockId claim() {
-    const int n = counter_claim(reinterpret_cast<int*>(arguments_.query_sums + arguments_.query_sum_floats) - 1);
-    const BlockId id = BlockId::nth(arguments_, static_cast<unsigned>(n));
+    const BlockId id = claim_block(arguments_);
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
     if (lane_id() == 0) {
       lds_store(kLdsLayout.blocks_at + 8 * blocks_.buffer, Words<2>{{id.head, id.tile}});

@@ -19,6 +19,18 @@ FULMEN_DEVICE void arrive(int barrier) {
   if (lane_id() == 0) mbarrier_arrive(barrier);
 }
 
+// The next block that no workgroup has claimed.
+FULMEN_DEVICE BlockId claim_block(const BackwardArguments& a) {
+  const int n = counter_claim(reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - 1);
+  return BlockId::nth(a, static_cast<unsigned>(n));
+}
+// A claimed block from LDS, the same for all lanes.
+FULMEN_DEVICE BlockId claimed_block(int at) {
+  const auto words = lds_load<Words<2>>(at);
+  return {static_cast<unsigned>(broadcast(static_cast<int>(words.word[0]))),
+          static_cast<unsigned>(broadcast(static_cast<int>(words.word[1])))};
+}
+
 // Where a tile lies in a tensor.
 struct TensorPlace {
   const TensorMap& map;
