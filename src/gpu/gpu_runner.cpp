@@ -150,8 +150,16 @@ Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
   }
   // A box lies in a page.
   const int keys = problem_.paged() ? static_cast<int>(std::min<int64_t>(tile, problem_.page_size)) : tile;
-  if (Status status = encode_tensor_map(a.k, problem_.k_shape(), s, keys, a.k_map); !status.ok()) return status;
-  return encode_tensor_map(a.v, problem_.v_shape(), s, keys, a.v_map);
+  // Neighbouring heads as one.
+  const auto encode = [&](kernels::View view, Problem::Shape shape, kernels::TensorMap& map) {
+    auto& [batch, rows, heads, dims] = shape;
+    heads /= s.heads_in_row;
+    dims *= s.heads_in_row;
+    view.head *= s.heads_in_row;
+    return encode_tensor_map(view, shape, s, keys, map);
+  };
+  if (Status status = encode(a.k, problem_.k_shape(), a.k_map); !status.ok()) return status;
+  return encode(a.v, problem_.v_shape(), a.v_map);
 }
 
 Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a, const Specialisation& s) const {

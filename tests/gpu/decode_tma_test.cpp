@@ -1,4 +1,6 @@
 // Few queries whose keys the TMA brings, on the one emulated chip that has it, and on the machine's GPU where it is a Hopper.
+#include <cmath>
+
 #include "gpu/gpu_devices.h"
 #include "support/run_kernel.h"
 
@@ -68,6 +70,44 @@ TEST_P(GpuDecodeTma, Caches) {
     s.causal = random.pick({Causal::none, Causal::bottom_right});
     s.nan_in_masked = true;
     check(s, random);
+  }
+}
+
+// Two KV heads of 64 dims that are neighbours in memory come as one row: their rows, up to a wave's and more, features by head,
+// splits and none, caches and pages.
+TEST_P(GpuDecodeTma, NeighbouringHeads) {
+  Random random(9050);
+  for (const int64_t group : {1, 4, 8}) {
+    CaseSpec s = few(random.pick({DType::bf16, DType::fp16}), 64, random.between(1, 32 / group), random.between(200, 900), random);
+    s.num_kv_heads = random.pick({2, 4});
+    s.num_heads = s.num_kv_heads * group;
+    s.layout = random.pick({Layout::bshd, Layout::sbhd});
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    s.bias = group == 4;
+    s.alibi = group == 4 ? 2 : 0;
+    s.sinks = group == 8;
+    check(s, random);
+    s.used_k = true;
+    s.nan_in_masked = true;
+    s.page_size = random.pick({0, 16, 128});
+    s.batch = 2;
+    check(s, random);
+  }
+}
+
+// What one head's keys and values hold reaches no other head.
+TEST_P(GpuDecodeTma, InfinityStaysInItsHead) {
+  Random random(9060);
+  for (const int64_t head : {0, 1}) {
+    CaseSpec s = few(DType::bf16, 64, 1, 200, random);
+    s.num_kv_heads = s.num_heads = 2;
+    Case c(s, random);
+    Case::set(c.tensors.k, {0, 40, head, 3}, HUGE_VALF);
+    Case::set(c.tensors.v, {0, 50, head, 5}, HUGE_VALF);
+    const Status status = run_kernel(c, kernel(), {device()});
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_FALSE(std::isfinite(Case::get(c.tensors.out, {0, 0, head, 5}))) << head;
+    for (int64_t d = 0; d < s.head_dim; ++d) EXPECT_TRUE(std::isfinite(Case::get(c.tensors.out, {0, 0, 1 - head, d}))) << head;
   }
 }
 

@@ -39,13 +39,13 @@ class DecodeTma final : public Family {
     return grid_fits(groups(p) * most_splits(p, tiles_.min_split_keys));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, chip, choose_splits(p, compute_units));
+    return plan_of(p, chip, compute_units, choose_splits(p, compute_units));
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
     return splits_space(chip, choose_splits(p, compute_units), most_splits(p, tiles_.min_split_keys));
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/, std::span<const int> v) const override {
-    return plan_of(p, chip, v[0]);
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
+    return plan_of(p, chip, compute_units, v[0]);
   }
 
  private:
@@ -58,7 +58,7 @@ class DecodeTma final : public Family {
     return Support::no("page_size " + std::to_string(p.page_size) + ": the TMA brings pages of 16, 32, ... 1024 rows");
   }
   const DecodeTmaShape& shape_for(const Problem& p) const {
-    const int64_t dim = std::max(p.head_dim, p.head_dim_v);
+    const int64_t dim = std::max(p.head_dim, p.head_dim_v) * heads_in_row(p);
     return *std::find_if(tiles_.shapes.begin(), tiles_.shapes.end() - 1,
                          [&](const DecodeTmaShape& shape) { return dim <= shape.max_head_dim; });
   }
@@ -80,8 +80,15 @@ class DecodeTma final : public Family {
     };
     return reading(splits) + static_cast<double>(merging_bytes(p)) < reading(1) ? static_cast<int>(splits) : 1;
   }
+  // How many KV heads are read as one: two of a panel each that are neighbours in memory, where their query rows are one tile.
+  int heads_in_row(const Problem& p) const {
+    const int64_t dim = target().panel_columns;
+    const bool neighbours = p.k.strides[2] == dim && p.v.strides[2] == dim;
+    const bool fit = p.head_dim == dim && p.head_dim_v == dim && p.num_kv_heads % 2 == 0 && 2 * packed_rows(p) <= kWarpgroupRows;
+    return neighbours && fit ? 2 : 1;
+  }
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
-  static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
+  int64_t groups(const Problem& p) const { return p.batch * p.num_kv_heads / heads_in_row(p) * row_tiles(p); }
 
   Specialisation specialisation(const Problem& p, int num_splits) const {
     constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
@@ -100,21 +107,31 @@ class DecodeTma final : public Family {
     s.packed_rows = 1;
     s.tensor_maps = 1;
     s.splits = num_splits > 1 ? 1 : 0;
-    s.lds_bytes = kernels::TmaDecodeLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
-                                               static_cast<int>(round_up(s.head_dim_v, panel)), s.block_n, s.buffers)
-                      .total;
+    s.heads_in_row = heads_in_row(p);
+    s.head_dim_v *= s.heads_in_row;
+    const int key_dims = static_cast<int>(round_up(s.head_dim, panel)),
+              value_dims = static_cast<int>(round_up(s.head_dim_v, panel));
+    s.lds_bytes = kernels::TmaDecodeLayout::of(key_dims, key_dims * s.heads_in_row, value_dims, s.block_n, s.buffers).total;
     specialise_for(p, s);
     return s;
   }
   // Partial results, and what merges them, are those of decode.h, which also runs where pointers are no multiples of 16.
-  LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const {
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units, int num_splits) const {
     LaunchPlan plan = decode_plan(p, *target().extends, chip, num_splits);
     if (plan.launches.empty()) return plan;
     plan.unaligned = std::make_shared<LaunchPlan>(plan);
-    plan.launches.front() = {specialisation(p, num_splits), groups(p) * num_splits};
+    const Specialisation s = specialisation(p, num_splits);
+    const int64_t workgroups = groups(p) * num_splits;
+    plan.launches.front() = {s, workgroups, may_come_early(s, workgroups, compute_units)};
     plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
-    plan.arguments.split_keys = round_up(plan.arguments.split_keys, plan.launches.front().specialisation.block_n);
+    plan.arguments.split_keys = round_up(plan.arguments.split_keys, s.block_n);
     return plan;
+  }
+  // While the launch ahead ends. Workgroups that come early take the first places that are free: of fewer workgroups than places
+  // several would read by one multiprocessor, which takes longer the more each has to read.
+  static bool may_come_early(const Specialisation& s, int64_t workgroups, int compute_units) {
+    const int64_t places = int64_t{std::max(1, compute_units)} * s.min_workgroups;
+    return s.splits != 0 || s.min_workgroups == 1 || 10 * workgroups >= 9 * places;
   }
 
   const DecodeTmaTiles& tiles_;

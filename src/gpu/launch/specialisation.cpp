@@ -133,7 +133,7 @@ std::string to_string(const Specialisation& s) {
                                  fulmen::to_string(s.tensor_dtype()));
   if (s.head_dim == 0) return text;  // a kernel for any
   text += fmt::format(" d{}", s.head_dim);
-  if (s.head_dim_v != s.head_dim) text += fmt::format("/{}", s.head_dim_v);
+  if (const int dim_v = s.head_dim_v / s.heads_in_row; dim_v != s.head_dim) text += fmt::format("/{}", dim_v);
   text += fmt::format(" {}x{}", s.block_m, s.block_n);
   if (s.whole_tiles != 0) text += " whole";
   if (s.persistent != 0) text += " persistent";
@@ -145,6 +145,7 @@ std::string to_string(const Specialisation& s) {
   if (s.alibi != 0) text += " alibi";
   if (s.softcap != 0) text += " softcap";
   if (s.sinks != 0) text += " sinks";
+  if (s.heads_in_row > 1) text += fmt::format(" {} heads a row", s.heads_in_row);
   if (s.splits != 0) text += " splits";
   if (s.dropout != 0) text += " dropout";
   if (s.variable != 0) text += " variable";

@@ -42,6 +42,7 @@ constexpr bool kBatchBias = kConfig.batch_bias != 0, kBatchDbias = kConfig.batch
 constexpr bool kWholeTiles = kConfig.whole_tiles != 0;
 constexpr bool kPackedRows = kConfig.packed_rows != 0;
 constexpr bool kSplits = kConfig.splits != 0;
+constexpr int kHeadsInRow = kConfig.heads_in_row;
 constexpr bool kBias = kConfig.bias >= 0;
 constexpr bool kKeepMask = kConfig.keep_mask != 0;
 constexpr bool kAlibi = kConfig.alibi != 0;

@@ -27,8 +27,9 @@ struct Configuration {
   // forward/short.h loads V before it computes scores, backward.h the next columns before these; backward_wgmma.h has both tensors
   // of several tiles of columns in LDS.
   int early_loads = 0;
-  int packed_rows = 0;  // a tile's rows are the query heads of a KV head, query after query
-  int splits = 0;       // partial results, for forward/decode_combine.h
+  int packed_rows = 0;   // a tile's rows are the query heads of a KV head, query after query
+  int splits = 0;        // partial results, for forward/decode_combine.h
+  int heads_in_row = 1;  // decode_tma.h: KV heads that are neighbours in memory are read as one; head_dim_v is of both then
 
   // What holds of the tensors; 0 or 1.
   int whole_rows = 0;   // rows are whole pieces of 16 bytes and start at multiples of 16: they move as vectors

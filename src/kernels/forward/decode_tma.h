@@ -7,6 +7,10 @@
 // latency does not matter, whatever the registers are. With one split the result is final, else forward/decode_combine.h merges
 // the splits.
 //
+// kHeadsInRow: a row of 128 bytes is too short a read, so that two KV heads of 64 dims which are neighbours in memory come as one.
+// Waves 0 and 1 have rows of the first, 2 and 3 of the second. A product is the whole warpgroup's: it multiplies with both heads,
+// and a wave keeps what is its own.
+//
 // LDS: Q, kBuffers x K, kBuffers x V, mbarriers. Registers of a lane: S kBlockN / 2, P kBlockN / 4, O d_v / 2.
 #include "tile/layout.h"
 #include "tile/nvidia/register_shares.h"
@@ -18,9 +22,13 @@ namespace fulmen::kernels {
 
 // Dims in LDS: whole panels, zeros past the last one.
 constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
-constexpr TmaDecodeLayout kLdsLayout = TmaDecodeLayout::of(kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockN, kBuffers);
+constexpr int kKeyPanels = kPanels * kHeadsInRow, kWavesOfHead = 4 / kHeadsInRow;
+constexpr TmaDecodeLayout kLdsLayout =
+    TmaDecodeLayout::of(kPanels * kPanelColumns, kKeyPanels* kPanelColumns, kPanelsV* kPanelColumns, kBlockN, kBuffers);
 static_assert(kLdsLayout.total == kLdsBytes, "decode_tma: the host reserves the LDS that the tiles need");
 static_assert(kBlockM == 64 && kWorkgroup == 256 && kPackedRows, "decode_tma: a warpgroup has 64 rows, one has none");
+static_assert(kHeadsInRow == 1 || (kHeadsInRow == 2 && kHeadDim == kPanelColumns && kHeadDimV == 2 * kPanelColumns),
+              "decode_tma: two heads of a panel each");
 static_assert(kBlockN % 16 == 0 && kWholeRows && !kKeepMask && !kDropout, "decode_tma: what the TMA can read, without holes");
 // Pages of fewer rows than a tile come one by one.
 constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN;
@@ -36,18 +44,18 @@ constexpr int kKeysEmpty = kKeysFull + 8 * kBuffers, kValuesFull = kKeysEmpty + 
 constexpr int kValuesEmpty = kValuesFull + 8 * kBuffers;
 using TileRing = Ring<kBuffers>;
 
-// What a workgroup has: rows of a KV head, and a split of its keys.
+// What a workgroup has: rows of the KV heads that are read as one, and a split of their keys.
 struct Place {
-  int split, first_row, kv_head, batch;
+  int split, first_row, kv_heads, batch;
 
   FULMEN_DEVICE static Place of(const ForwardArguments& a) {
     const auto id = static_cast<unsigned>(workgroup_id()), splits = static_cast<unsigned>(a.num_splits), tile = id / splits;
-    const auto row_tiles = static_cast<unsigned>(a.row_tiles), kv_heads = static_cast<unsigned>(a.num_kv_heads);
+    const auto row_tiles = static_cast<unsigned>(a.row_tiles), kv_heads = static_cast<unsigned>(a.num_kv_heads) / kHeadsInRow;
     return {static_cast<int>(id % splits), kBlockM * static_cast<int>(tile % row_tiles),
             static_cast<int>(tile / row_tiles % kv_heads), static_cast<int>(tile / row_tiles / kv_heads)};
   }
-  FULMEN_DEVICE RowMap rows(const ForwardArguments& a) const {
-    return {a, batch, kv_head * a.group_size, a.seqlen_q * a.group_size};
+  FULMEN_DEVICE RowMap rows(const ForwardArguments& a, int head_in_row) const {
+    return {a, batch, (kv_heads * kHeadsInRow + head_in_row) * a.group_size, a.seqlen_q * a.group_size};
   }
 };
 
@@ -88,7 +96,7 @@ struct Loader {
     for (Int64 key = split.first; key < split.any.end; key += kBlockN) {
       mbarrier_wait(kKeysEmpty + 8 * ring.buffer, ring.parity ^ 1);
       if (lane_id() == 0) {
-        load<kPanels>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map, key, kKeysFull + 8 * ring.buffer);
+        load<kKeyPanels>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map, key, kKeysFull + 8 * ring.buffer);
       }
       values(key);
       ring.advance();
@@ -111,7 +119,7 @@ struct Loader {
       }
 #pragma unroll
       for (int p = 0; p < kCount; ++p) {
-        tma_load(to + (p * kBlockN + box * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns, row, place.kv_head, batch, barrier,
+        tma_load(to + (p * kBlockN + box * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns, row, place.kv_heads, batch, barrier,
                  once);
       }
     }
@@ -142,7 +150,7 @@ struct Loader {
 // What a wave of the other warpgroup does.
 struct Consumer {
   const RowMap& map;
-  int first_row;  // the wave's
+  int head_in_row, first_row;  // the wave's
   TileRing ring;
   WaveRows rows = {};
 
@@ -184,12 +192,22 @@ struct Consumer {
   template <bool kMasked>
   FULMEN_DEVICE void step(Int64 key) {
     float score[kKeyTiles][kElements], factor[kRowsPerLane];
+    const LdsMatrix queries = LdsMatrix::of(kLdsLayout.queries_at, kBlockM);
+    const LdsMatrix keys = LdsMatrix::of(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, kBlockN);
     mbarrier_wait(kKeysFull + 8 * ring.buffer, ring.parity);
     wgmma_fence();
-    begin_scores(LdsMatrix::of(kLdsLayout.queries_at, kBlockM),
-                 LdsMatrix::of(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, kBlockN), score);
-    wgmma_wait<0>();
-    wgmma_hold(score);
+    begin_scores(queries, keys, score);
+    if constexpr (kHeadsInRow > 1) {
+      float second[kKeyTiles][kElements];
+      begin_scores(queries, keys.columns_further(kHeadDim, kBlockN), second);
+      wgmma_wait<0>();
+      wgmma_hold(second);
+      wgmma_hold(score);
+      choose(head_in_row, second, score);
+    } else {
+      wgmma_wait<0>();
+      wgmma_hold(score);
+    }
     release(kKeysEmpty);
     if (first_row < map.end) {
       if (exponentiate_tile<kMasked>(map, first_row, rows.state, key, score, factor)) rescale(rows, factor);
@@ -207,6 +225,14 @@ struct Consumer {
   FULMEN_DEVICE void release(int empty) const {
     if (lane_id() == 0) mbarrier_arrive(empty + 8 * ring.buffer);
   }
+  FULMEN_DEVICE static void choose(int head_in_row, const float (&second)[kKeyTiles][kElements],
+                                   float (&score)[kKeyTiles][kElements]) {
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) score[f][e] = head_in_row == 0 ? score[f][e] : second[f][e];
+    }
+  }
   FULMEN_DEVICE static void clear(float (&score)[kKeyTiles][kElements]) {
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
@@ -217,22 +243,24 @@ struct Consumer {
 };
 
 // A wave's rows to memory: the result, or a split's part of it. call: the whole call, a sequence of which the map has.
-FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int split, int first_row, const WaveRows& rows) {
+FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int split, const Consumer& wave) {
   const ForwardArguments& a = map.arguments;
+  const WaveRows& rows = wave.rows;
+  const int first_dim = wave.head_in_row * (kHeadDimV / kHeadsInRow);
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const Int64 r = first_row + tile_row(slot);
+    const Int64 r = wave.first_row + tile_row(slot);
     const float max = rows.state.reference[slot] * softmax_scale(a), sum = total(rows.state.sum[slot]);
     if (r >= map.end) continue;
     const Int64 i = map.query(r);
     const int head = map.head(r);
     if constexpr (kSplits) {
       const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
-      store_part(a, static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id, slot, rows, sum);
+      store_part(a, static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id, slot, first_dim, rows, sum);
       continue;
     }
     const RowEnd end = end_row(a, head, max, sum);
-    for_each_pair(a, slot, rows, [&](int dim, float low, float high) {
+    for_each_pair(a, slot, first_dim, rows, [&](int dim, float low, float high) {
       global_store(reinterpret_cast<unsigned*>(out_row(a, map.batch, head, i) + dim),
                    pack<Element>(low * end.output_factor, high * end.output_factor));
     });
@@ -241,7 +269,6 @@ FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int sp
 }
 
 FULMEN_DEVICE void decode_tma(const TmaForwardArguments& call) {
-  grid_dependency_wait();  // it is not launched early, decode_combine.h is
   if (thread_id() == 0) {
     tma_prefetch(&call.k_map);
     tma_prefetch(&call.v_map);
@@ -256,19 +283,21 @@ FULMEN_DEVICE void decode_tma(const TmaForwardArguments& call) {
     }
     mbarrier_init_fence();
   }
+  grid_dependency_wait();
   barrier();
   const Place place = Place::of(call);
   const ForwardArguments& a = sequence_of(static_cast<const ForwardArguments&>(call), place.batch);
-  const RowMap map = place.rows(a);
+  const int head_in_row = wave_id() / kWavesOfHead % kHeadsInRow;
+  const RowMap map = place.rows(a, head_in_row);
   const SplitKeys split = SplitKeys::of(a, place, map);
   if (wave_id() >= 4) {
     if constexpr (kSharesRegisters) setmaxnreg_dec<kRegisters.loader>();
     if (wave_id() == 4) Loader{call, a, place, split}.run();
   } else {
     if constexpr (kSharesRegisters) setmaxnreg_inc<kRegisters.consumer>();
-    Consumer consumer{map, place.first_row + 16 * wave_id()};
+    Consumer consumer{map, head_in_row, place.first_row + 16 * (wave_id() % kWavesOfHead)};
     consumer.run(split);
-    store(call, map, place.split, consumer.first_row, consumer.rows);
+    store(call, map, place.split, consumer);
   }
 }
 

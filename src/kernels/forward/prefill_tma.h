@@ -356,7 +356,7 @@ struct Consumer {
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const Int64 i = wave_row + tile_row(slot);
       const float sum = total(rows.state.sum[slot]);
-      if (i < a.seqlen_q) store_part(a, first + i, slot, rows, sum);
+      if (i < a.seqlen_q) store_part(a, first + i, slot, 0, rows, sum);
     }
   }
   // From registers to memory: the four lanes of a row exchange their pairs for pieces of 16 bytes, of two tiles at a time.

@@ -234,11 +234,11 @@ struct TmaDecodeLayout {
   int values_at, value_bytes;
   int barriers_at, total;
 
-  FULMEN_ALGORITHM static TmaDecodeLayout of(int head_dim, int head_dim_v, int block_n, int buffers) {
+  FULMEN_ALGORITHM static TmaDecodeLayout of(int query_dims, int key_dims, int value_dims, int block_n, int buffers) {
     TmaDecodeLayout l{};
-    l.key_bytes = block_n * 2 * head_dim;
-    l.value_bytes = block_n * 2 * head_dim_v;
-    l.keys_at = kRows * 2 * head_dim;
+    l.key_bytes = block_n * 2 * key_dims;
+    l.value_bytes = block_n * 2 * value_dims;
+    l.keys_at = kRows * 2 * query_dims;
     l.values_at = l.keys_at + buffers * l.key_bytes;
     l.barriers_at = l.values_at + buffers * l.value_bytes;
     l.total = l.barriers_at + (2 + 4 * buffers) * kBarrierBytes;
