@@ -88,31 +88,13 @@ Values Space::usual() const {
 }
 
 std::span<const std::string_view> parameter_names() {
-  static constexpr std::string_view kNames[] = {"block_m",
-                                                "block_n",
-                                                "buffers",
-                                                "early_loads",
-                                                "fetch_ahead",
-                                                "key_block_m",
-                                                "key_block_n",
-                                                "key_buffers",
-                                                "key_min_workgroups",
-                                                "min_waves",
-                                                "min_workgroups",
-                                                "num_splits",
-                                                "persistent",
-                                                "ping_pong",
-                                                "queries_in_lds",
-                                                "query_block_m",
-                                                "query_block_n",
-                                                "query_buffers",
-                                                "query_min_workgroups",
-                                                "run_batches",
-                                                "run_tasks",
-                                                "runs",
-                                                "splits_last",
-                                                "tiles_per_task",
-                                                "waves"};
+  static constexpr std::string_view kNames[] = {
+      "block_m",        "block_n",        "buffers",       "early_loads",   "fetch_ahead",
+      "heads_in_row",   "key_block_m",    "key_block_n",   "key_buffers",   "key_min_workgroups",
+      "min_waves",      "min_workgroups", "num_splits",    "persistent",    "ping_pong",
+      "queries_in_lds", "query_block_m",  "query_block_n", "query_buffers", "query_min_workgroups",
+      "run_batches",    "run_tasks",      "runs",          "splits_last",   "tiles_per_task",
+      "waves"};
   return kNames;
 }
 

@@ -16,6 +16,13 @@ class GpuDecodeTma : public HopperTest {
     s.num_kv_heads = random.pick({1, 2});
     return s;
   }
+  // Two heads a row, however few the keys are.
+  static constexpr const char* kTogether = "heads_in_row=2";
+  void check_together(const CaseSpec& spec, Random& random) const {
+    Case c(spec, random);
+    c.options.tuning = kTogether;
+    EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(spec);
+  }
 };
 
 // Dims of one to four panels, and parts of them; one split and several; one tile of rows and two.
@@ -86,12 +93,12 @@ TEST_P(GpuDecodeTma, NeighbouringHeads) {
     s.bias = group == 4;
     s.alibi = group == 4 ? 2 : 0;
     s.sinks = group == 8;
-    check(s, random);
+    check_together(s, random);
     s.used_k = true;
     s.nan_in_masked = true;
     s.page_size = random.pick({0, 16, 128});
     s.batch = 2;
-    check(s, random);
+    check_together(s, random);
   }
 }
 
@@ -102,6 +109,7 @@ TEST_P(GpuDecodeTma, InfinityStaysInItsHead) {
     CaseSpec s = few(DType::bf16, 64, 1, 200, random);
     s.num_kv_heads = s.num_heads = 2;
     Case c(s, random);
+    c.options.tuning = kTogether;
     Case::set(c.tensors.k, {0, 40, head, 3}, HUGE_VALF);
     Case::set(c.tensors.v, {0, 50, head, 5}, HUGE_VALF);
     const Status status = run_kernel(c, kernel(), {device()});

@@ -1,5 +1,6 @@
 // kernels/forward/decode_tma.h: few queries, whose keys and values the tensor memory accelerator (TMA) brings.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,19 +34,23 @@ class DecodeTma final : public Family {
                          " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
                          std::to_string(kDecodeTmaMostTiles * kWarpgroupRows) + " are served");
     }
-    const Specialisation s = specialisation(p, 1);
+    const Specialisation s = specialisation(p, 1, 1);
     if (Support support = keys_lie_in_boxes(p, s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    return grid_fits(groups(p) * most_splits(p, tiles_.min_split_keys));
+    return grid_fits(groups(p, 1) * most_splits(p, tiles_.min_split_keys));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, chip, compute_units, choose_splits(p, compute_units));
+    const int heads = heads_in_row(p, compute_units);
+    return plan_of(p, chip, compute_units, choose_splits(p, heads, compute_units), heads);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    return splits_space(chip, choose_splits(p, compute_units), most_splits(p, tiles_.min_split_keys));
+    const int heads = heads_in_row(p, compute_units);
+    tuning::Space space = splits_space(chip, choose_splits(p, heads, compute_units), most_splits(p, tiles_.min_split_keys));
+    space.parameters.push_back({"heads_in_row", heads, two_fit_a_row(p) ? std::vector{1, 2} : std::vector{1}});
+    return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
-    return plan_of(p, chip, compute_units, v[0]);
+    return plan_of(p, chip, compute_units, v[0], v[1]);
   }
 
  private:
@@ -57,42 +62,70 @@ class DecodeTma final : public Family {
     if (!p.paged() || s.page_size >= kLeastRows) return {};
     return Support::no("page_size " + std::to_string(p.page_size) + ": the TMA brings pages of 16, 32, ... 1024 rows");
   }
-  const DecodeTmaShape& shape_for(const Problem& p) const {
-    const int64_t dim = std::max(p.head_dim, p.head_dim_v) * heads_in_row(p);
+  const DecodeTmaShape& shape_for(const Problem& p, int heads) const {
+    const int64_t dim = std::max(p.head_dim, p.head_dim_v) * heads;
     return *std::find_if(tiles_.shapes.begin(), tiles_.shapes.end() - 1,
                          [&](const DecodeTmaShape& shape) { return dim <= shape.max_head_dim; });
   }
-  // Workgroups on three quarters of the multiprocessors read as fast as memory gives, so that splits, whose partial results are
-  // merged by a second kernel, only serve to have as many on each. Where there are fewer, as many splits as run at once.
-  int choose_splits(const Problem& p, int compute_units) const {
-    const int64_t units = std::max(1, compute_units), slots = units * shape_for(p).min_workgroups;
-    const int64_t most = most_splits(p, tiles_.min_split_keys);
-    const int64_t rounds = tiles_of(groups(p), units), all_bytes = p.batch * p.num_kv_heads * p.seqlen_k * key_bytes(p);
-    if (4 * groups(p) >= 3 * units) {
-      // Even loads save a quarter of the time at most.
-      const bool is_worth_merging = 4 * merging_bytes(p) <= all_bytes;
-      return rounds == 1 || 10 * groups(p) >= 9 * rounds * units || most == 1 || !is_worth_merging ? 1 : 2;
+  int choose_splits(const Problem& p, int heads, int compute_units) const {
+    const int64_t units = std::max(1, compute_units), slots = units * shape_for(p, heads).min_workgroups;
+    const int64_t most = most_splits(p, tiles_.min_split_keys), at_once = slots / std::max<int64_t>(1, groups(p, heads));
+    if (2 * groups(p, heads) < units) {
+      const int64_t splits = std::clamp(at_once, int64_t{1}, most);
+      return cost(p, heads, splits, units) < cost(p, heads, 1, units) ? static_cast<int>(splits) : 1;
     }
-    const int64_t splits = std::clamp(slots / std::max<int64_t>(1, groups(p)), int64_t{1}, most);
-    // Bytes, by the time that reading as many takes where all multiprocessors do.
-    const auto reading = [&](int64_t n) {
-      return static_cast<double>(all_bytes) * std::max(1.0, 0.75 * static_cast<double>(units) / static_cast<double>(groups(p) * n));
+    int64_t best = 1;
+    const auto consider = [&](int64_t splits) {
+      if (splits <= most && cost(p, heads, splits, units) < cost(p, heads, best, units)) best = splits;
     };
-    return reading(splits) + static_cast<double>(merging_bytes(p)) < reading(1) ? static_cast<int>(splits) : 1;
+    constexpr int64_t kMostRounds = 32;
+    for (int64_t splits = 2; splits <= most && splits <= kMostRounds * std::max<int64_t>(1, at_once); splits *= 2) consider(splits);
+    if (at_once > 1) consider(at_once);
+    return static_cast<int>(best);
   }
-  // How many KV heads are read as one: two of a panel each that are neighbours in memory, where their query rows are one tile.
-  int heads_in_row(const Problem& p) const {
+  // In bytes that reading takes as long for: keys and values, by how evenly workgroups are spread, a launch that merges, and what
+  // it reads and the splits write. A last round of workgroups that does not fill the chip leaves multiprocessors idle at its end,
+  // the longer the more each workgroup reads; few workgroups have too few bytes in flight. The numbers fit what 46 calls took on an
+  // H100 by 1 to 32 splits (docs/lab/nvidia_decode.md), to 3 %.
+  double cost(const Problem& p, int heads, int64_t splits, int64_t units) const {
+    constexpr double kUneven = 0.19, kFewUneven = 0.046, kNearlyFull = 0.9, kInFlight = 7.8e6, kLaunch = 4e6, kMerging = 1.27;
+    const DecodeTmaShape& shape = shape_for(p, heads);
+    const auto workgroups = static_cast<double>(std::max<int64_t>(1, groups(p, heads) * splits));
+    const auto slots = static_cast<double>(units * shape.min_workgroups),
+               round = workgroups > slots ? slots : static_cast<double>(units);
+    const double rounds = workgroups / round, last = rounds - std::floor(rounds);
+    // Alone on a multiprocessor, one of two or more workgroups for which there is room reads faster than its share.
+    const bool alone = rounds < 1 && shape.min_workgroups > 1;
+    const double uneven = last == 0 || last >= kNearlyFull ? 0 : alone ? kFewUneven : kUneven / rounds * std::sqrt(1 - last);
+    const double in_flight = workgroups * static_cast<double>(shape.buffers * shape.block_n * heads * key_bytes(p));
+    const auto read = static_cast<double>(p.batch * p.num_kv_heads * p.seqlen_k * key_bytes(p));
+    const auto parts =
+        static_cast<double>(2 * splits * p.batch * p.num_heads * p.seqlen_q * (p.head_dim_v + 2) * int64_t{sizeof(float)});
+    return read * std::max(1 + uneven, kInFlight / in_flight) + (splits > 1 ? kLaunch + kMerging * parts : 0);
+  }
+  // Two KV heads can be read as one: a panel each, neighbours in memory, and their query rows are one tile.
+  bool two_fit_a_row(const Problem& p) const {
     const int64_t dim = target().panel_columns;
     const bool neighbours = p.k.strides[2] == dim && p.v.strides[2] == dim;
-    const bool fit = p.head_dim == dim && p.head_dim_v == dim && p.num_kv_heads % 2 == 0 && 2 * packed_rows(p) <= kWarpgroupRows;
-    return neighbours && fit ? 2 : 1;
+    return neighbours && p.head_dim == dim && p.head_dim_v == dim && p.num_kv_heads % 2 == 0 &&
+           2 * packed_rows(p) <= kWarpgroupRows;
   }
+  // How many are. Not two where half as many workgroups would have to split their keys, or few keys would be all that each reads.
+  int heads_in_row(const Problem& p, int compute_units) const {
+    constexpr int64_t kLeastKeys = 2048;
+    const int64_t units = std::max(1, compute_units);
+    if (!two_fit_a_row(p) || p.seqlen_k < kLeastKeys) return 1;
+    return read_unsplit(groups(p, 1), units) && !read_unsplit(groups(p, 2), units) ? 1 : 2;
+  }
+  // So many workgroups read nearly as fast as memory gives.
+  static bool read_unsplit(int64_t groups, int64_t units) { return 4 * groups >= 3 * units; }
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
-  int64_t groups(const Problem& p) const { return p.batch * p.num_kv_heads / heads_in_row(p) * row_tiles(p); }
+  // heads: KV heads in a row.
+  static int64_t groups(const Problem& p, int heads) { return p.batch * p.num_kv_heads / heads * row_tiles(p); }
 
-  Specialisation specialisation(const Problem& p, int num_splits) const {
+  Specialisation specialisation(const Problem& p, int heads, int num_splits) const {
     constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
-    const DecodeTmaShape& shape = shape_for(p);
+    const DecodeTmaShape& shape = shape_for(p, heads);
     const int64_t panel = target().panel_columns;
     Specialisation s;
     s.entry = "forward/decode_tma.h";
@@ -107,21 +140,21 @@ class DecodeTma final : public Family {
     s.packed_rows = 1;
     s.tensor_maps = 1;
     s.splits = num_splits > 1 ? 1 : 0;
-    s.heads_in_row = heads_in_row(p);
-    s.head_dim_v *= s.heads_in_row;
-    const int key_dims = static_cast<int>(round_up(s.head_dim, panel)),
-              value_dims = static_cast<int>(round_up(s.head_dim_v, panel));
-    s.lds_bytes = kernels::TmaDecodeLayout::of(key_dims, key_dims * s.heads_in_row, value_dims, s.block_n, s.buffers).total;
+    s.heads_in_row = heads;
+    s.head_dim_v *= heads;
+    const int key_dims = static_cast<int>(round_up(s.head_dim, panel));
+    const int value_dims = static_cast<int>(round_up(s.head_dim_v, panel));
+    s.lds_bytes = kernels::TmaDecodeLayout::of(key_dims, key_dims * heads, value_dims, s.block_n, s.buffers).total;
     specialise_for(p, s);
     return s;
   }
   // Partial results, and what merges them, are those of decode.h, which also runs where pointers are no multiples of 16.
-  LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units, int num_splits) const {
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units, int num_splits, int heads) const {
     LaunchPlan plan = decode_plan(p, *target().extends, chip, num_splits);
     if (plan.launches.empty()) return plan;
     plan.unaligned = std::make_shared<LaunchPlan>(plan);
-    const Specialisation s = specialisation(p, num_splits);
-    const int64_t workgroups = groups(p) * num_splits;
+    const Specialisation s = specialisation(p, heads, num_splits);
+    const int64_t workgroups = groups(p, heads) * num_splits;
     plan.launches.front() = {s, workgroups, may_come_early(s, workgroups, compute_units)};
     plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
     plan.arguments.split_keys = round_up(plan.arguments.split_keys, s.block_n);
