@@ -46,7 +46,7 @@ inline constexpr Target kSm80{
     .name = "sm80",
     .vendor = Vendor::nvidia,
     .mma_k = 32,
-    // Eight waves without a split take 6 to 18 % less time (docs/lab/nvidia_forward.md).
+    // Eight waves without a split take 6 to 18 % less time (docs/lab/nvidia_decode.md).
     .decode = DecodeTiles{.min_split_keys = 256, .unsplit_waves = 8, .unsplit_head_dim_v = 128, .paired_head_dim = 64},
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 32, .shapes = sm80::kPrefill, .board_shapes = sm80::kPrefillBoards},
