@@ -150,7 +150,7 @@ Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
   }
   // A box lies in a page.
   const int keys = problem_.paged() ? static_cast<int>(std::min<int64_t>(tile, problem_.page_size)) : tile;
-  // Neighbouring heads as one.
+  // Neighbouring heads are encoded as one head of as many times the dims.
   const auto encode = [&](kernels::View view, Problem::Shape shape, kernels::TensorMap& map) {
     auto& [batch, rows, heads, dims] = shape;
     heads /= s.heads_in_row;

@@ -1,7 +1,12 @@
 // Few queries whose keys the TMA brings, on the one emulated chip that has it, and on the machine's GPU where it is a Hopper.
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "gpu/gpu_devices.h"
+#include "gpu/launch/family.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -16,12 +21,11 @@ class GpuDecodeTma : public HopperTest {
     s.num_kv_heads = random.pick({1, 2});
     return s;
   }
-  // Two heads a row, however few the keys are.
-  static constexpr const char* kTogether = "heads_in_row=2";
-  void check_together(const CaseSpec& spec, Random& random) const {
-    Case c(spec, random);
-    c.options.tuning = kTogether;
-    EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(spec);
+  // Two neighbours.
+  CaseSpec few_of_heads(Random& random) const {
+    CaseSpec s = few(DType::bf16, 64, 1, random.between(520, 900), random);
+    s.num_kv_heads = s.num_heads = 2;
+    return s;
   }
 };
 
@@ -80,25 +84,88 @@ TEST_P(GpuDecodeTma, Caches) {
   }
 }
 
-// Two KV heads of 64 dims that are neighbours in memory come as one row: their rows, up to a wave's and more, features by head,
-// splits and none, caches and pages.
+// Two KV heads of 64 dims that are neighbours in memory come as one row: rows that fill one wave of a head, or both; features by
+// head; splits and none; caches and pages.
 TEST_P(GpuDecodeTma, NeighbouringHeads) {
   Random random(9050);
-  for (const int64_t group : {1, 4, 8}) {
-    CaseSpec s = few(random.pick({DType::bf16, DType::fp16}), 64, random.between(1, 32 / group), random.between(200, 900), random);
+  const auto check_two = [&](const CaseSpec& spec, int splits, std::size_t shift = 0) {
+    Case c(spec, random);
+    c.options.tuning = "heads_in_row=2,num_splits=" + std::to_string(splits);
+    EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec);
+  };
+  for (const auto& [group, queries] : {std::pair<int64_t, int64_t>{1, 1}, {4, 4}, {1, 17}, {8, 4}}) {
+    CaseSpec s = few(random.pick({DType::bf16, DType::fp16}), 64, queries, random.between(520, 900), random);
     s.num_kv_heads = random.pick({2, 4});
     s.num_heads = s.num_kv_heads * group;
     s.layout = random.pick({Layout::bshd, Layout::sbhd});
-    s.causal = random.pick({Causal::none, Causal::bottom_right});
-    s.bias = group == 4;
+    check_two(s, 1);
+    s.causal = Causal::bottom_right;
+    s.window_left = group == 1 ? random.between(0, 300) : -1;
+    s.bias = s.sinks = group == 4;
     s.alibi = group == 4 ? 2 : 0;
-    s.sinks = group == 8;
-    check_together(s, random);
+    s.softcap = group == 8 ? 20.0F : 0.0F;
+    check_two(s, 2);
     s.used_k = true;
     s.nan_in_masked = true;
     s.page_size = random.pick({0, 16, 128});
     s.batch = 2;
-    check_together(s, random);
+    check_two(s, 2);
+  }
+  check_two(few_of_heads(random), 2, 1);  // tensors at no multiple of 16 bytes: decode's code
+}
+
+// Where two heads do not fit a row, asking for them is refused.
+TEST_P(GpuDecodeTma, RefusesTwoHeadsThatDoNotFit) {
+  Random random(9055);
+  std::vector<CaseSpec> cases(4, few_of_heads(random));
+  cases[0].layout = Layout::bhsd;
+  cases[1].num_kv_heads = cases[1].num_heads = 3;
+  cases[2].seqlen_q = 33;
+  cases[3].head_dim = cases[3].head_dim_v = 128;
+  for (const CaseSpec& s : cases) {
+    Case c(s, random);
+    c.options.kernel = kernel();
+    c.options.tuning = "heads_in_row=2";
+    const Result<Plan> planned = plan(c.problem(), device(), c.options);
+    ASSERT_FALSE(planned.ok()) << to_string(s);
+    EXPECT_NE(planned.status().message().find("heads_in_row"), std::string::npos) << planned.status().message();
+  }
+}
+
+// What a chip of 132 multiprocessors is given: [batch, heads, KV heads, dim, keys], then splits, heads a row, an early launch.
+TEST(GpuDecodeTmaChoice, SplitsAndHeads) {
+  struct Call {
+    int64_t batch, num_heads, num_kv_heads, head_dim, seqlen_k;
+    int splits, heads;
+    bool early;
+  };
+  std::string storage;
+  gpu::Chip chip{};
+  ASSERT_TRUE(gpu::find_chip("sm_90a", storage, chip));
+  const auto& families = gpu::families();
+  const auto family = std::find_if(families.begin(), families.end(), [](const auto* f) { return f->name() == "decode_tma"; });
+  ASSERT_NE(family, families.end());
+  Random random(9070);
+  for (const Call& call :
+       {Call{1, 32, 8, 128, 8192, 32, 1, true}, Call{20, 32, 8, 128, 8192, 8, 1, true}, Call{16, 32, 8, 128, 8192, 1, 1, false},
+        Call{64, 32, 8, 128, 4096, 1, 1, true}, Call{32, 16, 2, 256, 4096, 2, 1, true}, Call{8, 32, 32, 64, 4096, 1, 2, false},
+        Call{4, 32, 32, 64, 2048, 1, 1, false}, Call{1, 32, 32, 64, 1024, 4, 1, true}, Call{1, 32, 8, 64, 2048, 8, 1, true},
+        Call{1, 32, 8, 128, 4400, 14, 1, true}}) {
+    CaseSpec spec;
+    spec.dtype = DType::bf16;
+    spec.num_heads = spec.num_kv_heads = 2;
+    spec.head_dim = spec.head_dim_v = call.head_dim;
+    Problem p = Case(spec, random).problem();
+    p.batch = call.batch;
+    p.num_heads = call.num_heads;
+    p.num_kv_heads = call.num_kv_heads;
+    p.seqlen_k = call.seqlen_k;
+    constexpr int kComputeUnits = 132;
+    const gpu::LaunchPlan plan = (*family)->plan(p, chip, kComputeUnits);
+    const gpu::KernelLaunch& first = plan.launches.front();
+    EXPECT_EQ(plan.num_splits, call.splits) << to_string(p);
+    EXPECT_EQ(first.specialisation.heads_in_row, call.heads) << to_string(p);
+    EXPECT_EQ(first.programmatic_launch, call.early) << to_string(p);
   }
 }
 
@@ -106,10 +173,9 @@ TEST_P(GpuDecodeTma, NeighbouringHeads) {
 TEST_P(GpuDecodeTma, InfinityStaysInItsHead) {
   Random random(9060);
   for (const int64_t head : {0, 1}) {
-    CaseSpec s = few(DType::bf16, 64, 1, 200, random);
-    s.num_kv_heads = s.num_heads = 2;
+    const CaseSpec s = few_of_heads(random);
     Case c(s, random);
-    c.options.tuning = kTogether;
+    c.options.tuning = "heads_in_row=2";
     Case::set(c.tensors.k, {0, 40, head, 3}, HUGE_VALF);
     Case::set(c.tensors.v, {0, 50, head, 5}, HUGE_VALF);
     const Status status = run_kernel(c, kernel(), {device()});

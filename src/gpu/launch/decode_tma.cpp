@@ -50,7 +50,8 @@ class DecodeTma final : public Family {
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
-    return plan_of(p, chip, compute_units, v[0], v[1]);
+    // The values may be those of a larger problem (gpu/first_use.h).
+    return plan_of(p, chip, compute_units, v[0], two_fit_a_row(p) ? v[1] : 1);
   }
 
  private:
@@ -67,40 +68,46 @@ class DecodeTma final : public Family {
     return *std::find_if(tiles_.shapes.begin(), tiles_.shapes.end() - 1,
                          [&](const DecodeTmaShape& shape) { return dim <= shape.max_head_dim; });
   }
+  // The number of splits that costs least: a power of two, or as many as run at once. A few groups take the latter: their time is
+  // latency, which the cost does not have.
   int choose_splits(const Problem& p, int heads, int compute_units) const {
     const int64_t units = std::max(1, compute_units), slots = units * shape_for(p, heads).min_workgroups;
-    const int64_t most = most_splits(p, tiles_.min_split_keys), at_once = slots / std::max<int64_t>(1, groups(p, heads));
-    if (2 * groups(p, heads) < units) {
-      const int64_t splits = std::clamp(at_once, int64_t{1}, most);
-      return cost(p, heads, splits, units) < cost(p, heads, 1, units) ? static_cast<int>(splits) : 1;
-    }
+    const int64_t most = most_splits(p, tiles_.min_split_keys);
+    const int64_t at_once = std::clamp(slots / std::max<int64_t>(1, groups(p, heads)), int64_t{1}, most);
     int64_t best = 1;
     const auto consider = [&](int64_t splits) {
-      if (splits <= most && cost(p, heads, splits, units) < cost(p, heads, best, units)) best = splits;
+      splits = with_keys(p, heads, splits);
+      if (cost(p, heads, splits, units) < cost(p, heads, best, units)) best = splits;
     };
-    constexpr int64_t kMostRounds = 32;
-    for (int64_t splits = 2; splits <= most && splits <= kMostRounds * std::max<int64_t>(1, at_once); splits *= 2) consider(splits);
-    if (at_once > 1) consider(at_once);
+    consider(at_once);
+    if (2 * groups(p, heads) < units) return static_cast<int>(best);
+    constexpr int64_t kMostRounds = 32;  // no call measured was faster by more
+    for (int64_t splits = 2; splits <= std::min(most, kMostRounds * at_once); splits *= 2) consider(splits);
     return static_cast<int>(best);
   }
-  // In bytes that reading takes as long for: keys and values, by how evenly workgroups are spread, a launch that merges, and what
-  // it reads and the splits write. A last round of workgroups that does not fill the chip leaves multiprocessors idle at its end,
-  // the longer the more each workgroup reads; few workgroups have too few bytes in flight. The numbers fit what 46 calls took on an
-  // H100 by 1 to 32 splits (docs/lab/nvidia_decode.md), to 3 %.
+  // A split has whole tiles of keys: how many of them have keys.
+  int64_t with_keys(const Problem& p, int heads, int64_t splits) const {
+    return std::max<int64_t>(1, tiles_of(p.seqlen_k, round_up(tiles_of(p.seqlen_k, splits), shape_for(p, heads).block_n)));
+  }
+  // Estimated time, as the bytes that could be read in it: K and V, more where workgroups are spread unevenly or too few bytes are
+  // in flight; with splits also a second launch, and partial results, written and read. A last round of workgroups that does not
+  // fill the chip leaves multiprocessors idle, the longer the more each workgroup reads. The numbers fit 46 calls by 1 to 32 splits
+  // on an H100, with an error of 3 % (root mean square, docs/lab/nvidia_decode.md).
   double cost(const Problem& p, int heads, int64_t splits, int64_t units) const {
     constexpr double kUneven = 0.19, kFewUneven = 0.046, kNearlyFull = 0.9, kInFlight = 7.8e6, kLaunch = 4e6, kMerging = 1.27;
     const DecodeTmaShape& shape = shape_for(p, heads);
     const auto workgroups = static_cast<double>(std::max<int64_t>(1, groups(p, heads) * splits));
-    const auto slots = static_cast<double>(units * shape.min_workgroups),
-               round = workgroups > slots ? slots : static_cast<double>(units);
+    const auto slots = static_cast<double>(units * shape.min_workgroups);
+    const double round = workgroups > slots ? slots : static_cast<double>(units);
     const double rounds = workgroups / round, last = rounds - std::floor(rounds);
     // Alone on a multiprocessor, one of two or more workgroups for which there is room reads faster than its share.
     const bool alone = rounds < 1 && shape.min_workgroups > 1;
     const double uneven = last == 0 || last >= kNearlyFull ? 0 : alone ? kFewUneven : kUneven / rounds * std::sqrt(1 - last);
-    const double in_flight = workgroups * static_cast<double>(shape.buffers * shape.block_n * heads * key_bytes(p));
+    const auto tile_bytes = static_cast<double>(shape.block_n * heads * key_bytes(p));
+    const double in_flight = std::min(workgroups, slots) * shape.buffers * tile_bytes;
     const auto read = static_cast<double>(p.batch * p.num_kv_heads * p.seqlen_k * key_bytes(p));
-    const auto parts =
-        static_cast<double>(2 * splits * p.batch * p.num_heads * p.seqlen_q * (p.head_dim_v + 2) * int64_t{sizeof(float)});
+    const auto part_row = static_cast<double>((p.head_dim_v + 2) * int64_t{sizeof(float)});
+    const double parts = 2 * static_cast<double>(splits * p.batch * p.num_heads * p.seqlen_q) * part_row;
     return read * std::max(1 + uneven, kInFlight / in_flight) + (splits > 1 ? kLaunch + kMerging * parts : 0);
   }
   // Two KV heads can be read as one: a panel each, neighbours in memory, and their query rows are one tile.
@@ -110,15 +117,17 @@ class DecodeTma final : public Family {
     return neighbours && p.head_dim == dim && p.head_dim_v == dim && p.num_kv_heads % 2 == 0 &&
            2 * packed_rows(p) <= kWarpgroupRows;
   }
-  // How many are. Not two where half as many workgroups would have to split their keys, or few keys would be all that each reads.
+  // KV heads read as one row. Rows of two are read faster, but half as many workgroups may have to split their keys, or have too
+  // few bytes in flight.
   int heads_in_row(const Problem& p, int compute_units) const {
-    constexpr int64_t kLeastKeys = 2048;
-    const int64_t units = std::max(1, compute_units);
+    constexpr int64_t kLeastKeys = 2048;  // of calls that were measured
+    constexpr double kFaster = 1.03;
     if (!two_fit_a_row(p) || p.seqlen_k < kLeastKeys) return 1;
-    return read_unsplit(groups(p, 1), units) && !read_unsplit(groups(p, 2), units) ? 1 : 2;
+    const auto least_cost = [&](int heads) {
+      return cost(p, heads, choose_splits(p, heads, compute_units), std::max(1, compute_units));
+    };
+    return least_cost(2) <= kFaster * least_cost(1) ? 2 : 1;
   }
-  // So many workgroups read nearly as fast as memory gives.
-  static bool read_unsplit(int64_t groups, int64_t units) { return 4 * groups >= 3 * units; }
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
   // heads: KV heads in a row.
   static int64_t groups(const Problem& p, int heads) { return p.batch * p.num_kv_heads / heads * row_tiles(p); }
@@ -160,8 +169,9 @@ class DecodeTma final : public Family {
     plan.arguments.split_keys = round_up(plan.arguments.split_keys, s.block_n);
     return plan;
   }
-  // While the launch ahead ends. Workgroups that come early take the first places that are free: of fewer workgroups than places
-  // several would read by one multiprocessor, which takes longer the more each has to read.
+  // May it be launched while the work ahead ends? Behind a launch like itself its workgroups take places as these become free, and
+  // where they are fewer than places, several may read by one multiprocessor. With splits decode_combine.h is ahead, which lets
+  // them come when all places are free.
   static bool may_come_early(const Specialisation& s, int64_t workgroups, int compute_units) {
     const int64_t places = int64_t{std::max(1, compute_units)} * s.min_workgroups;
     return s.splits != 0 || s.min_workgroups == 1 || 10 * workgroups >= 9 * places;

@@ -33,7 +33,7 @@ struct DecodeTiles {
   int most_far_bias_dim = std::numeric_limits<int>::max();
 };
 
-// forward/decode_tma.h. For head dims up to max_head_dim the first counts.
+// forward/decode_tma.h. For head dims, of two heads where these are read as one, up to max_head_dim the first counts.
 struct DecodeTmaShape {
   int max_head_dim;
   int block_n, buffers, min_workgroups;

@@ -17,7 +17,7 @@ struct Configuration {
   int min_waves = 1;       // AMD: waves a SIMD that registers are to leave room for
   int min_workgroups = 1;  // NVIDIA: workgroups a multiprocessor
 
-  // How the kernel works; 0 or 1, but for the first two and `persistent`.
+  // How the kernel works; 0 or 1, but for the first two, `persistent` and `heads_in_row`.
   int buffers = 1;         // of K and V tiles
   int dim_groups = 1;      // waves that share their keys; backward_atomic.h: one of 2, or two of 4, for dv, as many for dk
   int queries_in_lds = 0;  // Q waits in LDS, not in registers

@@ -11,7 +11,8 @@
 // Waves 0 and 1 have rows of the first, 2 and 3 of the second. A product is the whole warpgroup's: it multiplies with both heads,
 // and a wave keeps what is its own.
 //
-// LDS: Q, kBuffers x K, kBuffers x V, mbarriers. Registers of a lane: S kBlockN / 2, P kBlockN / 4, O d_v / 2.
+// LDS: Q, kBuffers x K, kBuffers x V, mbarriers. Registers of a lane, with one head: S kBlockN / 2, P kBlockN / 4, O d_v / 2; with
+// two S and O twice.
 #include "tile/layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
@@ -27,8 +28,8 @@ constexpr TmaDecodeLayout kLdsLayout =
     TmaDecodeLayout::of(kPanels * kPanelColumns, kKeyPanels* kPanelColumns, kPanelsV* kPanelColumns, kBlockN, kBuffers);
 static_assert(kLdsLayout.total == kLdsBytes, "decode_tma: the host reserves the LDS that the tiles need");
 static_assert(kBlockM == 64 && kWorkgroup == 256 && kPackedRows, "decode_tma: a warpgroup has 64 rows, one has none");
-static_assert(kHeadsInRow == 1 || (kHeadsInRow == 2 && kHeadDim == kPanelColumns && kHeadDimV == 2 * kPanelColumns),
-              "decode_tma: two heads of a panel each");
+static_assert(kHeadsInRow == 1 || (kHeadsInRow == 2 && kHeadDim == kPanelColumns && kHeadDimV == 2 * kPanelColumns && !kExactDims),
+              "decode_tma: two heads of a panel each, of which a wave stores the dims of one");
 static_assert(kBlockN % 16 == 0 && kWholeRows && !kKeepMask && !kDropout, "decode_tma: what the TMA can read, without holes");
 // Pages of fewer rows than a tile come one by one.
 constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN;

@@ -89,7 +89,7 @@ FULMEN_DEVICE void keep_probabilities(WaveRows& rows, const float (&score)[kKeyT
   for (int f = 0; f < kKeyTiles; ++f) rows.p[f] = to_operand<Element, true>(score[f]);
 }
 
-// A lane's outputs of a row, by two neighbours: visit(dim, low, high). first: the column of v's first dim.
+// A lane's outputs of a row, by two neighbours: visit(dim, low, high). first: the column of rows.out that is dim 0.
 template <class Visit>
 FULMEN_DEVICE void for_each_pair(const ForwardArguments& a, int slot, int first, const WaveRows& rows, const Visit& visit) {
 #pragma unroll
