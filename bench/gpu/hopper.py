@@ -44,6 +44,12 @@ DECODE = {
     "8 x 32/32 x 64 over 4k": (8, 4096, 32, 32, 64),
     "32 x 16/2 x 256 over 4k": (32, 4096, 16, 2, 256),
 }
+# Batches that do not fill 132 multiprocessors evenly, which only a suite that is asked for runs.
+BATCHES = {
+    **{f"{batch} x 32/8 x 128 over 8k": (batch, 8192, 32, 8, 128) for batch in (4, 10, 12, 20, 24, 28, 36, 48)},
+    **{f"{batch} x 32/32 x 64 over 4k": (batch, 4096, 32, 32, 64) for batch in (1, 5, 10, 20)},
+    **{f"{batch} x 16/2 x 256 over 4k": (batch, 4096, 16, 2, 256) for batch in (20, 36, 40)},
+}
 
 
 def sdpa(backend, q, k, v, causal):
@@ -175,7 +181,7 @@ def grid():
                 )
 
 
-def decode_case(rows, case, shape, dtype):
+def decode_case(rows, suite, case, shape, dtype):
     batch, keys, heads, kv_heads, dim = shape
     q = normal(batch, 1, heads, dim, dtype=dtype)
     k, v = (normal(batch, keys, kv_heads, dim, dtype=dtype) for _ in range(2))
@@ -187,7 +193,7 @@ def decode_case(rows, case, shape, dtype):
     peers = peers_of(False)
     peers["flash2"] = lambda q, k, v: sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, False)
     times = seconds_in_turn({"fulmen": ours, **that_work(peers, lambda f: lambda: f(q, k, v), case)}, graphs=True)
-    rows.add("decode", case, ours.kernel(), times, moved=2.0 * k.numel() * 2, error=error)
+    rows.add(suite, case, ours.kernel(), times, moved=2.0 * k.numel() * 2, error=error)
 
 
 def markdown(path):
@@ -206,7 +212,7 @@ def markdown(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", default="forward,shapes,decode,backward")
+    parser.add_argument("--suite", default="forward,shapes,decode,backward", help="of these and batches, ',' between them")
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--dtype", default="bf16", choices=["bf16", "fp16"])
     parser.add_argument("--json", default="")
@@ -222,12 +228,12 @@ def main():
     x, y = (normal(8192, 8192, dtype=dtype) for _ in range(2))
     rows.add("ceilings", "product of 8192^3", "", {"torch": seconds(lambda: x @ y)}, flops=2.0 * 8192**3)
     for suite in arguments.suite.split(","):
-        cases = {"decode": DECODE.items(), "shapes": SHAPES.items()}.get(suite) or grid()
+        cases = {"decode": DECODE.items(), "batches": BATCHES.items(), "shapes": SHAPES.items()}.get(suite) or grid()
         for case, shape in cases:
             if arguments.only not in case:
                 continue
-            if suite == "decode":
-                decode_case(rows, case, shape, dtype)
+            if suite in ("decode", "batches"):
+                decode_case(rows, suite, case, shape, dtype)
             elif suite == "backward":
                 backward_case(rows, suite, case, shape, dtype)
             else:
