@@ -100,13 +100,14 @@ Status PlanVariants::prepare(const Plan::Impl& plan) {
   const Problem& p = plan.problem;
   workspace_bytes_ = plan.runner->workspace_bytes();
   if (!ranged()) return {};
-  if (vary_batch_ && !vary_seqlen_k_ && !p.packed_q() && !p.packed_k() && p.batch <= kMostPrepared) {
+  // Each batch, with the most keys: a kernel may split these for one batch and not for its neighbour, and splits take workspace.
+  if (vary_batch_ && !p.packed_q() && !p.packed_k() && p.batch <= kMostPrepared) {
     std::vector<Variant> all;
     for (int64_t batch = 0; batch <= p.batch; ++batch) {
-      if (Status status = note(plan, resized(p, batch, p.seqlen_k), &all); !status.ok()) return status;
+      if (Status status = note(plan, resized(p, batch, p.seqlen_k), vary_seqlen_k_ ? nullptr : &all); !status.ok()) return status;
     }
     by_batch_ = std::move(all);
-    return {};
+    if (!vary_seqlen_k_) return {};
   }
   for (const int64_t batch : sampled_sizes(vary_batch_, p.batch)) {
     for (const int64_t keys : sampled_sizes(vary_seqlen_k_, p.seqlen_k)) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -136,6 +137,55 @@ TEST(PlanRange, EveryLengthHasTheBitsOfItsOwnPlan) {
         }
       }
     }
+  }
+}
+
+// A kernel that splits the keys of one batch alone.
+class OddRunner final : public Runner {
+ public:
+  explicit OddRunner(std::size_t bytes) : bytes_(bytes) {}
+  const KernelConfig& config() const noexcept override { return config_; }
+  std::size_t workspace_bytes() const noexcept override { return bytes_; }
+  Status run(void* /*stream*/, const AttentionTensors& /*tensors*/, void* /*workspace*/) const override { return {}; }
+
+ private:
+  KernelConfig config_{.kernel = "odd.kernel"};
+  std::size_t bytes_;
+};
+class OddKernel final : public Kernel {
+ public:
+  static constexpr std::size_t kMost = 1 << 20;
+  std::string_view name() const noexcept override { return "odd.kernel"; }
+  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
+  double rank(const Problem& /*problem*/) const override { return 1; }
+  Result<std::unique_ptr<Runner>> prepare(const Problem& p, const std::string& /*device*/,
+                                          const AttentionOptions& /*options*/) const override {
+    return std::unique_ptr<Runner>(std::make_unique<OddRunner>(p.batch == 43 && p.seqlen_k == 100 ? kMost : 64));
+  }
+};
+class OddBackend final : public Backend {
+ public:
+  std::string_view name() const noexcept override { return "odd"; }
+  std::vector<DeviceInfo> devices() const override { return {{"odd", "", "", true, ""}}; }
+  const std::vector<const Kernel*>& kernels() const override { return kernels_; }
+
+ private:
+  OddKernel kernel_;
+  std::vector<const Kernel*> kernels_{&kernel_};
+};
+
+TEST(PlanRange, WorkspaceIsEnoughForEveryBatchOfMostKeys) {
+  ASSERT_TRUE(register_backend(std::make_shared<OddBackend>()).ok());
+  RangeCall call(64, 1, 100, 2, 2, 8);
+  for (const bool keys : {false, true}) {
+    AttentionOptions options;
+    options.vary_batch = true;
+    options.vary_seqlen_k = keys;
+    const Result<Problem> problem = make_problem(call.at(64, 100), options);
+    ASSERT_TRUE(problem.ok()) << problem.status().message();
+    const Result<Plan> made = plan(problem.value(), "odd", options);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_GE(made->workspace_bytes(), OddKernel::kMost) << keys;
   }
 }
 
