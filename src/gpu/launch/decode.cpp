@@ -114,7 +114,10 @@ int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int 
   const int64_t most = most_splits(p, min_split_keys), slots = 2 * std::max(1, compute_units);
   // In units of a round that reads all keys; a split more costs as much as reading some dozen keys.
   const auto keys = static_cast<double>(p.seqlen_k + 1);
-  const double merging = static_cast<double>(merging_bytes(p)) / (static_cast<double>(slots * key_bytes(p)) * keys);
+  // Merging takes as long as reading so many bytes of keys: a workgroup of a wave a query row, as measured on an H100.
+  constexpr int64_t kRowBytes = 6 << 10;
+  const int64_t merging_bytes = p.batch * p.num_heads * p.seqlen_q * kRowBytes;
+  const double merging = static_cast<double>(merging_bytes) / (static_cast<double>(slots * key_bytes(p)) * keys);
   int best = 1;
   double best_cost = 0;
   for (int64_t splits = 1; splits <= std::min<int64_t>(most, slots); ++splits) {

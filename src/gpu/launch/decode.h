@@ -7,12 +7,6 @@
 
 namespace fulmen::gpu {
 
-// Merging splits takes as long as reading so many bytes of keys: a workgroup of a wave a query row, as measured on an H100.
-inline int64_t merging_bytes(const Problem& p) {
-  constexpr int64_t kRowBytes = 6 << 10;
-  return p.batch * p.num_heads * p.seqlen_q * kRowBytes;
-}
-
 // A split has at least so many keys.
 inline int64_t most_splits(const Problem& p, int64_t min_split_keys) { return std::max<int64_t>(1, p.seqlen_k / min_split_keys); }
 

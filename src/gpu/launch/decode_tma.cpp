@@ -40,13 +40,13 @@ class DecodeTma final : public Family {
     return grid_fits(groups(p, 1) * most_splits(p, tiles_.min_split_keys));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    const int heads = heads_in_row(p, compute_units);
-    return plan_of(p, chip, compute_units, choose_splits(p, heads, compute_units), heads);
+    const Choice usual = choose(p, compute_units);
+    return plan_of(p, chip, compute_units, usual.splits, usual.heads);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    const int heads = heads_in_row(p, compute_units);
-    tuning::Space space = splits_space(chip, choose_splits(p, heads, compute_units), most_splits(p, tiles_.min_split_keys));
-    space.parameters.push_back({"heads_in_row", heads, two_fit_a_row(p) ? std::vector{1, 2} : std::vector{1}});
+    const Choice usual = choose(p, compute_units);
+    tuning::Space space = splits_space(chip, usual.splits, most_splits(p, tiles_.min_split_keys));
+    space.parameters.push_back({"heads_in_row", usual.heads, two_fit_a_row(p) ? std::vector{1, 2} : std::vector{1}});
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
@@ -68,22 +68,37 @@ class DecodeTma final : public Family {
     return *std::find_if(tiles_.shapes.begin(), tiles_.shapes.end() - 1,
                          [&](const DecodeTmaShape& shape) { return dim <= shape.max_head_dim; });
   }
+  // heads: KV heads that are read as one row.
+  struct Choice {
+    int heads, splits;
+    double cost;
+  };
+  // Rows of two heads are read faster, but half as many workgroups may have to split their keys, or have too few bytes in flight.
+  Choice choose(const Problem& p, int compute_units) const {
+    constexpr int64_t kLeastKeys = 2048;  // of calls that were measured
+    constexpr double kFaster = 1.03;
+    const Choice one = choose_splits(p, 1, compute_units);
+    if (!two_fit_a_row(p) || p.seqlen_k < kLeastKeys) return one;
+    const Choice two = choose_splits(p, 2, compute_units);
+    return two.cost <= kFaster * one.cost ? two : one;
+  }
   // The number of splits that costs least: a power of two, or as many as run at once. A few groups take the latter: their time is
   // latency, which the cost does not have.
-  int choose_splits(const Problem& p, int heads, int compute_units) const {
+  Choice choose_splits(const Problem& p, int heads, int compute_units) const {
     const int64_t units = std::max(1, compute_units), slots = units * shape_for(p, heads).min_workgroups;
     const int64_t most = most_splits(p, tiles_.min_split_keys);
     const int64_t at_once = std::clamp(slots / std::max<int64_t>(1, groups(p, heads)), int64_t{1}, most);
-    int64_t best = 1;
-    const auto consider = [&](int64_t splits) {
-      splits = with_keys(p, heads, splits);
-      if (cost(p, heads, splits, units) < cost(p, heads, best, units)) best = splits;
+    Choice best{heads, 1, cost(p, heads, 1, units)};
+    const auto consider = [&](int64_t asked) {
+      const int64_t splits = with_keys(p, heads, asked);
+      const double its_cost = cost(p, heads, splits, units);
+      if (its_cost < best.cost) best = {heads, static_cast<int>(splits), its_cost};
     };
     consider(at_once);
-    if (2 * groups(p, heads) < units) return static_cast<int>(best);
+    if (2 * groups(p, heads) < units) return best;
     constexpr int64_t kMostRounds = 32;  // no call measured was faster by more
     for (int64_t splits = 2; splits <= std::min(most, kMostRounds * at_once); splits *= 2) consider(splits);
-    return static_cast<int>(best);
+    return best;
   }
   // A split has whole tiles of keys: how many of them have keys.
   int64_t with_keys(const Problem& p, int heads, int64_t splits) const {
@@ -117,19 +132,7 @@ class DecodeTma final : public Family {
     return neighbours && p.head_dim == dim && p.head_dim_v == dim && p.num_kv_heads % 2 == 0 &&
            2 * packed_rows(p) <= kWarpgroupRows;
   }
-  // KV heads read as one row. Rows of two are read faster, but half as many workgroups may have to split their keys, or have too
-  // few bytes in flight.
-  int heads_in_row(const Problem& p, int compute_units) const {
-    constexpr int64_t kLeastKeys = 2048;  // of calls that were measured
-    constexpr double kFaster = 1.03;
-    if (!two_fit_a_row(p) || p.seqlen_k < kLeastKeys) return 1;
-    const auto least_cost = [&](int heads) {
-      return cost(p, heads, choose_splits(p, heads, compute_units), std::max(1, compute_units));
-    };
-    return least_cost(2) <= kFaster * least_cost(1) ? 2 : 1;
-  }
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
-  // heads: KV heads in a row.
   static int64_t groups(const Problem& p, int heads) { return p.batch * p.num_kv_heads / heads * row_tiles(p); }
 
   Specialisation specialisation(const Problem& p, int heads, int num_splits) const {
