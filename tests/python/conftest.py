@@ -9,6 +9,13 @@ def pytest_report_header() -> str:
     return f"FULMEN_TEST_SEED={problems.SEED}"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [] if problems.LONG_RUN else [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return problems.generator()

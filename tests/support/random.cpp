@@ -1,6 +1,7 @@
 #include "support/random.h"
 
 #include <cstdlib>
+#include <string_view>
 
 namespace fulmen::testing {
 
@@ -10,6 +11,11 @@ uint64_t test_seed() {
     return given != nullptr ? std::strtoull(given, nullptr, 0) : uint64_t{std::random_device{}()};
   }();
   return seed;
+}
+
+bool long_run() {
+  const char* given = std::getenv("FULMEN_TEST_LONG");
+  return given != nullptr && std::string_view(given) == "1";
 }
 
 }  // namespace fulmen::testing

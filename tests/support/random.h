@@ -1,14 +1,21 @@
 // Fresh randomness for every run of a test program, reproducible from the seed that a failure prints.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <random>
+#include <vector>
 
 namespace fulmen::testing {
 
 // $FULMEN_TEST_SEED, or one from the machine's entropy; the same throughout the process.
 uint64_t test_seed();
+
+// Whether `./dev test --long` runs this ($FULMEN_TEST_LONG is 1): whole grids, where a random sample of them is taken otherwise.
+bool long_run();
 
 class Random {
  public:
@@ -20,6 +27,14 @@ class Random {
   template <class T>
   T pick(std::initializer_list<T> values) {
     return values.begin()[between(0, static_cast<int64_t>(values.size()) - 1)];
+  }
+  // `count` of them in their order, all in a long run.
+  template <class T>
+  std::vector<T> sample(const std::vector<T>& values, std::size_t count) {
+    if (long_run()) return values;
+    std::vector<T> drawn;
+    std::sample(values.begin(), values.end(), std::back_inserter(drawn), count, engine_);
+    return drawn;
   }
 
  private:
