@@ -10,7 +10,9 @@ import sys
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 IMAGE = DOCS / "images" / "speed.svg"
-WIDTH, LABELS, BAR, MOST = 800, 400, 20, 8  # pixels, and the largest ratio that the axis has
+WIDTH, LABELS, BAR, MOST = 860, 480, 20, 8  # pixels, and the largest ratio that the axis has
+INDENT, GAP = 20, 10
+LETTER = 7.2  # pixels of a letter at 13px, in the mean of a label: DejaVu Sans, wider than what most systems show
 
 
 def cell(page, heading, row, column):
@@ -125,8 +127,10 @@ def draw():
             y += BAR
             if value > MOST:
                 raise ValueError(f"{words}: {value} is beyond the axis")
-            text(20, y, words)
-            text(LABELS - 10, y, peer, ' class="peer" text-anchor="end"')
+            if INDENT + LETTER * (len(words) + len(peer)) + 2 * GAP > LABELS:
+                raise ValueError(f"{words}: its label overlaps the peer's, {peer}: shorten one, or widen LABELS")
+            text(INDENT, y, words)
+            text(LABELS - GAP, y, peer, ' class="peer" text-anchor="end"')
             kind = "bar" if value >= 1 else "slower"
             parts.append(f'<rect class="{kind}" x="{LABELS}" y="{y - 11}" width="{value * per:.1f}" height="14" rx="2"/>')
             text(LABELS + value * per + 6, y, f"{value:.2f}")

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Checks the documents: lengths of pages, columns, links and their headings, the README's chart."""
+"""Checks the documents: lengths, columns, links and their headings, the site's navigation, the README's chart and limits."""
 
 import pathlib
 import re
 import subprocess
 import sys
 
+import behind
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = 100
 LINES = {"README.md": 150, "docs/architecture.md": 150, "docs/performance/*.md": 120}
+INDICES = ("docs/performance/README.md", "docs/lab/README.md")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"\s*```")
 
@@ -71,8 +74,31 @@ def findings(page):
         yield f"{name}:{number}: {words}"
 
 
+def navigation():
+    """Every page is in mkdocs.yml once, and every page of a folder with an index of its own in that."""
+    names = {page.relative_to(ROOT).as_posix() for page in pages()}
+    listed = re.findall(r"([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2], flags=re.M)
+    yield from (f"mkdocs.yml: the navigation lacks {name}" for name in sorted(names - set(listed)))
+    yield from (f"mkdocs.yml: {name} is twice in the navigation" for name in sorted(set(listed)) if listed.count(name) > 1)
+    for name in sorted(set(listed) - names):
+        if not name.startswith("docs/api/"):  # which site.py makes
+            yield f"mkdocs.yml: {name} is in the navigation, and there is no such page"
+    for index in INDICES:
+        linked = {target.partition("#")[0] for target in LINK.findall((ROOT / index).read_text())}
+        for page in sorted((ROOT / index).parent.glob("*.md")):
+            if page.name not in linked and page.name != "README.md":
+                yield f"{index}: it lacks a link to {page.name}"
+
+
+def limits():
+    """The README names each case in which another library is faster."""
+    said = behind.sentence((ROOT / behind.PAGE).read_text())
+    if said not in " ".join((ROOT / "README.md").read_text().split()):
+        yield f"README.md: the limits do not say what {behind.PAGE} measured: {said}"
+
+
 def main():
-    found = [one for page in pages() for one in findings(page)]
+    found = [one for page in pages() for one in findings(page)] + [*navigation(), *limits()]
     print(*found, sep="\n", end="\n" if found else "")
     chart = subprocess.run([sys.executable, ROOT / "docs/scripts/chart.py", "--check"])
     sys.exit(1 if found or chart.returncode else 0)
