@@ -10,12 +10,28 @@ function(fulmen_header_only name header)
   endif()
 endfunction()
 
+# Copies a folder to ${PROJECT_BINARY_DIR}/<name>, files that are the same excepted. `pip install .` builds in an environment whose path
+# is another one each time: what is compiled with that path would be compiled anew each time, by ninja and by the compiler cache alike.
+function(fulmen_at_one_place folder name)
+  file(GLOB_RECURSE files RELATIVE ${folder} ${folder}/*)
+  list(FILTER files EXCLUDE REGEX "\\.pyc$")
+  foreach(file ${files})
+    configure_file(${folder}/${file} ${PROJECT_BINARY_DIR}/${name}/${file} COPYONLY)
+  endforeach()
+endfunction()
+
 # `pip install .` brings {fmt} as the build dependency cmeel-fmt, whose files lie in a folder of their own beside Python's packages.
 if(FULMEN_PYTHON)
   find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import sys; print(';'.join(p + '/cmeel.prefix' for p in sys.path if p))"
                   OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE python_prefixes COMMAND_ERROR_IS_FATAL ANY)
-  list(APPEND CMAKE_PREFIX_PATH ${python_prefixes})
+  foreach(prefix ${python_prefixes})
+    if(EXISTS ${prefix}/include/fmt/format.h)
+      fulmen_at_one_place(${prefix}/include/fmt build-environment/include/fmt)
+      list(PREPEND CMAKE_PREFIX_PATH ${PROJECT_BINARY_DIR}/build-environment)
+      break()
+    endif()
+  endforeach()
 endif()
 fulmen_header_only(fmt_headers fmt/format.h)
 file(STRINGS ${FULMEN_fmt_headers_INCLUDE_DIR}/fmt/core.h fmt_version REGEX "define FMT_VERSION 9")

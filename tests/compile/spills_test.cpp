@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "gpu/choice.h"
@@ -13,6 +14,7 @@
 #include "gpu/compile/report/report.h"
 #include "gpu/compile/shipped.h"
 #include "gpu/launch/family.h"
+#include "support/random.h"
 #include "support/test_chips.h"
 
 namespace fulmen::test {
@@ -78,7 +80,10 @@ TEST_P(Spills, NoShippedKernelHasAny) {
   ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
   std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, true);
   std::erase_if(kernels, [&](const gpu::Specialisation& s) { return !chosen(s, chip); });
-  expect_none(chip, kernels);
+  // A kernel takes most of a second to compile and to read. A change of the kernels' source shows in more than one of them.
+  testing::Random random(std::hash<std::string>{}(GetParam()));
+  SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
+  expect_none(chip, random.sample(kernels, (kernels.size() + 2) / 3));
 }
 
 // The second kernels of plans, which serve pointers that are no multiples of 16.

