@@ -91,6 +91,14 @@ TEST_P(IsaProblems, Decode) {
   s.seqlen_q = 1;
   s.seqlen_k = 1100;
   check(s, "decode");
+  // The window begins inside the first one, whose last tile reaches into the second.
+  s.head_dim = s.head_dim_v = 64;
+  s.window_left = 701;
+  s.nan_in_masked = true;
+  check(s, "decode");
+  s.window_left = -1;
+  s.nan_in_masked = false;
+  s.head_dim = 256;
   s.head_dim_v = 130;  // the second has few
   s.seqlen_k = 70;
   s.causal = Causal::bottom_right;

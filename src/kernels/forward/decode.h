@@ -94,7 +94,8 @@ struct SplitTask {
         }
       }
     }
-    modify_scores<kMasked>(map, first_row, first_key, score);
+    // A split begins with the window's first key, wherever that lies: its last tile may reach into the next split.
+    modify_scores<kMasked>(map, first_row, first_key, score, [&](const ForwardArguments& /*a*/) { return keys.end; });
     exponentiate(rows, softmax_scale(a), score, [&](const float(&factor)[kRowsPerLane]) { out.rescale(factor); });
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {

@@ -118,12 +118,13 @@ struct TileBand {
 };
 
 // Scale, softcap, bias, ALiBi and masks of 16 rows from first_row on. kMasked: some keys of the tile may not be attended, or be
-// beyond the end.
-template <bool kMasked, int kTiles>
-FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, float (&score)[kTiles][kElements]) {
+// beyond key_end(arguments), the end of the keys that the workgroup has.
+template <bool kMasked, int kTiles, class KeyEnd>
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, float (&score)[kTiles][kElements],
+                                 const KeyEnd& key_end) {
   if constexpr (kPlainScale && !kMasked) return;
   const ForwardArguments& a = kManyArguments ? again(map.arguments, first_key) : map.arguments;
-  const int left = at_most(a.seqlen_k - first_key, 16 * kTiles);
+  const int left = at_most(key_end(a) - first_key, 16 * kTiles);
   const TileBand band = TileBand::of(a, map.query(first_row), first_key);
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -154,6 +155,12 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
       }
     }
   }
+}
+
+// The same for a workgroup that has all keys, or whose tiles do not cross the end of its own.
+template <bool kMasked, int kTiles>
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, float (&score)[kTiles][kElements]) {
+  modify_scores<kMasked>(map, first_row, first_key, score, [](const ForwardArguments& a) { return a.seqlen_k; });
 }
 
 // 16 rows' reference (of q.k with kPlainScale, else in base-2 units) and the sum of the lane's own probabilities. Probabilities are
