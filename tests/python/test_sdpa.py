@@ -85,6 +85,64 @@ def test_semantics(name, plans):
         assert torch.equal(sdpa(*leaves, **options), out)
 
 
+def masks_copied(monkeypatch):
+    """Bytes of memory behind each mask that a kernel gets from now on."""
+    found = []
+
+    def attention(query, key, value, mask, options):
+        found.append(0 if mask is None else mask.untyped_storage().nbytes())
+        return straight(query, key, value, mask, options)
+
+    straight = fulmen.torch._sdpa._attention
+    monkeypatch.setattr(fulmen.torch._sdpa, "_attention", attention)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["added", "learned", "bool"])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_what_is_expanded_is_copied_once(kind, heads, monkeypatch):
+    """A transposed mask, which kernels can't read in place, that the caller has expanded."""
+    q, k, v = qkv()
+    leaf = randn(1, heads, 11, 9).requires_grad_(kind == "learned")
+    leaf = leaf > 0 if kind == "bool" else leaf
+    right = leaf.detach().double().requires_grad_() if kind == "learned" else leaf
+    copied = masks_copied(monkeypatch)
+    out = sdpa(q, k, v, leaf.mT.expand(2, 4, 9, 11))
+    assert copied == [leaf.numel() * leaf.element_size()]
+    expected = TORCH_SDPA(q.double(), k.double(), v.double(), right.mT.expand(2, 4, 9, 11) if kind == "bool" else right.double().mT)
+    assert_close(out.detach(), expected.detach(), "fp32")
+    if kind == "learned":
+        out.sum().backward()
+        expected.sum().backward()
+        assert_close(leaf.grad, right.grad, "fp32", "dbias", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("leading", "of_mask"), [((3, 2), (2,)), ((3, 2), (3, 1)), ((2, 3, 2), (3, 1)), ((1, 3, 2), (2,)), ((2, 3, 2), (2, 1, 2))]
+)
+def test_windows(leading, of_mask, monkeypatch):
+    """Swin's: the batch is two dims, and the mask the same along one. Copied where that is little, else there are more calls."""
+    q, k, v = (randn(*leading, 4, n, 16).requires_grad_() for n in (5, 7, 7))
+    mask = randn(*of_mask, 4, 5, 7).requires_grad_()
+    leaves = (q, k, v, mask)
+    doubles = [t.detach().double().requires_grad_() for t in leaves]
+    weight = randn(*leading, 4, 5, 16)
+    expected = TORCH_SDPA(*doubles)
+    wanted = torch.autograd.grad(expected, doubles, weight.double())
+    copied = masks_copied(monkeypatch)
+    calls = []
+    for most in (1 << 20, mask[0].numel() * 4 * 2, 1):
+        monkeypatch.setattr(fulmen.torch._sdpa, "_MOST_COPIED", most)
+        copied.clear()
+        out = sdpa(*leaves)
+        assert_close(out.detach(), expected.detach(), "fp32")
+        for name, ours, theirs in zip(("dq", "dk", "dv", "dmask"), torch.autograd.grad(out, leaves, weight), wanted, strict=True):
+            assert_close(ours, theirs, "fp32", name, 1e-5)
+        calls.append(len(copied))
+        assert calls[-1] == 1 or max(copied) <= max(most, mask.numel() * 4)
+    assert calls[0] == 1 and calls[-1] > 1
+
+
 def test_signature():
     names = ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
     assert list(inspect.signature(sdpa).parameters) == names

@@ -164,6 +164,20 @@ def test_dtensor_is_torchs(routed, mesh, capfd, plans):
     assert x.grad.shape == rows.shape
 
 
+def test_onnx_has_torchs_operator(routed, capfd, monkeypatch):
+    class Model(torch.nn.Module):
+        def forward(self, query, key, value):
+            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
+    file = io.BytesIO()
+    with routed():
+        torch.onnx.export(Model(), tuple(t.detach() for t in qkv()), file, dynamo=False)
+    assert "ONNX has no operator of Fulmen's" in capfd.readouterr().err
+    assert {node.domain for node in onnx.load_from_string(file.getvalue()).graph.node} == {""}
+
+
 def test_what_torch_says_of_other_types_it_says(routed):
     q, k, v = (t.detach() for t in qkv())
     for arguments in ((q, k.numpy(), v), (q, None, v), (q, k, v, 1.0)):

@@ -230,23 +230,121 @@ def test_traced_static_cache(rng):
     close(logits(model, torch.compile(model, backend="eager", fullgraph=True)), logits(eager, eager))
 
 
-def test_a_mask_that_was_changed_is_read(rng):
-    """By a model, in place: it is a band no more."""
-    q, k, v = (torch.randn(2, 4, 9, 16) for _ in "qkv")
-    mask = ours.attention_mask(
-        batch_size=2,
-        q_length=9,
-        kv_length=9,
-        attention_mask=torch.arange(9).expand(2, 9) < 7,
-        allow_is_causal_skip=False,
-    )
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_mask_that_was_changed_is_read(mode, rng, monkeypatch):
+    """By a model, in place: it is a band no more. What the caller's padding becomes afterwards is not in the mask."""
+    seen = calls(monkeypatch)
+    q, k, v = (torch.from_numpy(rng.standard_normal((2, 4, 9, 16))).float() for _ in "qkv")
     module = torch.nn.Module()
-    plain = ours.attention_forward(module, q, k, v, mask)[0]
-    close(plain, ours.attention_forward(module, q, k, v, mask.clone())[0])
-    mask[:, :, 5:, 2] = False
-    changed = ours.attention_forward(module, q, k, v, mask)[0]
-    assert not torch.equal(changed, plain)
-    close(changed, ours.attention_forward(module, q, k, v, mask.clone())[0])
+    with mode():
+        padding = torch.arange(9).repeat(2, 1) < 7
+        mask = ours.attention_mask(batch_size=2, q_length=9, kv_length=9, attention_mask=padding, allow_is_causal_skip=False)
+
+        def expected():
+            scores = (q.double() @ k.double().mT / 4).masked_fill(~mask, -torch.inf)
+            return (scores.softmax(-1) @ v.double()).transpose(1, 2)
+
+        close(ours.attention_forward(module, q, k, v, mask)[0], expected())
+        assert seen[-1]["window_right"] == 0 and seen[-1]["keep_mask"].shape[2] == 1
+        padding[:, 3] = False
+        close(ours.attention_forward(module, q, k, v, mask)[0], expected())
+        for change in (
+            lambda: mask[:, :, 5:, 2].fill_(False),
+            lambda: mask[0].logical_and_(torch.ones(9, 9).tril(-1).bool() | torch.eye(9).bool()),
+            lambda: mask.copy_(torch.ones(9, 9).triu(-2).bool()),
+        ):
+            change()
+            close(ours.attention_forward(module, q, k, v, mask)[0], expected())
+            assert seen[-1]["keep_mask"] is not None and "window_right" not in seen[-1]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("positions", [True, False])
+def test_flattened_documents(name, positions, rng, monkeypatch):
+    """As flash attention's collator flattens batches: each document is as if it were alone, also its gradients."""
+    eager, model = decoder(name, rng)
+    lengths = [7, 1, 11]
+    collate = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+    batch = collate([{"input_ids": rng.integers(2, TINY["vocab_size"], n).tolist()} for n in lengths])
+    labels, given = batch.pop("labels"), batch["position_ids"]
+    assert labels.shape == (1, 19)
+    if not positions:  # without them rotary embedding goes on, and shows to the documents what is relative alone
+        batch.pop("position_ids")
+    seen = calls(monkeypatch)
+    logits = model(**batch, use_cache=False).logits[0]
+    # From positions transformers itself may have found the documents, and made a mask: no band, so it is read, too.
+    assert positions or all(options.get("cu_seqlens_q") is not None for options in seen)
+    parts = batch["input_ids"].split(lengths, 1)
+    expected = torch.cat([eager(part, use_cache=False).logits[0] for part in parts])
+    close(logits, expected)
+    weight = torch.from_numpy(rng.standard_normal(expected.shape)).float()
+    for loss in (logits, expected):
+        (loss * weight).sum().backward()
+    for p, other in zip(model.parameters(), eager.parameters(), strict=True):
+        if p.grad is not None:
+            close(p.grad, other.grad, 1e-4)
+    assert given.max() == 10
+
+
+def test_documents_beside_masks(rng):
+    """A bias, or a mask that is no band: documents are a mask then, too. Rows of all of a batch are counted."""
+    module = torch.nn.Module()
+    q, k, v = (torch.from_numpy(rng.standard_normal((2, 4, 6, 16))).float() for _ in "qkv")
+    cu = torch.tensor([0, 4, 9, 12], dtype=torch.int32)
+    document = torch.tensor([0] * 4 + [1] * 5 + [2] * 3).view(2, 6)
+    same = (document[:, :, None] == document[:, None, :])[:, None]
+    bias = torch.from_numpy(rng.standard_normal((1, 4, 6, 6))).float()
+    keep = torch.from_numpy(rng.random((2, 1, 6, 6)) < 0.5) | torch.eye(6, dtype=torch.bool)
+    lengths = dict(cu_seq_lens_q=cu, cu_seq_lens_k=cu, max_length_q=torch.tensor(5), max_length_k=None)
+    tril = torch.ones(6, 6, dtype=torch.bool).tril()
+    for mask, position_bias, causal in ((keep, None, False), (keep, bias, False), (bias, bias, False), (None, bias, True)):
+        added = torch.zeros(()) if position_bias is None else position_bias
+        if mask is not None and mask.dtype != torch.bool:
+            added = added + mask
+        attended = same & (mask if mask is keep else tril if causal else torch.ones(6, 6, dtype=torch.bool))
+        scores = (q.double() @ k.double().mT / 4 + added.double()).masked_fill(~attended, -torch.inf)
+        out, _ = ours.attention_forward(module, q, k, v, mask, position_bias=position_bias, is_causal=causal, **lengths)
+        close(out, (scores.softmax(-1) @ v.double()).transpose(1, 2))
+    # Documents alone go over the end of a row of the batch, as flash attention takes them.
+    out, _ = ours.attention_forward(module, q, k, v, None, is_causal=True, **lengths)
+    rows = [t.transpose(1, 2).reshape(12, 4, 16).transpose(0, 1).double() for t in (q, k, v)]
+    joined = document.view(-1, 1) == document.view(1, -1)
+    scores = (rows[0] @ rows[1].mT / 4).masked_fill(~(joined & torch.ones(12, 12).tril().bool()), -torch.inf)
+    close(out.reshape(12, 4, 16), (scores.softmax(-1) @ rows[2]).transpose(0, 1))
+
+
+def test_prefill_in_chunks(rng):
+    """T5's mask of a decoder's first token is one element for all keys."""
+    t5 = transformers.T5Config(vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    eager, model = pair(transformers.T5ForConditionalGeneration, t5, rng)
+    ids, mask = tokens(rng, 3, 11), torch.ones(3, 11, dtype=torch.long)
+    mask[1, 7:] = 0
+    settings = dict(max_new_tokens=5, do_sample=False, prefill_chunk_size=4, output_logits=True, return_dict_in_generate=True)
+    ours_, theirs = (m.generate(ids, attention_mask=mask, **settings) for m in (model, eager))
+    close(torch.stack(ours_.logits), torch.stack(theirs.logits), 5e-5)
+
+
+def test_what_is_not_served_is_sdpas(rng, monkeypatch):
+    lines = []
+    monkeypatch.setattr(ours._log, "warning_once", lines.append)
+    seen = calls(monkeypatch)
+    ids, mask = tokens(rng), torch.ones(2, 19, dtype=torch.long)
+    mask[1, :5] = 0
+    wide = transformers.LlamaConfig(**{**TINY, "head_dim": 320})
+    plain = transformers.LlamaConfig(**TINY)
+    for config, dtype, reason in (
+        (wide, torch.float32, "query has a head_dim of 320"),
+        (plain, torch.float64, "query has dtype torch.float64"),
+    ):
+        eager, model = pair(transformers.LlamaForCausalLM, config, rng)
+        theirs, found = (m(ids, attention_mask=mask).logits[mask.bool()] for m in (eager, model.to(dtype)))
+        close(found, theirs)
+        said = f"fulmen: {reason}: torch's scaled_dot_product_attention computes such attention"
+        assert not seen and set(lines) == {said}
+        lines.clear()
+    q = torch.zeros(1, 2, 3, 320)
+    with pytest.raises(ValueError, match="head_dim is 320"):  # SDPA has none
+        ours.attention_forward(torch.nn.Module(), q, q, q, None, softcap=3.0)
 
 
 @pytest.mark.parametrize("family", ["PegasusX", "BigBirdPegasus"])

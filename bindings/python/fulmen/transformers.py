@@ -10,6 +10,7 @@ the band leaves out, and of a static cache read the used rows only.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator
@@ -17,12 +18,16 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, prepare_padding_mask, sdpa_mask
+from transformers.utils import logging
 
 from fulmen._core import ArgumentError
 from fulmen._functions import attention
 from fulmen.torch._ops import last_dim_contiguous
+from fulmen.torch._sdpa import why_not_served
 
+_log = logging.get_logger(__name__)
 _BAND = "_fulmen_band"
 # What classes of models say of themselves where attention is not theirs alone.
 _SUPPORTING = ("_supports_attention_backend", "_supports_sdpa")
@@ -70,18 +75,27 @@ def attention_mask(**arguments: Any) -> torch.Tensor | None:
         raise NotImplementedError(f'{name} has attention of its own only: attn_implementation="eager" is accepted')
     if masks is eager_mask:
         return eager_mask(**arguments)
-    mask = sdpa_mask(**arguments)
     # A graph has no place for a tensor's attributes: it reads the mask itself.
-    if mask is not None and not torch.compiler.is_compiling() and "q_length" in arguments:
-        band = _band_of(**arguments)
-        if band is not None:
-            setattr(mask, _BAND, (band, _version(mask)))
+    if torch.compiler.is_compiling():
+        return sdpa_mask(**arguments)
+    with _counting_changes():
+        mask = sdpa_mask(**arguments)
+        if mask is not None and not mask.is_inference() and "q_length" in arguments:
+            band = _band_of(**arguments)
+            if band is not None:
+                # What is changed afterwards is a band no more.
+                setattr(mask, _BAND, (band, mask._version))
     return mask
 
 
-def _version(mask: torch.Tensor) -> int | None:
-    """How often it was written, as far as torch counts: what a model has changed is a band no more."""
-    return None if mask.is_inference() else mask._version
+@contextlib.contextmanager
+def _counting_changes() -> Iterator[None]:
+    """Tensors that are made inside have a version even under torch.inference_mode(), whose own have none."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _band_of(
@@ -130,7 +144,8 @@ def _band_of(
     padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None:
         padding = padding[:, kv_offset : kv_offset + num_keys]
-        padding = None if padding.all() else padding[:, None, None, :]
+        # A copy: what the caller writes into attention_mask later is not in the mask either.
+        padding = None if padding.all() else padding[:, None, None, :].clone()
     return Band(num_keys, left, right, padding)
 
 
@@ -140,6 +155,38 @@ def _candidates(local_size: int | None) -> Iterator[tuple[int, int]]:
     if local_size is not None:
         yield local_size - 1, 0
         yield local_size, local_size
+
+
+class Documents(NamedTuple):
+    """Sequences that lie one after another in a row, each of which attends itself alone, as fulmen.attention takes them."""
+
+    cu_seqlens_q: torch.Tensor
+    cu_seqlens_k: torch.Tensor
+    max_seqlen_q: int
+    max_seqlen_k: int
+
+    def mask(self, batch: int, seqlen_q: int, seqlen_k: int) -> torch.Tensor:
+        """[batch, 1, seqlen_q, seqlen_k]: True where query and key are of one document."""
+        numbers = []
+        for cu, length in ((self.cu_seqlens_q, seqlen_q), (self.cu_seqlens_k, seqlen_k)):
+            rows = torch.arange(batch * length, dtype=cu.dtype, device=cu.device)
+            numbers.append(torch.searchsorted(cu[1:], rows, right=True).view(batch, length))
+        return numbers[0][:, None, :, None] == numbers[1][:, None, None, :]
+
+
+def _documents_of(
+    cu_seq_lens_q: torch.Tensor | None = None,
+    cu_seq_lens_k: torch.Tensor | None = None,
+    max_length_q: int | torch.Tensor | None = None,
+    max_length_k: int | torch.Tensor | None = None,
+    **others: Any,
+) -> Documents | None:
+    """What a collator that flattens batches says, as for "flash_attention_2": the rows of all, [batch * seqlen], are counted."""
+    if cu_seq_lens_q is None or cu_seq_lens_k is None:
+        return None
+    lengths = (cu_seq_lens_q, max_length_q), (cu_seq_lens_k, max_length_k)
+    longest = (int(cu.diff().max() if most is None else most) for cu, most in lengths)
+    return Documents(cu_seq_lens_q, cu_seq_lens_k, *longest)
 
 
 def attention_forward(
@@ -163,15 +210,24 @@ def attention_forward(
       query, key, value: [batch, heads or kv_heads, seqlen, head_dim]. A sliding window is in the mask.
       attention_mask: bool, True attends, or added to the scores; broadcasts to [batch, heads, seqlen_q, seqlen_k].
       softcap: None or 0 is off. s_aux: [heads], sinks. position_bias: added to the scores, beside either mask.
+      kwargs: of cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k, bounds of documents that attend themselves alone.
+        The rest is read by nobody.
 
     Returns:
-      ([batch, seqlen_q, heads, head_dim_v], None): there are no attention weights to return.
+      ([batch, seqlen_q, heads, head_dim_v], None): there are no attention weights to return. What fulmen.attention does not
+      compute, as head dims over 256 and float64, is computed by "sdpa", which is said once.
     """
     for name in ("cache", "indices", "block_indices", "sinks"):
         if kwargs.get(name) is not None:
             raise NotImplementedError(f'{name} is given: attn_implementation="fulmen" has no such attention, "sdpa" or "eager" may')
     if kwargs.get("output_attentions"):
         raise ArgumentError('output_attentions is True: attn_implementation="fulmen" has no attention weights, "eager" has')
+    reason = None if query.is_meta else why_not_served(query=query, key=key, value=value)
+    if reason is not None and s_aux is None and not softcap:
+        if not torch.compiler.is_compiling():
+            _log.warning_once(f"fulmen: {reason}: torch's scaled_dot_product_attention computes such attention")
+        given = dict(dropout=dropout, scaling=scaling, is_causal=is_causal, position_bias=position_bias)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
 
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
     options: dict[str, Any] = {}
@@ -183,20 +239,27 @@ def attention_forward(
             options["causal"] = "top_left"
     else:
         band, version = getattr(attention_mask, _BAND, (None, None))
-        if band is not None and version == _version(attention_mask) and attention_mask.shape[2:] == (seqlen_q, seqlen_k):
+        if band is not None and version == attention_mask._version and attention_mask.shape[2:] == (seqlen_q, seqlen_k):
             options.update(window_left=band.window_left, window_right=band.window_right, keep_mask=band.padding)
             key, value = key[:, :, : band.num_keys], value[:, :, : band.num_keys]
             bias = bias if bias is None else bias[..., : band.num_keys]
         elif attention_mask.dtype == torch.bool:
-            options["keep_mask"] = last_dim_contiguous(attention_mask[..., :seqlen_k])
+            options["keep_mask"] = _over_keys(attention_mask, seqlen_k)
         else:
             scores = attention_mask[..., :seqlen_k]
             bias = scores if bias is None else bias + scores
+    tensors = [last_dim_contiguous(t).transpose(1, 2) for t in (query, key, value)]
+    documents = _documents_of(**kwargs)
+    if documents is not None:
+        if bias is None and options.get("keep_mask") is None and key.shape[2] == seqlen_k:
+            tensors = [t.reshape(-1, *t.shape[2:]) for t in tensors]
+            options.update(documents._asdict())
+        else:
+            same, keep = documents.mask(query.shape[0], seqlen_q, seqlen_k)[..., : key.shape[2]], options.get("keep_mask")
+            options["keep_mask"] = same if keep is None else keep & same
     out = attention(
-        last_dim_contiguous(query).transpose(1, 2),
-        last_dim_contiguous(key).transpose(1, 2),
-        last_dim_contiguous(value).transpose(1, 2),
-        bias=None if bias is None else last_dim_contiguous(bias),
+        *tensors,
+        bias=None if bias is None else _over_keys(bias, key.shape[2]),
         sinks=None if s_aux is None else s_aux.reshape(-1).float(),
         softmax_scale=scaling,
         softcap=softcap or 0.0,
@@ -204,4 +267,10 @@ def attention_forward(
         deterministic=bool(deterministic),
         **options,
     )
-    return out, None
+    return out.reshape(query.shape[0], seqlen_q, *out.shape[-2:]), None
+
+
+def _over_keys(scores: torch.Tensor, seqlen_k: int) -> torch.Tensor:
+    """A mask or bias with its last dim in full: one that is the same for all keys has one element there."""
+    scores = scores[..., :seqlen_k]
+    return last_dim_contiguous(scores if scores.shape[-1] != 1 else scores.expand(*scores.shape[:-1], seqlen_k))

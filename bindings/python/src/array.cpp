@@ -354,15 +354,47 @@ Array read_array(nb::handle object, const char* name) {
   return array;
 }
 
+namespace {
+
+// Whether it is a torch tensor whose elements are those of its memory with the other sign.
+bool is_negated(nb::handle object, const Array& array) {
+  return array.framework == Framework::torch && torch_is_negated(array.owner.is_valid() ? nb::handle(array.owner) : object);
+}
+
+bool has_negative_stride(const Array& array) {
+  for (int d = 0; d < array.ndim; ++d) {
+    if (array.shape[d] > 1 && array.strides[d] < 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 Array read_input(nb::handle object, const char* name) {
   Array array = read_array(object, name);
-  if (array.framework != Framework::numpy) return array;
-  bool backwards = false;
-  for (int d = 0; d < array.ndim; ++d) backwards = backwards || (array.shape[d] > 1 && array.strides[d] < 0);
-  if (!backwards) return array;
-  Array copy = read_array(object.attr("copy")("C"), name);  // its owner keeps it
-  copy.is_copy = true;
-  return copy;
+  if (array.framework == Framework::numpy && has_negative_stride(array)) {
+    Array copy = read_array(object.attr("copy")("C"), name);  // its owner keeps it
+    copy.copied_as = "it has a negative stride";
+    return copy;
+  }
+  if (is_negated(object, array)) {
+    nb::object resolved = (array.owner.is_valid() ? nb::handle(array.owner) : object).attr("resolve_neg")();
+    Array copy = read_array(resolved, name);
+    copy.owner = std::move(resolved);
+    copy.copied_as = "it has torch's negative bit";
+    return copy;
+  }
+  return array;
+}
+
+Array read_output(nb::handle object, const char* name) {
+  Array array = read_array(object, name);
+  if (is_negated(object, array)) {
+    throw ArgumentError(std::string(name) +
+                        " has torch's negative bit, its memory the other sign: it is written, a tensor without " +
+                        "is accepted, such as resolve_neg() gives");
+  }
+  return array;
 }
 
 nb::handle numpy_int32() {

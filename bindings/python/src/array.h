@@ -41,7 +41,7 @@ struct Array : View {
   Framework framework = Framework::other;
   DlDevice device{};
   bool read_only = false;
-  bool is_copy = false;                           // of the argument, which has a negative stride
+  const char* copied_as = nullptr;                // why this is a copy of the argument: "it has a negative stride"
   const DlExchangeApi* api = nullptr;             // null where the framework has none
   nb::object owner;                               // what keeps shape, strides and data alive beside the argument, if anything must
   std::unique_ptr<nb::ndarray<nb::ro>> imported;  // the same for arrays read through __dlpack__
@@ -50,8 +50,11 @@ struct Array : View {
 // Reads the array called name in messages. Up to 4 dims. Throws TypeError for what is no array or has a dtype that no argument
 // takes, ArgumentError for what has a layout that can't be described.
 Array read_array(nb::handle object, const char* name);
-// The same of an array that is only read. A NumPy array with a negative stride is copied: Array::owner is the copy.
+// The same of an array that is only read. What memory alone does not say is copied: a NumPy array with a negative stride, a torch
+// tensor with the negative bit. Array::owner is the copy.
 Array read_input(nb::handle object, const char* name);
+// The same of an array that is written. Throws ArgumentError for a torch tensor with the negative bit.
+Array read_output(nb::handle object, const char* name);
 
 // NumPy's dtype of lengths.
 nb::handle numpy_int32();

@@ -162,7 +162,7 @@ Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options
 void Call::set(Place place, nb::handle object, bool is_output) {
   const char* name = kTensors[place].name;
   objects[place] = object;
-  arrays[place] = is_output ? read_array(object, name) : read_input(object, name);
+  arrays[place] = is_output ? read_output(object, name) : read_input(object, name);
   const DlDevice &here = arrays[place].device, &there = arrays[kQ].device;
   if (here.type != there.type || here.id != there.id) {
     const std::string ours = place_text(arrays[place], name), that_of_q = place_text(arrays[kQ], "q");
@@ -200,7 +200,8 @@ bool is_without_queries(const fulmen_tensors& tensors) { return tensors.q.shape[
 std::string Call::copies() const {
   std::string text;
   for (int at = 0; at < kPlaces; ++at) {
-    if (arrays[at].is_copy) text += std::string("\n  ") + kTensors[at].name + " is copied before: it has a negative stride";
+    if (arrays[at].copied_as == nullptr) continue;
+    text += std::string("\n  ") + kTensors[at].name + " is copied before: " + arrays[at].copied_as;
   }
   return text;
 }

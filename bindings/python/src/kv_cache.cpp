@@ -57,7 +57,7 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
       if (at <= kCacheV) throw nb::type_error((std::string(name) + " is None: " + kArrayNeeded).c_str());
       continue;
     }
-    arrays[at] = at <= kCacheV ? read_array(object, name) : read_input(object, name);
+    arrays[at] = at <= kCacheV ? read_output(object, name) : read_input(object, name);
     if (arrays[at].ndim != ndim) wrong_ndim(name, arrays[at], accepted);
     if (at <= kCacheV && arrays[at].read_only) throw ArgumentError(std::string(name) + " is read-only: it is written");
     call.*member = in_four_dims(arrays[at]);

@@ -18,7 +18,9 @@ struct Torch {
   // Without arguments; one that answers anything but None, False or 0 has found an observer.
   std::vector<nb::object> questions;
   nb::object forward_ad;  // the module; its _current_level is 0 or more inside of forward-mode derivatives
-  nb::object grad_enabled, deterministic;
+  nb::object grad_enabled, inference_mode, deterministic;
+  nb::object profiled;                // whether torch.profiler looks on
+  nb::object event;                   // (name, tensors): an event of it, as a context
   nb::object seed;                    // draws one from torch's generator
   nb::object dispatched;              // by_framework's arguments, through torch's dispatcher
   nb::object apply;                   // of the autograd.Function whose passes are the methods below
@@ -97,7 +99,39 @@ Observers observers(const nb::handle* tensors, int count) {
   // torch's dispatcher takes nothing but tensors: beside other arrays subclasses are read as memory. What is no array is refused
   // then, with the argument's name, and where gradients are wanted any other array is.
   if (subclass && !foreign) return Observers::others;
-  return differentiable ? Observers::autograd : Observers::nobody;
+  // Under torch.inference_mode() nothing is differentiated, whatever torch.enable_grad() says inside of it.
+  return differentiable && answers_nothing(t.inference_mode) ? Observers::autograd : Observers::nobody;
+}
+
+// An event of torch.profiler for as long as it lives, where the profiler looks on: what the dispatcher does for its operators.
+class ProfilerEvent {
+ public:
+  ProfilerEvent(const char* op, const nb::handle* tensors, int count) {
+    if (answers_nothing(torch().profiled)) return;
+    nb::list shown;
+    for (int at = 0; at < count; ++at) {
+      if (tensors[at].is_valid()) shown.append(tensors[at]);
+    }
+    event_ = torch().event(nb::str(op), shown);
+    event_.attr("__enter__")();
+  }
+  ~ProfilerEvent() {
+    if (!event_.is_valid()) return;
+    const nb::object none = nb::none();
+    const nb::object name = name_of("__exit__");
+    const nb::object left =
+        nb::steal(PyObject_CallMethodObjArgs(event_.ptr(), name.ptr(), none.ptr(), none.ptr(), none.ptr(), nullptr));
+    if (!left.is_valid()) PyErr_Clear();
+  }
+  ProfilerEvent(const ProfilerEvent&) = delete;
+  ProfilerEvent& operator=(const ProfilerEvent&) = delete;
+
+ private:
+  nb::object event_;
+};
+
+bool is_varlen(const Arguments& a) {
+  return std::any_of(a.tensors + kCuSeqlensQ, a.tensors + kPlaces, [](nb::handle tensor) { return tensor.is_valid(); });
 }
 
 nb::object with_autograd(Arguments a, bool want_lse) {
@@ -128,6 +162,7 @@ nb::object with_autograd(Arguments a, bool want_lse) {
 }
 
 nb::object straight(const Arguments& given, Observers seen, bool want_lse) {
+  const ProfilerEvent event(is_varlen(given) ? "fulmen::attention_varlen" : "fulmen::attention", given.tensors, kPlaces);
   Arguments a = given;
   nb::object seed;
   const auto said = [](nb::handle value) { return value.is_valid() && !value.is_none(); };
@@ -206,7 +241,9 @@ void set_torch(nb::dict functions) {
   t.questions.clear();
   for (const nb::handle one : functions["questions"]) t.questions.push_back(nb::borrow(one));
   const auto set = [&](nb::object& to, const char* name) { to = functions[name]; };
-  set(t.forward_ad, "forward_ad"), set(t.grad_enabled, "grad_enabled"), set(t.deterministic, "deterministic"), set(t.seed, "seed");
+  set(t.forward_ad, "forward_ad"), set(t.grad_enabled, "grad_enabled"), set(t.inference_mode, "inference_mode");
+  set(t.deterministic, "deterministic"), set(t.seed, "seed");
+  set(t.profiled, "profiled"), set(t.event, "event");
   set(t.dispatched, "dispatched"), set(t.apply, "apply");
   set(t.refuse_double_backward, "refuse_double_backward");
   set(t.tensor, "tensor");
@@ -255,6 +292,8 @@ nb::object autograd_backward(nb::handle ctx, nb::handle given_dout, nb::handle d
   } else if (!deterministic.is_valid() || deterministic.is_none()) {
     deterministic = Py_False;
   }
+  const ProfilerEvent event(is_varlen(arguments) ? "fulmen::attention_varlen_backward" : "fulmen::attention_backward",
+                            arguments.tensors, kPlaces);
   nb::object g = backward(arguments, wanted);
   if (!answers_nothing(torch().grad_enabled)) g = torch().refuse_double_backward(g, saved, dout, dlse);  // create_graph=True
   return nb::make_tuple(g[0], g[1], g[2], g[3], g[4], none);

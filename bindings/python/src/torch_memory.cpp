@@ -109,6 +109,14 @@ void torch_is_written(nb::handle tensor) {
   nb::borrow(functions().written)(nb::make_tuple(tensor));
 }
 
+bool torch_is_negated(nb::handle tensor) {
+  static nb::handle is_neg;  // the function of the class: to bind a method would take longer than to call it
+  if (!is_neg.is_valid()) is_neg = nb::object(nb::module_::import_("torch").attr("Tensor").attr("is_neg")).release();
+  const nb::object answer = nb::steal(PyObject_CallFunctionObjArgs(is_neg.ptr(), tensor.ptr(), nullptr));
+  if (!answer.is_valid()) throw nb::python_error();
+  return answer.ptr() == Py_True;
+}
+
 nb::object torch_without_wrappers(nb::handle tensor) {
   static nb::handle unwrap;
   if (!unwrap.is_valid()) {

@@ -25,6 +25,9 @@ nb::handle torch_int32();
 // Says to autograd that the tensor is written: a backward pass for which it was saved must not go by the new contents.
 void torch_is_written(nb::handle tensor);
 
+// Whether its elements are those of its memory with the other sign: torch._neg_view, the imaginary part of a conjugate.
+bool torch_is_negated(nb::handle tensor);
+
 // Of a tensor that transforms of torch.func have left behind, the one inside, which has memory; of others, itself.
 nb::object torch_without_wrappers(nb::handle tensor);
 

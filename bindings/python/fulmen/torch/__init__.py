@@ -5,12 +5,42 @@ are its forms that PyTorch users know: a module, torch's own function, which can
 sequence that is spread over processes.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fulmen.torch import _frontend as _frontend
 from fulmen.torch import _ops as _ops  # registers torch.ops.fulmen
 from fulmen.torch import _transforms as _transforms
-from fulmen.torch._module import FlashAttention
-from fulmen.torch._sdpa import disable_sdpa, enable_sdpa, scaled_dot_product_attention, sdpa
-from fulmen.torch.context_parallel import context_parallel_attention, context_parallel_explain
-from fulmen.torch.ring import ring_attention, ring_gather, ring_seqlens, ring_shard
+
+if TYPE_CHECKING:
+    from fulmen.torch._module import FlashAttention
+    from fulmen.torch._sdpa import disable_sdpa, enable_sdpa, scaled_dot_product_attention, sdpa
+    from fulmen.torch.context_parallel import context_parallel_attention, context_parallel_explain
+    from fulmen.torch.ring import ring_attention, ring_gather, ring_seqlens, ring_shard
+
+# Imported when they are asked for: the first call of attention() waits for this module.
+_MODULES = {
+    **dict.fromkeys(("FlashAttention",), "_module"),
+    **dict.fromkeys(("disable_sdpa", "enable_sdpa", "scaled_dot_product_attention", "sdpa"), "_sdpa"),
+    **dict.fromkeys(("context_parallel_attention", "context_parallel_explain"), "context_parallel"),
+    **dict.fromkeys(("ring_attention", "ring_gather", "ring_seqlens", "ring_shard"), "ring"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES.values():
+        return importlib.import_module(f"fulmen.torch.{name}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(importlib.import_module(f"fulmen.torch.{_MODULES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
+
 
 __all__ = [
     "FlashAttention",

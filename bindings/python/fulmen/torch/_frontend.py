@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from fulmen import _core, _functions
 from fulmen._arguments import LONGEST, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, _frameworks
 from fulmen._core import ArgumentError
 from fulmen._numbers import INTEGERS, host_numbers
-from fulmen.torch import _ops, _transforms
+from fulmen.torch import _flops, _ops, _transforms
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
@@ -101,8 +103,26 @@ def _flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+_is_profiled = torch._C._autograd._profiler_enabled
+
+
+def _event(name: str, tensors: Sequence[torch.Tensor]) -> Any:
+    """An event of torch.profiler as a context: what torch's dispatcher makes for its operators."""
+    try:
+        return torch._C._profiler._RecordFunctionFast(name, tensors, {})
+    except (AttributeError, TypeError):
+        return torch.profiler.record_function(name)
+
+
+def _profiled(op: str, tensors: tuple[Any, ...]) -> Any:
+    if not _is_profiled():
+        return contextlib.nullcontext()
+    return _event(f"fulmen::{op}", [t for t in tensors if isinstance(t, torch.Tensor)])
+
+
 def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
     if not _is_compiling():
+        _flops.register()
         _check_for_dispatcher(tensors)
         for name, value in zip(SCALARS, scalars, strict=False):
             if getattr(value, "requires_grad", False):
@@ -163,16 +183,22 @@ def _append_kv(
     tensors: tuple[Any, ...], device: str | None, interleaved: bool, advance: bool, num_threads: int, validate: bool
 ) -> tuple[Any, Any]:
     if not _is_compiling() and _core.torch_observers(tensors) != _OTHERS:
-        return _core.append_kv(tensors, device, interleaved, advance, num_threads, validate)
+        with _profiled("append_kv", tensors):
+            return _core.append_kv(tensors, device, interleaved, advance, num_threads, validate)
     interleaved, advance = _flag("rotary_interleaved", interleaved), _flag("queries_advance", advance)
     num_threads, validate = _plain("num_threads", num_threads, True), _flag("validate", validate)
     queries, lengths = torch.ops.fulmen.append_kv(*tensors, interleaved, advance, num_threads, validate, device)
     return None if tensors[-1] is None else queries, lengths
 
 
+def _backward(tensors: tuple[Any, ...], *options: Any) -> tuple[Any, ...]:
+    with _profiled("attention_varlen_backward" if len(tensors) > PLACE_OF_LENGTHS else "attention_backward", tensors):
+        return _ops.core_backward(tensors, *options)
+
+
 FRAMEWORK = Framework(
     forward=_forward,
-    backward=_ops.core_backward,
+    backward=_backward,
     to_host=lambda tensor: tensor.detach().cpu(),
     from_host=lambda array, like: torch.from_numpy(array).to(like.device),
     append_kv=_append_kv,
@@ -218,7 +244,10 @@ _TORCH = {
     ),
     "forward_ad": torch.autograd.forward_ad,
     "grad_enabled": torch.is_grad_enabled,
+    "inference_mode": torch.is_inference_mode_enabled,
     "deterministic": torch.are_deterministic_algorithms_enabled,
+    "profiled": _is_profiled,
+    "event": _event,
     "seed": _seed,
     "dispatched": _dispatched,
     # Without the Python of Function.apply, which sees to transforms that are not there then, and unwraps.

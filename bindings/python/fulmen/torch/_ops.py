@@ -15,6 +15,7 @@ import torch
 from fulmen import _core
 from fulmen._arguments import LENGTHS, LONGEST, with_lengths
 from fulmen._core import ArgumentError
+from fulmen.torch import _flops
 
 _OPTIONS = (
     "Tensor? rng, float? softmax_scale, float softcap, str causal, SymInt window_left, SymInt window_right, float dropout, "
@@ -47,7 +48,14 @@ library.define(_APPEND_KV, tags=_TAGS)
 
 
 def last_dim_contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.stride(-1) == 1 or tensor.size(-1) <= 1 else tensor.contiguous()
+    """The tensor, or a copy in which expanded dims remain so: a transposed bias that all sequences share is copied once."""
+    if tensor.stride(-1) == 1 or tensor.size(-1) <= 1:
+        return tensor
+    once = tensor
+    for dim in range(tensor.dim() - 1):
+        if tensor.stride(dim) == 0 and tensor.size(dim) > 1:
+            once = once.narrow(dim, 0, 1)
+    return once.contiguous().expand(tensor.shape)
 
 
 def refuse_packed_heads_first(lengths: tuple[Any, ...]) -> None:
@@ -77,6 +85,7 @@ def core_backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], *rest: Any
 
 
 def _forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    _flops.register()  # for who calls the operator itself
     q, k, v, bias, keep_mask, alibi_slopes, sinks, rng, *options, device = args[:SHARED]
     lengths, need_lse = args[SHARED:-1], args[-1]
     tensors = with_lengths((q, k, v, None, bias, keep_mask, alibi_slopes, sinks), lengths[: len(LENGTHS)])

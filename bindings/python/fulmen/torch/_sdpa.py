@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
@@ -10,8 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.jit._builtins import _register_builtin
-from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import TorchFunctionMode, _get_overloaded_args, handle_torch_function, has_torch_function
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -102,6 +101,31 @@ def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | Non
     return FRAMEWORK.forward((query, key, value, None, bias, keep_mask, None, None), options, None, True, False)
 
 
+# Kernels have one batch dim: what is the same along some leading dims, and not along others, is copied. Bytes, above which such
+# a call is made of several.
+_MOST_COPIED = 32 << 20
+
+
+def _bytes_copied(tensor: _Tensor, leading: tuple[int, ...]) -> int:
+    """What the leading dims as one would take beside the tensor, whose elements they repeat."""
+    if tensor.dim() < 3:
+        return 0
+    expanded = tensor.expand(*leading, *tensor.shape[-3:])
+    dims = [(n, stride) for n, stride in zip(leading, expanded.stride(), strict=False) if n > 1]
+    repeated = any(stride == 0 for _, stride in dims)
+    if not repeated or all(outer == n * inner for (_, outer), (n, inner) in itertools.pairwise(dims)):
+        return 0
+    return expanded.numel() * tensor.element_size()
+
+
+def _slice(dim: int, start: int, step: int, *tensors: _Tensor | None) -> tuple[_Tensor | None, ...]:
+    """Of each tensor that has the dim, and is not the same along it, the elements start to start + step."""
+    return tuple(
+        t if t is None or t.dim() < -dim or t.shape[dim] == 1 else t.narrow(dim, start, min(step, t.shape[dim] - start))
+        for t in tensors
+    )
+
+
 def _in_four_dims(
     query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None, options: tuple[Any, ...], enable_gqa: bool
 ) -> _Tensor:
@@ -133,12 +157,20 @@ def _in_four_dims(
         # As in torch all broadcast. One head of both keys and values is what kernels broadcast themselves.
         tensors = [t.expand(*t.shape[:-3], most, *t.shape[-2:]) for t in tensors]
     leading = torch.broadcast_shapes(*(t.shape[:-3] for t in tensors))
-    tensors = [last_dim_contiguous(t.expand(*leading, *t.shape[-3:]).flatten(0, -4)) for t in tensors]
     if mask is not None:
-        full = (*leading, tensors[0].shape[1], query.shape[-2], key.shape[-2])
+        full = (*leading, tensors[0].shape[-3], query.shape[-2], key.shape[-2])
         for at in range(-min(mask.dim(), len(full)), 0):
             if mask.shape[at] != 1 and mask.shape[at] != full[at]:
                 raise ArgumentError(f"attn_mask has shape {list(mask.shape)}: what broadcasts to {list(full)} is accepted")
+    if len(leading) > 1 and not _is_compiling():
+        copied = sum(_bytes_copied(t, leading) for t in (*tensors, mask) if t is not None)
+        if copied > _MOST_COPIED:
+            dim = next(at for at, size in enumerate(leading) if size > 1) - len(leading) - 3
+            step = max(1, leading[dim + 3] * _MOST_COPIED // copied)
+            parts = [_slice(dim, start, step, *tensors, mask) for start in range(0, leading[dim + 3], step)]
+            return torch.cat([_in_four_dims(*part, options, enable_gqa) for part in parts], dim)
+    tensors = [last_dim_contiguous(t.expand(*leading, *t.shape[-3:]).flatten(0, -4)) for t in tensors]
+    if mask is not None:
         if mask.dim() > 4 or (len(leading) > 1 and mask.dim() == 4 and mask.shape[0] > 1):
             mask = mask.expand(*leading, *mask.shape[-3:]).flatten(0, -4)
         mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
@@ -151,11 +183,9 @@ def _in_four_dims(
     return out.reshape((*leading, tensors[0].shape[1], *rows)[len(leading) + 3 - dims :])
 
 
-def _why_not(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None) -> str | None:
-    """Why torch has to compute a call itself; None where Fulmen can."""
-    if not _is_compiling() and not _allows_every_backend():
-        return "sdpa_kernel chooses among its backends"
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
+def why_not_served(**tensors: Any) -> str | None:
+    """Why Fulmen does not compute attention of such query, key and value, by their names; None where it does."""
+    for name, tensor in tensors.items():
         if not isinstance(tensor, _Tensor):
             return f"{name} is no tensor"
         if is_traceable_wrapper_subclass(tensor):  # DTensor, for instance: its class has rules for torch's operators alone
@@ -170,14 +200,31 @@ def _why_not(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None)
             return f"{name} has a head_dim of {tensor.size(-1)}"
         if tensor.dim() > 2 and tensor.size(-3) == 0:
             return f"{name} has no heads"
-    if mask is not None:
-        if not isinstance(mask, _Tensor):
-            return "attn_mask is no tensor"
-        if is_traceable_wrapper_subclass(mask):
-            return f"attn_mask is a {type(mask).__name__}"
-        if mask.dtype != torch.bool and mask.dtype not in _DTYPES:
-            return f"attn_mask has dtype {mask.dtype}"
     return None
+
+
+def _why_not(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None) -> str | None:
+    """Why torch has to compute a call itself; None where Fulmen can."""
+    if not _is_compiling():
+        if not _allows_every_backend():
+            return "sdpa_kernel chooses among its backends"
+        if _is_exported_to_onnx():
+            return "ONNX has no operator of Fulmen's"
+    reason = why_not_served(query=query, key=key, value=value)
+    if reason is not None or mask is None:
+        return reason
+    if not isinstance(mask, _Tensor):
+        return "attn_mask is no tensor"
+    if is_traceable_wrapper_subclass(mask):
+        return f"attn_mask is a {type(mask).__name__}"
+    if mask.dtype != torch.bool and mask.dtype not in _DTYPES:
+        return f"attn_mask has dtype {mask.dtype}"
+    return None
+
+
+def _is_exported_to_onnx() -> bool:
+    onnx = sys.modules.get("torch.onnx")
+    return onnx is not None and onnx.is_in_onnx_export()
 
 
 def _allows_every_backend() -> bool:
@@ -197,7 +244,8 @@ def _routed(
 ) -> _Tensor:
     """scaled_dot_product_attention, by torch where Fulmen has no kernel."""
     given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if isinstance(attn_mask, CausalBias):
+    bias = sys.modules.get("torch.nn.attention.bias")  # imported by who has such a mask: it takes seconds
+    if bias is not None and isinstance(attn_mask, bias.CausalBias):
         return _causal(*given)
     if not _is_compiling() and has_torch_function(given):
         if any(not _is_plain_override(one) for one in _get_overloaded_args(given)):
@@ -243,7 +291,7 @@ def _causal(
     query: _Tensor,
     key: _Tensor,
     value: _Tensor,
-    mask: CausalBias,
+    mask: Any,
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
@@ -254,7 +302,7 @@ def _causal(
         raise ArgumentError("is_causal is True and attn_mask is a CausalBias: one of the two is accepted")
     rest = (dropout_p, False, scale, enable_gqa)
     # torch, too, takes the sizes from the tensors where a mask is aligned top left.
-    if mask.variant == CausalVariant.UPPER_LEFT or mask.seq_len_q == mask.seq_len_kv:
+    if mask.variant == type(mask.variant).UPPER_LEFT or mask.seq_len_q == mask.seq_len_kv:
         return _routed(query, key, value, None, dropout_p, True, scale, enable_gqa)
     reason = _why_not(query, key, value, None)
     fits = (mask.seq_len_q, mask.seq_len_kv) == (query.size(-2), key.size(-2)) and 0 <= dropout_p < 1
@@ -263,10 +311,6 @@ def _causal(
         return _in_four_dims(query, key, value, None, options, enable_gqa)
     kept = torch.ones(mask.seq_len_q, mask.seq_len_kv, dtype=torch.bool, device=query.device)
     return _routed(query, key, value, kept.tril(mask.seq_len_kv - mask.seq_len_q), *rest)
-
-
-# Scripts of torch.jit have torch's operator: they know no other, and can be saved.
-_register_builtin(_routed, "aten::scaled_dot_product_attention")
 
 
 def _with_routed_sdpa(function: types.FunctionType) -> types.FunctionType:
@@ -300,8 +344,10 @@ class sdpa(TorchFunctionMode):
 def enable_sdpa() -> None:
     """From now on torch.nn.functional.scaled_dot_product_attention is Fulmen's, in the whole process, under torch.compile, too.
 
-    It replaces the name in torch.nn.functional: modules that have imported the function itself before keep torch's.
+    It replaces the name in torch.nn.functional: modules that have imported the function itself before keep torch's. Scripts of
+    torch.jit, and exports to ONNX, have torch's operator: they know no other.
     """
+    torch.jit._builtins._register_builtin(_routed, "aten::scaled_dot_product_attention")
     torch.nn.functional.scaled_dot_product_attention = _routed
 
 
