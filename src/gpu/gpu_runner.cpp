@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpu/loaded_kernels.h"
+#include "gpu/missing_row.h"
 #include "runtime/tensor_table.h"
 
 namespace fulmen::gpu {
@@ -42,7 +43,14 @@ Status GpuRunner::load(bool whole_rows, std::vector<LoadedLaunch>& launches) con
   return {};
 }
 
-Status GpuRunner::load() { return load(true, aligned_); }
+Status GpuRunner::load() {
+  if (problem_.paged()) {
+    const Result<const void*> row = missing_row(driver_, device_);
+    if (!row.ok()) return row.status();
+    missing_row_ = row.value();
+  }
+  return load(true, aligned_);
+}
 
 std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
@@ -84,6 +92,7 @@ float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& 
                                 kernels::ForwardArguments& arguments) const {
   arguments = plan.arguments;
   set_pointers(problem_, tensors, arguments);
+  arguments.missing_row = missing_row_;
   arguments.partial_out = static_cast<float*>(workspace);
   arguments.partial_max = arguments.partial_out + plan.partial_out_floats;
   arguments.partial_sum = arguments.partial_max + plan.partial_row_floats;

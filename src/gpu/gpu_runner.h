@@ -69,6 +69,7 @@ class GpuRunner final : public Runner {
   LaunchPlan plan_;
   KernelConfig config_;
   bool trust_pointers_;
+  const void* missing_row_ = nullptr;  // kernels::ForwardArguments
   std::vector<LoadedLaunch> aligned_;
   mutable std::mutex mutex_;
   mutable std::vector<LoadedLaunch> unaligned_;

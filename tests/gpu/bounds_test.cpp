@@ -1,6 +1,9 @@
 // Tables in a device's own memory, which nobody checks unless asked: whatever they hold, no kernel reads or writes outside the
-// tensors; validate names what is wrong; and memory follows the rows that there are.
+// tensors, and rows that would need what is not there are NaN; validate names what is wrong; and memory follows the rows that there
+// are.
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <set>
@@ -96,6 +99,57 @@ TEST_P(GpuBounds, ForwardStaysInside) {
     expect_no_access_outside(s, device(), ran, random);
   }
   EXPECT_GE(ran.size(), 4U) << "families that take sequences of different lengths";
+}
+
+// How many rows of a result are not what is expected: sequence 0's as they were, sequence 1's from `first_row` on NaN and before
+// that NaN or as they were, all of sequence 2's NaN.
+int wrong_rows(const CaseSpec& s, int64_t first_row, const std::vector<float>& now, const std::vector<float>& before, bool is_lse) {
+  int wrong = 0;
+  for (std::size_t n = 0; n < now.size(); ++n) {
+    const auto at = static_cast<int64_t>(n) / (is_lse ? 1 : s.num_heads * s.head_dim_v);
+    const int64_t row = at % s.seqlen_q, b = at / s.seqlen_q / (is_lse ? s.num_heads : 1);
+    const bool needs = b == 2 || (b == 1 && row >= first_row), may = b == 1;
+    const bool as_before = now[n] == before[n] || (std::isnan(now[n]) && std::isnan(before[n]));
+    wrong += needs ? !std::isnan(now[n]) : !as_before && !(may && std::isnan(now[n]));
+  }
+  return wrong;
+}
+
+TEST_P(GpuBounds, WhatIsNotThereIsNan) {
+  Random random(own_stream(7954));
+  std::set<std::string> ran;
+  // Pages as tiles in a page each, and as rows anywhere; few and many queries; what one wave takes whole.
+  for (const auto& [seqlen_q, seqlen_k, page_size] :
+       {std::tuple<int64_t, int64_t, int64_t>{20, 50, 16}, {20, 50, 64}, {1, 300, 16}, {1, 300, 64}, {20, 100, 128}}) {
+    CaseSpec s = spec_of(seqlen_q, seqlen_k, random);
+    s.used_k = s.even_lengths = true;
+    s.page_size = page_size;
+    Case c(s, random);
+    const Tensor& table = c.tensors.block_table;
+    const int64_t column = random.between(0, (seqlen_k - 1) / page_size), stride = table.strides[2];
+    int& page = static_cast<int*>(table.data)[stride + column];
+    int& used = static_cast<int*>(c.tensors.seqlens_k.data)[2];
+    const int right_page = page, right_used = used, num_pages = static_cast<int>(c.tensors.k.shape[0]);
+    const int capacity = static_cast<int>(table.shape[3] * page_size);
+    // Row i attends keys up to i + seqlen_k - seqlen_q.
+    const int64_t first_row = std::max<int64_t>(0, column * page_size - (seqlen_k - seqlen_q));
+    for (const std::string& kernel : kernels_for(c.problem(), device())) {
+      ran.insert(kernel);
+      ASSERT_TRUE(verified(c, kernel, Where{device()}));
+      const std::vector<float> out = c.out_values(), lse = c.lse_values();
+      page = random.pick({-1, kLeast, num_pages, kMost});
+      used = random.pick({capacity + 1, kMost, -1, kLeast});
+      const std::string what =
+          kernel + ", page " + std::to_string(page) + ", seqlens_k " + std::to_string(used) + ", " + to_string(s);
+      const Status status = run_kernel(c, kernel, Where{device()});
+      page = right_page;
+      used = right_used;
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(wrong_rows(s, first_row, c.out_values(), out, false), 0) << what;
+      EXPECT_EQ(wrong_rows(s, first_row, c.lse_values(), lse, true), 0) << what;
+    }
+  }
+  EXPECT_GE(ran.size(), 3U);
 }
 
 TEST_P(GpuBounds, BackwardStaysInside) {

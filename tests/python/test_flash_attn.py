@@ -196,7 +196,7 @@ def test_refusals(rng):
     with pytest.raises(NotImplementedError, match=r"dropout_p is 0.5 beside a block_table: 0 is accepted"):
         flash_attn.flash_attn_varlen_func(q, q, q, *lengths(), 0.5, block_table=lengths()[0])
     for window in (3, None, (1, 2, 3)):
-        with pytest.raises(ValueError, match=r"window_size is .*: \(left, right\) is accepted, where -1 is unlimited"):
+        with pytest.raises(ValueError, match=r"window_size is .*: \(left, right\) is accepted, below 0 is unlimited"):
             flash_attn.flash_attn_func(q[None], q[None], q[None], window_size=window)
     with pytest.raises(ValueError, match=r"^dropout_p is 1\.5"):
         flash_attn.flash_attn_func(q[None], q[None], q[None], dropout_p=1.5)

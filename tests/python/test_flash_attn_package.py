@@ -112,9 +112,9 @@ SIGNATURES = {
     "deterministic=False, sm_margin=0, return_attn_probs=False",
     "flash_attn_qkvpacked_func": f"qkv, softmax_scale=None, causal=False, {FP8}, {TAIL}, deterministic=False, num_heads_q=None, "
     "sm_margin=0, return_attn_probs=False",
-    "flash_attn_varlen_func": "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q=None, seqused_k=None, "
-    f"softmax_scale=None, causal=False, qv=None, {FP8}, {TAIL}, num_splits=1, pack_gqa=None, deterministic=False, sm_margin=0, "
-    "return_attn_probs=False",
+    "flash_attn_varlen_func": "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=None, max_seqlen_k=None, seqused_q=None, "
+    f"seqused_k=None, softmax_scale=None, causal=False, qv=None, {FP8}, {TAIL}, num_splits=1, pack_gqa=None, deterministic=False, "
+    "sm_margin=0, return_attn_probs=False",
     "flash_attn_with_kvcache": "q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None, "
     "cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None, page_table=None, cu_seqlens_q=None, cu_seqlens_k_new=None, "
     f"max_seqlen_q=None, rotary_seqlens=None, {FP8}, softmax_scale=None, causal=False, {TAIL}, rotary_interleaved=True, "
@@ -344,10 +344,75 @@ def test_flash_attention_3_refusals(rng):
     with pytest.raises(ValueError, match="attention_chunk is -1: 0, which is off, or a number of keys is accepted"):
         flash_attn_3.flash_attn_with_kvcache(q, q, q, attention_chunk=-1)
     cu = torch.tensor([0, 3], dtype=torch.int32)
-    with pytest.raises(ValueError, match="max_seqlen_q is None beside cu_seqlens_q"):
-        flash_attn_3.flash_attn_with_kvcache(q[0], q, q, cu_seqlens_q=cu)
     cache = q.clone()
     arguments = {"cache_seqlens": 2, "cu_seqlens_q": cu, "cu_seqlens_k_new": cu, "max_seqlen_q": 3}
     with pytest.raises(ValueError, match="cache_seqlens leads to row 4 of the cache"):
         flash_attn_3.flash_attn_with_kvcache(q[0], cache, cache.clone(), q[0], q[0], **arguments)
     assert torch.equal(cache, q)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("new", [0, 2])
+def test_flash_attention_3_rows_of_a_page_table(packed, new, rng):
+    """cache_batch_idx says which row of page_table each sequence has."""
+    used, rows = [9, 4, 14], torch.tensor([4, 0, 3], dtype=torch.int32)
+    k_cache, v_cache = (normal(rng, 30, 4, 2, 16) for _ in "kv")
+    table = torch.randperm(30)[:20].view(5, 4).to(torch.int32)
+    before = [t[table[rows].long()].flatten(1, 2).clone() for t in (k_cache, v_cache)]
+    q, k, v = (normal(rng, 3, 2, heads, 16) for heads in (4, 2, 2))
+    cu = torch.tensor([0, 2, 4, 6], dtype=torch.int32) if packed else None
+    out = flash_attn_3.flash_attn_with_kvcache(
+        q.flatten(0, 1) if packed else q,
+        k_cache,
+        v_cache,
+        *((t.flatten(0, 1) if packed else t for t in (k, v)) if new else (None, None)),
+        cache_seqlens=torch.tensor(used, dtype=torch.int32),
+        cache_batch_idx=rows,
+        page_table=table,
+        cu_seqlens_q=cu,
+        cu_seqlens_k_new=cu if new else None,
+        causal=True,
+    ).view(3, 2, 4, 16)
+    for n in range(3):
+        keys, values = (torch.cat([t[n, : used[n]], added[n, :new]]) for t, added in zip(before, (k, v), strict=True))
+        assert_close(out[n], double_attention(q[n].double(), keys.double(), values.double(), True), "fp32")
+        held = k_cache[table[rows[n]].long()].flatten(0, 1)
+        assert torch.equal(held[: len(keys)], keys) and torch.equal(held[len(keys) :], before[0][n, len(keys) :])
+    with pytest.raises(RuntimeError, match=r"^cache_batch_idx\[1\] is 5: 0 to 4 are accepted, page_table has 5 rows"):
+        flash_attn_3.flash_attn_with_kvcache(q, k_cache, v_cache, cache_batch_idx=[0, 5, 1], page_table=table)
+
+
+def test_flash_attention_3_without_longest(rng):
+    lengths_q, lengths_k = [7, 3, 0, 12], [9, 4, 5, 2]
+    q, k, v = (normal(rng, sum(n), h, 16, grad=True) for n, h in ((lengths_q, 4), (lengths_k, 2), (lengths_k, 2)))
+    cu = tuple(torch.tensor([0, *np.cumsum(n)], dtype=torch.int32) for n in (lengths_q, lengths_k))
+    for options in ({"causal": True}, {"attention_chunk": 3}, {"seqused_k": torch.tensor([9, 1, 0, 2])}):
+        expected = flash_attn_3.flash_attn_varlen_func(q, k, v, *cu, 12, 9, **options)
+        assert torch.equal(flash_attn_3.flash_attn_varlen_func(q, k, v, *cu, **options), expected)
+    cache = [normal(rng, 4, 16, 2, 16) for _ in "kv"]
+    for chunk in (0, 4):
+        options = {"cache_seqlens": torch.tensor([5, 9, 1, 16]), "cu_seqlens_q": cu[0], "attention_chunk": chunk, "causal": True}
+        expected = flash_attn_3.flash_attn_with_kvcache(q.detach(), *cache, max_seqlen_q=12, **options)
+        assert torch.equal(flash_attn_3.flash_attn_with_kvcache(q.detach(), *cache, **options), expected)
+
+
+CACHE_MESSAGES = {
+    "page": ({"page_table": [[0], [7]]}, r"^page_table\[1, 0\] is 7: 0 to 1 are accepted"),
+    "used": (
+        {"cache_seqlens": [1, 99], "page_table": [[0], [1]]},
+        r"^cache_seqlens\[1\] is 99: .* a row of page_table has 1 pages",
+    ),
+    "leftpad": ({"cache_leftpad": [1, 99]}, r"^cache_leftpad\[1\] is 99: 0 to "),
+    "k_cache": ({"k_cache": torch.zeros(2, 5, 2, 16)}, r"^(k|v)_cache\.shape is "),
+    "window": ({"window_size": 3}, r"^window_size is 3: "),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", CACHE_MESSAGES)
+def test_flash_attention_3_names_its_own_arguments(name, packed):
+    changes, message = CACHE_MESSAGES[name]
+    q, k = torch.zeros(2, 4, 16) if packed else torch.zeros(2, 1, 4, 16), torch.zeros(2, 8, 2, 16)
+    packing = {"cu_seqlens_q": torch.tensor([0, 1, 2])} if packed else {}
+    with pytest.raises(RuntimeError, match=message):
+        flash_attn_3.flash_attn_with_kvcache(**{"q": q, "k_cache": k, "v_cache": k, **packing, **changes})

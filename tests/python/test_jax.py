@@ -323,8 +323,18 @@ ERRORS = {
     "refused": (lambda q, k, v: fulmen.attention(q, k, v, kernel="cpu.decode.scalar"), NotImplementedError, "query rows"),
     "twice": (
         lambda q, k, v: jax.grad(lambda q: jax.grad(lambda q: fulmen.attention(q, k, v).sum())(q).sum())(q),
-        ValueError,
-        "cannot be differentiated",
+        NotImplementedError,
+        "fulmen.attention has no derivative by forward mode .* no second one",
+    ),
+    "forward mode": (
+        lambda q, k, v: jax.jacfwd(lambda q: fulmen.attention(q, k, v).sum())(q),
+        NotImplementedError,
+        "fulmen.attention has no derivative by forward mode",
+    ),
+    "hessian": (
+        lambda q, k, v: jax.hessian(lambda q: fulmen.attention(q, k, v).sum())(q),
+        NotImplementedError,
+        "fulmen.attention has no derivative by forward mode .* no second one",
     ),
 }
 

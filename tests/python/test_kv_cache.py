@@ -267,7 +267,6 @@ CACHE_MESSAGES = {
     "leftpad": ({"cache_leftpad": [1, 99]}, r"^cache_leftpad\[1\] is 99: 0 to 24"),
     "page": ({"block_table": [[0], [7]]}, r"^block_table\[1, 0\] is 7: 0 to 1 are accepted, k_cache and v_cache have 2 pages"),
     "index": ({"cache_batch_idx": [0, 7]}, r"^cache_batch_idx\[1, 0\] is 7: 0 to 1 are accepted, k_cache and v_cache have 2"),
-    "window": ({"window_size": (-3, 0)}, r"^window_size\[0\] is -3"),
 }
 
 

@@ -66,7 +66,7 @@ def test_causal_bias_of_other_sizes(routed):
     """torch takes the lower right one as the matrix that it stands for."""
     q, k, v = qkv()
     with routed():
-        with pytest.raises(RuntimeError, match="is_causal is True and attn_mask is a CausalBias"):
+        with pytest.raises(RuntimeError, match="CausalBias should not be used with causal=True"):
             F.scaled_dot_product_attention(q, k, v, causal_upper_left(6, 9), is_causal=True)
         with pytest.raises(RuntimeError, match=r"attn_mask has shape \[5, 9\]"):
             F.scaled_dot_product_attention(q, k, v, causal_lower_right(5, 9))

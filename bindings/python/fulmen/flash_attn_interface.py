@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from fulmen._arguments import in_our_words
+from fulmen._arguments import rename
 from fulmen._core import ArgumentError
-from fulmen._functions import attention
+from fulmen._functions import as_numbers, attention
 from fulmen.flash_attn import _install
 from fulmen.flash_attn import flash_attn_interface as flash_attn_2
 from fulmen.flash_attn._chunks import check_chunk, chunk_mask, first_used_rows, packed_chunks
+from fulmen.flash_attn.flash_attn_interface import CACHES, named
 from fulmen.flash_attn.layers.rotary import rotate
 
 __all__ = [
@@ -46,6 +47,10 @@ def uninstall() -> None:
     _install.uninstall(_PACKAGE)
 
 
+# Errors name the arguments of this module's functions. What flash_attn's functions raise has flash_attn's names.
+_named = named(block_table="page_table")
+
+
 def _refuse(attention_chunk: int, **absent: Any) -> None:
     for name, value in absent.items():
         if value is not None:
@@ -53,7 +58,7 @@ def _refuse(attention_chunk: int, **absent: Any) -> None:
     check_chunk(attention_chunk)
 
 
-@in_our_words
+@_named
 def flash_attn_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -114,7 +119,7 @@ def _dense_chunks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chunk: int,
     return out.unflatten(0, (batch, seqlen_q)), lse.unflatten(1, (batch, seqlen_q)).transpose(0, 1)
 
 
-@in_our_words
+@_named
 def flash_attn_qkvpacked_func(
     qkv: torch.Tensor,
     softmax_scale: float | None = None,
@@ -147,15 +152,15 @@ def flash_attn_qkvpacked_func(
     return flash_attn_func(q, k, v, softmax_scale, causal, None, *descale, **shared, return_attn_probs=return_attn_probs)
 
 
-@in_our_words
+@_named
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     cu_seqlens_q: torch.Tensor,
     cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     seqused_q: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None,
     softmax_scale: float | None = None,
@@ -177,7 +182,7 @@ def flash_attn_varlen_func(
 
     Args:
       cu_seqlens_q, cu_seqlens_k: [batch + 1], int32: sequence n is rows cu_seqlens[n] to cu_seqlens[n + 1] - 1.
-      max_seqlen_q, max_seqlen_k: no sequence is longer.
+      max_seqlen_q, max_seqlen_k: no sequence is longer; None is as long as the packed rows allow.
       seqused_q, seqused_k: [batch], int32: of each sequence only so many rows count, the first ones; they are copied then, and the
         host waits for their number. Other rows of out are 0, of the lse -inf.
       the others: see flash_attn_func.
@@ -194,10 +199,12 @@ def flash_attn_varlen_func(
     if seqused_k is not None:
         rows_k, cu_seqlens_k = _used_rows(cu_seqlens_k, seqused_k)
         k, v = k.index_select(0, rows_k), v.index_select(0, rows_k)
-    lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    longest = [rows.shape[0] if most is None else most for rows, most in ((q, max_seqlen_q), (k, max_seqlen_k))]
+    lengths = (cu_seqlens_q, cu_seqlens_k, *longest)
     if attention_chunk > 0:
         cu_q, cu_k = (torch.as_tensor(cu, device=q.device) for cu in lengths[:2])
-        lengths = packed_chunks(cu_q, cu_k, attention_chunk, int(max_seqlen_q), int(max_seqlen_k), int(max_seqlen_q))
+        most_q, most_k = (int(cu.diff().max()) if n is None else int(n) for cu, n in zip((cu_q, cu_k), lengths[2:], strict=True))
+        lengths = packed_chunks(cu_q, cu_k, attention_chunk, most_q, most_k, most_q)
     out = flash_attn_2.flash_attn_varlen_func(q, k, v, *lengths, *options, return_attn_probs)
     out, lse = out[:2] if return_attn_probs else (out, None)
     if rows_q is not None:
@@ -220,7 +227,7 @@ def _places(cu_seqlens: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.T
     return sequence, row - cu_seqlens[sequence]
 
 
-@in_our_words
+@_named
 @torch.no_grad()
 def flash_attn_with_kvcache(
     q: torch.Tensor,
@@ -263,8 +270,10 @@ def flash_attn_with_kvcache(
       rotary_cos, rotary_sin: [positions, rotary_dim / 2]: k and q are rotated before; row i is at position cache_seqlens + i, or
         rotary_seqlens + i where that is given, but without causal, window and chunk all of q is at the first. q is not written.
       cache_seqlens: how many rows of the cache are used before, int or [batch], int32; None is all.
-      cache_batch_idx: [batch], int32: which sequence of the cache each of q's is. Not with a page_table.
-      cache_leftpad: [batch], int32: where a sequence's used rows begin. page_table: [batch, max_pages], int32.
+      cache_batch_idx: [batch], int32: which sequence of the cache, or row of page_table, each of q's has.
+      cache_leftpad: [batch], int32: where a sequence's used rows begin.
+      page_table: [batch, max_pages], int32, with a cache_batch_idx of any number of rows. Checked as flash_attn's block_table.
+      max_seqlen_q: no sequence of a packed q is longer; None is as long as its rows allow.
       the others: see flash_attn_func. scheduler_metadata changes nothing.
 
     Returns:
@@ -273,6 +282,8 @@ def flash_attn_with_kvcache(
     """
     _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "softcap": softcap}
+    if page_table is not None and cache_batch_idx is not None:
+        page_table, cache_batch_idx = _rows_of_table(as_numbers("block_table", page_table, q), cache_batch_idx), None
     if cu_seqlens_q is None and cu_seqlens_k_new is None and rotary_seqlens is None and attention_chunk == 0:
         result = flash_attn_2.flash_attn_with_kvcache(
             q,
@@ -293,11 +304,11 @@ def flash_attn_with_kvcache(
         )
     else:
         if cu_seqlens_q is not None and max_seqlen_q is None:
-            raise ArgumentError("max_seqlen_q is None beside cu_seqlens_q: the longest sequence of q is needed")
+            max_seqlen_q = int(cu_seqlens_q.diff().max()) if attention_chunk > 0 else q.shape[0]
         batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
         page_table = flash_attn_2.pages_of(page_table, cache_batch_idx, q, batch, "page_table")
         cache_seqlens = flash_attn_2.lengths_of(cache_seqlens, k, q, batch)
-        left, right = window_size
+        left, right = flash_attn_2.sides(window_size)
         if k is not None and v is not None and cache_seqlens is not None:
             start = cache_seqlens if rotary_seqlens is None else rotary_seqlens
             new = _flat_places(k, cu_seqlens_k_new)
@@ -322,24 +333,46 @@ def flash_attn_with_kvcache(
                 lengths_q, most_q = (q.shape[1], q.shape[1]) if cu_seqlens_q is None else (cu_seqlens_q.diff(), int(max_seqlen_q))
                 keep_mask = chunk_mask(cache_seqlens, cache_leftpad, lengths_q, chunk, most_q, rows)
         (q,) = flash_attn_2.readable(q=q)
-        result = attention(
-            q,
-            k_cache,
-            v_cache,
-            keep_mask=keep_mask,
-            cu_seqlens_q=cu_seqlens_q,
-            max_seqlen_q=max_seqlen_q,
-            seqlens_k=cache_seqlens,
-            leftpad_k=cache_leftpad,
-            block_table=page_table,
-            window_left=left,
-            window_right=right,
-            return_lse=return_softmax_lse,
-            **{**options, "causal": bool(causal)},
+        state = flash_attn_2.unchecked(
+            page_table, cache_seqlens, cache_leftpad, cu_seqlens_q, sizes=(*k_cache.shape[:2], q.shape[0])
         )
+        try:
+            result = attention(
+                q,
+                k_cache,
+                v_cache,
+                keep_mask=keep_mask,
+                cu_seqlens_q=cu_seqlens_q,
+                max_seqlen_q=max_seqlen_q,
+                seqlens_k=cache_seqlens,
+                leftpad_k=cache_leftpad,
+                block_table=page_table,
+                window_left=left,
+                window_right=right,
+                validate=state is not None,
+                return_lse=return_softmax_lse,
+                **{**options, "causal": bool(causal)},
+            )
+        except (TypeError, ValueError, NotImplementedError) as error:
+            rename(error, CACHES)
+            raise
+        flash_attn_2.were_right(state)
     if return_softmax_lse:
         return (*result, q.new_empty(0, dtype=torch.float32), q.new_empty(0, dtype=torch.float32))
     return result
+
+
+def _rows_of_table(page_table: torch.Tensor, rows: Any) -> torch.Tensor:
+    """The rows of a page table that cache_batch_idx names; of one that there is not, pages that there are not."""
+    rows = as_numbers("cache_batch_idx", rows, page_table)
+    count = page_table.shape[0]
+    there = (rows >= 0) & (rows < count)
+    if rows.device.type == "cpu" and not there.all():
+        at = int((~there).nonzero()[0])
+        raise ArgumentError(f"cache_batch_idx[{at}] is {int(rows[at])}: 0 to {count - 1} are accepted, page_table has {count} rows")
+    if count == 0:
+        return page_table.new_full((len(rows), page_table.shape[1]), -1)
+    return torch.where(there[:, None], page_table[rows.clamp(0, count - 1).long()], -1)
 
 
 _Places = tuple[torch.Tensor, torch.Tensor]
@@ -366,12 +399,21 @@ def _write(cache: torch.Tensor, rows: torch.Tensor, at: _Places, lengths: torch.
         raise ArgumentError(
             f"cache_seqlens leads to row {int(row.max())} of the cache: with the new rows 0 to {places} are accepted"
         )
+    row = torch.where(row < 0, places, row)  # never one counted from the end
     if table is not None:
         sequence, row = table[sequence, row // cache.shape[1]].long(), row % cache.shape[1]
+        pages = cache.shape[0]
+        outside = (sequence < 0) | (sequence >= pages)
+        if row.device.type == "cpu" and outside.any():
+            page = int(sequence[outside][0])
+            raise ArgumentError(
+                f"page_table has page {page}: 0 to {pages - 1} are accepted, k_cache and v_cache have {pages} pages"
+            )
+        sequence = torch.where(outside, pages, sequence)
     cache[sequence, row] = rows.reshape(-1, *rows.shape[-2:])
 
 
-@in_our_words
+@_named
 def flash_attn_combine(
     out_partial: torch.Tensor, lse_partial: torch.Tensor, out: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -395,7 +437,7 @@ def flash_attn_combine(
     return (merged if out is None else out.copy_(merged)), lse
 
 
-@in_our_words
+@_named
 def get_scheduler_metadata(
     batch_size: int,
     max_seqlen_q: int,

@@ -6,10 +6,11 @@ array or a key of jax.random: the latter two may be traced, so that one compiled
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -26,7 +27,7 @@ for _name, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
 
 # The places of tensors in the tuples of fulmen._core (bindings/python/src/call.h); gradients are those of q, k, v, bias and sinks.
-_OUT, _BIAS, _ALIBI_SLOPES, _SINKS, _LSE, _DOUT, _DLSE, _DQ = 3, 4, 6, 7, 8, 9, 10, 11
+_OUT, _BIAS, _KEEP_MASK, _ALIBI_SLOPES, _SINKS, _LSE, _DOUT, _DLSE, _DQ = 3, 4, 5, 6, 7, 8, 9, 10, 11
 _INPUTS = 8
 _DIFFERENTIABLE = (0, 1, 2, _BIAS, _SINKS)
 _DTYPES = ("float32", "float16", "bfloat16", "bool")
@@ -53,6 +54,14 @@ def _numbers(name: str, value: Any, like: Any) -> Any:
     if isinstance(value, jax.Array) and name in INTEGERS and jnp.issubdtype(value.dtype, jnp.integer):
         return jnp.clip(value, -(2**31), 2**31 - 1).astype(jnp.int32) if value.dtype.itemsize > 4 else value.astype(jnp.int32)
     return host_numbers(name, value)
+
+
+def _as_mask(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A keep_mask of uint8 as bool, which is all that XLA's custom call reads."""
+    mask = tensors[_KEEP_MASK]
+    if getattr(mask, "dtype", None) != np.uint8:
+        return tensors
+    return (*tensors[:_KEEP_MASK], mask != 0, *tensors[_KEEP_MASK + 1 :])
 
 
 def _described(array: Any) -> Any:
@@ -158,6 +167,20 @@ def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]
     return jnp.concatenate([jnp.asarray(words) for words in parts]), tuple(without)
 
 
+@contextlib.contextmanager
+def _without_other_derivatives(function: str) -> Iterator[None]:
+    """JAX's errors for derivatives that there are not, in our words."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not any(words in str(error) for words in ("forward-mode", "cannot be differentiated")):
+            raise
+        raise NotImplementedError(
+            f"{function} has no derivative by forward mode (jax.jvp, jax.jacfwd), and no second one (jax.hessian): "
+            + ("jax.grad, jax.vjp and jax.jacrev are accepted" if function == "fulmen.attention" else "it has none at all")
+        ) from error
+
+
 def _attributes(options: _Options, arguments: int, results: int) -> dict[str, Any]:
     given = dict(zip((*SCALARS, *OF_LENGTHS), options.scalars, strict=False))
     attributes = {
@@ -185,7 +208,8 @@ def _call(target: str, options: _Options, tensors: tuple[Any, ...], random: Any,
     # expand_dims: what is not mapped is not repeated.
     call = jax.ffi.ffi_call(target, [results[at] for at in sorted(results)], vmap_method="expand_dims")
     operands = [tensor for _, tensor in arguments] + ([] if random is None else [random])
-    return call(*operands, **attributes)
+    with _without_other_derivatives("fulmen.attention"):
+        return call(*operands, **attributes)
 
 
 def _computed(options: _Options, tensors: tuple[Any, ...], random: Any, want_lse: bool) -> tuple[Any, Any]:
@@ -246,15 +270,18 @@ def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | N
     if tensors[_OUT] is not None:
         raise ArgumentError("out is given: JAX arrays are never written, pass out=None")
     random, scalars = _random(_plain(scalars))
+    tensors = _as_mask(tensors)
     options = _Options(scalars, device, bhsd, want_lse)
     _checked(tensors, options)
     traced = any(isinstance(one, jax.core.Tracer) for one in (*tensors, random))
-    out, lse = (_attention if traced else _compiled)(options, tensors, random)
+    with _without_other_derivatives("fulmen.attention"):
+        out, lse = (_attention if traced else _compiled)(options, tensors, random)
     return (out, lse) if want_lse else out
 
 
 def _backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, wanted: int) -> tuple[Any, ...]:
     random, scalars = _random(_plain(scalars))
+    tensors = _as_mask(tensors)
     options = _Options(scalars, device, bhsd, True)
     _checked(tensors, options, wanted)
     return _gradients(options, tensors, random, wanted)
@@ -285,7 +312,8 @@ def _appended(
     # Mapped, each call has a cache of its own, also where it begins as another's.
     aliases = {at: at for at in range(_CACHES)}
     call = jax.ffi.ffi_call("fulmen_append_kv", results, vmap_method="broadcast_all", input_output_aliases=aliases)
-    return tuple(call(*(tensor for tensor in tensors if tensor is not None), **attributes))
+    with _without_other_derivatives("fulmen.append_kv"):
+        return tuple(call(*(tensor for tensor in tensors if tensor is not None), **attributes))
 
 
 _append_compiled = jax.jit(_appended, static_argnums=(0, 1, 2, 3, 4))

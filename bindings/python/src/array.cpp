@@ -105,9 +105,11 @@ KnownType known_type(nb::handle type) {
   return found;
 }
 
+bool is_keep_mask(std::string_view name) { return name == kTensors[kKeepMask].name; }
+
 // What the argument of that name takes.
 const char* accepted_dtypes(std::string_view name) {
-  if (name == kTensors[kKeepMask].name) return "bool is accepted";
+  if (is_keep_mask(name)) return "bool or uint8, where not 0 attends, is accepted";
   for (const PlaceRow& row : kTensors) {
     if (name != row.name) continue;
     if (has_lengths(row.form)) return "int32 is accepted, and other integers, which are converted";
@@ -130,6 +132,7 @@ fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
     if (dtype.code == kDlFloat && dtype.bits == 16) return FULMEN_FP16;
     if (dtype.code == kDlBfloat && dtype.bits == 16) return FULMEN_BF16;
     if (dtype.code == kDlBool && dtype.bits == 8) return FULMEN_BOOLEAN;
+    if (dtype.code == kDlUint && dtype.bits == 8 && is_keep_mask(name)) return FULMEN_BOOLEAN;
     if (dtype.code == kDlInt && dtype.bits == 32) return FULMEN_INT32;
   }
   constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
@@ -169,7 +172,7 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
     array.dtype = FULMEN_FP16;
   } else if (native && view->kind == 'i' && view->itemsize == 4) {
     array.dtype = FULMEN_INT32;
-  } else if (view->kind == 'b') {
+  } else if (view->kind == 'b' || (view->kind == 'u' && view->itemsize == 1 && is_keep_mask(name))) {
     array.dtype = FULMEN_BOOLEAN;
   } else if (native && view->itemsize == 2 && dtype_name() == "bfloat16") {  // of ml_dtypes, whatever its kind
     array.dtype = FULMEN_BF16;
@@ -222,7 +225,7 @@ void read_torch(nb::handle object, const char* name, Array& array) {
     array.dtype = FULMEN_FP16;
   } else if (dtype == "torch.bfloat16") {
     array.dtype = FULMEN_BF16;
-  } else if (dtype == "torch.bool") {
+  } else if (dtype == "torch.bool" || (dtype == "torch.uint8" && is_keep_mask(name))) {
     array.dtype = FULMEN_BOOLEAN;
   } else if (dtype == "torch.int32") {
     array.dtype = FULMEN_INT32;
@@ -304,6 +307,16 @@ void set_plain_torch(nb::handle type) {
 
 namespace {
 
+// torch's zeros that have no memory (its derivatives make them) become some that have. Nobody would see what is written there.
+void give_zeros_memory(nb::handle object, const char* name, Array& array) {
+  if (array.data != nullptr || std::find(array.shape, array.shape + array.ndim, 0) != array.shape + array.ndim) return;
+  if (!nb::cast<bool>(object.attr("_is_zerotensor")())) return;
+  nb::object zeros = object.attr("clone")();
+  array = read_array(zeros, name);
+  array.owner = std::move(zeros);
+  array.read_only = true;
+}
+
 // What can't be read may be a tensor that has another one inside.
 bool read_inner_tensor(nb::handle object, const KnownType& known, const char* name, Array& array) {
   if (known.kind != Kind::plain_torch) return false;
@@ -331,6 +344,7 @@ Array read_array(nb::handle object, const char* name) {
         throw theirs;
       }
       read_dl_tensor(tensor, name, array);
+      if (known.is_torch) give_zeros_memory(object, name, array);
       break;
     }
     case Access::numpy:
@@ -339,6 +353,7 @@ Array read_array(nb::handle object, const char* name) {
     case Access::torch_attributes:
       try {
         read_torch(object, name, array);
+        give_zeros_memory(object, name, array);
       } catch (const nb::python_error&) {
         if (read_inner_tensor(object, known, name, array)) break;
         refuse_torch(object, name);

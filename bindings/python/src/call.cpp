@@ -46,10 +46,6 @@ std::string numbers_text(const int64_t* numbers, int count) {
 
 bool is_key(Place place) { return kTensors[place].form == Form::keys; }
 bool is_sequence(Place place) { return kTensors[place].form == Form::queries || is_key(place); }
-bool is_written(Place place, bool backward) {
-  return kTensors[place].use == Use::gradient || (!backward && kTensors[place].use == Use::result);
-}
-
 // What fulmen_tensors_init and fulmen_options_init make, which is the same every time.
 const fulmen_tensors& no_tensors() {
   static const fulmen_tensors kNone = [] {
@@ -75,6 +71,10 @@ std::string place_text(const Array& array, const char* name) {
 }
 
 }  // namespace
+
+bool is_written(Place place, bool backward) {
+  return kTensors[place].use == Use::gradient || (!backward && kTensors[place].use == Use::result);
+}
 
 void wrong_ndim(const char* name, const View& array, const char* accepted) {
   throw ArgumentError(std::string(name) + " has shape " + numbers_text(array.shape, array.ndim) + ": " + accepted + " is accepted");

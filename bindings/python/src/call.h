@@ -74,6 +74,8 @@ struct PlaceRow {
   Use use;
 };
 extern const PlaceRow kTensors[kPlaces];
+// Whether a pass writes the tensor.
+bool is_written(Place place, bool backward);
 
 // The other arguments' order, in the tuples and behind the tensors in Arguments.
 enum Scalar : int {

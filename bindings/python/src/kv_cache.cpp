@@ -8,6 +8,7 @@
 
 #include "array.h"
 #include "call.h"
+#include "device_copies.h"
 #include "fulmen/fulmen_c.h"
 #include "torch_memory.h"
 
@@ -30,6 +31,22 @@ fulmen_tensor in_four_dims(const View& a) {
   std::copy_n(a.strides, a.ndim, t.strides + 4 - a.ndim);
   if (t.shape[3] == 1 || std::find(t.shape, t.shape + 4, 0) != t.shape + 4) t.strides[3] = 1;
   return t;
+}
+
+int append_on_host(const fulmen_kv_cache& call, const char* device) {
+  if (!is_emulated(device)) return fulmen_append_kv(&call, device, nullptr);
+  fulmen_kv_cache there = call;
+  there.validate = true;
+  DeviceCopies copies(device != nullptr && *device != '\0' ? device : fulmen_default_device());
+  for (const CacheTensor& one : kCacheTensors) {
+    const bool written = one.member == &fulmen_kv_cache::k_cache || one.member == &fulmen_kv_cache::v_cache;
+    if (const int status = copies.add(there.*one.member, written); status != FULMEN_OK) return status;
+  }
+  for (fulmen_tensor fulmen_kv_cache::* const result : {&fulmen_kv_cache::seqlens_k_out, &fulmen_kv_cache::q_out}) {
+    if (const int status = copies.add(there.*result, true); status != FULMEN_OK) return status;
+  }
+  const int status = fulmen_append_kv(&there, device, nullptr);
+  return status == FULMEN_OK ? copies.give_back() : status;
 }
 
 namespace {
@@ -104,10 +121,11 @@ nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_int
   if (!lengths.is_none()) call.seqlens_k_out = in_four_dims(read_array(lengths, "seqlens_k"));
   if (!queries.is_none()) call.q_out = in_four_dims(read_array(queries, "q"));
   void* stream = stream_of(arrays[0]);
+  const char* name = place.empty() ? nullptr : place.c_str();
   int status = FULMEN_OK;
   {
     nb::gil_scoped_release no_gil;
-    status = fulmen_append_kv(&call, place.empty() ? nullptr : place.c_str(), stream);
+    status = on_host(arrays[0]) ? append_on_host(call, name) : fulmen_append_kv(&call, name, stream);
   }
   check_call(status);
   if (!nb::handle(PyTuple_GetItem(tensors.ptr(), kNewK)).is_none()) {

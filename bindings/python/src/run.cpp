@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "device_copies.h"
 #include "plan_cache.h"
 
 namespace fulmen::python {
@@ -17,8 +18,6 @@ struct DestroyPlan {
 };
 using Plan = std::unique_ptr<fulmen_plan, DestroyPlan>;
 
-}  // namespace
-
 // Kept, as fresh memory costs a page fault for every 4 KiB of it. Not beyond the tiles of each thread: what a long backward pass
 // adds to them would stand beside all that a training step keeps. malloc has it ready for the next call, and for tensors meanwhile.
 void* host_workspace(size_t bytes) {
@@ -28,7 +27,7 @@ void* host_workspace(size_t bytes) {
   };
   thread_local std::unique_ptr<void, Free> kept;
   thread_local size_t kept_bytes = 0;
-  // Beyond that Plan::run takes it for the call. For no bytes no address: on an emulated device this memory would be refused.
+  // Beyond that Plan::run takes it for the call.
   if (bytes == 0 || bytes > kMostKept) return nullptr;
   if (bytes > kept_bytes) {
     kept.reset();
@@ -38,6 +37,28 @@ void* host_workspace(size_t bytes) {
     if (kept) kept_bytes = rounded;
   }
   return kept.get();
+}
+
+int run_on_copies(Pass pass, const fulmen_plan* plan, fulmen_tensors tensors, const fulmen_options& options) {
+  const auto check_sequences = pass == Pass::forward ? fulmen_check_sequences : fulmen_check_sequences_backward;
+  if (const int status = check_sequences(&tensors, &options); status != FULMEN_OK) return status;
+  DeviceCopies copies(fulmen_plan_device(plan));
+  for (int at = 0; at < kPlaces; ++at) {
+    const auto place = static_cast<Place>(at);
+    const int status = copies.add(tensors.*kTensors[at].member, is_written(place, pass == Pass::backward));
+    if (status != FULMEN_OK) return status;
+  }
+  const int status = fulmen_plan_run(plan, nullptr, &tensors, nullptr, 0);
+  return status == FULMEN_OK ? copies.give_back() : status;
+}
+
+}  // namespace
+
+int run_on_host(Pass pass, const fulmen_plan* plan, const fulmen_tensors& tensors, const fulmen_options& options) {
+  if (is_emulated(fulmen_plan_device(plan))) return run_on_copies(pass, plan, tensors, options);
+  const size_t bytes = fulmen_plan_workspace_bytes(plan);
+  void* workspace = host_workspace(bytes);
+  return fulmen_plan_run(plan, nullptr, &tensors, workspace, workspace != nullptr ? bytes : 0);
 }
 
 void run(Pass pass, const Call& call) {
@@ -55,11 +76,7 @@ void run(Pass pass, const Call& call) {
       fulmen_plan* made = nullptr;
       status = create(&call.tensors, &call.options, call.device_name(), &made);
       const Plan plan(made);
-      if (status == FULMEN_OK) {
-        const size_t bytes = fulmen_plan_workspace_bytes(made);
-        void* workspace = host_workspace(bytes);
-        status = fulmen_plan_run(made, nullptr, &call.tensors, workspace, workspace != nullptr ? bytes : 0);
-      }
+      if (status == FULMEN_OK) status = run_on_host(pass, made, call.tensors, call.options);
     }
     return check(status, call);
   }

@@ -44,8 +44,6 @@ class Execution {
       return status;
     }
     const std::unique_ptr<fulmen_plan, void (*)(fulmen_plan*)> plan(made, fulmen_plan_destroy);
-    const size_t bytes = fulmen_plan_workspace_bytes(made);
-    void* workspace = host_workspace(bytes);
     int64_t calls = 1;
     for (const int64_t size : sizes_) calls *= size;
     for (int64_t n = 0; n < calls; ++n) {
@@ -55,7 +53,7 @@ class Execution {
         std::memcpy(seed_and_offset, random_->part(n, sizes_), sizeof seed_and_offset);
         tensors_.dropout_seed = seed_and_offset[0], tensors_.dropout_offset = seed_and_offset[1];
       }
-      const int status = fulmen_plan_run(made, nullptr, &tensors_, workspace, workspace != nullptr ? bytes : 0);
+      const int status = run_on_host(pass, made, tensors_, options_);
       if (status != FULMEN_OK) return status;
       if (pass == Pass::backward && is_without_queries(tensors_)) clear(tensors_.dbias);  // see passes.cpp
     }

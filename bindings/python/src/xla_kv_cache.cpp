@@ -55,7 +55,7 @@ int append(const CallFrame& frame) {
   }
   for (int64_t n = 0; n < calls; ++n) {
     for (const Operand& operand : operands) (call.*operand.member).data = operand.mapped.part(n, sizes);
-    const int status = fulmen_append_kv(&call, device.empty() ? nullptr : device.c_str(), nullptr);
+    const int status = append_on_host(call, device.empty() ? nullptr : device.c_str());
     if (status != FULMEN_OK) return status;
   }
   return FULMEN_OK;

@@ -59,6 +59,8 @@ struct ForwardArguments {
   int num_pages;
   int top_left;
   Int64 first_row;  // of a sequence's pages; filled in on the device
+  // [256] of 4 bytes, all bits set: NaN in every dtype. It stands for each key of a page that does not exist (sequence.h).
+  const void* missing_row;
 };
 
 // A tensor [batch, head, row, column] as the tensor memory accelerator (TMA) of NVIDIA's Hopper sees it: the driver fills it in

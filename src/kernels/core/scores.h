@@ -83,6 +83,11 @@ struct RowEnd {
   float output_factor;
   float lse;
 };
+// x; NaN in a sequence that was cut (sequence.h), where a row may have no key.
+FULMEN_DEVICE float unless_cut(const ForwardArguments& a, float x) {
+  if constexpr (kVariable) x += 0.0F * a.scale;
+  return x;
+}
 FULMEN_DEVICE RowEnd end_row(const ForwardArguments& a, Int64 head, float max, float sum) {
   const float kept = kDropout ? a.dropout_scale : 1.0F;
   if constexpr (kSinks) {
@@ -92,9 +97,10 @@ FULMEN_DEVICE RowEnd end_row(const ForwardArguments& a, Int64 head, float max, f
     const float offset = with_sink == -kInfinity ? 0.0F : with_sink;
     const float rescale = exp2(max - offset);
     const float total = sum * rescale + exp2(sink - offset);
-    return {total == 0 ? 0.0F : kept * rescale / total, total == 0 ? -kInfinity : kLn2 * (with_sink + log2(total))};
+    return {unless_cut(a, total == 0 ? 0.0F : kept * rescale / total),
+            unless_cut(a, total == 0 ? -kInfinity : kLn2 * (with_sink + log2(total)))};
   }
-  if (max == -kInfinity && sum == 0) return {0.0F, -kInfinity};
+  if (max == -kInfinity && sum == 0) return {unless_cut(a, 0.0F), unless_cut(a, -kInfinity)};
   return {kept * reciprocal(sum), kLn2 * (max + log2(sum))};
 }
 

@@ -7,15 +7,21 @@
 namespace fulmen::kernels {
 
 // Where sequence b lies. Tables are memory of the device, which nobody has checked: no number in them leads out of the tensors.
-FULMEN_DEVICE algorithm::Sequence sequence_at(const ForwardArguments& call, Int64 b) {
-  algorithm::Sequence s = call.sequences.sequence(b, [](const int* number) { return global_load(number); });
-  const auto clamp = [](Int64 x, Int64 most) { return algorithm::Band::clamp(x, 0, most); };
-  s.q_row = clamp(s.q_row, call.rows_q);
-  s.k_row = clamp(s.k_row, call.rows_k);
-  s.q_len = clamp(clamp(s.q_len, call.seqlen_q), call.rows_q - s.q_row);
-  s.k_len = clamp(clamp(s.k_len, call.seqlen_k), call.rows_k - s.k_row);
-  return s;
-}
+struct PlacedSequence : algorithm::Sequence {
+  bool cut;  // the tables name rows that there are not
+
+  FULMEN_DEVICE static PlacedSequence of(const ForwardArguments& call, Int64 b) {
+    const algorithm::Sequence named = call.sequences.sequence(b, [](const int* number) { return global_load(number); });
+    const auto clamp = [](Int64 x, Int64 most) { return algorithm::Band::clamp(x, 0, most); };
+    PlacedSequence s{};
+    s.q_row = clamp(named.q_row, call.rows_q);
+    s.k_row = clamp(named.k_row, call.rows_k);
+    s.q_len = clamp(clamp(named.q_len, call.seqlen_q), call.rows_q - s.q_row);
+    s.k_len = clamp(clamp(named.k_len, call.seqlen_k), call.rows_k - s.k_row);
+    s.cut = s.q_row != named.q_row || s.k_row != named.k_row || s.q_len != named.q_len || s.k_len != named.k_len;
+    return s;
+  }
+};
 
 template <class T = Element>
 FULMEN_DEVICE void begin_at(View& view, Int64 row) {
@@ -39,13 +45,15 @@ FULMEN_DEVICE void begin_gradients_at(BackwardArguments& a, Int64 b, const algor
 }
 
 // The arguments of sequence b: the call's own where all have one length. Batch indices still are b, and rows_q stays the call's.
+// What remains of a sequence that was cut is not its result: a scale of NaN makes all its rows NaN (see end_row(), too).
 template <class Arguments>
 FULMEN_DEVICE decltype(auto) sequence_of(const Arguments& call, Int64 b) {
   if constexpr (!kVariable) {
     return (call);
   } else {
-    const algorithm::Sequence s = sequence_at(call, b);
+    const PlacedSequence s = PlacedSequence::of(call, b);
     Arguments a = call;
+    if (s.cut) a.scale = kNan;
     a.seqlen_q = s.q_len;
     a.seqlen_k = s.k_len;
     a.diagonal = call.top_left != 0 ? 0 : s.k_len - s.q_len;
@@ -85,15 +93,26 @@ struct PagedRow {
     const auto size = static_cast<unsigned>(kPageSize > 0 ? kPageSize : a.sequences.page_size);
     return {static_cast<unsigned>(global_load(a.sequences.block_table + row / size)), row % size};
   }
+  FULMEN_DEVICE bool exists(const ForwardArguments& a) const { return page < static_cast<unsigned>(a.num_pages); }
+  // A page that does not exist has keys of NaN, which makes NaN of all that attend them; its values are page 0's.
+  template <bool kValues>
   FULMEN_DEVICE const KvElement* in(const ForwardArguments& a, const View& view, const KvElement* head) const {
-    return head + (page < static_cast<unsigned>(a.num_pages) ? page : 0U) * view.batch + row * view.row;
+    const KvElement* const place = head + (exists(a) ? page : 0U) * view.batch + row * view.row;
+    return kValues || exists(a) ? place : static_cast<const KvElement*>(a.missing_row);
   }
 };
 
-// Where a key's row is; head: by head_rows().
-FULMEN_DEVICE const KvElement* key_row(const ForwardArguments& a, const View& view, const KvElement* head, Int64 key) {
+// Where a row of k or v is; head: by head_rows().
+template <bool kValues>
+FULMEN_DEVICE const KvElement* kv_row(const ForwardArguments& a, const View& view, const KvElement* head, Int64 key) {
   if constexpr (!kPaged) return head + key * view.row;
-  return PagedRow::of(a, key).in(a, view, head);
+  return PagedRow::of(a, key).in<kValues>(a, view, head);
+}
+FULMEN_DEVICE const KvElement* key_row(const ForwardArguments& a, const KvElement* head, Int64 key) {
+  return kv_row<false>(a, a.k, head, key);
+}
+FULMEN_DEVICE const KvElement* value_row(const ForwardArguments& a, const KvElement* head, Int64 key) {
+  return kv_row<true>(a, a.v, head, key);
 }
 
 // Tiles of keys begin at multiples of kBlockN, and lie in a page each.
@@ -111,10 +130,17 @@ struct TilePlace {
     return {key, PagedRow::of(a, key)};
   }
   // Its row; nothing where rows are scattered.
+  template <bool kValues>
   FULMEN_DEVICE const KvElement* row(const ForwardArguments& a, const View& view, const KvElement* head) const {
     if constexpr (!kPaged) return head + key * view.row;
     if constexpr (kScattered) return head;
-    return PagedRow{uniform(place.page), place.row}.in(a, view, head);
+    return PagedRow{uniform(place.page), place.row}.in<kValues>(a, view, head);
+  }
+  // From there to the tile's next row: none where each is the missing one.
+  template <bool kValues>
+  FULMEN_DEVICE Int64 stride(const ForwardArguments& a, const View& view) const {
+    if constexpr (!kTilesInPages || kValues) return view.row;
+    return PagedRow{uniform(place.page), place.row}.exists(a) ? view.row : 0;
   }
 };
 

@@ -33,5 +33,6 @@ struct Bfloat16 {
 };
 
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000U);
+constexpr float kNan = __builtin_bit_cast(float, 0x7FC00000U);
 
 }  // namespace fulmen::kernels

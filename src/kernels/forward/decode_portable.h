@@ -135,8 +135,8 @@ struct WaveTask {
 #pragma unroll
     for (int c = 0; c < kBlockN; ++c) {
       const Int64 j = first_key + c < end ? first_key + c : end - 1;
-      load_row(key_row(a, a.k, k, j), a.head_dim, key[c]);
-      load_row(key_row(a, a.v, v, j), a.head_dim_v, value[c]);
+      load_row(key_row(a, k, j), a.head_dim, key[c]);
+      load_row(value_row(a, v, j), a.head_dim_v, value[c]);
     }
 #pragma unroll
     for (int r = 0; r < kBlockM; ++r) {

@@ -11,8 +11,8 @@
 // Waves 0 and 1 have rows of the first, 2 and 3 of the second. A product is the whole warpgroup's: it multiplies with both heads,
 // and a wave keeps what is its own.
 //
-// LDS: Q, kBuffers x K, kBuffers x V, mbarriers. Registers of a lane, with one head: S kBlockN / 2, P kBlockN / 4, O d_v / 2; with
-// two S and O twice.
+// LDS: Q, kBuffers x K, kBuffers x V, mbarriers, whether a page does not exist. Registers of a lane, with one head: S kBlockN / 2,
+// P kBlockN / 4, O d_v / 2; with two S and O twice.
 #include "tile/layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
@@ -97,7 +97,8 @@ struct Loader {
     for (Int64 key = split.first; key < split.any.end; key += kBlockN) {
       mbarrier_wait(kKeysEmpty + 8 * ring.buffer, ring.parity ^ 1);
       if (lane_id() == 0) {
-        load<kKeyPanels>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map, key, kKeysFull + 8 * ring.buffer);
+        load<kKeyPanels, false>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map, key,
+                                kKeysFull + 8 * ring.buffer);
       }
       values(key);
       ring.advance();
@@ -105,7 +106,7 @@ struct Loader {
   }
 
  private:
-  template <int kCount>
+  template <int kCount, bool kValues>
   FULMEN_DEVICE void load(int to, const TensorMap& map, Int64 key, int barrier) const {
     mbarrier_arrive_expect(barrier, kCount * kBlockN * kPanelRowBytes);
 #pragma unroll 1
@@ -115,7 +116,10 @@ struct Loader {
       if constexpr (kPaged) {
         // Past the last key the table may end: nobody reads what comes from there.
         const PagedRow in_page = PagedRow::of(a, row < a.seqlen_k ? row : a.seqlen_k - 1);
-        batch = in_page.page < static_cast<unsigned>(a.num_pages) ? static_cast<int>(in_page.page) : 0;
+        batch = in_page.exists(a) ? static_cast<int>(in_page.page) : 0;
+        // Consumers see it: they wait for the same tile's values, for which this lane arrives later.
+        const bool attended = row < split.any.end && row + kBoxRows > split.any.begin;
+        if (!kValues && attended && !in_page.exists(a)) lds_store(kLdsLayout.missing_at, 1);
         row = row < a.seqlen_k ? in_page.row : 0;
       }
 #pragma unroll
@@ -130,7 +134,7 @@ struct Loader {
     const int to = kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes, full = kValuesFull + 8 * ring.buffer;
     const bool patched = key < split.any.begin || key + kBlockN > split.any.end;
     mbarrier_wait(kValuesEmpty + 8 * ring.buffer, ring.parity ^ 1);
-    if (lane_id() == 0) load<kPanelsV>(to, call.v_map, key, patched ? kPatch : full);
+    if (lane_id() == 0) load<kPanelsV, true>(to, call.v_map, key, patched ? kPatch : full);
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity);
     patch_parity ^= 1;
@@ -251,7 +255,10 @@ FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int sp
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const Int64 r = wave.first_row + tile_row(slot);
-    const float max = rows.state.reference[slot] * softmax_scale(a), sum = total(rows.state.sum[slot]);
+    const float max = rows.state.reference[slot] * softmax_scale(a);
+    float sum = total(rows.state.sum[slot]);
+    // Rows have no result where a page does not exist: NaN.
+    if (kPaged && lds_load<int>(kLdsLayout.missing_at) != 0) sum = kNan;
     if (r >= map.end) continue;
     const Int64 i = map.query(r);
     const int head = map.head(r);
@@ -282,6 +289,7 @@ FULMEN_DEVICE void decode_tma(const TmaForwardArguments& call) {
       mbarrier_init(kValuesFull + 8 * n, 1);
       mbarrier_init(kValuesEmpty + 8 * n, 4);
     }
+    lds_store(kLdsLayout.missing_at, 0);
     mbarrier_init_fence();
   }
   grid_dependency_wait();

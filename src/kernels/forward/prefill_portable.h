@@ -48,7 +48,7 @@ struct PortableTask {
 
   // S = Q K^T of the tile's keys.
   FULMEN_DEVICE void multiply_keys(const Element* q, const KvElement* k, Int64 first_key, LaneScores& score) const {
-    const auto key_at = [&](Int64 j) { return key_row(a, a.k, k, j); };
+    const auto key_at = [&](Int64 j) { return key_row(a, k, j); };
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       barrier();
       stage<kBlockM>(q, a.q.row, RowRange{row_begin, row_end}, chunk * kChunk, a.head_dim, kQueriesAt, 1, kPitch);
@@ -113,7 +113,7 @@ struct PortableTask {
       const Int64 j = first_key + row;
       float value = 0;
       if (j < keys.end && chunk * kChunk + d < a.head_dim_v && any_row_keeps(a, batch, head, row_begin, row_end, j)) {
-        value = to_float(global_load(key_row(a, a.v, v, j) + chunk * kChunk + d));
+        value = to_float(global_load(value_row(a, v, j) + chunk * kChunk + d));
       }
       set_lds_float(kKeysAt + row * (kChunk + 1) + d, value);
     }

@@ -50,17 +50,17 @@ class PanelStage {
   template <bool kClamped>
   FULMEN_DEVICE void keys(Int64 first_key, int buffer) const {
     const ForwardArguments& a = source_.arguments;
-    tile<kClamped, false, kHeadDim>(TileRows::of(a, a.k, source_.keys, source_, first_key), a.head_dim, keys_at(buffer));
+    tile<kClamped, false, kHeadDim>(TileRows<false>::of(a, source_, first_key), a.head_dim, keys_at(buffer));
   }
   template <bool kClamped>
   FULMEN_DEVICE void values(Int64 first_key, int buffer) const {
     const ForwardArguments& a = source_.arguments;
-    tile<kClamped, true, kHeadDimV>(TileRows::of(a, a.v, source_.values, source_, first_key), a.head_dim_v, values_at(buffer));
+    tile<kClamped, true, kHeadDimV>(TileRows<true>::of(a, source_, first_key), a.head_dim_v, values_at(buffer));
   }
 
  private:
   template <bool kClamped, bool kValues, int kDims>
-  FULMEN_DEVICE void tile(const TileRows& rows, int dims, int at) const {
+  FULMEN_DEVICE void tile(const TileRows<kValues>& rows, int dims, int at) const {
     constexpr bool kEachRow = kClamped || kScattered;
     const int to = at + panel_place(copied_row(), copied_dim(), kBlockN);
     const KvElement* first = kEachRow ? nullptr : rows.row(copied_row());

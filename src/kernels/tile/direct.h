@@ -54,18 +54,18 @@ class NearRows {
   FULMEN_DEVICE NearRows(const KeySource& source, const TilePlace& first)
       : source_(source),
         first_key_(first.key),
-        rows_(first.row(source.arguments, source.view, source.rows)),
+        rows_(first.row<kValues>(source.arguments, source.view, source.rows)),
+        stride_(first.stride<kValues>(source.arguments, source.view)),
         skipped_(kSkips && first.key < source.begin ? static_cast<int>(source.begin - first.key) : 0),
         last_(at_most(source.end - first.key, kBlockN) - 1),
-        buffer_(rows_ + skipped_ * source.view.row, static_cast<unsigned>((last_ - skipped_) * source.view.row + source.dims) * 2) {
-  }
+        buffer_(rows_ + skipped_ * stride_, static_cast<unsigned>((last_ - skipped_) * stride_ + source.dims) * 2) {}
   // Elements of key first_key + key + fixed, from dim on, zeros beyond the row's end. `fixed` is the same in all lanes; so is `key`
   // with kUniform.
   template <bool kUniform, int kCount>
   FULMEN_DEVICE Words<kCount / 2> load(int key, int fixed, int dim) const {
     using Piece = Words<kCount / 2>;
     if constexpr (kBuffered) {
-      const auto stride = static_cast<unsigned>(source_.view.row) * 2;
+      const auto stride = static_cast<unsigned>(stride_) * 2;
       const unsigned at_dim = kExactDims || dim < source_.dims ? 2 * static_cast<unsigned>(dim) : kBeyond;
       // Keys before the buffer have distances below 0, which are past any end: these must not be mended by the other part.
       if constexpr (kUniform) return buffer_.load<Piece>(at_dim, static_cast<unsigned>(key + fixed - skipped_) * stride);
@@ -75,8 +75,8 @@ class NearRows {
     }
     int row_id = key + fixed;
     row_id = row_id < skipped_ ? skipped_ : row_id < last_ ? row_id : last_;
-    const KvElement* row = kScattered ? key_row(source_.arguments, source_.view, source_.rows, first_key_ + row_id)
-                                      : rows_ + row_id * source_.view.row;
+    const KvElement* row =
+        kScattered ? kv_row<kValues>(source_.arguments, source_.view, source_.rows, first_key_ + row_id) : rows_ + row_id * stride_;
     Piece words{};
     if constexpr (kWholeRows) {
       if (kExactDims || dim < source_.dims) words = global_load(reinterpret_cast<const Piece*>(row + dim));
@@ -98,7 +98,8 @@ class NearRows {
   const KeySource& source_;
   Int64 first_key_;
   const KvElement* rows_;  // of the first key; of no meaning where rows are scattered
-  int skipped_;            // keys before the source's first
+  Int64 stride_;
+  int skipped_;  // keys before the source's first
   int last_;
   static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
   RowBuffer buffer_;

@@ -232,7 +232,7 @@ struct TmaDecodeLayout {
   int queries_at;
   int keys_at, key_bytes;  // a tile's
   int values_at, value_bytes;
-  int barriers_at, total;
+  int barriers_at, missing_at, total;
 
   FULMEN_ALGORITHM static TmaDecodeLayout of(int query_dims, int key_dims, int value_dims, int block_n, int buffers) {
     TmaDecodeLayout l{};
@@ -241,7 +241,8 @@ struct TmaDecodeLayout {
     l.keys_at = kRows * 2 * query_dims;
     l.values_at = l.keys_at + buffers * l.key_bytes;
     l.barriers_at = l.values_at + buffers * l.value_bytes;
-    l.total = l.barriers_at + (2 + 4 * buffers) * kBarrierBytes;
+    l.missing_at = l.barriers_at + (2 + 4 * buffers) * kBarrierBytes;
+    l.total = l.missing_at + kBarrierBytes;
     return l;
   }
 };

@@ -79,24 +79,25 @@ struct QuerySource {
 
 // Rows [first_key, first_key + kBlockN) of K or V: where they begin, the same in all lanes, and each lane's distance from there in
 // 32 bits (whole rows are near, see gpu/launch/specialisation.cpp).
+template <bool kValues>
 struct TileRows {
   const ForwardArguments& arguments;
-  const View& view;
   const KvElement* head;
   Int64 first_key;
   const KvElement* rows;  // the tile's first row; of no meaning where rows are scattered
   Int64 stride;
   int first, last;  // the rows that are there
 
-  FULMEN_DEVICE static TileRows of(const ForwardArguments& a, const View& view, const KvElement* head, const StageSource& source,
-                                   Int64 first_key) {
+  FULMEN_DEVICE static TileRows of(const ForwardArguments& a, const StageSource& source, Int64 first_key) {
+    const View& view = kValues ? a.v : a.k;
+    const KvElement* const head = kValues ? source.values : source.keys;
+    const TilePlace place = TilePlace::of(a, first_key);
     const int first = kSkips && first_key < source.key_begin ? static_cast<int>(source.key_begin - first_key) : 0;
     return {a,
-            view,
             head,
             first_key,
-            TilePlace::of(a, first_key).row(a, view, head),
-            view.row,
+            place.row<kValues>(a, view, head),
+            place.stride<kValues>(a, view),
             first,
             at_most(source.key_end - first_key, kBlockN) - 1};
   }
@@ -105,7 +106,7 @@ struct TileRows {
     return row < last ? row : last;
   }
   FULMEN_DEVICE const KvElement* row(int n) const {
-    if constexpr (kScattered) return key_row(arguments, view, head, first_key + n);
+    if constexpr (kScattered) return kv_row<kValues>(arguments, kValues ? arguments.v : arguments.k, head, first_key + n);
     return rows + n * stride;
   }
 

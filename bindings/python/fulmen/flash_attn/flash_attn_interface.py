@@ -7,6 +7,7 @@ import inspect
 import operator
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -38,17 +39,17 @@ _NAMES = {
     "window_right": "window_size[1]",
 }
 # What fulmen.attention calls the caches.
-_CACHES = {"k": "k_cache", "v": "v_cache"}
+CACHES = {"k": "k_cache", "v": "v_cache"}
 _ONE_LENGTH = {f"{name}_{one}": name for name in ("cu_seqlens", "max_seqlen") for one in "qk"}
 _is_compiling = torch.compiler.is_dynamo_compiling
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _named(**names: str) -> Callable[[_F], _F]:
+def named(**names: str) -> Callable[[_F], _F]:
     """With errors that name the arguments of this module's functions; names: those of one function alone."""
     names = {**_NAMES, **names}
 
-    def named(function: _F) -> _F:
+    def of(function: _F) -> _F:
         accepted = tuple(inspect.signature(function).parameters)
 
         @functools.wraps(function)
@@ -66,7 +67,7 @@ def _named(**names: str) -> Callable[[_F], _F]:
 
         return call  # type: ignore[return-value]
 
-    return named
+    return of
 
 
 def readable(**tensors: Any) -> tuple[Any, ...]:
@@ -89,7 +90,7 @@ def _copied(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous()
 
 
-@_named()
+@named()
 def flash_attn_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -109,8 +110,9 @@ def flash_attn_func(
       dropout_p: probability that an element of the softmax is dropped; torch's generator draws.
       softmax_scale: None is 1 / sqrt(head_dim).
       q, k, v: one whose last dim is not contiguous is copied before, which FLASH_ATTENTION_DEBUG=1 says.
-      causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; -1 is unlimited, causal is right = 0.
-      softcap: 0 is off. alibi_slopes: [heads] or [batch, heads], float32.
+      causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; below 0 is unlimited, causal is
+        right = 0.
+      softcap: 0 is off. alibi_slopes: [heads] or [batch, heads], float32; other floats are converted.
       deterministic: gradients are the same in every bit from run to run.
       return_attn_probs: for tests.
 
@@ -129,7 +131,7 @@ def flash_attn_func(
     return out, lse, _signed(softmax.transpose(1, 2), q, k, settings)
 
 
-@_named(q="qkv[:, :, 0]", k="qkv[:, :, 1]", v="qkv[:, :, 2]")
+@named(q="qkv[:, :, 0]", k="qkv[:, :, 1]", v="qkv[:, :, 2]")
 def flash_attn_qkvpacked_func(
     qkv: torch.Tensor,
     dropout_p: float = 0.0,
@@ -149,7 +151,7 @@ def flash_attn_qkvpacked_func(
     )
 
 
-@_named(k="kv[:, :, 0]", v="kv[:, :, 1]")
+@named(k="kv[:, :, 0]", v="kv[:, :, 1]")
 def flash_attn_kvpacked_func(
     q: torch.Tensor,
     kv: torch.Tensor,
@@ -170,7 +172,7 @@ def flash_attn_kvpacked_func(
     )
 
 
-@_named()
+@named()
 def flash_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -195,7 +197,7 @@ def flash_attn_varlen_func(
       cu_seqlens_q, cu_seqlens_k: [batch + 1], int32: sequence n is rows cu_seqlens[n] to cu_seqlens[n + 1] - 1.
       max_seqlen_q, max_seqlen_k: no sequence is longer.
       block_table: [batch, max_pages], int32: k and v are in pages, [num_pages, page_size, kv_heads, head_dim], and cu_seqlens_k
-        says how many of its rows each sequence uses. Without dropout and gradients.
+        says how many of its rows each sequence uses. Without dropout and gradients. Checked as in flash_attn_with_kvcache.
       the others: see flash_attn_func.
 
     Returns:
@@ -221,6 +223,11 @@ def flash_attn_varlen_func(
     }
     if block_table is not None and dropout_p != 0:
         raise NotImplementedError(f"dropout_p is {dropout_p} beside a block_table: 0 is accepted")
+    if block_table is not None:
+        state = unchecked(block_table, cu_seqlens_q, cu_seqlens_k, sizes=(*k.shape[:2], q.shape[0]))
+        result = attention(q, k, v, return_lse=bool(return_attn_probs), validate=state is not None, **shared, **settings)
+        were_right(state)
+        return (*result, q.new_empty(0)) if return_attn_probs else result
     if not return_attn_probs:
         return attention(q, k, v, **shared, **settings)
     out, lse = attention(q, k, v, return_lse=True, **shared, **settings)
@@ -237,7 +244,7 @@ def flash_attn_varlen_func(
     return out, lse, _signed(softmax.transpose(1, 2), padded_q, padded_k, settings)
 
 
-@_named(q="qkv[:, 0]", k="qkv[:, 1]", v="qkv[:, 2]", **_ONE_LENGTH)
+@named(q="qkv[:, 0]", k="qkv[:, 1]", v="qkv[:, 2]", **_ONE_LENGTH)
 def flash_attn_varlen_qkvpacked_func(
     qkv: torch.Tensor,
     cu_seqlens: torch.Tensor,
@@ -259,7 +266,7 @@ def flash_attn_varlen_qkvpacked_func(
     return flash_attn_varlen_func(q, k, v, *lengths, *options)
 
 
-@_named(k="kv[:, 0]", v="kv[:, 1]")
+@named(k="kv[:, 0]", v="kv[:, 1]")
 def flash_attn_varlen_kvpacked_func(
     q: torch.Tensor,
     kv: torch.Tensor,
@@ -284,7 +291,7 @@ def flash_attn_varlen_kvpacked_func(
     return flash_attn_varlen_func(q, k, v, *lengths, *options)
 
 
-@_named()
+@named()
 @torch.no_grad()
 def flash_attn_with_kvcache(
     q: torch.Tensor,
@@ -319,7 +326,9 @@ def flash_attn_with_kvcache(
       cache_seqlens: how many rows of the cache are used before, int or [batch] of integers; None is all.
       cache_batch_idx: [batch], int32: which sequence of the cache each of q's is. Not with a block_table.
       cache_leftpad: [batch], int32: where a sequence's used rows begin.
-      block_table: [batch, max_pages], int32.
+      block_table: [batch, max_pages], int32. It, cache_batch_idx, cache_seqlens and cache_leftpad are checked: those on a GPU
+        when they are new or were written by torch since the last check, for which the call waits, and not while a CUDA graph is
+        captured. What a table that nobody checked leads to is NaN where a page does not exist.
       rotary_interleaved: pairs are elements 2 i and 2 i + 1, else i and i + rotary_dim / 2.
       num_splits: ignored: plans cut the keys by the problem.
       the others: see flash_attn_func.
@@ -329,6 +338,9 @@ def flash_attn_with_kvcache(
     """
     for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         _check_tensor(name, tensor)
+    new_rows = k.shape[1] if isinstance(k, torch.Tensor) and k.dim() > 1 else 0
+    state = unchecked(block_table, cache_batch_idx, cache_seqlens, cache_leftpad, sizes=(*k_cache.shape[:2], new_rows))
+    validate = state is not None
     block_table = pages_of(block_table, cache_batch_idx, q, q.shape[0])
     if (k is None) != (v is None):
         raise ArgumentError(f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are accepted")
@@ -340,7 +352,7 @@ def flash_attn_with_kvcache(
             raise ArgumentError(f"{name} has strides {strides}: the last dim of a cache must be contiguous, it is used in place")
     q, k, v = readable(q=q, k=k, v=v)
     cache_seqlens = lengths_of(cache_seqlens, k, q, q.shape[0])
-    left, right = _sides(window_size)
+    left, right = sides(window_size)
     if k is not None:
         rotated, cache_seqlens = append_kv(
             k_cache,
@@ -354,10 +366,11 @@ def flash_attn_with_kvcache(
             q=q if rotary_cos is not None else None,
             rotary_interleaved=rotary_interleaved,
             queries_advance=bool(causal) or left >= 0 or right >= 0,
+            validate=validate,
         )
         q = q if rotated is None else rotated
     try:
-        return attention(
+        result = attention(
             q,
             k_cache,
             v_cache,
@@ -369,14 +382,58 @@ def flash_attn_with_kvcache(
             window_left=left,
             window_right=right,
             softcap=softcap,
-            alibi_slopes=alibi_slopes,
+            alibi_slopes=_as_float32(alibi_slopes),
+            validate=validate,
             return_lse=return_softmax_lse,
         )
     except (TypeError, ValueError, NotImplementedError) as error:
         if not _is_compiling():
             indexed = {"block_table": "cache_batch_idx", "pages": "sequences"} if cache_batch_idx is not None else {}
-            rename(error, {**_CACHES, **indexed})
+            rename(error, {**CACHES, **indexed})
         raise
+    were_right(state)
+    return result
+
+
+_right: tuple[Any, ...] | None = None  # what were_right() saw last
+
+
+def unchecked(*tables: Any, sizes: tuple[int, ...]) -> tuple[Any, ...] | None:
+    """The state of tables that say where keys lie in a cache; None where a call need not check them.
+
+    It waits to check those in a GPU's memory, so not those that were right last and that torch has not written to since.
+    """
+    if _is_compiling() or not any(isinstance(one, torch.Tensor) and one.device.type == "cuda" for one in tables):
+        return None
+    state = (*map(_state, tables), sizes)
+    return None if state == _right or torch.cuda.is_current_stream_capturing() else state
+
+
+def were_right(state: tuple[Any, ...] | None) -> None:
+    """A call has checked tables in that state, or none."""
+    global _right
+    _right = _right if state is None else state
+
+
+def _state(table: Any) -> Any:
+    """Equal for a table that is the same and was not written."""
+    if not isinstance(table, torch.Tensor):
+        return table if table is None or isinstance(table, int) else object()
+    return object() if table.is_inference() else _Written(table)  # an inference tensor counts no writes
+
+
+class _Written:
+    """A tensor, and how often it was written."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self._table = weakref.ref(table)
+        self._version = table._version
+
+    def __eq__(self, other: object) -> bool:
+        # Not by ==, which compares tensors.
+        return isinstance(other, _Written) and self._table() is other._table() is not None and self._version == other._version
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def pages_of(table: Any, cache_batch_idx: Any, q: torch.Tensor, batch: int, name: str = "block_table") -> Any:
@@ -414,14 +471,14 @@ def _read(
     return_attn_probs: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """fulmen.attention's options: those that the softmax depends on, and the others."""
-    left, right = _sides(window_size)
-    shared = {
+    left, right = sides(window_size)
+    shared: dict[str, Any] = {
         "softmax_scale": softmax_scale,
         "causal": bool(causal),
         "window_left": left,
         "window_right": right,
         "softcap": softcap,
-        "alibi_slopes": alibi_slopes,
+        "alibi_slopes": _as_float32(alibi_slopes),
     }
     settings: dict[str, Any] = {"deterministic": bool(deterministic), "dropout": dropout_p}
     if dropout_p != 0 and return_attn_probs:
@@ -429,14 +486,18 @@ def _read(
     return shared, settings
 
 
-def _sides(window_size: tuple[int, int]) -> tuple[int, int]:
+def sides(window_size: tuple[int, int]) -> tuple[int, int]:
     try:
         left, right = window_size
     except (TypeError, ValueError):
-        raise ArgumentError(f"window_size is {window_size!r}: (left, right) is accepted, where -1 is unlimited") from None
-    if all(isinstance(side, int | float | torch.SymInt) for side in (left, right)):
-        return left, right
-    return tuple([operator.index(side) if hasattr(side, "__index__") else side for side in (left, right)])
+        raise ArgumentError(f"window_size is {window_size!r}: (left, right) is accepted, below 0 is unlimited") from None
+    if not all(isinstance(side, int | float | torch.SymInt) for side in (left, right)):
+        left, right = (operator.index(side) if hasattr(side, "__index__") else side for side in (left, right))
+    return tuple([-1 if isinstance(side, int | torch.SymInt) and side < 0 else side for side in (left, right)])
+
+
+def _as_float32(slopes: Any) -> Any:
+    return slopes.float() if isinstance(slopes, torch.Tensor) and slopes.is_floating_point() else slopes
 
 
 def _check_tensor(name: str, tensor: Any) -> None:

@@ -76,6 +76,8 @@ def _check_for_dispatcher(tensors: tuple[Any, ...]) -> None:
             continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is of type {type(tensor).__name__}: a torch tensor is needed, as a transform or mode looks on")
+        if tensor.is_meta != tensors[0].is_meta:
+            raise ArgumentError(f"{name} is on {tensor.device}, q on {tensors[0].device}: one device is needed")
         # An operator with no more than a backward pass drops tangents.
         if forward_mode and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(f"{name} has a tangent: fulmen.attention has no derivative by forward mode")

@@ -299,7 +299,7 @@ def _causal(
 ) -> _Tensor:
     """A mask of torch.nn.attention.bias: its class compares the function that it is asked for with torch's, and has no memory."""
     if is_causal:
-        raise ArgumentError("is_causal is True and attn_mask is a CausalBias: one of the two is accepted")
+        raise ArgumentError("CausalBias should not be used with causal=True")  # torch's words
     rest = (dropout_p, False, scale, enable_gqa)
     # torch, too, takes the sizes from the tensors where a mask is aligned top left.
     if mask.variant == type(mask.variant).UPPER_LEFT or mask.seq_len_q == mask.seq_len_kv:

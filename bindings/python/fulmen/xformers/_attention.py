@@ -31,8 +31,8 @@ def memory_efficient_attention(
       query: [batch, seqlen_q, heads, head_dim], [batch, seqlen_q, groups, heads, head_dim] or [batch, seqlen_q, head_dim].
       key, value: the same of seqlen_k; value's head_dim may differ. Groups whose heads are expanded (stride 0) are read once.
       attn_bias: None, a tensor added to the scores, [batch, heads, seqlen_q, seqlen_k] ([batch, groups, heads, …] with groups,
-        [batch, seqlen_q, seqlen_k] without heads), or a bias of fmha.attn_bias, xformers' own included. One that is neither is
-        asked to materialize() itself.
+        [batch, seqlen_q, seqlen_k] without heads), one of bool, where True attends, or a bias of
+        fmha.attn_bias, xformers' own included. One that is neither is asked to materialize() itself.
       p: probability of dropout; torch's generator draws. scale: None is 1 / sqrt(head_dim).
       op: changes nothing: plans choose by the problem. output_dtype: None is query's.
 
@@ -125,7 +125,7 @@ def _attention(
                 if dims == 5 and bias.dim() == 5
                 else bias
             )
-            options["bias"] = last_dim_contiguous(bias)
+            options["keep_mask" if bias.dtype == torch.bool else "bias"] = last_dim_contiguous(bias)
         out, lse = attention(*(last_dim_contiguous(t) for t in (query, key, value)), return_lse=True, **options)
     if len(heads) == 2:
         lse = lse.unflatten(1, heads)

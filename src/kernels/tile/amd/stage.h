@@ -47,10 +47,10 @@ class Stage {
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
     const ForwardArguments& a = kManyArguments ? again(source_.arguments, first_key) : source_.arguments;
     const int thread = kManyArguments ? recompute(thread_id(), first_key) : thread_id();
-    const TileRows key_rows = TileRows::of(a, a.k, source_.keys, source_, first_key);
-    const TileRows value_rows = TileRows::of(a, a.v, source_.values, source_, first_key);
-    const Source<false> keys(key_rows, a.head_dim);
-    const Source<kClamped && TileRows::kSkips> values(value_rows, a.head_dim_v);
+    const auto key_rows = TileRows<false>::of(a, source_, first_key);
+    const auto value_rows = TileRows<true>::of(a, source_, first_key);
+    const Source<TileRows<false>, false> keys(key_rows, a.head_dim);
+    const Source<TileRows<true>, kClamped && TileRows<true>::kSkips> values(value_rows, a.head_dim_v);
     KeptKeys<kBlockN> kept;
     if constexpr (kKeepMask) {
       kept = KeptKeys<kBlockN>::of([&](int n) { return n <= value_rows.last && source_.alive(a, first_key + n); });
@@ -115,10 +115,10 @@ class Stage {
   FULMEN_DEVICE static int key_at(int position) { return position / kValueKeys * kValueKeys + value_key(position % kValueKeys); }
 
   // A tile's memory: whole rows as a buffer, whose hardware knows the end. kSkips: rows before the first are 0.
-  template <bool kSkips>
+  template <class Rows, bool kSkips>
   class Source {
    public:
-    FULMEN_DEVICE Source(const TileRows& rows, int dims)
+    FULMEN_DEVICE Source(const Rows& rows, int dims)
         : rows_(rows), dims_(dims), buffer_(rows.rows, static_cast<unsigned>(rows.last * rows.stride + dims) * 2) {}
     // Elements [dim, dim + 8) of row `fixed + row`, where `fixed` is the same in all lanes.
     FULMEN_DEVICE Words<4> piece(int fixed, int row, int dim) const {
@@ -134,7 +134,7 @@ class Stage {
 
    private:
     static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
-    const TileRows& rows_;
+    const Rows& rows_;
     int dims_;
     Buffer buffer_;
   };

@@ -56,7 +56,7 @@ FULMEN_DEVICE void copy_row(int at, int first, const T* from, int dims, bool val
 // Copies a tile without clamped rows, a share of it in each of the loop's turns.
 class NextTile {
  public:
-  FULMEN_DEVICE NextTile(const TileRows& keys, const TileRows& values, int buffer, bool there)
+  FULMEN_DEVICE NextTile(const TileRows<false>& keys, const TileRows<true>& values, int buffer, bool there)
       : arguments_(keys.arguments),
         key_(keys.row(copied_row()) + copied_dim()),
         value_(values.row(copied_row()) + copied_dim()),
@@ -98,16 +98,15 @@ class Stage {
     first_key_ = first_key;
     const ForwardArguments& a = source_.arguments;
     if constexpr (kWholeRows) {
-      copy<kClamped, kHeadDim>(source_.keys, a.k, a.head_dim, keys_at(buffer), false);
-      copy<kClamped, kHeadDimV>(source_.values, a.v, a.head_dim_v, values_at(buffer), true);
+      copy<kClamped, false, kHeadDim>(a.head_dim, keys_at(buffer));
+      copy<kClamped, true, kHeadDimV>(a.head_dim_v, values_at(buffer));
     }
     copy_commit();
   }
   // The same by turns, which end with committed(); there: is there such a tile?
   FULMEN_DEVICE NextTile next_tile(Int64 first_key, int buffer, bool there) const {
     const ForwardArguments& a = source_.arguments;
-    return {TileRows::of(a, a.k, source_.keys, source_, first_key), TileRows::of(a, a.v, source_.values, source_, first_key),
-            buffer, there};
+    return {TileRows<false>::of(a, source_, first_key), TileRows<true>::of(a, source_, first_key), buffer, there};
   }
   FULMEN_DEVICE static void committed() { copy_commit(); }
   FULMEN_DEVICE void publish(int buffer) {
@@ -115,8 +114,8 @@ class Stage {
     if constexpr (kWholeRows) {
       copy_wait<0>();
     } else {
-      through_registers<kHeadDim>(source_.keys, a.k, a.head_dim, keys_at(buffer), false);
-      through_registers<kHeadDimV>(source_.values, a.v, a.head_dim_v, values_at(buffer), true);
+      through_registers<false, kHeadDim>(a.head_dim, keys_at(buffer));
+      through_registers<true, kHeadDimV>(a.head_dim_v, values_at(buffer));
     }
   }
   // Q's way to LDS begins: before the first fetch().
@@ -164,25 +163,25 @@ class Stage {
   }
 
  private:
-  template <bool kClamped, int kDims>
-  FULMEN_DEVICE void copy(const KvElement* head, const View& view, int dims, int at, bool values) {
-    const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
+  template <bool kClamped, bool kValues, int kDims>
+  FULMEN_DEVICE void copy(int dims, int at) {
+    const auto rows = TileRows<kValues>::of(source_.arguments, source_, first_key_);
     const KvElement* first = rows.row(kClamped || kScattered ? 0 : copied_row());
 #pragma unroll
     for (int n = 0; n < kBlockN; n += kCopiedRows) {
       const int row = n + copied_row(), from = rows.clamp(row);
-      const bool valid = !(kKeepMask && values) || source_.alive(source_.arguments, first_key_ + from);
+      const bool valid = !(kKeepMask && kValues) || source_.alive(source_.arguments, first_key_ + from);
       const KvElement* of = kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
       copy_row<kDims>(at, n, of + copied_dim(), dims, valid);
     }
   }
-  template <int kDims>
-  FULMEN_DEVICE void through_registers(const KvElement* head, const View& view, int dims, int at, bool values) {
-    const TileRows rows = TileRows::of(source_.arguments, view, head, source_, first_key_);
+  template <bool kValues, int kDims>
+  FULMEN_DEVICE void through_registers(int dims, int at) {
+    const auto rows = TileRows<kValues>::of(source_.arguments, source_, first_key_);
     for (int index = thread_id(); index < kBlockN * (kDims / 8); index += kWorkgroup) {
       const int row = index / (kDims / 8), dim = index % (kDims / 8) * 8;
       Words<4> piece{};
-      if (!values || source_.alive(source_.arguments, first_key_ + rows.clamp(row)))
+      if (!kValues || source_.alive(source_.arguments, first_key_ + rows.clamp(row)))
         piece = load_piece(rows.row(rows.clamp(row)), dim, dims);
       lds_store(at + SwizzledRows<kDims>::place(row, 2 * dim), piece);
     }

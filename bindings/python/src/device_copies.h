@@ -1,0 +1,39 @@
+// Arrays of the host on an emulated device, which has memory of its own: copied there before a call, and back.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulmen/fulmen_c.h"
+
+namespace fulmen::python {
+
+// Whether that device is emulated; null or "": the default one.
+bool is_emulated(const char* device);
+
+// Copies of tensors in a device's memory, as long as this lives. Functions return a fulmen_status.
+class DeviceCopies {
+ public:
+  explicit DeviceCopies(std::string device) : device_(std::move(device)) {}
+  ~DeviceCopies();
+  DeviceCopies(const DeviceCopies&) = delete;
+  DeviceCopies& operator=(const DeviceCopies&) = delete;
+
+  // The tensor's data becomes that of a copy. Absent and empty tensors stay as they are.
+  int add(fulmen_tensor& tensor, bool written);
+  // The elements of tensors that are written, back to the host.
+  int give_back() const;
+
+ private:
+  struct Written {
+    fulmen_tensor host;
+    const void* copy;
+  };
+  std::string device_;
+  std::vector<void*> memory_;
+  std::vector<Written> written_;
+};
+
+}  // namespace fulmen::python
