@@ -23,7 +23,7 @@ def refuse(call, error, message, *args, **options):
 DTYPES = {
     "q": (np.float64, r"q has dtype float64: float32, float16 and bfloat16 are accepted$"),
     "bias": (np.float64, r"bias has dtype float64: float32, float16 and bfloat16 are accepted$"),
-    "keep_mask": (np.uint8, r"keep_mask has dtype uint8: bool is accepted$"),
+    "keep_mask": (np.int8, r"keep_mask has dtype int8: bool or uint8, where not 0 attends, is accepted$"),
     "alibi_slopes": (np.float64, r"alibi_slopes has dtype float64: float32 is accepted$"),
     "sinks": (np.float64, r"sinks has dtype float64: float32 is accepted$"),
     "seqlens_k": (np.float32, r"seqlens_k has dtype float32: int32 is accepted, and other integers, which are converted$"),
