@@ -195,35 +195,39 @@ def test_a_plan_is_made_once_for_equal_calls(seen):
     assert attention(softcap=1.25)
 
 
-class _Emulated:
-    """NumPy arrays in the memory of the emulated device, which the host can write all the same."""
-
-    def __init__(self):
-        self.library = ctypes.CDLL(str(next(Path(fulmen.__file__).parent.glob("libfulmen.so*"))))
-
-    def array(self, given):
-        given = np.asarray(given)
-        memory = ctypes.c_void_p()
-        assert self.library.fulmen_device_allocate(EMULATED, ctypes.c_size_t(given.nbytes), ctypes.byref(memory)) == 0
-        there = np.frombuffer((ctypes.c_char * given.nbytes).from_address(memory.value), given.dtype).reshape(given.shape)
-        there[...] = given
-        return there
-
-
 EMULATED = b"emulated:gfx1100"
+
+
+class EmulatedArray(GpuArray):
+    """In the memory of the emulated device, which the host can read all the same: `numpy` is the same memory."""
+
+    def __init__(self, given):
+        library = ctypes.CDLL(str(next(Path(fulmen.__file__).parent.glob("libfulmen.so*"))))
+        memory = ctypes.c_void_p()
+        assert library.fulmen_device_allocate(EMULATED, ctypes.c_size_t(given.nbytes), ctypes.byref(memory)) == 0
+        super().__init__(memory.value, shape=given.shape)
+        self.tensor.code, self.tensor.bits, self.tensor.byte_offset = {"f": 2, "i": 0}[given.dtype.kind], 32, 0
+        self.numpy = np.frombuffer((ctypes.c_char * given.nbytes).from_address(memory.value), given.dtype).reshape(given.shape)
+        self.numpy[...] = given
 
 
 @pytest.mark.skipif(
     not any(d.name == EMULATED.decode() and d.usable for d in fulmen.devices()), reason="the emulated GPU is not built in"
 )
-def test_validate_looks_at_tables_in_the_memory_of_a_device():
-    device, there = EMULATED.decode(), _Emulated().array
-    caches, new = [there(np.zeros((2, 8, 2, 4), np.float32)) for _ in range(2)], there(np.ones((2, 1, 2, 4), np.float32))
-    with pytest.raises(ValueError, match=r"seqlens_k\[1\] is 8: with 1 new rows 0 to 7 are accepted"):
-        fulmen.append_kv(*caches, there(np.array([0, 8], np.int32)), new, new, validate=True, device=device)
-    assert not caches[0].any()
-    q, out = there(np.ones((2, 32, 2, 4), np.float32)), there(np.zeros((2, 32, 2, 4), np.float32))
-    options = {"seqlens_k": there(np.array([8, 9], np.int32)), "device": device, "out": out}
-    with pytest.raises(ValueError, match=r"seqlens_k\[1\] is 9"):
-        fulmen.attention(q, *caches, validate=True, **options)
-    fulmen.attention(q, *caches, **options)  # led past the end, a kernel takes the last row
+def test_tables_in_the_memory_of_a_device():
+    """With validate they are checked before, without it rows that need what is not there are NaN."""
+    pages = [EmulatedArray(np.ones((4, 8, 2, 4), np.float32)) for _ in range(2)]
+    q, out = EmulatedArray(np.ones((3, 5, 2, 4), np.float32)), EmulatedArray(np.zeros((3, 5, 2, 4), np.float32))
+    lengths, table = EmulatedArray(np.array([8, 9, 17], np.int32)), EmulatedArray(np.array([[3, 1], [0, 4], [1, 2]], np.int32))
+    options = {"seqlens_k": lengths, "block_table": table, "device": EMULATED.decode(), "out": out}
+    with pytest.raises(ValueError, match=r"^seqlens_k\[2\] is 17: 0 to 16 is accepted, a row of block_table has 2 pages of 8"):
+        fulmen.attention(q, *pages, validate=True, **options)
+    assert not out.numpy.any()
+    fulmen.attention(q, *pages, **options)
+    assert np.allclose(out.numpy[0], 1) and np.isnan(out.numpy[1:]).all()
+    lengths.numpy[2] = 16
+    with pytest.raises(ValueError, match=r"^block_table\[1, 1\] is 4: 0 to 3 are accepted"):
+        fulmen.attention(q, *pages, validate=True, **options)
+    table.numpy[1, 1] = 0
+    fulmen.attention(q, *pages, validate=True, **options)
+    assert np.allclose(out.numpy, 1)

@@ -113,8 +113,10 @@ bool torch_is_negated(nb::handle tensor) {
   static nb::handle is_neg;  // the function of the class: to bind a method would take longer than to call it
   if (!is_neg.is_valid()) is_neg = nb::object(nb::module_::import_("torch").attr("Tensor").attr("is_neg")).release();
   const nb::object answer = nb::steal(PyObject_CallFunctionObjArgs(is_neg.ptr(), tensor.ptr(), nullptr));
-  if (!answer.is_valid()) throw nb::python_error();
-  return answer.ptr() == Py_True;
+  if (answer.is_valid()) return answer.ptr() == Py_True;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
+  PyErr_Clear();  // a class of torch's, but no tensor: it has no such bit
+  return false;
 }
 
 nb::object torch_without_wrappers(nb::handle tensor) {
