@@ -338,6 +338,8 @@ typedef struct fulmen_verify_report {
   double bound;          /* what the rule of docs/contract.md allows */
   double lse_error;      /* max |lse - reference| / max(1, |reference|) */
   const char* tensor;    /* "out", or the gradient nearest to its bound or over it; valid until this thread's next call */
+  int64_t elements;      /* that were compared: of out, or of every gradient; not of lse */
+  double mean_error;     /* the mean |ours - reference| of these */
 } fulmen_verify_report;
 /* Compares out (and lse) with the reference. Returns FULMEN_VERIFICATION_FAILED, the report filled, where the rule is broken. */
 FULMEN_API int fulmen_verify(const fulmen_tensors* tensors, const fulmen_options* options, fulmen_verify_report* report);

@@ -59,6 +59,8 @@ struct VerifyReport {
   double lse_error = 0;                  // max |lse - ref| / max(1, |ref|), 0 without an lse
   std::string message;                   // when not ok: the worst element with its index, value, expected value
   std::vector<TensorError> gradients{};  // backward: every one, dq first
+  int64_t elements = 0;                  // that were compared: of out, or of every gradient; not of lse
+  double mean_error = 0;                 // the mean |ours - ref| of these
 };
 // Compares tensors.out (and lse), or in the backward pass every gradient, with the reference under the rule of docs/contract.md.
 // O(seqlen^2) time; O(seqlen_k) memory a thread, backward three times the gradients in double.

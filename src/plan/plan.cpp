@@ -169,7 +169,8 @@ Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std:
   const bool said = environment_has({"FLASH_ATTENTION_V", "FULMEN_TUNING"});  // nearly never: then none is looked up
   const Result<std::string> everywhere = said ? tuning::tuning_of_environment() : std::string();
   if (!everywhere.ok()) return everywhere.status();
-  impl->verify = options.verify || (said && environment_flag("FLASH_ATTENTION_VERIFY"));
+  impl->says_verified = said && environment_flag("FLASH_ATTENTION_VERIFY");
+  impl->verify = options.verify || impl->says_verified;
   impl->validate = options.validate || (said && environment_flag("FLASH_ATTENTION_VALIDATE"));
   impl->trust_pointers = options.trust_pointers;
   impl->threads.num_threads = options.num_threads;

@@ -19,6 +19,7 @@ struct Plan::Impl {
   Problem problem;
   std::string device;
   bool verify = false;
+  bool says_verified = false;  // FLASH_ATTENTION_VERIFY: a line for each result
   bool validate = false;
   bool trust_pointers = false;
   AttentionOptions threads;  // num_threads and parallel_for as they were asked for; the rest is in the problem

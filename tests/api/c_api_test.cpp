@@ -84,8 +84,11 @@ TEST(CApi, PlansRunAndExplain) {
   EXPECT_EQ(fulmen_verify(&t, nullptr, &report), FULMEN_OK) << fulmen_last_error();
   EXPECT_TRUE(report.ok);
   EXPECT_GT(report.bound, 0);
+  EXPECT_EQ(report.elements, static_cast<int64_t>(call.out.size()));
+  EXPECT_LT(report.mean_error, 1e-6);
   call.out[5] += 1;
   EXPECT_EQ(fulmen_verify(&t, nullptr, &report), FULMEN_VERIFICATION_FAILED);
+  EXPECT_NEAR(report.mean_error, 1.0 / static_cast<double>(call.out.size()), 1e-6);
   EXPECT_NE(std::string(fulmen_last_error()), "");
   fulmen_tensors without_values = t;
   without_values.v.data = nullptr;

@@ -89,6 +89,9 @@ TEST(CBackward, PlansExplainRunAndVerify) {
   call.dv[5] += 1;
   EXPECT_EQ(fulmen_verify_backward(&t, &options, &report), FULMEN_VERIFICATION_FAILED);
   EXPECT_STREQ(report.tensor, "dv");
+  const std::size_t elements = call.dq.size() + call.dk.size() + call.dv.size() + call.dbias.size() + call.dsinks.size();
+  EXPECT_EQ(report.elements, static_cast<int64_t>(elements));
+  EXPECT_NEAR(report.mean_error, 1.0 / static_cast<double>(elements), 1e-6);
   std::vector<std::pair<std::string, bool>> seen;  // whether within its bound
   const auto visit = [](void* context, const char* tensor, double worst, double, double bound) {
     static_cast<std::vector<std::pair<std::string, bool>>*>(context)->emplace_back(tensor, worst <= bound);

@@ -108,7 +108,31 @@ struct Counts {
   }
 };
 
-// With both variables set, who looks at the log can tell that results were compared, and how near they came.
+// FLASH_ATTENTION_VERIFY: a line for each result that says how many elements were compared, and how near they came.
+TEST(Hooks, VerifyingSaysPassed) {
+  SmallCall call;
+  call.with_gradients();
+  call.options.kernel.clear();
+  setenv("FLASH_ATTENTION_VERIFY", "1", 1);
+  const Log log;
+  EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
+  EXPECT_TRUE(attention_backward(call.tensors, call.options, "cpu").ok());
+  unsetenv("FLASH_ATTENTION_VERIFY");
+  EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
+  ASSERT_EQ(log.lines.size(), 2U) << "one for each pass, and none without the variable";
+  const std::string out = std::to_string(call.out.size()) + " elements, worst error ";
+  const std::size_t of_gradients = call.dq.size() + call.dk.size() + call.dv.size() + call.dbias.size() + call.dsinks.size();
+  const std::string gradients = std::to_string(of_gradients) + " elements, worst error ";
+  for (const std::string& part :
+       {std::string("PASSED out of cpu."), std::string(" on cpu, fp32 b=2 "), out, std::string("mean error ")}) {
+    EXPECT_NE(log.lines[0].find(part), std::string::npos) << part << " is not in: " << log.lines[0];
+  }
+  for (const std::string& part : {std::string("PASSED dq, dk, dv, dbias, dsinks of cpu."), gradients}) {
+    EXPECT_NE(log.lines[1].find(part), std::string::npos) << part << " is not in: " << log.lines[1];
+  }
+}
+
+// With FLASH_ATTENTION_DEBUG a call that asks for it itself says so, too.
 TEST(Hooks, AVerifiedCallSaysSo) {
   SmallCall call;
   call.options.verify = true;
@@ -117,7 +141,7 @@ TEST(Hooks, AVerifiedCallSaysSo) {
   EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
   unsetenv("FLASH_ATTENTION_DEBUG");
   ASSERT_EQ(log.lines.size(), 2U);
-  for (const char* part : {"verified cpu.", " on cpu, fp32 b=2 ", "the largest error of out is ", " is allowed there"}) {
+  for (const char* part : {"PASSED out of cpu.", " on cpu, fp32 b=2 ", " elements, worst error ", " is allowed there"}) {
     EXPECT_NE(log.lines[1].find(part), std::string::npos) << part << " is not in: " << log.lines[1];
   }
   EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());

@@ -325,8 +325,13 @@ TEST(Registry, VerificationCatchesAWrongBackend) {
   EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
   call.options.verify = false;
   ::setenv("FLASH_ATTENTION_VERIFY", "1", 1);
+  std::string said;
+  set_log_callback([](void* text, const char* line) { *static_cast<std::string*>(text) += line; }, &said);
   EXPECT_EQ(attention(call.tensors, call.options, "wrong:0").code(), StatusCode::verification_failed);
+  set_log_callback(nullptr, nullptr);
   ::unsetenv("FLASH_ATTENTION_VERIFY");
+  EXPECT_NE(said.find("FAILED out of "), std::string::npos) << said;
+  EXPECT_EQ(said.find("PASSED"), std::string::npos) << said;
 }
 
 // One device that does not work, and twice the same kernel.

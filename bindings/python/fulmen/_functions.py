@@ -53,6 +53,8 @@ class VerifyReport(NamedTuple):
     lse_error: float
     tensor: str  # "out", or the gradient that is nearest to its bound, or over it
     message: str  # names the worst element, where not ok
+    elements: int  # that were compared: of out, or of every gradient; not of lse
+    mean_error: float  # of these
 
 
 class Plan(NamedTuple):

@@ -87,7 +87,7 @@ nb::object reference_backward(nb::tuple tensors, nb::tuple options, bool bhsd, i
   return nb::make_tuple(results[0], results[1], results[2], results[3], results[4]);
 }
 
-// (ok, worst_error, baseline_error, bound, lse_error, tensor, message)
+// (ok, worst_error, baseline_error, bound, lse_error, tensor, message, elements, mean_error)
 nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
   Call call(Arguments(tensors, options, nb::none(), bhsd), false);
   need_host(call);
@@ -104,7 +104,8 @@ nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
     if (status == FULMEN_VERIFICATION_FAILED) message = fulmen_last_error();
   }
   if (status != FULMEN_VERIFICATION_FAILED) check(status, call);
-  return nb::make_tuple(report.ok, report.worst_error, report.baseline_error, report.bound, report.lse_error, tensor, message);
+  return nb::make_tuple(report.ok, report.worst_error, report.baseline_error, report.bound, report.lse_error, tensor, message,
+                        report.elements, report.mean_error);
 }
 
 // (text, kernel, workspace bytes) of the plan for such a call. No data is read.

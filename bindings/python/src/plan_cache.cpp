@@ -1,6 +1,7 @@
 #include "plan_cache.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -35,10 +36,16 @@ class Key {
   size_t size_ = 0;
 };
 
+bool environment_says_verify() {
+  const char* value = ::secure_getenv("FLASH_ATTENTION_VERIFY");
+  return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+}
+
 // All that planning reads: not where tensors are, nor the seed of the dropout.
 void read(Pass pass, const Call& call, Key& key) {
   key.append(pass);
   const fulmen_options& o = call.options;
+  key.append(environment_says_verify());
   key.append(o.softmax_scale), key.append(o.softcap), key.append(o.causal), key.append(o.window_left);
   key.append(o.window_right), key.append(o.num_threads), key.append(o.verify), key.append(o.validate), key.append(o.dropout);
   key.append(o.deterministic), key.append(o.max_seqlen_q), key.append(o.max_seqlen_k);

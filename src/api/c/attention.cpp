@@ -97,8 +97,8 @@ int verify(Pass pass, const fulmen_tensors* tensors, const fulmen_options* optio
     const VerifyReport& r = made.value();
     if (report != nullptr) {
       given_text() = r.tensor;
-      const fulmen_verify_report full{sizeof full, r.ok,        r.worst_error,       r.baseline_error,
-                                      r.bound,     r.lse_error, given_text().c_str()};
+      const fulmen_verify_report full{sizeof full,          r.ok,       r.worst_error, r.baseline_error, r.bound, r.lse_error,
+                                      given_text().c_str(), r.elements, r.mean_error};
       if (Status status = write_struct("report", full, report); !status.ok()) return status;
     }
     return verdict(r);

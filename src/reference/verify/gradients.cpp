@@ -41,7 +41,7 @@ struct Checked {
   double judge(const AttentionTensors& tensors, double slack, VerifyReport& report) const {
     const Tensor& values = tensors.*tensor;
     Worst worst, over;  // the largest error, and the largest of those over R + slack
-    double standard_error = 0;
+    double standard_error = 0, sum = 0;
     for (int64_t at = 0; at < elements(shape); ++at) {
       const std::array<int64_t, 4> index{at / (shape[1] * shape[2] * shape[3]), at / (shape[2] * shape[3]) % shape[1],
                                          at / shape[3] % shape[2], at % shape[3]};
@@ -55,6 +55,8 @@ struct Checked {
       const double error = error_of(value, expected);
       const Worst one{error, slack, rounding, index, value, expected};
       if (error > worst.error) worst = one;
+      sum += error;
+      ++report.elements;
       if (error > rounding + slack && error > over.error) over = one;
       const double other = error_of(round_to(spec.dtype, standard[static_cast<std::size_t>(at)]), expected);
       if (std::isfinite(other)) standard_error = std::fmax(standard_error, other);
@@ -63,6 +65,7 @@ struct Checked {
     if (wrong) worst = over;
     report.tensor = name;
     report.worst_error = std::fmax(0, worst.error);
+    report.mean_error = mean_of(sum, report.elements);
     report.baseline_error = standard_error;
     report.bound = std::fmax(3 * standard_error, worst.rounding) + slack;
     report.ok = !wrong;
@@ -100,11 +103,14 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
   VerifyReport worst;
   std::vector<TensorError> gradients;
   worst.ok = true;
-  double worst_excess = -1;
+  double worst_excess = -1, sum = 0;
+  int64_t elements = 0;
   for (const Checked& one : all) {
     if (!one.spec.present) continue;
     VerifyReport report;
     const double excess = one.judge(tensors, slack, report);
+    sum += report.mean_error * static_cast<double>(report.elements);
+    elements += report.elements;
     gradients.push_back({report.tensor, report.worst_error, report.baseline_error, report.bound});
     if (excess > worst_excess || (worst.ok && !report.ok)) {
       worst_excess = excess;
@@ -112,6 +118,8 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
     }
   }
   worst.gradients = std::move(gradients);
+  worst.elements = elements;
+  worst.mean_error = mean_of(sum, elements);
   return worst;
 }
 

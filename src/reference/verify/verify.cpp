@@ -26,6 +26,7 @@ using reference::error_of;
 using reference::finite_or_zero;
 using reference::kAbsolute;
 using reference::kSoftcapExtra;
+using reference::mean_of;
 using reference::OracleHead;
 using reference::StandardRows;
 using reference::Worst;
@@ -42,6 +43,8 @@ struct Findings {
   Worst lse;   // largest error relative to max(1, |lse|)
   Worst lse_over;
   double standard_error = 0;
+  double sum = 0;  // of out's errors
+  int64_t elements = 0;
 
   void add_out(const Worst& one) noexcept {
     if (one.error > out.error) out = one;
@@ -57,6 +60,8 @@ struct Findings {
     add_lse(other.lse);
     add_lse(other.lse_over);
     standard_error = std::fmax(standard_error, other.standard_error);
+    sum += other.sum;
+    elements += other.elements;
   }
 };
 
@@ -102,6 +107,8 @@ class Check {
       const double value = reference::load_float(t.out.data, p_.dtype, out_row + d);
       const double error = error_of(value, expected);
       findings_.add_out({error, slack, rounding, {b, i, h, d}, value, expected});
+      findings_.sum += error;
+      ++findings_.elements;
       const double standard_error = error_of(standard[d], expected);
       if (std::isfinite(standard_error)) findings_.standard_error = std::fmax(findings_.standard_error, standard_error);
     }
@@ -132,6 +139,8 @@ VerifyReport judge(const Findings& found) {
   report.baseline_error = baseline;
   report.bound = worst.error < 0 ? kAbsolute : std::fmax(2 * baseline, worst.rounding) + worst.slack;
   report.lse_error = std::fmax(0, found.lse.error);
+  report.elements = found.elements;
+  report.mean_error = mean_of(found.sum, found.elements);
   if (wrong) {
     report.message = describe("out", "b, i, h, d", worst, report.bound,
                               fmt::format("max(2 P, R) + {:.3g}, P {:.3g}, R {:.3g}", worst.slack, baseline, worst.rounding));

@@ -32,6 +32,8 @@ inline double error_of(double value, double expected) noexcept {
   return value == expected ? 0 : std::fabs(value - expected);
 }
 
+inline double mean_of(double sum, int64_t count) noexcept { return count > 0 ? sum / static_cast<double>(count) : 0; }
+
 inline std::string describe(const char* tensor, const char* order, const Worst& worst, double bound, std::string_view rule) {
   const auto& at = worst.index;
   return fmt::format("{}[{}] = [{}, {}, {}, {}]: value {:.9g}, expected {:.9g}, error {:.3g} exceeds {:.3g} ({})", tensor, order,

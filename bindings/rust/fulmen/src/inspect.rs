@@ -53,6 +53,10 @@ pub struct VerifyReport {
     pub lse_error: f64,
     /// `out`, or the gradient that the figures are of.
     pub tensor: String,
+    /// How many elements were compared: of `out`, or of every gradient; not of the log-sum-exp.
+    pub elements: i64,
+    /// The mean error of these.
+    pub mean_error: f64,
 }
 
 /// How far one gradient is from the double-precision reference.
@@ -184,6 +188,8 @@ impl Attention {
                 bound: raw.bound,
                 lse_error: raw.lse_error,
                 tensor: text(raw.tensor),
+                elements: raw.elements,
+                mean_error: raw.mean_error,
             })
         }
     }
