@@ -23,7 +23,10 @@ class Selftest : public ProgramTest {};
 
 TEST_F(Selftest, ProblemsAreOfEveryKind) {
   const auto problems = tools::selftest_problems();
-  EXPECT_GE(problems.size() + tools::kAppendProblems, 60U);
+  // The guide of the first run says how many there are.
+  const std::string guide = read_text(FULMEN_SOURCE_DIR "/docs/guide/first_amd_run.md");
+  const std::string all = "all " + std::to_string(problems.size() + tools::kAppendProblems) + " problems";
+  EXPECT_NE(guide.find(all), std::string::npos) << "docs/guide/first_amd_run.md does not say: " << all;
   std::set<DType> dtypes;
   std::set<tools::Feature> features;
   std::set<tools::Sequences> sequences;
@@ -55,6 +58,68 @@ TEST_F(Selftest, PrivateWordsAreTakenOut) {
 TEST_F(Selftest, ReportsAreTwoFiles) {
   using Pair = std::pair<std::string, std::string>;
   for (const char* name : {"r", "r.json", "r.html"}) EXPECT_EQ(tools::report_files(name), Pair("r.json", "r.html"));
+}
+
+// Tables of a page: rows of cells, the head first.
+using Table = std::vector<std::vector<std::string>>;
+std::vector<Table> tables_with_heads(const std::string& html) {
+  std::vector<Table> tables;
+  const auto between = [](const std::string& text, std::size_t& at, const std::string& from, const std::string& to) {
+    const std::size_t begin = text.find(from, at);
+    if (begin == std::string::npos) return std::string();
+    const std::size_t end = text.find(to, begin);
+    at = end;
+    return text.substr(begin + from.size(), end - begin - from.size());
+  };
+  std::size_t at = 0;
+  for (std::string table = between(html, at, "<table>", "</table>"); !table.empty();
+       table = between(html, at, "<table>", "</table>")) {
+    Table& rows = tables.emplace_back();
+    std::size_t row_at = 0;
+    for (std::string row = between(table, row_at, "<tr", "</tr>"); !row.empty(); row = between(table, row_at, "<tr", "</tr>")) {
+      const char* const name = rows.empty() ? "th>" : "td>";
+      std::vector<std::string>& cells = rows.emplace_back();
+      std::size_t cell_at = 0;
+      while (row.find(std::string("<") + name, cell_at) != std::string::npos) {
+        cells.push_back(between(row, cell_at, std::string("<") + name, std::string("</") + name));
+      }
+    }
+  }
+  tables.erase(tables.begin());  // the device
+  return tables;
+}
+
+// Columns have names in words, and something in them.
+void expect_readable(const std::string& html) {
+  for (const Table& rows : tables_with_heads(html)) {
+    ASSERT_GE(rows.size(), 2U) << "a table has rows";
+    for (std::size_t column = 0; column < rows[0].size(); ++column) {
+      EXPECT_EQ(rows[0][column].find('_'), std::string::npos) << rows[0][column] << " is a name of the code";
+      bool filled = false;
+      for (std::size_t row = 1; row < rows.size(); ++row) filled = filled || !rows[row].at(column).empty();
+      EXPECT_TRUE(filled) << "nothing is in the column " << rows[0][column];
+    }
+  }
+}
+
+TEST_F(Selftest, ThePageCountsAsTheTerminalAndIsReadable) {
+  tools::SelftestReport report;
+  report.device = "hip:0";
+  report.runs.resize(3);
+  report.runs[0].ok = report.runs[2].ok = true;
+  report.runs[1].message = "off";
+  report.speed.resize(2);
+  report.speed[0].ok = true;
+  report.kernels.resize(1);
+  EXPECT_EQ(report.results(), 5);
+  EXPECT_EQ(report.failed(), 2);
+  const json all = tools::to_json(report, tools::PrivateWords({}, "", ""));
+  EXPECT_EQ(all["results"], 5);
+  EXPECT_EQ(all["failed"], 2);
+  const std::string html = tools::to_html(all);
+  EXPECT_NE(html.find("<p>5 results, 2 failed</p>"), std::string::npos) << html;
+  EXPECT_EQ(tables_with_heads(html).size(), 3U) << "problems, speed and kernels";
+  expect_readable(html);
 }
 
 // A result that is wrong is listed with its command, in both files, and marks are escaped.
@@ -94,6 +159,9 @@ TEST_F(Selftest, RunsOnTheCpuAndWritesNothingPrivate) {
   const std::string text = read_text(path("r.json")), html = read_text(path("r.html"));
   const json report = json::parse(text);
   EXPECT_EQ(report["failed"], 0);
+  const std::string counted = std::to_string(report["runs"].size() + report["speed"].size()) + " results, 0 failed";
+  for (const std::string& told : {outcome.out, html}) EXPECT_NE(told.find(counted), std::string::npos) << told;
+  expect_readable(html);
   EXPECT_EQ(report["device"], "cpu");
   ASSERT_GE(report["runs"].size(), 13U);
   ASSERT_EQ(report["probes"].size(), 5U);

@@ -176,11 +176,10 @@ Status selftest(CommandArguments arguments) {
     if (!uses_host_memory(a.device) && !is_emulated(a.device)) add_kernels(report.chip, report);
   }
   print_summary(progress, report);
-  const auto failed = std::count_if(report.runs.begin(), report.runs.end(), [](const SelftestRun& run) { return !run.ok; }) +
-                      std::count_if(report.speed.begin(), report.speed.end(), [](const SpeedRow& row) { return !row.ok; });
+  const int failed = report.failed();
   const auto unexpected = std::count_if(report.probes.begin(), report.probes.end(),
                                         [](const HardwareProbe& probe) { return probe.probed && !probe.as_expected; });
-  progress.line(fmt::format("{} results, {} failed", report.runs.size() + report.speed.size(), failed));
+  progress.line(fmt::format("{} results, {} failed", report.results(), failed));
   if (Status status = write_report(arguments.report, report, progress); !status.ok()) return status;
   if (failed == 0 && unexpected > 0) {
     return {StatusCode::verification_failed,

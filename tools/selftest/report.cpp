@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "fulmen/version.h"
 
@@ -62,24 +64,55 @@ std::string cell(const json& value) {
   if (value.is_string()) return escaped(value.get<std::string>());
   if (value.is_number_float()) return fmt::format("{:.4g}", value.get<double>());
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_array()) {
+    std::string list;
+    for (const json& one : value) list += (list.empty() ? "" : "; ") + cell(one);
+    return list;
+  }
   return escaped(value.dump());
 }
 
-// A table with a row for each object; columns in the given order.
-std::string table(const json& rows, const std::vector<std::string>& columns) {
-  std::string html = "<table><tr>";
-  for (const std::string& column : columns) html += fmt::format("<th>{}</th>", escaped(column));
+struct Column {
+  const char* key;
+  const char* title;
+};
+
+std::string cell_of(const json& row, const Column& column) { return row.contains(column.key) ? cell(row[column.key]) : ""; }
+
+// A section with a row for each object. A column that no row has anything in is left out, and `none` stands where there are no
+// rows.
+std::string section(const char* title, const std::string& note, const json& rows, const std::vector<Column>& columns,
+                    const std::string& none) {
+  std::string html = fmt::format("<h2>{}</h2>\n", title);
+  if (rows.empty()) return html + fmt::format("<p>{}</p>\n", escaped(none));
+  if (!note.empty()) html += fmt::format("<p>{}</p>\n", escaped(note));
+  std::vector<Column> used;
+  for (const Column& column : columns) {
+    if (std::any_of(rows.begin(), rows.end(), [&](const json& row) { return !cell_of(row, column).empty(); }))
+      used.push_back(column);
+  }
+  html += "<table><tr>";
+  for (const Column& column : used) html += fmt::format("<th>{}</th>", escaped(column.title));
   html += "</tr>\n";
   for (const json& row : rows) {
     const bool bad = row.value("ok", true) == false || row.value("verdict", "") == "fail";
     html += bad ? "<tr class=\"bad\">" : "<tr>";
-    for (const std::string& column : columns) html += fmt::format("<td>{}</td>", row.contains(column) ? cell(row[column]) : "");
+    for (const Column& column : used) html += fmt::format("<td>{}</td>", cell_of(row, column));
     html += "</tr>\n";
   }
   return html + "</table>\n";
 }
 
 }  // namespace
+
+int SelftestReport::results() const { return static_cast<int>(runs.size() + speed.size()); }
+
+int SelftestReport::failed() const {
+  const auto wrong = [](const auto& rows) {
+    return std::count_if(rows.begin(), rows.end(), [](const auto& row) { return !row.ok; });
+  };
+  return static_cast<int>(wrong(runs) + wrong(speed));
+}
 
 json to_json(const SelftestReport& report, const PrivateWords& words) {
   json all{{"fulmen", version()},
@@ -96,12 +129,9 @@ json to_json(const SelftestReport& report, const PrivateWords& words) {
            {"kernels_missing", words.removed_from(report.kernels_missing)},
            {"findings", json::array()}};
   for (const std::string& path : report.libraries) all["libraries"].push_back(words.removed_from(path));
-  int failed = 0;
-  for (const SelftestRun& run : report.runs) {
-    failed += run.ok ? 0 : 1;
-    all["runs"].push_back(json_of(run, words));
-  }
-  all["failed"] = failed;
+  for (const SelftestRun& run : report.runs) all["runs"].push_back(json_of(run, words));
+  all["results"] = report.results();
+  all["failed"] = report.failed();
   for (const SpeedRow& row : report.speed) {
     all["speed"].push_back({{"problem", row.problem},
                             {"kernel", row.kernel},
@@ -138,23 +168,53 @@ std::string to_html(const json& r) {
       "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>fulmen selftest</title>\n<style>"
       "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse;margin-bottom:2em}"
       "td,th{border:1px solid #999;padding:2px 6px;text-align:left}.bad{background:#fcc}</style>\n";
-  html += fmt::format("<h1>fulmen {} on {}</h1>\n<p>{} runs, {} failed</p>\n", cell(r["fulmen"]), cell(r["device"]),
-                      r["runs"].size(), cell(r["failed"]));
-  html += "<table>\n";
-  for (const char* key : {"chip", "features", "emulated_twin"})
-    html += fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", key, cell(r[key]));
+  html += fmt::format("<h1>fulmen {} on {}</h1>\n<p>{} results, {} failed</p>\n<table>\n", cell(r["fulmen"]), cell(r["device"]),
+                      cell(r["results"]), cell(r["failed"]));
+  for (const Column& line : {Column{"chip", "chip"}, {"features", "features"}, {"emulated_twin", "bits compared with"}}) {
+    if (const std::string value = cell(r[line.key]); !value.empty())
+      html += fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", line.title, value);
+  }
   for (const json& path : r["libraries"]) html += fmt::format("<tr><th>library</th><td>{}</td></tr>\n", cell(path));
-  html +=
-      "</table>\n<h2>Problems</h2>\n<p>bits_differ counts outputs whose bits are not the emulated chip's: where rounding allows "
-      "that, it is no failure.</p>\n";
-  html += table(r["runs"], {"number", "problem", "kernel", "ok", "tensor", "worst_error", "bound", "bits_differ", "bits_compared",
-                            "message", "repeat"});
-  html += "<h2>Speed</h2>\n" + table(r["speed"], {"problem", "kernel", "seconds", "tflops", "gb_s", "ok", "message"});
-  html += table(r["yardsticks"], {"what", "value", "unit"});
-  html += "<h2>Hardware</h2>\n" + table(r["probes"], {"probe", "answer", "found", "decides"});
-  html += "<h2>Kernels</h2>\n<p>" + cell(r["kernels_missing"]) + "</p>\n" +
-          table(r["kernels"], {"kernel", "registers", "spills", "scratch_bytes", "lds_bytes", "occupancy", "findings"});
-  html += "<h2>Preconditions</h2>\n" + table(r["findings"], {"id", "verdict", "seen", "mend"});
+  html += "</table>\n";
+  html += section("Problems", "Other bits than the emulated chip's are no failure where rounding allows them.", r["runs"],
+                  {{"number", "no."},
+                   {"problem", "problem"},
+                   {"kernel", "kernel"},
+                   {"ok", "right"},
+                   {"tensor", "worst tensor"},
+                   {"worst_error", "largest error"},
+                   {"bound", "allowed"},
+                   {"bits_compared", "elements compared with the emulated chip"},
+                   {"bits_differ", "of them other bits"},
+                   {"message", "what is wrong"},
+                   {"repeat", "repeat it"}},
+                  "No problem was run.");
+  html += section("Speed", "", r["speed"],
+                  {{"problem", "problem"},
+                   {"kernel", "kernel"},
+                   {"seconds", "time, s"},
+                   {"tflops", "TFLOP/s"},
+                   {"gb_s", "GB/s"},
+                   {"ok", "right"},
+                   {"message", "what is wrong"}},
+                  "Nothing was timed: an emulated chip has no times, --quick, --only and --kernel leave them out.");
+  html += section("What the device can do", "", r["yardsticks"], {{"what", "what"}, {"value", "rate"}, {"unit", "unit"}},
+                  "Nothing was timed.");
+  html += section("Hardware", "", r["probes"],
+                  {{"probe", "question"}, {"answer", "answer"}, {"found", "found"}, {"decides", "it decides"}},
+                  "The device was asked nothing.");
+  const std::string missing = r["kernels_missing"].get<std::string>();
+  html += section("Compiled kernels", "", r["kernels"],
+                  {{"kernel", "kernel"},
+                   {"registers", "registers"},
+                   {"spills", "spills"},
+                   {"scratch_bytes", "scratch, bytes"},
+                   {"lds_bytes", "LDS, bytes"},
+                   {"occupancy", "waves"},
+                   {"findings", "findings"}},
+                  missing.empty() ? "None are reported for this device and these options." : missing);
+  html += section("Preconditions", "", r["findings"],
+                  {{"id", "what"}, {"verdict", "verdict"}, {"seen", "seen"}, {"mend", "what mends it"}}, "None were examined.");
   return html + "</html>\n";
 }
 

@@ -25,6 +25,10 @@ struct SelftestReport {
   std::vector<KernelReport> kernels;
   std::string kernels_missing;  // why there are none
   std::vector<Finding> findings;
+
+  // Of runs and of timed problems, as both the terminal and the page count them.
+  int results() const;
+  int failed() const;
 };
 
 nlohmann::json to_json(const SelftestReport& report, const PrivateWords& words);
