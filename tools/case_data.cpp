@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <new>
 #include <numeric>
 
@@ -52,6 +54,8 @@ AttentionTensors tensors_of(const BenchCase& c) {
     t.block_table = {nullptr, DType::int32, {1, 1, c.batch, pages}, {0, 0, pages, 1}};
     t.seqlens_k = {nullptr, DType::int32, {1, 1, 1, c.batch}, {0, 0, 0, 1}};
   }
+  if (c.mask == CaseMask::triangle) t.keep_mask = Tensor::bhqk(nullptr, DType::boolean, 1, 1, c.seqlen_q, c.seqlen_k);
+  if (c.mask == CaseMask::padding) t.keep_mask = Tensor::bhqk(nullptr, DType::boolean, c.batch, 1, 1, c.seqlen_k);
   if (c.bias) t.bias = Tensor::bhqk(nullptr, c.dtype, c.training ? 1 : c.batch, c.heads, c.seqlen_q, c.seqlen_k);
   if (c.training) {
     t.dout = t.dq = t.q;
@@ -62,9 +66,34 @@ AttentionTensors tensors_of(const BenchCase& c) {
   return t;
 }
 
+// The bytes of a case's bool mask.
+void add_keep_mask(const BenchCase& c, CaseData& data) {
+  Tensor& mask = data.tensors.keep_mask;
+  data.memory.push_back(checked_memory(dense_bytes(mask) + 1));
+  mask.data = data.memory.back().data();
+  auto* keep = static_cast<uint8_t*>(mask.data);
+  const int64_t rows = c.mask == CaseMask::triangle ? c.seqlen_q : c.batch;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t kept =
+        c.mask == CaseMask::triangle ? row + 1 + c.seqlen_k - c.seqlen_q : c.seqlen_k - c.seqlen_k * (row % 4 + 1) / 8;
+    for (int64_t j = 0; j < c.seqlen_k; ++j) keep[row * c.seqlen_k + j] = j < kept ? 1 : 0;
+  }
+}
+
 void add_masks(const BenchCase& c, AttentionOptions& options) {
   if (c.causal) options.causal = Causal::bottom_right;
 }
+
+Status check_size(const AttentionTensors& t, std::size_t max_bytes) {
+  std::size_t bytes = 0;
+  for (const TensorField& field : kTensorTable) bytes += dense_bytes(t->*field.tensor);
+  if (bytes <= max_bytes) return {};
+  return {StatusCode::out_of_memory, fmt::format("its tensors are {:.1f} GB, more than --max-gb {:.1f}",
+                                                 static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
+}
+
+// Whether a tensor of the call has no data yet.
+bool is_missing(const Tensor& tensor) { return tensor.data == nullptr && tensor.shape != std::array<int64_t, 4>{}; }
 
 Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
   AttentionTensors& t = data.tensors;
@@ -72,14 +101,41 @@ Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, 
   std::vector<Tensor*> inputs{&t.q, &t.k, &t.v};
   if (c.bias) inputs.push_back(&t.bias);
   if (c.training) inputs.push_back(&t.dout);
-  std::size_t bytes = 0;
-  for (const TensorField& field : kTensorTable) bytes += dense_bytes(t->*field.tensor);
-  if (bytes > max_bytes) {
-    return {StatusCode::out_of_memory, fmt::format("its tensors are {:.1f} GB, more than --max-gb {:.1f}",
-                                                   static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
-  }
+  if (Status status = check_size(t, max_bytes); !status.ok()) return status;
   for (Tensor* tensor : inputs) data.memory.push_back(random_tensor(pool, *tensor));
   if (c.page_size > 0) add_tables(c, pool, data);
+  if (c.mask != CaseMask::none) add_keep_mask(c, data);
+  return {};
+}
+
+constexpr double kKeptShare = 0.875;  // of a bool mask that is given by its shape
+constexpr uint64_t kDropoutSeed = 1;
+
+// Of --problem: what no file gives is random, ALiBi's slopes are those of its paper.
+Status given_case(const GivenProblem& given, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
+  Result<GivenCall> made = make_call(given);
+  if (!made.ok()) return made.status();
+  data.files = std::move(made->files);
+  data.options = made->options;
+  AttentionTensors& t = data.tensors = made->tensors;
+  t.dropout_seed = kDropoutSeed;
+  const Result<Problem> sizes = make_problem(t, data.options);  // which fit into memory's addresses
+  if (!sizes.ok()) return sizes.status();
+  if (Status status = check_size(t, max_bytes); !status.ok()) return {StatusCode::invalid_argument, status.message()};
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.q, &t.k, &t.v, &t.bias, &t.sinks, &t.dout, &t.dlse}) {
+    if (is_missing(*tensor)) data.memory.push_back(random_tensor(pool, *tensor));
+  }
+  if (is_missing(t.keep_mask)) {
+    data.memory.push_back(checked_memory(dense_bytes(t.keep_mask) + 1));
+    t.keep_mask.data = data.memory.back().data();
+    pool.fill_mask(t.keep_mask.data, stored_elements(t.keep_mask), kKeptShare);
+  }
+  if (is_missing(t.alibi_slopes)) {
+    data.memory.push_back(checked_memory(dense_bytes(t.alibi_slopes) + 1));
+    auto* slopes = static_cast<float*>(t.alibi_slopes.data = data.memory.back().data());
+    const int64_t heads = t.alibi_slopes.shape[3];
+    for (int64_t h = 0; h < heads; ++h) slopes[h] = std::exp2(-8.0F * static_cast<float>(h + 1) / static_cast<float>(heads));
+  }
   return {};
 }
 
@@ -131,7 +187,9 @@ Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, No
   auto data = std::make_unique<CaseData>();
   data->options = options;
   add_masks(bench_case, data->options);
-  const Status status = bench_case.folder.empty() ? random_case(bench_case, pool, max_bytes, *data) : real_case(bench_case, *data);
+  const Status status = bench_case.given != nullptr  ? given_case(*bench_case.given, pool, max_bytes, *data)
+                        : !bench_case.folder.empty() ? real_case(bench_case, *data)
+                                                     : random_case(bench_case, pool, max_bytes, *data);
   if (!status.ok()) return status;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     for (Tensor AttentionTensors::* const one : outputs_of(pass)) {

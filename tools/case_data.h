@@ -12,6 +12,7 @@
 #include "fulmen/problem.h"
 #include "fulmen/status.h"
 #include "tools/bench/cases.h"
+#include "tools/given_problem.h"
 #include "tools/memory.h"
 #include "tools/random_inputs.h"
 
@@ -20,6 +21,7 @@ namespace fulmen::tools {
 // A case's tensors in memory of its own.
 struct CaseData {
   std::vector<Memory> memory;
+  std::unique_ptr<LoadedProblem> files;  // of --problem
   AttentionTensors tensors;
   AttentionOptions options;
   Problem problem;

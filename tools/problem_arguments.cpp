@@ -125,6 +125,12 @@ Status load_optional_tensors(const ProblemArguments& arguments, LoadedProblem& p
 
 Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
+std::vector<InputFile> input_files(const ProblemArguments& a) {
+  std::vector<InputFile> files{{"--q", a.q}, {"--k", a.k}, {"--v", a.v}, {"--bias", a.bias}, {"--keep", a.keep}};
+  for (std::size_t i = 0; i < kVectorFiles.size(); ++i) files.push_back({kVectorFiles[i].option, a.vectors.paths[i]});
+  return files;
+}
+
 void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--q", arguments.q, "queries, a .npy file in the layout");
   app.add_option("--k", arguments.k, "keys");

@@ -38,6 +38,13 @@ struct ProblemArguments {
   VectorArguments vectors;
 };
 
+// The files that the options name, those that are not given with an empty path.
+struct InputFile {
+  const char* option;
+  const std::string& path;
+};
+std::vector<InputFile> input_files(const ProblemArguments& arguments);
+
 // Adds the options to a parser. The arguments must outlive it.
 void add_problem_options(CLI::App& app, ProblemArguments& arguments);
 

@@ -17,11 +17,12 @@ class Case:
     head_dim: int
     causal: bool = False
     bias: bool = False  # one per head, the same for the whole batch
+    mask: str = ""  # bool: "triangle" says what causal says, "padding" leaves out the last eighth of the keys
 
     @property
     def name(self) -> str:
         shape = f"{self.batch}x{self.heads} S{self.seqlen} D{self.head_dim}"
-        return f"{self.suite} {shape}{' causal' * self.causal}{' bias' * self.bias} {self.dtype}"
+        return f"{self.suite} {shape}{' causal' * self.causal}{' bias' * self.bias}{' ' * bool(self.mask)}{self.mask} {self.dtype}"
 
     @property
     def flops(self) -> float:
@@ -36,9 +37,11 @@ def cases(suites: list[str], dtypes: list[str]) -> list[Case]:
             for head_dim in (64, 128):
                 found += [Case("prefill", dtype, 1, 8, seqlen, head_dim) for seqlen in (1024, 2048, 4096)]
                 found.append(Case("prefill", dtype, 1, 8, 2048, head_dim, causal=True))
+                found += [Case("prefill", dtype, 1, 8, 2048, head_dim, mask=mask) for mask in ("triangle", "padding")]
         if "boards" in suites:
             for heads, head_dim in ((24, 32), (12, 64), (8, 96), (6, 128)):
                 found += [Case("boards", dtype, 64, heads, 64, head_dim, bias=bias) for bias in (False, True)]
+            found.append(Case("boards", dtype, 64, 24, 64, 32, mask="triangle"))
     return found
 
 
@@ -50,6 +53,7 @@ class Inputs:
     k: torch.Tensor
     v: torch.Tensor
     bias: torch.Tensor | None  # [1, heads, seqlen, seqlen]
+    keep: torch.Tensor | None  # bool, True attends: [1, 1, seqlen, seqlen], or [1, 1, 1, seqlen]
 
 
 def make_inputs(case: Case, seed: int) -> Inputs:
@@ -60,7 +64,12 @@ def make_inputs(case: Case, seed: int) -> Inputs:
 
     shape = (case.batch, case.heads, case.seqlen, case.head_dim)
     bias = normal(1, case.heads, case.seqlen, case.seqlen) if case.bias else None
-    return Inputs(normal(*shape), normal(*shape), normal(*shape), bias)
+    keep = None
+    if case.mask == "triangle":
+        keep = torch.ones(1, 1, case.seqlen, case.seqlen, dtype=torch.bool).tril()
+    elif case.mask == "padding":
+        keep = (torch.arange(case.seqlen) < case.seqlen - case.seqlen // 8).reshape(1, 1, 1, -1)
+    return Inputs(normal(*shape), normal(*shape), normal(*shape), bias, keep)
 
 
 def exact(case: Case, inputs: Inputs, rows: int = 64) -> torch.Tensor:
@@ -70,6 +79,9 @@ def exact(case: Case, inputs: Inputs, rows: int = 64) -> torch.Tensor:
     scores = q @ k.transpose(-1, -2) / case.head_dim**0.5
     if inputs.bias is not None:
         scores = scores + inputs.bias[:, :, first:].double()
+    if inputs.keep is not None:
+        rows_kept = inputs.keep[:, :, first:] if inputs.keep.shape[2] > 1 else inputs.keep
+        scores = scores.masked_fill(~rows_kept, float("-inf"))
     if case.causal:
         keep = torch.ones(case.seqlen, case.seqlen, dtype=torch.bool).tril()[first:]
         scores = scores.masked_fill(~keep, float("-inf"))

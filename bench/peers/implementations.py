@@ -24,7 +24,7 @@ def pytorch(case: Case, inputs: Inputs, threads: int) -> Prepared:
     @torch.inference_mode()
     def run() -> None:
         result[0] = torch.nn.functional.scaled_dot_product_attention(
-            inputs.q, inputs.k, inputs.v, attn_mask=inputs.bias, is_causal=case.causal
+            inputs.q, inputs.k, inputs.v, attn_mask=inputs.keep if inputs.bias is None else inputs.bias, is_causal=case.causal
         )
 
     return run, lambda: result[0]
@@ -32,14 +32,17 @@ def pytorch(case: Case, inputs: Inputs, threads: int) -> Prepared:
 
 def onnx_runtime(case: Case, inputs: Inputs, threads: int) -> Prepared:
     shape = [case.batch, case.heads, case.seqlen, case.head_dim]
-    bias_shape = [1, case.heads, case.seqlen, case.seqlen]
     onnx_type = ONNX_TYPES[case.dtype]
-    names = ["q", "k", "v"] + ["bias"] * case.bias
-    node = helper.make_node("Attention", names, ["out"], is_causal=int(case.causal))
+    # Its mask has a row for each query.
+    tensors = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "bias": inputs.bias}
+    tensors["keep"] = None if inputs.keep is None else inputs.keep.expand(-1, -1, case.seqlen, -1).contiguous()
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    types = {name: TensorProto.BOOL if name == "keep" else onnx_type for name in tensors}
+    node = helper.make_node("Attention", list(tensors), ["out"], is_causal=int(case.causal))
     graph = helper.make_graph(
         [node],
         "attention",
-        [helper.make_tensor_value_info(name, onnx_type, bias_shape if name == "bias" else shape) for name in names],
+        [helper.make_tensor_value_info(name, types[name], list(tensor.shape)) for name, tensor in tensors.items()],
         [helper.make_tensor_value_info("out", onnx_type, shape)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
@@ -55,11 +58,15 @@ def onnx_runtime(case: Case, inputs: Inputs, threads: int) -> Prepared:
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         binding = session.io_binding()
-        for name in names:
-            tensor = getattr(inputs, name)
-            binding.bind_input(name, "cpu", 0, onnx_type, list(tensor.shape), tensor.data_ptr())
+        for name, tensor in tensors.items():
+            binding.bind_input(name, "cpu", 0, types[name], list(tensor.shape), tensor.data_ptr())
         binding.bind_output("out", "cpu", 0, onnx_type, shape, out.data_ptr())
         session.run_with_iobinding(binding)
     except Exception as error:  # the runtime has no narrower class for a missing kernel
         raise Unsupported(str(error).splitlines()[0]) from error
-    return lambda: session.run_with_iobinding(binding), lambda: out
+
+    def run() -> None:
+        session.run_with_iobinding(binding)
+
+    run.inputs = tensors  # whose memory it reads
+    return run, lambda: out

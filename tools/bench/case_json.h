@@ -17,7 +17,8 @@ inline void add_problem(const BenchCase& c, nlohmann::ordered_json& row) {
               {"seqlen_k", c.seqlen_k},
               {"head_dim", c.head_dim},
               {"causal", c.causal},
-              {"bias", c.bias}});
+              {"bias", c.bias},
+              {"mask", to_string(c.mask)}});
 }
 
 }  // namespace fulmen::tools

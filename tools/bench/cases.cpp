@@ -9,11 +9,13 @@ struct Prefill {
   int64_t tokens, width;  // batch = tokens / seqlen, heads = width / head_dim
   std::vector<int64_t> dims, seqlens;
   int64_t causal_from;  // the shortest seqlen that is also measured with a causal mask
+  int64_t masked;       // the seqlen that is also measured with bool masks
 };
 struct Boards {
   std::vector<int64_t> batches;
   int64_t width;
   std::vector<int64_t> dims;
+  int64_t masked;  // the batch of the first dim that is also measured with a bool mask
 };
 struct Decode {
   struct Cache {
@@ -24,7 +26,16 @@ struct Decode {
     int64_t queries, heads;
   };
   std::vector<Rows> more_rows;  // over the first of them
+  bool masked;                  // which is also measured with padded keys
 };
+
+// A case with a bool mask beside the one without, or with a causal one.
+BenchCase with_mask(BenchCase c, CaseMask mask) {
+  c.causal = false;
+  c.mask = mask;
+  c.name = c.name.substr(0, c.name.rfind(" causal")) + " " + to_string(mask);
+  return c;
+}
 
 // A model's width has as many heads as fill it, so that every length has the work of a real layer. [batch, seqlen, head, dim].
 // tokens 0: a batch of 1.
@@ -47,6 +58,11 @@ void add_prefill(std::vector<BenchCase>& cases, DType dtype, const Prefill& p, b
                          .kv_heads = heads,
                          .head_dim = dim,
                          .causal = causal});
+        // What the causal mask says as a bool mask, beside it; and padding, as encoders have it.
+        if (causal && seqlen == p.masked) {
+          const BenchCase unmasked = cases.back();
+          for (const CaseMask mask : {CaseMask::triangle, CaseMask::padding}) cases.push_back(with_mask(unmasked, mask));
+        }
       }
     }
   }
@@ -69,6 +85,9 @@ void add_boards(std::vector<BenchCase>& cases, DType dtype, const Boards& boards
                          .kv_heads = heads,
                          .head_dim = dim,
                          .bias = bias});
+        if (!brief && !bias && dim == boards.dims[0] && batch == boards.masked) {
+          cases.push_back(with_mask(BenchCase(cases.back()), CaseMask::triangle));
+        }
       }
     }
   }
@@ -92,6 +111,7 @@ void add_decode(std::vector<BenchCase>& cases, DType dtype, const Decode& decode
   for (const Decode::Cache& cache : decode.caches) {
     add(cache, {1, 32}, fmt::format("{} x kv {}", cache.batch, cache.length));
     if (brief) return;
+    if (decode.masked && &cache == &decode.caches.front()) cases.push_back(with_mask(BenchCase(cases.back()), CaseMask::padding));
   }
   const Decode::Cache& first = decode.caches.front();
   for (const Decode::Rows& rows : decode.more_rows) {
@@ -148,22 +168,22 @@ struct Suites {
 Suites suites_of(CaseSize size) {
   switch (size) {
     case CaseSize::gpu:
-      return {{16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0},
-              {{1, 16, 64, 256, 1024}, 768, {32, 64, 96, 128}},
-              {{{16, 8192}, {64, 4096}, {1, 65536}, {1, 16384}}, {{1, 64}, {4, 32}}},
+      return {{16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0, 2048},
+              {{1, 16, 64, 256, 1024}, 768, {32, 64, 96, 128}, 256},
+              {{{16, 8192}, {64, 4096}, {1, 65536}, {1, 16384}}, {{1, 64}, {4, 32}}, true},
               {16, 8192},
-              {16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0},
-              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};
+              {16384, 2048, {64, 128, 256}, {512, 2048, 16384}, 0, 2048},
+              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}, 0}};
     case CaseSize::emulated:
-      return {{0, 128, {64, 128}, {150}, 0}, {{2, 3}, 64, {32}}, {{{1, 300}}, {}}, {2, 300},
-              {0, 128, {64, 128}, {150}, 0}, {{2}, 64, {32}}};
+      return {{0, 128, {64, 128}, {150}, 0, 0}, {{2, 3}, 64, {32}, 0}, {{{1, 300}}, {}, false}, {2, 300},
+              {0, 128, {64, 128}, {150}, 0, 0}, {{2}, 64, {32}, 0}};
     default:
-      return {{0, 1024, {64, 128}, {1024, 2048, 4096}, 2048},
-              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}},
-              {{{1, 16384}, {4, 16384}, {16, 16384}, {1, 65536}, {4, 65536}, {16, 65536}}, {{1, 64}, {4, 32}, {8, 32}}},
+      return {{0, 1024, {64, 128}, {1024, 2048, 4096}, 2048, 2048},
+              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}, 256},
+              {{{1, 16384}, {4, 16384}, {16, 16384}, {1, 65536}, {4, 65536}, {16, 65536}}, {{1, 64}, {4, 32}, {8, 32}}, true},
               {4, 16384},
-              {0, 1024, {64, 128, 256}, {512, 2048}, 0},
-              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}}};
+              {0, 1024, {64, 128, 256}, {512, 2048}, 0, 512},
+              {{1, 64, 256, 1024}, 768, {32, 64, 96, 128}, 0}};
   }
 }
 

@@ -25,6 +25,7 @@
 #include "tools/case_data.h"
 #include "tools/commands.h"
 #include "tools/device_tensors.h"
+#include "tools/given_problem.h"
 #include "tools/number_checks.h"
 #include "tools/output_file.h"
 #include "tools/problem_arguments.h"
@@ -37,9 +38,13 @@ constexpr uint64_t kSeed = 20240229;  // the same inputs in every run: rows are 
 
 struct BenchArguments {
   BenchSettings settings;
+  // Its dtype, device, kernel, determinism and threads are those of suites, too.
+  std::shared_ptr<GivenProblem> given = std::make_shared<GivenProblem>();
+  bool problem = false;
   std::string suite = "all";
-  std::string dtype, json, csv, html;
+  std::string json, csv, html;
   std::vector<std::string> compare;
+  std::vector<std::string> problem_options;  // that need --problem
   std::string data = "examples/data";
   bool model = false;
 };
@@ -67,14 +72,21 @@ CaseSize size_of_cases(const std::string& device) {
 // Real input first, then the suites. Without --dtype: all of fp32 and bf16 (GPU: fp16 and bf16), and one case of each kind of the
 // third.
 Result<std::vector<BenchCase>> chosen_cases(const BenchArguments& arguments) {
+  if (arguments.problem) {
+    BenchCase given;
+    given.suite = given.name = "problem";
+    given.given = arguments.given;
+    given.training = arguments.given->backward;
+    return std::vector<BenchCase>{std::move(given)};
+  }
   struct Choice {
     DType dtype;
     bool brief;
   };
   const CaseSize size = arguments.model ? CaseSize::gpu : size_of_cases(arguments.settings.device);
   std::vector<Choice> choices{{DType::fp32, size != CaseSize::cpu}, {DType::bf16, false}, {DType::fp16, size == CaseSize::cpu}};
-  if (!arguments.dtype.empty()) {
-    const Result<DType> dtype = parse_dtype(arguments.dtype);
+  if (const std::string& name = arguments.given->problem.dtype; !name.empty()) {
+    const Result<DType> dtype = parse_dtype(name);
     if (!dtype.ok()) return dtype.status();
     choices = {{dtype.value(), false}};
   }
@@ -132,17 +144,21 @@ Status write_reports(const BenchArguments& arguments, const std::vector<BenchRow
   return write_text_file(arguments.html, bench_page(rows, fmt::format("fulmen {} on {} ({})", version(), device, chip_of(device))));
 }
 
-// No report replaces a file of the real input.
+// No report replaces a file of the real input, or of --problem.
 Status check_inputs_stay(const BenchArguments& arguments) {
-  if (arguments.suite != "all" && arguments.suite != "real") return {};
+  std::vector<std::pair<std::string, std::string>> inputs;  // who reads it, its path
+  for (const InputFile& file : input_files(arguments.given->problem)) inputs.emplace_back(file.option, file.path);
+  if (!arguments.problem && (arguments.suite == "all" || arguments.suite == "real")) {
+    for (const std::string& file : real_case_files(arguments.data))
+      inputs.emplace_back("--data " + printable(arguments.data), file);
+  }
   const std::pair<const char*, const std::string&> reports[] = {
       {"--json", arguments.json}, {"--csv", arguments.csv}, {"--html", arguments.html}};
   for (const auto& [option, path] : reports) {
-    for (const std::string& input : real_case_files(arguments.data)) {
+    for (const auto& [reader, input] : inputs) {
       if (!same_file(path, input)) continue;
       return {StatusCode::invalid_argument,
-              fmt::format("{} {}: --data {} reads it, and it would be replaced: another file is needed", option, printable(path),
-                          printable(arguments.data))};
+              fmt::format("{} {}: {} reads it, and it would be replaced: another file is needed", option, printable(path), reader)};
     }
   }
   return {};
@@ -263,11 +279,12 @@ Status measure_cases(const BenchArguments& arguments, const std::vector<BenchCas
     }
     const Result<BenchRow> row = meter.measure(bench_case);
     if (!row.ok()) {
-      if (ends_run(row.status().code())) return row.status();
+      if (ends_run(row.status().code()) || arguments.problem) return row.status();
       progress.line(fmt::format("{} left out: {}", name, row.status().message()));
       continue;
     }
     progress.line(table_line(row.value()));
+    if (!row->problem.empty()) progress.line(fmt::format("{:35} {}", "", row->problem));
     if (!row->standard_note.empty()) progress.line(fmt::format("{:35} standard attention {}", "", row->standard_note));
     // Once a reason: the speed-up is over another kernel than elsewhere.
     if (!row->standard_refused.empty() && refused.insert(row->standard_refused).second) {
@@ -287,13 +304,47 @@ Status measure_cases(const BenchArguments& arguments, const std::vector<BenchCas
   return {};
 }
 
-Status bench(BenchArguments arguments) {
+// Options of a problem need --problem, which no suite and no option of suites goes with.
+Status check_problem_options(const CLI::App& parser, const BenchArguments& arguments) {
+  if (!arguments.problem) {
+    for (const std::string& option : arguments.problem_options) {
+      if (parser.count(option) > 0) {
+        return {StatusCode::invalid_argument, fmt::format("{}: it describes a problem, which is timed with --problem", option)};
+      }
+    }
+    return {};
+  }
+  for (const char* option : {"--suite", "--data", "--model", "--compare"}) {
+    if (parser.count(option) == 0) continue;
+    return {StatusCode::invalid_argument, fmt::format("{} beside --problem: one problem is timed, leave one of them out", option)};
+  }
+  return check_use(parser, *arguments.given);
+}
+
+// What is wrong with a problem by numbers is said before anything is measured.
+Status check_numbers(const BenchArguments& arguments) {
+  const GivenProblem& given = *arguments.given;
+  if (!arguments.problem || given.by_files()) return {};
+  const Result<GivenCall> call = make_call(given);
+  if (!call.ok()) return call.status();
+  return (given.backward ? make_backward_problem(call->tensors, call->options) : make_problem(call->tensors, call->options))
+      .status();
+}
+
+Status bench(const CLI::App& parser, BenchArguments arguments) {
+  if (Status status = check_problem_options(parser, arguments); !status.ok()) return status;
   if (!arguments.compare.empty()) return compare(arguments.compare);
   BenchSettings& settings = arguments.settings;
+  const ProblemArguments& given = arguments.given->problem;
+  settings.device = given.device;
+  settings.kernel = given.kernel;
+  settings.deterministic = given.deterministic;
+  settings.num_threads = given.threads;
   if (settings.device.empty()) settings.device = default_device();
   if (Status status = check_device_and_kernel(settings.device, settings.kernel); !status.ok()) return status;
   if (arguments.model) return model(arguments);
   if (Status status = check_reports(arguments); !status.ok()) return status;
+  if (Status status = check_numbers(arguments); !status.ok()) return status;
   const Result<std::vector<BenchCase>> cases = chosen_cases(arguments);
   if (!cases.ok()) return cases.status();
   const int threads = settings.num_threads > 0 ? settings.num_threads : default_threads();
@@ -315,23 +366,30 @@ Status bench(BenchArguments arguments) {
 Command bench_command(CLI::App& app) {
   auto arguments = std::make_shared<BenchArguments>();
   BenchSettings& settings = arguments->settings;
-  settings.device.clear();
   CLI::App* parser =
       app.add_subcommand("bench", "time real problems, each verified and set beside ceilings and standard attention");
   parser
       ->add_option("--suite", arguments->suite,
                    "real, prefill, boards, decode, paged (decode over pages), training (forward and backward) or all")
       ->check(CLI::IsMember({"real", "prefill", "boards", "decode", "paged", "training", "all"}));
-  parser
-      ->add_option("--dtype", arguments->dtype,
-                   "fp32, fp16 or bf16; without it fp32, bf16 and a few rows of fp16 (GPU: fp16, bf16 and a few of fp32)")
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
-  parser->add_option("--device", settings.device, "see `fulmen devices`");
-  parser->add_option("--kernel", settings.kernel, "force a kernel by name");
-  parser->add_flag("--deterministic,!--no-deterministic", settings.deterministic,
-                   "the default; without: also kernels whose gradients differ in bits from run to run");
-  parser->add_option("--threads", settings.num_threads, "CPU threads; 0 takes OMP_NUM_THREADS, else all processors")
-      ->transform(int_from(0));
+  parser->add_flag(
+      "--problem", arguments->problem,
+      "instead of suites one problem, by the options of `fulmen explain`: numbers (--seqlen-q, --heads, --head-dim, ...), "
+      "whose tensors are random, or files");
+  const std::vector<const CLI::Option*> before = std::as_const(*parser).get_options();
+  add_given_problem_options(*parser, *arguments->given);
+  // These are of suites, too.
+  constexpr std::string_view kShared[] = {"--dtype", "--device", "--kernel", "--deterministic", "--threads"};
+  for (const CLI::Option* option : std::as_const(*parser).get_options()) {
+    const std::string name = option->get_name();
+    const bool shared = std::find(std::begin(kShared), std::end(kShared), name) != std::end(kShared);
+    const bool new_here = std::find(before.begin(), before.end(), option) == before.end();
+    if (new_here && !shared) arguments->problem_options.push_back(name);
+  }
+  parser->get_option("--dtype")->description(
+      "fp32, fp16 or bf16; without it fp32, bf16 and a few rows of fp16 (GPU: fp16, bf16 and a few of fp32), and --problem's fp32");
+  parser->get_option("--backward")
+      ->description("--problem: its forward and backward pass, --kernel and --set are the backward one's");
   parser->add_option("--seconds", settings.seconds, "of measuring a case, standard attention and ceilings included")
       ->check(amount(false))
       ->capture_default_str();
@@ -355,7 +413,7 @@ Command bench_command(CLI::App& app) {
           "two files of --json: how B's rows are beside A's, and whether by more than noise; fails where one is slower, wrong or "
           "missing; nothing is measured. Also two files of `fulmen counts --json`: fails where a launch executes 2 % more")
       ->expected(2);
-  return {parser, [arguments] { return bench(*arguments); }};
+  return {parser, [parser, arguments] { return bench(*parser, *arguments); }};
 }
 
 }  // namespace fulmen::tools

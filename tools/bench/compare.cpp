@@ -44,12 +44,12 @@ Result<Report> read_report(const std::string& text, const std::string& name) {
     const json rows = json::parse(text);
     if (!rows.is_array()) return refuse("a list of rows is expected");
     for (const json& row : rows) {
-      const std::string key =
-          fmt::format("{} {} {}, batch {}, {}/{} heads of {}, {} x {}{}{}", row.at("suite").get<std::string>(),
-                      row.at("dtype").get<std::string>(), row.at("case").get<std::string>(), row.at("batch").get<int64_t>(),
-                      row.at("heads").get<int64_t>(), row.at("kv_heads").get<int64_t>(), row.at("head_dim").get<int64_t>(),
-                      row.at("seqlen_q").get<int64_t>(), row.at("seqlen_k").get<int64_t>(),
-                      row.at("causal").get<bool>() ? " causal" : "", row.at("bias").get<bool>() ? " bias" : "");
+      const std::string key = fmt::format(
+          "{} {} {}, batch {}, {}/{} heads of {}, {} x {}{}{}{}", row.at("suite").get<std::string>(),
+          row.at("dtype").get<std::string>(), row.at("case").get<std::string>(), row.at("batch").get<int64_t>(),
+          row.at("heads").get<int64_t>(), row.at("kv_heads").get<int64_t>(), row.at("head_dim").get<int64_t>(),
+          row.at("seqlen_q").get<int64_t>(), row.at("seqlen_k").get<int64_t>(), row.at("causal").get<bool>() ? " causal" : "",
+          row.at("bias").get<bool>() ? " bias" : "", row.value("mask", "none") == "none" ? "" : " mask");
       const Timing timing{seconds(row, "min_s"), seconds(row, "median_s"), row.at("verified").get<bool>()};
       if (!report.rows.emplace(key, timing).second) return refuse("it has a row twice: " + key);
       report.order.push_back(key);

@@ -45,7 +45,7 @@ std::vector<std::string> standard_kernels(const std::string& device, Pass pass) 
 }
 
 // A chess engine's attention: short rows, and a bias where there are gradients.
-bool is_board(const BenchCase& bench_case) { return bench_case.suite == "boards" || (bench_case.training && bench_case.bias); }
+bool is_board(const BenchCase& c) { return c.suite == "boards" || (c.suite == "training" && c.bias); }
 
 std::size_t bytes_of_outputs(const AttentionTensors& tensors) {
   std::size_t bytes = 0;
@@ -66,6 +66,7 @@ Result<std::vector<Plan>> plan_case(const CaseData& data, const std::string& dev
     AttentionOptions options = data.options;
     const bool both = data.backward.has_value();
     options.kernel = both && backward_kernel != (problem->pass == Pass::backward) ? "" : kernel;
+    if (both && problem->pass == Pass::forward) options.tuning.clear();  // --set is of the pass that is asked for
     Result<Plan> planned = plan(*problem, device, options);
     if (!planned.ok()) return planned.status();
     plans.push_back(std::move(planned).value());
@@ -73,14 +74,55 @@ Result<std::vector<Plan>> plan_case(const CaseData& data, const std::string& dev
   return plans;
 }
 
-// Real input brings its own numbers.
-void take_numbers(const Problem& problem, BenchCase& bench_case) {
+// "2 x 8/2x64 S300,400 causal bias": what tells a problem of --problem from others.
+std::string name_of(const Problem& p, bool backward, const AttentionOptions& options) {
+  const auto two = [](int64_t a, int64_t b, const char* between) {
+    return a == b ? fmt::format("{}", a) : fmt::format("{}{}{}", a, between, b);
+  };
+  std::string name =
+      fmt::format("{}{}x{} S{}", p.batch == 1 ? "" : fmt::format("{} x ", p.batch), two(p.num_heads, p.num_kv_heads, "/"),
+                  two(p.head_dim, p.head_dim_v, ","), two(p.seqlen_q, p.seqlen_k, ","));
+  if (options.causal != Causal::none) name += p.top_left || options.causal == Causal::top_left ? " top-left" : " causal";
+  if (options.window_left >= 0 || options.window_right >= 0)
+    name += fmt::format(" window {},{}", options.window_left, options.window_right);
+  const std::pair<bool, const char*> features[] = {{p.bias.present, " bias"},
+                                                   {p.keep_mask.present, " mask"},
+                                                   {p.alibi_slopes.present, " alibi"},
+                                                   {p.sinks.present, " sinks"},
+                                                   {p.softcap > 0, " softcap"},
+                                                   {p.dropout > 0, " dropout"},
+                                                   {p.lse.present && !backward, " lse"},
+                                                   {p.packed_q(), " packed"},
+                                                   {p.seqlens_k.present, " padded"},
+                                                   {p.paged(), " paged"},
+                                                   {backward, " backward"}};
+  for (const auto& [present, word] : features) name += present ? word : "";
+  return name;
+}
+
+// Real input and --problem bring their own numbers.
+void take_numbers(const CaseData& data, BenchCase& bench_case) {
+  const Problem& problem = data.problem;
   bench_case.batch = problem.batch;
   bench_case.seqlen_q = problem.seqlen_q;
   bench_case.seqlen_k = problem.seqlen_k;
   bench_case.heads = problem.num_heads;
   bench_case.kv_heads = problem.num_kv_heads;
   bench_case.head_dim = problem.head_dim;
+  if (bench_case.given == nullptr) return;
+  bench_case.name = name_of(problem, data.backward.has_value(), data.options);
+  bench_case.dtype = problem.dtype;
+  bench_case.causal = data.options.causal != Causal::none;
+  bench_case.bias = problem.bias.present;
+  constexpr int64_t kFewQueries = 8, kKeysAQuery = 32;  // reading the keys then takes longer than computing
+  bench_case.few_queries = data.files == nullptr && !bench_case.training && problem.seqlen_q <= kFewQueries &&
+                           problem.seqlen_k >= kKeysAQuery * std::max<int64_t>(1, problem.seqlen_q);
+}
+
+// A sample of rows is no problem of its own where lengths are tables, and dropout's numbers are of the whole.
+SampledReport verify_whole_or_sampled(const Problem& problem, const AttentionTensors& tensors) {
+  if (problem.variable_lengths() || problem.dropout > 0) return {verify_result(problem, tensors), true};
+  return problem.pass == Pass::forward ? verify_sampled(problem, tensors) : verify_gradients_sampled(problem, tensors);
 }
 
 double median_of(std::vector<double> values) {
@@ -109,6 +151,7 @@ Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& t
   std::string refused;  // why a kernel that would be taken first was not
   for (const Plan& fused : ours.plans()) {
     AttentionOptions options = data.options;
+    options.tuning.clear();
     // Its forward pass keeps no log-sum-exp; one that rounds its scores to the dtype could not give it.
     Problem problem = fused.problem();
     if (problem.pass == Pass::forward) problem.lse = {};
@@ -173,10 +216,17 @@ Status BenchMeter::verify(const CaseData& data, const TimedPasses& ours, BenchRo
   };
   row.verified = true;
   row.verified_how = "all";
-  add(verify_sampled(data.problem, data.tensors));
+  const bool given = row.bench_case.given != nullptr;
+  add(given ? verify_whole_or_sampled(data.problem, data.tensors) : verify_sampled(data.problem, data.tensors));
   if (!data.backward) return {};
-  add(verify_gradients_sampled(*data.backward, data.tensors));
-  if (!row.verified || gradients_are_affordable(*data.backward)) return {};
+  const SampledReport gradients =
+      given ? verify_whole_or_sampled(*data.backward, data.tensors) : verify_gradients_sampled(*data.backward, data.tensors);
+  add(gradients);
+  if (!row.verified || gradients.everything || gradients_are_affordable(*data.backward)) return {};
+  if (given) {
+    row.verified_how = "sample, dq alone";
+    return {};
+  }
 
   BenchCase shorter = row.bench_case;
   if (is_board(shorter)) {
@@ -222,7 +272,7 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   Result<std::unique_ptr<CaseData>> made = make_case_data(bench_case, pool_, options, settings_.max_bytes);
   if (!made.ok()) return made.status();
   const CaseData& data = *made.value();
-  take_numbers(data.problem, row.bench_case);
+  take_numbers(data, row.bench_case);
   Result<std::vector<Plan>> planned = plan_case(data, settings_.device, settings_.kernel);
   if (!planned.ok()) return planned.status();
   const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(settings_.device, data.tensors);
@@ -230,6 +280,10 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
 
   TimedPasses ours(std::move(planned).value(), *there.value());
   row.kernel = ours.plans().front().config().kernel;
+  if (bench_case.given != nullptr) {
+    const Plan& asked = ours.plans().back();
+    row.problem = fmt::format("{}; {}", to_string(asked.problem()), to_string(asked.config()));
+  }
   if (data.backward) row.backward_kernel = ours.plans().back().config().kernel;
   row.extra_bytes = ours.workspace_bytes() + (data.backward ? bytes_of_outputs(data.tensors) : 0);
   Status status = ours.call();

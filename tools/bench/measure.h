@@ -49,6 +49,7 @@ struct BenchRow {
   std::string
       verified_how;  // "all", "sample" (of heads and rows), "sample, dk and dv at S512" or "..., on 64 boards" (a smaller problem)
   std::string verify_message;  // of a failure
+  std::string problem;         // of --problem: in full, and the kernel's configuration
 };
 
 // What rows are compared with: the CPU's ceilings, or how fast the device copies in GB/s, read and written (0: not known).

@@ -35,7 +35,10 @@ struct Along {
   double (*x)(const BenchCase&);
   std::string (*line)(const BenchCase&);
 };
-std::string masks_of(const BenchCase& c) { return fmt::format("{}{}", c.causal ? " causal" : "", c.bias ? " bias" : ""); }
+std::string masks_of(const BenchCase& c) {
+  const std::string mask = c.mask == CaseMask::none ? "" : fmt::format(" {}", to_string(c.mask));
+  return fmt::format("{}{}{}", c.causal ? " causal" : "", c.bias ? " bias" : "", mask);
+}
 std::string heads_of(const BenchCase& c) {
   return c.heads == c.kv_heads ? fmt::format("{}", c.heads) : fmt::format("{}/{}", c.heads, c.kv_heads);
 }

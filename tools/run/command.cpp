@@ -50,31 +50,21 @@ Status check_names(const RunArguments& a) {
     return invalid(fmt::format("{} would write what --forward-out and --forward-lse read: there is no forward pass to compute",
                                a.out.empty() ? "--lse" : "--out"));
   }
-  struct File {
-    const char* option;
-    const std::string& path;
-  };
-  const ProblemArguments& p = a.problem;
   const BackwardArguments& g = a.backward;
-  std::vector<File> read{{"--q", p.q},
-                         {"--k", p.k},
-                         {"--v", p.v},
-                         {"--bias", p.bias},
-                         {"--keep", p.keep},
-                         {"--dout", g.dout},
-                         {"--dlse", g.dlse},
-                         {"--forward-out", g.forward_out},
-                         {"--forward-lse", g.forward_lse}};
-  for (std::size_t i = 0; i < kVectorFiles.size(); ++i) read.push_back({kVectorFiles[i].option, p.vectors.paths[i]});
-  const File written[] = {{"--out", a.out}, {"--lse", a.lse},     {"--dq", g.dq},        {"--dk", g.dk},
-                          {"--dv", g.dv},   {"--dbias", g.dbias}, {"--dsinks", g.dsinks}};
-  for (const File& one : written) {
-    for (const File* other = std::begin(written); other != &one; ++other) {
+  std::vector<InputFile> read = input_files(a.problem);
+  for (const InputFile& file :
+       {InputFile{"--dout", g.dout}, {"--dlse", g.dlse}, {"--forward-out", g.forward_out}, {"--forward-lse", g.forward_lse}}) {
+    read.push_back(file);
+  }
+  const InputFile written[] = {{"--out", a.out}, {"--lse", a.lse},     {"--dq", g.dq},        {"--dk", g.dk},
+                               {"--dv", g.dv},   {"--dbias", g.dbias}, {"--dsinks", g.dsinks}};
+  for (const InputFile& one : written) {
+    for (const InputFile* other = std::begin(written); other != &one; ++other) {
       if (!same_file(one.path, other->path)) continue;
       return invalid(fmt::format("{} and {} are both {}: a file of its own is needed for each", other->option, one.option,
                                  printable(one.path)));
     }
-    for (const File& input : read) {
+    for (const InputFile& input : read) {
       if (!same_file(one.path, input.path)) continue;
       return invalid(fmt::format("{} {}: {} reads it, and it would be replaced: another file is needed", one.option,
                                  printable(one.path), input.option));
