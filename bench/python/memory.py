@@ -12,10 +12,13 @@ import argparse
 import ctypes
 import json
 import math
-import subprocess
+import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import fulmen
+import torch
 
 IMPLEMENTATIONS = ("fulmen", "standard")
 PASSES = ("forward", "training")
@@ -23,8 +26,6 @@ PASSES = ("forward", "training")
 
 def standard(q, k, v, causal: bool):
     """[batch, seqlen, heads, head_dim], scores and probabilities in q's dtype, as eager attention of models has them."""
-    import torch
-
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     scores = (q @ k.transpose(2, 3)) * (1 / math.sqrt(q.shape[3]))
     if causal:
@@ -35,8 +36,6 @@ def standard(q, k, v, causal: bool):
 
 def peak_of(call: Callable[[], object], device: str) -> int:
     """Bytes at the peak of the call beyond what there is now."""
-    import torch
-
     if device != "cpu":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -57,9 +56,6 @@ def peak_of(call: Callable[[], object], device: str) -> int:
 
 
 def measure(case: argparse.Namespace, implementation: str, training: bool, batch: int) -> int:
-    import fulmen
-    import torch
-
     dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
 
     def inputs(batch: int, seqlen: int):
@@ -80,14 +76,28 @@ def measure(case: argparse.Namespace, implementation: str, training: bool, batch
     return peak_of(lambda: call(q, k, v, dout), case.device)
 
 
-def in_a_process(argv: list[str], implementation: str, run: str, batch: int) -> int | None:
-    command = [sys.executable, __file__, *argv, "--one", implementation, run, str(batch)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return int(done.stdout)
-    if "out of memory" in done.stderr.lower() or "can't allocate memory" in done.stderr.lower() or done.returncode < 0:
-        return None
-    sys.exit(done.stderr)
+def in_a_process(case: argparse.Namespace, implementation: str, training: bool, batch: int) -> int | None:
+    """Forked before anything is computed: no thread, no memory and no GPU is in use yet."""
+    context = multiprocessing.get_context("fork")
+    theirs, ours = context.Pipe()
+
+    def child() -> None:
+        try:
+            theirs.send(measure(case, implementation, training, batch))
+        except (MemoryError, RuntimeError) as error:  # torch's of no memory is a RuntimeError
+            theirs.send(None if "memory" in str(error).lower() else str(error))
+
+    process = context.Process(target=child)
+    process.start()
+    theirs.close()
+    try:
+        peak = ours.recv()
+    except EOFError:  # ended by the system
+        peak = None
+    process.join()
+    if isinstance(peak, str):
+        sys.exit(peak)
+    return peak
 
 
 def main() -> None:
@@ -100,12 +110,7 @@ def main() -> None:
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     case = parser.parse_args()
-    if case.one:
-        implementation, run, batch = case.one
-        print(measure(case, implementation, run == "training", int(batch)))
-        return
     mask = ", causal" if case.causal else ""
     print(f"{case.heads} heads of {case.head_dim}, {case.seqlen} tokens, {case.dtype}{mask}, {case.device}: MiB at the peak\n")
     print("| batch | q, k, v | forward: Fulmen | standard | ratio | training: Fulmen | standard | ratio |")
@@ -116,7 +121,7 @@ def main() -> None:
         row = {"batch": batch, "inputs": bytes_of_inputs}
         cells = [str(batch), f"{bytes_of_inputs / 2**20:.1f}"]
         for run in PASSES:
-            ours, theirs = (in_a_process(sys.argv[1:], implementation, run, batch) for implementation in IMPLEMENTATIONS)
+            ours, theirs = (in_a_process(case, implementation, run == "training", batch) for implementation in IMPLEMENTATIONS)
             row |= {f"fulmen_{run}": ours, f"standard_{run}": theirs}
             cells += [f"{one / 2**20:.1f}" if one is not None else "-" for one in (ours, theirs)]
             cells.append(f"{theirs / ours:.1f}" if ours and theirs else "-")

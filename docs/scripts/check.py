@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the documents: lengths, columns, links and their headings, the site's navigation, the README's chart and limits."""
+"""Checks the documents: lengths, columns, links and headings, navigation, numbers, the README's chart and limits."""
 
 import pathlib
 import re
@@ -97,8 +97,25 @@ def limits():
         yield f"README.md: the limits do not say what {behind.PAGE} measured: {said}"
 
 
+def faults():
+    """How many faults tests seed: the list without its three marks."""
+    text = (ROOT / "tests/support/faulty_attention.h").read_text()
+    return len(re.findall(r"^  \w+,?(?:  //.*)?$", text[text.index("enum class Fault") : text.index("};")], flags=re.M)) - 3
+
+
+# Numbers that the sources know: a page, the words around one, and what is right. tests/cli has those that the program knows.
+NUMBERS = (("docs/contract.md", "a test applies {} faults", faults),)
+
+
+def numbers():
+    for page, words, right in NUMBERS:
+        said = words.format(right())
+        if said not in " ".join((ROOT / page).read_text().split()):
+            yield f'{page}: it does not say "{said}"'
+
+
 def main():
-    found = [one for page in pages() for one in findings(page)] + [*navigation(), *limits()]
+    found = [one for page in pages() for one in findings(page)] + [*navigation(), *limits(), *numbers()]
     print(*found, sep="\n", end="\n" if found else "")
     chart = subprocess.run([sys.executable, ROOT / "docs/scripts/chart.py", "--check"])
     sys.exit(1 if found or chart.returncode else 0)

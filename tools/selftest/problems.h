@@ -7,7 +7,7 @@
 
 namespace fulmen::tools {
 
-// About 60, forward and backward: dtypes, head dims, masks, GQA, dropout, lengths, pages, decoding, boards, odd strides. Problem n
+// Forward and backward: dtypes, head dims, masks, GQA, dropout, lengths, pages, decoding, boards, odd strides. Problem n
 // has inputs of seed n. Small enough for emulated devices.
 std::vector<GridCase> selftest_problems();
 
