@@ -330,6 +330,8 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
   report.struct_size = sizeof report;
   require((backward ? fulmen_check_sequences_backward : fulmen_check_sequences)(&t, &o) == FULMEN_OK,
           "the plan ran, so its sequences were right");
+  require((backward ? fulmen_zero_unused_rows_backward : fulmen_zero_unused_rows)(&t, &o, "cpu", nullptr) == FULMEN_OK,
+          "the plan ran, so its packed results have rows");
   const int verified = (backward ? fulmen_verify_backward : fulmen_verify)(&t, &o, &report);
   // The rule's bounds are for data as networks have it: of chance's a few results are off by more. A mistake is off by far more.
   constexpr double kManyBounds = 100;

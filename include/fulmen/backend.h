@@ -109,6 +109,10 @@ class FULMEN_API Backend {
   virtual bool is_capturing(const std::string& device, void* stream) const noexcept;
   // Returns when all work given to the stream (null: the device's default one) is done.
   virtual Status synchronize(const std::string& device, void* stream) const;
+  // zero_unused_rows() of unused_rows.h on its device: there are such results, and they have addresses. Done on the host here,
+  // refused where the host's memory is not used.
+  virtual Status zero_unused_rows(const std::string& device, void* stream, const Problem& problem,
+                                  const AttentionTensors& tensors) const;
 };
 
 // Adds a backend. Errors: null; a backend of that name exists; a kernel's name is taken. Thread-safe.

@@ -13,4 +13,5 @@
 #include "fulmen/reference.h"
 #include "fulmen/status.h"
 #include "fulmen/tensor.h"
+#include "fulmen/unused_rows.h"
 #include "fulmen/version.h"

@@ -355,6 +355,13 @@ FULMEN_API int fulmen_visit_gradient_errors(const fulmen_tensors* tensors, const
 FULMEN_API int fulmen_check_sequences(const fulmen_tensors* tensors, const fulmen_options* options);
 /* The same of a backward call. */
 FULMEN_API int fulmen_check_sequences_backward(const fulmen_tensors* tensors, const fulmen_options* options);
+/* Sets rows of packed results that belong to no sequence to 0, which the calls above leave as they are: before cu_seqlens[0] and
+ * from cu_seqlens[batch] on, of out and lse as far as they are there; see fulmen/unused_rows.h. Before or after the call itself. */
+FULMEN_API int fulmen_zero_unused_rows(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                       void* stream);
+/* The same of a backward call: of dq, dk and dv. */
+FULMEN_API int fulmen_zero_unused_rows_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                                void* stream);
 
 /* Appending to a KV cache; see cpu/kv_cache/append.h for shapes, dtypes and errors. */
 typedef struct fulmen_kv_cache {

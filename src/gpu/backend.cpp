@@ -6,6 +6,7 @@
 #include "gpu/device_list.h"
 #include "gpu/gpu_kernel.h"
 #include "gpu/launch/family.h"
+#include "gpu/unused_rows.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -74,6 +75,12 @@ class GpuBackend final : public Backend {
     const Device* device = devices_.find(name);
     if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};
     return driver_.synchronize(device->ordinal, stream);
+  }
+  Status zero_unused_rows(const std::string& name, void* stream, const Problem& problem,
+                          const AttentionTensors& tensors) const override {
+    const Device* device = devices_.find(name);
+    if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};
+    return gpu::zero_unused_rows(driver_, *device, stream, problem, tensors);
   }
 
  private:

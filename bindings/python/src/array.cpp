@@ -457,7 +457,7 @@ nb::object new_array(nb::handle object, const Array& like, const char* name, int
 }
 
 nb::object new_double_array(int ndim, const int64_t* shape) {
-  return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), nb::str("f8"));
+  return nb::module_::import_("numpy").attr("zeros")(shape_tuple(ndim, shape), nb::str("f8"));
 }
 nb::object new_boolean_array(int ndim, const int64_t* shape) {
   return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), nb::str("?"));

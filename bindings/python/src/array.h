@@ -78,7 +78,7 @@ void set_plain_torch(nb::handle type);
 // memory has dims 1 and 2 in the other order. name is like's in messages.
 nb::object new_array(nb::handle object, const Array& like, const char* name, int ndim, const int64_t* shape, fulmen_dtype dtype,
                      bool swap_heads);
-// The same on the host in double (NumPy).
+// The same on the host (NumPy): zeros in double, for which the reference writes no row that belongs to no sequence.
 nb::object new_double_array(int ndim, const int64_t* shape);
 nb::object new_boolean_array(int ndim, const int64_t* shape);
 

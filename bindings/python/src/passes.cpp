@@ -36,6 +36,7 @@ nb::object forward(const Arguments& arguments, bool want_lse) {
     torch_is_written(inner.is_valid() ? inner : out);
   }
   run(Pass::forward, call);
+  zero_unused_rows(Pass::forward, call);
   if (!want_lse) return out;
   return nb::make_tuple(std::move(out), std::move(lse));
 }
@@ -60,6 +61,7 @@ nb::object backward(const Arguments& arguments, int wanted) {
     }
   }
   run(Pass::backward, call);
+  zero_unused_rows(Pass::backward, call);
   // The library writes nothing without queries. A bias that they share has a gradient all the same, the sum of none.
   if (nb::object& dbias = results[3]; !dbias.is_none() && is_without_queries(call.tensors)) {
     if (call.arrays[kQ].framework == Framework::torch) {

@@ -93,4 +93,30 @@ void run(Pass pass, const Call& call) {
   check(status, call);
 }
 
+namespace {
+
+int zero_rows(Pass pass, const fulmen_tensors& tensors, const fulmen_options& options, const char* device, void* stream) {
+  const auto zero = pass == Pass::forward ? fulmen_zero_unused_rows : fulmen_zero_unused_rows_backward;
+  return zero(&tensors, &options, device, stream);
+}
+
+}  // namespace
+
+int zero_unused_rows_on_host(Pass pass, const fulmen_tensors& tensors, const fulmen_options& options) {
+  return zero_rows(pass, tensors, options, "cpu", nullptr);  // whatever device has computed the others
+}
+
+void zero_unused_rows(Pass pass, const Call& call) {
+  if (!call.layout.packed_q && !call.layout.packed_k) return;
+  const Array& q = call.arrays[kQ];
+  void* stream = stream_of(q);
+  int status = FULMEN_OK;
+  {
+    nb::gil_scoped_release no_gil;
+    status = on_host(q) ? zero_unused_rows_on_host(pass, call.tensors, call.options)
+                        : zero_rows(pass, call.tensors, call.options, call.device_name(), stream);
+  }
+  check(status, call);
+}
+
 }  // namespace fulmen::python

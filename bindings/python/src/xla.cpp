@@ -29,6 +29,7 @@ class Execution {
     const int64_t given = read("arguments");
     const auto present = [given](Place place) { return (given >> place & 1) != 0; };
     const Layout layout{read("bhsd") != 0, present(kCuSeqlensQ), present(kCuSeqlensK) && !present(kBlockTable)};
+    packed_ = layout.packed_q || layout.packed_k;
     const Buffers &arguments = frame.arguments, &results = frame.results;
     const int leading = static_cast<int>(arguments.buffers[0]->rank) - (layout.packed_q ? 3 : 4);
     sizes_.assign(results.buffers[0]->dims, results.buffers[0]->dims + leading);
@@ -55,6 +56,9 @@ class Execution {
       }
       const int status = run_on_host(pass, made, tensors_, options_);
       if (status != FULMEN_OK) return status;
+      if (packed_) {
+        if (const int zeroed = zero_unused_rows_on_host(pass, tensors_, options_); zeroed != FULMEN_OK) return zeroed;
+      }
       if (pass == Pass::backward && is_without_queries(tensors_)) clear(tensors_.dbias);  // see passes.cpp
     }
     return FULMEN_OK;
@@ -107,6 +111,7 @@ class Execution {
   fulmen_tensors tensors_;
   fulmen_options options_;
   std::string kernel_, tuning_, device_;
+  bool packed_ = false;
   std::vector<int64_t> sizes_;  // of the dims in front
   std::vector<Operand> operands_;
   std::unique_ptr<Mapped> random_;

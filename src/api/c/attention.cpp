@@ -114,6 +114,14 @@ int check_values(Pass pass, const fulmen_tensors* tensors, const fulmen_options*
   });
 }
 
+int zero_rows(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options, const char* device, void* stream) {
+  return guarded([&]() -> Status {
+    const auto call = to_cpp(pass, tensors, options, device);
+    if (!call.ok()) return call.status();
+    return fulmen::zero_unused_rows(call.value().problem, call.value().tensors, call.value().device, stream);
+  });
+}
+
 // A gradient that is wanted from the reference without a shape for it.
 Status shapeless_gradient(const char* name) {
   return {StatusCode::invalid_argument,
@@ -303,6 +311,15 @@ int fulmen_check_sequences(const fulmen_tensors* tensors, const fulmen_options* 
 
 int fulmen_check_sequences_backward(const fulmen_tensors* tensors, const fulmen_options* options) {
   return fulmen::c_api::check_values(Pass::backward, tensors, options);
+}
+
+int fulmen_zero_unused_rows(const fulmen_tensors* tensors, const fulmen_options* options, const char* device, void* stream) {
+  return fulmen::c_api::zero_rows(Pass::forward, tensors, options, device, stream);
+}
+
+int fulmen_zero_unused_rows_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
+                                     void* stream) {
+  return fulmen::c_api::zero_rows(Pass::backward, tensors, options, device, stream);
 }
 
 }  // extern "C"

@@ -5,6 +5,7 @@
 
 #include "gpu/choice.h"
 #include "gpu/launch/append_kv.h"
+#include "gpu/launch/unused_rows.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -238,6 +239,7 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
   }
   std::vector<Specialisation> list = kernels_of(problems, chip);
   for (const DType dtype : {DType::bf16, DType::fp16}) list.push_back(append_kernel(dtype));
+  list.push_back(unused_rows_kernel());
   return list;
 }
 

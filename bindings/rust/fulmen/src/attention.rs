@@ -122,6 +122,38 @@ impl Attention {
         check(unsafe { sys::fulmen_attention_backward(call.raw(), &self.options(), self.device()) })
     }
 
+    /// Sets rows of packed results that belong to no sequence to 0: before the first of
+    /// `cu_seqlens` and from the last one on, of out and lse or of dq, dk and dv.
+    ///
+    /// The passes leave such rows as they are. Before the call, or after it where the result takes
+    /// q's place. A GPU does it in the stream, else in its default one, and nothing waits.
+    ///
+    /// ```
+    /// use fulmen::{Attention, Forward, Tensor, TensorMut};
+    ///
+    /// let (q, mut out) = (vec![0.5f32; 3 * 16], vec![7f32; 3 * 16]);
+    /// let (one, bounds) = ([1, 3, 1, 16], [1i32, 2]); // of three rows the second
+    /// let view = Tensor::bshd(&q, one)?;
+    /// let bounds = Tensor::one_dim(&bounds)?;
+    /// let mut call = Forward::new(view, view, view, TensorMut::bshd(&mut out, one)?)
+    ///     .cu_seqlens_q(bounds)
+    ///     .cu_seqlens_k(bounds);
+    /// let attention = Attention::builder().max_seqlen_q(1).max_seqlen_k(1).build()?;
+    /// attention.forward(&mut call)?;
+    /// attention.zero_unused_rows(None, &mut call)?;
+    /// assert_eq!([out[0], out[16], out[32]], [0., 0.5, 0.]);
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn zero_unused_rows<C: Call>(&self, stream: Option<&Stream>, call: &mut C) -> Result<()> {
+        let zero = match C::BACKWARD {
+            true => sys::fulmen_zero_unused_rows_backward,
+            false => sys::fulmen_zero_unused_rows,
+        };
+        let stream = stream.map_or(ptr::null_mut(), Stream::raw);
+        // SAFETY: as in `forward_in`.
+        check(unsafe { zero(call.raw(), &self.options(), self.device(), stream) })
+    }
+
     /// [`Attention::forward`] in a stream of a GPU, without waiting for it.
     ///
     /// ```no_run
