@@ -20,7 +20,8 @@ def tables(monkeypatch):
 
 def is_checked(*tables, sizes=(8, 16, 0)):
     state = flash_attn_2.unchecked(*tables, sizes=sizes)
-    flash_attn_2.were_right(state)
+    if state is not None:
+        flash_attn_2.were_right(state)
     return state is not None
 
 

@@ -356,7 +356,8 @@ def flash_attn_with_kvcache(
         except (TypeError, ValueError, NotImplementedError) as error:
             rename(error, CACHES)
             raise
-        flash_attn_2.were_right(state)
+        if state is not None:
+            flash_attn_2.were_right(state)
     if return_softmax_lse:
         return (*result, q.new_empty(0, dtype=torch.float32), q.new_empty(0, dtype=torch.float32))
     return result

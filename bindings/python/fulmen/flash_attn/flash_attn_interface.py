@@ -226,7 +226,8 @@ def flash_attn_varlen_func(
     if block_table is not None:
         state = unchecked(block_table, cu_seqlens_q, cu_seqlens_k, sizes=(*k.shape[:2], q.shape[0]))
         result = attention(q, k, v, return_lse=bool(return_attn_probs), validate=state is not None, **shared, **settings)
-        were_right(state)
+        if state is not None:
+            were_right(state)
         return (*result, q.new_empty(0)) if return_attn_probs else result
     if not return_attn_probs:
         return attention(q, k, v, **shared, **settings)
@@ -391,7 +392,8 @@ def flash_attn_with_kvcache(
             indexed = {"block_table": "cache_batch_idx", "pages": "sequences"} if cache_batch_idx is not None else {}
             rename(error, {**CACHES, **indexed})
         raise
-    were_right(state)
+    if state is not None:
+        were_right(state)
     return result
 
 
@@ -409,10 +411,10 @@ def unchecked(*tables: Any, sizes: tuple[int, ...]) -> tuple[Any, ...] | None:
     return None if state == _right or torch.cuda.is_current_stream_capturing() else state
 
 
-def were_right(state: tuple[Any, ...] | None) -> None:
-    """A call has checked tables in that state, or none."""
+def were_right(state: tuple[Any, ...]) -> None:
+    """A call has checked tables in that state."""
     global _right
-    _right = _right if state is None else state
+    _right = state
 
 
 def _state(table: Any) -> Any:
