@@ -130,7 +130,8 @@ void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
     data.memory.push_back(random_tensor(pool, t.bias));
   }
   if (has(c, Feature::keep)) {
-    t.keep_mask = Tensor::bhqk(nullptr, DType::boolean, c.batch, 1, c.seqlen_q, c.seqlen_k);
+    const int64_t masks = c.feature == Feature::all_at_once ? c.heads : 1;
+    t.keep_mask = Tensor::bhqk(nullptr, DType::boolean, c.batch, masks, c.seqlen_q, c.seqlen_k);
     const std::size_t count = stored_elements(t.keep_mask);
     Memory mask(count + 1);
     pool.fill_mask(mask.data(), count, 0.7);
