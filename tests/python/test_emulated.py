@@ -26,6 +26,7 @@ def test_numpy(rng):
     again = q.copy()
     fulmen.attention(again, k, v, causal=True, out=again, device=DEVICE)
     assert np.array_equal(again, out), "in place"
+    assert not fulmen.attention(q, k[:, :0], v[:, :0], device=DEVICE).any(), "without keys"
 
 
 def test_torch_gradients(rng):

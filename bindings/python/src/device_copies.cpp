@@ -50,7 +50,10 @@ DeviceCopies::~DeviceCopies() {
 
 int DeviceCopies::add(fulmen_tensor& tensor, bool written) {
   const size_t bytes = bytes_of(tensor);
-  if (bytes == 0) return FULMEN_OK;
+  if (bytes == 0) {
+    tensor.data = nullptr;  // the host's address would be refused
+    return FULMEN_OK;
+  }
   void* memory = nullptr;
   if (const int status = fulmen_device_allocate(device_.c_str(), bytes, &memory); status != FULMEN_OK) return status;
   memory_.push_back(memory);

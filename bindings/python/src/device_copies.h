@@ -21,7 +21,7 @@ class DeviceCopies {
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // The tensor's data becomes that of a copy. Absent and empty tensors stay as they are.
+  // The tensor's data becomes that of a copy. Absent and empty tensors are at null.
   int add(fulmen_tensor& tensor, bool written);
   // The elements of tensors that are written, back to the host.
   int give_back() const;
