@@ -107,6 +107,27 @@ TEST(Verify, AllowsOneRoundingOfTheProbabilitiesAndOneOfTheOutput) {
   }
 }
 
+// What a tile that reaches past its keys may add to a row's sum, among thousands of right ones.
+TEST(Verify, SeesFifteenKeysOfScoreZero) {
+  Random random(20);
+  for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
+    for (const int64_t keys : {700, 4000, 14000}) {
+      CaseSpec spec;
+      spec.dtype = dtype;
+      spec.seqlen_k = keys;
+      spec.head_dim = 64;
+      spec.head_dim_v = 8;
+      Case c(spec, random);
+      const Status status = run_kernel(c, "cpu.reference.double");
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_TRUE(verify_result(c.problem(), c.tensors).ok);
+      const float lse = Case::get(c.tensors.lse, {0, 0, 0, 0});
+      Case::set(c.tensors.lse, {0, 0, 0, 0}, lse + std::log1p(15 * std::exp(-lse)));
+      EXPECT_FALSE(verify_result(c.problem(), c.tensors).ok) << to_string(c.spec);
+    }
+  }
+}
+
 TEST(Verify, ChecksTheLse) {
   const Case c = right_case(DType::fp16);
   Case::set(c.tensors.lse, {1, 3, 4, 0}, Case::get(c.tensors.lse, {1, 3, 4, 0}) + 1e-3F);

@@ -43,7 +43,7 @@ TEST_F(RandomProblems, AreSmallWithAShareOfLargeOnes) {
   constexpr int kDraws = 20000;
   for (const bool few_kernels : {false, true}) {
     std::mt19937_64 generator(testing::test_seed());
-    int single_rows = 0, single_heads = 0, tiny_dims = 0, many_keys = 0, large_scores = 0, equal_keys = 0;
+    int single_rows = 0, single_heads = 0, tiny_dims = 0, many_keys = 0, large_scores = 0, equal_keys = 0, split_windows = 0;
     for (int n = 0; n < kDraws; ++n) {
       const tools::GridCase c = tools::random_case(generator, DType::bf16, Pass::forward, few_kernels);
       single_rows += c.seqlen_q == 1;
@@ -52,11 +52,13 @@ TEST_F(RandomProblems, AreSmallWithAShareOfLargeOnes) {
       many_keys += c.seqlen_k >= 1000;
       large_scores += c.large || c.q_size > 1;
       equal_keys += c.equal_keys;
+      split_windows += c.seqlen_k >= 1024 && c.feature == tools::Feature::window && c.window_left >= 128 && c.lse;
       EXPECT_LE(c.batch * c.heads * c.seqlen_q, 4 * 4 * 12);
     }
     for (const int often : {single_rows, tiny_dims, large_scores}) EXPECT_GT(often, kDraws / 5);
     EXPECT_GT(equal_keys, kDraws / 20);
     EXPECT_GT(many_keys, kDraws / 2000);
+    EXPECT_GT(split_windows, kDraws / 100) << "windows over keys that every family splits";
     EXPECT_GT(kDraws - single_heads, kDraws / 10) << "several heads and batches";
     if (few_kernels) {
       EXPECT_GT(single_heads, kDraws * 3 / 4) << "an emulated workgroup a head takes milliseconds";

@@ -103,6 +103,13 @@ CaseSpec random_spec(Random& random) {
   s.alibi = random.chance(0.2) ? static_cast<int>(random.between(1, 2)) : 0;
   s.sinks = random.chance(0.2);
   s.lse = random.chance(0.7);
+  if (random.chance(0.06)) {
+    // Keys enough to be split among workgroups or threads, and windows that begin anywhere in a split.
+    s.seqlen_q = random.between(1, 3);
+    s.seqlen_k = random.between(600, 2600);
+    if (random.chance(0.7)) s.window_left = random.between(0, s.seqlen_k);
+    s.lse = true;
+  }
   return s;
 }
 

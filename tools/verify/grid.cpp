@@ -210,6 +210,13 @@ std::vector<GridCase> emulated_grid(DType dtype) {
     cases.push_back(case_at(turn, dtype, kDims[turn / 2 % kDims.size()], kLengths[turn / 3 % kLengths.size()],
                             static_cast<Feature>(turn % kFeatures)));
   }
+  // Four compute units split so many keys.
+  GridCase split = case_at(2, dtype, 64, {2, 1150}, Feature::window);
+  split.batch = 1;
+  split.lse = true;
+  split.window_left = 701;
+  split.window_right = -1;
+  cases.push_back(split);
   return cases;
 }
 
@@ -233,14 +240,18 @@ std::vector<GridCase> sequence_cases(DType dtype) {
   return cases;
 }
 
-// Few queries and keys enough to be split into tens of parts on a large device.
-std::vector<GridCase> split_cases(DType dtype) {
+// Few queries and keys enough to be split into tens of parts on a large device; a window begins and ends inside a part.
+std::vector<GridCase> split_cases(DType dtype, std::initializer_list<int64_t> dims, const Lengths& lengths) {
   std::vector<GridCase> cases;
   std::size_t turn = 0;
-  for (const int64_t dim : {64, 128, 256}) {
-    for (const Feature feature : {Feature::none, Feature::causal, Feature::sinks}) {
-      cases.push_back(case_at(turn++, dtype, dim, {3, 20000}, feature));
-      cases.back().batch = 1;
+  for (const int64_t dim : dims) {
+    for (const Feature feature : {Feature::none, Feature::window, Feature::causal, Feature::window, Feature::sinks}) {
+      cases.push_back(case_at(turn++, dtype, dim, lengths, feature));
+      GridCase& c = cases.back();
+      c.batch = 1;
+      c.lse = true;
+      c.window_left = lengths.k * 7 / 11;
+      c.window_right = turn % 2 == 0 ? 17 : -1;
     }
   }
   return cases;
@@ -312,10 +323,8 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
     lengths.insert(lengths.end(), more.begin(), more.end());
   }
   std::vector<GridCase> cases = sequence_cases(dtype);
-  if (full) {
-    const std::vector<GridCase> split = split_cases(dtype);
-    cases.insert(cases.end(), split.begin(), split.end());
-  }
+  const std::vector<GridCase> split = full ? split_cases(dtype, {64, 128, 256}, {3, 20000}) : split_cases(dtype, {64}, {3, 5000});
+  cases.insert(cases.end(), split.begin(), split.end());
   std::size_t turn = 0;
   for (const int64_t dim : dims) {
     for (const Lengths& pair : lengths) {
@@ -362,9 +371,20 @@ GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool fe
     c.head_dim = c.head_dim_v = few_kernels ? 64 : between(1, 16);
     c.equal_keys = chance(0.7);
   }
+  if (chance(few_kernels ? 0.03 : 0.08)) {
+    // Keys that are split among workgroups or threads, with a window that begins anywhere in a split: lse shows keys too many.
+    c.seqlen_q = between(1, 3);
+    c.seqlen_k = few_kernels || chance(0.8) ? between(600, 2600) : between(2600, 12000);
+    c.head_dim = c.head_dim_v = few_kernels ? 64 : pick({int64_t{16}, int64_t{64}, int64_t{128}});
+    if (chance(0.7)) c.feature = Feature::window;
+    c.window_left = between(0, c.seqlen_k);
+    c.window_right = chance(0.5) ? between(0, 30) : -1;
+    c.lse = true;
+    c.dropout = 0;
+  }
   if (chance(few_kernels ? 0 : 0.1)) {
     c.sequences = pass == Pass::backward ? Sequences::packed : static_cast<Sequences>(between(1, 3));
-    c.page_size = c.sequences == Sequences::paged ? between(1, 16) : 0;
+    c.page_size = c.sequences != Sequences::paged ? 0 : chance(0.7) ? between(1, 16) : 64;
     c.batch = between(2, 4);
   }
   if (pass == Pass::backward) {
@@ -397,8 +417,8 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool, int threads) {
   o.deterministic = false;  // kernels with atomics, too
   if (has(c, Feature::causal)) o.causal = Causal::bottom_right;
   if (c.feature == Feature::top_left) o.causal = Causal::top_left;
-  if (has(c, Feature::window)) o.window_left = 40;
-  if (c.feature == Feature::window) o.window_right = 17;
+  if (has(c, Feature::window)) o.window_left = c.window_left;
+  if (c.feature == Feature::window) o.window_right = c.window_right;
   if (has(c, Feature::softcap)) o.softcap = 15.0F;
   o.dropout = c.dropout;
   t.dropout_seed = pool.generator()();

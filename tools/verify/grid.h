@@ -34,7 +34,9 @@ struct GridCase {
   Layout layout = Layout::bshd;
   bool lse = true;
   bool large = false;  // q x 5, k and v x 3
-  float q_size = 1;    // q times this besides
+  // Of the features with a window.
+  int64_t window_left = 40, window_right = 17;
+  float q_size = 1;  // q times this besides
   bool equal_keys = false;
   Pass pass = Pass::forward;
   Sequences sequences = Sequences::even;
@@ -52,8 +54,8 @@ enum class GridSize { emulated, quick, full };
 std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass = Pass::forward);
 
 // A small problem of any features, the same for the same generator: one row, dims of 1 and 3, thousands of equal keys, scores that
-// are large and cancel, and dropout near 1 among them. few_kernels: head_dims and features of which emulated chips need few
-// kernels.
+// are large and cancel, few rows over keys enough to be split, in windows that begin anywhere, and dropout near 1 among them.
+// few_kernels: head_dims and features of which emulated chips need few kernels.
 GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool few_kernels);
 
 struct GridData {
