@@ -158,7 +158,7 @@ typedef struct fulmen_options {
   bool vary_seqlen_k;  /* the same of the keys */
   bool trust_pointers; /* default false; true makes a plan whose runs do not check addresses: see AttentionOptions */
   const char* tuning;  /* the kernel's parameters, "block_m=64,waves=4": see AttentionOptions; null or empty: as it chooses */
-  /* Default true: an AMD GPU's kernel is checked by a small problem at its first use: see AttentionOptions. */
+  /* Default true: a GPU's kernel is checked by a small problem at its first use: see AttentionOptions. */
   bool check_first_use;
 } fulmen_options;
 

@@ -105,6 +105,17 @@ class Driver {
   // From and to any memory of host and device; complete on return.
   virtual Status copy(int device, void* to, const void* from, std::size_t bytes) const = 0;
   virtual Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const = 0;
+  // A stream of the caller's own, for which no other stream's work waits, and which waits for none; null, the default stream, where
+  // runs are complete on return.
+  virtual Result<void*> create_stream(int /*device*/) const { return nullptr; }
+  virtual void destroy_stream(int /*device*/, void* /*stream*/) const noexcept {}
+  // copy() and fill() in the order of such a stream, which alone they wait for: complete when it has been synchronised.
+  virtual Status copy_in_stream(int device, void* /*stream*/, void* to, const void* from, std::size_t bytes) const {
+    return copy(device, to, from, bytes);
+  }
+  virtual Status fill_in_stream(int device, void* /*stream*/, void* to, unsigned char byte, std::size_t bytes) const {
+    return fill(device, to, byte, bytes);
+  }
   // Whether kernels of the device can use the memory at this address: its own, page-locked, or what it was given access to.
   virtual Status check_memory(int device, const void* memory) const = 0;
   // Whether the stream's work is being captured into a graph; false where there are no graphs.

@@ -14,8 +14,8 @@
 
 namespace fulmen::gpu {
 
-// Whether it is due: on AMD GPUs; with FULMEN_FIRST_USE_CHECK=0 or without options.check_first_use nowhere, with
-// FULMEN_FIRST_USE_CHECK=1 on every GPU, the emulated ones among them.
+// Whether it is due: on every GPU that is none of the emulated ones; with FULMEN_FIRST_USE_CHECK=0 or without
+// options.check_first_use nowhere, with FULMEN_FIRST_USE_CHECK=1 on those, too.
 bool checks_first_use(const Driver& driver, const AttentionOptions& options);
 
 // What the check has to know of a plan that is to be used.
@@ -31,13 +31,13 @@ struct FirstUse {
 };
 
 // A small problem whose plan launches the very kernels of `wanted`; none where there is no such problem that the reference
-// computes in about a second.
+// computes in so many flops.
 struct SmallUse {
   Problem problem;
   LaunchPlan plan;
 };
 std::optional<SmallUse> find_small_use(const Family& family, const Chip& chip, int compute_units, const Problem& problem,
-                                       const LaunchPlan& wanted, const tuning::Values& values);
+                                       const LaunchPlan& wanted, const tuning::Values& values, double most_flops = 8e9);
 
 // What is known, in a sentence: the errors found, or why there was no check. Never while the device's default stream is captured.
 // Errors: verification_failed, a result is wrong; anything else leaves no verdict.

@@ -1,4 +1,4 @@
-// The first use of compiled kernels: every plan on an AMD chip has a small problem that runs the very kernels.
+// The first use of compiled kernels: every plan has a small problem that runs the very kernels.
 #include "gpu/first_use.h"
 
 #include <array>
@@ -14,6 +14,7 @@ namespace {
 class FirstUse : public ::testing::TestWithParam<const char*> {
  protected:
   static constexpr int kComputeUnits = 96;
+  static constexpr double kAmdFlops = 8e9, kNvidiaFlops = 4e7;
   gpu::Chip chip() {
     gpu::Chip found{};
     EXPECT_TRUE(gpu::find_chip(GetParam(), storage_, found));
@@ -27,10 +28,12 @@ class FirstUse : public ::testing::TestWithParam<const char*> {
       if (p.variable_lengths() && !family->variable_lengths()) continue;
       const gpu::LaunchPlan plan = family->plan(p, on, kComputeUnits);
       const tuning::Values values = family->space(p, on, kComputeUnits).usual();
-      const auto small = gpu::find_small_use(*family, on, kComputeUnits, p, plan, values);
+      const bool nvidia = on.vendor == gpu::Vendor::nvidia;
+      const auto small = gpu::find_small_use(*family, on, kComputeUnits, p, plan, values, nvidia ? kNvidiaFlops : kAmdFlops);
       ++asked_;
+      if (!small && nvidia) ++missing_;
       if (!small) {
-        ADD_FAILURE() << family->name() << " of " << family->target().name << ": " << to_string(p);
+        EXPECT_TRUE(nvidia) << family->name() << " of " << family->target().name << ": " << to_string(p);
         continue;
       }
       EXPECT_LE(small->problem.seqlen_q, 256);
@@ -42,7 +45,9 @@ class FirstUse : public ::testing::TestWithParam<const char*> {
       EXPECT_TRUE(status.ok()) << status.message() << " of " << to_string(small->problem);
     }
   }
-  int asked_ = 0;
+  // On NVIDIA, where milliseconds are not enough for a bias's gradient over many heads, and the like.
+  void expect_few_without() const { EXPECT_LE(missing_, asked_ / 50); }
+  int asked_ = 0, missing_ = 0;
 
  private:
   std::string storage_;
@@ -56,6 +61,7 @@ TEST_P(FirstUse, EveryPlanOfSmallProblemsHasOne) {
     expect_small(Case(spec, random).problem());
   }
   EXPECT_GT(asked_, 200);
+  expect_few_without();
 }
 
 // Lengths, batches and heads as models have them.
@@ -74,9 +80,42 @@ TEST_P(FirstUse, EveryPlanOfLargeProblemsHasOne) {
     expect_small(p);
   }
   EXPECT_GT(asked_, 300);
+  expect_few_without();
 }
 
-INSTANTIATE_TEST_SUITE_P(Amd, FirstUse, ::testing::Values("gfx1100", "gfx1201", "gfx942"),
+// Keys that a tile has too many, or too few, at a split's end are seen, whatever the window that was asked for.
+TEST_P(FirstUse, WindowsBeginInsideASplitAndATile) {
+  Random random(9103);
+  int asked = 0;
+  for (const int64_t window : {0, 16, 63, 1023}) {
+    CaseSpec spec;
+    spec.dtype = DType::bf16;
+    spec.seqlen_k = 8200;
+    spec.num_heads = spec.num_kv_heads = 1;
+    spec.head_dim = spec.head_dim_v = 64;
+    spec.window_left = window;
+    spec.lse = false;
+    const Problem p = Case(spec, random).problem();
+    const gpu::Chip on = chip();
+    for (const gpu::Family* family : gpu::families()) {
+      if (!on.runs(family->target()) || family->pass() != p.pass || !family->supports(p, on).yes) continue;
+      const gpu::LaunchPlan plan = family->plan(p, on, kComputeUnits);
+      if (plan.num_splits < 2) continue;
+      const auto small =
+          gpu::find_small_use(*family, on, kComputeUnits, p, plan, family->space(p, on, kComputeUnits).usual(), kNvidiaFlops);
+      ASSERT_TRUE(small.has_value()) << family->name();
+      const Problem& q = small->problem;
+      const int64_t begin = q.diagonal - q.window_left, split = small->plan.arguments.split_keys;
+      EXPECT_TRUE(q.lse.present);
+      EXPECT_NE(begin % 16, 0) << to_string(q);
+      EXPECT_LT(begin / split, (q.seqlen_k - 1) / split) << family->name() << ", splits of " << split << ", " << to_string(q);
+      ++asked;
+    }
+  }
+  EXPECT_GT(asked, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, FirstUse, ::testing::Values("gfx1100", "gfx1201", "gfx942", "sm_80", "sm_90a"),
                          [](const auto& info) { return std::string(info.param); });
 
 class FirstUseRuns : public GpuTest {

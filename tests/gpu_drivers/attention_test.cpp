@@ -232,5 +232,39 @@ class CudaAttention : public Attention {
 };
 TEST_F(CudaAttention, LaunchesPassTheArguments) { run_everywhere(); }
 
+// By default, in a stream that no other is waited for by: where every kernel leaves its outputs as they were, none is left.
+TEST_F(CudaAttention, AWrongFirstUseIsRefused) {
+  unsetenv("FULMEN_FIRST_USE_CHECK");
+  AttentionTensors tensors;  // planning reads no data
+  tensors.q = tensors.k = tensors.v = tensors.out = Tensor::bshd(&tensors, DType::fp32, 1, 200, 2, 32);
+  const Result<Problem> problem = make_problem(tensors, {});
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  state.failures = {{"cuStreamCreate", 2}};
+  Result<Plan> planned = plan(problem.value(), "cuda:1", {});
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->config().first_use, "first use not checked: cuStreamCreate: out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
+  state.failures = {{"cuMemAlloc", 2}};
+  planned = plan(problem.value(), "cuda:1", {});
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->config().first_use, "first use not checked: no memory for 40960 bytes on cuda:1");
+  state.failures.clear();
+  state.launches.clear();
+  for (int n = 0; n < 2; ++n) {
+    const Result<Plan> refused = plan(problem.value(), "cuda:1", {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), n == 0 ? StatusCode::verification_failed : StatusCode::unsupported);
+    const std::string& message = refused.status().message();
+    for (const char* part : {"cuda.prefill.portable: its first use on cuda:1 gave a wrong result: out[", "nan, expected"}) {
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+    }
+    ASSERT_EQ(state.launches.size(), 1U) << "it is found out once";
+    EXPECT_NE(state.launches.front().stream, nullptr);
+  }
+  for (const char* waits_for_all : {"cuCtxSynchronize", "cuMemcpy", "cuMemsetD8"})
+    EXPECT_EQ(calls(waits_for_all), 0) << waits_for_all;
+  EXPECT_EQ(calls("cuStreamCreate"), calls("cuStreamDestroy") + 1) << "the one that failed";
+  setenv("FULMEN_FIRST_USE_CHECK", "0", 1);
+}
+
 }  // namespace
 }  // namespace fulmen::testing

@@ -66,6 +66,15 @@ const std::vector<Failure>& failures_of(const std::string& driver) {
   const auto allocate = [](const Driver& d, Module) { return d.allocate(0, 64).status(); };
   const auto copy = [](const Driver& d, Module) { return d.copy(0, &host, &host, sizeof(host)); };
   const auto fill = [](const Driver& d, Module) { return d.fill(0, &host, 0, sizeof(host)); };
+  const auto in_stream = [](const Driver& d, Module) {
+    const Result<void*> memory = d.allocate(0, sizeof(host)), stream = d.create_stream(0);
+    Status status = stream.status();
+    if (status.ok()) status = d.copy_in_stream(0, stream.value(), memory.value(), &host, sizeof(host));
+    if (status.ok()) status = d.fill_in_stream(0, stream.value(), memory.value(), 0, sizeof(host));
+    if (stream.ok()) d.destroy_stream(0, stream.value());
+    d.free(0, memory.value());
+    return status;
+  };
   const auto memory = [](const Driver& d, Module) { return d.check_memory(0, &host); };
   const auto synchronize = [](const Driver& d, Module) { return d.synchronize(0, nullptr); };
   const auto create_event = [](const Driver& d, Module) { return d.create_event(0).status(); };
@@ -100,6 +109,9 @@ const std::vector<Failure>& failures_of(const std::string& driver) {
                                           {"cuMemcpy", copy},
                                           {"cuCtxSynchronize", copy},
                                           {"cuMemsetD8", fill},
+                                          {"cuStreamCreate", in_stream},
+                                          {"cuMemcpyAsync", in_stream},
+                                          {"cuMemsetD8Async", in_stream},
                                           {"cuPointerGetAttribute", memory},
                                           {"cuStreamSynchronize", synchronize},
                                           {"cuEventCreate", create_event},

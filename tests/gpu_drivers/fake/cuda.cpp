@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <set>
 
 #include "gpu_drivers/fake/fake_cubin.h"
 #include "gpu_drivers/fake/fake_gpu.h"
@@ -44,6 +45,12 @@ struct Kernel {
 std::vector<std::unique_ptr<Library>>& libraries() {
   static auto* const kLibraries = new std::vector<std::unique_ptr<Library>>;
   return *kLibraries;
+}
+
+// What cuStreamCreate made.
+std::set<void*>& own_streams() {
+  static auto* const kStreams = new std::set<void*>;
+  return *kStreams;
 }
 
 bool initialised = false;
@@ -391,6 +398,40 @@ FULMEN_FAKE_EXPORT Error cuMemsetD8_v2(unsigned long long to, unsigned char byte
   std::memset(pointer(to), byte, bytes);
   return 0;
 }
+// A stream of one's own: a capture of another may go on beside its work, if the thread is relaxed where memory may be paged.
+FULMEN_FAKE_EXPORT Error cuStreamCreate(void** stream, unsigned flags) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter_context("cuStreamCreate", !state().relaxed); error != 0) return error;
+  if (flags != 1) state().complain("a stream that waits for the default one");  // CU_STREAM_NON_BLOCKING
+  *stream = new int(contexts().back()->device);
+  own_streams().insert(*stream);
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error cuStreamDestroy_v2(void* stream) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter_context("cuStreamDestroy", !state().relaxed); error != 0) return error;
+  if (own_streams().erase(stream) == 0) state().complain("a stream that was not created is destroyed");
+  delete static_cast<int*>(stream);
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error cuMemcpyAsync(unsigned long long to, unsigned long long from, std::size_t bytes, void* stream) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter_context("cuMemcpyAsync", !state().relaxed || own_streams().count(stream) == 0); error != 0)
+    return error;
+  state().check_range("cuMemcpyAsync", pointer(to), bytes);
+  state().check_range("cuMemcpyAsync", pointer(from), bytes);
+  std::memmove(pointer(to), pointer(from), bytes);
+  return 0;
+}
+FULMEN_FAKE_EXPORT Error cuMemsetD8Async(unsigned long long to, unsigned char byte, std::size_t bytes, void* stream) {
+  const std::lock_guard lock(state().mutex);
+  if (const Error error = enter_context("cuMemsetD8Async", !state().relaxed || own_streams().count(stream) == 0); error != 0)
+    return error;
+  if (state().find(pointer(to)) == nullptr) return kInvalidValue;
+  state().check_range("cuMemsetD8Async", pointer(to), bytes);
+  std::memset(pointer(to), byte, bytes);
+  return 0;
+}
 FULMEN_FAKE_EXPORT Error cuPointerGetAttribute(void* value, int attribute, unsigned long long address) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("cuPointerGetAttribute", false); error != 0) return error;
@@ -430,9 +471,9 @@ FULMEN_FAKE_EXPORT Error cuStreamIsCapturing(void* /*stream*/, int* capturing) {
   *capturing = state().capturing ? 1 : 0;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
   return enter_context("cuStreamIsCapturing", false);
 }
-FULMEN_FAKE_EXPORT Error cuStreamSynchronize(void* /*stream*/) {
+FULMEN_FAKE_EXPORT Error cuStreamSynchronize(void* stream) {
   const std::lock_guard lock(state().mutex);
-  return enter_context("cuStreamSynchronize");
+  return enter_context("cuStreamSynchronize", !state().relaxed || own_streams().count(stream) == 0);
 }
 
 FULMEN_FAKE_EXPORT Error cuEventCreate(int** event, unsigned /*flags*/) {

@@ -233,7 +233,7 @@ pub struct fulmen_options {
     pub trust_pointers: bool,
     #[doc = " the kernel's parameters, \"block_m=64,waves=4\": see AttentionOptions; null or empty: as it chooses"]
     pub tuning: *const ::std::os::raw::c_char,
-    #[doc = " Default true: an AMD GPU's kernel is checked by a small problem at its first use: see AttentionOptions."]
+    #[doc = " Default true: a GPU's kernel is checked by a small problem at its first use: see AttentionOptions."]
     pub check_first_use: bool,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]

@@ -34,7 +34,7 @@ pub enum Error {
     Unavailable(String),
     /// An allocation failed.
     OutOfMemory(String),
-    /// `verify` found the result wrong, or the first use of a kernel on an AMD GPU did and no other
+    /// `verify` found the result wrong, or the first use of a kernel on a GPU did and no other
     /// kernel is left.
     VerificationFailed(String),
     /// A defect in Fulmen, or in a backend or a pool of the user's.

@@ -45,6 +45,10 @@ std::string load_functions(void* handle, Api& a) {
   FULMEN_LOAD(cuMemcpy);
   FULMEN_LOAD(cuMemsetD8_v2);
   FULMEN_LOAD(cuPointerGetAttribute);
+  FULMEN_LOAD(cuMemcpyAsync);
+  FULMEN_LOAD(cuMemsetD8Async);
+  FULMEN_LOAD(cuStreamCreate);
+  FULMEN_LOAD(cuStreamDestroy_v2);
   FULMEN_LOAD(cuStreamSynchronize);
   FULMEN_LOAD(cuStreamIsCapturing);
   FULMEN_LOAD(cuThreadExchangeStreamCaptureMode);

@@ -29,6 +29,8 @@ constexpr int kFunctionMaxDynamicSharedBytes = 8;
 constexpr int kTensorMapFloat16 = 6, kTensorMapBfloat16 = 9, kTensorMapSwizzle128 = 3;
 constexpr int kTensorMapPromote128 = 2, kTensorMapPromote256 = 3;
 
+constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
+
 constexpr int kProgrammaticStreamSerialization = 6;  // CUlaunchAttributeID
 
 // CUlaunchAttribute and CUlaunchConfig.
@@ -80,6 +82,10 @@ struct Api {
   Result (*cuMemcpy)(DevicePointer to, DevicePointer from, std::size_t bytes);
   Result (*cuMemsetD8_v2)(DevicePointer to, unsigned char byte, std::size_t count);
   Result (*cuPointerGetAttribute)(void* value, int attribute, DevicePointer pointer);
+  Result (*cuMemcpyAsync)(DevicePointer to, DevicePointer from, std::size_t bytes, Stream stream);
+  Result (*cuMemsetD8Async)(DevicePointer to, unsigned char byte, std::size_t count, Stream stream);
+  Result (*cuStreamCreate)(Stream* stream, unsigned flags);
+  Result (*cuStreamDestroy_v2)(Stream stream);
   Result (*cuStreamSynchronize)(Stream stream);
   Result (*cuStreamIsCapturing)(Stream stream, int* state);
   Result (*cuThreadExchangeStreamCaptureMode)(int* mode);

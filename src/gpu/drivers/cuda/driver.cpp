@@ -187,6 +187,29 @@ class CudaDriver final : public Driver {
     const int error = api().cuCtxSynchronize();
     return error == 0 ? Status{} : failure("cuCtxSynchronize", error);
   }
+  Result<void*> create_stream(int device) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    cuda::Stream stream = nullptr;
+    if (int error = api().cuStreamCreate(&stream, cuda::kStreamNonBlocking); error != 0) return failure("cuStreamCreate", error);
+    return stream;
+  }
+  void destroy_stream(int device, void* stream) const noexcept override {
+    const Current current(*this, device);
+    api().cuStreamDestroy_v2(stream);
+  }
+  Status copy_in_stream(int device, void* stream, void* to, const void* from, std::size_t bytes) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    const int error = api().cuMemcpyAsync(pointer_of(to), pointer_of(from), bytes, stream);
+    return error == 0 ? Status{} : failure("cuMemcpyAsync", error);
+  }
+  Status fill_in_stream(int device, void* stream, void* to, unsigned char byte, std::size_t bytes) const override {
+    const Current current(*this, device);
+    if (!current.ok()) return current.status();
+    const int error = api().cuMemsetD8Async(pointer_of(to), byte, bytes, stream);
+    return error == 0 ? Status{} : failure("cuMemsetD8Async", error);
+  }
   Status check_memory(int device, const void* memory) const override {
     unsigned type = 0;
     if (api().cuPointerGetAttribute(&type, cuda::kPointerMemoryType, pointer_of(memory)) != 0) {
@@ -204,6 +227,10 @@ class CudaDriver final : public Driver {
     const Current current(*this, device);
     int state = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
     return current.ok() && api().cuStreamIsCapturing(stream, &state) == 0 && state != 0;
+  }
+  void beside_captures(const std::function<void()>& work) const override {
+    const RelaxedCapture relaxed(api().cuThreadExchangeStreamCaptureMode);
+    work();
   }
   Status synchronize(int device, void* stream) const override {
     const Current current(*this, device);
