@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstddef>
-#include <map>
-#include <mutex>
-#include <utility>
 
 namespace fulmen::gpu {
 namespace {
@@ -21,19 +19,37 @@ Result<void*> make_row(const Driver& driver, const Device& device) {
   return filled;
 }
 
+// The rows that there are. No lock guards them, which a process that forks might hold: a list only grows, at its front.
+struct Row {
+  const Driver* driver;
+  int ordinal;
+  void* memory;
+  const Row* next;
+};
+constinit std::atomic<const Row*> newest{nullptr};
+
+const Row* find(const Row* row, const Driver& driver, int ordinal) {
+  while (row != nullptr && (row->driver != &driver || row->ordinal != ordinal)) row = row->next;
+  return row;
+}
+
 }  // namespace
 
 Result<const void*> missing_row(const Driver& driver, const Device& device) {
-  static std::mutex mutex;
-  static auto* const kRows = new std::map<std::pair<const Driver*, int>, void*>;
-  const std::scoped_lock lock(mutex);
-  void*& kept = (*kRows)[{&driver, device.ordinal}];
-  if (kept != nullptr) return static_cast<const void*>(kept);
-  Result<void*> row(nullptr);
-  driver.beside_captures([&] { row = make_row(driver, device); });
-  if (!row.ok()) return Status(row.status().code(), fmt::format("{}: {}", device.info.name, row.status().message()));
-  kept = row.value();
-  return static_cast<const void*>(kept);
+  if (const Row* row = find(newest, driver, device.ordinal); row != nullptr) return static_cast<const void*>(row->memory);
+  Result<void*> made(nullptr);
+  driver.beside_captures([&] { made = make_row(driver, device); });
+  if (!made.ok()) return Status(made.status().code(), fmt::format("{}: {}", device.info.name, made.status().message()));
+  auto* const mine = new Row{&driver, device.ordinal, made.value(), newest};
+  while (true) {
+    // Two threads may make one: the first is kept.
+    if (const Row* row = find(mine->next, driver, device.ordinal); row != nullptr) {
+      driver.free(device.ordinal, mine->memory);
+      delete mine;
+      return static_cast<const void*>(row->memory);
+    }
+    if (newest.compare_exchange_weak(mine->next, mine)) return static_cast<const void*>(mine->memory);
+  }
 }
 
 }  // namespace fulmen::gpu
