@@ -26,7 +26,8 @@ struct AttentionTensors {
   InputTensor v{};     // [batch, seqlen_k, num_kv_heads, head_dim_v], dtype of q
   Tensor out{};        // [batch, seqlen_q, num_heads, head_dim_v], dtype of q; may be exactly q's memory, else must not overlap
                        // any input
-  InputTensor bias{};  // optional [batch, num_heads, seqlen_q, seqlen_k], any float dtype; dims of size or stride 0/1 broadcast
+  InputTensor bias{};  // optional [batch, num_heads, seqlen_q, seqlen_k], any float dtype; dims of size or stride 0/1 broadcast;
+                       // -inf masks, any finite number is added
   InputTensor keep_mask{};     // optional boolean [batch, num_heads, seqlen_q, seqlen_k], true = attend; broadcasts like bias
   InputTensor alibi_slopes{};  // optional fp32 [1 or batch, 1, 1, num_heads]: adds -slope * |i + offset - j|
   InputTensor sinks{};         // optional fp32 [1, 1, 1, num_heads]: one more logit a head in the softmax's denominator

@@ -55,7 +55,7 @@ Status GpuRunner::load() {
 std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
     return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.claim_floats + plan.row_statistics_floats +
-           plan.bias_partial_floats + plan.query_sum_floats;
+           plan.row_share_floats + plan.bias_partial_floats + plan.query_sum_floats;
   };
   return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) * sizeof(float);
 }
@@ -105,7 +105,8 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
                                        kernels::BackwardArguments& arguments) const {
   arguments.row_statistics = set_arguments(plan, tensors, workspace, arguments);
   set_gradients(problem_, tensors, arguments);
-  float* const bias_partials = arguments.row_statistics + plan.row_statistics_floats;
+  arguments.row_shares = arguments.row_statistics + plan.row_statistics_floats;
+  float* const bias_partials = arguments.row_shares + plan.row_share_floats;
   arguments.bias_partials = plan.bias_partial_floats > 0 ? bias_partials : nullptr;
   arguments.bias_parts = plan.backward.bias_parts;
   arguments.query_sums = plan.query_sum_floats > 0 ? bias_partials + plan.bias_partial_floats : nullptr;

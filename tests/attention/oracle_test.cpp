@@ -249,6 +249,7 @@ TEST(Oracle, AgreesWithTheFormulasOnRandomCases) {
   Random random(3);
   for (int n = 0; n < 60; ++n) {
     CaseSpec spec = random_spec(random);
+    spec.huge_bias = false;  // this formula has no maximum to subtract
     spec.seqlen_q = std::min<int64_t>(spec.seqlen_q, 20);
     spec.seqlen_k = std::min<int64_t>(spec.seqlen_k, 40);
     spec.head_dim = std::min<int64_t>(spec.head_dim, 24);

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "runtime/float_formats.h"
+#include "support/huge_bias.h"
 
 namespace fulmen::testing {
 namespace {
@@ -55,6 +56,7 @@ std::string to_string(const CaseSpec& s) {
   if (s.softcap > 0) text += fmt::format(" softcap={}", s.softcap);
   if (s.scale != 0) text += fmt::format(" scale={}", s.scale);
   if (s.bias) text += fmt::format(" bias={}{}", fulmen::to_string(s.bias_dtype), broadcast_text(s.bias_broadcast));
+  if (s.huge_bias) text += " huge_bias";
   if (s.keep) text += fmt::format(" keep={} share={}", broadcast_text(s.keep_broadcast), s.keep_share);
   if (s.nan_in_masked) text += " nan_in_masked";
   if (s.alibi != 0) text += fmt::format(" alibi={}", s.alibi);
@@ -110,6 +112,7 @@ CaseSpec random_spec(Random& random) {
     if (random.chance(0.7)) s.window_left = random.between(0, s.seqlen_k);
     s.lse = true;
   }
+  s.huge_bias = s.bias && random.chance(0.2);
   return s;
 }
 
@@ -150,6 +153,7 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
   if (s.bias) {
     tensors.bias = broadcastable(s.bias_dtype, s.bias_broadcast);
     fill_normal(tensors.bias, 1, random);
+    if (s.huge_bias) fill_huge_bias(tensors.bias);
   }
   if (s.keep) {
     tensors.keep_mask = broadcastable(DType::boolean, s.keep_broadcast);

@@ -46,6 +46,7 @@ struct CaseSpec {
   bool bias = false;
   DType bias_dtype = DType::fp32;
   std::array<bool, 3> bias_broadcast{};  // over batch, head, query
+  bool huge_bias = false;                // rows whose bias is large everywhere (support/huge_bias.h)
   bool keep = false;
   std::array<bool, 3> keep_broadcast{};
   double keep_share = 0.7;     // of the keys, for a random half of the rows; the others keep a prefix

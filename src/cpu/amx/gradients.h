@@ -15,15 +15,15 @@ struct UnitGradientOperands {
   ScoreScale scale;
   const float* scores;
   const float* dp;
-  const float* minus_lse;  // [kUnitRows], as in Probabilities
-  const float* delta;      // [kUnitRows]
-  const float* additive;   // [keys][kBlockM], at the unit's first column; for other kinds than plain
-  const float* dropout;    // likewise
-  float* dbias;            // likewise, or null: the gradients as fp32, before the softcap's slope
-  float* p;                // tiles of a left operand, [keys / 16], pairs of queries are words
-  float* ds;               // the same
-  int64_t key_tile;        // floats between these tiles
-  float* ds_pairs;         // right operand [keys / 32][2], pairs of keys are words
+  const float* numbers;   // LseNumbers at the unit's first row
+  const float* delta;     // [kUnitRows]
+  const float* additive;  // [keys][kBlockM], at the unit's first column; for other kinds than plain
+  const float* dropout;   // likewise
+  float* dbias;           // likewise, or null: the gradients as fp32, before the softcap's slope
+  float* p;               // tiles of a left operand, [keys / 16], pairs of queries are words
+  float* ds;              // the same
+  int64_t key_tile;       // floats between these tiles
+  float* ds_pairs;        // right operand [keys / 32][2], pairs of keys are words
 };
 
 // Rows that will be used soon, some at each step, a tensor after the other.
@@ -77,9 +77,12 @@ class UnitGradients {
     for (int i = 0; i < kVecs; ++i) {
       const int row = i / kUnitTiles, column = i % kUnitTiles;
       const Vec sum = Isa::load(o.scores + from + row * kTile + column * kTileFloats);
-      p[i] = exponent<Isa, kKind>(sum, Isa::load(o.minus_lse + column * kTile), o.scale, slope[i]);
-      if constexpr (kKind != ScoreKind::plain) {
-        p[i] = masked_exponent<Isa, kKind>(p[i], Isa::load(o.additive + (key + row) * kBlockM + column * kTile), slope[i]);
+      const float* numbers = o.numbers + column * kTile;
+      if constexpr (kKind == ScoreKind::plain) {
+        p[i] = plain_exponent<Isa>(sum, numbers, o.scale);
+      } else {
+        const Vec extra = Isa::load(o.additive + (key + row) * kBlockM + column * kTile);
+        p[i] = additive_exponent<Isa, kKind>(sum, extra, numbers, o.scale, slope[i]);
       }
     }
     Isa::template exp2<Isa::kExp2Degree>(p);

@@ -45,8 +45,8 @@ __attribute__((noinline)) void finish_unit(float* scores, int keys, const ScoreS
   for (int column = 0; column < kUnitTiles; ++column) Isa::store(tile_max + column * kTile, max[column]);
 }
 
-// Scores -> P^T = 2^(factor * score + minus_offset), zeros to the end of the last tile's words, and sum += the rows' sums.
-template <class Isa, int kDegree, class Dropout>
+// Scores -> P^T, their exponents by exponent_of, zeros to the end of the last tile's words, and sum += the rows' sums.
+template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, class Dropout>
 class UnitExponentials {
   using Vec = typename Isa::Vec;
   // Rounded by the exponential's last step, and added up as rounded: cheapest, and the output's numerator and denominator agree.
@@ -72,7 +72,8 @@ class UnitExponentials {
 #pragma GCC unroll 8
     for (int i = 0; i < kPairs * 2 * kUnitTiles; ++i) {
       const int column = i % kUnitTiles;
-      p[i] = Isa::fused(Isa::load(from + i / kUnitTiles * kTile + column * kTileFloats), f, minus_offset[column]);
+      const Vec score = Isa::load(from + i / kUnitTiles * kTile + column * kTileFloats);
+      p[i] = algorithm::exponent_of<Isa, kUnits>(score, f, minus_offset[column]);
     }
     if constexpr (kRounded) {
       Isa::exp2_to_round(p);
@@ -119,7 +120,7 @@ __attribute__((noinline)) bool softmax_unit_by_last_max(float* scores, int keys,
     minus_offset[column] = Isa::sub(Isa::zero(), Isa::load(rows.max + column * kTile));
     sum[column] = Isa::zero();
   }
-  UnitExponentials<Isa, kDegree, NoDropout>::run(scores, keys, factor, minus_offset, sum, {});
+  UnitExponentials<Isa, kDegree, algorithm::ScoreUnits::base2, NoDropout>::run(scores, keys, factor, minus_offset, sum, {});
   // As much headroom as fp16's words have, and 16 bits of fp32's for what values are.
   const float limit = 0x1p12F;
   bool served = true;
@@ -144,7 +145,7 @@ struct UnitStep {
 };
 
 // P^T by the maxima of these scores and those before.
-template <class Isa, int kDegree, class Dropout>
+template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, class Dropout>
 __attribute__((noinline)) UnitStep softmax_unit(float* scores, const float* tile_max, int keys, float factor, const UnitState& rows,
                                                 Dropout dropout) {
   using Vec = typename Isa::Vec;
@@ -154,7 +155,8 @@ __attribute__((noinline)) UnitStep softmax_unit(float* scores, const float* tile
   for (int column = 0; column < kUnitTiles; ++column) {
     const int at = column * kTile;
     const Vec old_max = Isa::load(rows.max + at);
-    const auto step = algorithm::softmax_step<Isa>(old_max, Isa::mul(Isa::load(tile_max + at), Isa::set1(factor)));
+    const Vec new_max = Isa::load(tile_max + at);
+    const auto step = algorithm::softmax_step<Isa, kUnits>(old_max, algorithm::maximum_of<Isa, kUnits>(new_max, Isa::set1(factor)));
     if (column < rows.columns) {
       result.moved |= !Isa::all_equal(step.max, old_max);
       result.settled &= Isa::all_equal(step.max, step.offset);
@@ -164,7 +166,7 @@ __attribute__((noinline)) UnitStep softmax_unit(float* scores, const float* tile
     Isa::store(rows.rescale + at, step.rescale);
     sum[column] = Isa::zero();
   }
-  UnitExponentials<Isa, kDegree, Dropout>::run(scores, keys, factor, minus_offset, sum, dropout);
+  UnitExponentials<Isa, kDegree, kUnits, Dropout>::run(scores, keys, factor, minus_offset, sum, dropout);
 #pragma GCC unroll 2
   for (int column = 0; column < kUnitTiles; ++column) {
     const int at = column * kTile;

@@ -43,7 +43,7 @@ struct AmxBackwardScratch {
   int64_t query_pairs;  // right operands [head_dim / 32][kPassUnits][2]: pairs of Q's rows
   int64_t dout_pairs;
   int64_t dq;       // [kPassTiles] dQ^T, sums [2][head_dim / 16][2]
-  int64_t numbers;  // [kPassTiles]: -lse in base-2 units, what its rounding left, delta: 3 x [kBlockM]
+  int64_t numbers;  // [kPassTiles] of LseNumbers, delta: [kBlockM] each
   int64_t total;
   int key_words, value_words;        // tiles of words of a row
   int64_t key_stride, value_stride;  // head_dim, head_dim_v in whole tiles
@@ -83,7 +83,7 @@ FULMEN_INLINE AmxBackwardScratch amx_backward_scratch(const Problem& p, int grou
   s.query_pairs = cut.take(kPassUnits * s.dim_units * kTileRow);
   s.dout_pairs = cut.take(kPassUnits * s.value_units * kTileRow);
   s.dq = cut.take(kPassTiles * kBlockM * s.key_stride);
-  s.numbers = cut.take(static_cast<int64_t>(kPassTiles) * 3 * kBlockM);
+  s.numbers = cut.take(static_cast<int64_t>(kPassTiles) * (kLseNumbers + 1) * kBlockM);
   s.total = cut.total;
   return s;
 }
@@ -125,8 +125,8 @@ class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
     bool dq_started = false;
   };
 
-  float* numbers(int tile) const { return at(layout_.numbers) + tile * 3 * kBlockM; }
-  float* delta(int tile) const { return numbers(tile) + 2 * kBlockM; }
+  float* numbers(int tile) const { return at(layout_.numbers) + tile * (kLseNumbers + 1) * kBlockM; }
+  float* delta(int tile) const { return numbers(tile) + kLseNumbers * kBlockM; }
   float* queries(int unit) const { return at(layout_.queries) + unit * layout_.key_words * kTileRow; }
   float* douts(int unit) const { return at(layout_.douts) + unit * layout_.value_words * kTileRow; }
 

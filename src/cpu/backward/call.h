@@ -56,7 +56,7 @@ struct BackwardCall {
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
   ScoreScale scale;
-  // log2(e) as the rounded factors in `scale` have it: the LSE has to be in the same units as the scores.
+  // log2(e) as the rounded factor in `scale` has it: the LSE has to be in the same units as scores of kind plain.
   double lse_scale = 1;
   int block_n = 64;  // key rows of a tile
   BackwardCut cut;
@@ -67,15 +67,22 @@ struct BackwardCall {
   bool wants_dx = true;         // something else than dv is wanted
   bool direct_keys = false;     // dK and dV of a key tile come from one query tile
   bool direct_queries = false;  // dQ of a query tile comes from one key tile
+  int64_t sink_batch = -1;      // the sequence whose rows are added to dsinks, which has the sums of those before it; -1: all are
   bool stream_output = false;   // the gradients are bigger than what caches keep
   bool fetch_into_l2 = false;   // rows that are needed next, not into L1
   int64_t fetch_heads = 0;      // whole sequences: KV heads whose rows are fetched together; 0: the next unit's
 };
 
+// What is kept of a query tile's LSE, [kBlockM] each: -lse in base-2 units, -inf for rows without keys, whose probabilities are 0,
+// and what its rounding left, since this error has the same sign in the whole row, for scores of kind plain; for the others what
+// RowBase has.
+enum LseNumbers : int { kMinusLog2Lse, kLog2LseRest, kMinusMax, kMinusLog2Sum, kLseNumbers };
+
 // What is kept of each query row between blocks of held keys, in floats from a slot's start.
 struct QuerySums {
   int64_t dq;     // [group][rows][stride]
   int64_t delta;  // [group][rows]
+  int64_t bases;  // [group][2][rows]: the last two of LseNumbers, in natural units
   int64_t total;
   int64_t rows;    // seqlen_q, whole tiles
   int64_t stride;  // head_dim, whole vectors
@@ -88,6 +95,7 @@ FULMEN_INLINE QuerySums query_sums(const Problem& problem, int lanes) {
   ScratchCutter cut;
   s.dq = cut.take(problem.dq.present ? problem.group_size() * s.rows * s.stride : 0);
   s.delta = cut.take(problem.group_size() * s.rows);
+  s.bases = cut.take(problem.bias.present ? 2 * problem.group_size() * s.rows : 0);
   s.total = cut.total;
   return s;
 }
@@ -114,7 +122,7 @@ struct BackwardScratch {
   int64_t dq;             // [kBlockM][key_stride]
   int64_t probabilities;  // [block_n][kBlockM]
   int64_t dscores;        // [block_n][kBlockM]
-  int64_t rows;           // -lse in base-2 units, what its rounding left, delta: 3 x [kBlockM]
+  int64_t rows;           // LseNumbers, delta: [kBlockM] each
   int64_t total;
   int64_t key_words, value_words;    // floats of a row of words
   int64_t key_stride, value_stride;  // floats of a row of fp32 numbers, or of pairs of rows
@@ -149,7 +157,7 @@ FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int 
   s.dq = cut.take(kBlockM * s.key_stride);
   s.probabilities = cut.take(tile);
   s.dscores = cut.take(tile);
-  s.rows = cut.take(static_cast<int64_t>(3) * kBlockM);
+  s.rows = cut.take(static_cast<int64_t>(kLseNumbers + 1) * kBlockM);
   s.total = cut.total;
   return s;
 }

@@ -84,7 +84,6 @@ BackwardCut choose_cut(const Problem& p, int64_t held_keys, int64_t slot_floats)
 }
 
 double log2_of_e(const Problem& p, const ScoreScale& scale) {
-  if (p.softcap > 0.0F) return static_cast<double>(scale.log2_softcap) / static_cast<double>(p.softcap);
   const double ratio = static_cast<double>(scale.log2_scale) / static_cast<double>(p.softmax_scale);
   return std::isnormal(scale.log2_scale) ? ratio : static_cast<double>(algorithm::kLog2E);
 }
@@ -232,10 +231,22 @@ class BackwardRunner final : public Runner {
     if (problem_.dsinks.present) sum_sinks(tensors, all, table, scratch);
   }
 
-  // The rows of packed queries are as good as one sequence's: a sink's gradient needs no keys.
+  // The rows of packed queries are as good as one sequence's where a sink's gradient needs no keys.
   void sum_sinks(const AttentionTensors& tensors, const BackwardCall& all, const algorithm::SequenceTable& table,
                  float* scratch) const {
     SequenceView view = sequence_view(problem_, tensors);
+    if (all.scale.units == algorithm::ScoreUnits::natural && problem_.batch > 0) {
+      parallel_tasks(threads_, problem_.num_heads, [&](int64_t head, int worker) {
+        SequenceView one = sequence_view(problem_, tensors);
+        BackwardCall call = all;
+        for (int64_t b = 0; b < problem_.batch; ++b) {
+          call_of(tensors, b, one, call);
+          call.sink_batch = b;
+          function_(call, BackwardStep::sinks, head, worker, scratch + worker * scratch_floats_);
+        }
+      });
+      return;
+    }
     if (problem_.packed_q() && problem_.batch > 0) {
       select_sequence(problem_, tensors, 0, view);
       const algorithm::Sequence last = table.sequence(problem_.batch - 1);

@@ -4,6 +4,7 @@
 #include "algorithm/online_softmax.h"
 #include "cpu/backward/bias.h"
 #include "cpu/backward/call.h"
+#include "cpu/backward/row_base.h"
 #include "cpu/backward/vector.h"
 
 namespace fulmen::cpu {
@@ -65,7 +66,7 @@ void reduce_dq(const BackwardCall& call, int64_t task) {
   }
 }
 
-// dsink = - sum over sequences and queries of 2^(sink - lse) delta.
+// dsink = - sum over sequences and queries of e^(sink - lse) delta.
 template <class Isa, class T>
 void sum_sinks(const BackwardCall& call, int64_t head) {
   const Problem& p = *call.problem;
@@ -73,15 +74,18 @@ void sum_sinks(const BackwardCall& call, int64_t head) {
   const float sink = *element<const float>(tensors.sinks, p.sinks, 0, 0, 0, head);
   constexpr float kMinusInfinity = -__builtin_inff();
   double sum = 0;  // of many rows of either sign
-  for (int64_t batch = 0; batch < p.batch && sink != kMinusInfinity; ++batch) {
+  const int64_t first = call.sink_batch < 0 ? 0 : call.sink_batch, end = call.sink_batch < 0 ? p.batch : first + 1;
+  for (int64_t batch = first; batch < end && sink != kMinusInfinity; ++batch) {
     for (int64_t row = 0; row < p.seqlen_q; ++row) {
       const float lse = *element<const float>(tensors.lse, p.lse, batch, head, row);
       if (lse == kMinusInfinity) continue;
-      const float weight = __builtin_exp2f((sink - lse) * algorithm::kLog2E);
+      const RowBase base = row_base<Isa, T>(call, batch, head, row, lse);
+      const float weight = __builtin_exp2f((sink - base.max) * algorithm::kLog2E - base.log2_sum);
       sum -= static_cast<double>(weight) * static_cast<double>(row_delta<Isa, T>(p, tensors, batch, head, row));
     }
   }
-  *element<float>(tensors.dsinks, p.dsinks, 0, 0, 0, head) = static_cast<float>(sum);
+  float* dsink = element<float>(tensors.dsinks, p.dsinks, 0, 0, 0, head);
+  *dsink = static_cast<float>(call.sink_batch > 0 ? static_cast<double>(*dsink) + sum : sum);
 }
 
 template <class Isa, class T, class Task = BackwardTask<Isa, T>>

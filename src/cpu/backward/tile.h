@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/backward/call.h"
 #include "cpu/prefetch/step_prefetch.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/pack.h"
@@ -15,26 +16,27 @@ namespace fulmen::cpu {
 template <class Isa>
 constexpr int kBackwardStepWords = Isa::kQkVecs * Isa::kQkKeys < 16 ? kWholeBlock : kFetchWords;
 
-// The exponent of a probability from a product's sum, the LSE first: what is left is small where the probability is not, and so is
-// its rounding. slope: of the softcap, 1 - tanh^2.
-template <class Isa, ScoreKind kKind>
-FULMEN_INLINE typename Isa::Vec exponent(typename Isa::Vec sum, typename Isa::Vec minus_lse, const ScoreScale& scale,
-                                         [[maybe_unused]] typename Isa::Vec& slope) {
-  if constexpr (kKind == ScoreKind::softcap) {
-    const auto t = tanh_from_log2<Isa>(Isa::mul(sum, Isa::set1(scale.tanh_scale)));
-    slope = Isa::sub(Isa::set1(1.0F), Isa::mul(t, t));
-    return Isa::fused(t, Isa::set1(scale.log2_softcap), minus_lse);
-  } else {
-    return Isa::fused(sum, Isa::set1(scale.log2_scale), minus_lse);
-  }
+// The exponent of a probability from a product's sum of kind plain, the LSE first: what is left is small where the probability is
+// not, and so is its rounding. numbers: LseNumbers at the rows.
+template <class Isa>
+FULMEN_INLINE typename Isa::Vec plain_exponent(typename Isa::Vec sum, const float* numbers, const ScoreScale& scale) {
+  const auto x = Isa::fused(sum, Isa::set1(scale.log2_scale), Isa::load(numbers));
+  if constexpr (Isa::kGroup == 1) return Isa::add(x, Isa::load(numbers + kLog2LseRest * kBlockM));
+  return x;
 }
 
-// With what the additive tile has there. A masked key's K may be anything, and so its slope.
+// Of another kind, with what the additive tile has there: the score as the forward pass had it. slope: of the softcap, 1 - tanh^2;
+// a masked key's K may be anything, and so its slope.
 template <class Isa, ScoreKind kKind>
-FULMEN_INLINE typename Isa::Vec masked_exponent(typename Isa::Vec x, typename Isa::Vec extra,
-                                                [[maybe_unused]] typename Isa::Vec& slope) {
-  if constexpr (kKind == ScoreKind::softcap) slope = Isa::select_minus_infinity(extra, Isa::zero(), slope);
-  return Isa::select_minus_infinity(extra, extra, Isa::add(x, extra));
+FULMEN_INLINE typename Isa::Vec additive_exponent(typename Isa::Vec sum, typename Isa::Vec extra, const float* numbers,
+                                                  const ScoreScale& scale, [[maybe_unused]] typename Isa::Vec& slope) {
+  const auto score = finished_score<Isa, kKind>(sum, extra, scale);
+  if constexpr (kKind == ScoreKind::softcap) {
+    const auto t = tanh_from_log2<Isa>(Isa::mul(sum, Isa::set1(scale.tanh_scale)));
+    slope = Isa::select_minus_infinity(extra, Isa::zero(), Isa::sub(Isa::set1(1.0F), Isa::mul(t, t)));
+  }
+  return Isa::fused(Isa::add(score, Isa::load(numbers + kMinusMax * kBlockM)), Isa::set1(algorithm::kLog2E),
+                    Isa::load(numbers + kMinusLog2Sum * kBlockM));
 }
 
 // Epilogue of S^T = K Q^T: P^T = 2^(score - lse), [keys][kBlockM]. With a softcap also its slope, 1 - tanh^2.
@@ -42,11 +44,9 @@ template <class Isa, ScoreKind kKind>
 struct Probabilities {
   ScoreScale scale;
   const float* additive;  // [keys][kBlockM], for other kinds than plain
-  // [2][kBlockM]: -lse in base-2 units, -inf for rows without keys, whose probabilities are 0; and what its rounding left, since
-  // this error has the same sign in the whole row.
-  const float* minus_lse;
-  float* out;    // [keys][kBlockM]
-  float* slope;  // [keys][kBlockM], for kind softcap
+  const float* numbers;   // LseNumbers
+  float* out;             // [keys][kBlockM]
+  float* slope;           // [keys][kBlockM], for kind softcap
   StepPrefetch* ahead;
 
   template <int kVecs>
@@ -62,11 +62,11 @@ struct Probabilities {
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) {
         const int lane = v * Isa::kLanes;
-        const Vec minus_lse = Isa::load(tile_.minus_lse + at_ + lane);
-        p[v] = exponent<Isa, kKind>(sum[v], minus_lse, tile_.scale, slope[v]);
-        if constexpr (Isa::kGroup == 1) p[v] = Isa::add(p[v], Isa::load(tile_.minus_lse + kBlockM + at_ + lane));
-        if constexpr (kKind != ScoreKind::plain) {
-          p[v] = masked_exponent<Isa, kKind>(p[v], Isa::load(tile_.additive + to + lane), slope[v]);
+        const float* numbers = tile_.numbers + at_ + lane;
+        if constexpr (kKind == ScoreKind::plain) {
+          p[v] = plain_exponent<Isa>(sum[v], numbers, tile_.scale);
+        } else {
+          p[v] = additive_exponent<Isa, kKind>(sum[v], Isa::load(tile_.additive + to + lane), numbers, tile_.scale, slope[v]);
           if constexpr (kKind == ScoreKind::softcap) Isa::store(tile_.slope + to + lane, slope[v]);
         }
       }

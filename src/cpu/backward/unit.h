@@ -4,6 +4,7 @@
 
 #include "cpu/backward/bias.h"
 #include "cpu/backward/call.h"
+#include "cpu/backward/row_base.h"
 #include "cpu/backward/tile.h"
 #include "cpu/prefetch/row_prefetch.h"
 #include "cpu/tile/additive_tile.h"
@@ -67,7 +68,7 @@ class BackwardUnitTask {
   void select_head(int64_t g) {
     group_head_ = g;
     head_ = unit_.kv_head * problem_.group_size() + g;
-    alibi_slope_ = log2_alibi_slope(problem_, tensors_, unit_.batch, head_);
+    alibi_slope_ = alibi_slope_of(problem_, tensors_, unit_.batch, head_);
   }
 
   int64_t rows_from(int64_t row) const { return problem_.seqlen_q - row < kBlockM ? problem_.seqlen_q - row : kBlockM; }
@@ -134,8 +135,7 @@ class BackwardUnitTask {
     return alive;
   }
 
-  // numbers: -LSE in base-2 units and what its rounding left. A row with an LSE of -inf has no gradient, whatever it holds: not
-  // alive.
+  // numbers: LseNumbers. A row with an LSE of -inf has no gradient, whatever it holds: not alive.
   void load_lse(const Rows& rows, float* numbers, uint8_t* alive) const {
     const float* lse = element<const float>(tensors_.lse, problem_.lse, unit_.batch, head_, rows.first);
     for (int i = 0; i < kBlockM; ++i) {
@@ -143,7 +143,34 @@ class BackwardUnitTask {
       alive[i] = x == kMinusInfinity ? 0 : 1;
       const double exact = -static_cast<double>(x) * call_.lse_scale;
       numbers[i] = alive[i] != 0 ? static_cast<float>(exact) : kMinusInfinity;
-      numbers[kBlockM + i] = alive[i] != 0 ? static_cast<float>(exact - static_cast<double>(numbers[i])) : 0.0F;
+      numbers[kLog2LseRest * kBlockM + i] = alive[i] != 0 ? static_cast<float>(exact - static_cast<double>(numbers[i])) : 0.0F;
+      numbers[kMinusMax * kBlockM + i] = alive[i] != 0 ? -x : kMinusInfinity;
+      numbers[kMinusLog2Sum * kBlockM + i] = 0.0F;
+    }
+    if (call_.scale.units == algorithm::ScoreUnits::natural) {
+      load_bases(rows, lse, alive, numbers + kMinusMax * kBlockM, numbers + kMinusLog2Sum * kBlockM);
+    }
+  }
+
+  // Computed once a row, like delta.
+  void load_bases(const Rows& rows, const float* lse, const uint8_t* alive, float* minus_max, float* minus_log2_sum) const {
+    float* kept = one_block() ? nullptr : sums_ + sums_layout_.bases + 2 * group_head_ * sums_layout_.rows + rows.first;
+    float* kept_sums = kept == nullptr ? kept : kept + sums_layout_.rows;
+    for (int i = 0; i < rows.count; ++i) {
+      if (alive[i] == 0) continue;
+      if (!first_block(rows)) {
+        minus_max[i] = kept[i];
+        minus_log2_sum[i] = kept_sums[i];
+        continue;
+      }
+      const RowBase base =
+          row_base<Isa, T>(call_, unit_.batch, head_, rows.first + i, lse[static_cast<int64_t>(i) * problem_.lse.strides[2]]);
+      minus_max[i] = -base.max;
+      minus_log2_sum[i] = -base.log2_sum;
+      if (kept != nullptr) {
+        kept[i] = minus_max[i];
+        kept_sums[i] = minus_log2_sum[i];
+      }
     }
   }
 

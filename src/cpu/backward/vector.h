@@ -49,8 +49,8 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_, Base::head_;
   using Packed = typename PackedElement<(Isa::kGroup > 1), T>::Type;
 
-  float* minus_lse() const { return at(layout_.rows); }
-  float* delta() const { return at(layout_.rows) + 2 * kBlockM; }
+  float* numbers() const { return at(layout_.rows); }
+  float* delta() const { return at(layout_.rows) + kLseNumbers * kBlockM; }
 
   void load_keys() {
     const int count = static_cast<int>(held_.count);
@@ -116,7 +116,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   // Q, dO, their transposes, and the rows' numbers.
   void load_rows() {
     uint8_t alive[kBlockM];
-    this->load_lse(rows_, minus_lse(), alive);
+    this->load_lse(rows_, numbers(), alive);
     const T* q = element<const T>(tensors_.q, problem_.q, unit_.batch, rows_.first, head_);
     load_operand(q, problem_.q.strides[1], problem_.head_dim, alive, at(layout_.query_rows), layout_.key_words,
                  at(layout_.query_pairs), layout_.key_stride, at(layout_.queries));
@@ -180,7 +180,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   template <ScoreKind kKind>
   void score(int64_t held_key, int count) {
     const Probabilities<Isa, kKind> epilogue{
-        call_.scale, at(layout_.additive), minus_lse(), at(layout_.probabilities), at(layout_.slope), &ahead_};
+        call_.scale, at(layout_.additive), numbers(), at(layout_.probabilities), at(layout_.slope), &ahead_};
     score_tile<Isa>(at(layout_.queries), rows_.count, at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
                     words_of<Isa>(problem_.head_dim), count, epilogue);
   }

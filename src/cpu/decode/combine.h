@@ -13,6 +13,7 @@ namespace fulmen::cpu {
 template <class Isa, class T>
 void decode_combine(const ForwardCall& call, const DecodeTask& task) {
   using Vec = typename Isa::Vec;
+  using algorithm::ScoreUnits;
   const Problem& problem = *call.problem;
   const AttentionTensors& tensors = *call.tensors;
   const DecodeScratch layout = decode_scratch(call, Isa::kLanes, Isa::kGroup);
@@ -33,15 +34,15 @@ void decode_combine(const ForwardCall& call, const DecodeTask& task) {
     for (int split = 0; split < call.num_splits; ++split) {
       float* part_max = partial(split) + max_at + slot;
       alignas(64) float lanes[Isa::kLanes];
-      Isa::store(lanes, algorithm::combine_weight<Isa>(Isa::set1(*part_max), Isa::set1(max)));
+      const Vec part = Isa::set1(*part_max), all = Isa::set1(max);
+      Isa::store(lanes, call.scale.units == ScoreUnits::natural ? algorithm::combine_weight<Isa, ScoreUnits::natural>(part, all)
+                                                                : algorithm::combine_weight<Isa, ScoreUnits::base2>(part, all));
       *part_max = lanes[0];
       sum += lanes[0] * partial(split)[sum_at + slot];
     }
-    const float log2_sink =
-        problem.sinks.present ? *element<const float>(tensors.sinks, problem.sinks, 0, 0, 0, head) * algorithm::kLog2E : 0.0F;
     float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
     if (problem.sinks.present || problem.lse.present) {
-      const RowEnd end = finish_row(max, sum, problem.sinks.present, log2_sink);
+      const RowEnd end = finish_row(max, sum, call.scale.units, problem.sinks.present, sink_of(problem, tensors, head));
       factor = end.factor;
       if (problem.lse.present) *element<float>(tensors.lse, problem.lse, task.batch, head, query) = end.lse;
     }

@@ -172,8 +172,17 @@ class DecodeRows {
         count % kLanes != 0 || problem_.bias.present || needs_row_scores(call_, 0, problem_.seqlen_q, first, first + count);
     if (general) adjust<BiasT>(slots, first, count);
     const float factor = general ? algorithm::kLog2E : call_.scale.log2_scale;
-    for (int slot = slots.begin; slot < slots.end; slot += kQuad) find_maxima(slot, scores_of(slots, slot), count, factor);
-    for (int slot = slots.begin; slot < slots.end; slot += kQuad) exponentials(slot, scores_of(slots, slot), count, factor);
+    using algorithm::ScoreUnits;
+    if (call_.scale.units == ScoreUnits::natural) {
+      softmax_in<ScoreUnits::natural>(slots, count, factor);
+    } else {
+      softmax_in<ScoreUnits::base2>(slots, count, factor);
+    }
+  }
+  template <algorithm::ScoreUnits kUnits>
+  FULMEN_INLINE void softmax_in(Slots slots, int count, float factor) {
+    for (int slot = slots.begin; slot < slots.end; slot += kQuad) find_maxima<kUnits>(slot, scores_of(slots, slot), count, factor);
+    for (int slot = slots.begin; slot < slots.end; slot += kQuad) exponentials<kUnits>(slot, scores_of(slots, slot), count, factor);
   }
 
   // Raw products -> scores in natural units, -inf up to a whole vector.
@@ -191,6 +200,7 @@ class DecodeRows {
 
   float* scores_of(Slots slots, int slot) const { return scores_ + static_cast<int64_t>(slot - slots.begin) * kDecodeRow; }
 
+  template <algorithm::ScoreUnits kUnits>
   FULMEN_INLINE void find_maxima(int slot, const float* s, int count, float factor) {
     Vec max[kQuad];
 #pragma GCC unroll 4
@@ -199,11 +209,13 @@ class DecodeRows {
 #pragma GCC unroll 4
       for (int r = 0; r < kQuad; ++r) max[r] = Isa::max(max[r], Isa::load(s + r * kDecodeRow + key));
     }
-    const auto step = algorithm::softmax_step<Isa>(Isa::load_quad(max_ + slot), Isa::mul(Isa::quad_max(max), Isa::set1(factor)));
+    const Vec new_max = algorithm::maximum_of<Isa, kUnits>(Isa::quad_max(max), Isa::set1(factor));
+    const auto step = algorithm::softmax_step<Isa, kUnits>(Isa::load_quad(max_ + slot), new_max);
     Isa::store_quad(max_ + slot, step.max);
     Isa::store_quad(rescale_ + slot, step.rescale);
   }
 
+  template <algorithm::ScoreUnits kUnits>
   FULMEN_INLINE void exponentials(int slot, float* s, int count, float factor) {
     Vec offset[kQuad], sum[kQuad];
 #pragma GCC unroll 4
@@ -219,8 +231,9 @@ class DecodeRows {
         const int at = key + i * kLanes;
 #pragma GCC unroll 4
         for (int r = 0; r < kQuad; ++r) {
-          p[i][r] = i > 0 && at >= count ? Isa::set1(-__builtin_inff())
-                                         : Isa::fused(Isa::load(s + r * kDecodeRow + at), Isa::set1(factor), offset[r]);
+          p[i][r] = i > 0 && at >= count
+                        ? Isa::set1(-__builtin_inff())
+                        : algorithm::exponent_of<Isa, kUnits>(Isa::load(s + r * kDecodeRow + at), Isa::set1(factor), offset[r]);
         }
         Isa::template exp2<5>(p[i]);
 #pragma GCC unroll 4

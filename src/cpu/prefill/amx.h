@@ -170,9 +170,15 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
   }
   template <class Dropout>
   UnitStep softmax(int unit, const Piece& p, Dropout dropout) {
+    using algorithm::ScoreUnits;
+    return this->natural() ? softmax_in<ScoreUnits::natural>(unit, p, dropout) : softmax_in<ScoreUnits::base2>(unit, p, dropout);
+  }
+  template <algorithm::ScoreUnits kUnits, class Dropout>
+  UnitStep softmax_in(int unit, const Piece& p, Dropout dropout) {
+    constexpr int kShort = Isa::kExp2Degree;
     return problem_.lse.present
-               ? softmax_unit<Isa, 5>(scores(), this->tile_max(), p.count, this->factor(p), state(unit, p), dropout)
-               : softmax_unit<Isa, Isa::kExp2Degree>(scores(), this->tile_max(), p.count, this->factor(p), state(unit, p), dropout);
+               ? softmax_unit<Isa, 5, kUnits>(scores(), this->tile_max(), p.count, this->factor(p), state(unit, p), dropout)
+               : softmax_unit<Isa, kShort, kUnits>(scores(), this->tile_max(), p.count, this->factor(p), state(unit, p), dropout);
   }
 
   void store(int tile) {

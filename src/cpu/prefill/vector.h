@@ -29,7 +29,7 @@ class PrefillTask {
         layout_(layout),
         scratch_(scratch),
         tiles_(static_cast<int>((task.row_end - task.row_begin + kBlockM - 1) / kBlockM)),
-        alibi_slope_(log2_alibi_slope(problem_, tensors_, task.batch, task.head)) {}
+        alibi_slope_(alibi_slope_of(problem_, tensors_, task.batch, task.head)) {}
 
   void run() {
     load_queries();
@@ -181,14 +181,20 @@ class PrefillTask {
     head_dropout_tile<Isa>(problem_, tensors_, task_.batch, task_.head, p.row, p.rows, p.first, p.count, factors);
     return factors;
   }
-  float factor(const Piece& p) const { return p.additive ? 1.0F : call_.scale.log2_scale; }
+  bool natural() const { return call_.scale.units == algorithm::ScoreUnits::natural; }
+  float factor(const Piece& p) const { return p.additive ? algorithm::kLog2E : call_.scale.log2_scale; }
   template <class Dropout>
   bool softmax(const Piece& p, Dropout dropout) {
+    using algorithm::ScoreUnits;
+    return natural() ? softmax_in<ScoreUnits::natural>(p, dropout) : softmax_in<ScoreUnits::base2>(p, dropout);
+  }
+  template <algorithm::ScoreUnits kUnits, class Dropout>
+  bool softmax_in(const Piece& p, Dropout dropout) {
     SoftmaxState& rows = state(p.tile);
     float* scores = scratch_ + layout_.scores;
     return problem_.lse.present
-               ? softmax_tile<Isa, 5>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout)
-               : softmax_tile<Isa, Isa::kExp2Degree>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout);
+               ? softmax_tile<Isa, 5, kUnits>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout)
+               : softmax_tile<Isa, Isa::kExp2Degree, kUnits>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout);
   }
 
   // Whether nothing was added to the tile's output yet.
@@ -221,7 +227,7 @@ class PrefillTask {
     const int rows = tile_rows(tile);
     SoftmaxState& softmax = state(tile);
     float* factor = softmax.rescale;
-    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, row, rows, softmax.max, softmax.sum, factor);
+    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, row, rows, softmax.max, softmax.sum, call_.scale.units, factor);
     store_output<Isa>(o, layout_.value_stride, factor, rows, problem_.head_dim_v,
                       element<T>(tensors_.out, problem_.out, task_.batch, row, task_.head), problem_.out.strides[1]);
   }

@@ -167,7 +167,7 @@ class AmxShortTask : private ShortTask<Isa, T> {
   void store() {
     const float* tile = scratch_ + layout_.output;
     finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, task_.row_begin, rows_, this->row_max(), this->row_sum(),
-                     this->row_factor());
+                     call_.scale.units, this->row_factor());
     T* out = element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head);
     if (!this->streams_) {
       store_output<Isa>(tile, layout_.value_stride, this->row_factor(), rows_, problem_.head_dim_v, out, problem_.out.strides[1]);

@@ -131,18 +131,27 @@ class ShortTask {
   // are_scores: and not raw products. meanwhile: called for every four rows of exponentials.
   template <class BiasT, class Meanwhile>
   void softmax(bool general, bool are_scores, const Meanwhile& meanwhile) {
-    const float factor = (are_scores ? 1.0F : problem_.softmax_scale) * algorithm::kLog2E;
+    using algorithm::ScoreUnits;
+    const float factor = are_scores ? algorithm::kLog2E : call_.scale.log2_scale;
+    if (call_.scale.units == ScoreUnits::natural) {
+      softmax_in<ScoreUnits::natural, BiasT>(general, factor, meanwhile);
+    } else {
+      softmax_in<ScoreUnits::base2, BiasT>(general, factor, meanwhile);
+    }
+  }
+  template <algorithm::ScoreUnits kUnits, class BiasT, class Meanwhile>
+  void softmax_in(bool general, float factor, const Meanwhile& meanwhile) {
     for (int plane = 0; plane < planes_; ++plane) {
       if (general) adjust<BiasT>(plane);
-      find_maxima(plane, factor);
+      find_maxima<kUnits>(plane, factor);
     }
     for (int plane = 0; plane < planes_; ++plane) {
       if (general || problem_.lse.present) {
-        exponentials<5, 0>(plane, factor, meanwhile);
+        exponentials<5, kUnits, 0>(plane, factor, meanwhile);
       } else if (round_up(plane_keys(plane), kLanes) == 4 * kLanes) {
-        exponentials<Isa::kExp2Degree, 4 * kLanes>(plane, factor, meanwhile);
+        exponentials<Isa::kExp2Degree, kUnits, 4 * kLanes>(plane, factor, meanwhile);
       } else {
-        exponentials<Isa::kExp2Degree, 0>(plane, factor, meanwhile);
+        exponentials<Isa::kExp2Degree, kUnits, 0>(plane, factor, meanwhile);
       }
     }
   }
@@ -163,20 +172,21 @@ class ShortTask {
     }
   }
 
-  // The rows' maxima in base-2 units. Four rows cross the lanes together; rows past the end give numbers that nobody uses.
+  // The rows' maxima. Four rows cross the lanes together; rows past the end give numbers that nobody uses.
+  template <algorithm::ScoreUnits kUnits>
   __attribute__((noinline)) void find_maxima(int plane, float factor) {
     for (int row = 0; row < rows_; row += kQuad) {
       const float* lanes = lane_max(plane) + row * kLanes;
       const Vec max[kQuad] = {Isa::load(lanes), Isa::load(lanes + kLanes), Isa::load(lanes + 2 * kLanes),
                               Isa::load(lanes + 3 * kLanes)};
-      Vec quad = Isa::mul(Isa::quad_max(max), Isa::set1(factor));
+      Vec quad = algorithm::maximum_of<Isa, kUnits>(Isa::quad_max(max), Isa::set1(factor));
       if (plane > 0) quad = Isa::max(Isa::load_quad(row_max() + row), quad);
       Isa::store_quad(row_max() + row, quad);
     }
   }
 
   // Scores -> P in place, as words, and the rows' sums. kKeys: the plane's keys where that is known, else 0.
-  template <int kDegree, int kKeys, class Meanwhile>
+  template <int kDegree, algorithm::ScoreUnits kUnits, int kKeys, class Meanwhile>
   __attribute__((noinline)) void exponentials(int plane, float factor, const Meanwhile& meanwhile) {
     const int keys = kKeys > 0 ? kKeys : plane_keys(plane);
     for (int row = 0; row < rows_; row += kQuad) {
@@ -201,7 +211,8 @@ class ShortTask {
             break;
           }
 #pragma GCC unroll 4
-          for (int r = 0; r < kQuad; ++r) p[i][r] = Isa::fused(Isa::load(s + r * kBlockM + at), Isa::set1(factor), offset[r]);
+          for (int r = 0; r < kQuad; ++r)
+            p[i][r] = algorithm::exponent_of<Isa, kUnits>(Isa::load(s + r * kBlockM + at), Isa::set1(factor), offset[r]);
           Isa::template exp2<kDegree>(p[i]);
 #pragma GCC unroll 4
           for (int r = 0; r < kQuad; ++r) sum[r] = Isa::add(sum[r], p[i][r]);
@@ -229,7 +240,8 @@ class ShortTask {
         row_sum()[row] = 0;
       }
     }
-    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, task_.row_begin, rows_, row_max(), row_sum(), row_factor());
+    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, task_.row_begin, rows_, row_max(), row_sum(), call_.scale.units,
+                     row_factor());
     T* out = element<T>(tensors_.out, problem_.out, task_.batch, task_.row_begin, task_.head);
     const int64_t out_stride = problem_.out.strides[1];
     if (planes_ == 1) {

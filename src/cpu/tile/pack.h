@@ -137,25 +137,23 @@ struct ScoreOperand {
   int64_t row_stride = 0;  // 0: the same for every query
 };
 
-// What is added to a tile's scores in base-2 units, built as [keys][kBlockM].
+// What is added to a tile's scores, in natural units, built as [keys][kBlockM].
 template <class BiasT>
 struct AdditiveTile {
   ScoreOperand<BiasT> bias;
   ScoreOperand<uint8_t> keep;
-  float alibi_slope = 0;      // of this head, times log2(e); 0: none
+  float alibi_slope = 0;      // of this head; 0: none
   bool masked_range = false;  // the tile is only partly inside the band
   algorithm::Band band;
   int64_t first_row = 0;  // of the tile in the sequence
   int64_t first_key = 0;
 };
 
-// One vector of a row's bias and mask: bias * log2(e), -inf where the mask is false.
+// One vector of a row's bias and mask: the bias, -inf where the mask is false.
 template <class Isa, class BiasT>
 FULMEN_INLINE typename Isa::Vec load_additive(const BiasT* bias, const uint8_t* keep, int count) {
   auto x = Isa::zero();
-  if (bias != nullptr) {
-    x = Isa::mul(count >= Isa::kLanes ? Isa::load_as_float(bias) : Isa::load_as_float(bias, count), Isa::set1(algorithm::kLog2E));
-  }
+  if (bias != nullptr) x = count >= Isa::kLanes ? Isa::load_as_float(bias) : Isa::load_as_float(bias, count);
   if (keep != nullptr) {
     const auto kept = count >= Isa::kLanes ? Isa::load_as_float(keep) : Isa::load_as_float(keep, count);
     x = Isa::select_less(Isa::zero(), kept, x, Isa::set1(-__builtin_inff()));
@@ -188,9 +186,7 @@ __attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, i
       if (valid == kLanes && count == kLanes && keep == nullptr) {
         const BiasT* p = bias + row * tile.bias.row_stride + key;
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) {
-          block[i] = Isa::mul(Isa::load_as_float(p + i * tile.bias.row_stride), Isa::set1(algorithm::kLog2E));
-        }
+        for (int i = 0; i < kLanes; ++i) block[i] = Isa::load_as_float(p + i * tile.bias.row_stride);
       } else {
         for (int i = 0; i < kLanes; ++i) {
           const int64_t r = row + (i < valid ? i : 0);

@@ -31,7 +31,8 @@ struct RowScores {
   int64_t first = 0;       // keys [first, end) are attended
   int64_t end = 0;
 
-  FULMEN_INLINE RowScores(const ForwardCall& call, int64_t batch, int64_t head, int64_t row) {
+  template <class Call>  // forward or backward
+  FULMEN_INLINE RowScores(const Call& call, int64_t batch, int64_t head, int64_t row) {
     const Problem& problem = *call.problem;
     const AttentionTensors& tensors = *call.tensors;
     if (problem.bias.present) bias = element<const BiasT>(tensors.bias, problem.bias, batch, head, row);
@@ -45,18 +46,17 @@ struct RowScores {
   }
 
   // kLanes products from `key` on -> scores in natural units, -inf where masked or from `stop` on.
-  template <class Isa>
-  FULMEN_INLINE typename Isa::Vec scores(const ForwardCall& call, typename Isa::Vec x, int64_t key, int64_t stop) const {
+  template <class Isa, class Call>
+  FULMEN_INLINE typename Isa::Vec scores(const Call& call, typename Isa::Vec x, int64_t key, int64_t stop) const {
     using Vec = typename Isa::Vec;
     const Problem& problem = *call.problem;
     const int count = stop - key < Isa::kLanes ? static_cast<int>(stop - key) : Isa::kLanes;
+    Vec added = Isa::zero();
+    if (bias != nullptr) added = count == Isa::kLanes ? Isa::load_as_float(bias + key) : Isa::load_as_float(bias + key, count);
     if (problem.softcap > 0.0F) {
-      x = Isa::mul(tanh_from_log2<Isa>(Isa::mul(x, Isa::set1(call.scale.tanh_scale))), Isa::set1(problem.softcap));
+      x = Isa::fused(tanh_from_log2<Isa>(Isa::mul(x, Isa::set1(call.scale.tanh_scale))), Isa::set1(problem.softcap), added);
     } else {
-      x = Isa::mul(x, Isa::set1(problem.softmax_scale));
-    }
-    if (bias != nullptr) {
-      x = Isa::add(x, count == Isa::kLanes ? Isa::load_as_float(bias + key) : Isa::load_as_float(bias + key, count));
+      x = Isa::fused(x, Isa::set1(problem.softmax_scale), added);
     }
     if (alibi_slope != 0.0F) {
       const Vec distance = Isa::add(Isa::iota(), Isa::set1(static_cast<float>(key) - alibi_center));

@@ -9,11 +9,13 @@ namespace fulmen::cpu {
 
 inline ScoreScale score_scale(const Problem& problem) {
   ScoreScale scale;
+  scale.scale = problem.softmax_scale;
   scale.log2_scale = problem.softmax_scale * algorithm::kLog2E;
   if (problem.softcap > 0.0F) {
     scale.tanh_scale = 2.0F * algorithm::kLog2E * problem.softmax_scale / problem.softcap;
-    scale.log2_softcap = problem.softcap * algorithm::kLog2E;
+    scale.softcap = problem.softcap;
   }
+  if (problem.bias.present && problem.bias.dtype != DType::fp16) scale.units = algorithm::ScoreUnits::natural;
   return scale;
 }
 

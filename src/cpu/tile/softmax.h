@@ -9,7 +9,7 @@
 namespace fulmen::cpu {
 
 // softmax_tile for kVecs vectors of queries; every pointer is at the first of them.
-template <class Isa, int kDegree, int kVecs, class Dropout>
+template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, int kVecs, class Dropout>
 FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, float factor, float* max, float* sum_out,
                                 float* rescale_out, const float* dropout) {
   using Vec = typename Isa::Vec;
@@ -19,7 +19,8 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
 #pragma GCC unroll 8
   for (int v = 0; v < kVecs; ++v) {
     const Vec old_max = Isa::load(max + v * kLanes);
-    const auto step = algorithm::softmax_step<Isa>(old_max, Isa::mul(Isa::load(tile_max + v * kLanes), Isa::set1(factor)));
+    const Vec new_max = Isa::load(tile_max + v * kLanes);
+    const auto step = algorithm::softmax_step<Isa, kUnits>(old_max, algorithm::maximum_of<Isa, kUnits>(new_max, Isa::set1(factor)));
     moved |= !Isa::all_equal(step.max, old_max);
     minus_offset[v] = Isa::sub(Isa::zero(), step.offset);
     Isa::store(max + v * kLanes, step.max);
@@ -38,7 +39,7 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
       }
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v)
-        p[i][v] = Isa::fused(Isa::load(scores + (key + i) * kBlockM + v * kLanes), f, minus_offset[v]);
+        p[i][v] = algorithm::exponent_of<Isa, kUnits>(Isa::load(scores + (key + i) * kBlockM + v * kLanes), f, minus_offset[v]);
       Isa::template exp2<kDegree>(p[i]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) sum[v] = Isa::add(sum[v], p[i][v]);
@@ -64,24 +65,24 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
   return moved;
 }
 
-// Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what turns a stored
-// score into base-2 units. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
+// Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what a stored score
+// takes to become a power of 2. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
 // kDegree: of the exponential's polynomial.
-template <class Isa, int kDegree, class Dropout = NoDropout>
+template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, class Dropout>
 __attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows, int keys, float factor,
-                                            SoftmaxState& state, Dropout dropout = {}) {
+                                            SoftmaxState& state, Dropout dropout) {
   const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
   bool moved = false;
   int row = 0;
   const auto factors_at = [&](int first)
                               __attribute__((always_inline)) { return Dropout::kAny ? dropout.factors + first : nullptr; };
   for (; row + Isa::kSoftmaxVecs * Isa::kLanes <= padded_rows; row += Isa::kSoftmaxVecs * Isa::kLanes) {
-    moved |= softmax_rows<Isa, kDegree, Isa::kSoftmaxVecs, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row,
-                                                                    state.sum + row, state.rescale + row, factors_at(row));
+    moved |= softmax_rows<Isa, kDegree, kUnits, Isa::kSoftmaxVecs, Dropout>(
+        scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row, state.rescale + row, factors_at(row));
   }
   for (; row < padded_rows; row += Isa::kLanes) {
-    moved |= softmax_rows<Isa, kDegree, 1, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
-                                                    state.rescale + row, factors_at(row));
+    moved |= softmax_rows<Isa, kDegree, kUnits, 1, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row,
+                                                            state.sum + row, state.rescale + row, factors_at(row));
   }
   return moved;
 }

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "algorithm/online_softmax.h"
+
 // Always inlined: a copy compiled for one instruction set must never be linked into code that runs without it.
 #define FULMEN_INLINE inline __attribute__((always_inline))
 
@@ -20,17 +22,20 @@ constexpr __attribute__((always_inline)) int64_t round_up(int64_t x, int64_t mul
   return (x + multiple - 1) / multiple * multiple;
 }
 
-// How a raw product becomes a score in base-2 units.
+// How a raw product becomes a score.
 enum class ScoreKind {
   plain,     // stays raw; the softmax multiplies by scale * log2(e)
-  additive,  // scale * log2(e) * raw + the additive tile, whose -inf wins over everything (a masked key may hold NaN)
-  softcap,   // softcap * log2(e) * tanh(scale / softcap * raw) + the additive tile
+  additive,  // natural: scale * raw + the additive tile, whose -inf wins over everything (a masked key may hold NaN)
+  softcap,   // natural: softcap * tanh(scale / softcap * raw) + the additive tile
 };
 
 struct ScoreScale {
-  float log2_scale = 1;    // scale * log2(e)
-  float tanh_scale = 0;    // 2 * log2(e) * scale / softcap
-  float log2_softcap = 0;  // softcap * log2(e)
+  float scale = 1;
+  float log2_scale = 1;  // scale * log2(e)
+  float softcap = 0;
+  float tanh_scale = 0;  // 2 * log2(e) * scale / softcap
+  // Of the rows' maxima, in all kernels but backward. Natural units have no tile of kind plain.
+  algorithm::ScoreUnits units = algorithm::ScoreUnits::base2;
 };
 
 // tanh(y) = 1 - 2 / (1 + 2^(2 y log2(e))), from z = 2 y log2(e); clamped where it is 1 in fp32.
@@ -46,14 +51,14 @@ FULMEN_INLINE typename Isa::Vec finished_score(typename Isa::Vec raw, typename I
   typename Isa::Vec score;
   if constexpr (kKind == ScoreKind::softcap) {
     const auto t = tanh_from_log2<Isa>(Isa::mul(raw, Isa::set1(scale.tanh_scale)));
-    score = Isa::fused(t, Isa::set1(scale.log2_softcap), extra);
+    score = Isa::fused(t, Isa::set1(scale.softcap), extra);
   } else {
-    score = Isa::fused(raw, Isa::set1(scale.log2_scale), extra);
+    score = Isa::fused(raw, Isa::set1(scale.scale), extra);
   }
   return Isa::select_minus_infinity(extra, extra, score);
 }
 
-// Per-row state of the online softmax, in lanes: base-2 units.
+// Per-row state of the online softmax, in lanes; max in ScoreScale::units.
 struct SoftmaxState {
   float max[kBlockM];
   float sum[kBlockM];

@@ -42,6 +42,14 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
   plan_.row_statistics_floats = round_up(2 * rows[0] * rows[1] * rows[2], 16);
   Specialisation s = helper_kernel(products, "backward/parts/row_statistics.h", kHelperLanes);
   s.block_m = s.block_n = 16;  // nothing depends on the products' tiles
+  if (natural_units(p_)) {     // what a rounded row's scores are made of
+    plan_.row_share_floats = round_up(rows[0] * rows[1] * rows[2], 16);
+    s.bias = products.bias;
+    s.keep_mask = products.keep_mask;
+    s.alibi = products.alibi;
+    s.softcap = products.softcap;
+    s.band = products.band;
+  }
   plan_.launches.push_back({s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kStatisticsLanes)});
 }
 
@@ -118,6 +126,7 @@ void BackwardPlan::add_sinks(const Specialisation& products) {
   Specialisation s = helper_kernel(products, "backward/parts/sinks.h", kSinkLanes);
   s.block_m = s.block_n = 16;
   s.lds_bytes = static_cast<int>(sizeof(float)) * kSinkLanes;
+  if (natural_units(p_)) s.bias = products.bias;
   plan_.launches.push_back({s, p_.num_heads});
 }
 

@@ -139,6 +139,7 @@ void add_combine(const Problem& p, const Chip& chip, const Specialisation& split
   Specialisation s = helper_kernel(split, "forward/decode_combine.h", kLanes);
   s.head_dim = s.head_dim_v;
   s.dropout = split.dropout;
+  if (natural_units(p)) s.bias = 0;  // which is all that it says here: the parts' maxima are in natural units
   if (plan.arguments.num_splits <= kFewSplits) {
     const int pieces = s.whole_rows != 0 ? s.head_dim_v / kPieceDims : s.head_dim_v;
     s.block_m = kLanes / std::min(chip.wave_size, static_cast<int>(std::bit_ceil(static_cast<unsigned>(pieces))));  // rows

@@ -42,11 +42,11 @@ struct LaunchPlan {
   std::vector<KernelLaunch> launches;
   kernels::ForwardArguments arguments{};  // without pointers; the backward kernels' own begin with them
   BackwardCounts backward;
-  // Workspace, in floats from its start: partial results of splits; backward: row numbers, then parts of the bias's gradient,
-  // then sums for dq.
+  // Workspace, in floats from its start: partial results of splits; backward: row numbers and shares, then parts of the bias's
+  // gradient, then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
   int64_t claim_floats = 0;  // behind partial results: forward/clear_claims.h
-  int64_t row_statistics_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
+  int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
   int num_splits = 0;
   // What runs where pointers are no multiples of 16; null: the same launches, compiled without 16-byte vectors.
   std::shared_ptr<const LaunchPlan> unaligned;

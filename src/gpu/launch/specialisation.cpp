@@ -185,8 +185,9 @@ kernels::ForwardArguments arguments_of(const Problem& p) {
   a.group_size = static_cast<int>(p.group_size());
   a.head_dim = static_cast<int>(p.head_dim);
   a.head_dim_v = static_cast<int>(p.head_dim_v);
-  a.scale = p.softcap > 0 ? p.softmax_scale / p.softcap : p.softmax_scale * kLog2E;
-  a.softcap = p.softcap * kLog2E;
+  const float units = natural_units(p) ? 1.0F : kLog2E;
+  a.scale = p.softcap > 0 ? p.softmax_scale / p.softcap : p.softmax_scale * units;
+  a.softcap = p.softcap * units;
   a.diagonal = p.diagonal;
   a.window_left = p.window_left;
   a.window_right = p.window_right;

@@ -35,6 +35,8 @@ void specialise_for(const Problem& problem, Specialisation& s);
 // May rows of q, k, v and out (or of the bias) move as 16-byte vectors, by their strides? Pointers are looked at when a plan runs.
 bool strides_are_whole(const Problem& problem);
 bool bias_is_whole(const Problem& problem);
+// kNaturalUnits of kernels/core/config.h.
+inline bool natural_units(const Problem& p) { return p.bias.present && p.bias.dtype != DType::fp16; }
 // Does every tile of block_n keys lie in one page?
 bool tiles_in_pages(const Problem& problem, int block_n);
 

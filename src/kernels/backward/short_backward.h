@@ -50,12 +50,12 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
   }
 }
 
-// P and dS, or P D where out is not read, of a wave's scores in place of q.k and dout.v.
-FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane, int row,
-                                   const RowStatistics (&numbers)[kRowsPerLane], const ScoreBias& bias, Scores& weight,
-                                   Scores& gradient, Scores& dbias) {
+// What modifies a wave's scores, a tile's elements after the other's: visit(f, e, slot, attended, scaled bias, ALiBi, stays).
+template <class Visit>
+FULMEN_DEVICE void for_each_score(const BackwardArguments& a, int batch, int head, unsigned lane, int row, const ScoreBias& bias,
+                                  const Visit& visit) {
   const DropoutMask dropout(a, batch, head);
-  const float slope = kAlibi ? kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head) : 0.0F;
+  const float slope = kAlibi ? kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head) : 0.0F;
   const algorithm::Band band = band_of(a);
   int low[kRowsPerLane] = {}, high[kRowsPerLane] = {};
   Int64 query[kRowsPerLane];
@@ -88,14 +88,65 @@ FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int he
       bool attended = kWholeTiles || (column >= low[slot] && column < high[slot]);
       if constexpr (kKeepMask) attended = attended & (keep[e] != 0);
       const float alibi = kAlibi ? slope * absolute(static_cast<float>(query[slot] + a.diagonal - column)) : 0.0F;
-      const ScoreGradient g = score_gradient(a, scaled_bias[e], alibi, numbers[slot], weight[f][e], gradient[f][e], attended,
-                                             [&] { return stays.keeps(e); });
-      weight[f][e] = g.weight;
-      gradient[f][e] = g.dot;
-      if constexpr (kGivesDbias && kReadsOut) dbias[f][e] += g.bias;
+      FULMEN_INLINED visit(f, e, slot, attended, scaled_bias[e], alibi, stays);
     }
     if constexpr (kKeepMask || kDropout) schedule_fence();
   }
+}
+
+// Rounded rows are by the maxima of their scores, all of which are here.
+FULMEN_DEVICE void find_bases(const BackwardArguments& a, int batch, int head, unsigned lane, int row, const ScoreBias& bias,
+                              const Scores& product, RowStatistics (&numbers)[kRowsPerLane], float (&share)[kRowsPerLane]) {
+  bool any = false;
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) any = any || is_rounded(numbers[slot].offset);
+  if (__builtin_expect(!any_lane(any), 1)) return;
+  Scores score;
+  float max[kRowsPerLane], sum[kRowsPerLane] = {};
+#pragma unroll
+  for (float& one : max) one = -kInfinity;
+  for_each_score(a, batch, head, lane, row, bias,
+                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi, const auto& /*stays*/) {
+                   float slope;
+                   score[f][e] = attended ? natural_score(a, scaled_bias, alibi, product[f][e], slope) : -kInfinity;
+                   max[slot] = larger(max[slot], score[f][e]);
+                 });
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    max[slot] = row_max(max[slot]);
+    const float offset = max[slot] == -kInfinity ? 0.0F : max[slot];
+#pragma unroll
+    for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (row_slot(e) == slot) sum[slot] += exp2(kLog2E * (score[f][e] - offset));
+      }
+    }
+    sum[slot] = row_sum(sum[slot]);
+    if (!is_rounded(numbers[slot].offset)) continue;
+    const RowBase base = RowBase::of(a, head, numbers[slot].offset, max[slot], sum[slot]);
+    numbers[slot].offset = base.offset;
+    share[slot] = base.share;
+  }
+}
+
+// P and dS, or P D where out is not read, of a wave's scores in place of q.k and dout.v.
+FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane, int row,
+                                   RowStatistics (&numbers)[kRowsPerLane], const ScoreBias& bias, Scores& weight, Scores& gradient,
+                                   Scores& dbias) {
+  float share[kRowsPerLane];
+#pragma unroll
+  for (float& one : share) one = 1.0F;
+  if constexpr (kNaturalUnits) find_bases(a, batch, head, lane, row, bias, weight, numbers, share);
+  for_each_score(a, batch, head, lane, row, bias,
+                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi, const auto& stays) {
+                   const ScoreGradient g = score_gradient(
+                       a, scaled_bias, alibi, numbers[slot], weight[f][e], gradient[f][e], attended, [&] { return stays.keeps(e); },
+                       share[slot]);
+                   weight[f][e] = g.weight;
+                   gradient[f][e] = g.dot;
+                   if constexpr (kGivesDbias && kReadsOut) dbias[f][e] += g.bias;
+                 });
 }
 
 constexpr bool kAllAttended = kWholeTiles && !kBand && !kKeepMask;

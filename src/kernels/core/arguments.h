@@ -33,8 +33,8 @@ struct ForwardArguments {
   int step_tile, step_head, step_batch;
   int heads_in_turn;  // prefill_tma.h and backward_tma.h: of all batches, whose workgroups follow each other
 
-  float scale;    // of q.k, in base-2 units (times log2 e), unless there is a softcap
-  float softcap;  // c * log2 e: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c
+  float scale;    // of q.k, in the units of kUnitsOfScore (core/config.h), unless there is a softcap
+  float softcap;  // c in these units: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c
 
   Int64 diagonal, window_left, window_right;  // algorithm/key_range.h
 
@@ -81,8 +81,10 @@ struct BackwardArguments : ForwardArguments {
   Int64 dlse_batch, dlse_head, dlse_row;
   float* dsinks;
   float softmax_scale;  // of dq and dk
-  // [batch, num_heads, seqlen_q] or, where q is packed, [num_heads, total_q] pairs: log2(e) lse (+inf where it is -inf), delta
+  // [batch, num_heads, seqlen_q] or, where q is packed, [num_heads, total_q] pairs: lse in the units of kUnitsOfScore (+inf where
+  // it is -inf), delta
   float* row_statistics;
+  float* row_shares;  // of the same rows, in natural units: core/row_statistics.h
   // The bias's gradient in parts: [bias_parts][what dbias holds, row-major][rows of a tile where it is summed over queries]
   float* bias_partials;
   int bias_parts;

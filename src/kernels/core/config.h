@@ -59,6 +59,13 @@ constexpr bool kEarlyLoads = kConfig.early_loads != 0;
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 
+// Scores and rows' maxima are in natural units where a bias may be any finite number of fp32's range: log2(e) times a huge one
+// overflows, or is rounded by more than the exponential's range. The maximum is then subtracted before that factor. Else they are
+// in base-2 units.
+constexpr bool kNaturalUnits = kBias && !kIsHalf<BiasElement>;
+constexpr float kUnitsOfScore = kNaturalUnits ? 1.0F : kLog2E;  // times a natural score: in its units
+constexpr float kLog2OfUnit = kNaturalUnits ? kLog2E : 1.0F;    // times a difference of scores: the exponent of 2
+
 FULMEN_DEVICE algorithm::Band band_of(const ForwardArguments& a) { return {a.seqlen_k, a.diagonal, a.window_left, a.window_right}; }
 
 FULMEN_DEVICE Int64 tiles_of(Int64 length, int block) { return (length + block - 1) / block; }

@@ -1,4 +1,5 @@
-// What happens to q.k before the softmax: scale, softcap, bias, ALiBi, masks (docs/contract.md has the formulas), in base-2 units.
+// What happens to q.k before the softmax: scale, softcap, bias, ALiBi, masks (docs/contract.md has the formulas), in the units of
+// kUnitsOfScore.
 #pragma once
 
 #include "core/sequence.h"
@@ -20,19 +21,19 @@ FULMEN_DEVICE float tanh_by_exp2(float x) {
 struct ScoreRow {
   const BiasElement* bias;         // of key 0
   const unsigned char* keep_mask;  // of key 0
-  float slope;                     // ALiBi, base-2 units
+  float slope;                     // ALiBi, in the scores' units
   Int64 diagonal;                  // key index of this row's diagonal: i + offset
 
   FULMEN_DEVICE static ScoreRow of(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i) {
     ScoreRow r{};
     if constexpr (kBias) r.bias = at<BiasElement>(a.bias, batch, i, head);
     if constexpr (kKeepMask) r.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head);
-    if constexpr (kAlibi) r.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+    if constexpr (kAlibi) r.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
     r.diagonal = i + a.diagonal;
     return r;
   }
 
-  // The score of a key in base-2 units. scaled_bias: times log2 e; distance: of the key from the diagonal.
+  // The score of a key. scaled_bias: in the same units; distance: of the key from the diagonal.
   FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias, int distance) const {
     float score = dot * a.scale;
     if constexpr (kSoftcap) score = a.softcap * tanh_by_exp2(score);
@@ -77,8 +78,7 @@ FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 h
   return false;
 }
 
-// A row's softmax state at its end: what to multiply its output with, dropout's 1 / (1 - p) included; and its log-sum-exp. max is
-// in base-2 units.
+// A row's softmax state at its end: what to multiply its output with, dropout's 1 / (1 - p) included; and its log-sum-exp.
 struct RowEnd {
   float output_factor;
   float lse;
@@ -88,20 +88,24 @@ FULMEN_DEVICE float unless_cut(const ForwardArguments& a, float x) {
   if constexpr (kVariable) x += 0.0F * a.scale;
   return x;
 }
+FULMEN_DEVICE float log_sum(float max, float sum) {
+  if constexpr (kNaturalUnits) return max + kLn2 * log2(sum);
+  return kLn2 * (max + log2(sum));
+}
 FULMEN_DEVICE RowEnd end_row(const ForwardArguments& a, Int64 head, float max, float sum) {
   const float kept = kDropout ? a.dropout_scale : 1.0F;
   if constexpr (kSinks) {
-    const float sink = kLog2E * global_load(a.sinks + head);
+    const float sink = kUnitsOfScore * global_load(a.sinks + head);
     const float with_sink = larger(max, sink);
     // Both -inf: nothing is attended and the sink weighs nothing.
     const float offset = with_sink == -kInfinity ? 0.0F : with_sink;
-    const float rescale = exp2(max - offset);
-    const float total = sum * rescale + exp2(sink - offset);
+    const float rescale = exp2(kLog2OfUnit * (max - offset));
+    const float total = sum * rescale + exp2(kLog2OfUnit * (sink - offset));
     return {unless_cut(a, total == 0 ? 0.0F : kept * rescale / total),
-            unless_cut(a, total == 0 ? -kInfinity : kLn2 * (with_sink + log2(total)))};
+            unless_cut(a, total == 0 ? -kInfinity : log_sum(with_sink, total))};
   }
   if (max == -kInfinity && sum == 0) return {unless_cut(a, 0.0F), unless_cut(a, -kInfinity)};
-  return {kept * reciprocal(sum), kLn2 * (max + log2(sum))};
+  return {kept * reciprocal(sum), log_sum(max, sum)};
 }
 
 }  // namespace fulmen::kernels

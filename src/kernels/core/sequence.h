@@ -37,7 +37,9 @@ FULMEN_DEVICE void begin_gradients_at(BackwardArguments& a, Int64 b, const algor
   begin_at<KvElement>(a.dv, s.k_row);
   if (a.dlse != nullptr) a.dlse += s.q_row * a.dlse_row;
   const bool packed = a.sequences.cu_seqlens_q != nullptr;
-  a.row_statistics += 2 * (packed ? s.q_row : b * a.num_heads * a.rows_q);
+  const Int64 first_row = packed ? s.q_row : b * a.num_heads * a.rows_q;
+  a.row_statistics += 2 * first_row;
+  if constexpr (kNaturalUnits) a.row_shares += first_row;
   // Whole tiles of 16 queries, the sequences' one after the other: their number may be rounded up once a sequence.
   if (a.query_sums != nullptr) {
     a.query_sums += (packed ? s.q_row / 16 + b : b * a.num_heads * tiles_of(a.rows_q, 16)) * 16 * kHeadDim;

@@ -1,8 +1,9 @@
 // Forward for chess boards: 64 queries and 64 keys. A wave has 16 query rows of one head with their whole score rows, so nothing is
 // rescaled. With two buffers a workgroup goes over boards of one head, the next in flight to LDS while one is computed, and has
 // the bias of that head in registers for all of them; with one it has one board, and ends as soon as it can:
-//   S = bias / scale + Q K^T      the bias is what the products are added to: no arithmetic of its own
-//   P = 2^(scale (S - max))
+//   S = bias / scale + Q K^T      the bias is what the products are added to: no arithmetic of its own; in natural units, where the
+//                                 quotient may overflow, S = scale Q K^T + bias
+//   P = e^(scale (S - max))
 //   O = P V                       through the LDS of the wave's queries to memory, by 16 bytes a lane
 #include "tile/layout.h"
 #include "tile/nvidia/swizzle.h"
@@ -104,11 +105,11 @@ class BoardCopies {
   TensorCopies<Element, kBlockN> bias_;
 };
 
-// What a wave's scores begin with: the bias of its rows, in units of q.k.
+// What a wave's scores begin with, or end with in natural units: the bias of its rows.
 class ScoreBias {
  public:
   FULMEN_DEVICE void hold(const ForwardArguments& a, int batch, int head, int row) {
-    if constexpr (kBias) unit_ = kLog2E / a.scale;
+    if constexpr (kBias) unit_ = kNaturalUnits ? 1.0F : kLog2E / a.scale;
     if constexpr (kBias && !kBiasWithBoard) {
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
@@ -124,6 +125,29 @@ class ScoreBias {
     }
   }
   FULMEN_DEVICE void begin(unsigned lane, int at, int row, Scores& score) const {
+    if constexpr (kNaturalUnits) {
+#pragma unroll
+      for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+        for (float& s : score[f]) s = 0.0F;
+      }
+    } else {
+      take(lane, at, row, score);
+    }
+  }
+  FULMEN_DEVICE void end(float scale, unsigned lane, int at, int row, Scores& score) const {
+    if constexpr (!kNaturalUnits) return;
+    Scores bias;
+    take(lane, at, row, bias);
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) score[f][e] = score[f][e] * scale + bias[f][e];
+    }
+  }
+
+ private:
+  FULMEN_DEVICE void take(unsigned lane, int at, int row, Scores& score) const {
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
       Words<4> words{};
@@ -139,10 +163,11 @@ class ScoreBias {
     }
   }
 
- private:
   float unit_;
   float held_[kBias && !kBiasWithBoard ? kKeyTiles : 1][kElements];
 };
+
+FULMEN_DEVICE float scale_of_exponent(const ForwardArguments& a) { return kNaturalUnits ? kLog2OfUnit : a.scale; }
 
 FULMEN_DEVICE void multiply_keys(unsigned lane, int at, int row, Scores& score) {
 #pragma unroll
@@ -198,7 +223,7 @@ FULMEN_DEVICE void finish(const ForwardArguments& a, unsigned lane, int batch, i
   RowEnd end[kRowsPerLane];
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    end[slot] = end_row(a, head, rows.reference[slot] * a.scale, total(rows.sum[slot]));
+    end[slot] = end_row(a, head, row_maximum(rows, scale_of_exponent(a), slot), total(rows.sum[slot]));
   }
   if (a.lse != nullptr && tile_column(0) == 0) {
 #pragma unroll
@@ -248,9 +273,10 @@ FULMEN_DEVICE void boards(const ForwardArguments& a) {
     multiply_keys(lane, at, row, score);
     RowState rows;
     rows.clear();
-    find_maxima(rows, a.scale, score, rows.reference);
+    bias.end(a.scale, lane, at, row, score);
+    find_maxima(rows, scale_of_exponent(a), score, rows.reference);
 #pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys(rows, a.scale, score[f]);
+    for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys(rows, scale_of_exponent(a), score[f]);
     if constexpr (kBuffers == 1) {
       copy_wait<0>();
       barrier();

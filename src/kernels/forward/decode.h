@@ -120,7 +120,7 @@ FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, f
     const int row = tile_row(slot);
     const float sum = total(rows.sum[slot]);
     if (tile_column(0) == 0 && first_dim == 0) {
-      lds_store(4 * (kMaximaAt + wave * 16 + row), rows.reference[slot] * scale);
+      lds_store(4 * (kMaximaAt + wave * 16 + row), row_maximum(rows, scale, slot));
       lds_store(4 * (kSumsAt + wave * 16 + row), sum);
     }
 #pragma unroll
@@ -157,7 +157,7 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   const float offset = max == -kInfinity ? 0.0F : max;
 #pragma unroll
   for (int w = 0; w < kWaves; ++w) {
-    weight[w] = exp2(lds_load<float>(4 * (kMaximaAt + w * 16 + row)) - offset);
+    weight[w] = exp2(kLog2OfUnit * (lds_load<float>(4 * (kMaximaAt + w * 16 + row)) - offset));
     sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * 16 + row));
   }
   const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;

@@ -30,14 +30,14 @@ struct Part {
   FULMEN_DEVICE static float offset(float max) { return max == -kInfinity ? 0.0F : max; }
   // From now on relative to `most`, which is no smaller.
   FULMEN_DEVICE void move_to(float most) {
-    const float factor = exp2(max - offset(most));
+    const float factor = exp2(kLog2OfUnit * (max - offset(most)));
     sum *= factor;
 #pragma unroll
     for (int n = 0; n < kLaneDims; ++n) out[n] *= factor;
     max = most;
   }
   FULMEN_DEVICE void add(const Part& other) {
-    const float weight = exp2(other.max - offset(max));
+    const float weight = exp2(kLog2OfUnit * (other.max - offset(max)));
     sum += weight * other.sum;
 #pragma unroll
     for (int n = 0; n < kLaneDims; ++n) out[n] += weight * other.out[n];
@@ -140,7 +140,7 @@ FULMEN_DEVICE void merge_by_workgroup(const ResultRow& row, const SplitParts& sp
   for (int w = 0; w < kWaves; ++w) max = larger(max, lds_load<float>(4 * w));
 #pragma unroll
   for (int w = 0; w < kWaves; ++w) {
-    weight[w] = exp2(lds_load<float>(4 * w) - Part::offset(max));
+    weight[w] = exp2(kLog2OfUnit * (lds_load<float>(4 * w) - Part::offset(max)));
     sum += weight[w] * lds_load<float>(4 * (kSumsAt + w));
   }
   const RowEnd end = end_row(a, row.head, max, sum);

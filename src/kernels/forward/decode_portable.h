@@ -97,7 +97,7 @@ struct Row {
   }
 };
 
-// What a lane keeps: of its own score's row a maximum in base-2 units and a sum, and its dims of all rows' outputs.
+// What a lane keeps: of its own score's row a maximum and a sum, and its dims of all rows' outputs.
 struct LaneState {
   float max, sum, out[kBlockM][kLaneDimsV];
 };
@@ -119,7 +119,7 @@ struct OwnScore {
     bool attended = j < end && in_band(a, row.query, j);
     if constexpr (kKeepMask) attended = attended && global_load(modifiers.keep_mask + j) != 0;
     float bias = 0;
-    if constexpr (kBias) bias = attended ? kLog2E * to_float(global_load(modifiers.bias + j)) : 0.0F;
+    if constexpr (kBias) bias = attended ? kUnitsOfScore * to_float(global_load(modifiers.bias + j)) : 0.0F;
     return attended ? modifiers.finish(a, dot, bias, modifiers.distance(j)) : -kInfinity;
   }
 };
@@ -170,7 +170,7 @@ struct WaveTask {
   FULMEN_DEVICE static void exponentiate(float score, int lds, LaneState& state) {
     const float new_max = larger(state.max, row_max(score));
     const float offset = new_max == -kInfinity ? 0.0F : new_max;
-    const float rescale = exp2(state.max - offset), probability = exp2(score - offset);
+    const float rescale = exp2(kLog2OfUnit * (state.max - offset)), probability = exp2(kLog2OfUnit * (score - offset));
     state.max = new_max;
     state.sum = state.sum * rescale + probability;
     const int own = lane_id();
@@ -215,7 +215,7 @@ FULMEN_DEVICE void merge_row(const ForwardArguments& call, const ForwardArgument
   const float offset = max == -kInfinity ? 0.0F : max;
 #pragma unroll
   for (int w = 0; w < kWaves; ++w) {
-    weight[w] = exp2(lds_load<float>(4 * (kMaximaAt + w * kBlockM + r)) - offset);
+    weight[w] = exp2(kLog2OfUnit * (lds_load<float>(4 * (kMaximaAt + w * kBlockM + r)) - offset));
     sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * kBlockM + r));
   }
   const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;

@@ -255,7 +255,7 @@ FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int sp
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const Int64 r = wave.first_row + tile_row(slot);
-    const float max = rows.state.reference[slot] * softmax_scale(a);
+    const float max = row_maximum(rows.state, softmax_scale(a), slot);
     float sum = total(rows.state.sum[slot]);
     // Rows have no result where a page does not exist: NaN.
     if (kPaged && lds_load<int>(kLdsLayout.missing_at) != 0) sum = kNan;

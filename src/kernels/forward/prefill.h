@@ -188,7 +188,7 @@ struct PrefillTask {
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
         const RowState& state = rows.state[t];
         const Int64 i = wave_row + 16 * t + tile_row(slot);
-        const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), total(state.sum[slot]));
+        const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot), total(state.sum[slot]));
         if constexpr (kStoresThroughLds && kPersistent) {
           const int at = first_row / 2;
           leave_in_lds(rows.out[t], slot, at, end.output_factor);

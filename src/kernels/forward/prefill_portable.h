@@ -79,7 +79,7 @@ struct PortableTask {
       const Int64 j = first_key + x + kSide * c;
       const bool attended = i < row_end && in_band(a, i, j);
       float bias = 0;
-      if constexpr (kBias) bias = attended ? kLog2E * to_float(global_load(modifiers.bias + j)) : 0.0F;
+      if constexpr (kBias) bias = attended ? kUnitsOfScore * to_float(global_load(modifiers.bias + j)) : 0.0F;
       bool kept = attended;
       if constexpr (kKeepMask) kept = attended && global_load(modifiers.keep_mask + j) != 0;
       score[r][c] = kept ? modifiers.finish(a, score[r][c], bias, modifiers.distance(j)) : -kInfinity;
@@ -87,11 +87,11 @@ struct PortableTask {
     }
     const float new_max = larger(rows.max[r], over_row(tile_max, true));
     const float offset = new_max == -kInfinity ? 0.0F : new_max;
-    const float rescale = exp2(rows.max[r] - offset);
+    const float rescale = exp2(kLog2OfUnit * (rows.max[r] - offset));
     float tile_sum = 0;
 #pragma unroll
     for (int c = 0; c < kKeys; ++c) {
-      const float p = exp2(score[r][c] - offset);
+      const float p = exp2(kLog2OfUnit * (score[r][c] - offset));
       tile_sum += p;
       const float weight = dropout.keeps(i, first_key + x + kSide * c) ? p : 0.0F;
       set_lds_float(kProbabilitiesAt + (y + kSide * r) * (kBlockN + 1) + x + kSide * c, weight);

@@ -22,7 +22,7 @@ FULMEN_DEVICE void store_rows(const ForwardArguments& a, int batch, int head, In
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const Int64 i = first_row + tile_row(slot);
-    const RowEnd end = end_row(a, head, rows.reference[slot] * softmax_scale(a), total(rows.sum[slot]));
+    const RowEnd end = end_row(a, head, row_maximum(rows, softmax_scale(a), slot), total(rows.sum[slot]));
     if (i >= row_end) continue;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {

@@ -147,7 +147,7 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
         const int column = 16 * f + tile_column(e);
         float& s = score[f][e];
         if constexpr (!kPlainScale)
-          s = modifiers.finish(a, s, kBias ? kLog2E * of_bits<BiasElement>(bias[e]) : 0.0F, distance - column);
+          s = modifiers.finish(a, s, kBias ? kUnitsOfScore * of_bits<BiasElement>(bias[e]) : 0.0F, distance - column);
         bool attended = true;
         if constexpr (kMasked) attended = kBand ? column >= low && column < high : column < high;
         if constexpr (kKeepMask) attended = attended && keep[e] != 0;
@@ -163,9 +163,9 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
   modify_scores<kMasked>(map, first_row, first_key, score, [](const ForwardArguments& a) { return a.seqlen_k; });
 }
 
-// 16 rows' reference (of q.k with kPlainScale, else in base-2 units) and the sum of the lane's own probabilities. Probabilities are
-// 2^(score - reference): the reference follows the running maximum only when that is more than 2^kSlack away, so that most tiles
-// need no rescaling of what was summed before.
+// 16 rows' reference (of q.k with kPlainScale, else in the scores' units) and the sum of the lane's own probabilities.
+// Probabilities are e^(score - reference): the reference follows the running maximum only when that is more than 2^kSlack away, so
+// that most tiles need no rescaling of what was summed before.
 constexpr float kSlack = 8.0F;
 struct RowState {
   float reference[kRowsPerLane];
@@ -185,7 +185,12 @@ constexpr float kShift = kIsHalf<Element> ? kHalfShift : 0.0F;
 // A row's sum, without that.
 FULMEN_DEVICE float total(float sum) { return row_sum(sum) * (kIsHalf<Element> ? kHalfUnshift : 1.0F); }
 
-FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) { return kPlainScale ? a.scale : 1.0F; }
+// Times a difference of what the softmax takes: the exponent of 2.
+FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) { return kPlainScale ? a.scale : kLog2OfUnit; }
+// A row's maximum, as end_row() and forward/decode_combine.h take it.
+FULMEN_DEVICE float row_maximum(const RowState& rows, float scale, int slot) {
+  return kNaturalUnits ? rows.reference[slot] : rows.reference[slot] * scale;
+}
 
 // The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.
 template <int kTiles>
@@ -203,7 +208,11 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const float (&
       }
     }
     max[slot] = row_max(tile_max);
-    moves = moves || max[slot] * scale > rows.reference[slot] * scale + kSlack;
+    if constexpr (kNaturalUnits) {
+      moves = moves || (max[slot] - rows.reference[slot]) * scale > kSlack;
+    } else {
+      moves = moves || max[slot] * scale > rows.reference[slot] * scale + kSlack;
+    }
   }
   return moves;
 }
@@ -219,10 +228,21 @@ FULMEN_DEVICE void follow_maxima(RowState& rows, float scale, const float (&max)
   }
 }
 
-// 2^(score * scale + shift) are a row's probabilities.
+// What exponent() takes of a row.
 FULMEN_DEVICE float exponent_shift(const RowState& rows, float scale, int slot) {
+  if constexpr (kNaturalUnits) return rows.reference[slot] == -kInfinity ? 0.0F : -rows.reference[slot];
   const float offset = rows.reference[slot] == -kInfinity ? 0.0F : rows.reference[slot] * scale;
   return kShift == 0 ? -offset : kShift - offset;
+}
+
+// 2 to these are a row's probabilities.
+FULMEN_DEVICE float exponent(float score, float scale, float shift) {
+  if constexpr (kNaturalUnits) return (score + shift) * scale + kShift;
+  return score * scale + shift;
+}
+FULMEN_DEVICE Pair exponents(Pair score, float scale, float shift) {
+  if constexpr (kNaturalUnits) return multiply_add(add(score, Pair{shift, shift}), scale, kShift);
+  return multiply_add(score, scale, shift);
 }
 
 // Scores of 16 keys become probabilities.
@@ -233,7 +253,7 @@ FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       if (row_slot(e) != slot) continue;
-      score[e] = exp2(score[e] * scale + shift);
+      score[e] = exp2(exponent(score[e], scale, shift));
       rows.sum[slot] += score[e];
     }
   }
@@ -258,7 +278,7 @@ FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTil
 #pragma unroll
       for (int e = 0; e < kElements; e += 2) {
         if (row_slot(e) != slot) continue;
-        const Pair s = multiply_add(Pair{score[f][e], score[f][e + 1]}, scale, shift);
+        const Pair s = exponents(Pair{score[f][e], score[f][e + 1]}, scale, shift);
         const Pair p{exp2(s.x), exp2(s.y)};
         score[f][e] = p.x;
         score[f][e + 1] = p.y;

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "reference/oracle/decode_rows.h"
+#include "reference/oracle/huge_scores.h"
 #include "reference/oracle/row_loops.h"
 #include "reference/oracle/score_row.h"
 
@@ -32,6 +33,12 @@ template <class Real>
 Real BackwardHead<Real>::rounded(Real x) const noexcept {
   if constexpr (std::is_same_v<Real, float>) return round_to(storage_, x);
   return x;
+}
+
+template <class Real>
+Real BackwardHead<Real>::stored(Real score) const noexcept {
+  if constexpr (std::is_same_v<Real, float>) return stored_score(storage_, score);
+  return score;
 }
 
 template <class Real>
@@ -78,7 +85,7 @@ void BackwardHead<Real>::compute_scores(int64_t h, int64_t i, const AttendedKeys
     const Real tanh = problem.softcap > 0 ? std::tanh(to[j] / problem.softcap) : Real{0};
     softcap_slope_[static_cast<std::size_t>(j)] = 1 - tanh * tanh;
   }
-  add_score_terms(problem, view_.tensors, batch_, h, i, keys, to, [this](Real x) { return rounded(x); });
+  add_score_terms(problem, view_.tensors, batch_, h, i, keys, to, [this](Real x) { return stored(x); });
 }
 
 template <class Real>
@@ -88,13 +95,20 @@ std::optional<typename BackwardHead<Real>::Softmax> BackwardHead<Real>::compute_
   Real *scores = scores_.data(), *p = probabilities_.data();
   compute_scores(h, i, keys, false, scores);
   const Real sink = sink_of(view_.problem, view_.tensors, h);
-  Real max = sink;
+  Real max = -kInfinity;
   bool nan = false;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
     nan = nan || std::isnan(scores[j]);
     max = scores[j] > max ? scores[j] : max;
   }
+  huge_ = is_huge_row(view_.problem, max);
+  if (huge_) {
+    std::copy(scores + keys.begin, scores + keys.end, other_scores_.data() + keys.begin);
+    for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = static_cast<float>(scores[j]);
+    max = static_cast<float>(max);
+  }
+  if (!(sink <= max)) max = sink;  // a NaN, too
   if (max == -kInfinity && !nan) return std::nullopt;
 
   const Real sink_weight = sink == -kInfinity ? Real{0} : std::exp(sink - max);
@@ -106,7 +120,7 @@ std::optional<typename BackwardHead<Real>::Softmax> BackwardHead<Real>::compute_
   if constexpr (std::is_same_v<Real, float>) {
     // The forward pass stores lse by scores that it added up in an order of its own, so that what rounds the largest does not
     // cancel.
-    if (storage_ == DType::fp32) {
+    if (storage_ == DType::fp32 && !(has_wide_bias(view_.problem) && std::fabs(max) > kRoundedLse)) {
       compute_scores(h, i, keys, true, other_scores_.data());
       sum = sink_weight;
       for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -165,7 +179,7 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
   if constexpr (std::is_same_v<Real, float>) delta = delta_of_stored_out(keys.begin, keys.end).value;
   if (problem.dlse.present) delta -= static_cast<const float*>(tensors.dlse.data)[offset_of(problem.dlse, batch_, h, i)];
   Real dsink_squares = 0;
-  if (roundings_) dsink_squares = add_roundings(keys, dropout, max, sum, delta, sink_weight);
+  if (roundings_) dsink_squares = add_roundings(h, i, keys, dropout, max, sum, delta, sink_weight);
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
     dp[j] = rounded(p[j] * (dp[j] - delta));
@@ -178,8 +192,8 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
 
 // The squares of docs/contract.md, "How correctness is judged", gradients; dprobabilities_ holds dp.
 template <class Real>
-Real BackwardHead<Real>::add_roundings(const AttendedKeys& keys, const RowDropout& dropout, Real max, Real sum, Real delta,
-                                       Real sink_weight) noexcept {
+Real BackwardHead<Real>::add_roundings(int64_t h, int64_t i, const AttendedKeys& keys, const RowDropout& dropout, Real max,
+                                       Real sum, Real delta, Real sink_weight) noexcept {
   const Problem& problem = view_.problem;
   const Real unit = probability_unit(problem.dtype), least = least_probability_error(problem.dtype);
   const Real *p = probabilities_.data(), *dp = dprobabilities_.data();
@@ -193,12 +207,16 @@ Real BackwardHead<Real>::add_roundings(const AttendedKeys& keys, const RowDropou
   const auto count = static_cast<Real>(keys.end - keys.begin);
   const auto queries = static_cast<Real>(problem.seqlen_q * problem.group_size());
   const Real u = kUnitOfFloat, dot = u * std::sqrt(static_cast<Real>(problem.head_dim_v));
-  const auto score_error = [&](int64_t j, Real score) {
+  const auto score_error = [&](int64_t j, Real score) -> Real {
     const auto at = static_cast<std::size_t>(j);
-    return score_rounding(problem, q_norm * k_norms_[at], products_[at], score, max);
+    const Real norms = q_norm * k_norms_[at];
+    if (!huge_) return score_rounding(problem, norms, products_[at], score, max);
+    // No probability exceeds 1, whatever its score.
+    return std::fmin(huge_score_error(problem, view_.tensors, batch_, h, i, j, norms, products_[at], other_scores_[at]), 1 / p[j]);
   };
   const Real lse = max + std::log(sum);
-  Real of_lse = u * (kRoundingsOfAScore * std::fabs(lse) + kRoundingsOfAProbability + count / 2);
+  const Real lse_size = has_wide_bias(problem) ? std::fmin(std::fabs(lse), Real(kRoundedLse)) : std::fabs(lse);
+  Real of_lse = u * (kRoundingsOfAScore * lse_size + kRoundingsOfAProbability + count / 2);
   Real of_delta = delta_of_stored_out(keys.begin, keys.end).squares + square(dot * dout_norm * std::fabs(delta));
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!(p[j] > 0)) continue;

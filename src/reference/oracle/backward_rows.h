@@ -44,6 +44,7 @@ class BackwardHead {
 
  private:
   Real rounded(Real x) const noexcept;
+  Real stored(Real score) const noexcept;
   // Of the row that q_ holds, [seqlen_k]; to is scores_ or other_scores_. Products are added up from the first or the last dim on.
   void compute_scores(int64_t h, int64_t i, const AttendedKeys& keys, bool from_last, Real* to) noexcept;
   struct Softmax {
@@ -59,7 +60,7 @@ class BackwardHead {
   };
   Delta delta_of_stored_out(int64_t begin, int64_t end) const noexcept;
   // What roundings may do to this row's gradients, which the row's vectors hold.
-  Real add_roundings(const AttendedKeys& keys, const RowDropout& dropout, Real max, Real sum, Real delta,
+  Real add_roundings(int64_t h, int64_t i, const AttendedKeys& keys, const RowDropout& dropout, Real max, Real sum, Real delta,
                      Real sink_weight) noexcept;
 
   const Problem& all_;
@@ -67,6 +68,7 @@ class BackwardHead {
   SequenceView view_;
   DType storage_;
   bool roundings_;
+  bool huge_ = false;  // the last row: is_huge_row(), whose exact scores other_scores_ has
   int64_t batch_ = 0;
   std::vector<Real> k_columns_, v_columns_;  // [dim, seqlen_k]: products whose loop runs over keys
   std::vector<Real> k_;                      // [seqlen_k, head_dim]

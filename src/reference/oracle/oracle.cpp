@@ -8,6 +8,7 @@
 
 #include "fulmen/reference.h"
 #include "reference/oracle/decode_rows.h"
+#include "reference/oracle/huge_scores.h"
 #include "reference/oracle/oracle_rows.h"
 #include "reference/oracle/row_loops.h"
 #include "reference/oracle/row_positions.h"
@@ -16,6 +17,14 @@
 #include "runtime/threading.h"
 
 namespace fulmen::reference {
+namespace {
+
+// Beyond this the error of a score moves its probability by more than its linear part says.
+constexpr double kLinearError = 0.5;
+// Differences of scores beyond this are no probability in fp32.
+constexpr double kExponentialRange = 104;
+
+}  // namespace
 
 OracleHead::OracleHead(const Problem& problem, const AttentionTensors& tensors)
     : all_(problem),
@@ -26,7 +35,9 @@ OracleHead::OracleHead(const Problem& problem, const AttentionTensors& tensors)
       scores_(static_cast<std::size_t>(problem.seqlen_k)),
       v_sizes_(static_cast<std::size_t>(problem.seqlen_k)),
       products_(static_cast<std::size_t>(problem.seqlen_k)),
-      k_norms_(static_cast<std::size_t>(problem.seqlen_k)) {}
+      k_norms_(static_cast<std::size_t>(problem.seqlen_k)),
+      exact_scores_(static_cast<std::size_t>(problem.seqlen_k)),
+      of_scores_(static_cast<std::size_t>(problem.head_dim_v)) {}
 
 void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   if (batch == batch_ && kv_head == kv_head_) return;
@@ -73,13 +84,20 @@ double OracleHead::row(int64_t h, int64_t i, double* out, double* rounding) noex
 
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double sink = sink_of(p, t, h);
-  double max = sink;
+  double max = -kInfinity;
   bool nan = false;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
     nan = nan || std::isnan(scores[j]);
     if (scores[j] > max) max = scores[j];
   }
+  huge_ = is_huge_row(p, max);
+  if (huge_) {
+    std::copy(scores + keys.begin, scores + keys.end, exact_scores_.data() + keys.begin);
+    for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = static_cast<float>(scores[j]);
+    max = static_cast<float>(max);
+  }
+  if (!(sink <= max)) max = sink;  // a NaN, too
   for (int64_t d = 0; d < p.head_dim_v; ++d) out[d] = 0;
   if (rounding != nullptr) std::fill_n(rounding, p.head_dim_v, 0.0);
   magnitude_ = lse_rounding_ = 0;
@@ -113,19 +131,51 @@ void OracleHead::add_rounding(int64_t h, int64_t i, const AttendedKeys& keys, do
   }
   const double sums = kUnitOfFloat * (kRoundingsOfAProbability + 0.5 * static_cast<double>(summed));
   lse_rounding_ = sums + kRoundingsOfAScore * kUnitOfFloat * std::fabs(max + std::log(sum));
+  bool any_weights = false;  // errors of scores may change who has the largest
+  double largest_error = 0;
+  std::fill(of_scores_.begin(), of_scores_.end(), 0.0);
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
     const auto at = static_cast<std::size_t>(j);
-    const double probability = std::exp(scores_[at] - max) / sum;
+    const double probability = std::exp(scores_[at] - max) / sum, norms = q_norm_ * k_norms_[at];
+    double of_score = 0;
+    if (huge_) {
+      of_score = huge_score_error(p, view_.tensors, batch_, h, i, j, norms, products_[at], exact_scores_[at]) +
+                 kRoundingsOfAScore * kUnitOfFloat * std::fmin(max - scores_[at], kExponentialRange);
+    } else {
+      of_score = score_rounding(p, norms, products_[at], scores_[at], max);
+    }
+    if (of_score > kLinearError && scores_[at] + of_score > max - kExponentialRange) {
+      any_weights = true;
+      largest_error = std::fmax(largest_error, of_score);
+    }
     if (!(probability > 0)) continue;
-    const double of_score = score_rounding(p, q_norm_ * k_norms_[at], products_[at], scores_[at], max);
     lse_rounding_ += probability * of_score;
     const double factor = dropout.factor(j), weight = probability * factor;
     const double relative = unit + sums + least / probability;
     const double* v = v_.data() + j * p.head_dim_v;
     for (int64_t d = 0; d < p.head_dim_v; ++d) {
       const double value = weight * v[d], moved = std::fabs(value - probability * out[d]);
-      rounding[d] += of_score * moved + relative * std::fmax(moved, std::fabs(value));
+      of_scores_[static_cast<std::size_t>(d)] += of_score * moved;
+      rounding[d] += relative * std::fmax(moved, std::fabs(value));
+    }
+  }
+  if (any_weights) {
+    lse_rounding_ = std::fmax(lse_rounding_, largest_error);
+    take_any_weights(keys, dropout, out);
+  }
+  for (int64_t d = 0; d < p.head_dim_v; ++d) rounding[d] += of_scores_[static_cast<std::size_t>(d)];
+}
+
+void OracleHead::take_any_weights(const AttendedKeys& keys, const RowDropout& dropout, const double* out) noexcept {
+  const int64_t dim = view_.problem.head_dim_v;
+  std::fill(of_scores_.begin(), of_scores_.end(), 0.0);
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    if (!keys.contains(j) || scores_[static_cast<std::size_t>(j)] == -std::numeric_limits<double>::infinity()) continue;
+    const double factor = dropout.factor(j);
+    for (int64_t d = 0; d < dim; ++d) {
+      double& most = of_scores_[static_cast<std::size_t>(d)];
+      most = std::fmax(most, std::fabs(factor * v_[static_cast<std::size_t>(j * dim + d)] - out[d]));
     }
   }
 }

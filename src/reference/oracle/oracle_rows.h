@@ -29,6 +29,8 @@ class OracleHead {
  private:
   void add_rounding(int64_t h, int64_t i, const AttendedKeys& keys, double max, double sum, const double* out,
                     double* rounding) noexcept;
+  // of_scores_ where nothing is known of the weights but that they are a row's: as far as the output is from any value.
+  void take_any_weights(const AttendedKeys& keys, const RowDropout& dropout, const double* out) noexcept;
 
   const Problem& all_;
   const AttentionTensors& all_tensors_;
@@ -44,6 +46,9 @@ class OracleHead {
   double magnitude_ = 0;
   double q_norm_ = 0;
   double lse_rounding_ = 0;
+  bool huge_ = false;                 // the last row: is_huge_row()
+  std::vector<double> exact_scores_;  // [seqlen_k]: of a huge row, before they were rounded to fp32
+  std::vector<double> of_scores_;     // [head_dim_v]: what errors of scores may do to the output
 };
 
 // Query rows of one task: K and V are decoded once for so many rows, and a long sequence still spreads over threads.

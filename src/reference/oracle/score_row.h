@@ -60,6 +60,8 @@ void add_score_terms(const Problem& p, const AttentionTensors& t, int64_t b, int
 // maximum), and a probability beside sums (the exponential's two ulps, 1 / z, rescaling, dropout).
 inline constexpr double kRoundingsOfAScore = 4;
 inline constexpr double kRoundingsOfAProbability = 8;
+// What a tanh in fp32 may do to a score.
+inline constexpr double kSoftcapError = 3e-4;
 
 // What computing a score in fp32 may do to it: norms is |q| |k|, product scale * q.k, score what bias and the like made of that.
 inline double score_rounding(const Problem& p, double norms, double product, double score, double max) noexcept {
@@ -90,11 +92,15 @@ class RowDropout {
   float scale_;
 };
 
-// The sink's logit of a head, -inf where there is none. In base 2 it has to be one of fp32's numbers, too (docs/contract.md).
+// A bias of fp32's range: kernels then have scores in natural units (kernels/core/config.h), else in base 2.
+inline bool has_wide_bias(const Problem& p) noexcept { return p.bias.present && p.bias.dtype != DType::fp16; }
+
+// The sink's logit of a head, -inf where there is none. Where kernels take base 2 it has to be one of fp32's numbers there, too
+// (docs/contract.md).
 inline float sink_of(const Problem& p, const AttentionTensors& t, int64_t h) noexcept {
   if (!p.sinks.present) return -HUGE_VALF;
   const float sink = static_cast<const float*>(t.sinks.data)[offset_of(p.sinks, 0, 0, 0, h)];
-  return std::isinf(sink * algorithm::kLog2E) ? std::copysign(HUGE_VALF, sink) : sink;
+  return !has_wide_bias(p) && std::isinf(sink * algorithm::kLog2E) ? std::copysign(HUGE_VALF, sink) : sink;
 }
 // What the sum of a row's values begins with: 0, or NaN, which a sink of +inf or NaN makes of it, with keys or without.
 inline float start_of_row(const Problem& p, const AttentionTensors& t, int64_t h) noexcept {

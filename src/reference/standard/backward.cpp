@@ -4,10 +4,12 @@
 #include <climits>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "reference/baseline_kernels.h"
 #include "reference/oracle/decode_rows.h"
 #include "reference/oracle/gradients.h"
+#include "reference/oracle/huge_scores.h"
 #include "reference/oracle/row_loops.h"
 #include "reference/oracle/score_row.h"
 #include "reference/standard/blas.h"
@@ -203,6 +205,11 @@ class StandardBackwardRunner final : public Runner {
       }
     }
     softmax_step(no_dropout_, t, b, h, i, DType::fp32, p);
+    const float sink = sink_of(p_, t, h), lse = static_cast<const float*>(t.lse.data)[offset_of(p_.lse, b, h, i)];
+    // exp(sink - lse), which the rounding of a huge LSE would falsify.
+    const float sink_weight = has_wide_bias(p_) && std::fabs(lse) > kRoundedLse
+                                  ? std::fmax(0.0F, 1 - std::accumulate(p, p + keys, 0.0F))
+                                  : std::exp(sink - lse);
     float delta = p_.dlse.present ? -static_cast<const float*>(t.dlse.data)[offset_of(p_.dlse, b, h, i)] : 0.0F;
     for (int64_t d = 0; d < p_.head_dim_v; ++d) {
       delta += s.dout[i * p_.head_dim_v + d] * load_float(t.out.data, p_.out.dtype, offset_of(p_.out, b, i, h) + d);
@@ -219,9 +226,8 @@ class StandardBackwardRunner final : public Runner {
     }
     if (p_.dbias.present) add_scaled(bias + bias_row(shapes_.dbias, b, h, i), ds, 1, keys);
     for (int64_t j = 0; j < keys && p_.softcap > 0; ++j) ds[j] *= slope[j];
-    const float sink = sink_of(p_, t, h);
     if (!p_.dsinks.present || sink == -HUGE_VALF) return 0;
-    return -std::exp(sink - static_cast<const float*>(t.lse.data)[offset_of(p_.lse, b, h, i)]) * delta;
+    return -sink_weight * delta;
   }
 
   // alive[j]: 1 where some query of the heads attends key j. What the others hold must not reach a product.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "reference/oracle/decode_rows.h"
+#include "reference/oracle/huge_scores.h"
 #include "reference/oracle/oracle_rows.h"
 #include "reference/oracle/row_loops.h"
 #include "reference/oracle/score_row.h"
@@ -14,11 +15,11 @@ namespace {
 int64_t rows_at_once(const Problem& p) noexcept { return std::min(kRowsPerTask, p.seqlen_q); }
 
 template <class Round>
-float softmax_rounded(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i, float* scores,
+float softmax_rounded(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i, DType storage, float* scores,
                       const Round& round) noexcept {
   const AttendedKeys keys(p, t, b, h, i);
-  for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = round(scores[j]);
-  add_score_terms(p, t, b, h, i, keys, scores, round);
+  for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = stored_score(storage, scores[j]);
+  add_score_terms(p, t, b, h, i, keys, scores, [storage](float x) { return stored_score(storage, x); });
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
   std::fill(scores, scores + keys.begin, kMasked);
   std::fill(scores + keys.end, scores + p.seqlen_k, kMasked);
@@ -37,11 +38,11 @@ float softmax_step(const Problem& p, const AttentionTensors& t, int64_t b, int64
                    float* scores) noexcept {
   switch (storage) {
     case DType::fp16:
-      return softmax_rounded(p, t, b, h, i, scores, [](float x) { return from_fp16(to_fp16(x)); });
+      return softmax_rounded(p, t, b, h, i, storage, scores, [](float x) { return from_fp16(to_fp16(x)); });
     case DType::bf16:
-      return softmax_rounded(p, t, b, h, i, scores, [](float x) { return from_bf16(to_bf16(x)); });
+      return softmax_rounded(p, t, b, h, i, storage, scores, [](float x) { return from_bf16(to_bf16(x)); });
     default:
-      return softmax_rounded(p, t, b, h, i, scores, [](float x) { return x; });
+      return softmax_rounded(p, t, b, h, i, storage, scores, [](float x) { return x; });
   }
 }
 

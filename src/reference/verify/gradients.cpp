@@ -99,7 +99,7 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
       p, tensors, p.dtype,
       {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(), dsinks.standard_data()}, threads);
 
-  const double slack = kAbsolute * static_cast<double>(p.dropout_scale()) + (p.softcap > 0 ? kSoftcapExtra : 0);
+  const double slack = kAbsolute * static_cast<double>(p.dropout_scale()) + (p.softcap > 0 ? kSoftcapError : 0);
   VerifyReport worst;
   std::vector<TensorError> gradients;
   worst.ok = true;

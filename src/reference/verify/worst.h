@@ -12,7 +12,6 @@
 namespace fulmen::reference {
 
 constexpr double kAbsolute = 1e-5;
-constexpr double kSoftcapExtra = 3e-4;
 
 struct Worst {
   double error = -1;    // infinity where a NaN or infinity is wrong

@@ -1,14 +1,17 @@
-// What the backward kernels need of each query row, before them: log2(e) lse, and delta = sum of dout * out - dlse. 8 lanes a row.
+// What the backward kernels need of each query row, before them: lse in the scores' units, and delta = sum of dout * out - dlse. 8
+// lanes a row. In natural units also its share: where the LSE is rounded, by another pass over the row's keys.
 #include "core/row_statistics.h"
+#include "core/scores.h"
 
 namespace fulmen::kernels {
 
 constexpr int kLanesOfRow = 8;
 
-template <class T>
-FULMEN_DEVICE float product_of_pieces(const T* out, const T* dout, int dims) {
+// Of the pieces of 8 dims that are the turn's of kTurns.
+template <int kTurns, class T>
+FULMEN_DEVICE float product_of_pieces(const T* out, const T* dout, int dims, int turn) {
   float sum = 0;
-  for (int dim = 8 * (thread_id() % kLanesOfRow); dim < dims; dim += 8 * kLanesOfRow) {
+  for (int dim = 8 * turn; dim < dims; dim += 8 * kTurns) {
     if constexpr (kWholeRows && sizeof(T) == 2) {
       const auto x = global_load(reinterpret_cast<const Words<4>*>(out + dim));
       const auto y = global_load(reinterpret_cast<const Words<4>*>(dout + dim));
@@ -45,6 +48,49 @@ struct RowPlace {
   }
 };
 
+// A maximum of scores, and the sum of e^(score - maximum).
+struct ScoreSum {
+  float max = -kInfinity, sum = 0;
+
+  FULMEN_DEVICE void add(const ScoreSum& other) {
+    const float top = larger(max, other.max), offset = top == -kInfinity ? 0.0F : top;
+    sum = sum * exp2(kLog2E * (max - offset)) + other.sum * exp2(kLog2E * (other.max - offset));
+    max = top;
+  }
+};
+
+// Of every kLanesOfRow-th key of a row.
+FULMEN_DEVICE ScoreSum sum_scores(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i, float lse) {
+  // Here half an ulp is 7e10, more than any q.k that scores can tell apart: they are the biases.
+  constexpr float kBeyondProducts = 1152921504606846976.0F;  // 2^60
+  const bool products = absolute(lse) < kBeyondProducts;
+  const ScoreRow modifiers = ScoreRow::of(a, batch, head, i);
+  const algorithm::KeyRange keys = band_of(a).any(i, i + 1);
+  const auto* q = at<Element>(a.q, batch, i, head);
+  ScoreSum all;
+  for (Int64 j = keys.begin + thread_id() % kLanesOfRow; j < keys.end; j += kLanesOfRow) {
+    if constexpr (kKeepMask) {
+      if (global_load(modifiers.keep_mask + j) == 0) continue;
+    }
+    float bias = 0;
+    if constexpr (kBias) bias = to_float(global_load(modifiers.bias + j));
+    const auto* k = at<Element>(a.k, batch, j, head / a.group_size);
+    const float dot = products ? product_of_pieces<1>(q, k, a.head_dim, 0) : 0.0F;
+    all.add({modifiers.finish(a, dot, bias, modifiers.distance(j)), 1.0F});
+  }
+  return all;
+}
+
+// offset: of an ordinary row.
+FULMEN_DEVICE RowBase base_of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i, float lse, float offset) {
+  const bool rounded = is_rounded(lse);
+  ScoreSum all;
+  if (__builtin_expect(rounded, 0)) all = sum_scores(a, batch, head, i, lse);
+#pragma unroll
+  for (int mask = 1; mask < kLanesOfRow; mask *= 2) all.add({shuffle_xor(all.max, mask), shuffle_xor(all.sum, mask)});
+  return rounded ? RowBase::of(a, head, lse, all.max, all.sum) : RowBase{offset, 1.0F};
+}
+
 FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
   const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;
   const Int64 asked = workgroup_id() * (kWorkgroup / kLanesOfRow) + thread_id() / kLanesOfRow;
@@ -58,17 +104,23 @@ FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
   const auto [batch, head, i] = RowPlace::of(call, row, rows);
   const BackwardArguments& a = sequence_of(call, batch);
   const bool there = !kVariable || i < a.seqlen_q;
-  float delta =
-      product_of_pieces(at<Element>(a.out, batch, i, head), at<Element>(a.dout, batch, i, head), there ? a.head_dim_v : 0);
+  float delta = product_of_pieces<kLanesOfRow>(at<Element>(a.out, batch, i, head), at<Element>(a.dout, batch, i, head),
+                                               there ? a.head_dim_v : 0, thread_id() % kLanesOfRow);
 #pragma unroll
   for (int mask = 1; mask < kLanesOfRow; mask *= 2) delta += shuffle_xor(delta, mask);
+  // A row without any key: e^(score - infinity) is 0. Its out is 0, so delta is -dlse: times a probability of 0.
+  const auto offset_of = [](float lse) { return lse == -kInfinity ? kInfinity : kUnitsOfScore * lse; };
+  const float* at_lse = a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row;
+  RowBase base{0.0F, 1.0F};
+  if constexpr (kNaturalUnits) {
+    const float lse = there ? global_load(at_lse) : 0.0F;
+    base = base_of(a, batch, head, i, lse, offset_of(lse));
+  }
   if (thread_id() % kLanesOfRow != 0 || asked >= rows || !there) return;
   if (a.dlse != nullptr) delta -= global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
-  const float lse = global_load(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row);
-  // A row without any key: 2^(score - infinity) is 0.
-  const float offset = lse == -kInfinity ? kInfinity : kLog2E * lse;
-  // Its out is 0, so delta is -dlse: times a probability of 0.
-  global_store(RowStatistics::first_of(a, batch, head) + i, RowStatistics{offset, delta}.words());
+  if constexpr (!kNaturalUnits) base.offset = offset_of(global_load(at_lse));
+  global_store(RowStatistics::first_of(a, batch, head) + i, RowStatistics{base.offset, delta}.words());
+  if constexpr (kNaturalUnits) global_store(RowShares::first_of(a, batch, head) + i, base.share);
 }
 
 }  // namespace fulmen::kernels

@@ -44,28 +44,46 @@ struct ScoreGradient {
   float dot;     // by scale * q.k
 };
 
-// What modifies one score: where its bias and its mask are, ALiBi's slope (base-2 units) and the distance to the diagonal.
+// What modifies one score: where its bias and its mask are, ALiBi's slope (in the scores' units), the distance to the
+// diagonal, and the query's RowShares.
 struct ScoreInputs {
   const BiasElement* bias;
   const unsigned char* keep_mask;
   float slope;
   float distance;
+  const float* share;
 
   FULMEN_DEVICE static ScoreInputs of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i, Int64 j) {
     ScoreInputs s{};
     if constexpr (kBias) s.bias = at<BiasElement>(a.bias, batch, i, head) + j;
     if constexpr (kKeepMask) s.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head) + j;
     if constexpr (kAlibi) {
-      s.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+      s.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
       s.distance = static_cast<float>(i + a.diagonal - j);
     }
+    if constexpr (kNaturalUnits) s.share = RowShares::first_of(a, batch, head) + i;
     return s;
   }
 };
 
-// dot: q.k; scaled_bias: times log2 e; alibi: what is subtracted, base-2 units; slope: the score's by that before softcap.
+// A score as the forward pass had it, in natural units. dot: q.k; slope: the score's by scale * that.
+FULMEN_DEVICE float natural_score(const BackwardArguments& a, float bias, float alibi, float dot, float& slope) {
+  slope = 1.0F;
+  float score = dot * a.scale;
+  if constexpr (kSoftcap) {
+    const float tanh = tanh_by_exp2(score);
+    slope = 1.0F - tanh * tanh;
+    score = a.softcap * tanh;
+  }
+  score += bias;
+  if constexpr (kAlibi) score -= alibi;
+  return score;
+}
+
+// dot: q.k; scaled_bias, alibi: what is added and subtracted, in the scores' units; slope: the score's by that before softcap.
 FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias, float alibi, float offset, float dot,
                                    float& slope) {
+  if constexpr (kNaturalUnits) return exp2(kLog2E * (natural_score(a, scaled_bias, alibi, dot, slope) - offset));
   float score = dot * a.scale - offset;
   slope = 1.0F;
   if constexpr (kSoftcap) {
@@ -78,12 +96,12 @@ FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias
   return exp2(score);
 }
 
-// dprobability: dout.v; keeps(): whether dropout lets the probability stay.
+// dprobability: dout.v; keeps(): whether dropout lets the probability stay; share: the query's, of RowShares.
 template <class Keeps>
 FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias, float alibi, const RowStatistics& numbers,
-                                           float dot, float dprobability, bool attended, const Keeps& keeps) {
+                                           float dot, float dprobability, bool attended, const Keeps& keeps, float share) {
   float slope;
-  const float probability = probability_of(a, scaled_bias, alibi, numbers.offset, dot, slope);
+  const float probability = share * probability_of(a, scaled_bias, alibi, numbers.offset, dot, slope);
   float dropped = 1.0F;
   if constexpr (kDropout) dropped = keeps() ? a.dropout_scale : 0.0F;
   const float gradient = probability * (dprobability * dropped - numbers.delta);
@@ -101,7 +119,7 @@ struct ScoreTerms {
     ScoreTerms terms{0, 0, attended};
     // Read whether attended or not: a branch around each load would hold up all that follows.
     if constexpr (kKeepMask) terms.attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
-    if constexpr (kBias) terms.bias = evaluated(kLog2E * to_float(global_load(inputs.bias)));
+    if constexpr (kBias) terms.bias = evaluated(kUnitsOfScore * to_float(global_load(inputs.bias)));
     if constexpr (kAlibi) terms.alibi = inputs.slope * absolute(inputs.distance);
     return terms;
   }
@@ -110,12 +128,13 @@ template <class Keeps>
 FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowStatistics& numbers,
                                            float dot, float dprobability, bool attended, const Keeps& keeps) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);
-  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, keeps);
+  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, keeps,
+                        RowShares::load(inputs.share, numbers.offset));
 }
 FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreInputs& inputs, float offset, float dot, bool attended) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);
   float slope;
-  const float probability = probability_of(a, terms.bias, terms.alibi, offset, dot, slope);
+  const float probability = RowShares::load(inputs.share, offset) * probability_of(a, terms.bias, terms.alibi, offset, dot, slope);
   return terms.attended ? probability : 0.0F;
 }
 

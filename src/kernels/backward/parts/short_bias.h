@@ -28,7 +28,8 @@ class ScoreBias {
       held_.keep(kShort.bias_at, row, f, words);
     }
   }
-  // Of a tile's elements, times log2 e. What is held is converted anew, so that no floats wait in registers from batch to batch.
+  // Of a tile's elements, in the scores' units. What is held is converted anew, so that no floats wait in registers from batch to
+  // batch.
   FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, int row, int tile,
                             float (&bias)[kElements]) const {
     if constexpr (kHoldsBias) {
@@ -36,14 +37,14 @@ class ScoreBias {
       held_.read(lane, kShort.bias_at, row, tile, words);
 #pragma unroll
       for (int w = 0; w < Held::kWords; ++w) {
-        bias[2 * w] = kLog2E * of_bits<BiasElement>(words[w]);
-        bias[2 * w + 1] = kLog2E * of_bits<BiasElement>(words[w] >> 16U);
+        bias[2 * w] = kUnitsOfScore * of_bits<BiasElement>(words[w]);
+        bias[2 * w + 1] = kUnitsOfScore * of_bits<BiasElement>(words[w] >> 16U);
       }
     } else if constexpr (kBias) {
       unsigned bits[kElements];
       load(a, batch, head, row, tile, bits);
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) bias[e] = kLog2E * of_bits<BiasElement>(bits[e]);
+      for (int e = 0; e < kElements; ++e) bias[e] = kUnitsOfScore * of_bits<BiasElement>(bits[e]);
     }
   }
 

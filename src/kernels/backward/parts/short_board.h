@@ -106,8 +106,8 @@ struct QueryLse {
       value[slot] = kWholeTiles || i < a.seqlen_q ? global_load(first + i * a.lse_row) : -kInfinity;
     }
   }
-  // In base 2, as core/row_statistics.h has it.
-  FULMEN_DEVICE float offset(int slot) const { return value[slot] == -kInfinity ? kInfinity : kLog2E * value[slot]; }
+  // As core/row_statistics.h has it.
+  FULMEN_DEVICE float offset(int slot) const { return value[slot] == -kInfinity ? kInfinity : kUnitsOfScore * value[slot]; }
 };
 
 }  // namespace fulmen::kernels

@@ -7,13 +7,15 @@ static_assert(kLdsBytes == 4 * kWorkgroup, "backward_sinks: the host reserves a 
 
 FULMEN_DEVICE void backward_sinks(const BackwardArguments& call) {
   const Int64 head = workgroup_id();
-  const float sink = kLog2E * global_load(call.sinks + head);
+  const float sink = kUnitsOfScore * global_load(call.sinks + head);
   float sum = 0;
   for (Int64 batch = 0; batch < call.batch; ++batch) {
     const BackwardArguments& a = sequence_of(call, batch);
     for (Int64 i = thread_id(); i < a.seqlen_q; i += kWorkgroup) {
       const RowStatistics row = RowStatistics::of(a, batch, head, i);
-      if (sink != -kInfinity) sum -= exp2(sink - row.offset) * row.delta;
+      if (sink == -kInfinity) continue;
+      const float share = RowShares::load(RowShares::first_of(a, batch, head) + i, row.offset);
+      sum -= share * exp2(kLog2OfUnit * (sink - row.offset)) * row.delta;
     }
   }
   lds_store(4 * thread_id(), sum);

@@ -124,10 +124,11 @@ struct TileScores {
   Int64 bias_step, mask_step;    // from column to column
   Int64 distance[kRowsPerLane];  // to the diagonal at the tile's first column
   float slope;
+  const float* share[kRowsPerLane];  // the query's, at the first column
 
   FULMEN_DEVICE ScoreInputs score(int slot, int column) const {
     return {bias[slot] + column * bias_step, keep_mask[slot] + column * mask_step, slope,
-            static_cast<float>(distance[slot] - column)};
+            static_cast<float>(distance[slot] - column), share[slot] + (kRowsAreKeys ? column : 0)};
   }
 };
 
@@ -168,7 +169,7 @@ struct BackwardTask {
     tile.last_column = kMasked && left < kBlockN ? static_cast<int>(left) - 1 : kBlockN - 1;
     tile.bias_step = kRowsAreKeys ? a.bias.row : 1;
     tile.mask_step = kRowsAreKeys ? a.keep_mask.row : 1;
-    if constexpr (kAlibi) tile.slope = kLog2E * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+    if constexpr (kAlibi) tile.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const Int64 asked = first_row + tile_row(slot), row = asked < row_end ? asked : row_end - 1;
@@ -181,6 +182,7 @@ struct BackwardTask {
       const Int64 i = kRowsAreKeys ? first_column : row, j = kRowsAreKeys ? row : first_column;
       if constexpr (kBias) tile.bias[slot] = at<BiasElement>(a.bias, batch, i, head) + j;
       if constexpr (kKeepMask) tile.keep_mask[slot] = at<unsigned char>(a.keep_mask, batch, i, head) + j;
+      if constexpr (kNaturalUnits) tile.share[slot] = RowShares::first_of(a, batch, head) + i;
       if constexpr (kAlibi) tile.distance[slot] = kRowsAreKeys ? row - a.diagonal - first_column : row + a.diagonal - first_column;
     }
     return tile;

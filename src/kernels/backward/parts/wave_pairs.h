@@ -82,10 +82,11 @@ struct PairScores : BackwardTask {
                                    float& sent) const {
     const int slot = row_slot(e), column = first_column + tile_column(e);
     const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
-    const ScoreTerms terms =
-        ScoreTerms::of(tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column), in_band);
+    const ScoreInputs inputs = tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column);
+    const ScoreTerms terms = ScoreTerms::of(inputs, in_band);
     float slope;
-    const float p = probability_of(arguments, terms.bias, terms.alibi, offset, score, slope);
+    const float p =
+        RowShares::load(inputs.share, offset) * probability_of(arguments, terms.bias, terms.alibi, offset, score, slope);
     sent = kSoftcap ? p * larger(slope, 0.0F) : p;
     score = p;
     if constexpr (kDropout) {

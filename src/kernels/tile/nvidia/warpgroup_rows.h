@@ -114,7 +114,7 @@ FULMEN_DEVICE void store_part(const ForwardArguments& a, Int64 part, int slot, i
                  Words<2>{{float_bits(low), float_bits(high)}});
   });
   if (tile_column(0) != 0) return;
-  global_store(a.partial_max + part, rows.state.reference[slot] * softmax_scale(a));
+  global_store(a.partial_max + part, row_maximum(rows.state, softmax_scale(a), slot));
   global_store(a.partial_sum + part, sum);
 }
 
@@ -123,7 +123,7 @@ FULMEN_DEVICE void end_rows(const RowMap& map, Int64 wave_row, const RowState& s
   const ForwardArguments& a = map.arguments;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const RowEnd end = end_row(a, map.first_head, state.reference[slot] * softmax_scale(a), total(state.sum[slot]));
+    const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot), total(state.sum[slot]));
     output_factor[slot] = end.output_factor;
     const Int64 i = wave_row + tile_row(slot);
     if (i < a.seqlen_q && tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);
