@@ -4,6 +4,8 @@
 Conditionals on a target or platform stand in kernels/targets, kernels/platforms and, around includes alone, in the selectors of
 kernels/tile. No layer includes one above it or a backend. A vendor's file of kernels/tile includes nothing shared that its selector
 does not: kernel sources are flattened with each file once, and a shared file must not end up inside the vendor's conditional.
+Locks, and variables of functions that are made at their first use, are those of runtime/fork_safe.h: a forked child would wait for
+others without end.
 fmt::join needs <fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings does not."""
 
 import pathlib
@@ -20,6 +22,12 @@ FORBIDDEN = {
     "plan": ("api/", "cpu/", "gpu/", "kernels/"),
     "api": ("cpu/", "gpu/", "kernels/"),
 }
+LOCK = re.compile(
+    r"\bstd::(?:(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex|call_once|once_flag|condition_variable\w*|"
+    r"latch|barrier|\w+_semaphore|promise|future|async)\b|\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_"
+)
+GUARDED = re.compile(r"\s+static (?!constexpr\b|constinit\b|thread_local\b|inline\b)[^(){};=]*\b\w+\s*(?:\[[^]]*\]\s*)?[={;]")
+DEFINES_LOCKS = ("runtime/fork_safe.h", "runtime/fork_safe.cpp")
 KNOWS_BACKENDS = "plan/builtin_backends.cpp"
 ALLOWED_WHOLE = ("kernels/targets/", "kernels/platforms/")
 SELECTORS = "kernels/tile/"
@@ -48,6 +56,16 @@ def conditionals(name, lines):
         yield next(number for number, line in enumerate(lines, 1) if CONDITIONAL.match(line))
 
 
+def locks(name, lines):
+    """Numbers of lines with a lock, or a guarded variable, that a forked child may wait for without end."""
+    if name in DEFINES_LOCKS or name.startswith("kernels/"):
+        return
+    for number, line in enumerate(lines, 1):
+        code = line.split("//")[0]
+        if LOCK.search(code) or GUARDED.match(code):
+            yield number
+
+
 def includes(lines):
     return [(number, found.group(1)) for number, line in enumerate(lines, 1) if (found := INCLUDE.match(line))]
 
@@ -57,6 +75,8 @@ def findings(root):
         name, lines = path.relative_to(root).as_posix(), path.read_text().split("\n")
         for number in sorted(set(conditionals(name, lines))):
             yield f"src/{name}:{number}: a conditional on the target or platform: the selectors of kernels/tile are for it"
+        for number in locks(name, lines):
+            yield f"src/{name}:{number}: a lock, or a variable made at first use, that is not of runtime/fork_safe.h"
         forbidden = FORBIDDEN.get(name.split("/")[0], ())
         for number, included in includes(lines):
             if name != KNOWS_BACKENDS and included.startswith(forbidden):

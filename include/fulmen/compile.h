@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ struct CompileKernelsOptions {
   bool all = false;        // every shipped configuration, else the main ones
   bool pairs = false;      // instead: ordinary problems with every feature, and with every two
   std::string out_folder;  // write prebuilt kernels there, for FULMEN_KERNEL_PATH; empty: only compile
+  // Called after each kernel, by one thread at a time: how many are done, of how many.
+  std::function<void(std::size_t done, std::size_t of)> on_kernel{};
 };
 
 // Whether kernels can be compiled for a chip ("gfx1100", "sm_90a") here; asks the compiler, and compiles no kernel. Errors: no such

@@ -2,13 +2,14 @@
 
 #include "cpu/isa/instruction_sets.h"
 #include "fulmen/version.h"
+#include "runtime/fork_safe.h"
 #include "tuning/results.h"
 
 namespace fulmen::cpu {
 
 tuning::KnownChip& tuned_chip() {
-  static tuning::KnownChip& chip = tuning::known_chip(chip_name());  // reads a file of the system's
-  return chip;
+  constinit static MadeOnce<tuning::KnownChip* const> chip;
+  return *chip.get([] { return &tuning::known_chip(chip_name()); });  // reads a file of the system's
 }
 
 KernelTuning cpu_identity(const std::string& kernel, const Problem& problem, int threads) {

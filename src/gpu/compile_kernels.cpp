@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "fulmen/compile.h"
@@ -15,6 +16,7 @@
 #include "gpu/compile/shipped.h"
 #include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/isa/driver.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen {
 namespace {
@@ -90,9 +92,14 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const
   std::vector<KernelReport> reports(kernels.size());
   std::vector<Status> failures(kernels.size());
   std::atomic<std::size_t> next{0};
+  WorkLock telling;
+  std::size_t done = 0;
   const auto work = [&] {
     for (std::size_t n = 0; (n = next.fetch_add(1)) < kernels.size();) {
       failures[n] = compile_one(*compiler, chip, kernels[n], options, reports[n]);
+      if (!options.on_kernel) continue;
+      const std::scoped_lock one_tells(telling);
+      options.on_kernel(++done, kernels.size());
     }
   };
   // A compiler runs a second or so for each kernel.

@@ -5,8 +5,19 @@
 #include <map>
 #include <mutex>
 
+#include "runtime/fork_safe.h"
+
 namespace fulmen::gpu {
 namespace {
+
+// The chip's name points into memory that lives as long as the process.
+bool find_kept_chip(const std::string& arch, Chip& chip) {
+  constinit static Mutex mutex;
+  constinit static MadeOnce<std::map<std::string, std::string>> made;
+  auto& names = made.get();
+  const std::scoped_lock lock(mutex);
+  return find_chip(arch, names[arch], chip);
+}
 
 Device describe(const Driver& driver, int ordinal, const std::string& selector) {
   Device device;
@@ -20,12 +31,7 @@ Device describe(const Driver& driver, int ordinal, const std::string& selector) 
   device.properties = std::move(properties).value();
   const DeviceProperties& p = device.properties;
   device.info.chip = p.name == p.arch ? p.arch : fmt::format("{} ({})", p.name, p.arch);
-  static auto* const kNames = new std::map<std::string, std::string>;  // what chip.arch points into; never destroyed
-  static std::mutex mutex;
-  const std::scoped_lock lock(mutex);
-  std::string& storage = (*kNames)[p.arch];
-  if (storage.empty()) storage = p.arch;
-  if (!find_chip(p.arch, storage, device.chip)) {
+  if (!find_kept_chip(p.arch, device.chip)) {
     device.info.reason =
         fmt::format("{} is no chip that Fulmen has kernels for: AMD from gfx803 and NVIDIA from sm_70 are served", p.arch);
     return device;
@@ -50,17 +56,27 @@ std::vector<Device> describe_all(const Driver& driver) {
 
 std::shared_ptr<const std::vector<Device>> DeviceList::devices() const {
   using List = std::shared_ptr<const std::vector<Device>>;
-  static std::mutex mutex;
-  static auto* const kLists = new std::map<const Driver*, List>;
-  const std::scoped_lock lock(mutex);
-  if (const auto found = kLists->find(&driver_); found != kLists->end()) return found->second;
+  constinit static WorkLock asking;  // a vendor's library
+  constinit static Mutex mutex;
+  constinit static MadeOnce<std::map<const Driver*, List>> made;
+  auto& lists = made.get();
+  const auto known = [&]() -> List {
+    const std::scoped_lock lock(mutex);
+    const auto found = lists.find(&driver_);
+    return found == lists.end() ? nullptr : found->second;
+  };
+  if (List list = known(); list != nullptr) return list;
+  const std::scoped_lock one_asks(asking);
+  if (List list = known(); list != nullptr) return list;
   if (const Status status = driver_.available(); !status.ok()) {
     Device none;
     none.info.name = std::string(driver_.name());
     none.info.reason = status.message();
     return std::make_shared<const std::vector<Device>>(1, std::move(none));  // not kept: it may be available later
   }
-  return kLists->emplace(&driver_, std::make_shared<const std::vector<Device>>(describe_all(driver_))).first->second;
+  auto list = std::make_shared<const std::vector<Device>>(describe_all(driver_));
+  const std::scoped_lock lock(mutex);
+  return lists.emplace(&driver_, std::move(list)).first->second;
 }
 
 const Device* DeviceList::find(const std::string& name) const {

@@ -2,6 +2,7 @@
 
 #include "gpu/launch/family.h"
 #include "gpu/targets/portable.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {
 
@@ -70,8 +71,8 @@ std::vector<const Family*> make_families(std::span<const Target* const> targets)
 }
 
 const std::vector<const Family*>& families() {
-  static const auto* const kFamilies = new std::vector<const Family*>(make_families(targets()));
-  return *kFamilies;
+  constinit static MadeOnce<const std::vector<const Family*>> made;
+  return made.get([] { return make_families(targets()); });
 }
 
 Support takes_matrix_instructions(const Problem& p) {

@@ -14,6 +14,7 @@
 #include "gpu/small_problem.h"
 #include "reference/verify/verify.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "runtime/tensor_table.h"
 
 namespace fulmen::gpu {
@@ -48,13 +49,13 @@ bool may_take_a_second(const Driver& driver) { return driver.name() != "cuda" ||
 
 // What was found out in this process.
 struct Known {
-  std::mutex mutex;
+  Mutex mutex;
   std::map<std::string, std::string> verdicts;  // by the code's identity
   std::map<std::string, std::string> refused;   // by device, kernel and constants
 };
 Known& known() {
-  static Known& instance = *new Known;  // never destroyed: plans may be made while the process ends
-  return instance;
+  constinit static MadeOnce<Known> made;
+  return made.get();
 }
 
 std::string refusal_key(const Device& device, const std::string& kernel, const LaunchPlan& plan) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <utility>
 
 #include "gpu/loaded_kernels.h"
@@ -25,7 +26,8 @@ const LaunchPlan& GpuRunner::plan_for(bool whole_rows) const noexcept {
   return whole_rows || plan_.unaligned == nullptr ? plan_ : *plan_.unaligned;
 }
 
-Status GpuRunner::load(bool whole_rows, std::vector<LoadedLaunch>& launches) const {
+Result<std::vector<GpuRunner::LoadedLaunch>> GpuRunner::loaded(bool whole_rows) const {
+  std::vector<LoadedLaunch> launches;
   for (const KernelLaunch& launch : plan_for(whole_rows).launches) {
     if (launch.workgroups == 0) continue;
     Specialisation s = launch.specialisation;
@@ -40,7 +42,7 @@ Status GpuRunner::load(bool whole_rows, std::vector<LoadedLaunch>& launches) con
     launches.push_back({kernel->function, launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.programmatic_launch,
                         std::move(kernel->code), std::move(kernel->name)});
   }
-  return {};
+  return launches;
 }
 
 Status GpuRunner::load() {
@@ -49,7 +51,18 @@ Status GpuRunner::load() {
     if (!row.ok()) return row.status();
     missing_row_ = row.value();
   }
-  return load(true, aligned_);
+  Result<std::vector<LoadedLaunch>> launches = loaded(true);
+  if (launches.ok()) aligned_ = std::move(launches).value();
+  return launches.status();
+}
+
+Status GpuRunner::load_unaligned() const {
+  if (unaligned_.made() != nullptr) return {};
+  const std::scoped_lock lock(loading_);
+  if (unaligned_.made() != nullptr) return {};
+  Result<std::vector<LoadedLaunch>> launches = loaded(false);
+  if (launches.ok()) unaligned_.get([&] { return std::move(launches).value(); });
+  return launches.status();
 }
 
 std::size_t GpuRunner::workspace_bytes() const noexcept {
@@ -73,10 +86,7 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   }
   const bool whole_rows = !plan_.launches.front().specialisation.whole_rows || pointers_are_whole(tensors);
   if (!whole_rows) {
-    const std::scoped_lock lock(mutex_);
-    if (unaligned_.empty()) {
-      if (Status status = load(false, unaligned_); !status.ok()) return status;
-    }
+    if (Status status = load_unaligned(); !status.ok()) return status;
   }
   if (problem_.pass == Pass::forward) {
     kernels::TmaForwardArguments arguments;
@@ -126,7 +136,7 @@ Status GpuRunner::launch(bool whole_rows, void* stream, Arguments& arguments) co
     if (Status status = encode_tensor_maps(arguments, one.specialisation); !status.ok()) return status;
     break;
   }
-  for (const LoadedLaunch& l : whole_rows ? aligned_ : unaligned_) {
+  for (const LoadedLaunch& l : whole_rows ? aligned_ : *unaligned_.made()) {
     // A kernel without tensor maps takes the arguments before them.
     Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes, l.programmatic_launch, l.name};
     if (Status status = driver_.launch(device_.ordinal, l.function, launch); !status.ok()) {

@@ -1,7 +1,6 @@
 // What runs a plan on a GPU: its kernels, loaded, and the arguments of their launches.
 #pragma once
 
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "gpu/device_list.h"
 #include "gpu/driver.h"
 #include "gpu/launch/family.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {
 
@@ -17,6 +17,9 @@ class GpuRunner final : public Runner {
  public:
   GpuRunner(const Driver& driver, const Device& device, const Problem& problem, LaunchPlan plan, KernelConfig config,
             bool trust_pointers);
+  GpuRunner(const GpuRunner&) = delete;
+  GpuRunner& operator=(const GpuRunner&) = delete;
+  ~GpuRunner() override { unaligned_.destroy(); }
 
   // Before anything else. Errors: those of load_kernel().
   Status load();
@@ -43,7 +46,8 @@ class GpuRunner final : public Runner {
 
   // whole_rows: pointers are multiples of 16.
   const LaunchPlan& plan_for(bool whole_rows) const noexcept;
-  Status load(bool whole_rows, std::vector<LoadedLaunch>& launches) const;
+  Result<std::vector<LoadedLaunch>> loaded(bool whole_rows) const;
+  Status load_unaligned() const;
   // All but tensor maps. set_arguments() returns where the workspace goes on.
   float* set_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
                        kernels::ForwardArguments& arguments) const;
@@ -71,8 +75,8 @@ class GpuRunner final : public Runner {
   bool trust_pointers_;
   const void* missing_row_ = nullptr;  // kernels::ForwardArguments
   std::vector<LoadedLaunch> aligned_;
-  mutable std::mutex mutex_;
-  mutable std::vector<LoadedLaunch> unaligned_;
+  mutable WorkLock loading_;
+  mutable MadeOnce<const std::vector<LoadedLaunch>> unaligned_;
 };
 
 }  // namespace fulmen::gpu

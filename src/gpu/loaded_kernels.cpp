@@ -4,10 +4,12 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/cache/sha256.h"
 #include "gpu/compile/report/amd_metadata.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -45,20 +47,24 @@ Result<Loaded> compile_and_load(const Driver& driver, const Device& device, cons
 }  // namespace
 
 Result<KernelOnDevice> load_kernel(const Driver& driver, const Device& device, const Specialisation& s) {
-  static std::mutex mutex;
-  static auto* const kLoaded = new std::map<std::string, KernelOnDevice>;
+  constinit static Mutex mutex;
+  constinit static MadeOnce<std::map<std::string, KernelOnDevice>> made;
+  auto& all = made.get();
   const std::string key = fmt::format("{}\n{}\n{}", device.info.name, s.entry, prelude(s));
   {
     const std::scoped_lock lock(mutex);
-    if (const auto found = kLoaded->find(key); found != kLoaded->end()) return found->second;
+    if (const auto found = all.find(key); found != all.end()) return found->second;
   }
   // Outside the lock: other kernels need not wait for this compilation. Two threads may load the same one; the first is kept.
   const Result<Loaded> loaded = compile_and_load(driver, device, s);
   if (!loaded.ok()) return loaded.status();
-  const std::scoped_lock lock(mutex);
-  const auto [kept, is_first] = kLoaded->emplace(key, loaded->kernel);
+  const auto [kept, is_first] = [&] {
+    const std::scoped_lock lock(mutex);
+    const auto [at, added] = all.emplace(key, loaded->kernel);
+    return std::pair{at->second, added};
+  }();
   if (!is_first) driver.unload(device.ordinal, loaded->module);
-  return kept->second;
+  return kept;
 }
 
 }  // namespace fulmen::gpu

@@ -16,6 +16,7 @@
 #include "gpu/driver.h"
 #include "gpu/loaded_kernels.h"
 #include "plan/registry.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen {
 namespace {
@@ -232,26 +233,28 @@ struct Entry {
 std::string not_amd(const Asked& a) { return a.device->chip.vendor == gpu::Vendor::amd ? "" : "AMD's kernels alone do that"; }
 
 const std::vector<Entry>& entries() {
-  static const auto* const kEntries = new std::vector<Entry>{
-      {"buffer_range", "whether a buffer's scalar offset counts in its range check, by which keys past the end read as 0",
-       buffer_range, not_amd},
-      {"inactive_lanes", "whether v_permlanex16 reads lanes that are off, the second guard of a row's sum and maximum",
-       inactive_lanes,
-       [](const Asked& a) -> std::string {
-         const std::string_view target = a.device->chip.target->name;
-         if (target != "gfx11" && target != "gfx12") return "only RDNA3 and RDNA4 have kernels with the instruction";
-         return a.emulates_source() ? "the emulator of source takes an exchange of all lanes alone" : "";
-       }},
-      {"subnormals", "whether fp16 and bf16 numbers below their least normal one count in matrix products", subnormals,
-       [](const Asked& a) -> std::string {
-         return a.products() == nullptr ? "the chip has no kernels with matrix instructions" : "";
-       }},
-      {"unaligned", "whether 16 bytes may be loaded and stored at multiples of 2, as rows with odd strides are", unaligned,
-       not_amd},
-      {"start_order", "whether workgroups start in the order of their numbers, on which schedules with the longest first rely",
-       start_order, [](const Asked&) { return std::string(); }},
-  };
-  return *kEntries;
+  constinit static MadeOnce<const std::vector<Entry>> made;
+  return made.get([] {
+    return std::vector<Entry>{
+        {"buffer_range", "whether a buffer's scalar offset counts in its range check, by which keys past the end read as 0",
+         buffer_range, not_amd},
+        {"inactive_lanes", "whether v_permlanex16 reads lanes that are off, the second guard of a row's sum and maximum",
+         inactive_lanes,
+         [](const Asked& a) -> std::string {
+           const std::string_view target = a.device->chip.target->name;
+           if (target != "gfx11" && target != "gfx12") return "only RDNA3 and RDNA4 have kernels with the instruction";
+           return a.emulates_source() ? "the emulator of source takes an exchange of all lanes alone" : "";
+         }},
+        {"subnormals", "whether fp16 and bf16 numbers below their least normal one count in matrix products", subnormals,
+         [](const Asked& a) -> std::string {
+           return a.products() == nullptr ? "the chip has no kernels with matrix instructions" : "";
+         }},
+        {"unaligned", "whether 16 bytes may be loaded and stored at multiples of 2, as rows with odd strides are", unaligned,
+         not_amd},
+        {"start_order", "whether workgroups start in the order of their numbers, on which schedules with the longest first rely",
+         start_order, [](const Asked&) { return std::string(); }},
+    };
+  });
 }
 
 }  // namespace

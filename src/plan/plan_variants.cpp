@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <utility>
 
 #include "fulmen/printable.h"
@@ -190,8 +191,9 @@ Result<PlanVariants::Variant> PlanVariants::find(const Plan::Impl& plan, const A
   if (!made.ok()) return made.status();
   Variant variant = std::move(made).value();
   log_choice(*variant);
+  decltype(met_) forgotten;  // plans end after the lock
   const std::scoped_lock lock(mutex_);
-  if (met_.size() >= kMostMet) met_.clear();
+  if (met_.size() >= kMostMet) met_.swap(forgotten);
   met_.emplace(hash, Met{options, variant});
   return variant;
 }

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "fulmen/plan.h"
 #include "fulmen/problem.h"
 #include "fulmen/status.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen {
 
@@ -48,7 +48,7 @@ class PlanVariants {
   const bool vary_batch_, vary_seqlen_k_;
   std::size_t workspace_bytes_ = 0;
   std::vector<Variant> by_batch_;  // where the batch alone varies; constant after prepare()
-  mutable std::shared_mutex mutex_;
+  mutable SharedMutex mutex_;
   mutable std::unordered_multimap<std::size_t, Met> met_;
 };
 

@@ -14,13 +14,15 @@
 
 #include "fulmen/printable.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "runtime/made_problem.h"
 
 namespace fulmen {
 namespace {
 
 struct Registry {
-  std::mutex mutex;
+  WorkLock changing;  // the list, for which backends are asked for their names
+  Mutex mutex;
   std::shared_ptr<const BackendList> list = std::make_shared<const BackendList>(builtin_backends());
   const std::size_t builtin = list->size();  // the first ones
   std::string default_device;
@@ -28,8 +30,8 @@ struct Registry {
 
 // Never destroyed: plans and user threads may outlive static destruction.
 Registry& registry() {
-  static auto* const kRegistry = new Registry;
-  return *kRegistry;
+  constinit static MadeOnce<Registry> made;
+  return made.get();
 }
 
 std::string_view backend_name(std::string_view device) { return device.substr(0, device.find(':')); }
@@ -189,10 +191,12 @@ Status register_backend(std::shared_ptr<const Backend> backend) {
   if (backend == nullptr) return {StatusCode::invalid_argument, "backend is null: an implementation is needed"};
   try {
     Registry& r = registry();
-    const std::scoped_lock lock(r.mutex);
-    if (Status status = check_names(*r.list, *backend); !status.ok()) return status;
-    auto longer = std::make_shared<BackendList>(*r.list);
+    const std::scoped_lock changing(r.changing);
+    const auto list = backend_list();
+    if (Status status = check_names(*list, *backend); !status.ok()) return status;
+    auto longer = std::make_shared<BackendList>(*list);
     longer->push_back(std::move(backend));
+    const std::scoped_lock lock(r.mutex);
     r.list = std::move(longer);
     return {};
   } catch (const std::bad_alloc&) {
@@ -204,20 +208,22 @@ Status register_backend(std::shared_ptr<const Backend> backend) {
 
 Status unregister_backend(const std::string& name) {
   try {
-    std::shared_ptr<const BackendList> before;  // destroys the backend, if anything does, after the lock
+    std::shared_ptr<const BackendList> before;  // destroys the backend, if anything does, after the locks
     Registry& r = registry();
-    const std::scoped_lock lock(r.mutex);
-    const auto at = std::find_if(r.list->begin(), r.list->end(), [&](const auto& backend) { return backend->name() == name; });
-    if (at == r.list->end()) {
+    const std::scoped_lock changing(r.changing);
+    const auto list = backend_list();
+    const auto at = std::find_if(list->begin(), list->end(), [&](const auto& backend) { return backend->name() == name; });
+    if (at == list->end()) {
       return {StatusCode::invalid_argument, fmt::format("backend name is \"{}\": no backend of that name is registered", name)};
     }
-    const auto index = at - r.list->begin();
+    const auto index = at - list->begin();
     if (static_cast<std::size_t>(index) < r.builtin) {
       return {StatusCode::invalid_argument,
               fmt::format("backend name is \"{}\": one that a program registered is accepted, this one is built in", name)};
     }
-    auto shorter = std::make_shared<BackendList>(*r.list);
+    auto shorter = std::make_shared<BackendList>(*list);
     shorter->erase(shorter->begin() + index);
+    const std::scoped_lock lock(r.mutex);
     if (backend_name(r.default_device) == name) r.default_device.clear();
     before = std::exchange(r.list, std::move(shorter));
     return {};

@@ -1,7 +1,10 @@
 // Libraries and programs that are looked for until they are found.
 #pragma once
 
+#include <atomic>
 #include <mutex>
+
+#include "runtime/fork_safe.h"
 
 namespace fulmen {
 
@@ -13,16 +16,17 @@ class FoundOnce {
   // What was found before, else what find() says now.
   template <class Find>
   T get(const Find& find) {
-    const std::scoped_lock lock(mutex_);
-    if (found_ != nullptr) return *found_;
+    if (const T* found = found_.load(std::memory_order_acquire); found != nullptr) return *found;
+    const std::scoped_lock lock(finding_);
+    if (const T* found = found_.load(std::memory_order_acquire); found != nullptr) return *found;
     T said = find();
-    if (said.ok()) found_ = new T(said);
+    if (said.ok()) found_.store(new T(said), std::memory_order_release);
     return said;
   }
 
  private:
-  std::mutex mutex_;
-  const T* found_ = nullptr;  // never freed: static objects' destructors may still call the library
+  WorkLock finding_;
+  std::atomic<const T*> found_{nullptr};  // never freed: static objects' destructors may still call the library
 };
 
 }  // namespace fulmen

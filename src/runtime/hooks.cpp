@@ -3,11 +3,13 @@
 #include <cstdio>
 #include <mutex>
 
+#include "runtime/fork_safe.h"
+
 namespace fulmen {
 namespace {
 
 struct Hooks {
-  std::mutex mutex;
+  Mutex mutex;
   LogCallback log = nullptr;
   void* log_context = nullptr;
   Allocator allocator;
@@ -15,8 +17,8 @@ struct Hooks {
 
 // Never destroyed: other threads may call until the process has ended.
 Hooks& hooks() {
-  static auto* const kHooks = new Hooks;
-  return *kHooks;
+  constinit static MadeOnce<Hooks> made;
+  return made.get();
 }
 
 }  // namespace

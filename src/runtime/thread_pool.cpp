@@ -9,10 +9,8 @@
 //   idle, asleep -> ending      the end of the process, or of the library in it
 #include "runtime/thread_pool.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,10 +19,12 @@
 #include <bit>
 #include <cfenv>
 #include <chrono>
-#include <climits>
 #include <csignal>
 #include <ctime>
 #include <thread>
+
+#include "runtime/fork_safe.h"
+#include "runtime/futex.h"
 
 namespace fulmen::cpu {
 namespace {
@@ -65,13 +65,6 @@ constexpr int kSlotsPerWord = 64;
 constinit std::array<Slot, kMaxThreads> slots;
 constinit std::array<std::atomic<uint64_t>, kMaxThreads / kSlotsPerWord> owned{};  // a bit a slot
 constinit std::atomic<int> threads_in_use{0};                                      // callers, and slots that are owned by them
-
-void futex_wait(std::atomic<int>& state, int expected) noexcept {
-  ::syscall(SYS_futex, &state, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
-}
-void futex_wake(std::atomic<int>& state) noexcept {
-  ::syscall(SYS_futex, &state, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-}
 
 void pause_processor() noexcept {
 #if defined(__x86_64__)
@@ -305,13 +298,13 @@ void run_on_pool(int workers, int limit, void (*task)(void* arg, int64_t worker)
 }
 
 int usable_processors() noexcept {
-  static const int count = [] {
+  constinit static MadeOnce<const int> count;
+  return count.get([] {
     cpu_set_t processors;
     // A machine of more processors than a cpu_set_t has is an error here.
     if (::sched_getaffinity(::getpid(), sizeof processors, &processors) == 0) return std::max(1, CPU_COUNT(&processors));
     return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  }();
-  return count;
+  });
 }
 
 }  // namespace fulmen::cpu

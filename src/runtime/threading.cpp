@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "runtime/thread_pool.h"
 
 // A host's OpenMP, where it has one.
@@ -77,12 +78,12 @@ int environment_number(const char* name) {
 }
 
 int default_threads() {
-  static const int count = [] {
+  constinit static MadeOnce<const int> count;
+  return count.get([] {
     const int asked = environment_number("OMP_NUM_THREADS"), limit = environment_number("OMP_THREAD_LIMIT");
     const int number = asked > 0 ? asked : usable_processors();
     return limit > 0 ? std::min(number, limit) : number;
-  }();
-  return count;
+  });
 }
 
 bool in_parallel_region() { return omp_in_parallel != nullptr && omp_in_parallel() != 0; }

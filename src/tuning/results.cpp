@@ -1,21 +1,19 @@
 #include "tuning/results.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <system_error>
+#include <optional>
 #include <utility>
 
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
+#include "fulmen/read_file.h"
+#include "runtime/fork_safe.h"
 #include "runtime/hooks.h"
 #include "runtime/tensor_checks.h"
 #include "tuning/json.h"
@@ -23,8 +21,6 @@
 
 namespace fulmen::tuning {
 namespace {
-
-constexpr off_t kMaxFileBytes = off_t{16} << 20;
 
 bool take_string(const Json& entry, const char* name, std::string& value) {
   const Json* found = entry.find(name);
@@ -40,53 +36,39 @@ bool take_int(const Json& entry, const char* name, int& value) {
   return value == found->number;
 }
 
-// The whole file, where it is this user's alone to write; nothing where there is none.
-Result<std::string> read_own(const std::string& path) {
-  const auto failure = [&](const std::string& why) { return Status{StatusCode::unavailable, why}; };
-  const auto words = [] { return std::error_code(errno, std::generic_category()).message(); };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  if (file < 0) return errno == ENOENT || errno == ENOTDIR ? Result<std::string>(std::string()) : failure(words());
-  const std::unique_ptr<const int, void (*)(const int*)> closing(&file, [](const int* descriptor) { ::close(*descriptor); });
-  struct stat info{};
-  if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return failure("no regular file");
-  if (info.st_uid != ::geteuid()) return failure("another user's file");
-  if ((info.st_mode & 022) != 0) return failure("others can write it");
-  if (info.st_size > kMaxFileBytes) return failure(fmt::format("it has {} bytes, up to {} are read", info.st_size, kMaxFileBytes));
-  std::string text(static_cast<std::size_t>(info.st_size), '\0');
-  std::size_t have = 0;
-  while (have < text.size()) {
-    const ssize_t count = ::read(file, text.data() + have, text.size() - have);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return failure(words());
-    if (count == 0) break;
-    have += static_cast<std::size_t>(count);
+std::map<std::string, std::string, std::less<>> shipped_texts() {
+  std::map<std::string, std::string, std::less<>> texts;
+  for (const ShippedFile* file = kShippedFiles; file != kShippedFiles + kShippedFileCount; ++file) {
+    texts.emplace(file->name, file->text);
   }
-  text.resize(have);
-  return text;
+  return texts;
 }
 
 struct Known {
-  std::mutex mutex;
+  WorkLock reading;  // the files of this user
+  Mutex mutex;
   std::map<std::string, KnownChip, std::less<>> chips;
-  std::vector<std::unique_ptr<const ChipResults>> read;     // all of them: a plan may be looking at one that is forgotten
-  std::map<std::string, std::string, std::less<>> shipped;  // by the chip
+  std::vector<std::unique_ptr<const ChipResults>> read;  // all of them: a plan may be looking at one that is forgotten
+  std::map<std::string, std::string, std::less<>> shipped = shipped_texts();  // by the chip
 };
 Known& known() {
-  static auto* const kKnown = [] {
-    auto* all = new Known;
-    for (const ShippedFile* file = kShippedFiles; file != kShippedFiles + kShippedFileCount; ++file) {
-      all->shipped.emplace(file->name, file->text);
-    }
-    return all;
-  }();
-  return *kKnown;
+  constinit static MadeOnce<Known> made;
+  return made.get();
 }
 
-std::vector<TunedResult> parsed(const std::string& what, const Result<std::string>& text, std::string_view chip) {
+std::string shipped_text(const std::string& name) {
+  const std::scoped_lock lock(known().mutex);
+  const auto shipped = known().shipped.find(name);
+  return shipped == known().shipped.end() ? std::string() : shipped->second;
+}
+
+// What is wrong with them is added to `log`, a line each.
+std::vector<TunedResult> parsed(const std::string& what, const Result<std::string>& text, std::string_view chip,
+                                std::vector<std::string>& log) {
   if (text.ok() && text->empty()) return {};
   Result<std::vector<TunedResult>> results = text.ok() ? parse_results(text.value(), chip) : text.status();
   if (results.ok()) return std::move(results).value();
-  log_line(printable(fmt::format("{}: it is not used: {}", what, results.status().message())));
+  log.push_back(printable(fmt::format("{}: it is not used: {}", what, results.status().message())));
   return {};
 }
 
@@ -142,26 +124,37 @@ KnownChip& known_chip(std::string_view name) {
 
 const ChipResults& results_of(KnownChip& chip) {
   if (const ChipResults* found = chip.results.load(std::memory_order_acquire); found != nullptr) return *found;
-  Known& all = known();
-  const std::scoped_lock lock(all.mutex);
-  if (const ChipResults* found = chip.results.load(std::memory_order_acquire); found != nullptr) return *found;
-  auto results = std::make_unique<ChipResults>();
-  const std::string name = file_name_of(chip.name), path = tuned_results_file(chip.name);
-  if (!path.empty()) results->own = parsed(path, read_own(path), chip.name);
-  if (const auto shipped = all.shipped.find(name); shipped != all.shipped.end()) {
-    results->shipped = parsed("the library's " + name, shipped->second, chip.name);
-  }
-  all.read.push_back(std::move(results));
-  chip.results.store(all.read.back().get(), std::memory_order_release);
-  return *all.read.back();
+  std::vector<std::string> log;  // said when all is published: a callback may plan
+  const ChipResults* const results = [&] {
+    Known& all = known();
+    const std::scoped_lock one_reads(all.reading);
+    if (const ChipResults* found = chip.results.load(std::memory_order_acquire); found != nullptr) return found;
+    auto read = std::make_unique<ChipResults>();
+    const std::string name = file_name_of(chip.name), path = tuned_results_file(chip.name);
+    if (!path.empty()) {
+      Result<std::optional<std::string>> text = read_regular_file(path, kMaxTunedResultsBytes, FileTrust::own);
+      read->own =
+          parsed(path, text.ok() ? std::move(text).value().value_or("") : Result<std::string>(text.status()), chip.name, log);
+    }
+    read->shipped = parsed("the library's " + name, shipped_text(name), chip.name, log);
+    const std::scoped_lock lock(all.mutex);
+    all.read.push_back(std::move(read));
+    const ChipResults* const found = all.read.back().get();
+    chip.results.store(found, std::memory_order_release);
+    return found;
+  }();
+  for (const std::string& line : log) log_line(line);
+  return *results;
 }
 
 void forget_results() {
+  const std::scoped_lock none_reads(known().reading);
   const std::scoped_lock lock(known().mutex);
   for (auto& [name, chip] : known().chips) chip.results = nullptr;
 }
 
 void ship_instead(std::map<std::string, std::string, std::less<>> texts) {
+  const std::scoped_lock none_reads(known().reading);
   const std::scoped_lock lock(known().mutex);
   known().shipped.clear();
   for (auto& [chip, text] : texts) known().shipped.emplace(file_name_of(chip), std::move(text));

@@ -1,7 +1,14 @@
 // What the library itself does on a device whose memory the host cannot touch and whose work waits until it is waited for.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "fulmen/fulmen_c.h"
+#include "gpu/driver.h"
 #include "support/deferred_device.h"
 #include "support/device_copy.h"
 #include "support/run_kernel.h"
@@ -101,6 +108,69 @@ TEST(DeviceMemory, FlashAttnBackwardOnADefaultDevice) {
     EXPECT_TRUE(report.ok) << report.message;
   }
   EXPECT_EQ(deferred_allocations(), 0);
+}
+
+struct Freed {
+  const gpu::Driver& driver;
+  void operator()(char* memory) const { driver.free(0, memory); }
+};
+using Memory = std::unique_ptr<char, Freed>;
+
+// An emulated device's memory is the host's: a copy that leaves an allocation would end the process, or change what is beside it.
+TEST(DeviceMemory, CopiesAndFillsOfHostMemoryDriversStayInTheirAllocation) {
+  constexpr std::size_t kBytes = 1000, kHuge = std::size_t{1} << 40U;
+  for (const gpu::Driver* driver : {&gpu::emulated_driver(), &gpu::isa_driver()}) {
+    SCOPED_TRACE(driver->name());
+    const auto allocate = [&] { return Memory(static_cast<char*>(driver->allocate(0, kBytes).value()), Freed{*driver}); };
+    const Memory first = allocate(), second = allocate();
+    std::vector<char> host(kBytes, 'h');
+    struct Range {
+      char* at;
+      std::size_t bytes;
+      const char* why;  // null: it is right
+    };
+    for (const Range& range : {Range{first.get(), kBytes, nullptr},
+                               {first.get() + 999, 1, nullptr},
+                               {first.get() + kBytes, 0, nullptr},
+                               {first.get(), kBytes + 1, "points to byte 0 of an allocation of 1000: up to 1000 is accepted"},
+                               {first.get() + 900, 101, "points to byte 900 of an allocation of 1000: up to 100 is accepted"},
+                               {first.get(), kHuge, "up to 1000 is accepted"},
+                               {second.get(), SIZE_MAX, "has no memory of so many"},
+                               {second.get() + kBytes, 1, "points to byte 1000 of an allocation of 1000: up to 0 is accepted"},
+                               {second.get() - 1, 1, "points 1 bytes before an allocation"},
+                               {host.data(), kHuge * 1000, "before an allocation of the device, which they run into"}}) {
+      std::string why = range.why != nullptr ? range.why : "";
+      if (range.at == host.data() && host.data() > std::max(first.get(), second.get())) continue;  // nothing is behind it
+      const auto expect = [&](const Status& status, const std::string& name) {
+        EXPECT_EQ(status.ok(), why.empty()) << status.message();
+        if (why.empty() || status.ok()) return;
+        EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+        EXPECT_EQ(status.message().rfind("bytes is " + std::to_string(range.bytes) + ": " + name + ' ', 0), 0U) << status.message();
+        EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
+      };
+      if (range.at != host.data()) {
+        expect(driver->copy(0, range.at, host.data(), range.bytes), "to");
+        if (range.bytes < kHuge) expect(driver->copy(0, host.data(), range.at, range.bytes), "from");  // else `to` is wrong, too
+      } else {
+        expect(driver->copy(0, range.at, first.get(), range.bytes), "to");
+      }
+      expect(driver->fill(0, range.at, 0x55, range.bytes), "to");
+    }
+    EXPECT_TRUE(driver->copy(0, second.get(), first.get(), kBytes).ok());
+    EXPECT_EQ(std::memcmp(first.get(), second.get(), kBytes), 0);
+  }
+}
+
+TEST(DeviceMemory, ACopyPastAnEmulatedAllocationIsRefused) {
+  const char* const device = "emulated:gfx1100";
+  void* memory = nullptr;
+  if (fulmen_device_allocate(device, 64, &memory) != FULMEN_OK) GTEST_SKIP() << fulmen_last_error();
+  std::vector<char> host(1 << 20);
+  EXPECT_EQ(fulmen_device_copy(device, memory, host.data(), host.size()), FULMEN_INVALID_ARGUMENT);
+  EXPECT_STREQ(fulmen_last_error(), "bytes is 1048576: to points to byte 0 of an allocation of 64: up to 64 is accepted");
+  EXPECT_EQ(fulmen_device_copy(device, host.data(), memory, host.size()), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_device_copy(device, host.data(), memory, 64), FULMEN_OK);
+  fulmen_device_free(device, memory);
 }
 
 TEST(DeviceMemory, RandomCases) {

@@ -30,6 +30,35 @@ TEST_F(CacheTest, ThreadsCompileEachKernelOnce) {
   EXPECT_EQ(files().size(), static_cast<std::size_t>(kKernels));
 }
 
+// A child does not wait for the thread of its parent that compiles.
+TEST_F(CacheTest, AForkedChildCompilesWhatAnotherThreadIsCompiling) {
+  class WaitingCompiler final : public gpu::Compiler {
+   public:
+    std::string_view name() const noexcept override { return "fake"; }
+    std::string identity() const override { return "fake 1"; }
+    Result<gpu::CompiledCode> compile(const gpu::CompileRequest& /*request*/) const override {
+      begun = true;
+      while (!may_end) std::this_thread::yield();
+      return gpu::CompiledCode{{}, "late"};
+    }
+    mutable std::atomic<bool> begun = false;
+    std::atomic<bool> may_end = false;
+  };
+  WaitingCompiler slow;
+  gpu::CompileRequest what = request("slow");
+  std::thread other([&] { EXPECT_TRUE(gpu::cached_compile(&slow, {}, what).ok()); });
+  while (!slow.begun) std::this_thread::yield();
+  EXPECT_EQ(in_child([&] {
+              ::alarm(20);
+              const FakeCompiler quick("1");
+              const auto compiled = compile(quick, what);
+              return compiled.ok() && text_of(compiled.value()) == "1gfx1100" + what.source ? quick.calls.load() : 0;
+            }),
+            1);
+  slow.may_end = true;
+  other.join();
+}
+
 TEST_F(CacheTest, ThreadsThatFailDoNotBlockEachOther) {
   const FakeCompiler compiler("1", 1);
   std::vector<std::thread> threads;

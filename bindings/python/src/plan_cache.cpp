@@ -1,5 +1,7 @@
 #include "plan_cache.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -63,15 +65,17 @@ struct Hash {
   size_t operator()(std::string_view key) const { return std::hash<std::string_view>()(key); }
 };
 
-struct Plans {
-  std::mutex mutex;
-  std::unordered_map<std::string, SharedPlan, Hash, std::equal_to<>> by_key;
-};
+using Plans = std::unordered_map<std::string, SharedPlan, Hash, std::equal_to<>>;
 
 Plans& kept_plans() {
   static auto* plans = new Plans;  // never destroyed: at the process's end a vendor's library may be gone before
   return *plans;
 }
+
+// fork() waits for the one who holds it: a child has no other thread to give it back.
+constinit std::mutex plans_mutex;
+[[maybe_unused]] const int kForkWatch =
+    ::pthread_atfork([] { plans_mutex.lock(); }, [] { plans_mutex.unlock(); }, [] { plans_mutex.unlock(); });
 
 }  // namespace
 
@@ -82,8 +86,8 @@ SharedPlan find_or_make_plan(Pass pass, const Call& call, int& status) {
   read(pass, call, key);
   status = FULMEN_OK;
   {
-    const std::lock_guard lock(kept.mutex);
-    if (const auto found = kept.by_key.find(key.bytes()); found != kept.by_key.end()) return found->second;
+    const std::lock_guard lock(plans_mutex);
+    if (const auto found = kept.find(key.bytes()); found != kept.end()) return found->second;
   }
   const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
   fulmen_plan* made = nullptr;
@@ -93,9 +97,9 @@ SharedPlan find_or_make_plan(Pass pass, const Call& call, int& status) {
   }
   if (status != FULMEN_OK) return nullptr;
   SharedPlan plan(made, [](fulmen_plan* one) { fulmen_plan_destroy(one); });
-  const std::lock_guard lock(kept.mutex);
-  if (kept.by_key.size() >= kMost) kept.by_key.clear();  // a run holds its own share
-  kept.by_key.insert_or_assign(std::string(key.bytes()), plan);
+  const std::lock_guard lock(plans_mutex);
+  if (kept.size() >= kMost) kept.clear();  // a run holds its own share
+  kept.insert_or_assign(std::string(key.bytes()), plan);
   return plan;
 }
 

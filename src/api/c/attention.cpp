@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -11,12 +10,15 @@
 #include "api/cpp/memory_range.h"
 #include "plan/plan_impl.h"
 #include "reference/verify/verify.h"
+#include "runtime/fork_safe.h"
 
 struct fulmen_plan {  // NOLINT(readability-identifier-naming): the C ABI's name
   explicit fulmen_plan(fulmen::Plan made) : plan(std::move(made)) {}
   fulmen::Plan plan;
-  mutable std::once_flag explained;
-  mutable std::string explanation;  // made when first asked for: planning formats nothing
+  fulmen_plan(const fulmen_plan&) = delete;
+  fulmen_plan& operator=(const fulmen_plan&) = delete;
+  ~fulmen_plan() { explanation.destroy(); }
+  mutable fulmen::MadeOnce<const std::string> explanation;  // planning formats nothing
 };
 
 namespace fulmen::c_api {
@@ -173,10 +175,9 @@ int fulmen_plan_create_backward(const fulmen_tensors* tensors, const fulmen_opti
 void fulmen_plan_destroy(fulmen_plan* plan) { delete plan; }
 size_t fulmen_plan_workspace_bytes(const fulmen_plan* plan) { return plan != nullptr ? plan->plan.workspace_bytes() : 0; }
 const char* fulmen_plan_explain(const fulmen_plan* plan) {
-  const bool done = plan != nullptr && fulmen::c_api::done_quietly([plan] {
-                      std::call_once(plan->explained, [plan] { plan->explanation = plan->plan.explain(); });
-                    });
-  return done ? plan->explanation.c_str() : "";
+  const bool done =
+      plan != nullptr && fulmen::c_api::done_quietly([plan] { plan->explanation.get([plan] { return plan->plan.explain(); }); });
+  return done ? plan->explanation.made()->c_str() : "";
 }
 const char* fulmen_plan_device(const fulmen_plan* plan) { return plan != nullptr ? plan->plan.device().c_str() : ""; }
 

@@ -4,6 +4,8 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "runtime/fork_safe.h"
 #endif
 
 namespace fulmen::cpu {
@@ -25,8 +27,8 @@ bool ask() noexcept {
 }  // namespace
 
 bool amx_ready() noexcept {
-  static const bool kReady = ask();
-  return kReady;
+  constinit static MadeOnce<const bool> ready;
+  return ready.get(ask);
 }
 
 bool amx_fp16_ready() noexcept {

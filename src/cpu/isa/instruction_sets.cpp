@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "cpu/isa/tables.h"
+#include "runtime/fork_safe.h"
 #ifdef FULMEN_HAVE_ISA_AMX
 #include "cpu/isa/amx_support.h"
 #endif
@@ -63,9 +64,8 @@ std::vector<InstructionSet> make_instruction_sets() {
 }  // namespace
 
 const std::vector<InstructionSet>& instruction_sets() {
-  // Never destroyed: a static destructor of the program's may still call.
-  static const auto* const kSets = new std::vector<InstructionSet>(make_instruction_sets());
-  return *kSets;
+  constinit static MadeOnce<const std::vector<InstructionSet>> made;
+  return made.get(make_instruction_sets);
 }
 
 std::string chip_name() {
@@ -78,9 +78,8 @@ std::string chip_name() {
 
 int64_t level2_cache_bytes() {
 #ifdef _SC_LEVEL2_CACHE_SIZE
-  static const int64_t kBytes =
-      std::max<int64_t>(0, sysconf(_SC_LEVEL2_CACHE_SIZE));  // asks the processor: slow in virtual machines
-  return kBytes;
+  constinit static MadeOnce<const int64_t> bytes;  // sysconf asks the processor: slow in virtual machines
+  return bytes.get([] { return std::max<int64_t>(0, sysconf(_SC_LEVEL2_CACHE_SIZE)); });
 #else
   return 0;
 #endif

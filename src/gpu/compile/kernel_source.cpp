@@ -9,6 +9,7 @@
 
 #include "gpu/compile/cache/sha256.h"
 #include "gpu/compile/embedded_kernels.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -105,12 +106,13 @@ Result<std::string> kernel_source_of(std::string_view text, std::string_view pre
 }
 
 std::string kernel_source_identity(const std::vector<std::string_view>& entries, std::string_view target) {
-  static std::mutex mutex;
-  static auto* const kKnown = new std::map<std::string, std::string>;
+  constinit static Mutex mutex;
+  constinit static MadeOnce<std::map<std::string, std::string>> made;
+  auto& all = made.get();
   constexpr std::size_t kDigits = 16;
   const std::string key = fmt::format("{} {}", fmt::join(entries, " "), target);
   const std::scoped_lock lock(mutex);
-  std::string& known = (*kKnown)[key];
+  std::string& known = all[key];
   if (!known.empty()) return known;
   std::vector<std::string_view> seen;
   std::string code = key + '\n';

@@ -36,17 +36,22 @@ Result<DeviceProperties> HostMemoryDriver::properties(int device) const {
 }
 
 Status HostMemoryDriver::copy(int /*device*/, void* to, const void* from, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  if (Status status = memory_.check_range("to", to, bytes); !status.ok()) return status;
+  if (Status status = memory_.check_range("from", from, bytes); !status.ok()) return status;
   std::memmove(to, from, bytes);
   return {};
 }
 
 Status HostMemoryDriver::fill(int /*device*/, void* to, unsigned char byte, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  if (Status status = memory_.check_range("to", to, bytes); !status.ok()) return status;
   std::memset(to, byte, bytes);
   return {};
 }
 
 Status HostMemoryDriver::check_memory(int /*device*/, const void* memory) const {
-  return memory_.contains(memory, 1) ? Status{} : invalid("it is the host's memory, not allocated on an emulated device");
+  return memory_.contains(memory) ? Status{} : invalid("it is the host's memory, not allocated on an emulated device");
 }
 
 Result<Event> HostMemoryDriver::create_event(int /*device*/) const { return Event{new Clock::time_point}; }

@@ -5,6 +5,7 @@
 
 #include "reference/baseline_kernels.h"
 #include "reference/oracle/gradients.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::reference {
 namespace {
@@ -69,8 +70,8 @@ class ReferenceBackward final : public Kernel {
 }  // namespace
 
 const Kernel& reference_backward_kernel() {
-  static const ReferenceBackward kernel;
-  return kernel;
+  constinit static MadeOnce<const ReferenceBackward> made;
+  return made.get();
 }
 
 }  // namespace fulmen::reference

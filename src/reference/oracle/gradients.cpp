@@ -9,6 +9,7 @@
 #include "reference/oracle/backward_rows.h"
 #include "reference/oracle/row_positions.h"
 #include "runtime/empty_tensors.h"
+#include "runtime/fork_safe.h"
 #include "runtime/made_problem.h"
 #include "runtime/threading.h"
 
@@ -54,7 +55,7 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
   std::vector<BackwardHead<Real>> heads;
   heads.reserve(static_cast<std::size_t>(threads.num_threads));
   for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(p, t, storage, roundings);
-  std::mutex sums;  // dbias and dsinks add up what several tasks give
+  Mutex sums;  // dbias and dsinks add up what several tasks give
 
   cpu::parallel_tasks(threads, p.batch * p.num_kv_heads, [&](int64_t task, int worker) {
     const int64_t b = task / p.num_kv_heads, kv_head = task % p.num_kv_heads;

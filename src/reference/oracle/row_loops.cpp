@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "runtime/fork_safe.h"
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"  // no vector crosses a call that is not inlined
 #endif
@@ -147,8 +149,8 @@ Clones choose_clones() noexcept {
 }
 
 const Clones& clones() noexcept {
-  static const Clones chosen = choose_clones();
-  return chosen;
+  constinit static MadeOnce<const Clones> chosen;
+  return chosen.get(choose_clones);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "reference/oracle/score_row.h"
 #include "reference/standard/blas.h"
 #include "reference/standard/steps.h"
+#include "runtime/fork_safe.h"
 #include "runtime/threading.h"
 
 namespace fulmen::reference {
@@ -276,8 +277,8 @@ class StandardBackward final : public Kernel {
 }  // namespace
 
 const Kernel& standard_backward_kernel() {
-  static const StandardBackward kernel;
-  return kernel;
+  constinit static MadeOnce<const StandardBackward> made;
+  return made.get();
 }
 
 }  // namespace fulmen::reference

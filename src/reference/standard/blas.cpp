@@ -50,7 +50,7 @@ Result<Sgemm> open_blas() {
 }  // namespace
 
 Result<Sgemm> find_sgemm() {
-  static FoundOnce<Result<Sgemm>> opened;
+  constinit static FoundOnce<Result<Sgemm>> opened;
   return opened.get(open_blas);
 }
 

@@ -13,6 +13,7 @@
 #include "reference/oracle/score_row.h"
 #include "reference/standard/blas.h"
 #include "reference/standard/steps.h"
+#include "runtime/fork_safe.h"
 #include "runtime/threading.h"
 
 namespace fulmen::reference {
@@ -168,8 +169,8 @@ class StandardBlas final : public Kernel {
 }  // namespace
 
 const Kernel& standard_blas_kernel() {
-  static const StandardBlas kernel;
-  return kernel;
+  constinit static MadeOnce<const StandardBlas> made;
+  return made.get();
 }
 
 std::vector<const Kernel*> baseline_kernels() {

@@ -7,6 +7,7 @@
 #include "reference/oracle/oracle_rows.h"
 #include "reference/oracle/score_row.h"
 #include "reference/standard/steps.h"
+#include "runtime/fork_safe.h"
 #include "runtime/threading.h"
 
 namespace fulmen::reference {
@@ -151,13 +152,13 @@ class ReferenceDouble final : public Kernel {
 }  // namespace
 
 const Kernel& standard_plain_kernel() {
-  static const StandardPlain kernel;
-  return kernel;
+  constinit static MadeOnce<const StandardPlain> made;
+  return made.get();
 }
 
 const Kernel& reference_double_kernel() {
-  static const ReferenceDouble kernel;
-  return kernel;
+  constinit static MadeOnce<const ReferenceDouble> made;
+  return made.get();
 }
 
 }  // namespace fulmen::reference

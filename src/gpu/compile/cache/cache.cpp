@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include "gpu/compile/cache/cache_folder.h"
 #include "gpu/compile/cache/own_prebuilt.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "runtime/hooks.h"
 
 namespace fulmen::gpu {
@@ -27,8 +29,9 @@ constexpr std::size_t kMemoryBytes = std::size_t{64} << 20;  // a tuner's thousa
 
 // One line in the log, once a process: a cache that does not work slows things down, and nothing else would say so.
 void log_once(const std::string& line) {
-  static std::mutex mutex;
-  static std::set<std::string> said;
+  constinit static Mutex mutex;
+  constinit static MadeOnce<std::set<std::string>> made;
+  std::set<std::string>& said = made.get();
   {
     const std::scoped_lock lock(mutex);
     if (!said.insert(line).second) return;
@@ -42,7 +45,8 @@ uint64_t max_bytes() {
   uint64_t bytes = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), bytes);
   if (error == std::errc() && end == value.data() + value.size()) return bytes;
-  log_once(fmt::format("FULMEN_CACHE_BYTES is {}, a number of bytes is accepted; {} is taken", value, kDefaultBytes));
+  log_once(fmt::format("FULMEN_CACHE_BYTES is {}, a number of bytes from 0 to {} is accepted; {} is taken", value,
+                       std::numeric_limits<uint64_t>::max(), kDefaultBytes));
   return kDefaultBytes;
 }
 
@@ -68,10 +72,15 @@ Digest key_of(const CompileRequest& request, const Compiler* compiler) {
   return sha256(fmt::format("{}\n{}\n{}\n{}", maker, request.arch, request.workgroup_size, request.source));
 }
 
-// One kernel in memory. Its mutex is held while it is read or compiled, so that others who want it wait instead of doing the same.
+// One kernel in memory. `making` is held while it is read or compiled, so that others who want it wait instead of doing the same.
 struct Slot {
-  std::mutex mutex;
-  std::optional<CompiledCode> compiled;
+  WorkLock making;
+  MadeOnce<const CompiledCode> compiled;
+
+  Slot() = default;
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+  ~Slot() { compiled.destroy(); }
 };
 
 class Memory {
@@ -92,29 +101,37 @@ class Memory {
   }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::map<Digest, std::shared_ptr<Slot>> slots_;
   std::size_t bytes_ = 0;
 };
 
 // Never destroyed: kernels may be asked for while the process ends.
 Memory& memory() {
-  static Memory& instance = *new Memory;
-  return instance;
+  constinit static MadeOnce<Memory> made;
+  return made.get();
 }
 
 struct Observer {
-  std::mutex mutex;
   CompileObserver call = nullptr;
   void* context = nullptr;
 };
-Observer& observer() {
-  static Observer& instance = *new Observer;
-  return instance;
-}
+constinit WorkLock observing;  // held while it is called: one call at a time, and none once another has been set
+constinit Mutex observer_mutex;
+constinit Observer observer;
 void observe(const CompileRequest& request, bool done, double seconds) {
-  const std::scoped_lock lock(observer().mutex);
-  if (observer().call != nullptr) observer().call(observer().context, request.name.c_str(), request.arch.c_str(), done, seconds);
+  const std::scoped_lock lock(observing);
+  Observer now;
+  {
+    const std::scoped_lock reading(observer_mutex);
+    now = observer;
+  }
+  if (now.call != nullptr) now.call(now.context, request.name.c_str(), request.arch.c_str(), done, seconds);
+}
+void set_observer(const Observer& to) {
+  const std::scoped_lock lock(observing);
+  const std::scoped_lock writing(observer_mutex);
+  observer = to;
 }
 
 Result<CompiledCode> observed_compile(const Compiler& compiler, const CompileRequest& request) {
@@ -126,7 +143,7 @@ Result<CompiledCode> observed_compile(const Compiler& compiler, const CompileReq
 }
 
 // Nothing where the folder has none, or one that cannot be taken (which is said).
-std::optional<CompiledCode> load(const std::string& folder, const Digest& key, Trust trust, const char* consequence) {
+std::optional<CompiledCode> load(const std::string& folder, const Digest& key, FileTrust trust, const char* consequence) {
   Result<LoadedKernel> loaded = load_kernel(folder, key, trust);
   if (!loaded.ok()) log_once(fmt::format("kernel cache: {}; {}", loaded.status().message(), consequence));
   if (!loaded.ok() || !loaded->found) return {};
@@ -137,7 +154,7 @@ std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
   const std::vector<std::string> folders = prebuilt_folders();
   if (folders.empty() && !has_own_prebuilt()) return {};
   const Digest key = key_of(request, nullptr);
-  const auto load_from = [&key](const std::string& folder) { return load(folder, key, Trust::given, "it is passed over"); };
+  const auto load_from = [&key](const std::string& folder) { return load(folder, key, FileTrust::given, "it is passed over"); };
   for (const std::string& folder : folders) {
     if (std::optional<CompiledCode> found = load_from(folder)) return found;
   }
@@ -149,7 +166,7 @@ std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
 }
 
 void keep(const std::string& folder, const CacheFile& file) {
-  const Status stored = store_kernel(folder, file, Trust::own);
+  const Status stored = store_kernel(folder, file, FileTrust::own);
   if (stored.ok()) {
     bound_kernels(folder, max_bytes());
   } else {
@@ -174,7 +191,7 @@ Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_
   }
   const std::string folder = folder_in_use();
   if (!folder.empty()) {
-    if (std::optional<CompiledCode> found = load(folder, key, Trust::own, "it is compiled again")) return std::move(*found);
+    if (std::optional<CompiledCode> found = load(folder, key, FileTrust::own, "it is compiled again")) return std::move(*found);
   }
   Result<CompiledCode> compiled = observed_compile(*compiler, request);
   if (compiled.ok() && !folder.empty()) keep(folder, {key, request.name, request.arch, compiled.value()});
@@ -204,19 +221,19 @@ Result<int> clear_cache() {
 Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request) {
   const Digest key = key_of(request, compiler);
   const std::shared_ptr<Slot> slot = memory().slot(key);
-  const std::scoped_lock lock(slot->mutex);
-  if (slot->compiled) return *slot->compiled;
+  const std::scoped_lock lock(slot->making);
+  if (const CompiledCode* made = slot->compiled.made(); made != nullptr) return *made;
   Result<CompiledCode> compiled = load_or_compile(compiler, no_compiler, request, key);
   if (!compiled.ok()) return compiled;
-  slot->compiled = compiled.value();
-  memory().added(slot->compiled->code.size() + slot->compiled->log.size());
+  slot->compiled.get([&] { return compiled.value(); });
+  memory().added(compiled->code.size() + compiled->log.size());
   return compiled;
 }
 
 std::string kept_verdict(const std::string& identity) {
   const std::string folder = folder_in_use();
   if (folder.empty()) return {};
-  const std::optional<CompiledCode> found = load(folder, verdict_key(identity), Trust::own, "it is found out again");
+  const std::optional<CompiledCode> found = load(folder, verdict_key(identity), FileTrust::own, "it is found out again");
   return found ? found->log : std::string();
 }
 
@@ -226,18 +243,13 @@ void keep_verdict(const std::string& identity, const std::string& name, const st
 }
 
 Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code) {
-  return store_kernel(directory, {key_of(request, nullptr), request.name, request.arch, code}, Trust::given);
+  return store_kernel(directory, {key_of(request, nullptr), request.name, request.arch, code}, FileTrust::given);
 }
 
 }  // namespace fulmen::gpu
 
 namespace fulmen {
 
-void set_compile_observer(CompileObserver call, void* context) {
-  gpu::Observer& observer = gpu::observer();
-  const std::scoped_lock lock(observer.mutex);
-  observer.call = call;
-  observer.context = context;
-}
+void set_compile_observer(CompileObserver call, void* context) { gpu::set_observer({call, context}); }
 
 }  // namespace fulmen

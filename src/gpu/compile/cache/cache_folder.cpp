@@ -9,7 +9,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+
+#include "runtime/regular_file.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -39,20 +42,6 @@ class Descriptor {
 bool is_kernel_name(const std::string& name) {
   return name.size() == 2 * kNameBytes + kSuffix.size() && name.ends_with(kSuffix) &&
          name.find_first_not_of("0123456789abcdef") == 2 * kNameBytes;
-}
-
-// Up to `limit` bytes of a file from its start; fewer where it ends or cannot be read.
-std::vector<std::byte> read_start(int descriptor, std::size_t limit) {
-  std::vector<std::byte> bytes(limit);
-  std::size_t have = 0;
-  while (have < limit) {
-    const ssize_t count = ::read(descriptor, bytes.data() + have, limit - have);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    have += static_cast<std::size_t>(count);
-  }
-  bytes.resize(have);
-  return bytes;
 }
 
 Status write_all(int descriptor, std::span<const std::byte> bytes) {
@@ -88,18 +77,18 @@ bool is_left_half_written(const FolderFile& file) {
 }
 
 // With every missing folder on the way. The cache's are for this user alone; what the user named is as umask has it.
-Status make_folders(const fs::path& folder, Trust trust) {
+Status make_folders(const fs::path& folder, FileTrust trust) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return {};
   if (const fs::path parent = folder.parent_path(); !parent.empty() && parent != folder) {
     if (Status status = make_folders(parent, trust); !status.ok()) return status;
   }
-  if (::mkdir(folder.c_str(), trust == Trust::own ? 0700 : 0777) == 0 || errno == EEXIST) return {};
+  if (::mkdir(folder.c_str(), trust == FileTrust::own ? 0700 : 0777) == 0 || errno == EEXIST) return {};
   return {StatusCode::unavailable, fmt::format("{} cannot be made: {}", folder.string(), words(errno))};
 }
 
 // A file that is being written, under the name that it has till then; mode 0600.
-Result<int> open_half_written(const std::string& folder, Trust trust, std::string& path) {
+Result<int> open_half_written(const std::string& folder, FileTrust trust, std::string& path) {
   if (Status status = make_folders(folder, trust); !status.ok()) return status;
   path = fmt::format("{}/{}XXXXXX", folder, kHalfWritten);
   const int descriptor = ::mkostemp(path.data(), O_CLOEXEC);
@@ -113,37 +102,33 @@ std::string kernel_path(const std::string& folder, const Digest& key) {
   return fmt::format("{}/{}{}", folder, hex(key).substr(0, 2 * kNameBytes), kSuffix);
 }
 
-Result<LoadedKernel> load_kernel(const std::string& folder, const Digest& key, Trust trust) {
+Result<LoadedKernel> load_kernel(const std::string& folder, const Digest& key, FileTrust trust) {
   const std::string path = kernel_path(folder, key);
   const auto failure = [&](std::string_view why) { return Status{StatusCode::unavailable, fmt::format("{}: {}", path, why)}; };
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (trust == Trust::own ? O_NOFOLLOW : 0)));
-  if (file.get() < 0) return errno == ENOENT || errno == ENOTDIR ? Result<LoadedKernel>(LoadedKernel{}) : failure(words(errno));
-  struct stat info{};
-  if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return failure("no regular file");
-  if (trust == Trust::own && info.st_uid != ::geteuid()) return failure("another user's file");
-  if (trust == Trust::own && (info.st_mode & 022) != 0) return failure("others can write it");
+  const Result<std::optional<RegularFile>> opened = RegularFile::open(path, trust);
+  if (!opened.ok()) return failure(opened.status().message());
+  if (!*opened) return LoadedKernel{};
+  const RegularFile& file = **opened;
   // The header first: memory for the rest is asked for only where the lengths in it add up to the file's.
-  const auto bytes = static_cast<std::size_t>(info.st_size);
-  const Result<CacheFileHeader> header = parse_cache_header(read_start(file.get(), std::min(bytes, kCacheListingBytes)), bytes);
+  const auto header = parse_cache_header(file.read<std::vector<std::byte>>(kCacheListingBytes), file.bytes());
   if (!header.ok()) return failure(header.status().message());
-  if (::lseek(file.get(), 0, SEEK_SET) != 0) return failure(words(errno));
-  Result<CacheFile> parsed = parse_cache_file(read_start(file.get(), bytes));
+  Result<CacheFile> parsed = parse_cache_file(file.read<std::vector<std::byte>>(file.bytes()));
   if (!parsed.ok()) return failure(parsed.status().message());
   if (parsed->key != key) return failure("it belongs to another kernel");
-  if (trust == Trust::own) ::futimens(file.get(), nullptr);  // its last use; a read-only disk keeps none
+  if (trust == FileTrust::own) ::futimens(file.descriptor(), nullptr);  // its last use; a read-only disk keeps none
   return LoadedKernel{true, std::move(parsed->compiled)};
 }
 
 Status make_folder(const std::string& folder) {
   std::string temporary;
-  const Result<int> opened = open_half_written(folder, Trust::given, temporary);
+  const Result<int> opened = open_half_written(folder, FileTrust::given, temporary);
   if (!opened.ok()) return opened.status();
   ::close(opened.value());
   ::unlink(temporary.c_str());
   return {};
 }
 
-Status store_kernel(const std::string& folder, const CacheFile& file, Trust trust) {
+Status store_kernel(const std::string& folder, const CacheFile& file, FileTrust trust) {
   const std::vector<std::byte> bytes = write_cache_file(file);
   if (bytes.size() > kMaxCacheFileBytes) {
     return {StatusCode::unavailable,
@@ -154,7 +139,7 @@ Status store_kernel(const std::string& folder, const CacheFile& file, Trust trus
   if (!opened.ok()) return opened.status();
   Descriptor descriptor(opened.value());
   // Who may read a folder of prebuilt kernels may read these.
-  if (struct stat info{}; trust == Trust::given && ::stat(folder.c_str(), &info) == 0)
+  if (struct stat info{}; trust == FileTrust::given && ::stat(folder.c_str(), &info) == 0)
     ::fchmod(descriptor.get(), 0600 | (info.st_mode & 0444));
   Status status = write_all(descriptor.get(), bytes);
   if (status.ok() && descriptor.close() != 0) status = {StatusCode::unavailable, words(errno)};
@@ -170,12 +155,12 @@ std::vector<CacheEntry> list_kernels(const std::string& folder) {
   std::vector<CacheEntry> entries;
   for (const FolderFile& file : files_of(folder)) {
     if (!is_kernel_name(file.name)) continue;
-    const Descriptor descriptor(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    if (descriptor.get() < 0) continue;
-    const auto bytes = static_cast<std::size_t>(file.info.st_size);
-    Result<CacheFileHeader> header = parse_cache_header(read_start(descriptor.get(), std::min(bytes, kCacheListingBytes)), bytes);
+    const Result<std::optional<RegularFile>> opened = RegularFile::open(file.path, FileTrust::own);
+    if (!opened.ok() || !*opened) continue;
+    const RegularFile& kernel = **opened;
+    Result<CacheFileHeader> header = parse_cache_header(kernel.read<std::vector<std::byte>>(kCacheListingBytes), kernel.bytes());
     if (!header.ok()) continue;
-    entries.push_back({std::move(header->name), std::move(header->arch), file.path, bytes, file.info.st_mtim.tv_sec});
+    entries.push_back({std::move(header->name), std::move(header->arch), file.path, kernel.bytes(), file.info.st_mtim.tv_sec});
   }
   std::sort(entries.begin(), entries.end(), [](const CacheEntry& a, const CacheEntry& b) {
     return std::tie(a.arch, a.name, a.file) < std::tie(b.arch, b.name, b.file);

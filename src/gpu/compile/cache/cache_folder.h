@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "fulmen/read_file.h"
 #include "fulmen/status.h"
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/cache/cache_file.h"
@@ -14,21 +15,17 @@ namespace fulmen::gpu {
 // folder/<first half of the key in hexadecimal>.kernel
 std::string kernel_path(const std::string& folder, const Digest& key);
 
-enum class Trust {
-  own,    // the user's cache: only this user's files that nobody else can write
-  given,  // the user named the folder
-};
 // `found` is false where there is no file. Errors: a file that cannot be taken, with the reason.
 struct LoadedKernel {
   bool found = false;
   CompiledCode compiled;
 };
-Result<LoadedKernel> load_kernel(const std::string& folder, const Digest& key, Trust trust);
+Result<LoadedKernel> load_kernel(const std::string& folder, const Digest& key, FileTrust trust);
 // Makes a folder that the user named and sees whether files can be written there. Leaves no file.
 Status make_folder(const std::string& folder);
-// Makes the folder; the user's cache (Trust::own) may be entered, and its files read, by nobody else. Errors: a folder that cannot
-// be written, a full disk.
-Status store_kernel(const std::string& folder, const CacheFile& file, Trust trust);
+// Makes the folder; the user's cache (FileTrust::own) may be entered, and its files read, by nobody else. Errors: a folder that
+// cannot be written, a full disk.
+Status store_kernel(const std::string& folder, const CacheFile& file, FileTrust trust);
 
 std::vector<CacheEntry> list_kernels(const std::string& folder);
 // Returns how many.

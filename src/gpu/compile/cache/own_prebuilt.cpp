@@ -4,29 +4,33 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
+#include "fulmen/read_file.h"
 #include "gpu/compile/cache/cache_file.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {
 namespace {
 
 struct OwnPrebuilt {
-  std::mutex mutex;
+  Mutex mutex;
   std::map<Digest, CompiledCode> kernels;
   std::vector<std::string> folders;
 };
 
 // Never destroyed: kernels may be asked for while the process ends.
 OwnPrebuilt& all() {
-  static auto* const kAll = new OwnPrebuilt;
-  return *kAll;
+  constinit static MadeOnce<OwnPrebuilt> made;
+  return made.get();
 }
 
 Result<int> add_pack(std::span<const std::byte> pack) {
@@ -51,20 +55,13 @@ Status add_path(const std::string& path) {
     if (std::find(folders.begin(), folders.end(), path) == folders.end()) folders.push_back(path);
     return {};
   }
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return wrong_path(path, error ? error.message() : "no folder and no regular file");
-  }
-  const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(path, error));
-  std::ifstream file(path, std::ios::binary);
-  // A pack has hundreds of kernels of tens of KiB; a file that says more is none, and no memory is asked for.
+  // A pack has hundreds of kernels of tens of KiB; a file that says more is none.
   constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-  if (error || !file) return wrong_path(path, "it cannot be read");
-  if (bytes == 0 || bytes > kMostBytes) return wrong_path(path, fmt::format("it has {} bytes", bytes));
-  std::vector<std::byte> pack(bytes);
-  if (!file.read(reinterpret_cast<char*>(pack.data()), static_cast<std::streamsize>(bytes))) {
-    return wrong_path(path, "it cannot be read");
-  }
-  const Result<int> added = add_pack(pack);
+  const Result<std::optional<std::string>> pack = read_regular_file(path, kMostBytes, FileTrust::given);
+  if (!pack.ok()) return wrong_path(path, pack.status().message());
+  if (!*pack) return wrong_path(path, "there is none");
+  if ((*pack)->empty()) return wrong_path(path, "it has 0 bytes");
+  const Result<int> added = add_pack(std::as_bytes(std::span(**pack)));
   return added.ok() ? Status{} : wrong_path(path, added.status().message());
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/fork_safe.h"
+
 namespace fulmen::gpu {
 namespace {
 
@@ -14,7 +16,8 @@ struct Constants {
 };
 std::uint32_t fraction_bits(long double root) { return static_cast<std::uint32_t>((root - std::floor(root)) * 4294967296.0L); }
 const Constants& constants() {
-  static const Constants kConstants = [] {
+  constinit static MadeOnce<const Constants> made;
+  return made.get([] {
     Constants c{};
     std::size_t count = 0;
     for (int n = 2; count < c.k.size(); ++n) {
@@ -25,8 +28,7 @@ const Constants& constants() {
       c.k[count++] = fraction_bits(std::cbrt(static_cast<long double>(n)));
     }
     return c;
-  }();
-  return kConstants;
+  });
 }
 
 void block(std::array<std::uint32_t, 8>& state, const std::uint8_t* bytes) {

@@ -77,7 +77,7 @@ Result<std::unique_ptr<const AmdDisassembler>> find_objdump() {
 }
 
 Result<const AmdDisassembler*> amd_disassembler() {
-  static FoundOnce<Result<const AmdDisassembler*>> found;
+  constinit static FoundOnce<Result<const AmdDisassembler*>> found;
   return found.get([]() -> Result<const AmdDisassembler*> {
     auto comgr = open_comgr(comgr_search());
     auto objdump = find_objdump();

@@ -11,7 +11,7 @@ namespace {
 
 Result<const Compiler*> runtime_else_clang() {
   // Once clang serves, no kernel has to wait for another search for hipRTC, and all come from one compiler.
-  static FoundOnce<Result<const Compiler*>> found;
+  constinit static FoundOnce<Result<const Compiler*>> found;
   return found.get([]() -> Result<const Compiler*> {
     const Result<const Compiler*> runtime = hiprtc_compiler();
     if (runtime.ok()) return runtime;

@@ -9,6 +9,7 @@
 #include "fulmen/printable.h"
 #include "gpu/compile/report/amd_check.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "runtime/hooks.h"
 
 namespace fulmen::gpu {
@@ -18,8 +19,9 @@ namespace {
 constexpr int kRules = 4;
 
 void say_unchecked(const std::string& reason) {
-  static std::mutex mutex;
-  static auto& said = *new std::set<std::string>;
+  constinit static Mutex mutex;
+  constinit static MadeOnce<std::set<std::string>> made;
+  std::set<std::string>& said = made.get();
   {
     const std::scoped_lock lock(mutex);
     if (!said.insert(reason).second) return;
@@ -55,8 +57,9 @@ Result<const Compiler*> checked_compiler(const Result<const Compiler*>& compiler
     say_unchecked(disassembler.status().message());
     return compiler;
   }
-  static std::mutex mutex;
-  static auto& checked = *new std::map<const Compiler*, const Compiler*>;  // never freed: as compilers are
+  constinit static Mutex mutex;
+  constinit static MadeOnce<std::map<const Compiler*, const Compiler*>> made;  // never freed: as compilers are
+  auto& checked = made.get();
   const std::scoped_lock lock(mutex);
   const Compiler*& known = checked[compiler.value()];
   if (known == nullptr) known = new CheckedCompiler(*compiler.value(), *disassembler.value());

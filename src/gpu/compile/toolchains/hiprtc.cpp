@@ -7,7 +7,7 @@
 namespace fulmen::gpu {
 
 Result<const Compiler*> hiprtc_compiler() {
-  static FoundOnce<Result<const Compiler*>> found;
+  constinit static FoundOnce<Result<const Compiler*>> found;
   return found.get([] {
     return open_lasting_compiler(
         {.name = "hipRTC",

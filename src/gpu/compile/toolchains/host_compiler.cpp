@@ -75,7 +75,7 @@ Result<const Compiler*> find_host_compiler() {
 }  // namespace
 
 Result<const Compiler*> host_compiler() {
-  static FoundOnce<Result<const Compiler*>> found;
+  constinit static FoundOnce<Result<const Compiler*>> found;
   return found.get(find_host_compiler);
 }
 

@@ -5,7 +5,7 @@
 namespace fulmen::gpu {
 
 Result<const Compiler*> nvrtc_compiler() {
-  static FoundOnce<Result<const Compiler*>> found;
+  constinit static FoundOnce<Result<const Compiler*>> found;
   return found.get([] {
     return open_lasting_compiler(
         {.name = "NVRTC",

@@ -12,6 +12,7 @@
 #include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/library_build.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "runtime/found_once.h"
 
 namespace fulmen::gpu {
@@ -110,17 +111,20 @@ Result<const Compiler*> find_offline_clang() {
 }  // namespace
 
 Result<const Compiler*> offline_clang_compiler() {
-  static FoundOnce<Result<const Compiler*>> found;
+  constinit static FoundOnce<Result<const Compiler*>> found;
   return found.get(find_offline_clang);
 }
 
 Result<const Compiler*> clang_at(const std::string& program) {
   const std::string path = find_program(program);
   if (path.empty()) return Status(StatusCode::unavailable, fmt::format("there is no program {}", program));
-  static std::mutex mutex;
-  static auto& found = *new std::map<std::string, const Compiler*>;  // never freed: static objects' destructors may compile
-  const std::scoped_lock lock(mutex);
-  if (const auto known = found.find(path); known != found.end()) return known->second;
+  constinit static Mutex mutex;
+  constinit static MadeOnce<std::map<std::string, const Compiler*>> made;  // never freed: static objects' destructors may compile
+  auto& found = made.get();
+  {
+    const std::scoped_lock lock(mutex);
+    if (const auto known = found.find(path); known != found.end()) return known->second;
+  }
   // Asked although a clang's file tells its build: this one was not found by its name.
   const Result<std::string> said = run_program({path, "--version"});
   if (!said.ok()) return said.status();
@@ -130,7 +134,11 @@ Result<const Compiler*> clang_at(const std::string& program) {
   }
   const Result<std::string> version = version_of(path);
   if (!version.ok()) return version.status();
-  return found[path] = new OfflineClang(path, version.value());
+  const auto* clang = new OfflineClang(path, version.value());
+  const std::scoped_lock lock(mutex);
+  const auto [kept, is_first] = found.emplace(path, clang);
+  if (!is_first) delete clang;
+  return kept->second;
 }
 
 }  // namespace fulmen::gpu

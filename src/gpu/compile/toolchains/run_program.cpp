@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -17,8 +16,11 @@
 #include <mutex>
 #include <set>
 #include <system_error>
+#include <thread>
 
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
+#include "runtime/regular_file.h"
 
 extern char** environ;
 
@@ -26,18 +28,24 @@ namespace fulmen::gpu {
 
 namespace {
 
-// The programs that run, by their process groups, and the folders they work in.
+// The programs that run, by their process groups, and the folders they work in. A forked child has none of its parent's.
 struct Running {
-  std::mutex mutex;
-  std::condition_variable changed;
+  Mutex mutex;
+  pid_t process = ::getpid();
   std::set<pid_t> programs;
   std::set<std::string> folders;
   bool ended = false;  // nothing may be started any more
 };
-// Never destroyed: threads may compile while the process ends.
 Running& running() {
-  static auto* const kRunning = new Running;
-  return *kRunning;
+  constinit static MadeOnce<Running> made;
+  Running& r = made.get();
+  const std::scoped_lock lock(r.mutex);
+  if (const pid_t process = ::getpid(); r.process != process) {
+    r.process = process;
+    r.programs.clear();
+    r.folders.clear();
+  }
+  return r;
 }
 
 Status ended() { return {StatusCode::unavailable, "this process is about to end: no compiler is started any more"}; }
@@ -105,7 +113,6 @@ int wait_for(pid_t program) {
   Running& r = running();
   const std::scoped_lock lock(r.mutex);
   r.programs.erase(program);
-  r.changed.notify_all();
   int state = 0;
   while (waitpid(program, &state, 0) < 0 && errno == EINTR) {
   }
@@ -164,12 +171,19 @@ Result<std::string> run_program(const std::vector<std::string>& command, const s
 
 void end_programs() noexcept {
   Running& r = running();
-  std::unique_lock lock(r.mutex);
-  r.ended = true;
-  for (const pid_t program : r.programs) ::kill(-program, SIGKILL);
+  {
+    const std::scoped_lock lock(r.mutex);
+    r.ended = true;
+    for (const pid_t program : r.programs) ::kill(-program, SIGKILL);
+  }
   // The threads that wait for them remove their folders, at once: nothing that they do takes long now.
-  constexpr auto kPatience = std::chrono::seconds(5);
-  r.changed.wait_for(lock, kPatience, [&r] { return r.programs.empty() && r.folders.empty(); });
+  const auto all_ended = [&r] {
+    const std::scoped_lock lock(r.mutex);
+    return r.programs.empty() && r.folders.empty();
+  };
+  const auto latest = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (!all_ended() && std::chrono::steady_clock::now() < latest) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const std::scoped_lock lock(r.mutex);
   std::error_code ignored;
   for (const std::string& folder : r.folders) std::filesystem::remove_all(folder, ignored);
 }
@@ -200,7 +214,6 @@ TemporaryDirectory::~TemporaryDirectory() {
   Running& r = running();
   const std::scoped_lock lock(r.mutex);
   r.folders.erase(path_);
-  r.changed.notify_all();
 }
 
 Status write_file(const std::string& path, const std::string& text) {
@@ -211,13 +224,13 @@ Status write_file(const std::string& path, const std::string& text) {
 }
 
 Result<std::vector<std::byte>> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return Status(StatusCode::unavailable, fmt::format("{} cannot be read", path));
-  std::vector<std::byte> bytes(static_cast<std::size_t>(file.tellg()));
-  file.seekg(0);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!file) return Status(StatusCode::unavailable, fmt::format("{} cannot be read", path));
-  return bytes;
+  const Result<std::optional<RegularFile>> opened = RegularFile::open(path, FileTrust::given);
+  if (opened.ok() && *opened) {
+    const RegularFile& file = **opened;
+    auto bytes = file.read<std::vector<std::byte>>(file.bytes());
+    if (bytes.size() == file.bytes()) return bytes;
+  }
+  return Status(StatusCode::unavailable, fmt::format("{} cannot be read", path));
 }
 
 }  // namespace fulmen::gpu

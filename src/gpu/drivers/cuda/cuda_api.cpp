@@ -86,7 +86,7 @@ fulmen::Result<const OpenApi*> open() {
 }  // namespace
 
 fulmen::Result<const OpenApi*> open_api() {
-  static fulmen::FoundOnce<fulmen::Result<const OpenApi*>> found;
+  constinit static fulmen::FoundOnce<fulmen::Result<const OpenApi*>> found;
   return found.get(open);
 }
 

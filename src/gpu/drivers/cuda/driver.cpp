@@ -6,12 +6,12 @@
 
 #include <bit>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "gpu/compile/toolchains/compiler.h"
 #include "gpu/drivers/cuda/cuda_api.h"
 #include "gpu/drivers/relaxed_capture.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -25,16 +25,17 @@ class CudaDriver final : public Driver {
     const Result<const cuda::OpenApi*> opened = cuda::open_api();
     if (!opened.ok()) return opened.status();
     // What the vendor's library says of its devices holds for the process: asked again after main() it may crash.
-    std::call_once(asked_, [&] {
-      api_ = opened.value();
-      devices_found_ = find_devices();
-    });
-    return devices_found_;
+    return found_
+        .get([&] {
+          api_ = opened.value();
+          return find_devices();
+        })
+        .status;
   }
   std::vector<std::string> selectors() const override {
     std::vector<std::string> list;
     if (!available().ok()) return list;
-    for (std::size_t n = 0; n < devices_.size(); ++n) list.push_back(std::to_string(n));
+    for (std::size_t n = 0; n < found_.made()->devices.size(); ++n) list.push_back(std::to_string(n));
     return list;
   }
 
@@ -279,12 +280,18 @@ class CudaDriver final : public Driver {
 
   static constexpr int kOutOfMemory = 2;
   static constexpr int kLeastVersionOfProgrammaticLaunch = 12030;  // older ones cannot capture such a launch
+  struct Primary {                                                 // a device's primary context, retained at first use
+    cuda::Context context = nullptr;
+    int error = 0;
+  };
   struct DeviceState {
     cuda::Device device = 0;
-    bool programmatic_launch = false;         // may launches?
-    mutable cuda::Context primary = nullptr;  // retained at first use, for the rest of the process
-    mutable std::once_flag* once = nullptr;
-    mutable int error = 0;
+    bool programmatic_launch = false;            // may launches?
+    MadeOnce<const Primary>* primary = nullptr;  // for the rest of the process
+  };
+  struct Found {
+    Status status;
+    std::vector<DeviceState> devices{};
   };
 
   // A context of the device is current as long as this lives: the caller's where it is one, else the primary one.
@@ -294,8 +301,12 @@ class CudaDriver final : public Driver {
       cuda::Device current = -1;
       const DeviceState& state = driver.at(device);
       if (driver.api().cuCtxGetDevice(&current) == 0 && current == state.device) return;
-      std::call_once(*state.once, [&] { state.error = driver.api().cuDevicePrimaryCtxRetain(&state.primary, state.device); });
-      error_ = state.error != 0 ? state.error : driver.api().cuCtxPushCurrent_v2(state.primary);
+      const Primary& primary = state.primary->get([&] {
+        Primary retained;
+        retained.error = driver.api().cuDevicePrimaryCtxRetain(&retained.context, state.device);
+        return retained;
+      });
+      error_ = primary.error != 0 ? primary.error : driver.api().cuCtxPushCurrent_v2(primary.context);
       pushed_ = error_ == 0;
     }
     ~Current() {
@@ -315,7 +326,7 @@ class CudaDriver final : public Driver {
 
   static cuda::DevicePointer pointer_of(const void* memory) { return reinterpret_cast<cuda::DevicePointer>(memory); }
   const Api& api() const { return api_->api; }
-  const DeviceState& at(int device) const { return devices_[static_cast<std::size_t>(device)]; }
+  const DeviceState& at(int device) const { return found_.made()->devices[static_cast<std::size_t>(device)]; }
   Status failure(const std::string& call, int error) const {
     const char *name = nullptr, *text = nullptr;
     api().cuGetErrorName(error, &name);
@@ -324,42 +335,41 @@ class CudaDriver final : public Driver {
                                               name != nullptr ? name : std::to_string(error))};
   }
 
-  Status find_devices() const {
+  Found find_devices() const {
+    Found found;
     int count = 0;
-    if (int error = api().cuInit(0); error != 0) return unavailable(failure("cuInit", error));
+    if (int error = api().cuInit(0); error != 0) return {unavailable(failure("cuInit", error))};
     int version = 0;
     api().cuDriverGetVersion(&version);
-    if (int error = api().cuDeviceGetCount(&count); error != 0) return unavailable(failure("cuDeviceGetCount", error));
-    if (count == 0) return {StatusCode::unavailable, fmt::format("{} finds no NVIDIA device", api_->path)};
+    if (int error = api().cuDeviceGetCount(&count); error != 0) return {unavailable(failure("cuDeviceGetCount", error))};
+    if (count == 0) return {{StatusCode::unavailable, fmt::format("{} finds no NVIDIA device", api_->path)}};
     for (int n = 0; n < count; ++n) {
       DeviceState state;
-      if (int error = api().cuDeviceGet(&state.device, n); error != 0) return unavailable(failure("cuDeviceGet", error));
-      state.once = new std::once_flag;
+      if (int error = api().cuDeviceGet(&state.device, n); error != 0) return {unavailable(failure("cuDeviceGet", error))};
+      state.primary = new MadeOnce<const Primary>;
       int major = 0;
       if (int error = api().cuDeviceGetAttribute(&major, cuda::kComputeCapabilityMajor, state.device); error != 0) {
-        return unavailable(failure("cuDeviceGetAttribute", error));
+        return {unavailable(failure("cuDeviceGetAttribute", error))};
       }
       state.programmatic_launch = major >= 9 && version >= kLeastVersionOfProgrammaticLaunch;
-      devices_.push_back(state);
+      found.devices.push_back(state);
     }
-    return {};
+    return found;
   }
   Status unavailable(const Status& status) const {
     return {StatusCode::unavailable, fmt::format("no NVIDIA device can be used: {}, says {}", status.message(), api_->path)};
   }
 
   // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
-  mutable std::once_flag asked_;
-  mutable Status devices_found_;
+  mutable MadeOnce<const Found> found_;
   mutable const cuda::OpenApi* api_ = nullptr;
-  mutable std::vector<DeviceState> devices_;
 };
 
 }  // namespace
 
 const Driver& cuda_driver() {
-  static const auto* const kDriver = new CudaDriver;
-  return *kDriver;
+  constinit static MadeOnce<const CudaDriver> made;
+  return made.get();
 }
 
 }  // namespace fulmen::gpu

@@ -1,5 +1,6 @@
 // In builds without Boost.Context: the emulated GPU is listed, and says why it is not there.
 #include "gpu/driver.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -38,8 +39,8 @@ class AbsentDriver final : public Driver {
 }  // namespace
 
 const Driver& emulated_driver() {
-  static const auto* const kDriver = new AbsentDriver;
-  return *kDriver;
+  constinit static MadeOnce<const AbsentDriver> made;
+  return made.get();
 }
 
 }  // namespace fulmen::gpu

@@ -3,14 +3,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "fulmen/status.h"
+#include "gpu/drivers/memory_map.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu::emulated {
 
@@ -29,28 +35,43 @@ class DeviceMemory {
   }
   void free(void* memory) noexcept {
     const std::scoped_lock lock(mutex_);
-    last_ = last_end_ = nullptr;
     if (blocks_.erase(static_cast<char*>(memory)) != 0) std::free(static_cast<char*>(memory) - kGap);
   }
-  bool contains(const void* address, std::size_t bytes) const {
-    const auto* at = static_cast<const char*>(address);
+  // Refuses what begins in an allocation, or in the room around one, and leaves it, and what runs into one. Other memory is the
+  // host's, of which nothing is known. name: the argument's, for the message; bytes: more than 0.
+  Status check_range(const char* name, const void* address, std::size_t bytes) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(address);
+    const auto refuse = [&](const std::string& why) -> Status {
+      return {StatusCode::invalid_argument, fmt::format("bytes is {}: {}", bytes, why)};
+    };
+    if (bytes > UINTPTR_MAX - begin) return refuse(fmt::format("{} has no memory of so many", name));
     const std::scoped_lock lock(mutex_);
-    if (at >= last_ && at + bytes <= last_end_) return true;
-    auto block = blocks_.upper_bound(const_cast<char*>(at));
-    if (block == blocks_.begin()) return false;
-    --block;
-    if (at + bytes > block->first + block->second) return false;
-    last_ = block->first;
-    last_end_ = block->first + block->second;
-    return true;
+    const auto next = blocks_.upper_bound(reinterpret_cast<char*>(begin));
+    if (next != blocks_.begin()) {
+      const auto& [block, size] = *std::prev(next);
+      const std::size_t offset = begin - reinterpret_cast<std::uintptr_t>(block);
+      if (offset <= size && bytes <= size - offset) return {};
+      if (offset < size + kGap) {
+        return refuse(fmt::format("{} points to byte {} of an allocation of {}: up to {} is accepted", name, offset, size,
+                                  size > offset ? size - offset : 0));
+      }
+    }
+    if (next == blocks_.end()) return {};
+    const std::size_t before = reinterpret_cast<std::uintptr_t>(next->first) - begin;
+    if (bytes <= before - std::min(before, kGap)) return {};
+    return refuse(fmt::format("{} points {} bytes before an allocation of the device, which they run into", name, before));
   }
 
-  // Begin and end of every allocation, in order.
-  std::vector<std::pair<const char*, const char*>> blocks() const {
+  bool contains(const void* address) const { return map().contains(reinterpret_cast<uint64_t>(address), 1); }
+
+  MemoryMap map() const {
     const std::scoped_lock lock(mutex_);
-    std::vector<std::pair<const char*, const char*>> list;
-    for (const auto& [begin, bytes] : blocks_) list.emplace_back(begin, begin + bytes);
-    return list;
+    std::vector<MemoryMap::Block> list;
+    for (const auto& [block, bytes] : blocks_) {
+      const auto begin = reinterpret_cast<uint64_t>(block);
+      list.push_back({begin, begin + bytes});
+    }
+    return MemoryMap(std::move(list));
   }
 
  private:
@@ -58,9 +79,7 @@ class DeviceMemory {
   static constexpr int kPoison = 0xFF;
   static constexpr std::size_t kMostPoisoned = std::size_t{1} << 30;
 
-  mutable std::mutex mutex_;
-  mutable const char* last_ = nullptr;  // the block that the last access was in
-  mutable const char* last_end_ = nullptr;
+  mutable Mutex mutex_;
   std::map<char*, std::size_t> blocks_;
 };
 

@@ -14,6 +14,7 @@
 #include "gpu/drivers/host_memory_driver.h"
 #include "gpu/emulated_work.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "runtime/hooks.h"
 
 namespace fulmen::gpu {
@@ -110,7 +111,10 @@ class EmulatedDriver final : public HostMemoryDriver {
     const int lds_alignment = chip.vendor == Vendor::nvidia ? 16 : 8;
     const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.programmatic_launch, banks,
                             work,           loaded.cluster};
-    const emulated::MemoryCheck accessible = [this](const void* p, std::size_t bytes) { return memory().contains(p, bytes); };
+    MemoryMap map = memory().map();
+    const emulated::MemoryCheck accessible = [&map](const void* p, std::size_t bytes) {
+      return map.contains(reinterpret_cast<uint64_t>(p), bytes);
+    };
     if (work != nullptr) loaded.take_exponentials();  // those of launches before
     for (int64_t id = 0; id < l.workgroups / loaded.cluster; ++id) {
       std::string error = emulated::run_workgroup(shape, id, loaded.kernel, arguments, accessible);
@@ -129,8 +133,8 @@ class EmulatedDriver final : public HostMemoryDriver {
 }  // namespace
 
 const Driver& emulated_driver() {
-  static const auto* const kDriver = new EmulatedDriver;
-  return *kDriver;
+  constinit static MadeOnce<const EmulatedDriver> made;
+  return made.get();
 }
 
 }  // namespace fulmen::gpu

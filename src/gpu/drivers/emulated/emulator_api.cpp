@@ -93,7 +93,7 @@ int api_counter_pass(int* at, const char* file, int line) {
   return std::atomic_ref<int>(*at).fetch_add(1, std::memory_order_acq_rel);
 }
 
-kernels::EmulatorApi make_api(int wave_size) {
+constexpr kernels::EmulatorApi make_api(int wave_size) {
   return {.size = sizeof(kernels::EmulatorApi),
           .wave_size = wave_size,
           .fail = api_fail,
@@ -141,7 +141,7 @@ kernels::EmulatorApi make_api(int wave_size) {
 }  // namespace
 
 const kernels::EmulatorApi& api(int wave_size) {
-  static const kernels::EmulatorApi kWave32 = make_api(32), kWave64 = make_api(64);
+  static constexpr kernels::EmulatorApi kWave32 = make_api(32), kWave64 = make_api(64);
   return wave_size == 64 ? kWave64 : kWave32;
 }
 

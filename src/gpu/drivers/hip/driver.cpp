@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "gpu/chip.h"
@@ -16,6 +15,7 @@
 #include "gpu/drivers/hip/hip_api.h"
 #include "gpu/drivers/relaxed_capture.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -29,16 +29,17 @@ class HipDriver final : public Driver {
     const Result<const hip::OpenApi*> opened = hip::open_api();
     if (!opened.ok()) return opened.status();
     // What the vendor's library says of its devices holds for the process: asked again after main() it may crash.
-    std::call_once(asked_, [&] {
-      api_ = opened.value();
-      devices_found_ = find_devices();
-    });
-    return devices_found_;
+    return found_
+        .get([&] {
+          api_ = opened.value();
+          return find_devices();
+        })
+        .status;
   }
   std::vector<std::string> selectors() const override {
     std::vector<std::string> list;
     if (!available().ok()) return list;
-    for (int n = 0; n < count_; ++n) list.push_back(std::to_string(n));
+    for (int n = 0; n < found_.made()->count; ++n) list.push_back(std::to_string(n));
     return list;
   }
 
@@ -299,18 +300,21 @@ class HipDriver final : public Driver {
                                               name != nullptr ? name : std::to_string(error))};
   }
 
-  Status find_devices() const {
+  struct Found {
+    Status status;
+    int count = 0;
+  };
+  Found find_devices() const {
     const char* call = "hipInit";
-    int error = api().hipInit(0);
+    int error = api().hipInit(0), count = 0;
     if (error == 0) {
       call = "hipGetDeviceCount";
-      error = api().hipGetDeviceCount(&count_);
+      error = api().hipGetDeviceCount(&count);
     }
-    if (error == 0 && count_ > 0) return {};
-    count_ = 0;
-    return {StatusCode::unavailable,
-            fmt::format("no AMD device: {}, says {}{}", error == 0 ? "none is found" : failure(call, error).message(), api_->path,
-                        access_to_kernel_driver())};
+    if (error == 0 && count > 0) return {{}, count};
+    return {{StatusCode::unavailable,
+             fmt::format("no AMD device: {}, says {}{}", error == 0 ? "none is found" : failure(call, error).message(), api_->path,
+                         access_to_kernel_driver())}};
   }
   // HIP's errors do not tell a machine without a device from one whose device this process may not use.
   static std::string access_to_kernel_driver() {
@@ -326,17 +330,15 @@ class HipDriver final : public Driver {
   }
 
   // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
-  mutable std::once_flag asked_;
-  mutable Status devices_found_;
+  mutable MadeOnce<const Found> found_;
   mutable const hip::OpenApi* api_ = nullptr;
-  mutable int count_ = 0;
 };
 
 }  // namespace
 
 const Driver& hip_driver() {
-  static const auto* const kDriver = new HipDriver;
-  return *kDriver;
+  constinit static MadeOnce<const HipDriver> made;
+  return made.get();
 }
 
 }  // namespace fulmen::gpu

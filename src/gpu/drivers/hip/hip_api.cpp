@@ -68,7 +68,7 @@ Result<const OpenApi*> open() {
 }  // namespace
 
 Result<const OpenApi*> open_api() {
-  static FoundOnce<Result<const OpenApi*>> found;
+  constinit static FoundOnce<Result<const OpenApi*>> found;
   return found.get(open);
 }
 

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <deque>
+#include <limits>
 #include <mutex>
 
 #include "gpu/compile/report/amd_disassembler.h"
@@ -11,6 +12,7 @@
 #include "gpu/drivers/host_memory_driver.h"
 #include "gpu/drivers/isa/decode.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "runtime/hooks.h"
 
 namespace fulmen::gpu {
@@ -28,20 +30,21 @@ Result<Schedule> parse_schedule(std::string_view order) {
     const auto [end, error] = std::from_chars(order.data() + kRandom.size(), order.data() + order.size(), seed);
     if (error == std::errc() && end == order.data() + order.size()) return Schedule{.order = Order::random, .seed = seed};
   }
-  return invalid(fmt::format("the order of waves is \"{}\": in-order, reversed and random:<seed> are accepted", order));
+  return invalid(fmt::format("the order of waves is \"{}\": in-order, reversed and random:<seed>, from 0 to {}, are accepted",
+                             order, std::numeric_limits<uint64_t>::max()));
 }
 
 constexpr std::size_t kMostLaunches = 1000;  // whose counts are kept
 
 // What all launches of the process share.
 struct Shared {
-  std::mutex mutex;
+  Mutex mutex;
   Result<Schedule> schedule = parse_schedule(environment("FULMEN_ISA_ORDER"));
   std::deque<LaunchCounts> launches;
 };
 Shared& shared() {
-  static auto& all = *new Shared;
-  return all;
+  constinit static MadeOnce<Shared> made;
+  return made.get();
 }
 
 // AMD's chips with matrix instructions, in the order of the table.
@@ -96,11 +99,7 @@ class IsaDriver final : public HostMemoryDriver {
     if (!schedule.ok()) return schedule.status();
     const LaunchData data = launch_data(program, {static_cast<const std::byte*>(l.arguments), l.argument_bytes},
                                         static_cast<uint32_t>(l.workgroups), static_cast<uint32_t>(l.workgroup_size));
-    std::vector<MemoryMap::Block> blocks;
-    for (const auto& [begin, end] : memory().blocks()) {
-      blocks.push_back({reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(end)});
-    }
-    MemoryMap memory(std::move(blocks));
+    MemoryMap memory = this->memory().map();
     Counts counts{};
     for (int64_t id = 0; id < l.workgroups; ++id) {
       std::string error = run_workgroup(program, schedule.value(), l.workgroup_size / program.wave_size, id, data, memory, counts);
@@ -136,8 +135,8 @@ std::deque<LaunchCounts> take_counts() {
 }  // namespace isa
 
 const Driver& isa_driver() {
-  static const auto* const kDriver = new isa::IsaDriver;
-  return *kDriver;
+  constinit static MadeOnce<const isa::IsaDriver> made;
+  return made.get();
 }
 
 }  // namespace fulmen::gpu

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "runtime/fork_safe.h"
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"  // no vector crosses a call that is not inlined
 #endif
@@ -62,8 +64,8 @@ auto choose_clone() {
 
 template <int kSize>
 void add_product(const float (*a)[kSize], const float (*b)[kSize], float (*d)[kSize], int depth) {
-  static const auto kClone = choose_clone<kSize>();
-  kClone(a, b, d, depth);
+  constinit static MadeOnce<decltype(&add_product<kSize>)> clone;
+  clone.get([] { return choose_clone<kSize>(); })(a, b, d, depth);
 }
 template void add_product<16>(const float (*a)[16], const float (*b)[16], float (*d)[16], int depth);
 template void add_product<32>(const float (*a)[32], const float (*b)[32], float (*d)[32], int depth);

@@ -9,15 +9,6 @@
 
 namespace fulmen::gpu::isa {
 
-bool MemoryMap::find(uint64_t address, uint64_t bytes) {
-  auto block = std::upper_bound(blocks_.begin(), blocks_.end(), address, [](uint64_t at, const Block& b) { return at < b.begin; });
-  if (block == blocks_.begin()) return false;
-  --block;
-  if (address + bytes > block->end) return false;
-  last_ = *block;
-  return true;
-}
-
 namespace {
 
 void check(Wave& w, uint64_t address, uint64_t bytes, std::string_view what, int lane) {

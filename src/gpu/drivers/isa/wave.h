@@ -13,6 +13,7 @@
 
 #include "gpu/compile/amd_rules/registers.h"
 #include "gpu/drivers/isa/instruction.h"
+#include "gpu/drivers/memory_map.h"
 
 namespace fulmen::gpu::isa {
 
@@ -22,23 +23,7 @@ struct Fault {
 };
 [[noreturn]] inline void fail(std::string what) { throw Fault{std::move(what)}; }
 
-// The device's memory as it is when a launch begins.
-class MemoryMap {
- public:
-  struct Block {
-    uint64_t begin = 0, end = 0;
-  };
-  explicit MemoryMap(std::vector<Block> sorted) : blocks_(std::move(sorted)) {}
-  bool contains(uint64_t address, uint64_t bytes) {
-    if (address >= last_.begin && address + bytes <= last_.end) return true;
-    return find(address, bytes);
-  }
-
- private:
-  bool find(uint64_t address, uint64_t bytes);
-  std::vector<Block> blocks_;
-  Block last_;
-};
+using gpu::MemoryMap;
 
 // A counter of what is outstanding: results come in order, or in any (scalar loads).
 class Outstanding {

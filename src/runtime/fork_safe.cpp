@@ -1,0 +1,100 @@
+#include "runtime/fork_safe.h"
+
+#include <pthread.h>
+
+#include "runtime/futex.h"
+
+namespace fulmen {
+namespace {
+
+constinit std::atomic<int> sections{0};    // of all threads, the outermost of each
+constinit std::atomic<int> forks{0};       // that are under way: no section begins
+constinit std::atomic<int> generation{1};  // of the process: its parent's and 1
+constinit thread_local int depth = 0;      // of this thread's sections
+
+void leave() noexcept {
+  sections.fetch_sub(1);
+  if (forks.load() != 0) futex_wake(sections);
+}
+
+// A thread may fork within a section of its own, which goes on in parent and child.
+int own() noexcept { return depth > 0 ? 1 : 0; }
+
+void before_fork() noexcept {
+  forks.fetch_add(1);
+  for (int now = sections.load(); now > own(); now = sections.load()) futex_wait(sections, now);
+}
+
+void after_fork_in_parent() noexcept {
+  if (forks.fetch_sub(1) == 1) futex_wake(forks);
+}
+
+void after_fork_in_child() noexcept {
+  sections.store(own());
+  forks.store(0);
+  generation.fetch_add(1);
+}
+
+[[maybe_unused]] const int kForkWatch = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+
+void begin_section() noexcept {
+  if (depth++ > 0) return;
+  for (;;) {
+    sections.fetch_add(1);
+    if (forks.load() == 0) return;
+    leave();
+    for (int now = forks.load(); now != 0; now = forks.load()) futex_wait(forks, now);
+  }
+}
+
+void end_section() noexcept {
+  if (--depth == 0) leave();
+}
+
+}  // namespace
+
+void Mutex::lock() {
+  begin_section();
+  mutex_.lock();
+}
+void Mutex::unlock() {
+  mutex_.unlock();
+  end_section();
+}
+
+void SharedMutex::lock() {
+  begin_section();
+  mutex_.lock();
+}
+void SharedMutex::unlock() {
+  mutex_.unlock();
+  end_section();
+}
+void SharedMutex::lock_shared() {
+  begin_section();
+  mutex_.lock_shared();
+}
+void SharedMutex::unlock_shared() {
+  mutex_.unlock_shared();
+  end_section();
+}
+
+void WorkLock::lock() noexcept {
+  const int mine = generation.load();
+  int now = holder_.load();
+  for (;;) {
+    if (now == mine) {
+      futex_wait(holder_, now);
+      now = holder_.load();
+    } else if (holder_.compare_exchange_weak(now, mine)) {  // free, or held by a thread that is not in this process
+      return;
+    }
+  }
+}
+
+void WorkLock::unlock() noexcept {
+  holder_.store(0);
+  futex_wake(holder_);
+}
+
+}  // namespace fulmen
