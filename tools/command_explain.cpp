@@ -30,6 +30,11 @@ Status explain(const CLI::App& parser, const ExplainArguments& arguments) {
   fmt::print("{}\n{:.4g} GFLOP, {:.4g} MB of inputs and outputs, {} bytes of workspace\n{}", to_string(problem.value()),
              problem->flops() / 1e9, problem->bytes() / 1e6, planned->workspace_bytes(), planned->explain());
   if (!planned->explain().ends_with('\n')) fmt::print("\n");
+  for (int dim = 0; dim < 4; ++dim) {
+    constexpr std::array kDims{"batch", "seqlen_q", "heads", "head_dim_v"};
+    const auto n = static_cast<std::size_t>(dim);
+    if (tensors.out.shape[n] == 0) fmt::print("  nothing is computed: the output has no elements, its {} is 0\n", kDims[n]);
+  }
   return {};
 }
 

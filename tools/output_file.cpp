@@ -15,10 +15,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <sstream>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "fulmen/printable.h"
+#include "fulmen/read_file.h"
 
 namespace fulmen::tools {
 namespace {
@@ -99,6 +101,7 @@ Result<OutputFile> OutputFile::create(const std::string& asked) {
   const auto cannot = [&](const char* why) {
     return Status{StatusCode::unavailable, fmt::format("cannot write '{}': {}", printable(asked), why)};
   };
+  if (asked == "-") return cannot("results go to files, not to the standard output: give a name (./- for this one)");
   const std::filesystem::path target = followed(asked);
   const std::string path = target.string();
   struct stat existing{};
@@ -156,11 +159,24 @@ Status flush_standard_output() {
 }
 
 Result<std::string> read_text_file(const char* option, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (file) return text.str();
-  return Status(StatusCode::invalid_argument, fmt::format("{} {}: it cannot be read", option, printable(path)));
+  constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+  const auto failure = [&](const std::string& why) {
+    return Status(StatusCode::invalid_argument, fmt::format("{} {}: it cannot be read: {}", option, printable(path), why));
+  };
+  std::error_code error;
+  if (!std::filesystem::is_fifo(path, error)) {
+    const Result<std::optional<std::string>> text = read_regular_file(path, kMostBytes, FileTrust::given);
+    if (text.ok() && *text) return **text;
+    return failure(text.ok() ? "there is no such file" : text.status().message());
+  }
+  std::ifstream pipe(path, std::ios::binary);
+  std::string text;
+  for (std::array<char, 65536> part; pipe && text.size() <= kMostBytes;) {
+    pipe.read(part.data(), part.size());
+    text.append(part.data(), static_cast<std::size_t>(pipe.gcount()));
+  }
+  if (text.size() > kMostBytes) return failure(fmt::format("more than {} bytes", kMostBytes));
+  return text;
 }
 
 Status write_text_file(const std::string& path, const std::string& text) {

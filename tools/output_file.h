@@ -44,7 +44,7 @@ Status check_writable(const std::string& path);
 // What was printed may wait in a buffer for a disk that is full.
 Status flush_standard_output();
 
-// All of a file that a user named. Errors: option and path, it cannot be read.
+// All of a file that a user named: a regular one, or a pipe, of up to 256 MiB. Errors: option and path, it cannot be read.
 Result<std::string> read_text_file(const char* option, const std::string& path);
 
 // Creates, writes and commits text in one go.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <string_view>
 
 #include "fulmen/backend.h"
@@ -201,7 +202,8 @@ Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
     return invalid(fmt::format("--causal {}: bottom-right, top-left and none are accepted", arguments.causal));
   }
   if (!arguments.window.empty() && !parse_window(arguments.window, options)) {
-    return invalid(fmt::format("--window {}: two numbers L,R are expected, each -1 (unlimited) or more", arguments.window));
+    return invalid(fmt::format("--window {}: two numbers L,R are expected, each from -1 (unlimited) to {}",
+                               printable(arguments.window), std::numeric_limits<int64_t>::max()));
   }
   return options;
 }
@@ -225,8 +227,23 @@ Result<Tensor> read_operand(const ProblemArguments& arguments, const char* optio
   return view_of_file(arguments, option, array, heads);
 }
 
+Status check_standard_input(const std::vector<InputFile>& files) {
+  const InputFile* first = nullptr;
+  for (const InputFile& file : files) {
+    if (file.path != "-") continue;
+    if (first != nullptr) {
+      return invalid(
+          fmt::format("{} and {} are both -, the standard input, which can be read once: a file's name is needed for one",
+                      first->option, file.option));
+    }
+    first = &file;
+  }
+  return {};
+}
+
 Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& arguments) {
   if (arguments.q.empty() || arguments.k.empty() || arguments.v.empty()) return invalid("--q, --k and --v are all needed");
+  if (Status status = check_standard_input(input_files(arguments)); !status.ok()) return status;
   auto problem = std::make_unique<LoadedProblem>();
   Result<AttentionOptions> options = attention_options(arguments);
   if (!options.ok()) return options.status();

@@ -57,6 +57,9 @@ std::string device_of(const ProblemArguments& arguments);
 // Whether the device can be used, and has a kernel of that name if there is one.
 Status check_device_and_kernel(const std::string& device, const std::string& kernel);
 
+// The standard input can be read once: one file at most may be "-".
+Status check_standard_input(const std::vector<InputFile>& files);
+
 // Files in memory with views of them. out and lse are filled in by whoever wants them.
 struct LoadedProblem {
   NpyArray q, k, v, bias, keep;

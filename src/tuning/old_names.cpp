@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "fulmen/printable.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "tuning/sources.h"
 
 namespace fulmen::tuning {
@@ -15,19 +17,22 @@ struct OldName {
   const char* name;
   std::vector<const char*> parameters;  // the first that a kernel has; none: nothing here is like it
   const char* why_none;
+  int64_t Problem::* dims = nullptr;  // of those that change nothing: the rows' dims, which they count in pairs
 };
 
 const std::vector<OldName>& old_names() {
-  static const auto* const kNames = new std::vector<OldName>{
-      {"NTHREADS", {"waves"}, ""},
-      {"OCCUPANCY", {"min_workgroups", "min_waves"}, ""},
-      {"NBATCH_FA", {"block_n"}, ""},
-      {"NBATCH_K2", {}, "K's tiles have all dims of their rows here"},
-      {"NBATCH_V2", {}, "V's tiles have all dims of their rows here"},
-      {"NBATCH_COMBINE", {}, "outputs are combined in registers here, all dims at once"},
-      {"NSTAGES", {"buffers"}, ""},
-  };
-  return *kNames;
+  constinit static MadeOnce<const std::vector<OldName>> made;
+  return made.get([] {
+    return std::vector<OldName>{
+        {"NTHREADS", {"waves"}, ""},
+        {"OCCUPANCY", {"min_workgroups", "min_waves"}, ""},
+        {"NBATCH_FA", {"block_n"}, ""},
+        {"NBATCH_K2", {}, "K's tiles have all dims of their rows here", &Problem::head_dim},
+        {"NBATCH_V2", {}, "V's tiles have all dims of their rows here", &Problem::head_dim_v},
+        {"NBATCH_COMBINE", {}, "outputs are combined in registers here, all dims at once", &Problem::head_dim_v},
+        {"NSTAGES", {"buffers"}, ""},
+    };
+  });
 }
 
 bool has(const Space& space, const char* name) {
@@ -56,14 +61,14 @@ Result<std::vector<Asked>> asked_by_old_names(const Problem& problem, const Spac
     };
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || value < 0) return refuse("a number is accepted");
     const std::string_view name = old.name;
-    if (name != "NSTAGES" && value == 0) return refuse("1 or more is accepted");
-    // Counted in pairs of 16-bit elements, or in elements.
-    const int64_t dims = name == "NBATCH_COMBINE" ? problem.head_dim_v : (problem.head_dim + 1) / 2;
-    if (old.parameters.empty()) {
-      if (value > dims) return refuse(fmt::format("a tile is not wider than head_dim, up to {} is accepted", dims));
-      notes.push_back(fmt::format("{}={} changes nothing: {}", variable, value, old.why_none));
+    const int least = name == "NSTAGES" ? 0 : 1;
+    if (error != std::errc() || end != text.data() + text.size() || value < least) {
+      return refuse(fmt::format("a number from {} to {} is accepted", least, std::numeric_limits<int>::max()));
+    }
+    if (old.dims != nullptr) {
+      notes.push_back(
+          fmt::format("{}={} changes nothing: {}, {} pairs", variable, value, old.why_none, (problem.*old.dims + 1) / 2));
       continue;
     }
     const auto parameter = std::find_if(old.parameters.begin(), old.parameters.end(), [&](const char* p) { return has(space, p); });

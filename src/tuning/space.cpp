@@ -109,6 +109,10 @@ Result<std::vector<Asked>> parse_tuning(std::string_view text, std::string_view 
     bool ok = equals != std::string_view::npos && equals > 0;
     if (ok) {
       const auto [stop, error] = std::from_chars(one.data() + equals + 1, last, value);
+      if (error == std::errc::result_out_of_range && stop == last && one[equals + 1] != '-') {
+        return invalid(fmt::format("{} is \"{}\": {} is a number from 0 to {}", what, printable(std::string(text)),
+                                   printable(std::string(one.substr(0, equals))), std::numeric_limits<int>::max()));
+      }
       ok = error == std::errc() && stop == last && value >= 0;
     }
     if (!ok) {

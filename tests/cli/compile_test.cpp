@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program.h"
+#include "tools/compile/sparse_progress.h"
 
 namespace fulmen::test {
 namespace {
@@ -110,6 +111,29 @@ TEST_F(CompileTest, ErrorsNameTheArgument) {
     EXPECT_EQ(outcome.exit_code, 2) << c.part;
     EXPECT_NE(outcome.err.find(c.part), std::string::npos) << outcome.err;
   }
+}
+
+TEST_F(CompileTest, ChipsWhoseCodeIsNotExecutedAreNamedAsTheyWereGiven) {
+  for (const char* arch : {"sm_90", "sm_80", "gfx906", "nothing"}) {
+    const Outcome outcome = fulmen({"counts", "--arch", arch});
+    if (outcome.err.find("emulated-isa") != std::string::npos) GTEST_SKIP() << outcome.err;  // no clang, or no disassembler
+    expect_one_sentence(outcome,
+                        std::string("--arch ") + arch + ": AMD chips whose machine code is executed are accepted: gfx1100, ");
+  }
+}
+
+// A line every ten seconds where no terminal shows which kernel is compiled.
+TEST(SparseProgress, SaysALineNowAndThen) {
+  tools::SparseProgress::Clock::time_point now{};
+  std::vector<std::string> said;
+  tools::SparseProgress progress([&](const std::string& text) { said.push_back(text); }, [&] { return now; });
+  for (std::size_t done = 1; done <= 100; ++done) {
+    now += std::chrono::milliseconds(600);
+    progress.tell(done, 100);
+  }
+  ASSERT_EQ(said.size(), 5U);
+  EXPECT_EQ(said[0], "17 of 100 kernels, 10 s");
+  EXPECT_EQ(said[4], "85 of 100 kernels, 51 s");
 }
 
 TEST_F(CompileTest, WhatIsWrongIsSaidBeforeAnythingIsCompiled) {

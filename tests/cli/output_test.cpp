@@ -35,6 +35,34 @@ TEST_F(OutputTest, InputsAreNotReplaced) {
   EXPECT_EQ(files(), (std::vector<std::string>{"k.npy", "link.npy", "q.npy", "v.npy"}));
 }
 
+// Neither a file named "-" nor results among the messages.
+TEST_F(OutputTest, TheStandardOutputIsNoFile) {
+  const std::vector<std::string> before = files();
+  const std::string words = "cannot write '-': results go to files, not to the standard output";
+  for (const char* option : {"--out", "--lse"}) {
+    std::vector<std::string> call{option, "-"};
+    if (std::string(option) != "--out") call.insert(call.end(), {"--out", "o.npy"});
+    expect_one_sentence(run(call), words);
+  }
+  expect_one_sentence(run({"--backward", "--dout", "q.npy", "--dq", "-"}), words);
+  for (const char* option : {"--json", "--csv", "--html"}) expect_one_sentence(fulmen({"bench", option, "-"}), words);
+  expect_one_sentence(fulmen({"tune", "--export", "-"}), words);
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "folder", "--pack", "-"}), words);
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "-"}), "--out -: a folder is needed");
+  EXPECT_EQ(files(), before);
+  EXPECT_EQ(run({"--out", "./-"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(path("-")));
+}
+
+TEST_F(OutputTest, TheStandardInputIsReadOnce) {
+  const std::string words = " are both -, the standard input, which can be read once";
+  expect_one_sentence(fulmen({"run", "--q", "-", "--k", "-", "--v", "v.npy", "--out", "o.npy"}), "--q and --k" + words);
+  expect_one_sentence(run({"--bias", "-", "--keep", "-", "--out", "o.npy"}), "--bias and --keep" + words);
+  expect_one_sentence(run({"--seqlens-k", "-", "--keep", "-", "--out", "o.npy"}), words);
+  expect_one_sentence(run({"--backward", "--dout", "-", "--dlse", "-", "--dq", "dq.npy"}), "--dout and --dlse" + words);
+  expect_one_sentence(fulmen({"explain", "--q", "-", "--k", "k.npy", "--v", "-"}), "--q and --v" + words);
+}
+
 TEST_F(OutputTest, TwoNamesOfOneFileAreOne) {
   std::filesystem::create_directory(path("folder"));
   std::filesystem::create_symlink("later.npy", path("link.npy"));

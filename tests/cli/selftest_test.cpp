@@ -53,6 +53,10 @@ TEST_F(Selftest, PrivateWordsAreTakenOut) {
   EXPECT_EQ(words.removed_from("/data/ada/x adapter engines /home/adam"), "/data/USER/x adapter engines /home/adam");
   EXPECT_EQ(words.removed_from("\x1b[2J"), "\\x1b[2J");
   EXPECT_EQ(tools::PrivateWords({}, "", "").removed_from("as it is"), "as it is");
+  const tools::PrivateWords folders({"/home/ada"}, "", "",
+                                    {{"/home/ada/secret/", "FULMEN_CACHE_DIR"}, {"/srv/firm", "TMPDIR"}, {"", "NONE"}});
+  EXPECT_EQ(folders.removed_from("/home/ada/secret/x.kernel, /srv/firm and /home/ada/x"),
+            "$FULMEN_CACHE_DIR/x.kernel, $TMPDIR and ~/x");
 }
 
 TEST_F(Selftest, ReportsAreTwoFiles) {
@@ -154,6 +158,14 @@ TEST_F(Selftest, RunsOnTheCpuAndWritesNothingPrivate) {
   ::setenv("HOME", path("secret-home").c_str(), 1);
   ::unsetenv("FULMEN_CACHE_DIR");
   const Outcome outcome = fulmen({"selftest", "--device", "cpu", "--quick", "--report", "r.json"});
+  ::setenv("FULMEN_CACHE_DIR", path("secret-cache").c_str(), 1);
+  const Outcome elsewhere = fulmen({"selftest", "--device", "cpu", "--only", "1", "--report", "elsewhere.json"});
+  ::unsetenv("FULMEN_CACHE_DIR");
+  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.out << elsewhere.err;
+  for (const char* file : {"elsewhere.json", "elsewhere.html"}) {
+    EXPECT_EQ(read_text(path(file)).find("secret-cache"), std::string::npos) << file;
+    EXPECT_NE(read_text(path(file)).find("$FULMEN_CACHE_DIR"), std::string::npos) << file;
+  }
   old_home.empty() ? ::unsetenv("HOME") : ::setenv("HOME", old_home.c_str(), 1);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   const std::string text = read_text(path("r.json")), html = read_text(path("r.html"));

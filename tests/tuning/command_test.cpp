@@ -1,5 +1,9 @@
 // fulmen tune as a user calls it. What is fastest depends on the machine, so nothing here does.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
@@ -79,20 +83,82 @@ TEST_F(TuneCommand, ResumesAfterWhatIsKept) {
   EXPECT_EQ(resumed().find("is kept from before"), std::string::npos);
 }
 
+// What plans refuse is not listed, and nothing waits for it or reads it whole.
+TEST_F(TuneCommand, ListsNoFileThatPlansRefuse) {
+  const std::filesystem::path folder = path("cache/tuned");
+  std::filesystem::create_directories(folder);
+  ASSERT_EQ(::mkfifo((folder / "fifo.json").c_str(), 0600), 0);
+  write_bytes("cache/tuned/large.json", "{");
+  ::chmod((folder / "large.json").c_str(), 0600);
+  const bool sparse = ::truncate((folder / "large.json").c_str(), off_t{1} << 42) == 0;  // no disk has as much
+  write_bytes("cache/tuned/others.json", "{}");
+  ::chmod((folder / "others.json").c_str(), 0666);
+  std::filesystem::create_symlink("others.json", folder / "link.json");
+  for (const char* command : {"--list", "--export"}) {
+    std::vector<std::string> call{"tune", command};
+    if (std::string(command) == "--export") call.emplace_back("out.json");
+    const Outcome outcome = fulmen(call);
+    const std::string said = outcome.out + outcome.err;
+    if (call.size() > 2) {
+      EXPECT_EQ(outcome.exit_code, 2) << said;
+      continue;
+    }
+    EXPECT_EQ(outcome.exit_code, 0) << said;
+    EXPECT_NE(said.find("fifo.json: no regular file"), std::string::npos) << said;
+    EXPECT_TRUE(!sparse || said.find("large.json: it has 4398046511104 bytes, up to 16777216 are read") != std::string::npos)
+        << said;
+    EXPECT_NE(said.find("others.json: others can write it"), std::string::npos) << said;
+    EXPECT_NE(said.find("0 own results"), std::string::npos) << said;
+  }
+  // Results of the same chip are kept all the same: what cannot be read is put aside.
+  tools::TuneRecord record;
+  record.chip = "sm_90a";
+  record.kernel = "cuda.prefill.sm80";
+  record.problem_class = "forward bf16 d64/64";
+  record.build = "0123";
+  record.configuration = "block_m=64";
+  ASSERT_EQ(::mkfifo((folder / "sm_90a.json").c_str(), 0600), 0);
+  ASSERT_TRUE(tools::merge_records((folder / "sm_90a.json").string(), {record}).ok());
+  EXPECT_EQ(tools::read_records((folder / "sm_90a.json").string())->size(), 1U);
+  // Nor is a lock waited for that is no file.
+  std::filesystem::remove(folder / "sm_90a.json.lock");
+  ASSERT_EQ(::mkfifo((folder / "sm_90a.json.lock").c_str(), 0600), 0);
+  static_cast<void>(tools::merge_records((folder / "sm_90a.json").string(), {record}));
+}
+
+TEST_F(TuneCommand, TakesAChipsFileAsItIs) {
+  const Outcome outcome = fulmen({"tune", "--import", FULMEN_SOURCE_DIR "/data/tuned/sm_90a.json"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto shipped = nlohmann::json::parse(read_text(FULMEN_SOURCE_DIR "/data/tuned/sm_90a.json"));
+  const std::string count = std::to_string(shipped["entries"].size());
+  EXPECT_EQ(outcome.out, count + " results are now among this user's own\n");
+  EXPECT_NE(fulmen({"tune", "--list"}).out.find(count + " own results"), std::string::npos);
+}
+
 TEST_F(TuneCommand, BadInputIsOneSentence) {
   const auto problem = [&](const std::string& text) { return fulmen({"tune", "--device", "cpu", "--problem", text}); };
   expect_one_sentence(problem("heads=1"), "seqlen_q and head_dim are needed");
-  expect_one_sentence(problem("seqlen_q=0,head_dim=8"), "seqlen_q is a number from 1 on");
+  expect_one_sentence(problem("seqlen_q=0,head_dim=8"), "seqlen_q is a number from 1 to 1099511627776");
+  expect_one_sentence(problem("seqlen_q=99999999999999999999,head_dim=8"), "seqlen_q is a number from 1 to 1099511627776");
   expect_one_sentence(problem("seqlen_q=64,head_dim=8,heads=3,kv_heads=2"), "heads is no multiple of kv_heads");
   expect_one_sentence(problem("seqlen_q=64,head_dim=8,wide"), "wide is not known");
   expect_one_sentence(problem("seqlen_q=64,head_dim=8,dtype=fp64"), "dtype is fp32, fp16 or bf16");
   expect_one_sentence(fulmen({"tune", "--device", "cpu", "--model", "gpt"}), "--model gpt: all, t82, llama3-8b, sdxl are known");
   expect_one_sentence(fulmen({"tune", "--quick", "--full"}), "--quick and --full: one of them");
   write_bytes("bad.json", "{}");
-  expect_one_sentence(fulmen({"tune", "--import", "bad.json"}), "bad.json: it is no list of files of results");
+  expect_one_sentence(fulmen({"tune", "--import", "bad.json"}), "bad.json: it is no file of tuned results");
+  write_bytes("bad.json", "7");
+  expect_one_sentence(fulmen({"tune", "--import", "bad.json"}),
+                      "bad.json: a chip's file of results, or what --export wrote, is accepted");
+  for (const char* minutes : {"0", "-1", "1e400", "nan"}) {
+    expect_one_sentence(fulmen({"tune", "--minutes", minutes}),
+                        std::string("--minutes: '") + minutes + "' is given, a number above 0, up to 1e+09, is accepted");
+  }
   expect_one_sentence(fulmen({"tune", "--import", "none.json"}), "it cannot be read");
   expect_one_sentence(fulmen({"explain", "--seqlen-q", "8", "--heads", "1", "--head-dim", "8", "--set", "block"}),
                       "options.tuning is \"block\": name=number");
+  expect_one_sentence(fulmen({"explain", "--seqlen-q", "8", "--heads", "1", "--head-dim", "8", "--set", "block_m=99999999999"}),
+                      "options.tuning is \"block_m=99999999999\": block_m is a number from 0 to 2147483647");
 }
 
 TEST_F(TuneCommand, TakesTheProblemsOfALog) {

@@ -3,14 +3,15 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
+#include "fulmen/read_file.h"
 #include "tools/commands.h"
+#include "tools/compile/sparse_progress.h"
 #include "tools/output_file.h"
 
 namespace fulmen::tools {
@@ -71,11 +72,14 @@ Status write_pack(const std::string& folder, const std::string& path) {
     if (entry.is_regular_file() && entry.path().extension() == ".kernel") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
+  constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // that add_prebuilt_kernels() takes
   std::string pack;
   for (const std::filesystem::path& one : files) {
-    std::ifstream file(one, std::ios::binary);
-    pack.append(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    if (!file) return {StatusCode::unavailable, fmt::format("{} cannot be read", printable(one.string()))};
+    const Result<std::optional<std::string>> kernel =
+        read_regular_file(one.string(), kMostBytes - std::min(kMostBytes, pack.size()), FileTrust::given);
+    const std::string why = !kernel.ok() ? kernel.status().message() : !*kernel ? "it is gone" : "";
+    if (!why.empty()) return {StatusCode::unavailable, fmt::format("{}: {}", printable(one.string()), why)};
+    pack += **kernel;
   }
   fmt::print("{} kernels, {} bytes, in {}\n", files.size(), pack.size(), printable(path));
   return write_text_file(path, pack);
@@ -89,13 +93,19 @@ Status compile(const CompileArguments& arguments) {
   for (const std::string& path : {arguments.json, arguments.pack}) {
     if (Status status = check_writable(path); !status.ok()) return status;
   }
+  if (arguments.options.out_folder == "-") return {StatusCode::invalid_argument, "--out -: a folder is needed (./- for this one)"};
+  const bool terminal = ::isatty(STDERR_FILENO) != 0;
   nlohmann::json rows = nlohmann::json::array();
   std::string missing, wrong;
   std::size_t checked = 0;
   int measured_to_spill = 0, in_lanes = 0;
   if (arguments.report) print_head();
   for (const std::string& arch : arguments.archs) {
-    const Result<std::vector<KernelReport>> reports = compile_kernels(arch, arguments.options);
+    CompileKernelsOptions options = arguments.options;
+    SparseProgress progress([&arch](const std::string& text) { fmt::print(stderr, "fulmen: {}: {}\n", arch, text); });
+    // On a terminal each kernel is named while it is compiled.
+    if (!terminal) options.on_kernel = [&progress](std::size_t done, std::size_t of) { progress.tell(done, of); };
+    const Result<std::vector<KernelReport>> reports = compile_kernels(arch, options);
     if (!reports.ok()) return reports.status();
     for (const KernelReport& r : reports.value()) {
       if (arguments.report) print_row(r);

@@ -56,9 +56,11 @@ Status check_names(const RunArguments& a) {
        {InputFile{"--dout", g.dout}, {"--dlse", g.dlse}, {"--forward-out", g.forward_out}, {"--forward-lse", g.forward_lse}}) {
     read.push_back(file);
   }
+  if (Status status = check_standard_input(read); !status.ok()) return status;
   const InputFile written[] = {{"--out", a.out}, {"--lse", a.lse},     {"--dq", g.dq},        {"--dk", g.dk},
                                {"--dv", g.dv},   {"--dbias", g.dbias}, {"--dsinks", g.dsinks}};
   for (const InputFile& one : written) {
+    if (one.path == "-") return check_writable(one.path);
     for (const InputFile* other = std::begin(written); other != &one; ++other) {
       if (!same_file(one.path, other->path)) continue;
       return invalid(fmt::format("{} and {} are both {}: a file of its own is needed for each", other->option, one.option,

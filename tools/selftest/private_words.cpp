@@ -7,6 +7,8 @@
 #include <array>
 #include <cctype>
 #include <cstdlib>
+#include <ranges>
+#include <sstream>
 
 #include "fulmen/printable.h"
 
@@ -26,13 +28,17 @@ void replace(std::string& text, const std::string& word, const std::string& by) 
 
 }  // namespace
 
-PrivateWords::PrivateWords(std::vector<std::string> homes, const std::string& user, const std::string& host)
-    : homes_(std::move(homes)) {
-  for (std::string& home : homes_) {
-    while (home.size() > 1 && home.back() == '/') home.pop_back();
+PrivateWords::PrivateWords(const std::vector<std::string>& homes, const std::string& user, const std::string& host,
+                           std::vector<Folder> folders)
+    : folders_(std::move(folders)) {
+  for (Folder& folder : folders_) folder.second = "$" + folder.second;
+  for (const std::string& home : homes) folders_.emplace_back(home, "~");
+  for (std::string& folder : folders_ | std::views::keys) {
+    while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   }
-  std::erase_if(homes_, [](const std::string& home) { return home.size() < 2; });  // "/" is the home of none
-  std::sort(homes_.begin(), homes_.end(), [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
+  std::erase_if(folders_, [](const Folder& folder) { return folder.first.size() < 2; });  // "/" is the home of none
+  std::stable_sort(folders_.begin(), folders_.end(),
+                   [](const Folder& a, const Folder& b) { return a.first.size() > b.first.size(); });
   if (!user.empty()) words_.emplace_back(user, "USER");
   if (host.empty()) return;
   words_.emplace_back(host, "HOST");
@@ -50,11 +56,18 @@ PrivateWords PrivateWords::of_this_process() {
   if (const char* home = ::secure_getenv("HOME"); home != nullptr) homes.emplace_back(home);
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  return {std::move(homes), user, host.data()};
+  std::vector<Folder> folders;
+  for (const char* name :
+       {"FULMEN_CACHE_DIR", "FULMEN_KERNEL_PATH", "XDG_CACHE_HOME", "TMPDIR", "ROCM_PATH", "CUDA_HOME", "CUDA_PATH"}) {
+    const char* value = ::secure_getenv(name);
+    std::istringstream list(value != nullptr ? value : "");
+    for (std::string folder; std::getline(list, folder, ':');) folders.emplace_back(folder, name);
+  }
+  return {homes, user, host.data(), std::move(folders)};
 }
 
 std::string PrivateWords::removed_from(std::string text) const {
-  for (const std::string& home : homes_) replace(text, home, "~");
+  for (const auto& [folder, by] : folders_) replace(text, folder, by);
   for (const auto& [word, by] : words_) replace(text, word, by);
   return printable(text);
 }

@@ -9,15 +9,19 @@ namespace fulmen::tools {
 
 class PrivateWords {
  public:
-  // This process's: its user, the user's home, $HOME, and the machine's name.
+  // This process's: its user, the user's home, $HOME, the machine's name, and folders that variables name.
   static PrivateWords of_this_process();
-  PrivateWords(std::vector<std::string> homes, const std::string& user, const std::string& host);
+  // A folder, and the variable that names it.
+  using Folder = std::pair<std::string, std::string>;
+  PrivateWords(const std::vector<std::string>& homes, const std::string& user, const std::string& host,
+               std::vector<Folder> folders = {});
 
-  // The text with homes as ~, and the names, where they are whole words, as USER and HOST; what a terminal would obey is escaped.
+  // The text with homes as ~, folders as $VARIABLE, and the names, where they are whole words, as USER and HOST; what a terminal
+  // would obey is escaped.
   std::string removed_from(std::string text) const;
 
  private:
-  std::vector<std::string> homes_;                          // the longest first
+  std::vector<Folder> folders_;                             // and what stands for them, the longest first
   std::vector<std::pair<std::string, const char*>> words_;  // and what stands for them
 };
 

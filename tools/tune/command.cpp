@@ -292,7 +292,7 @@ Command tune_command(CLI::App& app) {
   CLI::App* parser = app.add_subcommand("tune", "find the fastest configurations for this chip, verify and keep them");
   parser->add_flag("--quick", arguments->quick, "up to 10 minutes, few candidates: the default");
   parser->add_flag("--full", arguments->full, "up to 30 minutes, more problems and candidates");
-  parser->add_option("--minutes", arguments->minutes, "another limit")->check(CLI::PositiveNumber);
+  parser->add_option("--minutes", arguments->minutes, "another limit")->check(amount(false));
   parser->add_option("--device", arguments->settings.device, "see `fulmen devices`");
   parser->add_option("--kernel", arguments->settings.kernel, "tune this one, see `fulmen explain`");
   parser->add_option("--threads", arguments->settings.num_threads, "CPU threads; 0 takes OMP_NUM_THREADS, else all processors")

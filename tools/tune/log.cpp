@@ -14,8 +14,6 @@
 namespace fulmen::tools {
 namespace {
 
-constexpr int64_t kMostNumber = int64_t{1} << 40;  // beyond that it is no number of elements
-
 std::vector<std::string_view> words_of(std::string_view text) {
   std::vector<std::string_view> words;
   for (std::size_t at = 0; at < text.size();) {

@@ -123,7 +123,8 @@ Result<TuneProblem> parse_tune_problem(const std::string& text) {
     if (const auto number = numbers.find(name); number != numbers.end()) {
       const char* last = value.data() + value.size();
       const auto [stop, error] = std::from_chars(value.data(), last, *number->second);
-      if (error != std::errc() || stop != last || *number->second < 1) return refuse(name + " is a number from 1 on");
+      if (error != std::errc() || stop != last || *number->second < 1 || *number->second > kMostNumber)
+        return refuse(fmt::format("{} is a number from 1 to {}", name, kMostNumber));
     } else if (name == "dtype") {
       const Result<DType> dtype = parse_dtype(value);
       if (!dtype.ok()) return refuse("dtype is fp32, fp16 or bf16");

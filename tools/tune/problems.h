@@ -1,6 +1,7 @@
 // The problems that `fulmen tune` looks at.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "tools/bench/cases.h"
 
 namespace fulmen::tools {
+
+inline constexpr int64_t kMostNumber = int64_t{1} << 40;  // of a size: beyond that it is no number of elements
 
 struct TuneProblem {
   BenchCase bench_case;

@@ -9,14 +9,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 
 #include "fulmen/printable.h"
+#include "fulmen/read_file.h"
 #include "tools/output_file.h"
 
 namespace fulmen::tools {
@@ -88,7 +88,8 @@ TuneRecord from_json(const nlohmann::json& j) {
 // Held while a file is read, changed and replaced.
 class FileLock {
  public:
-  explicit FileLock(const std::string& path) : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
+  explicit FileLock(const std::string& path)
+      : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0600)) {
     while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
     }
   }
@@ -134,13 +135,9 @@ Result<std::vector<TuneRecord>> parse_records(const std::string& text, const std
 }
 
 Result<std::vector<TuneRecord>> read_records(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::vector<TuneRecord>{};
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return failure(path, "it cannot be read");
-  return parse_records(text.str(), path);
+  const Result<std::optional<std::string>> text = read_regular_file(path, kMaxTunedResultsBytes, FileTrust::own);
+  if (!text.ok()) return failure(path, text.status().message());
+  return *text ? parse_records(**text, path) : std::vector<TuneRecord>{};
 }
 
 Status merge_records(const std::string& path, const std::vector<TuneRecord>& records) {

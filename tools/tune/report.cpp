@@ -97,9 +97,11 @@ std::string tuned_csv(const std::vector<TunedProblem>& tuned) {
 Result<std::vector<std::vector<TuneRecord>>> parse_export(const std::string& text, const std::string& path) {
   std::vector<std::vector<TuneRecord>> chips;
   try {
-    const nlohmann::json files = nlohmann::json::parse(text);
+    nlohmann::json files = nlohmann::json::parse(text);
+    if (files.is_object()) files = nlohmann::json::array({std::move(files)});  // a chip's file as it is: data/tuned/sm_90a.json
     if (!files.is_array()) {
-      return Status(StatusCode::invalid_argument, fmt::format("{}: it is no list of files of results", printable(path)));
+      return Status(StatusCode::invalid_argument,
+                    fmt::format("{}: a chip's file of results, or what --export wrote, is accepted", printable(path)));
     }
     for (const nlohmann::json& file : files) {
       Result<std::vector<TuneRecord>> records = parse_records(file.dump(), path);

@@ -50,6 +50,7 @@ fn link_found(folders: &[PathBuf]) -> bool {
     if let Some(folder) = shared {
         follow(&folder.join("libfulmen.so"));
         link_shared(folder);
+        lend_to_cargo(folder);
     } else if let Some(folder) = with(ARCHIVE) {
         follow(&folder.join(ARCHIVE));
         link_archive(folder);
@@ -76,6 +77,33 @@ fn link_shared(folder: &Path) {
     println!("cargo::rustc-link-search=native={}", folder.display());
     println!("cargo::rustc-link-lib=dylib=fulmen");
     println!("cargo::metadata=lib={}", folder.display());
+}
+
+/// `cargo run` and `cargo test` have the loader look into the folders that build scripts name to
+/// the linker, but for those outside of the target folder: links in there lead to the library.
+fn lend_to_cargo(folder: &Path) {
+    let Some(out) = env::var_os("OUT_DIR").map(|out| PathBuf::from(out).join("found")) else {
+        return;
+    };
+    let _ = std::fs::remove_dir_all(&out); // of another library
+    let linked = std::fs::create_dir_all(&out).and_then(|()| {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("libfulmen.so")
+            {
+                std::os::unix::fs::symlink(entry.path(), out.join(entry.file_name()))?;
+            }
+        }
+        Ok(())
+    });
+    match linked {
+        Ok(()) => println!("cargo::rustc-link-search=native={}", out.display()),
+        // Programs find the library by LD_LIBRARY_PATH or an rpath all the same.
+        Err(error) => println!("cargo::warning={}: {error}", out.display()),
+    }
 }
 
 /// The archive, and what its `fulmen.pc` says that a program links besides.
