@@ -24,7 +24,7 @@ FORBIDDEN = {
 }
 LOCK = re.compile(
     r"\bstd::(?:(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex|call_once|once_flag|condition_variable\w*|"
-    r"latch|barrier|\w+_semaphore|promise|future|async)\b|\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_"
+    r"latch|barrier|\w+_semaphore|promise|future|async)\b|\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_|\bdl(?:open|close)\("
 )
 GUARDED = re.compile(r"\s+static (?!constexpr\b|constinit\b|thread_local\b|inline\b)[^(){};=]*\b\w+\s*(?:\[[^]]*\]\s*)?[={;]")
 DEFINES_LOCKS = ("runtime/fork_safe.h", "runtime/fork_safe.cpp")
@@ -76,7 +76,7 @@ def findings(root):
         for number in sorted(set(conditionals(name, lines))):
             yield f"src/{name}:{number}: a conditional on the target or platform: the selectors of kernels/tile are for it"
         for number in locks(name, lines):
-            yield f"src/{name}:{number}: a lock, or a variable made at first use, that is not of runtime/fork_safe.h"
+            yield f"src/{name}:{number}: a lock, a variable made at first use, or dlopen, that is not of runtime/fork_safe.h"
         forbidden = FORBIDDEN.get(name.split("/")[0], ())
         for number, included in includes(lines):
             if name != KNOWS_BACKENDS and included.startswith(forbidden):

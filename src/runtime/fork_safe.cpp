@@ -1,6 +1,8 @@
 #include "runtime/fork_safe.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "runtime/futex.h"
 
@@ -11,6 +13,8 @@ constinit std::atomic<int> sections{0};    // of all threads, the outermost of e
 constinit std::atomic<int> forks{0};       // that are under way: no section begins
 constinit std::atomic<int> generation{1};  // of the process: its parent's and 1
 constinit thread_local int depth = 0;      // of this thread's sections
+constinit std::atomic<int> loads{0};       // of libraries, by all threads
+constinit thread_local int own_loads = 0;
 
 void leave() noexcept {
   sections.fetch_sub(1);
@@ -22,6 +26,8 @@ int own() noexcept { return depth > 0 ? 1 : 0; }
 
 void before_fork() noexcept {
   forks.fetch_add(1);
+  constexpr int kMostMilliseconds = 2000;
+  for (int ms = 0; loads.load() > own_loads && ms < kMostMilliseconds; ++ms) ::usleep(1000);
   for (int now = sections.load(); now > own(); now = sections.load()) futex_wait(sections, now);
 }
 
@@ -31,6 +37,7 @@ void after_fork_in_parent() noexcept {
 
 void after_fork_in_child() noexcept {
   sections.store(own());
+  loads.store(own_loads);
   forks.store(0);
   generation.fetch_add(1);
 }
@@ -49,6 +56,22 @@ void begin_section() noexcept {
 
 void end_section() noexcept {
   if (--depth == 0) leave();
+}
+
+// What a library does when it is loaded may load another.
+void begin_load() noexcept {
+  for (;;) {
+    loads.fetch_add(1);
+    if (own_loads > 0 || forks.load() == 0) break;
+    loads.fetch_sub(1);
+    for (int now = forks.load(); now != 0; now = forks.load()) futex_wait(forks, now);
+  }
+  ++own_loads;
+}
+
+void end_load() noexcept {
+  --own_loads;
+  loads.fetch_sub(1);
 }
 
 }  // namespace
@@ -77,6 +100,19 @@ void SharedMutex::lock_shared() {
 void SharedMutex::unlock_shared() {
   mutex_.unlock_shared();
   end_section();
+}
+
+void* open_library(const char* name, int flags) noexcept {
+  begin_load();
+  void* handle = ::dlopen(name, flags);
+  end_load();
+  return handle;
+}
+
+void close_library(void* handle) noexcept {
+  begin_load();
+  ::dlclose(handle);
+  end_load();
 }
 
 void WorkLock::lock() noexcept {

@@ -240,6 +240,7 @@ std::vector<Use> uses() {
              return true;
            }},
           {"programs", [] { return gpu::run_program({"/bin/true"}).ok(); }},
+          {"programs that fail", [] { return !gpu::run_program({"/bin/false"}).ok(); }},
           {"folders", [] { return gpu::TemporaryDirectory().status().ok(); }},
           {"sources", [] { return !gpu::kernel_source_identity({"forward/prefill.h"}, "gfx11").empty(); }},
           {"tuned results",

@@ -1,6 +1,7 @@
 // FATTN_*_D<head_dim>: mapped to what a kernel has, or refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -108,7 +109,8 @@ std::vector<StartingPoint> documented_starting_points() {
     if (!inside || !line.starts_with("| ") || line.starts_with("| chips |")) continue;
     std::istringstream row(line);
     std::vector<std::string> cells;
-    for (std::string cell; std::getline(row, cell, '|');) cells.push_back(cell.substr(cell.find_first_not_of(' ')));
+    for (std::string cell; std::getline(row, cell, '|');)
+      cells.push_back(cell.substr(std::min(cell.find_first_not_of(' '), cell.size())));
     const auto number = [&](std::size_t n) { return std::to_string(std::stoi(cells.at(n))); };
     points.push_back({cells.at(1),
                       {{"NTHREADS", number(2)},

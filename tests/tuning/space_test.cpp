@@ -44,9 +44,11 @@ TEST(TuningSpace, WhatIsNotLegalIsRefusedWithWhatIs) {
       "block_m=64 (option), waves=8 (option): a.kernel does not run this problem with that: a wave has 16 rows; it would with "
       "block_m: 128; waves: 4");
   EXPECT_EQ(message("rows=1"), "rows=1 (option): a.kernel has no such parameter; it has block_m, waves, buffers");
-  for (const char* text : {"", "block_m", "block_m=", "=4", "block_m=4x", "block_m=-1", "block_m=64,", "block_m=99999999999"}) {
+  for (const char* text : {"", "block_m", "block_m=", "=4", "block_m=4x", "block_m=-1", "block_m=64,", "block_m=-99999999999"}) {
     EXPECT_NE(message(text).find("name=number"), std::string::npos) << text;
   }
+  EXPECT_EQ(message("waves=4,block_m=99999999999"),
+            "options.tuning is \"waves=4,block_m=99999999999\": block_m is a number from 0 to 2147483647");
   EXPECT_NE(message("waves=4,waves=4").find("waves is there twice"), std::string::npos);
 }
 

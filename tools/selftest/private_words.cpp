@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <ranges>
 #include <sstream>
+#include <tuple>
 
 #include "fulmen/printable.h"
 
@@ -37,8 +38,8 @@ PrivateWords::PrivateWords(const std::vector<std::string>& homes, const std::str
     while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   }
   std::erase_if(folders_, [](const Folder& folder) { return folder.first.size() < 2; });  // "/" is the home of none
-  std::stable_sort(folders_.begin(), folders_.end(),
-                   [](const Folder& a, const Folder& b) { return a.first.size() > b.first.size(); });
+  std::sort(folders_.begin(), folders_.end(),
+            [](const Folder& a, const Folder& b) { return std::tuple(b.first.size(), a) < std::tuple(a.first.size(), b); });
   if (!user.empty()) words_.emplace_back(user, "USER");
   if (host.empty()) return;
   words_.emplace_back(host, "HOST");

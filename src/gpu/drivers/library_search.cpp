@@ -13,6 +13,7 @@
 
 #include "gpu/compile/toolchains/run_program.h"
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -147,9 +148,9 @@ class Opener {
 
   void* loaded() {
     for (const std::string& name : search_.names) {
-      if (void* handle = is_pattern(name) ? nullptr : accept(dlopen(name.c_str(), kFlags | RTLD_NOLOAD))) return handle;
+      if (void* handle = is_pattern(name) ? nullptr : accept(open_library(name.c_str(), kFlags | RTLD_NOLOAD))) return handle;
       for (const std::string& file : loaded_files(name)) {
-        if (void* handle = accept(dlopen(file.c_str(), kFlags | RTLD_NOLOAD))) return handle;
+        if (void* handle = accept(open_library(file.c_str(), kFlags | RTLD_NOLOAD))) return handle;
       }
     }
     return nullptr;
@@ -158,7 +159,7 @@ class Opener {
     for (const std::string& folder : folders) {
       for (const std::string& name : search_.names) {
         for (const std::string& file : files_in(folder, name)) {
-          void* handle = dlopen(file.c_str(), kFlags);
+          void* handle = open_library(file.c_str(), kFlags);
           if (handle == nullptr) problems_ += fmt::format("; {}", dlerror());
           if (void* accepted = accept(handle)) return accepted;
         }
@@ -169,7 +170,7 @@ class Opener {
   void* in_loaders_path() {
     for (const std::string& name : search_.names) {
       if (is_pattern(name)) continue;
-      void* handle = dlopen(name.c_str(), kFlags);
+      void* handle = open_library(name.c_str(), kFlags);
       if (handle == nullptr) {
         // "libx.so.1: cannot open shared object file: ..." says that it is not there; anything else is worth telling.
         const std::string error = dlerror();
@@ -193,7 +194,7 @@ class Opener {
     const std::string name = soname(*map);
     if (std::find(search_.refused.begin(), search_.refused.end(), name) == search_.refused.end()) return handle;
     problems_ += fmt::format("; {} is {}, which does not serve", map->l_name, name);
-    dlclose(handle);
+    close_library(handle);
     return nullptr;
   }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/environment.h"
+#include "runtime/fork_safe.h"
 #include "runtime/found_once.h"
 
 namespace fulmen::reference {
@@ -25,8 +26,8 @@ Result<Sgemm> open_blas() {
   if (!chosen.empty()) names = {chosen};
   std::string reasons;
   for (const std::string& name : names) {
-    void* already_open = dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-    void* library = already_open != nullptr ? already_open : dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* already_open = open_library(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    void* library = already_open != nullptr ? already_open : open_library(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     reasons += reasons.empty() ? "" : "; ";
     if (library == nullptr) {
       const char* error = dlerror();
@@ -38,7 +39,7 @@ Result<Sgemm> open_blas() {
       return sgemm;  // the library stays open for the rest of the process
     }
     reasons += name + ": has no cblas_sgemm";
-    dlclose(library);
+    close_library(library);
   }
   return Status(StatusCode::unavailable,
                 chosen.empty() ? fmt::format("no BLAS found ({}); install libopenblas0 or set FULMEN_BLAS to a library with "

@@ -160,8 +160,9 @@ Result<std::string> run_program(const std::vector<std::string>& command, const s
   const int state = wait_for(program.value());
   if (WIFEXITED(state) && WEXITSTATUS(state) == 0) return output;
   {
-    const std::scoped_lock lock(running().mutex);
-    if (running().ended) return ended();
+    Running& r = running();
+    const std::scoped_lock lock(r.mutex);
+    if (r.ended) return ended();
   }
   return Status(StatusCode::internal, fmt::format("{} failed ({}): {}", command.front(),
                                                   WIFEXITED(state) ? fmt::format("exit code {}", WEXITSTATUS(state))

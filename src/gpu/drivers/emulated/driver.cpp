@@ -48,7 +48,7 @@ class EmulatedDriver final : public HostMemoryDriver {
     if (Status status = write_file(path, std::string(reinterpret_cast<const char*>(code.data()), code.size())); !status.ok()) {
       return status;
     }
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* library = open_library(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     const char* error = library == nullptr ? dlerror() : nullptr;
     if (struct statvfs disk{}; library == nullptr && statvfs(path.c_str(), &disk) == 0 && (disk.f_flag & ST_NOEXEC) != 0) {
       return Status(StatusCode::unavailable,
@@ -66,7 +66,7 @@ class EmulatedDriver final : public HostMemoryDriver {
     auto kernel = reinterpret_cast<void (*)(const void*)>(dlsym(library, "fulmen_kernel"));
     auto take_exponentials = reinterpret_cast<long long (*)()>(dlsym(library, "fulmen_take_exponentials"));
     if (bind == nullptr || bytes == nullptr || cluster == nullptr || kernel == nullptr || take_exponentials == nullptr) {
-      dlclose(library);
+      close_library(library);
       return Status(StatusCode::internal, "the shared object is no kernel: one of its five symbols is missing");
     }
     bind(&emulated::api(chip_of(device).wave_size));
@@ -74,7 +74,7 @@ class EmulatedDriver final : public HostMemoryDriver {
   }
   void unload(int /*device*/, Module module) const noexcept override {
     auto* loaded = static_cast<Loaded*>(module.handle);
-    dlclose(loaded->library);
+    close_library(loaded->library);
     delete loaded;
   }
   Result<Function> function(int device, Module module, const char* name, int lds_bytes) const override {
