@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <memory>
 
 #include "fulmen/fulmen.h"
@@ -33,7 +34,7 @@ Status explain(const CLI::App& parser, const ExplainArguments& arguments) {
   for (int dim = 0; dim < 4; ++dim) {
     constexpr std::array kDims{"batch", "seqlen_q", "heads", "head_dim_v"};
     const auto n = static_cast<std::size_t>(dim);
-    if (tensors.out.shape[n] == 0) fmt::print("  nothing is computed: the output has no elements, its {} is 0\n", kDims[n]);
+    if (call.tensors.out.shape[n] == 0) fmt::print("  nothing is computed: the output has no elements, its {} is 0\n", kDims[n]);
   }
   return {};
 }
