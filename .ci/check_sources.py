@@ -24,7 +24,7 @@ FORBIDDEN = {
 }
 LOCK = re.compile(
     r"\bstd::(?:(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex|call_once|once_flag|condition_variable\w*|"
-    r"latch|barrier|\w+_semaphore|promise|future|async)\b|\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_|\bdl(?:open|close)\("
+    r"latch|barrier|\w+_semaphore|promise|future|async)\b|\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_|\bdl(?:open|close|_iterate_phdr)\("
 )
 GUARDED = re.compile(r"\s+static (?!constexpr\b|constinit\b|thread_local\b|inline\b)[^(){};=]*\b\w+\s*(?:\[[^]]*\]\s*)?[={;]")
 DEFINES_LOCKS = ("runtime/fork_safe.h", "runtime/fork_safe.cpp")

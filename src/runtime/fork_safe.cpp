@@ -1,6 +1,7 @@
 #include "runtime/fork_safe.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -113,6 +114,14 @@ void close_library(void* handle) noexcept {
   begin_load();
   ::dlclose(handle);
   end_load();
+}
+
+int visit_libraries(int (*visit)(dl_phdr_info* library, std::size_t bytes, void* context), void* context) {
+  struct Load {
+    Load() { begin_load(); }
+    ~Load() { end_load(); }
+  } const load;  // a visit may throw
+  return ::dl_iterate_phdr(visit, context);
 }
 
 void WorkLock::lock() noexcept {

@@ -12,9 +12,12 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
+
+struct dl_phdr_info;  // <link.h>
 
 namespace fulmen {
 
@@ -47,11 +50,12 @@ class WorkLock {
   std::atomic<int> holder_{0};  // 0, or the number of the process, counted along its line of forks, whose thread holds it
 };
 
-// dlopen and dlclose. The C library's list of what is loaded may be half written while they run, and a child that reads it then
-// crashes. fork() waits for them, too, but for two seconds at most: what a library does when it is loaded may itself wait for the
-// thread that forks.
+// dlopen, dlclose and dl_iterate_phdr. The C library's list of what is loaded may be half written, or locked, while they run: a
+// child that reads it then crashes, or waits without end. fork() waits for them, too, but for two seconds at most: what a library
+// does when it is loaded may itself wait for the thread that forks.
 void* open_library(const char* name, int flags) noexcept;
 void close_library(void* handle) noexcept;
+int visit_libraries(int (*visit)(dl_phdr_info* library, std::size_t bytes, void* context), void* context);
 
 // A static variable of this type is initialised by the compiler and never destroyed: other threads may use it until the process has
 // ended. One that is a member has an owner, who calls destroy().

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <set>
 
+#include "runtime/fork_safe.h"
+
 namespace fulmen::gpu {
 namespace {
 
@@ -47,7 +49,7 @@ std::string build_of(const dl_phdr_info& library) {
 // Calls visit(const dl_phdr_info&) for each loaded library until it returns true.
 template <class Visit>
 void visit_loaded(Visit visit) {
-  dl_iterate_phdr([](dl_phdr_info* info, std::size_t, void* call) { return (*static_cast<Visit*>(call))(*info) ? 1 : 0; }, &visit);
+  visit_libraries([](dl_phdr_info* info, std::size_t, void* call) { return (*static_cast<Visit*>(call))(*info) ? 1 : 0; }, &visit);
 }
 
 bool holds(const dl_phdr_info& library, std::uintptr_t address) {

@@ -122,7 +122,7 @@ std::vector<std::string> loaded_files(const std::string& name) {
     if (fnmatch(s.name.c_str(), fs::path(info->dlpi_name).filename().c_str(), 0) == 0) s.files.emplace_back(info->dlpi_name);
     return 0;
   };
-  dl_iterate_phdr(compare, &search);
+  visit_libraries(compare, &search);
   return search.files;
 }
 
