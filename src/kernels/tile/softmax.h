@@ -167,6 +167,7 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
 // Probabilities are e^(score - reference): the reference follows the running maximum only when that is more than 2^kSlack away, so
 // that most tiles need no rescaling of what was summed before.
 constexpr float kSlack = 8.0F;
+constexpr float kNaturalSlack = 4.0F;  // 2^5.8 in natural units, and no register on AMD
 struct RowState {
   float reference[kRowsPerLane];
   float sum[kRowsPerLane];
@@ -209,7 +210,7 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const float (&
     }
     max[slot] = row_max(tile_max);
     if constexpr (kNaturalUnits) {
-      moves = moves || (max[slot] - rows.reference[slot]) * scale > kSlack;
+      moves = moves || max[slot] > rows.reference[slot] + kNaturalSlack;
     } else {
       moves = moves || max[slot] * scale > rows.reference[slot] * scale + kSlack;
     }
