@@ -1,6 +1,10 @@
-# Most of the time to compile a file are headers that its neighbours need, too: up to eight of a folder are compiled as one. Not the
-# library, unless all: then a file that forgets a header is found, and the compiler cache has its objects for every build of it.
-set(FULMEN_UNITY "" CACHE STRING "Compile the files of a folder together: tests (and tools), all, or empty: none")
+# Most of the time to compile a file are headers that its neighbours need, too: up to eight of a folder are compiled as one, or more
+# where that is done once. What a file forgets to include, the stage apart of `./dev test --long` finds.
+set(FULMEN_UNITY "all" CACHE STRING "Compile the files of a folder together: all, tests (and tools), or empty: none")
+set(FULMEN_UNITY_FILES 8)
+if(FULMEN_PYTHON AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(FULMEN_UNITY_FILES 16)
+endif()
 # The tests of drivers, each of which names its driver's types alike; what replaces operator new; and what stands for the emulator where
 # there is none, beside files of it that nothing links then.
 set(FULMEN_NEVER_UNITY "/(tests/gpu_drivers/|tests/api/allocation_count|src/gpu/drivers/emulated/absent)")
@@ -23,8 +27,8 @@ function(fulmen_unity target) # sources...
     cmake_path(GET source PARENT_PATH folder)
     cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
     string(MAKE_C_IDENTIFIER ${folder} folder)
-    math(EXPR eight "0${count_${folder}} / 8")
+    math(EXPR part "0${count_${folder}} / ${FULMEN_UNITY_FILES}")
     math(EXPR count_${folder} "0${count_${folder}} + 1")
-    set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${folder}_${eight})
+    set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${folder}_${part})
   endforeach()
 endfunction()
