@@ -104,6 +104,52 @@ TEST(AmdCheck, KnowsWhereBranchesEnd) {
   EXPECT_EQ(findings({"s_mov_b32 exec_lo, 1", "s_mov_b32 exec_lo, -1", exchange, "s_endpgm"}), 0U);
 }
 
+// clang 19, prefill of gfx942 with V narrower than K: on one way to the branch its condition is -1, which leaves no lane to turn on
+// again; all lanes stay on.
+TEST(AmdCheck, KnowsThatNothingIsAddedToAllLanes) {
+  const auto with = [](const char* restored, const char* condition) {
+    return std::vector<std::string>{
+        "s_mov_b64 s[8:9], -1",
+        condition,
+        "s_and_saveexec_b64 s[6:7], s[8:9]",
+        "s_xor_b64 s[6:7], exec, s[6:7]",
+        "s_cbranch_execz @6",
+        "v_mov_b32_e32 v1, 0",
+        restored,
+        "ds_bpermute_b32 v0, v1, v2",
+        "s_endpgm",
+    };
+  };
+  const char *restore = "s_or_b64 exec, exec, s[6:7]", *another = "s_or_b64 exec, exec, s[10:11]";
+  for (const char* condition : {"s_nop 0", "v_cmp_gt_u32_e64 s[8:9], 16, v0", "s_orn2_b64 s[8:9], s[4:5], exec"}) {
+    EXPECT_EQ(findings(with(restore, condition)), 0U) << condition;
+  }
+  // Of a part of the lanes, what is not known to be the rest of them turns not all on.
+  EXPECT_EQ(findings(with(another, "v_cmp_gt_u32_e64 s[8:9], 16, v0")), 1U);
+  EXPECT_EQ(findings(with("s_and_b64 exec, exec, s[10:11]", "s_nop 0")), 1U);
+}
+
+// The same where the way with the condition -1 is followed first, and the other one is found later.
+TEST(AmdCheck, ForgetsWhatItThoughtOfAWayBefore) {
+  const auto with = [](const char* restored) {
+    return std::vector<std::string>{
+        "s_mov_b64 s[8:9], -1",
+        "s_cbranch_scc0 @9",
+        "s_and_saveexec_b64 s[6:7], s[8:9]",
+        "s_xor_b64 s[6:7], exec, s[6:7]",
+        "s_cbranch_execz @6",
+        "v_mov_b32_e32 v1, 0",
+        restored,
+        "ds_bpermute_b32 v0, v1, v2",
+        "s_endpgm",
+        "v_cmp_gt_u32_e64 s[8:9], 16, v0",
+        "s_branch @2",
+    };
+  };
+  EXPECT_EQ(findings(with("s_or_b64 exec, exec, s[6:7]")), 0U);
+  EXPECT_EQ(findings(with("s_or_b64 exec, exec, s[10:11]")), 1U);
+}
+
 TEST(AmdCheck, TakesTheWorseOfTwoWays) {
   EXPECT_EQ(findings({"s_cbranch_scc0 @2", "v_cmpx_gt_u32_e32 16, v0", "v_permlanex16_b32 v2, v3, s4, s5", "s_endpgm"}), 1U);
   EXPECT_EQ(findings({"s_branch @2", "v_cmpx_gt_u32_e32 16, v0", "v_permlanex16_b32 v2, v3, s4, s5", "s_endpgm"}), 0U);
@@ -371,8 +417,46 @@ TEST(AmdCheck, FindsRegistersThatNothingHasWritten) {
   expect_marked({"v_dual_mov_b32 v1, v0 :: v_dual_mov_b32 v2, v0", "v_add_f32_e32 v3, v1, v2", "s_endpgm"}, facts, "");
   expect_marked({"?v_dual_mov_b32 v1, v0 :: v_dual_mul_f32 v2, v0, v1", "s_endpgm"}, facts, what);
   expect_marked({"v_accvgpr_write_b32 a0, v1", "v_accvgpr_read_b32 v2, a0", "?v_add_u32_e32 v3, 1, v2", "s_endpgm"}, facts, what);
+  // One half of a pair.
+  expect_marked({"v_mov_b64_e32 v[2:3], v[0:1]", "v_add_u32_e32 v4, 1, v2", "?v_add_u32_e32 v4, 1, v3", "s_endpgm"}, facts, what);
+  expect_marked({"v_dual_mov_b32 v1, v4 :: v_dual_mul_f32 v2, v0, v0", "?v_add_u32_e32 v3, v2, v1", "s_endpgm"}, facts, what);
   // Not looked at where the descriptor is not known.
   expect_marked({"s_add_u32 s4, s3, 1", "s_endpgm"}, {.arch = "gfx942"}, "");
+}
+
+// gfx1100 of clang 19, decode of 208 dims: four registers go to scratch of which two are used. They come back as they went.
+TEST(AmdCheck, FollowsRegistersThroughScratch) {
+  const std::string what = "that nothing has written";
+  const auto through = [](const std::string& store, const std::string& load, const std::string& use) {
+    return std::vector<std::string>{"v_mov_b32_e32 v5, v0", "v_mov_b32_e32 v6, v0", store, load, use, "s_endpgm"};
+  };
+  for (const auto& [arch, store, load] :
+       {std::array<std::string, 3>{"gfx1100", "scratch_store_b128 off, v[5:8], off offset:16",
+                                   "scratch_load_b128 v[10:13], off, off offset:16"},
+        {"gfx942", "scratch_store_dwordx4 off, v[5:8], off", "scratch_load_dwordx4 v[10:13], off, off"}}) {
+    const gpu::AmdKernelFacts facts{.arch = arch, .initial_scalars = 3, .initial_vectors = 1};
+    expect_marked(through(store, "s_waitcnt vmcnt(0)", "s_nop 0"), facts, "");
+    const auto used = [&](const std::string& use) {
+      std::vector<std::string> lines = through(store, load, use);
+      lines.insert(lines.begin() + 4, "s_waitcnt vmcnt(0)");
+      return lines;
+    };
+    expect_marked(used("v_add_u32_e32 v20, v10, v11"), facts, "");
+    expect_marked(used("?v_add_u32_e32 v20, v10, v12"), facts, what);
+  }
+  const gpu::AmdKernelFacts facts{.arch = "gfx1100", .initial_scalars = 3, .initial_vectors = 1};
+  const auto single = [&](const char* store, const char* load, const char* use) {
+    expect_marked({store, load, "s_waitcnt vmcnt(0)", use, "s_endpgm"}, facts, what);
+  };
+  single("scratch_store_b32 off, v0, off offset:8", "scratch_load_b32 v2, off, off offset:8", "v_add_u32_e32 v3, 1, v2");
+  single("scratch_store_b32 off, v0, off offset:8", "scratch_load_b32 v2, off, off offset:12", "?v_add_u32_e32 v3, 1, v2");
+  // An address that is no constant: all may be there, and what is stored is used.
+  single("scratch_store_b32 v0, v0, off", "scratch_load_b32 v2, off, off offset:12", "v_add_u32_e32 v3, 1, v2");
+  single("?scratch_store_b32 v0, v9, off", "scratch_load_b32 v2, v0, off", "v_add_u32_e32 v3, 1, v2");
+  // Chips without scratch instructions spill by a buffer, whose address is the same for all lanes.
+  const gpu::AmdKernelFacts old{.arch = "gfx906", .initial_scalars = 8, .initial_vectors = 1};
+  expect_marked({"buffer_store_dword v9, off, s[0:3], 0 offset:4", "?buffer_store_dword v9, v0, s[0:3], 0 offen", "s_endpgm"}, old,
+                what);
 }
 
 TEST(AmdCheck, KnowsWhatIsSetWhenAWaveStarts) {

@@ -4,7 +4,9 @@
 #include <charconv>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string_view>
+#include <vector>
 
 #include "gpu/compile/amd_rules/operands.h"
 #include "gpu/compile/report/disassembly_line.h"
@@ -114,6 +116,42 @@ class Follower {
   bool pairs_;
 };
 
+// The masks before each block. A name says what instruction made a mask, so that one that was all lanes may have a name once
+// another way is known: where ways meet, what they say now counts, and not what they said before. A block that is made anew often
+// keeps to what all its ways ever agreed on, so that this ends. Either way a state holds where each way to its block says so.
+template <class Step>
+std::vector<std::optional<MaskRegisters>> masks_before_blocks(const AmdFlow& flow, const MaskRegisters& entry, Step step) {
+  constexpr int kAnew = 16;
+  const std::vector<AmdBlock>& blocks = flow.blocks();
+  std::vector<std::optional<MaskRegisters>> before(blocks.size()), after(blocks.size());
+  std::vector<std::vector<std::size_t>> from(blocks.size());
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    for (const AmdEdge& edge : blocks[b].next) from[edge.to].push_back(b);
+  }
+  std::vector<int> times(blocks.size(), 0);
+  std::set<std::size_t> waiting;
+  if (!blocks.empty()) waiting.insert(0);
+  while (!waiting.empty()) {
+    const std::size_t b = *waiting.begin();
+    waiting.erase(waiting.begin());
+    std::optional<MaskRegisters> now;
+    const auto meet = [&now](const std::optional<MaskRegisters>& other) {
+      if (!other) return;
+      if (now) Follower::meet(*now, *other);
+      if (!now) now = other;
+    };
+    if (b == 0) meet(entry);
+    for (const std::size_t way : from[b]) meet(after[way]);
+    if (++times[b] > kAnew) meet(before[b]);
+    if (now == before[b]) continue;
+    before[b] = now;
+    for (std::size_t i = blocks[b].begin; i < blocks[b].end; ++i) step(*now, i);
+    after[b] = now;
+    for (const AmdEdge& edge : blocks[b].next) waiting.insert(edge.to);
+  }
+  return before;
+}
+
 }  // namespace
 
 bool has_64_lanes(const std::vector<AmdInstruction>& code) {
@@ -129,7 +167,7 @@ std::vector<int> exec_before_instructions(const std::vector<AmdInstruction>& cod
   entry[kExec] = ExecMasks::kAllLanes;
   Follower follower(has_64_lanes(code));
   const auto step = [&](MaskRegisters& masks, std::size_t i) { follower.step(code[i], i, masks); };
-  const auto before = states_before_blocks(flow, entry, step, [](MaskRegisters&, const AmdEdge&) {}, Follower::meet);
+  const auto before = masks_before_blocks(flow, entry, step);
   std::vector<int> exec(code.size(), kNeverReached);
   visit_instructions(flow, before, [&](MaskRegisters& masks, std::size_t i) {
     // A block may be there more than once (path_facts.h).

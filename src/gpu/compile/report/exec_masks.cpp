@@ -33,6 +33,7 @@ int ExecMasks::turned_on(int exec, int more) const {
 }
 
 int ExecMasks::either(int a, int b) const {
+  if (a == kAllLanes || b == kAllLanes) return kAllLanes;
   if (is_part_of(a, b)) return b;
   if (is_part_of(b, a)) return a;
   if (a <= kFirstLeft) return a;
