@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "fulmen/backend.h"
+#include "fulmen/names.h"
 #include "fulmen/printable.h"
 #include "tools/float_conversion.h"
 #include "tools/number_checks.h"
@@ -178,7 +179,10 @@ Status check_device_and_kernel(const std::string& device, const std::string& ker
   const Result<std::vector<Candidate>> known = candidates(any.value(), device);
   if (!known.ok() || kernel.empty()) return known.status();
   if (std::any_of(known->begin(), known->end(), [&](const Candidate& c) { return c.kernel == kernel; })) return {};
-  return invalid(fmt::format("--kernel {}: {} has no kernel of that name, see `fulmen devices`", kernel, device));
+  std::vector<std::string> names;
+  for (const Candidate& candidate : known.value()) names.push_back(candidate.kernel);
+  return invalid(fmt::format("--kernel {}: {} has no kernel of that name; {}, see `fulmen devices --all`", kernel, device,
+                             names_like(kernel, names)));
 }
 
 std::string device_of(const ProblemArguments& arguments) { return arguments.device.empty() ? default_device() : arguments.device; }

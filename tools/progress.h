@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <string>
 
@@ -23,6 +24,16 @@ class Progress {
     std::fflush(stdout);
     shown_ = true;
   }
+  // For what changes more often than anybody reads: five times a second on a terminal; in a pipe a line on stderr twice a minute,
+  // which tells a long run from one that hangs.
+  void count(const std::string& what) {
+    using std::chrono::steady_clock;
+    const auto now = steady_clock::now();
+    if (now - counted_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(30))) return;
+    counted_ = now;
+    if (terminal_) return show(what);
+    fmt::print(stderr, "{}\n", what);
+  }
   void line(const std::string& text) {
     clear();
     fmt::print("{}\n", text);
@@ -35,6 +46,7 @@ class Progress {
     shown_ = false;
   }
   bool terminal_;
+  std::chrono::steady_clock::time_point counted_ = std::chrono::steady_clock::now();
   bool shown_ = false;
 };
 

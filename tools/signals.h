@@ -1,10 +1,22 @@
 // SIGINT, SIGTERM and SIGHUP: compilers and temporary folders end with the program, whose parent sees the signal.
 #pragma once
 
+#include <functional>
+
 namespace fulmen::tools {
 
 // To be called before other threads start: they inherit that the signals are blocked. One that is ignored (nohup) stays so.
 void watch_signals();
+
+// What is known so far is told before a signal ends the process: as long as this lives, tell() is called then, once, in another
+// thread. It may wait for a lock that this object's owner holds for short, and need not release it.
+class TellAtSignal {
+ public:
+  explicit TellAtSignal(std::function<void()> tell);
+  ~TellAtSignal();
+  TellAtSignal(const TellAtSignal&) = delete;
+  TellAtSignal& operator=(const TellAtSignal&) = delete;
+};
 
 // Never returns where a signal is about to end the process: nothing is told of calls that fail for that.
 void wait_if_a_signal_ends_the_process();

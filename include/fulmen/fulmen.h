@@ -7,6 +7,7 @@
 #include "fulmen/emulated_work.h"
 #include "fulmen/hooks.h"
 #include "fulmen/kv_cache.h"
+#include "fulmen/names.h"
 #include "fulmen/plan.h"
 #include "fulmen/printable.h"
 #include "fulmen/problem.h"

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "fulmen/compile.h"
+#include "fulmen/names.h"
 #include "fulmen/printable.h"
 #include "gpu/chip.h"
 #include "gpu/compile/cache/cache.h"
@@ -36,11 +37,11 @@ Status compile_one(const gpu::Compiler& compiler, const gpu::Chip& chip, const g
 }
 
 Status unknown_arch(const std::string& arch) {
-  std::string known;
-  for (const gpu::Chip& row : gpu::chips()) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.arch);
+  std::vector<std::string> known;
+  for (const gpu::Chip& row : gpu::chips()) known.emplace_back(row.arch);
   return {StatusCode::invalid_argument,
-          fmt::format("arch is \"{}\": AMD chips from gfx803 and NVIDIA chips from sm_70 are accepted, such as {}", printable(arch),
-                      known)};
+          fmt::format("arch is \"{}\": AMD chips from gfx803 and NVIDIA chips from sm_70 are accepted; {}", printable(arch),
+                      names_like(arch, known))};
 }
 
 // A chip without a row in our table that its compiler refuses does not exist as far as we know: the caller's mistake.

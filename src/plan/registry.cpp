@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "fulmen/names.h"
 #include "fulmen/printable.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
@@ -143,12 +144,10 @@ Status check_device(std::string_view device) {
       return {StatusCode::unavailable,
               fmt::format("device \"{}\"{} cannot be used: {}", printable(device), origin_of(device), why)};
   }
-  std::string known;
-  for (const DeviceInfo& info : devices()) {
-    known += fmt::format("{}\"{}\"{}", known.empty() ? "" : ", ", printable(info.name), info.usable ? "" : " (not usable)");
-  }
-  return {StatusCode::unavailable, fmt::format("device is \"{}\"{}: there is no such device here; known are {}", printable(device),
-                                               origin_of(device), known)};
+  std::vector<std::string> known;
+  for (const DeviceInfo& info : devices()) known.push_back(info.name + (info.usable ? "" : "\nnot usable"));
+  return {StatusCode::unavailable, fmt::format("device is \"{}\"{}: there is no such device here; {}", printable(device),
+                                               origin_of(device), names_like(device, known))};
 }
 
 namespace {

@@ -220,6 +220,13 @@ TEST_F(BadInputTest, Subcommands) {
       fulmen({"explain", "--backward", "--gradients", "dbias", "--seqlen-q", "4", "--heads", "1", "--head-dim", "8"}),
       "--gradients dbias");
   expect_one_sentence(fulmen({"verify", "--device", "abacus:0"}), "abacus:0");
+  // A slip is guessed, and a list is short.
+  const Outcome device = fulmen({"verify", "--device", "cpuu"});
+  expect_one_sentence(device, "did you mean \"cpu\"? Known are \"cpu\", ");
+  EXPECT_LT(device.err.size(), 400U) << device.err;
+  const Outcome kernel = fulmen({"verify", "--kernel", "cpu.standard.plan"});
+  expect_one_sentence(kernel, "did you mean \"cpu.standard.plain\"? Known are ");
+  EXPECT_LT(kernel.err.size(), 400U) << kernel.err;
   expect_one_sentence(fulmen({"bench", "--suite", "chess"}), "--suite");
   expect_one_sentence(fulmen({"bench", "--dtype", "fp8"}), "--dtype");
   expect_one_sentence(fulmen({"bench", "--json", "missing/b.json"}), "missing/b.json");

@@ -12,7 +12,10 @@ namespace {
 class ReportTest : public ProgramTest {};
 
 TEST_F(ReportTest, DevicesNameTheCpuAndItsKernels) {
-  const Outcome outcome = fulmen({"devices"});
+  const Outcome brief = fulmen({"devices"});
+  ASSERT_EQ(brief.exit_code, 0) << brief.err;
+  EXPECT_LT(std::count(brief.out.begin(), brief.out.end(), '\n'), 40) << brief.out;
+  const Outcome outcome = fulmen({"devices", "--all"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   for (const char* part : {"cpu", "chip", "usable", "cpu.standard.plain", "cpu.reference.backward", "backward, dropout"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;

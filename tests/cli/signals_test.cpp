@@ -61,6 +61,35 @@ TEST_F(Interrupted, CompilersAndTheirFoldersEnd) {
   }
 }
 
+// What a long run has found is told before it ends.
+TEST_F(Interrupted, VerifyTellsWhatItHasFound) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::signal(SIGINT, SIG_DFL);
+    const int file = ::open(path("said").c_str(), O_WRONLY | O_CREAT, 0600), null = ::open("/dev/null", O_RDWR);
+    ::dup2(null, 0);
+    ::dup2(file, 1);
+    ::dup2(null, 2);
+    ::execl(FULMEN_CLI, "fulmen", "verify", "--random", "1000000000", "--seed", "5", "--dtype", "fp32", "--kernel",
+            "cpu.standard.plain", nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  while (read_text(path("said")).find("problems, --seed 5") == std::string::npos) {
+    if (::waitpid(child, &status, WNOHANG) != 0) break;  // it ended by itself: a failure, below
+    ::usleep(10'000);
+  }
+  ::kill(child, SIGINT);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
+  const std::string said = read_text(path("said"));
+  EXPECT_NE(said.find("\nkernel "), std::string::npos) << "the table: " << said;
+  EXPECT_NE(said.find("\nstopped by a signal: "), std::string::npos) << said;
+  EXPECT_NE(said.find(" of 1000000000 problems, "), std::string::npos) << said;
+  EXPECT_NE(said.find(" 0 failed, --seed 5\n"), std::string::npos) << said;
+}
+
 // A file system of this test's own, which takes root.
 TEST_F(Interrupted, ATemporaryFolderThatNothingRunsFromIsSaid) {
   const std::vector<float> ones(64, 1.0F);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <tuple>
@@ -15,6 +16,7 @@
 #include "tools/number_checks.h"
 #include "tools/problem_arguments.h"
 #include "tools/progress.h"
+#include "tools/signals.h"
 #include "tools/verify/grid.h"
 #include "tools/verify/verified_run.h"
 
@@ -126,16 +128,29 @@ class Failures {
   Status first_not_run_;
 };
 
-// What a run of the command has found so far.
+// What a run of the command has found so far: told at its end, or where a signal ends it.
 struct Findings {
+  std::mutex mutex;  // of all that follows
   Progress progress;
   Tallies tallies;
   Failures failures;
+  uint64_t problems = 0, results = 0;
+
+  std::string counts(uint64_t all) const {
+    return fmt::format("{} of {} problems, {} results, {} failed", problems, all, results, failures.count());
+  }
 };
 
-// One problem by every kernel that is asked for and supports it: how many these were. seed: what --seed repeats it.
-Result<std::size_t> verify_case(const VerifyArguments& arguments, const std::string& device, const GridCase& grid_case,
-                                NormalPool& pool, int threads, uint64_t seed, Findings& findings) {
+// Holds the lock for ever: nothing is printed behind it.
+void tell_at_signal(Findings& findings, uint64_t all, uint64_t seed) {
+  findings.mutex.lock();
+  print_table(findings.progress, findings.tallies);
+  findings.progress.line(fmt::format("stopped by a signal: {}, --seed {}", findings.counts(all), seed));
+}
+
+// One problem by every kernel that is asked for and supports it. seed: what --seed repeats it.
+Status verify_case(const VerifyArguments& arguments, const std::string& device, const GridCase& grid_case, NormalPool& pool,
+                   int threads, uint64_t seed, Findings& findings) {
   const GridData data = make_grid_data(grid_case, pool, threads);
   const Result<Problem> problem = problem_of(grid_case, data);
   if (!problem.ok()) return problem.status();
@@ -143,16 +158,18 @@ Result<std::size_t> verify_case(const VerifyArguments& arguments, const std::str
   if (!found.ok()) return found.status();
   const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(device, data.tensors);
   if (!there.ok()) return there.status();
-  std::size_t runs = 0;
   for (const Candidate& candidate : found.value()) {
     if (!candidate.support.yes || (!arguments.kernel.empty() && candidate.kernel != arguments.kernel)) continue;
     const VerifiedRun run = run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, threads);
+    const std::scoped_lock lock(findings.mutex);
     add_to(findings.tallies, candidate.kernel, grid_case.dtype, run.report);
-    ++runs;
+    ++findings.results;
     findings.failures.add(findings.progress, candidate.kernel + " " + to_string(grid_case), run,
                           repeat_with(arguments, device, seed));
   }
-  return runs;
+  const std::scoped_lock lock(findings.mutex);
+  ++findings.problems;
+  return {};
 }
 
 // Small random problems, each of a seed of its own: problem n of seed s is problem 0 of seed s + n.
@@ -166,19 +183,21 @@ Status verify_random(const VerifyArguments& arguments, const std::string& device
   auto& progress = findings.progress;
   progress.line(fmt::format("fulmen {} on {}, {} random {}problems, --seed {}", version(), device, arguments.random,
                             arguments.backward ? "backward " : "", seed));
+  const TellAtSignal teller([&] { tell_at_signal(findings, arguments.random, seed); });
   NormalPool pool(0);
-  std::size_t runs = 0;
   for (uint64_t n = 0; n < arguments.random; ++n) {
-    if (n % 1000 == 0) progress.show(fmt::format("[{}/{}] {} failed", n, arguments.random, findings.failures.count()));
+    {
+      const std::scoped_lock lock(findings.mutex);
+      progress.count(findings.counts(arguments.random));
+    }
     pool.generator().seed(seed + n);
     const DType dtype = dtypes[pool.generator()() % dtypes.size()];
     const GridCase grid_case = random_case(pool.generator(), dtype, arguments.backward ? Pass::backward : Pass::forward, emulated);
-    const Result<std::size_t> ran = verify_case(arguments, device, grid_case, pool, threads, seed + n, findings);
-    if (!ran.ok()) return ran.status();
-    runs += ran.value();
+    if (Status status = verify_case(arguments, device, grid_case, pool, threads, seed + n, findings); !status.ok()) return status;
   }
+  const std::scoped_lock lock(findings.mutex);
   print_table(progress, findings.tallies);
-  progress.line(fmt::format("{} problems, {} results, {} failed", arguments.random, runs, findings.failures.count()));
+  progress.line(fmt::format("{} problems, {} results, {} failed", findings.problems, findings.results, findings.failures.count()));
   return findings.failures.conclusion(seed);
 }
 
@@ -192,25 +211,30 @@ Status verify(const VerifyArguments& arguments) {
   if (!cases.ok()) return cases.status();
   const uint64_t seed = arguments.seed ? *arguments.seed : std::random_device{}();
   Findings findings;
-  auto& [progress, tallies, failures] = findings;
+  auto& progress = findings.progress;
   progress.line(fmt::format("fulmen {} on {}, {} grid of {} {}problems, --seed {}", version(), device, arguments.grid,
                             cases.value().size(), arguments.backward ? "backward " : "", seed));
   if (emulated) progress.line("an emulated chip: smaller problems; every new kernel is first compiled, for a second or two");
   const CompileAhead ahead(cases.value(), device, arguments.kernel);
+  const TellAtSignal teller([&] { tell_at_signal(findings, cases->size(), seed); });
   NormalPool pool(seed);
   for (std::size_t i = 0; i < cases.value().size(); ++i) {
     const GridCase& grid_case = cases.value()[i];
-    progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), to_string(grid_case)));
-    const Result<std::size_t> ran = verify_case(arguments, device, grid_case, pool, arguments.threads, seed, findings);
-    if (!ran.ok()) return ran.status();
+    {
+      const std::scoped_lock lock(findings.mutex);
+      progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), to_string(grid_case)));
+    }
+    if (Status status = verify_case(arguments, device, grid_case, pool, arguments.threads, seed, findings); !status.ok())
+      return status;
   }
-  if (tallies.empty()) {
+  const std::scoped_lock lock(findings.mutex);
+  if (findings.tallies.empty()) {
     const std::string which = arguments.kernel.empty() ? "no kernel of " + device : "--kernel " + arguments.kernel + ": it";
     const std::string what = arguments.kernel.empty() ? "supports a problem" : "supports no problem";
     return {StatusCode::unsupported, fmt::format("{} {} of the grid here, see `fulmen explain`", which, what)};
   }
-  print_table(progress, tallies);
-  return failures.conclusion(seed);
+  print_table(progress, findings.tallies);
+  return findings.failures.conclusion(seed);
 }
 
 }  // namespace
