@@ -16,7 +16,7 @@ enum class StatusCode : int {
   unsupported = 2,          // valid, but the named kernel or device cannot do it; the message says why
   unavailable = 3,          // a device, library or file is not there
   out_of_memory = 4,        // an allocation failed
-  verification_failed = 5,  // the result broke the tolerance rule; the message names the worst element
+  verification_failed = 5,  // the result broke the tolerance rule, or a kernel's machine code a rule; the message names it
   internal = 6,             // a defect in Fulmen
 };
 

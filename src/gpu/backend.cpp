@@ -1,8 +1,11 @@
 #include "gpu/backend.h"
 
+#include <fmt/format.h>
+
 #include <vector>
 
 #include "gpu/append_kv.h"
+#include "gpu/compile/cache/cache.h"
 #include "gpu/device_list.h"
 #include "gpu/gpu_kernel.h"
 #include "gpu/launch/family.h"
@@ -32,6 +35,15 @@ class GpuBackend final : public Backend {
     std::vector<DeviceInfo> list;
     const auto devices = devices_.devices();
     for (const Device& device : *devices) list.push_back(device.info);
+    if (has_prebuilt()) return list;
+    if (const Result<const Compiler*> compiler = driver_.compiler(); !compiler.ok()) {
+      for (DeviceInfo& info : list) {
+        if (info.usable)
+          info.reason =
+              fmt::format("there are no prebuilt kernels (FULMEN_KERNEL_PATH) and no compiler: {}", compiler.status().message());
+        info.usable = false;
+      }
+    }
     return list;
   }
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }

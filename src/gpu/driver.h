@@ -83,6 +83,8 @@ class Driver {
   virtual Result<DeviceProperties> properties(int device) const = 0;
   // Compiles for the devices of this driver (NVRTC, hipRTC or clang, a host compiler); null with the reason when there is none.
   virtual Result<const Compiler*> compiler() const = 0;
+  // What is asked for a kernel that compiler() cannot compile, or compiles wrongly.
+  virtual Result<const Compiler*> second_compiler() const { return Status(StatusCode::unavailable, "there is no second compiler"); }
 
   virtual Result<Module> load(int device, std::span<const std::byte> code) const = 0;
   virtual void unload(int device, Module module) const noexcept = 0;

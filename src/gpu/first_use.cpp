@@ -101,7 +101,7 @@ class OwnStream {
   std::vector<void*> owned_;
 };
 
-// Runs the small problem on the device; its outputs are then in host memory.
+// Runs the small problem on the device; its outputs are then in host memory. verification_failed: the device refused to run it.
 Status run_small(const FirstUse& use, const GpuRunner& runner, const Problem& p, AttentionTensors& host) {
   OwnStream stream(use.driver, use.device.ordinal);
   if (!stream.status().ok()) return stream.status();
@@ -124,8 +124,9 @@ Status run_small(const FirstUse& use, const GpuRunner& runner, const Problem& p,
     workspace = made.value();
     if (Status status = stream.fill(workspace, 0xFF, bytes); !status.ok()) return status;
   }
-  if (Status status = runner.run(stream.stream(), there, workspace); !status.ok()) return status;
-  if (Status status = stream.wait(); !status.ok()) return status;
+  Status ran = runner.run(stream.stream(), there, workspace);
+  if (ran.ok()) ran = stream.wait();
+  if (!ran.ok()) return {StatusCode::verification_failed, "did not run: " + ran.message()};
   const auto pass = static_cast<std::size_t>(p.pass);
   for (int i = 0; i < kTensorFields; ++i) {
     const TensorField& field = kTensorTable[i];
@@ -136,7 +137,7 @@ Status run_small(const FirstUse& use, const GpuRunner& runner, const Problem& p,
   return stream.wait();
 }
 
-// "right: ..." or "wrong: ...". Errors: it could not be found out.
+// "right: ..." or "wrong: ...". Errors: verification_failed, the device refused to run it; others, it could not be found out.
 Result<std::string> find_out(const FirstUse& use, const SmallUse& small) {
   SmallTensors host;
   if (Status status = host.make(small.problem, use.options); !status.ok()) return status;
@@ -214,12 +215,19 @@ Result<std::string> check_first_use(const FirstUse& use) {
     return std::string("first use not checked: a stream is being captured");
   }
   const Result<std::string> verdict = verdict_of(use);
-  if (!verdict.ok()) return "first use not checked: " + verdict.status().message();
-  if (verdict->starts_with(kRight)) return "first use checked: " + verdict->substr(kRight.size());
-  std::string message = fmt::format(
-      "its first use on {} gave a wrong result: {}. FULMEN_FIRST_USE_CHECK=0 runs it all the same; `fulmen cache clear` has it "
-      "checked again",
-      use.device.info.name, verdict->substr(kWrong.size()));
+  if (verdict.ok() && verdict->starts_with(kRight)) return "first use checked: " + verdict->substr(kRight.size());
+  std::string found;
+  if (verdict.ok()) {
+    found = fmt::format(
+        "gave a wrong result: {}. FULMEN_FIRST_USE_CHECK=0 runs it all the same; `fulmen cache clear` has it checked "
+        "again",
+        verdict->substr(kWrong.size()));
+  } else if (verdict.status().code() == StatusCode::verification_failed && !use.driver.is_capturing(use.device.ordinal, nullptr)) {
+    found = verdict.status().message();  // not kept on disk: the reason may lie in the device's state
+  } else {
+    return "first use not checked: " + verdict.status().message();
+  }
+  std::string message = fmt::format("its first use on {} {}", use.device.info.name, found);
   const std::scoped_lock lock(known().mutex);
   known().refused.emplace(refusal_key(use.device, use.kernel, use.runner.plan()), message);
   return Status(StatusCode::verification_failed, std::move(message));

@@ -40,7 +40,7 @@ std::optional<SmallUse> find_small_use(const Family& family, const Chip& chip, i
                                        const LaunchPlan& wanted, const tuning::Values& values, double most_flops = 8e9);
 
 // What is known, in a sentence: the errors found, or why there was no check. Never while the device's default stream is captured.
-// Errors: verification_failed, a result is wrong; anything else leaves no verdict.
+// Errors: verification_failed, a result is wrong, or the device did not run the kernel.
 Result<std::string> check_first_use(const FirstUse& use);
 
 // Why these kernels were refused earlier in this process; empty where they were not.

@@ -11,6 +11,7 @@
 #include "gpu/device_list.h"
 #include "gpu/first_use.h"
 #include "gpu/gpu_runner.h"
+#include "runtime/log_once.h"
 #include "tuning/results.h"
 #include "tuning/sources.h"
 
@@ -54,31 +55,14 @@ class GpuKernel final : public Kernel {
       if (!asked.ok()) return asked.status();
       choice = std::move(asked).value();
     }
-    const bool usual = choice.values == space.usual();
-    LaunchPlan plan = usual ? family_.plan(problem, device->chip, compute_units)
-                            : family_.tuned_plan(problem, device->chip, compute_units, choice.values);
-    const tuning::Values values = choice.values;
-    KernelConfig config{name_, 0, 0, plan.num_splits, 0, std::move(choice.parameters), std::move(choice.notes)};
-    if (plan.backward.query_counters > 0 && plan.backward.adds_in_order == 0) {
-      config.notes.emplace_back("blocks of keys add to dq as they come: gradients may differ in bits from run to run");
-    }
-    std::erase_if(plan.launches, [](const KernelLaunch& launch) { return launch.workgroups == 0; });
-    // The tiles of the first launch that has some: the backward pass begins with one that goes by rows.
-    for (const KernelLaunch& launch : plan.launches) {
-      if (problem.pass == Pass::backward && launch.specialisation.outputs == 0) continue;
-      config.block_m = launch.specialisation.block_m;
-      config.block_n = launch.specialisation.block_n;
-      break;
-    }
-    auto runner =
-        std::make_unique<GpuRunner>(driver_, *device, problem, std::move(plan), std::move(config), options.trust_pointers);
-    if (Status status = runner->load(); !status.ok()) return status;
-    if (checks_first_use(driver_, options)) {
-      Result<std::string> said = check_first_use({driver_, *device, name_, problem, *runner, options, family_, values});
-      if (!said.ok()) return said.status();
-      runner->set_first_use(std::move(said).value());
-    }
-    return std::unique_ptr<Runner>(std::move(runner));
+    Result<std::unique_ptr<Runner>> prepared = prepare_with(choice, space, problem, *device, options);
+    const bool refused = !prepared.ok() && prepared.status().code() != StatusCode::out_of_memory;
+    if (!refused || choice.values == space.usual() || !options.tuning.empty()) return prepared;
+    // Kept results were found with one compiler: what another one makes of them is no reason against the kernel.
+    tuning::Choice usual = tuning::usual_choice(space);
+    usual.notes.push_back("its tuned configuration is passed over: " + sentence_of(prepared.status().message()));
+    log_line_once(fmt::format("{} on {}: {}", name_, device->info.name, usual.notes.back()));
+    return prepare_with(usual, space, problem, *device, options);
   }
   Result<KernelTuning> tuning(const Problem& problem, const std::string& device_name,
                               const AttentionOptions& options) const override {
@@ -94,6 +78,35 @@ class GpuKernel final : public Kernel {
   }
 
  private:
+  Result<std::unique_ptr<Runner>> prepare_with(const tuning::Choice& choice, const tuning::Space& space, const Problem& problem,
+                                               const Device& device, const AttentionOptions& options) const {
+    const int compute_units = device.properties.compute_units;
+    LaunchPlan plan = choice.values == space.usual() ? family_.plan(problem, device.chip, compute_units)
+                                                     : family_.tuned_plan(problem, device.chip, compute_units, choice.values);
+    KernelConfig config{name_, 0, 0, plan.num_splits, 0, choice.parameters, choice.notes};
+    if (plan.backward.query_counters > 0 && plan.backward.adds_in_order == 0) {
+      config.notes.emplace_back("blocks of keys add to dq as they come: gradients may differ in bits from run to run");
+    }
+    std::erase_if(plan.launches, [](const KernelLaunch& launch) { return launch.workgroups == 0; });
+    // The tiles of the first launch that has some: the backward pass begins with one that goes by rows.
+    for (const KernelLaunch& launch : plan.launches) {
+      if (problem.pass == Pass::backward && launch.specialisation.outputs == 0) continue;
+      config.block_m = launch.specialisation.block_m;
+      config.block_n = launch.specialisation.block_n;
+      break;
+    }
+    auto runner = std::make_unique<GpuRunner>(driver_, device, problem, std::move(plan), std::move(config), options.trust_pointers);
+    if (Status status = runner->load(); !status.ok()) return status;
+    if (options.kernel.empty()) {
+      if (Status status = runner->check_scratch(); !status.ok()) return status;
+    }
+    if (checks_first_use(driver_, options)) {
+      Result<std::string> said = check_first_use({driver_, device, name_, problem, *runner, options, family_, choice.values});
+      if (!said.ok()) return said.status();
+      runner->set_first_use(std::move(said).value());
+    }
+    return std::unique_ptr<Runner>(std::move(runner));
+  }
   KernelTuning identity(const Problem& problem, const Device& device) const {
     const int compute_units = device.properties.compute_units;
     std::vector<std::string_view> entries;

@@ -40,7 +40,7 @@ Result<std::vector<GpuRunner::LoadedLaunch>> GpuRunner::loaded(bool whole_rows) 
                               : maps ? sizeof(kernels::TmaForwardArguments)
                                          : sizeof(kernels::ForwardArguments);
     launches.push_back({kernel->function, launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.programmatic_launch,
-                        std::move(kernel->code), std::move(kernel->name)});
+                        std::move(kernel->code), std::move(kernel->name), kernel->scratch_bytes, std::move(kernel->note)});
   }
   return launches;
 }
@@ -52,8 +52,15 @@ Status GpuRunner::load() {
     missing_row_ = row.value();
   }
   Result<std::vector<LoadedLaunch>> launches = loaded(true);
-  if (launches.ok()) aligned_ = std::move(launches).value();
-  return launches.status();
+  if (!launches.ok()) return launches.status();
+  aligned_ = std::move(launches).value();
+  for (const LoadedLaunch& launch : aligned_) {
+    if (launch.scratch_bytes > 0)
+      config_.notes.push_back(
+          fmt::format("\"{}\" keeps registers in {} bytes of scratch a lane", launch.name, launch.scratch_bytes));
+    if (!launch.note.empty()) config_.notes.push_back(launch.note);
+  }
+  return {};
 }
 
 Status GpuRunner::load_unaligned() const {
@@ -63,6 +70,18 @@ Status GpuRunner::load_unaligned() const {
   Result<std::vector<LoadedLaunch>> launches = loaded(false);
   if (launches.ok()) unaligned_.get([&] { return std::move(launches).value(); });
   return launches.status();
+}
+
+Status GpuRunner::check_scratch() const {
+  for (const LoadedLaunch& launch : aligned_) {
+    if (launch.scratch_bytes <= kMostScratch) continue;
+    return {
+        StatusCode::unsupported,
+        fmt::format("its compiler gave \"{}\" {} bytes of scratch a lane, up to {} are accepted: its registers would go through "
+                    "memory. Another compiler may do better (FULMEN_AMD_COMPILER); forced by name it runs as it is",
+                    launch.name, launch.scratch_bytes, kMostScratch)};
+  }
+  return {};
 }
 
 std::size_t GpuRunner::workspace_bytes() const noexcept {

@@ -23,6 +23,8 @@ class GpuRunner final : public Runner {
 
   // Before anything else. Errors: those of load_kernel().
   Status load();
+  // Errors: a kernel whose compiler was short of registers, by more of them than a lane has.
+  Status check_scratch() const;
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override;
   Status run(void* stream, const AttentionTensors& tensors, void* workspace) const override;
@@ -42,7 +44,10 @@ class GpuRunner final : public Runner {
     bool programmatic_launch = false;
     std::string code;  // its hash
     std::string name;
+    int64_t scratch_bytes = 0;  // of a lane
+    std::string note;
   };
+  static constexpr int64_t kMostScratch = 1024;  // 256 registers
 
   // whole_rows: pointers are multiples of 16.
   const LaunchPlan& plan_for(bool whole_rows) const noexcept;

@@ -7,12 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "fulmen/names.h"
 #include "fulmen/printable.h"
 #include "plan/kernel_aliases.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/environment.h"
 #include "runtime/hooks.h"
+#include "runtime/log_once.h"
 #include "runtime/made_problem.h"
 #include "runtime/threading.h"
 #include "tuning/sources.h"
@@ -50,7 +52,7 @@ Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem
   };
   const std::string present = present_kernel_name(asked);
   const std::string& name = !has(asked) && has(present) ? present : asked;
-  std::string names;
+  std::vector<std::string> names;
   for (const Kernel* kernel : kernels) {
     if (kernel->name() == name) {
       const Support support = support_of(*kernel, problem, device);
@@ -58,10 +60,10 @@ Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem
       return Status(StatusCode::unsupported,
                     fmt::format("kernel \"{}\" cannot run this problem: {}", printable(name), support.reason));
     }
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", printable(kernel->name()));
+    names.emplace_back(kernel->name());
   }
-  return Status(StatusCode::invalid_argument, fmt::format("kernel is \"{}\": device \"{}\" has no kernel of that name; it has {}",
-                                                          printable(name), printable(device), names));
+  return Status(StatusCode::invalid_argument, fmt::format("kernel is \"{}\": device \"{}\" has no kernel of that name; {}",
+                                                          printable(name), printable(device), names_like(name, names)));
 }
 
 std::string no_kernel_message(const Backend& backend, const Problem& problem, const std::string& device) {
@@ -76,7 +78,7 @@ std::string no_kernel_message(const Backend& backend, const Problem& problem, co
 // Why it was not chosen. A kernel of the user's may throw now, though it did not when the plan was made.
 std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
   for (const auto& [refused, why] : impl.refused) {
-    if (refused == &kernel) return why;
+    if (refused == &kernel) return printable(why);
   }
   try {
     const Support support = support_of(kernel, impl.problem, impl.device);
@@ -125,39 +127,59 @@ std::string explanation(const Plan::Impl& impl) {
   return text;
 }
 
-// A kernel that refuses the problem when it is prepared (verification_failed), or that is neither prebuilt nor can be compiled
-// (unavailable), makes room for the next one.
-Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
-  Result<const Kernel*> kernel = kernel_for(impl.problem, impl.device, *impl.backend, options.kernel);
-  if (!kernel.ok()) return kernel.status();
-  Status unavailable;  // the first one's reason: the others' is likely the same
-  bool any_is_wrong = false;
-  for (;;) {
-    impl.kernel = kernel.value();
-    impl.rank = impl.kernel->rank(impl.problem);
-    auto runner = impl.kernel->prepare(impl.problem, impl.device, options);
-    if (runner.ok() && runner.value() == nullptr) {
-      return {StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", impl.kernel->name())};
-    }
-    if (runner.ok()) {
-      impl.runner = std::move(runner).value();
-      return {};
-    }
-    const Status& refusal = runner.status();
-    if (refusal.code() == StatusCode::unavailable) {
-      if (!options.tuning.empty()) return refusal;  // its numbers are this kernel's
-      if (unavailable.ok()) unavailable = refusal;
-    } else if (refusal.code() == StatusCode::verification_failed) {
-      any_is_wrong = true;
-    } else {
-      return unavailable.ok() ? refusal : unavailable;
-    }
-    impl.refused.emplace_back(impl.kernel, refusal.message());
-    const Kernel* next = impl.forced ? nullptr : choose(*impl.backend, impl.problem, impl.device, impl.refused);
-    if (next == nullptr && !any_is_wrong) return unavailable;
-    if (next == nullptr) return {StatusCode::verification_failed, refusals(impl)};
-    kernel = next;
+// Whether a kernel that could not be prepared makes room for the next one: it is neither prebuilt nor can be compiled or loaded,
+// its machine code or its first result is wrong. What the caller said, or memory, would be as bad for the others.
+bool makes_room(const Status& refusal, const AttentionOptions& options) {
+  if (!options.tuning.empty()) return false;  // its numbers are this kernel's
+  return refusal.code() != StatusCode::invalid_argument && refusal.code() != StatusCode::out_of_memory;
+}
+
+// A line for each kernel that would have been chosen.
+void log_refusals(const Plan::Impl& impl) {
+  for (const auto& [kernel, why] : impl.refused) {
+    log_line_once(
+        fmt::format("kernel {} is passed over on {}, {} serves: {}", kernel->name(), impl.device, impl.kernel->name(), why));
   }
+}
+
+// Takes the kernel if it can be prepared.
+Status prepare(Plan::Impl& impl, const Kernel& kernel, const AttentionOptions& options) {
+  auto runner = kernel.prepare(impl.problem, impl.device, options);
+  if (!runner.ok()) return runner.status();
+  if (runner.value() == nullptr) {
+    return {StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", kernel.name())};
+  }
+  impl.kernel = &kernel;
+  impl.rank = kernel.rank(impl.problem);
+  impl.runner = std::move(runner).value();
+  log_refusals(impl);
+  return {};
+}
+
+Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
+  const Result<const Kernel*> best = kernel_for(impl.problem, impl.device, *impl.backend, options.kernel);
+  if (!best.ok()) return best.status();
+  Status first;                       // refusal
+  const Kernel* unwilling = nullptr;  // the first one that runs only where it is asked for by name
+  bool any_is_wrong = false;
+  for (const Kernel* kernel = best.value(); kernel != nullptr;) {
+    const Status refusal = prepare(impl, *kernel, options);
+    if (refusal.ok()) return {};
+    if (first.ok()) first = refusal;
+    if (!makes_room(refusal, options)) return first;
+    any_is_wrong = any_is_wrong || refusal.code() == StatusCode::verification_failed;
+    if (unwilling == nullptr && refusal.code() == StatusCode::unsupported) unwilling = kernel;
+    impl.refused.emplace_back(kernel, sentence_of(refusal.message()));
+    kernel = impl.forced ? nullptr : choose(*impl.backend, impl.problem, impl.device, impl.refused);
+  }
+  if (unwilling != nullptr && !impl.forced) {
+    AttentionOptions asked = options;
+    asked.kernel = unwilling->name();
+    std::erase_if(impl.refused, [&](const auto& one) { return one.first == unwilling; });
+    if (prepare(impl, *unwilling, asked).ok()) return {};
+  }
+  // Why one is not there is likely why the others are not: the first one's reason is said, whole.
+  return any_is_wrong ? Status(StatusCode::verification_failed, refusals(impl)) : first;
 }
 
 Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std::string& device,

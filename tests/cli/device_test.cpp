@@ -145,8 +145,22 @@ TEST_F(DeviceTest, ExplainNamesKernelsOfTheDevice) {
       << outcome.out;
 }
 
+// A device on which nothing can be compiled, and nothing is prebuilt, is not usable.
+TEST_F(DeviceTest, WithoutACompilerIsNotUsable) {
+  ::setenv("FULMEN_HOST_CXX", "/nowhere/c++", 1);
+  const Outcome outcome = fulmen({"devices", "--all"});
+  const Outcome planned = fulmen({"explain", "--device", kDevice, "--seqlen-q", "5", "--heads", "1", "--head-dim", "8"});
+  ::unsetenv("FULMEN_HOST_CXX");
+  const std::size_t at = outcome.out.find(std::string(kDevice) + "\n");
+  ASSERT_NE(at, std::string::npos) << outcome.out;
+  const std::size_t usable = outcome.out.find("  usable    ", at);
+  EXPECT_EQ(outcome.out.compare(usable + 12, 4, "no: "), 0) << outcome.out.substr(at, 400);
+  EXPECT_NE(outcome.out.find("FULMEN_HOST_CXX is \"/nowhere/c++\"", usable), std::string::npos) << outcome.out.substr(at, 400);
+  expect_one_sentence(planned, "cannot be used: there are no prebuilt kernels");
+}
+
 TEST_F(DeviceTest, UnusableDevicesSayWhyInLinesThatCanBeRead) {
-  const Outcome outcome = fulmen({"devices"});
+  const Outcome outcome = fulmen({"devices", "--all"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   std::istringstream lines(outcome.out);
   for (std::string line; std::getline(lines, line);) {

@@ -51,6 +51,38 @@ TEST_F(CacheTest, FailuresAreNotKept) {
   EXPECT_NE(none.status().message().find("no compiler here"), std::string::npos) << none.status().message();
 }
 
+// The disk keeps why machine code was refused, so that another process need not compile it to know.
+TEST_F(CacheTest, RefusalsOfMachineCodeAreKept) {
+  gpu::CompileRequest wrong = request();
+  wrong.source = "wrong " + wrong.source;
+  const auto refused_after = [&](int calls) {
+    const FakeCompiler compiler;
+    const auto code = compile(compiler, wrong);
+    const bool as_it_was =
+        code.status().code() == StatusCode::verification_failed && code.status().message() == "fake: breaks a rule";
+    return as_it_was && compiler.calls == calls ? 0 : 1;
+  };
+  EXPECT_EQ(in_child([&] { return refused_after(1); }), 0);
+  EXPECT_EQ(refused_after(0), 0) << "by the disk";
+  std::filesystem::remove_all(folder_);
+  EXPECT_EQ(refused_after(0), 0) << "by memory";
+  EXPECT_EQ(in_child([&] { return refused_after(0); }), 0);
+  // A prebuilt kernel, which somebody stands for, serves all the same.
+  ::setenv("FULMEN_KERNEL_PATH", (root_ + "/prebuilt").c_str(), 1);
+  gpu::CompiledCode right;
+  right.code.resize(3);
+  ASSERT_TRUE(gpu::write_prebuilt(root_ + "/prebuilt", wrong, right).ok());
+  EXPECT_TRUE(compile(FakeCompiler(), wrong).ok());
+  ::unsetenv("FULMEN_KERNEL_PATH");
+  // Of another compiler nothing is known.
+  const FakeCompiler newer("2");
+  EXPECT_FALSE(compile(newer, wrong).ok());
+  EXPECT_EQ(newer.calls, 1);
+  const auto entries = gpu::list_cache();
+  ASSERT_EQ(entries.size(), 1U);
+  EXPECT_EQ(entries[0].name, "refused kernel ");
+}
+
 TEST_F(CacheTest, FilesAndFolderAreForTheOwnerAlone) {
   folder_ = root_ + "/a/b/cache";
   ::setenv("FULMEN_CACHE_DIR", folder_.c_str(), 1);

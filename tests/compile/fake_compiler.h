@@ -32,6 +32,7 @@ class FakeCompiler final : public gpu::Compiler {
     ++calls;
     if (milliseconds_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds_));
     if (request.source == "bad") return Status{StatusCode::unavailable, "fake: does not compile"};
+    if (request.source.starts_with("wrong")) return Status{StatusCode::verification_failed, "fake: breaks a rule"};
     const std::string code = version_ + request.arch + request.source;
     gpu::CompiledCode compiled;
     compiled.code.resize(code.size());

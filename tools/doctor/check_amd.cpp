@@ -125,7 +125,7 @@ void check_override(const SystemFacts& facts, const std::vector<GfxVersion>& fou
 void check_runtime(const SystemFacts& facts, Findings& findings) {
   for (const DeviceInfo& device : facts.devices) {
     if (device.name != "hip" && !device.name.starts_with("hip:")) continue;
-    if (device.usable) {
+    if (device.usable || !device.features.empty()) {  // there, if perhaps without a compiler, which is told elsewhere
       findings.pass("amd.runtime", fmt::format("{}: {}, {}", device.name, device.chip, device.features));
     } else {
       findings.fail("amd.runtime", fmt::format("{}: {}", device.name, device.reason),

@@ -79,7 +79,7 @@ void check_nvidia(const SystemFacts& facts, Findings& findings) {
                                        : "apt-get install nvidia-driver, then restart; or modprobe nvidia");
   }
   for (const DeviceInfo& device : devices) {
-    if (!device.usable) {
+    if (!device.usable && device.features.empty()) {  // with features it is there, if perhaps without a compiler
       findings.fail("nvidia.libcuda", fmt::format("{}: {}", device.name, device.reason),
                     facts.in_container() ? "start the container with --gpus all" : "apt-get install nvidia-driver");
       continue;

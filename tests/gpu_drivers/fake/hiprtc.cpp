@@ -5,6 +5,7 @@
 
 #include "gpu/compile/toolchains/compiler.h"
 #include "gpu_drivers/fake/fake_gpu.h"
+#include "gpu_drivers/fake/seeded_fault.h"
 
 namespace {
 
@@ -21,6 +22,19 @@ struct Program {
   std::string source, name, log;
   std::vector<std::byte> code;
 };
+
+// A kernel begins with what a test seeds: a barrier that half of a wave comes to, or an array that only memory can hold.
+void seed(const std::string& fault, std::string& source) {
+  const std::string body = "body(arguments);";
+  const std::size_t at = source.find(body);
+  if (fault.empty() || at == std::string::npos) return;
+  const std::string item = "__builtin_amdgcn_workitem_id_x()";
+  if (fault == "barrier") source.insert(at, "if (" + item + " % 32 < 16) __builtin_amdgcn_s_barrier(); ");
+  if (fault.starts_with("scratch:")) {
+    const std::string words = fault.substr(std::strlen("scratch:"));
+    source.insert(at, "volatile int many[" + words + "]; many[" + item + " % " + words + "] = 1; ");
+  }
+}
 
 }  // namespace
 
@@ -70,6 +84,12 @@ FULMEN_FAKE_EXPORT int hiprtcCompileProgram(Program* program, int count, const c
     program->log = "dual instructions are allowed on RDNA3";
     return kInvalidOption;
   }
+  const std::string fault = fulmen::fake::seeded_fault(request.source);
+  if (fault == "refuse") {
+    program->log = "In file included from kernel:1:\nkernel:7:1: error: made up by a test\n1 error generated";
+    return kCompilation;
+  }
+  seed(fault, request.source);
   const auto clang = fulmen::gpu::offline_clang_compiler();
   if (!clang.ok()) {
     program->log = clang.status().message();

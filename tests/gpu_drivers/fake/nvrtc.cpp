@@ -8,6 +8,7 @@
 
 #include "gpu_drivers/fake/fake_cubin.h"
 #include "gpu_drivers/fake/fake_gpu.h"
+#include "gpu_drivers/fake/seeded_fault.h"
 #include "kernels/core/arguments.h"
 
 namespace {
@@ -73,6 +74,10 @@ FULMEN_FAKE_EXPORT int nvrtcCompileProgram(Program* program, int count, const ch
     standard = standard || option == "-std=c++20" || option == "--std=c++20";
     // NVRTC refuses it with one dash.
     if (option.starts_with("-ptxas")) return kInvalidOption;
+  }
+  if (fulmen::fake::seeded_fault(program->source) == "refuse") {
+    program->log = "kernel(7): error: made up by a test";
+    return kCompilation;
   }
   if (!arch.starts_with("sm_") || !standard) {
     program->log = "the chip or C++20 is missing among the options";

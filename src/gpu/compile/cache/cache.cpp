@@ -11,15 +11,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 
 #include "fulmen/compile.h"
-#include "fulmen/printable.h"
 #include "gpu/compile/cache/cache_folder.h"
 #include "gpu/compile/cache/own_prebuilt.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
-#include "runtime/hooks.h"
+#include "runtime/log_once.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -27,26 +25,15 @@ namespace {
 constexpr uint64_t kDefaultBytes = uint64_t{1} << 30;
 constexpr std::size_t kMemoryBytes = std::size_t{64} << 20;  // a tuner's thousands of kernels shall not stay for ever
 
-// One line in the log, once a process: a cache that does not work slows things down, and nothing else would say so.
-void log_once(const std::string& line) {
-  constinit static Mutex mutex;
-  constinit static MadeOnce<std::set<std::string>> made;
-  std::set<std::string>& said = made.get();
-  {
-    const std::scoped_lock lock(mutex);
-    if (!said.insert(line).second) return;
-  }
-  log_line(printable(line));
-}
-
+// What does not work is said once: a cache that does not work slows things down, and nothing else would say so.
 uint64_t max_bytes() {
   const std::string value = environment("FULMEN_CACHE_BYTES");
   if (value.empty()) return kDefaultBytes;
   uint64_t bytes = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), bytes);
   if (error == std::errc() && end == value.data() + value.size()) return bytes;
-  log_once(fmt::format("FULMEN_CACHE_BYTES is {}, a number of bytes from 0 to {} is accepted; {} is taken", value,
-                       std::numeric_limits<uint64_t>::max(), kDefaultBytes));
+  log_line_once(fmt::format("FULMEN_CACHE_BYTES is {}, a number of bytes from 0 to {} is accepted; {} is taken", value,
+                            std::numeric_limits<uint64_t>::max(), kDefaultBytes));
   return kDefaultBytes;
 }
 
@@ -59,7 +46,7 @@ std::vector<std::string> prebuilt_folders() {
       folders.push_back(value.substr(at, end - at));
       std::error_code error;
       if (!std::filesystem::is_directory(folders.back(), error))
-        log_once(fmt::format("FULMEN_KERNEL_PATH names {}, which is no folder", folders.back()));
+        log_line_once(fmt::format("FULMEN_KERNEL_PATH names {}, which is no folder", folders.back()));
     }
     at = end + 1;
   }
@@ -76,11 +63,15 @@ Digest key_of(const CompileRequest& request, const Compiler* compiler) {
 struct Slot {
   WorkLock making;
   MadeOnce<const CompiledCode> compiled;
+  MadeOnce<const Status> failed;  // as it would each time
 
   Slot() = default;
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
-  ~Slot() { compiled.destroy(); }
+  ~Slot() {
+    compiled.destroy();
+    failed.destroy();
+  }
 };
 
 class Memory {
@@ -145,7 +136,7 @@ Result<CompiledCode> observed_compile(const Compiler& compiler, const CompileReq
 // Nothing where the folder has none, or one that cannot be taken (which is said).
 std::optional<CompiledCode> load(const std::string& folder, const Digest& key, FileTrust trust, const char* consequence) {
   Result<LoadedKernel> loaded = load_kernel(folder, key, trust);
-  if (!loaded.ok()) log_once(fmt::format("kernel cache: {}; {}", loaded.status().message(), consequence));
+  if (!loaded.ok()) log_line_once(fmt::format("kernel cache: {}; {}", loaded.status().message(), consequence));
   if (!loaded.ok() || !loaded->found) return {};
   return std::move(loaded->compiled);
 }
@@ -170,7 +161,7 @@ void keep(const std::string& folder, const CacheFile& file) {
   if (stored.ok()) {
     bound_kernels(folder, max_bytes());
   } else {
-    log_once(fmt::format("kernel cache: {}; kernels are kept in memory only", stored.message()));
+    log_line_once(fmt::format("kernel cache: {}; kernels are kept in memory only", stored.message()));
   }
 }
 
@@ -180,9 +171,23 @@ std::string folder_in_use() { return max_bytes() > 0 ? cache_directory() : ""; }
 // Kernels' keys are of texts that begin with a compiler's name.
 Digest verdict_key(const std::string& identity) { return sha256("verdict\n" + identity); }
 
+// A source that does not compile, and machine code that breaks a rule: nobody has to try again.
+bool is_verdict(const Status& status) {
+  return status.code() == StatusCode::internal || status.code() == StatusCode::verification_failed;
+}
+
+// What the disk has of a kernel: its code, or without code why its machine code was refused.
+std::optional<Result<CompiledCode>> load_own(const std::string& folder, const Digest& key) {
+  std::optional<CompiledCode> found = load(folder, key, FileTrust::own, "it is compiled again");
+  if (!found) return {};
+  if (found->code.empty()) return Status(StatusCode::verification_failed, std::move(found->log));
+  return std::move(*found);
+}
+
 Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request,
-                                     const Digest& key) {
+                                     const Digest& key, const Status& failed_before) {
   if (std::optional<CompiledCode> found = load_prebuilt(request)) return std::move(*found);
+  if (!failed_before.ok()) return failed_before;
   if (compiler == nullptr) {
     return Status{
         no_compiler.code(),
@@ -191,10 +196,15 @@ Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_
   }
   const std::string folder = folder_in_use();
   if (!folder.empty()) {
-    if (std::optional<CompiledCode> found = load(folder, key, FileTrust::own, "it is compiled again")) return std::move(*found);
+    if (std::optional<Result<CompiledCode>> found = load_own(folder, key)) return std::move(*found);
   }
   Result<CompiledCode> compiled = observed_compile(*compiler, request);
-  if (compiled.ok() && !folder.empty()) keep(folder, {key, request.name, request.arch, compiled.value()});
+  if (folder.empty()) return compiled;
+  if (compiled.ok()) {
+    keep(folder, {key, request.name, request.arch, compiled.value()});
+  } else if (compiled.status().code() == StatusCode::verification_failed) {
+    keep(folder, {key, "refused " + request.name, request.arch, {{}, compiled.status().message()}});
+  }
   return compiled;
 }
 
@@ -223,12 +233,18 @@ Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_c
   const std::shared_ptr<Slot> slot = memory().slot(key);
   const std::scoped_lock lock(slot->making);
   if (const CompiledCode* made = slot->compiled.made(); made != nullptr) return *made;
-  Result<CompiledCode> compiled = load_or_compile(compiler, no_compiler, request, key);
-  if (!compiled.ok()) return compiled;
+  const Status* const failed = slot->failed.made();
+  Result<CompiledCode> compiled = load_or_compile(compiler, no_compiler, request, key, failed != nullptr ? *failed : Status());
+  if (!compiled.ok()) {
+    if (compiler != nullptr && is_verdict(compiled.status())) slot->failed.get([&] { return compiled.status(); });
+    return compiled;
+  }
   slot->compiled.get([&] { return compiled.value(); });
   memory().added(compiled->code.size() + compiled->log.size());
   return compiled;
 }
+
+bool has_prebuilt() { return !environment("FULMEN_KERNEL_PATH").empty() || has_own_prebuilt(); }
 
 std::string kept_verdict(const std::string& identity) {
   const std::string folder = folder_in_use();

@@ -28,8 +28,11 @@ Result<int> clear_cache();
 
 // The code of a request: from memory, $FULMEN_KERNEL_PATH (directories of prebuilt kernels, ':' between them), disk, else compiled
 // and kept. The disk holds at most $FULMEN_CACHE_BYTES (1 GiB; 0: nothing); what cannot be used or written there is said in a line
-// in the log (hooks.h), once. compiler may be null where prebuilt kernels must do; the reason is then in no_compiler.
+// in the log (hooks.h), once. compiler may be null where prebuilt kernels must do; the reason is then in no_compiler. What does not
+// compile is tried once a process; what breaks a rule of machine code (verification_failed) once, as the disk keeps why.
 Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request);
+// Whether the user or the program has named prebuilt kernels: a device without a compiler may then be of use.
+bool has_prebuilt();
 // What was found out about compiled kernels, kept on disk among them by a text that names them. Empty where there is none, or it is
 // damaged (which is said).
 std::string kept_verdict(const std::string& identity);

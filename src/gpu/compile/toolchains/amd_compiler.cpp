@@ -39,4 +39,11 @@ Result<const Compiler*> amd_compiler(AmdCompilerUse use) {
                             compiler.status().message()));
 }
 
+Result<const Compiler*> second_amd_compiler() {
+  if (!environment("FULMEN_AMD_COMPILER").empty()) return Status(StatusCode::unavailable, "FULMEN_AMD_COMPILER is set");
+  const Result<const Compiler*> first = amd_compiler(AmdCompilerUse::device);
+  if (!first.ok() || first.value()->name() != "hipRTC") return Status(StatusCode::unavailable, "there is no second compiler");
+  return offline_clang_compiler();
+}
+
 }  // namespace fulmen::gpu

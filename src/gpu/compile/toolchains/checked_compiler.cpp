@@ -4,30 +4,19 @@
 
 #include <map>
 #include <mutex>
-#include <set>
 
-#include "fulmen/printable.h"
 #include "gpu/compile/report/amd_check.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
-#include "runtime/hooks.h"
+#include "runtime/log_once.h"
 
 namespace fulmen::gpu {
 namespace {
 
 // Raise it with what the rules find, or who disassembles for them: cached kernels are then checked again.
-constexpr int kRules = 4;
+constexpr int kRules = 5;
 
-void say_unchecked(const std::string& reason) {
-  constinit static Mutex mutex;
-  constinit static MadeOnce<std::set<std::string>> made;
-  std::set<std::string>& said = made.get();
-  {
-    const std::scoped_lock lock(mutex);
-    if (!said.insert(reason).second) return;
-  }
-  log_line(printable("machine code of AMD kernels is not checked: " + reason));
-}
+void say_unchecked(const std::string& reason) { log_line_once("machine code of AMD kernels is not checked: " + reason); }
 
 }  // namespace
 
@@ -43,7 +32,7 @@ Result<CompiledCode> CheckedCompiler::compile(const CompileRequest& request) con
   }
   const std::vector<std::string> findings = amd_findings(text.value(), amd_kernel_facts(compiled->code, request.arch));
   if (findings.empty()) return compiled;
-  return Status(StatusCode::internal,
+  return Status(StatusCode::verification_failed,
                 fmt::format("kernel \"{}\" for {}: what {} made of it is wrong: {}{}. Another compiler may do better "
                             "(FULMEN_AMD_COMPILER); FULMEN_AMD_CHECK=0 runs it as it is",
                             request.name, request.arch, compiler_.name(), findings.front(),

@@ -6,9 +6,9 @@
 
 namespace fulmen::gpu {
 
-// Compiles as `compiler` does and refuses code in which amd_findings() finds something, with what and where. Its
-// identity is another one, so that a cache has code from it only if that passed. Where the code cannot be
-// disassembled, it is taken, and a line in the log says once that it was not checked.
+// Compiles as `compiler` does and refuses code in which amd_findings() finds something (verification_failed), with what and where.
+// Its identity is another one, so that a cache has code from it only if that passed. Where the code cannot be disassembled, it is
+// taken, and a line in the log says once that it was not checked.
 class CheckedCompiler final : public Compiler {
  public:
   CheckedCompiler(const Compiler& compiler, const AmdDisassembler& disassembler)

@@ -22,7 +22,8 @@ struct CompiledCode {
   std::string log;              // what the compiler said: resources (registers, spills) where it reports them
 };
 
-// Thread-safe. Errors carry the compiler's own words.
+// Thread-safe. Errors carry the compiler's own words: internal, this source does not compile; verification_failed, its machine code
+// breaks a rule (both are the same each time); unavailable, the compiler did not run.
 class Compiler {
  public:
   virtual ~Compiler() = default;
@@ -43,6 +44,8 @@ Result<const Compiler*> clang_at(const std::string& program);
 // it is not set: for a device's kernels hipRTC, clang where there is none; offline clang, which tells a kernel's registers.
 enum class AmdCompilerUse { device, offline };
 Result<const Compiler*> amd_compiler(AmdCompilerUse use);
+// What may compile a device's kernel that hipRTC cannot: clang, where hipRTC serves without having been chosen.
+Result<const Compiler*> second_amd_compiler();
 // The host's own C++ compiler ($FULMEN_HOST_CXX, else c++, g++, clang++, clang++-19), for the emulator: a shared object.
 Result<const Compiler*> host_compiler();
 

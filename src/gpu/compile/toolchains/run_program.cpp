@@ -164,10 +164,12 @@ Result<std::string> run_program(const std::vector<std::string>& command, const s
     const std::scoped_lock lock(r.mutex);
     if (r.ended) return ended();
   }
-  return Status(StatusCode::internal, fmt::format("{} failed ({}): {}", command.front(),
-                                                  WIFEXITED(state) ? fmt::format("exit code {}", WEXITSTATUS(state))
-                                                                   : fmt::format("signal {}", WTERMSIG(state)),
-                                                  output));
+  // Who kills a compiler (memory is short) says nothing of what it was to compile.
+  const bool ended_by_itself = WIFEXITED(state);
+  const std::string how =
+      ended_by_itself ? fmt::format("exit code {}", WEXITSTATUS(state)) : fmt::format("signal {}", WTERMSIG(state));
+  return Status(ended_by_itself ? StatusCode::internal : StatusCode::unavailable,
+                fmt::format("{} failed ({}): {}", command.front(), how, output));
 }
 
 void end_programs() noexcept {

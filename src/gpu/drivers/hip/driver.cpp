@@ -72,6 +72,7 @@ class HipDriver final : public Driver {
     return p;
   }
   Result<const Compiler*> compiler() const override { return checked_compiler(amd_compiler(AmdCompilerUse::device)); }
+  Result<const Compiler*> second_compiler() const override { return checked_compiler(second_amd_compiler()); }
 
   Result<Module> load(int device, std::span<const std::byte> code) const override {
     const Current current(*this, device);
