@@ -84,10 +84,25 @@ Status GpuRunner::check_scratch() const {
   return {};
 }
 
+namespace {
+
+int64_t mask_words(const LaunchPlan& plan) { return plan.mask_rows_words + 2 * plan.mask_blocks_words + plan.mask_keys_words; }
+// The keep-mask's bits, from `at` on. Returns what follows them.
+float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::MaskBits& bits) {
+  if (mask_words(plan) == 0) return at;
+  bits.by_query = reinterpret_cast<unsigned*>(at);
+  bits.any = bits.by_query + plan.mask_rows_words;
+  bits.all = bits.any + plan.mask_blocks_words;
+  bits.by_key = plan.mask_keys_words > 0 ? bits.all + plan.mask_blocks_words : nullptr;
+  return at + mask_words(plan);
+}
+
+}  // namespace
+
 std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
-    return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.claim_floats + plan.row_statistics_floats +
-           plan.row_share_floats + plan.bias_partial_floats + plan.query_sum_floats;
+    return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.claim_floats + mask_words(plan) +
+           plan.row_statistics_floats + plan.row_share_floats + plan.bias_partial_floats + plan.query_sum_floats;
   };
   return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) * sizeof(float);
 }
@@ -127,7 +142,7 @@ float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& 
   arguments.partial_sum = arguments.partial_max + plan.partial_row_floats;
   float* const behind = arguments.partial_sum + plan.partial_row_floats;
   arguments.claims = plan.claim_floats > 0 ? reinterpret_cast<int*>(behind) : nullptr;
-  return behind + plan.claim_floats;
+  return set_mask_bits(plan, behind + plan.claim_floats, arguments.mask_bits);
 }
 
 void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,

@@ -110,6 +110,8 @@ const Rule kRules[] = {
     {"LanesDisagree", "if (lane_id() < 16) {\nshuffle_xor(1.0F, 1);\n} else {\nshuffle_xor(1.0F, 1);\n}", "lanes disagree",
      "shuffle_xor(1.0F, 1);"},
     {"LaneMissing", "if (lane_id() != 3) shuffle_xor(1.0F, 1);", "lanes disagree", "shuffle_xor(1.0F, 1);"},
+    {"WaveIdOfSomeLanes", "if (lane_id() < 2) wave_id();", "lanes disagree", "wave_id();"},
+    {"BroadcastOfSomeLanes", "if (lane_id() < 2) broadcast(1);", "lanes disagree", "broadcast(1);"},
 };
 INSTANTIATE_TEST_SUITE_P(Rules, Detector, ::testing::ValuesIn(kRules),
                          [](const auto& info) { return std::string(info.param.name); });

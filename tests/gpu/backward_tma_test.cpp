@@ -178,9 +178,6 @@ TEST_P(GpuBackwardTma, IsChosenWhereBlocksDoNotWait) {
 // Why it does not serve, in explain's words.
 TEST_P(GpuBackwardTma, SaysWhyNot) {
   Random random(8240);
-  CaseSpec s = spec_of(DType::bf16, 64, 150, 150, random);
-  s.keep = true;
-  expect_reason(s, "keys that a keep_mask leaves out", random);
   expect_reason(spec_of(DType::bf16, 59, 150, 150, random), "the TMA reads rows and strides of whole pieces of 16 bytes", random);
 }
 

@@ -57,7 +57,9 @@ std::string to_string(const CaseSpec& s) {
   if (s.scale != 0) text += fmt::format(" scale={}", s.scale);
   if (s.bias) text += fmt::format(" bias={}{}", fulmen::to_string(s.bias_dtype), broadcast_text(s.bias_broadcast));
   if (s.huge_bias) text += " huge_bias";
-  if (s.keep) text += fmt::format(" keep={} share={}", broadcast_text(s.keep_broadcast), s.keep_share);
+  if (s.keep) {
+    text += fmt::format(" keep={} share={} documents={}", broadcast_text(s.keep_broadcast), s.keep_share, s.keep_documents);
+  }
   if (s.nan_in_masked) text += " nan_in_masked";
   if (s.alibi != 0) text += fmt::format(" alibi={}", s.alibi);
   if (s.sinks) text += " sinks";
@@ -315,11 +317,13 @@ void Case::fill_keep(Random& random) {
   for (int64_t b = 0; b < keep.shape[0]; ++b) {
     for (int64_t h = 0; h < keep.shape[1]; ++h) {
       for (int64_t i = 0; i < keep.shape[2]; ++i) {
+        const int64_t size = spec.keep_documents, token = std::max<int64_t>(0, i + spec.seqlen_k - spec.seqlen_q);
         const bool scattered = random.chance(0.5);
         const int64_t kept = random.between(0, spec.seqlen_k);
         for (int64_t j = 0; j < spec.seqlen_k; ++j) {
           // Any byte but 0 is true.
-          const int value = (scattered ? random.chance(spec.keep_share) : j < kept) ? random.pick({1, 1, 255}) : 0;
+          const bool keeps = size > 0 ? j / size == token / size : scattered ? random.chance(spec.keep_share) : j < kept;
+          const int value = keeps ? random.pick({1, 1, 255}) : 0;
           static_cast<uint8_t*>(keep.data)[offset(keep, {b, h, i, j})] = static_cast<uint8_t>(value);
         }
       }

@@ -49,7 +49,9 @@ struct CaseSpec {
   bool huge_bias = false;                // rows whose bias is large everywhere (support/huge_bias.h)
   bool keep = false;
   std::array<bool, 3> keep_broadcast{};
-  double keep_share = 0.7;     // of the keys, for a random half of the rows; the others keep a prefix
+  double keep_share = 0.7;  // of the keys, for a random half of the rows; the others keep a prefix
+  int64_t keep_documents =
+      0;  // > 0: instead documents of so many tokens, each of which attends itself; queries are the last tokens
   bool nan_in_masked = false;  // K and V rows that no query may attend hold NaN
   int alibi = 0;               // 0 none, 1 a slope a head, 2 a slope a batch and head
   bool sinks = false;

@@ -184,6 +184,7 @@ class Backward final : public Family {
     s.outputs = outputs;
     s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);
+    read_mask_as_bits(p, s);
     return s;
   }
   const BackwardTiles& tiles_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "gpu/launch/family.h"
+#include "gpu/launch/mask_bits.h"
 
 namespace fulmen::gpu {
 
@@ -25,7 +26,10 @@ class BackwardPlan {
   void add_sinks(const Specialisation& products);
   // All gradients by one launch, a workgroup a run of batches of a head, and the sum of dbias's parts.
   void add_runs(Specialisation s, int64_t run_batches);
-  LaunchPlan take() { return std::move(plan_); }
+  LaunchPlan take() {
+    add_mask_bits(p_, plan_);
+    return std::move(plan_);
+  }
 
  private:
   void add_bias_sum(const Specialisation& s, int64_t parts);

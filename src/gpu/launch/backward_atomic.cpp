@@ -63,6 +63,7 @@ class BackwardAtomic final : public AtomicFamily {
     s.outputs = outputs_of(p);
     s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);
+    read_mask_as_bits(p, s);
     return s;
   }
 };

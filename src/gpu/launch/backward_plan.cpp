@@ -45,7 +45,7 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
   if (natural_units(p_)) {     // what a rounded row's scores are made of
     plan_.row_share_floats = round_up(rows[0] * rows[1] * rows[2], 16);
     s.bias = products.bias;
-    s.keep_mask = products.keep_mask;
+    s.keep_mask = products.keep_mask != 0 ? 1 : 0;  // as bytes: few rows look
     s.alibi = products.alibi;
     s.softcap = products.softcap;
     s.band = products.band;

@@ -24,12 +24,13 @@ class BackwardTma final : public Family {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.dbias.present) return Support::no("it has no dbias");
     if (!p.dq.present || !(p.dk.present || p.dv.present)) return Support::no("it gives dq beside dk or dv");
-    if (p.keep_mask.present) return Support::no("keys that a keep_mask leaves out would have to be cleared after the TMA");
     if (Support support = tma_reads(p); !support.yes) return support;
     const int64_t rows = std::max(p.seqlen_q, p.seqlen_k);
     if (rows > std::numeric_limits<int>::max() - tiles_.block_m)
       return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
-    if (Support support = lds_fits(specialisation(p).lds_bytes, chip); !support.yes) return support;
+    const Specialisation s = specialisation(p);
+    if (Support support = takes_mask_bits(s); !support.yes) return support;
+    if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(tiles_of(rows, 16) * p.batch * p.num_heads);
   }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
@@ -93,6 +94,7 @@ class BackwardTma final : public Family {
     s.ping_pong = tiles_.ping_pong && !wide;
     set_buffers(s, largest <= panel ? tiles_.narrow_buffers : tiles_.buffers);
     specialise_for(p, s);
+    read_mask_as_bits(p, s);
     return s;
   }
   // Heads are claimed whole, so many of them interleaved that their blocks fill the chip: blocks of one head follow each other in

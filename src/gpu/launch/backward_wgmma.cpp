@@ -132,6 +132,7 @@ class BackwardWgmma final : public Family {
     s.head_dim_v = dims(p.head_dim_v);
     s.block_n = tiles_.block_n;
     specialise_for(p, s);
+    read_mask_as_bits(p, s);
     const BackwardWgmmaShape& shape = shape_for(p, s);
     s.block_m = shape.block_m;
     s.workgroup = 2 * shape.block_m;  // four waves have 64 rows

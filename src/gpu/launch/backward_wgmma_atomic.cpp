@@ -40,6 +40,7 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
     if (s.head_dim <= target().panel_columns) s.buffers = tiles.narrow_buffers;
     s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);
+    read_mask_as_bits(p, s);
     return s;
   }
 };

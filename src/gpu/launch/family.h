@@ -45,7 +45,8 @@ struct LaunchPlan {
   // Workspace, in floats from its start: partial results of splits; backward: row numbers and shares, then parts of the bias's
   // gradient, then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
-  int64_t claim_floats = 0;  // behind partial results: forward/clear_claims.h
+  int64_t claim_floats = 0;                                                 // behind partial results: forward/clear_claims.h
+  int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0;  // then the keep-mask's bits: launch/mask_bits.h
   int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
   int num_splits = 0;
   // What runs where pointers are no multiples of 16; null: the same launches, compiled without 16-byte vectors.
@@ -103,8 +104,8 @@ const Family* make_backward_wgmma(const Target& target);
 const Family* make_backward_tma(const Target& target);
 const Family* make_backward_portable(const Target& target);
 
-// The forward launch of prefill_wgmma.h with its usual tiles: what prefill_tma.h falls back on.
-Specialisation prefill_wgmma_specialisation(const Problem& problem, const Target& target);
+// The plan of prefill_wgmma.h with its usual tiles: what prefill_tma.h falls back on.
+LaunchPlan prefill_wgmma_plan(const Problem& problem, const Target& target);
 
 // A tensor map has no stride of 0, and none below. Of a dimension with one element the stride says nothing.
 Support tma_takes_strides(const char* name, const TensorSpec& spec, const Problem::Shape& shape);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "gpu/choice.h"
-#include "gpu/launch/family.h"
+#include "gpu/launch/mask_bits.h"
 #include "kernels/tile/layout.h"
 
 namespace fulmen::gpu {
@@ -79,6 +79,7 @@ class Forward final : public Family {
       launch.workgroups = std::min(launch.workgroups, int64_t{std::max(1, compute_units)} * s.min_workgroups);
       split_step(launch.workgroups, s.band, plan.arguments);
     }
+    add_mask_bits(p, plan);
     return plan;
   }
   // The digits of TileScheduler, by the order of QueryBlock: with a band the heads of all batches come one after the other, else
@@ -127,6 +128,7 @@ class Forward final : public Family {
                                               .persistent = s.persistent != 0})
                       .total;
     specialise_for(p, s);
+    read_mask_as_bits(p, s);
     return s;
   }
   // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few tiles of keys. With a band,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gpu/launch/decode.h"
+#include "gpu/launch/mask_bits.h"
 #include "kernels/tile/layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
@@ -44,7 +45,8 @@ LastRound last_round(const Problem& p, const PrefillTmaShape& shape, int64_t slo
   const int64_t key_tiles = tiles_of(p.seqlen_k, shape.block_n), rest = tiles_of_queries(p, shape.warpgroups) % slots;
   LastRound best{rest, 1, 0, rest > 0 ? 1.0 : 0.0};
   const bool has_few_rows = p.batch * p.num_heads * p.seqlen_q < std::numeric_limits<int>::max();
-  if (rest == 0 || has_band(p) || std::max(p.head_dim, p.head_dim_v) > kMostDims || !has_few_rows) return best;
+  if (rest == 0 || has_band(p) || p.keep_mask.present || std::max(p.head_dim, p.head_dim_v) > kMostDims || !has_few_rows)
+    return best;
   const double step = 2.0 * kWarpgroupRows * shape.warpgroups * shape.block_n * static_cast<double>(p.head_dim + p.head_dim_v);
   const double round = static_cast<double>(key_tiles) + kBeginAndEnd;
   for (int64_t n = 2; n <= kMostSplits; ++n) {
@@ -74,12 +76,23 @@ bool ends_late(const Problem& p, const PrefillTmaShape& shape, int compute_units
   return rows(shape) > rows(small) * (1 + part * part);
 }
 
+// A keep-mask's bits of a tile are whole words of 32 keys, which two warpgroups have registers for.
+Support takes_mask(const Problem& p, const PrefillTmaShape& shape) {
+  constexpr int kMostOfThree = 64;
+  if (!p.keep_mask.present) return {};
+  if (shape.block_n % 32 != 0) return Support::no("a keep_mask's tiles are of whole words of 32 keys");
+  if (shape.warpgroups > 2 && shape.block_n > kMostOfThree)
+    return Support::no("three warpgroups have registers for a keep_mask's bits of 64 keys");
+  return {};
+}
+
 const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p, int compute_units) {
   const int64_t dim = std::max(p.head_dim, p.head_dim_v);
-  const bool more_registers = p.bias.present || p.alibi_slopes.present || p.dropout > 0;
+  const bool more_registers = p.bias.present || p.alibi_slopes.present || p.keep_mask.present || p.dropout > 0;
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
     return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
-           p.seqlen_k <= r.max_keys && !(r.narrow && more_registers) && !(r.wide && ends_late(p, r.shape, compute_units));
+           p.seqlen_k <= r.max_keys && !(r.narrow && more_registers) && takes_mask(p, r.shape).yes &&
+           !(r.wide && ends_late(p, r.shape, compute_units));
   });
   return *row;
 }
@@ -122,6 +135,7 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
                                               static_cast<int>(round_up(s.head_dim_v, panel)), s.block_m, s.block_n, s.buffers)
                     .total;
   specialise_for(p, s);
+  read_mask_as_bits(p, s);
   return s;
 }
 struct Choice {
@@ -199,7 +213,8 @@ LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip, con
     plan.arguments.step_tile = static_cast<int>(plan.launches.front().workgroups);
     if (choice.goes_on == GoesOn::by_claims) add_claims(plan);
   }
-  plan.unaligned = std::make_shared<LaunchPlan>(query_tile_plan(p, prefill_wgmma_specialisation(p, *s.target)));
+  add_mask_bits(p, plan);
+  plan.unaligned = std::make_shared<LaunchPlan>(prefill_wgmma_plan(p, *s.target));
   return plan;
 }
 
@@ -210,9 +225,9 @@ class PrefillTma final : public Family {
   bool dropout() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (p.keep_mask.present) return Support::no("values that a keep_mask leaves out would have to be cleared after the TMA");
     if (Support support = tma_reads(p); !support.yes) return support;
     const Specialisation s = specialisation(p, target(), choose(p, target(), kUsualComputeUnits).shape, GoesOn::no);
+    if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(query_tile_workgroups(p, specialisation(p, target(), PrefillTmaShape{1, 64, 2, 2, false}, GoesOn::no)));
   }
@@ -237,6 +252,7 @@ class PrefillTma final : public Family {
       if (v[6] != 0 && last_round(p, shape_of_values(v), slots_of(shape_of_values(v), compute_units)).splits == 1)
         return Support::no("the last round of tiles is not worth splitting");
       const Specialisation s = specialisation(p, target(), shape_of_values(v), static_cast<GoesOn>(v[5]));
+      if (Support support = takes_mask(p, shape_of_values(v)); !support.yes) return support;
       if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
       const int warpgroups = s.block_m / kWarpgroupRows;
       if (warpgroups == 1 && s.min_workgroups == 1) return Support::no("one warpgroup alone has no use for all registers");

@@ -1,7 +1,7 @@
 // kernels/forward/prefill_wgmma.h: warpgroup products.
 #include <algorithm>
 
-#include "gpu/launch/family.h"
+#include "gpu/launch/mask_bits.h"
 #include "kernels/tile/layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
@@ -22,11 +22,18 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.min_workgroups = shape.min_workgroups;
   s.lds_bytes = kernels::WarpgroupForwardLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n).total;
   specialise_for(p, s);
+  read_mask_as_bits(p, s);
   return s;
 }
 
 const PrefillWgmmaShape& shape_for(const Problem& p, const Target& target) {
   return target.prefill_wgmma->shape_for(std::max(p.head_dim, p.head_dim_v), p.seqlen_k);
+}
+
+LaunchPlan plan_of(const Problem& p, const Specialisation& s) {
+  LaunchPlan plan = query_tile_plan(p, s);
+  add_mask_bits(p, plan);
+  return plan;
 }
 
 class ForwardWgmma final : public Family {
@@ -42,7 +49,7 @@ class ForwardWgmma final : public Family {
     return grid_fits(query_tile_workgroups(p, s));
   }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/) const override {
-    return query_tile_plan(p, specialisation(p));
+    return plan_of(p, specialisation(p));
   }
   tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
     const PrefillWgmmaShape& usual = shape_for(p);
@@ -66,7 +73,7 @@ class ForwardWgmma final : public Family {
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/, std::span<const int> v) const override {
-    return query_tile_plan(p, specialisation(p, shape_of(v)));
+    return plan_of(p, specialisation(p, shape_of(v)));
   }
 
  private:
@@ -80,8 +87,8 @@ class ForwardWgmma final : public Family {
 
 }  // namespace
 
-Specialisation prefill_wgmma_specialisation(const Problem& problem, const Target& target) {
-  return specialisation(problem, target, shape_for(problem, target));
+LaunchPlan prefill_wgmma_plan(const Problem& problem, const Target& target) {
+  return plan_of(problem, specialisation(problem, target, shape_for(problem, target)));
 }
 
 const Family* make_prefill_wgmma(const Target& target) { return target.prefill_wgmma ? new ForwardWgmma(target) : nullptr; }

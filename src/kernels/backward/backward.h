@@ -173,8 +173,8 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch,
     const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, row_head / a.group_size);
     columns.fetch(a, side, batch, head, order.first_key(n), column_end, buffer, [&](Int64 j) {
       // A tile that begins before the band has columns that no row meets.
-      if ((kGivesDbias || kDropout) && kBand && (j < attended.begin || j >= attended.end)) return false;
-      return kRowsAreKeys || any_row_keeps(a, batch, head, row_begin, row_end, j);
+      if ((kGivesDbias || kDropout || kMaskBits) && kBand && (j < attended.begin || j >= attended.end)) return false;
+      return kRowsAreKeys || any_row_attends(a, batch, head, row_begin, row_end, j);
     });
   };
   int buffer = 0;
@@ -212,7 +212,7 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch,
   }
   if constexpr (kGivesDq) {
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) clear_rows_without_keys(numbers[t], rows.first_sum[t]);
+    for (int t = 0; t < kRowTiles; ++t) finish_queries(task, row_head, task.wave_row + 16 * t, numbers[t], rows.first_sum[t]);
   }
   store_gradients(call, batch, row_head, row_begin, task, rows);
 }

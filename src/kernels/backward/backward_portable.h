@@ -110,9 +110,10 @@ FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, Int64
       // A query without any key has no gradient, whatever its dout holds, which may reach dk and dv alone.
       if constexpr (!kRowsAreKeys) attended = attended && RowStatistics::of(a, batch, head, i).has_keys();
       const ScoreInputs inputs = ScoreInputs::of(a, batch, head, attended ? i : 0, attended ? j : 0);
-      what(r, c, score_gradient(a, inputs, RowStatistics::of(a, batch, head, i), dot[r][c], dprobability[r][c], attended, [&] {
-             return dropout.keeps(i, j);
-           }));
+      const RowStatistics numbers = RowStatistics::of(a, batch, head, i);
+      const auto keeps = [&] { return dropout.keeps(i, j); };
+      const float share = RowShares::load(inputs.share, numbers.offset);
+      what(r, c, score_gradient(a, inputs, numbers, dot[r][c], dprobability[r][c], attended, keeps, share));
     }
   }
 }

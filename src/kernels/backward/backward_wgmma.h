@@ -132,7 +132,7 @@ class WarpgroupWalk {
       const auto alive = [&](int row) {
         const Int64 j = first + row;
         return j >= task_.band.first(row_begin_) &&
-               any_row_keeps(task_.arguments, task_.batch, first_head_, row_begin_, task_.row_end, j);
+               any_row_attends(task_.arguments, task_.batch, first_head_, row_begin_, task_.row_end, j);
       };
       copy_panels<kDims, kBlockN, false>(rows + first * stride, stride, dims, left, at, alive);
     } else {
@@ -306,7 +306,7 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock&
     walk.over_all(sums);
     if constexpr (kGivesDq) {
 #pragma unroll
-      for (int g = 0; g < kFirstProducts; ++g) clear_rows_without_keys(numbers, sums.first[g][0]);
+      for (int g = 0; g < kFirstProducts; ++g) finish_queries(task, block.head, task.wave_row, numbers, sums.first[g][0]);
     }
   }
   if constexpr (kGivesDq) store_sums(task, a.dq, block.head, a.head_dim, a.softmax_scale, sums.first);

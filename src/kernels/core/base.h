@@ -4,7 +4,8 @@
 // A platform header (platforms/{amd,nvidia,emulated}.h) defines
 //   FULMEN_DEVICE                            how a device function is declared
 //   FULMEN_KERNEL(Arguments, body)           the entry point fulmen_kernel(Arguments by value), calling body(const Arguments&)
-//   lane_id() wave_id() thread_id() workgroup_id()
+//   lane_id() thread_id() workgroup_id()
+//   wave_id()                                all lanes of a wave ask for it together: on NVIDIA it is a broadcast
 //   broadcast(x)                             x of a wave's first lane, so that the compiler knows it is the same in all
 //   reload(arguments, when)                  a kernel's arguments again: they need not stay in registers until then. `when` is the
 //                                            same in all lanes and differs from one turn of a loop to the next

@@ -44,7 +44,7 @@ constexpr bool kPackedRows = kConfig.packed_rows != 0;
 constexpr bool kSplits = kConfig.splits != 0;
 constexpr int kHeadsInRow = kConfig.heads_in_row;
 constexpr bool kBias = kConfig.bias >= 0;
-constexpr bool kKeepMask = kConfig.keep_mask != 0;
+constexpr bool kKeepMask = kConfig.keep_mask != 0, kMaskBytes = kConfig.keep_mask == 1, kMaskBits = kConfig.keep_mask == 2;
 constexpr bool kAlibi = kConfig.alibi != 0;
 constexpr bool kSoftcap = kConfig.softcap != 0;
 constexpr bool kSinks = kConfig.sinks != 0;

@@ -40,9 +40,9 @@ struct Configuration {
   int batch_bias = 0;   // each batch has a bias of its own
   int batch_dbias = 0;  // each batch has a gradient of its own of the bias
 
-  // What is asked for; 0 or 1, but for the dtypes and the page's size.
-  int bias = -1;  // its dtype; -1: none
-  int keep_mask = 0;
+  // What is asked for; 0 or 1, but for the dtypes, the keep-mask and the page's size.
+  int bias = -1;      // its dtype; -1: none
+  int keep_mask = 0;  // 1: read as bytes; 2: as bits (tile/mask_bits.h)
   int alibi = 0;
   int softcap = 0;
   int sinks = 0;

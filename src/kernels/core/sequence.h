@@ -147,9 +147,9 @@ struct TilePlace {
 };
 
 // Where tiles begin, given the first key that is attended: maybe before it.
-constexpr bool kTilesBeginEarly = kTilesInPages || kDropout;
+constexpr bool kTilesBeginEarly = kTilesInPages || kDropout || kMaskBits;
 FULMEN_DEVICE Int64 first_tile_key(Int64 begin) {
-  if constexpr (kTilesInPages) return begin - begin % kBlockN;
+  if constexpr (kTilesInPages || kMaskBits) return begin - begin % kBlockN;  // a row's bits of a tile are whole words
   return kDropout ? begin / 16 * 16 : begin;  // where blocks of random numbers do (tile/dropout_tile.h)
 }
 // What tiles go over, given the keys that are attended; backward, or the queries that attend.

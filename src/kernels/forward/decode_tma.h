@@ -215,7 +215,8 @@ struct Consumer {
     }
     release(kKeysEmpty);
     if (first_row < map.end) {
-      if (exponentiate_tile<kMasked>(map, first_row, rows.state, key, score, factor)) rescale(rows, factor);
+      if (exponentiate_tile<kMasked>(map, first_row, rows.state, key, RowBits<kMasked>::of(map, first_row, key), score, factor))
+        rescale(rows, factor);
     } else {
       clear(score);  // the warpgroup multiplies 64 rows, these are none
     }

@@ -319,6 +319,49 @@ FULMEN_DEVICE void fetch_first(Stage& stage, const QuerySource& queries, const T
   }
 }
 
+// A tile that the keep-mask hides keys of is fetched with a look at each.
+FULMEN_DEVICE void fetch_kept(Stage& stage, KeptWalk<TileOrder>& tile, int buffer) {
+  if (tile.has_all_keys()) {
+    stage.template fetch<false>(tile.first_key(), buffer);
+  } else {
+    stage.template fetch<true>(tile.first_key(), buffer);
+  }
+}
+// kKnowsTiles: the tiles that some of the workgroup's rows attend.
+FULMEN_DEVICE void over_kept_tiles(const PrefillTask& task, const StageSource& source, Stage& stage, const QuerySource& queries,
+                                   const TileOrder& order, WaveRows& rows) {
+  KeptWalk tile(source.masked_rows(), order);
+  if (!tile.there()) return;
+  stage.fetch_queries(queries);
+  fetch_kept(stage, tile, 0);
+  if constexpr (kQueryMmaSteps > 0) {
+    stage.publish_queries(queries);
+    task.load_queries(queries, rows);
+  }
+  NoCopies none;
+  const auto queries_read = [] {};
+  int buffer = 0;
+#pragma unroll 1
+  while (tile.there()) {
+    publish(stage, buffer);
+    const int next = kBuffers == 1 ? 0 : 1 - buffer;
+    const Int64 first_key = tile.first_key();
+    const bool whole = tile.is_whole();
+    tile.advance();
+    if (kFetchesEarly && tile.there()) fetch_kept(stage, tile, next);
+    if (whole) {
+      task.step<false>(rows, first_key, buffer, none, queries_read);
+    } else {
+      task.step<true>(rows, first_key, buffer, none, queries_read);
+    }
+    if constexpr (!kFetchesEarly) {
+      barrier();
+      if (tile.there()) fetch_kept(stage, tile, next);
+    }
+    buffer = next;
+  }
+}
+
 // The rows of one workgroup.
 FULMEN_DEVICE void forward_rows(const ForwardArguments& call, const QueryBlock& block) {
   const ForwardArguments& a = sequence_of(call, block.batch);
@@ -334,6 +377,11 @@ FULMEN_DEVICE void forward_rows(const ForwardArguments& call, const QueryBlock& 
   clear(rows);
   const TileOrder& order = mine.order;
   const QuerySource queries = mine.queries(a);
+  if constexpr (kKnowsTiles) {
+    over_kept_tiles(task, source, stage, queries, order, rows);
+    task.finish(rows);
+    return;
+  }
   if (order.count > 0) fetch_first(stage, queries, order);
   if (!kCopiesToLds || (kQueryMmaSteps > 0 && order.count > 0)) {
     stage.publish_queries(queries);

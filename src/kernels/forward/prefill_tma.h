@@ -32,8 +32,9 @@ static_assert(kLdsLayout.total == kLdsBytes, "prefill_tma: the host reserves the
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
 static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_tma: a warpgroup has 64 rows, one has none");
 static_assert(kBlockN % 16 == 0 && kWholeRows, "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
-static_assert(!kVariable && !kKeepMask, "prefill_tma: a tile's rows are neighbours, and all of them may be read");
-static_assert(!kSplits || (!kBand && kLdsLayout.output_bytes > 0), "prefill_tma: splits are of as many keys, up to 128 dims");
+static_assert(!kVariable && kKeepMask == kMaskBits, "prefill_tma: a tile's rows are neighbours; the keep-mask comes as bits");
+static_assert(!kSplits || (!kBand && !kMaskBits && kLdsLayout.output_bytes > 0),
+              "prefill_tma: splits are of as many keys, up to 128 dims");
 
 constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaRegisters);
 
@@ -120,6 +121,12 @@ FULMEN_DEVICE void for_each_tile(const ForwardArguments& a, const Visit& visit) 
   } while (kPersistent && tiles.there());
 }
 
+// What `rows` queries from row_begin on attend.
+FULMEN_DEVICE MaskedRows masked_rows(const ForwardArguments& a, const QueryTile& t, Int64 row_begin, int rows) {
+  const Int64 end = row_begin + rows < a.seqlen_q ? row_begin + rows : a.seqlen_q;
+  return MaskedRows::of(a, t.batch, t.head, row_begin, end);
+}
+
 // The wave that brings Q: 64 rows for each warpgroup, as soon as that one has begun its last product with those before.
 struct QueryLoader {
   const TmaForwardArguments& arguments;
@@ -149,6 +156,10 @@ struct KeyLoader {
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
     const int kv_head = t.head / arguments.group_size;
+    if constexpr (kMaskBits) {
+      kept_tiles(t, kv_head);
+      return;
+    }
     keys(t, t.order.first_key(0), kv_head);
 #pragma unroll 1
     for (int n = 1; n < t.order.count; ++n) {
@@ -159,6 +170,21 @@ struct KeyLoader {
   }
 
  private:
+  // Those tiles that some row attends.
+  FULMEN_DEVICE void kept_tiles(const QueryTile& t, int kv_head) {
+    KeptTiles tiles(masked_rows(arguments, t, t.row_begin, kBlockM), t.order);
+    int before = -1;
+    bool before_is_full = true;
+#pragma unroll 1
+    for (int n = 0; n < t.order.count; ++n) {
+      if (!tiles.is_kept(n)) continue;
+      keys(t, t.order.first_key(n), kv_head);
+      if (before >= 0) values(t, t.order.first_key(before), kv_head, !before_is_full);
+      before = n;
+      before_is_full = tiles.has_all_keys(n);
+    }
+    if (before >= 0) values(t, t.order.first_key(before), kv_head, !before_is_full);
+  }
   FULMEN_DEVICE void keys(const QueryTile& t, Int64 first_key, int kv_head) {
     mbarrier_wait(kKeysEmpty + 8 * key_ring.buffer, key_ring.parity ^ 1);
     if (lane_id() == 0) {
@@ -169,12 +195,13 @@ struct KeyLoader {
     }
     key_ring.advance();
   }
-  FULMEN_DEVICE void values(const QueryTile& t, Int64 first_key, int kv_head) {
+  // hidden: kMaskBits, some keys of the tile are attended by no row.
+  FULMEN_DEVICE void values(const QueryTile& t, Int64 first_key, int kv_head, bool hidden = false) {
     const int to = kLdsLayout.values_at + value_ring.buffer * kLdsLayout.value_bytes, full = kValuesFull + 8 * value_ring.buffer;
     mbarrier_wait(kValuesEmpty + 8 * value_ring.buffer, value_ring.parity ^ 1);
     // Values of keys that no row attends are not to be multiplied, not even with 0: they may be NaN. Past the last one are zeros.
     const bool before = first_key < t.keys.begin, after = t.keys.end < arguments.seqlen_k && first_key + kBlockN > t.keys.end;
-    const bool patched = before || after;
+    const bool patched = kMaskBits ? hidden : before || after;
     if (lane_id() == 0) {
       const int arrives = patched ? kPatch : full;
       mbarrier_arrive_expect(arrives, kLdsLayout.value_bytes);
@@ -184,16 +211,24 @@ struct KeyLoader {
       mbarrier_wait(kPatch, patch_parity);
       patch_parity ^= 1;
       wave_barrier();
-      if (before) clear(to, 0, static_cast<int>(t.keys.begin - first_key));
-      if (after) clear(to, static_cast<int>(t.keys.end - first_key), kBlockN);
+      if constexpr (kMaskBits) {
+        const TileBits attended = masked_rows(arguments, t, t.row_begin, kBlockM).attended(first_key);
+        clear_unless(to, 0, kBlockN, [&](int row) { return attended.has_column(row); });
+      } else {
+        const auto all = [](int) { return false; };
+        if (before) clear_unless(to, 0, static_cast<int>(t.keys.begin - first_key), all);
+        if (after) clear_unless(to, static_cast<int>(t.keys.end - first_key), kBlockN, all);
+      }
       lds_fence_for_matrices();
       wave_barrier();
       if (lane_id() == 0) mbarrier_arrive(full);
     }
     value_ring.advance();
   }
-  FULMEN_DEVICE static void clear(int tile_at, int begin, int end) {
+  template <class Stays>
+  FULMEN_DEVICE static void clear_unless(int tile_at, int begin, int end, const Stays& stays) {
     for (int row = begin + lane_id() / 8; row < end; row += kWaveSize / 8) {
+      if (stays(row)) continue;
 #pragma unroll
       for (int p = 0; p < kPanelsV; ++p) {
         lds_store(tile_at + (p * kBlockN + row) * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
@@ -220,15 +255,19 @@ struct Consumer {
     const Int64 group_row = t.row_begin + rows_of_group(group, query_ring), wave_row = group_row + wave_id() % 4 * 16;
     const Int64 row_end = group_row + 64 < arguments.seqlen_q ? group_row + 64 : arguments.seqlen_q;
     const algorithm::KeyRange keys = band_of(arguments).any(group_row, row_end);
-    const bool any = group_row < row_end && keys.end > keys.begin;
+    bool any = group_row < row_end && keys.end > keys.begin;
     int n = any ? t.order.passed_over(keys.end) : t.order.count;
     WaveRows rows = {};
     rows.state.clear();
     queries = LdsMatrix::of(queries_at(query_ring), kBlockM).rows_further(64 * group);
     if (t.order.count > 0) mbarrier_wait(queries_barrier(kQueriesFull, query_ring, group), query_ring.parity);
+    if constexpr (kMaskBits) {
+      any = kept_tiles(t, map, wave_row, group_row, rows);
+    } else {
 #pragma unroll 1
-    for (int passed = 0; passed < n; ++passed) pass_over();
-    if (any) {
+      for (int passed = 0; passed < n; ++passed) pass_over();
+    }
+    if (!kMaskBits && any) {
       const Int64 first_key = t.order.first_key(n++);
       if (kBand || t.order.masked > 0) {
         first<true>(map, wave_row, rows, first_key);
@@ -256,6 +295,28 @@ struct Consumer {
   }
 
  private:
+  // The tiles that some of the workgroup's rows attend. Returns whether the warpgroup's own do.
+  FULMEN_DEVICE bool kept_tiles(const QueryTile& t, const RowMap& map, Int64 wave_row, Int64 group_row, WaveRows& rows) {
+    KeptTiles all(masked_rows(arguments, t, t.row_begin, kBlockM), t.order), own(masked_rows(arguments, t, group_row, 64), t.order);
+    int n = 0;
+#pragma unroll 1
+    for (; n < t.order.count && !own.is_kept(n); ++n) {
+      if (all.is_kept(n)) pass_over();
+    }
+    if (n == t.order.count) return false;
+    first<true>(map, wave_row, rows, t.order.first_key(n));
+#pragma unroll 1
+    for (++n; n < t.order.count; ++n) {
+      if (!all.is_kept(n)) continue;
+      // Once products are in flight a tile that the warpgroup does not attend takes its step as well.
+      if (n >= t.order.masked && own.is_whole(n)) {
+        step<false>(map, wave_row, rows, t.order.first_key(n));
+      } else {
+        step<true>(map, wave_row, rows, t.order.first_key(n));
+      }
+    }
+    return true;
+  }
   FULMEN_DEVICE void wait_keys() const { mbarrier_wait(kKeysFull + 8 * key_ring.buffer, key_ring.parity); }
   FULMEN_DEVICE void wait_values() const { mbarrier_wait(kValuesFull + 8 * value_ring.buffer, value_ring.parity); }
   // Of all the wave's lanes: their products have been waited for.
@@ -284,6 +345,7 @@ struct Consumer {
   template <bool kMasked>
   FULMEN_DEVICE void first(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key) {
     float score[kKeyTiles][kElements], factor[kRowsPerLane];
+    const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);
     wait_keys();
     wait_turn();
     wgmma_fence();
@@ -292,12 +354,13 @@ struct Consumer {
     wgmma_wait<0>();
     wgmma_hold(score);
     release_keys();
-    exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, score, factor);
+    exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits, score, factor);
     keep_probabilities(rows, score);
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key) {
     float score[kKeyTiles][kElements];
+    const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);  // in flight beside the products
     wait_keys();
     wait_turn();
     wgmma_fence();
@@ -308,7 +371,7 @@ struct Consumer {
     wgmma_wait<1>();
     wgmma_hold(score);
     release_keys();
-    exponentiate_and_end_outputs<kMasked>(map, wave_row, rows, first_key, score);
+    exponentiate_and_end_outputs<kMasked>(map, wave_row, rows, first_key, row_bits, score);
     release_values();
     keep_probabilities(rows, score);
   }

@@ -68,7 +68,7 @@ class PanelStage {
     for (int n = 0; n < kBlockN; n += kCopiedRows) {
       const int row = n + copied_row();
       const int from = rows.clamp(row);
-      const bool valid = !(kKeepMask && kValues) || source_.alive(source_.arguments, rows.first_key + from);
+      const bool valid = !(kMayHide<kClamped> && kValues) || source_.alive(source_.arguments, rows.first_key + from);
       copy_row<kDims, kBlockN>(to + n * kPanelRowBytes, kEachRow ? rows.row(kClamped ? from : row) : first + n * rows.stride, dims,
                                valid);
     }
@@ -108,10 +108,29 @@ struct PrefillTask {
     int n = 1;
     for (; n < order.masked; ++n) step<true>(rows, order.first_key(n), n, late);
     for (; n < order.count; ++n) step<false>(rows, order.first_key(n), n, late);
+    end(rows, n, late);
+  }
+  // After n tiles.
+  FULMEN_DEVICE void end(WaveRows& rows, int n, bool late) const {
     if (!late) meet();
     wgmma_fence();
     begin_outputs(rows, LdsMatrix::of(values_at((n - 1) % 2), kBlockN));
     end_outputs(rows);
+  }
+  // kMaskBits: the tiles that some of the workgroup's rows attend, at least one.
+  FULMEN_DEVICE void walk_kept(WaveRows& rows, KeptWalk<TileOrder>& tile, bool late) const {
+    meet();
+    first(rows, tile.first_key(), late);
+    int n = 1;
+#pragma unroll 1
+    for (tile.advance(); tile.there(); tile.advance(), ++n) {
+      if (tile.is_whole()) {
+        step<false>(rows, tile.first_key(), n, late);
+      } else {
+        step<true>(rows, tile.first_key(), n, late);
+      }
+    }
+    end(rows, n, late);
   }
   FULMEN_DEVICE void first(WaveRows& rows, Int64 first_key, bool late) const {
     float score[kKeyTiles][kElements], factor[kRowsPerLane];
@@ -120,12 +139,13 @@ struct PrefillTask {
     wgmma_wait<0>();
     wgmma_hold(score);
     if (late) meet();
-    exponentiate_tile<true>(map, wave_row, rows.state, first_key, score, factor);
+    exponentiate_tile<true>(map, wave_row, rows.state, first_key, RowBits<true>::of(map, wave_row, first_key), score, factor);
     keep_probabilities(rows, score);
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int n, bool late) const {
     float score[kKeyTiles][kElements];
+    const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);  // in flight beside the products
     if (!late) meet();
     wgmma_fence();
     begin_scores(own_queries(), LdsMatrix::of(keys_at(n % 2), kBlockN), score);
@@ -137,7 +157,7 @@ struct PrefillTask {
       wgmma_wait<1>();
     }
     wgmma_hold(score);
-    exponentiate_and_end_outputs<kMasked>(map, wave_row, rows, first_key, score);
+    exponentiate_and_end_outputs<kMasked>(map, wave_row, rows, first_key, row_bits, score);
     keep_probabilities(rows, score);
   }
 
@@ -189,8 +209,36 @@ struct Producer {
       arrive<0>();
     }
   }
+  // kMaskBits: the tiles that some of the workgroup's rows attend, at least one.
+  FULMEN_DEVICE void walk_kept(KeptWalk<TileOrder>& tile) const {
+    fetch_keys(tile, 0);
+    copy_commit();
+#pragma unroll 1
+    for (int n = 1;; ++n) {
+      const Int64 before = tile.first_key();
+      const bool has_all_keys = tile.has_all_keys();
+      tile.advance();
+      if (tile.there()) fetch_keys(tile, n % 2);
+      if (has_all_keys) {
+        stage.values<false>(before, (n - 1) % 2);
+      } else {
+        stage.values<true>(before, (n - 1) % 2);
+      }
+      copy_commit();
+      if (n == 1) arrive<1>();
+      arrive<0>();
+      if (!tile.there()) return;
+    }
+  }
 
  private:
+  FULMEN_DEVICE void fetch_keys(KeptWalk<TileOrder>& tile, int buffer) const {
+    if (tile.has_all_keys()) {
+      stage.keys<false>(tile.first_key(), buffer);
+    } else {
+      stage.keys<true>(tile.first_key(), buffer);
+    }
+  }
   // What a meeting is for; kClamped: tile n - 1 may need masks, and n then, too.
   template <bool kClamped>
   FULMEN_DEVICE void fetch(int n) const {
@@ -223,10 +271,18 @@ FULMEN_DEVICE void forward_wgmma(const ForwardArguments& call) {
   const PrefillTask task{a, map, row_begin + first_row, first_row};
   const TileOrder order = TileOrder::of(tile_range(keys), whole);
 
+  const QuerySource queries{at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q, a.head_dim};
+
   if (first_row >= kBlockM) {
     setmaxnreg_dec<kRegisters.loader>();
-    if (order.count > 0) {
-      PanelStage::queries({at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q, a.head_dim});
+    if constexpr (kMaskBits) {
+      KeptWalk tile(source.masked_rows(), order);
+      if (tile.there()) {
+        PanelStage::queries(queries);
+        Producer{stage, order}.walk_kept(tile);
+      }
+    } else if (order.count > 0) {
+      PanelStage::queries(queries);
       Producer{stage, order}.walk();
     }
     meet();  // as the others do in finish()
@@ -234,7 +290,13 @@ FULMEN_DEVICE void forward_wgmma(const ForwardArguments& call) {
     setmaxnreg_inc<kRegisters.consumer>();
     WaveRows rows = {};
     rows.state.clear();
-    if (order.count > 0) task.walk(rows, order, first_row / 64 % 2 != 0);
+    const bool late = first_row / 64 % 2 != 0;
+    if constexpr (kMaskBits) {
+      KeptWalk tile(source.masked_rows(), order);
+      if (tile.there()) task.walk_kept(rows, tile, late);
+    } else if (order.count > 0) {
+      task.walk(rows, order, late);
+    }
     task.finish(rows);
   }
 }

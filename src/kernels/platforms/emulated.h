@@ -42,8 +42,6 @@ struct Position {
 
 FULMEN_DEVICE int thread_id() { return emulator->thread_id(); }
 FULMEN_DEVICE int lane_id() { return emulator->thread_id() % kWaveSize; }
-FULMEN_DEVICE int wave_id() { return emulator->thread_id() / kWaveSize; }
-FULMEN_DEVICE int broadcast(int x) { return x; }
 FULMEN_DEVICE Int64 workgroup_id() { return emulator->workgroup_id(); }
 FULMEN_DEVICE void barrier(Position at = Position::here()) { emulator->barrier(at.file, at.line); }
 FULMEN_DEVICE void wave_barrier(Position at = Position::here()) { emulator->wave_barrier(at.file, at.line); }
@@ -132,6 +130,9 @@ template <class V>
 FULMEN_DEVICE const V* all_lanes(const char* operation, const V& x, Position at) {
   return static_cast<const V*>(emulator->exchange(operation, &x, sizeof(V), at.file, at.line));
 }
+// NVIDIA's are shuffles: a lane that is not there hangs the wave.
+FULMEN_DEVICE int broadcast(int x, Position at = Position::here()) { return all_lanes("broadcast", x, at)[0]; }
+FULMEN_DEVICE int wave_id(Position at = Position::here()) { return all_lanes("wave_id", emulator->thread_id() / kWaveSize, at)[0]; }
 FULMEN_DEVICE float shuffle_xor(float x, int mask, Position at = Position::here()) {
   return all_lanes("shuffle_xor", x, at)[lane_id() ^ mask];
 }

@@ -5,7 +5,8 @@ namespace fulmen::kernels {
 
 FULMEN_DEVICE void start_order(const ProbeArguments& a) {
   constexpr int kWaves = kWorkgroup / kWaveSize;
-  if (lane_id() == 0) answer(a, 1 + workgroup_id() * kWaves + wave_id(), global_draw(static_cast<unsigned*>(a.out)));
+  const int wave = wave_id();
+  if (lane_id() == 0) answer(a, 1 + workgroup_id() * kWaves + wave, global_draw(static_cast<unsigned*>(a.out)));
 }
 
 }  // namespace fulmen::kernels

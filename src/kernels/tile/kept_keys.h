@@ -1,6 +1,7 @@
 // Which keys of a tile the keep-mask lets any row attend. What no row attends must not be read as a number: it may be NaN.
 #pragma once
 
+#include "tile/mask_bits.h"
 #include "tile/rows.h"
 
 namespace fulmen::kernels {
@@ -21,6 +22,14 @@ struct KeptKeys {
       kept.word[n / 32] = static_cast<unsigned>(bits);
       if constexpr (kWaveSize == 64 && kCount > 32) kept.word[n / 32 + 1] = static_cast<unsigned>(bits >> 32U);
     }
+    return kept;
+  }
+  // The same, known as bits.
+  FULMEN_DEVICE static KeptKeys of(const TileBits& bits) {
+    static_assert(kCount == kBlockN);
+    KeptKeys kept;
+#pragma unroll
+    for (int w = 0; w < (kCount + 31) / 32; ++w) kept.word[w] = bits.word[w];
     return kept;
   }
   // Of a row of key number `key`: as it is, or 0. With several words, key / 32 is a constant.

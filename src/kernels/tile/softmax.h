@@ -4,6 +4,7 @@
 #include "core/matrix.h"
 #include "core/scores.h"
 #include "tile/crowded.h"
+#include "tile/mask_bits.h"
 
 namespace fulmen::kernels {
 
@@ -117,12 +118,34 @@ struct TileBand {
   FULMEN_DEVICE static int near(Int64 distance) { return static_cast<int>(algorithm::Band::clamp(distance, -kFar, kFar)); }
 };
 
+// kMaskBits: what the mask lets a lane's rows attend of a tile of keys, of 16 rows from first_row on; only where the tile needs
+// masks.
+template <bool kMasked>
+struct RowBits {
+  static constexpr bool kUsed = kMaskBits && (kMasked || !kKnowsTiles);
+  TileBits row[kUsed ? kRowsPerLane : 1];
+
+  FULMEN_DEVICE static RowBits of(const RowMap& map, Int64 first_row, Int64 first_key) {
+    RowBits bits{};
+    if constexpr (kUsed) {
+      const ForwardArguments& a = kManyArguments && !kCopiesToLds ? again(map.arguments, first_key) : map.arguments;
+      const unsigned* rows = mask_rows(a, map.batch, map.first_head);
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        const Int64 row = a.mask_bits.rows == 1 ? 0 : map.clamp(first_row + tile_row(slot));
+        bits.row[slot] = TileBits::of(rows + row * a.mask_bits.words, first_key);
+      }
+    }
+    return bits;
+  }
+};
+
 // Scale, softcap, bias, ALiBi and masks of 16 rows from first_row on. kMasked: some keys of the tile may not be attended, or be
 // beyond key_end(arguments), the end of the keys that the workgroup has.
 template <bool kMasked, int kTiles, class KeyEnd>
-FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, float (&score)[kTiles][kElements],
-                                 const KeyEnd& key_end) {
-  if constexpr (kPlainScale && !kMasked) return;
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, const RowBits<kMasked>& row_bits,
+                                 float (&score)[kTiles][kElements], const KeyEnd& key_end) {
+  if constexpr (kPlainScale && !kMasked && !RowBits<kMasked>::kUsed) return;
   const ForwardArguments& a = kManyArguments ? again(map.arguments, first_key) : map.arguments;
   const int left = at_most(key_end(a) - first_key, 16 * kTiles);
   const TileBand band = TileBand::of(a, map.query(first_row), first_key);
@@ -140,7 +163,7 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
       if constexpr (kManyArguments) schedule_fence();
       unsigned bias[kElements], keep[kElements];
       if constexpr (kBias) load_columns<kMasked, kWholeBias>(modifiers.bias + first_key + 16 * f, left - 16 * f, slot, bias);
-      if constexpr (kKeepMask) load_columns<kMasked, false>(modifiers.keep_mask + first_key + 16 * f, left - 16 * f, slot, keep);
+      if constexpr (kMaskBytes) load_columns<kMasked, false>(modifiers.keep_mask + first_key + 16 * f, left - 16 * f, slot, keep);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
         if (row_slot(e) != slot) continue;
@@ -150,17 +173,28 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
           s = modifiers.finish(a, s, kBias ? kUnitsOfScore * of_bits<BiasElement>(bias[e]) : 0.0F, distance - column);
         bool attended = true;
         if constexpr (kMasked) attended = kBand ? column >= low && column < high : column < high;
-        if constexpr (kKeepMask) attended = attended && keep[e] != 0;
+        if constexpr (RowBits<kMasked>::kUsed) attended = attended && row_bits.row[slot].has(f, e);
+        if constexpr (kMaskBytes) attended = attended && keep[e] != 0;
         s = attended ? s : -kInfinity;
       }
     }
   }
 }
 
+template <bool kMasked, int kTiles, class KeyEnd>
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, float (&score)[kTiles][kElements],
+                                 const KeyEnd& key_end) {
+  modify_scores(map, first_row, first_key, RowBits<kMasked>::of(map, first_row, first_key), score, key_end);
+}
 // The same for a workgroup that has all keys, or whose tiles do not cross the end of its own.
 template <bool kMasked, int kTiles>
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, const RowBits<kMasked>& row_bits,
+                                 float (&score)[kTiles][kElements]) {
+  modify_scores(map, first_row, first_key, row_bits, score, [](const ForwardArguments& a) { return a.seqlen_k; });
+}
+template <bool kMasked, int kTiles>
 FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, float (&score)[kTiles][kElements]) {
-  modify_scores<kMasked>(map, first_row, first_key, score, [](const ForwardArguments& a) { return a.seqlen_k; });
+  modify_scores(map, first_row, first_key, RowBits<kMasked>::of(map, first_row, first_key), score);
 }
 
 // 16 rows' reference (of q.k with kPlainScale, else in the scores' units) and the sum of the lane's own probabilities.

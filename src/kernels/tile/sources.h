@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/scores.h"
+#include "tile/mask_bits.h"
 #include "tile/rows.h"
 
 namespace fulmen::kernels {
@@ -62,10 +63,16 @@ struct StageSource {
   const KvElement* values;
   Int64 key_begin, key_end;
 
+  // Does some row attend the key?
   FULMEN_DEVICE bool alive(const ForwardArguments& a, Int64 key) const {
-    return any_row_keeps(a, batch, head, row_begin, row_end, key);
+    return any_row_attends(a, batch, head, row_begin, row_end, key);
   }
+  // kMaskBits: what the rows attend.
+  FULMEN_DEVICE MaskedRows masked_rows() const { return MaskedRows::of(arguments, batch, head, row_begin, row_end); }
 };
+// Must values of a tile be looked at one by one, as the keep-mask may hide them? Of bits it is known before: kClamped says so.
+template <bool kClamped>
+constexpr bool kMayHide = kKeepMask && (!kKnowsTiles || kClamped);
 
 // The workgroup's rows of Q.
 struct QuerySource {

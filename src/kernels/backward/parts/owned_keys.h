@@ -31,7 +31,8 @@ struct KeyBlock {
 // Tiles of queries begin with a tile of sums. Keys beyond the end have no share in dq: all tiles are masked.
 FULMEN_DEVICE TileOrder order_of_queries(const BackwardArguments& a, const algorithm::Band& band, Int64 row_begin, Int64 row_end,
                                          const algorithm::KeyRange& attended) {
-  return TileOrder::of({attended.begin / 16 * 16, attended.end},
+  constexpr int kFirst = kMaskBits ? kBlockN : 16;  // a tile's bits of the mask are whole words
+  return TileOrder::of({attended.begin / kFirst * kFirst, attended.end},
                        row_begin + kBlockM > a.seqlen_k ? algorithm::KeyRange{} : band.all(row_begin, row_end));
 }
 
@@ -41,7 +42,7 @@ FULMEN_DEVICE bool key_is_attended(const BackwardArguments& a, Int64 batch, Int6
   if (kBand && band.first(j) >= band.last_plus_one(j)) return false;
   bool kept = !kKeepMask;
   for (Int64 head = kv_head * a.group_size; !kept && head < (kv_head + 1) * a.group_size; ++head) {
-    kept = any_row_keeps(a, batch, head, attended.begin, attended.end, j);
+    kept = any_row_attends(a, batch, head, attended.begin, attended.end, j);
   }
   return kept;
 }

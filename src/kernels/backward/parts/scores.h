@@ -56,7 +56,7 @@ struct ScoreInputs {
   FULMEN_DEVICE static ScoreInputs of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i, Int64 j) {
     ScoreInputs s{};
     if constexpr (kBias) s.bias = at<BiasElement>(a.bias, batch, i, head) + j;
-    if constexpr (kKeepMask) s.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head) + j;
+    if constexpr (kMaskBytes) s.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head) + j;
     if constexpr (kAlibi) {
       s.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
       s.distance = static_cast<float>(i + a.diagonal - j);
@@ -109,8 +109,8 @@ FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float sca
   return {probability * dropped, gradient, gradient * slope};
 }
 
-// With the bias and the mask still in memory: what they add, and whether the query attends the key. `attended` says what the
-// band, and the ends, let it attend; the inputs are somewhere in memory also where it says no.
+// With the bias and the mask's bytes still in memory: what they add, and whether the query attends the key. `attended` says what
+// the band, the ends and the mask's bits let it attend; the inputs are somewhere in memory also where it says no.
 struct ScoreTerms {
   float bias, alibi;
   bool attended;
@@ -118,23 +118,24 @@ struct ScoreTerms {
   FULMEN_DEVICE static ScoreTerms of(const ScoreInputs& inputs, bool attended) {
     ScoreTerms terms{0, 0, attended};
     // Read whether attended or not: a branch around each load would hold up all that follows.
-    if constexpr (kKeepMask) terms.attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
+    if constexpr (kMaskBytes) terms.attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
     if constexpr (kBias) terms.bias = evaluated(kUnitsOfScore * to_float(global_load(inputs.bias)));
     if constexpr (kAlibi) terms.alibi = inputs.slope * absolute(inputs.distance);
     return terms;
   }
 };
+// share: 1 where the result is multiplied with it later.
 template <class Keeps>
 FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowStatistics& numbers,
-                                           float dot, float dprobability, bool attended, const Keeps& keeps) {
+                                           float dot, float dprobability, bool attended, const Keeps& keeps, float share) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);
-  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, keeps,
-                        RowShares::load(inputs.share, numbers.offset));
+  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, keeps, share);
 }
+// Without the query's share.
 FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreInputs& inputs, float offset, float dot, bool attended) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);
   float slope;
-  const float probability = RowShares::load(inputs.share, offset) * probability_of(a, terms.bias, terms.alibi, offset, dot, slope);
+  const float probability = probability_of(a, terms.bias, terms.alibi, offset, dot, slope);
   return terms.attended ? probability : 0.0F;
 }
 

@@ -5,8 +5,10 @@
 #include "backward/parts/scores.h"
 #include "core/matrix.h"
 #include "tile/columns.h"
+#include "tile/crowded.h"
 #include "tile/dropout_tile.h"
 #include "tile/layout.h"
+#include "tile/mask_bits.h"
 #include "tile/order.h"
 
 namespace fulmen::kernels {
@@ -113,6 +115,9 @@ using SecondRows = LdsRows<kHeadDimV>;
 static_assert(FirstRows::kPitch == kBackward.first_pitch && SecondRows::kPitch == kBackward.second_pitch,
               "backward: rows are where the host's layout has them");
 
+// Are shares of rounded queries left out of probabilities, and made up for in dq, which they are factors of?
+constexpr bool kSharesAtEnd = kNaturalUnits && !kRowsAreKeys && !kGivesDbias;
+
 // What modifies a wave's 16 rows of scores against a tile of columns, by the rows that a lane owns.
 struct TileScores {
   Int64 first_column;
@@ -121,14 +126,25 @@ struct TileScores {
   int low[kRowsPerLane], high[kRowsPerLane];  // the columns [low, high) of the tile are attended
   const BiasElement* bias[kRowsPerLane];      // of the tile's first column
   const unsigned char* keep_mask[kRowsPerLane];
-  Int64 bias_step, mask_step;    // from column to column
-  Int64 distance[kRowsPerLane];  // to the diagonal at the tile's first column
+  TileBits kept[kMaskBits ? kRowsPerLane : 1];  // by the keep-mask, where kBitsOf
+  Int64 bias_step, mask_step;                   // from column to column
+  Int64 distance[kRowsPerLane];                 // to the diagonal at the tile's first column
   float slope;
   const float* share[kRowsPerLane];  // the query's, at the first column
 
+  // Must bits be looked at? The kernels whose tiles the TMA brings know which tiles the mask hides nothing of.
+  template <bool kMasked>
+  static constexpr bool kBitsOf = kMaskBits && (kMasked || !kTensorMaps);
+  // Does the keep-mask's bit let element e of 16 columns, from the tile's first_column on, be attended?
+  template <bool kMasked>
+  FULMEN_DEVICE bool keeps(int first_column, int e) const {
+    if constexpr (!kBitsOf<kMasked>) return true;
+    return kept[kMaskBits ? row_slot(e) : 0].has(first_column / 16, e);
+  }
+  FULMEN_DEVICE const float* share_of(int slot, int column) const { return share[slot] + (kRowsAreKeys ? column : 0); }
   FULMEN_DEVICE ScoreInputs score(int slot, int column) const {
     return {bias[slot] + column * bias_step, keep_mask[slot] + column * mask_step, slope,
-            static_cast<float>(distance[slot] - column), share[slot] + (kRowsAreKeys ? column : 0)};
+            static_cast<float>(distance[slot] - column), share_of(slot, column)};
   }
 };
 
@@ -181,7 +197,17 @@ struct BackwardTask {
       }
       const Int64 i = kRowsAreKeys ? first_column : row, j = kRowsAreKeys ? row : first_column;
       if constexpr (kBias) tile.bias[slot] = at<BiasElement>(a.bias, batch, i, head) + j;
-      if constexpr (kKeepMask) tile.keep_mask[slot] = at<unsigned char>(a.keep_mask, batch, i, head) + j;
+      if constexpr (kMaskBytes) tile.keep_mask[slot] = at<unsigned char>(a.keep_mask, batch, i, head) + j;
+      if constexpr (TileScores::kBitsOf<kMasked>) {
+        // Beside a bias, AMD's scalar registers do not hold where the bits are until the next tile.
+        const BackwardArguments& m = kManyArguments && !kCopiesToLds ? again(a, first_column) : a;
+        const bool one_row = m.mask_bits.rows == 1;
+        if constexpr (kRowsAreKeys) {
+          tile.kept[slot] = TileBits::of(mask_column(m, batch, head, row), one_row ? 0 : first_column);
+        } else {
+          tile.kept[slot] = TileBits::of(mask_rows(m, batch, head) + (one_row ? 0 : row) * m.mask_bits.words, first_column);
+        }
+      }
       if constexpr (kNaturalUnits) tile.share[slot] = RowShares::first_of(a, batch, head) + i;
       if constexpr (kAlibi) tile.distance[slot] = kRowsAreKeys ? row - a.diagonal - first_column : row + a.diagonal - first_column;
     }
@@ -209,9 +235,29 @@ struct BackwardTask {
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
       const float offset = offset_of(e);
-      const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
+      const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
+      const bool attended = in_band && tile.template keeps<kMasked>(first_column, e);
       score[e] = probability_of(arguments, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
                                 offset, score[e], attended);
+    }
+    for_rounded_rows<kMasked>(tile, first_column, offset_of, [&](int e, float share) { score[e] *= share; });
+  }
+  // scale(e, share) of the elements whose query's log-sum-exp is rounded (core/row_statistics.h). Such queries are rare: one look
+  // serves 16 columns, and what it finds takes no registers of the others.
+  template <bool kMasked, class Offset, class Scale>
+  FULMEN_DEVICE static void for_rounded_rows(const TileScores& tile, int first_column, const Offset& offset_of,
+                                             const Scale& scale) {
+    if constexpr (!kNaturalUnits || kSharesAtEnd) return;
+    float largest = 0;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) largest = larger(largest, absolute(offset_of(e)));
+    if (__builtin_expect(any_lane(largest > kRoundedLse), 0)) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const int column = first_column + tile_column(e);
+        const float* share = tile.share_of(row_slot(e), kMasked && column > tile.last_column ? tile.last_column : column);
+        FULMEN_INLINED scale(e, RowShares::load(share, offset_of(e)));
+      }
     }
   }
   // dS in place of dout.v, from that P, where there is no softcap either.
@@ -230,18 +276,33 @@ struct BackwardTask {
                                const RowStatistics (&row_statistics)[kRowsPerLane], float (&score)[kElements],
                                float (&gradient)[kElements], float (&bias)[kElements]) const {
     const BackwardArguments& a = arguments;
+    float added[kElements];  // to the bias's gradient
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
       RowStatistics numbers = row_statistics[slot];
       if constexpr (kRowsAreKeys) numbers = RowStatistics::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
-      const bool attended = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
-      const ScoreGradient g = score_gradient(a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
-                                             numbers, score[e], gradient[e], attended, [&] { return stays.keeps(e); });
+      const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
+      const bool attended = in_band && tile.template keeps<kMasked>(first_column, e);
+      const ScoreGradient g = score_gradient(
+          a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column), numbers, score[e], gradient[e],
+          attended, [&] { return stays.keeps(e); }, 1.0F);
       score[e] = g.weight;
       gradient[e] = g.dot;
-      if constexpr (kGivesDbias) bias[e] += g.bias;
+      added[e] = g.bias;
       if (kFullRegisters && e % 2 == 1) schedule_fence();
+    }
+    const auto offset_of = [&](int e) {
+      return kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e)) : row_statistics[row_slot(e)].offset;
+    };
+    for_rounded_rows<kMasked>(tile, first_column, offset_of, [&](int e, float share) {
+      added[e] *= share;
+      score[e] *= share;
+      gradient[e] *= share;
+    });
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if constexpr (kGivesDbias) bias[e] += added[e];
     }
   }
 
@@ -272,14 +333,27 @@ struct BackwardTask {
   }
 };
 
-// A query without any key has no gradient, whatever its dout holds: 0 times inf is NaN.
+// Sums of dq of 16 queries from first_row on. A query without any key has no gradient, whatever its dout holds: 0 times inf is NaN.
+// kSharesAtEnd: what a rounded query's probabilities lack, its sums are multiplied with.
 template <int kTiles>
-FULMEN_DEVICE void clear_rows_without_keys(const RowStatistics (&numbers)[kRowsPerLane], float (&sums)[kTiles][kElements]) {
+FULMEN_DEVICE void finish_queries(const BackwardTask& task, Int64 head, Int64 first_row,
+                                  const RowStatistics (&numbers)[kRowsPerLane], float (&sums)[kTiles][kElements]) {
 #pragma unroll
-  for (int d = 0; d < kTiles; ++d) {
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    float share = 1.0F;
+    if constexpr (kSharesAtEnd) {
+      const Int64 row = first_row + tile_row(slot), last = task.row_end - 1;
+      const float* shares = RowShares::first_of(task.arguments, task.batch, head);
+      share = RowShares::load(shares + (row < last ? row : last), numbers[slot].offset);
+    }
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      if (!numbers[row_slot(e)].has_keys()) sums[d][e] = 0;
+    for (int d = 0; d < kTiles; ++d) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (row_slot(e) != slot) continue;
+        if constexpr (kSharesAtEnd) sums[d][e] *= share;
+        if (!numbers[slot].has_keys()) sums[d][e] = 0;
+      }
     }
   }
 }

@@ -155,9 +155,9 @@ class Loader {
   // Keys that no query attends, and their values, may be NaN, and are taken times 0: they become 0.
   FULMEN_DEVICE void keys(const Work& work) {
     const TmaBackwardArguments& a = arguments_;
-    const algorithm::KeyRange attended = band_of(a).any(0, a.seqlen_q);
     const Int64 first = work.row_begin + rank_ * kBlockM, peer_first = work.row_begin + (1 - rank_) * kBlockM;
-    const bool patched = kBand && (attended.begin > work.row_begin || attended.end < work.row_end);
+    const auto own = AttendedKeys<kBlockM>::of(work, first), peers = AttendedKeys<kBlockM>::of(work, peer_first);
+    const bool patched = own.hides_some(work.row_end) || peers.hides_some(work.row_end);
     const int arrives = patched ? kPatch : kKeysFull;
     const L2Policy once = L2Policy::evict_first();
     const auto load_values = [&](int to, int dim) {
@@ -183,12 +183,11 @@ class Loader {
     mbarrier_wait(kPatch, patch_parity_);
     patch_parity_ ^= 1;
     wave_barrier();
-    for_each_other<kBlockM>(first, attended, [&](int at) {
+    own.for_each_hidden([&](int at) {
       clear_in_panels<2 * kHalfPanels, kBlockM>(kLdsLayout.keys_at + at);
       clear_in_panels<2 * kHalfPanelsV, kBlockM>(kLdsLayout.values_at + at);
     });
-    for_each_other<kBlockM>(peer_first, attended,
-                            [&](int at) { clear_in_panels<kHalfPanels, kBlockM>(kLdsLayout.peer_keys_at + at); });
+    peers.for_each_hidden([&](int at) { clear_in_panels<kHalfPanels, kBlockM>(kLdsLayout.peer_keys_at + at); });
     lds_fence_for_matrices();
     arrive(kKeysFull);
   }

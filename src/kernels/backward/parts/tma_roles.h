@@ -152,9 +152,9 @@ class Loader {
     fence_until(before);
     mbarrier_wait(kKeysEmpty, keys_parity_ ^ 1);
     keys_parity_ ^= 1;
-    const algorithm::KeyRange attended = band_of(arguments_).any(0, arguments_.seqlen_q);
     const Int64 first = work.row_begin;
-    const bool patched = kBand && (attended.begin > first || attended.end < work.row_end);
+    const auto attended = AttendedKeys<kBlockM>::of(work, first);
+    const bool patched = attended.hides_some(work.row_end);
     if (lane_id() == 0) {
       const int arrives = patched ? kPatch : kKeysFull;
       const L2Policy once = L2Policy::evict_first();
@@ -166,7 +166,7 @@ class Loader {
     mbarrier_wait(kPatch, patch_parity_);
     patch_parity_ ^= 1;
     wave_barrier();
-    for_each_other<kBlockM>(first, attended, [&](int at) {
+    attended.for_each_hidden([&](int at) {
       clear_in_panels<kPanels, kBlockM>(kLdsLayout.keys_at + at);
       clear_in_panels<kPanelsV, kBlockM>(kLdsLayout.values_at + at);
     });

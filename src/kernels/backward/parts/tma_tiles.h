@@ -1,13 +1,13 @@
 // What the kernels of backward_tma.h and backward_tma_wide.h share: tiles that the TMA brings, and row statistics beside them.
 #pragma once
 
-#include "backward/parts/block_order.h"
 #include "backward/parts/wgmma_panels.h"
+#include "backward/parts/whole_tiles.h"
 #include "tile/rings.h"
 
 namespace fulmen::kernels {
 
-static_assert(kAddsDq && !kGivesDbias && !kVariable && !kKeepMask && kWholeRows, "backward_tma: what the TMA can read");
+static_assert(kAddsDq && !kGivesDbias && !kVariable && kKeepMask == kMaskBits && kWholeRows, "backward_tma: what the TMA can read");
 static_assert(kWarpgroups == 2 && kWorkgroup == 384, "backward_tma: two warpgroups multiply, a third one brings tiles");
 constexpr int kConsumerWaves = 4 * kWarpgroups;
 // Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at once.
@@ -46,14 +46,67 @@ FULMEN_DEVICE void load_panels(int to, const TensorPlace& from, int barrier, L2P
              static_cast<int>(from.batch), barrier, policy);
   }
 }
-// Of kRows rows from `first` on that are not in a range, clear(at): a lane's 16 bytes of a panel's row.
-template <int kRows, class Clear>
-FULMEN_DEVICE void for_each_other(Int64 first, const algorithm::KeyRange& range, const Clear& clear) {
-  for (int row = lane_id() / 8; row < kRows; row += kWaveSize / 8) {
-    if (first + row >= range.begin && first + row < range.end) continue;
-    clear(row * kPanelRowBytes + lane_id() % 8 * 16);
+// Which of kRows keys some query attends. Keys that none attends, and their values, may be NaN, and are taken times 0.
+template <int kRows>
+class AttendedKeys {
+ public:
+  // All lanes of a wave come here together.
+  FULMEN_DEVICE static AttendedKeys of(const Work& work, Int64 first) {
+    const BackwardArguments& a = work.arguments;
+    AttendedKeys keys;
+    keys.first_ = first;
+    if constexpr (kMaskBits) {
+      Words<kWords> some{};
+      const int first_head = work.first_head();
+      for (int head = first_head; head < first_head + a.group_size; ++head) {
+        const MaskedRows rows = MaskedRows::of(a, work.batch, head, 0, a.seqlen_q);
+        for (int n = lane_id(); n < rows.blocks; n += kWaveSize) {
+          const auto block = global_load(reinterpret_cast<const Words<kWords>*>(rows.any + n * rows.words + first / 32));
+#pragma unroll
+          for (int w = 0; w < kWords; ++w) some.word[w] |= block.word[w];
+        }
+      }
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+#pragma unroll
+        for (int mask = 1; mask < kWaveSize; mask *= 2) some.word[w] |= shuffle_xor(some.word[w], mask);
+      }
+      keys.some_ = some;
+    } else {
+      keys.range_ = band_of(a).any(0, a.seqlen_q);
+    }
+    return keys;
   }
-}
+  // end: behind the last key that there is.
+  FULMEN_DEVICE bool hides_some(Int64 end) const {
+    if constexpr (!kMaskBits) return kBand && (range_.begin > first_ || range_.end < end);
+    unsigned every = ~0U;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) every &= some_.word[w];
+    return every != ~0U;
+  }
+  // Of each key that none attends, clear(at): a lane's 16 bytes of a panel's row.
+  template <class Clear>
+  FULMEN_DEVICE void for_each_hidden(const Clear& clear) const {
+    for (int row = lane_id() / 8; row < kRows; row += kWaveSize / 8) {
+      if (!has(row)) clear(row * kPanelRowBytes + lane_id() % 8 * 16);
+    }
+  }
+
+ private:
+  static constexpr int kWords = kRows / 32;
+  FULMEN_DEVICE bool has(int row) const {
+    if constexpr (!kMaskBits) return first_ + row >= range_.begin && first_ + row < range_.end;
+    unsigned word = 0;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) word = row / 32 == w ? some_.word[w] : word;
+    return (word >> static_cast<unsigned>(row % 32) & 1U) != 0;
+  }
+
+  Int64 first_;
+  algorithm::KeyRange range_;
+  Words<kWords> some_;
+};
 template <int kCount, int kRows>
 FULMEN_DEVICE void clear_in_panels(int at) {
 #pragma unroll

@@ -52,7 +52,9 @@ class Stage {
     const Source<TileRows<false>, false> keys(key_rows, a.head_dim);
     const Source<TileRows<true>, kClamped && TileRows<true>::kSkips> values(value_rows, a.head_dim_v);
     KeptKeys<kBlockN> kept;
-    if constexpr (kKeepMask) {
+    if constexpr (kMaskBits && kMayHide<kClamped>) {
+      kept = KeptKeys<kBlockN>::of(source_.masked_rows().attended(first_key));
+    } else if constexpr (kMayHide<kClamped>) {
       kept = KeptKeys<kBlockN>::of([&](int n) { return n <= value_rows.last && source_.alive(a, first_key + n); });
     }
 #pragma unroll
@@ -75,7 +77,7 @@ class Stage {
       for (int m = 0; m < kGroup; ++m) {
         // Positions of a group are at fixed distances from its first.
         values_[n][m] = values.piece(key_at(m) - key_at(0), key_at(position), dim);
-        if constexpr (kKeepMask) {
+        if constexpr (kMayHide<kClamped>) {
           values_[n][m] = kept.or_zero(key_at(position) + (key_at(m) - key_at(0)), values_[n][m]);
         }
       }

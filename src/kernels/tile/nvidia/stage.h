@@ -170,7 +170,7 @@ class Stage {
 #pragma unroll
     for (int n = 0; n < kBlockN; n += kCopiedRows) {
       const int row = n + copied_row(), from = rows.clamp(row);
-      const bool valid = !(kKeepMask && kValues) || source_.alive(source_.arguments, first_key_ + from);
+      const bool valid = !(kMayHide<kClamped> && kValues) || source_.alive(source_.arguments, first_key_ + from);
       const KvElement* of = kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
       copy_row<kDims>(at, n, of + copied_dim(), dims, valid);
     }

@@ -45,12 +45,13 @@ FULMEN_DEVICE void end_outputs(WaveRows& rows) {
   for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);
 }
 
-// Scores become probabilities. Are outputs so far to be multiplied, with factor?
+// Scores become probabilities. Returns whether the outputs so far must be multiplied with `factor`.
 template <bool kMasked>
 FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState& state, Int64 first_key,
-                                     float (&score)[kKeyTiles][kElements], float (&factor)[kRowsPerLane]) {
+                                     const RowBits<kMasked>& row_bits, float (&score)[kKeyTiles][kElements],
+                                     float (&factor)[kRowsPerLane]) {
   const float scale = softmax_scale(map.arguments);
-  modify_scores<kMasked>(map, wave_row, first_key, score);
+  modify_scores<kMasked>(map, wave_row, first_key, row_bits, score);
   float max[kRowsPerLane];
   const bool moves = any_lane(find_maxima(state, scale, score, max));
   if (__builtin_expect(moves, 0)) follow_maxima(state, scale, max, factor);
@@ -72,9 +73,9 @@ FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) 
 // Exponentials beside the product of P V that has begun, then its end, and what the outputs are to be multiplied with.
 template <bool kMasked>
 FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key,
-                                                float (&score)[kKeyTiles][kElements]) {
+                                                const RowBits<kMasked>& row_bits, float (&score)[kKeyTiles][kElements]) {
   float factor[kRowsPerLane] = {1, 1};
-  const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, score, factor);
+  const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits, score, factor);
   // A wait each: with one before the branch the compiler puts the exponentials after it.
   if (__builtin_expect(moves, 0)) {
     end_outputs(rows);

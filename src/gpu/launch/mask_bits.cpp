@@ -1,0 +1,83 @@
+#include "gpu/launch/mask_bits.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int kAsBytes = 1, kAsBits = 2;  // Configuration::keep_mask
+constexpr int64_t kMostTile = 256;        // columns
+
+// A row's words: tiles that begin at multiples of their columns end behind the last one.
+int64_t words_of(int64_t columns) { return round_up(tiles_of(columns + kMostTile - 1, 32), 4); }
+
+int64_t planes(const Problem& p, const kernels::MaskBits& bits) {
+  return (bits.batch_planes != 0 ? p.batch : 1) * (bits.head_planes != 0 ? p.num_heads : 1);
+}
+
+// Everything but pointers.
+kernels::MaskBits bits_of(const Problem& p) {
+  const bool one_row = p.keep_mask.strides[2] == 0, band = p.window_left >= 0 || p.window_right >= 0;
+  const bool heads = p.keep_mask.strides[1] != 0;
+  // Each sequence has a band of its own.
+  const bool batches = p.keep_mask.strides[0] != 0 || p.variable_lengths();
+  kernels::MaskBits bits{};
+  bits.words = static_cast<int>(words_of(p.seqlen_k));
+  bits.batch_planes = batches ? static_cast<int>(heads ? p.num_heads : 1) : 0;
+  bits.head_planes = heads ? 1 : 0;
+  bits.rows = one_row ? 1 : p.seqlen_q;
+  bits.blocks = one_row && !band ? 1 : tiles_of(p.seqlen_q, kernels::kMaskRows);
+  bits.keys = p.seqlen_k;
+  bits.query_words = static_cast<int>(words_of(bits.rows));
+  return bits;
+}
+
+bool rows_are_keys(const Specialisation& s) { return (s.outputs & (kGivesDk | kGivesDv)) != 0; }
+
+}  // namespace
+
+void read_mask_as_bits(const Problem& p, Specialisation& s) {
+  if (s.keep_mask == 0) return;
+  // A mask of one row for all queries has few bytes, and a band makes blocks of it that differ.
+  constexpr int64_t kMostWords = int64_t{64} << 20;
+  const kernels::MaskBits bits = bits_of(p);
+  if (p.keep_mask.strides[2] == 0 && 2 * planes(p, bits) * bits.blocks * bits.words > kMostWords) return;
+  // Beside all else that changes scores, AMD's registers do not hold where the bits are.
+  const bool crowded = s.target->vendor == Vendor::amd && s.bias >= 0 && s.alibi != 0;
+  if (crowded && p.pass == Pass::forward) return;
+  s.keep_mask = kAsBits;
+  s.plain_scale = !p.bias.present && !s.alibi && !s.softcap && p.softmax_scale > 0;
+}
+
+Support takes_mask_bits(const Specialisation& s) {
+  if (s.keep_mask != kAsBytes) return {};
+  return Support::no("a keep_mask of one row for so many queries and keys, beside a band, is read as bytes");
+}
+
+void add_mask_bits(const Problem& p, LaunchPlan& plan) {
+  const auto reads_bits = [](const KernelLaunch& launch) { return launch.specialisation.keep_mask == kAsBits; };
+  const auto reader = std::find_if(plan.launches.begin(), plan.launches.end(), reads_bits);
+  if (reader == plan.launches.end()) return;
+  kernels::MaskBits& bits = plan.arguments.mask_bits;
+  bits = bits_of(p);
+  const bool by_key = std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
+    return reads_bits(launch) && rows_are_keys(launch.specialisation);
+  });
+  const int64_t all = planes(p, bits);
+  plan.mask_rows_words = all * bits.rows * bits.words;
+  plan.mask_blocks_words = all * bits.blocks * bits.words;
+  plan.mask_keys_words = by_key ? all * bits.keys * bits.query_words : 0;
+
+  constexpr int kLanes = 128, kRowBytes = 16;  // kernels/forward/pack_mask.h
+  Specialisation s = helper_kernel(reader->specialisation, "forward/pack_mask.h", kLanes);
+  s.keep_mask = kAsBits;
+  s.band = reader->specialisation.band;
+  s.backward = false;
+  s.lds_bytes = kRowBytes * (kernels::kMaskRows + 2 * kLanes / 32);
+  s.splits = s.sinks = 0;
+  const int64_t blocks = std::max<int64_t>(bits.blocks, by_key ? bits.query_words / 2 : 0);
+  plan.launches.insert(plan.launches.begin(), {s, p.seqlen_q == 0 || p.seqlen_k == 0 ? 0 : all * blocks * (bits.words / 4)});
+}
+
+}  // namespace fulmen::gpu
