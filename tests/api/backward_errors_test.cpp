@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"NanDropout", [](SmallCall& c) { c.options.dropout = NAN; }, {"dropout is nan", "below 1"}},
         Bad{"ForwardKernel",  // a name that no kernel has; a kernel of the other pass is `unsupported`, below
             [](SmallCall& c) { c.options.kernel = "cpu.backward.abacus"; },
-            {"kernel is \"cpu.backward.abacus\"", "cpu.reference.backward"}}),
+            {"kernel is \"cpu.backward.abacus\"", "did you mean \"cpu.backward.scalar\""}}),
     [](const auto& info) { return info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(

@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"Threads", [](SmallCall& c) { c.options.num_threads = -1; }, {"num_threads is -1", "0"}},
         Bad{"Kernel",
             [](SmallCall& c) { c.options.kernel = "cpu.nothing"; },
-            {"kernel is \"cpu.nothing\"", "cpu.reference.double"}},
+            {"kernel is \"cpu.nothing\"", "has no kernel of that name; known are"}},
         Bad{"NullK", [](SmallCall& c) { c.tensors.k.data = nullptr; }, {"k.data is null", "bytes"}},
         Bad{"NullBias", [](SmallCall& c) { c.tensors.bias.data = nullptr; }, {"bias.data is null", "bytes"}},
         Bad{"NullOut", [](SmallCall& c) { c.tensors.out.data = nullptr; }, {"out.data is null", "bytes"}},

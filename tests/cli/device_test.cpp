@@ -57,7 +57,7 @@ TEST_F(DeviceTest, VerifyTellsWhatDidNotRunFromWhatIsWrong) {
     arguments.insert(arguments.end(), what.begin(), what.end());
     const Outcome outcome = fulmen(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << outcome.out << outcome.err;
-    EXPECT_NE(outcome.err.find(" did not run: "), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(" cannot be used: "), std::string::npos) << outcome.err;
     EXPECT_NE(outcome.err.find("FULMEN_HOST_CXX is \"/nonexistent/c++\""), std::string::npos) << outcome.err;
     EXPECT_EQ(outcome.err.find("tolerance"), std::string::npos) << outcome.err;
   }

@@ -77,7 +77,9 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   s.lds_bytes = kRowBytes * (kernels::kMaskRows + 2 * kLanes / 32);
   s.splits = s.sinks = 0;
   const int64_t blocks = std::max<int64_t>(bits.blocks, by_key ? bits.query_words / 2 : 0);
-  plan.launches.insert(plan.launches.begin(), {s, p.seqlen_q == 0 || p.seqlen_k == 0 ? 0 : all * blocks * (bits.words / 4)});
+  // Nobody reads bits where there are no queries, no keys or no batch: then there may be no mask either.
+  const bool empty = reader->workgroups == 0 || p.seqlen_k == 0;
+  plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : all * blocks * (bits.words / 4)});
 }
 
 }  // namespace fulmen::gpu

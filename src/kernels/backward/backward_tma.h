@@ -62,7 +62,6 @@ class Consumer {
     const QueryOrder& order = work.order;
     const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
     int head = first_head, n = 0;
-    WholeTiles whole;
     mbarrier_wait(kKeysFull, keys_parity_);
     keys_parity_ ^= 1;
     if constexpr (kPipelined) load_values();
@@ -78,7 +77,7 @@ class Consumer {
       if (kPipelined && second) {
         step<true, 1>(task, head, tile);
         second = false;
-      } else if (order.is_masked(tile) || !whole.has(work, head, n)) {
+      } else if (order.is_masked(tile)) {
         step<true, 2>(task, head, tile);
       } else {
         step<false, 2>(task, head, tile);

@@ -78,7 +78,6 @@ class Consumer {
     const QueryOrder& order = work.order;
     const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
     int head = first_head, n = 0, tile = order.tile(0);
-    WholeTiles whole;
     mbarrier_wait(kKeysFull, keys_parity_);
     keys_parity_ ^= 1;
     begin(task, head, tile);
@@ -93,7 +92,7 @@ class Consumer {
         }
       }
       tile = order.tile(n);
-      if (order.is_masked(tile) || !whole.has(work, head, n)) {
+      if (order.is_masked(tile)) {
         step<true>(task, last_head, last_tile, head, tile);
       } else {
         step<false>(task, last_head, last_tile, head, tile);

@@ -126,19 +126,15 @@ struct TileScores {
   int low[kRowsPerLane], high[kRowsPerLane];  // the columns [low, high) of the tile are attended
   const BiasElement* bias[kRowsPerLane];      // of the tile's first column
   const unsigned char* keep_mask[kRowsPerLane];
-  TileBits kept[kMaskBits ? kRowsPerLane : 1];  // by the keep-mask, where kBitsOf
+  TileBits kept[kMaskBits ? kRowsPerLane : 1];  // by the keep-mask
   Int64 bias_step, mask_step;                   // from column to column
   Int64 distance[kRowsPerLane];                 // to the diagonal at the tile's first column
   float slope;
   const float* share[kRowsPerLane];  // the query's, at the first column
 
-  // Must bits be looked at? The kernels whose tiles the TMA brings know which tiles the mask hides nothing of.
-  template <bool kMasked>
-  static constexpr bool kBitsOf = kMaskBits && (kMasked || !kTensorMaps);
   // Does the keep-mask's bit let element e of 16 columns, from the tile's first_column on, be attended?
-  template <bool kMasked>
   FULMEN_DEVICE bool keeps(int first_column, int e) const {
-    if constexpr (!kBitsOf<kMasked>) return true;
+    if constexpr (!kMaskBits) return true;
     return kept[kMaskBits ? row_slot(e) : 0].has(first_column / 16, e);
   }
   FULMEN_DEVICE const float* share_of(int slot, int column) const { return share[slot] + (kRowsAreKeys ? column : 0); }
@@ -198,7 +194,7 @@ struct BackwardTask {
       const Int64 i = kRowsAreKeys ? first_column : row, j = kRowsAreKeys ? row : first_column;
       if constexpr (kBias) tile.bias[slot] = at<BiasElement>(a.bias, batch, i, head) + j;
       if constexpr (kMaskBytes) tile.keep_mask[slot] = at<unsigned char>(a.keep_mask, batch, i, head) + j;
-      if constexpr (TileScores::kBitsOf<kMasked>) {
+      if constexpr (kMaskBits) {
         // Beside a bias, AMD's scalar registers do not hold where the bits are until the next tile.
         const BackwardArguments& m = kManyArguments && !kCopiesToLds ? again(a, first_column) : a;
         const bool one_row = m.mask_bits.rows == 1;
@@ -236,7 +232,7 @@ struct BackwardTask {
       const int slot = row_slot(e), column = first_column + tile_column(e);
       const float offset = offset_of(e);
       const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
-      const bool attended = in_band && tile.template keeps<kMasked>(first_column, e);
+      const bool attended = in_band && tile.keeps(first_column, e);
       score[e] = probability_of(arguments, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
                                 offset, score[e], attended);
     }
@@ -283,7 +279,7 @@ struct BackwardTask {
       RowStatistics numbers = row_statistics[slot];
       if constexpr (kRowsAreKeys) numbers = RowStatistics::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
       const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
-      const bool attended = in_band && tile.template keeps<kMasked>(first_column, e);
+      const bool attended = in_band && tile.keeps(first_column, e);
       const ScoreGradient g = score_gradient(
           a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column), numbers, score[e], gradient[e],
           attended, [&] { return stays.keeps(e); }, 1.0F);

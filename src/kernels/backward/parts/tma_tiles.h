@@ -1,8 +1,8 @@
 // What the kernels of backward_tma.h and backward_tma_wide.h share: tiles that the TMA brings, and row statistics beside them.
 #pragma once
 
+#include "backward/parts/block_order.h"
 #include "backward/parts/wgmma_panels.h"
-#include "backward/parts/whole_tiles.h"
 #include "tile/rings.h"
 
 namespace fulmen::kernels {

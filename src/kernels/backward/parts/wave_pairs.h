@@ -83,7 +83,7 @@ struct PairScores : BackwardTask {
     const int slot = row_slot(e), column = first_column + tile_column(e);
     const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
     const ScoreInputs inputs = tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column);
-    const ScoreTerms terms = ScoreTerms::of(inputs, in_band && tile.template keeps<kMasked>(first_column, e));
+    const ScoreTerms terms = ScoreTerms::of(inputs, in_band && tile.keeps(first_column, e));
     float slope;
     const float p =
         RowShares::load(inputs.share, offset) * probability_of(arguments, terms.bias, terms.alibi, offset, score, slope);
