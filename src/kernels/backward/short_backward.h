@@ -106,7 +106,7 @@ FULMEN_DEVICE void find_bases(const BackwardArguments& a, int batch, int head, u
 #pragma unroll
   for (float& one : max) one = -kInfinity;
   for_each_score(a, batch, head, lane, row, bias,
-                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi, const auto& /*stays*/) {
+                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi, const DropoutTile<false>& /*stays*/) {
                    float slope;
                    score[f][e] = attended ? natural_score(a, scaled_bias, alibi, product[f][e], slope) : -kInfinity;
                    max[slot] = larger(max[slot], score[f][e]);
@@ -139,7 +139,7 @@ FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int he
   for (float& one : share) one = 1.0F;
   if constexpr (kNaturalUnits) find_bases(a, batch, head, lane, row, bias, weight, numbers, share);
   for_each_score(a, batch, head, lane, row, bias,
-                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi, const auto& stays) {
+                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi, const DropoutTile<false>& stays) {
                    const ScoreGradient g = score_gradient(
                        a, scaled_bias, alibi, numbers[slot], weight[f][e], gradient[f][e], attended, [&] { return stays.keeps(e); },
                        share[slot]);
