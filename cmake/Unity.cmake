@@ -1,10 +1,7 @@
-# Most of the time to compile a file are headers that its neighbours need, too: up to eight of a folder are compiled as one, or more
-# where that is done once. What a file forgets to include, the stage apart of `./dev test --long` finds.
+# Most of the time to compile a file are headers that its neighbours need, too: up to eight of a folder are compiled as one. What a
+# file forgets to include, the stage apart of `./dev test --long` finds.
 set(FULMEN_UNITY "all" CACHE STRING "Compile the files of a folder together: all, tests (and tools), or empty: none")
 set(FULMEN_UNITY_FILES 8)
-if(FULMEN_PYTHON AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(FULMEN_UNITY_FILES 16)
-endif()
 # The tests of drivers, each of which names its driver's types alike; what replaces operator new; and what stands for the emulator where
 # there is none, beside files of it that nothing links then.
 set(FULMEN_NEVER_UNITY "/(tests/gpu_drivers/|tests/api/allocation_count|src/gpu/drivers/emulated/absent)")

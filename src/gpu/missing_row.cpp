@@ -20,15 +20,15 @@ Result<void*> make_row(const Driver& driver, const Device& device) {
 }
 
 // The rows that there are. No lock guards them, which a process that forks might hold: a list only grows, at its front.
-struct Row {
+struct MissingRow {
   const Driver* driver;
   int ordinal;
   void* memory;
-  const Row* next;
+  const MissingRow* next;
 };
-constinit std::atomic<const Row*> newest{nullptr};
+constinit std::atomic<const MissingRow*> newest{nullptr};
 
-const Row* find(const Row* row, const Driver& driver, int ordinal) {
+const MissingRow* find(const MissingRow* row, const Driver& driver, int ordinal) {
   while (row != nullptr && (row->driver != &driver || row->ordinal != ordinal)) row = row->next;
   return row;
 }
@@ -36,14 +36,14 @@ const Row* find(const Row* row, const Driver& driver, int ordinal) {
 }  // namespace
 
 Result<const void*> missing_row(const Driver& driver, const Device& device) {
-  if (const Row* row = find(newest, driver, device.ordinal); row != nullptr) return static_cast<const void*>(row->memory);
+  if (const MissingRow* row = find(newest, driver, device.ordinal); row != nullptr) return static_cast<const void*>(row->memory);
   Result<void*> made(nullptr);
   driver.beside_captures([&] { made = make_row(driver, device); });
   if (!made.ok()) return Status(made.status().code(), fmt::format("{}: {}", device.info.name, made.status().message()));
-  auto* const mine = new Row{&driver, device.ordinal, made.value(), newest};
+  auto* const mine = new MissingRow{&driver, device.ordinal, made.value(), newest};
   while (true) {
     // Two threads may make one: the first is kept.
-    if (const Row* row = find(mine->next, driver, device.ordinal); row != nullptr) {
+    if (const MissingRow* row = find(mine->next, driver, device.ordinal); row != nullptr) {
       driver.free(device.ordinal, mine->memory);
       delete mine;
       return static_cast<const void*>(row->memory);
