@@ -112,7 +112,7 @@ class Rule {
       for (const RegisterRange& range : writes) {
         const bool copies = is_move(name) && reads.size() == 1 && reads[0].count == range.count;
         for (int n = 0; n < range.count; ++n) {
-          if (copies && !before[static_cast<std::size_t>(reads[0].first + n)]) continue;
+          if (copies && !before[static_cast<std::size_t>(reads[0].first) + static_cast<std::size_t>(n)]) continue;
           const RegisterRange one{range.first + n, 1};
           one.assign(written.registers, true);
           program_.slots.assign_lanes(one, written.registers, true);
@@ -135,8 +135,8 @@ class Rule {
     visit(take_word(second), reads.subspan(access.first_reads), writes.subspan(access.first_writes));
   }
   static void follow_scratch(const ScratchMove& move, Written& written) {
-    for (int n = 0; n < move.registers.count; ++n) {
-      const auto r = static_cast<std::size_t>(move.registers.first + n), word = move.word + static_cast<std::size_t>(n);
+    for (std::size_t n = 0; n < static_cast<std::size_t>(move.registers.count); ++n) {
+      const std::size_t r = static_cast<std::size_t>(move.registers.first) + n, word = move.word + n;
       if (move.stores) {
         written.scratch[word] = written.scratch[word] || written.registers[r];
       } else {
