@@ -73,9 +73,9 @@ struct BackwardCall {
   int64_t fetch_heads = 0;      // whole sequences: KV heads whose rows are fetched together; 0: the next unit's
 };
 
-// LseNumbers, what is kept of a query tile's LSE, [kBlockM] each: -lse in base-2 units, -inf for rows without keys, whose probabilities are 0,
-// and what its rounding left, since this error has the same sign in the whole row, for scores of kind plain; for the others what
-// RowBase has.
+// LseNumbers, what is kept of a query tile's LSE, [kBlockM] each: -lse in base-2 units, -inf for rows without keys, whose
+// probabilities are 0, and what its rounding left, since this error has the same sign in the whole row, for scores of kind plain;
+// for the others what RowBase has.
 inline constexpr int kMinusLog2Lse = 0, kLog2LseRest = 1, kMinusMax = 2, kMinusLog2Sum = 3, kLseNumbers = 4;
 
 // What is kept of each query row between blocks of held keys, in floats from a slot's start.
