@@ -17,7 +17,7 @@
 #include <shared_mutex>
 #include <utility>
 
-struct dl_phdr_info;  // <link.h>
+struct dl_phdr_info;  // NOLINT(readability-identifier-naming): of <link.h>
 
 namespace fulmen {
 

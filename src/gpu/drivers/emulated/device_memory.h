@@ -46,7 +46,7 @@ class DeviceMemory {
     };
     if (bytes > UINTPTR_MAX - begin) return refuse(fmt::format("{} has no memory of so many", name));
     const std::scoped_lock lock(mutex_);
-    const auto next = blocks_.upper_bound(reinterpret_cast<char*>(begin));
+    const auto next = blocks_.upper_bound(static_cast<char*>(const_cast<void*>(address)));
     if (next != blocks_.begin()) {
       const auto& [block, size] = *std::prev(next);
       const std::size_t offset = begin - reinterpret_cast<std::uintptr_t>(block);
