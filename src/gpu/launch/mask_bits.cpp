@@ -1,7 +1,6 @@
 #include "gpu/launch/mask_bits.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace fulmen::gpu {
 namespace {

@@ -6,11 +6,11 @@
 
 namespace fulmen::gpu {
 
-// Has a kernel read the keep-mask, if there is one, as bits: not where these would take far more memory than the mask itself.
+// Makes a kernel read the keep-mask, if there is one, as bits, unless these would take far more memory than the mask itself.
 void read_mask_as_bits(const Problem& problem, Specialisation& s);
-// A kernel whose tiles the TMA brings reads a keep-mask as bits alone.
+// Says no where the mask is read as bytes: a kernel whose tiles the TMA brings takes bits alone.
 Support takes_mask_bits(const Specialisation& s);
-// The launch that makes the bits, before all others of a plan that has kernels which read them. Last of what makes a plan.
+// Puts the launch that makes the bits before all others of a plan that has kernels which read them. Call it last.
 void add_mask_bits(const Problem& problem, LaunchPlan& plan);
 
 }  // namespace fulmen::gpu

@@ -319,7 +319,7 @@ FULMEN_DEVICE void fetch_first(Stage& stage, const QuerySource& queries, const T
   }
 }
 
-// A tile that the keep-mask hides keys of is fetched with a look at each.
+// Fetches a tile, with a look at each key where the keep-mask hides some of them.
 FULMEN_DEVICE void fetch_kept(Stage& stage, KeptWalk<TileOrder>& tile, int buffer) {
   if (tile.has_all_keys()) {
     stage.template fetch<false>(tile.first_key(), buffer);

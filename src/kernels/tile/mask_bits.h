@@ -12,8 +12,9 @@ FULMEN_DEVICE Int64 mask_plane(const ForwardArguments& a, Int64 batch, Int64 hea
   return batch * a.mask_bits.batch_planes + head * a.mask_bits.head_planes;
 }
 
-// Are tiles that nobody attends passed over, and whole ones known? On AMD all of a workgroup's waves come to a barrier a tile,
-// which the mask must not decide about, and registers do not hold a second way through a tile: there each score's bit is tested.
+// Whether tiles that nobody attends are passed over, and whole ones known. On AMD all of a workgroup's waves come to a barrier a
+// tile, which the mask must not decide about, and registers do not hold a second way through a tile: there each score's bit is
+// tested.
 constexpr bool kKnowsTiles = kMaskBits && kCopiesToLds;
 
 // The first query's bits.
@@ -63,10 +64,6 @@ struct TileBits {
   FULMEN_DEVICE void operator|=(const TileBits& other) {
 #pragma unroll
     for (int w = 0; w < kCount; ++w) word[w] |= other.word[w];
-  }
-  FULMEN_DEVICE void operator&=(const TileBits& other) {
-#pragma unroll
-    for (int w = 0; w < kCount; ++w) word[w] &= other.word[w];
   }
   FULMEN_DEVICE bool is_empty() const {
     unsigned some = 0;

@@ -70,7 +70,7 @@ struct StageSource {
   // kMaskBits: what the rows attend.
   FULMEN_DEVICE MaskedRows masked_rows() const { return MaskedRows::of(arguments, batch, head, row_begin, row_end); }
 };
-// Must values of a tile be looked at one by one, as the keep-mask may hide them? Of bits it is known before: kClamped says so.
+// Whether values of a tile are looked at one by one, as the keep-mask may hide them. Where tiles are known, kClamped says so.
 template <bool kClamped>
 constexpr bool kMayHide = kKeepMask && (!kKnowsTiles || kClamped);
 

@@ -115,7 +115,7 @@ using SecondRows = LdsRows<kHeadDimV>;
 static_assert(FirstRows::kPitch == kBackward.first_pitch && SecondRows::kPitch == kBackward.second_pitch,
               "backward: rows are where the host's layout has them");
 
-// Are shares of rounded queries left out of probabilities, and made up for in dq, which they are factors of?
+// Whether probabilities leave out the shares of rounded queries, and dq is multiplied with them at its end.
 constexpr bool kSharesAtEnd = kNaturalUnits && !kRowsAreKeys && !kGivesDbias;
 
 // What modifies a wave's 16 rows of scores against a tile of columns, by the rows that a lane owns.
@@ -132,7 +132,7 @@ struct TileScores {
   float slope;
   const float* share[kRowsPerLane];  // the query's, at the first column
 
-  // Does the keep-mask's bit let element e of 16 columns, from the tile's first_column on, be attended?
+  // Whether the keep-mask's bit lets element e of 16 columns, from the tile's first_column on, be attended.
   FULMEN_DEVICE bool keeps(int first_column, int e) const {
     if constexpr (!kMaskBits) return true;
     return kept[kMaskBits ? row_slot(e) : 0].has(first_column / 16, e);
