@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <deque>
 #include <span>
 #include <string>
@@ -21,12 +23,21 @@ class Lds {
   // Fresh and uninitialised memory for a workgroup.
   void reset(int bytes, int waves, int wave_size, int most_alignment);
   // What was accessed before the barrier is ordered before what comes.
-  void barrier() { ++epoch_; }
+  void barrier() {
+    ++epoch_;
+    all_waves_go_on();
+  }
   // The same among the lanes of one wave.
-  void wave_barrier(int wave) { ++wave_epochs_[static_cast<std::size_t>(wave)]; }
+  void wave_barrier(int wave) {
+    ++wave_epochs_[static_cast<std::size_t>(wave)];
+    states_[static_cast<std::size_t>(wave)] = ++last_state_;
+  }
   // What one wave accessed before it handed over, at the time that this returns, is ordered before what another does after it took
   // that over.
-  int named_barrier_arrive() { return ++time_; }
+  int named_barrier_arrive() {
+    all_waves_go_on();
+    return ++time_;
+  }
   void named_barrier_sync(int from, int to, int time) { taken(from, to) = time; }
   // The same where a later one may be known already.
   void follow(int from, int to, int time) {
@@ -35,8 +46,10 @@ class Lds {
   // Until when the wave knows what another one did.
   int known(int from, int wave) const { return taken(from, wave); }
   int wave_size() const { return wave_size_; }
-  // Both: empty, or what is wrong.
-  std::string read(int offset, void* to, int bytes, int thread, Site site);
+  // All of these: empty, or what is wrong.
+  std::string read(int offset, void* to, int bytes, int thread, Site site) {
+    return reads(offset, to, bytes, thread, site) ? std::string() : why_not_read(offset, bytes, thread, site);
+  }
   std::string write(int offset, const void* from, int bytes, int thread, Site site);
   // A copy by cp.async: from its beginning until it has arrived its destination is nobody's.
   std::string begin_copy(int offset, int bytes, int thread, Site site);
@@ -52,27 +65,42 @@ class Lds {
   }
 
  private:
+  // A lane, and how far its wave is.
+  struct Who {
+    int thread, wave, wave_epoch;
+  };
   struct Access {
+    const char* file = "";
+    int line = 0;
     int epoch = 0;
-    int thread = 0;
-    Site site;
     int wave_epoch = 0;
     int time = 0;
+    int16_t thread = 0;
+    int16_t wave = 0;
+    Site site() const { return {file, line}; }
   };
-  // A 32-bit word; LDS is addressed in words or more, and written in halves of one, too, each half by a lane.
+  // A 32-bit word; LDS is addressed in words or more, and written in halves of one, too, each half by a lane. What each access
+  // looks at: so small that the words of one access share a line of the cache.
   struct Word {
+    uint64_t readers_known = 0;  // the state of the last wave of whose reads the accesses below have what there is to know
+    int written = 0;             // the epoch of the last write; 0: nobody wrote
+    uint8_t halves = 0;          // since the last barrier written by themselves: a bit each
+    bool two_writers = false;    // of its halves
+    bool copying = false;        // a copy is in flight: copied_ has its beginning
+  };
+  struct Accesses {
     Access written;
-    unsigned halves = 0;       // since the last barrier written by themselves: a bit each
-    bool two_writers = false;  // of its halves
-    int order = 0;             // of the last write among all
     Access read;
     Access read_by_another;  // the first reader that differs from `read`
-    bool copying = false;    // a copy is in flight
-    Access copied;           // its beginning
+    int order = 0;           // of the last write among all
   };
-  int wave_of(int thread) const { return thread / wave_size_; }
-  Access access(int thread, Site site) const {
-    return {epoch_, thread, site, wave_epochs_[static_cast<std::size_t>(wave_of(thread))], time_};
+  int wave_of(int thread) const { return thread >> wave_shift_; }
+  Who who(int thread) const {
+    const int wave = wave_of(thread);
+    return {thread, wave, wave_epochs_[static_cast<std::size_t>(wave)]};
+  }
+  Access access(const Who& by, Site site) const {
+    return {site.file, site.line, epoch_, by.wave_epoch, time_, static_cast<int16_t>(by.thread), static_cast<int16_t>(by.wave)};
   }
   // When the last of what `to` took over from `from` was handed over.
   int& taken(int from, int to) {
@@ -81,21 +109,53 @@ class Lds {
   int taken(int from, int to) const {
     return taken_[static_cast<std::size_t>(from) * wave_epochs_.size() + static_cast<std::size_t>(to)];
   }
-  // Is there a barrier between this access and what the thread does now, or is it its own?
-  bool ordered(const Access& before, int thread) const;
-  void remember_read(Word& word, int thread, Site site) const;
-  std::string check_range(int offset, int bytes, const char* verb, int thread, Site site) const;
+  // Is there a barrier between this access and what the lane does now, or is it its own?
+  bool ordered(const Access& before, const Who& now) const {
+    if (before.epoch != epoch_ || before.thread == now.thread) return true;
+    return before.wave == now.wave ? before.wave_epoch != now.wave_epoch : taken(before.wave, now.wave) > before.time;
+  }
+  // Is the last write of the word ordered before what the lane does now?
+  bool settled(std::size_t word, const Who& now) const {
+    return words_[word].written != epoch_ || (!words_[word].two_writers && ordered(accesses_[word].written, now));
+  }
+  bool in_range(int offset, int bytes) const {
+    const int alignment = bytes < most_alignment_ ? bytes : most_alignment_;
+    const bool power_of_two = (alignment & (alignment - 1)) == 0;
+    const bool aligned = power_of_two ? (offset & (alignment - 1)) == 0 : offset % alignment == 0;
+    return offset >= 0 && offset + bytes <= bytes_ && aligned && (bytes == 2 || bytes % 4 == 0);
+  }
+  std::string out_of_range(int offset, int bytes, const char* verb, int thread, Site site) const;
+  bool readable(std::size_t word, const Who& by) const {
+    return !words_[word].copying && words_[word].written != 0 && settled(word, by);
+  }
+  // Reads and remembers that; false: it may not.
+  bool reads(int offset, void* to, int bytes, int thread, Site site) {
+    if (!in_range(offset, bytes)) return false;
+    const Who by = who(thread);
+    const uint64_t state = states_[static_cast<std::size_t>(by.wave)];
+    const auto end = static_cast<std::size_t>(offset + bytes + 3) / 4;
+    for (std::size_t word = static_cast<std::size_t>(offset) / 4; word < end; ++word) {
+      if (!readable(word, by)) return false;
+      if (words_[word].readers_known != state) remember_read(word, state, by, site);
+    }
+    std::memcpy(to, memory_.data() + offset, static_cast<std::size_t>(bytes));
+    return true;
+  }
+  void remember_read(std::size_t word, uint64_t state, const Who& by, Site site);
+  std::string why_not_read(int offset, int bytes, int thread, Site site) const;
   // What a write meets.
-  std::string write_race(int word, bool beside, const char* verb, int thread, Site site) const;
-  // That, of a write of some words or of one half; and that it is remembered.
-  std::string write_word(int word, unsigned half, int thread, Site site);
+  bool write_races(std::size_t word, bool beside, const Who& by) const;
+  std::string write_race(int word, bool beside, const char* verb, const Who& by, Site site) const;
   std::string race(int word, const char* verb, int thread, Site site, const char* other_verb, const Access& other) const;
   std::string not_arrived(int word, const char* verb, int thread, Site site) const;
 
   std::vector<std::byte> memory_;
   std::vector<Word> words_;
+  std::vector<Accesses> accesses_;  // of each word
+  std::vector<Access> copied_;      // of each word, once a copy began
   int bytes_ = 0;
   int wave_size_ = 1;
+  int wave_shift_ = 0;       // wave_size_ is 2 to it
   int most_alignment_ = 16;  // that an access needs
   int epoch_ = 1;
   int writes_ = 0;
@@ -111,12 +171,18 @@ class Lds {
     std::deque<Fence> since;  // the later ones, in order
   };
   // How many of a lane's writes are fenced by itself for products that `thread` takes part in?
-  int fenced(int writer, int thread) const;
+  int fenced(int writer, const Who& by) const;
   // Has a lane executed a fence after a barrier that orders this write before it, and before one that orders it before the thread?
-  bool fenced_by_another(const Access& written, int thread) const;
-  bool fenced_by(const Fences& fences, const Access& written, int thread) const;
+  bool fenced_by_another(const Access& written, const Who& by) const;
+  bool fenced_by(const Fences& fences, const Access& written, const Who& by) const;
   std::vector<Fences> fences_;  // of each lane
   std::vector<int> wave_epochs_;
+  // A number of each wave that changes with every barrier that orders something of it; no two waves share one.
+  std::vector<uint64_t> states_;
+  uint64_t last_state_ = 0;
+  void all_waves_go_on() {
+    for (uint64_t& state : states_) state = ++last_state_;
+  }
   int time_ = 0;            // how often waves have handed over
   std::vector<int> taken_;  // [from][to]
 };

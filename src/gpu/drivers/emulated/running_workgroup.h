@@ -61,6 +61,7 @@ inline constexpr int kNamedBarriers = 16;  // of the hardware's barriers; the fi
 struct Lane {
   Fiber fiber;
   int thread = 0;
+  int rank = 0, thread_of_workgroup = 0;  // in a cluster
   Waits waits = Waits::nowhere;
   const char* operation = "";
   int bytes = 0;
@@ -84,8 +85,8 @@ class Workgroup {
   // Called by lanes.
   void broken_rule(const char* what, Site site) { check(fmt::format("{} at {}: lane {}", what, to_string(site), thread())); }
   int thread() const { return current_->thread; }
-  int rank() const { return thread() / shape_.workgroup_size; }
-  int thread_of_workgroup() const { return thread() % shape_.workgroup_size; }
+  int rank() const { return current_->rank; }
+  int thread_of_workgroup() const { return current_->thread_of_workgroup; }
   long long id() const { return id_ * shape_.cluster + rank(); }
   void workgroup_barrier(Site site) {
     if (shape_.cluster > 1) check(fmt::format("barrier at {}: a cluster's workgroups have cluster_barrier", to_string(site)));

@@ -369,8 +369,9 @@ bool Workgroup::run_wave(int wave) {
     count_conflicts();
     for (int l = 1; l < shape_.wave_size; ++l) {
       const Lane &a = *first, &b = first[l];
-      const bool same_site = a.site.line == b.site.line && std::strcmp(a.site.file, b.site.file) == 0 && a.bytes == b.bytes &&
-                             std::strcmp(a.operation, b.operation) == 0;
+      const auto same = [](const char* x, const char* y) { return x == y || std::strcmp(x, y) == 0; };
+      const bool same_site =
+          a.site.line == b.site.line && same(a.site.file, b.site.file) && a.bytes == b.bytes && same(a.operation, b.operation);
       if (a.waits == b.waits && (a.waits == Waits::done || same_site)) continue;
       fail(fmt::format("lanes disagree: {}, {}", place(a), place(b)));
       return false;
@@ -411,6 +412,8 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   for (int t = 0; t < shape.lanes(); ++t) {
     Lane& lane = lanes_[static_cast<std::size_t>(t)];
     lane.thread = t;
+    lane.rank = t / shape.workgroup_size;
+    lane.thread_of_workgroup = t % shape.workgroup_size;
     lane.waits = Waits::nowhere;
     lane.operation = "";
     lane.site = {};  // the last kernel's text may be gone
