@@ -48,6 +48,7 @@ struct KernelReport {
 struct CompileKernelsOptions {
   bool all = false;        // every shipped configuration, else the main ones
   bool pairs = false;      // instead: ordinary problems with every feature, and with every two
+  std::string only;        // of these, kernels in whose names all its words are: "prefill d128"; empty: all
   std::string out_folder;  // write prebuilt kernels there, for FULMEN_KERNEL_PATH; empty: only compile
   // Called after each kernel, by one thread at a time: how many are done, of how many.
   std::function<void(std::size_t done, std::size_t of)> on_kernel{};
@@ -58,7 +59,8 @@ struct CompileKernelsOptions {
 FULMEN_API Status check_arch(const std::string& arch);
 
 // Compiles kernels for a chip ("gfx1100", "sm_90a") without a GPU, by NVRTC or an installed clang, and says what came out. Errors:
-// no such chip; no compiler for it, with what installs one; a kernel that does not compile; a folder that cannot be written.
+// no such chip; no compiler for it, with what installs one; a kernel that does not compile; no kernel of that name; a folder that
+// cannot be written.
 FULMEN_API Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options = {});
 
 // Instructions that a launch on an "emulated-isa" device executed, of all its waves.

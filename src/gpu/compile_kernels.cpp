@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include "fulmen/compile.h"
@@ -17,10 +18,20 @@
 #include "gpu/compile/shipped.h"
 #include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/isa/driver.h"
+#include "gpu/launch/specialisation.h"
 #include "runtime/fork_safe.h"
 
 namespace fulmen {
 namespace {
+
+// Whether each of the words, with spaces between them, is one of the name's.
+bool has_words(const std::string& name, const std::string& words) {
+  std::istringstream each(words);
+  for (std::string word; each >> word;) {
+    if ((' ' + name + ' ').find(' ' + word + ' ') == std::string::npos) return false;
+  }
+  return true;
+}
 
 Status compile_one(const gpu::Compiler& compiler, const gpu::Chip& chip, const gpu::Specialisation& s,
                    const CompileKernelsOptions& options, KernelReport& report) {
@@ -88,8 +99,16 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const
     if (Status status = gpu::make_folder(options.out_folder); !status.ok()) return status;
   }
   const auto& [storage, chip, compiler] = target.value();
-  const std::vector<gpu::Specialisation> kernels =
-      options.pairs ? gpu::pair_kernels(chip) : gpu::shipped_kernels(chip, options.all);
+  std::vector<gpu::Specialisation> kernels = options.pairs ? gpu::pair_kernels(chip) : gpu::shipped_kernels(chip, options.all);
+  const std::size_t all = kernels.size();
+  const std::string first = kernels.empty() ? "" : gpu::to_string(kernels.front());
+  std::erase_if(kernels, [&](const gpu::Specialisation& s) { return !has_words(gpu::to_string(s), options.only); });
+  if (kernels.empty()) {
+    return Status(
+        StatusCode::invalid_argument,
+        fmt::format("only is \"{}\": words of kernels' names are accepted, none of the {} of {} has them all; one is \"{}\"",
+                    printable(options.only), all, arch, first));
+  }
   std::vector<KernelReport> reports(kernels.size());
   std::vector<Status> failures(kernels.size());
   std::atomic<std::size_t> next{0};

@@ -88,8 +88,9 @@ TEST_F(EmulatedAmxBackward, SeveralBlocksOfASplit) {
   }
 }
 
-// What rows that attend nothing hold must not matter.
+// What rows that attend nothing hold must not matter. A row that attends keys whose bias is -inf has scores: NaN stays NaN there.
 void poison_rows_without_keys(Case& c) {
+  if (c.spec.huge_bias) return;
   const Problem p = c.problem();
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.num_heads; ++h) {

@@ -47,7 +47,8 @@ TEST_F(CompileTest, CountsWhatMachineCodeExecutes) {
 }
 
 TEST_F(CompileTest, ReportsListsAndClears) {
-  const Outcome first = fulmen({"compile", "--arch", "gfx1100", "--report", "--json", "report.json", "--out", "prebuilt"});
+  const Outcome first =
+      fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--report", "--json", "report.json", "--out", "prebuilt"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
   std::istringstream progress(first.err);  // a line every ten seconds
   for (std::string line; std::getline(progress, line);) {
@@ -65,11 +66,11 @@ TEST_F(CompileTest, ReportsListsAndClears) {
   ASSERT_GT(rows.size(), 3U);
   for (const auto& row : rows) {
     EXPECT_EQ(row["arch"], "gfx1100");
+    EXPECT_TRUE(row["kernel"].get<std::string>().starts_with("prefill gfx11 bf16 ")) << row;
     EXPECT_GT(row["registers"].get<int>(), 0) << row;
     EXPECT_GT(row["occupancy"].get<int>(), 0) << row;
     EXPECT_GT(row["code_bytes"].get<int>(), 1000) << row;
     EXPECT_EQ(row["spills"].get<int>() + row["scratch_bytes"].get<int>(), 0) << row;
-    if (!row["kernel"].get<std::string>().starts_with("prefill ")) continue;
     // A disassembler that is not there leaves the loop out.
     const nlohmann::json& loop = row["loop"];
     if (first.out.find("is not known") != std::string::npos) continue;
@@ -81,10 +82,11 @@ TEST_F(CompileTest, ReportsListsAndClears) {
   EXPECT_NE(list.out.find(path("cache") + ": " + count + " kernels"), std::string::npos) << list.out;
   EXPECT_NE(list.out.find("gfx1100"), std::string::npos);
   // What was compiled once is found again, and the same.
-  const Outcome again = fulmen({"compile", "--arch", "gfx1100", "--report"});
+  const Outcome again = fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--report"});
   EXPECT_EQ(again.out, first.out);
   // One file has them all.
-  const Outcome packed = fulmen({"compile", "--arch", "gfx1100", "--out", "prebuilt", "--pack", "kernels.pack"});
+  const Outcome packed =
+      fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--out", "prebuilt", "--pack", "kernels.pack"});
   ASSERT_EQ(packed.exit_code, 0) << packed.err;
   const std::string pack = read_text(path("kernels.pack"));
   EXPECT_NE(packed.out.find(count + " kernels, " + std::to_string(pack.size()) + " bytes, in kernels.pack"), std::string::npos)
@@ -107,9 +109,11 @@ TEST_F(CompileTest, ErrorsNameTheArgument) {
     std::vector<std::string> arguments;
     const char* part;
   };
-  for (const Case& c : {Case{{"compile"}, "--arch"}, Case{{"compile", "--arch", "gfx"}, "\"gfx\""},
-                        Case{{"compile", "--arch", "sm_50"}, "sm_50"}, Case{{"compile", "--arch", "gfx1100", "--arhc"}, "--arhc"},
-                        Case{{"cache"}, "list, clear or dir"}, Case{{"cache", "lists"}, "lists"}}) {
+  for (const Case& c :
+       {Case{{"compile"}, "--arch"}, Case{{"compile", "--arch", "gfx"}, "\"gfx\""}, Case{{"compile", "--arch", "sm_50"}, "sm_50"},
+        Case{{"compile", "--arch", "gfx1100", "--arhc"}, "--arhc"},
+        Case{{"compile", "--arch", "gfx1100", "--only", "prefil"}, "only is \"prefil\": words of kernels' names are accepted"},
+        Case{{"cache"}, "list, clear or dir"}, Case{{"cache", "lists"}, "lists"}}) {
     const Outcome outcome = fulmen(c.arguments);
     EXPECT_EQ(outcome.exit_code, 2) << c.part;
     EXPECT_NE(outcome.err.find(c.part), std::string::npos) << outcome.err;

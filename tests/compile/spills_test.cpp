@@ -87,7 +87,7 @@ TEST_P(Spills, NoShippedKernelHasAny) {
   // A kernel takes most of a second to compile and to read. A change of the kernels' source shows in more than one of them.
   testing::Random random(std::hash<std::string>{}(GetParam()));
   SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
-  expect_none(chip, random.sample(kernels, (kernels.size() + 2) / 3));
+  expect_none(chip, random.sample(kernels, (kernels.size() + 4) / 5));
 }
 
 // The second kernels of plans, which serve pointers that are no multiples of 16.
@@ -99,7 +99,9 @@ TEST_P(Spills, NoMainKernelForAnyPointerHasAny) {
   std::erase_if(kernels, [&](const gpu::Specialisation& s) { return !s.whole_rows || s.variable || !chosen(s, chip); });
   ASSERT_FALSE(kernels.empty());
   for (gpu::Specialisation& s : kernels) s.whole_rows = s.whole_bias = false;
-  expect_none(chip, kernels);
+  testing::Random random(1 + std::hash<std::string>{}(GetParam()));
+  SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
+  expect_none(chip, random.sample(kernels, (kernels.size() + 4) / 5));
 }
 
 // A backward pass with a mask, alone or beside another feature: its addresses take registers beside dk's and dv's sums.

@@ -13,7 +13,8 @@ namespace {
 
 class GpuHugeBias : public GpuTest {
  protected:
-  static void expect_right(const CaseSpec& spec, Random& random) {
+  void expect_right(const CaseSpec& spec, Random& random) {
+    if (!drawn()) return;
     Case c(spec, random);
     c.make_inputs_read_only();
     const std::vector<std::string> kernels = kernels_for(c.problem(), device());

@@ -27,6 +27,7 @@ class SoftmaxOfDifferences {
   const Case& c_;
   std::vector<double> lse_;
   std::array<std::vector<double>, 6> sums_;  // out, dq, dk, dv, dbias, dsinks
+  double dsinks_size_ = 0;
 };
 
 }  // namespace fulmen::testing

@@ -175,6 +175,7 @@ Command compile_command(CLI::App& app) {
   CLI::Option* all = parser->add_flag("--all", arguments->options.all, "every shipped configuration, not only the main ones");
   parser->add_flag("--pairs", arguments->options.pairs, "instead: ordinary problems with every feature, and with every two of them")
       ->excludes(all);
+  parser->add_option("--only", arguments->options.only, "of these, kernels in whose names all these words are: \"prefill d128\"");
   parser->add_flag(
       "--report", arguments->report,
       "a table: registers, LDS, spills, occupancy, and the instructions of the inner loop (VALU/512m: vector instructions "
