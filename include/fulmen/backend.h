@@ -101,7 +101,7 @@ class FULMEN_API Backend {
   virtual void free_in_stream(const std::string& device, void* stream, void* memory) const noexcept;
   // Between any memory of the host and the device, after all work already given to the device; complete on return.
   virtual Status copy(const std::string& device, void* to, const void* from, std::size_t bytes) const;
-  // append_kv() of cpu/kv_cache/append.h on its device. Tensors are checked; their values are only where the host's memory is used.
+  // append_kv() of fulmen/kv_cache.h on its device. Tensors are checked; their values are only where the host's memory is used.
   // Refuses here.
   virtual Status append_kv(const std::string& device, void* stream, const KvCacheProblem& problem, const KvCacheTensors& tensors,
                            const KvCacheOptions& options) const;
@@ -109,8 +109,8 @@ class FULMEN_API Backend {
   virtual bool is_capturing(const std::string& device, void* stream) const noexcept;
   // Returns when all work given to the stream (null: the device's default one) is done.
   virtual Status synchronize(const std::string& device, void* stream) const;
-  // zero_unused_rows() of unused_rows.h on its device: there are such results, and they have addresses. Done on the host here,
-  // refused where the host's memory is not used.
+  // zero_unused_rows() of fulmen/unused_rows.h on its device: there are such results, and they have addresses. Done on the host
+  // here, refused where the host's memory is not used.
   virtual Status zero_unused_rows(const std::string& device, void* stream, const Problem& problem,
                                   const AttentionTensors& tensors) const;
 };

@@ -363,7 +363,7 @@ FULMEN_API int fulmen_zero_unused_rows(const fulmen_tensors* tensors, const fulm
 FULMEN_API int fulmen_zero_unused_rows_backward(const fulmen_tensors* tensors, const fulmen_options* options, const char* device,
                                                 void* stream);
 
-/* Appending to a KV cache; see cpu/kv_cache/append.h for shapes, dtypes and errors. */
+/* Appending to a KV cache; see fulmen/kv_cache.h for shapes, dtypes and errors. */
 typedef struct fulmen_kv_cache {
   size_t struct_size;                   /* of the caller's header; the init function sets it */
   fulmen_tensor k_cache, v_cache;       /* written: [batch, rows, head, head_dim], or pages */

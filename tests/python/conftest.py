@@ -1,8 +1,11 @@
+import os
 from collections.abc import Callable
 
 import numpy as np
 import problems
 import pytest
+
+os.environ["FULMEN_TEST_SEED"] = str(problems.SEED)  # for the workers that pytest-xdist starts, and for tests' programs
 
 
 def pytest_report_header() -> str:

@@ -70,6 +70,8 @@ constexpr std::array kNames{"none",
                             "lse without the sink",
                             "lse of the row before stored",
                             "second half of the keys lost",
+                            "huge bias in base 2",
+                            "huge maximum rounded",
                             "forward faults",
                             "dq without scale",
                             "dk without scale",
@@ -102,7 +104,8 @@ constexpr std::array kNames{"none",
                             "delta of the head before",
                             "dlse of the wrong sign",
                             "dlse of the row before",
-                            "dropout left out of ds"};
+                            "dropout left out of ds",
+                            "huge lse without the sum"};
 static_assert(kNames.size() == static_cast<std::size_t>(Fault::end));
 
 constexpr double kLog2E = 1.4426950408889634;
@@ -189,7 +192,10 @@ class Faulty {
       const auto distance = static_cast<double>(i + (is(Fault::alibi_from_the_row_alone) ? 0 : p_.diagonal) - j);
       x -= alibi * (is(Fault::alibi_signed) ? distance : std::fabs(distance));
     }
-    return x;
+    // A score is a number of fp32: what a product adds to a bias of 1e9 is no part of it.
+    const auto score = static_cast<float>(x);
+    constexpr auto kFactor = static_cast<float>(kLog2E);
+    return is(Fault::huge_bias_in_base_2) ? static_cast<double>(score * kFactor) / kLog2E : score;
   }
 
   // Two halves of the keys, as an online softmax goes through them.
@@ -226,6 +232,7 @@ class Faulty {
     for (std::size_t j = 0; j < keys; ++j) {
       const bool first_half = j < keys / 2 && first_max > -HUGE_VAL;
       r.weights[j] = std::exp(r.scores[j] - (j < keys / 2 ? max : offset));
+      if (is(Fault::huge_maximum_rounded)) r.weights[j] = std::exp2(r.scores[j] * kLog2E - static_cast<float>(max * kLog2E));
       const double unscaled = first_half ? std::exp(r.scores[j] - first_max) : r.weights[j];
       if (is(Fault::key_counted_twice) && j == keys / 2) r.weights[j] *= 2;
       if (!(is(Fault::one_lanes_sum_missing) && j % 16 == 5)) sum += is(Fault::sum_not_rescaled) ? unscaled : r.weights[j];
@@ -284,6 +291,9 @@ void Faulty::backward() const {
         const bool last = i == p_.seqlen_q - 1, first_query = i == 0;
         const int64_t of_lse = before(Fault::lse_of_the_row_before, i), of_delta = before(Fault::delta_of_the_row_before, i);
         const double moved = r.lse - static_cast<const float*>(t_.lse.data)[offset_of(p_.lse, b, h, of_lse)];
+        if (is(Fault::huge_lse_without_the_sum)) {
+          for (std::size_t j = 0; j < r.weights.size(); ++j) r.weights[j] = std::exp(r.scores[j] - static_cast<float>(r.lse));
+        }
         if (is(Fault::lse_of_the_row_before) && std::isfinite(moved)) {
           for (double& weight : r.weights) weight *= std::exp(moved);
         }

@@ -63,7 +63,9 @@ enum class Fault : int {
   lse_without_the_sink,
   lse_of_the_row_before_stored,
   second_half_of_the_keys_lost,
-  forward_faults,  // backward ones follow
+  huge_bias_in_base_2,   // which is beyond fp32
+  huge_maximum_rounded,  // in base 2, before it is subtracted
+  forward_faults,        // backward ones follow
   dq_without_scale,
   dk_without_scale,
   dk_of_one_query_head_missing,
@@ -96,6 +98,7 @@ enum class Fault : int {
   dlse_of_the_wrong_sign,
   dlse_of_the_row_before,
   dropout_left_out_of_ds,
+  huge_lse_without_the_sum,  // its logarithm is below what fp32 keeps of the maximum
   end
 };
 const char* name_of(Fault fault);

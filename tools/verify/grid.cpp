@@ -9,6 +9,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "tools/float_conversion.h"
+
 namespace fulmen::tools {
 namespace {
 
@@ -119,6 +121,31 @@ void add_sequences(const GridCase& c, NormalPool& pool, GridData& data) {
   add_int32(data, t.block_table, pages, c.batch);
 }
 
+// A row's bias is the same number for all keys, or two that are far from each other: what a mask of finfo.min is, and numbers whose
+// product with log2(e) is beyond fp32. The logarithm of a row's sum is below what fp32 keeps of such a maximum.
+void fill_huge_bias(const Tensor& bias) {
+  struct Row {
+    float even, odd;  // keys; parts of the largest number
+  };
+  constexpr std::array<Row, 7> kRows{Row{-1, -1}, {0.8F, 0.8F}, {-0.7F, -0.7F}, {1, 1}, {0, 0}, {-1, -0.9F}, {-1, 0}};
+  const float largest = bias.dtype == DType::fp16 ? 65504.0F : bias.dtype == DType::bf16 ? 0x1.FEp127F : 0x1.FFFFFEp127F;
+  const auto [batch, heads, queries, keys] = bias.shape;
+  for (int64_t row = 0; row < batch * heads * queries; ++row) {
+    const Row& kind = kRows[static_cast<std::size_t>(row) % kRows.size()];
+    const int64_t at =
+        row / (heads * queries) * bias.strides[0] + row / queries % heads * bias.strides[1] + row % queries * bias.strides[2];
+    for (int64_t j = 0; j < keys; ++j) {
+      const float number = largest * (j % 2 == 0 ? kind.even : kind.odd);
+      const int64_t to = at + j * bias.strides[3];
+      if (bias.dtype == DType::fp32) {
+        static_cast<float*>(bias.data)[to] = number;
+      } else {
+        static_cast<uint16_t*>(bias.data)[to] = bias.dtype == DType::fp16 ? to_fp16_bits(number) : to_bf16_bits(number);
+      }
+    }
+  }
+}
+
 bool has(const GridCase& c, Feature feature) { return c.feature == feature || c.feature == Feature::all_at_once; }
 
 void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
@@ -128,6 +155,7 @@ void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
   if (c.feature == Feature::row_bias) t.bias = Tensor::bhqk(nullptr, DType::fp32, 1, c.heads, 1, c.seqlen_k);
   if (c.feature == Feature::bias || c.feature == Feature::row_bias || c.feature == Feature::all_at_once) {
     data.memory.push_back(random_tensor(pool, t.bias));
+    if (c.huge_bias && pool.has_values()) fill_huge_bias(t.bias);
   }
   if (has(c, Feature::keep)) {
     const int64_t masks = c.feature == Feature::all_at_once ? c.heads : 1;
@@ -217,6 +245,7 @@ std::vector<GridCase> emulated_grid(DType dtype) {
   split.window_left = 701;
   split.window_right = -1;
   cases.push_back(split);
+  cases.push_back(huge_bias_cases(dtype).front());
   return cases;
 }
 
@@ -253,6 +282,19 @@ std::vector<GridCase> split_cases(DType dtype, std::initializer_list<int64_t> di
       c.window_left = lengths.k * 7 / 11;
       c.window_right = turn % 2 == 0 ? 17 : -1;
     }
+  }
+  return cases;
+}
+
+// A mask as people write it, -1e30 or finfo.min, and what is as large on the other side.
+std::vector<GridCase> huge_bias_cases(DType dtype) {
+  std::vector<GridCase> cases;
+  for (const Lengths& lengths : {Lengths{33, 70}, {64, 64}, {1, 147}, {40, 90}}) {
+    cases.push_back(case_at(cases.size(), dtype, 64, lengths, Feature::bias));
+    GridCase& c = cases.back();
+    c.huge_bias = c.lse = true;
+    c.large = false;
+    c.head_dim_v = c.head_dim;
   }
   return cases;
 }
@@ -297,10 +339,10 @@ std::string to_string(const GridCase& c) {
   constexpr std::array kSequenceNames{"", ", packed", ", padded", ", paged"};
   const std::string sequences = kSequenceNames[static_cast<std::size_t>(c.sequences)] +
                                 (c.page_size > 0 ? fmt::format(" by {}", c.page_size) : std::string());
-  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}, {}{}{}{}{}", to_string(c.dtype), c.batch, c.seqlen_q, c.seqlen_k,
-                     c.heads, c.kv_heads, c.head_dim, c.head_dim_v, kFeatureNames[static_cast<std::size_t>(c.feature)],
-                     kLayoutNames[static_cast<std::size_t>(c.layout)], sequences, c.lse ? ", lse" : "",
-                     c.large ? ", large inputs" : "", backward);
+  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}{}, {}{}{}{}{}", to_string(c.dtype), c.batch, c.seqlen_q, c.seqlen_k,
+                     c.heads, c.kv_heads, c.head_dim, c.head_dim_v, c.huge_bias ? "huge " : "",
+                     kFeatureNames[static_cast<std::size_t>(c.feature)], kLayoutNames[static_cast<std::size_t>(c.layout)],
+                     sequences, c.lse ? ", lse" : "", c.large ? ", large inputs" : "", backward);
 }
 
 std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
@@ -325,6 +367,8 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
   std::vector<GridCase> cases = sequence_cases(dtype);
   const std::vector<GridCase> split = full ? split_cases(dtype, {64, 128, 256}, {3, 20000}) : split_cases(dtype, {64}, {3, 5000});
   cases.insert(cases.end(), split.begin(), split.end());
+  const std::vector<GridCase> huge = huge_bias_cases(dtype);
+  cases.insert(cases.end(), huge.begin(), huge.end());
   std::size_t turn = 0;
   for (const int64_t dim : dims) {
     for (const Lengths& pair : lengths) {

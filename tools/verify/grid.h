@@ -38,6 +38,7 @@ struct GridCase {
   int64_t window_left = 40, window_right = 17;
   float q_size = 1;  // q times this besides
   bool equal_keys = false;
+  bool huge_bias = false;  // of Feature::bias: rows at the ends of its dtype's range
   Pass pass = Pass::forward;
   Sequences sequences = Sequences::even;
   int64_t page_size = 0;

@@ -1,15 +1,14 @@
 // The matrix instructions of the chip, as operands and verbs. One algorithm serves every target in these terms: a wave multiplies
 // tiles of 16 query rows and 16 keys (or 16 dims of the output).
 //
-// A target header targets/<name>.h defines, for lane l = lane_id() and T = Half or Bfloat16:
+// A target header targets/<name>/target.h defines, for lane l = lane_id() and T = Half or Bfloat16:
 //   kCopiesToLds kTransposedValues   how tile/stage.h brings K and V to LDS
 //   kAnyAlignment           vectors are loaded from any address (AMD)
 //   kRowsPerLane            query rows of a tile that a lane owns; row_slot(e) says which of them element e belongs to
 //   kElements               elements of a 16 x 16 tile that a lane holds; the same map serves scores and outputs:
 //   tile_row(slot)          the tile's row
-//   tile_column(e)          the tile's column: a key of the scores; runs of kColumnRun elements are neighbours, with a run of 1
-//   every
-//                           second column is the lane's
+//   tile_column(e)          the tile's column: a key of the scores; runs of kColumnRun elements are neighbours. With a run of 1
+//                           every second column is the lane's
 //   block_sharer(rows_are_keys, n)   lane_id() ^ that: the lanes whose elements are of the same blocks of 2 queries and 4 keys
 //                           (tile/dropout_tile.h)
 //   output_column(e)        the same for outputs: a dim; runs of kOutputRun elements are neighbours in one row
@@ -26,7 +25,7 @@
 //                           AMD the same as above
 //
 //   Probabilities and values, of kValueKeys keys:
-//   ProbabilityOperand to_operand<T, kShifted>(const float (&p)[kElements])    16 keys; kShifted: see kHalfShift in base.h
+//   ProbabilityOperand to_operand<T, kShifted>(const float (&p)[kElements])    16 keys; kShifted: see kHalfShift in core/base.h
 //   struct ValueOperand; multiply_output<T>(float (&out)[kElements], probabilities, values)   16 dims
 //   tile/stage.h loads ValueOperands from LDS.
 //

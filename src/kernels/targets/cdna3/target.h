@@ -1,6 +1,6 @@
 // CDNA3: v_mfma_f32_16x16x16, wave64.
-//   operand A[i][k], B[k][j]: i, j = l % 16, k = 4 (l / 16) + e (4 elements)     accumulator D[i][j]: i = 4 (l / 16) + e, j = l %
-//   16
+//   operands A[i][k], B[k][j]   i, j = l % 16, k = 4 (l / 16) + e (4 elements)
+//   accumulator D[i][j]         i = 4 (l / 16) + e, j = l % 16
 // Scores are K Q^T: a lane owns one query row and 4 neighbouring keys, just what the product V^T P^T takes from it. Operands of q.k
 // cover 32 dims by two instructions, so that a lane reads 16 bytes: the order of dims is free where both operands share it.
 #pragma once

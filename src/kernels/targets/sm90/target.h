@@ -1,6 +1,6 @@
-// NVIDIA's sm_90a, beside what sm80.h has: products of a warpgroup, 4 waves from one with a multiple of 4 on, that go on while the
-// waves do something else. A product is 64 rows, 16 a wave, by 32, 64 or 128 columns, 16 deep; of its sums, and of rows in
-// registers, a wave holds what sm80.h's tiles of 16 x 16 have. The other operands lie in LDS, in panels of 64 columns of 16 bits:
+// NVIDIA's sm_90a, beside what sm80/target.h has: products of a warpgroup, 4 waves from one with a multiple of 4 on, that go on
+// while the waves do something else. A product is 64 rows, 16 a wave, by 32, 64 or 128 columns, 16 deep; of its sums, and of rows
+// in registers, a wave holds what sm80's tiles of 16 x 16 have. The other operands lie in LDS, in panels of 64 columns of 16 bits:
 // row after row, 128 bytes each, whose pieces of 16 bytes are swizzled by the row's number; panels begin at multiples of 1 KiB.
 //   wgmma<T, kTurnA, kTurnB>(sums, a, b, add)   sums (+)= a b: a is 64 rows in LDS, or a wave's 16 in registers (no kTurnA).
 //                              Rows of LDS are a's rows, transposed: its columns; they are b's columns, transposed: its rows
