@@ -101,7 +101,7 @@ float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::MaskBits& bits)
 
 std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
-    return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.claim_floats + mask_words(plan) +
+    return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.tile_counter_floats + mask_words(plan) +
            plan.row_statistics_floats + plan.row_share_floats + plan.bias_partial_floats + plan.query_sum_floats;
   };
   return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) * sizeof(float);
@@ -141,8 +141,8 @@ float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& 
   arguments.partial_max = arguments.partial_out + plan.partial_out_floats;
   arguments.partial_sum = arguments.partial_max + plan.partial_row_floats;
   float* const behind = arguments.partial_sum + plan.partial_row_floats;
-  arguments.claims = plan.claim_floats > 0 ? reinterpret_cast<int*>(behind) : nullptr;
-  return set_mask_bits(plan, behind + plan.claim_floats, arguments.mask_bits);
+  arguments.tile_counter = plan.tile_counter_floats > 0 ? reinterpret_cast<int*>(behind) : nullptr;
+  return set_mask_bits(plan, behind + plan.tile_counter_floats, arguments.mask_bits);
 }
 
 void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,

@@ -45,7 +45,7 @@ struct LaunchPlan {
   // Workspace, in floats from its start: partial results of splits; backward: row numbers and shares, then parts of the bias's
   // gradient, then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
-  int64_t claim_floats = 0;                                                 // behind partial results: forward/clear_claims.h
+  int64_t tile_counter_floats = 0;                                          // behind partial results: forward/clear_tile_counter.h
   int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0;  // then the keep-mask's bits: launch/mask_bits.h
   int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
   int num_splits = 0;

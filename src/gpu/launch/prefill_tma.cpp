@@ -20,57 +20,59 @@ int64_t tiles_of_queries(const Problem& p, int warpgroups) {
   return tiles_of(p.seqlen_q, int64_t{kWarpgroupRows} * warpgroups) * p.batch * p.num_heads;
 }
 
-// The last round of tiles, which does not fill the device, and into how many parts its tiles' keys are split.
-struct LastRound {
-  int64_t tiles = 0;  // all of them, of the last round
+// The tail wave: the tiles that are left when all others have filled the device a whole number of times, and into how many splits
+// of the keys each of them is cut.
+struct TailWave {
+  int64_t tiles = 0;
   int splits = 1;
   int64_t split_keys = 0;
-  double rounds = 0;  // the time that it takes, in rounds whose tiles are not split
+  double waves = 0;  // the time it takes, in waves of tiles that are not split
 };
-// What merging splits takes, while another kernel begins and partial results go to memory and back: as long as so many products
-// of a workgroup.
-double merging_flops(const Problem& p, const PrefillTmaShape& shape, const LastRound& round, int64_t slots) {
+// Cost of the split merge, in equivalent FLOPs of one workgroup: another kernel's start, and partial results on their way to memory
+// and back.
+double split_merge_flops(const Problem& p, const PrefillTmaShape& shape, const TailWave& tail, int64_t slots) {
   constexpr double kBegin = 24 << 20, kOfByte = 220;
-  const int64_t rows = round.tiles * round.splits * kWarpgroupRows * shape.warpgroups;
+  const int64_t rows = tail.tiles * tail.splits * kWarpgroupRows * shape.warpgroups;
   const double bytes = static_cast<double>(sizeof(float)) * 2 * static_cast<double>(rows * p.head_dim_v);
   return kBegin + kOfByte * bytes / static_cast<double>(slots);
 }
 // slots: workgroups that run at once.
-LastRound last_round(const Problem& p, const PrefillTmaShape& shape, int64_t slots) {
+TailWave tail_wave(const Problem& p, const PrefillTmaShape& shape, int64_t slots) {
   constexpr int64_t kMostSplits = 8;
   constexpr int64_t kLeastTiles = 4;    // of keys, of a split
   constexpr double kBeginAndEnd = 1.5;  // of a workgroup's tile, in tiles of keys
   constexpr double kWorthwhile = 0.95;
   constexpr int64_t kMostDims = 128;  // outputs of wider heads go from registers: another way for splits costs moves in each step
   const int64_t key_tiles = tiles_of(p.seqlen_k, shape.block_n), rest = tiles_of_queries(p, shape.warpgroups) % slots;
-  LastRound best{rest, 1, 0, rest > 0 ? 1.0 : 0.0};
+  TailWave best{rest, 1, 0, rest > 0 ? 1.0 : 0.0};
   const bool has_few_rows = p.batch * p.num_heads * p.seqlen_q < std::numeric_limits<int>::max();
   if (rest == 0 || has_band(p) || p.keep_mask.present || std::max(p.head_dim, p.head_dim_v) > kMostDims || !has_few_rows)
     return best;
   const double step = 2.0 * kWarpgroupRows * shape.warpgroups * shape.block_n * static_cast<double>(p.head_dim + p.head_dim_v);
-  const double round = static_cast<double>(key_tiles) + kBeginAndEnd;
+  const double wave = static_cast<double>(key_tiles) + kBeginAndEnd;
   for (int64_t n = 2; n <= kMostSplits; ++n) {
     const int64_t tiles = tiles_of(key_tiles, n);
     if (tiles < kLeastTiles) break;
-    LastRound split{rest, static_cast<int>(tiles_of(key_tiles, tiles)), tiles * shape.block_n, 0};
+    TailWave split{rest, static_cast<int>(tiles_of(key_tiles, tiles)), tiles * shape.block_n, 0};
     const double products = static_cast<double>(tiles_of(rest * split.splits, slots)) * (static_cast<double>(tiles) + kBeginAndEnd);
-    split.rounds = (products + merging_flops(p, shape, split, slots) / step) / round;
-    if (split.rounds < best.rounds * (best.splits == 1 ? kWorthwhile : 1)) best = split;
+    split.waves = (products + split_merge_flops(p, shape, split, slots) / step) / wave;
+    if (split.waves < best.waves * (best.splits == 1 ? kWorthwhile : 1)) best = split;
   }
   return best;
 }
 
-// Do tiles of 128 rows end earlier? A row of theirs takes (32 / head_dim)^2 more time: a quarter of 64 dims, a sixteenth of 128.
-// Many tiles of unequal work, with a band, end together whatever they are: rows that are empty count, but no last round.
-bool ends_late(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
-  constexpr int64_t kManyRounds = 4;
+// Returns true if tiles of 128 rows, whose tail wave is shorter, end earlier. A row of theirs takes (32 / head_dim)^2 more time: a
+// quarter of 64 dims, a sixteenth of 128. Many tiles of unequal work, with a band, end together whatever their size: empty rows
+// count there, a tail wave does not.
+bool small_tiles_end_earlier(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
+  constexpr int64_t kManyWaves = 4;
   const PrefillTmaShape small{2, 128, 2, 1, true};
   const int64_t units = std::max(1, compute_units);
-  const bool even = has_band(p) && tiles_of_queries(p, shape.warpgroups) >= kManyRounds * units;
+  const bool even = has_band(p) && tiles_of_queries(p, shape.warpgroups) >= kManyWaves * units;
   const auto rows = [&](const PrefillTmaShape& one) {
-    const int64_t tiles = tiles_of_queries(p, one.warpgroups), whole_rounds = tiles / units;
+    const int64_t tiles = tiles_of_queries(p, one.warpgroups), whole_waves = tiles / units;
     if (even) return static_cast<double>(tiles * one.warpgroups);
-    return (static_cast<double>(whole_rounds) + last_round(p, one, units).rounds) * one.warpgroups;
+    return (static_cast<double>(whole_waves) + tail_wave(p, one, units).waves) * one.warpgroups;
   };
   const double dim = static_cast<double>(std::max(p.head_dim, p.head_dim_v)), part = 32.0 / dim;
   return rows(shape) > rows(small) * (1 + part * part);
@@ -91,8 +93,8 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
   const bool more_registers = p.bias.present || p.alibi_slopes.present || p.keep_mask.present || p.dropout > 0;
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
     return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
-           p.seqlen_k <= r.max_keys && !(r.narrow && more_registers) && takes_mask(p, r.shape).yes &&
-           !(r.wide && ends_late(p, r.shape, compute_units));
+           p.seqlen_k <= r.max_keys && !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
+           !(r.skip_if_tail_wave && small_tiles_end_earlier(p, r.shape, compute_units));
   });
   return *row;
 }
@@ -105,16 +107,18 @@ const PrefillTmaRow& row_for(const Problem& p, const Target& target, int compute
 }
 
 // slots: workgroups that run at once.
-GoesOn goes_on(const Problem& p, const PrefillTmaRow& row, int64_t slots) {
+TileScheduler scheduler_for(const Problem& p, const PrefillTmaRow& row, int64_t slots) {
   constexpr int kNeverInPairs = 3;  // warpgroups (docs/lab/nvidia_forward.md)
   const int64_t tiles = tiles_of_queries(p, row.shape.warpgroups);
-  if (row.goes_on == GoesOn::by_claims) return tiles > slots ? GoesOn::by_claims : GoesOn::no;
-  if (!has_band(p) || row.goes_on == GoesOn::no) return row.goes_on;
-  // By steps with a band: in pairs of equal work, of which the last round may have few.
-  return row.shape.warpgroups != kNeverInPairs && tiles / 2 >= 2 * slots ? GoesOn::by_steps : GoesOn::no;
+  if (row.scheduler == TileScheduler::dynamic_persistent)
+    return tiles > slots ? TileScheduler::dynamic_persistent : TileScheduler::single_tile;
+  if (!has_band(p) || row.scheduler == TileScheduler::single_tile) return row.scheduler;
+  // Static and with a band: pairs of tiles of equal work. The tail wave may have few pairs.
+  return row.shape.warpgroups != kNeverInPairs && tiles / 2 >= 2 * slots ? TileScheduler::static_persistent
+                                                                         : TileScheduler::single_tile;
 }
 
-Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape, GoesOn goes_on) {
+Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape, TileScheduler scheduler) {
   const int64_t panel = target.panel_columns;
   Specialisation s;
   s.entry = "forward/prefill_tma.h";
@@ -129,7 +133,7 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.queries_in_lds = true;
   s.min_workgroups = shape.min_workgroups;
   s.ping_pong = shape.ping_pong && shape.warpgroups > 1;
-  s.persistent = static_cast<int>(goes_on);
+  s.persistent = static_cast<int>(scheduler);
   s.tensor_maps = true;
   s.lds_bytes = kernels::TmaForwardLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
                                               static_cast<int>(round_up(s.head_dim_v, panel)), s.block_m, s.block_n, s.buffers)
@@ -140,8 +144,8 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
 }
 struct Choice {
   PrefillTmaShape shape;
-  GoesOn goes_on;
-  LastRound last;
+  TileScheduler scheduler;
+  TailWave last;
 };
 int64_t slots_of(const PrefillTmaShape& shape, int compute_units) {
   return int64_t{std::max(1, compute_units)} * shape.min_workgroups;
@@ -149,10 +153,11 @@ int64_t slots_of(const PrefillTmaShape& shape, int compute_units) {
 Choice choose(const Problem& p, const Target& target, int compute_units) {
   const PrefillTmaRow& row = row_for(p, target, compute_units);
   const int64_t slots = slots_of(row.shape, compute_units);
-  return {row.shape, goes_on(p, row, slots), last_round(p, row.shape, slots)};
+  return {row.shape, scheduler_for(p, row, slots), tail_wave(p, row.shape, slots)};
 }
 
-// The digits of QueryTiles: of a workgroup's first tile (or pair of tiles) to its next one.
+// The static scheduler's stride from a workgroup's tile (or pair of tiles) to its next one, as the mixed-radix index (tile, head,
+// batch) that QueryTiles counts in.
 void make_persistent(const Problem& p, LaunchPlan& plan, int64_t slots) {
   KernelLaunch& launch = plan.launches.front();
   kernels::ForwardArguments& a = plan.arguments;
@@ -166,8 +171,8 @@ void make_persistent(const Problem& p, LaunchPlan& plan, int64_t slots) {
   a.step_batch = static_cast<int>(launch.workgroups / tiles / heads);
 }
 
-// The tiles of the last round in splits, and the launch that merges these.
-void split_last_round(const Problem& p, const Chip& chip, const LastRound& last, int64_t slots, LaunchPlan& plan) {
+// Cuts the tiles of the tail wave into splits of the keys, and adds the launch that merges them.
+void split_tail_wave(const Problem& p, const Chip& chip, const TailWave& last, int64_t slots, LaunchPlan& plan) {
   KernelLaunch& launch = plan.launches.front();
   kernels::ForwardArguments& a = plan.arguments;
   const int64_t whole = tiles_of_queries(p, launch.specialisation.block_m / kWarpgroupRows) - last.tiles;
@@ -188,30 +193,31 @@ int heads_in_turn(const Problem& p) {
   return static_cast<int>(std::clamp(kCacheBytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
 }
 
-// The launch that clears the number of claims, before the one that makes them.
-void add_claims(LaunchPlan& plan) {
+// Adds the launch that clears the dynamic scheduler's tile counter, before the one that counts.
+void add_tile_counter(LaunchPlan& plan) {
   constexpr int kLanes = 32;
   constexpr int64_t kFloats = 16;
-  Specialisation clear = helper_kernel(plan.launches.front().specialisation, "forward/clear_claims.h", kLanes);
+  Specialisation clear = helper_kernel(plan.launches.front().specialisation, "forward/clear_tile_counter.h", kLanes);
   clear.splits = 0;
-  plan.claim_floats = kFloats;
+  plan.tile_counter_floats = kFloats;
   plan.launches.front().programmatic_launch = true;
   plan.launches.insert(plan.launches.begin(), {clear, 1});
 }
 
 LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip, const Choice& choice, int compute_units) {
   const int64_t slots = slots_of(choice.shape, compute_units);
-  const LastRound& last = choice.last;
-  const Specialisation s = specialisation(p, target, choice.shape, choice.goes_on);
+  const TailWave& last = choice.last;
+  const Specialisation s = specialisation(p, target, choice.shape, choice.scheduler);
   LaunchPlan plan = query_tile_plan(p, s);
   plan.arguments.heads_in_turn = heads_in_turn(p);
-  if (choice.goes_on == GoesOn::by_steps && last.splits == 1) {
+  if (choice.scheduler == TileScheduler::static_persistent && last.splits == 1) {
     make_persistent(p, plan, slots);
   } else {
-    if (last.splits > 1) split_last_round(p, chip, last, slots, plan);
-    if (choice.goes_on != GoesOn::no) plan.launches.front().workgroups = std::min(plan.launches.front().workgroups, slots);
+    if (last.splits > 1) split_tail_wave(p, chip, last, slots, plan);
+    if (choice.scheduler != TileScheduler::single_tile)
+      plan.launches.front().workgroups = std::min(plan.launches.front().workgroups, slots);
     plan.arguments.step_tile = static_cast<int>(plan.launches.front().workgroups);
-    if (choice.goes_on == GoesOn::by_claims) add_claims(plan);
+    if (choice.scheduler == TileScheduler::dynamic_persistent) add_tile_counter(plan);
   }
   add_mask_bits(p, plan);
   plan.unaligned = std::make_shared<LaunchPlan>(prefill_wgmma_plan(p, *s.target));
@@ -226,10 +232,11 @@ class PrefillTma final : public Family {
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (Support support = tma_reads(p); !support.yes) return support;
-    const Specialisation s = specialisation(p, target(), choose(p, target(), kUsualComputeUnits).shape, GoesOn::no);
+    const Specialisation s = specialisation(p, target(), choose(p, target(), kUsualComputeUnits).shape, TileScheduler::single_tile);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    return grid_fits(query_tile_workgroups(p, specialisation(p, target(), PrefillTmaShape{1, 64, 2, 2, false}, GoesOn::no)));
+    return grid_fits(
+        query_tile_workgroups(p, specialisation(p, target(), PrefillTmaShape{1, 64, 2, 2, false}, TileScheduler::single_tile)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, target(), chip, choose(p, target(), compute_units), compute_units);
@@ -246,12 +253,12 @@ class PrefillTma final : public Family {
                         {"buffers", shape.buffers, {2, 3, 4, 6}},
                         {"min_workgroups", shape.min_workgroups, {1, 2, 3}},
                         {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
-                        {"persistent", static_cast<int>(usual.goes_on), {0, 1, 2}},
+                        {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
                         {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}}};
     space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
-      if (v[6] != 0 && last_round(p, shape_of_values(v), slots_of(shape_of_values(v), compute_units)).splits == 1)
-        return Support::no("the last round of tiles is not worth splitting");
-      const Specialisation s = specialisation(p, target(), shape_of_values(v), static_cast<GoesOn>(v[5]));
+      if (v[6] != 0 && tail_wave(p, shape_of_values(v), slots_of(shape_of_values(v), compute_units)).splits == 1)
+        return Support::no("the tail wave of tiles is not worth splitting");
+      const Specialisation s = specialisation(p, target(), shape_of_values(v), static_cast<TileScheduler>(v[5]));
       if (Support support = takes_mask(p, shape_of_values(v)); !support.yes) return support;
       if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
       const int warpgroups = s.block_m / kWarpgroupRows;
@@ -267,8 +274,8 @@ class PrefillTma final : public Family {
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
     const PrefillTmaShape shape = shape_of_values(v);
-    const LastRound last = v[6] != 0 ? last_round(p, shape, slots_of(shape, compute_units)) : LastRound{};
-    return plan_of(p, target(), chip, {shape, static_cast<GoesOn>(v[5]), last}, compute_units);
+    const TailWave last = v[6] != 0 ? tail_wave(p, shape, slots_of(shape, compute_units)) : TailWave{};
+    return plan_of(p, target(), chip, {shape, static_cast<TileScheduler>(v[5]), last}, compute_units);
   }
 
  private:

@@ -96,18 +96,19 @@ struct PrefillTmaShape {
   int buffers, min_workgroups;
   bool ping_pong;
 };
-// How a workgroup goes on when its tile ends: not at all; with every so many-th tile; with the next one that nobody has claimed, of
-// which another launch clears the number. Values of Configuration::persistent.
-enum class GoesOn { no, by_steps, by_claims };
-// For head dims up to max_head_dim; of those whose other bounds hold the first counts. The last one for a head dim has no bounds.
+// Tile scheduler of a workgroup: a single tile; static persistent, by a grid stride; dynamic persistent, by an atomic tile counter
+// that another launch clears. Values of Configuration::persistent.
+enum class TileScheduler { single_tile, static_persistent, dynamic_persistent };
+// Tiles for head dims up to max_head_dim. Of the rows whose other bounds hold the first counts; the last row of a head dim has
+// none.
 struct PrefillTmaRow {
   int max_head_dim;
-  std::optional<bool> band;  // only with one, or only without
-  int64_t min_keys, max_keys;
-  bool wide;    // not where tiles of 128 rows end earlier: fewer rows are empty, or more multiprocessors have work
-  bool narrow;  // its registers have no room for a bias, ALiBi or dropout
+  std::optional<bool> band = {};  // only with one, or only without
+  int64_t min_keys = 0, max_keys = std::numeric_limits<int64_t>::max();
+  bool skip_if_tail_wave = false;   // left to tiles of 128 rows where these end earlier, by fewer empty rows or a shorter tail wave
+  bool no_spare_registers = false;  // none for a bias, ALiBi, a mask or dropout
   PrefillTmaShape shape;
-  GoesOn goes_on;
+  TileScheduler scheduler = TileScheduler::static_persistent;
 };
 struct PrefillTmaTiles {
   std::span<const PrefillTmaRow> rows;

@@ -284,7 +284,7 @@ class Consumer {
     bool stores_, adds_;
     const Sums& dq_;
   };
-  // When the usher lets it.
+  // When the ordering warp lets it.
   FULMEN_DEVICE SumsOfLane wait_for_sums(const BackwardTask& task, int head, int tile, const Sums& dq) {
     const QuerySums sums = QuerySums::of(task.arguments, task.batch, head);
     const Int64 rows = Int64{tile} * (kBlockN / 16) + wave_;
@@ -317,12 +317,12 @@ FULMEN_DEVICE void backward_tma_wide(const TmaBackwardArguments& a) {
     const int role = wave - kConsumerWaves;
     if (role == 0) {
       Loader(a, rank).run();
-    } else if (role <= kUshers) {
-      Usher usher(a, rank, role == kUshers);
-      ClaimedBlocks(a).for_each([&](const Work& work) { usher.run(work); });
+    } else if (role <= kOrderingWarps) {
+      OrderingWarp ordering(a, rank, role == kOrderingWarps);
+      ClaimedBlocks(a).for_each([&](const Work& work) { ordering.run(work); });
     } else {
-      Courier courier(rank);
-      ClaimedBlocks(a).for_each([&](const Work& work) { courier.run(work); });
+      SenderWarp sender(rank);
+      ClaimedBlocks(a).for_each([&](const Work& work) { sender.run(work); });
     }
   }
   cluster_barrier();  // the peer reaches this workgroup's LDS until it ends

@@ -45,8 +45,8 @@ struct ForwardArguments {
   int row_tiles;      // query tiles a head (or a KV head, where a group shares tiles)
   int runs;           // boards.h: workgroups a head
   int fetches_early;  // boards.h: 1: a workgroup's board to the L2 while the work ahead still runs
-  // forward/prefill.h and prefill_tma.h: to a workgroup's next tile of queries, where it goes on, by digits; prefill_tma.h with
-  // splits or claims: step_tile is all of it, the number of workgroups.
+  // forward/prefill.h and prefill_tma.h: the static scheduler's stride to a workgroup's next tile, as a mixed-radix index (tile,
+  // head, batch). With splits or the dynamic scheduler step_tile alone counts: the number of workgroups.
   int step_tile, step_head, step_batch;
   int heads_in_turn;  // prefill_tma.h and backward_tma.h: of all batches, whose workgroups follow each other
 
@@ -65,7 +65,7 @@ struct ForwardArguments {
   int num_splits;
   Int64 first_split_row;
   int whole_tiles;     // prefill_tma.h: tiles of queries before that row
-  int* claims;         // prefill_tma.h: how many tiles are claimed, beside the first one of each workgroup
+  int* tile_counter;   // prefill_tma.h, dynamic scheduler: tiles taken so far, beside the first one of each workgroup
   float* partial_out;  // [num_splits][rows][head_dim_v]
   float* partial_max;  // [num_splits][rows]
   float* partial_sum;

@@ -21,9 +21,9 @@ struct Configuration {
   int buffers = 1;         // of K and V tiles
   int dim_groups = 1;      // waves that share their keys; backward_atomic.h: one of 2, or two of 4, for dv, as many for dk
   int queries_in_lds = 0;  // Q waits in LDS, not in registers
-  int persistent = 0;      // workgroups take further rows, in flight before these end; 2: those that nobody has claimed
-  int ping_pong = 0;       // prefill_tma.h and backward_tma.h: warpgroups begin products in turn
-  int tensor_maps = 0;     // tiles come by the TMA, which one more warpgroup asks for
+  int persistent = 0;   // tile scheduler: 0 a single tile, 1 static persistent (grid stride), 2 dynamic persistent (tile counter)
+  int ping_pong = 0;    // prefill_tma.h and backward_tma.h: warpgroups begin products in turn
+  int tensor_maps = 0;  // tiles come by the TMA, which one more warpgroup asks for
   // forward/short.h loads V before it computes scores, backward.h the next columns before these; backward_wgmma.h has both tensors
   // of several tiles of columns in LDS.
   int early_loads = 0;

@@ -61,12 +61,12 @@ struct MatrixRing : TileRing {
   }
 };
 
-// kClaims: the key loader claims the workgroup's next tile when it has asked for all of this one, and tells the other waves.
+// Dynamic scheduler: the warp that loads keys takes the next tile when it has requested all of this one, and tells the other warps.
 struct NextTile {
   int parity = 0;
 
-  FULMEN_DEVICE unsigned claim(const ForwardArguments& a) {
-    const auto nth = static_cast<unsigned>(a.step_tile + counter_claim(a.claims));
+  FULMEN_DEVICE unsigned take(const ForwardArguments& a) {
+    const auto nth = static_cast<unsigned>(a.step_tile + counter_claim(a.tile_counter));
     mbarrier_wait(kNextEmpty, parity ^ 1);
     if (lane_id() == 0) {
       lds_store(kLdsLayout.next_at, nth);
@@ -106,15 +106,15 @@ FULMEN_DEVICE int queries_barrier(int first, const QueryRing& ring, int group) {
 }
 FULMEN_DEVICE int queries_at(const QueryRing& ring) { return kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes; }
 
-// Goes over a workgroup's tiles. next: of kClaims, whether this wave claims them.
+// Visits a workgroup's tiles. kIsKeyLoader: this warp takes tiles from the counter, others are told.
 template <bool kIsKeyLoader, class Visit>
 FULMEN_DEVICE void for_each_tile(const ForwardArguments& a, const Visit& visit) {
   QueryTiles tiles(a);
   NextTile next;
   do {
     visit(QueryTile::of(a, tiles.block(), tiles.split()));
-    if constexpr (kClaims) {
-      tiles.place(kIsKeyLoader ? next.claim(a) : next.told());
+    if constexpr (kDynamicTiles) {
+      tiles.place(kIsKeyLoader ? next.take(a) : next.told());
     } else {
       tiles.advance();
     }
@@ -474,7 +474,7 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
     }
     mbarrier_init_fence();
   }
-  if constexpr (kClaims) grid_dependency_wait();  // forward/clear_claims.h is still to end
+  if constexpr (kDynamicTiles) grid_dependency_wait();  // forward/clear_tile_counter.h may still run
   barrier();
   const int loader = wave_id() - 4 * kWarpgroups;
   if (loader >= 0) {

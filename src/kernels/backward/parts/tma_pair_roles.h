@@ -1,8 +1,9 @@
-// What those waves of backward_tma_wide.h do that do not multiply, in each workgroup of a pair (a cluster of two).
-//
-// The loader asks the TMA for keys, values and tiles of queries; that of the first workgroup claims blocks of keys for both. The
-// courier sends P^T and dS^T of the workgroup's keys to its peer. Two ushers: one says when the waves that multiply may add a tile
-// of dQ to the sums in memory, the other counts the block when they have, which takes until the sums are there.
+// Roles of the warps of backward_tma_wide.h that do not multiply, in each workgroup of a pair (a cluster of two).
+//   loader             requests keys, values and tiles of queries from the TMA; the first workgroup's takes blocks of keys from the
+//                      block counter for both
+//   sender warp        sends P^T and dS^T of the workgroup's keys to its peer
+//   2 ordering warps   one tells the waves that multiply when they may add a tile of dQ to the sums in memory; the other counts the
+//                      block when the sums have arrived there
 //
 // Two counters of each tile of dQ, one of each workgroup's half of the dims, say how many blocks have been added: in the order in
 // which they are claimed, as in tma_roles.h.
@@ -23,7 +24,7 @@ constexpr int kHalfDims = kHeadDim / kPair, kHalfDimsV = kHeadDimV / kPair;
 static_assert(kHalfDims % kPanelColumns == 0 && kHalfDimsV % kPanelColumns == 0, "backward_tma_wide: whole panels");
 constexpr int kHalfPanels = kHalfDims / kPanelColumns, kHalfPanelsV = kHalfDimsV / kPanelColumns;
 static_assert(kHalfPanels <= 2 && kHalfPanelsV <= 2, "backward_tma_wide: a warpgroup has a panel, or half of one");
-constexpr int kUshers = 2;
+constexpr int kOrderingWarps = 2;
 
 // mbarriers, at which the workgroup's own waves arrive; at kGradientsEmpty the peer's, too, which read what was sent to them. All
 // waves of both arrive at the first workgroup's kBlockEmpty.
@@ -61,11 +62,11 @@ FULMEN_DEVICE void initialise_barriers() {
   mbarrier_init(kPeerWritten, 1);
   mbarrier_init(kGradientsEmpty, kPair * kConsumerWaves);
   mbarrier_init(kSumsFull, kConsumerWaves);
-  mbarrier_init(kSumsEmpty, kUshers);
+  mbarrier_init(kSumsEmpty, kOrderingWarps);
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     mbarrier_init(kBlockFull + 8 * n, 1);
-    mbarrier_init(kBlockEmpty + 8 * n, kPair * (kConsumerWaves + kUshers + 2) - 1);  // all but the loader that claims
+    mbarrier_init(kBlockEmpty + 8 * n, kPair * (kConsumerWaves + kOrderingWarps + 2) - 1);  // all but the loader that claims
   }
   mbarrier_init_fence();
 }
@@ -235,9 +236,9 @@ class Loader {
 };
 
 // One wave, of which one lane works.
-class Courier {
+class SenderWarp {
  public:
-  FULMEN_DEVICE explicit Courier(int rank) : rank_(rank) {}
+  FULMEN_DEVICE explicit SenderWarp(int rank) : rank_(rank) {}
   FULMEN_DEVICE void run(const Work& work) {
     const int at = kLdsLayout.gradients_at + rank_ * kLdsLayout.gradient_bytes;
     work.for_each_tile([&](int /*head*/, int /*tile*/) {
@@ -254,9 +255,9 @@ class Courier {
 };
 
 // One wave, of which one lane works.
-class Usher {
+class OrderingWarp {
  public:
-  FULMEN_DEVICE Usher(const BackwardArguments& a, int rank, bool counts)
+  FULMEN_DEVICE OrderingWarp(const BackwardArguments& a, int rank, bool counts)
       : in_order_(a.adds_in_order != 0), rank_(rank), counts_(counts) {}
   FULMEN_DEVICE void run(const Work& work) {
     const AddOrder order(work);

@@ -53,11 +53,14 @@ struct QueryTile {
   }
 };
 
-// The tiles of queries that a workgroup takes. kClaims: first that of its own number, then the next one that nobody has claimed.
-// Else kPersistent: each `grid`th, with a band each `grid`th pair: a pair attends as many keys as any other, tile n of a head and
-// tile n from the end of the next head (of the same head where heads are odd). Else one. Of all tiles those with most keys come
-// first with a band, among heads whose keys and values fit in the L2. kSplits: from tile `whole_tiles` on each is num_splits of
-// them.
+// The tile scheduler: which tiles of queries a workgroup computes. The order of all tiles, with a band, is longest first among
+// heads whose keys and values fit in the L2.
+//   single tile          the one of the workgroup's number
+//   static persistent    a grid stride over tiles; with a band over pairs of equal work: tile n of a head, and tile n from the end
+//   of
+//                        the next head (of the same head where heads are odd)
+//   dynamic persistent   (kDynamicTiles) the tile of its number, then those that the atomic tile counter gives
+// kSplits: each tile of the tail wave, from `whole_tiles` on, counts as num_splits tiles, each over a part of the keys.
 class QueryTiles {
  public:
   FULMEN_DEVICE explicit QueryTiles(const ForwardArguments& a) : arguments_(a) { place(static_cast<unsigned>(workgroup_id())); }
@@ -82,7 +85,7 @@ class QueryTiles {
     }
     if constexpr (kBand && !kPairs) {
       const unsigned in_turn = arguments_.heads_in_turn, all = arguments_.batch * num_heads;
-      if (kClaims && nth >= all * row_tiles) {
+      if (kDynamicTiles && nth >= all * row_tiles) {
         batch_ = arguments_.batch;
         return;
       }
@@ -95,7 +98,7 @@ class QueryTiles {
       set_head(nth / tiles(), heads());
     }
   }
-  // Without claims.
+  // To the static scheduler's next tile: adds the stride to the mixed-radix index (tile, head, batch).
   FULMEN_DEVICE void advance() {
     if constexpr (kSplits) {
       place(nth_ + static_cast<unsigned>(arguments_.step_tile));
@@ -111,7 +114,7 @@ class QueryTiles {
   }
 
  private:
-  static constexpr bool kPairs = kBand && kPersistent && !kClaims;
+  static constexpr bool kPairs = kBand && kPersistent && !kDynamicTiles;
   FULMEN_DEVICE bool pairs_heads() const { return arguments_.num_heads % 2 == 0; }
   FULMEN_DEVICE int tiles() const { return kPairs && !pairs_heads() ? (arguments_.row_tiles + 1) / 2 : arguments_.row_tiles; }
   FULMEN_DEVICE int heads() const { return kPairs && pairs_heads() ? arguments_.num_heads / 2 : arguments_.num_heads; }
