@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "cpu/decode/call.h"
+
 namespace fulmen::cpu {
 namespace {
 

@@ -8,6 +8,7 @@
 #include "cpu/decode/amx.h"
 #include "cpu/decode/combine.h"
 #include "cpu/isa/amx.h"
+#include "cpu/isa/table.h"
 #include "cpu/prefill/amx.h"
 #include "cpu/short/amx.h"
 

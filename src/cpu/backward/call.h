@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "algorithm/key_range.h"
-#include "cpu/prefill/call.h"
+#include "cpu/tile/call.h"
 #include "cpu/tile/tile.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"

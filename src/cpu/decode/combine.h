@@ -2,7 +2,7 @@
 #pragma once
 
 #include "algorithm/online_softmax.h"
-#include "cpu/prefill/call.h"
+#include "cpu/decode/call.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/pack.h"
 #include "cpu/tile/storage.h"

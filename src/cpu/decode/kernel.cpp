@@ -2,6 +2,7 @@
 #include <atomic>
 #include <string>
 
+#include "cpu/decode/call.h"
 #include "cpu/families.h"
 #include "cpu/tile/score_scale.h"
 #include "cpu/tile/sequence_tasks.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cpu/prefill/call.h"
+#include "cpu/isa/table.h"
 
 namespace fulmen::cpu {
 

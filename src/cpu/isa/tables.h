@@ -1,7 +1,7 @@
 // The kernels of each instruction set, defined in cpu/isa/tables/<name>.cpp, which alone is compiled for that set.
 #pragma once
 
-#include "cpu/prefill/call.h"
+#include "cpu/isa/table.h"
 
 namespace fulmen::cpu {
 

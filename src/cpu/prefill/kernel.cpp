@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/families.h"
+#include "cpu/short/call.h"
 #include "cpu/tile/score_scale.h"
 #include "cpu/tile/sequence_tasks.h"
 #include "cpu/tile/task_runs.h"

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cpu/prefetch/row_prefetch.h"
-#include "cpu/prefill/call.h"
 #include "cpu/tile/additive_tile.h"
+#include "cpu/tile/call.h"
 #include "cpu/tile/dropout_tile.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/output_product.h"

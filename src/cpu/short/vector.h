@@ -7,7 +7,7 @@
 
 #include "algorithm/online_softmax.h"
 #include "cpu/prefetch/step_prefetch.h"
-#include "cpu/prefill/call.h"
+#include "cpu/short/call.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/output_product.h"
 #include "cpu/tile/pack.h"

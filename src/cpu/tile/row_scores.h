@@ -2,7 +2,7 @@
 #pragma once
 
 #include "algorithm/key_range.h"
-#include "cpu/prefill/call.h"
+#include "cpu/tile/call.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/pack.h"
 #include "cpu/tile/tile.h"

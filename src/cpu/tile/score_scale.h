@@ -2,7 +2,7 @@
 #pragma once
 
 #include "algorithm/online_softmax.h"
-#include "cpu/prefill/call.h"
+#include "cpu/tile/call.h"
 #include "fulmen/problem.h"
 
 namespace fulmen::cpu {

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "cpu/prefill/call.h"
+#include "cpu/tile/call.h"
 #include "runtime/sequence_view.h"
 
 namespace fulmen::cpu {
