@@ -190,8 +190,9 @@ struct DecodeScratch {
   int64_t partial;
 };
 
-// As many keys as scores in L1 leave room for, since memory is the faster the longer K and V are read in turn; but few where a
-// block is fetched during the one before it: so little lies between the streams' lines and their use (docs/lab/cpu_decode.md).
+// As many keys as scores in L1 leave room for: memory is the faster, the longer the stretches of K and of V that are read
+// alternately. But few where a block is fetched during the one before it: so little lies between the streams' lines and their use
+// (docs/lab/cpu_decode.md).
 FULMEN_INLINE int decode_block_keys(const ForwardCall& call, int64_t slots) {
   const Problem& p = *call.problem;
   int64_t keys = kDecodeScores / (slots > 0 ? slots : 1);
