@@ -65,12 +65,12 @@ class FULMEN_API Kernel {
   // Whether it runs sequences of different lengths, and keys and values in pages. Refused before supports() is asked where not.
   virtual bool variable_lengths() const noexcept { return false; }
   virtual bool paged() const noexcept { return false; }
-  // Are its results the same bits from run to run? Where not, it is refused unless options.deterministic is false.
+  // Returns true if its results are the same bits from run to run. If not, it is refused unless options.deterministic is false.
   virtual bool deterministic() const noexcept { return true; }
-  // May out be exactly q's memory: the same address, shape and strides? Where each row of out is written by who alone reads that
-  // row of q, and after that.
+  // Returns true if out may be exactly q's memory: the same address, shape and strides. This is safe where each row of out is
+  // written by the only reader of that row of q, and after the read.
   virtual bool out_over_q() const noexcept { return false; }
-  // May it run this problem on this device? Asked often, answers quickly.
+  // Returns whether the kernel can run this problem on this device, and if not, why. It is called often and answers quickly.
   virtual Support supports(const Problem& problem, const std::string& device) const = 0;
   // How good it is for a problem it supports: the highest wins; ties go to the one registered first. 0 or less: only when forced.
   virtual double rank(const Problem& problem) const = 0;

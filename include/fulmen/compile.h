@@ -78,7 +78,7 @@ struct ExecutedInstructions {
   int64_t scratch = 0;
   int64_t waits = 0;  // and barriers
 };
-// Of the launches since the last call, in order: the last 1,000 of them.
+// Counts of the launches since the last call, in order; only the last 1,000 launches are kept.
 FULMEN_API std::vector<ExecutedInstructions> take_executed_instructions();
 
 // Prebuilt kernels of the program's own, for machines without a compiler: looked for after those of FULMEN_KERNEL_PATH and before

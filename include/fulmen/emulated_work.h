@@ -5,8 +5,8 @@
 
 namespace fulmen {
 
-// Of launches on devices "emulated:<chip>". Vector instructions are not counted: the emulator runs source, not instructions. Those
-// of AMD's machine code are, on "emulated-isa:<chip>" (take_executed_instructions() in fulmen/compile.h).
+// Work of launches on devices "emulated:<chip>". Vector instructions are not counted: the emulator runs source, not instructions.
+// "emulated-isa:<chip>" counts the instructions of AMD's machine code (take_executed_instructions() in fulmen/compile.h).
 struct EmulatedWork {
   double matrix_flops = 0;  // of matrix instructions, padding and masked scores included
   // Of 128 bytes, with bank conflicts; by lanes and asynchronous copies. What Hopper's products and TMA move is not among them.

@@ -19,7 +19,7 @@ struct Chip {
   int register_file;          // 32-bit registers of a SIMD (AMD) or multiprocessor (NVIDIA), for all waves' lanes
   std::string_view products;  // "RX 7900": what people call it
 
-  // Do kernels for the target run on it?
+  // Returns true if kernels for the target run on it.
   bool runs(const Target& other) const { return other.is_portable() || &other == target || &other == target->extends; }
 };
 

@@ -17,7 +17,7 @@ struct Preference {
 // Forward, then backward, each best first. A family's rank is that of its first row whose condition holds.
 std::span<const Preference> preferences();
 
-// Of the families that support a problem, the one with the highest rank runs; among equal ranks, the first of families().
+// The family with the highest rank runs, among those that support a problem; a tie goes to the first of families().
 double rank(const Family& family, const Problem& problem);
 
 // Whether prefill takes a problem in its shapes for boards: where they are faster than forward/short.h.

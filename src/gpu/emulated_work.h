@@ -5,7 +5,7 @@
 
 namespace fulmen::gpu {
 
-// Null: nobody counts.
+// Null: nothing is counted.
 EmulatedWork* counted_work() noexcept;
 
 }  // namespace fulmen::gpu

@@ -30,9 +30,9 @@ constexpr std::array kSizes{SmallSizes{2, 160, 160}, SmallSizes{16, 160, 160}, S
                             // Wide heads where the reference is to take milliseconds; keys that are split though rows are many.
                             SmallSizes{2, 160, 160, 1, 1}, SmallSizes{1, 160, 160, 1, 2}, SmallSizes{1, 160, 160, 1, 1},
                             SmallSizes{1, 48, 1280, 1, 1}};
-// Of the reference, which has a flop a nanosecond of a processor. The first is about a second of several; the second is less than a
-// twentieth of what compiling the kernels takes, which is what a check on every GPU may cost. AMD's kernels have not been seen on
-// their chips, and are worth the second.
+// Flop limits of the reference, which computes one flop a nanosecond on a processor. The first is about a second of several
+// processors; the second is less than a twentieth of what compiling the kernels takes, which is what a check on every GPU may cost.
+// AMD's kernels have not been seen on their chips, and get the first.
 constexpr double kMostFlops = 8e9, kMostFlopsBesideCompiling = 4e7;
 constexpr std::size_t kMostBytes = 1 << 28;  // of a tensor: pages may be of any size
 

@@ -53,7 +53,7 @@ class GpuRunner final : public Runner {
   const LaunchPlan& plan_for(bool whole_rows) const noexcept;
   Result<std::vector<LoadedLaunch>> loaded(bool whole_rows) const;
   Status load_unaligned() const;
-  // All but tensor maps. set_arguments() returns where the workspace goes on.
+  // All arguments but tensor maps. set_arguments() returns the first address of the workspace behind what these use.
   float* set_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
                        kernels::ForwardArguments& arguments) const;
   void set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
@@ -64,7 +64,7 @@ class GpuRunner final : public Runner {
   // A tensor in boxes of so many rows.
   Status encode_tensor_map(const kernels::View& view, const Problem::Shape& of, const Specialisation& s, int box_rows,
                            kernels::TensorMap& map) const;
-  // Of q, k and v: in the backward pass block_m are keys.
+  // Encodes the tensor maps of q, k and v; in the backward pass block_m counts keys.
   template <class Arguments>
   Status encode_inputs(Arguments& a, const Specialisation& s) const;
   Status encode_tensor_maps(kernels::TmaForwardArguments& a, const Specialisation& s) const;

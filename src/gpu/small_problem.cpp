@@ -16,7 +16,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int64_t kPiece = 8;  // elements: kernels move so many at once where strides are multiples
-// Of sequences of different lengths: how much shorter each is than the one before, and which row it begins in.
+// Sequences of different lengths: each has so many queries and keys fewer than the one before, and begins so many rows later.
 constexpr int64_t kFewerQueries = 7, kFewerKeys = 5, kFirstRow = 3;
 
 constexpr float kMostValue = 2, kMostSlope = 0.125F;

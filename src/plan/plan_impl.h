@@ -31,7 +31,7 @@ struct Plan::Impl {
   double rank = 0;                                             // of the kernel for the problem
   std::vector<std::pair<const Kernel*, std::string>> refused;  // better ones that prepare() refused, and why
   std::unique_ptr<const Runner> runner;
-  // Of each tensor of the table.
+  // Shape and size of each tensor of the table.
   std::array<Problem::Shape, kTensorFields> shapes{};  // with the dims that bias, keep_mask or alibi_slopes broadcast
   std::array<std::size_t, kTensorFields> bytes{};
   std::vector<UsedTensor> used;

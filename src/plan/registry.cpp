@@ -114,7 +114,7 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
 
 namespace {
 
-// Of a device that nobody named in the call.
+// For a message: where the device's name comes from, if it is that of the environment variable.
 std::string_view origin_of(std::string_view device) {
   return !device.empty() && device == environment("FULMEN_DEVICE") ? " (FULMEN_DEVICE)" : "";
 }

@@ -22,7 +22,7 @@ void leave() noexcept {
   if (forks.load() != 0) futex_wake(sections);
 }
 
-// A thread may fork within a section of its own, which goes on in parent and child.
+// A thread may fork within a section of its own, which then continues in parent and child.
 int own() noexcept { return depth > 0 ? 1 : 0; }
 
 void before_fork() noexcept {

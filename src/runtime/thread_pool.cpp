@@ -1,5 +1,5 @@
-// A thread of the pool sleeps in its slot. A caller claims slots, posts its call into them and computes itself; then it takes back
-// the calls that no thread has begun, and waits for the others.
+// A thread of the pool sleeps in its slot. A caller acquires slots, posts its call into them and computes itself; then it takes
+// back the calls that no thread has begun, and waits for the others.
 //
 //   idle -> asleep              the thread, after spinning for a while
 //   idle, asleep -> posted      the caller that owns the slot

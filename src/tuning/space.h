@@ -23,7 +23,7 @@ using Values = std::vector<int>;  // one for each parameter
 
 struct Space {
   std::vector<ParameterRange> parameters;
-  // May they go together? Else why not. The usual ones always may. A space that says nothing takes all.
+  // Yes if the values may go together; else why not. The usual ones always may. A space that says nothing takes all.
   std::function<Support(std::span<const int>)> takes = [](std::span<const int>) { return Support{}; };
   int wave_size = 0;  // GPU: lanes of a wave
 

@@ -92,7 +92,8 @@ Status write_struct(const char* name, const Struct& from, Struct* to) {
   return {};
 }
 
-// Of a call that returns no status: whether body came to its end. The last error, which is of a call that does, stays.
+// Runs the body of a call that returns no status. Returns true if body ran to its end. The last error stays: it belongs to a call
+// that does return a status.
 template <class Body>
 bool done_quietly(const Body& body) noexcept {
   std::string before;

@@ -1,4 +1,4 @@
-// The memory of a call's tensors: is it there, and does it lie in another's?
+// Checks of the memory of a call's tensors: whether it is there, and whether it overlaps another's.
 #pragma once
 
 #include <fmt/format.h>

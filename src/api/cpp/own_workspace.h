@@ -10,7 +10,8 @@ namespace fulmen {
 
 inline constexpr std::size_t kWorkspaceAlignment = 64;
 
-// Of the program's allocator in host memory, else of the backend. On a GPU its stream gives it back when the run has ended there.
+// A workspace of the program's allocator, if there is one and the backend uses host memory, else of the backend. On a GPU its
+// stream frees it when the run has ended there.
 class OwnWorkspace {
  public:
   OwnWorkspace(const Plan::Impl& plan, void* stream, std::size_t bytes) : plan_(plan), stream_(stream), bytes_(bytes) {
@@ -44,7 +45,7 @@ class OwnWorkspace {
   void* memory_;
 };
 
-// Of a workspace for at least `needed` bytes, if there is one.
+// Checks the size and alignment of a workspace that needs at least `needed` bytes; a null workspace passes.
 Status check_workspace(std::size_t needed, const void* workspace, std::size_t bytes);
 
 }  // namespace fulmen

@@ -10,7 +10,7 @@
 
 namespace fulmen::cpu {
 
-// Of a unit and some keys, the first of which begins a tile.
+// Operands for the gradients of a unit and some keys, the first of which begins a tile.
 struct UnitGradientOperands {
   ScoreScale scale;
   const float* scores;

@@ -1,7 +1,7 @@
 // The softmax of a unit's scores, S^T in tiles [keys / 16][2], which become P^T as a right operand in place.
 //
 // For some 360 cycles after a tile instruction Intel's processors run floating point of 512 bits at half rate, so that tiles and
-// exponentials go in turns, not among each other.
+// exponentials alternate instead of being interleaved.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ struct AmxBackwardScratch {
   int64_t additive;         // [block_n][kBlockM]
   int64_t dropout;          // [block_n][kBlockM]: 0 or 1 / (1 - p)
   int64_t dbias;            // [block_n][kBlockM], fp32
-  // Of a pass.
+  // Buffers of a pass.
   int64_t queries;      // right operands [kPassUnits][words of head_dim / 16][2]: Q^T
   int64_t douts;        // the same of dO
   int64_t query_pairs;  // right operands [head_dim / 32][kPassUnits][2]: pairs of Q's rows

@@ -23,9 +23,9 @@ enum class BackwardStep : int {
 
 // How the gradients are cut into tasks: by the problem alone, so that results depend on nothing else.
 //
-// A unit is a KV head of a sequence with all of its query heads; it owns its dK and dV. Units that add to the same elements of
-// dbias are taken in turn by one task, `bias_parts` tasks for all of them, each with a sum of its own. Where there are few units
-// the keys are split besides; then each split has its own sum of dQ.
+// A unit is a KV head of a sequence with all of its query heads; it owns its dK and dV. The units that add to the same elements of
+// dbias are a set, which `bias_parts` tasks share: each takes its units one after another and has a sum of its own. Where there are
+// few units the keys are split besides; then each split has its own sum of dQ.
 struct BackwardCut {
   int64_t sets = 0;         // of units that share elements of dbias; without such sums each unit is one
   int64_t set_units = 1;    // units of a set
@@ -33,7 +33,7 @@ struct BackwardCut {
   int64_t num_splits = 1;   // of the keys
   int64_t split_keys = 0;   // keys of a split: whole blocks of held keys
   int64_t held_keys = 0;    // whole key tiles
-  int64_t run_units = 1;    // units that a task takes in turn where each set is one unit
+  int64_t run_units = 1;    // units that a task takes one after another where each set is one unit
   bool sums_batch = false;  // dbias is a sum over sequences, heads, queries
   bool sums_heads = false;
   bool sums_queries = false;
@@ -112,7 +112,7 @@ struct BackwardScratch {
   int64_t additive;   // [block_n][kBlockM]
   int64_t slope;      // [block_n][kBlockM]: of the softcap
   int64_t dropout;    // [block_n][kBlockM]: 0 or 1 / (1 - p)
-  // Of the tile of queries at hand.
+  // Buffers of the current query tile.
   int64_t query_rows;   // [kBlockM][key_words]
   int64_t query_pairs;  // [kBlockM / group][key_stride]; fp32: query_rows itself
   int64_t queries;      // [words of head_dim][kBlockM]: Q^T

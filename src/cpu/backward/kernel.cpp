@@ -172,7 +172,7 @@ class BackwardRunner final : public Runner {
     call.direct_queries = all_keys && p.seqlen_k > 0 && p.seqlen_k <= call.block_n && call.cut.num_splits == 1;
   }
 
-  // Of sequences of different lengths: splits of the keys, or tiles of queries.
+  // The most tasks of sequences of different lengths: splits of the keys, or tiles of queries.
   int64_t most_tasks() const {
     const int64_t tiles = ceil_div(problem_.seqlen_q, kBlockM);
     const int64_t query_tiles = problem_.packed_q() ? problem_.total_q / kBlockM + problem_.batch : problem_.batch * tiles;

@@ -25,8 +25,8 @@ FULMEN_INLINE typename Isa::Vec plain_exponent(typename Isa::Vec sum, const floa
   return x;
 }
 
-// Of another kind, with what the additive tile has there: the score as the forward pass had it. slope: of the softcap, 1 - tanh^2;
-// a masked key's K may be anything, and so its slope.
+// The exponent for kinds other than plain, from the score as the forward pass had it; extra: what the additive tile holds there.
+// slope: of the softcap, 1 - tanh^2, and 0 for a masked key, whose K may be anything.
 template <class Isa, ScoreKind kKind>
 FULMEN_INLINE typename Isa::Vec additive_exponent(typename Isa::Vec sum, typename Isa::Vec extra, const float* numbers,
                                                   const ScoreScale& scale, [[maybe_unused]] typename Isa::Vec& slope) {

@@ -289,7 +289,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
     }
     ahead_.spread(steps);
   }
-  // Of the two products that give scores' gradients.
+  // Steps of the two products from which scores' gradients are computed: Q K^T and dO V^T.
   int64_t score_steps_of(int rows, int keys) const {
     return score_steps<Isa, false, kBackwardStepWords<Isa>>(rows, words_of<Isa>(problem_.head_dim), keys) +
            score_steps<Isa, false, kBackwardStepWords<Isa>>(rows, call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0, keys);

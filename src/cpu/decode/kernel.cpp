@@ -13,8 +13,8 @@ namespace fulmen::cpu {
 namespace {
 
 constexpr int64_t kMinSplitKeys = 1024;  // a shorter split costs more to merge than it gains
-// Of a block that is fetched during the one before it. A long one loads and stores the outputs less often, which counts where
-// products take longer than memory.
+// Bytes of a block that is fetched during the one before it. A long block loads and stores the outputs less often, which counts
+// where products take longer than memory.
 constexpr int64_t kBlockBytes = 32 * 1024, kLongBlockBytes = 128 * 1024;
 constexpr int64_t kLeastSplitKeys = 256;  // that may be asked for
 constexpr int kMostSplits = 256;

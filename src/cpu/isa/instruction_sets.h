@@ -27,7 +27,7 @@ const std::vector<InstructionSet>& instruction_sets();
 
 std::string chip_name();
 
-// Of one core; 0 where the system does not tell.
+// Bytes of one core's L2 cache; 0 where the system does not tell.
 int64_t level2_cache_bytes();
 
 }  // namespace fulmen::cpu

@@ -16,7 +16,7 @@ class StepPrefetch {
   // into_l2: not into L1, where the instruction set tells them apart.
   FULMEN_INLINE explicit StepPrefetch(bool into_l2) : into_l2_(into_l2) {}
 
-  // Of all lines of these rows the part-th of `parts` equal shares; nothing where there are no rows.
+  // Adds the part-th of `parts` equal shares of all lines of these rows; nothing where there are no rows.
   FULMEN_INLINE void add(const RowPrefetch& rows, int64_t part = 0, int64_t parts = 1) {
     const int64_t lines = static_cast<int64_t>(rows.lines) * rows.rows;
     const int64_t begin = lines * part / parts, count = lines * (part + 1) / parts - begin;
@@ -29,12 +29,12 @@ class StepPrefetch {
                            static_cast<int>(count),
                            0};
   }
-  // All of it in so many steps, or as many as there are tensors.
+  // Spreads all of it over so many steps, or over as many as there are tensors.
   FULMEN_INLINE void spread(int64_t steps) {
     const auto most = static_cast<int>(streams_ > 0 && steps > streams_ ? steps / streams_ : 1);
     int shortest = most;
     for (int i = 0; i < streams_; ++i) shortest = stream_[i].lines < shortest ? stream_[i].lines : shortest;
-    // A stream of fewer lines than turns would go on behind its end for the rest of them.
+    // A stream of fewer lines than turns would run past its end for the rest of them.
     const int turns = shortest > most / 2 ? shortest : (most + 1) / 2;
     int longest = 0;
     for (int i = 0; i < streams_; ++i) {

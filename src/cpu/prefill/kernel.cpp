@@ -96,7 +96,8 @@ class TileRunner final : public Runner {
     config_ = {std::move(name), kBlockM, block_n, 1, threads_.num_threads};
   }
 
-  // Of short sequences: tasks that a worker takes at once, and whether each batch element is fetched during the one before it.
+  // The schedule of short sequences: tasks that a worker takes at once, and whether each batch element is fetched during the one
+  // before it.
   int run_tasks() const noexcept { return static_cast<int>(std::min<int64_t>(run_length_, kMostRunTasks)); }
   bool fetches_ahead() const noexcept { return call_.fetch_batches; }
   void set_run(int tasks, bool fetches_ahead) noexcept {

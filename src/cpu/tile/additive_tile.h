@@ -21,7 +21,7 @@ struct TilePlace {
   bool partial = false;  // only partly inside the band
 };
 
-// Of the head; 0: none.
+// The head's ALiBi slope; 0: none.
 FULMEN_INLINE float alibi_slope_of(const Problem& problem, const AttentionTensors& tensors, int64_t batch, int64_t head) {
   if (!problem.alibi_slopes.present) return 0;
   return *element<float>(tensors.alibi_slopes, problem.alibi_slopes, batch, 0, 0, head);

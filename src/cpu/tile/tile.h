@@ -34,7 +34,7 @@ struct ScoreScale {
   float log2_scale = 1;  // scale * log2(e)
   float softcap = 0;
   float tanh_scale = 0;  // 2 * log2(e) * scale / softcap
-  // Of the rows' maxima, in all kernels but backward. Natural units have no tile of kind plain.
+  // Units of the rows' maxima, in all kernels but backward. Natural units have no tile of kind plain.
   algorithm::ScoreUnits units = algorithm::ScoreUnits::base2;
 };
 

@@ -11,7 +11,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kUsualComputeUnits = 96;
-constexpr int kHopperUnits = 132;  // an H100's and an H200's, by which tiles, splits and claims go
+constexpr int kHopperUnits = 132;  // of an H100 and an H200: tiles, splits and the tile scheduler depend on the number
 
 struct Shape {
   int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
@@ -200,7 +200,7 @@ std::vector<Problem> all_problems() {
   return list;
 }
 
-// Of the best family for each, without duplicates.
+// The kernels of the best family for each problem, without duplicates.
 std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, const Chip& chip) {
   std::vector<Specialisation> list;
   std::vector<std::string> seen;

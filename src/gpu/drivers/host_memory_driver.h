@@ -35,7 +35,7 @@ class HostMemoryDriver : public Driver {
   emulated::DeviceMemory& memory() const { return memory_; }
   // Kernels have one function, fulmen_kernel.
   static Status check_function(const char* name);
-  // Is the launch's workgroup whole waves of wave_size lanes, up to 1024, and the grid up to 2^31 - 1?
+  // Errors: a workgroup that is not whole waves of wave_size lanes, or has more than 1024 lanes; a grid of more than 2^31 - 1.
   static Status check_shape(const Launch& launch, int wave_size);
 
  private:

@@ -23,7 +23,7 @@ std::span<const Header> headers(const dl_phdr_info& library) { return {library.d
 bool is_mapped(const dl_phdr_info& library, std::uintptr_t begin, std::size_t bytes) {
   for (const Header& h : headers(library)) {
     if (h.p_type != PT_LOAD || (h.p_flags & PF_R) == 0 || begin < h.p_vaddr) continue;
-    // Of the file's bytes: those after them are zero, and no notes.
+    // Only the file's bytes count: those after them are zero, and no notes.
     const std::uintptr_t at = begin - h.p_vaddr;
     if (at <= h.p_filesz && bytes <= h.p_filesz - at) return true;
   }

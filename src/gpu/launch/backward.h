@@ -16,8 +16,7 @@ class BackwardPlan {
   void add_row_statistics(const Specialisation& products);
   // dq (rows are queries), or dk, dv or both (rows are keys), by the kernel that `s` describes.
   void add_rows(Specialisation s, int outputs);
-  // dq, and dk, dv or both, by one kernel that adds to sums for dq; most_workgroups: of a persistent one.
-  // workgroups: 0 for one a block of keys.
+  // dq, and dk, dv or both, by one kernel that adds to sums for dq. workgroups: of a persistent kernel; 0: one a block of keys.
   void add_with_query_sums(const Specialisation& s, int64_t workgroups = 0);
   // So many counters behind the sums for dq, which begin with 0, too.
   void add_counters(int64_t count);

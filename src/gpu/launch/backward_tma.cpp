@@ -10,7 +10,7 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int64_t kClaims = 1;                          // the counter of claimed blocks
+constexpr int64_t kClaims = 1;                          // the atomic tile counter of the dynamic scheduler
 constexpr int64_t kProductDims = 16;                    // of a warpgroup product
 constexpr int kBackwardTmaLanes = 3 * kWarpgroupLanes;  // two warpgroups that multiply, and one that asks for tiles
 
@@ -60,7 +60,7 @@ class BackwardTma final : public Family {
   LaunchPlan plan_of(const Problem& p, const Specialisation& s, int compute_units) const {
     BackwardPlan plan(p, compute_units);
     plan.add_row_statistics(s);
-    // Of a pair, each workgroup counts its half of the dims.
+    // In a pair, each workgroup counts its half of the dims.
     const int parts = is_pair(s) ? s.dim_groups : layout_of(s).sum_parts;
     const int64_t blocks = tiles_of(p.seqlen_k, tiles_.block_m) * p.batch * p.num_kv_heads;
     plan.add_with_query_sums(s, std::min<int64_t>(blocks, takers(s, compute_units)) * s.dim_groups);
@@ -97,11 +97,12 @@ class BackwardTma final : public Family {
     read_mask_as_bits(p, s);
     return s;
   }
-  // Heads are claimed whole, so many of them interleaved that their blocks fill the chip: blocks of one head follow each other in
-  // time, as they add to dq one after the other. Under a causal mask a head's blocks begin with different queries; wide heads
-  // are not interleaved there: that was measured to be slower. The blocks of the last keys then have the least work: those
-  // of the last heads, or of all where heads are few, are claimed at the end, so that all workgroups end together. Where dq has an
-  // order, they would wait for their own heads' first blocks: other heads that fill the chip are claimed between.
+  // Order of the dynamic tile scheduler, whose work tiles are blocks of keys. Heads are taken whole, so many of them interleaved
+  // that their blocks fill the chip: blocks of one head follow each other in time, as they add to dq one after the other. Under a
+  // causal mask a head's blocks begin with different queries; wide heads are not interleaved there: that was measured to be slower.
+  // The blocks of the last keys then have the least work: those of the last heads, or of all where heads are few, are scheduled
+  // last, which shortens the tail wave. Where dq has an order, they would wait for their own heads' first blocks: other heads that
+  // fill the chip are scheduled between.
   void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) const {
     constexpr int64_t kFewRounds = 4, kLastRounds = 2;
     const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = takers(s, compute_units);

@@ -76,7 +76,7 @@ class BackwardWgmma final : public Family {
   }
 
  private:
-  // Of the launch whose tiles the parameters of keys are about: of two, which have the same parameters, that for dk.
+  // Outputs of the launch whose tiles the parameters of keys set. Of two launches, which share the parameters, it is that for dk.
   int keys_outputs(const Problem& p) const { return shapes_for(p).split_keys ? kGivesDk : kGivesDk | kGivesDv; }
   // block_m, buffers, min_workgroups
   Specialisation with(Specialisation s, std::span<const int> v) const {

@@ -112,7 +112,7 @@ class SplitKv final : public Family {
 
 int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int compute_units) {
   const int64_t most = most_splits(p, min_split_keys), slots = 2 * std::max(1, compute_units);
-  // In units of a round that reads all keys; a split more costs as much as reading some dozen keys.
+  // Costs are in units of a full wave of workgroups that reads all keys; a split more costs as much as reading some dozen keys.
   const auto keys = static_cast<double>(p.seqlen_k + 1);
   // Merging takes as long as reading so many bytes of keys: a workgroup of a wave a query row, as measured on an H100.
   constexpr int64_t kRowBytes = 6 << 10;

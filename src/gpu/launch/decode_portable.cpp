@@ -52,7 +52,7 @@ class DecodePortable final : public Family {
     return split_plan(p, chip, s, row_tiles(p), num_splits, int64_t{tiles_.waves} * s.block_n);
   }
 
-  // Of a workgroup: queries and outputs of so many rows have room in registers.
+  // Rows of a workgroup: queries and outputs of so many have room in registers.
   int rows(const Problem& p) const {
     const int most = std::max(p.head_dim, p.head_dim_v) > tiles_.narrow_above ? tiles_.block_m / 2 : tiles_.block_m;
     return static_cast<int>(std::min<uint64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, packed_rows(p)))), most));

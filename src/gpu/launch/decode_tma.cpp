@@ -105,9 +105,9 @@ class DecodeTma final : public Family {
     return std::max<int64_t>(1, tiles_of(p.seqlen_k, round_up(tiles_of(p.seqlen_k, splits), shape_for(p, heads).block_n)));
   }
   // Estimated time, as the bytes that could be read in it: K and V, more where workgroups are spread unevenly or too few bytes are
-  // in flight; with splits also a second launch, and partial results, written and read. A last round of workgroups that does not
-  // fill the chip leaves multiprocessors idle, the longer the more each workgroup reads. The numbers fit 46 calls by 1 to 32 splits
-  // on an H100, with an error of 3 % (root mean square, docs/lab/nvidia_decode.md).
+  // in flight; with splits also a second launch, and partial results, written and read. A tail wave leaves multiprocessors idle,
+  // the longer the more each workgroup reads. The numbers fit 46 calls by 1 to 32 splits on an H100, with an error of 3 % (root
+  // mean square, docs/lab/nvidia_decode.md).
   double cost(const Problem& p, int heads, int64_t splits, int64_t units) const {
     constexpr double kUneven = 0.19, kFewUneven = 0.046, kNearlyFull = 0.9, kInFlight = 7.8e6, kLaunch = 4e6, kMerging = 1.27;
     const DecodeTmaShape& shape = shape_for(p, heads);
@@ -172,9 +172,9 @@ class DecodeTma final : public Family {
     plan.arguments.split_keys = round_up(plan.arguments.split_keys, s.block_n);
     return plan;
   }
-  // May it be launched while the work ahead ends? Behind a launch like itself its workgroups take places as these become free, and
-  // where they are fewer than places, several may read by one multiprocessor. With splits decode_combine.h is ahead, which lets
-  // them come when all places are free.
+  // Returns true for programmatic dependent launch, which starts the kernel while the work ahead ends. Behind a launch like itself
+  // its workgroups take slots as these become free, and if they are fewer than slots, several may read on one multiprocessor. With
+  // splits decode_combine.h is ahead, which lets them start when all slots are free.
   static bool may_come_early(const Specialisation& s, int64_t workgroups, int compute_units) {
     const int64_t places = int64_t{std::max(1, compute_units)} * s.min_workgroups;
     return s.splits != 0 || s.min_workgroups == 1 || 10 * workgroups >= 9 * places;

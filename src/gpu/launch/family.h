@@ -31,7 +31,7 @@ struct KernelLaunch {
   bool programmatic_launch = false;  // gpu/driver.h
 };
 
-// Of kernels::BackwardArguments, what the problem and the pointers do not say.
+// Fields of kernels::BackwardArguments that follow neither from the problem nor from the pointers.
 struct BackwardCounts {
   int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, middle_heads = 0, adds_in_order = 0;
   int64_t query_counters = 0;
@@ -109,7 +109,8 @@ LaunchPlan prefill_wgmma_plan(const Problem& problem, const Target& target);
 
 // A tensor map has no stride of 0, and none below. Of a dimension with one element the stride says nothing.
 Support tma_takes_strides(const char* name, const TensorSpec& spec, const Problem::Shape& shape);
-// Can the TMA read q, k and v, and store out, or read dout of the backward pass? Pointers are looked at when a plan runs.
+// Yes if the TMA can read q, k and v, and store out, or read dout of the backward pass; else why not. Pointers are checked when a
+// plan runs.
 Support tma_reads(const Problem& problem);
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);
@@ -120,10 +121,10 @@ LaunchPlan query_tile_plan(const Problem& problem, const Specialisation& s);
 
 // 2^31 - 1 workgroups is what launches take everywhere.
 Support grid_fits(int64_t workgroups);
-// May a workgroup have as much LDS on this chip?
+// Yes if a workgroup can have as much LDS on this chip; else how much it has.
 Support lds_fits(int64_t bytes, const Chip& chip);
-// Does a lane have registers for so many accumulators, beside some for the rest? min_waves: AMD, of a SIMD; min_workgroups: NVIDIA,
-// of a multiprocessor; of `waves` each.
+// Yes if a lane has registers for so many accumulators, beside some for the rest; else why not. min_waves: AMD, of a SIMD;
+// min_workgroups: NVIDIA, of a multiprocessor; of `waves` each.
 Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves, int min_workgroups);
 
 }  // namespace fulmen::gpu

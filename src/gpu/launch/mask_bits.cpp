@@ -42,7 +42,7 @@ void read_mask_as_bits(const Problem& p, Specialisation& s) {
   constexpr int64_t kMostWords = int64_t{64} << 20;
   const kernels::MaskBits bits = bits_of(p);
   if (p.keep_mask.strides[2] == 0 && 2 * planes(p, bits) * bits.blocks * bits.words > kMostWords) return;
-  // Beside all else that changes scores, AMD's registers do not hold where the bits are.
+  // Register pressure on AMD: beside a bias and ALiBi no registers are left for the addresses of the bits.
   const bool crowded = s.target->vendor == Vendor::amd && s.bias >= 0 && s.alibi != 0;
   if (crowded && p.pass == Pass::forward) return;
   s.keep_mask = kAsBits;
@@ -76,7 +76,7 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   s.lds_bytes = kRowBytes * (kernels::kMaskRows + 2 * kLanes / 32);
   s.splits = s.sinks = 0;
   const int64_t blocks = std::max<int64_t>(bits.blocks, by_key ? bits.query_words / 2 : 0);
-  // Nobody reads bits where there are no queries, no keys or no batch: then there may be no mask either.
+  // The bits are not read where there are no queries, no keys or no batch: then there may be no mask either.
   const bool empty = reader->workgroups == 0 || p.seqlen_k == 0;
   plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : all * blocks * (bits.words / 4)});
 }

@@ -48,7 +48,7 @@ class Forward final : public Family {
   }
 
  private:
-  // Of a space's values, in its order.
+  // The shape that a space's values give, in the space's order.
   static PrefillShape shape_of(std::span<const int> v, const Chip& chip) {
     const bool amd = chip.vendor == Vendor::amd;
     return {256, v[0], v[1], v[2], v[3], v[4] != 0, amd ? v[5] : 1, amd ? 1 : v[5]};
@@ -82,8 +82,8 @@ class Forward final : public Family {
     add_mask_bits(p, plan);
     return plan;
   }
-  // The digits of TileScheduler, by the order of QueryBlock: with a band the heads of all batches come one after the other, else
-  // the tiles of a head.
+  // The static scheduler's stride to a workgroup's next tile, as a mixed-radix index in the order of QueryBlock: with a band (head,
+  // batch, tile), the fastest first, else (tile, head, batch).
   static void split_step(int64_t workgroups, bool band, kernels::ForwardArguments& a) {
     if (workgroups == 0) return;
     const int64_t tiles = band ? workgroups / a.num_heads / a.batch : workgroups % a.row_tiles;

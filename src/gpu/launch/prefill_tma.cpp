@@ -28,8 +28,8 @@ struct TailWave {
   int64_t split_keys = 0;
   double waves = 0;  // the time it takes, in waves of tiles that are not split
 };
-// Cost of the split merge, in equivalent FLOPs of one workgroup: another kernel's start, and partial results on their way to memory
-// and back.
+// Cost of the split merge, in equivalent FLOPs of one workgroup: another kernel's start, and partial results that are written to
+// memory and read back.
 double split_merge_flops(const Problem& p, const PrefillTmaShape& shape, const TailWave& tail, int64_t slots) {
   constexpr double kBegin = 24 << 20, kOfByte = 220;
   const int64_t rows = tail.tiles * tail.splits * kWarpgroupRows * shape.warpgroups;
@@ -61,9 +61,9 @@ TailWave tail_wave(const Problem& p, const PrefillTmaShape& shape, int64_t slots
   return best;
 }
 
-// Returns true if tiles of 128 rows, whose tail wave is shorter, end earlier. A row of theirs takes (32 / head_dim)^2 more time: a
-// quarter of 64 dims, a sixteenth of 128. Many tiles of unequal work, with a band, end together whatever their size: empty rows
-// count there, a tail wave does not.
+// Returns true if tiles of 128 rows, whose tail wave is shorter, have the shorter estimated time. A row of theirs takes (32 /
+// head_dim)^2 more time: a quarter of 64 dims, a sixteenth of 128. Many tiles of unequal work, with a band, end together whatever
+// their size: empty rows count there, a tail wave does not.
 bool small_tiles_end_earlier(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
   constexpr int64_t kManyWaves = 4;
   const PrefillTmaShape small{2, 128, 2, 1, true};

@@ -97,14 +97,14 @@ class ShortBackward final : public Family {
     }
     return nullptr;
   }
-  // As many workgroups as run at once, so that all end together; where heads alone are many, several times that. Or shorter runs,
-  // where the busiest compute unit has fewer batches to go over then.
+  // As many workgroups as run at once, so that all end together; where heads alone are many, several times that. Shorter runs where
+  // the busiest compute unit then processes fewer batches.
   static int64_t run_batches(const Problem& p, const Specialisation& s, int compute_units) {
     constexpr int64_t kTimes = 4;
     const int64_t at_once = int64_t{compute_units} * s.min_workgroups;
     const int64_t runs = p.num_heads * kTimes <= at_once ? at_once / p.num_heads : tiles_of(kTimes * at_once, p.num_heads);
-    // Of the busiest compute unit, in halves of what the workgroups take that it runs at once. Fewer at the end than that take more
-    // than their share: less of their waiting is hidden.
+    // Estimated finish time of the busiest compute unit, which runs `min_workgroups` at once, in halves of a workgroup's share of a
+    // full wave. A partial tail wave costs more than its share, because fewer workgroups hide each other's latency.
     const auto time = [&](int64_t length) {
       const int64_t most = tiles_of(tiles_of(p.batch, length) * p.num_heads, compute_units);
       const int64_t rest = most % s.min_workgroups;

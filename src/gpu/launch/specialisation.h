@@ -32,12 +32,13 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
 
 // Fills in what the problem decides: dtype, features, exact_dims, and whole_rows as far as strides say.
 void specialise_for(const Problem& problem, Specialisation& s);
-// May rows of q, k, v and out (or of the bias) move as 16-byte vectors, by their strides? Pointers are looked at when a plan runs.
+// Returns true if rows of q, k, v and out (or of the bias) can move as 16-byte vectors, by their strides. Pointers are checked when
+// a plan runs.
 bool strides_are_whole(const Problem& problem);
 bool bias_is_whole(const Problem& problem);
 // kNaturalUnits of kernels/core/config.h.
 inline bool natural_units(const Problem& p) { return p.bias.present && p.bias.dtype != DType::fp16; }
-// Does every tile of block_n keys lie in one page?
+// Returns true if every tile of block_n keys lies in one page.
 bool tiles_in_pages(const Problem& problem, int block_n);
 
 inline int64_t tiles_of(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }

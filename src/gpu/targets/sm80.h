@@ -8,8 +8,8 @@
 namespace fulmen::gpu {
 namespace sm80 {
 
-// 32 rows a wave halve what it reads from LDS for a product; with head_dim 256 outputs of 16 rows fill half the registers, and a
-// multiprocessor has one workgroup, which nothing else hides the start and end of: persistent where it has little to do.
+// 32 rows a wave halve what it reads from LDS for a product. With head_dim 256 outputs of 16 rows fill half the registers, and a
+// multiprocessor has one workgroup, whose start and end nothing else hides: a persistent kernel where it has little to do.
 inline constexpr std::array kPrefill{
     PrefillShape{64, 128, 64, 4, 2, false, 1, 2},       PrefillShape{64, 128, 32, 4, 2, false, 1, 2},
     PrefillShape{128, 128, 64, 4, 2, true, 1, 2},       PrefillShape{128, 128, 32, 4, 2, true, 1, 2},

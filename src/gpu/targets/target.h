@@ -15,9 +15,9 @@ namespace fulmen::gpu {
 
 enum class Vendor { amd, nvidia };
 
-// Of each family below: "head dims up to max_head_dim" means the larger of q's and v's.
+// For each family below, "head dims up to max_head_dim" means the larger of q's and v's.
 
-// forward/decode.h. A workgroup has 16 rows, and its waves take key tiles in turn.
+// forward/decode.h. A workgroup has 16 rows, and its waves take key tiles round-robin.
 struct DecodeTiles {
   int waves = 4;
   int block_n = 16;  // keys of a wave's step: with more the operands in flight would spill
@@ -52,7 +52,7 @@ struct ShortTiles {
   bool early_beside_mask = true;
   bool early_odd_dims = true;
   bool early_is_tuned = true;  // the tuner may ask for V early, whatever the three above say
-  // Of head dims that are no multiples of 8.
+  // Limits for head dims that are no multiples of 8.
   int most_odd_dim = std::numeric_limits<int>::max(), most_odd_keys = std::numeric_limits<int>::max();
 };
 
@@ -105,7 +105,7 @@ struct PrefillTmaRow {
   int max_head_dim;
   std::optional<bool> band = {};  // only with one, or only without
   int64_t min_keys = 0, max_keys = std::numeric_limits<int64_t>::max();
-  bool skip_if_tail_wave = false;   // left to tiles of 128 rows where these end earlier, by fewer empty rows or a shorter tail wave
+  bool skip_if_tail_wave = false;   // left to tiles of 128 rows where these take less time: fewer empty rows or a shorter tail wave
   bool no_spare_registers = false;  // none for a bias, ALiBi, a mask or dropout
   PrefillTmaShape shape;
   TileScheduler scheduler = TileScheduler::static_persistent;
@@ -176,7 +176,7 @@ struct BackwardWgmmaShape {
 struct BackwardWgmmaShapes {
   int64_t max_head_dim;
   BackwardWgmmaShape queries, keys;
-  // Of scores that more than the band modifies, or rows that move by element: registers for addresses.
+  // Tiles with registers left for addresses: for scores that more than the band modifies, or rows that move by element.
   BackwardWgmmaShape modified_keys;
   bool split_keys = false;      // dk and dv by a launch each: together their sums would not fit in registers
   BackwardWgmmaShape values{};  // of dv then
@@ -198,7 +198,7 @@ struct BackwardTmaTiles {
 struct WgmmaAtomicTiles {
   int block_m, block_n;  // keys of both warpgroups, or of each where they share them; queries
   int64_t own_dims;      // above, the sums of a warpgroup's keys take the registers of two, which share them
-  // Of tiles of queries; of heads of one panel; with a band, where warpgroups have keys of their own.
+  // Buffers for tiles of queries; for heads of one panel; with a band, where warpgroups have keys of their own.
   int buffers, narrow_buffers, band_buffers;
 };
 

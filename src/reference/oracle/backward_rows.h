@@ -45,7 +45,8 @@ class BackwardHead {
  private:
   Real rounded(Real x) const noexcept;
   Real stored(Real score) const noexcept;
-  // Of the row that q_ holds, [seqlen_k]; to is scores_ or other_scores_. Products are added up from the first or the last dim on.
+  // Computes the scores of the row that q_ holds, [seqlen_k]; to is scores_ or other_scores_. Products are added up from the first
+  // or the last dim on.
   void compute_scores(int64_t h, int64_t i, const AttendedKeys& keys, bool from_last, Real* to) noexcept;
   struct Softmax {
     Real max, sum, sink_weight;  // of exp(score - max); the sink's part of the sum

@@ -25,7 +25,7 @@ struct GradientShapes {
 template <class Real>
 struct Gradients {
   Real *dq = nullptr, *dk = nullptr, *dv = nullptr, *dbias = nullptr, *dsinks = nullptr;
-  // Of the same shapes, in double: squares of what roundings may do to each (RowGradients), added up.
+  // Arrays of the same shapes, in double: squares of what roundings may do to each (RowGradients), added up.
   Real *dq_squares = nullptr, *dk_squares = nullptr, *dv_squares = nullptr, *dbias_squares = nullptr, *dsinks_squares = nullptr;
 };
 

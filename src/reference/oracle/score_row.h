@@ -56,8 +56,8 @@ void add_score_terms(const Problem& p, const AttentionTensors& t, int64_t b, int
   }
 }
 
-// Of R in docs/contract.md: roundings in fp32 that a score meets beside the product's sum (scale, log2 e, softcap, bias, ALiBi, the
-// maximum), and a probability beside sums (the exponential's two ulps, 1 / z, rescaling, dropout).
+// Roundings, of R in docs/contract.md: those in fp32 that a score meets beside the product's sum (scale, log2 e, softcap, bias,
+// ALiBi, the maximum), and a probability beside sums (the exponential's two ulps, 1 / z, rescaling, dropout).
 inline constexpr double kRoundingsOfAScore = 4;
 inline constexpr double kRoundingsOfAProbability = 8;
 // What a tanh in fp32 may do to a score.

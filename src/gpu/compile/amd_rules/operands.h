@@ -12,11 +12,11 @@ namespace fulmen::gpu {
 // Takes the next operand of "s[0:1], vcc, v0 op_sel:[1,0]": up to a comma outside of brackets.
 std::string_view take_operand(std::string_view& operands);
 
-// Implicit registers included: VCC, EXEC, SCC. Of instructions that keep a part of what they write
-// (half a register, lanes that are off) that register is no read.
+// The registers that an instruction reads and writes, implicit ones included: VCC, EXEC, SCC. A written register of which a part is
+// kept (half of it, lanes that are off) is no read.
 struct AmdAccess {
   std::vector<RegisterRange> reads, writes;
-  // Of a dual instruction ("a :: b") how many of them are its first half's; else all.
+  // How many reads and writes belong to the first half of a dual instruction ("a :: b"); else all.
   std::size_t first_reads = 0, first_writes = 0;
 };
 AmdAccess access_of(const AmdInstruction& instruction);

@@ -25,7 +25,7 @@ struct Written {
   bool operator==(const Written&) const = default;
 };
 
-// Of what an instruction reads, the part that always matters.
+// The part of what an instruction reads that always matters.
 RegisterRange that_matters(std::string_view name, const RegisterRange& range) {
   const bool lower_half =
       begins_with_any(name, {"v_mad_u64_u32", "v_mad_co_u64_u32", "v_mad_i64_i32", "v_mad_co_i64_i32", "v_lshl_add_u64",

@@ -19,8 +19,8 @@ namespace {
 constexpr int kMost = 64;  // no counter has more
 constexpr std::size_t kLdsStores = kSlots;
 
-// Of one counter, for each register: 0, or kMost less the number of later instructions that count. The greatest
-// of several ways is the one that waits least.
+// One counter's state for each register: 0, or kMost less the number of later instructions that count. The greatest value over
+// several paths is that of the path that waits least.
 using Outstanding = std::array<uint8_t, kSlots + 1>;
 
 struct Waiting {

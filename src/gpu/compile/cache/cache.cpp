@@ -171,7 +171,7 @@ std::string folder_in_use() { return max_bytes() > 0 ? cache_directory() : ""; }
 // Kernels' keys are of texts that begin with a compiler's name.
 Digest verdict_key(const std::string& identity) { return sha256("verdict\n" + identity); }
 
-// A source that does not compile, and machine code that breaks a rule: nobody has to try again.
+// A source that does not compile, or machine code that breaks a rule: a second attempt would give the same.
 bool is_verdict(const Status& status) {
   return status.code() == StatusCode::internal || status.code() == StatusCode::verification_failed;
 }

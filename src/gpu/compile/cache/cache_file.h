@@ -31,7 +31,8 @@ struct CacheFileHeader {
   std::size_t code_bytes = 0, log_bytes = 0;
 };
 inline constexpr std::size_t kCacheListingBytes = 4096;
-// Of a file. The largest kernel has a few hundred KiB; a file that claims more is damaged, and no memory is asked for.
+// Size limit of a file. The largest kernel has a few hundred KiB; a file that states a greater size is damaged, and no memory is
+// asked for.
 inline constexpr uint64_t kMaxCacheFileBytes = uint64_t{256} << 20;
 // Several files one after another, as a pack has them. Errors: those of parse_cache_file, with the byte where the file begins.
 Result<std::vector<CacheFile>> parse_cache_files(std::span<const std::byte> bytes);

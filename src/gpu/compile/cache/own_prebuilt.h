@@ -11,7 +11,7 @@
 namespace fulmen::gpu {
 
 bool has_own_prebuilt();
-// Of the packs.
+// Looks a kernel up in the packs.
 std::optional<CompiledCode> own_prebuilt(const Digest& key);
 std::vector<std::string> own_prebuilt_folders();
 

@@ -24,7 +24,7 @@ struct AmdKernelDescriptor {
   uint16_t properties = 0, preloaded_arguments = 0;
 };
 
-// Of the code object's first kernel. Any bytes are safe.
+// Reads the descriptor of the code object's first kernel. Any bytes are safe.
 std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(std::span<const std::byte> code_object);
 
 }  // namespace fulmen::gpu

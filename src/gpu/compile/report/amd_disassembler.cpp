@@ -59,7 +59,7 @@ std::unique_ptr<const AmdDisassembler> first_that_knows(std::vector<std::unique_
 
 Result<std::unique_ptr<const AmdDisassembler>> find_objdump() {
   std::vector<std::string> names;
-  // Of the compiler's own LLVM: it knows what that emits.
+  // The llvm-objdump beside the compiler comes first: it is of the same LLVM and knows what that emits.
   std::error_code error;
   if (const std::string clang = find_program(environment("FULMEN_AMD_COMPILER")); !clang.empty()) {
     names.push_back(std::filesystem::canonical(clang, error).replace_filename("llvm-objdump").string());

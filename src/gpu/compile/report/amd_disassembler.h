@@ -24,9 +24,9 @@ Result<std::unique_ptr<const AmdDisassembler>> open_comgr(const LibrarySearch& s
 // first_that_knows of each llvm-objdump: beside the clang that $FULMEN_AMD_COMPILER names, in PATH, of ROCm. Errors: there is none.
 Result<std::unique_ptr<const AmdDisassembler>> find_objdump();
 
-// Asks each in turn for the code object. The first text without an unknown instruction is the answer, else the first text at all.
-// An old libamd_comgr knows neither newer chips nor all of their instructions, and a newer llvm-objdump may be beside it. Errors
-// name each one's.
+// Asks one after another for the code object. The first text without an unknown instruction is the answer, else the first text at
+// all. An old libamd_comgr knows neither newer chips nor all of their instructions, and a newer llvm-objdump may be beside it.
+// Errors name each one's.
 std::unique_ptr<const AmdDisassembler> first_that_knows(std::vector<std::unique_ptr<const AmdDisassembler>> disassemblers);
 
 // first_that_knows of libamd_comgr and llvm-objdump, found once a process. Errors: neither is there.

@@ -11,7 +11,7 @@ namespace fulmen::gpu {
 
 struct Instruction {
   enum class Flow {
-    next,         // goes on with the next instruction
+    next,         // to the next instruction
     conditional,  // or jumps to target
     jump,
     end,

@@ -286,7 +286,7 @@ class CudaDriver final : public Driver {
   };
   struct DeviceState {
     cuda::Device device = 0;
-    bool programmatic_launch = false;            // may launches?
+    bool programmatic_launch = false;            // whether it takes programmatic dependent launches
     MadeOnce<const Primary>* primary = nullptr;  // for the rest of the process
   };
   struct Found {
@@ -360,7 +360,7 @@ class CudaDriver final : public Driver {
     return {StatusCode::unavailable, fmt::format("no NVIDIA device can be used: {}, says {}", status.message(), api_->path)};
   }
 
-  // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
+  // What available() found. It is asked before anything else: a process that uses other devices never opens the library.
   mutable MadeOnce<const Found> found_;
   mutable const cuda::OpenApi* api_ = nullptr;
 };

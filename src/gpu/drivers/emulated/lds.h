@@ -109,12 +109,12 @@ class Lds {
   int taken(int from, int to) const {
     return taken_[static_cast<std::size_t>(from) * wave_epochs_.size() + static_cast<std::size_t>(to)];
   }
-  // Is there a barrier between this access and what the lane does now, or is it its own?
+  // Returns true if a barrier lies between this access and what the lane does now, or if the access is the lane's own.
   bool ordered(const Access& before, const Who& now) const {
     if (before.epoch != epoch_ || before.thread == now.thread) return true;
     return before.wave == now.wave ? before.wave_epoch != now.wave_epoch : taken(before.wave, now.wave) > before.time;
   }
-  // Is the last write of the word ordered before what the lane does now?
+  // Returns true if the last write of the word is ordered before what the lane does now.
   bool settled(std::size_t word, const Who& now) const {
     return words_[word].written != epoch_ || (!words_[word].two_writers && ordered(accesses_[word].written, now));
   }
@@ -170,9 +170,10 @@ class Lds {
     int before = 0;           // writes before the last fence before this barrier
     std::deque<Fence> since;  // the later ones, in order
   };
-  // How many of a lane's writes are fenced by itself for products that `thread` takes part in?
+  // How many of a lane's writes it has fenced itself, for products that `by` takes part in.
   int fenced(int writer, const Who& by) const;
-  // Has a lane executed a fence after a barrier that orders this write before it, and before one that orders it before the thread?
+  // Returns true if a lane executed a fence after a barrier that orders this write before it, and before one that orders it before
+  // `by`.
   bool fenced_by_another(const Access& written, const Who& by) const;
   bool fenced_by(const Fences& fences, const Access& written, const Who& by) const;
   std::vector<Fences> fences_;  // of each lane

@@ -30,8 +30,8 @@ struct LdsLine {
   int64_t conflicts = 0;     // cycles that there would not be if no two lanes met in a bank
 };
 
-// Of one instruction of a wave: where lane l accesses `bytes` bytes, a multiple of 4, or kNoAccess. Compilers make several
-// instructions of more than 16 bytes, and of 16 where an offset is a multiple of 8 only.
+// The cost of one instruction of a wave, whose lane l accesses `bytes` bytes, a multiple of 4, at offsets[l], or kNoAccess.
+// Compilers make several instructions of more than 16 bytes, and of 16 where an offset is a multiple of 8 only.
 constexpr int kNoAccess = -1;
 LdsLine cost_of(std::span<const int> offsets, int bytes);
 
@@ -39,7 +39,7 @@ class LdsBanks {
  public:
   // The accesses of every lane of a wave from one collective to the next. A line's nth access of each lane is one instruction.
   void count(std::span<const std::vector<LdsAccess>> lanes);
-  // Of everything so far.
+  // Totals of everything counted until now.
   int64_t conflicts() const;
   int64_t cycles() const;
   // "stage.h:151 writes 16 bytes: 64 instructions, 512 cycles, 0 conflicts", a line each, the most conflicts first.
@@ -59,7 +59,7 @@ class LdsBankCount {
   LdsBankCount(const LdsBankCount&) = delete;
   LdsBankCount& operator=(const LdsBankCount&) = delete;
   const LdsBanks& banks() const noexcept { return banks_; }
-  // Null: nobody counts.
+  // Null: nothing is counted.
   static LdsBanks* active() noexcept;
 
  private:

@@ -66,7 +66,8 @@ class Mbarriers {
   std::string arrive(int at, int expected, int thread, int wave, Lds& lds, Site site);
   std::string load(int at, const TmaCopy& copy, Lds& lds);
   std::string copy(int at, ClusterCopy copy, Lds& lds);
-  // Has the phase of this parity ended? What was accessed before its arrivals is then ordered before what the wave does.
+  // Returns true if the phase of this parity has ended. What was accessed before its arrivals is then ordered before what the wave
+  // does.
   bool try_wait(int at, int parity, int wave, Lds& lds, const MemoryCheck& accessible, std::string& error);
   // Why a wait for it does not end.
   std::string missing(int at) const;

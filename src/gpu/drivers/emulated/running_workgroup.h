@@ -101,7 +101,7 @@ class Workgroup {
     no_cluster("named_barrier_arrive", site);
     wait(takes ? Waits::named_barrier_sync : Waits::exchange, takes ? "named_barrier_sync" : kArrive, place, site);
   }
-  // Of warpgroups: a barrier of `lanes` lanes, at which some arrive and go on and others wait. It orders nothing in LDS.
+  // Ordering barrier of two warpgroups: one arrives without waiting, the other waits for it. It orders nothing in LDS.
   void turn(int place, bool waits, Site site) {
     no_cluster("warpgroup_turn", site);
     wait(waits ? Waits::turn : Waits::exchange, waits ? kTurnWait : kTurnPass, place, site);
@@ -203,9 +203,9 @@ class Workgroup {
   bool hand(const Lane& lane);
   bool take(int wave, int place);
   bool join_turn(int place);
-  // May the wave, which waits for others, go on?
+  // Returns true if the wave, which waits for others, may continue.
   bool resumes(int wave);
-  // Of a wave, the lane that waits for a counter, if one does.
+  // The lane of a wave that waits for a counter; null if none does.
   Lane* counting(int wave);
   static int counted(const int* at);
   std::string missing(const Lane& lane) const;
@@ -226,7 +226,7 @@ class Workgroup {
   Lds lds_;
   Warpgroups warpgroups_;
   std::vector<std::vector<LdsAccess>> accesses_;  // of each lane of the running wave since its last collective
-  // Two each wave, in turn: a lane may be at the next exchange while others still read the last one's.
+  // Two buffers a wave, used alternately: a lane may be at the next exchange while others still read the last one's.
   std::vector<std::byte> exchanged_;
   std::vector<int> exchanges_;  // of each wave so far
   HandedOver handed_over_[kNamedBarriers];

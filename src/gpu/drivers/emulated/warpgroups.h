@@ -49,7 +49,7 @@ class LaneProducts {
   bool fenced_ = false;  // since the beginning, or the last wait
 };
 
-// Sums of a product before its wait among these bytes?
+// Returns true if these bytes hold sums of a product that has not been waited for.
 bool has_unfinished_sums(const void* data, int bytes);
 
 // What all lanes of a warpgroup execute, in the same order.

@@ -18,14 +18,14 @@ bool waits_for_wave(const Lane& lane) {
   return lane.waits == Waits::named_barrier_sync || lane.waits == Waits::turn || lane.waits == Waits::mbarrier;
 }
 
-// Of a wave's matrix instruction, whose name ends with its three sizes: "mma_f32_16x8x16". Of other collectives 0.
+// Flops of a wave's matrix instruction, whose name ends with its three sizes: "mma_f32_16x8x16"; 0 for other collectives.
 double flops_of(const char* operation) {
   int m = 0, n = 0, k = 0;
   const char* sizes = std::strrchr(operation, '_');
   return sizes != nullptr && std::sscanf(sizes, "_%dx%dx%d", &m, &n, &k) == 3 ? 2.0 * m * n * k : 0;
 }
 
-// Of a box, where each piece lies in it, and in memory: what is past the tensor's end is left out.
+// Visits each piece of a box: where it lies in the box, and in memory. What is past the tensor's end is left out.
 template <class Visit>
 void for_each_piece(const TmaStore& store, const Visit& visit) {
   const auto [column, row, head, batch] = store.first;
@@ -128,7 +128,7 @@ void Workgroup::defer(void (*run)(const void*), const void* data, int bytes, con
 }
 
 void Workgroup::defer_wait(int left) {
-  // It meets other lanes: this lane is current again when it goes on.
+  // It meets other lanes: this lane is current again when it continues.
   Lane& lane = *current_;
   for (; lane.deferred.size() > static_cast<std::size_t>(left); lane.deferred.pop_front()) {
     for (const Deferred& work : lane.deferred.front()) {

@@ -1,4 +1,5 @@
-// One workgroup of an emulated launch, or one cluster of them: lanes are fibers, run in turn from one collective to the next.
+// One workgroup of an emulated launch, or one cluster of them: lanes are fibers, each of which runs from one collective to the
+// next.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace fulmen::gpu::emulated {
 
-// Is [address, address + bytes) inside one allocation of the device? Else why not.
+// Returns true if [address, address + bytes) is inside one allocation of the device.
 using MemoryCheck = std::function<bool(const void* address, std::size_t bytes)>;
 
 class LdsBanks;

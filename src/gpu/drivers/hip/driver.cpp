@@ -330,7 +330,7 @@ class HipDriver final : public Driver {
     return fmt::format("; {} is not this user's to open (usermod -aG render $USER)", kInterface);
   }
 
-  // Of available(), which is asked before anything else: a process that uses other devices never opens the library.
+  // What available() found. It is asked before anything else: a process that uses other devices never opens the library.
   mutable MadeOnce<const Found> found_;
   mutable const hip::OpenApi* api_ = nullptr;
 };

@@ -73,7 +73,7 @@ void signal(Wave& w, const Instruction& /*i*/) {
 }
 void wait_for_all(Wave& w, const Instruction& /*i*/) {
   if (w.signals == w.waits) fail("waits for a barrier that this wave did not come to");
-  w.at_barrier = true;  // workgroup.cpp lets it go on
+  w.at_barrier = true;  // workgroup.cpp ends the wait
 }
 
 }  // namespace

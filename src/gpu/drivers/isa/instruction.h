@@ -90,7 +90,7 @@ struct Program {
   std::vector<Instruction> code;
   std::vector<Instruction> pairs;  // halves of dual instructions that exchange registers
   std::vector<Line> lines;
-  // Of the kernel descriptor.
+  // Fields of the kernel descriptor.
   int vector_registers = 0, accumulators = 0, lds_bytes = 0, kernarg_bytes = 0;
   int scratch_bytes = 0;                                                     // of a lane
   uint32_t entry = 0;                                                        // where in the code waves begin

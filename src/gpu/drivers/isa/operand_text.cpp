@@ -182,7 +182,7 @@ std::optional<int64_t> parse_swizzle(std::string_view text) {
     number[count] = *value;
     rest.remove_prefix(one.size());
   }
-  // Of a lane's number in 32: bits that are kept, set and inverted.
+  // Bit masks on a lane's number within 32 lanes: the bits that are kept, set and inverted.
   const auto masks = [](int64_t kept, int64_t set, int64_t inverted) { return kept | set << 5U | inverted << 10U; };
   if (kind == "QUAD_PERM" && count == 4) return 0x8000 | number[0] | number[1] << 2U | number[2] << 4U | number[3] << 6U;
   if (kind == "SWAP" && count == 1) return masks(31, 0, number[0]);

@@ -126,7 +126,7 @@ class Runner {
     fail("waits for a barrier to which another wave does not come");
   }
 
-  // A wave at a barrier goes on when all have come to it.
+  // A wave at a barrier continues when all have come to it.
   bool passes_barrier(Wave& w) {
     if (!w.at_barrier) return true;
     for (const Wave& other : waves_) {
@@ -206,7 +206,7 @@ LaunchData launch_data(const Program& program, std::span<const std::byte> argume
   LaunchData data;
   data.arguments.resize(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
   std::copy(arguments.begin(), arguments.end(), data.arguments.begin());
-  // Of one dimension: 16 bits each for three sizes of the workgroup, 32 for those of the grid.
+  // A dispatch packet of one dimension: 16 bits each for three sizes of the workgroup, 32 for those of the grid.
   data.packet = {0x10000, workgroup_size | 0x10000U, 1, workgroups * workgroup_size, 1, 1};
   return data;
 }
