@@ -16,10 +16,10 @@
 #include "gpu/compile/cache/cache_folder.h"
 #include "gpu/compile/report/report.h"
 #include "gpu/compile/shipped.h"
-#include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/isa/driver.h"
 #include "gpu/launch/specialisation.h"
 #include "runtime/fork_safe.h"
+#include "runtime/run_program.h"
 
 namespace fulmen {
 namespace {
@@ -166,6 +166,6 @@ std::vector<CachedKernel> cached_kernels() {
 
 Result<int> clear_kernel_cache() { return gpu::clear_cache(); }
 
-void end_compilers() noexcept { gpu::end_programs(); }
+void end_compilers() noexcept { end_programs(); }
 
 }  // namespace fulmen

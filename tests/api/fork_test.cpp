@@ -20,11 +20,11 @@
 #include "fulmen/fulmen.h"
 #include "fulmen/fulmen_c.h"
 #include "gpu/compile/kernel_source.h"
-#include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/isa/driver.h"
 #include "runtime/fork_safe.h"
 #include "runtime/found_once.h"
 #include "runtime/hooks.h"
+#include "runtime/run_program.h"
 #include "tuning/results.h"
 
 namespace fulmen::testing {
@@ -239,9 +239,9 @@ std::vector<Use> uses() {
              set_compile_observer(nullptr, nullptr);
              return true;
            }},
-          {"programs", [] { return gpu::run_program({"/bin/true"}).ok(); }},
-          {"programs that fail", [] { return !gpu::run_program({"/bin/false"}).ok(); }},
-          {"folders", [] { return gpu::TemporaryDirectory().status().ok(); }},
+          {"programs", [] { return run_program({"/bin/true"}).ok(); }},
+          {"programs that fail", [] { return !run_program({"/bin/false"}).ok(); }},
+          {"folders", [] { return TemporaryDirectory().status().ok(); }},
           {"sources", [] { return !gpu::kernel_source_identity({"forward/prefill.h"}, "gfx11").empty(); }},
           {"tuned results",
            [] {
@@ -287,12 +287,12 @@ TEST(Fork, AChildEndsNoProgramOfItsParent) {
   std::atomic<bool> ended{false};
   bool right = false;
   std::thread other([&] {
-    right = gpu::run_program({"/bin/sleep", "0.2"}).ok();
+    right = run_program({"/bin/sleep", "0.2"}).ok();
     ended.store(true);
   });
   std::this_thread::sleep_for(50ms);
   EXPECT_EQ(in_child([] {
-              gpu::end_programs();
+              end_programs();
               return 0;
             }),
             0);

@@ -7,7 +7,7 @@
 
 #include "fulmen/compile.h"
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/compile/toolchains/run_program.h"
+#include "runtime/run_program.h"
 #include "tiny_kernel.h"
 
 namespace fulmen::test {
@@ -36,13 +36,13 @@ TEST_F(AmdCompiler, NoOtherServesForOneThatIsNotThere) {
   expect_refusal("/nonexistent/clang++", "no program /nonexistent/clang++");
   expect_refusal("gcc-of-nobody", "no program gcc-of-nobody");
   expect_refusal("HIPRTC", "no program HIPRTC");
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   const std::string program = folder.path() + "/clang++";
-  ASSERT_TRUE(gpu::write_file(program, "#!/bin/sh\necho \"a C compiler 12\"\n").ok());
+  ASSERT_TRUE(write_file(program, "#!/bin/sh\necho \"a C compiler 12\"\n").ok());
   expect_refusal(program, "no program");
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   expect_refusal(program, "says that it is \"a C compiler 12\"");
-  ASSERT_TRUE(gpu::write_file(program, "#!/bin/sh\nexit 3\n").ok());
+  ASSERT_TRUE(write_file(program, "#!/bin/sh\nexit 3\n").ok());
   expect_refusal(program, program);
 }
 
@@ -66,15 +66,14 @@ TEST_F(AmdCompiler, AClangIsChosenByItsPath) {
 
   std::string real;
   for (const char* name : {"clang++-19", "clang++-18", "clang++-17", "clang++-16", "clang++"}) {
-    if (real.empty()) real = gpu::find_program(name);
+    if (real.empty()) real = find_program(name);
   }
   if (real.empty()) GTEST_SKIP() << "clang++ is not in PATH";
   // Another program than the usual search finds: a script of its own version.
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   const std::string program = folder.path() + "/mine";
   ASSERT_TRUE(
-      gpu::write_file(program, "#!/bin/sh\n[ \"$1\" = --version ] && echo \"my clang 99\" && exit\nexec " + real + " \"$@\"\n")
-          .ok());
+      write_file(program, "#!/bin/sh\n[ \"$1\" = --version ] && echo \"my clang 99\" && exit\nexec " + real + " \"$@\"\n").ok());
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   ::setenv("FULMEN_AMD_COMPILER", program.c_str(), 1);
   const auto mine = gpu::amd_compiler(gpu::AmdCompilerUse::device);

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/compile/toolchains/run_program.h"
 #include "reference/standard/blas.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::test {
 namespace {
@@ -53,7 +53,7 @@ TEST(Environment, ARefusalIsNotRemembered) {
   EXPECT_EQ(refused.status().message().find("set FULMEN_HOST_CXX"), std::string::npos) << refused.status().message();
   ::unsetenv("FULMEN_HOST_CXX");
   const Result<const gpu::Compiler*> found = gpu::host_compiler();
-  EXPECT_EQ(found.ok(), !gpu::find_program("c++").empty()) << found.status().message();
+  EXPECT_EQ(found.ok(), !find_program("c++").empty()) << found.status().message();
 
   ::setenv("FULMEN_BLAS", "/nonexistent/libblas.so", 1);
   const Result<reference::Sgemm> none = reference::find_sgemm();
@@ -68,7 +68,7 @@ TEST(Environment, ARefusalIsNotRemembered) {
 TEST(Environment, DISABLED_Finds) {
   const Result<reference::Sgemm> blas = reference::find_sgemm();
   const Result<const gpu::Compiler*> compiler = gpu::host_compiler();
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   std::printf("blas %s\ncompiler %s\nfolder %s\n", blas.ok() ? "found" : blas.status().message().c_str(),
               compiler.ok() ? "found" : compiler.status().message().c_str(), folder.path().c_str());
 }

@@ -8,7 +8,7 @@
 
 #include "gpu/compile/kernel_source.h"
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/compile/toolchains/run_program.h"
+#include "runtime/run_program.h"
 #include "tiny_kernel.h"
 
 namespace fulmen::test {
@@ -40,7 +40,7 @@ TEST(OfflineClang, EveryRuntimeLoadsItsCodeObjects) {
 std::string disassembly(const std::string& source, const std::string& arch) {
   std::string disassembler;
   for (const char* name : {"llvm-objdump-19", "llvm-objdump"}) {
-    if (disassembler.empty()) disassembler = gpu::find_program(name);
+    if (disassembler.empty()) disassembler = find_program(name);
   }
   if (disassembler.empty()) return {};
   const auto compiler = gpu::offline_clang_compiler();
@@ -49,10 +49,10 @@ std::string disassembly(const std::string& source, const std::string& arch) {
   const auto compiled = compiler.value()->compile({"disassembled", source, arch, 64});
   EXPECT_TRUE(compiled.ok()) << compiled.status().message();
   if (!compiled.ok()) return {};
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   const std::string file = folder.path() + "/kernel";
-  EXPECT_TRUE(gpu::write_file(file, {reinterpret_cast<const char*>(compiled->code.data()), compiled->code.size()}).ok());
-  const auto text = gpu::run_program({disassembler, "-d", file});
+  EXPECT_TRUE(write_file(file, {reinterpret_cast<const char*>(compiled->code.data()), compiled->code.size()}).ok());
+  const auto text = run_program({disassembler, "-d", file});
   EXPECT_TRUE(text.ok()) << text.status().message();
   return text.ok() ? text.value() : std::string();
 }

@@ -8,9 +8,9 @@
 #include "fulmen/probe.h"
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/shipped.h"
-#include "gpu/compile/toolchains/run_program.h"
 #include "gpu_drivers/fake_library.h"
 #include "kernels/core/arguments.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::testing {
 namespace {
@@ -146,7 +146,7 @@ TEST_F(HipAttention, PrebuiltKernelsServe) {
   ASSERT_TRUE(request.ok()) << request.status().message();
   const Result<gpu::CompiledCode> code = gpu::offline_clang_compiler().value()->compile(request.value());
   ASSERT_TRUE(code.ok()) << code.status().message();
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   ASSERT_TRUE(gpu::write_prebuilt(folder.path(), request.value(), code.value()).ok());
   setenv("FULMEN_KERNEL_PATH", folder.path().c_str(), 1);
   int compilations = 0;

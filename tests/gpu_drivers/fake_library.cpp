@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "gpu/compile/toolchains/run_program.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::testing {
 namespace {
@@ -138,7 +138,7 @@ std::string report(const std::vector<std::string>& variables, const std::string&
   std::vector<std::string> command{"/usr/bin/env"};
   command.insert(command.end(), variables.begin(), variables.end());
   command.insert(command.end(), {FULMEN_DRIVER_REPORT, what});
-  const Result<std::string> output = gpu::run_program(command);
+  const Result<std::string> output = run_program(command);
   return output.ok() ? output.value() : output.status().message();
 }
 

@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "gpu/compile/toolchains/run_program.h"
 #include "gpu/compile/toolchains/runtime_compiler.h"
 #include "gpu_drivers/fake_library.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::testing {
 namespace {
@@ -70,10 +70,10 @@ TEST(LibraryBuild, ACompilersIdentityHasTheCodeGeneratorThatItOpens) {
 }
 
 TEST(LibraryBuild, ACompilersIdentityHasWhatLiesBesideIt) {
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   const std::string library = folder.path() + "/libruntime.so", builtins = folder.path() + "/libbuiltins.so.13";
   std::filesystem::copy_file(FULMEN_FAKE_BUILDS "/one/libruntime_one.so", library);
-  ASSERT_TRUE(gpu::write_file(builtins, "12345").ok());
+  ASSERT_TRUE(write_file(builtins, "12345").ok());
   const std::string said = identity_of(library, {}, "libbuiltins.so");
   EXPECT_NE(said.find(builtins + " 5 "), std::string::npos) << said;
   EXPECT_NE(said.find("build 1a01"), std::string::npos) << said;

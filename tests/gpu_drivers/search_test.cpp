@@ -6,11 +6,11 @@
 #include <cstring>
 #include <filesystem>
 
-#include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/amd_libraries.h"
 #include "gpu/drivers/hip/hip_api.h"
 #include "gpu/drivers/library_search.h"
 #include "gpu_drivers/fake_library.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::testing {
 namespace {
@@ -52,7 +52,7 @@ class TestHome {
   std::string file;
 
  private:
-  gpu::TemporaryDirectory folder_;
+  TemporaryDirectory folder_;
 };
 
 TEST(LibrarySearch, AVariableBeatsTheLoadersPath) {
@@ -66,7 +66,7 @@ TEST(LibrarySearch, AVariableBeatsTheLoadersPath) {
 
 TEST(LibrarySearch, AFileThatDoesNotLoadIsToldInTheLoadersWords) {
   const TestHome home("libtext.so.1");
-  ASSERT_TRUE(gpu::write_file(home.file, "no library").ok());
+  ASSERT_TRUE(write_file(home.file, "no library").ok());
   const Result<gpu::FoundLibrary> found = home.find({"libtext.so.1"});
   ASSERT_FALSE(found.ok());
   expect_parts(found.status().message(), {"libtext.so.1", "file too short"});
@@ -93,11 +93,11 @@ class Variable {
 
 // Where pip puts a package, by whatever kind of Python there is.
 TEST(LibrarySearch, PythonsPackagesAreFound) {
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   const std::string root = folder.path(), part = "/lib/python3.11/site-packages/vendor/cu1/lib";
   const auto python_in = [&](const std::string& bin) {
     std::filesystem::create_directories(bin);
-    ASSERT_TRUE(gpu::write_file(bin + "/python3", "#!/bin/sh\n").ok());
+    ASSERT_TRUE(write_file(bin + "/python3", "#!/bin/sh\n").ok());
     std::filesystem::permissions(bin + "/python3", std::filesystem::perms::owner_all);
   };
   const Variable no_environment("VIRTUAL_ENV", ""), no_conda("CONDA_PREFIX", ""), home("HOME", root + "/home");
@@ -177,7 +177,7 @@ TEST(LibrarySearch, AReleaseThatDoesNotServeIsRefusedByAnyName) {
 
 // Windows' names, of ELF files: what is found where, and which of several.
 TEST(LibrarySearch, WindowsNamesAreFoundInItsFolders) {
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   const std::string home = folder.path() + "/ROCm/7.1", venv = folder.path() + "/venv";
   const std::string bin = venv + "/Lib/site-packages/_rocm_sdk_core/bin";
   for (const std::string& made : {home + "/bin", bin}) std::filesystem::create_directories(made);
@@ -226,7 +226,7 @@ TEST_F(RealLibraries, HipSaysThatThereIsNoDevice) {
 
 // A HIP runtime of a wheel beside this library is taken before the loader's, as PyTorch will open it: the program has one.
 TEST_F(RealLibraries, PyTorchsHipRuntimeIsOurs) {
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   const std::string site = folder.path() + "/site-packages", system = folder.path() + "/system";
   for (const std::string& made : {site + "/torch/lib", site + "/fulmen", system}) std::filesystem::create_directories(made);
   const std::string program = site + "/fulmen/driver_report", wheels = site + "/torch/lib/libamdhip64.so";
@@ -234,15 +234,15 @@ TEST_F(RealLibraries, PyTorchsHipRuntimeIsOurs) {
   for (const std::string& file : {wheels, system + "/libamdhip64.so.7"}) {
     std::filesystem::copy_file(FULMEN_FAKE_ROCM "/lib/libamdhip64.so.7", file);
   }
-  const auto said = gpu::run_program({"/usr/bin/env", "ROCM_PATH=", "HIP_PATH=", "ASAN_OPTIONS=detect_leaks=0",
-                                      "LD_LIBRARY_PATH=" + system, program, "hip_software"});
+  const auto said = run_program({"/usr/bin/env", "ROCM_PATH=", "HIP_PATH=", "ASAN_OPTIONS=detect_leaks=0",
+                                 "LD_LIBRARY_PATH=" + system, program, "hip_software"});
   ASSERT_TRUE(said.ok()) << said.status().message();
   EXPECT_TRUE(said->starts_with(wheels + "\n")) << said.value();
   EXPECT_EQ(said->find(system + "/"), std::string::npos) << said.value();
 }
 
 TEST_F(RealLibraries, ClangServesWithoutHipRtcAndItIsSaid) {
-  const gpu::TemporaryDirectory folder;
+  const TemporaryDirectory folder;
   std::filesystem::create_directory(folder.path() + "/lib");
   std::filesystem::copy_file(FULMEN_FAKE_ROCM "/lib/libamdhip64.so.7", folder.path() + "/lib/libamdhip64.so.7");
   const std::string rocm = "ROCM_PATH=" + folder.path();

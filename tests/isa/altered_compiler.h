@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "gpu/compile/toolchains/run_program.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::testing {
 
@@ -17,7 +17,7 @@ class AlteredCompiler {
   // sed: an expression for the source, or empty. option: for clang, or empty.
   AlteredCompiler(const std::string& what, const std::string& sed, const std::string& option) {
     for (const char* name : {"clang++-19", "clang++-20", "clang++-21", "clang++"}) {
-      if (clang_.empty()) clang_ = gpu::find_program(name);
+      if (clang_.empty()) clang_ = find_program(name);
     }
     const std::string script = folder_.path() + "/altered";
     const std::string text = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo \"clang of a test: " + what + ", " + folder_.path() +
@@ -26,7 +26,7 @@ class AlteredCompiler {
                              (sed.empty() ? "" : "sed -i '" + sed + "' \"$a\"; ") +
                              "cmp -s \"$a\" \"$a.before\" || : > \"$(dirname \"$0\")/changed\";; esac; done\nexec \"" + clang_ +
                              "\" \"$@\" " + option + "\n";
-    if (!gpu::write_file(script, text).ok()) return;
+    if (!write_file(script, text).ok()) return;
     std::filesystem::permissions(script, std::filesystem::perms::owner_all);
     ::setenv("FULMEN_AMD_COMPILER", script.c_str(), 1);
   }
@@ -39,7 +39,7 @@ class AlteredCompiler {
   bool changed_a_source() const { return std::filesystem::exists(folder_.path() + "/changed"); }
 
  private:
-  gpu::TemporaryDirectory folder_;
+  TemporaryDirectory folder_;
   std::string clang_;
 };
 

@@ -7,7 +7,7 @@
 
 #include "gpu/chip.h"
 #include "gpu/driver.h"
-#include "gpu/drivers/emulated/device_memory.h"
+#include "gpu/drivers/device_memory.h"
 
 namespace fulmen::gpu {
 
@@ -32,7 +32,7 @@ class HostMemoryDriver : public Driver {
   // Device n is chips[n].
   explicit HostMemoryDriver(std::vector<Chip> chips) : chips_(std::move(chips)) {}
   const Chip& chip_of(int device) const { return chips_[static_cast<std::size_t>(device)]; }
-  emulated::DeviceMemory& memory() const { return memory_; }
+  DeviceMemory& memory() const { return memory_; }
   // Kernels have one function, fulmen_kernel.
   static Status check_function(const char* name);
   // Errors: a workgroup that is not whole waves of wave_size lanes, or has more than 1024 lanes; a grid of more than 2^31 - 1.
@@ -40,7 +40,7 @@ class HostMemoryDriver : public Driver {
 
  private:
   std::vector<Chip> chips_;
-  mutable emulated::DeviceMemory memory_;
+  mutable DeviceMemory memory_;
 };
 
 }  // namespace fulmen::gpu

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "gpu/compile/toolchains/run_program.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::gpu {
 namespace {

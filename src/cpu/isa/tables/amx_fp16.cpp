@@ -1,4 +1,4 @@
-#include "cpu/amx/table.h"
+#include "cpu/isa/amx_table.h"
 #include "cpu/isa/tables.h"
 
 namespace fulmen::cpu {

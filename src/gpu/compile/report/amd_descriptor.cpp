@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "gpu/compile/cache/file_piece.h"
+#include "runtime/file_piece.h"
 
 namespace fulmen::gpu {
 namespace {

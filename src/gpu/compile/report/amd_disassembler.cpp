@@ -4,10 +4,10 @@
 
 #include <filesystem>
 
-#include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/amd_libraries.h"
 #include "runtime/environment.h"
 #include "runtime/found_once.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::gpu {
 namespace {

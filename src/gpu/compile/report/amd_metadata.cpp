@@ -7,8 +7,8 @@
 #include <cstring>
 #include <optional>
 
-#include "gpu/compile/cache/file_piece.h"
 #include "gpu/compile/report/message_pack.h"
+#include "runtime/file_piece.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "gpu/compile/cache/file_piece.h"
 #include "gpu/compile/report/amd_disassembler.h"
 #include "gpu/compile/report/disassembly_line.h"
+#include "runtime/file_piece.h"
 
 namespace fulmen::gpu {
 namespace {

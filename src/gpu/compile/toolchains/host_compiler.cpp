@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/compile/toolchains/run_program.h"
 #include "runtime/environment.h"
 #include "runtime/found_once.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "gpu/compile/toolchains/amd_options.h"
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/library_build.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/found_once.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/compile/toolchains/run_program.h"
 #include "gpu/drivers/emulated/lds_banks.h"
 #include "gpu/drivers/emulated/mbarriers.h"
 #include "gpu/drivers/emulated/workgroup.h"
@@ -16,6 +15,7 @@
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/hooks.h"
+#include "runtime/run_program.h"
 
 namespace fulmen::gpu {
 namespace {

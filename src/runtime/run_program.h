@@ -7,7 +7,7 @@
 
 #include "fulmen/status.h"
 
-namespace fulmen::gpu {
+namespace fulmen {
 
 // The program's path: as given if it holds a '/', else searched in PATH; empty when it is not there.
 std::string find_program(const std::string& name);
@@ -39,4 +39,4 @@ class TemporaryDirectory {
 Status write_file(const std::string& path, const std::string& text);
 Result<std::vector<std::byte>> read_file(const std::string& path);
 
-}  // namespace fulmen::gpu
+}  // namespace fulmen

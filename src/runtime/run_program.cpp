@@ -1,4 +1,4 @@
-#include "gpu/compile/toolchains/run_program.h"
+#include "runtime/run_program.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -24,7 +24,7 @@
 
 extern char** environ;
 
-namespace fulmen::gpu {
+namespace fulmen {
 
 namespace {
 
@@ -236,4 +236,4 @@ Result<std::vector<std::byte>> read_file(const std::string& path) {
   return Status(StatusCode::unavailable, fmt::format("{} cannot be read", path));
 }
 
-}  // namespace fulmen::gpu
+}  // namespace fulmen

@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-namespace fulmen::gpu {
+namespace fulmen {
 
 // A piece of the file, or nothing where it is not all there.
 inline std::optional<std::span<const std::byte>> file_piece(std::span<const std::byte> file, uint64_t at, uint64_t bytes) {
@@ -22,4 +22,4 @@ bool read_piece(std::span<const std::byte> file, uint64_t at, T& value) {
   return bytes.has_value();
 }
 
-}  // namespace fulmen::gpu
+}  // namespace fulmen

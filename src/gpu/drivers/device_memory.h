@@ -18,7 +18,7 @@
 #include "gpu/drivers/memory_map.h"
 #include "runtime/fork_safe.h"
 
-namespace fulmen::gpu::emulated {
+namespace fulmen::gpu {
 
 class DeviceMemory {
  public:
@@ -83,4 +83,4 @@ class DeviceMemory {
   std::map<char*, std::size_t> blocks_;
 };
 
-}  // namespace fulmen::gpu::emulated
+}  // namespace fulmen::gpu
