@@ -41,7 +41,7 @@ struct DropoutHead {
     return {static_cast<Word>(seed), static_cast<Word>(seed >> 32U) ^ static_cast<Word>(offset >> 32U),
             static_cast<Word>(batch_head), static_cast<Word>(offset)};
   }
-  // Those of rows 2 row_pair, + 1 and columns 4 column_quad .. + 3.
+  // The block of rows 2 row_pair, + 1 and columns 4 column_quad .. + 3.
   FULMEN_ALGORITHM Philox block(Index row_pair, Index column_quad) const {
     return Philox::of(static_cast<Word>(column_quad), static_cast<Word>(row_pair), head, offset, key0, key1);
   }

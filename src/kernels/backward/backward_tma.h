@@ -54,7 +54,7 @@ class Consumer {
   }
 
  private:
-  // Of dQ, by 16 dims.
+  // The warpgroup's tiles of dQ, 16 dims each.
   static constexpr int kOwnTiles = kWarpgroup == 1 ? kHeadDim / 16 - kSumTiles : kSumTiles;
   using Sums = float[kOwnTiles][kElements];
 

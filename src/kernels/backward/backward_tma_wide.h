@@ -65,7 +65,8 @@ class Consumer {
   FULMEN_DEVICE BackwardTask task_of(const Work& work, int rank) const {
     return {work.arguments, work.batch, work.band, work.row_begin + kBlockM * rank + 16 * wave_, work.row_end, 0, 0};
   }
-  // Of the own keys, or the peer's. Not a loop, in which compilers would have the sums in memory to index them.
+  // Stores dK and dV of the own keys (kWhose = 0) or the peer's (1). A loop over both would index the sums and
+  // so put them in memory.
   template <int kWhose>
   FULMEN_DEVICE void store_gradients(const Work& work, int rank) const {
     const BackwardArguments& a = work.arguments;
@@ -166,7 +167,7 @@ class Consumer {
     dout_.advance();
   }
 
-  // Of the tile's queries, the warpgroup's first.
+  // The first of the warpgroup's queries in the tile.
   FULMEN_DEVICE int first_row() const { return 16 * kShareTiles * warpgroup_; }
   // S^T of the tile in queries_ begins: over the own half of the dims, then over the other one, a group each.
   FULMEN_DEVICE Statistics<kShareTiles> begin_scores(Scores& score) {
@@ -177,7 +178,8 @@ class Consumer {
     return {kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes, first_row()};
   }
   FULMEN_DEVICE void wait_for_dout() const { mbarrier_wait(kDoutFull + 8 * dout_.buffer, dout_.parity); }
-  // The same of D^T, of the tile in dout_. between.after(part): after each of its products.
+  // D^T of the tile in dout_ begins: over the own half of the dims here, over the other one in begin_other_gradients(). Calls
+  // between.after(part) after each product.
   template <class Between>
   FULMEN_DEVICE void begin_own_gradients(Scores& gradient, const Between& between) const {
     multiply_half<kHalfDimsV, 0>(gradient, kLdsLayout.values_at, kLdsLayout.dout_at + dout_.buffer * kLdsLayout.half_bytes_v,
@@ -204,8 +206,8 @@ class Consumer {
     if constexpr (kStep + 1 < kEnd) multiply_from<kStep + 1, kEnd, kAll>(product, rows, columns, between);
   }
   FULMEN_DEVICE static int gradients_at(int rank) { return kLdsLayout.gradients_at + rank * kLdsLayout.gradient_bytes; }
-  // P^T and dS^T of the workgroup's keys to panels of [key][query], for both workgroups, when nobody reads those of the tile
-  // before.
+  // Stores P^T and dS^T of the workgroup's keys to panels of [key][query], for both workgroups, once both have read those of the
+  // tile before.
   FULMEN_DEVICE void store_scores(const Scores& p, const Scores& ds) {
     arrive(kOtherDoutEmpty);
     mbarrier_wait(kGradientsEmpty, gradients_parity_ ^ 1);
@@ -284,7 +286,7 @@ class Consumer {
     bool stores_, adds_;
     const Sums& dq_;
   };
-  // When the ordering warp lets it.
+  // Waits until the ordering warp lets the wave add.
   FULMEN_DEVICE SumsOfLane wait_for_sums(const BackwardTask& task, int head, int tile, const Sums& dq) {
     const QuerySums sums = QuerySums::of(task.arguments, task.batch, head);
     const Int64 rows = Int64{tile} * (kBlockN / 16) + wave_;

@@ -29,7 +29,7 @@ FULMEN_DEVICE constexpr int product_tiles(int dims) { return dims % 128 == 0 ? 8
 constexpr int kFirstWidth = product_tiles(kHeadDim), kSecondWidth = product_tiles(kHeadDimV);
 constexpr int kFirstProducts = kGivesFirst ? kHeadDim / 16 / kFirstWidth : 0,
               kSecondProducts = kGivesDv ? kHeadDimV / 16 / kSecondWidth : 0;
-// Of a wave's rows.
+// The gradient sums of a wave's rows.
 struct RowSums {
   float first[kFirstProducts > 0 ? kFirstProducts : 1][1][kFirstWidth][kElements];      // dq or dk
   float second[kSecondProducts > 0 ? kSecondProducts : 1][1][kSecondWidth][kElements];  // dv
@@ -106,7 +106,7 @@ class WarpgroupWalk {
                     at_most(columns_ - static_cast<int>(first - order_.begin), kBlockN), kLdsLayout.second_at);
     go_on();
   }
-  // By the next tile's, when all have taken this one's, where there is room for one.
+  // Replaces this tile's second tensor by the next tile's, once all waves have read it, where LDS has room for one tile of it.
   FULMEN_DEVICE void replace_second() {
     if constexpr (kSecondEarly) return;
     barrier();

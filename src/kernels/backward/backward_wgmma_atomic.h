@@ -27,7 +27,7 @@ static_assert(kWarpgroups == 2 && kHeadDim % (64 * kDimGroups) == 0 && kHeadDimV
 constexpr int kShareTiles = kColumnTiles / kDimGroups;  // of a tile's queries, by 16
 constexpr int kSumTiles = kHeadDim / 16 / kWarpgroups;  // a warpgroup's of dq, by 16 dims
 
-// Of a wave's keys.
+// A wave's tiles of 16 dims of dk and dv, and their sums over queries for its keys.
 constexpr int kKeyTiles = kHeadDim / 16 / kDimGroups, kValueTiles = kHeadDimV / 16 / kDimGroups;
 struct KeySums {
   float dk[1][kKeyTiles][kElements];
@@ -83,7 +83,7 @@ class WarpgroupWalk {
   }
 
  private:
-  // Of the n-th tile. Those that need masks come first for all.
+  // The first query of the n-th tile. Tiles that need masks come first in every workgroup.
   FULMEN_DEVICE Int64 first_query(int n) const {
     if constexpr (kStaggered) {
       if (n >= order_.masked) n += shift_;

@@ -170,7 +170,7 @@ FULMEN_DEVICE void subtract_deltas(const float (&dlse)[kRowsPerLane], const Scor
   for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      // Of a query with a delta of NaN, too, keys that it does not attend get nothing.
+      // Keys that a query does not attend get nothing, even if its delta is NaN.
       const float share = weight[f][e] * (delta[row_slot(e)] - dlse[row_slot(e)]);
       gradient[f][e] -= kAllAttended || weight[f][e] != 0 ? share : 0.0F;
       dbias[f][e] += gradient[f][e];
@@ -241,7 +241,7 @@ struct GradientShare {
   }
 };
 
-// A gradient to memory, where LDS at `free_at` holds [kBlockM][kDims] that nobody needs any more.
+// Stores a gradient to memory, with kOutputsThroughLds by way of LDS at `free_at`, whose [kBlockM][kDims] are no longer needed.
 template <int kDims, int kRowTiles>
 FULMEN_DEVICE void give(const GradientShare<kDims, kRowTiles>& share, int free_at, const Board& board, Int64 end, int dims,
                         float scale) {

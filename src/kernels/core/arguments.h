@@ -21,7 +21,7 @@ struct MaskBits {
   unsigned* by_query;      // [planes][rows][words]: bit j % 32 of word j / 32: the mask lets query i attend key j
   unsigned* any;           // [planes][blocks][words]: some query of the block attends key j, within its band
   unsigned* all;           // [planes][blocks][words]: the mask lets every query of the block attend key j
-  unsigned* by_key;        // [planes][keys][query_words]: the transpose of by_query; null where nobody reads it
+  unsigned* by_key;        // [planes][keys][query_words]: the transpose of by_query; null where no kernel reads it
   int words, query_words;  // multiples of 4
   int batch_planes, head_planes;
   Int64 rows;    // seqlen_q, the most that any sequence has; 1 where all queries have one row of the mask
@@ -109,11 +109,11 @@ struct BackwardArguments : ForwardArguments {
   float* query_sums;
   Int64 query_sum_floats;
   // backward_tma.h: the last ones of these are counters, which alone begin with 0: [batch, num_heads, tiles of queries, parts], and
-  // as the very last one how many blocks of keys are claimed.
+  // as the very last one the block counter, of the blocks of keys that are taken.
   Int64 query_counters;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
-  // backward_tma.h: of the last so many heads (at least one), the first so many blocks of keys are claimed before the others, and
-  // between these two so many whole heads.
+  // backward_tma.h's order of blocks (BlockId::nth): of the last `last_heads` heads (at least one), `first_blocks` blocks of keys
+  // come before the others, and between these two `middle_heads` whole heads.
   int last_heads, first_blocks, middle_heads;
   int adds_in_order;  // backward_tma.h: dq's sums have the same bits in every run
 };

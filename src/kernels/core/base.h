@@ -13,17 +13,16 @@
 //                                            computed anew wherever the code is run
 //   barrier()                                of the workgroup; LDS written before is read after
 //   grid_dependency_wait(addresses)           what a kernel that may be launched early does before it reads memory (gpu/driver.h).
-//                                            `addresses`: a number, not 0, that is known when all that can be computed before is
+//                                            `addresses`: those computed so far, not 0; else ptxas hoists the wait above them
 //   fetch_to_l2(p)                           NVIDIA: a hint, allowed before grid_dependency_wait()
 //   wave_barrier()                           the same of a wave
-//   named_barrier_arrive(place) named_barrier_sync(place)        NVIDIA: what one wave wrote to LDS before named_barrier_arrive()
-//   another one reads after
-//                                            named_barrier_sync(), which waits for it. Places 1 to 15, each once between two
+//   named_barrier_arrive(place) named_barrier_sync(place)   NVIDIA: the second waits for the first, of another wave, and what
+//                                            that one wrote to LDS before is read after. Places 1 to 15, each once between two
 //                                            barriers
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
 //   kAddWidth global_add<kOffset>(p, words)  NVIDIA: adds that many floats to p[kOffset] and on, each atomically
-//   any_lane(x) ballot(x)                    is x true in any lane of the wave; bit l: in lane l. The same answer in all
+//   any_lane(x) ballot(x)                    true if x is, in any lane of the wave; bit l: in lane l. The same in all
 //   struct Pair {x, y}; multiply_add(pair, b, c) add(pair, pair)
 //   schedule_fence()                         a hint: keep the order of loads across it
 //   larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN

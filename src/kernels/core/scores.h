@@ -41,14 +41,14 @@ struct ScoreRow {
     if constexpr (kAlibi) score -= slope * absolute(static_cast<float>(distance));
     return score;
   }
-  // Of key j; lengths where it is no int have no finite ALiBi anyway.
+  // The distance of key j from the diagonal, clamped: lengths where it is no int have no finite ALiBi anyway.
   FULMEN_DEVICE int distance(Int64 j) const {
     constexpr Int64 kMost = 1 << 30;
     return static_cast<int>(algorithm::Band::clamp(diagonal - j, -kMost, kMost));
   }
 };
 
-// May query i attend key j? Rows and keys beyond the ends may not.
+// Returns true if causal and window masks let query i attend key j. Keys beyond the end are masked.
 FULMEN_DEVICE bool in_band(const ForwardArguments& a, Int64 i, Int64 j) {
   bool inside = j < a.seqlen_k;
   if constexpr (kBand) {
@@ -59,8 +59,8 @@ FULMEN_DEVICE bool in_band(const ForwardArguments& a, Int64 i, Int64 j) {
   return inside;
 }
 
-// Does the keep-mask let any of the rows attend key j, which is in some row's band? What no row attends must not be read as a
-// number: it may be NaN. Usually the first row answers.
+// Returns true if the keep-mask lets any of the rows attend key j, which is in some row's band. A key that no row attends must not
+// be read as a number: it may be NaN. Usually the first row decides.
 FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin, Int64 row_end, Int64 j) {
   if constexpr (!kKeepMask) return true;
   if (j >= a.seqlen_k) return false;

@@ -6,7 +6,7 @@
 
 namespace fulmen::kernels {
 
-// Where sequence b lies. Tables are memory of the device, which nobody has checked: no number in them leads out of the tensors.
+// Where sequence b lies. Tables in device memory are unchecked: lengths and places are clamped to the tensors.
 struct PlacedSequence : algorithm::Sequence {
   bool cut;  // the tables name rows that there are not
 
@@ -28,7 +28,7 @@ FULMEN_DEVICE void begin_at(View& view, Int64 row) {
   if (view.data != nullptr) view.data = static_cast<const T*>(view.data) + row * view.row;
 }
 
-// Of the backward pass.
+// Moves the backward pass's tensors to the sequence's rows; the forward pass has none.
 FULMEN_DEVICE void begin_gradients_at(ForwardArguments& /*a*/, Int64 /*b*/, const algorithm::Sequence& /*s*/) {}
 FULMEN_DEVICE void begin_gradients_at(BackwardArguments& a, Int64 b, const algorithm::Sequence& s) {
   begin_at(a.dout, s.q_row);

@@ -1,6 +1,6 @@
 // Forward for few queries: reading K and V is the work. A workgroup owns 16 rows - the query heads of a KV head are packed into
-// them - and a split of the keys; its waves take tiles of the split in turn, straight from memory into operands, and merge at the
-// end through LDS. With one split the result is final, else forward/decode_combine.h merges the splits.
+// them - and a split of the keys; its waves take tiles of the split round robin, straight from memory into operands, and merge at
+// the end through LDS. With one split the result is final, else forward/decode_combine.h merges the splits.
 #include "tile/direct.h"
 
 namespace fulmen::kernels {
@@ -20,7 +20,7 @@ constexpr int kOutputPitch = kHeadDimV + 4;
 static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
               "split_kv: the host reserves the LDS that waves merge in");
 
-// Do a step's keys and values fit in registers at once, beside queries and outputs?
+// kTogether: a step's keys and values fit in registers at once, beside queries and outputs.
 constexpr int kOperandWords = kMmaSteps * kPieces * 4;
 // gfx11, whose scalars hold keys' distances, has less room where something else modifies scores, AMD where rows lie anywhere: their
 // addresses have 64 bits.

@@ -1,6 +1,6 @@
 // Forward for few queries without matrix instructions: any dtype (computed in fp32), any head_dim, any chip. Reading K and V is the
 // work. A workgroup owns kBlockM rows - the query heads of a KV head are packed into them - and a split of the keys. Lanes lie
-// along the dims; waves take kBlockN keys in turn, and merge at the end through LDS. A step of a wave:
+// along the dims; waves take kBlockN keys round robin, and merge at the end through LDS. A step of a wave:
 //
 //   S[kBlockM, kBlockN] = Q K^T        every lane's products of its dims; their sums over the wave end in a lane a score
 //   P = softmax step of S              that lane's, through the wave's part of the LDS to all lanes
@@ -29,8 +29,8 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kBlockM * kHeadDimV),
 constexpr int kProbabilities = 0, kRescales = kScores, kStepFloats = (kScores + kBlockM + 3) / 4 * 4;
 static_assert(2 * kStepFloats <= kBlockM * kHeadDimV && kBlockM * kHeadDimV % 4 == 0, "decode_portable: two steps fit");
 
-// Of kCount numbers the one that is the lane's own, lane_id() % kScores, summed over the wave: in each turn a lane gives half of
-// its numbers to the lane that keeps those.
+// Sums each of kCount numbers over the wave and returns the lane's own, number lane_id() % kScores: in each step of the recursion
+// a lane gives half of its numbers to the lane that keeps those.
 template <int kCount>
 FULMEN_DEVICE float own_sum(const float (&x)[kCount]) {
   if constexpr (kCount > 1) {
@@ -51,7 +51,7 @@ FULMEN_DEVICE float own_sum(const float (&x)[kCount]) {
   }
 }
 
-// Of the lanes that have a row's keys.
+// Reductions over the lanes that have a row's keys.
 FULMEN_DEVICE float row_max(float x) {
 #pragma unroll
   for (int mask = 1; mask < kBlockN; mask *= 2) x = larger(x, shuffle_xor(x, mask));
@@ -114,7 +114,7 @@ struct OwnScore {
     return {row, own % kBlockN, ScoreRow::of(a, place.batch, row.head, row.query)};
   }
 
-  // Of key j, whose q.k is given; -infinity where the row may not attend it.
+  // The score of key j from its q.k, `dot`; -infinity where the row may not attend it.
   FULMEN_DEVICE float finish(const ForwardArguments& a, Int64 j, Int64 end, float dot) const {
     bool attended = j < end && in_band(a, row.query, j);
     if constexpr (kKeepMask) attended = attended && global_load(modifiers.keep_mask + j) != 0;
@@ -273,7 +273,7 @@ FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
   state.max = -kInfinity;
   const KvElement* k = head_rows(a.k, place.batch, place.kv_head);
   const KvElement* v = head_rows(a.v, place.batch, place.kv_head);
-  // Steps write to two places in turn: what a lane still reads is not overwritten.
+  // Double-buffered: a step does not overwrite what a lane still reads of the step before.
   const int lds = kOutputsAt + wave_id() * kBlockM * kHeadDimV;
   int other = 0;
   for (Int64 key = begin + wave_id() * kBlockN; key < end; key += kWaves * kBlockN) {

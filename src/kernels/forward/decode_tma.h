@@ -114,7 +114,7 @@ struct Loader {
       Int64 row = key + box * kBoxRows;
       int batch = place.batch;
       if constexpr (kPaged) {
-        // Past the last key the table may end: nobody reads what comes from there.
+        // Past the last key the table may end: what comes from there is masked.
         const PagedRow in_page = PagedRow::of(a, row < a.seqlen_k ? row : a.seqlen_k - 1);
         batch = in_page.exists(a) ? static_cast<int>(in_page.page) : 0;
         // Consumers see it: they wait for the same tile's values, for which this lane arrives later.

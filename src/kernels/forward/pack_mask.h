@@ -20,10 +20,10 @@ struct MaskPlace {
   }
 };
 
-// Of 64 keys.
+// The bits of 64 keys.
 using HalfRow = Words<2>;
 
-// Four bytes to four bits: is each not 0?
+// Returns four bits, one for each byte: 1 if the byte is not 0.
 FULMEN_DEVICE unsigned nonzero_bytes(unsigned x) {
   x |= x >> 4U;
   x |= x >> 2U;
@@ -67,7 +67,7 @@ FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
   const MaskBits& bits = call.mask_bits;
   const MaskPlace place = MaskPlace::of(call);
   const ForwardArguments& a = sequence_of(call, place.batch);
-  if (a.seqlen_q <= 0 || a.seqlen_k <= 0) return;  // nobody reads the bits of an empty sequence
+  if (a.seqlen_q <= 0 || a.seqlen_k <= 0) return;  // no kernel reads the bits of an empty sequence
   const int row = thread_id() / 2, half = thread_id() % 2;
   const Int64 i = place.block * kMaskRows + row, first_key = place.first_key + 64 * half;
   const bool exists = i < a.seqlen_q, there = bits.rows == 1 || exists;
@@ -87,7 +87,7 @@ FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
     global_store(reinterpret_cast<HalfRow*>(bits.by_query + (place.plane * bits.rows + i) * bits.words + first_key / 32), kept);
   lds_store(4 * (row * kWords + 2 * half), kept);
 
-  // Of the wave's rows, then of all.
+  // Reduces over the wave's rows, then over all rows of the block.
 #pragma unroll
   for (int w = 0; w < 2; ++w) {
 #pragma unroll

@@ -5,8 +5,8 @@
 //     S = Q K^T                       scores, one query row (or two) a lane
 //     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums only at the end
 //     O = rescale * O + P V           P goes from accumulators straight into the next product
-// While a tile is computed the next one is in flight. Where a workgroup has few tiles, it takes further rows (kPersistent),
-// whose first tile and queries come while it ends these.
+// While a tile of keys is computed the next one is in flight. Where a workgroup has few of them the kernel is static persistent
+// (kPersistent): the next work tile's first keys and queries are prefetched from the last step of this one on (kWholeRows).
 #include "tile/drop.h"
 #include "tile/order.h"
 #include "tile/softmax.h"
@@ -29,7 +29,7 @@ static_assert(kBlockN % 16 == 0 && kHeadDim % kTileMmaK == 0 && kHeadDimV % 16 =
 constexpr bool kWideHeads = kCopiesToLds && kRowTiles == 1 && kHeadDimV > 128;
 FULMEN_DEVICE unsigned operand_lane() { return kWideHeads ? recompute(lane_id()) : lane_id(); }
 
-// Are a tile's exponentials spread over its second product, one key tile ahead?
+// True if a tile's exponentials are spread over its second product, one key tile ahead.
 constexpr bool kSpreadsExponentials = kSpreadsCopies && kHeadDim > 64 && !kDropout;
 
 // Operands of Q in registers, of the first dims: all, or, where Q stays in NVIDIA's LDS, as many as outputs and scores of 16 rows
@@ -53,7 +53,7 @@ struct PrefillTask {
   Int64 wave_row;  // the first of the wave's rows
   int first_row;   // the same, of the workgroup's
 
-  // What the wave has to do in a tile that others attend: the keys up to there, or none.
+  // How many of a tile's first keys the wave computes: up to the last one that its rows attend, or none.
   FULMEN_DEVICE int attended_keys(const algorithm::Band& band, Int64 row_end, Int64 first_key) const {
     const Int64 end = wave_row + 16 * kRowTiles;
     const algorithm::KeyRange keys = band.any(wave_row, end < row_end ? end : row_end);
@@ -266,7 +266,7 @@ struct PrefillTask {
   }
 };
 
-// Is the next tile in flight while one is computed? Not where there is one buffer that copies write to by themselves.
+// True if the next tile is in flight while one is computed: not with a single buffer that asynchronous copies write to.
 constexpr bool kFetchesEarly = kBuffers == 2 || !kCopiesToLds;
 
 FULMEN_DEVICE void publish(Stage& stage, int buffer) {

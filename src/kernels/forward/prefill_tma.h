@@ -7,8 +7,8 @@
 // mbarrier a buffer says that a tile has arrived (full), another that no warpgroup reads it any more (empty). A persistent kernel's
 // workgroups take further tiles of queries: the loaders are then ahead of the warpgroups, which store outputs meanwhile.
 //
-// A step begins S = Q K^T of tile n and O += P V of tile n - 1, and computes exponentials of n while the second one goes on.
-// Warpgroups begin products in turn, so that one's exponentials go on beside another's products.
+// A step begins S = Q K^T of tile n and O += P V of tile n - 1, and computes exponentials of n while the second one is in
+// flight. Ping-pong: warpgroups issue products one after the other, so that one's exponentials overlap another's products.
 //
 // kSplits: the last tiles of queries would leave multiprocessors without work. Their keys are split, and forward/decode_combine.h
 // merges what the splits give.
@@ -287,7 +287,7 @@ struct Consumer {
       store(map, wave_row, rows);
     }
   }
-  // Of the last tile.
+  // Waits until the TMA has stored the last tile's outputs.
   FULMEN_DEVICE void end() const {
     if constexpr (kStoresByTma) {
       if (lane_id() == 0) tma_wait<0>();
@@ -319,7 +319,7 @@ struct Consumer {
   }
   FULMEN_DEVICE void wait_keys() const { mbarrier_wait(kKeysFull + 8 * key_ring.buffer, key_ring.parity); }
   FULMEN_DEVICE void wait_values() const { mbarrier_wait(kValuesFull + 8 * value_ring.buffer, value_ring.parity); }
-  // Of all the wave's lanes: their products have been waited for.
+  // Releases a buffer to its loader. All lanes of the wave have waited for the products that read it.
   template <class Buffers>
   FULMEN_DEVICE static void release(int empty, Buffers& ring) {
     if (lane_id() == 0) mbarrier_arrive(empty);

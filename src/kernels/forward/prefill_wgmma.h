@@ -1,5 +1,5 @@
-// Forward for many queries by Hopper's warpgroup products: forward/prefill.h's algorithm, whose products go on while waves compute
-// exponentials. A workgroup owns kBlockM query rows of one head, a warpgroup 64 of them, a wave 16; one more warpgroup, the
+// Forward for many queries by Hopper's warpgroup products: forward/prefill.h's algorithm, with products in flight while waves
+// compute exponentials. A workgroup owns kBlockM query rows of one head, a warpgroup 64 of them, a wave 16; one more warpgroup, the
 // producer, brings keys and values to LDS. A warpgroup's steps, one for each tile of kBlockN keys:
 //
 //   multiply n:      S = Q K^T of tile n begins, then O += P V of tile n - 1

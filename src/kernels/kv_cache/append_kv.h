@@ -1,5 +1,5 @@
 // Appending to a KV cache: a few lanes a head's row, of new keys, new values or queries; the first two go where their sequence
-// ends, keys and queries are rotated on the way. Nobody has checked the numbers in the device's memory: rows that have no place in
+// ends, keys and queries are rotated on the way. Numbers in device memory are unchecked: rows that have no place in
 // the cache are not written, and positions past the last one take its angles.
 #include "core/config.h"
 

@@ -51,7 +51,7 @@ FULMEN_DEVICE const Arguments& reload(const Arguments& /*arguments*/, Int64 when
   return *(const Arguments*)segment;
 }
 
-// The same for what is cheap to compute from a lane's number.
+// x as if it were computed anew, for what is cheap to compute from a lane's number.
 FULMEN_DEVICE int recompute(int x, Int64 when) {
   asm("" : "+v"(x) : "s"(static_cast<int>(when)));
   return x;

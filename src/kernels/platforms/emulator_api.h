@@ -14,16 +14,16 @@ struct EmulatorApi {
 
   int (*thread_id)();
   long long (*workgroup_id)();
-  // Of the whole workgroup, not one of a cluster. A lane that ended, or waits at another place, is a divergent barrier.
+  // The barrier of the whole workgroup, not of a cluster. A lane that ended, or waits at another place, is a divergent barrier.
   void (*barrier)(const char* file, int line);
-  // Of all workgroups of a cluster; and which of them the lane's is.
+  // The barrier of all workgroups of a cluster; the rank of the lane's workgroup in it.
   void (*cluster_barrier)(const char* file, int line);
   int (*cluster_rank)();
-  // The same of a wave, for what its lanes have in LDS.
+  // The barrier of a wave, for what its lanes have in LDS.
   void (*wave_barrier)(const char* file, int line);
-  // Of two waves: one goes on, the other, which takes over, waits until the first was there.
+  // A named barrier of two waves: the producer arrives without a wait, the consumer (`takes`) waits until it has.
   void (*named_barrier_arrive)(int place, bool takes, const char* file, int line);
-  // Of a wave: every lane gives `bytes` bytes and gets the address of all lanes' bytes, lane after lane, valid until its next call.
+  // An exchange in a wave: a lane gives `bytes` bytes and gets the address of all lanes' bytes, by lane, valid until its next call.
   // All lanes must come from the same place with the same `operation` and `bytes`.
   const void* (*exchange)(const char* operation, const void* mine, int bytes, const char* file, int line);
 
@@ -60,14 +60,14 @@ struct EmulatorApi {
   void (*lds_read_matrix)(int offset, void* to, int bytes, const char* file, int line);
   void (*lds_fence)();
 
-  // A barrier of two warpgroups, one of which passes a turn and goes on, the other of which waits for it.
+  // A barrier of two warpgroups: one passes the turn without a wait, the other waits for it.
   void (*turn)(int place, bool waits, const char* file, int line);
   // mbarriers, at a place in LDS: a phase ends after so many arrivals, and the bytes that they said. Waits are a wave's, for the
   // phase of this parity.
   void (*mbarrier_init)(int at, int arrivals, const char* file, int line);
   void (*mbarrier_arrive)(int at, int expected_bytes, const char* file, int line);
   void (*mbarrier_wait)(int at, int parity, const char* file, int line);
-  // The same, and a copy from the lane's LDS, to another workgroup of the cluster: `rank` says whose places `to` and `barrier` are.
+  // An arrival at another workgroup of the cluster, and a copy to it from the lane's LDS: `to` and `barrier` are places of `rank`.
   void (*mbarrier_arrive_at)(int rank, int at, const char* file, int line);
   void (*cluster_copy)(int rank, int to, int from, int bytes, int barrier, const char* file, int line);
   // A box of a tensor, from the element whose column, row, head and batch are `first`. It arrives when somebody waits for the

@@ -1,4 +1,4 @@
-// Does the scalar offset count where a buffer's bound is checked? in: `count` bytes of the buffer, and as many behind it, all words
+// Probe: whether a buffer's bound check counts the scalar offset. in: `count` bytes of the buffer, and as many behind it, all words
 // not 0. Lane l's word is at 4 l + count - 64: from lane 16 on it is past the end. out: [kWaveSize], what each lane read.
 #include "probes/probe.h"
 

@@ -1,4 +1,4 @@
-// In which order do waves start? out: a counter, 0, then for each wave of the grid the number that it drew.
+// Probe: the order in which waves start. out: a counter, 0, then for each wave of the grid the number that it drew.
 #include "probes/probe.h"
 
 namespace fulmen::kernels {

@@ -1,5 +1,5 @@
-// Do matrix instructions take subnormal operands as they are? in: four words, a pair of subnormal numbers and the pair that
-// multiplies them, fp16 then bf16. out: [2][kWaveSize], the bits of a sum of kMmaK products.
+// Probe: whether matrix instructions take subnormal operands as they are. in: four words, a pair of subnormal numbers and the pair
+// that multiplies them, fp16 then bf16. out: [2][kWaveSize], the bits of a sum of kMmaK products.
 #include "probes/probe.h"
 
 namespace fulmen::kernels {

@@ -1,5 +1,5 @@
-// Are 16 bytes loaded and stored at any multiple of 2 by one instruction? in: bytes. out: lane l's 16 bytes from byte 2 l on, at
-// byte 18 l + 2.
+// Probe: whether one instruction loads or stores 16 bytes at any multiple of 2. in: bytes. out: lane l's 16 bytes from byte 2 l
+// on, at byte 18 l + 2.
 #include "probes/probe.h"
 
 namespace fulmen::kernels {

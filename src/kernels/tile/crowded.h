@@ -1,4 +1,4 @@
-// Features beside which registers do not suffice for what is quickest: `fulmen compile --pairs` finds them.
+// Feature combinations that would spill on the fast path; `fulmen compile --pairs` finds them.
 #pragma once
 
 #include "core/config.h"
@@ -6,13 +6,13 @@
 
 namespace fulmen::kernels {
 
-// AMD: rows whose addresses have 64 bits, in vector registers.
+// AMD: addresses of rows are 64-bit, in vector registers, which adds register pressure.
 constexpr bool kFarRows = kAnyAlignment && !kWholeRows;
 
-// Arguments are read anew for each tile, which is scheduled by itself.
+// Arguments are reloaded for each tile, and each tile is scheduled by itself, to lower the register pressure.
 constexpr bool kManyArguments = kKeepMask || (kBias && kAlibi) || (kAnyAlignment && kAlibi && (kFarRows || kDropout));
 
-// Values straight from memory by 2 dims of a key in place of 4: gfx11's lanes have all keys.
+// A lane loads values from memory by 2 dims of a key, not 4: on gfx11 it has all 16 keys, and 4 dims of each would spill.
 constexpr bool kFewDims = kDirectKeys == 16 && kFarRows && kHeadDimV > 96 && (kAlibi || kBand || kHeadDim > 128);
 
 }  // namespace fulmen::kernels

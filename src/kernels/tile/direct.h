@@ -46,7 +46,7 @@ struct KeySource {
 };
 
 // A source's rows [first_key, first_key + kBlockN). Those past its end repeat the last one or are 0: their scores are masked. So
-// are those before its begin, but a probability of 0 must not meet a value that may be NaN because nobody attends it: these repeat
+// are those before its begin, but a probability of 0 must not meet a value that may be NaN because no row attends it: these repeat
 // the first one or are 0, too.
 template <bool kValues>
 class NearRows {

@@ -6,7 +6,8 @@
 
 namespace fulmen::kernels {
 
-// Of 16 rows and the keys from first_key on. What stays is not yet divided by 1 - p: the outputs are (scores.h).
+// Zeroes dropped probabilities of 16 rows and the keys from first_key on. The others are not divided by 1 - p: outputs are
+// (core/scores.h).
 template <int kTiles>
 FULMEN_DEVICE void drop(const RowMap& map, Int64 first_row, Int64 first_key, float (&probability)[kTiles][kElements]) {
   const DropoutMask mask(map.arguments, map.batch, map.first_head);

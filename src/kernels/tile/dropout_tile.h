@@ -34,7 +34,7 @@ class DropoutTile {
     }
     return tile;
   }
-  // Does the lane's element e stay?
+  // Returns true if the lane's element e stays.
   FULMEN_DEVICE bool keeps(int e) const {
     if constexpr (!kDropout) return true;
     const int block = e / kRun;

@@ -11,7 +11,7 @@ template <int kCount>
 struct KeptKeys {
   unsigned word[(kCount + 31) / 32];
 
-  // keeps(n): does any row attend the tile's key n? All lanes of the wave come here together.
+  // keeps(n) returns true if any row attends the tile's key n. All lanes of the wave come here together.
   template <class Keeps>
   FULMEN_DEVICE static KeptKeys of(const Keeps& keeps) {
     KeptKeys kept;
@@ -24,7 +24,7 @@ struct KeptKeys {
     }
     return kept;
   }
-  // The same, known as bits.
+  // The kept keys, of which the bits are known.
   FULMEN_DEVICE static KeptKeys of(const TileBits& bits) {
     static_assert(kCount == kBlockN);
     KeptKeys kept;
@@ -32,7 +32,7 @@ struct KeptKeys {
     for (int w = 0; w < (kCount + 31) / 32; ++w) kept.word[w] = bits.word[w];
     return kept;
   }
-  // Of a row of key number `key`: as it is, or 0. With several words, key / 32 is a constant.
+  // Returns `row`, of key number `key`, or 0 if no row attends the key. With several words, key / 32 is a constant.
   template <bool kUniform = false, int kWords>
   FULMEN_DEVICE Words<kWords> or_zero(int key, const Words<kWords>& row) const {
     return masked<kUniform>(row, 0U - (word[kCount > 32 ? key / 32 : 0] >> (static_cast<unsigned>(key) % 32) & 1U));

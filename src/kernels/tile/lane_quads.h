@@ -24,8 +24,8 @@ FULMEN_DEVICE void transpose_quads(T (&element)[4]) {
   }
 }
 
-// Of two tiles of 16 dims side by side, the row `slot` of the lane's quad: the lane gets dims [8 c, 8 c + 8), c its place in the
-// quad.
+// Gathers a row, the `slot` of the lane's quad, of two tiles of 16 dims side by side, times `factor`: the lane gets dims
+// [8 c, 8 c + 8), c its place in the quad.
 FULMEN_DEVICE void quad_run(const float (&first)[kElements], const float (&second)[kElements], int slot, float factor,
                             float (&run)[kQuadRun]) {
   float parts[2][4];  // even dims, and odd ones

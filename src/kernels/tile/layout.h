@@ -92,7 +92,7 @@ struct BackwardLayout {
     l.first_rows_at = s.buffers * l.buffer_bytes;
     l.second_rows_at = l.first_rows_at + (s.rows_in_lds ? s.block_m * l.first_pitch : 0);
     l.total = l.second_rows_at + (s.rows_in_lds ? s.block_m * l.second_pitch : 0);
-    // On their way to registers the rows pass through LDS.
+    // Rows that registers hold are loaded by way of LDS.
     const int pass = s.rows_in_lds ? 0 : s.block_m * (l.first_pitch > l.second_pitch ? l.first_pitch : l.second_pitch);
     if (l.total < pass) l.total = pass;
     return l;
@@ -248,7 +248,7 @@ struct TmaDecodeLayout {
 };
 
 // LDS of backward/backward_tma.h. In panels (targets/sm90/target.h): keys and values; tiles of queries and dout; tiles of dS^T.
-// Then tiles of dq in fp32; the row statistics of each buffer; numbers of claimed blocks; mbarriers.
+// Then tiles of dq in fp32; the row statistics of each buffer; ids of the blocks taken; mbarriers.
 struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
   int keys_at, key_bytes, values_at, value_bytes;
@@ -293,7 +293,7 @@ struct TmaBackwardLayout {
 // LDS of backward/backward_tma_wide.h, of each workgroup of a pair, which has half of the dims. In panels: 64 keys, its half of the
 // dims before the other one, and their values, the same; its half of the peer's keys; its half of three tiles of queries and of two
 // of dout; the other half of one of each; dS^T and P^T of both workgroups' keys. Then how many blocks are added before; the row
-// statistics of each tile of queries; numbers of claimed blocks; mbarriers.
+// statistics of each tile of queries; ids of the blocks taken; mbarriers.
 struct TmaPairLayout {
   static constexpr int kRows = 64, kBarrierBytes = 8, kQueries = 3, kDout = 2;
   int keys_at, values_at, peer_keys_at;

@@ -1,4 +1,4 @@
-// The keep-mask as bits (core/arguments.h: MaskBits): a row's bits of a tile, and which tiles nobody attends or everybody does.
+// The keep-mask as bits (core/arguments.h: MaskBits): a row's bits of a tile, and which tiles no row attends or all rows do.
 #pragma once
 
 #include "core/matrix.h"
@@ -12,9 +12,8 @@ FULMEN_DEVICE Int64 mask_plane(const ForwardArguments& a, Int64 batch, Int64 hea
   return batch * a.mask_bits.batch_planes + head * a.mask_bits.head_planes;
 }
 
-// Whether tiles that nobody attends are passed over, and whole ones known. On AMD all of a workgroup's waves come to a barrier a
-// tile, which the mask must not decide about, and registers do not hold a second way through a tile: there each score's bit is
-// tested.
+// True if tiles that no row attends are skipped, and whole ones are known. On AMD all of a workgroup's waves come to a barrier a
+// tile, which the mask must not decide about, and a second code path for whole tiles would spill: there each score's bit is tested.
 constexpr bool kKnowsTiles = kMaskBits && kCopiesToLds;
 
 // The first query's bits.
@@ -54,7 +53,7 @@ struct TileBits {
     for (int w = 0; w < kCount; ++w) bits.word[w] = 0;
     return bits;
   }
-  // Of a lane's element e of columns [16 * f, 16 * f + 16).
+  // Returns the bit of the lane's element e of columns [16 * f, 16 * f + 16).
   FULMEN_DEVICE bool has(int f, int e) const {
     // The lane's own columns are at fixed distances from its first: one shift for all.
     const unsigned own = word[f / 2] >> (static_cast<unsigned>(tile_column(0)) + 16U * (static_cast<unsigned>(f) % 2));
@@ -103,7 +102,7 @@ struct MaskedRows {
     for (int n = 0; n < blocks; ++n) bits |= TileBits::of(any + n * words, first_key);
     return bits;
   }
-  // Does the mask let every query attend every key of the tile?
+  // Returns true if the mask lets every query attend every key of the tile.
   FULMEN_DEVICE bool all_keep(Int64 first_key) const {
     bool whole = blocks > 0;
     for (int n = 0; n < blocks; ++n) whole = whole && TileBits::of(all + n * words, first_key).is_full();
@@ -111,8 +110,8 @@ struct MaskedRows {
   }
 };
 
-// Does some query of [row_begin, row_end) attend key j, which is in some query's band? As any_row_keeps(), with bits of whole
-// blocks.
+// Returns true if some query of [row_begin, row_end) attends key j, which is in some query's band. As any_row_keeps(), but bits are
+// of whole blocks.
 FULMEN_DEVICE bool any_row_attends(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin, Int64 row_end, Int64 j) {
   if constexpr (kMaskBits) return MaskedRows::of(a, batch, head, row_begin, row_end).attend(j);
   return any_row_keeps(a, batch, head, row_begin, row_end, j);

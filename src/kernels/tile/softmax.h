@@ -252,7 +252,7 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const float (&
   return moves;
 }
 
-// The references follow the maxima. factor: what the rows' outputs so far are to be multiplied with.
+// The references follow the maxima. factor: the online softmax's rescale of the rows' outputs.
 FULMEN_DEVICE void follow_maxima(RowState& rows, float scale, const float (&max)[kRowsPerLane], float (&factor)[kRowsPerLane]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -294,8 +294,7 @@ FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)
   }
 }
 
-// Scores become probabilities. Calls rescale(factor) where the rows' outputs so far are to be multiplied, with a factor for each
-// slot.
+// Scores become probabilities. Calls rescale(factor), with a factor for each slot, if O must be rescaled.
 template <int kTiles, class Rescale>
 FULMEN_DEVICE void exponentiate(RowState& rows, float scale, float (&score)[kTiles][kElements], const Rescale& rescale) {
   float max[kRowsPerLane];

@@ -23,15 +23,15 @@ struct QueryBlock {
   }
 };
 
-// What a digit that has been added to carries to the next one.
+// Reduces one index of the mixed-radix (tile, head, batch) index below its base, after an addition; returns the carry to the next.
 FULMEN_DEVICE int carried(int& digit, int base) {
   const bool over = digit >= base;
   digit -= over ? base : 0;
   return over ? 1 : 0;
 }
 
-// The same for workgroups that go on to others, without divisions between them: a number of three digits, to which the number of
-// workgroups is added.
+// Static persistent tile scheduler: adds the grid stride to the mixed-radix (tile, head, batch) index, without divisions between
+// work tiles.
 struct TileScheduler {
   int tile, head, batch;
 
@@ -63,7 +63,7 @@ struct StageSource {
   const KvElement* values;
   Int64 key_begin, key_end;
 
-  // Does some row attend the key?
+  // Returns true if some row attends the key.
   FULMEN_DEVICE bool alive(const ForwardArguments& a, Int64 key) const {
     return any_row_attends(a, batch, head, row_begin, row_end, key);
   }
@@ -80,7 +80,7 @@ struct QuerySource {
   Int64 stride, first, end;
   int dims;
 
-  // Those past the end repeat the last one: what they give is not stored.
+  // Rows past the end repeat the last one; their results are not stored.
   FULMEN_DEVICE const Element* row(int n) const { return rows + (first + n < end ? first + n : end - 1) * stride; }
 };
 

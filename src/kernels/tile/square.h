@@ -36,7 +36,7 @@ FULMEN_DEVICE void stage_rows(const RowAt& row_at, RowRange range, int dim, int 
   }
 }
 
-// Of a head's rows at a stride.
+// Stages rows of a head that lie `stride` elements apart.
 template <int kCount>
 FULMEN_DEVICE void stage(const Element* head, Int64 stride, RowRange range, int dim, int dims, int lds, int row_step,
                          int dim_step) {

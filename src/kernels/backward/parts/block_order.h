@@ -28,11 +28,11 @@ struct QueryOrder {
 struct BlockId {
   unsigned head, tile;
 
-  // The nth of all, in the order in which they are claimed: all but the last heads whole, heads_in_turn of them interleaved, each
+  // The nth block in the order of the block counter: all but the last heads whole, heads_in_turn of them interleaved, each
   // from its last keys to its first. Then the first_blocks of the last heads, which under a causal mask have the most work;
   // middle_heads whole heads, so that what follows need not wait for these blocks; and the last heads' other blocks, from more work
   // to less, so that all workgroups end together. A block adds to a tile of dQ after those of its head with smaller n
-  // (AddOrder::before): it waits for none that is claimed later.
+  // (AddOrder::before): it waits for none that is taken later.
   FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
     const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockKeys)), heads = all_heads(a);
     if (id >= tiles * heads) return {heads, 0};
@@ -86,7 +86,7 @@ struct Work {
             QueryOrder::of(band.any(begin, end), partial ? algorithm::KeyRange{} : band.all(begin, end))};
   }
   FULMEN_DEVICE int first_head() const { return kv_head * arguments.group_size; }
-  // Of all query heads, in order, the tiles.
+  // Visits the tiles of all query heads in order.
   template <class Visit>
   FULMEN_DEVICE void for_each_tile(const Visit& visit) const {
     const int first = first_head();
@@ -98,7 +98,7 @@ struct Work {
   }
 };
 
-// When a block adds to each tile of dQ: after those that were claimed before it.
+// The block's place in the order of additions to each tile of dQ: after the blocks of its head that were taken before it.
 class AddOrder {
  public:
   FULMEN_DEVICE explicit AddOrder(const Work& work) : work_(work) {
@@ -128,7 +128,7 @@ class AddOrder {
   }
 
   const Work& work_;
-  // Blocks of the head that are claimed from the last to the first (BlockId::nth). The others follow in the order of their keys:
+  // Blocks of the head that are taken from the last to the first (BlockId::nth). The others follow in the order of their keys:
   // blocks of earlier keys add to each tile that one of these adds to.
   int first_blocks_;
 };

@@ -21,7 +21,7 @@ FULMEN_DEVICE void backward_dq(const BackwardArguments& call) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const Int64 i = 16 * tile + tile_row(slot);
-    // By the band, too: with a sink the log-sum-exp of a query without keys is finite, and its sums may be nobody's.
+    // By the band, too: with a sink the log-sum-exp of a query without keys is finite, and its sums may be unwritten.
     has_keys[slot] = RowStatistics::of(a, batch, head, i).has_keys() && band_of(a).first(i) < band_of(a).last_plus_one(i);
   }
 #pragma unroll

@@ -36,7 +36,7 @@ FULMEN_DEVICE TileOrder order_of_queries(const BackwardArguments& a, const algor
                        row_begin + kBlockM > a.seqlen_k ? algorithm::KeyRange{} : band.all(row_begin, row_end));
 }
 
-// Does a query attend key j? One that none attends may be NaN, and dq takes it times 0: it becomes 0 in LDS.
+// Returns true if some query attends key j. A key that none attends may be NaN, and dq takes it times 0: it becomes 0 in LDS.
 FULMEN_DEVICE bool key_is_attended(const BackwardArguments& a, Int64 batch, Int64 kv_head, const algorithm::Band& band,
                                    const algorithm::KeyRange& attended, Int64 j) {
   if (kBand && band.first(j) >= band.last_plus_one(j)) return false;

@@ -7,7 +7,7 @@ namespace fulmen::kernels {
 
 constexpr int kLanesOfRow = 8;
 
-// Of the pieces of 8 dims that are the turn's of kTurns.
+// Sum of out * dout over every kTurns-th piece of 8 dims, from piece `turn` on.
 template <int kTurns, class T>
 FULMEN_DEVICE float product_of_pieces(const T* out, const T* dout, int dims, int turn) {
   float sum = 0;
@@ -59,7 +59,7 @@ struct ScoreSum {
   }
 };
 
-// Of every kLanesOfRow-th key of a row.
+// The lane's share of a row's sum of scores: every kLanesOfRow-th key.
 FULMEN_DEVICE ScoreSum sum_scores(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i, float lse) {
   // Here half an ulp is 7e10, more than any q.k that scores can tell apart: they are the biases.
   constexpr float kBeyondProducts = 1152921504606846976.0F;  // 2^60

@@ -16,7 +16,7 @@ constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
 constexpr bool kGivesFirst = kGivesDq || kGivesDk;                // by the columns' first tensor
 constexpr bool kNeedsDout = kGivesDq || kGivesDk || kGivesDbias;  // dout.v
 constexpr bool kAddsDq = kRowsAreKeys && kGivesDq;                // by atomics, beside dk or dv
-// Of a kernel that goes over one side's rows: what one launch can give.
+// True if one launch of a kernel that goes over one side's rows can give all these outputs.
 constexpr bool kGivesOneSide = kRowsAreKeys ? !kGivesDbias : kGivesDq || kGivesDbias;
 
 // One head's two tensors of a side: q and dout, or k and v.

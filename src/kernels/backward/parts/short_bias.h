@@ -28,8 +28,8 @@ class ScoreBias {
       held_.keep(kShort.bias_at, row, f, words);
     }
   }
-  // Of a tile's elements, in the scores' units. What is held is converted anew, so that no floats wait in registers from batch to
-  // batch.
+  // The bias of a tile's elements, in the scores' units. The held words are converted anew for each batch: floats held across
+  // batches would add register pressure.
   FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, int row, int tile,
                             float (&bias)[kElements]) const {
     if constexpr (kHoldsBias) {

@@ -366,7 +366,7 @@ FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int6
               alive(from) ? load_piece(head + from * stride, 8 * piece, dims) : Words<4>{});
   }
 }
-// The same, and from there to registers unless they stay.
+// Copies rows to LDS, and from there to registers unless they stay in LDS.
 template <int kMmaSteps, int kHeld, class Alive>
 FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,
                                RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps], const Alive& alive) {

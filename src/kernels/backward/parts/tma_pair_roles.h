@@ -6,7 +6,7 @@
 //                      block when the sums have arrived there
 //
 // Two counters of each tile of dQ, one of each workgroup's half of the dims, say how many blocks have been added: in the order in
-// which they are claimed, as in tma_roles.h.
+// which they are taken, as in tma_roles.h.
 //
 // Dims: a workgroup's own half is what it has of dQ, dK and dV. It needs the other half, too, for the scores of its keys.
 #pragma once
@@ -66,7 +66,7 @@ FULMEN_DEVICE void initialise_barriers() {
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     mbarrier_init(kBlockFull + 8 * n, 1);
-    mbarrier_init(kBlockEmpty + 8 * n, kPair * (kConsumerWaves + kOrderingWarps + 2) - 1);  // all but the loader that claims
+    mbarrier_init(kBlockEmpty + 8 * n, kPair * (kConsumerWaves + kOrderingWarps + 2) - 1);  // all but the loader that takes
   }
   mbarrier_init_fence();
 }
@@ -75,7 +75,7 @@ FULMEN_DEVICE void arrive_at(int rank, int barrier) {
   if (lane_id() == 0) mbarrier_arrive_at(rank, barrier);
 }
 
-// The blocks that the pair's first workgroup has claimed, as another wave sees them.
+// The blocks that the pair's first workgroup has taken, as another wave sees them.
 class ClaimedBlocks {
  public:
   FULMEN_DEVICE explicit ClaimedBlocks(const BackwardArguments& a) : arguments_(a) {}
@@ -137,7 +137,7 @@ class Loader {
     claimed_.expect();
     return claimed_.next();
   }
-  // The first tiles of queries come while the block before is still computed, its keys when that has ended.
+  // The first tiles of queries are prefetched while the block before is computed; the keys follow when it has ended.
   FULMEN_DEVICE void block(const Work& work) {
     if (work.order.count == 0) return;
     const unsigned early = is_first_ ? 0 : 1;

@@ -1,13 +1,13 @@
-// What those waves of backward_tma.h do that do not multiply.
+// Roles of the warps of backward_tma.h that do not multiply.
 //
-// The loader, one wave, claims blocks of keys, and asks the TMA for keys, values and a ring of kBuffers tiles of queries. Two or
-// three adders in turn have the TMA add dQ to memory, each from a buffer of its own.
+// The loader, one wave, takes blocks of keys from the block counter and requests keys, values and a ring of kBuffers tiles of
+// queries from the TMA. Two or three adders have the TMA add dQ to memory, each every second or third tile, from its own buffer.
 //
-// A counter of each part of a tile of dQ says how many blocks have been added to it: they are added in the order in which they are
-// claimed (BlockId::nth), so that its sum has the same bits in every run; the first one is stored. The first of all that have
-// not ended then waits for none. Without adds_in_order blocks wait for the first one alone.
+// A counter of each part of a tile of dQ says how many blocks have been added to it. Blocks are added in the order in which they
+// are taken (BlockId::nth), so that the sum has the same bits in every run; the first block is stored. The earliest block that is
+// still computed waits for none, so there is no deadlock. Without adds_in_order blocks wait for the first one alone.
 //
-// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the claimed blocks, mbarriers.
+// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the ids of blocks, mbarriers.
 #pragma once
 
 #include "backward/parts/tma_tiles.h"
@@ -72,7 +72,7 @@ FULMEN_DEVICE void initialise_barriers() {
   }
   mbarrier_init_fence();
 }
-// The blocks that the loader has claimed for the workgroup, as another wave sees them.
+// The blocks that the loader has taken for the workgroup, as another wave sees them.
 class ClaimedBlocks {
  public:
   FULMEN_DEVICE explicit ClaimedBlocks(const BackwardArguments& a) : arguments_(a) {}
@@ -119,10 +119,10 @@ class Loader {
     blocks_.advance();
     return id;
   }
-  // The first tiles of queries come while the block before is still computed, its keys when that has ended.
+  // The first tiles of queries are prefetched while the block before is computed; the keys follow when it has ended.
   FULMEN_DEVICE void block(const Work& work) {
     if (work.order.count == 0) {
-      fence_until(tiles_);  // the next claims wait for those who are still at the block before
+      fence_until(tiles_);  // claim() waits for waves that are still at the block before
       return;
     }
     const unsigned early = tiles_ == 0 ? 0 : kBuffers - 1;

@@ -36,8 +36,8 @@ class Statistics {
   Words<2> offsets_[kTiles][2], deltas_[kTiles][2];  // of 16 columns a lane has two pairs of neighbours
 };
 
-// Of kTiles x 16 queries, from the tile's query `first` on: P^T in place of S^T, when its group of products, and none of the kLater
-// groups behind it, is done. With random numbers or softcap nothing, which wait_for_gradients() does.
+// Waits for the products S^T of kTiles x 16 queries, from the tile's query `first` on, and overwrites S^T with P^T. The kLater
+// groups of products behind them may stay in flight. With dropout or softcap wait_for_gradients() does this, too.
 template <bool kMasked, int kLater, int kTiles>
 FULMEN_DEVICE void wait_for_probabilities(const BackwardTask& task, int head, Int64 first_query, int first,
                                           Statistics<kTiles>& statistics, float (&score)[kTiles][kElements]) {
@@ -52,7 +52,7 @@ FULMEN_DEVICE void wait_for_probabilities(const BackwardTask& task, int head, In
     }
   }
 }
-// Then dS^T in place of D^T, when both are done.
+// Then waits for the products D^T and overwrites D^T with dS^T.
 template <bool kMasked, int kLater, int kTiles>
 FULMEN_DEVICE void wait_for_gradients(const BackwardTask& task, int head, Int64 first_query, int first,
                                       Statistics<kTiles>& statistics, float (&score)[kTiles][kElements],
@@ -70,7 +70,7 @@ FULMEN_DEVICE void wait_for_gradients(const BackwardTask& task, int head, Int64 
     wait_for_scores<kMasked, kLater>(task, head, first_query, first, statistics.at(), none, score, gradient);
   }
 }
-// Both.
+// Runs both of these.
 template <bool kMasked, int kLater, int kTiles>
 FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, int head, Int64 first_query, int first, Statistics<kTiles>& statistics,
                                    float (&score)[kTiles][kElements], float (&gradient)[kTiles][kElements]) {

@@ -13,18 +13,18 @@ constexpr int kConsumerWaves = 4 * kWarpgroups;
 // Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at once.
 constexpr bool kSplitStatistics = !kDropout && !kSoftcap;
 
-// Of all lanes of a wave: what they did is done.
+// Arrives once for the wave, after all of its lanes: what they did before is done.
 FULMEN_DEVICE void arrive(int barrier) {
   wave_barrier();
   if (lane_id() == 0) mbarrier_arrive(barrier);
 }
 
-// The next block that no workgroup has claimed.
+// Takes the next block from the block counter.
 FULMEN_DEVICE BlockId claim_block(const BackwardArguments& a) {
   const int n = counter_claim(reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - 1);
   return BlockId::nth(a, static_cast<unsigned>(n));
 }
-// A claimed block from LDS, the same for all lanes.
+// A block that was taken, from LDS; the same for all lanes.
 FULMEN_DEVICE BlockId claimed_block(int at) {
   const auto words = lds_load<Words<2>>(at);
   return {static_cast<unsigned>(broadcast(static_cast<int>(words.word[0]))),
@@ -85,7 +85,7 @@ class AttendedKeys {
     for (int w = 0; w < kWords; ++w) every &= some_.word[w];
     return every != ~0U;
   }
-  // Of each key that none attends, clear(at): a lane's 16 bytes of a panel's row.
+  // Calls clear(at) for each key that no query attends: `at` is a lane's 16 bytes of a panel's row.
   template <class Clear>
   FULMEN_DEVICE void for_each_hidden(const Clear& clear) const {
     for (int row = lane_id() / 8; row < kRows; row += kWaveSize / 8) {

@@ -64,7 +64,7 @@ struct PairScores : BackwardTask {
       store_piece(to, first_dim + 8 * piece, dims, lds_load<Words<4>>(from + OutRows::place(row, 16 * piece)));
     }
   }
-  // Of the lane's columns of 16 queries log-sum-exps, or deltas.
+  // Loads the log-sum-exps, or with kSecond the deltas, of the lane's columns of 16 queries.
   template <bool kSecond>
   FULMEN_DEVICE static void load_numbers(int at, int f, float (&number)[4]) {
 #pragma unroll
@@ -75,8 +75,8 @@ struct PairScores : BackwardTask {
     }
   }
 
-  // P of element e in place of q.k, as dv takes it, and as the second wave does: with a softcap times its slope; the sign says that
-  // it was dropped, and -0 that the query does not attend the key.
+  // Overwrites the score of element e with P, as dv takes it. `sent` is P for the second wave, times the softcap's slope; its sign
+  // bit marks dropped, -0 masked.
   template <bool kMasked>
   FULMEN_DEVICE void first_element(const TileScores& tile, int e, int first_column, float offset, bool stays, float& score,
                                    float& sent) const {

@@ -25,7 +25,7 @@ struct QuadTask : PairScores {
   FULMEN_DEVICE void step(PairRows& rows, Int64 head, Int64 first_query, int buffer, int gradients_at) const {
     const int at = buffer * kBackward.buffer_bytes, scores_from = at + (kSecond ? kBackward.second_at : 0),
               sums_from = at + (kSecond ? 0 : kBackward.second_at);
-    // Of this wave's half of the queries.
+    // Places in LDS of this wave's half of the queries.
     const int of_half = half * kScorePartBytes + row() * ScoreRows::kPitch, first_at = kAtomic.probabilities_at + of_half,
               operands_at = kSecond         ? gradients_at + of_half
                             : kOtherWeights ? kAtomic.weights_at + of_half

@@ -66,7 +66,7 @@ FULMEN_DEVICE void clear(float (&sums)[kTiles][kElements]) {
   }
 }
 
-// Of a matrix of kDims columns, the half that is one of two warpgroups': of its panels, or of the columns of one.
+// The warpgroup's half of a matrix of kDims columns: half of its panels, or half of the columns of a single panel.
 template <int kDims>
 FULMEN_DEVICE LdsMatrix half_of_dims(int at, int rows, int warpgroup) {
   constexpr int kCount = (kDims + kPanelColumns - 1) / kPanelColumns;
@@ -86,8 +86,8 @@ FULMEN_DEVICE void begin_queries(float (&dq)[kTiles][kElements], int gradients_a
   wgmma_commit();
 }
 
-// Of keys that two warpgroups share, dv += P^T dout and dk += dS^T q of the warpgroup's half of kDims and kDimsV begin, a group of
-// its own: all in LDS.
+// Begins dv += P^T dout and dk += dS^T q of keys that two warpgroups share, in the warpgroup's half of kDims and kDimsV, as one
+// group. All operands lie in LDS.
 template <int kDims = kHeadDim, int kDimsV = kHeadDimV, int kKeyTiles, int kValueTiles>
 FULMEN_DEVICE void begin_shared_keys(float (&dk)[kKeyTiles][kElements], float (&dv)[kValueTiles][kElements], int gradients_at,
                                      int probabilities_at, int queries_at, int dout_at, int warpgroup) {
@@ -107,8 +107,8 @@ FULMEN_DEVICE void begin_shared_keys(float (&dk)[kKeyTiles][kElements], float (&
   wgmma_commit();
 }
 
-// Of kTiles x 16 columns, from the tile's column `first` on: P in place of S, dS in place of D, when these two groups of products,
-// and none of the kLater groups behind them, are done. numbers_at: of column `first`.
+// Waits for the two groups of products S and D of kTiles x 16 columns, from the tile's column `first` on, and overwrites S with P
+// and D with dS. The kLater groups behind them may stay in flight. numbers_at: the row statistics of column `first`.
 template <bool kMasked, int kLater, int kTiles>
 FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 first_column, int first, int numbers_at,
                                    const RowStatistics (&row_statistics)[kRowsPerLane], float (&score)[kTiles][kElements],

@@ -8,7 +8,7 @@
 namespace fulmen::kernels {
 
 // The order of a workgroup's tiles of keys: those at the band's end, which need masks, last one first; those at its beginning; then
-// those that need none. A warpgroup whose rows end early passes over the first ones.
+// those that need none. A warpgroup whose band ends before them skips the first ones.
 struct MaskedFirst {
   Int64 begin;  // the first key of the first tile
   int count, masked;

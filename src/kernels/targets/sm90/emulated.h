@@ -139,7 +139,7 @@ FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x, Position at = 
   lds_store(lds_offset, row, at);
 }
 
-// Nobody goes on before all have arrived: what lanes do between the two halves is found to race with what others do after them.
+// No lane leaves before all have arrived: what lanes do between the two halves is found to race with what others do after them.
 template <int kGroups>
 FULMEN_DEVICE void warpgroup_barrier_arrive(int /*turn*/, int /*group*/, Position at = Position::here()) {
   emulator->barrier(at.file, at.line);

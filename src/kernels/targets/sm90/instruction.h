@@ -129,8 +129,8 @@ FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x) {
                : "memory");
 }
 
-// Each warpgroup waits at a barrier of its own, of two in turn: the others may arrive for the next meeting before it waits for
-// this.
+// Each warpgroup waits at two barriers of its own, alternately: the others may arrive for the next meeting before it waits for
+// this one.
 template <int kGroups>
 FULMEN_DEVICE void warpgroup_barrier_arrive(int turn, int group) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// NVIDIA's sm_90a, beside what sm80/target.h has: products of a warpgroup, 4 waves from one with a multiple of 4 on, that go on
-// while the waves do something else. A product is 64 rows, 16 a wave, by 32, 64 or 128 columns, 16 deep; of its sums, and of rows
+// NVIDIA's sm_90a, beside what sm80/target.h has: asynchronous products of a warpgroup, 4 waves from one with a multiple of 4 on.
+// A product is 64 rows, 16 a wave, by 32, 64 or 128 columns, 16 deep; of its sums, and of rows
 // in registers, a wave holds what sm80's tiles of 16 x 16 have. The other operands lie in LDS, in panels of 64 columns of 16 bits:
 // row after row, 128 bytes each, whose pieces of 16 bytes are swizzled by the row's number; panels begin at multiples of 1 KiB.
 //   wgmma<T, kTurnA, kTurnB>(sums, a, b, add)   sums (+)= a b: a is 64 rows in LDS, or a wave's 16 in registers (no kTurnA).
@@ -10,9 +10,8 @@
 //   wgmma_hold(sums)           after the wait: no use of the sums moves before it
 //   lds_fence_for_matrices()   after a lane wrote to LDS, or its copy arrived, before the barrier after which products read that
 //   stmatrix_x4(at, words)     the opposite of ldmatrix_x4
-//   warpgroup_barrier_arrive<n>(turn, w) warpgroup_barrier_wait<n>(turn, w)   a barrier of a workgroup of n warpgroups in two
-//   halves: what lanes did
-//                              before they arrived has been done when a lane's await() is over. turn is 0 and 1 alternately, w the
+//   warpgroup_barrier_arrive<n>(turn, w) warpgroup_barrier_wait<n>(turn, w)   a split barrier of a workgroup of n warpgroups: what
+//                              lanes did before they arrived is done when a lane's wait is over. turn is 0 and 1 alternately, w the
 //                              warpgroup's number
 //   warpgroup_turn_wait(w) warpgroup_turn_pass(w)   a ring of warpgroups takes turns: warpgroup w waits for its turn, which the one
 //                              before it passes on. It orders nothing in LDS
@@ -21,7 +20,7 @@
 //   mbarrier_arrive(at) mbarrier_arrive_expect(at, bytes)   of one lane
 //   mbarrier_wait(at, parity)  of a wave, until the phase of that parity has ended: phases are 0, 1, 0, ..., and before the first
 //                              one 1
-//   mbarrier_test(at, parity)  has it ended, as far as the lane knows? No wait is needed then
+//   mbarrier_test(at, parity)  true if it has ended, as far as the lane knows: no wait is needed then
 //   tma_load(to, map, column, row, head, batch, barrier, policy)   of one lane: the TMA brings a box of a tensor, of 64 columns,
 //                              as a panel of LDS; what is past the tensor's end as zeros. Its bytes arrive at the barrier
 //   tma_prefetch(map)          a hint: the map is going to be used.  L2Policy: how long lines stay in the L2

@@ -31,8 +31,8 @@ FULMEN_DEVICE void leave_outputs(int first, int d, int e, unsigned outputs) {
   ValueRows::leave_half(lane_id(), kLayout.outputs_at + first * ValueRows::kPitch, 32 * d + 16 * (e / 4), outputs);
 }
 
-// Are a tile's copies spread over the step before it? Many at once hold up that step's own reads of LDS. (With head_dim 64 under a
-// causal mask the H200 is slower for it.)
+// True if a tile's copies are spread over the step before it: many at once hold up that step's own reads of LDS. (With head_dim 64
+// under a causal mask the H200 is slower for it.)
 constexpr bool kSpreadsCopies = kBuffers == 2 && kWholeRows && !kKeepMask && !kScattered && !(kHeadDim <= 64 && kBand);
 
 // 8 neighbouring lanes copy 128 bytes of a row at a time, so that one address serves all of a row: registers that a copy waits to
@@ -53,7 +53,7 @@ FULMEN_DEVICE void copy_row(int at, int first, const T* from, int dims, bool val
   }
 }
 
-// Copies a tile without clamped rows, a share of it in each of the loop's turns.
+// Copies a tile without clamped rows, a share of it in each iteration of the loop.
 class NextTile {
  public:
   FULMEN_DEVICE NextTile(const TileRows<false>& keys, const TileRows<true>& values, int buffer, bool there)
@@ -64,11 +64,11 @@ class NextTile {
         value_step_(kCopiedRows * values.stride),
         buffer_(buffer),
         there_(there) {}
-  // All has begun its way long before the step ends, as the next step waits for it.
+  // All copies are issued long before the step ends, as the next step waits for them.
   FULMEN_DEVICE void turn(int turn, int turns) {
 #pragma unroll
     for (int n = (turn * kRounds + turns - 1) / turns; n < ((turn + 1) * kRounds + turns - 1) / turns; ++n) {
-      // Not after the copies that are yet to read them.
+      // Addresses advance before their copies, not after: copies in flight may yet have to read them.
       if (n > 0) {
         key_ += key_step_;
         value_ += value_step_;
@@ -86,7 +86,7 @@ class NextTile {
   const KvElement* value_;
   Int64 key_step_, value_step_;
   int buffer_;
-  bool there_;  // is there such a tile?
+  bool there_;  // there is such a tile
 };
 
 // cp.async writes to LDS by itself; memory that is not whole pieces goes through registers.
@@ -103,7 +103,7 @@ class Stage {
     }
     copy_commit();
   }
-  // The same by turns, which end with committed(); there: is there such a tile?
+  // fetch() in shares (NextTile::turn), which committed() ends. there: true if there is such a tile.
   FULMEN_DEVICE NextTile next_tile(Int64 first_key, int buffer, bool there) const {
     const ForwardArguments& a = source_.arguments;
     return {TileRows<false>::of(a, source_, first_key), TileRows<true>::of(a, source_, first_key), buffer, there};
@@ -118,7 +118,7 @@ class Stage {
       through_registers<true, kHeadDimV>(a.head_dim_v, values_at(buffer));
     }
   }
-  // Q's way to LDS begins: before the first fetch().
+  // Begins to copy Q to LDS. It precedes the first fetch().
   FULMEN_DEVICE static void fetch_queries(const QuerySource& source) {
 #pragma unroll
     for (int n = 0; n < kBlockM; n += kCopiedRows) {
@@ -133,7 +133,7 @@ class Stage {
     }
     copy_commit();
   }
-  // The same of the wave's own rows alone, `first` to `first` + kRows of the workgroup's.
+  // Copies the wave's own query rows alone, `first` to `first` + kRows of the workgroup's.
   template <int kRows>
   FULMEN_DEVICE static void fetch_wave_queries(const QuerySource& source, int first) {
     const unsigned lane = recompute(lane_id());

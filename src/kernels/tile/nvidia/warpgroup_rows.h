@@ -45,7 +45,7 @@ FULMEN_DEVICE void end_outputs(WaveRows& rows) {
   for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);
 }
 
-// Scores become probabilities. Returns whether the outputs so far must be multiplied with `factor`.
+// Scores become probabilities. Returns true if O must be rescaled by `factor`.
 template <bool kMasked>
 FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState& state, Int64 first_key,
                                      const RowBits<kMasked>& row_bits, float (&score)[kKeyTiles][kElements],
@@ -70,7 +70,7 @@ FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) 
     }
   }
 }
-// Exponentials beside the product of P V that has begun, then its end, and what the outputs are to be multiplied with.
+// Computes exponentials while the product P V is in flight, then waits for it and rescales O if the maxima moved.
 template <bool kMasked>
 FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key,
                                                 const RowBits<kMasked>& row_bits, float (&score)[kKeyTiles][kElements]) {
