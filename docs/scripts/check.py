@@ -114,8 +114,19 @@ def numbers():
             yield f'{page}: it does not say "{said}"'
 
 
+def reading_order():
+    """Each list of the page has at most 18 files, and no more lines than its heading says."""
+    page = "docs/internals/reading_order.md"
+    for section in (ROOT / page).read_text().split("\n## ")[1:]:
+        heading, most = section.split("\n")[0], int(re.search(r"([\d,]+) lines", section).group(1).replace(",", ""))
+        files = re.findall(r"^\d+\. `([^`]+)`", section, re.M)
+        lines = sum(len((ROOT / name).read_text().splitlines()) for name in files if (ROOT / name).exists())
+        if len(files) > 18 or lines > most:
+            yield f"{page}: {heading}: {len(files)} files of {lines} lines, 18 of {most} are accepted"
+
+
 def main():
-    found = [one for page in pages() for one in findings(page)] + [*navigation(), *limits(), *numbers()]
+    found = [one for page in pages() for one in findings(page)] + [*navigation(), *limits(), *numbers(), *reading_order()]
     print(*found, sep="\n", end="\n" if found else "")
     chart = subprocess.run([sys.executable, ROOT / "docs/scripts/chart.py", "--check"])
     sys.exit(1 if found or chart.returncode else 0)

@@ -1,6 +1,6 @@
 // A kernel that is compiled into this program, with a configuration of its own: one can step through it in a debugger.
 #include "kernels/core/configuration.h"
-#include "kernels/tile/layout.h"
+#include "kernels/forward/prefill_layout.h"
 
 #define FULMEN_PLATFORM_EMULATED 1
 #define FULMEN_WAVE_SIZE 32

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/tile/layout.h"
+#include "kernels/backward/backward_layout.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -5,7 +5,8 @@
 #include <string>
 
 #include "gpu/launch/backward.h"
-#include "kernels/tile/layout.h"
+#include "kernels/backward/backward_tma_layout.h"
+#include "kernels/backward/backward_tma_wide_layout.h"
 
 namespace fulmen::gpu {
 namespace {

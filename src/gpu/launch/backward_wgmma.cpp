@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gpu/launch/backward.h"
-#include "kernels/tile/layout.h"
+#include "kernels/backward/backward_wgmma_layout.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "gpu/launch/backward.h"
-#include "kernels/tile/layout.h"
+#include "kernels/backward/backward_wgmma_atomic_layout.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "gpu/launch/family.h"
-#include "kernels/tile/layout.h"
+#include "kernels/forward/boards_layout.h"
 
 namespace fulmen::gpu {
 namespace {

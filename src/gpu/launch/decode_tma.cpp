@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gpu/launch/decode.h"
-#include "kernels/tile/layout.h"
+#include "kernels/forward/decode_tma_layout.h"
 
 namespace fulmen::gpu {
 namespace {

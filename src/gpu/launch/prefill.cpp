@@ -5,7 +5,7 @@
 
 #include "gpu/choice.h"
 #include "gpu/launch/mask_bits.h"
-#include "kernels/tile/layout.h"
+#include "kernels/forward/prefill_layout.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "gpu/launch/decode.h"
 #include "gpu/launch/mask_bits.h"
-#include "kernels/tile/layout.h"
+#include "kernels/forward/prefill_tma_layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
 namespace fulmen::gpu {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "gpu/launch/mask_bits.h"
-#include "kernels/tile/layout.h"
+#include "kernels/forward/prefill_wgmma_layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
 namespace fulmen::gpu {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "gpu/launch/backward.h"
-#include "kernels/tile/layout.h"
+#include "kernels/backward/short_backward_layout.h"
 
 namespace fulmen::gpu {
 namespace {

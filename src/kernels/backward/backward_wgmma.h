@@ -6,6 +6,7 @@
 //   dk, dv     k, v       q, dout    the same transposed                          dv += P^T dout, dk += dS^T q
 //
 // What a wave's registers hold of P and dS is what its next product takes from there; only tensors go through LDS.
+#include "backward/backward_wgmma_layout.h"
 #include "backward/parts/wgmma_panels.h"
 
 namespace fulmen::kernels {

@@ -7,6 +7,7 @@
 // Up to head_dim 128 a warpgroup owns 64 keys: P^T and dS^T go from its scores to its products, only dq needs the other's dS^T, by
 // way of LDS. Above, two warpgroups share 64 keys: each computes the scores of half of the queries, and half of the dims of all
 // gradients.
+#include "backward/backward_wgmma_atomic_layout.h"
 #include "backward/parts/query_sums.h"
 #include "backward/parts/wgmma_panels.h"
 

@@ -5,7 +5,7 @@
 //                                 quotient may overflow, S = scale Q K^T + bias
 //   P = e^(scale (S - max))
 //   O = P V                       through the LDS of the wave's queries to memory, by 16 bytes a lane
-#include "tile/layout.h"
+#include "forward/boards_layout.h"
 #include "tile/nvidia/swizzle.h"
 #include "tile/rows.h"
 #include "tile/softmax.h"

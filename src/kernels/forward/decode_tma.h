@@ -13,7 +13,7 @@
 //
 // LDS: Q, kBuffers x K, kBuffers x V, mbarriers, whether a page does not exist. Registers of a lane, with one head: S kBlockN / 2,
 // P kBlockN / 4, O d_v / 2; with two S and O twice.
-#include "tile/layout.h"
+#include "forward/decode_tma_layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
 #include "tile/rings.h"

@@ -16,8 +16,8 @@
 // LDS: up to 128 dims 2 x Q, kBuffers x K, kBuffers x V and the outputs, which the TMA stores; wider heads have one Q, and their
 // outputs go from registers to memory. Then mbarriers. Registers of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
 #include "forward/parts/query_tiles.h"
+#include "forward/prefill_tma_layout.h"
 #include "tile/lane_quads.h"
-#include "tile/layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
 #include "tile/rings.h"

@@ -8,7 +8,7 @@
 // All waves meet once a tile, when tile n's keys and tile n - 1's values are there. Then every second warpgroup multiplies n and
 // exponentiates n, the others exponentiate n - 1 and multiply n: so that the matrix units have work all the time. Meanwhile the
 // producer fetches what the next meeting is for, to where keys and values of two tiles before were.
-#include "tile/layout.h"
+#include "forward/prefill_wgmma_layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
 #include "tile/order.h"

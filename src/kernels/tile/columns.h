@@ -5,8 +5,8 @@
 // Rows that `alive` says no to become 0.
 #pragma once
 
+#include "algorithm/transposed_rows.h"
 #include "tile/column_source.h"
-#include "tile/layout.h"
 #include "tile/rows.h"
 #include "tile/values.h"
 

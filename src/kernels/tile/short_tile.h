@@ -1,6 +1,7 @@
 // A whole tensor of a short sequence in LDS, as rows and, on AMD, transposed: the copy from memory, and operands from there.
 #pragma once
 
+#include "algorithm/transposed_rows.h"
 #include "tile/columns.h"
 
 namespace fulmen::kernels {

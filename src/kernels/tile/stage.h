@@ -6,9 +6,9 @@
 // repeat the first, or are 0. What the keep-mask hides from every row becomes 0, as it may be NaN.
 #pragma once
 
+#include "algorithm/transposed_rows.h"
 #include "tile/crowded.h"
 #include "tile/kept_keys.h"
-#include "tile/layout.h"
 #include "tile/sources.h"
 #include "tile/stage_layout.h"
 #include "tile/values.h"

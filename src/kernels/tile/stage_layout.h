@@ -3,7 +3,7 @@
 
 #include "core/config.h"
 #include "core/matrix.h"
-#include "tile/layout.h"
+#include "forward/prefill_layout.h"
 
 namespace fulmen::kernels {
 

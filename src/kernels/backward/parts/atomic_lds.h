@@ -1,6 +1,7 @@
 // Where backward_atomic.h's tiles lie.
 #pragma once
 
+#include "backward/backward_layout.h"
 #include "backward/parts/tile.h"
 
 namespace fulmen::kernels {

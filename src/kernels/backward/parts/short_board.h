@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backward/parts/scores.h"
-#include "tile/layout.h"
+#include "backward/short_backward_layout.h"
 #include "tile/short_tile.h"
 
 namespace fulmen::kernels {

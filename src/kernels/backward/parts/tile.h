@@ -2,12 +2,12 @@
 // scores. Rows are queries and columns keys, or the other way round.
 #pragma once
 
+#include "backward/backward_layout.h"
 #include "backward/parts/scores.h"
 #include "core/matrix.h"
 #include "tile/columns.h"
 #include "tile/crowded.h"
 #include "tile/dropout_tile.h"
-#include "tile/layout.h"
 #include "tile/mask_bits.h"
 #include "tile/order.h"
 

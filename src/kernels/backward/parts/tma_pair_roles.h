@@ -11,6 +11,7 @@
 // Dims: a workgroup's own half is what it has of dQ, dK and dV. It needs the other half, too, for the scores of its keys.
 #pragma once
 
+#include "backward/backward_tma_wide_layout.h"
 #include "backward/parts/tma_tiles.h"
 
 namespace fulmen::kernels {

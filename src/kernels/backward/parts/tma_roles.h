@@ -10,6 +10,7 @@
 // LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the ids of blocks, mbarriers.
 #pragma once
 
+#include "backward/backward_tma_layout.h"
 #include "backward/parts/tma_tiles.h"
 
 namespace fulmen::kernels {

@@ -1,8 +1,8 @@
 // AMD: columns go to LDS through registers, where both products need them, as rows and transposed.
 #pragma once
 
+#include "algorithm/transposed_rows.h"
 #include "tile/column_source.h"
-#include "tile/layout.h"
 #include "tile/rows.h"
 #include "tile/values.h"
 
@@ -52,7 +52,8 @@ class ColumnTile {
           for (int m = 0; m < kGroup / 2; ++m) {
             words.word[m] = halves(pieces_[n][2 * m].word[d / 2], pieces_[n][2 * m + 1].word[d / 2], d % 2 != 0);
           }
-          lds_store(values_at + transposed_row(lane_dim, kBlockN) + transposed_row(fixed, kBlockN) + d * kValuePitch + 2 * position,
+          lds_store(values_at + algorithm::transposed_row(lane_dim, kBlockN) + algorithm::transposed_row(fixed, kBlockN) +
+                        d * kValuePitch + 2 * position,
                     words);
         }
       }
@@ -65,7 +66,7 @@ class ColumnTile {
   static constexpr int kAcross = kBlockN / kGroup;
   static constexpr int kAll = kAcross * kRowPieces;
   static constexpr int kRounds = (kAll + kLanes - 1) / kLanes;
-  static constexpr int kValuePitch = transposed_pitch(kBlockN);
+  static constexpr int kValuePitch = algorithm::transposed_pitch(kBlockN);
   // Each tile has the same addresses, which compilers keep in registers: not where those are too few, as where half of the lanes
   // bring a tile of rows that begin anywhere.
   static constexpr bool kAnew = !kEarlyLoads || (kLanes < kWorkgroup && !kWholeRows);

@@ -1,6 +1,7 @@
 // AMD: through registers, as tile/amd/columns.h.
 #pragma once
 
+#include "algorithm/transposed_rows.h"
 #include "tile/columns.h"
 
 namespace fulmen::kernels {
@@ -21,7 +22,7 @@ class ShortTile {
     return lds_row_operand(at + row * kPitch + 2 * kTileMmaK * depth, kPitch);
   }
   FULMEN_DEVICE static ValueOperand values(unsigned /*lane*/, int /*at*/, int values_at, int tile, int dims) {
-    return lds_value_operand<transposed_pitch(kBlockN)>(values_at, tile, dims);
+    return lds_value_operand<algorithm::transposed_pitch(kBlockN)>(values_at, tile, dims);
   }
   // 16 rows from `row` on as keys, straight from memory: LDS has no room for a tensor that is read once.
   FULMEN_DEVICE static KeyOperand fetched_or_loaded(unsigned /*lane*/, int /*at*/, const Element* rows, Int64 stride, int row,

@@ -1,6 +1,7 @@
 // AMD: tiles go to LDS through registers, V transposed there. Outputs do not go through LDS.
 #pragma once
 
+#include "algorithm/transposed_rows.h"
 #include "tile/crowded.h"
 #include "tile/kept_keys.h"
 #include "tile/sources.h"
@@ -102,7 +103,7 @@ class Stage {
         for (int m = 0; m < kGroup / 2; ++m) {
           words.word[m] = halves(values_[n][2 * m].word[d / 2], values_[n][2 * m + 1].word[d / 2], d % 2 != 0);
         }
-        lds_store(values_at(buffer) + transposed_row(dim, kBlockN) + d * kLayout.value_pitch + 2 * position, words);
+        lds_store(values_at(buffer) + algorithm::transposed_row(dim, kBlockN) + d * kLayout.value_pitch + 2 * position, words);
       }
     }
   }

@@ -1,9 +1,9 @@
 // AMD: values are transposed in LDS, [dim][position of key], so that a lane loads its operand by a piece.
 #pragma once
 
+#include "algorithm/transposed_rows.h"
 #include "core/config.h"
 #include "core/matrix.h"
-#include "tile/layout.h"
 
 namespace fulmen::kernels {
 
@@ -11,8 +11,8 @@ namespace fulmen::kernels {
 template <int kPitch>
 FULMEN_DEVICE ValueOperand lds_value_operand(int at, int tile, int dims) {
   ValueOperand operand;
-  static_assert(kPitch == transposed_pitch(kBlockN));
-  const int row = at + transposed_row(16 * dims, kBlockN) + value_dim() * kPitch + 2 * 16 * tile;
+  static_assert(kPitch == algorithm::transposed_pitch(kBlockN));
+  const int row = at + algorithm::transposed_row(16 * dims, kBlockN) + value_dim() * kPitch + 2 * 16 * tile;
 #pragma unroll
   for (int p = 0; p < kValuePieces; ++p) {
     if constexpr (kPitch % sizeof(operand.piece[0]) == 0) {

@@ -1,0 +1,50 @@
+// Where the tiles of forward/prefill.h lie in LDS, in bytes: the same formulas for the host, which reserves it, and for the kernel.
+#pragma once
+
+#include "algorithm/transposed_rows.h"
+
+namespace fulmen::kernels {
+
+struct ForwardShape {
+  bool transposed_values;  // V^T in LDS (AMD); NVIDIA's ldmatrix transposes while it reads
+  int head_dim, head_dim_v, block_m, block_n;
+  int buffers;          // of K and V tiles
+  bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
+  bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight to theirs
+};
+
+struct ForwardLayout {
+  int key_pitch;  // bytes from row to row, padded so that a column of 16-byte pieces lies in different banks; NVIDIA: swizzled
+                  // instead
+  int value_pitch;
+  int query_pitch;             // AMD
+  int key_bytes, value_bytes;  // a tile's
+  int queries_at;              // K tiles first, then V tiles, then Q
+  int outputs_at, total;       // NVIDIA: outputs before they are stored, in place of Q unless the kernel is persistent
+
+  FULMEN_ALGORITHM static ForwardLayout of(const ForwardShape& s) {
+    ForwardLayout l{};
+    int query_bytes = 0;
+    if (s.transposed_values) {
+      // Eight rows' pieces in eight different groups of four banks.
+      l.key_pitch = l.query_pitch = 2 * s.head_dim + 16;
+      l.value_pitch = algorithm::transposed_pitch(s.block_n);
+      l.value_bytes = (algorithm::transposed_row(s.head_dim_v, s.block_n) + 15) / 16 * 16;
+      if (s.queries_in_lds) query_bytes = s.block_m * l.query_pitch;
+    } else {
+      l.key_pitch = 2 * s.head_dim;
+      l.value_pitch = 2 * s.head_dim_v;
+      l.value_bytes = s.block_n * l.value_pitch;
+      // Queries, and outputs before they are stored.
+      query_bytes = s.block_m * (l.key_pitch < l.value_pitch && !s.persistent ? l.value_pitch : l.key_pitch);
+    }
+    l.key_bytes = s.block_n * l.key_pitch;
+    l.queries_at = s.buffers * (l.key_bytes + l.value_bytes);
+    l.outputs_at = l.queries_at + (s.persistent ? query_bytes : 0);
+    // 8 of a wave's 16 rows at a time.
+    l.total = l.queries_at + query_bytes + (s.persistent ? s.block_m / 2 * l.value_pitch : 0);
+    return l;
+  }
+};
+
+}  // namespace fulmen::kernels
