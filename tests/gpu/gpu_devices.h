@@ -27,17 +27,17 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   static std::string device() { return GetParam(); }
   // A stream of random numbers of the device's own: other cases on each.
   static uint64_t own_stream(uint64_t stream);
-  // Whether this device takes the test's next case: of each two, one, and the target beside it the other one, by the seed; all in
-  // a long run and on a real GPU.
-  bool drawn();
+  // Whether this device takes the test's next case: one of each `of`, and the targets beside it the others, by the seed. Most of a
+  // case's time is its kernels' compilation. A long run takes all, so does a real GPU.
+  bool drawn(std::size_t of = 3) const;
   // Runs each kernel that supports the case, where it is drawn; how many there were, 1 where it is not drawn. shift: see Where.
   int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0);
   // A query whose LSE is -inf has a dq of 0 from every kernel, whatever its dout holds; that may reach dk and dv alone. Such
   // queries there are by a causal mask, and one by its bias; the lengths are this function's.
-  static void expect_no_gradient_without_keys(CaseSpec spec, Random& random);
+  void expect_no_gradient_without_keys(CaseSpec spec, Random& random) const;
 
  private:
-  std::size_t cases_ = 0;  // that the test had so far
+  mutable std::size_t cases_ = 0;  // that the test had so far
 };
 
 // Emulated chips with warpgroup products, and the machine's NVIDIA GPU.
