@@ -128,7 +128,7 @@ void fill_huge_bias(const Tensor& bias) {
     float even, odd;  // keys; parts of the largest number
   };
   constexpr std::array<Row, 7> kRows{Row{-1, -1}, {0.8F, 0.8F}, {-0.7F, -0.7F}, {1, 1}, {0, 0}, {-1, -0.9F}, {-1, 0}};
-  const float largest = bias.dtype == DType::fp16 ? 65504.0F : bias.dtype == DType::bf16 ? 0x1.FEp127F : 0x1.FFFFFEp127F;
+  const float largest = bias.dtype == DType::bf16 ? 0x1.FEp127F : 0x1.FFFFFEp127F;
   const auto [batch, heads, queries, keys] = bias.shape;
   for (int64_t row = 0; row < batch * heads * queries; ++row) {
     const Row& kind = kRows[static_cast<std::size_t>(row) % kRows.size()];
@@ -150,7 +150,9 @@ bool has(const GridCase& c, Feature feature) { return c.feature == feature || c.
 
 void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
   AttentionTensors& t = data.tensors;
-  if (has(c, Feature::bias)) t.bias = Tensor::bhqk(nullptr, c.dtype, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
+  // fp16 has no numbers whose product with log2(e) is beyond fp32: its huge biases are of fp32.
+  const DType of_bias = c.huge_bias && c.dtype == DType::fp16 ? DType::fp32 : c.dtype;
+  if (has(c, Feature::bias)) t.bias = Tensor::bhqk(nullptr, of_bias, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
   // fp32 beside any dtype, the same for all batches and queries.
   if (c.feature == Feature::row_bias) t.bias = Tensor::bhqk(nullptr, DType::fp32, 1, c.heads, 1, c.seqlen_k);
   if (c.feature == Feature::bias || c.feature == Feature::row_bias || c.feature == Feature::all_at_once) {
@@ -228,6 +230,19 @@ void add_gradients(const GridCase& c, NormalPool& pool, GridData& data, int thre
   }
 }
 
+// A mask as people write it, -1e30 or finfo.min, and what is as large on the other side.
+std::vector<GridCase> huge_bias_cases(DType dtype) {
+  std::vector<GridCase> cases;
+  for (const Lengths& lengths : {Lengths{33, 70}, {64, 64}, {1, 147}, {40, 90}}) {
+    cases.push_back(case_at(cases.size(), dtype, 64, lengths, Feature::bias));
+    GridCase& c = cases.back();
+    c.huge_bias = c.lse = true;
+    c.large = false;
+    c.head_dim_v = c.head_dim;
+  }
+  return cases;
+}
+
 // Each feature three times, each head_dim and pair of lengths several times, but not each with each. Slower turns than those of
 // case_at(): else a head_dim would always have the same heads or never an lse.
 std::vector<GridCase> emulated_grid(DType dtype) {
@@ -282,19 +297,6 @@ std::vector<GridCase> split_cases(DType dtype, std::initializer_list<int64_t> di
       c.window_left = lengths.k * 7 / 11;
       c.window_right = turn % 2 == 0 ? 17 : -1;
     }
-  }
-  return cases;
-}
-
-// A mask as people write it, -1e30 or finfo.min, and what is as large on the other side.
-std::vector<GridCase> huge_bias_cases(DType dtype) {
-  std::vector<GridCase> cases;
-  for (const Lengths& lengths : {Lengths{33, 70}, {64, 64}, {1, 147}, {40, 90}}) {
-    cases.push_back(case_at(cases.size(), dtype, 64, lengths, Feature::bias));
-    GridCase& c = cases.back();
-    c.huge_bias = c.lse = true;
-    c.large = false;
-    c.head_dim_v = c.head_dim;
   }
   return cases;
 }
