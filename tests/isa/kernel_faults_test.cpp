@@ -41,7 +41,7 @@ const std::vector<KernelFault> kFaults{
     {"DropoutsScaleLeftOut", "prefill", "s/kDropout ? a.dropout_scale : 1.0F/1.0F/", [](CaseSpec& s) { s.dropout = 0.3F; }},
     {"KeepMaskOfTheNextKey", "prefill", "s/word\\[f \\/ 2\\] >> (/word[f \\/ 2] >> (1U + /", [](CaseSpec& s) { s.keep = true; }},
     {"DiagonalOfASequenceTopLeft", "prefill", "s/a.diagonal = call.top_left != 0 ? 0 : s.k_len - s.q_len;/a.diagonal = 0;/",
-     [](CaseSpec& s) { s.used_k = true, s.causal = Causal::bottom_right; }},
+     [](CaseSpec& s) { s.used_k = s.even_lengths = true, s.causal = Causal::bottom_right; }},
     {"ValuesOfAnotherSequence", "prefill", "s/begin_at<KvElement>(a.v, s.k_row);//",
      [](CaseSpec& s) { s.packed_q = s.packed_k = s.even_lengths = true, s.batch = 3; }},
     {"BlockOfTheTableTwice", "decode", "s/block_table + row \\/ size/block_table + row \\/ size \\/ 2/",
