@@ -41,7 +41,11 @@ def findings(root, files):
                 continue
             if path not in ends:
                 yield f"{file}:{number}: there is no {path}"
-            elif file.startswith("include/") and f"include/fulmen/{path.removeprefix('fulmen/')}" not in files and path[:5] != "docs/":
+            elif (
+                file.startswith("include/")
+                and f"include/fulmen/{path.removeprefix('fulmen/')}" not in files
+                and path[:5] != "docs/"
+            ):
                 yield f"{file}:{number}: {path} in a public header: its readers have fulmen/*.h and docs/"
 
 

@@ -33,23 +33,31 @@ FAULTS = {
     "is_causal from the last key": Fault(
         "torch/_sdpa.py", 'causal = "top_left" if is_causal', "causal = True if is_causal", "sdpa semantics"
     ),
-    "scale left out": Fault("torch/_sdpa.py", "options = (scale, 0.0, causal", "options = (None, 0.0, causal", "sdpa semantics"),
+    "scale left out": Fault("torch/_sdpa.py", "options = (scale, 0.0, causal", "options = (None, 0.0, causal", "sdpa"),
     "a gradient under another's name": Fault(
         "torch/_ops.py", "results[at] = computed[bit]", "results[at] = computed[bit ^ 1 if bit < 2 else bit]", "torch gradients"
     ),
-    "the gradient of lse dropped": Fault("torch/_ops.py", "last_dim_contiguous(dout), dlse)", "last_dim_contiguous(dout), None)", "torch gradients"),
-    "all gradients whatever is asked for": Fault(
-        "torch/_ops.py", "wanted = sum(1 << bit for bit,", "wanted = 31 or sum(1 << bit for bit,", "torch only_gradients"
+    "the gradient of lse dropped": Fault(
+        "torch/_ops.py", "last_dim_contiguous(dout), dlse)", "last_dim_contiguous(dout), None)", "torch gradients"
     ),
-    "scale left out of xformers": Fault("xformers/_attention.py", '"softmax_scale": scale', '"softmax_scale": None', "xformers simple"),
-    "groups of xformers mixed": Fault("xformers/_attention.py", "return out.reshape(shape)", "return out.flip(2).reshape(shape)", "xformers simple"),
+    "scale left out of xformers": Fault(
+        "xformers/_attention.py", '"softmax_scale": scale', '"softmax_scale": None', "xformers simple"
+    ),
+    "groups of xformers mixed": Fault(
+        "xformers/_attention.py", "return out.reshape(shape)", "return out.flip(2).reshape(shape)", "xformers simple"
+    ),
     "lengths in each other's places": Fault(
         "_arguments.py", "len(tensors)), *lengths)", "len(tensors)), *lengths[1::-1], *lengths[2:])", "lengths"
     ),
     "slopes of another head": Fault(
-        "_numbers.py", "return array.astype(np.float32)\n    if array.dtype", "return array[::-1].astype(np.float32)\n    if array.dtype", "arguments"
+        "_numbers.py",
+        "return array.astype(np.float32)\n    if array.dtype",
+        "return array[::-1].astype(np.float32)\n    if array.dtype",
+        "arguments",
     ),
-    "jax's window": Fault("jax.py", 'for name in ("window_left", "window_right",', 'for name in ("window_right", "window_left",', "jax options"),
+    "jax is causal for all": Fault(
+        "jax.py", '"causal": np.int64(_CAUSAL[given["causal"]])', '"causal": np.int64(1)', "jax options"
+    ),
 }
 
 
