@@ -11,7 +11,7 @@ import sys
 
 PATH = re.compile(r"(?<![\w/.$<{*~}>-])((?:[\w.-]+/)*[\w-]+\.(?:h|cpp|py|rs|md|cmake))(?![\w*<{-])")
 COMMENT = {".h": r"//|/\*|^ \*", ".cpp": r"//", ".c": r"//|/\*", ".rs": r"//", ".py": r"#", ".cmake": r"#"}
-# Of compilers, runtimes and packages, and what a build makes.
+# Files that other projects have.
 OTHERS = {"hip_runtime.h", "xla/ffi/api/c_api.h"}
 
 

@@ -122,26 +122,23 @@ void add_sequences(const GridCase& c, NormalPool& pool, GridData& data) {
 }
 
 // A row's bias is the same number for all keys, or two that are far from each other: what a mask of finfo.min is, and numbers whose
-// product with log2(e) is beyond fp32. The logarithm of a row's sum is below what fp32 keeps of such a maximum.
+// product with log2(e) is beyond fp32. The tensor is dense, of fp32 or bf16. The logarithm of a row's sum is below what fp32 keeps
+// of such a maximum.
 void fill_huge_bias(const Tensor& bias) {
   struct Row {
     float even, odd;  // keys; parts of the largest number
   };
   constexpr std::array<Row, 7> kRows{Row{-1, -1}, {0.8F, 0.8F}, {-0.7F, -0.7F}, {1, 1}, {0, 0}, {-1, -0.9F}, {-1, 0}};
-  const float largest = bias.dtype == DType::bf16 ? 0x1.FEp127F : 0x1.FFFFFEp127F;
-  const auto [batch, heads, queries, keys] = bias.shape;
-  for (int64_t row = 0; row < batch * heads * queries; ++row) {
-    const Row& kind = kRows[static_cast<std::size_t>(row) % kRows.size()];
-    const int64_t at =
-        row / (heads * queries) * bias.strides[0] + row / queries % heads * bias.strides[1] + row % queries * bias.strides[2];
-    for (int64_t j = 0; j < keys; ++j) {
-      const float number = largest * (j % 2 == 0 ? kind.even : kind.odd);
-      const int64_t to = at + j * bias.strides[3];
-      if (bias.dtype == DType::fp32) {
-        static_cast<float*>(bias.data)[to] = number;
-      } else {
-        static_cast<uint16_t*>(bias.data)[to] = bias.dtype == DType::fp16 ? to_fp16_bits(number) : to_bf16_bits(number);
-      }
+  const bool bf16 = bias.dtype == DType::bf16;
+  const float largest = bf16 ? 0x1.FEp127F : 0x1.FFFFFEp127F;
+  const int64_t keys = bias.shape[3];
+  for (int64_t at = 0; at < bias.shape[0] * bias.shape[1] * bias.shape[2] * keys; ++at) {
+    const Row& row = kRows[static_cast<std::size_t>(at / keys) % kRows.size()];
+    const float number = largest * (at % keys % 2 == 0 ? row.even : row.odd);
+    if (bf16) {
+      static_cast<uint16_t*>(bias.data)[at] = to_bf16_bits(number);
+    } else {
+      static_cast<float*>(bias.data)[at] = number;
     }
   }
 }

@@ -36,11 +36,7 @@ FULMEN_INLINE AmxScratch amx_scratch(const Problem& problem, int group, int bloc
   s.keys = cut.take(s.key_block * s.chunk_blocks);
   s.transposed = cut.take(s.transposed_block * s.chunk_blocks);
   s.values = cut.take(s.value_stride * block_n);
-  s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
-  s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
-  s.output = cut.take(s.output_tile * tiles);
-  s.state = cut.take(static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * tiles + kBlockM);
-  s.total = cut.total;
+  cut_rows(problem, block_n, tiles, cut, s);
   return s;
 }
 

@@ -67,6 +67,15 @@ struct TileScratch {
   int64_t value_stride;  // floats a value row: head_dim_v rounded up to whole vectors
 };
 
+// The parts of a tile task's scratch that are the same by vectors and by matrix tiles: they come last.
+FULMEN_INLINE void cut_rows(const Problem& problem, int block_n, int tiles, ScratchCutter& cut, TileScratch& s) {
+  s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
+  s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
+  s.output = cut.take(s.output_tile * tiles);
+  s.state = cut.take(static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * tiles + kBlockM);
+  s.total = cut.total;
+}
+
 FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n, int tiles) {
   TileScratch s{};
   const int64_t words = (problem.head_dim + group - 1) / group;
@@ -79,11 +88,7 @@ FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int gr
   s.keys = cut.take(s.key_stride * block_n);
   s.values = cut.take(s.value_stride * block_n);
   s.scores = cut.take(static_cast<int64_t>(block_n) * kBlockM);
-  s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
-  s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
-  s.output = cut.take(s.output_tile * tiles);
-  s.state = cut.take(static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * tiles + kBlockM);
-  s.total = cut.total;
+  cut_rows(problem, block_n, tiles, cut, s);
   return s;
 }
 
