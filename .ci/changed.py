@@ -33,7 +33,7 @@ TESTS = [
     (r"src/reference/", r"^attention\.|^cli\..*(Faults|Verify)"),
     (r"src/kernels/(forward|backward)/parts/|src/kernels/(?:forward|backward)/([a-z]+)|src/gpu/launch/([a-z]+)", "family"),
     (r"src/kernels/targets/(gfx11|gfx12|cdna3|sm80|sm90)|src/gpu/targets/(gfx11|gfx12|cdna3|sm80|sm90)", "target"),
-    (r"src/kernels/platforms/emul|src/gpu/drivers/(emulated|host_memory)", r"^emulator\.|" + GPU_SAMPLE),
+    (r"src/kernels/platforms/emul|src/emulator/|src/gpu/drivers/(emulated|host_memory)", r"^emulator\.|" + GPU_SAMPLE),
     (r"src/gpu/drivers/isa/", r"^isa\."),
     (r"src/gpu/drivers/", r"^gpu_drivers\.|^cli\..*Hip"),
     (r"src/gpu/compile/", r"^compile\.[^A]|^compile\.Amd/M|^gpu_drivers\."),

@@ -16,11 +16,13 @@ CONDITIONAL = re.compile(r"\s*#\s*(if|elif|ifdef|ifndef)\b.*\bFULMEN_(TARGET|PLA
 INCLUDE = re.compile(r'\s*#\s*include "([^"]+)"')
 # A folder below src, and what its files may not include; the one file that knows the backends is excepted.
 FORBIDDEN = {
-    "algorithm": ("api/", "plan/", "runtime/", "reference/", "cpu/", "gpu/", "kernels/"),
-    "runtime": ("api/", "plan/", "reference/", "cpu/", "gpu/", "kernels/"),
-    "reference": ("api/", "cpu/", "gpu/", "kernels/"),
-    "plan": ("api/", "cpu/", "gpu/", "kernels/"),
-    "api": ("cpu/", "gpu/", "kernels/"),
+    "algorithm": ("api/", "plan/", "runtime/", "reference/", "cpu/", "gpu/", "emulator/", "kernels/"),
+    "runtime": ("api/", "plan/", "reference/", "cpu/", "gpu/", "emulator/", "kernels/"),
+    "reference": ("api/", "cpu/", "gpu/", "emulator/", "kernels/"),
+    "plan": ("api/", "cpu/", "gpu/", "emulator/", "kernels/"),
+    "api": ("cpu/", "gpu/", "emulator/", "kernels/"),
+    "cpu": ("gpu/", "emulator/", "kernels/"),
+    "emulator": ("api/", "plan/", "reference/", "cpu/", "gpu/drivers/", "gpu/launch/"),
 }
 LOCK = re.compile(
     r"\bstd::(?:(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex|call_once|once_flag|condition_variable\w*|"

@@ -2,9 +2,8 @@
 # file forgets to include, the stage apart of `./dev test --long` finds.
 set(FULMEN_UNITY "all" CACHE STRING "Compile the files of a folder together: all, tests (and tools), or empty: none")
 set(FULMEN_UNITY_FILES 8)
-# The tests of drivers, each of which names its driver's types alike; what replaces operator new; and what stands for the emulator where
-# there is none, beside files of it that nothing links then.
-set(FULMEN_NEVER_UNITY "/(tests/gpu_drivers/|tests/api/allocation_count|src/gpu/drivers/emulated/absent)")
+# The tests of drivers name their drivers' types alike; allocation_count replaces operator new.
+set(FULMEN_NEVER_UNITY "/(tests/gpu_drivers/|tests/api/allocation_count)")
 
 if(FULMEN_UNITY STREQUAL "all" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # With so much to inline g++ 12 takes a vector of one element for an array that a second one is beyond.

@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "emulator/source/workgroup.h"
 #include "gpu/chip.h"
-#include "gpu/drivers/emulated/workgroup.h"
 #include "gpu/launch/family.h"
 #include "kernels/forward/prefill.h"
 #include "runtime/float_formats.h"

@@ -1,5 +1,5 @@
 // Bank conflicts of LDS: what an instruction costs, that a kernel's are counted at their lines, and that the main loops have none.
-#include "gpu/drivers/emulated/lds_banks.h"
+#include "emulator/source/lds_banks.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "emulator/emulated_kernel.h"
-#include "gpu/drivers/emulated/mbarriers.h"
+#include "emulator/source/mbarriers.h"
 #include "kernels/core/arguments.h"
 
 namespace fulmen::testing {

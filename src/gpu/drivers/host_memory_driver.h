@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "emulator/device_memory.h"
 #include "gpu/chip.h"
 #include "gpu/driver.h"
-#include "gpu/drivers/device_memory.h"
 
 namespace fulmen::gpu {
 

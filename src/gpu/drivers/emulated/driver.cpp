@@ -6,10 +6,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "emulator/source/lds_banks.h"
+#include "emulator/source/mbarriers.h"
+#include "emulator/source/workgroup.h"
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/emulated/lds_banks.h"
-#include "gpu/drivers/emulated/mbarriers.h"
-#include "gpu/drivers/emulated/workgroup.h"
 #include "gpu/drivers/host_memory_driver.h"
 #include "gpu/emulated_work.h"
 #include "runtime/environment.h"

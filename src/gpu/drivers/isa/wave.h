@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/memory_map.h"
 #include "gpu/compile/amd_rules/registers.h"
 #include "gpu/drivers/isa/instruction.h"
-#include "gpu/drivers/memory_map.h"
 
 namespace fulmen::gpu::isa {
 

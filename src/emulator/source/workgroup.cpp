@@ -1,4 +1,4 @@
-#include "gpu/drivers/emulated/workgroup.h"
+#include "emulator/source/workgroup.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "gpu/drivers/emulated/running_workgroup.h"
+#include "emulator/source/running_workgroup.h"
 
 namespace fulmen::gpu::emulated {
 namespace {

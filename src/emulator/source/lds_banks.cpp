@@ -1,4 +1,4 @@
-#include "gpu/drivers/emulated/lds_banks.h"
+#include "emulator/source/lds_banks.h"
 
 #include <fmt/format.h>
 

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "gpu/drivers/emulated/fibers.h"
-#include "gpu/drivers/emulated/lds.h"
-#include "gpu/drivers/emulated/lds_banks.h"
-#include "gpu/drivers/emulated/mbarriers.h"
-#include "gpu/drivers/emulated/warpgroups.h"
-#include "gpu/drivers/emulated/workgroup.h"
+#include "emulator/source/fibers.h"
+#include "emulator/source/lds.h"
+#include "emulator/source/lds_banks.h"
+#include "emulator/source/mbarriers.h"
+#include "emulator/source/warpgroups.h"
+#include "emulator/source/workgroup.h"
 
 namespace fulmen::gpu::emulated {
 

@@ -1,4 +1,4 @@
-#include "gpu/drivers/emulated/warpgroups.h"
+#include "emulator/source/warpgroups.h"
 
 #include <fmt/format.h>
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "emulator/source/lds.h"
+#include "emulator/source/workgroup.h"
 #include "gpu/driver.h"
-#include "gpu/drivers/emulated/lds.h"
-#include "gpu/drivers/emulated/workgroup.h"
 
 namespace fulmen::gpu::emulated {
 

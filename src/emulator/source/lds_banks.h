@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gpu/drivers/emulated/lds.h"
+#include "emulator/source/lds.h"
 
 namespace fulmen::gpu::emulated {
 

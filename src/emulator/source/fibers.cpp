@@ -1,4 +1,4 @@
-#include "gpu/drivers/emulated/fibers.h"
+#include "emulator/source/fibers.h"
 
 #include <sys/mman.h>
 

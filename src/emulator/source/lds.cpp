@@ -1,4 +1,4 @@
-#include "gpu/drivers/emulated/lds.h"
+#include "emulator/source/lds.h"
 
 #include <fmt/format.h>
 

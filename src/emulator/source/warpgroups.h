@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu/drivers/emulated/lds.h"
+#include "emulator/source/lds.h"
 
 namespace fulmen::gpu::emulated {
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/memory_map.h"
 #include "fulmen/status.h"
-#include "gpu/drivers/memory_map.h"
 #include "runtime/fork_safe.h"
 
 namespace fulmen::gpu {

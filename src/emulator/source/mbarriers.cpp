@@ -1,4 +1,4 @@
-#include "gpu/drivers/emulated/mbarriers.h"
+#include "emulator/source/mbarriers.h"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "gpu/drivers/emulated/running_workgroup.h"
+#include "emulator/source/running_workgroup.h"
 
 namespace fulmen::gpu::emulated {
 namespace {
