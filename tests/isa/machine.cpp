@@ -1,7 +1,7 @@
 #include "isa/machine.h"
 
+#include "emulator/machine_code/decoding/decode.h"
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/isa/decode.h"
 
 namespace fulmen::testing {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "emulator/machine_code/instruction.h"
+#include "emulator/machine_code/wave.h"
 #include "fulmen/status.h"
-#include "gpu/drivers/isa/instruction.h"
-#include "gpu/drivers/isa/wave.h"
 
 namespace fulmen::testing {
 

@@ -2,8 +2,8 @@
 #include <span>
 #include <utility>
 
-#include "gpu/drivers/isa/decode.h"
-#include "gpu/drivers/isa/workgroup.h"
+#include "emulator/machine_code/decoding/decode.h"
+#include "emulator/machine_code/workgroup.h"
 #include "gpu_drivers/fake/execution.h"
 
 namespace fulmen::fake {

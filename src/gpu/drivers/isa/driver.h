@@ -5,8 +5,8 @@
 #include <deque>
 #include <string>
 
+#include "emulator/machine_code/workgroup.h"
 #include "gpu/driver.h"
-#include "gpu/drivers/isa/workgroup.h"
 
 namespace fulmen::gpu::isa {
 

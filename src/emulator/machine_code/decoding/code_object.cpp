@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "emulator/machine_code/decoding/decode.h"
 #include "gpu/compile/report/amd_descriptor.h"
 #include "gpu/compile/report/amd_disassembler.h"
 #include "gpu/compile/report/amd_metadata.h"
-#include "gpu/drivers/isa/decode.h"
 
 namespace fulmen::gpu::isa {
 namespace {

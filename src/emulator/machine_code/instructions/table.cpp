@@ -1,4 +1,4 @@
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/table.h"
 
 #include "runtime/fork_safe.h"
 

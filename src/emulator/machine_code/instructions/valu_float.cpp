@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

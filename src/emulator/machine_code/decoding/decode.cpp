@@ -1,4 +1,4 @@
-#include "gpu/drivers/isa/decode.h"
+#include "emulator/machine_code/decoding/decode.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 #include <charconv>
 #include <optional>
 
+#include "emulator/machine_code/decoding/operand_text.h"
+#include "emulator/machine_code/instructions/table.h"
 #include "gpu/compile/report/disassembly_line.h"
-#include "gpu/drivers/isa/operand_text.h"
-#include "gpu/drivers/isa/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

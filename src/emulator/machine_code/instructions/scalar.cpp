@@ -1,7 +1,7 @@
 // Scalar instructions that read or write SCC or EXEC, constants of 16 bits, comparisons.
 #include <string>
 
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

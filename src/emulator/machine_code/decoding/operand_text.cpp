@@ -1,4 +1,4 @@
-#include "gpu/drivers/isa/operand_text.h"
+#include "emulator/machine_code/decoding/operand_text.h"
 
 #include <algorithm>
 #include <array>

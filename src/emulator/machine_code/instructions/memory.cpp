@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "gpu/drivers/isa/memory_parts.h"
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/memory_parts.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "gpu/drivers/isa/wave.h"
+#include "emulator/machine_code/wave.h"
 
 namespace fulmen::gpu::isa {
 

@@ -1,7 +1,7 @@
 // The instructions that a division of fp32 numbers is made of: AMD's RDNA3 ISA document, v_div_scale_f32 and those after it.
 #include <cmath>
 
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

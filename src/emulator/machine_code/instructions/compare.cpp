@@ -2,7 +2,7 @@
 #include <cmath>
 #include <string>
 
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

@@ -1,6 +1,6 @@
 // Compiled for SSE2, AVX2 and AVX-512, and chosen at run time: on CDNA these loops were most of the emulator's time. The file is
 // compiled without contraction (src/CMakeLists.txt).
-#include "gpu/drivers/isa/matrix_product.h"
+#include "emulator/machine_code/instructions/matrix_product.h"
 
 #include <cstring>
 

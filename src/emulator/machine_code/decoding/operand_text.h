@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "gpu/drivers/isa/instruction.h"
+#include "emulator/machine_code/instruction.h"
 
 namespace fulmen::gpu::isa {
 

@@ -2,7 +2,7 @@
 // told to (fetch-inactive) is an error of the kernel, whatever the hardware gives.
 #include <fmt/format.h>
 
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

@@ -1,4 +1,4 @@
-#include "gpu/drivers/isa/workgroup.h"
+#include "emulator/machine_code/workgroup.h"
 
 #include <fmt/format.h>
 

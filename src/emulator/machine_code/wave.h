@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/machine_code/instruction.h"
 #include "emulator/memory_map.h"
 #include "gpu/compile/amd_rules/registers.h"
-#include "gpu/drivers/isa/instruction.h"
 
 namespace fulmen::gpu::isa {
 

@@ -1,7 +1,7 @@
 // Two numbers in one instruction (VOP3P), and sums of fp16 and fp32 numbers.
 #include <cmath>
 
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "gpu/drivers/isa/float16.h"
-#include "gpu/drivers/isa/wave.h"
+#include "emulator/machine_code/instructions/float16.h"
+#include "emulator/machine_code/wave.h"
 
 namespace fulmen::gpu::isa {
 

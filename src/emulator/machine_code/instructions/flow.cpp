@@ -1,5 +1,5 @@
 // Branches, barriers, and waits for what is outstanding.
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

@@ -2,8 +2,8 @@
 // what the kernel asks for. Nothing swizzles addresses here: a lane's bytes lie side by side.
 #include <fmt/format.h>
 
-#include "gpu/drivers/isa/memory_parts.h"
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/memory_parts.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

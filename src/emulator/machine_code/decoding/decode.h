@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
+#include "emulator/machine_code/instruction.h"
 #include "fulmen/status.h"
-#include "gpu/drivers/isa/instruction.h"
 
 namespace fulmen::gpu::isa {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gpu/drivers/isa/matrix_product.h"
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/matrix_product.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "gpu/drivers/isa/lanes.h"
+#include "emulator/machine_code/instructions/lanes.h"
 
 namespace fulmen::gpu::isa {
 

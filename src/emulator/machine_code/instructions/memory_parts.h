@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "gpu/drivers/isa/lanes.h"
+#include "emulator/machine_code/instructions/lanes.h"
 
 namespace fulmen::gpu::isa {
 

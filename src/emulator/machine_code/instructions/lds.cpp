@@ -1,7 +1,7 @@
 // LDS: loads, stores, atomics, and exchanges of lanes that go through it. Every access is inside what the kernel asks for.
 #include <fmt/format.h>
 
-#include "gpu/drivers/isa/table.h"
+#include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {
