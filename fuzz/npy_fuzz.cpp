@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "tools/npy.h"
+#include "tools/files/npy.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto header = fulmen::tools::parse_npy_header(std::as_bytes(std::span(data, size)));

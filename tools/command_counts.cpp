@@ -10,9 +10,9 @@
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
 #include "tools/commands.h"
-#include "tools/device_tensors.h"
-#include "tools/output_file.h"
-#include "tools/problem_arguments.h"
+#include "tools/files/output_file.h"
+#include "tools/options/problem_arguments.h"
+#include "tools/tensors/device_tensors.h"
 #include "tools/verify/grid.h"
 #include "tools/verify/verified_run.h"
 

@@ -9,7 +9,7 @@
 #include "fulmen/backend.h"
 #include "fulmen/printable.h"
 #include "tools/commands.h"
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "fulmen/fulmen.h"
 #include "tools/commands.h"
-#include "tools/given_problem.h"
+#include "tools/options/given_problem.h"
 
 namespace fulmen::tools {
 namespace {

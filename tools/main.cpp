@@ -17,7 +17,7 @@
 #include "fulmen/printable.h"
 #include "fulmen/version.h"
 #include "tools/commands.h"
-#include "tools/output_file.h"
+#include "tools/files/output_file.h"
 #include "tools/signals.h"
 
 namespace {

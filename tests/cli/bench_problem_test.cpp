@@ -4,7 +4,7 @@
 #include <set>
 
 #include "program.h"
-#include "tools/case_data.h"
+#include "tools/bench/case_data.h"
 
 namespace fulmen::test {
 namespace {

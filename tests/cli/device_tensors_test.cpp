@@ -1,5 +1,5 @@
 // The tools' mirrors and timing on a device whose memory the host cannot touch and whose work waits until it is waited for.
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Reading and writing .npy files, without the program.
-#include "tools/npy.h"
+#include "tools/files/npy.h"
 
 #include <array>
 #include <cstring>

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/npy.h"
+#include "tools/files/npy.h"
 
 namespace fulmen::test {
 

@@ -8,7 +8,7 @@
 
 #include "program.h"
 #include "support/random.h"
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 #include "tools/verify/grid.h"
 #include "tools/verify/verified_run.h"
 

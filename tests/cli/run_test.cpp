@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "program.h"
-#include "tools/float_conversion.h"
+#include "tools/tensors/float_conversion.h"
 
 namespace fulmen::test {
 namespace {

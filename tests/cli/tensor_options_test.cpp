@@ -5,7 +5,7 @@
 #include <string>
 
 #include "fulmen/tensor_fields.h"
-#include "tools/vector_files.h"
+#include "tools/options/vector_files.h"
 
 namespace fulmen::tools {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "fulmen/fulmen.h"
-#include "tools/case_data.h"
+#include "tools/bench/case_data.h"
 
 namespace fulmen::tools {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "fulmen/fulmen.h"
+#include "tools/bench/case_data.h"
 #include "tools/bench/timed_passes.h"
-#include "tools/case_data.h"
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {
 namespace {

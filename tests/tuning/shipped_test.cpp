@@ -11,7 +11,7 @@
 #include "gpu/chip.h"
 #include "gpu/compile/kernel_source.h"
 #include "gpu/launch/family.h"
-#include "tools/case_data.h"
+#include "tools/bench/case_data.h"
 #include "tools/tune/problems.h"
 #include "tools/tune/records.h"
 #include "tuning/results.h"

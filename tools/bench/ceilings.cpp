@@ -14,7 +14,7 @@
 
 #include "tools/bench/ceiling_loops.h"
 #include "tools/bench/clock.h"
-#include "tools/memory.h"
+#include "tools/tensors/memory.h"
 
 namespace fulmen::tools {
 namespace {

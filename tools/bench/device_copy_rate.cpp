@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tools/bench/clock.h"
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {
 namespace {

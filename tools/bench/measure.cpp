@@ -12,7 +12,7 @@
 
 #include "fulmen/fulmen.h"
 #include "tools/bench/clock.h"
-#include "tools/random_inputs.h"
+#include "tools/tensors/random_inputs.h"
 #include "tools/verify/sampled.h"
 
 namespace fulmen::tools {

@@ -6,11 +6,11 @@
 #include <string>
 
 #include "fulmen/status.h"
+#include "tools/bench/case_data.h"
 #include "tools/bench/cases.h"
 #include "tools/bench/ceilings.h"
 #include "tools/bench/timed_passes.h"
-#include "tools/case_data.h"
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {
 

@@ -12,9 +12,9 @@
 #include "fulmen/emulated_work.h"
 #include "fulmen/fulmen.h"
 #include "fulmen/printable.h"
+#include "tools/bench/case_data.h"
 #include "tools/bench/timed_passes.h"
-#include "tools/case_data.h"
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {
 namespace {

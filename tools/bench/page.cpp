@@ -8,7 +8,7 @@
 #include <map>
 
 #include "tools/bench/report.h"
-#include "tools/html_page.h"
+#include "tools/files/html_page.h"
 
 namespace fulmen::tools {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "fulmen/fulmen.h"
-#include "tools/device_tensors.h"
-#include "tools/memory.h"
+#include "tools/tensors/device_tensors.h"
+#include "tools/tensors/memory.h"
 
 namespace fulmen::tools {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "fulmen/fulmen.h"
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {
 

@@ -12,7 +12,7 @@
 #include "fulmen/read_file.h"
 #include "tools/commands.h"
 #include "tools/compile/sparse_progress.h"
-#include "tools/output_file.h"
+#include "tools/files/output_file.h"
 
 namespace fulmen::tools {
 namespace {

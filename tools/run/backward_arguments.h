@@ -8,8 +8,8 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/status.h"
-#include "tools/npy.h"
-#include "tools/problem_arguments.h"
+#include "tools/files/npy.h"
+#include "tools/options/problem_arguments.h"
 
 namespace fulmen::tools {
 

@@ -11,11 +11,11 @@
 #include "fulmen/fulmen.h"
 #include "fulmen/printable.h"
 #include "tools/commands.h"
-#include "tools/device_tensors.h"
-#include "tools/number_checks.h"
-#include "tools/output_file.h"
-#include "tools/problem_arguments.h"
+#include "tools/files/output_file.h"
+#include "tools/options/number_checks.h"
+#include "tools/options/problem_arguments.h"
 #include "tools/run/backward_arguments.h"
+#include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "fulmen/fulmen.h"
-#include "tools/device_tensors.h"
-#include "tools/float_conversion.h"
+#include "tools/tensors/device_tensors.h"
+#include "tools/tensors/float_conversion.h"
 
 namespace fulmen::tools {
 namespace {

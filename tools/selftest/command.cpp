@@ -9,14 +9,14 @@
 #include "fulmen/probe.h"
 #include "tools/commands.h"
 #include "tools/compile/ahead.h"
-#include "tools/device_tensors.h"
 #include "tools/doctor/system_facts.h"
 #include "tools/doctor/vendor_libraries.h"
-#include "tools/number_checks.h"
-#include "tools/output_file.h"
-#include "tools/problem_arguments.h"
+#include "tools/files/output_file.h"
+#include "tools/options/number_checks.h"
+#include "tools/options/problem_arguments.h"
 #include "tools/progress.h"
 #include "tools/selftest/report.h"
+#include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {
 namespace {

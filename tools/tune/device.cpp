@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "fulmen/fulmen.h"
-#include "tools/problem_arguments.h"
+#include "tools/options/problem_arguments.h"
 #include "tools/verify/sampled.h"
 
 namespace fulmen::tools {

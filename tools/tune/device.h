@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "tools/bench/case_data.h"
 #include "tools/bench/timed_passes.h"
-#include "tools/case_data.h"
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 #include "tools/tune/problems.h"
 #include "tools/tune/records.h"
 #include "tools/tune/supervised.h"

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "fulmen/printable.h"
-#include "tools/problem_arguments.h"
+#include "tools/options/problem_arguments.h"
 
 namespace fulmen::tools {
 namespace {

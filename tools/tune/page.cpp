@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tools/bench/report.h"
-#include "tools/html_page.h"
+#include "tools/files/html_page.h"
 
 namespace fulmen::tools {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "fulmen/printable.h"
-#include "tools/problem_arguments.h"
+#include "tools/options/problem_arguments.h"
 
 namespace fulmen::tools {
 namespace {

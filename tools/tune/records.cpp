@@ -17,7 +17,7 @@
 
 #include "fulmen/printable.h"
 #include "fulmen/read_file.h"
-#include "tools/output_file.h"
+#include "tools/files/output_file.h"
 
 namespace fulmen::tools {
 namespace {

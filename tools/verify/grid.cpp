@@ -9,7 +9,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "tools/float_conversion.h"
+#include "tools/tensors/float_conversion.h"
 
 namespace fulmen::tools {
 namespace {

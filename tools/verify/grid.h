@@ -8,8 +8,8 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
-#include "tools/memory.h"
-#include "tools/random_inputs.h"
+#include "tools/tensors/memory.h"
+#include "tools/tensors/random_inputs.h"
 
 namespace fulmen::tools {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fulmen/fulmen.h"
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 #include "tools/verify/grid.h"
 
 namespace fulmen::tools {

@@ -1,4 +1,4 @@
-#include "tools/npy.h"
+#include "tools/files/npy.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

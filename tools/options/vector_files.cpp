@@ -1,11 +1,11 @@
-#include "tools/vector_files.h"
+#include "tools/options/vector_files.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "fulmen/printable.h"
-#include "tools/number_checks.h"
+#include "tools/options/number_checks.h"
 
 namespace fulmen::tools {
 namespace {

@@ -1,10 +1,10 @@
-#include "tools/random_inputs.h"
+#include "tools/tensors/random_inputs.h"
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 
-#include "tools/float_conversion.h"
+#include "tools/tensors/float_conversion.h"
 
 namespace fulmen::tools {
 namespace {

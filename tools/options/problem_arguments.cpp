@@ -1,4 +1,4 @@
-#include "tools/problem_arguments.h"
+#include "tools/options/problem_arguments.h"
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 #include "fulmen/backend.h"
 #include "fulmen/names.h"
 #include "fulmen/printable.h"
-#include "tools/float_conversion.h"
-#include "tools/number_checks.h"
+#include "tools/options/number_checks.h"
+#include "tools/tensors/float_conversion.h"
 
 namespace fulmen::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/memory.h"
+#include "tools/tensors/memory.h"
 
 #include <sys/mman.h>
 

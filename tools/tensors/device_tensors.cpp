@@ -1,11 +1,11 @@
-#include "tools/device_tensors.h"
+#include "tools/tensors/device_tensors.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "tools/random_inputs.h"
+#include "tools/tensors/random_inputs.h"
 
 namespace fulmen::tools {
 namespace {

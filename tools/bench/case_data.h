@@ -12,9 +12,9 @@
 #include "fulmen/problem.h"
 #include "fulmen/status.h"
 #include "tools/bench/cases.h"
-#include "tools/given_problem.h"
-#include "tools/memory.h"
-#include "tools/random_inputs.h"
+#include "tools/options/given_problem.h"
+#include "tools/tensors/memory.h"
+#include "tools/tensors/random_inputs.h"
 
 namespace fulmen::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/number_checks.h"
+#include "tools/options/number_checks.h"
 
 #include <fmt/format.h>
 

@@ -11,8 +11,8 @@
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "fulmen/status.h"
-#include "tools/npy.h"
-#include "tools/vector_files.h"
+#include "tools/files/npy.h"
+#include "tools/options/vector_files.h"
 
 namespace fulmen::tools {
 

@@ -10,8 +10,8 @@
 
 #include "fulmen/status.h"
 #include "fulmen/tensor.h"
-#include "tools/memory.h"
-#include "tools/output_file.h"
+#include "tools/files/output_file.h"
+#include "tools/tensors/memory.h"
 
 namespace fulmen::tools {
 

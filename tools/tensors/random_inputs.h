@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fulmen/tensor.h"
-#include "tools/memory.h"
+#include "tools/tensors/memory.h"
 
 namespace fulmen::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/given_problem.h"
+#include "tools/options/given_problem.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fulmen/fulmen.h"
-#include "tools/number_checks.h"
+#include "tools/options/number_checks.h"
 
 namespace fulmen::tools {
 namespace {

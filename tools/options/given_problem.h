@@ -9,7 +9,7 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/status.h"
-#include "tools/problem_arguments.h"
+#include "tools/options/problem_arguments.h"
 
 namespace fulmen::tools {
 

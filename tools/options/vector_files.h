@@ -8,7 +8,7 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/status.h"
-#include "tools/npy.h"
+#include "tools/files/npy.h"
 
 namespace fulmen::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/html_page.h"
+#include "tools/files/html_page.h"
 
 #include <fmt/format.h>
 

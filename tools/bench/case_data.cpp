@@ -1,4 +1,4 @@
-#include "tools/case_data.h"
+#include "tools/bench/case_data.h"
 
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 #include <new>
 #include <numeric>
 
-#include "tools/device_tensors.h"
-#include "tools/float_conversion.h"
-#include "tools/npy.h"
+#include "tools/files/npy.h"
+#include "tools/tensors/device_tensors.h"
+#include "tools/tensors/float_conversion.h"
 
 namespace fulmen::tools {
 namespace {
