@@ -1,12 +1,12 @@
 // fulmen bench --compare and the pages with plots.
-#include "tools/bench/compare.h"
+#include "tools/bench/compare/compare.h"
 
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
-#include "tools/bench/counts_compare.h"
-#include "tools/bench/page.h"
-#include "tools/bench/report.h"
+#include "tools/bench/compare/counts_compare.h"
+#include "tools/bench/report/page.h"
+#include "tools/bench/report/report.h"
 #include "tools/tune/page.h"
 
 namespace fulmen::test {

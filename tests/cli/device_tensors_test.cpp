@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "support/deferred_device.h"
-#include "tools/bench/device_copy_rate.h"
-#include "tools/bench/measure.h"
+#include "tools/bench/ceilings/device_copy_rate.h"
+#include "tools/bench/measure/measure.h"
 
 namespace fulmen::test {
 namespace {

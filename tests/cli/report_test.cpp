@@ -3,7 +3,7 @@
 #include <set>
 
 #include "program.h"
-#include "tools/bench/measure.h"
+#include "tools/bench/measure/measure.h"
 #include "tools/commands.h"
 
 namespace fulmen::test {

@@ -1,5 +1,5 @@
 // The model of a chip's time: what the emulator counts, scaled, over the maker's figures.
-#include "tools/bench/model.h"
+#include "tools/bench/model/model.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "fulmen/fulmen.h"
 #include "tools/bench/case_data.h"
-#include "tools/bench/timed_passes.h"
+#include "tools/bench/measure/timed_passes.h"
 #include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "fulmen/probe.h"
-#include "tools/bench/ceilings.h"
-#include "tools/bench/device_copy_rate.h"
-#include "tools/bench/timed_passes.h"
+#include "tools/bench/ceilings/ceilings.h"
+#include "tools/bench/ceilings/device_copy_rate.h"
+#include "tools/bench/measure/timed_passes.h"
 #include "tools/verify/grid.h"
 #include "tools/verify/sampled.h"
 #include "tools/verify/verified_run.h"

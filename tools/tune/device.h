@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tools/bench/case_data.h"
-#include "tools/bench/timed_passes.h"
+#include "tools/bench/measure/timed_passes.h"
 #include "tools/tensors/device_tensors.h"
 #include "tools/tune/problems.h"
 #include "tools/tune/records.h"

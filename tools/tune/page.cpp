@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tools/bench/report.h"
+#include "tools/bench/report/report.h"
 #include "tools/files/html_page.h"
 
 namespace fulmen::tools {

@@ -1,4 +1,4 @@
-#include "tools/bench/compare.h"
+#include "tools/bench/compare/compare.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fulmen/printable.h"
-#include "tools/bench/report.h"
+#include "tools/bench/report/report.h"
 
 namespace fulmen::tools {
 namespace {

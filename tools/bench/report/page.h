@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/measure.h"
+#include "tools/bench/measure/measure.h"
 
 namespace fulmen::tools {
 

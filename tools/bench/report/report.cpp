@@ -1,10 +1,10 @@
-#include "tools/bench/report.h"
+#include "tools/bench/report/report.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
-#include "tools/bench/case_json.h"
+#include "tools/bench/report/case_json.h"
 
 namespace fulmen::tools {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/model.h"
+#include "tools/bench/model/model.h"
 
 namespace fulmen::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/bench/ceilings.h"
+#include "tools/bench/ceilings/ceilings.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 #include <system_error>
 #include <thread>
 
-#include "tools/bench/ceiling_loops.h"
-#include "tools/bench/clock.h"
+#include "tools/bench/ceilings/ceiling_loops.h"
+#include "tools/bench/measure/clock.h"
 #include "tools/tensors/memory.h"
 
 namespace fulmen::tools {

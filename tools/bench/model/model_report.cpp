@@ -1,11 +1,11 @@
-#include "tools/bench/model_report.h"
+#include "tools/bench/model/model_report.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "tools/bench/case_json.h"
+#include "tools/bench/report/case_json.h"
 
 namespace fulmen::tools {
 namespace {

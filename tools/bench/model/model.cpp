@@ -1,4 +1,4 @@
-#include "tools/bench/model.h"
+#include "tools/bench/model/model.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 #include "fulmen/fulmen.h"
 #include "fulmen/printable.h"
 #include "tools/bench/case_data.h"
-#include "tools/bench/timed_passes.h"
+#include "tools/bench/measure/timed_passes.h"
 #include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {

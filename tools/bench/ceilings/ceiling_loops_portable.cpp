@@ -3,7 +3,7 @@
 #include <arm_neon.h>
 #endif
 
-#include "tools/bench/ceiling_loops.h"
+#include "tools/bench/ceilings/ceiling_loops.h"
 
 namespace fulmen::tools {
 namespace {

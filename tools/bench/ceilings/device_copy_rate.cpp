@@ -1,8 +1,8 @@
-#include "tools/bench/device_copy_rate.h"
+#include "tools/bench/ceilings/device_copy_rate.h"
 
 #include <algorithm>
 
-#include "tools/bench/clock.h"
+#include "tools/bench/measure/clock.h"
 #include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {

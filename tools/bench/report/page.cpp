@@ -1,4 +1,4 @@
-#include "tools/bench/page.h"
+#include "tools/bench/report/page.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <functional>
 #include <map>
 
-#include "tools/bench/report.h"
+#include "tools/bench/report/report.h"
 #include "tools/files/html_page.h"
 
 namespace fulmen::tools {

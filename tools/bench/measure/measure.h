@@ -8,8 +8,8 @@
 #include "fulmen/status.h"
 #include "tools/bench/case_data.h"
 #include "tools/bench/cases.h"
-#include "tools/bench/ceilings.h"
-#include "tools/bench/timed_passes.h"
+#include "tools/bench/ceilings/ceilings.h"
+#include "tools/bench/measure/timed_passes.h"
 #include "tools/tensors/device_tensors.h"
 
 namespace fulmen::tools {

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "tools/bench/ceiling_loops.h"
+#include "tools/bench/ceilings/ceiling_loops.h"
 
 namespace fulmen::tools {
 namespace {

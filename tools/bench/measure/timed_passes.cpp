@@ -1,4 +1,4 @@
-#include "tools/bench/timed_passes.h"
+#include "tools/bench/measure/timed_passes.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "tools/bench/clock.h"
+#include "tools/bench/measure/clock.h"
 
 namespace fulmen::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/bench/counts_compare.h"
+#include "tools/bench/compare/counts_compare.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/bench/measure.h"
+#include "tools/bench/measure/measure.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include <span>
 
 #include "fulmen/fulmen.h"
-#include "tools/bench/clock.h"
+#include "tools/bench/measure/clock.h"
 #include "tools/tensors/random_inputs.h"
 #include "tools/verify/sampled.h"
 
