@@ -1,4 +1,6 @@
-"""The extension module over the C ABI. Tensors and options are tuples, in the orders that bindings/python/src/call.h names."""
+"""The extension module over the C ABI.
+
+Tensors and options are tuples, in the orders that bindings/python/src/arguments/call.h names."""
 
 from typing import Any
 

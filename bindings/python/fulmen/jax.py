@@ -26,7 +26,8 @@ from fulmen._numbers import INTEGERS, host_numbers
 for _name, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
 
-# The places of tensors in the tuples of fulmen._core (bindings/python/src/call.h); gradients are those of q, k, v, bias and sinks.
+# The places of tensors in the tuples of fulmen._core (bindings/python/src/arguments/call.h).
+# Gradients are those of q, k, v, bias and sinks.
 _OUT, _BIAS, _KEEP_MASK, _ALIBI_SLOPES, _SINKS, _LSE, _DOUT, _DLSE, _DQ = 3, 4, 5, 6, 7, 8, 9, 10, 11
 _INPUTS = 8
 _DIFFERENTIABLE = (0, 1, 2, _BIAS, _SINKS)

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "call.h"
+#include "arguments/call.h"
 #include "method.h"
-#include "passes.h"
-#include "torch_calls.h"
-#include "torch_memory.h"
+#include "run/passes.h"
+#include "torch/torch_calls.h"
+#include "torch/torch_memory.h"
 
 namespace fulmen::python {
 namespace {

@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "array.h"
-#include "call.h"
-#include "device_copies.h"
+#include "arguments/array.h"
+#include "arguments/call.h"
 #include "fulmen/fulmen_c.h"
-#include "torch_memory.h"
+#include "run/device_copies.h"
+#include "torch/torch_memory.h"
 
 namespace fulmen::python {
 const CacheTensor kCacheTensors[kCachePlaces] = {

@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "array.h"
+#include "arguments/array.h"
 #include "fulmen/fulmen_c.h"
 
 namespace fulmen::python {

@@ -6,7 +6,7 @@
 #include <exception>
 #include <new>
 
-#include "argument_error.h"
+#include "arguments/argument_error.h"
 
 namespace fulmen::python {
 

@@ -5,13 +5,13 @@
 #include <string>
 #include <utility>
 
-#include "argument_error.h"
+#include "arguments/argument_error.h"
+#include "arguments/call.h"
 #include "attention.h"
-#include "call.h"
 #include "kv_cache.h"
-#include "passes.h"
-#include "torch_calls.h"
-#include "xla.h"
+#include "run/passes.h"
+#include "torch/torch_calls.h"
+#include "xla/xla.h"
 
 namespace fulmen::python {
 namespace {

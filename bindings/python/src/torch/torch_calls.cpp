@@ -1,4 +1,4 @@
-#include "torch_calls.h"
+#include "torch/torch_calls.h"
 
 #include <algorithm>
 #include <iterator>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "method.h"
-#include "passes.h"
-#include "torch_memory.h"
+#include "run/passes.h"
+#include "torch/torch_memory.h"
 
 namespace fulmen::python {
 namespace {

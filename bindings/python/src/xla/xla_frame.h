@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "array.h"
+#include "arguments/array.h"
 #include "fulmen/fulmen_c.h"
-#include "xla_ffi.h"
+#include "xla/xla_ffi.h"
 
 namespace fulmen::python::xla {
 

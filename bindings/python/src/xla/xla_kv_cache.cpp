@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kv_cache.h"
-#include "xla.h"
-#include "xla_frame.h"
+#include "xla/xla.h"
+#include "xla/xla_frame.h"
 
 namespace fulmen::python::xla {
 namespace {

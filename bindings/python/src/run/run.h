@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "call.h"
+#include "arguments/call.h"
 
 namespace fulmen::python {
 

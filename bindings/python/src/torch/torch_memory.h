@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "array.h"
+#include "arguments/array.h"
 
 namespace fulmen::python {
 

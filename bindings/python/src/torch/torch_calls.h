@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "call.h"
+#include "arguments/call.h"
 
 namespace fulmen::python {
 

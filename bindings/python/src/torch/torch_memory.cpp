@@ -1,4 +1,4 @@
-#include "torch_memory.h"
+#include "torch/torch_memory.h"
 
 #include <algorithm>
 #include <iterator>

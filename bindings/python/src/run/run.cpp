@@ -1,4 +1,4 @@
-#include "run.h"
+#include "run/run.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -7,8 +7,8 @@
 #include <memory>
 #include <thread>
 
-#include "device_copies.h"
-#include "plan_cache.h"
+#include "run/device_copies.h"
+#include "run/plan_cache.h"
 
 namespace fulmen::python {
 namespace {

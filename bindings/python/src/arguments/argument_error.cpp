@@ -1,4 +1,4 @@
-#include "argument_error.h"
+#include "arguments/argument_error.h"
 
 #include <exception>
 

@@ -1,11 +1,11 @@
-#include "passes.h"
+#include "run/passes.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "run.h"
-#include "torch_memory.h"
+#include "run/run.h"
+#include "torch/torch_memory.h"
 
 namespace fulmen::python {
 

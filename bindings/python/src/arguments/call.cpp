@@ -1,4 +1,4 @@
-#include "call.h"
+#include "arguments/call.h"
 
 #include <algorithm>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "device_copies.h"
+#include "run/device_copies.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "xla.h"
+#include "xla/xla.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "call.h"
-#include "run.h"
-#include "xla_frame.h"
+#include "arguments/call.h"
+#include "run/run.h"
+#include "xla/xla_frame.h"
 
 namespace fulmen::python::xla {
 namespace {

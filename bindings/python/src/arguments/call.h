@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "array.h"
+#include "arguments/array.h"
 #include "fulmen/fulmen_c.h"
 
 namespace fulmen::python {

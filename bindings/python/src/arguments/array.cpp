@@ -1,11 +1,11 @@
-#include "array.h"
+#include "arguments/array.h"
 
 #include <algorithm>
 #include <string_view>
 #include <vector>
 
-#include "call.h"
-#include "torch_memory.h"
+#include "arguments/call.h"
+#include "torch/torch_memory.h"
 
 namespace fulmen::python {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "call.h"
-#include "run.h"
+#include "arguments/call.h"
+#include "run/run.h"
 
 namespace fulmen::python {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "call.h"
+#include "arguments/call.h"
 
 namespace fulmen::python {
 namespace {

@@ -2,7 +2,7 @@
 // Python.
 #pragma once
 
-#include "xla_ffi.h"
+#include "xla/xla_ffi.h"
 
 namespace fulmen::python::xla {
 

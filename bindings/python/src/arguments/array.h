@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "argument_error.h"
-#include "dlpack.h"
+#include "arguments/argument_error.h"
+#include "arguments/dlpack.h"
 #include "fulmen/fulmen_c.h"
 
 namespace fulmen::python {
