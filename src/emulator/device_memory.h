@@ -1,4 +1,4 @@
-// Memory of the emulated devices: the host's, with room around each allocation that belongs to none.
+// Memory of the emulated devices: the host's, with a gap around each allocation.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,10 +24,10 @@ class DeviceMemory {
  public:
   Result<void*> allocate(std::size_t bytes) {
     if (bytes > SIZE_MAX - 3 * kGap) return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes", bytes));
-    // Room on both sides that belongs to no allocation: an index that runs over is found.
+    // The gap on both sides belongs to no allocation, so an index that runs over is found.
     auto* block = static_cast<char*>(std::aligned_alloc(kGap, (bytes + 3 * kGap - 1) / kGap * kGap));
     if (block == nullptr) return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes", bytes));
-    // A large one stays as the system gives it, zeros without memory of their own until they are used.
+    // A large block stays as the system gives it: zeros, without memory until they are used.
     if (bytes <= kMostPoisoned) std::memset(block, kPoison, bytes + 2 * kGap);
     const std::scoped_lock lock(mutex_);
     blocks_[block + kGap] = bytes;
@@ -37,8 +37,9 @@ class DeviceMemory {
     const std::scoped_lock lock(mutex_);
     if (blocks_.erase(static_cast<char*>(memory)) != 0) std::free(static_cast<char*>(memory) - kGap);
   }
-  // Refuses what begins in an allocation, or in the room around one, and leaves it, and what runs into one. Other memory is the
-  // host's, of which nothing is known. name: the argument's, for the message; bytes: more than 0.
+  // Refuses a range that begins in an allocation, or in the gap around one, and leaves it, and a
+  // range that runs into one. Other memory is the host's, of which nothing is known. name: the
+  // argument's, for the message; bytes: more than 0.
   Status check_range(const char* name, const void* address, std::size_t bytes) const {
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
     const auto refuse = [&](const std::string& why) -> Status {

@@ -1,4 +1,4 @@
-// What an emulated launch may touch: the device's allocations as they are when it begins.
+// The memory that an emulated launch may touch: the device's allocations when it begins.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class MemoryMap {
     uint64_t begin = 0, end = 0;
   };
   explicit MemoryMap(std::vector<Block> sorted) : blocks_(std::move(sorted)) {}
-  // Whether all of the bytes are in one allocation.
+  // Returns true if all of the bytes are in one allocation.
   bool contains(uint64_t address, uint64_t bytes) {
     if (address >= last_.begin && address + bytes <= last_.end) return true;
     return find(address, bytes);
@@ -32,7 +32,7 @@ class MemoryMap {
   }
 
   std::vector<Block> blocks_;
-  Block last_;  // the one that the last access was in
+  Block last_;  // the block of the last access
 };
 
 }  // namespace fulmen::gpu

@@ -17,7 +17,7 @@ struct Instruction;
 
 using Handler = void (*)(Wave&, const Instruction&);
 
-// What executed instructions are counted by.
+// The class by which executed instructions are counted.
 enum class Kind : uint8_t { matrix, valu, transcendental, salu, branch, scalar_load, lds, global, scratch, barrier, wait, none };
 constexpr int kKinds = 12;
 constexpr std::array<std::string_view, kKinds> kKindNames{"matrix", "VALU",   "transcendental", "SALU",    "branch", "scalar load",
@@ -64,7 +64,7 @@ struct Instruction {
   static constexpr int kMostOperands = 6;
   Handler run = nullptr;
   Kind kind = Kind::none;
-  bool accesses_are_checked = true;  // waits and branches on SCC need no look at outstanding loads
+  bool accesses_are_checked = true;  // false: waits and branches on SCC
   bool clamp = false, returns = false, offen = false, zeroes_high_half = false;
   uint8_t op_sel = 0, op_sel_hi = 0, neg_lo = 0, neg_hi = 0;
   uint8_t source_part[3] = {6, 6, 6}, result_part = 6, unused = 0;  // SDWA: 0 to 3 a byte, 4 and 5 a word, 6 all
@@ -72,7 +72,7 @@ struct Instruction {
   std::array<Operand, kMostOperands> operand{};
   int64_t offset = 0, offset1 = 0;
   Dpp dpp;
-  uint32_t target = 0;   // of a branch, and the second of a pair that is issued as one
+  uint32_t target = 0;   // where a branch leads, or where a pair begins in Program::pairs
   std::size_t line = 0;  // in the program's lines
 };
 
@@ -80,7 +80,7 @@ struct Instruction {
 struct Line {
   AmdInstruction text;
   AmdAccess access;
-  bool is_load = false;  // an outstanding one until a counter says so
+  bool is_load = false;  // outstanding until a counter says otherwise
 };
 
 struct Program {
@@ -92,7 +92,7 @@ struct Program {
   std::vector<Line> lines;
   // Fields of the kernel descriptor.
   int vector_registers = 0, accumulators = 0, lds_bytes = 0, kernarg_bytes = 0;
-  int scratch_bytes = 0;                                                     // of a lane
+  int scratch_bytes = 0;                                                     // a lane
   uint32_t entry = 0;                                                        // where in the code waves begin
   int user_scalars = 0, kernarg_at = -1, packet_at = -1, workgroup_at = -1;  // numbers of scalar registers; -1: not asked for
   bool workgroup_in_trap_registers = false;                                  // gfx12

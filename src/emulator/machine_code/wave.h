@@ -17,7 +17,8 @@
 
 namespace fulmen::gpu::isa {
 
-// What a kernel did wrong: thrown by handlers, told by run_workgroup() with the instruction and the wave.
+// What a kernel did wrong. Handlers throw it; run_workgroup() reports it with the instruction and
+// the wave.
 struct Fault {
   std::string what;
 };
@@ -25,7 +26,7 @@ struct Fault {
 
 using gpu::MemoryMap;
 
-// A counter of what is outstanding: results come in order, or in any (scalar loads).
+// A counter of outstanding accesses. Results arrive in order, those of scalar loads in any order.
 class Outstanding {
  public:
   void add(RegisterRange writes) { queue_.push_back(writes); }
@@ -79,11 +80,11 @@ struct Wave {
   bool scc = false;
   uint32_t at = 0;  // the next instruction
   bool ended = false, at_barrier = false;
-  uint64_t signals = 0, waits = 0;  // barriers that it came to, that it left
+  uint64_t signals = 0, waits = 0;  // number of barriers that it signalled, and left
 
   enum Counter : uint8_t { memory = 1, lds = 2, scalar = 4 };
-  std::array<uint8_t, kRegisters> pending{};  // of which counter a register's load is outstanding
-  int loads = 0;                              // how many are
+  std::array<uint8_t, kRegisters> pending{};  // the counter of a register's outstanding load
+  int loads = 0;                              // number of outstanding loads
   Outstanding memory_loads, lds_loads, scalar_loads;
 
   uint64_t exec() const { return (scalars[kExecLow] | uint64_t{scalars[kExecLow + 1]} << 32U) & all_lanes; }

@@ -75,7 +75,7 @@ class Runner {
     w.scratch = scratch_.data() + static_cast<std::ptrdiff_t>(program_.scratch_bytes) * size * number;
     w.all_lanes = size == 64 ? ~uint64_t{0} : 0xFFFFFFFFU;
     w.at = program_.entry;
-    // What nothing has written is anything.
+    // Registers begin random.
     for (uint32_t& s : w.scalars) s = static_cast<uint32_t>(random_());
     w.scc = (random_() & 1U) != 0;
     fill(vectors, program_.vector_registers * size);
@@ -105,7 +105,7 @@ class Runner {
     }
   }
 
-  // Every wave that can run does, once.
+  // Runs every wave that can run, once.
   void round() {
     const std::size_t count = waves_.size();
     bool ran = false;
@@ -158,7 +158,8 @@ class Runner {
     return kind == Kind::global || kind == Kind::scratch ? Wave::memory : kind == Kind::lds ? Wave::lds : Wave::scalar;
   }
 
-  // Registers whose loads are outstanding are not there yet. Memory and LDS answer in order each, and may overwrite theirs.
+  // Refuses registers whose loads are outstanding. Memory and LDS each answer in order, so their
+  // later loads may overwrite such a register.
   void check_accesses(const Wave& w, const Instruction& i) const {
     const AmdAccess& access = program_.lines[i.line].access;
     for (const RegisterRange& range : access.reads) {

@@ -1,4 +1,4 @@
-// The table that kernels call the emulator by (kernels/platforms/emulator_api.h).
+// The table of functions by which kernels call the emulator (kernels/platforms/emulator_api.h).
 #include <atomic>
 #include <cstring>
 

@@ -31,11 +31,11 @@ struct Fiber {
 };
 
 void start(Fiber& fiber, char* stack, void (*entry)(boost::context::detail::transfer_t));
-// From the scheduler into a fiber, until it yields.
+// Runs a fiber from the scheduler until it yields.
 void resume(Fiber& scheduler, Fiber& fiber);
-// From a fiber back; `last` when it never runs again.
+// Returns from a fiber to the scheduler; `last` if the fiber never runs again.
 void yield(Fiber& scheduler, Fiber& fiber, bool last);
-// First thing in a fiber's entry.
+// To be called first in a fiber's entry.
 void entered(Fiber& scheduler, boost::context::detail::transfer_t from);
 
 }  // namespace fulmen::gpu::emulated

@@ -47,8 +47,8 @@ std::string Lds::not_arrived(int word, const char* verb, int thread, Site site) 
                      4 * word, 4 * word + 3, to_string(site), copy.thread, to_string(copy.site()));
 }
 
-// The first reader, or a later one of its wave that the wave's barrier does not order before what comes; and one of another wave,
-// or else another lane.
+// Keeps the first reader, or a later one of its wave that the wave's barrier does not order before
+// what comes; and a reader of another wave, or else of another lane.
 void Lds::remember_read(std::size_t word, uint64_t state, const Who& by, Site site) {
   Access &first = accesses_[word].read, &another = accesses_[word].read_by_another;
   if (first.epoch != epoch_ || (first.wave == by.wave && ordered(first, by))) {

@@ -27,37 +27,37 @@ class Lds {
     ++epoch_;
     all_waves_go_on();
   }
-  // The same among the lanes of one wave.
+  // A barrier among the lanes of one wave.
   void wave_barrier(int wave) {
     ++wave_epochs_[static_cast<std::size_t>(wave)];
     states_[static_cast<std::size_t>(wave)] = ++last_state_;
   }
-  // What one wave accessed before it handed over, at the time that this returns, is ordered before what another does after it took
-  // that over.
+  // What a wave accessed before it arrives, at the time that this returns, is ordered before what
+  // another wave does after named_barrier_sync() with that time.
   int named_barrier_arrive() {
     all_waves_go_on();
     return ++time_;
   }
   void named_barrier_sync(int from, int to, int time) { taken(from, to) = time; }
-  // The same where a later one may be known already.
+  // named_barrier_sync() for a wave that may know a later time already.
   void follow(int from, int to, int time) {
     if (taken(from, to) < time) taken(from, to) = time;
   }
-  // Until when the wave knows what another one did.
+  // The time until which `wave` knows what `from` did.
   int known(int from, int wave) const { return taken(from, wave); }
   int wave_size() const { return wave_size_; }
-  // All of these: empty, or what is wrong.
+  // The functions below return an empty string, or what is wrong.
   std::string read(int offset, void* to, int bytes, int thread, Site site) {
     return reads(offset, to, bytes, thread, site) ? std::string() : why_not_read(offset, bytes, thread, site);
   }
   std::string write(int offset, const void* from, int bytes, int thread, Site site);
-  // A copy by cp.async: from its beginning until it has arrived its destination is nobody's.
+  // A copy by cp.async. From its beginning until it has arrived, its destination is nobody's.
   std::string begin_copy(int offset, int bytes, int thread, Site site);
   std::string arrive(int offset, const void* from, int bytes, int thread, Site site);
-  // The same by the TMA, which writes as matrix units read: products need no fence.
+  // A copy by the TMA, which writes as matrix units read: products need no fence.
   std::string arrive_asynchronously(int offset, const void* from, int bytes, int thread, Site site);
-  // Matrix units and the TMA, which read LDS by themselves, see what a lane wrote where a fence is between: of the lane itself
-  // before a barrier, or of the lane that has them read, after it.
+  // Matrix units and the TMA read LDS by themselves. They see what a lane wrote if a fence lies
+  // between: by that lane before a barrier, or after it by the lane that has them read.
   std::string read_by_matrix_unit(int offset, void* to, int bytes, int thread, Site site);
   void fence(int thread);
   bool holds(int offset, std::span<const std::byte> content) const {
@@ -82,17 +82,17 @@ class Lds {
   // A 32-bit word; LDS is addressed in words or more, and written in halves of one, too, each half by a lane. What each access
   // looks at: so small that the words of one access share a line of the cache.
   struct Word {
-    uint64_t readers_known = 0;  // the state of the last wave of whose reads the accesses below have what there is to know
+    uint64_t readers_known = 0;  // state of the last wave whose reads are all in `Accesses`
     int written = 0;             // the epoch of the last write; 0: nobody wrote
-    uint8_t halves = 0;          // since the last barrier written by themselves: a bit each
-    bool two_writers = false;    // of its halves
+    uint8_t halves = 0;          // a bit a half that was written alone since the last barrier
+    bool two_writers = false;    // two lanes wrote its halves
     bool copying = false;        // a copy is in flight: copied_ has its beginning
   };
   struct Accesses {
     Access written;
     Access read;
     Access read_by_another;  // the first reader that differs from `read`
-    int order = 0;           // of the last write among all
+    int order = 0;           // the last write's number among all writes
   };
   int wave_of(int thread) const { return thread >> wave_shift_; }
   Who who(int thread) const {
@@ -102,7 +102,7 @@ class Lds {
   Access access(const Who& by, Site site) const {
     return {site.file, site.line, epoch_, by.wave_epoch, time_, static_cast<int16_t>(by.thread), static_cast<int16_t>(by.wave)};
   }
-  // When the last of what `to` took over from `from` was handed over.
+  // The time of the last arrival of `from` that `to` synchronised with.
   int& taken(int from, int to) {
     return taken_[static_cast<std::size_t>(from) * wave_epochs_.size() + static_cast<std::size_t>(to)];
   }
@@ -128,7 +128,7 @@ class Lds {
   bool readable(std::size_t word, const Who& by) const {
     return !words_[word].copying && words_[word].written != 0 && settled(word, by);
   }
-  // Reads and remembers that; false: it may not.
+  // Reads and records the access. False: the lane may not read.
   bool reads(int offset, void* to, int bytes, int thread, Site site) {
     if (!in_range(offset, bytes)) return false;
     const Who by = who(thread);
@@ -143,7 +143,7 @@ class Lds {
   }
   void remember_read(std::size_t word, uint64_t state, const Who& by, Site site);
   std::string why_not_read(int offset, int bytes, int thread, Site site) const;
-  // What a write meets.
+  // Races of a write with earlier accesses.
   bool write_races(std::size_t word, bool beside, const Who& by) const;
   std::string write_race(int word, bool beside, const char* verb, const Who& by, Site site) const;
   std::string race(int word, const char* verb, int thread, Site site, const char* other_verb, const Access& other) const;
@@ -151,12 +151,12 @@ class Lds {
 
   std::vector<std::byte> memory_;
   std::vector<Word> words_;
-  std::vector<Accesses> accesses_;  // of each word
-  std::vector<Access> copied_;      // of each word, once a copy began
+  std::vector<Accesses> accesses_;  // one a word
+  std::vector<Access> copied_;      // one a word, once a copy began
   int bytes_ = 0;
   int wave_size_ = 1;
   int wave_shift_ = 0;       // wave_size_ is 2 to it
-  int most_alignment_ = 16;  // that an access needs
+  int most_alignment_ = 16;  // the most that an access needs
   int epoch_ = 1;
   int writes_ = 0;
   // A lane's fence: when it was, how many writes there were before it, and what the lane's wave had taken over from each other
@@ -176,15 +176,15 @@ class Lds {
   // `by`.
   bool fenced_by_another(const Access& written, const Who& by) const;
   bool fenced_by(const Fences& fences, const Access& written, const Who& by) const;
-  std::vector<Fences> fences_;  // of each lane
+  std::vector<Fences> fences_;  // one a lane
   std::vector<int> wave_epochs_;
-  // A number of each wave that changes with every barrier that orders something of it; no two waves share one.
+  // A number for each wave, unique among waves. Every barrier that orders its accesses changes it.
   std::vector<uint64_t> states_;
   uint64_t last_state_ = 0;
   void all_waves_go_on() {
     for (uint64_t& state : states_) state = ++last_state_;
   }
-  int time_ = 0;            // how often waves have handed over
+  int time_ = 0;            // number of arrivals at named barriers
   std::vector<int> taken_;  // [from][to]
 };
 

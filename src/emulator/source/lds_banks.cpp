@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kBanks = 32;
 
-// Cycles of lanes that are taken together: the most different words of one bank.
+// The cycles of one group of lanes: the most different words in one bank.
 int64_t cycles_of(std::span<const int> offsets, int bytes) {
   std::array<std::vector<int>, kBanks> words;
   std::size_t cycles = 0;

@@ -25,9 +25,9 @@ struct LdsAccess {
 
 // What the instructions of a source line cost.
 struct LdsLine {
-  int64_t instructions = 0;  // of waves
-  int64_t cycles = 0;        // with conflicts
-  int64_t conflicts = 0;     // cycles that there would not be if no two lanes met in a bank
+  int64_t instructions = 0;  // wave instructions
+  int64_t cycles = 0;        // conflicts included
+  int64_t conflicts = 0;     // cycles lost because lanes meet in a bank
 };
 
 // The cost of one instruction of a wave, whose lane l accesses `bytes` bytes, a multiple of 4, at offsets[l], or kNoAccess.
@@ -51,7 +51,8 @@ class LdsBanks {
   std::map<Line, LdsLine> lines_;
 };
 
-// While one lives, launches of the emulated GPU count into it; of several the newest. For tests: not for launches from two threads.
+// Counts the launches of the emulated GPU while it lives; the newest object counts. It is for
+// tests, whose launches come from one thread.
 class LdsBankCount {
  public:
   LdsBankCount();

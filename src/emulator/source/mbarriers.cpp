@@ -11,7 +11,7 @@
 namespace fulmen::gpu::emulated {
 namespace {
 
-constexpr int kNever = -2;  // a first wait is often for the phase before the first, -1
+constexpr int kNever = -2;  // not -1: a first wait is often for the phase before the first
 
 }  // namespace
 
@@ -76,7 +76,7 @@ std::string Mbarriers::arrive(int at, int expected, int thread, int wave, Lds& l
                        to_string(site), thread, barrier->arrivals);
   }
   barrier->bytes += expected;
-  // What the wave knows of others it passes on.
+  // The wave passes on what it knows of other waves.
   for (int from = 0; from < waves_; ++from) {
     int& time = barrier->arrived[static_cast<std::size_t>(from)];
     time = std::max(time, lds.known(from, wave));
@@ -100,7 +100,7 @@ std::string Mbarriers::load(int at, const TmaCopy& copy, Lds& lds) {
   return {};
 }
 
-// Its LDS is read when it is asked for, and looked at once more when it arrives.
+// The source in LDS is read when the copy is issued, and compared when it arrives.
 std::string Mbarriers::copy(int at, ClusterCopy copy, Lds& lds) {
   constexpr int kPiece = TmaCopy::kPieceBytes;
   Barrier* const barrier = find(at);
@@ -182,7 +182,7 @@ bool Mbarriers::try_wait(int at, int parity, int wave, Lds& lds, const MemoryChe
     return false;
   }
   if (barrier->left == 0 && arriving == barrier->bytes) {
-    // The copies are handed over as what their wave did.
+    // The copies count as accesses of the wave that issued them.
     const auto hand_over = [&](int thread) {
       barrier->arrived[static_cast<std::size_t>(thread / lds.wave_size())] = lds.named_barrier_arrive();
     };

@@ -1,4 +1,5 @@
-// A workgroup of the emulated GPU, or those of a cluster, as its lanes run: each a fiber, suspended where it waits for others.
+// A running workgroup of the emulated GPU, or those of a cluster. Each lane is a fiber, suspended
+// where it waits for others.
 #pragma once
 
 #include <fmt/format.h>
@@ -31,7 +32,8 @@ inline constexpr const char* kTurnWait = "warpgroup_turn_wait";
 inline constexpr int kMbarrierBytes = 8;
 inline constexpr const char* kMbarrierWait = "mbarrier_wait";
 
-// What the TMA brings from LDS to memory: read where the lane waits for that, and written where it waits for that.
+// A TMA store from LDS to memory: read where the lane waits for the read, written where it waits
+// for the write.
 struct TmaStore {
   float* to;              // null: a box of a tensor, from `first` on
   EmulatedTensorMap map;  // the box's
@@ -39,10 +41,10 @@ struct TmaStore {
   int from, bytes;
   bool adds;
   Site site;
-  std::vector<float> values;  // once it is read
+  std::vector<float> values;  // what was read
 };
 
-// What a lane has begun and that is run at a wait.
+// A product that a lane has begun. It is computed at a wait.
 struct Deferred {
   void (*run)(const void*) = nullptr;
   alignas(16) std::byte data[128];
@@ -51,12 +53,12 @@ struct Deferred {
 
 enum class Waits { nowhere, exchange, named_barrier_sync, turn, mbarrier, counter, barrier, done };
 
-// What one wave handed over and none took over yet.
+// A wave's arrival at a named barrier that no wave has synchronised with yet.
 struct HandedOver {
   int from = -1;
   int time = 0;
 };
-inline constexpr int kNamedBarriers = 16;  // of the hardware's barriers; the first is the workgroup's
+inline constexpr int kNamedBarriers = 16;  // the hardware's; barrier 0 is the workgroup's
 
 struct Lane {
   Fiber fiber;
@@ -65,7 +67,7 @@ struct Lane {
   Waits waits = Waits::nowhere;
   const char* operation = "";
   int bytes = 0;
-  const int* counter = nullptr;  // that it waits for, until it is at least `bytes`
+  const int* counter = nullptr;  // the counter that it waits for, until it is at least `bytes`
   Site site;
   std::vector<AsyncCopy> uncommitted;
   std::deque<std::vector<AsyncCopy>> in_flight;
@@ -94,7 +96,7 @@ class Workgroup {
   }
   void barrier(const char* operation, Site site) { wait(Waits::barrier, operation, 0, site); }
   void wave_barrier(Site site) { wait(Waits::exchange, kWaveBarrier, 0, site); }
-  // The place is what lanes must agree upon.
+  // All lanes of the wave must agree upon the place.
   void named_barrier_arrive(int place, bool takes, Site site) {
     if (place < 1 || place >= kNamedBarriers)
       check(fmt::format("named_barrier_arrive: barrier {} at {}, of 1 to {}", place, to_string(site), kNamedBarriers - 1));
@@ -164,7 +166,8 @@ class Workgroup {
   void check_values(const void* data, int bytes, const char* verb, Site site);
 
  private:
-  // Of `bytes` at a place in LDS of one of the cluster's workgroups, which must not have ended.
+  // Returns the offset in the cluster's LDS of `bytes` at a place in a workgroup's LDS. The
+  // workgroup must not have ended.
   int place_of(int rank, int at, int bytes, Site site);
   int own_place(int at, int bytes, Site site) { return shape_.cluster == 1 ? at : place_of(rank(), at, bytes, site); }
   void no_cluster(const char* operation, Site site) {
@@ -182,7 +185,7 @@ class Workgroup {
     lane.site = site;
     yield(scheduler_, lane.fiber, false);
   }
-  // The lane that failed never runs on.
+  // A lane that failed never continues.
   void check(std::string error) {
     if (error.empty()) return;
     fail(std::move(error));
@@ -191,7 +194,7 @@ class Workgroup {
   void fail(std::string error) {
     if (error_.empty()) error_ = std::move(error);
   }
-  // For the count of bank conflicts.
+  // Records an access for the count of bank conflicts.
   void note(bool write, int offset, int bytes, Site site) {
     if (shape_.banks != nullptr)
       accesses_[static_cast<std::size_t>(thread() % shape_.wave_size)].push_back({site, write, offset, bytes});
@@ -205,7 +208,7 @@ class Workgroup {
   bool join_turn(int place);
   // Returns true if the wave, which waits for others, may continue.
   bool resumes(int wave);
-  // The lane of a wave that waits for a counter; null if none does.
+  // Returns the lane of the wave that waits for a counter, or null.
   Lane* counting(int wave);
   static int counted(const int* at);
   std::string missing(const Lane& lane) const;
@@ -225,10 +228,11 @@ class Workgroup {
   Lane* current_ = nullptr;
   Lds lds_;
   Warpgroups warpgroups_;
-  std::vector<std::vector<LdsAccess>> accesses_;  // of each lane of the running wave since its last collective
+  // [lane of the running wave], since its last collective.
+  std::vector<std::vector<LdsAccess>> accesses_;
   // Two buffers a wave, used alternately: a lane may be at the next exchange while others still read the last one's.
   std::vector<std::byte> exchanged_;
-  std::vector<int> exchanges_;  // of each wave so far
+  std::vector<int> exchanges_;  // [wave] their number so far
   HandedOver handed_over_[kNamedBarriers];
   struct Turn {
     int lanes = 0;  // that have arrived
@@ -240,7 +244,7 @@ class Workgroup {
   std::string error_;
 };
 
-// The one that runs in this thread.
+// The workgroup that runs in this thread.
 inline thread_local Workgroup* running = nullptr;
 
 }  // namespace fulmen::gpu::emulated

@@ -21,7 +21,7 @@ bool is_unfinished(const std::byte* sums, int bytes) {
   return true;
 }
 
-// The array may be gone, and its place another's, or nobody's: the sanitizer need not know.
+// The array may be gone and its place reused, or free. The sanitizer need not know.
 #if defined(__SANITIZE_ADDRESS__) || defined(__clang__)
 __attribute__((no_sanitize("address")))
 #endif

@@ -18,14 +18,16 @@ bool waits_for_wave(const Lane& lane) {
   return lane.waits == Waits::named_barrier_sync || lane.waits == Waits::turn || lane.waits == Waits::mbarrier;
 }
 
-// Flops of a wave's matrix instruction, whose name ends with its three sizes: "mma_f32_16x8x16"; 0 for other collectives.
+// Returns the flops of a wave's matrix instruction, whose name ends with its three sizes:
+// "mma_f32_16x8x16". 0 for other collectives.
 double flops_of(const char* operation) {
   int m = 0, n = 0, k = 0;
   const char* sizes = std::strrchr(operation, '_');
   return sizes != nullptr && std::sscanf(sizes, "_%dx%dx%d", &m, &n, &k) == 3 ? 2.0 * m * n * k : 0;
 }
 
-// Visits each piece of a box: where it lies in the box, and in memory. What is past the tensor's end is left out.
+// Visits each piece of a box with its places in the box and in memory. Pieces past the tensor's end
+// are left out.
 template <class Visit>
 void for_each_piece(const TmaStore& store, const Visit& visit) {
   const auto [column, row, head, batch] = store.first;
@@ -122,13 +124,14 @@ void Workgroup::defer(void (*run)(const void*), const void* data, int bytes, con
   work.registers = registers;
   std::memcpy(work.data, data, static_cast<std::size_t>(bytes));
   current_->begun.push_back(work);
-  // A lane's part of a warpgroup's product of 64 rows and 16 dims: so many for each byte of its fp32 sums.
+  // Flops of a lane's part of a warpgroup's product of 64 rows and 16 dims, per byte of its fp32
+  // sums.
   constexpr double kFlopsPerByte = 8;
   if (shape_.work != nullptr) shape_.work->matrix_flops += kFlopsPerByte * registers.sum_bytes;
 }
 
 void Workgroup::defer_wait(int left) {
-  // It meets other lanes: this lane is current again when it continues.
+  // Products meet other lanes. This lane is the current one again when it continues.
   Lane& lane = *current_;
   for (; lane.deferred.size() > static_cast<std::size_t>(left); lane.deferred.pop_front()) {
     for (const Deferred& work : lane.deferred.front()) {
@@ -194,7 +197,8 @@ void Workgroup::tma_load(int to, const void* map, const int (&first)[4], int bar
 
 void Workgroup::cluster_copy(int rank, int to, int from, int bytes, int barrier, Site site) {
   const ClusterCopy copy{place_of(rank, to, bytes, site), own_place(from, bytes, site), bytes, thread(), site};
-  // Not within check(), from which a lane that failed does not return: the copy would stay.
+  // The copy must not be made within check(): a lane that failed does not return from it, so the
+  // copy would stay.
   std::string wrong = mbarriers_.copy(place_of(rank, barrier, kMbarrierBytes, site), copy, lds_);
   check(std::move(wrong));
 }
@@ -261,7 +265,7 @@ void Workgroup::tma_wait(int left) {
 }
 
 void Workgroup::write_line(const TmaStore& store) {
-  constexpr int kFloats = 4;  // of a piece
+  constexpr int kFloats = 4;  // in a piece
   for (std::size_t n = 0; n < store.values.size(); ++n) {
     if (n % kFloats == 0) check_global(store.to + n, kFloats * sizeof(float), store.adds ? "adds to" : "writes", store.site);
     const std::atomic_ref<float> element(store.to[n]);
@@ -318,7 +322,7 @@ bool Workgroup::run_waves() {
   while (true) {
     const Lane* waits = nullptr;
     bool ran = false;
-    // A counter is more likely what all wait for in the end than an mbarrier.
+    // If all lanes wait, a counter is more likely the cause than an mbarrier.
     const auto note_waiting = [&](int wave) {
       if (waits == nullptr || waits->waits != Waits::counter) waits = waiting(wave);
     };
@@ -342,7 +346,7 @@ bool Workgroup::run_waves() {
   }
 }
 
-// What a lane that waits for another wave, or workgroup, has not got.
+// Returns what a lane that waits for another wave or workgroup lacks.
 std::string Workgroup::missing(const Lane& lane) const {
   if (lane.waits == Waits::mbarrier) return fmt::format("{}, {}", place(lane), mbarriers_.missing(lane.bytes / 2));
   if (lane.waits != Waits::counter) return fmt::format("{}, at which no wave has arrived", place(lane));

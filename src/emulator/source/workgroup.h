@@ -1,5 +1,5 @@
-// One workgroup of an emulated launch, or one cluster of them: lanes are fibers, each of which runs from one collective to the
-// next.
+// One workgroup of an emulated launch, or one cluster of them. Lanes are fibers; each runs from one
+// collective to the next.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct LaunchShape {
   int cluster = 1;                   // workgroups
 
   int lanes() const { return cluster * workgroup_size; }
-  // From one workgroup's LDS to the next one's.
+  // Bytes from one workgroup's LDS to the next one's.
   int lds_stride() const {
     constexpr int kMostAlignment = 1024;
     return (lds_bytes + kMostAlignment - 1) / kMostAlignment * kMostAlignment;
@@ -38,7 +38,8 @@ struct LaunchShape {
 // What the kernel's shared object calls.
 const kernels::EmulatorApi& api(int wave_size);
 
-// Runs the nth workgroup, or cluster of them. Empty, or what the kernel did wrong, with its source positions.
+// Runs the nth workgroup, or cluster of them. Returns an empty string, or what the kernel did
+// wrong, with its source positions.
 std::string run_workgroup(const LaunchShape& shape, int64_t nth, void (*kernel)(const void* arguments), const void* arguments,
                           const MemoryCheck& accessible);
 

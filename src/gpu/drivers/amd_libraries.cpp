@@ -5,7 +5,8 @@
 namespace fulmen::gpu {
 namespace {
 
-// The release behind Windows' names: hiprtc0602.dll, of two digits each. Not hiprtc-builtins0602.dll, which is code that it reads.
+// The release in Windows' names, two digits each: hiprtc0602.dll. It does not match
+// hiprtc-builtins0602.dll, which is code that hipRTC reads.
 constexpr std::string_view kRelease = "[0-9][0-9][0-9][0-9].dll";
 
 // PyTorch's wheels carry libraries without a version, or under a hash; those of AMD's own SDK are in a package beside it.
@@ -39,7 +40,7 @@ LibrarySearch hip_search(System system) {
 
 LibrarySearch hiprtc_search(System system) {
   if (system == System::windows) {
-    // No driver has it. hiprtc0507.dll and older ones are of ROCm 5.
+    // No driver brings hipRTC. hiprtc0507.dll and older ones belong to ROCm 5.
     return search_of(system, {"hiprtc0[6-9][0-9][0-9].dll"}, "It comes with the HIP SDK for Windows, and PyTorch's ROCm packages");
   }
   LibrarySearch search =

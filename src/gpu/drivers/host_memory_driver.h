@@ -1,5 +1,5 @@
-// A driver whose devices are chips of the table and whose memory is the host's: what the emulators share. Launches run at once, so
-// nothing is ever in flight.
+// The base of the emulators' drivers. Devices are chips of the table, memory is the host's.
+// Launches are complete when they return, so nothing is ever in flight.
 #pragma once
 
 #include <string>

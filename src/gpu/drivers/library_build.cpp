@@ -19,7 +19,7 @@ using Header = ElfW(Phdr);
 
 std::span<const Header> headers(const dl_phdr_info& library) { return {library.dlpi_phdr, library.dlpi_phnum}; }
 
-// Whether [begin, begin + bytes) of the library's own addresses is mapped and readable.
+// Returns true if [begin, begin + bytes) of the library's own addresses is mapped and readable.
 bool is_mapped(const dl_phdr_info& library, std::uintptr_t begin, std::size_t bytes) {
   for (const Header& h : headers(library)) {
     if (h.p_type != PT_LOAD || (h.p_flags & PF_R) == 0 || begin < h.p_vaddr) continue;

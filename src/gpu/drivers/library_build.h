@@ -1,4 +1,5 @@
-// Which build of a vendor's library a process has loaded: version calls give one number for many builds.
+// Tells which build of a vendor's library a process has loaded: version calls give one number for
+// many builds.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +9,13 @@
 
 namespace fulmen::gpu {
 
-// "build 1a2b...", the build id of the loaded library that holds the address. Where it has none: the file's real path, size and
-// time of change. Empty where no library holds it. Reads what is mapped; the file only where there is no build id.
+// Returns "build 1a2b...", the build id of the loaded library that holds the address. Without an
+// id: the file's real path, size and time of change. Empty where no library holds the address. Only
+// mapped memory is read, and the file where there is no id.
 std::string library_build(const void* address);
 
-// The same of all loaded libraries whose files' names begin so ("libamd_comgr"), in alphabetical order, " " between.
+// The builds of all loaded libraries whose file names begin so ("libamd_comgr"), in alphabetical
+// order, separated by " ".
 std::string builds_of_loaded(std::string_view name);
 
 // A file's real path, size and time of change; empty where it cannot be asked.

@@ -28,7 +28,8 @@ std::vector<std::string> expand(const std::string& pattern) {
   return paths;
 }
 
-// Where pip puts packages: of an active environment, of the python3 in PATH, by root on Debian, by users. May have a '*'.
+// The folders where pip puts packages: an active environment's, those of the python3 in PATH,
+// root's on Debian, users'. A folder may have a '*'.
 std::vector<std::string> python_roots() {
   std::vector<std::string> roots;
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
@@ -45,7 +46,7 @@ std::vector<std::string> python_roots() {
   return roots;
 }
 
-// The folder of packages that this library is in itself, where it is in one.
+// The folder of packages that contains this library, if one does.
 std::string own_site() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&find_library), &info) == 0 || info.dli_fname == nullptr) return {};
@@ -140,7 +141,7 @@ std::string soname(const link_map& map) {
   return (at < map.l_addr ? strings + map.l_addr : strings) + name->d_un.d_val;
 }
 
-// One search: what is opened, and why files that are there were not, in the loader's words.
+// One search: the library that was opened, and why other files were not, in the loader's words.
 class Opener {
  public:
   explicit Opener(const LibrarySearch& search) : search_(search) {}
@@ -202,7 +203,7 @@ class Opener {
   std::string problems_;
 };
 
-// For a message: a wheel's hash as "-*.so".
+// Returns the names as messages say them, with a wheel's hash as "-*.so".
 std::vector<std::string> readable(std::vector<std::string> names) {
   for (std::string& name : names) {
     if (const std::size_t at = name.find(kWheelHash); at != std::string::npos) name.replace(at, kWheelHash.size(), "-*.so");
@@ -220,7 +221,7 @@ std::vector<std::string> folders_beside_this_library(const LibrarySearch& search
   return folders;
 }
 
-// Where find_library looks, in words: also folders that do not exist here, as somebody may wonder.
+// Says in words where find_library looks, folders that do not exist here included.
 std::string places(const LibrarySearch& search) {
   std::vector<std::string> list;
   for (const std::string& variable : search.home_variables) {

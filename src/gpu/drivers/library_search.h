@@ -25,8 +25,8 @@ struct FoundLibrary {
   std::string path;
 };
 
-// What follows a library's name where a Python wheel bundles it under its content's hash: libhiprtc-1a2b3c4d.so. Eight digits, as
-// there is a libhiprtc-builtins.so, too.
+// The hash that follows the name of a library which a Python wheel bundles: libhiprtc-1a2b3c4d.so.
+// The pattern has eight digits, because there is a libhiprtc-builtins.so, too.
 inline constexpr std::string_view kWheelHash = "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*";
 
 // Order: loaded in this process already by whatever path, home variables (who sets one means it), the Python packages beside this
@@ -35,7 +35,8 @@ inline constexpr std::string_view kWheelHash = "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f
 // puts what root (/usr/local) or a user (~/.local) installs without one. The error says what was looked for, where, and `install`.
 Result<FoundLibrary> find_library(const LibrarySearch& search);
 
-// What is there below these environments' folders of packages: "nvidia/*/bin/nvdisasm".
+// Returns the files below these environments' folders of packages that match a pattern such as
+// "nvidia/*/bin/nvdisasm".
 std::vector<std::string> find_in_python_packages(const std::vector<std::string>& patterns);
 
 }  // namespace fulmen::gpu

@@ -1,5 +1,5 @@
-// While this lives, code may be loaded though a stream is being captured, by this thread or another: a call whose kernel is met for
-// the first time can be captured, too.
+// While this lives, code may be loaded while this thread or another captures a stream. So a call
+// whose kernel is new can be captured, too.
 #pragma once
 
 namespace fulmen::gpu {

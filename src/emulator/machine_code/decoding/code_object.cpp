@@ -1,4 +1,5 @@
-// What a code object says of its kernel: LLVM's "User Guide for AMDGPU Backend", Kernel Descriptor.
+// Reads what a code object says of its kernel: LLVM's "User Guide for AMDGPU Backend", Kernel
+// Descriptor.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,7 +62,7 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.accumulators = accumulators ? granted - program.vector_registers : 0;
   if (Status status = read_modes(d); !status.ok()) return status;
   if (Status status = read_user_scalars(d, program); !status.ok()) return status;
-  // Not ROCm's comgr, which amd_disassembler() prefers: an old one does not know every chip.
+  // amd_disassembler() prefers ROCm's comgr, but an old one does not know every chip.
   const Result<std::unique_ptr<const AmdDisassembler>> disassembler = find_objdump();
   if (!disassembler.ok()) return disassembler.status();
   Result<std::string> text = disassembler.value()->text_of(code_object, arch);

@@ -114,7 +114,7 @@ bool reads(const Instruction& i, const Operand& written) {
   return false;
 }
 
-// Both halves have read before either writes.
+// Executes a dual instruction: both halves read before either writes.
 void run_pair(Wave& w, const Instruction& i) {
   const Instruction &x = w.program->pairs[i.target], &y = w.program->pairs[i.target + 1];
   uint32_t* const to = row<32>(w, x.operand[0].index);
@@ -127,7 +127,8 @@ void run_pair(Wave& w, const Instruction& i) {
   std::memcpy(to, result, sizeof result);
 }
 
-// In an order in which none reads what the other has written; if there is none, as one.
+// Orders the halves so that neither reads what the other has written. Where no order does, they are
+// executed as one.
 void add_pair(Program& program, const Instruction& x, const Instruction& y) {
   const bool y_after_x = !reads(y, x.operand[0]), x_after_y = !reads(x, y.operand[0]);
   if (y_after_x) {

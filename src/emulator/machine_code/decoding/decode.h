@@ -1,4 +1,4 @@
-// From a disassembly to a program that the emulator runs.
+// Decodes a disassembly to a program that the emulator runs.
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,7 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-// "[0,1,1]": a bit each, the first one lowest.
+// Reads "[0,1,1]" as bits, the first one lowest.
 std::optional<uint8_t> parse_bits(std::string_view list) {
   uint8_t bits = 0;
   int n = 0;
@@ -130,7 +130,7 @@ bool parse_operand(std::string_view text, bool half, Operand& o) {
     text.remove_suffix(1);
   }
   if (text.find('.') != std::string_view::npos) return false;  // halves of registers
-  if (o.negate || o.absolute) {                                // of a constant
+  if (o.negate || o.absolute) {                                // a constant's sign
     if (Operand constant; parse_operand(text, half, constant) && constant.source == Operand::Source::literal) {
       o.source = constant.source;
       o.value = constant.value;
@@ -146,7 +146,7 @@ bool parse_operand(std::string_view text, bool half, Operand& o) {
 }
 
 bool parse_modifier(std::string_view text, Instruction& i) {
-  // Where caches keep it, and who sees it when: memory is the same for all here.
+  // Modifiers of caches and of visibility: here memory is the same for all.
   if (text == "glc" || text == "sc0" || begins_with_any(text, {"slc", "dlc", "sc1", "nt", "th:", "scope:"})) return true;
   if (text == "offen") return i.offen = true;
   if (text == "clamp") return i.clamp = true;

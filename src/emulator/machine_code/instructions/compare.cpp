@@ -1,4 +1,4 @@
-// Vector comparisons: a bit a lane into a scalar register, or into EXEC (v_cmpx).
+// Vector comparisons. They write one bit a lane to a scalar register, or to EXEC (v_cmpx).
 #include <cmath>
 #include <string>
 
@@ -7,7 +7,7 @@
 namespace fulmen::gpu::isa {
 namespace {
 
-// gfx9's v_cmpx writes the register that it names as well; there it has three operands.
+// gfx9's v_cmpx has three operands and writes the register that it names, too.
 template <int W, class Fn>
 void compare_to_exec(Wave& w, const Instruction& i) {
   if (i.operands > 2) {
@@ -61,7 +61,7 @@ void add_float(Table& t, const std::string& type) {
   add_both(t, "u_" + type, [](T a, T b) { return std::isnan(number(a)) || std::isnan(number(b)); });
 }
 
-// Which of the classes of a mask a number is of: bits 0 to 9 from signalling NaN to +inf.
+// Returns true if the mask has the number's class: bits 0 to 9 from signalling NaN to +inf.
 bool is_of_class(float x, uint32_t mask) {
   const bool negative = std::signbit(x);
   int bit = 0;

@@ -1,5 +1,5 @@
-// What moves between lanes through registers. A lane that is off has what it was left with: reading it without being
-// told to (fetch-inactive) is an error of the kernel, whatever the hardware gives.
+// Exchanges between lanes through registers. A lane that is off keeps its last value. Reading it
+// without fetch-inactive is an error of the kernel, whatever the hardware gives.
 #include <fmt/format.h>
 
 #include "emulator/machine_code/instructions/table.h"
@@ -12,7 +12,7 @@ constexpr int kNoLane = -1;
 
 bool on(uint64_t mask, int lane) { return (mask >> lane & 1U) != 0; }
 
-// The lane that DPP reads for a lane; kNoLane outside of its row.
+// Returns the lane that DPP reads for a lane; kNoLane outside of its row.
 int dpp_lane(const Dpp& d, int l) {
   const int base = l / kRow * kRow, at = l % kRow;
   switch (d.mode) {
@@ -61,7 +61,7 @@ void permlane16(Wave& w, const Instruction& i) {
   store_lanes<W>(row<W>(w, i.operand[0].index), r, exec);
 }
 
-// ds_swizzle: a lane of the same four, or of the same 32, by masks of its number's bits.
+// ds_swizzle reads a lane of the same four, or of the same 32, by masks of its number's bits.
 int swizzled_lane(int64_t how, int l) {
   if ((how & 0x8000) != 0) return l / 4 * 4 + static_cast<int>(how >> (2 * (l % 4)) & 3);
   const int64_t lane = (((l % 32) & how) | how >> 5U) ^ how >> 10U;
@@ -113,7 +113,7 @@ void write_lane(Wave& w, const Instruction& i) {
   row<W>(w, i.operand[0].index)[scalar32(w, i.operand[2]) % W] = scalar32(w, i.operand[1]);
 }
 
-// How many of the mask's lower lanes there are, added to a number.
+// Adds the number of the mask's lower lanes to a number.
 template <int W, bool kHigh>
 void count_lanes_below(Wave& w, const Instruction& i) {
   const Source<W, uint32_t> mask(w, i, 1), start(w, i, 2);

@@ -1,4 +1,4 @@
-// The instructions that a division of fp32 numbers is made of: AMD's RDNA3 ISA document, v_div_scale_f32 and those after it.
+// The instructions of an fp32 division: AMD's RDNA3 ISA document, from v_div_scale_f32 on.
 #include <cmath>
 
 #include "emulator/machine_code/instructions/table.h"
@@ -9,8 +9,8 @@ namespace {
 int exponent(float x) { return static_cast<int>(std::bit_cast<uint32_t>(x) >> 23U & 255U); }
 bool subnormal(float x) { return std::fpclassify(x) == FP_SUBNORMAL; }
 
-// Scales a numerator or a denominator so that no step in between leaves the range; `scaled` says that the quotient has to be
-// scaled back.
+// Scales a numerator or a denominator so that no intermediate result leaves the range. `scaled`:
+// the quotient must be scaled back.
 float scale(float x, float denominator, float numerator, bool& scaled) {
   constexpr int kStep = 64;
   const auto same = [](float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); };

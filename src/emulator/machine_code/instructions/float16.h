@@ -16,7 +16,7 @@ struct Half {
 inline float to_float(Half x) { return reference::from_fp16(x.bits); }
 inline Half to_half(float x) { return {reference::to_fp16(x)}; }
 
-// Rounded once: through a float whose last bit says whether anything was lost.
+// Rounds once, through a float whose last bit says whether anything was lost.
 inline Half to_half(double x) {
   auto rounded = static_cast<float>(x);
   if (const auto back = static_cast<double>(rounded); std::isfinite(rounded) && back != x) {
@@ -27,7 +27,7 @@ inline Half to_half(double x) {
   return to_half(rounded);
 }
 
-// Toward zero: values too large become the largest number, but for infinities.
+// Rounds toward zero. Finite values that are too large become the largest number.
 inline uint16_t truncate_to_half(float x) {
   const uint16_t rounded = reference::to_fp16(x);
   const float back = reference::from_fp16(rounded);

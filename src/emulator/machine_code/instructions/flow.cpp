@@ -28,7 +28,7 @@ void add_branches(Table& t) {
 
 void wait_memory(Wave& w, uint64_t left) { w.memory_loads.wait(left, w.pending, w.loads); }
 void wait_scalar(Wave& w, uint64_t left) {
-  if (left == 0) w.scalar_loads.wait(0, w.pending, w.loads);  // they come in any order
+  if (left == 0) w.scalar_loads.wait(0, w.pending, w.loads);  // scalar loads arrive in any order
 }
 void wait_lds(Wave& w, uint64_t left) { w.lds_loads.wait(left, w.pending, w.loads); }
 // The counter that LDS and scalar loads share before gfx12.
@@ -37,7 +37,7 @@ void wait_lds_and_scalar(Wave& w, uint64_t left) {
   wait_scalar(w, left);
 }
 
-// The decoder has put counts into the offsets: of memory and of LDS with scalar loads; -1: not waited for.
+// The decoder puts counts into the offsets: memory's, then LDS's with scalar loads. -1: no wait.
 void wait_counters(Wave& w, const Instruction& i) {
   if (i.offset >= 0) wait_memory(w, static_cast<uint64_t>(i.offset));
   if (i.offset1 >= 0) wait_lds_and_scalar(w, static_cast<uint64_t>(i.offset1));
@@ -55,7 +55,7 @@ void add_waits(Table& t) {
     wait_lds(w, i.operand[0].value & 0xFFU);
   });
   t.add("s_wait_storecnt_dscnt", Kind::wait, [](Wave& w, const Instruction& i) { wait_lds(w, i.operand[0].value & 0xFFU); });
-  // Stores are there at once, and nothing else that these wait for exists here.
+  // Stores complete at once, and nothing else that these instructions wait for exists here.
   for (const char* name : {"s_waitcnt_vscnt", "s_waitcnt_expcnt", "s_waitcnt_depctr", "s_wait_storecnt", "s_wait_alu",
                            "s_wait_expcnt", "s_wait_samplecnt", "s_wait_bvhcnt"}) {
     t.add(name, Kind::wait, nothing);

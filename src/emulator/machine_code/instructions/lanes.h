@@ -1,4 +1,4 @@
-// Operands and results of vector instructions, a lane loop each.
+// Operands and results of vector instructions, each in a loop over lanes.
 #pragma once
 
 #include <bit>
@@ -122,7 +122,7 @@ uint64_t written_lanes(const Wave& w, const Instruction& i) {
 
 inline float clamped(float x) { return x > 0 ? (x < 1 ? x : 1.0F) : 0.0F; }  // NaN is 0
 
-// Results of one type, all lanes; lanes that are off keep what they had.
+// Writes results of one type for all lanes. Lanes that are off keep their values.
 template <int W, class T>
 void store_result(Wave& w, const Instruction& i, T* r) {
   const Operand& o = i.operand[0];
@@ -158,7 +158,8 @@ void store_result(Wave& w, const Instruction& i, T* r) {
   }
 }
 
-// The handlers of a function of lanes: sources from `kFirst` on, the result's register as the last of them where it accumulates.
+// The handlers of a function of lanes. Sources begin at `kFirst`; the result's register is the last
+// source of an accumulating instruction.
 template <std::size_t N, class S>
 struct Numbered : S {
   using S::S;

@@ -1,4 +1,5 @@
-// LDS: loads, stores, atomics, and exchanges of lanes that go through it. Every access is inside what the kernel asks for.
+// LDS: loads, stores, atomics, and exchanges between lanes through it. Every access must be inside
+// the LDS that the kernel asks for.
 #include <fmt/format.h>
 
 #include "emulator/machine_code/instructions/table.h"
@@ -48,7 +49,7 @@ void store(Wave& w, const Instruction& i) {
   store_words<W, kWords>(w, i.operand[1].index, row<W>(w, i.operand[0].index), i.offset);
 }
 
-// Two offsets, counted in elements or in 64 of them.
+// An access at two offsets, counted in elements or in 64 of them.
 template <int W, int kWords, int kStride>
 void load_two(Wave& w, const Instruction& i) {
   uint32_t at[W];
@@ -63,7 +64,8 @@ void store_two(Wave& w, const Instruction& i) {
   store_words<W, kWords>(w, i.operand[2].index, at, i.offset1 * kStride * 4 * kWords);
 }
 
-// T: of memory; a load of 16 bits may go into half a register (kShift 0 or 16 with the other half kept).
+// T: the type in memory. A load of 16 bits may write half a register: kShift is 0 or 16, the other
+// half stays.
 template <int W, class T, int kHalf>
 void load_part(Wave& w, const Instruction& i) {
   uint32_t at[W];

@@ -16,8 +16,8 @@ struct Bf16 {
   static float number(uint32_t bits) { return std::bit_cast<float>(bits << 16U); }
 };
 
-// Lanes in blocks of kSize: lane n of a block has row n of A and column n of B, of elements e the k that depth() says; and column n
-// of D, of registers r the row that result_row() says.
+// Lane maps. Lanes form blocks of kSize. Lane n of a block holds row n of A, column n of B and
+// column n of D. depth() gives the k of element e of A and B, result_row() D's row in register r.
 
 // RDNA3, wave32: both blocks hold the same 16 elements.
 struct Gfx11 {
@@ -95,7 +95,7 @@ void multiply(Wave& w, const Instruction& i) {
   }
 }
 
-// How many registers an operand has says which of the two RDNA layouts it is.
+// The number of an operand's registers tells which of the two RDNA layouts it has.
 template <class T>
 void wmma(Wave& w, const Instruction& i) {
   if (i.operand[1].count == 8) {

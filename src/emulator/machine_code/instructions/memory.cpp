@@ -78,7 +78,8 @@ void global_store(Wave& w, const Instruction& i) {
   }
 }
 
-// Operands: the old value where it is asked for, address, data, base. Lanes go one after the other.
+// Atomics. Operands: the old value if it is returned, address, data, base. Lanes execute one after
+// the other.
 template <int W, class T, class Fn>
 void global_atomic(Wave& w, const Instruction& i) {
   const int shift = i.returns ? 1 : 0;
@@ -100,7 +101,7 @@ void global_atomic(Wave& w, const Instruction& i) {
 // soffset, which stops at 0. CDNA: soffset counts as a part of the offset (docs/internals/amd_facts.md).
 template <int W, Part kPart, int kWords>
 void buffer_load(Wave& w, const Instruction& i) {
-  if (w.exec() == 0) return;  // then the descriptor may be anything
+  if (w.exec() == 0) return;  // without lanes the descriptor may be anything
   const auto* const descriptor = &w.scalars[static_cast<std::size_t>(i.operand[2].index)];
   const uint64_t base = descriptor[0] | uint64_t{descriptor[1] & 0xFFFFU} << 32U, records = descriptor[2];
   if ((descriptor[1] >> 16U & 0x3FFFU) != 0) fail("reads a buffer with a stride: the emulator knows raw buffers");
@@ -122,7 +123,7 @@ void buffer_load(Wave& w, const Instruction& i) {
       std::memcpy(bytes + byte, at<void>(address), static_cast<std::size_t>(count));
     };
     const auto is_inside = [&](int byte) { return offset_of(byte) + kPiece <= room; };
-    // Inside as a whole, without a wrap between its words: one check.
+    // An access that is inside as a whole, without a wrap between its words, needs one check.
     constexpr int kLast = kBytes - kPiece;
     if (offset_of(kLast) == offset_of(0) + kLast && is_inside(kLast)) {
       copy(0, kBytes);

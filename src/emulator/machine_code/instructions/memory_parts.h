@@ -1,4 +1,4 @@
-// What one lane moves between memory and registers.
+// The loads and stores of one lane, between memory and registers.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,8 @@
 
 namespace fulmen::gpu::isa {
 
-// Bytes of one lane into registers: words, or a smaller number with its sign or zeros above it, or half a register.
+// How one lane's bytes become registers: words, a smaller number extended by its sign or zeros, or
+// half a register.
 enum class Part : uint8_t { words, u8, i8, u16, i16, low16, high16 };
 
 constexpr int bytes_of(Part part, int words) {
@@ -40,8 +41,8 @@ void write_from(const Wave& w, int first, int l, void* to) {
   std::memcpy(to, words, bytes_of(kPart, kWords));
 }
 
-// Calls add.operator()<part, words>(load, store) for every kind of access, with what its names end in: gfx9's, then those of later
-// chips. Empty: there is no such load, or store.
+// Calls add.operator()<part, words>(load, store) for every kind of access, with the ends of its
+// names: gfx9's, then those of later chips. Empty: there is no such load, or store.
 template <class Add>
 void each_part(const Add& add) {
   for (const char* name : {"dword", "b32"}) add.template operator()<Part::words, 1>(name, name);

@@ -8,8 +8,8 @@ namespace {
 
 bool bit(uint8_t bits, int n) { return (bits >> n & 1U) != 0; }
 
-// A source of v_pk_*_f32, word by word: op_sel says which word the low result takes, op_sel_hi the high one. Of a
-// literal there is one word for both.
+// Reads a source of v_pk_*_f32. op_sel selects the word for the low result, op_sel_hi for the high
+// one. A literal has one word for both.
 template <int W>
 void pair_source(const Wave& w, const Instruction& i, int n, bool high, float* to) {
   const Operand& o = i.operand[static_cast<std::size_t>(n)];
@@ -31,7 +31,7 @@ void packed_floats(Wave& w, const Instruction& i) {
   for (int half = 0; half < 2; ++half) store_lanes<W>(row<W>(w, i.operand[0].index + half), r[half], w.exec());
 }
 
-// Half a register of v_pk_*_f16 and v_fma_mix.
+// Returns half a register, for v_pk_*_f16 and v_fma_mix.
 template <int W>
 void half_source(const Wave& w, const Instruction& i, int n, bool second, bool negative, uint16_t* to) {
   const Source<W, uint32_t> from(w, i, n);
@@ -51,10 +51,10 @@ void packed_halves(Wave& w, const Instruction& i) {
   store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
 }
 
-// op_sel_hi: the source is an fp16 number, op_sel: of the upper half; else an fp32 one.
+// op_sel_hi: the source is an fp16 number, with op_sel in the upper half; otherwise it is fp32.
 template <int W>
 void mixed_source(const Wave& w, const Instruction& i, int n, float* to) {
-  Instruction plain = i;  // signs are of the number, not of the register
+  Instruction plain = i;  // signs apply to the number, not to the register
   Operand& o = plain.operand[static_cast<std::size_t>(n)];
   const bool negate = o.negate, absolute = o.absolute, half = bit(i.op_sel_hi, n - 1);
   o.negate = o.absolute = false;

@@ -100,7 +100,7 @@ void add_comparison(Table& t, const std::string& name, Fn /*function*/) {
   });
 }
 
-// With a constant of 16 bits; its sign counts where the comparison is signed.
+// A comparison with a 16-bit constant, which is sign-extended where the comparison is signed.
 template <class T, class Fn>
 void add_constant_comparison(Table& t, const std::string& name, Fn /*function*/) {
   t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
@@ -143,7 +143,8 @@ void add_comparisons_of_scalars(Table& t) {
   add_comparison<float>(t, "s_cmp_o_f32", [](float a, float b) { return a == a && b == b; });
 }
 
-// The destination gets EXEC as it was (or, of "wrexec", as it is), and EXEC the result; of as many lanes as the wave has.
+// EXEC gets the result, the destination the old EXEC (the new one for "wrexec"). Both have as many
+// bits as the wave has lanes.
 template <class Fn, bool kKeepsOld>
 void change_exec(Wave& w, const Instruction& i) {
   const uint64_t old = w.exec(), result = Fn{}(lane_mask(w, i.operand[1]), old) & w.all_lanes;

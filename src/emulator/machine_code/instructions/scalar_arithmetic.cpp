@@ -1,4 +1,4 @@
-// Scalar arithmetic: a function of up to three registers or pairs of registers, and what it says in SCC.
+// Scalar arithmetic: functions of up to three registers or pairs of registers, and their SCC.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -42,7 +42,7 @@ void add_logic(Table& t, const std::string& name, Fn function) {
   add<Scc::is_not_zero>(t, name + "_b64", function);
 }
 
-// The larger one; SCC says whether it is the first.
+// Returns the larger one; SCC says whether it is the first.
 template <class T, bool kLarger>
 void add_extreme(Table& t, std::string_view name) {
   t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
@@ -99,7 +99,7 @@ void add_scalar_bits(Table& t) {
   add<Scc::kept>(t, "s_pack_hh_b32_b16", [](uint32_t a, uint32_t b) { return a >> 16U | (b & 0xFFFF0000U); });
 }
 
-// A field: where it begins in bits 0 to 5 of the second operand, how many bits it has in bits 16 to 22.
+// Extracts a bit field. Bits 0 to 5 of the second operand are its offset, bits 16 to 22 its width.
 void add_fields(Table& t) {
   add<Scc::is_not_zero>(t, "s_bfe_u32", [](uint32_t x, uint32_t f) {
     const uint32_t bits = f >> 16U & 127U;
@@ -139,7 +139,7 @@ void add_products(Table& t) {
   add_extreme<uint32_t, false>(t, "s_min_u32");
 }
 
-// RDNA3.5 and RDNA4.
+// Scalar floating point of RDNA3.5 and RDNA4.
 void add_floats(Table& t) {
   add<Scc::kept>(t, "s_add_f32", [](float a, float b) { return a + b; });
   add<Scc::kept>(t, "s_sub_f32", [](float a, float b) { return a - b; });

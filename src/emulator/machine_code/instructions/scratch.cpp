@@ -1,5 +1,5 @@
-// Scratch: memory of each lane's own, where compilers keep registers that they have no room for. Every access is inside
-// what the kernel asks for. Nothing swizzles addresses here: a lane's bytes lie side by side.
+// Scratch: each lane's own memory, to which compilers spill registers. Every access must be inside
+// what the kernel asks for. Addresses are not swizzled here: a lane's bytes lie side by side.
 #include <fmt/format.h>
 
 #include "emulator/machine_code/instructions/memory_parts.h"

@@ -12,7 +12,7 @@ namespace fulmen::gpu::isa {
 struct Entry {
   Handler wave32 = nullptr, wave64 = nullptr;
   Kind kind = Kind::none;
-  bool half_constants = false;  // "1.0" among its operands is one of fp16
+  bool half_constants = false;  // "1.0" among its operands is the fp16 number
 };
 
 class Table {
@@ -35,7 +35,7 @@ class Table {
   std::unordered_map<std::string, Entry> entries_;
 };
 
-// A file each.
+// Each adds the instructions of one file.
 void add_float_instructions(Table& table);
 void add_division(Table& table);
 void add_integer_instructions(Table& table);

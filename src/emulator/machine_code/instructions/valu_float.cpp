@@ -10,14 +10,14 @@ namespace {
 
 constexpr Kind kTranscendental = Kind::transcendental;
 
-// The larger or smaller one; a number where one is NaN.
+// The larger or the smaller one; the number where the other is NaN.
 float maximum(float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : a > b || (a == b && !std::signbit(a)) ? a : b; }
 float minimum(float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b; }
 
-// v_exp_f32 and v_log_f32 know no subnormal numbers: they are 0.
+// v_exp_f32 and v_log_f32 take subnormal numbers for 0.
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x; }
 
-// Toward zero; what does not fit becomes the nearest number that does, NaN 0.
+// Rounds toward zero. A number that does not fit becomes the nearest one that does, NaN becomes 0.
 template <class T>
 T to_integer(float x) {
   if (std::isnan(x)) return 0;

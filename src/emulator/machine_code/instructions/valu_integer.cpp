@@ -10,7 +10,7 @@ namespace {
 int32_t signed_bits(uint32_t x, unsigned count) { return count == 0 ? 0 : static_cast<int32_t>(x << (32 - count)) >> (32 - count); }
 int32_t signed24(uint32_t x) { return signed_bits(x, 24); }
 
-// Bytes of {high, low} chosen by the bytes of the selector.
+// Returns bytes of {high, low}, chosen by the bytes of the selector.
 uint32_t permuted(uint32_t high, uint32_t low, uint32_t selector) {
   const uint64_t all = low | uint64_t{high} << 32U;
   uint32_t result = 0;
@@ -119,7 +119,7 @@ void add_integer_arithmetic(Table& t) {
   t.lanes("v_min3_i32", [](int32_t a, int32_t b, int32_t c) { return std::min(std::min(a, b), c); });
   t.lanes("v_max3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::max(a, b), c); });
   t.lanes("v_min3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::min(std::min(a, b), c); });
-  // RDNA: the first two's largest or smallest, and then the other one with the third.
+  // RDNA: the larger or smaller of the first two, then the smaller or larger of that and the third.
   t.lanes("v_maxmin_i32", [](int32_t a, int32_t b, int32_t c) { return std::min(std::max(a, b), c); });
   t.lanes("v_minmax_i32", [](int32_t a, int32_t b, int32_t c) { return std::max(std::min(a, b), c); });
   t.lanes("v_maxmin_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::min(std::max(a, b), c); });
@@ -128,7 +128,7 @@ void add_integer_arithmetic(Table& t) {
   t.lanes("v_med3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::min(a, b), std::min(std::max(a, b), c)); });
 }
 
-// Where a 64-bit product or a sum has its carry: operand 1, one bit a lane.
+// The carry of a 64-bit product or a sum is operand 1, one bit a lane.
 template <int W>
 void multiply_add_u64(Wave& w, const Instruction& i) {
   const Source<W, uint32_t> a(w, i, 2), b(w, i, 3);

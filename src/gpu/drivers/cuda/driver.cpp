@@ -90,7 +90,8 @@ class CudaDriver final : public Driver {
     if (int error = api().cuLibraryGetKernel(&kernel, static_cast<cuda::Library>(module.handle), name); error != 0) {
       return failure(fmt::format("cuLibraryGetKernel of \"{}\"", name), error);
     }
-    // Loads the code onto the device now, which is lazy by default: a first launch in a stream capture must not have to.
+    // Loads the code onto the device now. Loading is lazy by default, and a first launch in a
+    // stream capture must not load.
     void* loaded = nullptr;
     if (int error = api().cuKernelGetFunction(&loaded, kernel); error != 0) {
       return failure(fmt::format("cuKernelGetFunction of \"{}\"", name), error);
@@ -110,7 +111,8 @@ class CudaDriver final : public Driver {
     for (unsigned n = 0; n < kRank; ++n) extents[n] = static_cast<unsigned long long>(s.extent[n]);
     for (unsigned n = 0; n + 1 < kRank; ++n) strides[n] = static_cast<unsigned long long>(s.stride[n]);
     const unsigned box[] = {kColumns, static_cast<unsigned>(s.box_rows), 1, 1}, ones[] = {1, 1, 1, 1};
-    // Where a row is one box, 256 bytes would bring the next head's, which whoever reads them asks for at another time.
+    // Where a row is one box, 256 bytes would bring the next head's row, which is read at another
+    // time.
     const int promotion = s.read_once && s.extent[0] <= kColumns ? cuda::kTensorMapPromote128 : cuda::kTensorMapPromote256;
     const int error = api().cuTensorMapEncodeTiled(&map, s.half ? cuda::kTensorMapFloat16 : cuda::kTensorMapBfloat16, kRank,
                                                    const_cast<void*>(s.data), extents, strides, box, ones, 0,
@@ -170,12 +172,12 @@ class CudaDriver final : public Driver {
       const auto pointer = reinterpret_cast<cuda::DevicePointer>(memory);
       if (api().cuMemFreeAsync != nullptr && api().cuMemFreeAsync(pointer, stream) == 0) return;
     }
-    free(device, memory);  // of allocate(); it waits for the work that uses it
+    free(device, memory);  // memory of allocate(); free() waits for the work that uses it
   }
   Status copy(int device, void* to, const void* from, std::size_t bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
-    // After work of every stream: a copy on the default stream does not wait for non-blocking ones.
+    // Waits for every stream: a copy on the default stream does not wait for non-blocking ones.
     if (int error = api().cuCtxSynchronize(); error != 0) return failure("cuCtxSynchronize", error);
     if (int error = api().cuMemcpy(pointer_of(to), pointer_of(from), bytes); error != 0) return failure("cuMemcpy", error);
     const int error = api().cuCtxSynchronize();
@@ -271,7 +273,8 @@ class CudaDriver final : public Driver {
   }
 
  private:
-  // Whether the device may use memory that is another's, or of none: a peer's, or mapped for several (expandable segments).
+  // Returns true if the device may use memory of another device, or of none: a peer's, or memory
+  // mapped for several devices (expandable segments).
   bool has_access(int device, const void* memory) const {
     const Current current(*this, device);
     unsigned long long flags = 0;  // the driver writes 32 bits, its documentation gives no size
@@ -294,7 +297,8 @@ class CudaDriver final : public Driver {
     std::vector<DeviceState> devices{};
   };
 
-  // A context of the device is current as long as this lives: the caller's where it is one, else the primary one.
+  // Keeps a context of the device current while it lives: the caller's if it belongs to the device,
+  // otherwise the primary one.
   class Current {
    public:
     Current(const CudaDriver& driver, int device) : driver_(driver) {

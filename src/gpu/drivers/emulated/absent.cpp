@@ -1,4 +1,4 @@
-// In builds without Boost.Context: the emulated GPU is listed, and says why it is not there.
+// The emulated GPU of builds without Boost.Context: it is listed and says why it is not there.
 #include "gpu/driver.h"
 #include "runtime/fork_safe.h"
 

@@ -41,7 +41,7 @@ class EmulatedDriver final : public HostMemoryDriver {
   Result<const Compiler*> compiler() const override { return host_compiler(); }
 
   Result<Module> load(int device, std::span<const std::byte> code) const override {
-    // A path of its own: dlopen takes an equal path for the library that it has.
+    // Each object has its own path: dlopen takes an equal path for the library that it has.
     const TemporaryDirectory directory;
     const std::string path = directory.path() + "/kernel.so";
     if (!directory.status().ok()) return directory.status();
@@ -115,7 +115,7 @@ class EmulatedDriver final : public HostMemoryDriver {
     const emulated::MemoryCheck accessible = [&map](const void* p, std::size_t bytes) {
       return map.contains(reinterpret_cast<uint64_t>(p), bytes);
     };
-    if (work != nullptr) loaded.take_exponentials();  // those of launches before
+    if (work != nullptr) loaded.take_exponentials();  // drops those of earlier launches
     for (int64_t id = 0; id < l.workgroups / loaded.cluster; ++id) {
       std::string error = emulated::run_workgroup(shape, id, loaded.kernel, arguments, accessible);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};

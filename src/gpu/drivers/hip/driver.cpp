@@ -151,12 +151,12 @@ class HipDriver final : public Driver {
         forget_error();
       }
     }
-    free(device, memory);  // of allocate(); it waits for the work that uses it
+    free(device, memory);  // memory of allocate(); free() waits for the work that uses it
   }
   Status copy(int device, void* to, const void* from, std::size_t bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
-    // After work of every stream: a copy on the default stream does not wait for non-blocking ones.
+    // Waits for every stream: a copy on the default stream does not wait for non-blocking ones.
     if (int error = api().hipDeviceSynchronize(); error != 0) return failure("hipDeviceSynchronize", error);
     if (int error = api().hipMemcpy(to, from, bytes, hip::kMemcpyDefault); error != 0) return failure("hipMemcpy", error);
     const int error = api().hipDeviceSynchronize();
@@ -236,8 +236,9 @@ class HipDriver final : public Driver {
   }
 
  private:
-  // Whether memory that is mapped (hipMemMap: PyTorch's expandable segments) may be used by the device, whatever the pointer's
-  // attributes say: they may have the device that reserved the addresses, or none. Other memory is an error here.
+  // Returns true if the device may use mapped memory (hipMemMap: PyTorch's expandable segments).
+  // Its attributes may name the device that reserved the addresses, or none. Other memory is an
+  // error here.
   bool has_access(int device, const void* memory) const {
     if (api().hipMemGetAccess == nullptr) return false;
     const hip::MemoryLocation location{.id = device};
@@ -247,7 +248,8 @@ class HipDriver final : public Driver {
     return false;
   }
 
-  // Which compiler serves; where clang does without having been chosen, why hipRTC does not.
+  // Says which compiler serves and, where clang does without having been chosen, why hipRTC does
+  // not.
   std::string about_compiler() const {
     const Result<const Compiler*> found = compiler();
     if (!found.ok()) return "no compiler: " + found.status().message();
@@ -259,11 +261,11 @@ class HipDriver final : public Driver {
   }
 
   static constexpr int kOutOfMemory = 2;
-  static constexpr int kImplicitCapture = 906;  // of the default stream, while one that waits for it is captured
+  static constexpr int kImplicitCapture = 906;  // a captured stream waits for the default one
   // hipDeviceAttribute_t since ROCm 5.
   static constexpr int kClockRate = 5, kL2CacheSize = 19, kMemoryClockRate = 60, kMultiprocessorCount = 63;  // clocks in kHz
 
-  // The device is the thread's current one as long as this lives.
+  // Makes the device the thread's current one while it lives.
   class Current {
    public:
     Current(const HipDriver& driver, int device) : driver_(driver) {
@@ -292,7 +294,8 @@ class HipDriver final : public Driver {
     int value = 0;
     return api().hipDeviceGetAttribute(&value, which, device) == 0 ? value : 0;
   }
-  // HIP keeps the last error until it is asked for: the next one to ask, PyTorch after its own launch, would take it for its own.
+  // HIP keeps the last error until it is asked for. PyTorch, which asks after its own launch, would
+  // take it for its own.
   void forget_error() const { static_cast<void>(api().hipGetLastError()); }
   Status failure(const std::string& call, int error) const {
     forget_error();

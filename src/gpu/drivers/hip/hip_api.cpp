@@ -78,7 +78,7 @@ std::string arch_of(const std::byte* properties, std::size_t bytes) {
   for (std::size_t at = text.find("gfx", kNameBytes); at != std::string_view::npos; at = text.find("gfx", at + 1)) {
     std::size_t end = at + 3;
     while (end < text.size() && std::isxdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
-    // A name, not a word in the middle of a product's.
+    // The name of a chip, not a word within the product's name.
     if (end >= at + 6 && end < text.size() && (text[end] == '\0' || text[end] == ':'))
       return std::string(text.substr(at, end - at));
   }

@@ -1,5 +1,5 @@
 // The part of the HIP runtime that Fulmen calls, declared from its documentation (ROCm 5 to 7): no vendor header is needed to
-// build. Only calls whose types are the same in all of them.
+// build. All calls here have the same types in all of these releases.
 #pragma once
 
 #include <cstddef>
@@ -82,8 +82,8 @@ struct OpenApi {
 // Opened once a process. The error says what is missing and where it was looked for.
 Result<const OpenApi*> open_api();
 
-// "gfx1100" of a properties struct, found as the text behind the product's name that begins with "gfx": its offset differs between
-// releases.
+// Returns "gfx1100" from a properties struct: the text behind the product's name that begins with
+// "gfx". Its offset differs between releases.
 std::string arch_of(const std::byte* properties, std::size_t bytes);
 
 }  // namespace fulmen::gpu::hip

@@ -34,9 +34,9 @@ Result<Schedule> parse_schedule(std::string_view order) {
                              order, std::numeric_limits<uint64_t>::max()));
 }
 
-constexpr std::size_t kMostLaunches = 1000;  // whose counts are kept
+constexpr std::size_t kMostLaunches = 1000;  // counts of the last ones are kept
 
-// What all launches of the process share.
+// State that all launches of the process share.
 struct Shared {
   Mutex mutex;
   Result<Schedule> schedule = parse_schedule(environment("FULMEN_ISA_ORDER"));

@@ -10,8 +10,8 @@
 
 namespace fulmen::gpu::isa {
 
-// How waves are ordered from now on, in the whole process: "in-order", "reversed", "random:<seed>". $FULMEN_ISA_ORDER is
-// what it begins with. Errors: none of these.
+// Sets the order of waves for the whole process: "in-order", "reversed", "random:<seed>".
+// $FULMEN_ISA_ORDER sets the first one. Errors: any other order.
 Status set_schedule(const std::string& order);
 
 struct LaunchCounts {
@@ -19,7 +19,8 @@ struct LaunchCounts {
   int64_t workgroups = 0;
   Counts counts{};
 };
-// What launches have executed since the last call, by class, and forgets them: the last 1,000 launches.
+// Returns what launches executed since the last call, by class, and forgets it. At most the last
+// 1,000 launches are kept.
 std::deque<LaunchCounts> take_counts();
 
 }  // namespace fulmen::gpu::isa
