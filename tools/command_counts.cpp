@@ -25,7 +25,8 @@ struct CountsArguments {
   bool markdown = false;
 };
 
-// One workgroup or a few of each family's main kernels: all of them execute the same. Long enough that loops outweigh the rest.
+// Cases of one workgroup or a few for each family's main kernels: all workgroups execute the same.
+// They are long enough that loops outweigh the rest.
 std::vector<GridCase> counted_cases() {
   std::vector<GridCase> list;
   const auto add = [&](DType dtype, int64_t seqlen_q, int64_t seqlen_k, int64_t heads, int64_t dim, Feature feature, Pass pass) {
@@ -56,7 +57,7 @@ struct Row {
 
 constexpr std::array kColumns{"chip", "kernel", "workgroups", "matrix", "VALU",          "transcendental",
                               "SALU", "LDS",    "global",     "waits",  "VALU / matrix", "SALU / matrix"};
-constexpr std::size_t kTexts = 2;  // of the columns; the others are numbers
+constexpr std::size_t kTexts = 2;  // columns of text; the others are numbers
 
 std::string ratio(int64_t count, int64_t matrix) {
   return matrix > 0 ? fmt::format("{:.2f}", static_cast<double>(count) / static_cast<double>(matrix)) : "-";
@@ -109,7 +110,8 @@ bool runs_in(const std::string& family, const Problem& problem, const std::strin
   return best != nullptr && best->kernel.find("." + family + ".") != std::string::npos;
 }
 
-// The launches of a case; none where another family runs it. Errors: those of planning; a result that breaks the tolerance rule.
+// Returns the launches of a case; none where another family runs it. Errors: those of planning, and
+// a result that breaks the tolerance rule.
 Result<std::vector<Row>> count(const GridCase& grid_case, const std::string& device, const std::string& family, NormalPool& pool) {
   const GridData data = make_grid_data(grid_case, pool);
   const Result<Problem> problem = problem_of(grid_case, data);
@@ -131,7 +133,7 @@ Result<std::vector<Row>> count(const GridCase& grid_case, const std::string& dev
 
 constexpr const char* kEmulator = "emulated-isa";
 
-// Whether a chip's machine code is executed here.
+// Returns true if a chip's machine code is executed here.
 Status check_executed(const std::string& arch, const std::string& device) {
   std::string known;
   for (const DeviceInfo& info : fulmen::devices()) {

@@ -14,7 +14,8 @@
 namespace fulmen::tools {
 namespace {
 
-// Words in lines of at most 110 characters, the text's own lines kept, all but the first indented to stand below it.
+// Breaks a text into lines of at most 110 characters and keeps its own lines. All lines but the
+// first are indented to stand below it.
 std::string wrapped(const std::string& text) {
   constexpr std::size_t kColumns = 110;
   constexpr const char* kIndent = "            ";

@@ -28,7 +28,7 @@ using fulmen::StatusCode;
 int report(const Status& status) {
   fulmen::tools::wait_if_a_signal_ends_the_process();
   if (status.ok()) return 0;
-  // Not by fmt::print, which throws where the standard error is closed or full: the exit status still tells.
+  // fmt::print would throw where the standard error is closed or full. The exit status still tells.
   std::fputs(fmt::format("fulmen: {}\n", status.message()).c_str(), stderr);
   switch (status.code()) {
     case StatusCode::verification_failed:
@@ -52,7 +52,7 @@ Status check_values(int argc, char** argv) {
   return {};
 }
 
-// The command's own failure is the one to tell.
+// The command's own failure takes precedence.
 int finish(const Status& status) {
   const Status flushed = fulmen::tools::flush_standard_output();
   return report(status.ok() ? flushed : status);
@@ -92,7 +92,7 @@ int run(int argc, char** argv) {
                  "(--help tells more)"});
 }
 
-// On a terminal: a line while a kernel is compiled, gone when it is done.
+// Shows a line on a terminal while a kernel is compiled.
 void show_compilation(void* /*context*/, const char* kernel, const char* arch, bool done, double /*seconds*/) {
   if (done) {
     fmt::print(stderr, "\r\x1b[K");
@@ -102,8 +102,8 @@ void show_compilation(void* /*context*/, const char* kernel, const char* arch, b
   std::fflush(stderr);
 }
 
-// The baseline shall be as good as it can be: OpenBLAS before 0.3.22 takes Zen 4 and 5 for processors without AVX-512 and runs at
-// half their speed. Only where the user says nothing.
+// Makes the baseline as fast as it can be: OpenBLAS before 0.3.22 takes Zen 4 and 5 for processors
+// without AVX-512 and runs at half their speed. What the user says takes precedence.
 void let_openblas_use_avx512() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0) setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
     return report({StatusCode::out_of_memory, "no memory"});
-  } catch (const std::system_error& error) {  // of fmt::print
+  } catch (const std::system_error& error) {  // thrown by fmt::print
     return report({StatusCode::unavailable, error.what()});
   } catch (const std::exception& error) {
     return report({StatusCode::internal, error.what()});

@@ -5,11 +5,13 @@
 
 namespace fulmen::tools {
 
-// To be called before other threads start: they inherit that the signals are blocked. One that is ignored (nohup) stays so.
+// To be called before other threads start, which inherit that the signals are blocked. A signal
+// that is ignored (nohup) stays so.
 void watch_signals();
 
-// What is known so far is told before a signal ends the process: as long as this lives, tell() is called then, once, in another
-// thread. It may wait for a lock that this object's owner holds for short, and need not release it.
+// Tells what is known so far before a signal ends the process: while this lives, tell() is called
+// then, once, in another thread. It may wait for a lock that this object's owner holds briefly, and
+// need not release it.
 class TellAtSignal {
  public:
   explicit TellAtSignal(std::function<void()> tell);

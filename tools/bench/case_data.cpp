@@ -49,7 +49,7 @@ AttentionTensors tensors_of(const BenchCase& c) {
   t.q = t.out = view(c.seqlen_q, c.heads);
   t.k = t.v = view(c.seqlen_k, c.kv_heads);
   if (c.page_size > 0) {
-    const int64_t pages = (c.seqlen_k + c.page_size - 1) / c.page_size;  // of a sequence
+    const int64_t pages = (c.seqlen_k + c.page_size - 1) / c.page_size;  // a sequence
     t.k = t.v = Tensor::bshd(nullptr, c.dtype, c.batch * pages, c.page_size, c.kv_heads, c.head_dim);
     t.block_table = {nullptr, DType::int32, {1, 1, c.batch, pages}, {0, 0, pages, 1}};
     t.seqlens_k = {nullptr, DType::int32, {1, 1, 1, c.batch}, {0, 0, 0, 1}};
@@ -92,7 +92,7 @@ Status check_size(const AttentionTensors& t, std::size_t max_bytes) {
                                                  static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
 }
 
-// Whether a tensor of the call has no data yet.
+// Returns true if a tensor of the call has no data yet.
 bool is_missing(const Tensor& tensor) { return tensor.data == nullptr && tensor.shape != std::array<int64_t, 4>{}; }
 
 Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
@@ -108,10 +108,10 @@ Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, 
   return {};
 }
 
-constexpr double kKeptShare = 0.875;  // of a bool mask that is given by its shape
+constexpr double kKeptShare = 0.875;  // the ones in a bool mask that is given by its shape
 constexpr uint64_t kDropoutSeed = 1;
 
-// Of --problem: what no file gives is random, ALiBi's slopes are those of its paper.
+// Fills in what no file of --problem gives: random numbers, and ALiBi's slopes as in its paper.
 Status given_case(const GivenProblem& given, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
   Result<GivenCall> made = make_call(given);
   if (!made.ok()) return made.status();
@@ -119,7 +119,7 @@ Status given_case(const GivenProblem& given, NormalPool& pool, std::size_t max_b
   data.options = made->options;
   AttentionTensors& t = data.tensors = made->tensors;
   t.dropout_seed = kDropoutSeed;
-  const Result<Problem> sizes = make_problem(t, data.options);  // which fit into memory's addresses
+  const Result<Problem> sizes = make_problem(t, data.options);  // sizes fit into memory's addresses
   if (!sizes.ok()) return sizes.status();
   if (Status status = check_size(t, max_bytes); !status.ok()) return {StatusCode::invalid_argument, status.message()};
   for (Tensor* tensor : std::initializer_list<Tensor*>{&t.q, &t.k, &t.v, &t.bias, &t.sinks, &t.dout, &t.dlse}) {

@@ -21,13 +21,14 @@ namespace fulmen::tools {
 // A case's tensors in memory of its own.
 struct CaseData {
   std::vector<Memory> memory;
-  std::unique_ptr<LoadedProblem> files;  // of --problem
+  std::unique_ptr<LoadedProblem> files;  // --problem's
   AttentionTensors tensors;
   AttentionOptions options;
   Problem problem;
   std::optional<Problem> backward;  // training
 };
-// The call of a case, its tensors without memory: enough for a plan. Not of real input, whose shapes are in its files.
+// The call of a case, its tensors without memory: enough for a plan. Real input has its shapes in
+// its files and is not accepted.
 Result<Problem> case_problem(const BenchCase& bench_case, Pass pass, AttentionOptions options);
 // The files of a case of real input.
 std::array<std::string, 4> real_case_files(const std::string& folder);

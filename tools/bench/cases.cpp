@@ -25,8 +25,8 @@ struct Decode {
   struct Rows {
     int64_t queries, heads;
   };
-  std::vector<Rows> more_rows;  // over the first of them
-  bool masked;                  // which is also measured with padded keys
+  std::vector<Rows> more_rows;  // over the first rows
+  bool masked;                  // the case is also measured with padded keys
 };
 
 // A case with a bool mask beside the one without, or with a causal one.
@@ -197,7 +197,8 @@ std::vector<BenchCase> bench_cases(const std::string& suite, DType dtype, CaseSi
   if (all || suite == "boards") add_boards(cases, dtype, suites.boards, brief);
   if (all || suite == "decode") add_decode(cases, dtype, suites.decode, brief);
   if (suite == "paged" || (all && !brief)) add_paged(cases, dtype, suites.paged, brief || all);
-  // Of all suites training takes longest for what it adds: two rows of it, and none of a dtype that has few of the others.
+  // Training takes the longest for what it adds: it has two rows, and none for a dtype that has few
+  // rows of the other suites.
   if (suite == "training" || (all && !brief)) {
     add_training(cases, dtype, suites.training_layers, suites.training_boards, brief || all);
   }

@@ -30,19 +30,22 @@ struct BenchCase {
   int64_t kv_heads = 1;
   int64_t head_dim = 0;
   bool causal = false;
-  bool bias = false;  // one of each board and head; training: of each head, its gradient summed over the batch
+  // One bias a board and head; in training one a head, whose gradient is summed over the batch.
+  bool bias = false;
   CaseMask mask = CaseMask::none;
   bool training = false;    // the forward pass, and the gradients of q, k, v and the bias
-  int64_t page_size = 0;    // of paged keys and values, their pages in any order; 0: rows one after the other
-  std::string folder = {};  // of .npy files, for real input
-  std::shared_ptr<const GivenProblem> given = {};  // of --problem; what is above is then read off its tensors
-  bool few_queries = false;                        // of --problem: as is_decode()
+  int64_t page_size = 0;    // paged keys and values, pages in any order; 0: not paged
+  std::string folder = {};  // .npy files of real input
+  // --problem's; the fields above are read off its tensors.
+  std::shared_ptr<const GivenProblem> given = {};
+  bool few_queries = false;  // --problem: what is_decode() says
 };
 
-// A query or a few a sequence over a cache: memory is what limits it.
+// Returns true for one or a few queries a sequence over a cache, which memory limits.
 inline bool is_decode(const BenchCase& c) { return c.suite == "decode" || c.suite == "paged" || c.few_queries; }
 
-// What a device can do in the time that a case gets. emulated: enough to run every kind of kernel.
+// The size of cases that a device can do in the time that a case gets. emulated: enough to run
+// every kind of kernel.
 enum class CaseSize { cpu, gpu, emulated };
 
 // The cases of a suite ("all": every one) for a dtype. brief leaves one case of a suite's kind.

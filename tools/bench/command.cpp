@@ -38,18 +38,18 @@ constexpr uint64_t kSeed = 20240229;  // the same inputs in every run: rows are 
 
 struct BenchArguments {
   BenchSettings settings;
-  // Its dtype, device, kernel, determinism and threads are those of suites, too.
+  // Its dtype, device, kernel, determinism and threads apply to suites, too.
   std::shared_ptr<GivenProblem> given = std::make_shared<GivenProblem>();
   bool problem = false;
   std::string suite = "all";
   std::string json, csv, html;
   std::vector<std::string> compare;
-  std::vector<std::string> problem_options;  // that need --problem
+  std::vector<std::string> problem_options;  // options that need --problem
   std::string data = "examples/data";
   bool model = false;
 };
 
-// What a call takes that does not say: a plan, of whatever problem, knows.
+// The number of threads of a call that does not say: any plan knows it.
 int default_threads() {
   AttentionTensors tensors;
   tensors.q = tensors.k = tensors.v = tensors.out = Tensor::bshd(static_cast<void*>(nullptr), DType::fp32, 1, 16, 1, 16);
@@ -59,7 +59,8 @@ int default_threads() {
   return made.ok() ? std::max(1, made->config().num_threads) : 1;
 }
 
-// More threads than processors reach no higher, and each of them alone, by turns, would seem to have a processor's rate.
+// The ceiling's threads. More threads than processors are no faster; as they share processors, each
+// would seem to have a processor's rate.
 int ceiling_threads(int threads) {
   cpu_set_t processors;
   return ::sched_getaffinity(0, sizeof processors, &processors) == 0 ? std::min(threads, CPU_COUNT(&processors)) : threads;
@@ -286,13 +287,13 @@ Status measure_cases(const BenchArguments& arguments, const std::vector<BenchCas
     progress.line(table_line(row.value()));
     if (!row->problem.empty()) progress.line(fmt::format("{:35} {}", "", row->problem));
     if (!row->standard_note.empty()) progress.line(fmt::format("{:35} standard attention {}", "", row->standard_note));
-    // Once a reason: the speed-up is over another kernel than elsewhere.
+    // Each reason is printed once: the speed-up is over another kernel than elsewhere.
     if (!row->standard_refused.empty() && refused.insert(row->standard_refused).second) {
       progress.line(fmt::format("{:35} standard attention by {}: {}", "", row->standard_kernel, row->standard_refused));
     }
     if (!row->verified && failed.empty()) failed = name + ": " + row->verify_message;
     rows.push_back(row.value());
-    // What took minutes is kept whatever ends the run.
+    // Rows that took minutes are kept, whatever ends the run.
     if (Status status = write_reports(arguments, rows); !status.ok()) return status;
   }
   if (yardsticks.cpu != nullptr) {
@@ -378,7 +379,7 @@ Command bench_command(CLI::App& app) {
       "whose tensors are random, or files");
   const std::vector<const CLI::Option*> before = std::as_const(*parser).get_options();
   add_given_problem_options(*parser, *arguments->given);
-  // These are of suites, too.
+  // These options apply to suites, too.
   constexpr std::string_view kShared[] = {"--dtype", "--device", "--kernel", "--deterministic", "--threads"};
   for (const CLI::Option* option : std::as_const(*parser).get_options()) {
     const std::string name = option->get_name();

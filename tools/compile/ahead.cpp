@@ -48,7 +48,7 @@ void CompileAhead::work() {
   try {
     for (std::size_t n = next_++; n < count_; n = next_++) plan_one_(n);
   } catch (const std::bad_alloc&) {
-    return;  // who runs the problems meets it, too
+    return;  // the run of the problems meets the error, too
   }
 }
 

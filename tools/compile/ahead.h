@@ -14,12 +14,13 @@ namespace fulmen::tools {
 
 class CompileAhead {
  public:
-  // For every kernel of the device that supports a problem, or the one that is named. Devices with host memory have nothing to
-  // compile. Errors are left to who plans the problem itself. `cases` must outlive this.
+  // Compiles every kernel of the device that supports a problem, or the one that is named. Devices
+  // with host memory have nothing to compile. Errors appear when the problem itself is planned.
+  // `cases` must outlive this.
   CompileAhead(const std::vector<GridCase>& cases, const std::string& device, const std::string& kernel);
   // plan_one(n), n from 0 to count - 1, compiles what problem n needs; on several threads at once.
   CompileAhead(std::size_t count, std::function<void(std::size_t)> plan_one);
-  // Waits for the kernels that are being compiled; no more are begun.
+  // Waits for the kernels that are being compiled and begins no more.
   ~CompileAhead();
   CompileAhead(const CompileAhead&) = delete;
   CompileAhead& operator=(const CompileAhead&) = delete;

@@ -72,7 +72,7 @@ Status write_pack(const std::string& folder, const std::string& path) {
     if (entry.is_regular_file() && entry.path().extension() == ".kernel") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
-  constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // that add_prebuilt_kernels() takes
+  constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // the most for add_prebuilt_kernels()
   std::string pack;
   for (const std::filesystem::path& one : files) {
     const Result<std::optional<std::string>> kernel =
@@ -85,7 +85,7 @@ Status write_pack(const std::string& folder, const std::string& path) {
   return write_text_file(path, pack);
 }
 
-// Kernels that keep registers elsewhere: they run. That is told, and is no failure.
+// Reports kernels that spill registers. They run, so that is no failure.
 class Spilled {
  public:
   void add(const KernelReport& r) {
@@ -116,7 +116,7 @@ class Spilled {
 };
 
 Status compile(const CompileArguments& arguments) {
-  // What would fail after minutes of work is said before.
+  // Errors that would appear after minutes of work are reported before.
   for (const std::string& arch : arguments.archs) {
     if (Status status = check_arch(arch); !status.ok()) return status;
   }

@@ -1,4 +1,5 @@
-// Progress of long work where no terminal shows it: a line now and then, so that a log tells a long run from one that hangs.
+// Progress of long work without a terminal: a line now and then, so that a log tells a long run
+// from one that hangs.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,7 +21,8 @@ class SparseProgress {
   explicit SparseProgress(std::function<void(const std::string&)> say, std::function<Clock::time_point()> now = Clock::now)
       : say_(std::move(say)), now_(std::move(now)), begin_(now_()), said_(begin_) {}
 
-  // Says it, unless the last line is younger than kApart, or all is done: then the result follows at once.
+  // Prints a line, unless the last one is younger than kApart, or all is done and the result
+  // follows.
   void tell(std::size_t done, std::size_t of) {
     const Clock::time_point at = now_();
     if (done == of || at - said_ < kApart) return;

@@ -17,7 +17,7 @@ struct GfxVersion {
   bool operator==(const GfxVersion&) const = default;
 };
 
-// As chips are called: gfx1100, gfx90a.
+// Returns a chip's name: gfx1100, gfx90a.
 std::string to_string(const GfxVersion& v) { return fmt::format("gfx{}{:x}{:x}", v.major, v.minor, v.step); }
 
 // The chips that the kernel driver serves, by their topology's "gfx_target_version 110000". Processors have 0.
@@ -66,7 +66,7 @@ void check_driver(const SystemFacts& facts, Findings& findings) {
                 "modprobe amdgpu; where that fails, install AMD's amdgpu-dkms or a newer Linux kernel");
 }
 
-// /dev/kfd and a /dev/dri/renderD*: theirs are the groups render and video.
+// Checks access to /dev/kfd and /dev/dri/renderD*, which belong to the groups render and video.
 void check_groups(const SystemFacts& facts, Findings& findings) {
   std::vector<std::string> files;
   if (facts.exists("/dev/kfd")) files.emplace_back("/dev/kfd");
@@ -80,9 +80,9 @@ void check_groups(const SystemFacts& facts, Findings& findings) {
     if (facts.can_use(file)) continue;
     closed += (closed.empty() ? "" : ", ") + file;
     const int id = facts.group_of(facts.root + file);
-    if (id <= 0) continue;  // root's
+    if (id <= 0) continue;  // root owns it
     const std::string name = facts.group_name(id);
-    // Members of a group by /etc/group are in it from the next login on.
+    // A user whom /etc/group adds to a group is in it after the next login.
     std::string& list = facts.listed_in_group(id) && !facts.in_group(id) ? later : groups;
     if (("," + list + ",").find("," + name + ",") == std::string::npos) list += (list.empty() ? "" : ",") + name;
   }
@@ -125,7 +125,7 @@ void check_override(const SystemFacts& facts, const std::vector<GfxVersion>& fou
 void check_runtime(const SystemFacts& facts, Findings& findings) {
   for (const DeviceInfo& device : facts.devices) {
     if (device.name != "hip" && !device.name.starts_with("hip:")) continue;
-    if (device.usable || !device.features.empty()) {  // there, if perhaps without a compiler, which is told elsewhere
+    if (device.usable || !device.features.empty()) {  // there, perhaps without a compiler
       findings.pass("amd.runtime", fmt::format("{}: {}, {}", device.name, device.chip, device.features));
     } else {
       findings.fail("amd.runtime", fmt::format("{}: {}", device.name, device.reason),
@@ -167,7 +167,7 @@ void check_one_runtime(const SystemFacts& facts, const std::vector<LibraryFile>&
   findings.pass("amd.one_runtime", mapped.empty() ? "the process has no HIP runtime loaded" : mapped[0]);
 }
 
-// Where a GPU is here, without any compiler there are no kernels.
+// Checks for a compiler: a GPU has no kernels without one.
 void check_compiler(const SystemFacts& facts, const std::vector<LibraryFile>& hip, const std::vector<LibraryFile>& rtc, bool needed,
                     Findings& findings) {
   std::vector<LibraryFile> usable = rtc;

@@ -11,7 +11,7 @@
 namespace fulmen::tools {
 namespace {
 
-// The folder, or the nearest one above it that is there.
+// Returns the folder, or the nearest one above it that exists.
 std::string nearest_folder(const SystemFacts& facts, const std::string& path) {
   std::filesystem::path folder(path);
   while (folder.has_relative_path() && !facts.exists(folder.string())) folder = folder.parent_path();

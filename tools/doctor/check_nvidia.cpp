@@ -15,7 +15,7 @@ struct Version {
   int number() const { return 10 * major + minor; }
 };
 
-// The version behind a word: "NVRTC 13.0". 0.0 where there is none.
+// Returns the version behind a word, as in "NVRTC 13.0"; 0.0 where there is none.
 Version version_after(const std::string& text, const std::string& word) {
   Version version;
   const std::size_t at = text.find(word);
@@ -24,7 +24,7 @@ Version version_after(const std::string& text, const std::string& word) {
   return version;
 }
 
-// The chip of "NVIDIA H200 (sm_90a)": 90.
+// Returns 90 for "NVIDIA H200 (sm_90a)".
 int chip_of(const std::string& text) {
   int chip = 0;
   const std::size_t at = text.find("(sm_");

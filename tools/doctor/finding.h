@@ -1,4 +1,4 @@
-// What `fulmen doctor` says of one precondition.
+// The finding of `fulmen doctor` about one precondition.
 #pragma once
 
 #include <string>
@@ -35,7 +35,7 @@ void check_nvidia(const SystemFacts& facts, Findings& findings);
 void check_cpu(const SystemFacts& facts, Findings& findings);
 void check_folders(const SystemFacts& facts, Findings& findings);
 void check_device_choice(const SystemFacts& facts, Findings& findings);
-// All of them, in this order.
+// Runs all checks, in this order.
 std::vector<Finding> examine(const SystemFacts& facts);
 
 }  // namespace fulmen::tools

@@ -38,7 +38,7 @@ std::vector<std::string> group_line(const SystemFacts& facts, int id) {
   return {};
 }
 
-// Whether standard attention has a BLAS here, in the words of its kernel.
+// Says whether standard attention has a BLAS here, in the words of its kernel.
 Support blas_support() {
   AttentionTensors tensors;
   tensors.q = tensors.k = tensors.v = tensors.out = Tensor::bshd(nullptr, DType::fp32, 1, 4, 1, 8);

@@ -1,4 +1,5 @@
-// What `fulmen doctor` looks at. Tests give a folder that is laid out as a system's root, and answers of their own.
+// The system as `fulmen doctor` sees it. Tests give a folder that is laid out as a system's root,
+// and answers of their own.
 #pragma once
 
 #include <functional>
@@ -12,14 +13,15 @@ namespace fulmen::tools {
 struct SystemFacts {
   std::string root;            // put before every path that is looked at; empty: this system
   std::string process;         // whose libraries are looked at: "self", or a number
-  std::vector<int> group_ids;  // of this process
+  std::vector<int> group_ids;  // this process's
   std::string user;            // its name, empty where it has none; root may do everything
   bool is_root = false;
   std::function<std::string(const std::string& name)> environment;  // empty: not set
-  std::function<bool(const std::string& path)> can_use;             // may this process read and write it? Without the root
-  std::function<bool(const std::string& folder)> forbids_programs;  // is it on a file system mounted noexec?
+  // True: this process may read and write it. The path is without the root.
+  std::function<bool(const std::string& path)> can_use;
+  std::function<bool(const std::string& folder)> forbids_programs;  // mounted noexec
   std::function<int(const std::string& path)> group_of;             // the group that a file belongs to, -1: unknown
-  // What the library says.
+  // The library's answers.
   std::vector<DeviceInfo> devices;
   std::string default_device;
   std::string cache_folder;
@@ -30,11 +32,11 @@ struct SystemFacts {
   std::string read(const std::string& path, std::size_t most = std::size_t{1} << 20) const;
   // Names in a folder, sorted; none where it is not there.
   std::vector<std::string> names(const std::string& folder) const;
-  // Paths, without the root, that a pattern with '*' or '[' in its components means.
+  // Returns the paths, without the root, that match a pattern with '*' or '[' in its components.
   std::vector<std::string> matches(const std::string& pattern) const;
   // The name that /etc/group has for a group, or its number.
   std::string group_name(int id) const;
-  // Whether /etc/group has the user in the group.
+  // Returns true if /etc/group has the user in the group.
   bool listed_in_group(int id) const;
   bool in_group(int id) const;
   // PCI devices of a vendor that are display or compute devices: "1002:744c".
@@ -43,7 +45,7 @@ struct SystemFacts {
   bool in_container() const;
 };
 
-// This system's.
+// The facts of this system.
 SystemFacts facts_of_this_system(const std::string& process);
 
 // "a, b and c"-like lists are for prose; this is "a, b, c".

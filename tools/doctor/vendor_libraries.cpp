@@ -51,8 +51,8 @@ std::vector<std::string> python_folders(const SystemFacts& facts) {
   return folders;
 }
 
-// libhiprtc.so.7, .so.6, .so without a version, or with a wheel's hash; of libamdhip64 also .so.5. Longer versions are the files
-// behind these.
+// Returns true for libhiprtc.so.7, .so.6, .so without a version, or with a wheel's hash, and for
+// libamdhip64.so.5. Longer versions are the files behind these.
 bool is_known(const std::string& file, const std::string& name) {
   std::vector<std::string> patterns{name + ".so", name + ".so.[67]", name + ".so.[67].*",
                                     name + "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*"};
@@ -68,7 +68,7 @@ std::vector<LibraryFile> rocm_libraries(const SystemFacts& facts, const std::str
   std::set<std::string> seen;
   const auto look = [&](const std::vector<std::string>& folders, bool in_python) {
     for (const std::string& folder : folders) {
-      // Not libhiprtc-builtins.so, which is code that hipRTC reads.
+      // libhiprtc-builtins.so does not count: it is code that hipRTC reads.
       for (const char* rest : {".so*", "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*"}) {
         for (const std::string& path : facts.matches(fmt::format("{}/{}{}", folder, name, rest))) {
           std::error_code error;

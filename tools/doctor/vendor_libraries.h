@@ -10,11 +10,12 @@ namespace fulmen::tools {
 
 struct LibraryFile {
   std::string path;
-  bool in_python = false;   // of a Python package: torch/lib, torch.libs, _rocm_sdk_*
+  bool in_python = false;   // a Python package's: torch/lib, torch.libs, _rocm_sdk_*
   bool known_name = false;  // a name that Fulmen looks for
 };
 
-// What begins so ("libamdhip64") in ROCm's folders, the system's, and Python environments; without two names of one file.
+// Returns the files whose names begin so ("libamdhip64") in ROCm's folders, the system's, and
+// Python environments, each file once.
 std::vector<LibraryFile> rocm_libraries(const SystemFacts& facts, const std::string& name);
 
 // Paths of libraries that begin so and that the process has mapped.

@@ -10,7 +10,7 @@
 namespace fulmen::tools {
 namespace {
 
-// In units of the picture, which is as wide as its column.
+// Sizes in units of the picture, which is as wide as its column.
 constexpr double kWidth = 420, kHeight = 260, kLeft = 62, kRight = 12, kTop = 10, kBottom = 40;
 constexpr int kColors = 8;
 
@@ -51,7 +51,7 @@ Axis axis_of(double least, double most, double begin, double end) {
   return {low - room, high + room, begin, end};
 }
 
-// Of a range of less than a factor of 5: three or four round numbers.
+// Returns three or four round numbers of a range of less than a factor of 5.
 std::vector<double> even_ticks(double low, double high) {
   const double power = std::pow(10.0, std::floor(std::log10((high - low) / 3)));
   double step = power;
@@ -63,7 +63,7 @@ std::vector<double> even_ticks(double low, double high) {
   return list;
 }
 
-// 1, 2 and 5 times powers of ten; few of them where there are many.
+// Returns 1, 2 and 5 times powers of ten; fewer of them where there are many.
 std::vector<double> ticks(const Axis& axis) {
   std::vector<double> list;
   constexpr std::array kAll{1.0, 2.0, 5.0}, kFew{1.0, 0.0, 0.0};
@@ -78,7 +78,7 @@ std::vector<double> ticks(const Axis& axis) {
   return list.size() < kEnough ? even_ticks(std::pow(10.0, axis.low), std::pow(10.0, axis.high)) : list;
 }
 
-// The values themselves where they are few: lengths and batches.
+// Returns the values themselves where they are few, as lengths and batches are.
 std::vector<double> ticks_at(const Axis& axis, std::vector<double> values) {
   std::sort(values.begin(), values.end());
   values.erase(std::unique(values.begin(), values.end()), values.end());

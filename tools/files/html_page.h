@@ -1,4 +1,4 @@
-// Pages of one file with plots: HTML and inline SVG, nothing that is loaded, no script.
+// Pages with plots in one file: HTML and inline SVG, without scripts or anything that is loaded.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace fulmen::tools {
 
-// With what HTML means by <, >, & and quotes taken as text.
+// Returns the text with <, >, & and quotes escaped for HTML.
 std::string html_text(std::string_view text);
 
 struct ChartPoint {
@@ -19,7 +19,7 @@ struct ChartSeries {
   std::string name;                // empty: not in the legend
   std::vector<ChartPoint> points;  // joined in this order
   int color = 0;
-  bool dashed = false;  // and its points hollow: what is compared with
+  bool dashed = false;  // its points are hollow, too: a series for comparison
   bool joined = true;
   bool marked = true;
 };

@@ -83,7 +83,7 @@ std::optional<std::vector<int64_t>> read_shape(DictReader& reader) {
   return shape;
 }
 
-// Bytes of one element, or a sentence on why the type is not taken.
+// Returns the bytes of one element, or a sentence on why the type is not accepted.
 Result<std::size_t> element_bytes(std::string_view descr) {
   if (descr == "<f4" || descr == "<i4") return std::size_t{4};
   if (descr == "<f2" || descr == "<u2") return std::size_t{2};

@@ -19,7 +19,7 @@ struct NpyHeader {
   std::string descr;              // "<f4"
   std::vector<int64_t> shape;     // C order
   std::size_t data_offset = 0;    // bytes of the header
-  std::size_t element_bytes = 0;  // of the descr
+  std::size_t element_bytes = 0;  // as descr says
   std::size_t element_count() const noexcept;
 };
 

@@ -25,7 +25,8 @@
 namespace fulmen::tools {
 namespace {
 
-// Names of temporary files that a signal's handler removes. More than there are files in one command.
+// Names of temporary files that a signal's handler removes. The table has more places than one
+// command has files.
 std::array<std::atomic<char*>, 16> unfinished{};
 
 void remove_unfinished(int signal) {
@@ -60,7 +61,7 @@ void forget(const char* path) {
   }
 }
 
-// What a symbolic link leads to, also where nothing is there yet.
+// Returns the target of a symbolic link, even if nothing is there yet.
 std::filesystem::path followed(std::filesystem::path path) {
   std::error_code error;
   for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links) {

@@ -35,16 +35,18 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-// Whether two names are of one file, or will be once it is there.
+// Returns true if two names belong to one file, or will once it exists.
 bool same_file(const std::string& a, const std::string& b);
 
-// Whether a report could be written there, before the minutes of work that it is about; ok for no path. Leaves no file.
+// Checks that a report can be written there, before minutes of work. Ok for no path. Leaves no
+// file.
 Status check_writable(const std::string& path);
 
-// What was printed may wait in a buffer for a disk that is full.
+// Flushes what was printed: it may wait in a buffer for a disk that is full.
 Status flush_standard_output();
 
-// All of a file that a user named: a regular one, or a pipe, of up to 256 MiB. Errors: option and path, it cannot be read.
+// Reads all of a file that a user named: a regular one, or a pipe, of up to 256 MiB. Errors name
+// the option and the path.
 Result<std::string> read_text_file(const char* option, const std::string& path);
 
 // Creates, writes and commits text in one go.

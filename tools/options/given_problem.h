@@ -1,4 +1,5 @@
-// A problem that the command line describes, by files or by numbers: of `fulmen explain` and `fulmen bench --problem`.
+// A problem that the command line describes by files or by numbers, for `fulmen explain` and
+// `fulmen bench --problem`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,14 +16,14 @@ namespace fulmen::tools {
 
 struct GivenProblem {
   ProblemArguments problem;
-  // Instead of files.
+  // A problem by numbers, instead of files.
   int64_t batch = 1, seqlen_q = -1, seqlen_k = -1, head_dim = 0, head_dim_v = 0;
   std::vector<int64_t> bias_shape, keep_shape;
   std::string bias_dtype;
   bool alibi = false, sinks = false;
-  // With either.
+  // Options of both.
   bool lse = false, backward = false, dlse = false;
-  std::vector<std::string> gradients;  // empty: all that there are
+  std::vector<std::string> gradients;  // empty: all of them
   std::vector<int64_t> dbias_shape;
 
   bool by_files() const { return !problem.q.empty() || !problem.k.empty() || !problem.v.empty(); }

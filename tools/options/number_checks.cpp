@@ -10,7 +10,7 @@
 namespace fulmen::tools {
 namespace {
 
-// NaN where the text is no number.
+// Returns NaN where the text is no number.
 double number_in(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);

@@ -8,7 +8,8 @@
 
 namespace fulmen::tools {
 
-// Decimal digits alone. For transform(): it takes leading zeros away, by which CLI11 would read 010 as 8.
+// Accepts decimal digits alone. It is for transform() and removes leading zeros, because CLI11
+// would read 010 as 8.
 CLI::Validator whole_number(uint64_t least, uint64_t most);
 inline CLI::Validator any_uint64() { return whole_number(0, std::numeric_limits<uint64_t>::max()); }
 // For an int and an int64_t.
@@ -16,7 +17,7 @@ inline CLI::Validator int_from(uint64_t least) { return whole_number(least, std:
 inline CLI::Validator int64_from(uint64_t least) { return whole_number(least, std::numeric_limits<int64_t>::max()); }
 
 CLI::Validator finite_number();
-// Seconds and gigabytes: above 0 or, where it may be, 0.
+// Accepts seconds and gigabytes: above 0 or, where that is allowed, 0.
 CLI::Validator amount(bool zero_is_accepted);
 
 }  // namespace fulmen::tools

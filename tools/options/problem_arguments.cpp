@@ -79,7 +79,8 @@ Result<Tensor> view_of_file(const ProblemArguments& arguments, const char* optio
   return view_in_layout(arguments.layout, array.data.data(), array.dtype, s[0], heads_first ? s[2] : s[1], file_heads, s[3]);
 }
 
-// Bias and keep mask: [batch, head, seqlen_q, seqlen_k] with 1 where it is the same for all; fewer dims where the name says so.
+// Views a bias or keep mask: [batch, head, seqlen_q, seqlen_k], 1 where it is the same for all.
+// Fewer dims where the name says so.
 Result<Tensor> view_of_scores(const char* option, const NpyArray& array, bool two_dims_are_batch_key) {
   const auto& s = array.shape;
   void* data = array.data.data();

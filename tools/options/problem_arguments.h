@@ -21,7 +21,7 @@ struct ProblemArguments {
   std::string causal = "none";
   std::string window;
   std::string layout = "bshd";
-  std::string dtype;  // empty: that of the files
+  std::string dtype;  // empty: the files' own
   std::string device;
   std::string kernel;
   std::string tuning;
@@ -54,7 +54,7 @@ Status invalid(std::string message);
 Result<DType> parse_dtype(const std::string& name);
 Result<AttentionOptions> attention_options(const ProblemArguments& arguments);
 std::string device_of(const ProblemArguments& arguments);
-// Whether the device can be used, and has a kernel of that name if there is one.
+// Checks that the device can be used and has the kernel of that name, if one is given.
 Status check_device_and_kernel(const std::string& device, const std::string& kernel);
 
 // The standard input can be read once: one file at most may be "-".
@@ -70,7 +70,8 @@ struct LoadedProblem {
 // Reads q, k, v and what else is given. tensors.out has its shape and no data.
 Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& arguments);
 
-// Reads a file like q, k, v and out into array and views it. heads: of the tensor, 0 where any number will do. Errors name option.
+// Reads a file like q, k, v and out into array and views it. heads: what the tensor must have, 0:
+// any number. Errors name option.
 Result<Tensor> read_operand(const ProblemArguments& arguments, const char* option, const std::string& path, int64_t heads,
                             NpyArray& array);
 

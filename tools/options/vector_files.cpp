@@ -27,7 +27,7 @@ Status load(const VectorFile& file, const std::string& path, NpyArray& array, Te
   return {};
 }
 
-// The most rows of a sequence, where the option does not say it.
+// Returns the most rows of a sequence, for calls whose option does not say it.
 int64_t longest(int64_t given, const Tensor& cumulative) {
   if (given >= 0 || cumulative.data == nullptr) return given;
   int64_t most = 0;

@@ -17,7 +17,7 @@ struct VectorFile {
   InputTensor AttentionTensors::* tensor;
   DType dtype;
   bool one_dim, two_dims;  // the ranks that a file may have
-  const char* dims;        // of an array that is accepted, in a message: "[head]"
+  const char* dims;        // the accepted array's, for messages: "[head]"
   const char* help;
 };
 inline constexpr std::array kVectorFiles{
@@ -42,7 +42,7 @@ inline constexpr std::array kVectorFiles{
 
 struct VectorArguments {
   std::array<std::string, kVectorFiles.size()> paths;  // in the table's order; empty: not given
-  int64_t max_seqlen_q = -1;                           // -1: of packed tensors the longest there is
+  int64_t max_seqlen_q = -1;                           // -1: the longest of packed tensors
   int64_t max_seqlen_k = -1;
 
   bool given(InputTensor AttentionTensors::* tensor) const;

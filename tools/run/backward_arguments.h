@@ -27,8 +27,9 @@ Status check_backward(const BackwardArguments& arguments);
 struct LoadedGradients {
   NpyArray dout, dlse, out, lse;
 };
-// Reads dout and what else is given, and sets problem's views: of dout, dlse, out and lse with data where they are files, and of
-// the gradients that are wanted, in the memory order of what they are gradients of, without.
+// Reads dout and what else is given, and sets problem's views. Those of dout, dlse, out and lse
+// have data where they are files. Those of the wanted gradients have none, and the memory order of
+// their tensors.
 Status load_gradients(const ProblemArguments& problem_arguments, const BackwardArguments& arguments, LoadedProblem& problem,
                       LoadedGradients& files);
 
@@ -37,7 +38,7 @@ struct OutputTensor {
   const char* option;
   std::string path;
   Tensor AttentionTensors::* tensor;
-  std::vector<int64_t> shape;  // of the file
+  std::vector<int64_t> shape;  // the file's
 };
 // The gradients that are wanted, once load_gradients() has set their views.
 std::vector<OutputTensor> gradient_outputs(const ProblemArguments& problem_arguments, const BackwardArguments& arguments,

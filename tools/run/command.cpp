@@ -75,7 +75,7 @@ Status check_names(const RunArguments& a) {
   return {};
 }
 
-// `say` prints the lines about them: where that fails none gets its name.
+// `say` prints the lines about them. If it fails, no file gets its name.
 template <class Say>
 Status write_outputs(const std::vector<OutputTensor>& outputs, const AttentionTensors& tensors, const Say& say) {
   std::vector<OutputFile> files;

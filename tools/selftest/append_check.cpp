@@ -103,7 +103,8 @@ int64_t cache_row(const Kind& kind, int64_t b, int64_t row) {
   return kTable[b * kPages + row / kPageSize] * kPageSize + row % kPageSize;
 }
 
-// The largest error of one cache, in units of what rounding may cost; an element that is not written has to keep its bits.
+// Returns the largest error of one cache, in units of what rounding may cost. An element that is
+// not written must keep its bits.
 double worst_error(const Kind& kind, bool rotates, const Buffer& before, const Buffer& after, const Buffer& fresh,
                    const Buffer& cos, const Buffer& sin) {
   const DType dtype = kind.dtype;

@@ -16,7 +16,7 @@ struct AppendResult {
   std::string message;     // when not ok
 };
 
-// Padded and paged caches, with and without a rotary embedding.
+// Checks padded and paged caches, with and without a rotary embedding.
 constexpr int kAppendProblems = 4;
 AppendResult check_append(const std::string& device, int problem);
 

@@ -27,7 +27,7 @@ struct CommandArguments {
   bool no_emulator = false;
 };
 
-// Of the vendors' libraries, what this process has loaded.
+// The vendors' libraries that this process has loaded.
 std::vector<std::string> vendor_libraries(const SystemFacts& facts) {
   std::vector<std::string> list;
   for (const char* name :
@@ -54,10 +54,10 @@ void say(Progress& progress, const SelftestRun& run) {
   progress.line(fmt::format("FAILED {} {}: {}\n  repeat it: {}", run.kernel, run.problem, run.message, run.repeat));
 }
 
-// A long run says where it is, in a pipe as well.
+// Says where a long run is, in a pipe as well.
 class Halfminutes {
  public:
-  // Whether one went by since it was last true, or since the beginning.
+  // Returns true if 30 seconds have passed since it last did, or since the beginning.
   bool passed() {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < std::chrono::seconds(30)) return false;

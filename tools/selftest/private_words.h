@@ -1,4 +1,4 @@
-// What a report that is sent to others may not hold.
+// Words that a report for others may not hold.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@ class PrivateWords {
   PrivateWords(const std::vector<std::string>& homes, const std::string& user, const std::string& host,
                std::vector<Folder> folders = {});
 
-  // The text with homes as ~, folders as $VARIABLE, and the names, where they are whole words, as USER and HOST; what a terminal
-  // would obey is escaped.
+  // Returns the text with homes as ~, folders as $VARIABLE, and names that are whole words as USER
+  // and HOST. Control characters are escaped.
   std::string removed_from(std::string text) const;
 
  private:
-  std::vector<Folder> folders_;                             // and what stands for them, the longest first
-  std::vector<std::pair<std::string, const char*>> words_;  // and what stands for them
+  std::vector<Folder> folders_;                             // with their replacements, the longest first
+  std::vector<std::pair<std::string, const char*>> words_;  // with their replacements
 };
 
 }  // namespace fulmen::tools

@@ -26,7 +26,7 @@ struct SelftestReport {
   std::string kernels_missing;  // why there are none
   std::vector<Finding> findings;
 
-  // Of runs and of timed problems, as both the terminal and the page count them.
+  // Numbers of runs and of timed problems, for the terminal and the page.
   int results() const;
   int failed() const;
 };

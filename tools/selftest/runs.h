@@ -11,17 +11,17 @@
 namespace fulmen::tools {
 
 struct SelftestRun {
-  int number = 0;       // of the problem, from 1
+  int number = 0;       // the problem's, from 1
   std::string problem;  // in words
-  std::string kernel;   // that ran; the one that was asked for where none did
+  std::string kernel;   // the kernel that ran, or the one that was asked for if none did
   bool ok = false;
   double worst_error = 0, bound = 0;
-  std::string tensor;   // of the error
+  std::string tensor;   // the tensor with the error
   std::string message;  // when not ok
   std::string repeat;   // the command that runs it again
   // Elements of the outputs whose bits are not the emulated chip's. emulated_elements is 0 where none was compared.
   int64_t differing = 0, emulated_elements = 0;
-  bool emulated_ok = true;  // whether the emulated chip's own result obeys the rule
+  bool emulated_ok = true;  // the emulated chip's own result obeys the rule
 };
 
 struct SelftestArguments {
@@ -44,10 +44,11 @@ class SelftestRuns {
 
   // Compiles what run(number) needs, on the device and on its twin, and runs nothing: for several threads at once.
   void compile(int number) const;
-  // The device's choice, or the kernel that was asked for. Errors: the problem cannot be planned for. A result that is wrong is
-  // none.
+  // Runs the device's choice, or the kernel that was asked for. Errors: the problem cannot be
+  // planned. A wrong result is no error.
   Result<SelftestRun> run(int number);
-  // Kernels that support a problem which ran, and were never the choice, with the first such problem.
+  // Returns the kernels that support a problem which ran and were never the choice, each with the
+  // first such problem.
   std::vector<std::pair<std::string, int>> left_over() const;
   SelftestRun run_forced(int number, const std::string& kernel) const;
 

@@ -18,7 +18,7 @@ namespace fulmen::tools {
 namespace {
 
 constexpr int kSpans = 7;
-constexpr int kSlices = 10;  // of a yardstick
+constexpr int kSlices = 10;  // samples of the device's best rate
 
 GridCase timed_case(int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads, int64_t kv_heads, int64_t dim, Pass pass) {
   GridCase c;
@@ -33,7 +33,8 @@ GridCase timed_case(int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t h
   return c;
 }
 
-// A prompt, decoding, and gradients, whose reference is computed in full; a CPU's are smaller.
+// A prompt, decoding, and gradients, whose reference is computed in full. A CPU has smaller
+// problems.
 std::vector<GridCase> timed_cases(bool on_host) {
   if (on_host) {
     return {timed_case(1, 1024, 1024, 4, 4, 128, Pass::forward), timed_case(2, 1, 4096, 16, 4, 128, Pass::forward),

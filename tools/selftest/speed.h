@@ -22,9 +22,10 @@ struct Yardstick {
   std::string unit;
 };
 
-// Emulated devices have no times: empty.
+// Empty for emulated devices, which have no times.
 std::vector<SpeedRow> measure_speed(const std::string& device);
-// Memory's rate; on a GPU that of its matrix instructions, on a CPU that of its arithmetic with all threads.
+// Measures memory's rate, and that of a GPU's matrix instructions or a CPU's arithmetic with all
+// threads.
 std::vector<Yardstick> measure_yardsticks(const std::string& device);
 
 }  // namespace fulmen::tools

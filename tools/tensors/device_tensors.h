@@ -12,9 +12,9 @@ namespace fulmen::tools {
 
 // The backend that a device's name begins with, or null.
 std::shared_ptr<const Backend> backend_of(const std::string& device);
-// Whether the device's kernels take the host's memory; an unknown device's do not.
+// Returns true if the device's kernels take the host's memory. False for an unknown device.
 bool uses_host_memory(const std::string& device);
-// An emulated GPU: its results count, its times do not.
+// Returns true for an emulated GPU, whose results count and whose times do not.
 bool is_emulated(const std::string& device);
 
 // The tensors that a pass writes.
@@ -47,7 +47,7 @@ class DeviceTensors {
   static Result<std::unique_ptr<DeviceTensors>> make(const std::string& device, const AttentionTensors& host,
                                                      std::size_t shift = 0);
   const AttentionTensors& tensors() const noexcept { return tensors_; }
-  // What the pass writes, to the device again and from it.
+  // Copy what the pass writes to the device again, and from it.
   Status upload_outputs(Pass pass = Pass::forward) const;
   Status download(Pass pass = Pass::forward) const;
   DeviceMemory workspace(std::size_t bytes) const { return {backend_, device_, bytes}; }

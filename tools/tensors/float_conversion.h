@@ -1,4 +1,5 @@
-// fp32 to the storage formats, rounding to nearest even: for preparing inputs, not for speed.
+// Conversion of fp32 to the storage formats, rounding to nearest even. It prepares inputs and is
+// not fast.
 #pragma once
 
 #include <bit>

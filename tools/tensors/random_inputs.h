@@ -13,12 +13,12 @@ namespace fulmen::tools {
 class NormalPool {
  public:
   explicit NormalPool(uint64_t seed);
-  // Fills nothing: for who needs shapes and addresses alone.
+  // Fills nothing, for callers that need shapes and addresses alone.
   static NormalPool without_values() { return NormalPool(); }
   bool has_values() const noexcept { return !normals_.empty(); }
   // Fills count elements with N(0, 1) * factor, rounded to dtype.
   void fill(void* data, DType dtype, std::size_t count, float factor = 1.0F);
-  // Bytes that are 0 or 1 with the given share of ones.
+  // Fills bytes with 0 or 1, with the given share of ones.
   void fill_mask(void* data, std::size_t count, double share_of_ones);
   std::mt19937_64& generator() noexcept { return generator_; }
 

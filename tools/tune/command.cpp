@@ -42,7 +42,7 @@ struct TuneArguments {
 
 std::string now_text() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
 
-// Every file of own results, in order of names.
+// Returns every file of own results, in order of names.
 std::vector<std::string> own_files() {
   std::vector<std::string> files;
   std::error_code error;
@@ -121,7 +121,8 @@ Status reset() {
   return {};
 }
 
-// One problem, in processes of its own: a configuration that crashes or hangs is left out of the next.
+// Tunes one problem, in processes of its own. The next process leaves out a configuration that
+// crashed or hung.
 Result<TunedProblem> tune_supervised(const TuneProblem& problem, const TuneSettings& settings, Progress& progress,
                                      const std::string& head) {
   std::map<std::string, std::string> excluded;
@@ -256,7 +257,7 @@ Status tune_all(TuneArguments arguments) {
     progress.line(table_of(one.value(), arguments.full));
     tuned.push_back(std::move(one).value());
     if (emulated) continue;
-    // A default that stays for the noise alone is no result.
+    // A default that stays because of noise alone is no result.
     constexpr double kTooNoisy = 0.2;
     if (tuned.back().outcome.winner == 0 && tuned.back().outcome.noise > kTooNoisy) {
       progress.line(fmt::format("not kept: times vary by {:.0f} %, is the machine busy?", 100 * tuned.back().outcome.noise));

@@ -37,7 +37,7 @@ class PlansAhead {
   PlansAhead& operator=(const PlansAhead&) = delete;
   ~PlansAhead() { stop(); }
 
-  // Nothing compiles from now on: it would take time from what is timed.
+  // From now on nothing compiles, because that would disturb what is timed.
   void stop() {
     next_ = order_.size();
     for (std::thread& thread : threads_) thread.join();
@@ -148,7 +148,7 @@ Status run_forward(const CaseData& data, const DeviceTensors& there, const std::
   return status.ok() ? there.download(Pass::forward) : status;
 }
 
-// Whether this user has a result of this very kernel, device and software.
+// Returns true if this user has a result of this very kernel, device and software.
 bool is_kept(const KernelTuning& identity) {
   const Result<std::vector<TuneRecord>> records = read_records(tuned_results_file(identity.chip));
   return records.ok() && std::any_of(records->begin(), records->end(), [&](const TuneRecord& r) {
@@ -164,7 +164,7 @@ Status search(const TuneProblem& problem, const TuneSettings& settings, const st
   if (Status status = check_device_and_kernel(settings.device, settings.kernel); !status.ok()) return status;
   AttentionOptions options;
   options.num_threads = settings.num_threads;
-  options.deterministic = settings.kernel.empty();  // who names one that adds by atomics wants it
+  options.deterministic = settings.kernel.empty();  // a named kernel may use atomics
   options.kernel = settings.kernel;
   const Result<Problem> target = case_problem(problem.bench_case, problem.pass, options);
   if (!target.ok()) return target.status();

@@ -21,23 +21,23 @@ struct TuneSettings {
   std::string kernel;  // forced by name
   int num_threads = 0;
   TuneLimits limits;
-  double step_seconds = 120;  // that compiling, verifying or timing one candidate may take
-  bool resume = false;        // nothing is done where this very kernel, device and software have a result already
+  double step_seconds = 120;  // the most that compiling, verifying or timing one candidate may take
+  bool resume = false;        // skip if this kernel, device and software have a result
 };
 
-// Everything about a problem, in this process. excluded: configurations that crashed or hung before, with the reason. What happens
-// is told: steps, and at the end "result" and a JSON text that read_tuned() takes.
+// Tunes a problem in this process. excluded: configurations that crashed or hung before, with the
+// reason. It tells its steps, and at the end "result" and a JSON text that read_tuned() takes.
 void tune_problem(const TuneProblem& problem, const TuneSettings& settings, const std::map<std::string, std::string>& excluded,
                   const Teller& teller);
 
-// What tune_problem() told.
+// The messages of tune_problem().
 struct TunedProblem {
-  std::string name, device, arguments;  // arguments: as of --problem
+  std::string name, device, arguments;  // arguments: --problem's
   std::string error;                    // the default itself does not run, or there is nothing to tune
   bool tunable = true;                  // false: the kernel has no parameters
   bool kept = false;                    // settings.resume: there is a result already
   KernelTuning identity;
-  double flops = 0, bytes = 0;  // of the problem: useful ones, and each tensor once
+  double flops = 0, bytes = 0;  // the problem's useful flops, and the bytes of each tensor once
   TuneOutcome outcome;
 };
 Result<TunedProblem> read_tuned(const std::string& json);

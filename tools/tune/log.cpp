@@ -29,7 +29,7 @@ bool read_number(std::string_view text, int64_t low, int64_t& number) {
   return error == std::errc() && end == text.data() + text.size() && number >= low && number <= kMostNumber;
 }
 
-// "7,9" or "7/9"; the second is the first where there is none.
+// Reads "7,9" or "7/9". A single number counts for both.
 bool read_pair(std::string_view text, char between, int64_t low, int64_t& first, int64_t& second) {
   const std::size_t at = text.find(between);
   if (!read_number(text.substr(0, at), low, first)) return false;

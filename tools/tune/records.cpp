@@ -52,7 +52,7 @@ nlohmann::ordered_json to_json(const TuneRecord& r) {
           {"noise", r.noise}};
 }
 
-// Of any number: get<int>() is for those that an int has.
+// Accepts any number: get<int>() is for numbers that fit into an int.
 int integer(const nlohmann::json& j, const char* name) {
   const nlohmann::json& value = j.at(name);
   const double number = value.get<double>();
@@ -129,7 +129,7 @@ Result<std::vector<TuneRecord>> parse_records(const std::string& text, const std
       records.back().chip = chip;
     }
     return records;
-  } catch (const std::exception& error) {  // of JSON, and integer()'s
+  } catch (const std::exception& error) {  // JSON's, and integer()'s
     return failure(path, fmt::format("it is no file of tuned results: {}", printable(error.what())));
   }
 }
@@ -150,7 +150,7 @@ Status merge_records(const std::string& path, const std::vector<TuneRecord>& rec
   if (!lock.held()) return failure(path, fmt::format("it cannot be locked: {}", words()));
   Result<std::vector<TuneRecord>> kept = read_records(path);
   if (!kept.ok()) {
-    // What no program can read serves nobody; it is kept beside, should its owner want it.
+    // A file that no program can read is kept under another name, in case its owner wants it.
     const std::string aside = path + ".damaged";
     if (::rename(path.c_str(), aside.c_str()) != 0) return failure(path, words());
     fmt::print(stderr, "fulmen: {}; it is now {}\n", kept.status().message(), printable(aside));

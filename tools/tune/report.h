@@ -1,4 +1,4 @@
-// What tuning found, for people and programs.
+// Reports of what tuning found, for people and programs.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace fulmen::tools {
 
-// A line a candidate, the fastest first; all of them, or the best few.
+// Returns a line a candidate, the fastest first; all of them, or the best few.
 std::string table_of(const TunedProblem& tuned, bool all);
-// A line a problem: what tuning gained.
+// Returns a line a problem: what tuning gained.
 std::string summary_of(const std::vector<TunedProblem>& tuned, bool emulated);
 std::string tuned_json(const std::vector<TunedProblem>& tuned);
 std::string tuned_csv(const std::vector<TunedProblem>& tuned);

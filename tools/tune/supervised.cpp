@@ -24,11 +24,11 @@ namespace fulmen::tools {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kUsualLimit = 60;  // of what happens before the first step
+constexpr double kUsualLimit = 60;  // seconds, for what happens before the first step
 
 [[noreturn]] void worker(int descriptor, const std::function<void(const Teller&)>& work) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  watch_signals();  // the thread that does so is the parent's alone
+  watch_signals();  // the parent's thread for signals does not exist here
   try {
     work(Teller(descriptor));
     ::_exit(0);
@@ -97,7 +97,7 @@ void Teller::write_line(char kind, const std::string& text) const {
   for (std::size_t at = 0; at < line.size();) {
     const ssize_t count = ::write(descriptor_, line.data() + at, line.size() - at);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;  // nobody listens any more
+    if (count <= 0) return;  // the parent does not listen any more
     at += static_cast<std::size_t>(count);
   }
 }

@@ -1,4 +1,4 @@
-// Work in a process of its own, which may crash or hang: what it has told until then is kept.
+// Work in a process of its own, which may crash or hang. What it told until then is kept.
 #pragma once
 
 #include <functional>

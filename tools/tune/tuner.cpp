@@ -9,12 +9,12 @@
 namespace fulmen::tools {
 namespace {
 
-constexpr int kSamples = 5;           // of a candidate and the default, in turn, a round
-constexpr int kLastSamples = 15;      // of the last two
-constexpr double kMostSpread = 0.05;  // more is measured again
+constexpr int kSamples = 5;           // a round, of a candidate and the default alternately
+constexpr int kLastSamples = 15;      // in the last round, of two candidates
+constexpr double kMostSpread = 0.05;  // a larger spread is measured again
 constexpr int kMostRepeats = 3;
-constexpr double kLeastGain = 0.01;        // what nothing below is called a gain
-constexpr double kPreparationShare = 0.6;  // of the time, for compiling and verifying
+constexpr double kLeastGain = 0.01;        // a smaller one is not called a gain
+constexpr double kPreparationShare = 0.6;  // the share of the time for compiling and verifying
 
 double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -58,7 +58,8 @@ class Search {
     device_.drop(candidate.configuration);
   }
 
-  // Successive halving: every round times each that is left in turn with the default, and the slower half goes.
+  // Successive halving: every round times each remaining candidate alternately with the default and
+  // drops the slower half.
   void find_fastest(std::vector<std::size_t> right) {
     std::erase(right, std::size_t{0});
     while (!right.empty()) {
@@ -77,7 +78,7 @@ class Search {
         return;
       }
       std::sort(ratios.begin(), ratios.end());
-      // With the time over only the best of this round is measured once more.
+      // When the time is over, only the best of this round is measured once more.
       const std::size_t keep = elapsed() > limits_.seconds ? 1 : (ratios.size() + 1) / 2;
       right.clear();
       for (std::size_t n = 0; n < ratios.size(); ++n) {
@@ -92,8 +93,9 @@ class Search {
     if (!outcome_.candidates[0].timed) measure(outcome_.candidates[0], kSamples);
   }
 
-  // Samples of the candidate and of the default, one of each in turn: whatever slows the machine slows both. A spread that is too
-  // wide is measured again, and the narrowest is kept. False: it failed while it ran.
+  // Takes samples of the candidate and of the default alternately, so that what slows the machine
+  // slows both. A spread that is too wide is measured again, and the narrowest is kept. False: a
+  // run failed.
   bool measure(TuneCandidate& candidate, int samples) {
     TuneCandidate& usual = outcome_.candidates[0];
     double narrowest = 0;

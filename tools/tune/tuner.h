@@ -15,18 +15,18 @@ class TuneDevice {
   virtual ~TuneDevice() = default;
   // Makes a configuration ready to run: compiles it.
   virtual Status prepare(const std::string& configuration) = 0;
-  // Whether its results are right: verification_failed where not.
+  // Checks its results: verification_failed where they are wrong.
   virtual Status verify(const std::string& configuration) = 0;
   // Seconds that a call takes, measured over as many calls as take a while.
   virtual Result<double> time(const std::string& configuration) = 0;
-  virtual void drop(const std::string& configuration) = 0;  // it is needed no more
+  virtual void drop(const std::string& configuration) = 0;  // it is not needed any more
   virtual double now() const = 0;                           // seconds
 };
 
 struct TuneLimits {
-  double seconds = 60;  // of one problem
+  double seconds = 60;  // for one problem
   std::size_t max_candidates = 64;
-  bool timed = true;  // false: an emulated device, of which only results count
+  bool timed = true;  // false: an emulated device, whose results alone count
 };
 
 struct TuneStatistics {
@@ -39,16 +39,16 @@ struct TuneCandidate {
   std::string configuration;
   std::string problem;  // why it is out: does not compile, wrong results, hangs; "": it is right
   bool timed = false;
-  TuneStatistics statistics;  // of the last round that it was in
+  TuneStatistics statistics;  // from its last round
   int rounds = 0;
 };
 
 struct TuneOutcome {
   std::vector<TuneCandidate> candidates;  // the default first
   std::size_t winner = 0;
-  std::size_t untried = 0;  // for want of time
-  double gain = 0;          // of the winner over the default: 0.1 is 10 % less time
-  double noise = 0;         // what a gain has to be more than
+  std::size_t untried = 0;  // the time was over before
+  double gain = 0;          // the winner's over the default: 0.1 is 10 % less time
+  double noise = 0;         // a gain must be larger than it
 };
 
 // configurations: the default first. report is told of each step: "verify block_m=64 (3 of 20)". Errors: the default itself does

@@ -114,7 +114,8 @@ class Failures {
     }
   }
   std::size_t count() const { return wrong_ + not_run_; }
-  // A kernel that cannot run here is no wrong result: of these alone, the first one's own status.
+  // A kernel that cannot run here is no wrong result. If there are only such kernels, the status is
+  // the first one's.
   Status conclusion(uint64_t seed) const {
     if (count() == 0) return {};
     const std::string not_run = not_run_ == 0 ? "" : fmt::format("{} did not run: {}", not_run_, first_not_run_.message());
@@ -130,7 +131,7 @@ class Failures {
 
 // What a run of the command has found so far: told at its end, or where a signal ends it.
 struct Findings {
-  std::mutex mutex;  // of all that follows
+  std::mutex mutex;  // guards the members below
   Progress progress;
   Tallies tallies;
   Failures failures;
@@ -141,14 +142,14 @@ struct Findings {
   }
 };
 
-// Holds the lock for ever: nothing is printed behind it.
+// Holds the lock for ever, so that nothing is printed after it.
 void tell_at_signal(Findings& findings, uint64_t all, uint64_t seed) {
   findings.mutex.lock();
   print_table(findings.progress, findings.tallies);
   findings.progress.line(fmt::format("stopped by a signal: {}, --seed {}", findings.counts(all), seed));
 }
 
-// One problem by every kernel that is asked for and supports it. seed: what --seed repeats it.
+// Runs one problem by every kernel that is asked for and supports it. seed: --seed repeats it.
 Status verify_case(const VerifyArguments& arguments, const std::string& device, const GridCase& grid_case, NormalPool& pool,
                    int threads, uint64_t seed, Findings& findings) {
   const GridData data = make_grid_data(grid_case, pool, threads);

@@ -36,7 +36,7 @@ Tensor view(Layout layout, DType dtype, int64_t batch, int64_t seqlen, int64_t h
   return tensor;
 }
 
-// Memory that starts one element after an aligned address where the layout is odd.
+// Allocates memory that starts one element after an aligned address where the layout is odd.
 void allocate(NormalPool& pool, const GridCase& c, GridData& data, Tensor& tensor, float factor) {
   if (c.layout != Layout::odd_strides) {
     data.memory.push_back(random_tensor(pool, tensor, factor));
@@ -121,9 +121,9 @@ void add_sequences(const GridCase& c, NormalPool& pool, GridData& data) {
   add_int32(data, t.block_table, pages, c.batch);
 }
 
-// A row's bias is the same number for all keys, or two that are far from each other: what a mask of finfo.min is, and numbers whose
-// product with log2(e) is beyond fp32. The tensor is dense, of fp32 or bf16. The logarithm of a row's sum is below what fp32 keeps
-// of such a maximum.
+// A row's bias is one number for all keys, or two that are far from each other: a mask of
+// finfo.min, and numbers whose product with log2(e) is beyond fp32. The tensor is dense, in fp32 or
+// bf16. The logarithm of a row's sum is below what fp32 keeps of such a maximum.
 void fill_huge_bias(const Tensor& bias) {
   struct Row {
     float even, odd;  // keys; parts of the largest number
@@ -147,7 +147,7 @@ bool has(const GridCase& c, Feature feature) { return c.feature == feature || c.
 
 void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
   AttentionTensors& t = data.tensors;
-  // fp16 has no numbers whose product with log2(e) is beyond fp32: its huge biases are of fp32.
+  // fp16 has no numbers whose product with log2(e) is beyond fp32: its huge biases are in fp32.
   const DType of_bias = c.huge_bias && c.dtype == DType::fp16 ? DType::fp32 : c.dtype;
   if (has(c, Feature::bias)) t.bias = Tensor::bhqk(nullptr, of_bias, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
   // fp32 beside any dtype, the same for all batches and queries.
@@ -177,8 +177,8 @@ void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
 
 bool is_long(const Lengths& lengths) { return lengths.q * lengths.k > 512 * 512; }
 
-// One case; heads, layouts, batch, lse and size of the inputs go round with the turn. Their periods share no factor with the number
-// of features, so that each feature meets each of them.
+// One case. Heads, layouts, batch, lse and size of the inputs change with `turn`. Their periods
+// share no factor with the number of features, so that each feature meets each of them.
 GridCase case_at(std::size_t turn, DType dtype, int64_t dim, const Lengths& lengths, Feature feature) {
   const bool long_one = is_long(lengths);
   const Heads heads = kHeads[turn % kHeads.size()];
@@ -198,7 +198,7 @@ GridCase case_at(std::size_t turn, DType dtype, int64_t dim, const Lengths& leng
           .large = turn % 13 == 4};
 }
 
-// What the forward pass gives, and what the backward pass reads and writes beside that.
+// Tensors that the forward pass gives, and those that the backward pass reads and writes besides.
 void add_gradients(const GridCase& c, NormalPool& pool, GridData& data, int threads) {
   AttentionTensors& t = data.tensors;
   if (pool.has_values()) {
@@ -281,7 +281,8 @@ std::vector<GridCase> sequence_cases(DType dtype) {
   return cases;
 }
 
-// Few queries and keys enough to be split into tens of parts on a large device; a window begins and ends inside a part.
+// Cases of few queries, with keys enough to be split into tens of parts on a large device. A window
+// begins and ends inside a part.
 std::vector<GridCase> split_cases(DType dtype, std::initializer_list<int64_t> dims, const Lengths& lengths) {
   std::vector<GridCase> cases;
   std::size_t turn = 0;
@@ -304,8 +305,8 @@ std::vector<GridCase> backward_cases(const std::vector<GridCase>& forward, GridS
   std::vector<GridCase> cases;
   for (std::size_t turn = 0; turn < forward.size(); ++turn) {
     GridCase c = forward[turn];
-    // The reference's gradients take five times as long as its output: half of the quick problems, every second feature of one pair
-    // of lengths, the others of the next.
+    // The reference's gradients take five times as long as its output. So half of the quick
+    // problems run: every second feature of one pair of lengths, the others of the next pair.
     if (size == GridSize::quick && (turn + turn / kFeatures) % 2 != 0) continue;
     if (c.sequences == Sequences::padded || c.sequences == Sequences::paged) continue;
     const bool long_one = is_long({c.seqlen_q, c.seqlen_k});

@@ -34,11 +34,11 @@ struct GridCase {
   Layout layout = Layout::bshd;
   bool lse = true;
   bool large = false;  // q x 5, k and v x 3
-  // Of the features with a window.
+  // The window, for features with one.
   int64_t window_left = 40, window_right = 17;
-  float q_size = 1;  // q times this besides
+  float q_size = 1;  // a further factor of q
   bool equal_keys = false;
-  bool huge_bias = false;  // of Feature::bias: rows at the ends of its dtype's range
+  bool huge_bias = false;  // Feature::bias has rows at the ends of its dtype's range
   Pass pass = Pass::forward;
   Sequences sequences = Sequences::even;
   int64_t page_size = 0;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kWholeCost = 1e9;  // multiply-adds of a comparison that is made in full
 constexpr double kWholeGradientsCost = 3e8;
-constexpr double kHeadCost = 7e8;    // of one KV head's gradients, which one thread computes
-constexpr int64_t kSampledRows = 8;  // of each place in the sequence
+constexpr double kHeadCost = 7e8;    // a KV head's gradients, which one thread computes
+constexpr int64_t kSampledRows = 8;  // at each place in the sequence
 
 char* at(const Tensor& tensor, int64_t d0, int64_t d1, int64_t d2) {
   const auto& s = tensor.strides;
@@ -24,7 +24,8 @@ struct Part {
   int64_t batch, batches, kv_head, row, rows;
 };
 
-// The part as a problem of its own; of sequences of different lengths, which are padded or paged, all rows.
+// Returns the part as a problem of its own. Sequences of different lengths, which are padded or
+// paged, keep all rows.
 void take_part(const Part& part, Problem& p, AttentionTensors& t) {
   const int64_t group = p.group_size();
   const int64_t h = part.kv_head * group, b = part.batch, rows = part.rows, first = part.row;
@@ -57,7 +58,7 @@ void take_part(const Part& part, Problem& p, AttentionTensors& t) {
   p.diagonal += first;
 }
 
-// Adds what a part of the result says.
+// Adds the report of a part of the result.
 void add_part(const Part& part, Problem problem, AttentionTensors tensors, SampledReport& result) {
   take_part(part, problem, tensors);
   const VerifyReport report = verify_result(problem, tensors);
@@ -69,7 +70,8 @@ void add_part(const Part& part, Problem problem, AttentionTensors tensors, Sampl
   result.report.lse_error = std::max(result.report.lse_error, report.lse_error);
 }
 
-// Multiply-adds of a KV head's gradients: of one sequence, or of all where the bias's gradient is their sum.
+// Returns the multiply-adds of a KV head's gradients, for one sequence, or for all where the bias's
+// gradient is their sum.
 double head_cost(const Problem& p) {
   const double batches = p.dbias.present && p.dbias.strides[0] == 0 ? static_cast<double>(p.batch) : 1;
   return batches * p.flops() / 2 / static_cast<double>(std::max<int64_t>(1, p.batch * p.num_kv_heads));

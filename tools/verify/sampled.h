@@ -18,9 +18,11 @@ struct SampledReport {
 // Compares the whole result when that takes a fraction of a second, else the first, a middle and the last rows of some heads.
 SampledReport verify_sampled(const Problem& problem, const AttentionTensors& tensors);
 
-// The same for gradients: some KV heads with all that belongs to them; of heads that are too long for that dq alone, of some rows.
+// Compares gradients: some KV heads with all that belongs to them. Heads that are too long for that
+// have dq alone compared, in some rows.
 SampledReport verify_gradients_sampled(const Problem& problem, const AttentionTensors& tensors);
-// Whether a KV head's dk, dv and bias gradient are within what verify_gradients_sampled compares: they take all of its queries.
+// Returns true if verify_gradients_sampled compares a KV head's dk, dv and bias gradient, which
+// take all of its queries.
 bool gradients_are_affordable(const Problem& problem);
 
 }  // namespace fulmen::tools

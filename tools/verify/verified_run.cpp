@@ -25,7 +25,7 @@ VerifiedRun run_and_verify(const Problem& problem, const GridData& data, const D
   AttentionOptions options = data.options;
   options.kernel = kernel;
   options.num_threads = threads;
-  options.check_first_use = false;  // a wrong kernel is to be told, and not to be passed over
+  options.check_first_use = false;  // a wrong kernel must be reported, not replaced by another
   const Result<Plan> planned = plan(problem, device, options);
   if (!planned.ok()) return failure(planned.status());
   for (Tensor AttentionTensors::* const output : outputs_of(problem.pass)) poison(data.tensors.*output);

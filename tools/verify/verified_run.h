@@ -1,4 +1,4 @@
-// A problem of the grid on a device, and what the tolerance rule says of it.
+// A run of a problem of the grid on a device, and the verdict of the tolerance rule.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace fulmen::tools {
 struct VerifiedRun {
   Status ran;           // why there is no result
   VerifyReport report;  // not ok, with that reason, where it did not run
-  KernelConfig config;  // of the kernel that ran
+  KernelConfig config;  // the kernel that ran
 };
 
 // Poisons what the pass writes, runs it and compares; the outputs are then in the data's own tensors. kernel: empty chooses.

@@ -20,7 +20,7 @@ struct ReadLoop {
   uint64_t (*run)(const std::byte* data, std::size_t bytes);
 };
 
-// Those that this machine can run, empty when it lacks the instructions.
+// The loops that this machine can run; empty when it lacks the instructions.
 std::vector<ComputeLoop> fma_loops();
 std::vector<ComputeLoop> bf16_dot_loops();
 std::vector<ComputeLoop> amx_bf16_loops();

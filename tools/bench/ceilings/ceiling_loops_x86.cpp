@@ -12,7 +12,7 @@ namespace fulmen::tools {
 namespace {
 
 constexpr int kAccumulators = 16;     // two FMAs a cycle of latency 4 to 6 need 8 to 12
-constexpr int kYmmAccumulators = 12;  // of 16 registers
+constexpr int kYmmAccumulators = 12;  // there are 16 registers
 using Zmm = std::make_index_sequence<kAccumulators>;
 using Ymm = std::make_index_sequence<kYmmAccumulators>;
 
@@ -78,7 +78,7 @@ struct alignas(64) TileConfig {
 // products, whose independent sums cover the latency of 52 cycles at 16 cycles each. Processors slow down by what these
 // instructions switch: on zeros, or on tiles that stay, this reads up to 1.6 times as much, which no product of numbers reaches.
 __attribute__((target("amx-tile,amx-bf16"))) float tiles_bf16(int64_t iterations) {
-  constexpr int kTileWords = 256, kSteps = 4;  // of 64 bytes x 16 rows
+  constexpr int kTileWords = 256, kSteps = 4;  // a tile has 16 rows of 64 bytes
   alignas(64) uint32_t operands[kSteps][4][kTileWords];
   uint32_t random = 1;
   for (auto& step : operands) {

@@ -31,7 +31,8 @@ double sum_of_rates(int num_threads, double work_per_thread, const Body& body) {
   std::vector<double> rates(static_cast<std::size_t>(num_threads));
   std::atomic<int> begun{0}, expected{num_threads};
   const auto run = [&](int thread) {
-    for (begun.fetch_add(1); begun.load() < expected.load();) std::this_thread::yield();  // all of them at once
+    // All threads begin at once.
+    for (begun.fetch_add(1); begun.load() < expected.load();) std::this_thread::yield();
     const auto start = Clock::now();
     body(thread);
     rates[static_cast<std::size_t>(thread)] = work_per_thread / seconds_since(start);
@@ -53,13 +54,13 @@ struct Ceilings::Impl {
   struct Compute {
     ComputeLoop loop{};
     int64_t iterations = 0;
-    double seconds = 0;  // that so many iterations take
+    double seconds = 0;  // the time of so many iterations
   };
 
   int num_threads = 1;
   std::array<Compute, 3> compute;  // by kind; no loop where the machine has none
   std::vector<ReadLoop> reads;
-  std::size_t best_read = 0;  // of reads
+  std::size_t best_read = 0;  // the index of the best variant in `reads`
   std::size_t next_read = 0;
   std::size_t next_own_read = 0;
   Memory buffer;
@@ -76,7 +77,7 @@ struct Ceilings::Impl {
     return rate / 1e12;
   }
 
-  // Half of the buffer in turn, so that no slice finds what the one before it left in a cache.
+  // Slices alternate between halves of the buffer, so none finds in a cache what the last one left.
   double read_slice(const ReadLoop& loop) {
     const std::size_t half = buffer.size() / 2;
     const std::byte* data = static_cast<const std::byte*>(buffer.data()) + half * next_half;
@@ -95,7 +96,8 @@ struct Ceilings::Impl {
     return rate / 1e9;
   }
 
-  // The best variant and each other one in turn: which is best is a close race that a busy neighbour decides otherwise.
+  // The best variant alternates with each other one: the race is close, and a busy neighbour would
+  // decide it.
   double measure_read() {
     const std::size_t turn = next_read++;
     const std::size_t chosen = turn % 2 == 0 ? best_read : turn / 2 % reads.size();

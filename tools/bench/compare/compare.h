@@ -12,9 +12,9 @@ enum class Verdict : int { same, faster, slower, wrong, missing, added, not_time
 
 struct ComparedRow {
   std::string name;
-  double a = 0, b = 0;  // seconds, of the fastest repetitions; 0: not timed
+  double a = 0, b = 0;  // seconds of the fastest repetitions; 0: not timed
   double ratio = 0;     // b / a
-  double noise = 0;     // how far from 1 a ratio says nothing: what medians are above minima in both, 1 % at least
+  double noise = 0;     // a ratio within 1 +- noise says nothing: median over minimum, at least 1 %
   Verdict verdict = Verdict::not_timed;
 };
 

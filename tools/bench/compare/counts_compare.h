@@ -18,7 +18,7 @@ struct ComparedCounts {
   CountVerdict verdict = CountVerdict::same;
 };
 
-// Whether a text is such a file, or may be one that is damaged: not a report of times.
+// Returns true if a text is such a file, or may be a damaged one: not a report of times.
 bool are_counts(const std::string& text);
 // Launches of the same chip, problem and number, in A's order, then those that B alone has. More than 2 % of all instructions is a
 // change, and so are spills where there were none. Errors: a text is no such file; names say whose.

@@ -20,7 +20,7 @@ namespace {
 
 // Gradients that take too long are verified on problems of this size.
 constexpr int64_t kShorterSeqlen = 512, kFewerBoards = 64;
-constexpr double kStandardShare = 0.3;  // of the time a case gets
+constexpr double kStandardShare = 0.3;  // its share of the time that a case gets
 constexpr std::size_t kMinRepetitions = 3;
 constexpr double kUnknownStandardRate = 5e9;  // flop/s assumed of standard attention until it was seen to do better
 constexpr std::size_t kMaxStandardWorkspace = std::size_t{4} << 30;
@@ -66,7 +66,8 @@ Result<std::vector<Plan>> plan_case(const CaseData& data, const std::string& dev
     AttentionOptions options = data.options;
     const bool both = data.backward.has_value();
     options.kernel = both && backward_kernel != (problem->pass == Pass::backward) ? "" : kernel;
-    if (both && problem->pass == Pass::forward) options.tuning.clear();  // --set is of the pass that is asked for
+    // --set applies to the pass that is asked for.
+    if (both && problem->pass == Pass::forward) options.tuning.clear();
     Result<Plan> planned = plan(*problem, device, options);
     if (!planned.ok()) return planned.status();
     plans.push_back(std::move(planned).value());
@@ -74,7 +75,7 @@ Result<std::vector<Plan>> plan_case(const CaseData& data, const std::string& dev
   return plans;
 }
 
-// "2 x 8/2x64 S300,400 causal bias": what tells a problem of --problem from others.
+// Returns "2 x 8/2x64 S300,400 causal bias", which tells a problem of --problem from others.
 std::string name_of(const Problem& p, bool backward, const AttentionOptions& options) {
   const auto two = [](int64_t a, int64_t b, const char* between) {
     return a == b ? fmt::format("{}", a) : fmt::format("{}{}{}", a, between, b);
@@ -119,7 +120,8 @@ void take_numbers(const CaseData& data, BenchCase& bench_case) {
                            problem.seqlen_k >= kKeysAQuery * std::max<int64_t>(1, problem.seqlen_q);
 }
 
-// A sample of rows is no problem of its own where lengths are tables, and dropout's numbers are of the whole.
+// A sample of rows is no problem of its own where lengths are tables, or with dropout, whose
+// numbers belong to the whole.
 SampledReport verify_whole_or_sampled(const Problem& problem, const AttentionTensors& tensors) {
   if (problem.variable_lengths() || problem.dropout > 0) return {verify_result(problem, tensors), true};
   return problem.pass == Pass::forward ? verify_sampled(problem, tensors) : verify_gradients_sampled(problem, tensors);
@@ -143,8 +145,8 @@ bool is_backward_kernel(const std::string& device, const std::string& name) {
 BenchMeter::BenchMeter(BenchSettings settings, Yardsticks yardsticks, uint64_t seed)
     : settings_(std::move(settings)), yardsticks_(yardsticks), pool_(seed) {}
 
-// Three-step attention where the backend has one: of each pass the first of its kernels <backend>.standard.* that takes the
-// problem.
+// Three-step attention where the backend has one: for each pass the first of its kernels
+// <backend>.standard.* that takes the problem.
 Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& there, const TimedPasses& ours, BenchRow& row,
                                     std::unique_ptr<TimedPasses>& standard) {
   std::vector<Plan> chosen;
@@ -192,7 +194,8 @@ Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& t
   return standard->warm_up();
 }
 
-// Reading is measured on the keys and values themselves, with cold caches before it and after it.
+// The rate of reading is measured on the keys and values themselves, with cold caches, before a
+// case and after it.
 double BenchMeter::ceiling_slice(const CaseData& data, CeilingKind kind, double seconds) {
   if (kind != CeilingKind::read) return yardsticks_.cpu->measure(kind, seconds);
   const Problem& p = data.problem;
@@ -206,8 +209,8 @@ double BenchMeter::ceiling_slice(const CaseData& data, CeilingKind kind, double 
   return rate;
 }
 
-// Whether the results on the host are right; where the whole would take minutes a sample of them, or the same kernels on a shorter
-// problem of the same kind.
+// Checks the results on the host. Where the whole would take minutes, a sample of them is checked,
+// or the same kernels on a shorter problem of the same kind.
 Status BenchMeter::verify(const CaseData& data, const TimedPasses& ours, BenchRow& row) {
   const auto add = [&row](const SampledReport& check) {
     if (!check.report.ok && row.verified) row.verify_message = check.report.message;

@@ -12,7 +12,7 @@ namespace fulmen::tools {
 namespace {
 
 constexpr double kSpanSeconds = 1e-3;  // a timed span is at least so long: several calls where one is shorter
-// On a GPU: what waiting at the span's end costs, some 10 us, is a thousandth of it.
+// A GPU's span: waiting at its end costs some 10 us, a thousandth of it.
 constexpr double kDeviceSpanSeconds = 10e-3;
 constexpr int kMaxWarmUps = 8;
 constexpr double kLongSeconds = 20e-3;

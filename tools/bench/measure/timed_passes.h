@@ -14,21 +14,22 @@ namespace fulmen::tools {
 
 class TimedPasses {
  public:
-  // tensors must outlive this. The plans are of the device that they are on.
+  // tensors must outlive this. The plans are for the device that they are on.
   TimedPasses(std::vector<Plan> plans, const DeviceTensors& tensors);
 
-  // The plans one after the other, given to the device.
+  // Gives the plans to the device, one after the other.
   Status call() const;
-  // Calls one behind the other, then waits for the last: one more of seconds().
+  // Times calls one behind the other and waits for the last. Adds one to seconds().
   Status span();
-  // Spans until one is long enough to be timed; their times are not kept, unless one is so long that being first changes nothing.
+  // Runs spans until one is long enough to be timed. Their times are dropped, unless a span is so
+  // long that being first changes nothing.
   Status warm_up();
 
   const std::vector<Plan>& plans() const noexcept { return plans_; }
   // Scratch that the plans share.
   std::size_t workspace_bytes() const noexcept { return workspace_bytes_; }
   double flops() const noexcept;
-  const std::vector<double>& seconds() const noexcept { return seconds_; }  // a call's, of each span
+  const std::vector<double>& seconds() const noexcept { return seconds_; }  // [span] a call's time
   double min_seconds() const noexcept;
   double last_call_seconds() const noexcept { return seconds_.back(); }
   double last_span_seconds() const noexcept { return span_seconds_; }

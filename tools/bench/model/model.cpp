@@ -26,14 +26,15 @@ constexpr ChipRates kChips[] = {
     {"gfx942", "Instinct MI300X", 304, 2.1, 1307.4, 5300, 16, 1}, {"sm_80", "A100 SXM 80GB", 108, 1.41, 312, 2039, 16, 0},
     {"sm_90", "H200 SXM, by warps", 132, 1.83, 623, 4800, 16, 0}, {"sm_90a", "H200 SXM", 132, 1.83, 989.4, 4800, 16, 0},
 };
-constexpr double kCacheBytes = 64;         // of L2, a cycle of a compute unit
-constexpr double kLaunchSeconds = 1.7e-6;  // what one takes that has next to nothing to do: a board on an H200, in a graph
+constexpr double kCacheBytes = 64;  // L2's, a cycle and compute unit
+// A launch with next to no work: a board on an H200, in a graph.
+constexpr double kLaunchSeconds = 1.7e-6;
 
 // Whole tiles of every kernel: 64, 128 or 192 rows.
 constexpr int64_t kLength = 384;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
 
-// What grows with the lengths.
+// The counts that grow with the lengths.
 struct Work {
   double matrix_flops = 0, exponentials = 0, vector = 0, lds_cycles = 0, global_bytes = 0;
 };
@@ -76,7 +77,7 @@ class Emulation {
     launches_ = std::max(launches_, work.launches);
     return Work{work.matrix_flops, work.exponentials, known_vector[key], work.lds_cycles, work.global_bytes};
   }
-  // Of a call.
+  // The counts of a call.
   double launches() const { return launches_; }
 
  private:
@@ -95,7 +96,7 @@ class Emulation {
       return planned.ok() ? TimedPasses({std::move(planned).value()}, *there.value()).call() : planned.status();
     };
     options = data.value()->options;
-    if (pass_ == Pass::backward) {  // which reads what the forward pass writes
+    if (pass_ == Pass::backward) {  // it reads what the forward pass writes
       if (Status status = call(data.value()->problem, options); !status.ok()) return status;
     }
     options.kernel = backend + options_.kernel.substr(options_.kernel.find('.'));
@@ -113,7 +114,8 @@ class Emulation {
   double launches_ = 0;
 };
 
-// What a head of KV and its query heads take, from one or two small lengths: rows have a cost each, and each of their keys has one.
+// The cost of a KV head and its query heads, from one or two small lengths: a cost a row, and a
+// cost a key of a row.
 Result<Work> work_of(const BenchCase& c, Emulation& emulation) {
   const bool square = c.causal && c.seqlen_q == c.seqlen_k;
   // Rows at the end of the keys, under a mask that they feel little of, go together.
@@ -146,7 +148,7 @@ Status check_case(const BenchCase& c) {
 }
 
 void add_times(const Work& work, double launches, const ChipRates& chip, ModelledRow& row) {
-  const double cycles = chip.compute_units * chip.ghz * 1e9;  // of all compute units, a second
+  const double cycles = chip.compute_units * chip.ghz * 1e9;  // a second, all units
   row.matrix_s = work.matrix_flops / (chip.matrix_tflops * 1e12);
   row.exponential_s = work.exponentials / (chip.exponentials * cycles);
   row.vector_s = chip.vector > 0 ? work.vector / (chip.vector * cycles) : -1;
@@ -194,7 +196,8 @@ Result<ModelledRow> model_case(const BenchCase& c, Pass pass, const std::string&
   if (!whole.ok()) return whole.status();
   options.kernel = whole->config().kernel;
   for (const KernelParameter& p : whole->config().parameters) {
-    if (p.name == "num_splits" || p.name == "run_batches") continue;  // of all keys, of all boards
+    // These depend on all keys and all boards of the case.
+    if (p.name == "num_splits" || p.name == "run_batches") continue;
     options.tuning += fmt::format("{}{}={}", options.tuning.empty() ? "" : ",", p.name, p.value);
   }
   BenchCase small = c;

@@ -19,10 +19,10 @@ struct ChipRates {
   double ghz;
   double matrix_tflops;  // fp16 and bf16, sums in fp32, by the instructions that kernels of this arch have
   double memory_gb_s;
-  double exponentials;  // of a compute unit, a cycle
-  double vector;        // instructions of waves, of a compute unit, a cycle; 0: they are not counted
+  double exponentials;  // a cycle and compute unit
+  double vector;        // wave instructions a cycle and compute unit; 0: they are not counted
 };
-// Null: the model knows no product of the chip.
+// Returns null if the model knows no product of the chip.
 const ChipRates* chip_rates(const std::string& arch);
 std::vector<std::string> modelled_chips();
 

@@ -1,4 +1,4 @@
-// What rows of JSON say of a benchmark's problem.
+// The fields of JSON rows that describe a benchmark's problem.
 #pragma once
 
 #include <nlohmann/json.hpp>

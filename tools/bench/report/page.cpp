@@ -29,7 +29,7 @@ constexpr std::array kMetrics{
     Metric{"Extra memory", "MB", [](const BenchRow& r) { return 1e-6 * static_cast<double>(r.extra_bytes); },
            [](const BenchRow& r) { return 1e-6 * static_cast<double>(r.standard_extra_bytes); }}};
 
-// What a plot goes along, and what rows of one line share.
+// The x axis of a plot, and what rows of one line share.
 struct Along {
   const char* title;
   double (*x)(const BenchCase&);
@@ -57,7 +57,7 @@ constexpr std::array kAlong{
 
 using Lines = std::map<std::string, std::vector<const BenchRow*>>;
 
-// Lines of two places at least: one point shows nothing that the table does not.
+// Keeps lines of two places at least: one point shows nothing that the table does not.
 Lines lines_along(const std::vector<BenchRow>& rows, const Along& along) {
   Lines lines;
   for (const BenchRow& row : rows) {

@@ -44,7 +44,7 @@ nlohmann::ordered_json row_object(const BenchRow& row) {
   return object;
 }
 
-// RFC 4180: quoted where the text has a comma or a quote.
+// Quotes a text with a comma or a quote, as RFC 4180 says.
 std::string csv_field(const nlohmann::ordered_json& value) {
   if (value.is_null()) return "";
   if (!value.is_string()) return value.dump();
