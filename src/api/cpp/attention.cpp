@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "api/cpp/memory_range.h"
 #include "api/cpp/own_workspace.h"
 #include "fulmen/plan.h"
 #include "fulmen/printable.h"
@@ -21,6 +20,7 @@
 #include "runtime/empty_tensors.h"
 #include "runtime/environment.h"
 #include "runtime/hooks.h"
+#include "runtime/memory_range.h"
 
 namespace fulmen {
 namespace {
