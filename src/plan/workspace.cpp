@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "api/cpp/own_workspace.h"
+#include "plan/own_workspace.h"
 #include "fulmen/plan.h"
 
 namespace fulmen {
