@@ -134,7 +134,7 @@ Status check_waits(const Plan::Impl& plan, void* stream) {
                   stream, plan.device, plan.verify ? "verify (FLASH_ATTENTION_VERIFY)" : "validate (FLASH_ATTENTION_VALIDATE)")};
 }
 
-// Logs a line for each result: "PASSED out of cpu.short.avx512 on cpu, fp32 b=2 ...: 22528 elements".
+// Logs a line for each result: "PASSED out of cpu.short.avx512 on cpu, fp32 ...: 22528 elements".
 void log_verified(const Plan::Impl& plan, const VerifyReport& report) {
   if (!plan.says_verified && !environment_flag("FLASH_ATTENTION_DEBUG")) return;
   std::string tensors;
