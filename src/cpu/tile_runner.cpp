@@ -94,7 +94,8 @@ Status TileRunner::run_sequences(const AttentionTensors& tensors, float* scratch
           for (int64_t row = 0; row < s.q_len; row += task_rows_) {
             const int64_t end = std::min<int64_t>(s.q_len, row + task_rows_);
             const auto keys = band.any(row, end);
-            put(b, row / task_rows_, (end - row) * (keys.end - keys.begin + kBlockM));  // a row costs, too
+            // A row costs something, too.
+            put(b, row / task_rows_, (end - row) * (keys.end - keys.begin + kBlockM));
           }
         }
       },

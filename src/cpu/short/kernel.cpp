@@ -107,6 +107,14 @@ class ShortKernel final : public FamilyKernel {
 
 }  // namespace
 
+// One score row holds them.
+Support takes_short(const Problem& problem) {
+  constexpr int64_t kShortKeys = 128;
+  if (problem.seqlen_k <= kShortKeys) return {};
+  return Support::no("seqlen_k is " + std::to_string(problem.seqlen_k) + ", at most " + std::to_string(kShortKeys) +
+                     " fit one score row");
+}
+
 std::unique_ptr<const Kernel> make_short_kernel(const Family& family, const InstructionSet& isa) {
   return std::make_unique<ShortKernel>(family, isa);
 }
