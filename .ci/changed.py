@@ -56,7 +56,7 @@ PYTEST = [
     (r"bindings/python/|tests/python/", "test_{numpy,arguments,errors,lengths,torch,documentation}.py"),
     (r"examples/python/", "test_examples.py"),
     (r"docs/guide/python|README\.md", "test_documentation.py"),
-    (r"src/api/|include/", "test_{numpy,errors,kv_cache}.py"),
+    (r"src/(api|plan)/|include/", "test_{numpy,errors,kv_cache}.py"),
 ]
 RUST = r"bindings/rust/|include/fulmen/fulmen_c\.h|src/api/c/"
 EVERY_TEST = "."

@@ -2,8 +2,9 @@
 """Rules of the source tree that no compiler checks, one finding a line.
 
 Conditionals on a target or platform stand in kernels/targets, kernels/platforms and, around includes alone, in the selectors of
-kernels/tile. No layer includes one above it or a backend. A vendor's file of kernels/tile includes nothing shared that its selector
-does not: kernel sources are flattened with each file once, and a shared file must not end up inside the vendor's conditional.
+kernels/tile. No layer includes one above it or a backend; UPWARDS has the exceptions. A vendor's file of kernels/tile includes
+nothing shared that its selector does not: kernel sources are flattened with each file once, and a shared file must not end up
+inside the vendor's conditional.
 Locks, and variables of functions that are made at their first use, are those of runtime/fork_safe.h: a forked child would wait for
 others without end.
 fmt::join needs <fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings does not."""
@@ -23,7 +24,29 @@ FORBIDDEN = {
     "api": ("cpu/", "gpu/", "emulator/", "kernels/"),
     "cpu": ("gpu/", "emulator/", "kernels/"),
     "emulator": ("api/", "plan/", "reference/", "cpu/", "gpu/drivers/", "gpu/launch/"),
+    "gpu": ("cpu/",),
 }
+# Folders below src from the bottom up. Those of one line do not include each other.
+LAYERS = (
+    ("algorithm",),
+    ("kernels", "runtime"),
+    ("tuning",),
+    ("reference",),
+    ("cpu/tile",),
+    ("cpu/isa",),
+    ("cpu/amx", "cpu/kv_cache"),
+    ("cpu",),
+    ("cpu/backward", "cpu/decode", "cpu/prefill", "cpu/short"),
+    ("cpu/isa/tables", "gpu"),
+    ("emulator",),
+    ("gpu/drivers/emulated", "gpu/drivers/isa"),
+    ("plan",),
+    ("api/cpp",),
+    ("api/c",),
+)
+HEIGHTS = {folder: height for height, folders in enumerate(LAYERS) for folder in folders}
+# Includes that point up. docs/architecture.md, "Folders", has the reason of each.
+UPWARDS = {("gpu/probes.cpp", "plan/registry.h"), ("gpu/compile_kernels.cpp", "gpu/drivers/isa/driver.h")}
 LOCK = re.compile(
     r"\bstd::(?:(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex|call_once|once_flag|condition_variable\w*|"
     r"latch|barrier|\w+_semaphore|promise|future|async)\b|\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_|\bdl(?:open|close|_iterate_phdr)\("
@@ -72,6 +95,19 @@ def includes(lines):
     return [(number, found.group(1)) for number, line in enumerate(lines, 1) if (found := INCLUDE.match(line))]
 
 
+def layer(name):
+    """The innermost folder of the file that LAYERS has, or None."""
+    folders = (str(folder) for folder in pathlib.PurePosixPath(name).parents)
+    return next((folder for folder in folders if folder in HEIGHTS), None)
+
+
+def points_up(name, included):
+    own, other = layer(name), layer(included)
+    if None in (own, other) or own == other or (name, included) in UPWARDS:
+        return False
+    return HEIGHTS[other] >= HEIGHTS[own]
+
+
 def findings(root):
     for path in sorted([*root.rglob("*.h"), *root.rglob("*.cpp")]):
         name, lines = path.relative_to(root).as_posix(), path.read_text().split("\n")
@@ -83,6 +119,8 @@ def findings(root):
         for number, included in includes(lines):
             if name != KNOWS_BACKENDS and included.startswith(forbidden):
                 yield f"src/{name}:{number}: {name.split('/')[0]} includes {included}"
+            elif points_up(name, included):
+                yield f"src/{name}:{number}: {layer(name)} includes {included}, which is not below it in LAYERS"
         joins = next((number for number, line in enumerate(lines, 1) if "fmt::join(" in line), None)
         if joins and "#include <fmt/ranges.h>" not in lines:
             yield f"src/{name}:{joins}: fmt::join without <fmt/ranges.h>"

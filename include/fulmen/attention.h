@@ -70,25 +70,42 @@ struct ParallelFor {
   void* context = nullptr;
 };
 
+// A field changes the result, the plan or the plan's runs. Headings name the kind of the fields
+// below them. A kind has several headings, because the order of fields never changes and new ones
+// come last: designated initialisers keep compiling.
 struct AttentionOptions {
+  // The result.
   std::optional<float> softmax_scale{};  // default 1 / sqrt(head_dim); finite, up to 1e18
   float softcap = 0.0F;                  // 0 is off; else score = softcap * tanh(score / softcap), up to 1000
   Causal causal = Causal::none;
   int64_t window_left = -1;   // keys j >= i + offset - window_left; -1 is unlimited
   int64_t window_right = -1;  // keys j <= i + offset + window_right; -1 is unlimited
   float dropout = 0.0F;  // probability, >= 0 and < 1, that an element of the softmax is dropped; the others grow by 1 / (1 - p)
-  bool deterministic = true;   // false also takes kernels that add gradients by atomics: faster on some GPUs, other bits every run
-  std::string kernel{};        // force a candidate by name, e.g. "cpu.prefill.avx2"; empty chooses
-  int num_threads = 0;         // the most CPU threads; 0: OMP_NUM_THREADS, else all processors (docs/contract.md)
+  // False also takes kernels that add gradients by atomics: faster on some GPUs, other bits every
+  // run.
+  bool deterministic = true;
+
+  // The plan.
+  std::string kernel{};  // force a candidate by name, e.g. "cpu.prefill.avx2"; empty chooses
+  // The most CPU threads; 0: OMP_NUM_THREADS, else all processors (docs/contract.md).
+  int num_threads = 0;
+
+  // The runs.
   ParallelFor parallel_for{};  // a user's own thread pool instead of the library's
   bool verify = false;         // run the reference beside every call; also FLASH_ATTENTION_VERIFY=1
   // Checks lengths and page tables in a device's own memory before each run, by check_sequences() on copies in host memory, for
   // which the run waits. Also FLASH_ATTENTION_VALIDATE=1. Devices that use the host's memory are always checked.
   bool validate = false;
+
+  // The result.
+
   // The most queries and keys of any sequence; -1: as the shapes say. Needed where they do not, which is for packed tensors. The
   // shapes of bias and keep_mask go by them; plans do as far as the packed tensors have rows.
   int64_t max_seqlen_q = -1;
   int64_t max_seqlen_k = -1;
+
+  // The plan.
+
   // A plan for a range of sizes: the problem's batch, or its seqlen_k, is the most that run() takes. What the tensors have is
   // computed, from 0 on, as fast as by a plan of just that size. plan() alone reads these.
   bool vary_batch = false;
@@ -97,11 +114,17 @@ struct AttentionOptions {
   // kernel's, docs/guide/tuning.md explains them. Empty: as the kernel chooses, or as tuned results and the environment say. Sizes
   // of a range for which it is not legal are computed as if it were empty.
   std::string tuning{};
+
+  // The runs.
+
   // A plan whose runs believe the pointers: not null, aligned, memory of the device, outputs and workspace apart from each other
   // and from inputs (or out over q where the kernel allows it). What that saves is most of a small call's time on a GPU, where the
   // driver is asked about each tensor. A wrong pointer is then undefined behaviour. Shapes, and values of lengths, are checked
   // still.
   bool trust_pointers = false;
+
+  // The plan.
+
   // The first plan that takes a compiled kernel on a GPU runs one small problem with it beside the reference: some milliseconds on
   // NVIDIA, about a second on AMD. The verdict is kept with the kernel. A kernel that fails is refused with a sentence, and the
   // plan takes the next one; an error, verification_failed, where it was forced or there is none. Plan::explain() names the check.

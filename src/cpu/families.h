@@ -1,4 +1,4 @@
-// The CPU families: which problems each takes, and which of those that take a problem runs.
+// The CPU families: what each can do and which problems it takes. choice.h says which of them runs.
 #pragma once
 
 #include <memory>
@@ -17,11 +17,10 @@ struct Family {
   bool dropout, variable_lengths, paged, out_over_q;  // as in Kernel
   bool (*serves)(const IsaTable& table, int dtype);   // whether the instruction set has it
   Support (*takes)(const Problem& problem);           // limits of all instruction sets
-  double (*rank)(const InstructionSet& isa, const Problem& problem);
   std::unique_ptr<const Kernel> (*make)(const Family& family, const InstructionSet& isa);
 };
 
-// In order: of equal ranks the first runs.
+// In order of registration: of equal ranks the first runs.
 std::span<const Family> families();
 // The family of that name; of tests' instruction sets, too.
 std::unique_ptr<const Kernel> make_kernel(std::string_view family, const InstructionSet& isa);
@@ -37,7 +36,7 @@ class FamilyKernel : public Kernel {
   bool variable_lengths() const noexcept final { return family_.variable_lengths; }
   bool paged() const noexcept final { return family_.paged; }
   Support supports(const Problem& problem, const std::string& device) const final;
-  double rank(const Problem& problem) const final { return family_.rank(isa_, problem); }
+  double rank(const Problem& problem) const final;
 
  protected:
   const Family& family_;
@@ -49,5 +48,9 @@ std::unique_ptr<const Kernel> make_prefill_kernel(const Family& family, const In
 std::unique_ptr<const Kernel> make_short_kernel(const Family& family, const InstructionSet& isa);
 std::unique_ptr<const Kernel> make_decode_kernel(const Family& family, const InstructionSet& isa);
 std::unique_ptr<const Kernel> make_backward_kernel(const Family& family, const InstructionSet& isa);
+
+// The limits of short and decode, in the family's kernel.cpp.
+Support takes_short(const Problem& problem);
+Support takes_decode(const Problem& problem);
 
 }  // namespace fulmen::cpu

@@ -1,19 +1,17 @@
-// Choosing a kernel, and saying why.
+// Choosing a kernel and preparing it.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <new>
-#include <string_view>
 #include <vector>
 
 #include "fulmen/names.h"
 #include "fulmen/printable.h"
+#include "plan/explain.h"
 #include "plan/kernel_aliases.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/environment.h"
-#include "runtime/hooks.h"
 #include "runtime/log_once.h"
 #include "runtime/made_problem.h"
 #include "runtime/threading.h"
@@ -66,80 +64,11 @@ Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem
                                                           printable(name), printable(device), names_like(name, names)));
 }
 
-std::string no_kernel_message(const Backend& backend, const Problem& problem, const std::string& device) {
-  std::string reasons;
-  for (const Kernel* kernel : backend.kernels()) {
-    const Support support = support_of(*kernel, problem, device);
-    reasons += fmt::format("; {}: {}", printable(kernel->name()), support.yes ? "runs only when forced by name" : support.reason);
-  }
-  return fmt::format("no kernel of device \"{}\" runs {}{}", device, to_string(problem), reasons);
-}
-
-// Why it was not chosen. A kernel of the user's may throw now, though it did not when the plan was made.
-std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
-  for (const auto& [refused, why] : impl.refused) {
-    if (refused == &kernel) return printable(why);
-  }
-  try {
-    const Support support = support_of(kernel, impl.problem, impl.device);
-    if (!support.yes) return support.reason;
-    if (impl.forced) return "another was forced by name";
-    const double rank = kernel.rank(impl.problem);
-    if (!(rank > 0)) return "runs only when forced by name";
-    return fmt::format("rank {:g}{}", rank, rank < impl.rank ? " is lower" : ", but the chosen one is registered first");
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (...) {
-    return "it threw when it was asked";
-  }
-}
-
-std::string refusals(const Plan::Impl& impl) {
-  std::string text = fmt::format("no kernel is left that may run {} on {}", to_string(impl.problem), impl.device);
-  for (const auto& [kernel, why] : impl.refused) text += fmt::format("; {}: {}", printable(kernel->name()), printable(why));
-  return text;
-}
-
-// "block_m=64 (option), block_n=32 (default)"
-std::string parameters_of(const KernelConfig& config) {
-  std::string text;
-  for (const KernelParameter& p : config.parameters) {
-    text += fmt::format("{}{}={} ({})", text.empty() ? "" : ", ", p.name, p.value, printable(p.source));
-  }
-  return text;
-}
-
-std::string explanation(const Plan::Impl& impl) {
-  std::string text = fmt::format("{} on {} for {}: {}", to_string(impl.runner->config()), impl.device, to_string(impl.problem),
-                                 impl.forced            ? "forced by name"
-                                 : impl.refused.empty() ? fmt::format("the highest rank, {:g}", impl.rank)
-                                                        : fmt::format("the highest rank of those left, {:g}", impl.rank));
-  if (!impl.kernel->deterministic()) text += "; it adds with atomics: gradients may differ in bits from run to run";
-  text += impl.variants.explain(impl);
-  if (const std::string parameters = parameters_of(impl.runner->config()); !parameters.empty()) text += "\n  with " + parameters;
-  if (const std::string& first_use = impl.runner->config().first_use; !first_use.empty()) text += "\n  " + printable(first_use);
-  for (const std::string& note : impl.runner->config().notes) text += "\n  " + printable(note);
-  if (impl.tuning_is_lost) text += "\n  FULMEN_TUNING changes nothing: the kernel has no parameters for this problem";
-  for (const Kernel* kernel : impl.backend->kernels()) {
-    if (kernel == impl.kernel) continue;
-    text += fmt::format("\n  not {}: {}", printable(kernel->name()), reason_against(*kernel, impl));
-  }
-  return text;
-}
-
 // Whether a kernel that could not be prepared makes room for the next one: it is neither prebuilt nor can be compiled or loaded,
 // its machine code or its first result is wrong. What the caller said, or memory, would be as bad for the others.
 bool makes_room(const Status& refusal, const AttentionOptions& options) {
   if (!options.tuning.empty()) return false;  // its numbers are this kernel's
   return refusal.code() != StatusCode::invalid_argument && refusal.code() != StatusCode::out_of_memory;
-}
-
-// A line for each kernel that would have been chosen.
-void log_refusals(const Plan::Impl& impl) {
-  for (const auto& [kernel, why] : impl.refused) {
-    log_line_once(
-        fmt::format("kernel {} is passed over on {}, {} serves: {}", kernel->name(), impl.device, impl.kernel->name(), why));
-  }
 }
 
 // Takes the kernel if it can be prepared.
@@ -230,13 +159,6 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
 
 }  // namespace
 
-void log_choice(const Plan::Impl& impl) {
-  if (!environment_flag("FLASH_ATTENTION_DEBUG")) return;
-  std::string line = explanation(impl);
-  for (std::size_t at = 0; (at = line.find("\n  ", at)) != std::string::npos;) line.replace(at, 3, "; ");
-  log_line(line);
-}
-
 Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device, const Backend& backend,
                                  const std::string& name) {
   if (!name.empty()) return find_forced(backend, problem, device, name);
@@ -287,21 +209,10 @@ Result<KernelTuning> kernel_tuning(const Problem& problem, const std::string& as
   }
 }
 
-std::string to_string(const KernelConfig& config) {
-  std::string text = config.kernel;
-  if (config.block_m > 0) text += fmt::format(" block_m={}", config.block_m);
-  if (config.block_n > 0) text += fmt::format(" block_n={}", config.block_n);
-  if (config.num_splits > 0) text += fmt::format(" num_splits={}", config.num_splits);
-  if (config.num_threads > 0) text += fmt::format(" num_threads={}", config.num_threads);
-  return text;
-}
-
 Plan::Plan(std::shared_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {}
 const Problem& Plan::problem() const noexcept { return impl_->problem; }
 const KernelConfig& Plan::config() const noexcept { return impl_->runner->config(); }
 const std::string& Plan::device() const noexcept { return impl_->device; }
 std::size_t Plan::workspace_bytes() const noexcept { return impl_->variants.workspace_bytes(); }
-
-std::string Plan::explain() const { return explanation(*impl_); }
 
 }  // namespace fulmen

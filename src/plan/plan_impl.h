@@ -44,8 +44,6 @@ struct Plan::Impl {
 // vary_seqlen_k: its sizes are the problem's alone.
 Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem, const std::string& device,
                                                           std::shared_ptr<const Backend> backend, const AttentionOptions& options);
-// Says which kernel was chosen and why, with FLASH_ATTENTION_DEBUG set.
-void log_choice(const Plan::Impl& impl);
 // The kernel that a plan has: that of this name, or the best one where the name is empty.
 Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device, const Backend& backend,
                                  const std::string& name);

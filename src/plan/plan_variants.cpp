@@ -10,7 +10,7 @@
 #include <shared_mutex>
 #include <utility>
 
-#include "fulmen/printable.h"
+#include "plan/explain.h"
 #include "plan/plan_checks.h"
 #include "plan/plan_impl.h"
 #include "plan/problem_options.h"
@@ -38,28 +38,6 @@ std::size_t hash_of(const Plan::Impl& plan, const AttentionTensors& tensors, con
   return hash;
 }
 
-// The same call with other sizes. Strides stay.
-Problem resized(Problem p, int64_t batch, int64_t seqlen_k) {
-  p.batch = batch;
-  if (seqlen_k != p.seqlen_k) {
-    p.seqlen_k = seqlen_k;
-    p.padded_k = std::min(p.padded_k, seqlen_k);
-    if (p.paged()) p.max_pages = (seqlen_k + p.page_size - 1) / p.page_size;
-    if (!p.top_left && !p.variable_lengths()) p.diagonal = seqlen_k - p.seqlen_q;
-  }
-  return p;
-}
-
-// 1, 2, 4 and so on, and the last two: where the choice of a kernel and its compiled-in numbers may differ.
-std::vector<int64_t> sampled_sizes(bool vary, int64_t most) {
-  if (!vary || most < 1) return {most};
-  std::vector<int64_t> sizes;
-  for (int64_t size = 1; size < most; size *= 2) sizes.push_back(size);
-  if (most > 2 && sizes.back() != most - 1) sizes.push_back(most - 1);
-  sizes.push_back(most);
-  return sizes;
-}
-
 // A number of a Problem that a run may or may not change.
 struct Size {
   const char* name;
@@ -85,6 +63,26 @@ int64_t longest_keys(const AttentionTensors& tensors, int64_t most) {
 }
 
 }  // namespace
+
+Problem resized(Problem p, int64_t batch, int64_t seqlen_k) {
+  p.batch = batch;
+  if (seqlen_k != p.seqlen_k) {
+    p.seqlen_k = seqlen_k;
+    p.padded_k = std::min(p.padded_k, seqlen_k);
+    if (p.paged()) p.max_pages = (seqlen_k + p.page_size - 1) / p.page_size;
+    if (!p.top_left && !p.variable_lengths()) p.diagonal = seqlen_k - p.seqlen_q;
+  }
+  return p;
+}
+
+std::vector<int64_t> sampled_sizes(bool vary, int64_t most) {
+  if (!vary || most < 1) return {most};
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1; size < most; size *= 2) sizes.push_back(size);
+  if (most > 2 && sizes.back() != most - 1) sizes.push_back(most - 1);
+  sizes.push_back(most);
+  return sizes;
+}
 
 Status PlanVariants::note(const Plan::Impl& plan, const Problem& problem, std::vector<Variant>* keep) {
   auto made = make_exact_plan(problem, plan.device, plan.backend, plan.asked);
@@ -196,66 +194,6 @@ Result<PlanVariants::Variant> PlanVariants::find(const Plan::Impl& plan, const A
   if (met_.size() >= kMostMet) met_.swap(forgotten);
   met_.emplace(hash, Met{options, variant});
   return variant;
-}
-
-namespace {
-
-// Where the kernel changes between first and last, each range with its kernel.
-class KernelRanges {
- public:
-  explicit KernelRanges(std::function<std::string(int64_t size)> kernel_of) : kernel_of_(std::move(kernel_of)) {}
-
-  std::string text(const std::vector<int64_t>& sizes) {
-    std::string text;
-    int64_t first = sizes.front();
-    std::string kernel = kernel_of_(first);
-    for (std::size_t i = 1; i < sizes.size(); ++i) {
-      std::string next = kernel_of_(sizes[i]);
-      if (next == kernel) continue;
-      const int64_t begin = first_of_next(sizes[i - 1], sizes[i], kernel);
-      append(text, first, begin - 1, kernel);
-      first = begin;
-      kernel = std::move(next);
-    }
-    append(text, first, sizes.back(), kernel);
-    return text;
-  }
-
- private:
-  int64_t first_of_next(int64_t low, int64_t high, const std::string& kernel) const {
-    while (high - low > 1) {
-      const int64_t middle = low + (high - low) / 2;
-      (kernel_of_(middle) == kernel ? low : high) = middle;
-    }
-    return high;
-  }
-  static void append(std::string& text, int64_t first, int64_t last, const std::string& kernel) {
-    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ",
-                        first == last ? fmt::format("{}", first) : fmt::format("{} to {}", first, last), printable(kernel));
-  }
-
-  std::function<std::string(int64_t)> kernel_of_;
-};
-
-}  // namespace
-
-std::string PlanVariants::explain(const Plan::Impl& plan) const {
-  if (!ranged()) return {};
-  const Problem& p = plan.problem;
-  const auto kernel_of = [&plan](const Problem& problem) {
-    const auto kernel = kernel_for(problem, plan.device, *plan.backend, plan.asked.kernel);
-    return kernel.ok() ? std::string(kernel.value()->name()) : std::string("none");
-  };
-  std::string text;
-  if (vary_batch_) {
-    KernelRanges ranges([&](int64_t batch) { return kernel_of(resized(p, batch, p.seqlen_k)); });
-    text += fmt::format("; batch {}", ranges.text(sampled_sizes(true, p.batch)));
-  }
-  if (vary_seqlen_k_) {
-    KernelRanges ranges([&](int64_t keys) { return kernel_of(resized(p, p.batch, keys)); });
-    text += fmt::format("; seqlen_k {}", ranges.text(sampled_sizes(true, p.seqlen_k)));
-  }
-  return text;
 }
 
 }  // namespace fulmen

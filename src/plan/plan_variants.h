@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -51,5 +52,10 @@ class PlanVariants {
   mutable SharedMutex mutex_;
   mutable std::unordered_multimap<std::size_t, Met> met_;
 };
+
+// The same problem of other sizes. Strides stay.
+Problem resized(Problem p, int64_t batch, int64_t seqlen_k);
+// 1, 2, 4 and so on, and the last two: where the kernel and its compiled-in numbers may differ.
+std::vector<int64_t> sampled_sizes(bool vary, int64_t most);
 
 }  // namespace fulmen

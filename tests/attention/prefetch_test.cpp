@@ -8,10 +8,10 @@
 #include <map>
 #include <vector>
 
+#include "cpu/decode/stream_prefetch.h"
 #include "cpu/isa/scalar.h"
-#include "cpu/prefetch/step_prefetch.h"
-#include "cpu/prefetch/stream_prefetch.h"
 #include "cpu/short/vector.h"
+#include "cpu/tile/step_prefetch.h"
 
 namespace fulmen::cpu {
 namespace {

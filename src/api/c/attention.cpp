@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "api/c/translation.h"
-#include "api/cpp/memory_range.h"
 #include "plan/plan_impl.h"
 #include "reference/verify/verify.h"
 #include "runtime/fork_safe.h"
+#include "runtime/memory_range.h"
 
 struct fulmen_plan {  // NOLINT(readability-identifier-naming): the C ABI's name
   explicit fulmen_plan(fulmen::Plan made) : plan(std::move(made)) {}

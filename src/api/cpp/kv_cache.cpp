@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "api/cpp/memory_range.h"
 #include "fulmen/backend.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/empty_tensors.h"
 #include "runtime/environment.h"
 #include "runtime/kv_cache_fields.h"
+#include "runtime/memory_range.h"
 #include "runtime/tensor_checks.h"
 
 namespace fulmen {

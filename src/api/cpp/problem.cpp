@@ -1,11 +1,10 @@
-// Every check of a call's tensors and options, each once.
+// Every check of a call's tensors, each once. Those of options are in plan/problem_options.cpp.
 #include "fulmen/problem.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <new>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include "fulmen/tensor_fields.h"
 #include "plan/problem_options.h"
 #include "runtime/tensor_checks.h"
-#include "runtime/threading.h"
 
 namespace fulmen {
 namespace {
@@ -163,61 +161,6 @@ Status check_backward(const AttentionTensors& a, Problem& p) {
   return any ? Status{} : invalid("dq, dk, dv, dbias and dsinks are all missing: there is nothing to compute");
 }
 
-// Kernels fold log2(e) into the scale, and divide it by the softcap, in fp32: with this bound nothing of it overflows.
-constexpr float kMostScale = 1e18F;
-// Kernels compute tanh by exponentials, with an absolute error of up to 1e-6 that the softcap multiplies: above, that is more than
-// a result may be off. Models have 15 to 50.
-constexpr float kMostSoftcap = 1000;
-
-Status check_scale(float scale, Problem& p) {
-  if (!(std::abs(scale) <= kMostScale)) {
-    return invalid(fmt::format("softmax_scale is {}: a finite number from {:g} to {:g} is needed", scale, -kMostScale, kMostScale));
-  }
-  p.softmax_scale = scale;
-  return {};
-}
-
-Status check_softcap(float softcap, Problem& p) {
-  if (!(softcap == 0 || (softcap >= 1 / kMostScale && softcap <= kMostSoftcap))) {
-    return invalid(fmt::format("softcap is {}: a finite number, 0 (off) or above, is needed: 0, or {:g} to {:g}", softcap,
-                               1 / kMostScale, kMostSoftcap));
-  }
-  p.softcap = softcap;
-  return {};
-}
-
-// Wider than any sequence is unlimited; clipping keeps sums of indices exact.
-Status check_window(const char* name, int64_t window, int64_t& clipped) {
-  if (window < -1) return invalid(fmt::format("{} is {}: -1 (unlimited) or above is accepted", name, window));
-  clipped = window > kMaxLength ? -1 : window;
-  return {};
-}
-
-Status check_options(const AttentionOptions& o, Problem& p) {
-  Status status = check_scale(o.softmax_scale.value_or(1.0F / std::sqrt(static_cast<float>(p.head_dim))), p);
-  if (status.ok()) status = check_softcap(o.softcap, p);
-  if (!status.ok()) return status;
-  if (o.causal != Causal::none && o.causal != Causal::bottom_right && o.causal != Causal::top_left) {
-    return invalid(
-        fmt::format("causal is {}: none (0), bottom_right (1) and top_left (2) are accepted", static_cast<int>(o.causal)));
-  }
-  status = check_window("window_left", o.window_left, p.window_left);
-  if (status.ok()) status = check_window("window_right", o.window_right, p.window_right);
-  if (!status.ok()) return status;
-  if (!(o.dropout >= 0 && o.dropout < 1)) {
-    return invalid(fmt::format("dropout is {}: a probability, 0 (off) or above and below 1, is needed", o.dropout));
-  }
-  constexpr float kDropoutSteps = 65536;
-  p.dropout = std::min(static_cast<int>(std::lround(o.dropout * kDropoutSteps)), static_cast<int>(kDropoutSteps) - 1);
-  p.deterministic = o.deterministic;
-  status = cpu::check_num_threads(o.num_threads);
-  if (!status.ok()) return status;
-  if (o.causal != Causal::none) p.window_right = 0;
-  p.top_left = o.causal == Causal::top_left;
-  p.diagonal = p.variable_lengths() || p.top_left ? 0 : p.seqlen_k - p.seqlen_q;
-  return {};
-}
-
 // No sequence is longer than the tensor that has its rows, so kernels take memory and workgroups for no more, whatever max_seqlen
 // is. The shapes of bias and keep_mask, which go by max_seqlen, are checked before.
 void limit_to_rows(Problem& p) {
@@ -227,33 +170,6 @@ void limit_to_rows(Problem& p) {
 }
 
 }  // namespace
-
-Status apply(const RunOptions& options, Problem& problem) {
-  Problem changed = problem;
-  Status status;
-  if (options.softmax_scale) status = check_scale(*options.softmax_scale, changed);
-  if (status.ok() && options.softcap) status = check_softcap(*options.softcap, changed);
-  if (status.ok() && options.window_left) status = check_window("window_left", *options.window_left, changed.window_left);
-  if (status.ok() && options.window_right) status = check_window("window_right", *options.window_right, changed.window_right);
-  if (status.ok()) problem = changed;
-  return status;
-}
-
-AttentionOptions options_of(const Problem& p) {
-  constexpr float kDropoutSteps = 65536;
-  AttentionOptions options;
-  options.softmax_scale = p.softmax_scale;
-  options.softcap = p.softcap;
-  // bottom_right is a window_right of 0.
-  options.causal = p.top_left ? Causal::top_left : Causal::none;
-  options.window_left = p.window_left;
-  options.window_right = p.window_right;
-  options.dropout = static_cast<float>(p.dropout) / kDropoutSteps;
-  options.deterministic = p.deterministic;
-  if (p.packed_q()) options.max_seqlen_q = p.seqlen_q;
-  if (p.packed_k()) options.max_seqlen_k = p.seqlen_k;
-  return options;
-}
 
 Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOptions& options) {
   try {

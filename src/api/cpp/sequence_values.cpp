@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "api/cpp/memory_range.h"
 #include "fulmen/reference.h"
+#include "runtime/memory_range.h"
 #include "runtime/sequence_view.h"
 #include "runtime/tensor_checks.h"
 

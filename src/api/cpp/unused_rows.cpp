@@ -5,11 +5,11 @@
 #include <exception>
 #include <new>
 
-#include "api/cpp/memory_range.h"
 #include "fulmen/backend.h"
 #include "fulmen/reference.h"
 #include "plan/registry.h"
 #include "runtime/made_problem.h"
+#include "runtime/memory_range.h"
 #include "runtime/unused_rows.h"
 
 namespace fulmen {

@@ -7,8 +7,8 @@
 // dV and dK, sums in L2, are loaded and stored once for all query tiles of a pass.
 #pragma once
 
-#include "cpu/amx/gradients.h"
 #include "cpu/amx/product.h"
+#include "cpu/backward/amx_gradients.h"
 #include "cpu/backward/unit.h"
 
 namespace fulmen::cpu {

@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "cpu/backward/call.h"
-#include "cpu/prefetch/step_prefetch.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/pack.h"
+#include "cpu/tile/step_prefetch.h"
 #include "cpu/tile/tile.h"
 
 namespace fulmen::cpu {

@@ -6,11 +6,11 @@
 #include "cpu/backward/call.h"
 #include "cpu/backward/row_base.h"
 #include "cpu/backward/tile.h"
-#include "cpu/prefetch/row_prefetch.h"
 #include "cpu/tile/additive_tile.h"
 #include "cpu/tile/dropout_tile.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/pack.h"
+#include "cpu/tile/row_prefetch.h"
 #include "cpu/tile/storage.h"
 #include "cpu/tile/tile.h"
 

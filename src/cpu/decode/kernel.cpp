@@ -2,6 +2,7 @@
 #include <atomic>
 #include <string>
 
+#include "cpu/choice.h"
 #include "cpu/decode/call.h"
 #include "cpu/families.h"
 #include "cpu/tile/score_scale.h"
@@ -246,6 +247,13 @@ class DecodeKernel final : public FamilyKernel {
 };
 
 }  // namespace
+
+Support takes_decode(const Problem& problem) {
+  const int64_t rows = shared_rows(problem);
+  if (rows <= kMaxDecodeRows) return {};
+  return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
+                     std::to_string(kMaxDecodeRows) + " are served");
+}
 
 std::unique_ptr<const Kernel> make_decode_kernel(const Family& family, const InstructionSet& isa) {
   return std::make_unique<DecodeKernel>(family, isa);

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "cpu/prefetch/row_prefetch.h"
-#include "cpu/prefetch/stream_prefetch.h"
+#include "cpu/decode/stream_prefetch.h"
+#include "cpu/tile/row_prefetch.h"
 #include "cpu/tile/tile.h"
 
 namespace fulmen::cpu {

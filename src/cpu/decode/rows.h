@@ -18,7 +18,7 @@
 #include "algorithm/online_softmax.h"
 #include "cpu/decode/call.h"
 #include "cpu/decode/prefetch.h"
-#include "cpu/prefetch/stream_prefetch.h"
+#include "cpu/decode/stream_prefetch.h"
 #include "cpu/tile/pack.h"
 #include "cpu/tile/row_scores.h"
 #include "cpu/tile/storage.h"

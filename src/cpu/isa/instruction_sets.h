@@ -18,7 +18,8 @@ struct InstructionSet {
   // Decode fetches whole blocks into L2, in several streams, and short sequences (not on matrix tiles) whole batch elements, or in
   // the backward pass several heads, not what comes next into L1: faster here, and its table's code can.
   bool fetch_blocks = false;
-  // Short sequences whose call is bigger than the caches fetch whole batch elements, through L1 (cpu/prefill/kernel.cpp).
+  // Short sequences whose call is bigger than the caches fetch whole batch elements, through L1
+  // (cpu/short/kernel.cpp).
   bool fetch_batches = false;
 };
 

@@ -4,8 +4,8 @@
 
 #include "cpu/amx/product.h"
 #include "cpu/amx/softmax.h"
-#include "cpu/prefetch/row_prefetch.h"
 #include "cpu/prefill/vector.h"
+#include "cpu/tile/row_prefetch.h"
 
 namespace fulmen::cpu {
 

@@ -1,13 +1,13 @@
 // Forward attention for a few query tiles of one head: the body of the prefill and short-sequence kernels.
 #pragma once
 
-#include "cpu/prefetch/row_prefetch.h"
 #include "cpu/tile/additive_tile.h"
 #include "cpu/tile/call.h"
 #include "cpu/tile/dropout_tile.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/output_product.h"
 #include "cpu/tile/pack.h"
+#include "cpu/tile/row_prefetch.h"
 #include "cpu/tile/row_scores.h"
 #include "cpu/tile/score_product.h"
 #include "cpu/tile/softmax.h"

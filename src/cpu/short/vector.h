@@ -6,13 +6,13 @@
 #pragma once
 
 #include "algorithm/online_softmax.h"
-#include "cpu/prefetch/step_prefetch.h"
 #include "cpu/short/call.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/output_product.h"
 #include "cpu/tile/pack.h"
 #include "cpu/tile/row_scores.h"
 #include "cpu/tile/score_product.h"
+#include "cpu/tile/step_prefetch.h"
 #include "cpu/tile/storage.h"
 #include "cpu/tile/tile.h"
 

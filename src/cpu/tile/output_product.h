@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/prefetch/step_prefetch.h"
+#include "cpu/tile/step_prefetch.h"
 #include "cpu/tile/tile.h"
 
 namespace fulmen::cpu {

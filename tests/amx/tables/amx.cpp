@@ -1,5 +1,5 @@
 #include "amx/emulated_tiles.h"
-#include "cpu/isa/amx_table.h"
+#include "cpu/isa/tables/amx_table.h"
 #include "support/emulated_pairs.h"
 
 namespace fulmen::testing {

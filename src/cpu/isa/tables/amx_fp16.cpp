@@ -1,5 +1,5 @@
-#include "cpu/isa/amx_table.h"
 #include "cpu/isa/tables.h"
+#include "cpu/isa/tables/amx_table.h"
 
 namespace fulmen::cpu {
 

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <filesystem>
 
+#include "emulator/host_memory_driver.h"
 #include "emulator/source/lds_banks.h"
 #include "emulator/source/mbarriers.h"
 #include "emulator/source/workgroup.h"
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/host_memory_driver.h"
 #include "gpu/emulated_work.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"

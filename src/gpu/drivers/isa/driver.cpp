@@ -7,10 +7,10 @@
 #include <limits>
 #include <mutex>
 
+#include "emulator/host_memory_driver.h"
 #include "emulator/machine_code/decoding/decode.h"
 #include "gpu/compile/report/amd_disassembler.h"
 #include "gpu/compile/toolchains/checked_compiler.h"
-#include "gpu/drivers/host_memory_driver.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/hooks.h"

@@ -1,4 +1,4 @@
-#include "gpu/drivers/host_memory_driver.h"
+#include "emulator/host_memory_driver.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

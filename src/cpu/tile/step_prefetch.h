@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/prefetch/row_prefetch.h"
+#include "cpu/tile/row_prefetch.h"
 
 namespace fulmen::cpu {
 

@@ -5,8 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "api/cpp/own_workspace.h"
 #include "fulmen/plan.h"
+#include "plan/own_workspace.h"
 
 namespace fulmen {
 

@@ -4,8 +4,8 @@
 #include <climits>
 #include <cstdint>
 
-#include "cpu/prefetch/row_prefetch.h"
 #include "cpu/tile/key_rows.h"
+#include "cpu/tile/row_prefetch.h"
 #include "cpu/tile/tile.h"
 
 namespace fulmen::cpu {

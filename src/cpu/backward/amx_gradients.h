@@ -6,7 +6,7 @@
 
 #include "cpu/amx/operands.h"
 #include "cpu/backward/tile.h"
-#include "cpu/prefetch/row_prefetch.h"
+#include "cpu/tile/row_prefetch.h"
 
 namespace fulmen::cpu {
 
