@@ -12,6 +12,7 @@ if(FULMEN_GTEST_SOURCE)
   set(CMAKE_CXX_VISIBILITY_PRESET hidden)
   # Its headers are not ours to keep free of warnings.
   foreach(target gtest gtest_main)
+    target_compile_options(${target} PRIVATE -O0)
     get_target_property(directories ${target} INTERFACE_INCLUDE_DIRECTORIES)
     set_target_properties(${target} PROPERTIES INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${directories}")
   endforeach()
