@@ -66,7 +66,7 @@ TailWave tail_wave(const Problem& p, const PrefillTmaShape& shape, int64_t slots
 // their size: empty rows count there, a tail wave does not.
 bool small_tiles_end_earlier(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
   constexpr int64_t kManyWaves = 4;
-  const PrefillTmaShape small{2, 128, 2, 1, true};
+  const PrefillTmaShape small{.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true};
   const int64_t units = std::max(1, compute_units);
   const bool even = has_band(p) && tiles_of_queries(p, shape.warpgroups) >= kManyWaves * units;
   const auto rows = [&](const PrefillTmaShape& one) {
@@ -235,8 +235,8 @@ class PrefillTma final : public Family {
     const Specialisation s = specialisation(p, target(), choose(p, target(), kUsualComputeUnits).shape, TileScheduler::single_tile);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    return grid_fits(
-        query_tile_workgroups(p, specialisation(p, target(), PrefillTmaShape{1, 64, 2, 2, false}, TileScheduler::single_tile)));
+    constexpr PrefillTmaShape kSmallest{.warpgroups = 1, .block_n = 64, .buffers = 2, .min_workgroups = 2};
+    return grid_fits(query_tile_workgroups(p, specialisation(p, target(), kSmallest, TileScheduler::single_tile)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, target(), chip, choose(p, target(), compute_units), compute_units);
