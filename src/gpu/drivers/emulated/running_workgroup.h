@@ -202,7 +202,7 @@ class Workgroup {
   bool run_waves();
   bool hand(const Lane& lane);
   bool take(int wave, int place);
-  bool join_turn(int place);
+  bool arrive_at_turn(int place);
   // Returns true if the wave, which waits for others, may continue.
   bool resumes(int wave);
   // The lane of a wave that waits for a counter; null if none does.
