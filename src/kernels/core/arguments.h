@@ -109,7 +109,7 @@ struct BackwardArguments : ForwardArguments {
   float* query_sums;
   Int64 query_sum_floats;
   // backward_tma.h: the last ones of these are counters, which alone begin with 0: [batch, num_heads, tiles of queries, parts], and
-  // as the very last one the block counter, of the blocks of keys that are taken.
+  // as the very last one the tile counter, of the blocks of keys that are taken.
   Int64 query_counters;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
   // backward_tma.h's order of blocks (BlockId::nth): of the last `last_heads` heads (at least one), `first_blocks` blocks of keys

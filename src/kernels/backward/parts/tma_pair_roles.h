@@ -1,6 +1,6 @@
 // Roles of the warps of backward_tma_wide.h that do not multiply, in each workgroup of a pair (a cluster of two).
 //   loader             requests keys, values and tiles of queries from the TMA; the first workgroup's takes blocks of keys from the
-//                      block counter for both
+//                      tile counter for both
 //   sender warp        sends P^T and dS^T of the workgroup's keys to its peer
 //   2 ordering warps   one tells the waves that multiply when they may add a tile of dQ to the sums in memory; the other counts the
 //                      block when the sums have arrived there

@@ -1,6 +1,6 @@
 // Roles of the warps of backward_tma.h that do not multiply.
 //
-// The loader, one wave, takes blocks of keys from the block counter and requests keys, values and a ring of kBuffers tiles of
+// The loader, one wave, takes blocks of keys from the tile counter and requests keys, values and a ring of kBuffers tiles of
 // queries from the TMA. Two or three adders have the TMA add dQ to memory, each every second or third tile, from its own buffer.
 //
 // A counter of each part of a tile of dQ says how many blocks have been added to it. Blocks are added in the order in which they
