@@ -35,6 +35,7 @@
 //   setmaxnreg_dec<n>() setmaxnreg_inc<n>()   a wave has n from here on: fewer than at its start, or more
 #pragma once
 
+#include "targets/sm80/target.h"
 #include "targets/sm90/panels.h"
 
 #if defined(FULMEN_PLATFORM_EMULATED)
