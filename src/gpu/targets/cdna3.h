@@ -28,6 +28,11 @@ inline constexpr BackwardShapes kBackward[]{
 // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
 inline constexpr ShortBackwardShape kShortBackward[]{{.max_head_dim = 64, .buffers = 1, .min_workgroups = 1}};
 
+// Half of the registers are accumulators.
+inline constexpr ChipFacts kChips[]{
+    {.arch = "gfx942", .wave_size = 64, .vector_registers = 512, .register_file = 512 * 64, .products = "Instinct MI300, MI325"},
+};
+
 inline constexpr std::string_view kTestChips[]{"gfx942"};
 
 }  // namespace cdna3
@@ -42,6 +47,7 @@ inline constexpr Target kCdna3{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = cdna3::kShortBackward},
+    .chips = cdna3::kChips,
     .test_chips = cdna3::kTestChips,
     .loop_budget = LoopBudget{.vector = 700, .occupancy = 2, .keys_lds = 400},
 };

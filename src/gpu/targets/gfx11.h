@@ -34,6 +34,17 @@ inline constexpr BackwardShapes kBackward[]{
 // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
 inline constexpr ShortBackwardShape kShortBackward[]{{.max_head_dim = 64, .buffers = 1, .min_workgroups = 1, .whole = true}};
 
+// Larger parts have 1536 x 32 registers a SIMD, small ones 1024 x 32.
+inline constexpr ChipFacts kChips[]{
+    {.arch = "gfx1100", .register_file = 1536 * 32, .products = "RX 7900"},
+    {.arch = "gfx1101", .register_file = 1536 * 32, .products = "RX 7800, 7700"},
+    {.arch = "gfx1102", .register_file = 1024 * 32, .products = "RX 7600"},
+    {.arch = "gfx1103", .register_file = 1024 * 32, .products = "Radeon 780M, 760M"},
+    {.arch = "gfx1150", .register_file = 1024 * 32, .products = "Radeon 890M (Ryzen AI 300)"},
+    {.arch = "gfx1151", .register_file = 1536 * 32, .products = "Radeon 8060S (Ryzen AI Max)"},
+    {.arch = "gfx1152", .register_file = 1024 * 32, .products = "Radeon 860M, 840M"},
+};
+
 inline constexpr std::string_view kTestChips[]{"gfx1100", "gfx1151"};
 
 }  // namespace gfx11
@@ -56,6 +67,7 @@ inline constexpr Target kGfx11{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = gfx11::kShortBackward},
+    .chips = gfx11::kChips,
     .test_chips = gfx11::kTestChips,
     .loop_budget = LoopBudget{.vector = 2300, .occupancy = 5, .keys_lds = 1850},
 };

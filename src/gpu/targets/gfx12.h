@@ -37,6 +37,11 @@ inline constexpr ShortBackwardShape kShortBackward[]{
     {.max_head_dim = 64, .buffers = 1, .min_workgroups = 1, .whole = true},
 };
 
+inline constexpr ChipFacts kChips[]{
+    {.arch = "gfx1200", .register_file = 1536 * 32, .products = "RX 9060"},
+    {.arch = "gfx1201", .register_file = 1536 * 32, .products = "RX 9070"},
+};
+
 inline constexpr std::string_view kTestChips[]{"gfx1201"};
 
 }  // namespace gfx12
@@ -51,6 +56,7 @@ inline constexpr Target kGfx12{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 64, .shapes = gfx12::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = gfx12::kShortBackward},
+    .chips = gfx12::kChips,
     .test_chips = gfx12::kTestChips,
     .loop_budget = LoopBudget{.vector = 1500, .occupancy = 6, .keys_lds = 700},
 };

@@ -64,6 +64,16 @@ inline constexpr ShortBackwardShape kShortBackward[]{
     {.max_head_dim = 128, .buffers = 1, .min_workgroups = 2},
 };
 
+// LDS: the opt-in maximum. Registers are those of a multiprocessor.
+inline constexpr ChipFacts kChips[]{
+    {.arch = "sm_80", .lds_bytes = 163 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "A100"},
+    {.arch = "sm_86", .lds_bytes = 99 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "RTX 30"},
+    {.arch = "sm_89", .lds_bytes = 99 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "RTX 40, L40"},
+    {.arch = "sm_90", .lds_bytes = 227 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "H100, H200"},
+    {.arch = "sm_100", .lds_bytes = 227 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "B200"},
+    {.arch = "sm_120", .lds_bytes = 99 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "RTX 50"},
+};
+
 inline constexpr std::string_view kTestChips[]{"sm_80"};
 
 }  // namespace sm80
@@ -80,6 +90,7 @@ inline constexpr Target kSm80{
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = sm80::kBackward},
     .backward_atomic = AtomicTiles{.shapes = sm80::kAtomic},
     .short_backward = ShortBackwardTiles{.shapes = sm80::kShortBackward},
+    .chips = sm80::kChips,
     .test_chips = sm80::kTestChips,
 };
 

@@ -129,6 +129,10 @@ inline constexpr BackwardWgmmaShapes kBackwardWgmma[]{
      .values = {.block_m = 128, .buffers = 2}},
 };
 
+inline constexpr ChipFacts kChips[]{
+    {.arch = "sm_90a", .lds_bytes = 227 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "H100, H200"},
+};
+
 inline constexpr std::string_view kTestChips[]{"sm_90a"};
 
 }  // namespace sm90
@@ -149,6 +153,7 @@ inline constexpr Target kSm90{
     // other.
     .backward_wgmma_atomic =
         WgmmaAtomicTiles{.block_m = 128, .block_n = 64, .own_dims = 128, .buffers = 2, .narrow_buffers = 4, .band_buffers = 3},
+    .chips = sm90::kChips,
     .test_chips = sm90::kTestChips,
 };
 

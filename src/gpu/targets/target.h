@@ -1,6 +1,7 @@
 // What the host knows of a target, a family of matrix instructions that several chips share: how
 // operands lie, and every tile shape and limit of its kernels. Data alone: a file of this folder a
-// target, listed in list.cpp. What each family of kernels asks for stands in launch/*_tiles.h.
+// target, which CMake lists (src/CMakeLists.txt). What each family of kernels asks for stands in
+// launch/*_tiles.h.
 //
 // A family whose tiles a target does not have does not run there, and `fulmen explain` says so.
 #pragma once
@@ -28,6 +29,18 @@
 namespace fulmen::gpu {
 
 enum class Vendor { amd, nvidia };
+
+constexpr int kKiB = 1024;
+
+// What is known of a chip.
+struct ChipFacts {
+  std::string_view arch;           // "gfx1100", "sm_90a": what compilers are told
+  int wave_size = 32;              // lanes of a wave (warp)
+  int lds_bytes = 64 * kKiB;       // most LDS (shared memory) that one workgroup can have
+  int vector_registers = 256;      // most 32-bit registers of a lane, accumulators included
+  int register_file;               // 32-bit registers of a SIMD (AMD) or multiprocessor (NVIDIA)
+  std::string_view products = {};  // "RX 7900": what people call it
+};
 
 // What main loops of 128 dims may cost: tests/compile/budget_test.cpp.
 struct LoopBudget {
@@ -61,13 +74,14 @@ struct Target {
   std::optional<PortableTiles> portable{};
   std::optional<DecodePortableTiles> decode_portable{};
 
+  std::span<const ChipFacts> chips{};              // whose best target this is
   std::span<const std::string_view> test_chips{};  // that tests run on; the first where one is enough
   std::optional<LoopBudget> loop_budget{};         // AMD
 
   bool is_portable() const { return mma_k == 0; }
 };
 
-// Every target with matrix instructions.
+// Every target with matrix instructions, in the order of their chips' names.
 std::span<const Target* const> targets();
 
 }  // namespace fulmen::gpu
