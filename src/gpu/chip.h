@@ -1,4 +1,4 @@
-// The chips that kernels are compiled for: one table, a row a chip. Facts, no behaviour.
+// The chips that kernels are compiled for: the rows of all targets (targets/*.h).
 #pragma once
 
 #include <string>
@@ -9,21 +9,16 @@
 
 namespace fulmen::gpu {
 
-struct Chip {
-  std::string_view arch;  // "gfx1100", "sm_90a": what compilers are told
+struct Chip : ChipFacts {
   Vendor vendor;
-  const Target* target;       // its matrix instructions, and the tile shapes of its kernels
-  int wave_size;              // lanes of a wave (warp)
-  int lds_bytes;              // most LDS (shared memory) that one workgroup can have
-  int vector_registers;       // most 32-bit registers of a lane, accumulators included
-  int register_file;          // 32-bit registers of a SIMD (AMD) or multiprocessor (NVIDIA), for all waves' lanes
-  std::string_view products;  // "RX 7900": what people call it
+  const Target* target;  // its matrix instructions, and the tile shapes of its kernels
 
   // Returns true if kernels for the target run on it.
   bool runs(const Target& other) const { return other.is_portable() || &other == target || &other == target->extends; }
 };
 
 // Every chip with a row of its own: those that tests emulate and that `fulmen compile --all` reports.
+// AMD's by name, then NVIDIA's by number.
 const std::vector<Chip>& chips();
 
 // The row of an architecture as a driver names it: "gfx1100", "gfx90a:sramecc+:xnack-", "sm_90". A chip without a row gets that of

@@ -241,8 +241,9 @@ const std::vector<Entry>& entries() {
         {"inactive_lanes", "whether v_permlanex16 reads lanes that are off, the second guard of a row's sum and maximum",
          inactive_lanes,
          [](const Asked& a) -> std::string {
-           const std::string_view target = a.device->chip.target->name;
-           if (target != "gfx11" && target != "gfx12") return "only RDNA3 and RDNA4 have kernels with the instruction";
+           const gpu::Chip& chip = a.device->chip;
+           const bool rdna = chip.vendor == gpu::Vendor::amd && chip.wave_size == 32 && !chip.target->is_portable();
+           if (!rdna) return "only RDNA3 and RDNA4 have kernels with the instruction";
            return a.emulates_source() ? "the emulator of source takes an exchange of all lanes alone" : "";
          }},
         {"subnormals", "whether fp16 and bf16 numbers below their least normal one count in matrix products", subnormals,

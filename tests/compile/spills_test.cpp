@@ -142,8 +142,8 @@ TEST_P(Spills, NoBackwardKernelWithAMaskHasAny) {
   expect_none(chip, kernels);
 }
 
-// Of `fulmen compile --pairs` those that spilled before tile/crowded.h and the targets knew them.
-TEST_P(Spills, NoCrowdedPairHasAny) {
+// The pairs of `fulmen compile --pairs` that spilled before tile/register_pressure.h knew them.
+TEST_P(Spills, NoPairUnderRegisterPressureHasAny) {
   std::string storage;
   gpu::Chip chip{};
   ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));

@@ -5,6 +5,7 @@
 #define FULMEN_PLATFORM_EMULATED 1
 #define FULMEN_WAVE_SIZE 32
 #define FULMEN_TARGET_GFX11 1
+#define FULMEN_TARGET_HEADER "targets/gfx11/target.h"
 // What gpu/launch decides for the call below.
 #define FULMEN_CONFIGURATION                                                                                                      \
   .dtype = 1, .head_dim = 64, .head_dim_v = 64, .block_m = 128, .block_n = 32, .workgroup = 256,                                  \

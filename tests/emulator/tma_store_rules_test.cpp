@@ -163,11 +163,11 @@ TEST(Counters, AreReportedWhereNobodyCounts) {
                 x.data());
 }
 
-// A block is claimed once.
-TEST(Counters, AreClaimedByWaves) {
+// A counter gives each number once.
+TEST(Counters, AreFetchedByWaves) {
   const DeviceArray x(512);
   std::memset(x.data(), 0, 512);
-  const Status status = run_text(store_text("const int mine = counter_claim(reinterpret_cast<int*>(a.x));\n"
+  const Status status = run_text(store_text("const int mine = counter_fetch_add(reinterpret_cast<int*>(a.x));\n"
                                             "if (lane_id() == 0) global_store(a.x + 1 + mine, 1.0F + mine);\n"),
                                  x.data(), 2);
   ASSERT_TRUE(status.ok()) << status.message();

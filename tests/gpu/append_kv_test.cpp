@@ -228,8 +228,7 @@ TEST_P(GpuAppendKv, RefusesHostMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(On, GpuAppendKv, ::testing::ValuesIn(gpu_devices()), test_name);
-INSTANTIATE_TEST_SUITE_P(MachineCode, GpuAppendKv,
-                         ::testing::Values("emulated-isa:gfx1100", "emulated-isa:gfx1201", "emulated-isa:gfx942"), test_name);
+INSTANTIATE_TEST_SUITE_P(MachineCode, GpuAppendKv, ::testing::ValuesIn(machine_code_devices()), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -65,7 +65,7 @@ TEST_P(GpuBackwardTma, Bands) {
     few.causal = Causal::top_left;
     check(few, random);
   }
-  // More blocks of keys than workgroups: the last heads' first blocks are claimed before their others.
+  // More blocks of keys than workgroups: the last heads' first blocks come before their others.
   CaseSpec many = spec_of(DType::bf16, 64, 640, random.between(513, 640), random);
   many.num_heads = 4;
   many.num_kv_heads = 2;

@@ -11,7 +11,7 @@
 namespace fulmen::testing {
 namespace {
 
-class FirstUse : public ::testing::TestWithParam<const char*> {
+class FirstUse : public ::testing::TestWithParam<std::string> {
  protected:
   static constexpr int kComputeUnits = 96;
   static constexpr double kAmdFlops = 8e9, kNvidiaFlops = 4e7;
@@ -115,8 +115,9 @@ TEST_P(FirstUse, WindowsBeginInsideASplitAndATile) {
   EXPECT_GT(asked, 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, FirstUse, ::testing::Values("gfx1100", "gfx1201", "gfx942", "sm_80", "sm_90a"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Each, FirstUse,
+                         ::testing::ValuesIn(test_chips([](const gpu::Target&) { return true; }, Chips::one_of_each_target)),
+                         [](const auto& info) { return info.param; });
 
 class FirstUseRuns : public GpuTest {
  protected:

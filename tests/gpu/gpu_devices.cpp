@@ -20,6 +20,12 @@ std::vector<std::string> gpu_devices(Chips chips) {
   return names;
 }
 
+std::vector<std::string> machine_code_devices() {
+  std::vector<std::string> names;
+  for (const std::string& chip : test_chips(is_amd, Chips::one_of_each_target)) names.push_back("emulated-isa:" + chip);
+  return names;
+}
+
 std::string why_unusable(const std::string& device) {
   const std::string backend = device.substr(0, device.find(':'));
   std::string reason = "there is no device " + device;

@@ -15,6 +15,8 @@ namespace fulmen::testing {
 // "emulated:gfx1100", ... and the first usable device of each vendor.
 // A target's chips have the same kernels (GpuTargets.OneTargetsChipsHaveTheSameKernels): what takes long runs on one of them.
 std::vector<std::string> gpu_devices(Chips chips = Chips::all);
+// "emulated-isa:gfx1100", ...: an AMD chip of each target, whose machine code is executed.
+std::vector<std::string> machine_code_devices();
 // "" where the device can be used, else why not.
 std::string why_unusable(const std::string& device);
 

@@ -65,8 +65,8 @@ TEST_P(GpuPrefillTma, ShortSequences) {
   check(s, random);
 }
 
-// Workgroups claim their further tiles, in every order that tiles have; a tile is taken once.
-TEST_P(GpuPrefillTma, ClaimedTiles) {
+// The dynamic tile scheduler, in every order that tiles have; a tile is computed once.
+TEST_P(GpuPrefillTma, DynamicTileScheduler) {
   Random random(8917);
   for (const int64_t dim : {64, 128, 256}) {
     CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(300, 450), random.between(260, 500), random);

@@ -177,8 +177,7 @@ TEST_P(UnusedRows, Mistakes) {
 
 INSTANTIATE_TEST_SUITE_P(On, UnusedRows, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 INSTANTIATE_TEST_SUITE_P(Host, UnusedRows, ::testing::Values("cpu"), test_name);
-INSTANTIATE_TEST_SUITE_P(MachineCode, UnusedRows,
-                         ::testing::Values("emulated-isa:gfx1100", "emulated-isa:gfx1201", "emulated-isa:gfx942"), test_name);
+INSTANTIATE_TEST_SUITE_P(MachineCode, UnusedRows, ::testing::ValuesIn(machine_code_devices()), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -15,6 +15,7 @@
 #include "isa/machine.h"
 #include "isa/random_steps.h"
 #include "support/random.h"
+#include "support/test_chips.h"
 
 namespace fulmen::testing {
 namespace {
@@ -26,7 +27,9 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
     if (const auto clang = gpu::offline_clang_compiler(); !clang.ok()) GTEST_SKIP() << clang.status().message();
   }
   static manual::Family family() {
-    return GetParam() == "gfx942" ? manual::Family::gfx9 : GetParam() == "gfx1201" ? manual::Family::gfx12 : manual::Family::gfx11;
+    return GetParam().starts_with("gfx9")    ? manual::Family::gfx9
+           : GetParam().starts_with("gfx12") ? manual::Family::gfx12
+                                             : manual::Family::gfx11;
   }
 
   // Numbers of all kinds: bits of any, small integers, what is special in fp32, in both halves of fp16.
@@ -175,7 +178,7 @@ TEST_P(IsaDifferential, ExchangesOfLanes) {
   if (!fetching.empty()) compare(fetching, random, false);
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaDifferential, ::testing::Values("gfx1100", "gfx1201", "gfx942"),
+INSTANTIATE_TEST_SUITE_P(Chips, IsaDifferential, ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

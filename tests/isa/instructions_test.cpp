@@ -12,6 +12,7 @@
 #include "isa/machine.h"
 #include "isa/manual.h"
 #include "support/random.h"
+#include "support/test_chips.h"
 
 namespace fulmen::testing {
 namespace {
@@ -27,7 +28,7 @@ class IsaInstructions : public ::testing::TestWithParam<std::string> {
     if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
     if (const auto clang = gpu::offline_clang_compiler(); !clang.ok()) GTEST_SKIP() << clang.status().message();
   }
-  static bool cdna() { return GetParam() == "gfx942"; }
+  static bool cdna() { return GetParam().starts_with("gfx9"); }
   static void turn_all_on(Machine& m) {
     m.wave().scalars[gpu::kExecLow] = 0xFFFFFFFFU;
     m.wave().scalars[gpu::kExecLow + 1] = m.size() == 64 ? 0xFFFFFFFFU : 0;
@@ -252,7 +253,7 @@ TEST_P(IsaInstructions, RoundsToBf16) {
   for (std::size_t l = 0; l < kNumbers.size(); ++l) EXPECT_EQ(m.vector(1, static_cast<int>(l)), kNumbers[l].second);
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaInstructions, ::testing::Values("gfx1100", "gfx1201", "gfx942"),
+INSTANTIATE_TEST_SUITE_P(Chips, IsaInstructions, ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "gpu/drivers/isa/driver.h"
 #include "isa/altered_compiler.h"
 #include "support/run_kernel.h"
+#include "support/test_chips.h"
 
 namespace fulmen::testing {
 namespace {
@@ -66,8 +67,7 @@ TEST_P(IsaReversal, TheEmulatorReportsIt) {
 // Half of the mend is enough.
 TEST_P(IsaReversal, FetchingInactiveLanesMendsItAlone) { EXPECT_EQ(decode("1", "true"), ""); }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaReversal, ::testing::Values("gfx1100", "gfx1151", "gfx1201"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Chips, IsaReversal, ::testing::ValuesIn(test_chips(is_rdna)), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace fulmen::testing

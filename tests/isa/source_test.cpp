@@ -10,6 +10,7 @@
 #include "gpu/drivers/isa/driver.h"
 #include "isa/altered_compiler.h"
 #include "support/run_kernel.h"
+#include "support/test_chips.h"
 
 namespace fulmen::testing {
 namespace {
@@ -81,7 +82,7 @@ TEST_P(IsaAndSource, DecodeIsTheSameBitsButForContraction) {
   expect_equal_without_contraction(s, "decode");
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaAndSource, ::testing::Values("gfx1100", "gfx1201", "gfx942"),
+INSTANTIATE_TEST_SUITE_P(Chips, IsaAndSource, ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

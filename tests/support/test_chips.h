@@ -22,6 +22,8 @@ inline std::vector<std::string> test_chips(bool (*asked)(const gpu::Target&), Ch
 }
 
 inline bool is_amd(const gpu::Target& target) { return target.vendor == gpu::Vendor::amd; }
+// RDNA's waves have 32 lanes, CDNA's 64.
+inline bool is_rdna(const gpu::Target& target) { return is_amd(target) && target.chips.front().wave_size == 32; }
 inline bool extends_none(const gpu::Target& target) { return target.extends == nullptr; }
 inline bool has_warpgroups(const gpu::Target& target) { return target.panel_columns > 0; }
 

@@ -205,7 +205,7 @@ class Workgroup {
   bool run_waves();
   bool hand(const Lane& lane);
   bool take(int wave, int place);
-  bool join_turn(int place);
+  bool arrive_at_turn(int place);
   // Returns true if the wave, which waits for others, may continue.
   bool resumes(int wave);
   // Returns the lane of the wave that waits for a counter, or null.

@@ -160,7 +160,7 @@ bool Workgroup::hand(const Lane& lane) {
   return true;
 }
 
-bool Workgroup::join_turn(int place) {
+bool Workgroup::arrive_at_turn(int place) {
   Turn& turn = turns_[place];
   turn.lanes += shape_.wave_size;
   if (turn.lanes < kTurnLanes) return false;
@@ -180,7 +180,7 @@ bool Workgroup::resumes(int wave) {
   int& waited = turn_waited_[static_cast<std::size_t>(wave)];
   if (waited < 0) {
     waited = turns_[first.bytes].ended;
-    join_turn(first.bytes);
+    arrive_at_turn(first.bytes);
   }
   if (turns_[first.bytes].ended == waited) return false;
   waited = -1;
@@ -389,7 +389,7 @@ bool Workgroup::run_wave(int wave) {
     if (shape_.work != nullptr) shape_.work->matrix_flops += flops_of(first->operation);
     if (std::strcmp(first->operation, kWaveBarrier) == 0) lds_.wave_barrier(wave);
     if (std::strcmp(first->operation, kArrive) == 0 && !hand(*first)) return false;
-    if (std::strcmp(first->operation, kTurnPass) == 0) join_turn(first->bytes);
+    if (std::strcmp(first->operation, kTurnPass) == 0) arrive_at_turn(first->bytes);
   }
 }
 

@@ -13,8 +13,9 @@ namespace fulmen::gpu {
 // How the source is compiled: for the chip itself, or for this host beside the emulator.
 enum class Platform { amd, nvidia, emulated };
 
-// `prelude` (lines of #define), then src/kernels/<entry> with every #include "..." resolved, once each, with #line marks.
-// Errors: a file that is not embedded.
+// `prelude` (lines of #define), then src/kernels/<entry> with every #include "..." resolved, once
+// each, with #line marks; FULMEN_TARGET_HEADER is what the prelude says. Errors: a file that is not
+// embedded.
 Result<std::string> kernel_source(std::string_view entry, std::string_view prelude, const Chip& chip, Platform platform);
 
 // The same for a kernel that is not embedded: `text` may include embedded files. For tests.

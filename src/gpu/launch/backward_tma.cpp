@@ -11,7 +11,7 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int64_t kClaims = 1;                          // the atomic tile counter of the dynamic scheduler
+constexpr int64_t kTileCounters = 1;                    // of the dynamic tile scheduler
 constexpr int64_t kProductDims = 16;                    // of a warpgroup product
 constexpr int kBackwardTmaLanes = 3 * kWarpgroupLanes;  // two warpgroups that multiply, and one that asks for tiles
 
@@ -64,8 +64,8 @@ class BackwardTma final : public Family {
     // In a pair, each workgroup counts its half of the dims.
     const int parts = is_pair(s) ? s.dim_groups : layout_of(s).sum_parts;
     const int64_t blocks = tiles_of(p.seqlen_k, tiles_.block_m) * p.batch * p.num_kv_heads;
-    plan.add_with_query_sums(s, std::min<int64_t>(blocks, takers(s, compute_units)) * s.dim_groups);
-    plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * parts + kClaims);
+    plan.add_with_query_sums(s, std::min<int64_t>(blocks, slots(s, compute_units)) * s.dim_groups);
+    plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * parts + kTileCounters);
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();
     order_blocks(p, s, compute_units, whole);
@@ -106,14 +106,14 @@ class BackwardTma final : public Family {
   // fill the chip are scheduled between.
   void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) const {
     constexpr int64_t kFewRounds = 4, kLastRounds = 2;
-    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = takers(s, compute_units);
+    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = slots(s, compute_units);
     const int64_t blocks = std::max<int64_t>(1, tiles_of(p.seqlen_k, tiles_.block_m));
     const int64_t fill = std::min(heads, tiles_of(units, blocks));
     // Without a window on the left: the kernel counts on blocks of earlier keys that add to each tile that a later one adds to.
     const bool unequal = p.window_right >= 0 && p.window_left < 0 && blocks > 1 && heads * blocks > units;
     const int64_t some = std::min(heads, heads * blocks <= kFewRounds * units ? heads : tiles_of(kLastRounds * units, blocks));
     const int64_t last = unequal ? some : fill;
-    plan.arguments.heads_in_turn = static_cast<int>(unequal && is_pair(s) ? 1 : fill);
+    plan.arguments.section_heads = static_cast<int>(unequal && is_pair(s) ? 1 : fill);
     plan.backward.last_heads = static_cast<int>(last);
     plan.backward.first_blocks = static_cast<int>(unequal ? blocks / 2 : blocks);
     plan.backward.middle_heads = static_cast<int>(unequal && p.deterministic ? std::min(fill, heads - last) : 0);
@@ -127,8 +127,8 @@ class BackwardTma final : public Family {
   }
   // Wide heads: whether workgroups share blocks in pairs.
   static bool is_pair(const Specialisation& s) { return s.dim_groups > 1; }
-  // Workgroups, or pairs of them, that fill the chip and take blocks.
-  static int takers(const Specialisation& s, int compute_units) { return std::max(1, compute_units / s.dim_groups); }
+  // How many workgroups, or pairs of them, run at once.
+  static int slots(const Specialisation& s, int compute_units) { return std::max(1, compute_units / s.dim_groups); }
   static kernels::TmaBackwardLayout layout_of(const Specialisation& s) {
     return kernels::TmaBackwardLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers);
   }

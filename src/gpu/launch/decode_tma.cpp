@@ -167,7 +167,7 @@ class DecodeTma final : public Family {
     plan.unaligned = std::make_shared<LaunchPlan>(plan);
     const Specialisation s = specialisation(p, heads, num_splits);
     const int64_t workgroups = groups(p, heads) * num_splits;
-    plan.launches.front() = {s, workgroups, may_come_early(s, workgroups, compute_units)};
+    plan.launches.front() = {s, workgroups, launches_early(s, workgroups, compute_units)};
     plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
     plan.arguments.split_keys = round_up(plan.arguments.split_keys, s.block_n);
     return plan;
@@ -175,7 +175,7 @@ class DecodeTma final : public Family {
   // Returns true for programmatic dependent launch, which starts the kernel while the work ahead ends. Behind a launch like itself
   // its workgroups take slots as these become free, and if they are fewer than slots, several may read on one multiprocessor. With
   // splits decode_combine.h is ahead, which lets them start when all slots are free.
-  static bool may_come_early(const Specialisation& s, int64_t workgroups, int compute_units) {
+  static bool launches_early(const Specialisation& s, int64_t workgroups, int compute_units) {
     const int64_t places = int64_t{std::max(1, compute_units)} * s.min_workgroups;
     return s.splits != 0 || s.min_workgroups == 1 || 10 * workgroups >= 9 * places;
   }

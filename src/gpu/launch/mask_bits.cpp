@@ -43,8 +43,8 @@ void read_mask_as_bits(const Problem& p, Specialisation& s) {
   const kernels::MaskBits bits = bits_of(p);
   if (p.keep_mask.strides[2] == 0 && 2 * planes(p, bits) * bits.blocks * bits.words > kMostWords) return;
   // Register pressure on AMD: beside a bias and ALiBi no registers are left for the addresses of the bits.
-  const bool crowded = s.target->vendor == Vendor::amd && s.bias >= 0 && s.alibi != 0;
-  if (crowded && p.pass == Pass::forward) return;
+  const bool under_pressure = s.target->vendor == Vendor::amd && s.bias >= 0 && s.alibi != 0;
+  if (under_pressure && p.pass == Pass::forward) return;
   s.keep_mask = kAsBits;
   s.plain_scale = !p.bias.present && !s.alibi && !s.softcap && p.softmax_scale > 0;
 }

@@ -95,9 +95,9 @@ class Forward final : public Family {
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
     const bool board = prefers_board_shapes(target(), p);
     for (const PrefillShape& shape : board ? tiles_.board_shapes : tiles_.shapes) {
-      for (const bool going_on : {true, false}) {
-        if (going_on && !persistent(p, shape)) continue;
-        const Specialisation s = specialisation(p, chip, shape, going_on);
+      for (const bool is_persistent : {true, false}) {
+        if (is_persistent && !persistent(p, shape)) continue;
+        const Specialisation s = specialisation(p, chip, shape, is_persistent);
         const bool fits = (board ? 1 : s.min_workgroups) * s.lds_bytes <= chip.lds_bytes;
         if (fits && std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim) return s;
       }

@@ -64,9 +64,9 @@ TailWave tail_wave(const Problem& p, const PrefillTmaShape& shape, int64_t slots
 // Returns true if tiles of 128 rows, whose tail wave is shorter, have the shorter estimated time. A row of theirs takes (32 /
 // head_dim)^2 more time: a quarter of 64 dims, a sixteenth of 128. Many tiles of unequal work, with a band, end together whatever
 // their size: empty rows count there, a tail wave does not.
-bool small_tiles_end_earlier(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
+bool small_tiles_take_less_time(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
   constexpr int64_t kManyWaves = 4;
-  const PrefillTmaShape small{2, 128, 2, 1, true};
+  const PrefillTmaShape small{.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true};
   const int64_t units = std::max(1, compute_units);
   const bool even = has_band(p) && tiles_of_queries(p, shape.warpgroups) >= kManyWaves * units;
   const auto rows = [&](const PrefillTmaShape& one) {
@@ -94,7 +94,7 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
     return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
            p.seqlen_k <= r.max_keys && !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
-           !(r.skip_if_tail_wave && small_tiles_end_earlier(p, r.shape, compute_units));
+           !(r.skip_if_tail_wave && small_tiles_take_less_time(p, r.shape, compute_units));
   });
   return *row;
 }
@@ -186,8 +186,9 @@ void split_tail_wave(const Problem& p, const Chip& chip, const TailWave& last, i
   add_combine(p, chip, Specialisation(launch.specialisation), plan);
 }
 
-// The order of tiles with a band, by heads whose keys and values fit in the L2.
-int heads_in_turn(const Problem& p) {
+// Heads of an L2 section: with a band, tiles of heads whose keys and values fit in the L2 are
+// interleaved.
+int l2_section_heads(const Problem& p) {
   const int64_t head_bytes = p.seqlen_k * key_bytes(p) / p.group_size();
   const int64_t heads = std::max<int64_t>(1, p.batch * p.num_heads);
   return static_cast<int>(std::clamp(kCacheBytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
@@ -209,7 +210,7 @@ LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip, con
   const TailWave& last = choice.last;
   const Specialisation s = specialisation(p, target, choice.shape, choice.scheduler);
   LaunchPlan plan = query_tile_plan(p, s);
-  plan.arguments.heads_in_turn = heads_in_turn(p);
+  plan.arguments.section_heads = l2_section_heads(p);
   if (choice.scheduler == TileScheduler::static_persistent && last.splits == 1) {
     make_persistent(p, plan, slots);
   } else {
@@ -235,8 +236,8 @@ class PrefillTma final : public Family {
     const Specialisation s = specialisation(p, target(), choose(p, target(), kUsualComputeUnits).shape, TileScheduler::single_tile);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    return grid_fits(
-        query_tile_workgroups(p, specialisation(p, target(), PrefillTmaShape{1, 64, 2, 2, false}, TileScheduler::single_tile)));
+    constexpr PrefillTmaShape kSmallest{.warpgroups = 1, .block_n = 64, .buffers = 2, .min_workgroups = 2};
+    return grid_fits(query_tile_workgroups(p, specialisation(p, target(), kSmallest, TileScheduler::single_tile)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, target(), chip, choose(p, target(), compute_units), compute_units);

@@ -77,7 +77,9 @@ class ForwardWgmma final : public Family {
   }
 
  private:
-  static PrefillWgmmaShape shape_of(std::span<const int> v) { return {256, 0, v[0] / kWarpgroupRows, v[1], v[2]}; }
+  static PrefillWgmmaShape shape_of(std::span<const int> v) {
+    return {.max_head_dim = 256, .warpgroups = v[0] / kWarpgroupRows, .block_n = v[1], .min_workgroups = v[2]};
+  }
   const PrefillWgmmaShape& shape_for(const Problem& p) const { return gpu::shape_for(p, target()); }
   Specialisation specialisation(const Problem& p) const { return specialisation(p, shape_for(p)); }
   Specialisation specialisation(const Problem& p, const PrefillWgmmaShape& shape) const {

@@ -109,6 +109,7 @@ std::string prelude(const Specialisation& s) {
   for (const Target* target = s.target; target != nullptr; target = target->extends) {
     text += fmt::format("#define FULMEN_TARGET_{} 1\n", upper(target->name));
   }
+  if (s.target != nullptr) text += fmt::format("#define FULMEN_TARGET_HEADER \"targets/{}/target.h\"\n", s.target->name);
   const auto fields =
       std::bit_cast<std::array<int, sizeof(kernels::Configuration) / sizeof(int)>>(static_cast<const kernels::Configuration&>(s));
   return text + fmt::format("#define FULMEN_CONFIGURATION {}\n", fmt::join(fields, ", "));

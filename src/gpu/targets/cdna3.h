@@ -1,27 +1,39 @@
 // CDNA3: v_mfma of 16 x 16 x 16, two for an operand, wave64.
 #pragma once
 
-#include <array>
-
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
 namespace cdna3 {
 
 // Two waves a SIMD: the compiler then keeps accumulators among the ordinary registers and moves nothing.
-inline constexpr std::array kPrefill{PrefillShape{64, 128, 32, 4, 2, false, 2, 1}, PrefillShape{128, 128, 32, 4, 1, false, 2, 1},
-                                     PrefillShape{256, 128, 32, 8, 1, false, 2, 1}};
+inline constexpr PrefillShape kPrefill[]{
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .min_waves = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
+    {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1, .min_waves = 2},
+};
 
-inline constexpr std::array kBackward{
-    BackwardShapes{64, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 2, 1}, false},
-    BackwardShapes{128, {64, 32, 4, 1, false, 2, 1}, {64, 32, 4, 1, false, 1, 1}, false},
-    BackwardShapes{256, {64, 16, 4, 1, false, 1, 1}, {64, 16, 4, 1, false, 1, 1}, false},
+inline constexpr BackwardShapes kBackward[]{
+    {.max_head_dim = 64,
+     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
+     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2}},
+    {.max_head_dim = 128,
+     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
+     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},
+    {.max_head_dim = 256,
+     .queries = {.block_m = 64, .block_n = 16, .waves = 4, .buffers = 1},
+     .keys = {.block_m = 64, .block_n = 16, .waves = 4, .buffers = 1}},
 };
 
 // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
-inline constexpr std::array kShortBackward{ShortBackwardShape{64, 1, 1}};
+inline constexpr ShortBackwardShape kShortBackward[]{{.max_head_dim = 64, .buffers = 1, .min_workgroups = 1}};
 
-inline constexpr std::array<std::string_view, 1> kTestChips{"gfx942"};
+// Half of the registers are accumulators.
+inline constexpr ChipFacts kChips[]{
+    {.arch = "gfx942", .wave_size = 64, .vector_registers = 512, .register_file = 512 * 64, .products = "Instinct MI300, MI325"},
+};
+
+inline constexpr std::string_view kTestChips[]{"gfx942"};
 
 }  // namespace cdna3
 
@@ -35,6 +47,7 @@ inline constexpr Target kCdna3{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = cdna3::kShortBackward},
+    .chips = cdna3::kChips,
     .test_chips = cdna3::kTestChips,
     .loop_budget = LoopBudget{.vector = 700, .occupancy = 2, .keys_lds = 400},
 };

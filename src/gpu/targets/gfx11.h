@@ -1,28 +1,51 @@
 // RDNA3 and RDNA3.5: v_wmma of 16 x 16 x 16, wave32. Both halves of a wave hold the same operands.
 #pragma once
 
-#include <array>
-
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
 namespace gfx11 {
 
-// 8 waves share the way of a tile to LDS; with head_dim 256 outputs take half the registers, and Q waits in LDS.
-inline constexpr std::array kPrefill{PrefillShape{64, 128, 32, 8, 2, false, 1, 1}, PrefillShape{128, 128, 32, 8, 1, false, 1, 1},
-                                     PrefillShape{256, 64, 16, 4, 1, true, 1, 1}};
+// 8 waves share the way of a tile to LDS.
+inline constexpr PrefillShape kPrefill[]{
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
+    // Outputs take half the registers, and Q waits in LDS.
+    {.max_head_dim = 256, .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1, .queries_in_lds = true},
+};
 
-// Operands that are there twice: rows of more than 64 dims wait in LDS.
-inline constexpr std::array kBackward{
-    BackwardShapes{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, 32, 4},
-    BackwardShapes{128, {64, 32, 4, 1, true, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false, 256, 3},
-    BackwardShapes{256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true},
+// Operands are there twice: rows of more than 64 dims wait in LDS.
+inline constexpr BackwardShapes kBackward[]{
+    {.max_head_dim = 64,
+     .queries = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
+     .keys = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
+     .narrow_above = 32,
+     .split_from = 4},
+    {.max_head_dim = 128,
+     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .rows_in_lds = true},
+     .keys = {.block_m = 64, .block_n = 16, .waves = 4, .buffers = 1, .rows_in_lds = true},
+     .split_from = 3},
+    {.max_head_dim = 256,
+     .queries = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true},
+     .keys = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true},
+     .split_keys = true},
 };
 
 // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
-inline constexpr std::array kShortBackward{ShortBackwardShape{64, 1, 1, true}};
+inline constexpr ShortBackwardShape kShortBackward[]{{.max_head_dim = 64, .buffers = 1, .min_workgroups = 1, .whole = true}};
 
-inline constexpr std::array<std::string_view, 2> kTestChips{"gfx1100", "gfx1151"};
+// Larger parts have 1536 x 32 registers a SIMD, small ones 1024 x 32.
+inline constexpr ChipFacts kChips[]{
+    {.arch = "gfx1100", .register_file = 1536 * 32, .products = "RX 7900"},
+    {.arch = "gfx1101", .register_file = 1536 * 32, .products = "RX 7800, 7700"},
+    {.arch = "gfx1102", .register_file = 1024 * 32, .products = "RX 7600"},
+    {.arch = "gfx1103", .register_file = 1024 * 32, .products = "Radeon 780M, 760M"},
+    {.arch = "gfx1150", .register_file = 1024 * 32, .products = "Radeon 890M (Ryzen AI 300)"},
+    {.arch = "gfx1151", .register_file = 1536 * 32, .products = "Radeon 8060S (Ryzen AI Max)"},
+    {.arch = "gfx1152", .register_file = 1024 * 32, .products = "Radeon 860M, 840M"},
+};
+
+inline constexpr std::string_view kTestChips[]{"gfx1100", "gfx1151"};
 
 }  // namespace gfx11
 
@@ -44,6 +67,7 @@ inline constexpr Target kGfx11{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = gfx11::kShortBackward},
+    .chips = gfx11::kChips,
     .test_chips = gfx11::kTestChips,
     .loop_budget = LoopBudget{.vector = 2300, .occupancy = 5, .keys_lds = 1850},
 };

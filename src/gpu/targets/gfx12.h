@@ -1,28 +1,48 @@
 // RDNA4: v_wmma of 16 x 16 x 16, wave32.
 #pragma once
 
-#include <array>
-
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
 namespace gfx12 {
 
-// As gfx11's: 8 waves share the way of a tile to LDS; with head_dim 256 outputs take half the registers, and Q waits in LDS.
-inline constexpr std::array kPrefill{PrefillShape{64, 128, 32, 8, 2, false, 1, 1}, PrefillShape{128, 128, 32, 8, 1, false, 1, 1},
-                                     PrefillShape{256, 64, 16, 4, 1, true, 1, 1}};
+// As gfx11's: 8 waves share the way of a tile to LDS.
+inline constexpr PrefillShape kPrefill[]{
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
+    // Outputs take half the registers, and Q waits in LDS.
+    {.max_head_dim = 256, .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1, .queries_in_lds = true},
+};
 
-inline constexpr std::array kBackward{
-    BackwardShapes{64, {128, 32, 8, 1, false, 1, 1}, {128, 32, 8, 1, false, 1, 1}, false, 256, 4},
-    BackwardShapes{
-        128, {128, 32, 8, 1, false, 1, 1}, {64, 16, 4, 1, true, 1, 1}, false, 256, 3, 3, BackwardShape{128, 16, 8, 1, false, 1, 1}},
-    BackwardShapes{256, {32, 16, 2, 1, true, 1, 1, true}, {32, 16, 2, 1, true, 1, 1, true}, true},
+inline constexpr BackwardShapes kBackward[]{
+    {.max_head_dim = 64,
+     .queries = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
+     .keys = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
+     .split_from = 4},
+    {.max_head_dim = 128,
+     .queries = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
+     .keys = {.block_m = 64, .block_n = 16, .waves = 4, .buffers = 1, .rows_in_lds = true},
+     .split_from = 3,
+     .late_from = 3,
+     .plain_keys = BackwardShape{.block_m = 128, .block_n = 16, .waves = 8, .buffers = 1}},
+    {.max_head_dim = 256,
+     .queries = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true},
+     .keys = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true},
+     .split_keys = true},
 };
 
 // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
-inline constexpr std::array kShortBackward{ShortBackwardShape{32, 1, 1}, ShortBackwardShape{64, 1, 1, true}};
+inline constexpr ShortBackwardShape kShortBackward[]{
+    {.max_head_dim = 32, .buffers = 1, .min_workgroups = 1},
+    {.max_head_dim = 64, .buffers = 1, .min_workgroups = 1, .whole = true},
+};
 
-inline constexpr std::array<std::string_view, 1> kTestChips{"gfx1201"};
+inline constexpr ChipFacts kChips[]{
+    {.arch = "gfx1200", .register_file = 1536 * 32, .products = "RX 9060"},
+    {.arch = "gfx1201", .register_file = 1536 * 32, .products = "RX 9070"},
+};
+
+inline constexpr std::string_view kTestChips[]{"gfx1201"};
 
 }  // namespace gfx12
 
@@ -36,6 +56,7 @@ inline constexpr Target kGfx12{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 64, .shapes = gfx12::kBackward},
     .short_backward = ShortBackwardTiles{.shapes = gfx12::kShortBackward},
+    .chips = gfx12::kChips,
     .test_chips = gfx12::kTestChips,
     .loop_budget = LoopBudget{.vector = 1500, .occupancy = 6, .keys_lds = 700},
 };

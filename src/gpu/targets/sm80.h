@@ -1,44 +1,80 @@
 // NVIDIA from sm_80: mma.sync of 16 x 8 x 16, ldmatrix, cp.async. Numbers are measured on an H200.
 #pragma once
 
-#include <array>
-
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
 namespace sm80 {
 
-// 32 rows a wave halve what it reads from LDS for a product. With head_dim 256 outputs of 16 rows fill half the registers, and a
-// multiprocessor has one workgroup, whose start and end nothing else hides: a persistent kernel where it has little to do.
-inline constexpr std::array kPrefill{
-    PrefillShape{64, 128, 64, 4, 2, false, 1, 2},       PrefillShape{64, 128, 32, 4, 2, false, 1, 2},
-    PrefillShape{128, 128, 64, 4, 2, true, 1, 2},       PrefillShape{128, 128, 32, 4, 2, true, 1, 2},
-    PrefillShape{128, 128, 32, 4, 2, true, 1, 1},       PrefillShape{256, 128, 64, 8, 2, true, 1, 1, true},
-    PrefillShape{256, 128, 32, 8, 2, true, 1, 1, true}, PrefillShape{256, 64, 32, 4, 2, true, 1, 1, true}};
+// 32 rows a wave halve what it reads from LDS for a product. Narrower tiles of keys serve chips with
+// less LDS.
+inline constexpr PrefillShape kPrefill[]{
+    {.max_head_dim = 64, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .min_workgroups = 2},
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .min_workgroups = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .queries_in_lds = true, .min_workgroups = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .queries_in_lds = true, .min_workgroups = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .queries_in_lds = true},
+    // Outputs of 16 rows fill half the registers, and a multiprocessor has one workgroup, whose start
+    // and end nothing else hides: a persistent kernel where it has little to do.
+    {.max_head_dim = 256, .block_m = 128, .block_n = 64, .waves = 8, .buffers = 2, .queries_in_lds = true, .persistent = true},
+    {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 2, .queries_in_lds = true, .persistent = true},
+    {.max_head_dim = 256, .block_m = 64, .block_n = 32, .waves = 4, .buffers = 2, .queries_in_lds = true, .persistent = true},
+};
 // Boards: registers for many workgroups at once, whose loads are in flight.
-inline constexpr std::array kPrefillBoards{PrefillShape{32, 64, 64, 4, 1, false, 1, 6}, PrefillShape{64, 64, 64, 4, 1, false, 1, 3},
-                                           PrefillShape{128, 64, 64, 4, 1, true, 1, 3}};
-
-// docs/lab/nvidia_boards.md. With 32 dims a board is so little work that a workgroup a board spends a fifth of its time on its own
-// start and end.
-inline constexpr std::array kBoards{BoardShape{32, 4, true}, BoardShape{64, 5, false}, BoardShape{96, 4, false},
-                                    BoardShape{128, 3, false}};
-
-inline constexpr std::array kBackward{
-    BackwardShapes{64, {128, 64, 4, 2, false, 1, 2}, {128, 32, 4, 2, false, 1, 2}, false},
-    BackwardShapes{128, {64, 64, 4, 2, false, 1, 2}, {64, 64, 4, 2, false, 1, 2}, false},
-    BackwardShapes{256, {64, 32, 4, 1, true, 1, 1}, {128, 64, 8, 2, false, 1, 1}, true},
+inline constexpr PrefillShape kPrefillBoards[]{
+    {.max_head_dim = 32, .block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_workgroups = 6},
+    {.max_head_dim = 64, .block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_workgroups = 3},
+    {.max_head_dim = 128, .block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .queries_in_lds = true, .min_workgroups = 3},
 };
 
-inline constexpr std::array kAtomic{
-    AtomicShape{64, 128, 64, 4, 2, 1, 2}, AtomicShape{128, 128, 64, 8, 2, 2, 1}, AtomicShape{128, 64, 64, 4, 1, 2, 1},
-    AtomicShape{256, 64, 64, 8, 2, 4, 1}, AtomicShape{256, 64, 64, 8, 1, 4, 1},
+// docs/lab/nvidia_boards.md.
+inline constexpr BoardShape kBoards[]{
+    // So little work that a workgroup a board spends a fifth of its time on its own start and end.
+    {.head_dim = 32, .workgroups = 4, .runs = true},
+    {.head_dim = 64, .workgroups = 5},
+    {.head_dim = 96, .workgroups = 4},
+    {.head_dim = 128, .workgroups = 3},
 };
 
-inline constexpr std::array kShortBackward{ShortBackwardShape{32, 2, 3}, ShortBackwardShape{64, 2, 2},
-                                           ShortBackwardShape{128, 1, 2}};
+inline constexpr BackwardShapes kBackward[]{
+    {.max_head_dim = 64,
+     .queries = {.block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .min_workgroups = 2},
+     .keys = {.block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .min_workgroups = 2}},
+    {.max_head_dim = 128,
+     .queries = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 2, .min_workgroups = 2},
+     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 2, .min_workgroups = 2}},
+    {.max_head_dim = 256,
+     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .rows_in_lds = true},
+     .keys = {.block_m = 128, .block_n = 64, .waves = 8, .buffers = 2},
+     .split_keys = true},
+};
 
-inline constexpr std::array<std::string_view, 1> kTestChips{"sm_80"};
+// Fewer keys or buffers serve chips with less LDS.
+inline constexpr AtomicShape kAtomic[]{
+    {.max_head_dim = 64, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .dim_groups = 1, .min_workgroups = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 64, .waves = 8, .buffers = 2, .dim_groups = 2},
+    {.max_head_dim = 128, .block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .dim_groups = 2},
+    {.max_head_dim = 256, .block_m = 64, .block_n = 64, .waves = 8, .buffers = 2, .dim_groups = 4},
+    {.max_head_dim = 256, .block_m = 64, .block_n = 64, .waves = 8, .buffers = 1, .dim_groups = 4},
+};
+
+inline constexpr ShortBackwardShape kShortBackward[]{
+    {.max_head_dim = 32, .buffers = 2, .min_workgroups = 3},
+    {.max_head_dim = 64, .buffers = 2, .min_workgroups = 2},
+    {.max_head_dim = 128, .buffers = 1, .min_workgroups = 2},
+};
+
+// LDS: the opt-in maximum. Registers are those of a multiprocessor.
+inline constexpr ChipFacts kChips[]{
+    {.arch = "sm_80", .lds_bytes = 163 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "A100"},
+    {.arch = "sm_86", .lds_bytes = 99 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "RTX 30"},
+    {.arch = "sm_89", .lds_bytes = 99 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "RTX 40, L40"},
+    {.arch = "sm_90", .lds_bytes = 227 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "H100, H200"},
+    {.arch = "sm_100", .lds_bytes = 227 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "B200"},
+    {.arch = "sm_120", .lds_bytes = 99 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "RTX 50"},
+};
+
+inline constexpr std::string_view kTestChips[]{"sm_80"};
 
 }  // namespace sm80
 
@@ -54,6 +90,7 @@ inline constexpr Target kSm80{
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = sm80::kBackward},
     .backward_atomic = AtomicTiles{.shapes = sm80::kAtomic},
     .short_backward = ShortBackwardTiles{.shapes = sm80::kShortBackward},
+    .chips = sm80::kChips,
     .test_chips = sm80::kTestChips,
 };
 

@@ -273,7 +273,7 @@ class Consumer {
 template <int kWarpgroup>
 FULMEN_DEVICE void consume(const BackwardArguments& a, int wave) {
   Consumer<kWarpgroup> consumer(wave);
-  ClaimedBlocks(a).for_each([&](const Work& work) { consumer.run(work); });
+  ScheduledBlocks(a).for_each([&](const Work& work) { consumer.run(work); });
 }
 
 FULMEN_DEVICE void backward_tma(const TmaBackwardArguments& a) {
@@ -297,7 +297,7 @@ FULMEN_DEVICE void backward_tma(const TmaBackwardArguments& a) {
     Loader(a).run();
   } else if (role <= kAdders) {
     Adder adder(a, role - 1);
-    ClaimedBlocks(a).for_each([&](const Work& work) { adder.run(work); });
+    ScheduledBlocks(a).for_each([&](const Work& work) { adder.run(work); });
   }
 }
 

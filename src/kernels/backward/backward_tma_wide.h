@@ -313,7 +313,7 @@ FULMEN_DEVICE void backward_tma_wide(const TmaBackwardArguments& a) {
   if (wave < kConsumerWaves) {
     setmaxnreg_inc<kRegisters.consumer>();
     Consumer consumer(wave, rank);
-    ClaimedBlocks(a).for_each([&](const Work& work) { consumer.run(work); });
+    ScheduledBlocks(a).for_each([&](const Work& work) { consumer.run(work); });
   } else {
     setmaxnreg_dec<kRegisters.loader>();
     const int role = wave - kConsumerWaves;
@@ -321,10 +321,10 @@ FULMEN_DEVICE void backward_tma_wide(const TmaBackwardArguments& a) {
       Loader(a, rank).run();
     } else if (role <= kOrderingWarps) {
       OrderingWarp ordering(a, rank, role == kOrderingWarps);
-      ClaimedBlocks(a).for_each([&](const Work& work) { ordering.run(work); });
+      ScheduledBlocks(a).for_each([&](const Work& work) { ordering.run(work); });
     } else {
       SenderWarp sender(rank);
-      ClaimedBlocks(a).for_each([&](const Work& work) { sender.run(work); });
+      ScheduledBlocks(a).for_each([&](const Work& work) { sender.run(work); });
     }
   }
   cluster_barrier();  // the peer reaches this workgroup's LDS until it ends

@@ -48,7 +48,7 @@ struct ForwardArguments {
   // forward/prefill.h and prefill_tma.h: the static scheduler's stride to a workgroup's next tile, as a mixed-radix index (tile,
   // head, batch). With splits or the dynamic scheduler step_tile alone counts: the number of workgroups.
   int step_tile, step_head, step_batch;
-  int heads_in_turn;  // prefill_tma.h and backward_tma.h: of all batches, whose workgroups follow each other
+  int section_heads;  // prefill_tma.h, backward_tma.h: whose tiles are interleaved
 
   float scale;    // of q.k, in the units of kUnitsOfScore (core/config.h), unless there is a softcap
   float softcap;  // c in these units: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c
@@ -109,7 +109,7 @@ struct BackwardArguments : ForwardArguments {
   float* query_sums;
   Int64 query_sum_floats;
   // backward_tma.h: the last ones of these are counters, which alone begin with 0: [batch, num_heads, tiles of queries, parts], and
-  // as the very last one the block counter, of the blocks of keys that are taken.
+  // as the very last one the tile counter, of the blocks of keys that are taken.
   Int64 query_counters;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
   // backward_tma.h's order of blocks (BlockId::nth): of the last `last_heads` heads (at least one), `first_blocks` blocks of keys

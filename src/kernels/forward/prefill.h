@@ -496,7 +496,7 @@ FULMEN_DEVICE void go_over_tiles(const PrefillTask& task, const ForwardRows& min
 // Tiles of queries, one after the other: no workgroup starts or ends between them. While the last tile of keys is computed the next
 // rows' first one is in flight, and, once Q has been read, their queries.
 FULMEN_DEVICE void forward_many_rows(const ForwardArguments& call) {
-  static_assert(!kPersistent || !(kVariable || kKeepMask || kDropout), "forward: sequences of one length go on");
+  static_assert(!kPersistent || !(kVariable || kKeepMask || kDropout), "prefill: persistent workgroups serve one length");
   LaterRows later{call, TileScheduler::first(call)};
   int buffer = 0;
   bool in_flight = false;

@@ -66,7 +66,7 @@ struct NextTile {
   int parity = 0;
 
   FULMEN_DEVICE unsigned take(const ForwardArguments& a) {
-    const auto nth = static_cast<unsigned>(a.step_tile + counter_claim(a.tile_counter));
+    const auto nth = static_cast<unsigned>(a.step_tile + counter_fetch_add(a.tile_counter));
     mbarrier_wait(kNextEmpty, parity ^ 1);
     if (lane_id() == 0) {
       lds_store(kLdsLayout.next_at, nth);

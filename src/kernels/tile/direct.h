@@ -1,8 +1,8 @@
 // Keys and values as operands straight from memory, without LDS: for kernels whose waves share little.
 #pragma once
 
-#include "tile/crowded.h"
 #include "tile/kept_keys.h"
+#include "tile/register_pressure.h"
 #include "tile/row_buffer.h"
 #include "tile/rows.h"
 #include "tile/softmax.h"

@@ -3,8 +3,8 @@
 
 #include "core/matrix.h"
 #include "core/scores.h"
-#include "tile/crowded.h"
 #include "tile/mask_bits.h"
+#include "tile/register_pressure.h"
 
 namespace fulmen::kernels {
 

@@ -28,10 +28,11 @@ struct QueryOrder {
 struct BlockId {
   unsigned head, tile;
 
-  // The nth block in the order of the block counter: all but the last heads whole, heads_in_turn of them interleaved, each
-  // from its last keys to its first. Then the first_blocks of the last heads, which under a causal mask have the most work;
-  // middle_heads whole heads, so that what follows need not wait for these blocks; and the last heads' other blocks, from more work
-  // to less, so that all workgroups end together. A block adds to a tile of dQ after those of its head with smaller n
+  // The nth block in the order of the tile counter: all but the last heads whole, section_heads of
+  // them interleaved, each from its last keys to its first. Then the first_blocks of the last heads,
+  // which under a causal mask have the most work; middle_heads whole heads, so that what follows need
+  // not wait for these blocks; and the last heads' other blocks, from more work to less, which
+  // shortens the tail wave. A block adds to a tile of dQ after those of its head with smaller n
   // (AddOrder::before): it waits for none that is taken later.
   FULMEN_DEVICE static BlockId nth(const BackwardArguments& a, unsigned id) {
     const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockKeys)), heads = all_heads(a);
@@ -52,11 +53,11 @@ struct BlockId {
  private:
   FULMEN_DEVICE static BlockId of_whole_heads(const BackwardArguments& a, unsigned begin, unsigned end, unsigned tiles,
                                               unsigned id) {
-    const auto most = static_cast<unsigned>(a.heads_in_turn);
-    const unsigned turn = id / (tiles * most), rest = id % (tiles * most);
-    begin += turn * most;
-    const unsigned in_turn = end - begin < most ? end - begin : most;
-    return {begin + rest % in_turn, tiles - 1 - rest / in_turn};
+    const auto most = static_cast<unsigned>(a.section_heads);
+    const unsigned section = id / (tiles * most), rest = id % (tiles * most);
+    begin += section * most;
+    const unsigned section_heads = end - begin < most ? end - begin : most;
+    return {begin + rest % section_heads, tiles - 1 - rest / section_heads};
   }
   FULMEN_DEVICE static unsigned all_heads(const BackwardArguments& a) {
     return static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.num_kv_heads);

@@ -6,10 +6,10 @@
 #include "backward/parts/scores.h"
 #include "core/matrix.h"
 #include "tile/columns.h"
-#include "tile/crowded.h"
 #include "tile/dropout_tile.h"
 #include "tile/mask_bits.h"
 #include "tile/order.h"
+#include "tile/register_pressure.h"
 
 namespace fulmen::kernels {
 

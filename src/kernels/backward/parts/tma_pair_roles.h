@@ -1,6 +1,6 @@
 // Roles of the warps of backward_tma_wide.h that do not multiply, in each workgroup of a pair (a cluster of two).
 //   loader             requests keys, values and tiles of queries from the TMA; the first workgroup's takes blocks of keys from the
-//                      block counter for both
+//                      tile counter for both
 //   sender warp        sends P^T and dS^T of the workgroup's keys to its peer
 //   2 ordering warps   one tells the waves that multiply when they may add a tile of dQ to the sums in memory; the other counts the
 //                      block when the sums have arrived there
@@ -76,10 +76,10 @@ FULMEN_DEVICE void arrive_at(int rank, int barrier) {
   if (lane_id() == 0) mbarrier_arrive_at(rank, barrier);
 }
 
-// The blocks that the pair's first workgroup has taken, as another wave sees them.
-class ClaimedBlocks {
+// The blocks that the pair's first workgroup takes from the tile counter: another wave's view.
+class ScheduledBlocks {
  public:
-  FULMEN_DEVICE explicit ClaimedBlocks(const BackwardArguments& a) : arguments_(a) {}
+  FULMEN_DEVICE explicit ScheduledBlocks(const BackwardArguments& a) : arguments_(a) {}
   template <class Visit>
   FULMEN_DEVICE void for_each(const Visit& visit) {
 #pragma unroll 1
@@ -91,7 +91,7 @@ class ClaimedBlocks {
   }
   FULMEN_DEVICE BlockId next() {
     mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
-    const BlockId id = claimed_block(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
+    const BlockId id = scheduled_block(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
     arrive_at(0, kBlockEmpty + 8 * ring_.buffer);
     ring_.advance();
     return id;
@@ -110,19 +110,19 @@ class ClaimedBlocks {
 // One wave.
 class Loader {
  public:
-  FULMEN_DEVICE Loader(const TmaBackwardArguments& a, int rank) : arguments_(a), rank_(rank), claimed_(a) {}
+  FULMEN_DEVICE Loader(const TmaBackwardArguments& a, int rank) : arguments_(a), rank_(rank), scheduled_(a) {}
   FULMEN_DEVICE void run() {
 #pragma unroll 1
     while (true) {
-      const BlockId id = rank_ == 0 ? claim() : receive();
+      const BlockId id = rank_ == 0 ? take() : receive();
       if (!id.exists(arguments_)) break;
       block(Work::of(arguments_, id));
     }
   }
 
  private:
-  FULMEN_DEVICE BlockId claim() {
-    const BlockId id = claim_block(arguments_);
+  FULMEN_DEVICE BlockId take() {
+    const BlockId id = take_block(arguments_);
     const int full = kBlockFull + 8 * blocks_.buffer, at = kLdsLayout.blocks_at + kLdsLayout.block_bytes * blocks_.buffer;
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
     if (lane_id() == 0) {
@@ -135,8 +135,8 @@ class Loader {
     return id;
   }
   FULMEN_DEVICE BlockId receive() {
-    claimed_.expect();
-    return claimed_.next();
+    scheduled_.expect();
+    return scheduled_.next();
   }
   // The first tiles of queries are prefetched while the block before is computed; the keys follow when it has ended.
   FULMEN_DEVICE void block(const Work& work) {
@@ -197,7 +197,7 @@ class Loader {
   FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
     const TmaBackwardArguments& a = arguments_;
     const Int64 first = Int64{tile} * kBlockN;
-    const StatisticsOnTheirWay statistics(a, work.batch, head, first);  // while the buffer is in use
+    const StatisticsInFlight statistics(a, work.batch, head, first);  // while the buffer is in use
     const auto place = [&](const TensorMap& map, int column) { return TensorPlace{map, column, first, head, work.batch}; };
     const int full = kQueriesFull + 8 * queries_.buffer, dout_full = kDoutFull + 8 * dout_.buffer;
     mbarrier_wait(kQueriesEmpty + 8 * queries_.buffer, queries_.parity ^ 1);
@@ -228,8 +228,8 @@ class Loader {
 
   const TmaBackwardArguments& arguments_;
   int rank_;
-  ClaimedBlocks claimed_;  // the second workgroup's
-  BlockRing blocks_;       // the first one's
+  ScheduledBlocks scheduled_;  // the second workgroup's
+  BlockRing blocks_;           // the first one's
   QueryRing queries_;
   DoutRing dout_;
   bool is_first_ = true;

@@ -1,6 +1,6 @@
 // Roles of the warps of backward_tma.h that do not multiply.
 //
-// The loader, one wave, takes blocks of keys from the block counter and requests keys, values and a ring of kBuffers tiles of
+// The loader, one wave, takes blocks of keys from the tile counter and requests keys, values and a ring of kBuffers tiles of
 // queries from the TMA. Two or three adders have the TMA add dQ to memory, each every second or third tile, from its own buffer.
 //
 // A counter of each part of a tile of dQ says how many blocks have been added to it. Blocks are added in the order in which they
@@ -73,16 +73,16 @@ FULMEN_DEVICE void initialise_barriers() {
   }
   mbarrier_init_fence();
 }
-// The blocks that the loader has taken for the workgroup, as another wave sees them.
-class ClaimedBlocks {
+// The blocks that the loader takes from the tile counter: another wave's view.
+class ScheduledBlocks {
  public:
-  FULMEN_DEVICE explicit ClaimedBlocks(const BackwardArguments& a) : arguments_(a) {}
+  FULMEN_DEVICE explicit ScheduledBlocks(const BackwardArguments& a) : arguments_(a) {}
   template <class Visit>
   FULMEN_DEVICE void for_each(const Visit& visit) {
 #pragma unroll 1
     while (true) {
       mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
-      const BlockId id = claimed_block(kLdsLayout.blocks_at + 8 * ring_.buffer);
+      const BlockId id = scheduled_block(kLdsLayout.blocks_at + 8 * ring_.buffer);
       arrive(kBlockEmpty + 8 * ring_.buffer);
       ring_.advance();
       if (!id.exists(arguments_)) return;
@@ -102,7 +102,7 @@ class Loader {
   FULMEN_DEVICE void run() {
 #pragma unroll 1
     while (true) {
-      const BlockId id = claim();
+      const BlockId id = take();
       if (!id.exists(arguments_)) break;
       block(Work::of(arguments_, id));
     }
@@ -110,8 +110,8 @@ class Loader {
   }
 
  private:
-  FULMEN_DEVICE BlockId claim() {
-    const BlockId id = claim_block(arguments_);
+  FULMEN_DEVICE BlockId take() {
+    const BlockId id = take_block(arguments_);
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
     if (lane_id() == 0) {
       lds_store(kLdsLayout.blocks_at + 8 * blocks_.buffer, Words<2>{{id.head, id.tile}});
@@ -123,7 +123,7 @@ class Loader {
   // The first tiles of queries are prefetched while the block before is computed; the keys follow when it has ended.
   FULMEN_DEVICE void block(const Work& work) {
     if (work.order.count == 0) {
-      fence_until(tiles_);  // claim() waits for waves that are still at the block before
+      fence_until(tiles_);  // take() waits for waves that are still at the block before
       return;
     }
     const unsigned early = tiles_ == 0 ? 0 : kBuffers - 1;
@@ -177,7 +177,7 @@ class Loader {
   FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
     const BackwardArguments& a = arguments_;
     const Int64 first = Int64{tile} * kBlockN;
-    const StatisticsOnTheirWay statistics(a, work.batch, head, first);  // while the buffer is in use
+    const StatisticsInFlight statistics(a, work.batch, head, first);  // while the buffer is in use
     // The tile whose buffer this one takes is in use until the products of the tile after it have begun, which need its dS^T.
     fence_until(tiles_ + 1 - kBuffers);
     ++tiles_;

@@ -19,13 +19,14 @@ FULMEN_DEVICE void arrive(int barrier) {
   if (lane_id() == 0) mbarrier_arrive(barrier);
 }
 
-// Takes the next block from the block counter.
-FULMEN_DEVICE BlockId claim_block(const BackwardArguments& a) {
-  const int n = counter_claim(reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - 1);
+// Dynamic tile scheduler, whose work tiles are blocks of keys: takes the next one from the atomic
+// tile counter.
+FULMEN_DEVICE BlockId take_block(const BackwardArguments& a) {
+  const int n = counter_fetch_add(reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - 1);
   return BlockId::nth(a, static_cast<unsigned>(n));
 }
-// A block that was taken, from LDS; the same for all lanes.
-FULMEN_DEVICE BlockId claimed_block(int at) {
+// The block that the loader took, from LDS; the same for all lanes.
+FULMEN_DEVICE BlockId scheduled_block(int at) {
   const auto words = lds_load<Words<2>>(at);
   return {static_cast<unsigned>(broadcast(static_cast<int>(words.word[0]))),
           static_cast<unsigned>(broadcast(static_cast<int>(words.word[1])))};
@@ -114,9 +115,9 @@ FULMEN_DEVICE void clear_in_panels(int at) {
 }
 
 // Row statistics of a tile of queries, from memory to LDS, by a wave.
-class StatisticsOnTheirWay {
+class StatisticsInFlight {
  public:
-  FULMEN_DEVICE StatisticsOnTheirWay(const BackwardArguments& a, Int64 batch, Int64 head, Int64 first_query) {
+  FULMEN_DEVICE StatisticsInFlight(const BackwardArguments& a, Int64 batch, Int64 head, Int64 first_query) {
 #pragma unroll
     for (int n = 0; n < kBlockN / kWaveSize; ++n) {
       const Int64 i = first_query + n * kWaveSize + lane_id();

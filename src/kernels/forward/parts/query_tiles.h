@@ -53,13 +53,15 @@ struct QueryTile {
   }
 };
 
-// The tile scheduler: which tiles of queries a workgroup computes. The order of all tiles, with a band, is longest first among
-// heads whose keys and values fit in the L2.
+// The tile scheduler: which tiles of queries a workgroup computes. The order of all tiles, with a
+// band, is longest-processing-time-first within an L2 section: section_heads heads, whose keys and
+// values fit in the L2.
 //   single tile          the one of the workgroup's number
-//   static persistent    a grid stride over tiles; with a band over pairs of equal work: tile n of a head, and tile n from the end
-//   of
-//                        the next head (of the same head where heads are odd)
-//   dynamic persistent   (kDynamicTiles) the tile of its number, then those that the atomic tile counter gives
+//   static persistent    a grid stride over tiles; with a band over pairs of equal work: tile n of a
+//                        head, and tile n from the end of the next one (of the same, where the
+//                        number of heads is odd)
+//   dynamic persistent   (kDynamicTiles) the tile of its number, then those that the atomic tile
+//                        counter gives
 // kSplits: each tile of the tail wave, from `whole_tiles` on, counts as num_splits tiles, each over a part of the keys.
 class QueryTiles {
  public:
@@ -84,13 +86,13 @@ class QueryTiles {
       if (nth >= whole) nth = whole + (nth - whole) / splits;
     }
     if constexpr (kBand && !kPairs) {
-      const unsigned in_turn = arguments_.heads_in_turn, all = arguments_.batch * num_heads;
+      const unsigned section = arguments_.section_heads, all = arguments_.batch * num_heads;
       if (kDynamicTiles && nth >= all * row_tiles) {
         batch_ = arguments_.batch;
         return;
       }
-      const unsigned before = nth / (in_turn * row_tiles) * in_turn, rest = nth - before * row_tiles;
-      const unsigned heads = before + in_turn < all ? in_turn : all - before;
+      const unsigned before = nth / (section * row_tiles) * section, rest = nth - before * row_tiles;
+      const unsigned heads = before + section < all ? section : all - before;
       tile_ = static_cast<int>(row_tiles - 1 - rest / heads);
       set_head(before + rest % heads, num_heads);
     } else {

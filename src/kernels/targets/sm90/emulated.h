@@ -199,10 +199,10 @@ FULMEN_DEVICE void counter_wait(const int* at, int count, Position p = Position:
   emulator->counter_wait(at, count, p.file, p.line);
 }
 FULMEN_DEVICE void counter_pass(int* at, Position p = Position::here()) { emulator->counter_pass(at, p.file, p.line); }
-FULMEN_DEVICE int counter_claim(int* at, Position p = Position::here()) {
+FULMEN_DEVICE int counter_fetch_add(int* at, Position p = Position::here()) {
   int before = 0;
   if (lane_id() == 0) before = emulator->counter_pass(at, p.file, p.line);
-  return all_lanes("counter_claim", before, p)[0];
+  return all_lanes("counter_fetch_add", before, p)[0];
 }
 template <int kOffset>
 FULMEN_DEVICE void global_store_or_add(float* to, const Words<kAddWidth>& values, bool stores, bool adds,

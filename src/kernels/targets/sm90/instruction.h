@@ -254,7 +254,7 @@ FULMEN_DEVICE void counter_wait(const int* at, int count) {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
   } while (now < count);
 }
-FULMEN_DEVICE int counter_claim(int* at) {
+FULMEN_DEVICE int counter_fetch_add(int* at) {
   int before = 0;
   if (lane_id() == 0) asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");
   return broadcast(before);

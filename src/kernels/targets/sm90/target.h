@@ -31,10 +31,11 @@
 //   global_store_or_add<n>(to, words, stores, adds)   words of fp32 to memory, n floats further: stored, added, or neither
 //   counter_wait(at, n) counter_pass(at)   of one lane: until a counter in memory is n or more; one more: what the lane, and the
 //                              TMA for it, did before is done for whoever waited
-//   counter_claim(at)          of a wave: one more; what the counter was before
+//   counter_fetch_add(at)      of a wave: adds one; returns what the counter was before
 //   setmaxnreg_dec<n>() setmaxnreg_inc<n>()   a wave has n from here on: fewer than at its start, or more
 #pragma once
 
+#include "targets/sm80/target.h"
 #include "targets/sm90/panels.h"
 
 #if defined(FULMEN_PLATFORM_EMULATED)

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "algorithm/transposed_rows.h"
-#include "tile/crowded.h"
 #include "tile/kept_keys.h"
+#include "tile/register_pressure.h"
 #include "tile/sources.h"
 #include "tile/stage_layout.h"
 #include "tile/values.h"

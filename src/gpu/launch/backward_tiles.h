@@ -1,0 +1,41 @@
+// What kernels/backward/backward.h needs to know of a target.
+#pragma once
+
+#include <optional>
+#include <span>
+
+namespace fulmen::gpu {
+
+// Tiles of one launch. The rows are queries, or keys.
+struct BackwardShape {
+  int block_m, block_n, waves;
+  int buffers;
+  bool rows_in_lds = false;
+  int min_waves = 1;       // AMD: of a SIMD
+  int min_workgroups = 1;  // NVIDIA: of a multiprocessor
+  // The columns' next tile is fetched only when it is needed: a few registers less.
+  bool late = false;
+};
+// Tiles for head dims of q and v up to max_head_dim.
+struct BackwardShapes {
+  int max_head_dim;
+  BackwardShape queries, keys;
+  // dk and dv by a launch each: together their sums would not fit in registers.
+  bool split_keys = false;
+  // Above this head_dim keys meet 16 queries at a time where there is a bias or a mask: its
+  // addresses need registers.
+  int narrow_above = 256;
+  // From this on, of score_registers() in launch/backward.cpp, dk and dv come by a launch each.
+  int split_from = 100;
+  // From this on, dq's next columns are fetched only when they are needed.
+  int late_from = 100;
+  // Keys whose scores nothing but the band modifies, where q and v have as many dims: registers
+  // hold the rows, too. Not where these fill less than half of block_m.
+  std::optional<BackwardShape> plain_keys{};
+};
+struct BackwardTiles {
+  int max_bias_dim;  // most head_dim with which dbias beside dq fits in registers
+  std::span<const BackwardShapes> shapes;
+};
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,27 @@
+// What kernels/forward/prefill.h needs to know of a target.
+#pragma once
+
+#include <span>
+
+namespace fulmen::gpu {
+
+// Tiles for head dims of q and v up to max_head_dim. The first shape of several counts whose
+// workgroups (min_workgroups of them; one, of boards) the chip's LDS holds.
+struct PrefillShape {
+  int max_head_dim;
+  int block_m, block_n;
+  int waves;
+  int buffers;
+  bool queries_in_lds = false;
+  int min_waves = 1;        // AMD: of a SIMD
+  int min_workgroups = 1;   // NVIDIA: of a multiprocessor
+  bool persistent = false;  // where there are few tiles of keys: launch/prefill.cpp
+};
+struct PrefillTiles {
+  int value_dims;  // head_dim_v is rounded up to a multiple of them
+  std::span<const PrefillShape> shapes;
+  // Chess boards, with all their rows in one tile. None: boards are left to forward/short.h.
+  std::span<const PrefillShape> board_shapes{};
+};
+
+}  // namespace fulmen::gpu
