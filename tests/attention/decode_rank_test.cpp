@@ -1,4 +1,5 @@
-// Which of the kernels that a problem of several query rows a KV head has is taken, as measured (docs/lab/cpu_decode.md).
+// Which kernel is chosen for a problem with several query rows a KV head, as measured
+// (docs/lab/cpu_decode.md).
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -28,7 +29,8 @@ Problem problem_of(const Rows& rows) {
   return Case(spec, random).problem();
 }
 
-// Of kernel cpu.<family>.<set>, whether this processor has the set or not; none where it was not compiled.
+// The rank of kernel cpu.<family>.<set>, whether or not this processor has the set; none where it
+// was not compiled.
 std::optional<double> rank(const Rows& rows, const std::string& name) {
   for (const auto& backend : backends()) {
     for (const Kernel* kernel : backend->kernels()) {
