@@ -3,7 +3,7 @@
 from typing import Any
 
 __version__: str
-# Of the tuple of tensors, by place.
+# Names of the tuple of tensors, by place.
 tensor_names: tuple[str, ...]
 
 class ArgumentError(ValueError, RuntimeError):
