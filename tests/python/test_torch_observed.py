@@ -114,8 +114,7 @@ OPTIONAL = {
 @pytest.mark.parametrize("name", ["q", "k", "v", "dout", "dlse", *OPTIONAL])
 @pytest.mark.parametrize("way", ["autograd", "functions", "sdpa"])
 def test_negative_bit_of_inputs(name, way):
-    """A tensor that conj().imag may give: its elements are those of its memory with the other sign.
-    """
+    """A tensor that conj().imag may give: its elements are those of its memory with the other sign."""
     tensors = dict(zip("qkv", qkv(), strict=True))
     options = {name: OPTIONAL[name]()} if name in OPTIONAL else {}
     dout, dlse = torch.randn(2, 6, HEADS, DIM_V), torch.randn(2, HEADS, 6)

@@ -51,8 +51,7 @@ def register(name: str = "fulmen") -> None:
 
 @functools.cache
 def _masks_of(config: type) -> Callable[..., torch.Tensor | None] | None:
-    """The mask function for a configuration's models; None if they never call AttentionInterface.
-    """
+    """The mask function for a configuration's models; None if they never call AttentionInterface."""
     own = config.__module__.startswith("transformers.models.")
     models = sys.modules.get(config.__module__.replace(".configuration_", ".modeling_")) if own else None
     if models is None or any(getattr(one, flag, False) is True for one in vars(models).values() for flag in _SUPPORTING):

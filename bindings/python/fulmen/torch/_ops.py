@@ -33,7 +33,7 @@ _APPEND_KV = (
 _TENSORS, SHARED = 7, 20
 _DETERMINISTIC = 8  # in fulmen._core's tuple
 _TUNING = 8  # of the options behind rng
-# Of the shared arguments, those with a gradient, in the order of the bits of wanted.
+# The shared arguments that have a gradient, in the order of the bits of wanted.
 _DIFFERENTIABLE = (0, 1, 2, 3, 6)
 
 # Compiled graphs keep the strides that tensors have in eager mode: kernels read them as they are.
