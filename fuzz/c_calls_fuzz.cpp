@@ -1,6 +1,6 @@
-// Calls of the C ABI in any order, with arguments that are right, null or bent: every function that c_structs_fuzz and
-// kv_cache_fuzz do not call, in one process with one state (default device, backends, hooks). Nothing may crash, run over, leak or
-// be told wrong.
+// Calls of the C ABI in any order, with arguments that are right, null or bent: every function that
+// c_structs_fuzz and kv_cache_fuzz do not call, in one process with one state (default device,
+// backends, hooks). No call may crash, access memory out of bounds, leak, or report a wrong status.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -25,7 +25,8 @@ void require(bool holds, const char* what) {
   std::abort();
 }
 
-// Of a call that returns a status: it has a message exactly where it failed, and a failure is the caller's.
+// Checks a call that returns a status: it has a message exactly if it failed, and the failure is
+// the caller's fault.
 int told(int code) {
   require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
   require(code != FULMEN_INTERNAL, "a mistake is the caller's");
@@ -33,7 +34,8 @@ int told(int code) {
   return code;
 }
 
-// One that is not known is seldom: its message names every device, so vendors' libraries are looked for, which takes 3 ms.
+// Unknown names are rare: their message names every device, so vendors' libraries are looked for,
+// which takes 3 ms.
 constexpr std::array<const char*, 32> kDevices{"cpu",    "cpu",    "cpu",    "cpu",    "cpu",    "fuzzed", "cpu",   "cpu",
                                                "cpu",    "fuzzed", "cpu",    "cpu",    "fuzzed", "cpu",    "cpu:0", "cpu",
                                                "fuzzed", "cpu",    "fuzzed", "cpu",    "cpu",    "cpu",    "cpu",   nullptr,
@@ -90,7 +92,7 @@ struct SmallCall {
         static_cast<int32_t*>(t.block_table.data)[n] = static_cast<int32_t>(n);
       }
     }
-    // One thing may be wrong.
+    // At most one argument is wrong.
     fulmen_tensor* const all[] = {&t.q, &t.k, &t.v, &t.out, &t.lse, &t.dout, &t.dq, &t.bias};
     fulmen_tensor& one = *all[in.next() % std::size(all)];
     switch (in.next() % 16) {
@@ -127,7 +129,7 @@ int fill(void*, void*, const fulmen_tensors* t, const fulmen_options*) {
   return FULMEN_OK;
 }
 
-int taken = 0;  // of the allocator
+int taken = 0;  // allocations by the program's allocator
 void* allocate(void*, std::size_t bytes, std::size_t alignment) {
   ++taken;  // a struct that ends before the context has none
   return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
@@ -313,7 +315,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     }
     require(taken == 0, "what the allocator gave came back");
   }
-  // The next input finds the state of the first.
+  // The next input must find the initial state.
   static_cast<void>(fulmen_unregister_backend("fuzzed"));
   static_cast<void>(fulmen_set_default_device(nullptr));
   static_cast<void>(fulmen_set_log_callback(nullptr, nullptr));

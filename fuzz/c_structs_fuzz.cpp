@@ -1,6 +1,7 @@
-// What a C program may hand over: tensors, options and tables bent out of shape by the input's bytes. Planning has no pointers, so
-// any shape goes; what plans and is small runs too, on memory of exactly the size that its strides reach, and is compared with the
-// reference. Nothing may crash, run over, or be wrong.
+// Arguments of a C program: tensors, options and tables bent out of shape by the input's bytes.
+// Planning has no pointers, so any shape may be planned. Small calls that can be planned also run,
+// on memory of exactly the size that their strides reach, and are compared with the reference. No
+// call may crash, access memory out of bounds, or give a wrong result.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -25,8 +26,8 @@ using fulmen::c_api::kCTensors;
 namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-constexpr std::size_t kGridSeeds = 768;  // of a grid, as many as fuzz/make_seeds writes
-// Mostly small: sizes that agree with each other by chance.
+constexpr std::size_t kGridSeeds = 768;  // entries of a grid: as many as fuzz/make_seeds writes
+// Mostly small, so that sizes agree with each other by chance.
 constexpr std::array<int64_t, 32> kNumbers{0,
                                            1,
                                            2,
@@ -253,8 +254,8 @@ void fill(Bytes& in, const fulmen_tensor& t, std::size_t count) {
   }
 }
 
-// Memory for each tensor; false where that is too much. What only the backward pass reads, the forward pass has neither checked nor
-// looks at: it stays as it was bent.
+// Allocates memory for each tensor; returns false if that is too much. The forward pass neither
+// checks nor reads the tensors of the backward pass alone: they stay as they were bent.
 bool give(Bytes& in, fulmen_tensors& t, bool backward, Memory& memory) {
   for (int i = 0; i < kTensorFields; ++i) {
     if (!backward && !kTensorTable[i].read[0] && !kTensorTable[i].written[0]) continue;
@@ -280,7 +281,7 @@ void require(bool holds, const char* what) {
   std::abort();
 }
 
-// A run with options of its own, and a plan of just that.
+// A run with changed options, and a plan for just these options.
 void run_with(Bytes& in, const fulmen_plan* plan, const fulmen_tensors& t) {
   struct {
     fulmen_run_options options;
@@ -325,7 +326,7 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
   require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
   if (code == FULMEN_OUT_OF_MEMORY || code == FULMEN_INVALID_ARGUMENT) return;
   require(code == FULMEN_OK, info.text);
-  if (std::abs(o.softmax_scale) > 2) return;  // scores of any size: what their rounding does is another matter
+  if (std::abs(o.softmax_scale) > 2) return;  // rounding of huge scores
   fulmen_verify_report report{};
   report.struct_size = sizeof report;
   require((backward ? fulmen_check_sequences_backward : fulmen_check_sequences)(&t, &o) == FULMEN_OK,
@@ -333,7 +334,8 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
   require((backward ? fulmen_zero_unused_rows_backward : fulmen_zero_unused_rows)(&t, &o, "cpu", nullptr) == FULMEN_OK,
           "the plan ran, so its packed results have rows");
   const int verified = (backward ? fulmen_verify_backward : fulmen_verify)(&t, &o, &report);
-  // The rule's bounds are for data as networks have it: of chance's a few results are off by more. A mistake is off by far more.
+  // The rule's bounds are for data as networks have it: with random bytes a few results differ by
+  // more. A mistake differs by far more.
   constexpr double kManyBounds = 100;
   const bool near =
       verified == FULMEN_VERIFICATION_FAILED && report.worst_error <= kManyBounds * report.bound && report.lse_error <= 1e-3;
@@ -342,14 +344,14 @@ void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_opti
 
 }  // namespace
 
-// A workspace of more than there is is refused memory, as without the sanitizer.
+// An allocation that exceeds the machine's memory fails, as without the sanitizer.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }  // NOLINT(bugprone-reserved-identifier)
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   Bytes in(data, size);
   const int mode = in.next();
   const bool backward = (mode & 1) != 0, of_grid = (mode & 6) == 6;
-  // Sizes beyond the structs are bent, too: what lies behind is 0.
+  // Sizes beyond the structs are bent, too: the bytes behind a struct are 0.
   Roomy<fulmen_tensors> tensors{};
   Roomy<fulmen_options> options{};
   fulmen_tensors& t = tensors.call;
@@ -372,7 +374,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   }
   for (int n = 0; n < bends; ++n) bend(in, t, o);
 
-  // Any of the kernels that say they can; 255 and a problem that is refused: the one that is chosen.
+  // Any kernel that supports the problem; for 255, and for a problem that is refused, the one that
+  // is chosen.
   struct Names {
     std::vector<std::string> all;
   } names;
@@ -380,7 +383,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     if (supported) static_cast<Names*>(context)->all.emplace_back(kernel);
   };
   (backward ? fulmen_visit_candidates_backward : fulmen_visit_candidates)(&t, &o, "cpu", visit, &names);
-  // GPU kernels are asked, no more: planning compiles.
+  // GPU kernels are only asked whether they support it: planning would compile them.
   const auto ignore = [](void*, const char*, bool, const char*, double) {};
   constexpr std::array<const char*, 4> kChips{"emulated:gfx1100", "emulated:gfx942", "emulated:sm_90", "emulated:gfx1201"};
   (backward ? fulmen_visit_candidates_backward : fulmen_visit_candidates)(&t, &o, in.pick(kChips), ignore, nullptr);

@@ -33,7 +33,7 @@ class Bytes {
   std::size_t size_, at_ = 0;
 };
 
-// A struct of the C ABI with what a larger one would have behind it.
+// A struct of the C ABI, followed by the bytes that a larger one would have.
 template <class Struct>
 struct Roomy {
   Struct call;
@@ -49,7 +49,7 @@ inline std::size_t size_of(int32_t dtype) {
   return dtype == FULMEN_FP32 || dtype == FULMEN_INT32 ? 4 : dtype == FULMEN_BOOLEAN ? 1 : 2;
 }
 
-// As far as its strides reach, of a tensor that was checked, so nothing overflows.
+// The bytes that a tensor's strides reach. The tensor was checked, so nothing overflows.
 inline std::size_t elements(const fulmen_tensor& t) {
   int64_t last = 0;
   for (int d = 0; d < 4; ++d) {
@@ -63,8 +63,8 @@ inline bool absent(const fulmen_tensor& t) {
   return std::all_of(t.shape, t.shape + 4, [](int64_t n) { return n == 0; });
 }
 
-// Memory of exactly the sizes asked for: what runs over one is found, by AddressSanitizer, or, without it, by a page behind the end
-// that nobody may touch.
+// Memory of exactly the sizes asked for. An access beyond is found by AddressSanitizer, or, without
+// it, by an inaccessible page behind the end.
 class Memory {
  public:
   Memory() = default;
@@ -74,7 +74,7 @@ class Memory {
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
-  // Of an empty tensor every second time null: it may be there.
+  // Every second empty tensor is at null, which is allowed.
   void* take(std::size_t bytes) {
     if (bytes == 0 && ++empty_ % 2 == 0) return nullptr;
     if (kSanitized) return allocated_.emplace_back(std::malloc(bytes));
@@ -96,12 +96,12 @@ class Memory {
 #endif
   static constexpr std::size_t kPage = 65536;  // a multiple of every system's
 
-  // Places of former calls by their sizes: to map and protect one takes longer than most calls do.
+  // Mappings of former calls by their sizes: to map and protect one takes longer than most calls.
   static std::map<std::size_t, std::vector<char*>>& spare() {
     static std::map<std::size_t, std::vector<char*>> places;
     return places;
   }
-  // Memory with a page behind its end that nobody may touch.
+  // Memory with an inaccessible page behind its end.
   static char* guarded(std::size_t room) {
     std::vector<char*>& places = spare()[room];
     if (!places.empty()) {
@@ -119,6 +119,6 @@ class Memory {
   std::vector<std::pair<char*, std::size_t>> owned_;
 };
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 18U;  // of a tensor that is given memory
+constexpr std::size_t kMostBytes = std::size_t{1} << 18U;  // of a tensor that gets memory
 
 }  // namespace fulmen::fuzz

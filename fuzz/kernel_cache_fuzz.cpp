@@ -27,7 +27,7 @@ void check(std::span<const std::byte> bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   check(bytes);
-  // The same under a checksum that is right: what an attacker would write.
+  // The same with a right checksum, as an attacker would write it.
   const fulmen::gpu::Digest checksum = fulmen::gpu::sha256(bytes);
   std::vector<std::byte> signed_bytes(bytes.begin(), bytes.end());
   const auto end = std::as_bytes(std::span(checksum));

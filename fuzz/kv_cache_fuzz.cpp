@@ -1,5 +1,5 @@
-// Calls of fulmen_append_kv bent out of shape by the input's bytes: refused with a sentence, or done on memory of exactly the size
-// that the strides reach, without running over it.
+// Calls of fulmen_append_kv bent out of shape by the input's bytes: refused with a sentence, or
+// done within memory of exactly the size that the strides reach.
 #include <algorithm>
 #include <array>
 #include <cstdint>

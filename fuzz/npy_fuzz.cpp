@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   if (header->data_offset > size || header->element_bytes == 0) std::abort();
-  // What was accepted is written back the same.
+  // An accepted header is written back the same.
   const auto dtype = header->descr == "<f4"   ? fulmen::DType::fp32
                      : header->descr == "<f2" ? fulmen::DType::fp16
                      : header->descr == "<u2" ? fulmen::DType::bf16

@@ -1,5 +1,6 @@
-// Any bytes given as a file of tuned results are refused with a sentence, or are entries that say everything; and what this reader
-// of JSON takes, another one takes, too. The same of what `fulmen tune --import` reads.
+// Any bytes given as a file of tuned results are refused with a sentence, or are complete entries;
+// and JSON that this reader takes, another one takes, too. The same holds for files that `fulmen
+// tune --import` reads.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto json = fulmen::tuning::parse_json(text);
   if (json.ok()) {
-    // Of bytes above 127 this one leaves it open whether they are UTF-8.
+    // This reader does not check that bytes above 127 are UTF-8.
     bool plain = true;
     for (const char c : text) plain = plain && static_cast<unsigned char>(c) < 0x80;
     if (plain && !nlohmann::json::accept(text)) std::abort();

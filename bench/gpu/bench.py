@@ -117,7 +117,7 @@ def boards(dtype, only):
                 name = f"{heads}x{dim} batch {batch}{kind}"
                 if only and only not in name:
                     continue
-                # Sets of inputs in turn, more than the cache holds.
+                # Alternating sets of inputs, more than the cache holds.
                 sets = max(1, min(16, (256 << 20) // (batch * 64 * 768 * 2 * 4)))
                 biases = {"": 0, " bias": 1, " bias a board": batch}[kind]
                 bias = normal(biases, heads, 64, 64, dtype=dtype) if biases else None

@@ -1,4 +1,5 @@
-"""Which kernel family of an NVIDIA GPU wins where: each of those that serve a problem, forced, in one process, spans in turn.
+"""Which kernel family of an NVIDIA GPU wins where: each that serves a problem, forced, in
+alternating spans.
 
 A row shows the time of each relative to the one that is taken without `kernel=`; below 1 it is faster than that one. --json keeps
 the microseconds as JSON lines; --markdown prints such a file as tables. Outputs are compared with fp32 before they are timed,

@@ -1,4 +1,4 @@
-"""Fulmen beside FlashAttention 4 and cuDNN, in one process, spans in turn: forward, backward, real shapes, decode.
+"""Fulmen beside FlashAttention 4 and cuDNN, in one process, in alternating spans.
 
 cuDNN is PyTorch's. FlashAttention 4 (package flash-attn-4) takes part where it can be imported. A peer that refuses a case is left
 out of its row, with the reason on stderr. --json keeps the rows as JSON lines; --markdown prints such a file as tables."""
@@ -88,7 +88,7 @@ def that_work(peers, call_of, case):
 
 
 def ratios(rates):
-    """Ours by the best of the peers; with atomics by those with atomics."""
+    """Our speed divided by the best peer's; with atomics by that of those with atomics."""
     found = {}
     for name, ours in rates.items():
         if name.startswith("fulmen"):

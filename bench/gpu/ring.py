@@ -62,7 +62,7 @@ class Run:
                 file.write(text + "\n")
 
     def largest(self, *values: float) -> list[float]:
-        """Over the processes."""
+        """The sum over the processes."""
         together = torch.tensor(values, dtype=torch.float64, device="cpu" if dist.get_backend() == "gloo" else self.device)
         dist.all_reduce(together, dist.ReduceOp.MAX)
         return together.tolist()
@@ -110,7 +110,7 @@ def passes(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> tuple[
 
 
 def operations(length: int, causal: bool, run: Run) -> float:
-    """Of the forward pass; the backward pass has 2.5 times as many."""
+    """Operations of the forward pass; the backward pass has 2.5 times as many."""
     return 4.0 * length**2 * run.heads * run.dim * (0.5 if causal else 1.0)
 
 
@@ -198,7 +198,9 @@ def base(run: Run) -> int:
 
 
 def memory(run: Run, before: int, inputs: list[Tensor]) -> dict[str, float]:
-    """Of a GPU: what q, k, v and dout take, torch's peak beside them, and what the driver says is used (with NCCL's)."""
+    """A GPU's memory: that of q, k, v and dout, torch's peak beside them, and the driver's total
+    (with NCCL's).
+    """
     if not run.on_gpu:
         return {}
     free, total = torch.cuda.mem_get_info()

@@ -7,7 +7,7 @@ set -euo pipefail
 build=$(readlink -f "$1")
 out=${OUT:-$(dirname "$(readlink -f "$0")")/../../build/gpu}
 mkdir -p "$out/shipped"
-# Of its own: results that are there already would be exported, too.
+# A cache folder of its own: existing results would be exported, too.
 export LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} FULMEN_CACHE_DIR=${FULMEN_CACHE_DIR:-/tmp/fulmen-tune-cache}
 device=${DEVICE:-cuda:0}
 [[ $device != cuda* ]] || nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader

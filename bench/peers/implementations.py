@@ -52,7 +52,7 @@ def onnx_runtime(case: Case, inputs: Inputs, threads: int) -> Prepared:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    # Its idle threads would otherwise spin through the next implementation's turn.
+    # Its idle threads would otherwise spin while the next implementation is timed.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     out = torch.empty(shape, dtype=inputs.q.dtype)
     try:

@@ -51,7 +51,7 @@ def overhead(report: Report) -> None:
     c.raw_run.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     pointers = [t.data_ptr() for t in (q, k, v, out)]
     sizes, stream = (ctypes.c_int64 * 4)(*shape), torch.cuda.current_stream().cuda_stream
-    n = 400  # below what the queue of a GPU takes: more would wait for the GPU
+    n = 400  # fewer calls than a GPU's queue holds: more would wait for the GPU
 
     def raw() -> float:
         return c.raw_run(*pointers, sizes, 1, b"cuda:0", stream, workspace.data_ptr(), n)

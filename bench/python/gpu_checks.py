@@ -14,7 +14,7 @@ import torch
 from fulmen import flash_attn
 
 Tensor = torch.Tensor
-Function = Callable[..., Any]  # of the inputs
+Function = Callable[..., Any]  # the inputs' dtypes
 
 
 def standard(
@@ -71,7 +71,7 @@ def run(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -
 
 
 def on_side_stream(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The inputs are there only when the stream gets to them."""
+    """The inputs are written only when the stream reaches their kernels."""
     late = [torch.full_like(t, math.nan) if t.is_floating_point() else t for t in inputs]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

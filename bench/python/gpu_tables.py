@@ -45,7 +45,7 @@ def cache(page_size: int) -> list[torch.Tensor]:
 
 
 def kernels(kernel: str, seqlen_q: int, seqlen_k: int, page_size: int) -> None:
-    """Sequence 1 names a page that there is not, sequence 2 is longer than its pages."""
+    """Sequence 1 names a page that does not exist, sequence 2 is longer than its pages."""
     columns = -(-seqlen_k // page_size)
     q, pages = torch.randn(3, seqlen_q, HEADS, DIM, device="cuda", dtype=torch.bfloat16), cache(page_size)
     table = torch.randperm(PAGES, device="cuda")[: 3 * columns].view(3, columns).to(torch.int32)

@@ -1,4 +1,5 @@
-"""What attention needs of memory by batch, Fulmen beside standard attention (three steps of PyTorch). Markdown on stdout.
+"""Memory of attention by batch, Fulmen beside standard attention (three steps of PyTorch). Markdown
+on stdout.
 
   python bench/python/memory.py [--device cpu|cuda] [--dtype bf16] [--seqlen 512] [--heads 12] [--head-dim 64] [--causal]
                                 [--batches 1 2 4 ...] [--json FILE]

@@ -4,8 +4,8 @@
     python examples/python/benchmark_training.py --csv training.csv --plot training.png
     python examples/python/benchmark_training.py --device cuda --dtype bfloat16 --layers 12 --batch 16
 
-Times are of steps in turn in one process, memory is measured in a process for each. The loss of each implementation is compared
-with eager attention's.
+Times are of alternating steps in one process; memory is measured in a process for each. The loss of
+each implementation is compared with eager attention's.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def options(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--csv", type=pathlib.Path)
     parser.add_argument("--plot", type=pathlib.Path)
     arguments = parser.parse_args(given)
-    # Said before the work of minutes.
+    # Printed before minutes of work.
     for path in (arguments.plot, arguments.csv):
         if path is not None and not path.absolute().parent.is_dir():
             parser.error(f"{path}: there is no folder {path.parent}")

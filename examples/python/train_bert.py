@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--plot", type=pathlib.Path, help="a picture of the curves")
     parser.add_argument("--csv", type=pathlib.Path, help="the curves as numbers")
     arguments = parser.parse_args()
-    # Said before the work of minutes.
+    # Printed before minutes of work.
     for path in (arguments.plot, arguments.csv):
         if path is not None and not path.absolute().parent.is_dir():
             parser.error(f"{path}: there is no folder {path.parent}")

@@ -64,8 +64,9 @@ TEST_F(EmulatedAmxBackward, AnyFeatures) {
   for (int i = 0; i < 40; ++i) check(random_backward_spec(random), random);
 }
 
-// More keys than are held at a time in one split, or in each of several: dQ and delta wait in sums for the next block. Heads enough
-// that there is no split share their workers' sums; half as many are split in two.
+// More keys than are held at a time in one split, or in each of several: dQ and delta are kept in
+// sums until the next block. With enough heads there is no split and they share their workers'
+// sums; half as many heads are split in two.
 TEST_F(EmulatedAmxBackward, SeveralBlocksOfASplit) {
   Random random(7);
   SCOPED_TRACE(test_seed());
@@ -144,7 +145,7 @@ TEST_F(EmulatedAmxBackward, PackedSequences) {
   }
 }
 
-// Of calls that are bigger than caches gradients are stored past them, where rows are whole lines.
+// Calls that are bigger than the caches store gradients past them, where rows are whole lines.
 TEST_F(EmulatedAmxBackward, StoresPastTheCaches) {
   Random random(10);
   SCOPED_TRACE(test_seed());
@@ -166,7 +167,8 @@ TEST_F(EmulatedAmxBackward, StoresPastTheCaches) {
   }
 }
 
-// And for whatever part of them is wanted: what is not wanted has scratch of its own all the same.
+// The same for any subset of the gradients: those that are not asked for still have scratch of
+// their own.
 TEST_F(EmulatedAmxBackward, BitEqualForAnyThreadsAndOutputs) {
   Random random(11);
   SCOPED_TRACE(test_seed());

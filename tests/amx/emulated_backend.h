@@ -1,4 +1,5 @@
-// The AMX kernels on emulated tiles, through the registry like any backend. Needs AVX-512 BF16 for what lies between the products.
+// The AMX kernels on emulated tiles, through the registry like any backend. The steps between the
+// products need AVX-512 BF16.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ class EmulatedAmx : public ::testing::Test {
  protected:
   static void SetUpTestSuite();
   void SetUp() override;
-  // Of one KV head; V's head_dim is another one now and then.
+  // Two query heads of one KV head; V's head_dim sometimes differs.
   static CaseSpec two_heads(int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim);
 };
 

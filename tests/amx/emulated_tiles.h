@@ -1,6 +1,7 @@
-// AMX's tile instructions in plain C++, after the operation sections of Intel's manual: what a processor without AMX tests the tile
-// kernels on. TDPBF16PS takes denormals as zero, TDPFP16PS as they are; both flush results. The pairs' first and second products
-// have a sum each.
+// AMX's tile instructions in plain C++, after the operation sections of Intel's manual, so that
+// processors without AMX can test the tile kernels. TDPBF16PS reads denormals as zero, TDPFP16PS
+// reads them as they are; both flush results. The first and the second products of the pairs have a
+// sum each.
 #pragma once
 
 #include <cstdint>

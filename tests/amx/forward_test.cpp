@@ -20,7 +20,8 @@ const Where kWhere{"amx_emulated"};
 
 class EmulatedAmxForward : public EmulatedAmx {
  protected:
-  // Runs every kernel of the backend that takes the case, which is one at least. change: of the case's inputs.
+  // Runs every kernel of the backend that takes the case, at least one. change: edits the case's
+  // inputs.
   static void check(CaseSpec spec, Random& random, const std::function<void(Case&)>& change = {}) {
     spec.dtype = random.chance(0.5) ? DType::bf16 : DType::fp16;
     Case c(spec, random);

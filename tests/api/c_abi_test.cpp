@@ -1,5 +1,5 @@
-// Where each field of the C ABI's structs lies on 64-bit machines. A line here may be added, for a field at a struct's end, and a
-// size may grow; no line may change once version 1.0 is out.
+// Where each field of the C ABI's structs lies on 64-bit machines. A line may be added here, for a
+// field at a struct's end, and a size may grow; no line may change once version 1.0 is out.
 #include <gtest/gtest.h>
 
 #include <cstddef>

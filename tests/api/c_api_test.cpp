@@ -54,7 +54,7 @@ TEST(CApi, DefaultsFillNoMoreThanTheCallersStruct) {
   EXPECT_EQ(std::memcmp(memory.data(), &options, offsetof(fulmen_options, softcap)), 0);
   for (std::size_t n = kOld; n < memory.size(); ++n) ASSERT_EQ(memory[n], 0xA5) << n;
 
-  // What it leaves out has its default.
+  // The fields that it lacks have their defaults.
   SmallCall call;
   call.vary();
   const fulmen_tensors t = views(call);

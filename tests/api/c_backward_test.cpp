@@ -177,7 +177,7 @@ TEST(CBackward, OlderCallersKnowNoGradientsAndNoDropout) {
   call.with_gradients();
   fulmen_tensors t = views(call);
   fulmen_options options = options_with(0.5F);
-  // As they were before there was a backward pass: what lies behind is not looked at.
+  // The structs as they were before there was a backward pass: bytes behind them are not read.
   t.struct_size = offsetof(fulmen_tensors, dout);
   std::memset(static_cast<void*>(&t.dout), 0xFF, sizeof t - offsetof(fulmen_tensors, dout));
   options.struct_size = offsetof(fulmen_options, dropout);

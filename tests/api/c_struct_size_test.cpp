@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMore = 32;
 
-// A struct of a later version: the known one with more behind.
+// A struct of a later version: the known one with more fields at its end.
 template <class Struct>
 struct Later {
   Struct known;
@@ -127,7 +127,7 @@ TEST(CTensors, AreWhatTensorsOfCppAre) {
               Tensor::bshd(data, DType::fp32, kHuge, kHuge, kHuge, kHuge));
 }
 
-// Everything that a call may have, const, from the functions alone.
+// Every tensor that a call may have, const, made by the functions alone.
 TEST(CTensors, ServeACall) {
   SmallCall cpp, c;
   for (SmallCall* call : {&cpp, &c}) {

@@ -42,7 +42,7 @@ struct NullCall {
       t.dbias = t.bias;
       t.dsinks = t.sinks;
     }
-    // What has elements has memory, each its own.
+    // Each tensor with elements has memory of its own.
     float* next = memory.data();
     for (Tensor* one : std::initializer_list<Tensor*>{&t.q, &t.k, &t.v, &t.out, &t.bias, &t.keep_mask, &t.alibi_slopes, &t.sinks,
                                                       &t.lse, &t.dout, &t.dlse, &t.dq, &t.dk, &t.dv, &t.dbias, &t.dsinks}) {

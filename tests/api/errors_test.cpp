@@ -110,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
             [](SmallCall& c) { c.tensors.v.data = reinterpret_cast<char*>(c.v.data()) + 1; },
             {"v.data is 0x", "divisible by the 4 bytes"}},
         Bad{"OutOverlapsBias",
-            // bias is the smaller one: within out no neighbour in memory is met first.
+            // bias is smaller and lies within out, so that the check meets no neighbour in memory
+            // first.
             [](SmallCall& c) { c.tensors.bias.data = c.out.data(); },
             {"out at", "overlaps bias", "memory of their own"}},
         Bad{"OutOverlapsQ", [](SmallCall& c) { c.tensors.out.data = c.q.data() + 3; }, {"out at", "overlaps q"}},
@@ -171,7 +172,7 @@ TEST(RunErrors, TensorThatThePlanDoesNotHave) {
   const auto planned = plan(problem.value(), "cpu", call.options);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   AttentionTensors more = call.tensors;
-  more.dq.data = call.dq.data();  // of the other pass
+  more.dq.data = call.dq.data();  // a tensor of the other pass
   EXPECT_TRUE(planned->run(nullptr, more, nullptr, 0).ok());
   call.out.assign(call.out.size(), SmallCall::kPoison);
   for (const auto& [name, tensor] : {std::pair{"bias", TensorMember<AttentionTensors>(&AttentionTensors::bias)},

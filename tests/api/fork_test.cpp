@@ -32,7 +32,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What `body` returns in a forked child; -SIGALRM for one that waits without end.
+// The value that `body` returns in a forked child; -SIGALRM if the child hangs.
 int in_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -141,7 +141,7 @@ TEST(Fork, MayStandInASectionOfItsOwn) {
   }
 }
 
-// While it is done in the parent the child does it, too, and waits for nothing.
+// While the parent does it, the child does it, too, without waiting.
 TEST(Fork, LongWorkIsDoneAnew) {
   WorkLock lock;
   MadeOnce<const int> made;
@@ -189,7 +189,8 @@ TEST(Fork, LongWorkIsDoneAnew) {
   made.destroy();
 }
 
-// One function of each place that has a lock. They change nothing that the others, or other tests, rely on.
+// One function for each file that has a lock. They change nothing that the others, or other tests,
+// rely on.
 struct Use {
   const char* name;
   std::function<bool()> use;
@@ -282,7 +283,7 @@ TEST(Fork, AChildCanDoWhatOthersAreDoing) {
   for (std::thread& other : others) other.join();
 }
 
-// What a parent has started is not the child's to end.
+// The child must not end programs that its parent has started.
 TEST(Fork, AChildEndsNoProgramOfItsParent) {
   std::atomic<bool> ended{false};
   bool right = false;

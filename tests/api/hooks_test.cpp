@@ -30,7 +30,7 @@ TEST(Status, IsTrueWhereTheCallSucceeded) {
 
 Result<std::vector<int>> three_numbers() { return std::vector<int>{1, 2, 3}; }
 
-// Under AddressSanitizer a reference into the Result, which has ended by then, would be an error.
+// Under AddressSanitizer a reference into the Result, whose lifetime has ended, would be an error.
 TEST(Status, TheValueOfATemporaryLivesAsLongAsItsLoop) {
   int sum = 0;
   for (const int number : three_numbers().value()) sum += number;
@@ -132,7 +132,7 @@ TEST(Hooks, VerifyingSaysPassed) {
   }
 }
 
-// With FLASH_ATTENTION_DEBUG a call that asks for it itself says so, too.
+// With FLASH_ATTENTION_DEBUG a call with options.verify prints the line, too.
 TEST(Hooks, AVerifiedCallSaysSo) {
   SmallCall call;
   call.options.verify = true;
@@ -178,7 +178,7 @@ TEST(Hooks, WorkspacesComeFromTheAllocator) {
   EXPECT_EQ(counts.taken, counts.given_back);
   EXPECT_TRUE(refused.untouched());
 
-  // One that the program keeps comes from there, too.
+  // A workspace that the program keeps is allocated by the hook, too.
   counts.shift = 0;
   const int taken = counts.taken;
   {
@@ -296,7 +296,7 @@ TEST(Streams, ACallInAStreamDoesNotWait) {
   EXPECT_TRUE(unregister_backend("streams").ok());
 }
 
-// A capture cannot be waited for: what has to wait says so before anything is launched.
+// A capture cannot be waited for: calls that must wait are refused before anything is launched.
 TEST(Streams, AChecksWaitIsRefusedWhileTheStreamIsCaptured) {
   SmallCall call;
   std::vector<int> used{3, 7};

@@ -103,7 +103,8 @@ TEST_P(AppendKv, WritesTurnedRowsAndNothingElse) {
           EXPECT_EQ(c.get(c.t.v_cache, page, row, h, d), c.get(c.t.v_new, b, i, h, d));
         }
       }
-      // What was written becomes equal in the copies; all else has to be.
+      // Copies the row that the call wrote into the state before; all other rows must be equal
+      // already.
       const auto copy = [&, page = page, row = row](const Tensor& cache, std::vector<uint8_t>& before,
                                                     const std::vector<uint8_t>& now) {
         const auto at = static_cast<std::size_t>(page * cache.strides[0] + row * cache.strides[1]) * bytes;

@@ -1,4 +1,4 @@
-// What a name that does not exist is answered with.
+// Error messages for names that do not exist.
 #include "fulmen/names.h"
 
 #include <gtest/gtest.h>

@@ -57,7 +57,7 @@ struct RangeCall {
     lse.assign(lse.size(), 12345.0F);
   }
 
-  // By a plan of just these sizes and options.
+  // The result of a plan for just these sizes and options.
   void run_exact(const AttentionTensors& t, const AttentionOptions& options) {
     poison();
     const Result<Problem> problem = make_problem(t, options);
@@ -140,7 +140,7 @@ TEST(PlanRange, EveryLengthHasTheBitsOfItsOwnPlan) {
   }
 }
 
-// A kernel that splits the keys of one batch alone.
+// A kernel that splits the keys only where the batch is one.
 class OddRunner final : public Runner {
  public:
   explicit OddRunner(std::size_t bytes) : bytes_(bytes) {}

@@ -161,7 +161,7 @@ TEST_P(PlanTensors, StridesOfOneElementAreNotCompared) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-// As the declarations allow it: shapes are the plan's where only data is set.
+// The declarations allow tensors of which only data is set: they have the plan's shapes.
 TEST_P(PlanTensors, PointersAloneAreTaken) {
   const Result<Plan> plan = planned_.plan();
   ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -269,7 +269,7 @@ TEST(PlanTensor, EmptyProblems) {
   }
 }
 
-// Strides of an empty dbias are 0 whether or not it is a sum, so that a plan cannot tell.
+// Strides of an empty dbias are 0 whether or not it is a sum, so a plan cannot tell the two apart.
 TEST(PlanTensor, EmptyBiasGradients) {
   SmallCall call;
   call.with_gradients();

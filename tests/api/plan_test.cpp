@@ -70,7 +70,7 @@ TEST(Plan, RefusesANegativeNumberOfThreads) {
   EXPECT_NE(plan(problem, "cpu", call.options).status().message().find("num_threads is -7"), std::string::npos);
 }
 
-// A header of a file is enough to ask for this.
+// A file's header alone can ask for such sizes.
 TEST(Plan, OfNoQueriesNeedsNoMemoryForEachSequence) {
   SmallCall call;
   for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) {
@@ -185,7 +185,7 @@ TEST(Plan, RunsTheKernelThatIsForced) {
   }
 }
 
-// However long the sequences and few the KV heads are, and keys are split all the same.
+// The bound holds however long the sequences and few the KV heads are, although keys are split.
 TEST(Plan, BackwardWorkspaceIsInProportionToTheInputs) {
   constexpr int64_t kDim = 64;
   constexpr double kThread = 8e6;  // scratch, whatever the lengths

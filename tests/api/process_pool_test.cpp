@@ -19,7 +19,7 @@
 #include "runtime/thread_pool.h"
 #include "runtime/threading.h"
 
-// The program's OpenMP, as far as the library asks it.
+// A stand-in for the program's OpenMP: the functions that the library calls.
 namespace {
 thread_local bool in_region = false;
 int openmp_threads = 1;
@@ -72,7 +72,8 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// What a task of each thread sees, one after the other: the caller waits for the others, so that all of them begin.
+// What a task of each thread sees, one thread after the other. The caller waits for the others, so
+// that all of them begin.
 template <class Body>
 void on_every_thread(int threads, const Body& body) {
   struct Shared {
@@ -117,7 +118,7 @@ TEST(ProcessThreads, AreAsManyAsAskedFor) {
   EXPECT_EQ(threads.size(), 5U);
 }
 
-// A call of one thread that does not end before it may.
+// A call of one thread that ends only when it is released.
 class Caller {
  public:
   explicit Caller(int limit)
@@ -143,7 +144,8 @@ class Caller {
   std::thread thread_;
 };
 
-// How many threads help a call that may have two: its caller waits for those that are expected, and a little for more.
+// How many threads help a call that may have two. Its caller waits for those that are expected, and
+// a little longer for more.
 int helpers(int limit, int expected) {
   struct Shared {
     int expected;
@@ -178,7 +180,7 @@ TEST(ProcessThreads, AreNoMoreThanTheLimitWithAllCallers) {
   EXPECT_EQ(helpers(3, 2), 2);
 }
 
-// Processor time between calls, of that inside them.
+// Processor time between calls as a share of that inside them.
 double share_between_calls() {
   double between = 0, inside = 0;
   for (int call = 0; call < 20; ++call) {

@@ -1,5 +1,5 @@
-// Sequences of different lengths and pages: every refusal names the argument, its value and what is accepted, and writes nothing;
-// who is asked; what the problem says.
+// Sequences of different lengths and pages: every refusal names the argument, its value and what is
+// accepted, and writes nothing. Also: which backends are asked, and the problem's text.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -354,7 +354,7 @@ TEST(Sequences, MemoryFollowsTheRowsThatThereAre) {
   }
 }
 
-// The shapes of bias and keep_mask go by max_seqlen, and so does the mask of dropout.
+// max_seqlen gives the shapes of bias and keep_mask, and that of dropout's mask.
 TEST(Sequences, ScoreTensorsGoByMaxSeqlen) {
   SmallCall wide, narrow;
   std::vector<float> bias(std::size_t{20} * 30);

@@ -24,7 +24,7 @@ struct SmallCall {
   std::vector<float> bias = std::vector<float>(kBatch * kHeads * kSeqlenQ * kSeqlenK, 0.0F);
   std::vector<uint8_t> keep = std::vector<uint8_t>(kBatch * kSeqlenK, 1);
   std::vector<float> heads = std::vector<float>(kHeads, 0.5F);
-  // Of the backward pass.
+  // Tensors of the backward pass.
   std::vector<float> dout = std::vector<float>(out.size(), 1.0F), dlse = std::vector<float>(lse.size(), 0.5F);
   std::vector<float> dq = std::vector<float>(q.size(), kPoison), dk = std::vector<float>(k.size(), kPoison);
   std::vector<float> dv = std::vector<float>(v.size(), kPoison), dbias = std::vector<float>(bias.size(), kPoison);

@@ -32,7 +32,8 @@ TEST(TensorFields, AreAllOfACall) {
     EXPECT_TRUE(specs.insert(offset_of(problem, problem.*field.spec)).second) << field.name;
     EXPECT_TRUE(views.insert(offset_of(c, c.*c_api::kCTensors[i].tensor)).second) << field.name;
   }
-  // A tensor that is added to a struct, and not to the table, takes room.
+  // A tensor that is added to a struct, and not to the table, makes the struct larger than the
+  // table says.
   EXPECT_EQ(sizeof(AttentionTensors),
             kTensorFields * sizeof(Tensor) + sizeof(tensors.dropout_seed) + sizeof(tensors.dropout_offset));
   EXPECT_EQ(sizeof c,
@@ -63,7 +64,7 @@ TEST(TensorFields, SayShapesOfAProblem) {
   EXPECT_STREQ(field("q").dims(p), "[1, total_q, num_heads, head_dim]");
 }
 
-// What a problem has beside the tensors that every call has, its text says.
+// A problem's text names every optional tensor that it has.
 TEST(TensorFields, AreSaidInTheProblemsText) {
   for (const TensorField& field : kTensorTable) {
     const std::string name = field.name;
@@ -76,7 +77,7 @@ TEST(TensorFields, AreSaidInTheProblemsText) {
   }
 }
 
-// A C struct's member of a name comes to the C++ struct's of the same.
+// A member of the C struct becomes the C++ struct's member of the same name.
 TEST(TensorFields, PairBothStructs) {
   fulmen_tensors c;
   fulmen_tensors_init(&c);

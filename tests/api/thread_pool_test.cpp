@@ -1,4 +1,5 @@
-// A caller's parallel_for that breaks its promise: said, not a crash, and no worker's scratch is used by two.
+// A caller's parallel_for that breaks its contract gives an error, not a crash, and no two threads
+// use one worker's scratch.
 #include <gtest/gtest.h>
 
 #include <stdexcept>
@@ -109,7 +110,7 @@ TEST(ThreadCount, OfTheReferenceIsTheCallers) {
   EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(), StatusCode::internal);
   call.options.parallel_for = {[](void*, int64_t, Task, void*) { throw std::bad_alloc(); }, nullptr};
   EXPECT_NE(verify_result(problem, call.tensors, call.options).message.find("parallel_for threw"), std::string::npos);
-  // Closed after the kernel: no wrong result, but no check either.
+  // The parallel_for fails after the kernel: the result is right, but unchecked.
   call.options.parallel_for = {[](void* context, int64_t count, Task task, void* arg) {
                                  if (--*static_cast<int*>(context) < 0) throw std::runtime_error("the pool is closed");
                                  run_all(count, task, arg);
@@ -122,7 +123,7 @@ TEST(ThreadCount, OfTheReferenceIsTheCallers) {
   EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(), StatusCode::invalid_argument);
 }
 
-// Scratch is a worker's own: what is asked for is not what is taken.
+// Each worker has scratch of its own, so fewer workers are used than a huge num_threads asks for.
 TEST(ThreadCount, IsBounded) {
   SmallCall call;
   call.options.num_threads = 2'000'000'000;

@@ -1,4 +1,5 @@
-// Backends of users that throw or answer nonsense: a sentence, and nobody else is troubled.
+// Backends of users that throw or return nonsense: the call fails with a sentence, and other
+// backends still work.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -60,7 +61,7 @@ class MoodyBackend final : public Backend {
   }
   Status append_kv(const std::string& /*device*/, void* /*stream*/, const KvCacheProblem& /*problem*/,
                    const KvCacheTensors& /*tensors*/, const KvCacheOptions& /*options*/) const override {
-    throw 7;  // NOLINT(hicpp-exception-baseclass): of a user's code anything may come
+    throw 7;  // NOLINT(hicpp-exception-baseclass): a user's code may throw anything
   }
 
  private:
@@ -91,7 +92,7 @@ TEST(UserBackend, ThatThrowsWhileItListsDevicesHidesNoOther) {
   EXPECT_EQ(status.code(), StatusCode::unavailable);
   EXPECT_NE(status.message().find("no mood"), std::string::npos) << status.message();
   EXPECT_EQ(attention(call.tensors, call.options, "nowhere").code(), StatusCode::unavailable);
-  // What keeps all of a backend's devices from being used keeps each.
+  // A reason why none of a backend's devices can be used applies to each device.
   const Status third = attention(call.tensors, call.options, "moody:3");
   EXPECT_NE(third.message().find("device \"moody:3\" cannot be used: "), std::string::npos) << third.message();
   EXPECT_NE(third.message().find("no mood"), std::string::npos) << third.message();
@@ -145,7 +146,7 @@ TEST(UserBackend, NamesAndNumbersThatAreNone) {
   EXPECT_NE(std::string(fulmen_last_error()).find("backend.features is 12"), std::string::npos) << fulmen_last_error();
 }
 
-// What is wrong is named: a workspace that is too small may well lie beside a tensor.
+// The message names the real mistake: a workspace that is too small may end just before a tensor.
 TEST(UserBackend, WorkspaceTooSmallBesideATensor) {
   register_moody();
   SmallCall call;

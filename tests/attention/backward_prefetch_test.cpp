@@ -80,7 +80,8 @@ class BackwardPrefetchTest : public ::testing::TestWithParam<Layout> {
     s.head_dim = s.head_dim_v = 32;
     return s;
   }
-  // Lines of a tensor's rows that are not in `lines`, but for those of so many heads of each batch element, or of the first one.
+  // Lines of a tensor's rows that are not in `lines`, except those of the first `heads` heads of
+  // each batch element, or of the first one.
   struct But {
     int64_t heads;
     bool each;
@@ -106,8 +107,8 @@ class BackwardPrefetchTest : public ::testing::TestWithParam<Layout> {
   }
 };
 
-// While a unit is computed the next one's rows are asked for, or a share of those of several heads to come: all of them in the end,
-// and not many twice.
+// While a unit is computed, the next one's rows are prefetched, or a share of the rows of several
+// later heads: in the end all of them, and few twice.
 TEST_P(BackwardPrefetchTest, EveryRowOfTheHeadsToCome) {
   Random random(9100);
   const bool apart = GetParam() == Layout::bhsd;

@@ -25,7 +25,7 @@ CaseSpec backward_spec(Random& random) {
   return s;
 }
 
-// The kernels that are fast: what the reference and the baseline do is tested elsewhere.
+// The fast kernels; the reference and the baseline are tested elsewhere.
 std::vector<std::string> fast_kernels(const Problem& problem) {
   std::vector<std::string> names;
   for (const std::string& name : kernels_for(problem)) {
@@ -34,7 +34,8 @@ std::vector<std::string> fast_kernels(const Problem& problem) {
   return names;
 }
 
-// Of a big case only the kernel that would be chosen is run: the references take longer than all kernels.
+// A big case runs only the kernel that would be chosen: the references take longer than all
+// kernels.
 void expect_chosen_verified(const CaseSpec& spec, Random& random) {
   Case c(spec, random);
   const Result<Plan> chosen = plan(c.problem(), "cpu", c.options);

@@ -1,4 +1,5 @@
-// What decode's products fetch of the next block while they read this one, by an instruction set that writes down the addresses.
+// What decode's products prefetch of the next block while they read this one, by an instruction set
+// that records the addresses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -129,7 +130,7 @@ TEST(DecodePrefetch, EveryBlockButTheFirstIsFetched) {
   expect_every_block_fetched<Fp16>();
 }
 
-// Two rows of keys and two of values by turns, in both products.
+// Both products alternate between two rows of keys and two of values.
 TEST(DecodePrefetch, FourStreams) {
   DecodeCall<float> call(64, 64, 4, false);
   call.run();
@@ -144,7 +145,8 @@ TEST(DecodePrefetch, FourStreams) {
   }
 }
 
-// Keys that no row attends are left out of the second product, and the rows that they would have fetched with them.
+// The second product skips keys that no row attends, and with them the rows that they would have
+// prefetched.
 TEST(DecodePrefetch, MaskedKeysLeaveOutTheirOwnRowsOnly) {
   DecodeCall<float> call(64, 64, 4, false);
   call.keep.assign(DecodeCall<float>::kKeys, 1);

@@ -33,7 +33,8 @@ Problem problem_of(const Rows& rows) {
   return Case(spec, random).problem();
 }
 
-// Of kernel cpu.<family>.<set>, whether this processor has the set or not; none where it was not compiled.
+// The rank of kernel cpu.<family>.<set>, whether or not this processor has the set; none where it
+// was not compiled.
 std::optional<double> rank(const Rows& rows, const std::string& name) {
   for (const auto& backend : backends()) {
     for (const Kernel* kernel : backend->kernels()) {

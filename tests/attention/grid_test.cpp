@@ -83,7 +83,7 @@ TEST(GridLarge, LongSequencesOneOfEachDtype) {
 }
 
 TEST(GridRandom, CasesOfAnyFeatures) {
-  // By time, not by count: a sanitizer build does fewer. The first 20 are always run.
+  // Limited by time, not by count: a sanitizer build runs fewer. The first 20 always run.
   constexpr double kSeconds = 15;
   Random random(121);
   const Clock::time_point start = Clock::now();
@@ -100,7 +100,8 @@ TEST(GridRandom, CasesOfAnyFeatures) {
   std::cout << cases << " random cases, " << runs << " runs, seed " << test_seed() << '\n';
 }
 
-// Which shapes each kernel takes is its own affair, but one that takes none here would go untested without anybody noticing.
+// Each kernel decides which shapes it takes, but one that takes none here would silently go
+// untested.
 TEST(GridCoverage, EveryRegisteredKernelRunsSomewhere) {
   std::vector<std::string> unseen;
   for (const auto& backend : backends()) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array kHugeBiasDTypes{DType::fp32, DType::fp16, DType::bf16};
 
-// Each kernel by the tolerance rule, and by values that owe nothing to the oracle.
+// Checks each kernel by the tolerance rule, and by values that are computed without the oracle.
 void expect_right_with_huge_bias(const CaseSpec& spec, Random& random) {
   Case c(spec, random);
   c.make_inputs_read_only();
@@ -77,7 +77,8 @@ TEST(HugeBias, Backward) {
   }
 }
 
-// A bound is no wider than what fp32 may do to a row, however large its scores: what was once accepted is not.
+// A bound is no wider than the error that fp32 may cause in a row, however large its scores. Errors
+// that were once accepted are not.
 TEST(HugeBias, TheRuleSeesWrongRows) {
   Random random(2220);
   for (const DType dtype : kHugeBiasDTypes) {
@@ -100,7 +101,7 @@ TEST(HugeBias, TheRuleSeesWrongRows) {
     const VerifyReport report = verify_result(back.problem(), back.tensors);
     for (const TensorError& one : report.gradients) EXPECT_LT(one.bound, 2) << one.tensor;
     for (Tensor* gradient : {&back.tensors.dq, &back.tensors.dk, &back.tensors.dv, &back.tensors.dbias}) {
-      // What a probability that is as many times too large as there are keys would make of it.
+      // The result if a probability were too large by a factor of the number of keys.
       const bool bias = gradient == &back.tensors.dbias;
       const std::array<int64_t, 4> at{1, bias ? 1 : 6, bias ? 6 : 1, 5};
       const float right = Case::get(*gradient, at);

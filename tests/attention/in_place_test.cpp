@@ -1,4 +1,4 @@
-// out over q: the same bits as with memory of its own, by every kernel that says it may.
+// out in q's memory: every kernel that allows it gives the same bits as with memory of its own.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -31,7 +31,7 @@ bool writes_over_q(const std::string& kernel) {
   return false;
 }
 
-// Runs the case by the kernel with out in q's memory, a copy of it; what is there afterwards.
+// Runs the case by the kernel with out in a copy of q's memory; returns that memory afterwards.
 Status run_over_copy(const Case& c, const std::string& kernel, std::vector<std::byte>& copy) {
   AttentionTensors t = c.tensors;
   const std::size_t bytes = bytes_of(t.q);

@@ -1,5 +1,5 @@
-// Decode and short sequences fetch what comes next in one of two ways, as the processor likes it (cpu/decode/prefetch.h,
-// cpu/short/vector.h, cpu/backward/unit.h): here also in the other.
+// Decode and short sequences prefetch in one of two ways, by the processor (cpu/decode/prefetch.h,
+// cpu/short/vector.h, cpu/backward/unit.h). These tests run the other way, too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -110,8 +110,9 @@ TEST_F(OtherFetchTest, DecodeOfPagesAndLengths) {
   }
 }
 
-// As many sequences as make a worker take whole ones, and small ones: two fit the level-2 cache. What is fetched, prefetch_test.cpp
-// says; here that nothing else changes, and for the sanitizers.
+// Sequences so many that a worker takes whole ones, and so small that two fit the level-2 cache.
+// prefetch_test.cpp checks what is fetched; this test checks that nothing else changes, and serves
+// the sanitizers.
 TEST_F(OtherFetchTest, ShortSequences) {
   Random random(8130);
   for (int i = 0; i < 30; ++i) {
@@ -136,7 +137,7 @@ TEST_F(OtherFetchTest, ShortSequences) {
   }
 }
 
-// What is fetched, backward_prefetch_test.cpp says.
+// backward_prefetch_test.cpp checks what is fetched.
 TEST_F(OtherFetchTest, Backward) {
   Random random(8140);
   for (int i = 0; i < 30; ++i) {

@@ -1,4 +1,4 @@
-// What decode and short sequences fetch ahead of themselves, by an instruction set that only writes down the addresses.
+// What decode and short sequences prefetch, by an instruction set that only records the addresses.
 #include "cpu/decode/prefetch.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ struct Recorder {
 
 constexpr int64_t kRow = 256, kLinesOfRow = kRow / 64;
 
-// Addresses alone are computed with, nothing is there.
+// Only the addresses are computed; there is no memory behind them.
 const char* at(int64_t line) { return reinterpret_cast<const char*>(static_cast<uintptr_t>(line * 64)); }  // NOLINT
 
 template <int kLines, class Prefetch>
@@ -70,7 +70,7 @@ void expect_four_streams() {
     std::copy_if(lines.begin(), lines.end(), std::back_inserter(stream), [&](int64_t line) { return line / 1000 == first / 1000; });
     EXPECT_EQ(stream, lines_of(first, kStride, kRows)) << kLines;
   }
-  // By turns, as many of each.
+  // Alternately, as many of each.
   constexpr std::ptrdiff_t kTurn = kLines < 4 ? 4 : kLines;
   for (auto turn = lines.begin(); turn != lines.end(); turn += kTurn) {
     for (const int64_t first : kFirst) {
@@ -87,7 +87,7 @@ TEST(Prefetch, BlockIsFetchedOnceInFourStreams) {
   expect_four_streams<8>();
 }
 
-// The pace is that of the calls, whatever they ask for.
+// The calls set the pace, whatever they prefetch.
 TEST(Prefetch, BlockKeepsThePaceOfItsCalls) {
   const StridedWalk walks[] = {{at(1000), 640}, {at(2000), 640}, {at(3000), 640}, {at(4000), 640}};
   const BlockPrefetch<StridedWalk> block(walks, kRow, kRow, 3);
@@ -127,7 +127,7 @@ TEST(Prefetch, StreamIsFetchedOnceInOrder) {
   EXPECT_TRUE(fetched<2>(StreamPrefetch<StridedWalk>({at(7), 640}, kRow, -3), 100).empty());
 }
 
-// Counts its steps: a step behind the last row would read a page's number that is not there.
+// Counts its steps: a step behind the last row would read beyond the page table.
 struct CountedWalk : StridedWalk {
   static inline int steps;
   using StridedWalk::StridedWalk;
@@ -287,7 +287,7 @@ TEST(Prefetch, StepsShareTheLinesEvenly) {
   }
 }
 
-// Shares are every line, in any number of steps, and hardly more.
+// The shares cover every line, in any number of steps, and hardly more.
 TEST(Prefetch, StepsOfShares) {
   constexpr int64_t kRows = 5, kStride = 7, kParts = 3;
   for (const int steps : {1, 2, 3, 6, 100}) {
@@ -306,7 +306,7 @@ TEST(Prefetch, StepsOfShares) {
   }
 }
 
-// Notes what is fetched by each of a worker's tasks.
+// Records what each of a worker's tasks prefetches.
 struct ShortRecorder : Scalar {
   static inline std::map<int64_t, int> near, far;  // lines, and how often
   static int64_t line(const void* p) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(p)) / 64; }
@@ -374,7 +374,8 @@ struct ShortCall {
   std::vector<float> data[4], scratch;
 };
 
-// While one batch element is computed the whole of the next one is asked for, into L2 or through L1, and not much twice.
+// While one batch element is computed, the whole of the next one is prefetched, into L2 or through
+// L1, and little of it twice.
 void expect_next_batch_fetched(ShortCall& call, bool into_l2) {
   call.call.fetch_batches = true;
   call.call.fetch_into_l2 = into_l2;
@@ -419,8 +420,8 @@ TEST(Prefetch, ShortSequencesFetchNoSharedKeys) {
   EXPECT_LE(ShortRecorder::times(), (call.bytes_of_batch[0] + call.bytes_of_batch[3]) / 64 * 3 / 2);
 }
 
-// A bias that each batch element has for itself: the next head's, or a share of the next one's where heads share it. One that all
-// share stays where it is.
+// A bias of each batch element: the next head's is prefetched, or a share of the next element's
+// where heads share it. A bias that all elements share is not prefetched.
 TEST(Prefetch, ShortSequencesFetchTheNextBias) {
   constexpr int64_t kKeys = 50, kOfHead = ShortCall::kQueries * kKeys, kOfBatch = kOfHead * ShortCall::kHeads;
   const std::vector<float> bias(static_cast<std::size_t>(ShortCall::kBatch * kOfBatch), 0.25F);
@@ -441,7 +442,8 @@ TEST(Prefetch, ShortSequencesFetchTheNextBias) {
   EXPECT_EQ(found(0, kOfHead, 0, kOfBatch), 0);
 }
 
-// Elsewhere a task asks for its own values and output, and the next one's queries and keys, into L1.
+// On other processors a task prefetches its own values and output, and the next one's queries and
+// keys, into L1.
 TEST(Prefetch, ShortSequencesFetchTheNextHead) {
   for (const bool side_by_side : {true, false}) {
     ShortCall call(ShortCall::kHeads, side_by_side);
@@ -474,7 +476,8 @@ struct Blocks {
   static constexpr int kLanes = kVectorLanes, kPvVecs = kMostVecs;
 };
 
-// What goes past the caches is written in whole lines: 96 columns are two blocks of 48, which in 16 bits are 96 bytes.
+// Stores past the caches write whole lines: 96 columns are two blocks of 48, which in 16 bits are
+// 96 bytes.
 TEST(Prefetch, PastTheCachesGoWholeLines) {
   using Avx512 = Blocks<16, 4>;
   for (const int64_t dim : {16, 32, 48, 64, 96, 128, 192, 256}) EXPECT_TRUE(output_blocks_are_lines<Avx512>(dim, 4)) << dim;

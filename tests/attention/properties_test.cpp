@@ -1,4 +1,4 @@
-// What must hold whatever the numbers are, for every kernel.
+// Properties that hold for any input, for every kernel.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -147,7 +147,7 @@ TEST(VariableLengthsOracle, EachSequenceIsACallOfItsOwn) {
   }
 }
 
-// With a block_table cu_seqlens_k says lengths, and its first number nothing.
+// With a block_table cu_seqlens_k gives lengths, and its first number has no meaning.
 TEST(VariableLengthsOracle, CumulativeLengthsOfPages) {
   Random random(1100);
   CaseSpec s = short_spec();
@@ -238,7 +238,7 @@ TEST(VariableLengths, LongSequencesAreSplit) {
   EXPECT_GT(expect_all_kernels_verified(c), 0);
 }
 
-// No sequences, and sequences of nothing: what must be written is, and no more.
+// No sequences, and sequences without rows: exactly what must be written is written.
 TEST(VariableLengths, NothingThere) {
   for (const bool backward : {false, true}) {
     for (const int kind : {0, 1, 2, 3}) {
@@ -288,7 +288,7 @@ TEST(VariableLengths, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-// No family is left to a slower one in silence.
+// No family falls back silently to a slower one.
 TEST(VariableLengths, EveryFamilyRunsThem) {
   Random random(1380);
   CaseSpec s = short_spec();
@@ -344,7 +344,7 @@ TEST(VariableLengths, EvenLengthsAreThePlainCall) {
     options.max_seqlen_q = s.seqlen_q;
     options.max_seqlen_k = s.seqlen_k;
     const Status status = attention(t, options);
-    if (status.code() == StatusCode::unsupported) continue;  // says so; which kernels must not is asked elsewhere
+    if (status.code() == StatusCode::unsupported) continue;  // other tests check refusals
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(std::memcmp(expected.data(), packed.data(), expected.size() * sizeof(float)), 0) << kernel;
   }

@@ -107,7 +107,8 @@ TEST(Verify, AllowsOneRoundingOfTheProbabilitiesAndOneOfTheOutput) {
   }
 }
 
-// What a tile that reaches past its keys may add to a row's sum, among thousands of right ones.
+// The error of a tile that reaches past its keys: it adds to a row's sum of thousands of right
+// terms.
 TEST(Verify, SeesFifteenKeysOfScoreZero) {
   Random random(20);
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {

@@ -69,7 +69,7 @@ TEST_F(BackwardTest, RealInputGivesTheExactGradients) {
   expect_close("dk.npy", k.shape, dk);
   expect_close("dv.npy", v.shape, dv);
 
-  // The forward pass's results written, then read: another way to the same.
+  // The forward pass's results are written to files and read back: the gradients must be the same.
   std::vector<std::string> more = gradients;
   more.insert(more.end(), {"--out", "out.npy", "--lse", "lse.npy", "--verify"});
   const Outcome both = run(example_inputs(), more);
@@ -214,7 +214,7 @@ TEST_F(BackwardTest, VerifyTabulatesEveryGradientOfADevicesKernel) {
   EXPECT_EQ(testing::deferred_allocations(), 0);
 }
 
-// Right but for one element of dk. Few problems, as failures are what counts.
+// A kernel that is wrong in one element of dk. Few problems suffice: the test is about failures.
 class OffByABitBackend final : public Backend, public Kernel {
  public:
   std::string_view name() const noexcept override { return "off"; }

@@ -27,7 +27,7 @@ class BadInputTest : public ProgramTest {
     std::filesystem::create_directory(path("folder.npy"));
   }
 
-  // Runs with out.npy and lse.npy as outputs, fresh or already there, and looks at the folder afterwards.
+  // Runs with out.npy and lse.npy as outputs, new or existing, and checks the folder afterwards.
   void expect_refused(std::vector<std::string> arguments, const std::string& part) const {
     arguments.insert(arguments.begin(), "run");
     arguments.insert(arguments.end(), {"--out", "out.npy", "--lse", "lse.npy"});
@@ -136,7 +136,7 @@ TEST_F(BadInputTest, EmptyValues) {
 }
 
 TEST_F(BadInputTest, Backward) {
-  // Without --out and --lse, which expect_refused() would add: here they may be what is wrong.
+  // Without --out and --lse, which expect_refused() would add: here they may be the mistake.
   const auto refused = [&](const std::vector<std::string>& more, const std::string& part) {
     std::vector<std::string> arguments{"run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -204,7 +204,7 @@ TEST_F(BadInputTest, Subcommands) {
   expect_one_sentence(fulmen(with({"explain"}, good_inputs({"--batch", "2"}))), "--batch: the problem is given by files");
   expect_one_sentence(fulmen(with(numbers, {"--bias-dtype", "fp16"})), "--bias-dtype: it goes with --bias-shape");
   expect_one_sentence(fulmen(with(numbers, {"--bias-shape", "1,1,4,-4"})), "--bias-shape: '-4' is given, a whole number from 0");
-  // Before anything is said or measured.
+  // Refused before anything is printed or measured.
   for (const char* command : {"bench", "verify"}) {
     const Outcome outcome = fulmen({command, "--device", "abacus"});
     expect_one_sentence(outcome, "device is \"abacus\": there is no such device here");
@@ -220,7 +220,7 @@ TEST_F(BadInputTest, Subcommands) {
       fulmen({"explain", "--backward", "--gradients", "dbias", "--seqlen-q", "4", "--heads", "1", "--head-dim", "8"}),
       "--gradients dbias");
   expect_one_sentence(fulmen({"verify", "--device", "abacus:0"}), "abacus:0");
-  // A slip is guessed, and a list is short.
+  // The message suggests the name that was meant, and its list is short.
   const Outcome device = fulmen({"verify", "--device", "cpuu"});
   expect_one_sentence(device, "did you mean \"cpu\"? Known are \"cpu\", ");
   EXPECT_LT(device.err.size(), 400U) << device.err;

@@ -11,7 +11,8 @@ namespace {
 
 class BenchProblem : public ProgramTest {
  protected:
-  // Of `bench --problem` with these options, beside what explain says of the same.
+  // The row of `bench --problem` with these options, compared with what explain says for the same
+  // options.
   nlohmann::json row_of(const std::vector<std::string>& problem) const {
     std::vector<std::string> bench{"bench", "--problem", "--seconds", "0.01", "--json", "b.json"}, explain{"explain"};
     bench.insert(bench.end(), problem.begin(), problem.end());

@@ -71,7 +71,7 @@ TEST_F(CompileTest, ReportsListsAndClears) {
     EXPECT_GT(row["occupancy"].get<int>(), 0) << row;
     EXPECT_GT(row["code_bytes"].get<int>(), 1000) << row;
     EXPECT_EQ(row["spills"].get<int>() + row["scratch_bytes"].get<int>(), 0) << row;
-    // A disassembler that is not there leaves the loop out.
+    // Without a disassembler the report has no loop.
     const nlohmann::json& loop = row["loop"];
     if (first.out.find("is not known") != std::string::npos) continue;
     for (const char* count : {"matrix", "vector", "transcendental", "lds", "memory"}) EXPECT_GT(loop[count].get<int>(), 0) << row;
@@ -149,7 +149,7 @@ TEST_F(CompileTest, WhatIsWrongIsSaidBeforeAnythingIsCompiled) {
   write_bytes("file", "text");
   expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "file/prebuilt"}), "file/prebuilt cannot be made");
   expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "file"}), "file cannot be written");
-  // Only the compiler knows whether there is such a chip.
+  // Only the compiler knows whether such a chip exists.
   expect_one_sentence(fulmen({"compile", "--arch", "gfx1100,gfx9999"}), "arch is \"gfx9999\": AMD chips from gfx803");
   EXPECT_EQ(fulmen({"cache", "list"}).out, path("cache") + ": 0 kernels, 0.0 MB\n");
 }

@@ -1,4 +1,4 @@
-// `fulmen doctor` over systems made of folders: each finding, and what mends it.
+// `fulmen doctor` over systems made of folders: each finding, and its remedy.
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -62,7 +62,7 @@ class Doctor : public ProgramTest {
   }
 
   std::vector<Finding> all() const { return tools::examine(facts_); }
-  // The one of this id that has this verdict; a test failure without one.
+  // The finding with this id and this verdict; a test failure if there is none.
   Finding finding(const std::string& id, FindingVerdict verdict) const {
     std::string seen;
     for (const Finding& one : all()) {
@@ -259,7 +259,7 @@ TEST_F(Doctor, TheChosenDeviceMustBeThere) {
   expect("device.default", FindingVerdict::fail, "no library", "FULMEN_DEVICE=cpu");
 }
 
-// The program on this machine: whatever it finds, the exit status and both forms tell the same.
+// The program on this machine: whatever it finds, the exit status and both forms of output agree.
 TEST_F(Doctor, TheProgramTellsByItsExitStatus) {
   const Outcome text = fulmen({"doctor"}), json = fulmen({"doctor", "--json"});
   const auto parsed = nlohmann::json::parse(json.out);

@@ -1,4 +1,4 @@
-// What the documents say of the program: commands and options that there are.
+// The documents name only commands and options that the program has.
 #include <map>
 #include <regex>
 
@@ -30,7 +30,8 @@ class Documents : public ProgramTest {
   std::map<std::string, std::string> helps_;
 };
 
-// Every `fulmen COMMAND --option ...` of the guides, in a block or in a line: the command is there, and each option is one of its.
+// Every `fulmen COMMAND --option ...` of the guides, in a block or in a line: the command exists,
+// and has each of the options.
 TEST_F(Documents, NameCommandsAndOptionsThatThereAre) {
   const std::regex call(R"((?:^|[`$ /\n])fulmen ([a-z]+)((?: +[^`|\n&>]*)?))"), option(R"((--[a-z][a-z0-9-]*))");
   int commands = 0;

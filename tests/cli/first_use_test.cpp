@@ -109,7 +109,7 @@ TEST_F(FirstUseTest, AWrongKernelMakesRoomAndTheVerdictIsKept) {
             std::string::npos)
       << again.err;
   EXPECT_EQ(verdicts(), first) << "another process found out what was known";
-  // A damaged verdict is said, and found out again.
+  // A damaged verdict is reported, and the check repeated.
   const auto [file, number] = first.at("emulated.short.gfx11");
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
   const Outcome damaged = explain();
@@ -132,7 +132,8 @@ TEST_F(FirstUseTest, AForcedKernelIsAnErrorAndTheCheckCanBeLeftOut) {
   EXPECT_EQ(unchecked.out.find("first use"), std::string::npos) << unchecked.out;
 }
 
-// Without a compiler: a kernel that is not among the prebuilt ones makes room for one that is; where none is, the reason is said.
+// Without a compiler a kernel that is not prebuilt is passed over for one that is; where none is,
+// the error gives the reason.
 TEST_F(FirstUseTest, AKernelThatIsNotPrebuiltMakesRoom) {
   std::filesystem::remove_all(path("kernels"));
   write_kernel("prefill", false);

@@ -30,7 +30,8 @@ class HipTest : public ProgramTest {
   }
 };
 
-// Of a seed: another problem's kernel may have an instruction that the emulator does not know, which says nothing of the driver.
+// A fixed seed: another problem's kernel may have an instruction that the emulator does not know,
+// which is no fault of the driver.
 TEST_F(HipTest, Verifies) {
   for (const char* device : {"hip:0", "hip:1"}) {
     EXPECT_NE(output({"verify", "--device", device, "--random", "3", "--seed", "1"}).find(", 0 failed"), std::string::npos);
@@ -54,7 +55,8 @@ TEST_F(HipTest, TestsItself) {
   EXPECT_NE(text.find(", 0 failed"), std::string::npos) << text;
 }
 
-// What is fastest, and whether there is time to know it, depends on the machine: the candidates are verified on any.
+// Which candidate is fastest, and whether there is time to find out, depends on the machine; every
+// machine verifies the candidates.
 TEST_F(HipTest, Tunes) {
   const std::string kernel = "hip.prefill.gfx11", cache = path("cache");
   ::setenv("FULMEN_CACHE_DIR", cache.c_str(), 1);

@@ -1,4 +1,5 @@
-// Nothing is lost: what a command writes replaces nothing that it was not told to, and leaves nothing half done.
+// No data is lost: a command replaces only files that it was told to replace, and leaves no partial
+// output.
 #include <climits>
 #include <csignal>
 
@@ -76,7 +77,7 @@ TEST_F(OutputTest, TwoNamesOfOneFileAreOne) {
 
 TEST_F(OutputTest, LinksStayLinks) {
   std::filesystem::create_symlink("later.npy", path("link.npy"));
-  for (int time = 0; time < 2; ++time) {  // to what is not there yet, and to what is
+  for (int time = 0; time < 2; ++time) {  // to a new file, and to an existing one
     ASSERT_EQ(run({"--out", "link.npy"}).exit_code, 0);
     EXPECT_TRUE(std::filesystem::is_symlink(path("link.npy")));
     EXPECT_TRUE(std::filesystem::is_regular_file(path("later.npy")));
@@ -105,7 +106,7 @@ TEST_F(OutputTest, FullStandardOutputIsAnError) {
   for (const char* output : {"o.npy", "bench.json", "bench.csv"}) EXPECT_FALSE(std::filesystem::exists(path(output))) << output;
 }
 
-// The exit status tells where there is nowhere to write a sentence.
+// The exit status reports the failure where no sentence can be written.
 TEST_F(OutputTest, StandardErrorThatIsClosedOrFull) {
   for (const std::string redirected : {"run --q q.npy 2>&-", "run --q q.npy 2>/dev/full", "devices >&- 2>&-"}) {
     const int status = std::system(("cd '" + folder_.string() + "' && '" FULMEN_CLI "' " + redirected).c_str());

@@ -1,4 +1,4 @@
-// `fulmen verify --random`: what it draws, and that a small problem costs no more than it has to.
+// `fulmen verify --random`: the problems that it draws, and the time that a small problem takes.
 #include <gtest/gtest.h>
 
 #include <algorithm>

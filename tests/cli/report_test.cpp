@@ -121,7 +121,8 @@ TEST_F(ReportTest, BenchTakesValuesOfTheirOwnHeadDim) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
 }
 
-// The reference beside each timed call would be what is measured. In this process, to see that it is off.
+// Verification in each timed call would dominate the time. The test runs in this process, to see
+// that it is off.
 TEST_F(ReportTest, BenchTimesNoVerification) {
   ::setenv("FLASH_ATTENTION_VERIFY", "1", 1);
   CLI::App app;

@@ -23,7 +23,7 @@ class Selftest : public ProgramTest {};
 
 TEST_F(Selftest, ProblemsAreOfEveryKind) {
   const auto problems = tools::selftest_problems();
-  // The guide of the first run says how many there are.
+  // The guide to the first run states the number of problems.
   const std::string guide = read_text(FULMEN_SOURCE_DIR "/docs/guide/first_amd_run.md");
   const std::string all = "all " + std::to_string(problems.size() + tools::kAppendProblems) + " problems";
   EXPECT_NE(guide.find(all), std::string::npos) << "docs/guide/first_amd_run.md does not say: " << all;
@@ -93,7 +93,7 @@ std::vector<Table> tables_with_heads(const std::string& html) {
   return tables;
 }
 
-// Columns have names in words, and something in them.
+// Columns have names in words, and are not empty.
 void expect_readable(const std::string& html) {
   for (const Table& rows : tables_with_heads(html)) {
     ASSERT_GE(rows.size(), 2U) << "a table has rows";
@@ -216,7 +216,7 @@ TEST_F(Selftest, EmulatedChipsTakeAProblem) {
   EXPECT_TRUE(report["speed"].empty());
 }
 
-// A device that says yes to everything and writes nothing.
+// A device that supports every problem and writes nothing.
 class IdleBackend final : public Backend {
  public:
   std::string_view name() const noexcept override { return "idle"; }

@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM while a compiler runs; folders for temporary files that are no good.
+// SIGINT and SIGTERM while a compiler runs; unusable folders for temporary files.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -18,7 +18,8 @@ class Interrupted : public ProgramTest {
     for (const char* folder : {"bin", "tmp"}) std::filesystem::create_directory(path(folder));
     ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
   }
-  // The only program in PATH: what a compiler is asked for, and what it starts, keeps the fifo open as long as it runs.
+  // The only program in PATH stands for a compiler. It, and the process that it starts, keep the
+  // fifo open while they run.
   void write_compiler(const std::string& name) const {
     write_bytes("bin/" + name, "#!/bin/sh\ncase $1 in --version) echo 1;exit;; esac\n/bin/sh -c 'echo started >" + path("fifo") +
                                    "; /bin/sleep 1000' 9>" + path("fifo") + "\n");
@@ -55,13 +56,13 @@ TEST_F(Interrupted, CompilersAndTheirFoldersEnd) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal) << status;
     EXPECT_TRUE(std::filesystem::is_empty(path("tmp")));
-    while (::read(fifo, &byte, 1) > 0) {  // its end: nobody runs who could write
+    while (::read(fifo, &byte, 1) > 0) {  // its end: no process that could write is left
     }
     ::close(fifo);
   }
 }
 
-// What a long run has found is told before it ends.
+// An interrupted run prints what it has found.
 TEST_F(Interrupted, VerifyTellsWhatItHasFound) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);

@@ -1,4 +1,4 @@
-// What is wrong with an AMD kernel is found in its machine code, each rule by an object that breaks it.
+// The check of AMD machine code finds each kind of error: one kernel for each rule that breaks it.
 #include "gpu/compile/report/amd_check.h"
 
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ TEST(AmdCheck, KnowsWhereBranchesEnd) {
   auto inside = nested;
   inside[11] = "s_nop 0";  // the outer if is still open
   EXPECT_EQ(findings(inside), 1U);
-  // A mask that was overwritten, whole or in part, turns no lanes on.
+  // Restoring from a mask that was overwritten, whole or in part, does not turn the lanes on.
   for (const char* overwritten : {"s_mov_b32 s0, 7", "s_lshl_b64 s[0:1], s[6:7], 1", "v_readfirstlane_b32 s0, v1"}) {
     EXPECT_EQ(findings({"s_mov_b32 s0, exec_lo", "v_cmpx_gt_u32_e32 16, v0", overwritten, "s_or_b32 exec_lo, exec_lo, s0", exchange,
                         "s_endpgm"}),
@@ -124,7 +124,7 @@ TEST(AmdCheck, KnowsThatNothingIsAddedToAllLanes) {
   for (const char* condition : {"s_nop 0", "v_cmp_gt_u32_e64 s[8:9], 16, v0", "s_orn2_b64 s[8:9], s[4:5], exec"}) {
     EXPECT_EQ(findings(with(restore, condition)), 0U) << condition;
   }
-  // Of a part of the lanes, what is not known to be the rest of them turns not all on.
+  // With some lanes on, only a mask that is known to hold the remaining lanes turns all of them on.
   EXPECT_EQ(findings(with(another, "v_cmp_gt_u32_e64 s[8:9], 16, v0")), 1U);
   EXPECT_EQ(findings(with("s_and_b64 exec, exec, s[10:11]", "s_nop 0")), 1U);
 }
@@ -157,7 +157,7 @@ TEST(AmdCheck, TakesTheWorseOfTwoWays) {
   EXPECT_EQ(findings({"v_permlanex16_b32 v2, v3, s4, s5", "v_cmpx_gt_u32_e32 16, v0", "s_cbranch_execnz @0", "s_endpgm"}), 1U);
 }
 
-// Where lines begin with "?" the kernel is wrong at that line, else nowhere.
+// The kernel is wrong exactly at the lines that begin with "?".
 void expect_marked(std::vector<std::string> lines, const gpu::AmdKernelFacts& facts, const std::string& what) {
   std::vector<std::size_t> marked;
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -180,7 +180,7 @@ void expect_marked(std::vector<std::string> lines, const gpu::AmdKernelFacts& fa
 TEST(AmdCheck, FindsBarriersThatNotAllLanesComeTo) {
   for (const char* barrier : {"s_barrier", "s_barrier_signal -1", "s_barrier_wait 0xffff"}) {
     const std::string right = barrier, wrong = "?" + right;
-    // Lanes are off, and no branch goes by.
+    // Lanes are off, and no branch skips the barrier.
     expect_marked({"v_cmpx_gt_u32_e32 16, v0", wrong, "s_endpgm"}, {}, "lanes may be off");
     // A branch on work items, on the wave's number, on what is loaded from LDS by work item.
     expect_marked({"v_cmp_gt_u32_e32 vcc_lo, 16, v0", "s_cbranch_vccz @3", wrong, "s_endpgm"}, {}, "not all waves");
@@ -190,7 +190,7 @@ TEST(AmdCheck, FindsBarriersThatNotAllLanesComeTo) {
     expect_marked({"ds_load_b32 v1, v0", "s_waitcnt lgkmcnt(0)", "v_readfirstlane_b32 s2, v1", "s_cmp_lt_i32 s2, 3",
                    "s_cbranch_scc1 @6", wrong, "s_endpgm"},
                   {}, "not all waves");
-    // A loop that goes round as often as the wave's number says.
+    // A loop whose trip count is the wave's number.
     expect_marked(
         {"v_readfirstlane_b32 s2, v0", wrong, "s_sub_i32 s2, s2, 1", "s_cmp_lg_u32 s2, 0", "s_cbranch_scc1 @1", "s_endpgm"}, {},
         "not all waves");
@@ -198,7 +198,8 @@ TEST(AmdCheck, FindsBarriersThatNotAllLanesComeTo) {
     expect_marked({"s_mov_b32 s3, 7", "v_readfirstlane_b32 s2, v0", "s_cmp_lt_i32 s2, 1", "s_cbranch_scc1 @5", "s_mov_b32 s3, 8",
                    "s_cmp_eq_u32 s3, 8", "s_cbranch_scc1 @8", wrong, "s_endpgm"},
                   {}, "not all waves");
-    // All waves: a branch on an argument; behind a wave's own branch; where the lanes are on again.
+    // All waves arrive: behind a branch on an argument; after a wave's own branch; where the lanes
+    // are on again.
     expect_marked(
         {"s_load_b32 s2, s[0:1], 0x0", "s_waitcnt lgkmcnt(0)", "s_cmp_lt_i32 s2, 3", "s_cbranch_scc1 @5", right, "s_endpgm"}, {},
         "");
@@ -221,7 +222,8 @@ TEST(AmdCheck, KeepsTheHalvesOfDualInstructionsApart) {
   EXPECT_NE(wrong[0].find("not all waves come to"), std::string::npos) << wrong[0];
 }
 
-// gfx942 of clang 19: four scalar registers are spilled of which two matter, and conditions of loops with barriers come back.
+// gfx942 of clang 19: four scalar registers are spilled, of which two are used; they restore the
+// conditions of loops with barriers.
 TEST(AmdCheck, FollowsScalarsThatAreKeptInLanes) {
   const gpu::AmdKernelFacts facts{.arch = "gfx942", .initial_scalars = 3, .initial_vectors = 1};
   const auto kept_and_used = [](const char* use) {
@@ -259,9 +261,11 @@ TEST(AmdCheck, FollowsScalarsThatAreKeptInLanes) {
                 {}, "not all waves");
 }
 
-// clang 19, dk and dv of gfx942: where only some waves come, a register is used for something else and gets its value back.
+// clang 19, dk and dv of gfx942: on a path of some waves only, a register is reused and then gets
+// its old value back.
 TEST(AmdCheck, KnowsRegistersThatGetTheirValueBack) {
-  // s3 is 7, and what `there` leaves in it, where waves of a small s2 come alone, decides on a barrier.
+  // s3 is 7. Only some waves, by s2, execute `there`; a barrier then depends on the value that it
+  // leaves in s3.
   const auto branch_on = [](std::vector<std::string> there, const char* barrier) {
     std::vector<std::string> lines{"s_mov_b32 s3, 7", "v_readfirstlane_b32 s2, v0", "s_cmp_lt_i32 s2, 1",
                                    "s_cbranch_scc1 @" + std::to_string(4 + there.size())};
@@ -276,20 +280,21 @@ TEST(AmdCheck, KnowsRegistersThatGetTheirValueBack) {
   expect_marked(branch_on({"s_mov_b32 s5, s3", "s_mov_b32 s3, 9", "s_mov_b32 s3, s5"}, "s_barrier"), {}, "");
   expect_marked(branch_on({"s_mov_b64 s[6:7], s[2:3]", "s_mov_b32 s3, 9", "s_mov_b32 s3, s7"}, "s_barrier"), {}, "");
   expect_marked(branch_on({"v_writelane_b32 v1, s3, 4", "s_add_u32 s3, s3, 1", "v_readlane_b32 s3, v1, 4"}, "s_barrier"), {}, "");
-  // Another value; one that was changed on the way; one that is not moved back.
+  // Another value; one that was changed meanwhile; one that is not moved back.
   expect_marked(branch_on({"s_mov_b32 s5, s3", "s_mov_b32 s3, 9", "s_mov_b32 s3, s6"}, "?s_barrier"), {}, "not all waves");
   expect_marked(branch_on({"s_mov_b32 s5, s3", "s_mov_b32 s3, 9", "s_add_u32 s5, s5, 1", "s_mov_b32 s3, s5"}, "?s_barrier"), {},
                 "not all waves");
   expect_marked(branch_on({"s_mov_b64 s[6:7], s[2:3]", "s_mov_b32 s3, 9", "s_mov_b32 s3, s6"}, "?s_barrier"), {}, "not all waves");
   expect_marked(branch_on({"v_writelane_b32 v1, s3, 4", "v_mov_b32_e32 v1, 0", "v_readlane_b32 s3, v1, 4"}, "?s_barrier"), {},
                 "not all waves");
-  // Some of these waves alone get it back.
+  // Only some of these waves get it back.
   expect_marked(branch_on({"s_mov_b32 s5, s3", "s_mov_b32 s3, 8", "s_cmp_lt_i32 s2, 5", "s_cbranch_scc1 @9", "s_mov_b32 s3, s5"},
                           "?s_barrier"),
                 {}, "not all waves");
 }
 
-// A loop that waves leave after as many rounds as their numbers say, with a value that each round computes.
+// A loop that each wave leaves after a number of iterations that depends on the wave, with a value
+// that each iteration computes.
 TEST(AmdCheck, KnowsThatALoopComputesItsValuesAgain) {
   const auto loop = [](const char* computed, const char* barrier) {
     return std::vector<std::string>{"v_readfirstlane_b32 s2, v0",
@@ -327,14 +332,14 @@ TEST(AmdCheck, FindsLoadsThatWereNotWaitedFor) {
       expect_marked({one, wrong, "s_endpgm"}, facts, what);
       expect_marked({one, all, use, "s_endpgm"}, facts, what);
       expect_marked({one, "?v_mov_b32_e32 v1, 0", "s_endpgm"}, facts, "writes a register");
-      expect_marked({one, one, all, use, "s_endpgm"}, facts, what);  // in order: the later one is there last
+      expect_marked({one, one, all, use, "s_endpgm"}, facts, what);  // in order: "all" ends last
       // The latest may be outstanding.
       expect_marked({one, two, partly, use, "s_endpgm"}, facts, what);
       expect_marked({two, one, partly, wrong, "s_endpgm"}, facts, what);
-      // On one of two ways it is waited for; on one there is a later load.
+      // One of two paths waits for it; on the other there is a later load.
       expect_marked({one, "s_cbranch_scc0 @3", all, wrong, "s_endpgm"}, facts, what);
       expect_marked({one, "s_cbranch_scc0 @3", two, partly, wrong, "s_endpgm"}, facts, what);
-      // Round a loop.
+      // Around a loop.
       expect_marked({"?v_mov_b32_e32 v5, v1", one, "s_cbranch_scc0 @0", "s_endpgm"}, facts, what);
     }
     expect_marked({scalar, "?s_mov_b32 s3, s2", "s_endpgm"}, facts, what);
@@ -412,7 +417,8 @@ TEST(AmdCheck, FindsRegistersThatNothingHasWritten) {
         "v_mad_u64_u32 v[4:5], vcc, v0, s1, v[0:1]", "v_pk_mul_f32 v[4:5], v[0:1], v[0:1]", "v_fma_mixlo_f16 v1, v0, v0, v0"}) {
     expect_marked({right, "s_endpgm"}, facts, "");
   }
-  // Written on one way; by both halves of a dual instruction; a copy of nothing is nothing.
+  // Written on one path; by both halves of a dual instruction; a copy of an unwritten register is
+  // unwritten.
   expect_marked({"s_cmp_eq_u32 s0, 0", "s_cbranch_scc0 @3", "s_mov_b32 s4, 1", "s_add_u32 s5, s4, 1", "s_endpgm"}, facts, "");
   expect_marked({"v_dual_mov_b32 v1, v0 :: v_dual_mov_b32 v2, v0", "v_add_f32_e32 v3, v1, v2", "s_endpgm"}, facts, "");
   expect_marked({"?v_dual_mov_b32 v1, v0 :: v_dual_mul_f32 v2, v0, v1", "s_endpgm"}, facts, what);
@@ -424,7 +430,8 @@ TEST(AmdCheck, FindsRegistersThatNothingHasWritten) {
   expect_marked({"s_add_u32 s4, s3, 1", "s_endpgm"}, {.arch = "gfx942"}, "");
 }
 
-// gfx1100 of clang 19, decode of 208 dims: four registers go to scratch of which two are used. They come back as they went.
+// gfx1100 of clang 19, decode of 208 dims: four registers go to scratch of which two are used. They
+// are restored unchanged.
 TEST(AmdCheck, FollowsRegistersThroughScratch) {
   const std::string what = "that nothing has written";
   const auto through = [](const std::string& store, const std::string& load, const std::string& use) {
@@ -450,7 +457,8 @@ TEST(AmdCheck, FollowsRegistersThroughScratch) {
   };
   single("scratch_store_b32 off, v0, off offset:8", "scratch_load_b32 v2, off, off offset:8", "v_add_u32_e32 v3, 1, v2");
   single("scratch_store_b32 off, v0, off offset:8", "scratch_load_b32 v2, off, off offset:12", "?v_add_u32_e32 v3, 1, v2");
-  // An address that is no constant: all may be there, and what is stored is used.
+  // An address that is no constant: any scratch slot may be read, and what is stored counts as
+  // used.
   single("scratch_store_b32 v0, v0, off", "scratch_load_b32 v2, off, off offset:12", "v_add_u32_e32 v3, 1, v2");
   single("?scratch_store_b32 v0, v9, off", "scratch_load_b32 v2, v0, off", "v_add_u32_e32 v3, 1, v2");
   // Chips without scratch instructions spill by a buffer, whose address is the same for all lanes.
@@ -484,7 +492,8 @@ TEST(AmdCheck, FindsWhatIsNoInstructionAndWaysOutOfTheKernel) {
   expect_marked({"?s_swappc_b64 s[30:31], s[4:5]", "s_endpgm"}, {}, "cannot follow");
 }
 
-// What a compiler makes of `if (first) x = ...; barrier; if (first) use(x)`: ways on which the two tests differ do not exist.
+// What a compiler makes of `if (first) x = ...; barrier; if (first) use(x)`: paths on which the two
+// tests differ do not exist.
 TEST(AmdCheck, KnowsThatAConditionIsTestedTwice) {
   // s3 is uniform where the second test lets it be read, and differs between waves elsewhere.
   const auto kernel = [](const char* other) {

@@ -69,7 +69,7 @@ TEST_F(AmdCompiler, AClangIsChosenByItsPath) {
     if (real.empty()) real = find_program(name);
   }
   if (real.empty()) GTEST_SKIP() << "clang++ is not in PATH";
-  // Another program than the usual search finds: a script of its own version.
+  // A program that the usual search does not find: a script with a version of its own.
   const TemporaryDirectory folder;
   const std::string program = folder.path() + "/mine";
   ASSERT_TRUE(

@@ -1,5 +1,6 @@
-// What main loops may cost on AMD's chips: prefill in vector instructions beside its products, and waves a SIMD; dk and dv in LDS
-// instructions: docs/performance/amd.md. The numbers stand in gpu/targets.
+// Limits of main loops on AMD's chips: vector instructions a product and waves a SIMD in prefill,
+// LDS instructions in the pass for dk and dv (docs/performance/amd.md). The numbers stand in
+// gpu/targets.
 #include <gtest/gtest.h>
 
 #include "gpu/compile/cache/cache.h"
@@ -12,7 +13,8 @@ namespace {
 
 class MainLoop : public ::testing::TestWithParam<std::string> {
  protected:
-  // What clang 19 makes of the main kernels of the chip that `wanted` says yes to. None: skipped, or failed.
+  // Reports of the main kernels of the chip that `wanted` selects, compiled by clang 19. Empty: the
+  // test was skipped, or failed.
   template <class Wanted>
   void report(const Wanted& wanted) {
     const auto compiler = gpu::offline_clang_compiler();

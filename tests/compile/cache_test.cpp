@@ -51,7 +51,8 @@ TEST_F(CacheTest, FailuresAreNotKept) {
   EXPECT_NE(none.status().message().find("no compiler here"), std::string::npos) << none.status().message();
 }
 
-// The disk keeps why machine code was refused, so that another process need not compile it to know.
+// The disk keeps the reason why machine code was refused, so that another process need not compile
+// it again.
 TEST_F(CacheTest, RefusalsOfMachineCodeAreKept) {
   gpu::CompileRequest wrong = request();
   wrong.source = "wrong " + wrong.source;
@@ -67,14 +68,14 @@ TEST_F(CacheTest, RefusalsOfMachineCodeAreKept) {
   std::filesystem::remove_all(folder_);
   EXPECT_EQ(refused_after(0), 0) << "by memory";
   EXPECT_EQ(in_child([&] { return refused_after(0); }), 0);
-  // A prebuilt kernel, which somebody stands for, serves all the same.
+  // A prebuilt kernel is still used: the user vouches for it.
   ::setenv("FULMEN_KERNEL_PATH", (root_ + "/prebuilt").c_str(), 1);
   gpu::CompiledCode right;
   right.code.resize(3);
   ASSERT_TRUE(gpu::write_prebuilt(root_ + "/prebuilt", wrong, right).ok());
   EXPECT_TRUE(compile(FakeCompiler(), wrong).ok());
   ::unsetenv("FULMEN_KERNEL_PATH");
-  // Of another compiler nothing is known.
+  // Nothing is known about another compiler's code.
   const FakeCompiler newer("2");
   EXPECT_FALSE(compile(newer, wrong).ok());
   EXPECT_EQ(newer.calls, 1);

@@ -74,7 +74,7 @@ TEST_F(CacheTest, AHugeFileIsReplaced) {
   EXPECT_EQ(read(path), whole);
 }
 
-// Nobody asks for it again: it would count for more than the folder may hold, and push the others out.
+// No request would replace it: it would exceed the folder's bound and evict the others.
 TEST_F(CacheTest, AHugeFilePushesNobodyOut) {
   const FakeCompiler compiler;
   ASSERT_TRUE(compile(compiler, request("a")).ok());
@@ -86,7 +86,7 @@ TEST_F(CacheTest, AHugeFilePushesNobodyOut) {
   EXPECT_EQ(files().size(), 2U);
 }
 
-// The lengths in a header add up, and no kernel is so large.
+// The lengths in a header add up, but no kernel is so large.
 TEST(CacheFile, ACeilingStandsAboveTheHeader) {
   auto bytes = gpu::write_cache_file(small_file());
   const uint64_t more = uint64_t{1} << 31U;

@@ -1,4 +1,5 @@
-// What the environment may say: read in one place, void in set-user-ID programs, asked again after a refusal.
+// Environment variables: read in one place, ignored in set-user-ID programs, read again after a
+// refusal.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
@@ -64,7 +65,8 @@ TEST(Environment, ARefusalIsNotRemembered) {
   EXPECT_EQ(blas.status().message().find("/nonexistent"), std::string::npos) << blas.status().message();
 }
 
-// This program as root's, started by nobody (RunsAsSetUserId), says what it found.
+// This program, owned by root and started by the user nobody (RunsAsSetUserId), prints what it
+// found.
 TEST(Environment, DISABLED_Finds) {
   const Result<reference::Sgemm> blas = reference::find_sgemm();
   const Result<const gpu::Compiler*> compiler = gpu::host_compiler();
@@ -95,7 +97,7 @@ TEST(Environment, IsVoidInSetUserIdPrograms) {
     std::ofstream(folder / "bin" / name) << "#!/bin/sh\necho ran >>" << (folder / "ran").string() << "\n";
     fs::permissions(folder / "bin" / name, fs::perms(0755));
   }
-  // What nobody is told, and whether a program of nobody's ran.
+  // What the program prints for the user nobody, and whether a program of that user's PATH ran.
   const auto said_by = [&](const char* program) {
     fs::remove(folder / "ran");
     const fs::path output = folder / "output";

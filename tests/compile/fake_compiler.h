@@ -47,7 +47,8 @@ class FakeCompiler final : public gpu::Compiler {
   int milliseconds_;
 };
 
-// A function in a process of its own, whose memory knows of no compilation that came later.
+// Runs a function in a process of its own, whose memory has no kernels that were compiled after its
+// start.
 template <class Function>
 pid_t start_child(Function function) {
   const pid_t child = ::fork();
@@ -63,7 +64,7 @@ int in_child(Function function) {
   return exit_code(start_child(function));
 }
 
-// As on a full disk: writing more to a file fails.
+// Simulates a full disk: writing more to a file fails.
 inline void limit_file_size(rlim_t bytes) {
   std::signal(SIGXFSZ, SIG_IGN);
   const rlimit limit{bytes, bytes};
@@ -90,7 +91,7 @@ class CacheTest : public ::testing::Test {
     std::filesystem::remove_all(root_);
   }
 
-  // Sources differ from test to test: what one left in memory is no hit in another.
+  // Sources differ from test to test, so that one test's kernels in memory are no hits in another.
   static gpu::CompileRequest request(const std::string& what = "") {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     return {"kernel " + what, std::string(test->name()) + what, "gfx1100", 64};

@@ -1,4 +1,4 @@
-// Which way through a kernel is counted, on kernels short enough to count by hand.
+// Which path through a kernel is counted, on kernels short enough to count by hand.
 #include "gpu/compile/report/inner_loop.h"
 
 #include <gtest/gtest.h>

@@ -36,7 +36,7 @@ TEST(OfflineClang, EveryRuntimeLoadsItsCodeObjects) {
   }
 }
 
-// What llvm-objdump says of a kernel's code; nothing where it is not there.
+// The disassembly of a kernel's code by llvm-objdump; empty without that program.
 std::string disassembly(const std::string& source, const std::string& arch) {
   std::string disassembler;
   for (const char* name : {"llvm-objdump-19", "llvm-objdump"}) {
@@ -122,7 +122,8 @@ FULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)
   }
 }
 
-// The instruction alone orders nothing: it is the fences around it that make a wave's LDS writes end before the others go on.
+// The barrier instruction alone orders nothing: the fences around it make a wave's LDS writes
+// complete before the other waves continue.
 TEST(OfflineClang, LdsIsWrittenBeforeABarrier) {
   const std::string kernel = R"(#include "core/base.h"
 namespace fulmen::kernels {

@@ -23,9 +23,10 @@ namespace {
 // All builds compile these kernels to the same code: one cache for them.
 [[maybe_unused]] const bool kCacheIsSet = ::setenv("FULMEN_CACHE_DIR", FULMEN_SOURCE_DIR "/build/kernel-cache", 0) == 0;
 
-// Every family, feature and head dim with bf16. fp16 differs in conversions only: the forward kernels that are fullest, of
-// head_dim 128; of the backward kernels those of boards with a bias, and those without a band. Of a target's further chips
-// one head_dim. `fulmen compile --all` looks at all.
+// Every family, feature and head dim with bf16. fp16 differs in conversions only: it has the
+// forward kernels with the highest register pressure, of head_dim 128, and the backward kernels of
+// boards with a bias and without a band. A target's further chips have one head_dim. `fulmen
+// compile --all` checks all.
 bool chosen(const gpu::Specialisation& s, const gpu::Chip& chip) {
   if (chip.arch != chip.target->test_chips.front() && s.head_dim != 128) return false;
   const bool backward = s.entry.starts_with("backward") || s.entry.starts_with("short_backward");
@@ -72,7 +73,8 @@ void Spills::expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialis
   work();
   for (std::thread& thread : threads) thread.join();
   for (const std::string& message : wrong) {
-    // All features at once, on rows anywhere: one scalar register waits in a lane of a vector register, which costs no memory.
+    // All features at once, on rows anywhere: one scalar register is kept in a lane of a vector
+    // register, which costs no memory.
     if (message.ends_with("any rows: 0 vector and 1 scalar registers spilled, 0 bytes of scratch")) continue;
     EXPECT_EQ(message, "");
   }
@@ -159,8 +161,8 @@ TEST_P(Spills, NoPairUnderRegisterPressureHasAny) {
   expect_none(chip, kernels);
 }
 
-// Head dims, strides and pairs of features that no shipped kernel has. RDNA3's registers are the fullest: both halves of a wave
-// hold the same operands.
+// Head dims, strides and pairs of features that no shipped kernel has. RDNA3 has the highest
+// register pressure: both halves of a wave hold the same operands.
 Problem odd_problem(int64_t head_dim, int64_t head_dim_v, int64_t seqlen_q, int64_t seqlen_k) {
   Problem p;
   p.dtype = p.kv_dtype = DType::bf16;

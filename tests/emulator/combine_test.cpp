@@ -22,7 +22,7 @@ struct Splits {
   int64_t dims;
 };
 
-// Of a call that splits its keys, the launch of forward/decode_combine.h.
+// The launch of forward/decode_combine.h in a call that splits its keys.
 struct CombineLaunch {
   gpu::KernelLaunch launch;
   kernels::ForwardArguments arguments;

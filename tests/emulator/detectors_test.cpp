@@ -1,4 +1,5 @@
-// Each rule that the emulator watches over: a kernel that breaks it is reported with its places, its correct twin runs.
+// Each rule that the emulator checks: a kernel that breaks it is reported with its source lines,
+// its correct twin runs.
 #include <gtest/gtest.h>
 
 #include "emulator/emulated_kernel.h"
@@ -31,7 +32,7 @@ TEST_P(Detector, ReportsTheBrokenKernelOnly) {
   text.body = rule.correct;
   const Status correct = run_text(text, x.data());
   EXPECT_TRUE(correct.ok()) << correct.message();
-  // What an error left behind does not reach the next launch.
+  // State that an error leaves behind does not reach the next launch.
   EXPECT_TRUE(run_text(text, x.data(), 3).ok());
 }
 
@@ -130,7 +131,7 @@ TEST(AsyncCopy, ArrivesAtTheWaitAndNotBefore) {
   text.body.replace(text.body.find("lds_load"), 0, "copy_wait<0>();\n");
   EXPECT_TRUE(run_text(text, x.data()).ok());
 
-  // Another wave's wait is none, and after a lane's own another needs a barrier.
+  // Another wave's wait does not count, and after a lane's own wait another lane needs a barrier.
   KernelText read = text;
   read.body.replace(read.body.find("copy_wait"), std::string::npos,
                     "if (wave_id() == 1) copy_wait<0>();\nbarrier();\nlds_load<Words<4>>(16 * (thread_id() ^ 32));");
@@ -144,7 +145,8 @@ TEST(AsyncCopy, ArrivesAtTheWaitAndNotBefore) {
   odd.body.replace(odd.body.find("a.x + 4"), 7, "a.x + 2 + 4");
   EXPECT_NE(run_text(odd, x.data()).message().find("misaligned global memory: lane 0 copies 16 bytes"), std::string::npos);
 
-  // Into what another lane still reads: at fault from the copy's beginning on, also where a barrier lies before the wait.
+  // A copy over what another lane still reads is an error from the copy's issue on, even if a
+  // barrier lies before the wait.
   text.body =
       "lds_store(16 * thread_id(), Words<4>{});\nbarrier();\nlds_load<Words<4>>(16 * ((thread_id() + 1) % 64));\n"
       "copy_async_16(16 * thread_id(), a.x + 4 * thread_id(), true);\ncopy_commit();\nbarrier();\ncopy_wait<0>();";
@@ -177,21 +179,22 @@ TEST(WarpgroupProduct, IsDoneAtTheWaitAndNotBefore) {
   status = run_text(early, x.data());
   EXPECT_NE(status.message().find("sums of a product before its wait: lane 0 writes"), std::string::npos) << status.message();
 
-  // What lanes wrote, or copied, must be fenced for the matrix unit, a barrier is not enough.
+  // Data that lanes wrote, or copied, must be fenced for the matrix unit; a barrier is not enough.
   const std::string fence = "lds_fence_for_matrices();\n", commit = "wgmma_commit();\n";
   KernelText broken = text;
   broken.body.replace(broken.body.find(fence), fence.size(), "");
   EXPECT_NE(run_text(broken, x.data()).message().find("LDS without a fence: a matrix unit reads"), std::string::npos);
-  // Between the product's beginning and the wait that is too late.
+  // A fence between the product's issue and the wait is too late.
   broken.body.insert(broken.body.find(commit), fence + "barrier();\n");
   EXPECT_NE(run_text(broken, x.data()).message().find("LDS without a fence: a matrix unit reads"), std::string::npos);
-  // Operands are the product's own until the wait.
+  // Operands must not be overwritten before the wait.
   broken = text;
   broken.body.insert(broken.body.find(commit) + commit.size(), "lds_store(16 * ((thread_id() + 1) % 128), Words<4>{});\n");
   EXPECT_NE(run_text(broken, x.data()).message().find("LDS race"), std::string::npos);
 }
 
-// What is done after a lane arrived is ordered before nothing that others do after they awaited.
+// Accesses after a lane's arrival are not ordered before those of lanes that have completed the
+// wait.
 TEST(Meeting, OrdersWhatWasDoneBeforeItsFirstHalf) {
   const DeviceArray x(4);
   const std::string store = "lds_store(4 * thread_id(), 1.0F);\n", arrive = "warpgroup_barrier_arrive<2>(0, wave_id() / 4);\n",

@@ -47,7 +47,7 @@ Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void
 // The same for text, with x.
 Status run_text(const KernelText& text, void* x, int workgroups = 1);
 
-// A kernel that keeps a rule becomes one that breaks it, and what the emulator then reports.
+// A change that makes a kernel break a rule that it kept, and the emulator's report.
 struct Change {
   const char* name;
   const char* from;

@@ -93,7 +93,7 @@ const Change kMbarrierRules[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Each, MbarrierRule, ::testing::ValuesIn(kMbarrierRules), [](const auto& info) { return info.param.name; });
 
-// A turn that nobody passes on.
+// A ping-pong barrier that no warpgroup signals.
 TEST(WarpgroupTurns, WaitForWhoComesBefore) {
   const char* const kTurns = R"(
 if (wave_id() < 4) {
@@ -111,7 +111,8 @@ if (wave_id() < 4) {
   EXPECT_NE(broken.message().find("warpgroup_turn_wait"), std::string::npos) << broken.message();
 }
 
-// What the TMA does not take, in the emulator's words; the CUDA driver refuses the same.
+// Tensor maps that the TMA does not take, and the emulator's message; the CUDA driver refuses the
+// same.
 TEST(TensorMaps, RefuseWhatTheTmaDoesNotTake) {
   const DeviceArray x(1024);
   const gpu::TensorMapShape good{x.data(), true, {64, 4, 1, 1}, {128, 16, 16}, 4};

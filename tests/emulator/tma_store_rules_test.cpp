@@ -1,5 +1,5 @@
-// Rules of what the TMA brings from LDS to memory, of counters between workgroups, and of fences: each broken by one change of a
-// kernel that keeps them all.
+// Rules of TMA stores, of counters between workgroups, and of fences: each broken by one change of
+// a kernel that keeps them all.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -72,7 +72,7 @@ const Change kTmaStoreRules[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Each, TmaStoreRule, ::testing::ValuesIn(kTmaStoreRules), [](const auto& info) { return info.param.name; });
 
-// A box: the tensor's 2 rows of 12 elements, from a panel of which nobody wrote what lies beyond them.
+// A box: the tensor's 2 rows of 12 elements, from a panel whose other elements no lane wrote.
 constexpr const char* kBox = R"(
 if (lane_id() < 4) {
   const int row = lane_id() / 2, piece = lane_id() % 2;
@@ -129,7 +129,7 @@ const Change kBoxRules[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Each, TmaBoxRule, ::testing::ValuesIn(kBoxRules), [](const auto& info) { return info.param.name; });
 
-// A wave waits for what another one of its workgroup has yet to count.
+// A wave waits for a counter that another wave of its workgroup has yet to increase.
 constexpr const char* kCountedLater = R"(
 constexpr int kDone = 1024;
 if (thread_id() == 0) mbarrier_init(kDone, 1);

@@ -81,7 +81,7 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
 
   const std::string element = p.dtype == DType::fp16 ? "Half" : "Bfloat16";
   const auto further = [](bool turned, int depth, int begin, int lines) {
-    // Turned: lines are the depth, columns come by whole panels, or 16 at a time within one.
+    // Transposed: lines are the depth; columns are whole panels, or 16 at a time within one.
     return turned ? fmt::format(".rows_further({}).columns_further({}, {})", depth, begin, lines)
                   : fmt::format(".columns_further({}, {}).rows_further({})", depth, lines, begin);
   };

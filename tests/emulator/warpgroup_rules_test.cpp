@@ -1,4 +1,5 @@
-// Rules of Hopper's warpgroups and of launches that start early: each broken by one change of a kernel that keeps them all.
+// Rules of Hopper's warpgroups and of programmatic dependent launch: each broken by one change of a
+// kernel that keeps them all.
 #include <gtest/gtest.h>
 
 #include "emulator/emulated_kernel.h"
@@ -117,7 +118,8 @@ const Change kRegisterRules[] = {
 INSTANTIATE_TEST_SUITE_P(Registers, RegisterRule, ::testing::ValuesIn(kRegisterRules),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Launch::programmatic_launch: nothing of memory, and no end, before grid_dependency_wait().
+// Launch::programmatic_launch: a lane may neither access memory nor end before
+// grid_dependency_wait().
 TEST(EarlyLaunch, WaitsBeforeItTouchesMemory) {
   const DeviceArray x(64 * sizeof(float));
   const std::string wait = "grid_dependency_wait();\n";

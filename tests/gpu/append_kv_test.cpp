@@ -77,7 +77,8 @@ struct HostCall {
 
 class GpuAppendKv : public GpuTest {
  protected:
-  // The call on the device, with copies of the tensors there; what it writes comes back into the host's.
+  // Runs the call on the device, with copies of the tensors there; its outputs are copied back into
+  // the host's.
   static Status run(const T& host, const KvCacheOptions& options) {
     const auto backend = backend_of(device());
     T there = host;
@@ -110,7 +111,7 @@ class GpuAppendKv : public GpuTest {
         EXPECT_TRUE(std::equal(static_cast<int*>(a.data), static_cast<int*>(a.data) + count, static_cast<int*>(b.data)));
         continue;
       }
-      // Products and sums may be contracted: a rounding more, of the terms.
+      // Products and sums may be contracted, which saves a rounding of the terms.
       const float size = 4 * (a.dtype == DType::fp32 ? 1e-6F : a.dtype == DType::fp16 ? 0x1p-11F : 0x1p-8F);
       for (int64_t n = 0; n < count; ++n) {
         const float x = reference::load_float(a.data, a.dtype, n), y = reference::load_float(b.data, b.dtype, n);
@@ -154,7 +155,8 @@ TEST_P(GpuAppendKv, IsWhatTheCpuDoes) {
   }
 }
 
-// Rows that go by 16 bytes, with what rotation leaves of them, and with an end that does not fill 16.
+// Rows that are copied 16 bytes at a time: the dims that are not rotated, and an end that does not
+// fill 16 bytes.
 TEST_P(GpuAppendKv, ByVectorsWhereRowsAreWhole) {
   Random random(own_stream(7905));
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
@@ -188,7 +190,8 @@ TEST_P(GpuAppendKv, ByVectorsWhereRowsAreWhole) {
   expect_same(here.t, there.t);
 }
 
-// Numbers that nobody checked lead nowhere outside: rows without a place are not written, and everything else is.
+// Unchecked numbers lead to no access outside: rows without a place are not written, and everything
+// else is.
 TEST_P(GpuAppendKv, NumbersThatLeadOutside) {
   Random random(7910);
   HostCall::Shape s;

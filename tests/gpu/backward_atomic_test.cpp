@@ -31,7 +31,7 @@ TEST_P(BackwardPairs, Shapes) {
   check(spec_of(DType::fp16, 128, random.between(64, 100), random.between(1, 64), random), random);
 }
 
-// The second wave of a pair knows of masks, dropout and softcap what the first tells it.
+// The second wave of a pair gets masks, dropout and softcap from the first.
 TEST_P(BackwardPairs, Masks) {
   Random random(7710);
   CaseSpec s = spec_of(DType::bf16, 128, random.between(130, 200), random.between(130, 200), random);
@@ -129,7 +129,7 @@ TEST_P(BackwardQuads, WidthsAndOutputs) {
 
 // One buffer, and two.
 INSTANTIATE_TEST_SUITE_P(On, BackwardQuads, ::testing::Values("emulated:sm_80", "emulated:sm_90"), test_name);
-// sm_86 has room for half of the keys.
+// sm_86 has LDS for half of the keys.
 INSTANTIATE_TEST_SUITE_P(On, BackwardPairs, ::testing::Values("emulated:sm_80", "emulated:sm_86"), test_name);
 
 }  // namespace

@@ -138,7 +138,8 @@ TEST_P(GpuBackward, ShapesAndLayouts) {
   }
 }
 
-// Those that have a kernel of their own, several a workgroup, one after the other. The grids above have it beside the others.
+// Problems of short_backward, with several batches a workgroup, one after the other. The grids
+// above run it among the others.
 TEST_P(GpuBackward, ShortSequences) {
   Random random(own_stream(7560));
   CaseSpec s = spec_of(DType::fp16, random.pick({32, 64, 96, 128}), random);
@@ -206,7 +207,8 @@ TEST_P(GpuBackward, RowsAndKeysWithoutAnyPartner) {
   EXPECT_GT(expect_all_verified(s, random), 0);
 }
 
-// Atomics where they are faster and bits may differ from run to run; memory in proportion to the inputs either way.
+// Atomics are chosen where they are faster and bits may differ from run to run; memory grows in
+// proportion to the inputs either way.
 TEST(GpuBackwardAtomic, OnlyWhereBitsMayDiffer) {
   const std::string device = "emulated:sm_80";
   if (const std::string why = why_unusable(device); !why.empty()) GTEST_SKIP() << why;
@@ -256,7 +258,7 @@ TEST(GpuBackwardAtomic, TilesOfEveryChip) {
     s.seqlen_k = t.seqlen_k;
     s.causal = Causal::bottom_right;
     Case c(s, random);
-    // Few keys are another kernel's, unless this one is asked for.
+    // Another kernel serves few keys, unless this one is forced.
     if (t.seqlen_k < 64) c.options.kernel = "emulated.backward_atomic.sm80";
     const Result<Plan> planned = plan(c.problem(), t.device, c.options);
     ASSERT_TRUE(planned.ok()) << planned.status().message();

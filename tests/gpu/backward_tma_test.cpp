@@ -1,5 +1,5 @@
-// The backward pass whose tiles the TMA brings, on the one emulated chip that has it, and on the machine's GPU where it is a
-// Hopper.
+// The backward pass whose tiles the TMA loads, on the one emulated chip that has it, and on the
+// machine's GPU where it is a Hopper.
 #include <algorithm>
 #include <cstring>
 
@@ -34,7 +34,8 @@ TEST_P(GpuBackwardTma, ShapesAndLayouts) {
   check(spec_of(DType::fp16, 128, random.between(64, 130), random.between(1, 64), random), random);
 }
 
-// Bands that a warpgroup, or a workgroup, does not meet; keys that nobody attends are NaN; heads that share keys.
+// Bands that a warpgroup, or a workgroup, does not meet; keys that no query attends are NaN; heads
+// that share keys.
 TEST_P(GpuBackwardTma, Bands) {
   Random random(8210);
   for (const int64_t dim : {64, 128, 256}) {
@@ -76,7 +77,8 @@ TEST_P(GpuBackwardTma, Bands) {
   many.head_dim = many.head_dim_v = 256;
   many.seqlen_q = many.seqlen_k = random.between(257, 300);
   check(many, random);
-  // Whole tiles of queries without a key: nobody adds to their dq, and with a sink their log-sum-exp is finite.
+  // Whole tiles of queries without a key: no block adds to their dq, and with a sink their
+  // log-sum-exp is finite.
   CaseSpec s = spec_of(DType::bf16, 64, 400, 150, random);
   s.causal = Causal::bottom_right;
   s.sinks = true;
@@ -142,7 +144,8 @@ TEST_P(GpuBackwardTma, OrderOfSums) {
   }
 }
 
-// The choice where blocks fill a chip; in order not where they would wait for each other.
+// It is chosen where blocks fill a chip; with an order of sums only where blocks would not wait for
+// each other.
 TEST_P(GpuBackwardTma, IsChosenWhereBlocksDoNotWait) {
   Random random(8250);
   struct Call {
@@ -176,7 +179,7 @@ TEST_P(GpuBackwardTma, IsChosenWhereBlocksDoNotWait) {
   }
 }
 
-// Why it does not serve, in explain's words.
+// Why it refuses a problem, in explain's words.
 TEST_P(GpuBackwardTma, SaysWhyNot) {
   Random random(8240);
   expect_reason(spec_of(DType::bf16, 59, 150, 150, random), "the TMA reads rows and strides of whole pieces of 16 bytes", random);

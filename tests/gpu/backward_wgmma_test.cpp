@@ -14,7 +14,7 @@ namespace {
 class GpuBackwardWgmma : public HopperTest {
  protected:
   GpuBackwardWgmma() : HopperTest("backward_wgmma", true) {}
-  // By the kernel with atomics, too, where it serves the case.
+  // Runs the kernel with atomics, too, where it takes the case.
   void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const {
     if (!drawn(2)) return;
     Case c(spec, random);
@@ -39,7 +39,7 @@ TEST_P(GpuBackwardWgmma, ShapesAndLayouts) {
   check(spec_of(DType::fp16, 128, random.between(64, 130), random.between(1, 64), random), random);
 }
 
-// Buffers of columns are used again.
+// Buffers of columns are reused.
 TEST_P(GpuBackwardWgmma, MoreTilesThanBuffers) {
   Random random(7695);
   for (const int64_t dim : {64, 128, 256}) {
@@ -153,7 +153,7 @@ TEST_P(GpuBackwardWgmma, AnyFeatures) {
   EXPECT_EQ(served, kCases);
 }
 
-// What is asked for, and no more; wide heads have a launch for each gradient.
+// Only the gradients that are asked for; wide heads have a launch for each gradient.
 TEST_P(GpuBackwardWgmma, EachGradientAlone) {
   Random random(7670);
   for (const int64_t dim : {64, 128, 256}) {
@@ -169,7 +169,7 @@ TEST_P(GpuBackwardWgmma, EachGradientAlone) {
   }
 }
 
-// Tiles of scores that something modifies are others than those of plain ones.
+// Modified scores have other tile shapes than plain ones.
 TEST_P(GpuBackwardWgmma, BiasOverSeveralTiles) {
   Random random(7680);
   for (const int64_t dim : {64, 128, 256}) {
@@ -194,7 +194,8 @@ TEST_P(GpuBackwardWgmma, RepeatsBitForBit) {
   }
 }
 
-// They are the choice where there are rows and dims enough: the one with atomics where bits may differ, and dq comes with dk or dv.
+// They are chosen where rows and dims suffice: the one with atomics where bits may differ, and dq
+// is wanted with dk or dv.
 TEST_P(GpuBackwardWgmma, IsChosenForWideRows) {
   Random random(7640);
   const std::string driver = device().substr(0, device().find(':'));

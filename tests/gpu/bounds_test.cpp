@@ -1,6 +1,6 @@
-// Tables in a device's own memory, which nobody checks unless asked: whatever they hold, no kernel reads or writes outside the
-// tensors, and rows that would need what is not there are NaN; validate names what is wrong; and memory follows the rows that there
-// are.
+// Tables in a device's own memory are checked only on request. Whatever they hold, no kernel reads
+// or writes outside the tensors, and rows that would need missing rows or pages are NaN. validate
+// names the mistake. Memory use follows the rows that exist.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -35,7 +35,7 @@ CaseSpec spec_of(int64_t seqlen_q, int64_t seqlen_k, Random& random) {
   return s;
 }
 
-// What a table may be made to hold: number n of it.
+// A way to spoil a table: returns its element n.
 using Spoil = std::function<int(int64_t n, int number, Random& random)>;
 const std::vector<Spoil>& spoils() {
   static const std::vector<Spoil> all{

@@ -1,6 +1,8 @@
-// Every branch of what GPU families choose: the tiles, splits, merges, persistence and packing of a plan, for a problem and a
-// number of compute units. What large problems of models are given, a small problem of a table is given, too; the table's problems
-// run on the emulated chips, and its size is held. So a branch that no test executes is found by its kind of plan.
+// Every branch of what GPU families choose: the tiles, splits, merges, persistence and packing of a
+// plan, for a problem and a number of compute units. Each kind of plan that large problems of
+// models get is also the plan of a small problem in a table. The table's problems run on the
+// emulated chips, and its size is checked. So a branch that no test executes is found by its kind
+// of plan.
 #include <algorithm>
 #include <map>
 #include <ostream>
@@ -22,7 +24,7 @@
 namespace fulmen::testing {
 namespace {
 
-// What the host decides beside what the problem says: no dtype, no dims, no feature.
+// The host's decisions, without what the problem fixes: dtype, dims, features.
 std::string kind_of(const gpu::LaunchPlan& plan) {
   std::string text;
   for (const gpu::KernelLaunch& launch : plan.launches) {
@@ -107,7 +109,8 @@ Drawn draw(std::mt19937_64& random, bool small) {
   return d;
 }
 
-// By kind of plan, "decode.sm80: ...": the problem with least work that is given it. won: the ranks of families that were best.
+// For each kind of plan, "decode.sm80: ...", the problem with least work that gets it. won: the
+// ranks of families that were best.
 using Kinds = std::map<std::string, Drawn>;
 Kinds kinds_of(const gpu::Chip& chip, bool small, int draws, std::set<std::pair<std::string, double>>* won = nullptr) {
   Kinds kinds;
@@ -268,8 +271,9 @@ TEST_P(ChoiceBranches, GiveRightResults) {
 INSTANTIATE_TEST_SUITE_P(Each, ChoiceBranches, ::testing::ValuesIn(chip_branches()),
                          [](const auto& info) { return std::string(info.param.chip); });
 
-// Each row of the order of preference is the best of some problem on some chip, but for places behind a family that takes the same
-// problems: a family is there when it is forced, or as the next one where a kernel is refused.
+// Each row of the order of preference is the best for some problem on some chip, except places
+// behind a family that takes the same problems: such a family runs when it is forced, or as the
+// next one where a kernel is refused.
 TEST(ChoiceOfFamilies, EachRowIsTakenOrIsAPlaceBehindAnother) {
   using Place = std::pair<std::string, double>;
   std::set<Place> won, rows;

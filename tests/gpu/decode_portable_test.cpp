@@ -1,4 +1,5 @@
-// Few queries without matrix instructions: fp32 on every chip, and each dtype where it is forced or nothing else is there.
+// Few queries without matrix instructions: fp32 on every chip, and each dtype where it is forced or
+// no other kernel exists.
 #include <string>
 
 #include "gpu/gpu_devices.h"
@@ -53,7 +54,7 @@ TEST_P(GpuDecodePortable, ShapesAndLayouts) {
   check(s, random);
 }
 
-// What no row attends holds NaN.
+// Keys and values that no row attends hold NaN.
 TEST_P(GpuDecodePortable, MasksAndFeatures) {
   Random random(own_stream(9320));
   CaseSpec s = few(DType::fp32, 64, 4, 530);
@@ -92,7 +93,7 @@ TEST_P(GpuDecodePortable, Lengths) {
   check(s, random);
 }
 
-// fp32's few queries come here; many, and dropout, go to the tiles of prefill.
+// This kernel takes few queries of fp32; prefill's tiles take many queries, and dropout.
 TEST_P(GpuDecodePortable, IsChosenForFewQueries) {
   EXPECT_EQ(planned(few(DType::fp32, 64, 1, 300)).config().kernel, kernel());
   EXPECT_EQ(planned(few(DType::fp32, 64, 5, 100)).config().kernel, kernel());

@@ -1,4 +1,5 @@
-// Few queries whose keys the TMA brings, on the one emulated chip that has it, and on the machine's GPU where it is a Hopper.
+// Few queries whose keys the TMA loads, on the one emulated chip that has it, and on the machine's
+// GPU where it is a Hopper.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -21,7 +22,7 @@ class GpuDecodeTma : public HopperTest {
     s.num_kv_heads = random.pick({1, 2});
     return s;
   }
-  // Two neighbours.
+  // Two KV heads that are neighbours in memory.
   CaseSpec few_of_heads(Random& random) const {
     CaseSpec s = few(DType::bf16, 64, 1, random.between(520, 900), random);
     s.num_kv_heads = s.num_heads = 2;
@@ -41,7 +42,7 @@ TEST_P(GpuDecodeTma, ShapesAndLayouts) {
   check(few(DType::bf16, 128, 30, 600, random), random);
 }
 
-// Queries that attend different keys; what nobody attends is NaN.
+// Queries that attend different keys; keys that none attends are NaN.
 TEST_P(GpuDecodeTma, Bands) {
   Random random(9010);
   CaseSpec s = few(DType::bf16, 64, 7, 530, random);
@@ -133,7 +134,8 @@ TEST_P(GpuDecodeTma, RefusesTwoHeadsThatDoNotFit) {
   }
 }
 
-// What a chip of 132 multiprocessors is given: [batch, heads, KV heads, dim, keys], then splits, heads a row, an early launch.
+// Plans for 132 multiprocessors: [batch, heads, KV heads, dim, keys], then splits, heads a row,
+// programmatic dependent launch.
 TEST(GpuDecodeTmaChoice, SplitsAndHeads) {
   struct Call {
     int64_t batch, num_heads, num_kv_heads, head_dim, seqlen_k;
@@ -170,7 +172,7 @@ TEST(GpuDecodeTmaChoice, SplitsAndHeads) {
   }
 }
 
-// What one head's keys and values hold reaches no other head.
+// NaN in one head's keys and values reaches no other head.
 TEST_P(GpuDecodeTma, InfinityStaysInItsHead) {
   Random random(9060);
   for (const int64_t head : {0, 1}) {
@@ -186,7 +188,7 @@ TEST_P(GpuDecodeTma, InfinityStaysInItsHead) {
   }
 }
 
-// Why it does not serve, in explain's words.
+// Why it refuses a problem, in explain's words.
 TEST_P(GpuDecodeTma, SaysWhyNot) {
   Random random(9040);
   CaseSpec s = few(DType::bf16, 64, 2, 300, random);

@@ -15,8 +15,9 @@ struct Use {
   bool backward = false, deterministic = true;
 };
 
-// Names of the families for the device's chip that take none of the cases: empty where each takes one. `asked`: the families that
-// are asked about. A family that takes nothing any more would otherwise go untested without anybody noticing.
+// Names of the families for the device's chip that take none of the cases: empty where each takes
+// one. `asked`: the families that are asked about. A family that takes no case any more would
+// otherwise silently go untested.
 std::string idle_families(const std::string& device, const std::vector<Use>& uses,
                           const std::function<CaseSpec(const Use&)>& spec_of, Random& random,
                           const std::function<bool(const gpu::Family&)>& asked);

@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kFar = (int64_t{1} << 31) + 64;  // elements; rows stay at multiples of 16 bytes
 constexpr std::size_t kRow = 1, kHead = 2;         // places in a shape
 
-// A case's tensors on a device. Of those that have a row of head_dim elements for each position and head the dim `far` has the
-// stride kFar.
+// A case's tensors on a device. In tensors with a row of head_dim elements for each position and
+// head, the dim `far` has the stride kFar.
 class FarCopy {
  public:
   FarCopy(const std::string& device, const AttentionTensors& host, std::size_t far)
@@ -43,7 +43,7 @@ class FarCopy {
     if (memory != nullptr) memory_.push_back(memory);
     return memory;
   }
-  // On what the host's tensors hold, poisoned outputs among it, and back to them.
+  // Copies the contents of the host's tensors, poisoned outputs included, to the device and back.
   Status run(const Plan& plan) {
     const std::size_t bytes = plan.workspace_bytes();
     Status status = copy_all(true);
@@ -65,7 +65,7 @@ class FarCopy {
     }
     return {};
   }
-  // Row by row; of one sequence.
+  // Copies row by row; for one sequence.
   Status copy(const TensorField& field, bool there) {
     const Tensor &near = host_->*field.tensor, &far = tensors->*field.tensor;
     const int64_t bytes = size_of(near.dtype);

@@ -45,7 +45,8 @@ class FirstUse : public ::testing::TestWithParam<std::string> {
       EXPECT_TRUE(status.ok()) << status.message() << " of " << to_string(small->problem);
     }
   }
-  // On NVIDIA, where milliseconds are not enough for a bias's gradient over many heads, and the like.
+  // Expects that few problems have no small one: on NVIDIA milliseconds do not suffice for a bias's
+  // gradient over many heads, and the like.
   void expect_few_without() const { EXPECT_LE(missing_, asked_ / 50); }
   int asked_ = 0, missing_ = 0;
 
@@ -83,7 +84,8 @@ TEST_P(FirstUse, EveryPlanOfLargeProblemsHasOne) {
   expect_few_without();
 }
 
-// Keys that a tile has too many, or too few, at a split's end are seen, whatever the window that was asked for.
+// The check finds a tile with too many or too few keys at a split's end, whatever window was asked
+// for.
 TEST_P(FirstUse, WindowsBeginInsideASplitAndATile) {
   Random random(9103);
   int asked = 0;

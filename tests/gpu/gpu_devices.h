@@ -27,10 +27,11 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
     if (const std::string why = why_unusable(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
   static std::string device() { return GetParam(); }
-  // A stream of random numbers of the device's own: other cases on each.
+  // A random stream for each device, so that each runs other cases.
   static uint64_t own_stream(uint64_t stream);
-  // Whether this device takes the test's next case: one of each `of`, and the targets beside it the others, by the seed. Most of a
-  // case's time is its kernels' compilation. A long run takes all, so does a real GPU.
+  // Returns true if this device takes the test's next case: one of every `of` cases, by the seed;
+  // the other targets take the others. Most of a case's time is its kernels' compilation. A long
+  // run takes all, and so does a real GPU.
   bool drawn(std::size_t of = 3) const;
   // Runs each kernel that supports the case, where it is drawn; how many there were, 1 where it is not drawn. shift: see Where.
   int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0);
@@ -55,7 +56,7 @@ class HopperTest : public GpuTest {
   // One sequence, one head.
   CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k, Random& random) const;
   void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const;
-  // Another kernel is chosen for it, and explain() has these words.
+  // Expects that another kernel is chosen, and that explain() has these words.
   void expect_reason(const CaseSpec& spec, const std::string& words, Random& random) const;
   // Dropout in a window: blocks of random numbers lie on a grid, and bands begin anywhere.
   CaseSpec dropout_in_band(Random& random) const;

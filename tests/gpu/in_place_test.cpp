@@ -1,4 +1,4 @@
-// out over q on GPUs: the same bits as with memory of its own, by every kernel.
+// out in q's memory on GPUs: every kernel gives the same bits as with memory of its own.
 #include <vector>
 
 #include "gpu/gpu_devices.h"

@@ -91,7 +91,7 @@ TEST_P(GpuKernels, ShapesAndLayouts) {
   }
 }
 
-// Chess boards: one a workgroup, and runs of them, which 32 dims have where heads are many.
+// Chess boards: one a workgroup, and runs of boards, which 32 dims with many heads get.
 TEST_P(GpuKernels, Boards) {
   if (device().find(":sm_") == std::string::npos && device().find("cuda") != 0) GTEST_SKIP() << "a kernel for NVIDIA";
   Random random(7115);
@@ -183,8 +183,8 @@ TEST_P(GpuKernels, RowsWithoutAnyKey) {
   EXPECT_GT(expect_all_verified(s, random), 0);
 }
 
-// LDS rows that are no multiple of NVIDIA's lines of 128 bytes; heads so wide that a wave has 16 rows, and passes over tiles in
-// which these attend nothing; chips whose LDS wants other tiles.
+// LDS rows that are no multiple of NVIDIA's lines of 128 bytes; heads so wide that a wave has 16
+// rows, and skips tiles in which these attend nothing; chips whose LDS needs other tiles.
 TEST(NvidiaForward, WidthsOfRowsUnderMasks) {
   Random random(7240);
   struct Use {

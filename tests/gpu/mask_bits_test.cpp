@@ -1,5 +1,6 @@
-// The keep-mask as bits (kernels/tile/mask_bits.h) of every kernel that reads it so: tiles that nobody attends, that everybody
-// does, and all between; masks of every shape that broadcasting has; values that are hidden from everybody hold NaN.
+// The keep-mask as bits (kernels/tile/mask_bits.h), in every kernel that reads bits: tiles that no
+// query attends, that all attend, and mixed ones; masks of every broadcast shape; values that are
+// hidden from all queries hold NaN.
 #include "gpu/gpu_devices.h"
 #include "support/run_kernel.h"
 
@@ -63,7 +64,7 @@ TEST_P(MaskBits, Broadcasting) {
   }
 }
 
-// More tiles than a wave looks at together, of which nobody attends the first ones.
+// More tiles than a wave tests at once; no query attends the first ones.
 TEST_P(MaskBits, ManyTiles) {
   Random random(own_stream(9730));
   CaseSpec s = documents(DType::bf16, 64, random);

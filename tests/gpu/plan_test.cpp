@@ -113,7 +113,7 @@ TEST_P(GpuPlan, VerifiesItself) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-// Everything that a program in C or Python needs: memory, copies, plan, run, wait.
+// All calls that a program in C or Python needs: memory, copies, plan, run, wait.
 TEST_P(GpuPlan, RunsThroughTheCAbi) {
   Random random(7540);
   CaseSpec spec = small_spec(1, kSplitKeys);
@@ -227,7 +227,8 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
                          {"backward", none}, {"decode", ""}, {"prefill", none}, {"short", none}, {"short_backward", none}}));
 }
 
-// Whole rows of scores for few rows or narrow heads, tiles of keys for the others, of a size that the rows fill.
+// Few rows or narrow heads get whole rows of scores, the others tiles of keys, of a size that the
+// rows fill.
 TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
   Random random(7590);
   const auto chosen = [&](const char* device, int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim, int64_t batch) {
@@ -243,7 +244,7 @@ TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
     EXPECT_EQ(chosen(device, 96, 96, 32, 40), "emulated.short.sm80");
     EXPECT_EQ(chosen(device, 16, 100, 64, 40), "emulated.short.sm80");
   }
-  // Little work, and heads that share many keys, are the TMA's.
+  // The TMA's kernels take little work, and heads that share many keys.
   EXPECT_EQ(chosen("emulated:sm_80", 128, 128, 64, 2), "emulated.short.sm80");
   EXPECT_EQ(chosen("emulated:sm_90a", 128, 128, 64, 2), "emulated.prefill_tma.sm90");
   EXPECT_EQ(chosen("emulated:sm_80", 16, 128, 64, 40), "emulated.short.sm80");
@@ -294,7 +295,7 @@ TEST(GpuReasons, UnusableDevicesSayWhatIsMissing) {
   for (const DeviceInfo& device : devices()) EXPECT_NE(device.usable, !device.reason.empty()) << device.name;
 }
 
-// A write outside the tensors must not go unseen, whoever looks for it: the emulator, or guards.
+// A write outside the tensors must be found, by the emulator or by guards.
 class CarelessBackend final : public Backend {
  public:
   std::string_view name() const noexcept override { return "careless"; }

@@ -1,4 +1,5 @@
-// The forward pass whose tiles the TMA brings, on the one emulated chip that has it, and on the machine's GPU where it is a Hopper.
+// The forward pass whose tiles the TMA loads, on the one emulated chip that has it, and on the
+// machine's GPU where it is a Hopper.
 #include <algorithm>
 
 #include "gpu/gpu_devices.h"
@@ -35,8 +36,8 @@ TEST_P(GpuPrefillTma, ShapesAndLayouts) {
   check(s, random);
 }
 
-// More tiles than multiprocessors: workgroups go on to further ones, by pairs where there is a band, of one head where heads are
-// odd.
+// Static persistent scheduler, more work tiles than multiprocessors: workgroups take further tiles,
+// with a band in pairs; the pairs are of one head where the number of heads is odd.
 TEST_P(GpuPrefillTma, PersistentWorkgroups) {
   Random random(8910);
   for (const int64_t heads : {9, 8}) {
@@ -50,7 +51,8 @@ TEST_P(GpuPrefillTma, PersistentWorkgroups) {
   }
 }
 
-// Up to 64 dims: workgroups of 256 rows and of 64, of which warpgroups change ends under a mask.
+// Up to 64 dims: workgroups of 256 rows and of 64; under a mask, warpgroups swap ends from tile to
+// tile.
 TEST_P(GpuPrefillTma, ShortSequences) {
   Random random(8915);
   CaseSpec s = spec_of(DType::bf16, 64, 500, random.between(120, 270), random);
@@ -82,7 +84,7 @@ TEST_P(GpuPrefillTma, DynamicTileScheduler) {
   }
 }
 
-// The tiles of the last round have their keys split: five tiles for four multiprocessors.
+// The tiles of the tail wave have their keys split: five tiles for four multiprocessors.
 TEST_P(GpuPrefillTma, LastRoundInSplits) {
   Random random(8918);
   for (const int64_t dim : {64, 80, 128}) {
@@ -102,7 +104,8 @@ TEST_P(GpuPrefillTma, LastRoundInSplits) {
   }
 }
 
-// Tiles that some warpgroups pass over; rows and whole tiles without any key; what nobody attends is NaN.
+// Tiles that some warpgroups skip; rows and whole tiles without any key; keys that no query attends
+// are NaN.
 TEST_P(GpuPrefillTma, Bands) {
   Random random(8920);
   CaseSpec s = spec_of(DType::bf16, 64, 450, 500, random);
@@ -138,7 +141,7 @@ TEST_P(GpuPrefillTma, Features) {
   s.causal = Causal::bottom_right;
   check(s, random);
   check(s, random, 1);  // tensors at no multiple of 16 bytes: prefill_wgmma's code
-  // The largest number comes late: sums and outputs so far are multiplied.
+  // The maximum is in a late tile: sums and outputs must be rescaled.
   s = spec_of(DType::fp16, 64, 70, 400, random);
   s.q_size = 5;
   s.kv_size = 3;
@@ -159,7 +162,7 @@ TEST_P(GpuPrefillTma, AnyFeatures) {
   }
 }
 
-// Why it does not serve, in explain's words.
+// Why it refuses a problem, in explain's words.
 TEST_P(GpuPrefillTma, SaysWhyNot) {
   Random random(8950);
   CaseSpec s = spec_of(DType::bf16, 59, 150, 150, random);

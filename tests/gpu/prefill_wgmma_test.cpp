@@ -73,7 +73,7 @@ TEST_P(GpuPrefillWgmma, Features) {
   s.causal = Causal::bottom_right;
   check(s, random);
 
-  // The largest number comes late: sums and outputs so far are multiplied.
+  // The maximum is in a late tile: sums and outputs must be rescaled.
   s = spec_of(DType::fp16, 64, 70, 400, random);
   s.q_size = 5;
   s.kv_size = 3;
@@ -110,13 +110,13 @@ TEST_P(GpuPrefillWgmma, AnyFeatures) {
   }
 }
 
-// It is the choice where there are queries, keys and dims enough, and the TMA does not serve.
+// It is chosen where queries, keys and dims suffice, and the TMA's kernel refuses.
 TEST_P(GpuPrefillWgmma, IsChosenForWideRows) {
   Random random(7940);
   for (const int64_t dim : {32, 128}) {
     for (const int64_t seqlen : {64, 150}) {
       CaseSpec s = spec_of(DType::bf16, dim, seqlen, 150, random);
-      s.used_k = true;  // lengths that may differ are none for the TMA
+      s.used_k = true;  // the TMA's kernel takes no lengths that may differ
       const Case c(s, random);
       const Result<Plan> planned = plan(c.problem(), device(), c.options);
       ASSERT_TRUE(planned.ok()) << planned.status().message();

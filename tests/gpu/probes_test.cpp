@@ -1,4 +1,5 @@
-// What hardware alone can tell, asked of emulated chips: they answer as documents say, and where they cannot it is said.
+// The hardware probes, run on emulated chips: the answers are those of the documents, and a probe
+// that cannot run there says so.
 #include <algorithm>
 #include <map>
 

@@ -28,7 +28,7 @@ TEST_P(GpuThreads, PlanAtOnceAndShareAPlan) {
   spec.seqlen_q = 40;
   spec.seqlen_k = 200;
   spec.num_heads = spec.num_kv_heads = 2;
-  spec.head_dim = spec.head_dim_v = 72;  // no other test's: nobody has compiled or loaded it in this process
+  spec.head_dim = spec.head_dim_v = 72;  // unique: not compiled or loaded before
   const Case c(spec, random);
   std::vector<Result<Plan>> plans(kThreads, Status(StatusCode::internal, "not planned"));
   in_threads([&](int n) { plans[static_cast<std::size_t>(n)] = plan(c.problem(), device()); });

@@ -20,7 +20,7 @@ namespace {
 constexpr std::byte kPoison{0x7B};
 constexpr int64_t kDim = 6, kDimV = 5, kLongest = 7;
 
-// Poisoned memory of a device, and what of it shall be 0.
+// Poisoned memory of a device, and the part of it that must become 0.
 struct Memory {
   Memory(const std::string& device, const Tensor& tensor)
       : backend(backend_of(device)), device(device), size(size_of(tensor.dtype)), right(elements(tensor) * size, kPoison) {
@@ -49,7 +49,7 @@ struct Memory {
   void* data = nullptr;
 };
 
-// Packed tensors of random sequences, some without rows, among rows of nobody.
+// Packed tensors of random sequences, some without rows, between rows that belong to no sequence.
 class PackedCall {
  public:
   PackedCall(const std::string& device, DType dtype, Random& random) : device_(device), heads_(random.between(1, 3)) {
@@ -152,7 +152,8 @@ TEST_P(UnusedRows, AreZeroAndNoOthers) {
   }
 }
 
-// Nobody has checked lengths in a device's memory: what a kernel cuts off is nobody's, too.
+// Lengths in a device's memory are unchecked: rows that a kernel cuts off belong to no sequence,
+// too.
 TEST_P(UnusedRows, BehindTheMostOfASequence) {
   if (backend_of(device())->uses_host_memory()) GTEST_SKIP() << "lengths are checked there";
   Random random(own_stream(4101));

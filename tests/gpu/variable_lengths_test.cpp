@@ -67,7 +67,7 @@ TEST_P(GpuVariableLengths, PagesOfAnySize) {
     s.page_size = page;
     s.used_k = page != 64;
     s.packed_q = random.chance(0.5);
-    // A window that begins inside a tile: what lies before it must not be read as a number.
+    // A window that begins inside a tile: rows before it hold NaN and must not affect results.
     s.window_left = random.between(0, 20);
     s.window_right = random.between(0, 20);
     s.nan_in_masked = true;

@@ -86,7 +86,7 @@ class Attention : public FakeGpuTest {
       EXPECT_EQ(arguments.seqlen_k, seqlen_k);
       EXPECT_EQ(arguments.k.row, kKvHeads * kDim);
     }
-    // Who trusts the pointers saves asking the driver about each.
+    // With trust_pointers the driver is not asked about each pointer.
     AttentionOptions trusting;
     trusting.trust_pointers = true;
     const Result<Plan> quick = plan(problem.value(), device, trusting);
@@ -105,14 +105,14 @@ class Attention : public FakeGpuTest {
     state.capturing = false;
     EXPECT_EQ(waits.code(), StatusCode::invalid_argument);
     EXPECT_NE(waits.message().find("is being captured"), std::string::npos) << waits.message();
-    // Memory of the host, or of another device, is told before anything is launched.
+    // Memory of the host, or of another device, is refused before anything is launched.
     AttentionTensors wrong = call.tensors;
     std::vector<std::byte> host(static_cast<std::size_t>(kBatch * seqlen_q * kHeads * kDim) * 2);
     wrong.q.data = host.data();
     const Status refused = planned->run(&stream, wrong, workspace, planned->workspace_bytes());
     EXPECT_EQ(refused.code(), StatusCode::invalid_argument);
     EXPECT_NE(refused.message().find("q.data"), std::string::npos) << refused.message();
-    // A failed launch gives the driver's words, the kernel and the device.
+    // A failed launch reports the driver's message, the kernel and the device.
     state.failures = {{driver.name() == "hip" ? "hipModuleLaunchKernel" : "cuLaunchKernelEx", 1}};
     const Status failed = planned->run(&stream, call.tensors, workspace, planned->workspace_bytes());
     state.failures.clear();
@@ -132,7 +132,7 @@ class HipAttention : public Attention {
 };
 TEST_F(HipAttention, LaunchesAreWhatTheCodeObjectsWant) { run_everywhere(); }
 
-// What `fulmen compile --out` writes, on a machine that compiles nothing.
+// Kernels that `fulmen compile --out` writes, on a machine without compilers.
 TEST_F(HipAttention, PrebuiltKernelsServe) {
   std::string storage;
   gpu::Chip chip{};
@@ -166,7 +166,7 @@ TEST_F(HipAttention, PrebuiltKernelsServe) {
   unsetenv("FULMEN_KERNEL_PATH");
 }
 
-// Where every kernel leaves its outputs as they were, none is left.
+// If every kernel leaves its outputs unwritten, all candidates are refused.
 TEST_F(HipAttention, AWrongFirstUseIsRefused) {
   unsetenv("FULMEN_FIRST_USE_CHECK");
   AttentionTensors tensors;  // planning reads no data
@@ -185,7 +185,7 @@ TEST_F(HipAttention, AWrongFirstUseIsRefused) {
   state.capturing = true;
   EXPECT_EQ(first_use({}), "first use not checked: a stream is being captured");
   state.capturing = false;
-  // What cannot be found out is no verdict.
+  // A check that cannot be made gives no verdict.
   state.failures = {{"hipMalloc", 2}};
   EXPECT_EQ(first_use({}), "first use not checked: no memory for 40960 bytes on hip:0");
   state.failures.clear();
@@ -203,7 +203,7 @@ TEST_F(HipAttention, AWrongFirstUseIsRefused) {
   setenv("FULMEN_FIRST_USE_CHECK", "0", 1);
 }
 
-// A device that computes nothing: each probe sees it.
+// A device that computes nothing: each probe reports it.
 TEST_F(HipAttention, ProbesTellWrongAnswers) {
   const Result<std::vector<HardwareProbe>> probes = probe_hardware("hip:0");
   ASSERT_TRUE(probes.ok()) << probes.status().message();
@@ -232,7 +232,8 @@ class CudaAttention : public Attention {
 };
 TEST_F(CudaAttention, LaunchesPassTheArguments) { run_everywhere(); }
 
-// By default, in a stream that no other is waited for by: where every kernel leaves its outputs as they were, none is left.
+// The check by default, in a stream that waits for no other: if every kernel leaves its outputs
+// unwritten, all are refused.
 TEST_F(CudaAttention, AWrongFirstUseIsRefused) {
   unsetenv("FULMEN_FIRST_USE_CHECK");
   AttentionTensors tensors;  // planning reads no data

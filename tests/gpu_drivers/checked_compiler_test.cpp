@@ -1,4 +1,4 @@
-// Machine code is checked before it is loaded: by a fake libamd_comgr, and by llvm-objdump what clang makes.
+// Machine code is checked before it is loaded: by a fake libamd_comgr, and clang's by llvm-objdump.
 #include "gpu/compile/toolchains/checked_compiler.h"
 
 #include <elf.h>

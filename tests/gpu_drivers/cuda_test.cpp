@@ -208,7 +208,8 @@ TEST_F(Cuda, MemoryIsCopiedFilledAndTold) {
   driver.free(1, memory.value());
 }
 
-// A peer's memory, and what is mapped for several devices, as PyTorch's expandable segments are.
+// A peer's memory, and memory that is mapped for several devices, as PyTorch's expandable segments
+// are.
 TEST_F(Cuda, MemoryOfAnotherDeviceIsForThoseThatHaveAccess) {
   const Result<void*> memory = driver.allocate(1, 16);
   ASSERT_TRUE(memory.ok());
@@ -239,7 +240,7 @@ TEST_F(Cuda, EveryFailureIsToldInTheDriversWords) {
     const Status status = failure.use(driver, module);
     state.failures.clear();
     EXPECT_FALSE(status.ok()) << failure.call;
-    if (failure.call == "cuPointerGetAttribute") continue;  // that is how it says that memory is the host's
+    if (failure.call == "cuPointerGetAttribute") continue;  // its answer for host memory
     EXPECT_NE(status.message().find("an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"), std::string::npos)
         << failure.call << ": " << status.message();
   }

@@ -17,7 +17,8 @@ namespace fulmen::testing {
 // The state of a fake that the driver has opened already.
 fake::State& fake_state(const std::string& file);
 
-// Starts with an empty record; at the end nothing was done against the interface's rules, and nothing is left over.
+// Starts with an empty record; checks at the end that no rule of the interface was broken and
+// nothing leaked.
 class FakeGpuTest : public ::testing::Test {
  protected:
   FakeGpuTest(const gpu::Driver& driver, const std::string& file);
@@ -31,7 +32,8 @@ class FakeGpuTest : public ::testing::Test {
   fake::State& state;
 };
 
-// What a member of Driver gives for a driver's call that fails, in one table for both drivers.
+// The result of a Driver member when a call of the vendor's library fails, in one table for both
+// drivers.
 struct Failure {
   std::string call;
   Status (*use)(const gpu::Driver& driver, gpu::Module module);

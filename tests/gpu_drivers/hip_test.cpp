@@ -205,7 +205,7 @@ TEST_F(Hip, TheCallersDeviceStaysCurrent) {
     ASSERT_TRUE(memory.ok());
     EXPECT_EQ(state.find(memory.value())->device, device);
     driver.free(device, memory.value());
-    // A thread starts on device 0, which the driver must have gone back to.
+    // A thread starts on device 0, and the driver must have restored it.
     const Result<void*> first = driver.allocate(0, 64);
     ASSERT_TRUE(first.ok());
     EXPECT_EQ(state.find(first.value())->device, 0);
@@ -238,7 +238,7 @@ TEST_F(Hip, EveryFailureIsToldInTheDriversWords) {
     state.failures.clear();
     EXPECT_FALSE(status.ok()) << failure.call;
     EXPECT_EQ(state.last_error, 0) << failure.call << ": left for the caller's hipGetLastError";
-    if (failure.call == "hipPointerGetAttributes") continue;  // that is how ROCm 5 says that memory is the host's
+    if (failure.call == "hipPointerGetAttributes") continue;  // ROCm 5's answer for host memory
     EXPECT_NE(status.message().find("invalid argument (hipErrorInvalidValue)"), std::string::npos)
         << failure.call << ": " << status.message();
   }

@@ -1,4 +1,5 @@
-// What integrations/lc0's FulmenAttention takes from lc0, as far as it does: the build makes lc0's header names of this.
+// The parts of lc0 that integrations/lc0's FulmenAttention uses. The build gives this file the
+// names of lc0's headers.
 #pragma once
 
 #include <map>
@@ -14,7 +15,7 @@ class Exception : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What lc0 would print.
+// Messages that lc0 would print.
 inline std::string& log() {
   static std::string text;
   return text;

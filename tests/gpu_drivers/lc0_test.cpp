@@ -50,7 +50,7 @@ class Lc0 : public FakeGpuTest {
     for (const int batch : {1, 7, kMaxBatch}) {
       SCOPED_TRACE(std::to_string(batch) + " boards");
       state.launches.clear();
-      state.capturing = true;  // TearDown tells of any call that a capture does not bear
+      state.capturing = true;  // TearDown reports any call that a capture forbids
       EXPECT_NO_THROW(attention->Run(batch, q, k, v, memory[2], memory[1], &stream, nullptr));
       state.capturing = false;
       ASSERT_EQ(state.launches.size(), 1U);
@@ -72,7 +72,7 @@ class Lc0 : public FakeGpuTest {
       EXPECT_EQ(passed.bias.head, 64 * 64);
       EXPECT_EQ(passed.bias.batch, 64 * 64 * kHeads);
     }
-    // What lc0 would show its user.
+    // The message that lc0 would show its user.
     const auto error = [&](const lczero::FulmenAttention& call, int batch, const void* query) -> std::string {
       try {
         call.Run(batch, query, k, v, memory[2], memory[1], &stream, nullptr);

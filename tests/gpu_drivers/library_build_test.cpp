@@ -15,7 +15,7 @@
 namespace fulmen::testing {
 namespace {
 
-// What a compiler in this file says it is.
+// The identity of a compiler in this file.
 std::string identity_of(const std::string& file, const std::vector<std::string>& generators = {}, std::string_view beside = "") {
   const gpu::RuntimeCompilerKind kind{.name = "fake",
                                       .prefix = "nvrtc",
@@ -57,7 +57,7 @@ TEST(LibraryBuild, ACompilersIdentityHasTheCodeGeneratorThatItOpens) {
     setenv("FULMEN_FAKE_GENERATOR", generator.c_str(), 1);
     std::string identity = identity_of(file, {"libfake_generator"});
     unsetenv("FULMEN_FAKE_GENERATOR");
-    // The compiler's own handle and this one: it is gone afterwards.
+    // Closes the compiler's own handle and this one: the library is unloaded afterwards.
     void* opened = dlopen(generator.c_str(), RTLD_NOW | RTLD_NOLOAD);
     EXPECT_NE(opened, nullptr);
     for (int n = 0; opened != nullptr && n < 2; ++n) dlclose(opened);

@@ -1,5 +1,5 @@
-// A kernel that cannot be made ready makes room: for clang, for the next candidate, and if none is left for a clear error. One
-// fake compiler spoils the kernels whose source has a text (fake/seeded_fault.h).
+// If a kernel cannot be made ready, clang is tried, then the next candidate; if none is left, the
+// error is clear. A fake compiler spoils the kernels whose source has a text (fake/seeded_fault.h).
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -60,7 +60,8 @@ class Refusal : public Base {
     }
     return lines;
   }
-  // The plan is for `next`, and `refused` is passed over, for a reason that has all parts; a line of the log says so once.
+  // Expects that the plan takes `next` and passes over `refused`, for a reason that has all parts,
+  // and that one line of the log says so.
   void expect_passed_over(const Problem& problem, const std::string& device, const std::string& refused, const std::string& next,
                           const std::vector<std::string>& parts) {
     for (int round = 0; round < 2; ++round) {
@@ -128,7 +129,7 @@ TEST_F(HipRefusal, WrongGradientsMakeRoom) {
   expect_passed_over(short_gradients(32), "hip:0", "hip.short_backward.gfx11", "hip.backward.gfx11", {"s_barrier"});
 }
 
-// hipRTC came by itself: clang, of whatever version it is, may do better, and the kernel stays.
+// hipRTC was not asked for: clang, of whatever version, may do better, and the kernel stays.
 TEST_F(HipRefusal, ClangCompilesWhatHiprtcCannot) {
   ::unsetenv("FULMEN_AMD_COMPILER");
   for (const auto& [fault, head_dim, why] : {std::tuple{"refuse", int64_t{48}, "kernel:7:1: error: made up by a test"},
@@ -164,7 +165,8 @@ TEST_F(HipRefusal, AForcedKernelIsAnError) {
   expect_error(plan(short_problem(88), "hip:0", forced), StatusCode::internal, {"made up by a test"});
 }
 
-// A little scratch costs little and is told; a kernel that has more of it than registers makes room, unless it was asked for.
+// A little scratch costs little and is noted. A kernel that has more scratch than registers is
+// passed over, unless it was forced.
 TEST_F(HipRefusal, MuchScratchMakesRoom) {
   spoil("scratch:300", kShort);
   expect_passed_over(short_problem(96), "hip:0", "hip.short.gfx11", "hip.prefill.gfx11",

@@ -1,4 +1,4 @@
-// What is said where a library or a device is not there.
+// Messages where a library or a device is missing.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ TEST(LibrarySearch, NamesTheLibrariesThePlacesAndTheCommand) {
                                           "$FULMEN_NOT_SET (not set)", "/usr/absent-*/lib", "absent/lib of", "make absent"});
 }
 
-// A folder with lib/<name> in it, named by $FULMEN_TEST_HOME as long as this lives.
+// A folder with lib/<name> in it, which $FULMEN_TEST_HOME names during this object's lifetime.
 class TestHome {
  public:
   explicit TestHome(const std::string& name) {
@@ -72,7 +72,7 @@ TEST(LibrarySearch, AFileThatDoesNotLoadIsToldInTheLoadersWords) {
   expect_parts(found.status().message(), {"libtext.so.1", "file too short"});
 }
 
-// An environment's variable with another value as long as this lives.
+// An environment variable with another value during this object's lifetime.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) {
@@ -175,7 +175,7 @@ TEST(LibrarySearch, AReleaseThatDoesNotServeIsRefusedByAnyName) {
   expect_parts(found.status().message(), {"libofrelease.so is libnvrtc.so.13, which does not serve"});
 }
 
-// Windows' names, of ELF files: what is found where, and which of several.
+// ELF files under Windows' names: which one is found, and where.
 TEST(LibrarySearch, WindowsNamesAreFoundInItsFolders) {
   const TemporaryDirectory folder;
   const std::string home = folder.path() + "/ROCm/7.1", venv = folder.path() + "/venv";
@@ -193,7 +193,7 @@ TEST(LibrarySearch, WindowsNamesAreFoundInItsFolders) {
   expect_parts(found(gpu::hiprtc_search(windows)), {"hiprtc0[6-9][0-9][0-9].dll not found", "C:/Program Files/AMD/ROCm/*/bin"});
   expect_parts(found(gpu::hip_search(windows)),
                {"amdhip64_7.dll, amdhip64_6.dll, amdhip64.dll not found", "C:/Windows/System32", "_rocm_sdk_*/bin", "Adrenalin"});
-  // A Python environment's, then the SDK's, which its variable names.
+  // First a Python environment's library, then that of the SDK that a variable names.
   put(bin + "/amdhip64_6.dll");
   put(bin + "/amd_comgr_2.dll");
   EXPECT_EQ(found(gpu::hip_search(windows)), bin + "/amdhip64_6.dll");
@@ -201,7 +201,7 @@ TEST(LibrarySearch, WindowsNamesAreFoundInItsFolders) {
   put(home + "/bin/hiprtc0602.dll");
   put(home + "/bin/hiprtc0701.dll");
   EXPECT_EQ(found(gpu::hiprtc_search(windows)), home + "/bin/hiprtc0701.dll") << "the newest";
-  // Linux's search takes none of these.
+  // Linux's search finds none of these.
   EXPECT_EQ(found(gpu::comgr_search()).find(".dll: "), std::string::npos);
   EXPECT_EQ(gpu::comgr_search().names.front(), "libamd_comgr.so.3");
 }
@@ -250,7 +250,7 @@ TEST_F(RealLibraries, ClangServesWithoutHipRtcAndItIsSaid) {
   if (text.find(", hipRTC ") != std::string::npos) GTEST_SKIP() << "a hipRTC is here: " << text;
   if (text.find("no compiler: ") != std::string::npos) GTEST_SKIP() << "no clang is here: " << text;
   expect_parts(text, {"clang, as hipRTC is not there", "libhiprtc.so.7, libhiprtc.so.6, libhiprtc.so, libhiprtc-*.so not found"});
-  // Chosen, it is not excused.
+  // If it was chosen by name, its absence is an error.
   const std::string chosen = report({rocm, "FULMEN_AMD_COMPILER=clang", "ASAN_OPTIONS=detect_leaks=0"}, "hip_software");
   EXPECT_EQ(chosen.find("hipRTC"), std::string::npos) << chosen;
   expect_parts(report({rocm, "FULMEN_AMD_COMPILER=hiprtc", "ASAN_OPTIONS=detect_leaks=0"}, "hip_software"),

@@ -1,4 +1,5 @@
-// clang behind a script that changes the kernel's source, or has an option more: what FULMEN_AMD_COMPILER may name.
+// A script around clang, for FULMEN_AMD_COMPILER, that changes the kernel's source or adds an
+// option.
 #pragma once
 
 #include <cstdlib>
@@ -9,9 +10,10 @@
 
 namespace fulmen::testing {
 
-// Kernels that it compiles are kept apart from others in the cache, and from those of the last run of the tests, by what it says of
-// its version. In use as long as it lives; a process keeps loaded kernels, so problems must be of kernels that nothing else in the
-// test program runs.
+// Kernels that it compiles are kept apart from others in the cache, and from those of the last run
+// of the tests, by what it says of its version. It is in use during this object's lifetime. A
+// process keeps loaded kernels, so problems must need kernels that no other test of the program
+// runs.
 class AlteredCompiler {
  public:
   // sed: an expression for the source, or empty. option: for clang, or empty.

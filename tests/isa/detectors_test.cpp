@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kLanes = 32;
 
-// Memory of the emulated device, and what a kernel of `body` in HIP, over `float* x` and `int lane`, did with it.
+// Memory of the emulated device, and the result of a kernel with `body`, HIP code over `float* x`
+// and `int lane`.
 struct Outcome {
   std::vector<uint32_t> words;
   std::string error;
@@ -71,7 +72,7 @@ TEST_F(IsaDetectors, APermlaneExchangesRows) {
   for (uint32_t l = 0; l < kLanes; ++l) EXPECT_EQ(outcome.words[l], 100 + (l ^ 16U));
 }
 
-// What LLVM made of row sums: the exchange under a branch that turns its other lanes off.
+// LLVM's miscompilation of row sums: the exchange under a branch that turns its other lanes off.
 constexpr const char* kUnderBranch =
     "u s = x[lane]; if (lane < 16) { u r; asm volatile(\"v_permlanex16_b32 %0, %1, %2, %3 op_sel:[FI,1]\" : \"=v\"(r) : \"v\"(s), "
     "\"s\"(0x76543210u), \"s\"(0xfedcba98u)); x[lane] = s + r; }";
@@ -87,7 +88,8 @@ TEST_F(IsaDetectors, AnExchangeReadsALaneThatIsOff) {
   EXPECT_EQ(run(body).error, "") << "fetch-inactive reads it";
 }
 
-// The same of every instruction that reads another lane's register, in waves of 32 and of 64 lanes.
+// The same for every instruction that reads another lane's register, in waves of 32 and of 64
+// lanes.
 TEST_F(IsaDetectors, OtherExchangesReadALaneThatIsOff) {
   const std::string moves = "v_mov_b32_dpp %0, %1 row_shl:8 row_mask:0xf bank_mask:0xf";
   const auto under_branch = [](const std::string& instruction, const std::string& wait) {
@@ -101,7 +103,7 @@ TEST_F(IsaDetectors, OtherExchangesReadALaneThatIsOff) {
     expect_error(run(under_branch(moves, ""), arch, lanes), "which is off");
     expect_error(run(under_branch("ds_bpermute_b32 %0, %2, %1", wait), arch, lanes), "which is off");
     expect_error(run(under_branch("ds_swizzle_b32 %0, %1 offset:swizzle(SWAP,8)", wait), arch, lanes), "which is off");
-    // No other lane: each its own.
+    // No other lane: each lane reads its own register.
     EXPECT_EQ(run(under_branch("ds_swizzle_b32 %0, %1 offset:swizzle(BITMASK_PERM, \\\"ppppp\\\")", wait), arch, lanes).error, "");
     if (arch == "gfx942") continue;
     EXPECT_EQ(run(under_branch(moves + " fi:1", ""), arch, lanes).error, "") << "fetch-inactive reads it";
@@ -127,7 +129,7 @@ TEST_F(IsaDetectors, TheFirstLaneThatIsOnOfNone) {
                "reads the first lane that is on, and none is");
 }
 
-// One of two waves does not come, or comes before it has done what the others wait for.
+// One of two waves does not arrive, or arrives before it has stored what the others wait for.
 TEST_F(IsaDetectors, BarriersThatNotAllComeTo) {
   constexpr int kTwoWaves = 64;
   const std::string first_wave = "if (__builtin_amdgcn_readfirstlane(lane) == 0) { asm volatile(\"";
@@ -147,7 +149,7 @@ TEST_F(IsaDetectors, BarriersThatNotAllComeTo) {
       "");
 }
 
-// Every counter: of memory, of LDS, of scalar loads, on chips that count them together and apart.
+// Every counter: for memory, LDS and scalar loads, on chips that count them together and apart.
 TEST_F(IsaDetectors, LoadsThatAreNotWaitedFor) {
   const std::string not_waited = "load was not waited for";
   const auto loads = [](const std::string& lines, const std::string& arch) {
@@ -162,11 +164,11 @@ TEST_F(IsaDetectors, LoadsThatAreNotWaitedFor) {
   EXPECT_EQ(loads(two + "s_waitcnt vmcnt(1)\\nv_mov_b32 %0, %0\\ns_waitcnt vmcnt(0)", "gfx1100").error, "") << "they come in order";
   expect_error(loads(two + "s_wait_dscnt 0" + use, "gfx1201"), not_waited);
   EXPECT_EQ(loads(two + "s_wait_loadcnt 0" + use, "gfx1201").error, "");
-  // gfx9 counts stores with loads: the load is there when one less is outstanding.
+  // gfx9 counts stores with loads: the load is complete when one less is outstanding.
   const std::string stored = "global_load_dword %0, %2, off\\nglobal_load_dword %1, %2, off\\nglobal_store_dword %2, %3, off\\n";
   EXPECT_EQ(loads(stored + "s_waitcnt vmcnt(1)" + use, "gfx942").error, "");
   expect_error(loads(stored + "s_waitcnt vmcnt(2)" + use, "gfx942"), not_waited);
-  // What a load will write is overwritten.
+  // A register that an outstanding load will write is overwritten.
   expect_error(loads("global_load_b32 %0, %2, off\\nv_mov_b32 %0, 0\\ns_waitcnt vmcnt(0)\\nv_mov_b32 %1, 0", "gfx1100"),
                "overwrites a register");
   expect_error(
@@ -182,7 +184,7 @@ TEST_F(IsaDetectors, LoadsThatAreNotWaitedFor) {
                not_waited);
 }
 
-// Registers that clang has no room for: what it keeps in scratch comes back, and nothing beyond it.
+// Spilled registers: a kernel reads back what it keeps in scratch, and must not read beyond.
 TEST_F(IsaDetectors, SpilledRegistersComeBack) {
   for (const char* arch : {"gfx1100", "gfx1201", "gfx942"}) {
     const int lanes = arch == std::string("gfx942") ? 64 : 32;

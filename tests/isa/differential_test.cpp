@@ -1,5 +1,5 @@
-// Random instructions, seeded: what the emulator makes of them beside a table that was written from AMD's ISA documents alone
-// (manual.h), lane by lane, in waves of which some lanes are off.
+// Random instructions, seeded: the emulator's results against a table that was written from AMD's
+// ISA documents alone (manual.h), lane by lane, in waves with some lanes off.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,8 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
                                              : manual::Family::gfx11;
   }
 
-  // Numbers of all kinds: bits of any, small integers, what is special in fp32, in both halves of fp16.
+  // Numbers of all kinds: random bits, small integers, special values of fp32, and of fp16 in both
+  // halves.
   static uint32_t draw(std::mt19937_64& random) {
     constexpr std::array<uint32_t, 14> kSpecial{0,           0x80000000U, 0x7F800000U, 0xFF800000U, 0x7FC00000U,
                                                 1,           0x807FFFFFU, 0x7C00FC00U, 0x7E000001U, 0x03FF8001U,
@@ -50,7 +51,7 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  // A NaN is as good as another. The manuals leave open which of two zeros is the median.
+  // All NaNs count as equal. The manuals leave open which of two zeros is the median.
   static bool same(uint32_t a, uint32_t b, const Step& step) {
     if (a == b || (step.text.starts_with("v_med3") && (a | b) << 1U == 0)) return true;
     const auto nan = [](uint32_t x) { return (x & 0x7FFFFFFFU) > 0x7F800000U; };
@@ -64,7 +65,8 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
     return step.approximate && (a ^ b) >> 31U == 0 && std::max(a, b) - std::min(a, b) <= 1;
   }
 
-  // Runs the steps on both sides, from a new random state every few; all lanes on where whole_waves.
+  // Runs the steps on both sides, from a new random state every few steps. whole_waves: with all
+  // lanes on.
   static void compare(const std::vector<Step>& steps, std::mt19937_64& random, bool whole_waves) {
     std::vector<std::string> lines;
     for (const Step& step : steps) lines.push_back(step.text);
@@ -89,7 +91,7 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
       const std::string wrong = difference(machine, state, steps[n]);
       failures += wrong.empty() ? 0 : 1;
       EXPECT_EQ(wrong, "") << steps[n].text;
-      for (int r = 0; r < kOperands; ++r) {  // what one side made is what both go on with
+      for (int r = 0; r < kOperands; ++r) {  // both sides continue from one side's result
         for (int l = 0; l < state.lanes; ++l)
           state.vectors[static_cast<std::size_t>(r)][static_cast<std::size_t>(l)] = machine.vector(r, l);
       }

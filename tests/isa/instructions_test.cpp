@@ -1,5 +1,6 @@
-// Packed and mixed instructions with every choice of halves and signs, permlanes with any selection, and conversions of the numbers
-// that rounding is about: by the manual's words (manual.h) and by written-down bits.
+// Packed and mixed instructions with every choice of halves and signs, permlanes with any
+// selection, and conversions of numbers near rounding limits: against the manual's table (manual.h)
+// and against bits written by hand.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -113,7 +114,7 @@ TEST_P(IsaInstructions, MixedSumsTakeHalvesAndWords) {
   for (std::size_t n = 0; n < lines.size(); ++n) {
     for (int l = 0; l < m.size(); ++l) {
       for (int r = 0; r < 4; ++r) {
-        // As a word it is a number near those of fp16, too.
+        // As a word it is an fp32 number in fp16's range, too.
         m.vector(r, l) = chosen(choices[n].high, r % 3) ? halves(random)
                                                         : static_cast<uint32_t>(bits(half_of(halves(random), false) / 3, kSingle));
       }
@@ -231,8 +232,8 @@ TEST_P(IsaInstructions, ConvertsNumbersThatRoundingIsAbout) {
   EXPECT_GT(m.vector(2, 20) & 0x7FFFFFFFU, 0x7F800000U);
 }
 
-// The pairs of instructions by which kernels round to bf16 (kernels/platforms/amd.h) are ordinary integer ones; here is what they
-// make: bits of fp32, and of the bf16 number.
+// The pairs of instructions by which kernels round to bf16 (kernels/platforms/amd.h) are ordinary
+// integer ones. The table has bits of fp32 numbers, and of the bf16 numbers that they must give.
 TEST_P(IsaInstructions, RoundsToBf16) {
   constexpr std::array<std::pair<uint32_t, uint32_t>, 8> kNumbers{{{0x3F800000, 0x3F80},
                                                                    {0x3F808000, 0x3F80},  // half an ulp: to even

@@ -22,7 +22,8 @@ struct KernelFault {
 // Decode of one query of each head, over several tiles of keys and a part of one.
 void decoded(CaseSpec& s) { s.seqlen_q = 1, s.seqlen_k = 300; }
 
-// Each with a head_dim of its own, so that no two share a kernel: a process keeps those that it has loaded.
+// Each fault has a head_dim of its own, so that no two share a kernel: a process keeps the kernels
+// that it has loaded.
 const std::vector<KernelFault> kFaults{
     {"WindowOneKeyMore", "prefill", "s/near(diagonal - a.window_left)/near(diagonal - a.window_left - 1)/",
      [](CaseSpec& s) { s.window_left = 20; }},
@@ -61,7 +62,8 @@ class IsaKernelFaults : public ::testing::TestWithParam<std::size_t> {
     if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
   }
 
-  // The family's kernel, by the tolerance rule, in an order of waves that is not the source's: what a barrier is for.
+  // Checks the family's kernel by the tolerance rule, in an order of waves in which a missing
+  // barrier shows.
   static ::testing::AssertionResult right(DType dtype) {
     const KernelFault& fault = kFaults[GetParam()];
     CaseSpec s;
@@ -93,7 +95,7 @@ TEST_P(IsaKernelFaults, AreFound) {
   EXPECT_TRUE(compiler.changed_a_source()) << "the kernel has no longer what this fault changes";
 }
 
-// Of another dtype, whose kernels are others.
+// Another dtype has other kernels.
 TEST_P(IsaKernelFaults, AndTheCallIsRightWithoutThem) { EXPECT_TRUE(right(DType::fp16)); }
 
 INSTANTIATE_TEST_SUITE_P(Each, IsaKernelFaults, ::testing::Range(std::size_t{0}, kFaults.size()),

@@ -5,7 +5,7 @@
 
 namespace fulmen::testing {
 
-// Between two instructions that no compiler writes.
+// The lines stand between two marks, instructions that no compiler writes.
 Result<Assembled> assemble(const std::vector<std::string>& lines, const std::string& arch) {
   constexpr const char* kMark = "s_nop 15\n";
   std::string source =

@@ -25,7 +25,7 @@ class Machine {
   uint32_t& vector(int r, int lane) { return vectors_[static_cast<std::size_t>(r * size_ + lane)]; }
   gpu::isa::Wave& wave() { return wave_; }
   int size() const { return size_; }
-  // What the instruction did wrong, or "".
+  // The instruction's error, or "".
   std::string run(const gpu::isa::Instruction& instruction);
 
  private:

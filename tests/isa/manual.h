@@ -24,7 +24,8 @@ double number(uint64_t bits, Format format);
 // Nearest, ties to even; or toward zero.
 uint64_t bits(double x, Format format, bool toward_zero = false);
 
-// The sum in double; where it is not exact, with its last bit set: rounded again to fewer bits it is rounded as if once.
+// The sum in double. If it is not exact, its last bit is set (round to odd), so that rounding it
+// again to fewer bits gives the correctly rounded result.
 double odd_sum(double a, double b);
 
 struct Result {
@@ -35,8 +36,9 @@ struct Result {
 
 struct VectorRow {
   Names name;
-  // Of the result, then the sources. f: fp32, h: fp16, u: 32 bits, q: 64 bits, w: 16 bits, p: two fp16, m: a bit of a mask; c, C:
-  // 32 and 64 bits and a carry; d: the result's old value, which is no operand.
+  // Types of the result, then of the sources. f: fp32, h: fp16, u: 32 bits, q: 64 bits, w: 16 bits,
+  // p: two fp16, m: a bit of a mask; c, C: 32 and 64 bits and a carry; d: the result's old value,
+  // which is no operand.
   const char* types;
   Result (*compute)(uint64_t a, uint64_t b, uint64_t c);
   bool approximate = false;  // within an ulp
@@ -46,7 +48,7 @@ const std::vector<VectorRow>& vector_rows();
 struct ScalarRow {
   Names name;
   const char* types;  // u, q; f; "-": no result
-  // SCC goes in and comes out.
+  // SCC is an input and an output.
   uint64_t (*compute)(uint64_t a, uint64_t b, bool& scc);
 };
 const std::vector<ScalarRow>& scalar_rows();

@@ -77,7 +77,7 @@ TEST_P(IsaProblems, Prefill) {
   check(s, "prefill");
 }
 
-// What compilers made wrong on RDNA: sums of rows after which a branch turns half of the lanes off.
+// A miscompilation on RDNA: sums of rows, after which a branch turns half of the lanes off.
 TEST_P(IsaProblems, Decode) {
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     CaseSpec s = small(dtype);
@@ -128,7 +128,8 @@ TEST_P(IsaProblems, Backward) {
   s.backward = true;
   s.causal = Causal::bottom_right;
   check(s, "backward");
-  // On gfx12 half of the waves bring queries, the others dout; a tile of keys, and a part of one.
+  // On gfx12 half of the waves copy queries to LDS, the others dout. A tile of keys, and a part of
+  // one.
   s.head_dim = s.head_dim_v = 128;
   s.seqlen_k = 140;
   check(s, "backward");

@@ -1,4 +1,4 @@
-// Random instructions as a line of assembly and as what the manual's table makes of them.
+// Random instructions, as a line of assembly and as the manual's table computes them.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace fulmen::testing {
 // v0 to v15 and s0 to s15 are operands; masks lie in s16 to s23.
 constexpr int kOperands = 16, kMasks = 16, kScalars = 24;
 
-// What the table's side knows of a wave.
+// A wave's state on the table's side.
 struct State {
   int lanes = 32;
   std::vector<std::vector<uint32_t>> vectors = std::vector<std::vector<uint32_t>>(kOperands, std::vector<uint32_t>(64));

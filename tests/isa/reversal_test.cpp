@@ -1,5 +1,6 @@
-// The mend of v_permlanex16 taken back in our own source: clang moves the exchange of a row's sum under a branch again. The check
-// of machine code refuses that decode kernel, and the emulator reports it, each without the other.
+// Without our fix for v_permlanex16 clang moves the exchange of a row's sum under a branch again.
+// The check of machine code refuses that decode kernel, and the emulator reports it, each without
+// the other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,8 +21,9 @@ class IsaReversal : public ::testing::TestWithParam<std::string> {
     if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
   }
 
-  // What a decode call says with the altered source. Neither what keeps the instruction in place (keep_here()) nor what makes its
-  // place harmless (fetch-inactive) is left.
+  // The message of a decode call with the altered source. Both halves of the fix are removed:
+  // keep_here(), which keeps the instruction in place, and fetch-inactive, which makes its place
+  // harmless.
   static std::string decode(const std::string& check, const char* fetch_inactive) {
     const AlteredCompiler compiler(
         "permlanex16 unmended, " + std::string(fetch_inactive),
@@ -64,7 +66,7 @@ TEST_P(IsaReversal, TheEmulatorReportsIt) {
   EXPECT_NE(said.find("which is off"), std::string::npos) << said;
 }
 
-// Half of the mend is enough.
+// Half of the fix is enough.
 TEST_P(IsaReversal, FetchingInactiveLanesMendsItAlone) { EXPECT_EQ(decode("1", "true"), ""); }
 
 INSTANTIATE_TEST_SUITE_P(Chips, IsaReversal, ::testing::ValuesIn(test_chips(is_rdna)), [](const auto& info) { return info.param; });

@@ -1,4 +1,4 @@
-// The same problem on both emulators: of the kernel's source and of its machine code.
+// The same problem on both emulators, that of the kernel's source and that of its machine code.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class IsaAndSource : public ::testing::TestWithParam<std::string> {
     return count;
   }
 
-  // head_dim: of kernels that nothing else in this program runs.
+  // head_dim: one whose kernels no other test of this program runs.
   static CaseSpec spec(DType dtype, int64_t head_dim) {
     CaseSpec s;
     s.dtype = dtype;
@@ -64,8 +64,9 @@ class IsaAndSource : public ::testing::TestWithParam<std::string> {
   }
 };
 
-// The host's compiler makes a product and a sum of what clang contracts to one v_fma_f32, rounded once. Without that nothing is
-// left that differs: both take exp2, log2 and the reciprocal of the host, and add the products of a matrix in the order of k.
+// The host's compiler rounds twice, after a product and after a sum, where clang contracts them to
+// one v_fma_f32. Without contraction nothing differs: both emulators take exp2, log2 and the
+// reciprocal of the host, and add the products of a matrix in the order of k.
 TEST_P(IsaAndSource, PrefillIsTheSameBitsButForContraction) { expect_equal_without_contraction(spec(DType::bf16, 72), "prefill"); }
 
 TEST_P(IsaAndSource, BackwardIsTheSameBitsButForContraction) {

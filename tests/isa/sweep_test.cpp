@@ -1,6 +1,7 @@
-// ./dev test --long: what clang makes of ordinary problems of every head_dim on every AMD chip of the table. A finding of a rule of
-// machine code that the emulator of the instruction set does not confirm is a false alarm, which costs a user the kernel. Kernels
-// that use scratch are listed.
+// ./dev test --long: checks clang's code for ordinary problems of every head_dim on every AMD chip
+// of the table. If the machine-code check has a finding that the emulator of the instruction set
+// does not confirm, it is a false alarm, which costs a user the kernel. Kernels that use scratch
+// are listed.
 //
 // FULMEN_SWEEP_DIMS=8,176: these head dims alone.
 #include <gtest/gtest.h>
@@ -28,7 +29,7 @@ namespace {
 
 constexpr int kComputeUnits = 4;  // of the emulator: a plan there has the same kernels
 
-// One kernel that a problem needs, and the problem that shows what it does.
+// One kernel that a problem needs, and the problem that tests it.
 struct Piece {
   CaseSpec spec;
   std::string family;
@@ -96,7 +97,8 @@ std::vector<Piece> pieces(const gpu::Chip& chip) {
   return all;
 }
 
-// Runs the problem as machine code: "" where the result is right and the emulator objects to nothing.
+// Runs the problem as machine code; returns "" if the result is right and the emulator reports
+// nothing.
 std::string emulated(const Piece& piece, const std::string& chip) {
   const std::string device = "emulated-isa:" + chip;
   Random random(4242);

@@ -26,6 +26,6 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def plans(monkeypatch, capfd) -> Callable[[], list[str]]:
-    """What ran on the CPU since the last time that it was asked, a line for each pass."""
+    """The kernels that ran on the CPU since the last call, a line for each pass."""
     monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
     return lambda: [line for line in capfd.readouterr().err.splitlines() if line.startswith("fulmen: ") and " on cpu for " in line]

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 SEED = int(os.environ.get("FULMEN_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
-LONG_RUN = os.environ.get("FULMEN_TEST_LONG") == "1"  # ./dev test --long: what is marked long runs, too
+LONG_RUN = os.environ.get("FULMEN_TEST_LONG") == "1"  # tests that are marked long run, too
 DTYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 _EPSILON = {"fp32": 6e-8, "fp16": 4.9e-4, "bf16": 3.9e-3}  # half a unit in the last place of 1
 

@@ -1,4 +1,6 @@
-"""Arguments as people give them: lists, scalars, any strides, names of other libraries; what is said of wrong ones."""
+"""Arguments as users pass them: lists, scalars, any strides, names of other libraries; and errors
+for wrong ones.
+"""
 
 import inspect
 import re
@@ -19,7 +21,7 @@ def refuse(call, error, message, *args, **options):
         call(*args, **options)
 
 
-# What each argument takes is said of it alone.
+# Each argument's message names the types that it takes.
 DTYPES = {
     "q": (np.float64, r"q has dtype float64: float32, float16 and bfloat16 are accepted$"),
     "bias": (np.float64, r"bias has dtype float64: float32, float16 and bfloat16 are accepted$"),
@@ -232,7 +234,7 @@ def test_lists_and_wide_integers(kind, rng):
 
 
 def test_options_through_the_dispatcher(rng):
-    """Where a mode looks on, options are converted and refused as elsewhere."""
+    """Under an observing mode, options are converted and refused as elsewhere."""
     torch = pytest.importorskip("torch")
     q, k, v = map(torch.from_numpy, qkv(rng))
     expected = fulmen.attention(q, k, v, causal=True, window_left=3, softcap=2.0, softmax_scale=0.5)
@@ -271,7 +273,8 @@ def test_scalars_beside_jax_arrays(rng):
         np.testing.assert_array_equal(given, expected)
 
 
-# What the functions that take no options of attention() say: their own name for it, or attention()'s.
+# Errors of functions that take no options of attention(): they use their own name for an argument,
+# or attention()'s.
 ELSEWHERE = {
     "cache_seqlens": "here it is called seqlens_k$",
     "page_table": "here it is called block_table$",

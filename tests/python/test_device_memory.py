@@ -1,4 +1,6 @@
-"""Arrays in a GPU's memory, without a GPU: a framework that says so in its C functions, and a backend that looks on."""
+"""Arrays in a GPU's memory, without a GPU: a framework whose C functions claim GPU memory, and a
+backend that records calls.
+"""
 
 import ctypes
 from pathlib import Path
@@ -63,7 +65,7 @@ FUNCTIONS = ExchangeApi(1, 3, view=ctypes.cast(view, ctypes.c_void_p), current_s
 
 
 class GpuArray:
-    """Of one shape, strides null; the address is never followed."""
+    """A tensor of one shape, with null strides; its address is never read."""
 
     __dlpack_c_exchange_api__ = PyCapsule_New(ctypes.addressof(FUNCTIONS), CAPSULE_NAME, None)
 
@@ -134,7 +136,7 @@ def test_devices_do_not_mix(seen):
 
 
 class GpuTensor(GpuArray):
-    """As a torch tensor that knows how it was made."""
+    """A stand-in for a torch tensor that records how it was made."""
 
     __module__ = "torch.fake"
 
@@ -199,7 +201,9 @@ EMULATED = b"emulated:gfx1100"
 
 
 class EmulatedArray(GpuArray):
-    """In the memory of the emulated device, which the host can read all the same: `numpy` is the same memory."""
+    """An array in the emulated device's memory, which the host can still read: `numpy` is the same
+    memory.
+    """
 
     def __init__(self, given):
         library = ctypes.CDLL(str(next(Path(fulmen.__file__).parent.glob("libfulmen.so*"))))
@@ -215,7 +219,7 @@ class EmulatedArray(GpuArray):
     not any(d.name == EMULATED.decode() and d.usable for d in fulmen.devices()), reason="the emulated GPU is not built in"
 )
 def test_tables_in_the_memory_of_a_device():
-    """With validate they are checked before, without it rows that need what is not there are NaN."""
+    """With validate tables are checked first; without it rows that need missing keys are NaN."""
     pages = [EmulatedArray(np.ones((4, 8, 2, 4), np.float32)) for _ in range(2)]
     q, out = EmulatedArray(np.ones((3, 5, 2, 4), np.float32)), EmulatedArray(np.zeros((3, 5, 2, 4), np.float32))
     lengths, table = EmulatedArray(np.array([8, 9, 17], np.int32)), EmulatedArray(np.array([[3, 1], [0, 4], [1, 2]], np.int32))

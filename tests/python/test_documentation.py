@@ -16,7 +16,7 @@ BLOCKS = [
     pytest.param(block, id=f"{name}-{at}")
     for name in ("README.md", "docs/guide/python.md")
     for at, block in enumerate(re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE))
-    if "(..." not in block  # a line of somebody else's program
+    if "(..." not in block  # a line of another project's program
 ]
 
 

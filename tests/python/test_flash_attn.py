@@ -262,7 +262,9 @@ def test_autocast(rng):
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_strided_last_dim(name, rng, capfd, monkeypatch):
-    """As flash_attn does, they copy what is not contiguous; gradients go where it lies."""
+    """As in flash_attn, tensors that are not contiguous are copied; gradients have the original's
+    layout.
+    """
     monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
     function = getattr(flash_attn, name)
     varlen, packed = "varlen" in name, 3 if "qkvpacked" in name else 2 if "kvpacked" in name else 0

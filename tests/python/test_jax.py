@@ -66,7 +66,7 @@ def test_gradients(name, rng):
         gradients = step({n: values[n] for n in names}, weight)
         for n in names:
             assert_close(gradients[n], getattr(expected, "d" + n), "fp32", "d" + n)
-    # One alone, through out alone.
+    # One gradient alone, through out alone.
     dv = jax.grad(lambda v: (fulmen.attention(**{**values, "v": v}) * dout).sum())(values["v"])
     assert_close(dv, expected.dv, "fp32", "dv")
 
@@ -175,7 +175,7 @@ def test_dropout(rng):
 
 
 def test_denormal_numbers(rng):
-    """XLA's threads take them for 0."""
+    """XLA's threads flush denormal numbers to 0; attention does not."""
     q, k, v = qkv(rng)
     v *= np.float32(1e-39)
     expected = fulmen.attention(q, k, v)
@@ -193,7 +193,7 @@ def test_empty(rng):
 
 
 def test_gradients_of_nothing(rng):
-    """Of a bias that no query adds, which is the sum of none."""
+    """The gradient of a bias that no query uses: an empty sum."""
     for shape in ({"b": 0}, {"sq": 0}):
         q, k, v = map(jnp.asarray, qkv(rng, shape))
         bias = jnp.asarray(normal(rng, (1, 4, 1, k.shape[1])))

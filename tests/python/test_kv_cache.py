@@ -23,7 +23,7 @@ def rotated(x, cos, sin, positions, interleaved):
 
 
 def problem(rng, kind, seqlen_q=NEW, batch=BATCH):
-    """Rows of each sequence, and the cache that has them, in which nothing else is a number."""
+    """Rows of each sequence, and the cache that has them; all other rows are NaN."""
     rows = [normal(rng, (USED[n], 2, 2 * DIM)) for n in range(batch)]
     options = {}
     if kind == "paged":

@@ -24,7 +24,7 @@ BOUNDS = {"float32": 2e-6, "float16": 4e-3, "bfloat16": 4e-2}
 
 
 def run(node, inputs):
-    """The operator over fulmen.attention: what one says otherwise than the other."""
+    """The operator over fulmen.attention: translates the arguments that differ."""
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     given = iter(inputs)
     q, k, v, mask, past_k, past_v, lengths = (
@@ -55,7 +55,7 @@ def run(node, inputs):
     elif offset == 0 and causal:
         options.update(causal="top_left", window_left=left)
     else:
-        # A diagonal that is neither the first query's nor the last one's.
+        # A diagonal that belongs neither to the first query nor to the last one.
         distance = np.arange(seqlen_k) - np.arange(seqlen_q)[:, None] - offset
         right = 0 if causal else right
         band = (distance >= -left if left >= 0 else True) & (distance <= right if right >= 0 else True)

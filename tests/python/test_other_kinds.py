@@ -1,4 +1,4 @@
-"""What other libraries take, and kinds of tensors that torch makes by itself."""
+"""Arrays of other libraries, and special tensors that torch itself makes."""
 
 import fulmen
 import numpy as np
@@ -51,7 +51,7 @@ def test_bool_biases_of_xformers(dims, rng):
 
 
 def test_zeros_without_memory(tensors):
-    """torch's derivatives make such: they have no memory to read."""
+    """Zero tensors without memory, which torch's derivatives make."""
     q, k, v = tensors
     zeros = [torch._efficientzerotensor(tuple(t.shape)) for t in tensors]
     for at in range(3):

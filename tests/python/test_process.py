@@ -21,7 +21,7 @@ from problems import assert_close, attention_float64, qkv
 
 @pytest.fixture(autouse=True)
 def _no_endless_wait():
-    """Turns what would wait for ever into a failure."""
+    """Turns a hang into a failure."""
     faulthandler.dump_traceback_later(120, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
@@ -130,7 +130,7 @@ def test_inputs_and_results_are_let_go(rng):
 
 
 def test_gil_is_released(rng):
-    """A kernel of a user's backend waits, without the GIL, for what only another thread can give."""
+    """A kernel of a user's backend waits, without the GIL, for another Python thread."""
     libc = ctypes.CDLL(None, use_errno=True)
     semaphore = ctypes.create_string_buffer(64)
     assert libc.sem_init(semaphore, 0, 0) == 0
@@ -171,7 +171,7 @@ def test_threads(rng):
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_fork(rng, framework):
-    """Threads do not survive a fork: a child computes all the same."""
+    """Threads do not survive a fork, and the child can still compute."""
     q, k, v = qkv(rng, {"b": 4, "sq": 200, "sk": 200})
     if framework == "torch":
         q, k, v = map(torch.from_numpy, (q, k, v))
@@ -229,6 +229,6 @@ fulmen.attention(q, q, q)
 
 @pytest.mark.skipif("asan" not in os.environ.get("LD_PRELOAD", ""), reason="./dev test python_asan has a module that sees it")
 def test_a_freed_array_is_seen():
-    """What would go unseen elsewhere: that a stage finds nothing is worth something only if it could."""
+    """Seeds errors to prove that the stage can find them."""
     program = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, timeout=100)
     assert program.returncode != 0 and "heap-use-after-free" in program.stderr

@@ -32,7 +32,7 @@ def close(ours, theirs, dtype, what):
 
 
 def judged(ours, theirs, whole, options):
-    """By the tolerance rule of docs/contract.md, against float64 in one process."""
+    """Checks by the tolerance rule of docs/contract.md, against float64 in one process."""
     q, k, v, dout, dlse = whole
     report = fulmen.verify(q, k, v, ours[0], lse=ours[1], **options)
     assert report.ok, report.message
@@ -141,7 +141,9 @@ def refuse_others(ring, group, is_member):
 
 
 def go_on_after_an_error(ring, group):
-    """Which all processes have when keys are under way: the next call must not take these for its own."""
+    """All processes have the error while keys are in flight: the next call must not receive these
+    keys.
+    """
     q = torch.randn(1, 4, 2, 8)
     for _ in range(5):
         with pytest.raises(ValueError, match="num_kv_heads is 3"):
@@ -150,7 +152,7 @@ def go_on_after_an_error(ring, group):
 
 
 def be_late(ring, rank):
-    """The last process does not come: the others say so, and name the timeout."""
+    """The last process does not join: the others raise an error that names the timeout."""
     q = torch.randn(1, 4, 4, 8)
     if rank == 3:
         return
@@ -205,7 +207,7 @@ def process(rank, size, folder, seed, failures):
 
 
 def one_is_killed(rank, size, folder, seed, failures):
-    """The second of three, between two calls."""
+    """Kills the second of three processes between two calls."""
     try:
         ring = meet(rank, size, folder, 20)
         q = torch.randn(1, 4, 4, 8, requires_grad=True)

@@ -121,7 +121,9 @@ def test_what_is_expanded_is_copied_once(kind, heads, monkeypatch):
     ("leading", "of_mask"), [((3, 2), (2,)), ((3, 2), (3, 1)), ((2, 3, 2), (3, 1)), ((1, 3, 2), (2,)), ((2, 3, 2), (2, 1, 2))]
 )
 def test_windows(leading, of_mask, monkeypatch):
-    """Swin's: the batch is two dims, and the mask the same along one. Copied where that is little, else there are more calls."""
+    """Swin's masks: the batch is two dims, and the mask the same along one. It is copied if small;
+    else there are more calls.
+    """
     q, k, v = (randn(*leading, 4, n, 16).requires_grad_() for n in (5, 7, 7))
     mask = randn(*of_mask, 4, 5, 7).requires_grad_()
     leaves = (q, k, v, mask)
@@ -235,7 +237,7 @@ def test_with_block_is_of_its_thread_and_the_switch_of_the_process(plans):
 
 
 def test_with_block_reaches_multi_head_attention(plans):
-    """Which is a function that torch shows to a mode, and then calls without it."""
+    """A function that torch shows to a mode, and then calls without it."""
     layer = torch.nn.MultiheadAttention(32, 4, batch_first=True)
     x = randn(3, 10, 32)
     mask = torch.nn.Transformer.generate_square_subsequent_mask(10)

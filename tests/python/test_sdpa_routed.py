@@ -1,4 +1,6 @@
-"""What torch's own scaled_dot_product_attention serves is served under enable_sdpa() and with sdpa(), by Fulmen or by torch."""
+"""Calls that torch's scaled_dot_product_attention takes also work under enable_sdpa() and sdpa(),
+by Fulmen or torch.
+"""
 
 import contextlib
 import io
@@ -53,7 +55,7 @@ def test_causal_bias(name, dtype, routed, plans):
     with routed():
         out = F.scaled_dot_product_attention(*leaves, attn_mask=mask(6, 9))
         served = plans()
-        # float64 is torch's; else the kernel is told the band, and reads no mask.
+        # torch computes float64; otherwise the kernel gets the band, and reads no mask.
         assert len(served) == (dtype == torch.float32)
         assert all(f"diagonal={diagonal}" in line and "mask" not in line.split(":")[1] for line in served)
         ours = gradients(out, leaves)
@@ -203,7 +205,7 @@ def test_transforms_and_shadows(routed):
 
 
 def test_random_calls_agree():
-    """Of any sizes, 0 among them, and masks that broadcast: in shape, dtype and values."""
+    """Any sizes, 0 included, and masks that broadcast: the same shape, dtype and values."""
     draw = random.Random(SEED)
     torch.manual_seed(SEED)
     for _ in range(30):

@@ -1,4 +1,6 @@
-"""Do the tests find what is wrong in the bindings? Each fault is seeded into a copy of the package, whose tests must then fail."""
+"""The tests find faults of the bindings: each is seeded into a copy of the package, whose tests
+must then fail.
+"""
 
 import importlib.util
 import os

@@ -230,7 +230,7 @@ def test_parameters_and_inference_mode():
 
 
 def test_tensors_of_a_derived_class():
-    """As some libraries give all of their tensors one."""
+    """A __torch_function__ as some libraries give all of their tensors."""
 
     class Derived(torch.Tensor):
         pass
@@ -249,7 +249,7 @@ def test_tensors_of_a_derived_class():
 
 
 def test_arrays_that_are_no_tensors_beside_a_gradient():
-    """They are read in place where nothing has to be differentiated, and would take gradients with them where something has."""
+    """Without gradients they are read in place; with gradients they are refused."""
     q, k, v = problem(requires_grad=False)
     lengths = np.array([5, 9], np.int32)
     for tensors, arrays in (
@@ -285,7 +285,7 @@ def test_autograd_sees_that_out_is_written():
 
 
 def test_gradients_of_nothing():
-    """Of a bias that no query adds, which is the sum of none."""
+    """The gradient of a bias that no query uses: an empty sum."""
     for batch, rows in ((0, 5), (2, 0)):
         q = torch.randn(batch, rows, 4, 8, requires_grad=True)
         k, v = torch.randn(2, batch, 7, 4, 8)

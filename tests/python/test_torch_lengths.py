@@ -1,4 +1,6 @@
-"""Sequences of different lengths, and appending to caches, where torch.compile, torch.func, autocast and fake tensors look on."""
+"""Sequences of different lengths, and appending to caches, under torch.compile, torch.func,
+autocast and fake tensors.
+"""
 
 import fulmen
 import fulmen.torch
@@ -31,7 +33,7 @@ def ours(q, k, v, cu_q, cu_k, longest_q, longest_k):
 
 
 def one_by_one(q, k, v, of_q, of_k):
-    """By torch, differentiable in every way."""
+    """The reference by torch, differentiable in every way."""
     outs = []
     for a, b, c in zip(q.split(of_q), k.split(of_k), v.split(of_k), strict=True):
         mask = torch.ones(len(a), len(b), dtype=torch.bool).tril(len(b) - len(a))

@@ -83,7 +83,7 @@ def test_flop_counter():
                 out.sum().backward()
                 expected[getattr(torch.ops.fulmen, f"{name}_backward")] = products(pairs, backward)
         assert counted.get_flop_counts()["Global"] == expected
-    # Of packed tensors on meta the most that there may be.
+    # Packed tensors on meta count the most possible.
     with FlopCounterMode(display=False) as counted:
         lengths = {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in PACKED.items()}
         fulmen.attention(*(t[0].to("meta") for t in qkv()), **lengths)
@@ -114,7 +114,7 @@ OPTIONAL = {
 @pytest.mark.parametrize("name", ["q", "k", "v", "dout", "dlse", *OPTIONAL])
 @pytest.mark.parametrize("way", ["autograd", "functions", "sdpa"])
 def test_negative_bit_of_inputs(name, way):
-    """What conj().imag may be: elements are those of the memory with the other sign."""
+    """A tensor that conj().imag may give: its elements are those of its memory with the other sign."""
     tensors = dict(zip("qkv", qkv(), strict=True))
     options = {name: OPTIONAL[name]()} if name in OPTIONAL else {}
     dout, dlse = torch.randn(2, 6, HEADS, DIM_V), torch.randn(2, HEADS, 6)
@@ -185,7 +185,9 @@ def test_negative_bit_of_what_is_written():
 
 
 def test_inference_mode():
-    """Nothing in it is differentiated; a gradient of what was made in it is refused in torch's words, not wrong."""
+    """No call in it is differentiated; torch refuses a gradient of its results, instead of a wrong
+    one.
+    """
     leaves = qkv(True)
     with torch.inference_mode():
         made = qkv()

@@ -1,4 +1,4 @@
-"""torch.compile, torch.func, autocast, opcheck and fake tensors: what sees torch.ops.fulmen."""
+"""torch.compile, torch.func, autocast, opcheck and fake tensors, which see torch.ops.fulmen."""
 
 import fulmen
 import fulmen.torch
@@ -222,7 +222,7 @@ def test_errors_name_the_argument():
 
 @pytest.mark.filterwarnings("ignore:.*jit.trace.*")
 def test_trace():
-    """Which compares what it has recorded with a second trace, without gradients."""
+    """torch.jit.trace compares its recording with a second trace, without gradients."""
     q, k, v = qkv()
     traced = torch.jit.trace(lambda q, k, v: fulmen.attention(q, k, v, causal=True), (q, k, v))
     close(traced(2 * q, k, v), fulmen.attention(2 * q, k, v, causal=True))
@@ -272,7 +272,7 @@ def test_meta_and_fake():
 
 
 def left_behind(*tensors, depth=1):
-    """These as a transform's function had them, when that has ended."""
+    """Tensors of a transform's function, after the transform has ended."""
     left = list(tensors)
 
     def take(x, *seen):

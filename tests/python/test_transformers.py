@@ -102,7 +102,7 @@ def test_logits_and_gradients(name, padding, rng, monkeypatch):
     for m in (model, eager):
         out = m(ids, attention_mask=mask).logits
         (out * weight).sum().backward()
-        # What a padded position itself attends to is nobody's business.
+        # The keys that a padded position attends do not matter.
         logits.append(out.detach()[mask.bool()])
     close(*logits)
     for (what, p), expected in zip(model.named_parameters(), eager.parameters(), strict=True):
@@ -142,7 +142,7 @@ def test_generate(name, cache, rng, monkeypatch):
     assert torch.equal(ours_.sequences, theirs.sequences)
     close(torch.stack(ours_.logits), torch.stack(theirs.logits), 5e-5)
     assert len(seen) == 12 * TINY["num_hidden_layers"]
-    # Of a static cache, which has a place for every token to come, used rows only are read.
+    # Only the used rows of a static cache, which has a place for every later token, are read.
     full = seen[TINY["num_hidden_layers"] - 1 :: TINY["num_hidden_layers"]]
     if name != "mistral":
         assert [options["seqlen_k"] for options in full] == list(range(11, 23))
@@ -232,7 +232,10 @@ def test_traced_static_cache(rng):
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
 def test_a_mask_that_was_changed_is_read(mode, rng, monkeypatch):
-    """By a model, in place: it is a band no more. What the caller's padding becomes afterwards is not in the mask."""
+    """A model changes the mask in place: it is no longer a band.
+
+    Later changes of the caller's padding do not affect the mask.
+    """
     seen = calls(monkeypatch)
     q, k, v = (torch.from_numpy(rng.standard_normal((2, 4, 9, 16))).float() for _ in "qkv")
     module = torch.nn.Module()
@@ -268,7 +271,7 @@ def test_flattened_documents(name, positions, rng, monkeypatch):
     batch = collate([{"input_ids": rng.integers(2, TINY["vocab_size"], n).tolist()} for n in lengths])
     labels, given = batch.pop("labels"), batch["position_ids"]
     assert labels.shape == (1, 19)
-    if not positions:  # without them rotary embedding goes on, and shows to the documents what is relative alone
+    if not positions:  # rotary positions then continue across documents
         batch.pop("position_ids")
     seen = calls(monkeypatch)
     logits = model(**batch, use_cache=False).logits[0]

@@ -12,7 +12,8 @@ from torch_problems import attention_float64, close
 
 HEADS, KV_HEADS, DIM, DIM_V = 4, 2, 16, 8
 TOTAL_Q, TOTAL_K = 11, 14
-# Rows 0, 1 and from 7 on of q, 0 to 2 and 12 and 13 of k belong to nobody; one sequence has no query, one no key.
+# Rows 0, 1 and from 7 on of q, 0 to 2 and 12 and 13 of k belong to no sequence; one sequence has no
+# query, one no key.
 CU_Q, CU_K = [2, 5, 5, 7, 7], [3, 7, 9, 12, 12]
 NOBODYS_Q, NOBODYS_K = [0, 1, 7, 8, 9, 10], [0, 1, 2, 12, 13]
 LENGTHS = {"max_seqlen_q": 3, "max_seqlen_k": 4}
@@ -52,7 +53,7 @@ def expected(q, k, v, dout, dlse):
 
 
 def dirty():
-    """Memory that is taken and given back with NaN in it: what is new next holds it."""
+    """Allocates and frees memory filled with NaN: the next new array holds it."""
     for _ in range(3):
         for shape in ((TOTAL_Q, HEADS, DIM), (TOTAL_K, KV_HEADS, DIM), (TOTAL_K, KV_HEADS, DIM_V), (TOTAL_Q, HEADS, DIM_V)):
             kept = [np.full(shape, np.nan, np.float32) for _ in range(4)] + [torch.full(shape, torch.nan) for _ in range(4)]
@@ -132,7 +133,7 @@ def test_zeros(way):
 
 
 def test_no_sequence():
-    """All rows are nobody's then."""
+    """Then no row belongs to a sequence."""
     arrays = packed()
     none = [np.zeros(1, np.int32)] * 2
     dirty()
@@ -153,7 +154,7 @@ def test_out_that_is_given(over_q):
 
 
 def test_weight_gradients():
-    """What training lost by NaN: a packed batch with padding around it."""
+    """A packed batch with padding around it, whose NaN once broke training."""
     projection = torch.nn.Linear(DIM, 3 * HEADS * DIM)
     rows = torch.randn(TOTAL_Q, DIM)
 

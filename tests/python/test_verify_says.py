@@ -15,7 +15,7 @@ LINE = re.compile(
 
 @pytest.fixture
 def passed(monkeypatch, capfd):
-    """(tensors, elements) of each line since the last time that it was asked."""
+    """(tensors, elements) of each line since the last call."""
     monkeypatch.setenv("FLASH_ATTENTION_VERIFY", "1")
 
     def lines():

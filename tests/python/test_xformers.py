@@ -203,7 +203,7 @@ def test_lists_of_tensors(rng):
 
 
 def test_classes_by_name_and_others(rng):
-    """xformers' own are read by their names, a user's are materialized."""
+    """xformers' own biases are read by their names, a user's are materialized."""
     q = normal(rng, 1, 9, 2, 16, grad=False)
 
     class Everything(biases.LowerTriangularMask):

@@ -49,7 +49,7 @@ def attention_float64(
 
 
 def close(found, right, bound=2e-5):
-    """Of numbers around 1."""
+    """The tolerance for numbers around 1."""
     assert found.shape == right.shape
     error = (found.double() - right.double()).abs().max().item() if found.numel() else 0.0
     bound *= max(1.0, right.abs().max().item() if right.numel() else 0.0)

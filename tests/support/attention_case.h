@@ -68,7 +68,7 @@ struct CaseSpec {
   int64_t page_size = 0;  // 0: no pages
   bool leftpad_k = false;
   bool even_lengths = false;  // every sequence has the most
-  // Which of dq, dk, dv, and of dbias and dsinks where there are a bias and sinks.
+  // Which gradients are wanted: dq, dk, dv, and dbias and dsinks where there are a bias and sinks.
   std::array<bool, 5> gradients{true, true, true, true, true};
 };
 std::string to_string(const CaseSpec& spec);
@@ -140,7 +140,7 @@ class Case {
     Tensor AttentionTensors::* tensor;
     std::size_t buffer;
   };
-  // Where a sequence lies; see algorithm/sequences.h, of which this shares no code.
+  // Where a sequence lies; see algorithm/sequences.h, with which this shares no code.
   struct Sequence {
     int64_t q_row = 0, q_len = 0, k_row = 0, k_len = 0;
   };

@@ -1,5 +1,5 @@
-// Sequences of different lengths for a Case: lengths, tables, and what lies where. Rows that belong to no sequence, of packed
-// tensors, of paddings and of pages, hold NaN.
+// Sequences of different lengths for a Case: lengths, tables, and where sequences lie. Rows of
+// packed tensors, paddings and pages that belong to no sequence hold NaN.
 #include <algorithm>
 #include <numeric>
 

@@ -19,7 +19,8 @@ inline bool has_avx512() {
                      [](const cpu::InstructionSet& isa) { return std::string_view(isa.table->name) == "avx512" && isa.available; });
 }
 
-// One device of the backend's name. Whoever derives adds the kernels, and keeps the instruction sets that they are of.
+// One device with the backend's name. A derived class adds the kernels, and owns their instruction
+// sets.
 class CpuBackend : public Backend {
  public:
   CpuBackend(std::string name, std::string chip) : name_(std::move(name)), chip_(std::move(chip)) {}

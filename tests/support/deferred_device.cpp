@@ -28,7 +28,7 @@ void* to_host(const void* memory) {
 
 std::atomic<int> allocations{0};
 
-// Work in the order in which it was given.
+// Queued work, in order.
 class Queue {
  public:
   void push(std::function<void()> work) {

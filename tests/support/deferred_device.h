@@ -1,5 +1,5 @@
-// A device that is as unlike the host as one can be without a GPU: the host cannot touch its memory, and nothing that it is given
-// is done before somebody waits for it. Its kernel is one of the CPU's.
+// A device that differs from the host as much as possible without a GPU: the host cannot access its
+// memory, and work is executed only when a caller waits for it. Its kernel is one of the CPU's.
 #pragma once
 
 namespace fulmen::testing {

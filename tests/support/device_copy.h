@@ -1,4 +1,4 @@
-// A case's tensors in a device's own memory, with everything around them that must stay as it is made visible.
+// A case's tensors in a device's own memory, with guards around them that must not change.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,11 @@ class DeviceCopy {
   ~DeviceCopy();
 
   const AttentionTensors& tensors() const noexcept { return tensors_; }
-  // Scratch of exactly so many bytes, all NaN; null for none. One a copy.
+  // Scratch of exactly so many bytes, all NaN; null for 0 bytes. A copy has one.
   Result<void*> make_workspace(std::size_t bytes);
-  // What the pass writes to the host's tensors.
+  // Copies the pass's outputs to the host's tensors.
   Status download() const;
-  // Which guard or input was written, or "".
+  // Names a guard or input that was written, or returns "".
   std::string damage() const;
 
  private:

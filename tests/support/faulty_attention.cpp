@@ -134,7 +134,7 @@ class Faulty {
   int64_t before(Fault fault, int64_t i) const { return is(fault) && i > 0 ? i - 1 : i; }
   int64_t first(Fault fault, int64_t i) const { return is(fault) ? 0 : i; }
   double turned(Fault fault, double x) const { return is(fault) ? -x : x; }
-  // A block of 16 keys that is read for the next one, as from a wrong entry of a block table.
+  // A block of 16 keys is read in place of the next one, as from a wrong entry of a block table.
   int64_t read_key(int64_t j) const { return is(Fault::rows_of_the_block_before) && j >= 16 ? j - 16 : j; }
   int64_t kv_head(int64_t h) const { return is(Fault::wrong_kv_head) ? h % p_.num_kv_heads : h / (p_.num_heads / p_.num_kv_heads); }
   double rounded(double x) const { return reference::round_to(p_.dtype, static_cast<float>(x)); }
@@ -192,13 +192,13 @@ class Faulty {
       const auto distance = static_cast<double>(i + (is(Fault::alibi_from_the_row_alone) ? 0 : p_.diagonal) - j);
       x -= alibi * (is(Fault::alibi_signed) ? distance : std::fabs(distance));
     }
-    // A score is a number of fp32: what a product adds to a bias of 1e9 is no part of it.
+    // A score is an fp32 number: beside a bias of 1e9 it loses the product.
     const auto score = static_cast<float>(x);
     constexpr auto kFactor = static_cast<float>(kLog2E);
     return is(Fault::huge_bias_in_base_2) ? static_cast<double>(score * kFactor) / kLog2E : score;
   }
 
-  // Two halves of the keys, as an online softmax goes through them.
+  // Two halves of the keys, as an online softmax visits them.
   Row row(int64_t b, int64_t h, int64_t i) const {
     const auto keys = static_cast<std::size_t>(p_.seqlen_k);
     Row r{std::vector<double>(keys, -HUGE_VAL), std::vector<double>(keys, 1), std::vector<double>(keys), std::vector<double>(keys)};

@@ -13,7 +13,7 @@ constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr float kLargestBf16 = 0x1.FEp127F;
 constexpr float kLargestFp16 = 65504;
 
-// Of even and odd keys; a key more, the fourth, may stand out.
+// Biases of even and odd keys; one more key, the fourth, may stand out.
 struct RowKind {
   float even, odd, fourth;
 };
@@ -100,7 +100,7 @@ struct Sums {
     return values[static_cast<std::size_t>(
         (((n[0] == 1 ? 0 : a) * n[1] + (n[1] == 1 ? 0 : b)) * n[2] + (n[2] == 1 ? 0 : c)) * n[3] + d)];
   }
-  // `size`: the least that values count as.
+  // `size`: the smallest magnitude that values count as.
   ::testing::AssertionResult match(const char* name, double relative, double size) const {
     for (const double x : values) size = std::fmax(size, std::fabs(x));
     for (std::size_t index = 0; index < values.size(); ++index) {
@@ -117,7 +117,7 @@ struct Sums {
   }
 };
 
-// Scores of 65504 are rounded by up to 0.004, and by as much a probability.
+// Scores of 65504 are rounded by up to 0.004, which changes a probability by the same factor.
 double tolerance(DType dtype) { return dtype == DType::bf16 ? 3e-2 : 8e-3; }
 
 void add_forward(const Expected& e, Sums& out, std::vector<double>& lse) {
@@ -136,7 +136,8 @@ void add_forward(const Expected& e, Sums& out, std::vector<double>& lse) {
   }
 }
 
-// Returns the size of what a head's dsinks is the sum of, which may cancel: each row's part is rounded by itself.
+// Returns the magnitude of the terms of a head's dsinks. They may cancel, but each row's term is
+// rounded by itself.
 double add_backward(const Expected& e, Sums& dq, Sums& dk, Sums& dv, Sums& dbias, Sums& dsinks) {
   std::vector<double> squares(static_cast<std::size_t>(e.s.num_heads));
   const CaseSpec& s = e.s;
@@ -215,7 +216,7 @@ SoftmaxOfDifferences::SoftmaxOfDifferences(const Case& c) : c_(c) {
     const Tensor& tensor;
     DType dtype;
   };
-  // A gradient of the bias is rounded to that one's dtype.
+  // A gradient of the bias is rounded to the gradient's dtype.
   const DType dtype = c_.spec.dtype, dbias = t.dbias.dtype == DType::bf16 ? DType::bf16 : dtype;
   const std::array<Named, 6> all{{{"out", t.out, dtype},
                                   {"dq", t.dq, dtype},

@@ -1,4 +1,5 @@
-// Rows whose bias is large everywhere, and what attention is of them: independent of the oracle and of its rule.
+// Rows whose bias is large everywhere, and their attention, computed without the oracle and its
+// rule.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,17 +11,17 @@
 
 namespace fulmen::testing {
 
-// Fills a case's bias (in its constructor, with CaseSpec::huge_bias): a kind of row after the other, over sequences, heads and
-// queries, those that the bias's dtype has.
+// Fills a case's bias (in its constructor, with CaseSpec::huge_bias): cycles through the kinds of
+// rows that the bias's dtype can hold, over sequences, heads and queries.
 void fill_huge_bias(const Tensor& bias);
 
-// What a case's outputs are: its formula in double, of scores rounded to fp32 as every kernel has them, each less its row's maximum
-// before anything else is done. The case has no sequences of their own lengths, no mask but a causal one, no ALiBi, softcap or
-// dropout.
+// A case's expected outputs: its formula in double, over scores rounded to fp32 as every kernel has
+// them; each row's maximum is subtracted first. The case has no sequences of their own lengths, no
+// mask but a causal one, no ALiBi, softcap or dropout.
 class SoftmaxOfDifferences {
  public:
   explicit SoftmaxOfDifferences(const Case& c);
-  // Of the outputs that the case holds now.
+  // Checks the outputs that the case holds now.
   ::testing::AssertionResult matches() const;
 
  private:

@@ -19,9 +19,9 @@ struct Where {
 // The device's kernels that support the problem, by name.
 std::vector<std::string> kernels_for(const Problem& problem, const std::string& device = "cpu");
 
-// Plans with options.kernel = kernel, checks that this is what was planned, poisons the outputs and runs in a guarded workspace of
-// exactly the size that the plan asks for. On a device with memory of its own it runs on copies, and checks that neither inputs
-// nor what lies around them changed.
+// Plans with options.kernel = kernel, checks that this kernel was planned, poisons the outputs and
+// runs in a guarded workspace of exactly the size that the plan asks for. On a device with memory
+// of its own it runs on copies, and checks that neither inputs nor guards changed.
 Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options, const Where& where = {});
 inline Status run_kernel(Case& c, const std::string& kernel, const Where& where = {}) {
   return run_kernel(c, kernel, c.options, where);

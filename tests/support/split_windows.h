@@ -10,7 +10,7 @@
 
 namespace fulmen::testing {
 
-// Where keys lie.
+// The layout of the keys.
 enum class KeyLayout { contiguous, head_major, odd_strides, packed, padded, leftpad, pages_of_7, pages_of_16, pages_of_64 };
 
 // Runs some such cases of that layout by each of the device's decode kernels that `asked` names. seqlen_k: enough for `splits`

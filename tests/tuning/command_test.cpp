@@ -1,4 +1,5 @@
-// fulmen tune as a user calls it. What is fastest depends on the machine, so nothing here does.
+// fulmen tune as a user calls it. The fastest configuration depends on the machine, so no test
+// depends on it.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,7 +62,7 @@ TEST_F(TuneCommand, TakesListsExportsAndDeletesResults) {
   EXPECT_NE(fulmen({"tune", "--list"}).out.find("0 own results"), std::string::npos);
 }
 
-// Of this very kernel, device and software: a result of other code does not stand for it.
+// A result holds only for this kernel, device and software.
 TEST_F(TuneCommand, ResumesAfterWhatIsKept) {
   ASSERT_EQ(fulmen(small({"--json", "all.json"})).exit_code, 0);
   const auto tuned = nlohmann::json::parse(read_text(path("all.json")))[0];
@@ -83,7 +84,7 @@ TEST_F(TuneCommand, ResumesAfterWhatIsKept) {
   EXPECT_EQ(resumed().find("is kept from before"), std::string::npos);
 }
 
-// What plans refuse is not listed, and nothing waits for it or reads it whole.
+// Files that plans refuse are not listed; no call blocks on them or reads them whole.
 TEST_F(TuneCommand, ListsNoFileThatPlansRefuse) {
   const std::filesystem::path folder = path("cache/tuned");
   std::filesystem::create_directories(folder);
@@ -110,7 +111,7 @@ TEST_F(TuneCommand, ListsNoFileThatPlansRefuse) {
     EXPECT_NE(said.find("others.json: others can write it"), std::string::npos) << said;
     EXPECT_NE(said.find("0 own results"), std::string::npos) << said;
   }
-  // Results of the same chip are kept all the same: what cannot be read is put aside.
+  // Results of the same chip are still kept: a file that cannot be read is moved aside.
   tools::TuneRecord record;
   record.chip = "sm_90a";
   record.kernel = "cuda.prefill.sm80";
@@ -120,7 +121,7 @@ TEST_F(TuneCommand, ListsNoFileThatPlansRefuse) {
   ASSERT_EQ(::mkfifo((folder / "sm_90a.json").c_str(), 0600), 0);
   ASSERT_TRUE(tools::merge_records((folder / "sm_90a.json").string(), {record}).ok());
   EXPECT_EQ(tools::read_records((folder / "sm_90a.json").string())->size(), 1U);
-  // Nor is a lock waited for that is no file.
+  // A lock that is no file is not waited for.
   std::filesystem::remove(folder / "sm_90a.json.lock");
   ASSERT_EQ(::mkfifo((folder / "sm_90a.json.lock").c_str(), 0600), 0);
   static_cast<void>(tools::merge_records((folder / "sm_90a.json").string(), {record}));

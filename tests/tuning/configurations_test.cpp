@@ -83,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(All, Configurations,
                                            Tuned{"emulated:sm_90a", "emulated.prefill_wgmma.sm90", 50, 70, 1},
                                            Tuned{"emulated:sm_90a", "emulated.prefill_tma.sm90", 50, 70, 1}));
 
-// Without compiling: what a space calls legal is a plan within the chip's LDS, and its usual values are the family's own plan.
+// Without compiling: each configuration that a space calls legal gives a plan within the chip's
+// LDS, and its usual values give the family's own plan.
 TEST(Spaces, KeepToTheChip) {
   std::set<std::string> tuned;
   for (const std::string& name : test_chips([](const gpu::Target&) { return true; }, Chips::one_of_each_target)) {

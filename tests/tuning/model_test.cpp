@@ -52,12 +52,13 @@ TEST(Model, CountsWhatTheProductsAre) {
   EXPECT_GT(row->cache_s, 0);
   const Result<ModelledRow> causal = modelled(of_length(1536, true));
   ASSERT_TRUE(causal.ok()) << causal.status().message();
-  // Half, and the tiles on the diagonal.
+  // Half of the tiles, and those on the diagonal.
   EXPECT_GT(causal->matrix_s, 0.5 * row->matrix_s);
   EXPECT_LT(causal->matrix_s, 0.6 * row->matrix_s);
 }
 
-// What is recomputed counts: the kernel's launches for dq and for dk and dv compute each probability.
+// Recomputation counts: the kernel's launches for dq and for dk and dv each compute every
+// probability.
 TEST(Model, KnowsBackwardPasses) {
   BenchCase c = of_length(384, false);
   c.training = true;
@@ -95,7 +96,7 @@ TEST(Model, KnowsDecode) {
   EXPECT_LT(four->matrix_s, 1.5 * row->matrix_s) << "they share a tile";
 }
 
-// AMD's machine code is executed, too: what its vector units do counts.
+// AMD's machine code is executed, too, so its vector instructions count.
 TEST(Model, CountsVectorInstructionsOfAmd) {
   const Result<ModelledRow> row =
       model_case(of_length(384, false), Pass::forward, "emulated:gfx1100", by("emulated.prefill.gfx11"));

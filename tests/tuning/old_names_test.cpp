@@ -128,7 +128,8 @@ std::vector<StartingPoint> documented_starting_points() {
   return points;
 }
 
-// With every family of every chip and every head_dim: each is taken, or the notes say that it changes nothing.
+// For every family of every chip and every head_dim each variable is used, or the notes say that it
+// changes nothing.
 TEST_F(OldNames, DocumentedStartingPointsAreAccepted) {
   const std::vector<StartingPoint> points = documented_starting_points();
   ASSERT_EQ(points.size(), 4U);
@@ -165,7 +166,7 @@ TEST_F(OldNames, DocumentedStartingPointsAreAccepted) {
   EXPECT_GT(accepted, 1000);
 }
 
-// A kernel whose tiles nobody can choose runs as ever, whatever is asked of others.
+// A kernel without tuning parameters runs as usual, whatever is asked of others.
 TEST_F(OldNames, AKernelWithoutParametersIsPlanned) {
   const Result<Choice> choice = choose("hip.short.gfx11", Space{}, {});
   ASSERT_TRUE(choice.ok()) << choice.status().message();

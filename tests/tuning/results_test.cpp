@@ -77,7 +77,8 @@ TEST_F(TunedResults, AreUsedAndNamed) {
   EXPECT_NE(plan(problem(), "cpu", options)->explain().find("tiles_per_task=4 (option)"), std::string::npos);
 }
 
-// The environment is everybody's: a name of another kernel's is noted, one of no kernel's is refused.
+// The environment applies to all kernels: a parameter of another kernel is noted, one that no
+// kernel has is refused.
 TEST_F(TunedResults, NamesOfTheEnvironmentAreKnown) {
   ::setenv("FULMEN_TUNING", "ping_pong=1,block_n=64", 1);
   EXPECT_NE(explained().find("block_n=64 (environment)"), std::string::npos) << explained();
@@ -100,7 +101,8 @@ TEST_F(TunedResults, NamesOfTheEnvironmentAreKnown) {
   EXPECT_EQ(plan(problem(), "cpu", reference).status().code(), StatusCode::invalid_argument);
 }
 
-// Options before the environment before own results before shipped ones before the kernel's choice: each is taken away in turn.
+// Options win over the environment, then own results, shipped ones, the kernel's choice: each is
+// removed, one after the other.
 TEST_F(TunedResults, SourcesHaveAnOrder) {
   ship_instead({{identity().chip, tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=4")})}});
   ASSERT_TRUE(tools::merge_records(file(), {record("block_n=64,tiles_per_task=1")}).ok());
@@ -142,7 +144,7 @@ TEST_F(TunedResults, AShippedOneServesWhereTheOwnDoesNotFit) {
   EXPECT_NE(said.find("it is not used: it has no version"), std::string::npos) << said;
 }
 
-// Of a GPU: its product, and the driver and compiler that results were measured with.
+// A GPU's identity: its product, and the driver and compiler that results were measured with.
 TEST_F(TunedResults, OfAGpuFitItsProductAndSoftware) {
   const KernelTuning is{.kernel = "cuda.prefill.sm80",
                         .chip = "sm_90a",
@@ -218,7 +220,7 @@ TEST_F(TunedResults, DamageOfEveryKindIsReportedAndIgnored) {
   forget_results();
   EXPECT_NE(explained().find("(default)"), std::string::npos);
   EXPECT_NE(said.find("is not used"), std::string::npos) << said;
-  // Others could have written it.
+  // Other users could have written it.
   std::ofstream(file(), std::ios::trunc) << whole;
   ::chmod(file().c_str(), 0666);
   said.clear();
@@ -272,7 +274,7 @@ TEST_F(TunedResults, AFullDiskLeavesWhatWasThere) {
   EXPECT_EQ(kept->front().configuration, "block_n=64,tiles_per_task=1");
 }
 
-// Wherever a tuner is killed, what was kept stays, and the next one goes on.
+// Wherever a tuner is killed, kept results remain, and the next one continues.
 TEST_F(TunedResults, AKilledWriterLeavesAWholeFile) {
   for (int round = 0; round < 5; ++round) {
     int ready[2];

@@ -1,4 +1,5 @@
-// data/tuned: what comes with the library is whole, legal for the problems it names, and of the kernels as they are now.
+// data/tuned: the shipped results are whole, legal for the problems they name, and measured with
+// the kernels as they are now.
 #include "tuning/shipped.h"
 
 #include <fmt/format.h>
@@ -45,7 +46,7 @@ std::string build_of(const TuneRecord& r, const Problem& problem) {
   return tuning.ok() ? tuning->build : tuning.status().message();
 }
 
-// Why a record must not come with the library; "" where it may.
+// Why a record must not be shipped; "" if it may.
 std::string fault_of(const TuneRecord& r) {
   if (r.when.empty() || r.product.empty() || r.driver.empty() || r.compiler.empty()) return "it does not say how it was measured";
   if (!(r.gain > 0.01)) return "it gains nothing";
@@ -85,7 +86,8 @@ TEST(ShippedResults, AreWholeAndLegal) {
   }
 }
 
-// As `fulmen tune` on a GPU would write it, of the first configuration that is not the default.
+// A record as `fulmen tune` on a GPU would write it, with the first configuration that is not the
+// default.
 TuneRecord record_of(const std::string& kernel, const std::string& arguments) {
   TuneRecord r;
   const Result<Problem> problem = problem_of(arguments);

@@ -1,4 +1,4 @@
-// What was asked for against what is legal.
+// Requested configurations against the legal ones.
 #include "tuning/space.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace fulmen::tuning {
 namespace {
 
-// Rows and waves go together where a wave has 16 rows.
+// Rows determine the number of waves where a wave has 16 rows.
 Space small_space() {
   Space space;
   space.parameters = {{"block_m", 64, {16, 32, 64, 128}}, {"waves", 4, {1, 2, 4, 8}}, {"buffers", 2, {1, 2}}};

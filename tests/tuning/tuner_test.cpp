@@ -13,7 +13,7 @@ class FakeDevice final : public TuneDevice {
  public:
   std::map<std::string, double> seconds;
   std::set<std::string> does_not_compile, wrong, fails_later;
-  double noise = 0;  // of each third sample, upwards: the default's and the candidates' in turn
+  double noise = 0;  // of each third sample, upwards: the default's and the candidates' alternate
   std::vector<std::string> steps;
 
   Status prepare(const std::string& c) override {
@@ -133,7 +133,8 @@ TEST(Tuner, KeepsToItsTime) {
   device.noise = 0.5;
   const TuneOutcome outcome = outcome_of(device, {.seconds = 20});
   EXPECT_GT(outcome.untried, 0U);
-  // The time may end within a candidate, and the best is measured once more: none is repeated for its spread.
+  // The time may run out within a candidate, and the best is measured once more: no measurement is
+  // repeated for its spread.
   EXPECT_LT(device.now(), 20 + 2 * (5 + 15) * 1.2);
   EXPECT_TRUE(outcome.candidates.front().timed);
   FakeDevice few = twenty();

@@ -107,7 +107,7 @@ def with_lengths(tensors: tuple[Any, ...], lengths: tuple[Any, ...]) -> tuple[An
 
 _MASK = "bias (added to the scores) or keep_mask (True attends)"
 _SCALE, _CAUSAL, _DROPOUT, _WINDOW = "softmax_scale", "causal", "dropout", "window_left and window_right"
-# What other libraries call the arguments.
+# Names of the arguments in other libraries.
 _OTHER_NAMES = {
     **dict.fromkeys(("attn_mask", "attention_mask", "mask", "key_padding_mask"), _MASK),
     **dict.fromkeys(("attn_bias", "attention_bias", "additive_mask", "position_bias"), "bias"),
@@ -136,7 +136,10 @@ _OTHER_NAMES = {
 
 
 def unexpected(function: str, name: str, accepted: Sequence[str] = ()) -> str:
-    """What is wrong with an argument of that name. accepted: the function's arguments, where they are not those of attention()."""
+    """The error for an argument of that name.
+
+    accepted: the function's arguments, where they are not those of attention().
+    """
     said = f"{function}() got an unexpected keyword argument {name!r}"
     if name == "enable_gqa":
         return f"{said}: k and v may always have fewer heads than q"
@@ -155,7 +158,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def in_our_words(function: _F) -> _F:
-    """With an error that says what an argument of another library is called here."""
+    """Raises an error that says what an argument of another library is called here."""
     accepted = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -184,7 +187,7 @@ def read(function: str, given: Mapping[str, Any]) -> Arguments:
 
 
 def rename(error: Exception, names: Mapping[str, str]) -> None:
-    """Gives the arguments that an error's message names the names that they have for its reader."""
+    """In an error's message, replaces the names of arguments by those that the caller knows."""
     words = re.compile(rf"\b({'|'.join(names)})\b")
     error.args = tuple(words.sub(lambda word: names[word[0]], a) if isinstance(a, str) else a for a in error.args)
 
@@ -207,7 +210,7 @@ def wanted_gradients(gradients: Sequence[str]) -> int:
 
 
 class Framework(NamedTuple):
-    """A kind of array for which reading and writing memory is not all there is to it."""
+    """A kind of array for which reading and writing memory is not enough."""
 
     # fulmen._core.forward for its arrays.
     forward: Callable[[tuple[Any, ...], tuple[Any, ...], str | None, bool, bool], Any]
@@ -215,13 +218,14 @@ class Framework(NamedTuple):
     to_host: Callable[[Array], Array]  # what the reference can read
     from_host: Callable[[np.ndarray, Array], Array]  # a NumPy array as one like the second
     append_kv: Callable[..., tuple[Array | None, ...]] | None = None  # None is fulmen._core's
-    # Of an argument of the class INTEGERS or FLOATS (_numbers.py), by its name, for calls of the third.
+    # Converts an argument of the class INTEGERS or FLOATS (_numbers.py), by its name, for calls of
+    # the third.
     numbers: Callable[[str, Any, Array], Any] = host_numbers
     # A backward pass's scalars, where the caller said nothing as the framework is set.
     settled: Callable[[tuple[Any, ...]], tuple[Any, ...]] = lambda scalars: scalars
 
 
-# By the type of q; None where memory is all.
+# The framework by the type of q; None if reading and writing memory is all it needs.
 _frameworks: dict[type, Framework | None] = {np.ndarray: None}
 
 

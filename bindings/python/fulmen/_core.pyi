@@ -5,7 +5,7 @@ Tensors and options are tuples, in the orders that bindings/python/src/arguments
 from typing import Any
 
 __version__: str
-# Of the tuple of tensors, by place.
+# Names of the tuple of tensors, by place.
 tensor_names: tuple[str, ...]
 
 class ArgumentError(ValueError, RuntimeError):

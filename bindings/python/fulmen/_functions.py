@@ -34,7 +34,7 @@ class VerificationError(RuntimeError):
 
 
 class Gradients(NamedTuple):
-    """Of the loss, by the inputs; None for those that were not asked for."""
+    """Gradients of the loss by the inputs; None for those that were not asked for."""
 
     dq: Array | None
     dk: Array | None
@@ -53,7 +53,7 @@ class VerifyReport(NamedTuple):
     lse_error: float
     tensor: str  # "out", or the gradient that is nearest to its bound, or over it
     message: str  # names the worst element, where not ok
-    elements: int  # that were compared: of out, or of every gradient; not of lse
+    elements: int  # compared elements: those of out, or of every gradient; not of lse
     mean_error: float  # of these
 
 
@@ -153,9 +153,10 @@ def attention(
 ) -> Any:
     """softmax(softmax_scale * q k^T + bias, masked) v, in one fused operation.
 
-    Shapes are those of layout "bshd"; with "bhsd" dims 1 and 2 of q, k, v and out are exchanged. Any strides will do whose last dim
-    is contiguous: a transposed view costs nothing. Inputs that are NumPy arrays with negative strides (a[::-1]) are copied first.
-    Torch tensors are differentiable by q, k, v, bias and sinks.
+    Shapes are those of layout "bshd"; with "bhsd" dims 1 and 2 of q, k, v and out are exchanged.
+    Any strides are accepted whose last dim is contiguous: a transposed view costs nothing. Inputs
+    that are NumPy arrays with negative strides (a[::-1]) are copied first. Torch tensors are
+    differentiable by q, k, v, bias and sinks.
 
     Args:
       q: [batch, seqlen_q, heads, head_dim], float32, float16 or bfloat16; head_dim 1 to 256.
@@ -224,7 +225,8 @@ def attention(
     )
     tensors = (q, k, v, out, bias, keep_mask, alibi_slopes, sinks)
     kind = type(q)
-    # Not by framework_of alone: torch 2.4 compiles no code that finds the dict by two ways.
+    # framework_of alone does not suffice: torch 2.4 compiles no code that finds the dict in two
+    # ways.
     framework = _frameworks[kind] if kind in _frameworks else framework_of(q)
     lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table, k_scale, v_scale)
     longest = (max_seqlen_q, max_seqlen_k)
@@ -276,7 +278,9 @@ def attention_backward(
 
 
 def _host_call(tensors: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
-    """Tensors in host memory, and what makes a result of the host one of q's kind."""
+    """Tensors in host memory, and a function that turns a result of the host into an array of q's
+    kind.
+    """
     framework = framework_of(tensors[0])
     if framework is None:
         return tensors, lambda result: result
@@ -379,7 +383,10 @@ def explain(
 def dropout_mask(
     q: Array, k: Array, *, dropout: float, dropout_seed: int, dropout_offset: int = 0, layout: Layout = "bshd"
 ) -> Array:
-    """Which elements of the softmax dropout keeps: bool [batch, heads, seqlen_q, seqlen_k]. Of q and k only shapes are read."""
+    """Which elements of the softmax dropout keeps: bool [batch, heads, seqlen_q, seqlen_k].
+
+    Only the shapes of q and k are read.
+    """
     a = read("dropout_mask", dict(dropout=dropout, dropout_seed=dropout_seed, dropout_offset=dropout_offset, layout=layout))
     framework = framework_of(q)
     keep = _core.dropout_mask((q, k, k), a.scalars, a.bhsd)

@@ -14,7 +14,7 @@ _LEAST, _MOST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 def host_numbers(name: str, value: Any, like: Any = None) -> Any:
     """A list, or a NumPy array of integers, as a NumPy array of int32, lists for FLOATS as float32; anything else as it is.
 
-    Integers beyond int32 become its ends, which the checks of lengths refuse.
+    Integers beyond int32 become its limits, which the checks of lengths refuse.
     """
     is_list = isinstance(value, list | tuple)
     if not is_list and (not isinstance(value, np.ndarray) or value.dtype == np.int32 or name not in INTEGERS):

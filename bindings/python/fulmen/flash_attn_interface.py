@@ -364,7 +364,9 @@ def flash_attn_with_kvcache(
 
 
 def _rows_of_table(page_table: torch.Tensor, rows: Any) -> torch.Tensor:
-    """The rows of a page table that cache_batch_idx names; of one that there is not, pages that there are not."""
+    """The rows of a page table that cache_batch_idx names; a row that does not exist gets pages
+    that do not exist.
+    """
     rows = as_numbers("cache_batch_idx", rows, page_table)
     count = page_table.shape[0]
     there = (rows >= 0) & (rows < count)

@@ -66,7 +66,7 @@ def _as_mask(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _described(array: Any) -> Any:
-    """A NumPy array of that shape, over no memory to speak of, for checks that read none."""
+    """A NumPy array of that shape, over almost no memory, for checks that read none."""
     shape, dtype = array.shape, array.dtype
     strides = [dtype.itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
     return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
@@ -77,7 +77,10 @@ def _shapes(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _kept(check: Callable[..., None]) -> Callable[..., None]:
-    """A check that is made once for equal arguments. Those without a hash are none that it accepts: it says which."""
+    """A check that is made once for equal arguments.
+
+    It refuses arguments without a hash, and names them.
+    """
     once = functools.lru_cache(maxsize=256, typed=True)(check)
 
     def checked(*arguments: Any) -> None:
@@ -170,7 +173,7 @@ def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]
 
 @contextlib.contextmanager
 def _without_other_derivatives(function: str) -> Iterator[None]:
-    """JAX's errors for derivatives that there are not, in our words."""
+    """JAX's errors for derivatives that do not exist, in our words."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -206,7 +209,7 @@ def _call(target: str, options: _Options, tensors: tuple[Any, ...], random: Any,
     """Results by place, each with its shape; in the order of places."""
     arguments = [(1 << at, tensor) for at, tensor in enumerate(tensors) if tensor is not None]
     attributes = _attributes(options, sum(bit for bit, _ in arguments), sum(1 << at for at in results))
-    # expand_dims: what is not mapped is not repeated.
+    # expand_dims: arrays that are not mapped are not repeated.
     call = jax.ffi.ffi_call(target, [results[at] for at in sorted(results)], vmap_method="expand_dims")
     operands = [tensor for _, tensor in arguments] + ([] if random is None else [random])
     with _without_other_derivatives("fulmen.attention"):
@@ -263,7 +266,8 @@ def _attention_backward(options: _Options, saved: Any, cotangents: Any) -> tuple
 
 
 _attention.defvjp(_attention_forward, _attention_backward, symbolic_zeros=True)
-# Outside of any trace: calls are found again by their shapes, which takes a fraction of the time of tracing each one.
+# Outside of any trace compiled calls are looked up by their shapes, which takes a fraction of the
+# time of tracing each one.
 _compiled = jax.jit(_attention, static_argnums=0)
 
 
@@ -310,7 +314,7 @@ def _appended(
         **({"device": device} if device else {}),
     }
     results = [one for one in _shapes((*tensors[: _USED + 1], tensors[_TURNED])) if one is not None]
-    # Mapped, each call has a cache of its own, also where it begins as another's.
+    # Under vmap each call has a cache of its own, even if all begin as the same cache.
     aliases = {at: at for at in range(_CACHES)}
     call = jax.ffi.ffi_call("fulmen_append_kv", results, vmap_method="broadcast_all", input_output_aliases=aliases)
     with _without_other_derivatives("fulmen.append_kv"):

@@ -29,7 +29,7 @@ from fulmen.torch._sdpa import why_not_served
 
 _log = logging.get_logger(__name__)
 _BAND = "_fulmen_band"
-# What classes of models say of themselves where attention is not theirs alone.
+# Attributes of model classes that call AttentionInterface.
 _SUPPORTING = ("_supports_attention_backend", "_supports_sdpa")
 
 
@@ -51,7 +51,7 @@ def register(name: str = "fulmen") -> None:
 
 @functools.cache
 def _masks_of(config: type) -> Callable[..., torch.Tensor | None] | None:
-    """What the models of a configuration are prepared for; None where they never ask AttentionInterface for anything."""
+    """The mask function for a configuration's models; None if they never call AttentionInterface."""
     own = config.__module__.startswith("transformers.models.")
     models = sys.modules.get(config.__module__.replace(".configuration_", ".modeling_")) if own else None
     if models is None or any(getattr(one, flag, False) is True for one in vars(models).values() for flag in _SUPPORTING):
@@ -68,7 +68,7 @@ def attention_mask(**arguments: Any) -> torch.Tensor | None:
     not made for SDPA have the mask of eager attention, which is added to scores. Those with nothing but attention of their own are
     refused.
     """
-    # Compilers can't look at modules: what is compiled is taken to be made for SDPA.
+    # Compilers can't inspect modules: compiled code is assumed to be made for SDPA.
     masks = sdpa_mask if torch.compiler.is_compiling() else _masks_of(type(arguments.get("config")))
     if masks is None:
         name = type(arguments["config"]).__name__.removesuffix("Config")
@@ -83,7 +83,7 @@ def attention_mask(**arguments: Any) -> torch.Tensor | None:
         if mask is not None and not mask.is_inference() and "q_length" in arguments:
             band = _band_of(**arguments)
             if band is not None:
-                # What is changed afterwards is a band no more.
+                # A mask that is changed afterwards is no longer a band.
                 setattr(mask, _BAND, (band, mask._version))
     return mask
 
@@ -109,7 +109,7 @@ def _band_of(
     device: torch.device | str = "cpu",
     **arguments: Any,
 ) -> Band | None:
-    if use_vmap:  # a user's own pattern, which is expensive to ask twice
+    if use_vmap:  # a user's own pattern, which is expensive to evaluate twice
         return None
     pattern = sdpa_mask(
         q_length=q_length,
@@ -181,7 +181,9 @@ def _documents_of(
     max_length_k: int | torch.Tensor | None = None,
     **others: Any,
 ) -> Documents | None:
-    """What a collator that flattens batches says, as for "flash_attention_2": the rows of all, [batch * seqlen], are counted."""
+    """The bounds from a collator that flattens batches, as for "flash_attention_2": they count the
+    rows of all, [batch * seqlen].
+    """
     if cu_seq_lens_q is None or cu_seq_lens_k is None:
         return None
     lengths = (cu_seq_lens_q, max_length_q), (cu_seq_lens_k, max_length_k)
@@ -204,14 +206,13 @@ def attention_forward(
     deterministic: bool = False,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What AttentionInterface calls.
+    """The function that AttentionInterface calls.
 
-    Args:
-      query, key, value: [batch, heads or kv_heads, seqlen, head_dim]. A sliding window is in the mask.
-      attention_mask: bool, True attends, or added to the scores; broadcasts to [batch, heads, seqlen_q, seqlen_k].
-      softcap: None or 0 is off. s_aux: [heads], sinks. position_bias: added to the scores, beside either mask.
-      kwargs: of cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k, bounds of documents that attend themselves alone.
-        The rest is read by nobody.
+    Args: query, key, value: [batch, heads or kv_heads, seqlen, head_dim]. A sliding window is in
+    the mask. attention_mask: bool, True attends, or added to the scores; broadcasts to [batch,
+    heads, seqlen_q, seqlen_k]. softcap: None or 0 is off. s_aux: [heads], sinks. position_bias:
+    added to the scores, beside either mask. kwargs: of cu_seq_lens_q, cu_seq_lens_k, max_length_q
+    and max_length_k, bounds of documents that attend themselves alone. The rest is ignored.
 
     Returns:
       ([batch, seqlen_q, heads, head_dim_v], None): there are no attention weights to return. What fulmen.attention does not

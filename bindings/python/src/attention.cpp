@@ -14,7 +14,7 @@ namespace fulmen::python {
 namespace {
 
 // Where the arguments are kept until they are read: tensors, scalars, and three more.
-constexpr int kFirst = kPlaces;  // of the scalars
+constexpr int kFirst = kPlaces;  // the first of the scalars
 enum { kDevice = kFirst + kScalars, kLayout, kReturnLse, kSlots };
 
 // All but those of tensors, whose names kTensors has.
@@ -78,7 +78,8 @@ int slot_of(nb::handle keyword) {
   throw nb::type_error(nb::cast<std::string>(python_function("fulmen._arguments", "unexpected")("attention", keyword)).c_str());
 }
 
-// Lists, and integers that are not int32, as Python makes tensors of them: what is here from then on keeps them.
+// Lists, and integers that are not int32, become tensors by Python functions; this object then owns
+// the tensors.
 nb::object as_numbers(int place, nb::handle value, nb::handle q) {
   if (has_lengths(kTensors[place].form)) {
     const nb::object dtype = nb::getattr(value, "dtype", nb::none());
@@ -100,7 +101,7 @@ bool is_bhsd(nb::handle layout) {
                       ": \"bshd\" ([batch, seqlen, heads, head_dim]) or \"bhsd\" (dims 1 and 2 exchanged) is accepted");
 }
 
-// What Python knows to do with q: other frameworks, torch before fulmen.torch was imported.
+// Calls the Python path for q: other frameworks, and torch before fulmen.torch was imported.
 nb::object by_framework(const Arguments& arguments, bool want_lse) {
   static nb::handle function;
   if (!function.is_valid()) function = nb::object(nb::module_::import_("fulmen._functions").attr("by_framework")).release();

@@ -83,7 +83,7 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
   return read;
 }
 
-// What the C ABI calls k_new and v_new is called k and v here, and arrays have the dims that they have.
+// The C ABI's k_new and v_new are k and v in the message, with the dims that the arrays have.
 void check_call(int status) {
   if (status == FULMEN_OK) return;
   std::string message = fulmen_last_error();

@@ -1,4 +1,5 @@
-// A function of the module in Python's own form: nanobind's takes as long as half a call to find out which argument is which.
+// A function of the module in Python's own calling convention: nanobind's takes half the time of a
+// call to match the arguments.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,5 @@
-// fulmen._core: what the Python sources beside it are written over. Tensors and options come as tuples, see call.h.
+// fulmen._core: the extension module under the Python sources. Tensors and options are passed as
+// tuples, see call.h.
 #include <nanobind/nanobind.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// What an AMD code object says of itself: its chip, and of each kernel the arguments and limits that a launch must keep to.
+// The metadata of an AMD code object: its chip, and for each kernel the arguments and limits that a
+// launch must keep to.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@ namespace fulmen::fake {
 
 struct CodeObjectKernel {
   std::string name;
-  std::size_t argument_bytes = 0;  // of the arguments in the source; the runtime appends hidden ones
+  std::size_t argument_bytes = 0;  // the arguments in the source; the runtime appends hidden ones
   unsigned lds_bytes = 0;          // static
   unsigned max_workgroup = 0;
 };

@@ -30,7 +30,7 @@ struct Context {
 std::array<Context, 2> primaries{{{0, true}, {1, true}}};
 std::array<int, 2> retained{};
 
-// Kept when they end, so that their use afterwards is seen.
+// Kept after their destruction, so that a later use is detected.
 struct Kernel;
 struct Library {
   bool alive = true;
@@ -47,7 +47,7 @@ std::vector<std::unique_ptr<Library>>& libraries() {
   return *kLibraries;
 }
 
-// What cuStreamCreate made.
+// Streams that cuStreamCreate made.
 std::set<void*>& own_streams() {
   static auto* const kStreams = new std::set<void*>;
   return *kStreams;
@@ -363,7 +363,8 @@ FULMEN_FAKE_EXPORT Error cuMemFree_v2(unsigned long long memory) {
   state().free("cuMemFree", pointer(memory));
   return 0;
 }
-// It computes on the host: a capture may go on. The map has the memory, where tests can read it.
+// It computes on the host, so a capture may continue. The map stores the address, where tests can
+// read it.
 FULMEN_FAKE_EXPORT Error cuTensorMapEncodeTiled(void* map, int dtype, unsigned rank, void* memory,
                                                 const unsigned long long* extents, const unsigned long long* strides,
                                                 const unsigned* box, const unsigned* element_strides, int interleave, int swizzle,
@@ -398,7 +399,8 @@ FULMEN_FAKE_EXPORT Error cuMemsetD8_v2(unsigned long long to, unsigned char byte
   std::memset(pointer(to), byte, bytes);
   return 0;
 }
-// A stream of one's own: a capture of another may go on beside its work, if the thread is relaxed where memory may be paged.
+// A separate stream: another stream's capture may continue beside its work, if the thread's capture
+// mode is relaxed where memory may be paged.
 FULMEN_FAKE_EXPORT Error cuStreamCreate(void** stream, unsigned flags) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter_context("cuStreamCreate", !state().relaxed); error != 0) return error;

@@ -1,5 +1,6 @@
-// Prints what a driver or compiler says in a process of its own: driver_report hip|hip_software|cuda|nvrtc|cpu|lists. The last two
-// print which of the vendors' libraries a process has opened that planned on the CPU, and one that has listed all devices.
+// Prints a driver's or compiler's answers in a process of its own: driver_report
+// hip|hip_software|cuda|nvrtc|cpu|lists. The last two print which of the vendors' libraries a
+// process has opened that planned on the CPU, and one that has listed all devices.
 #include <array>
 #include <cstdio>
 #include <fstream>

@@ -1,5 +1,5 @@
-// What the fake HIP runtime does with a launch, in two libraries: record_only.cpp leaves it at the record, isa_execution.cpp runs
-// the code object, instruction by instruction.
+// What the fake HIP runtime does with a launch, in two libraries: record_only.cpp only records it,
+// isa_execution.cpp also runs the code object, instruction by instruction.
 #pragma once
 
 #include <memory>
@@ -16,11 +16,13 @@ class Executable {
   Executable& operator=(const Executable&) = delete;
   virtual ~Executable() = default;
 
-  // Runs a launch over the memory of state() and advances state().clock_ms. Empty, or what the kernel did wrong.
+  // Runs a launch over the memory of state() and advances state().clock_ms. Returns "", or the
+  // kernel's error.
   virtual std::string run(const LaunchRecord& launch) = 0;
 };
 
-// Whether launches run. A library whose launches do is used by whole programs: it prints broken rules.
+// Whether launches are executed. Whole programs use a library that executes them; it prints broken
+// rules.
 extern const bool kExecutes;
 
 // A code object for `chip` ("gfx1100"), ready to run; or null, with the reason in `error`.

@@ -1,4 +1,5 @@
-// The code that the fake NVRTC makes and the fake libcuda loads: nothing but what a launch is checked against.
+// The code that the fake NVRTC makes and the fake libcuda loads: only the data that a launch is
+// checked against.
 #pragma once
 
 namespace fulmen::fake {

@@ -1,5 +1,6 @@
-// What the fake vendor libraries share: they keep device memory on the host, check every call against the rules of the real
-// interface, and record what they were told, for the test to look at. They run nothing, but for one (execution.h).
+// Shared parts of the fake vendor libraries. They keep device memory on the host, check every call
+// against the rules of the real interface, and record the calls for the test. Only one of them
+// executes launches (execution.h).
 #pragma once
 
 #include <cstddef>
@@ -44,7 +45,8 @@ struct State {
   double clock_ms = 0;                                   // the device's, where launches run
 
   void complain(const std::string& text);
-  // Notes a call; the error that it shall return, or 0. breaks_capture: it may not be made while a stream is captured.
+  // Records a call; returns the error that it must return, or 0. breaks_capture: it may not be made
+  // while a stream is captured.
   int enter(const char* call, bool breaks_capture = true);
 
   void* allocate(std::size_t bytes, int device);
@@ -66,5 +68,5 @@ State& state();
 }  // namespace fulmen::fake
 
 #define FULMEN_FAKE_EXPORT extern "C" __attribute__((visibility("default")))
-// How a test gets at the state of the library it has loaded.
+// Gives a test the state of the library that it has loaded.
 FULMEN_FAKE_EXPORT fulmen::fake::State* fulmen_fake_state();

@@ -1,3 +1,3 @@
-// The library behind a run-time compiler that makes the code: here it is only there.
+// Stands for the code generator's library that a run-time compiler opens; it does nothing.
 extern "C" __attribute__((visibility("default"))) int fulmen_fake_generator();
 int fulmen_fake_generator() { return 0; }

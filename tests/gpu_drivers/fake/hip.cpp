@@ -27,7 +27,7 @@ struct Device {
 constexpr std::array kDevices{Device{"AMD Radeon RX 7900 XTX", "gfx1100", 32, 96},
                               Device{"AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 64, 304}};
 
-// Modules and functions are kept when they end, so that their use afterwards is seen.
+// Modules and functions are kept after their destruction, so that a later use is detected.
 struct Module;
 struct Function {
   Module* module = nullptr;
@@ -57,7 +57,7 @@ Error enter(const char* call, bool breaks_capture = true) {
 
 void copy_text(char* to, const char* text, std::size_t bytes) { std::memcpy(to, text, std::min(bytes, std::strlen(text) + 1)); }
 
-// What an argument block and a grid must be for this kernel.
+// Checks an argument block and a grid for this kernel.
 Error check_launch(const Function& f, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared, void** parameters,
                    void** extra) {
   auto& s = state();

@@ -9,7 +9,8 @@
 
 namespace {
 
-// Before the source hipRTC puts all of hip_runtime.h: among it the overloads of mathematical functions for float.
+// hipRTC puts all of hip_runtime.h before the source, including the overloads of mathematical
+// functions for float.
 constexpr const char* kRuntimeHeader = R"(
 #define __device__ __attribute__((device))
 static inline __device__ float exp2(float x) { return __builtin_exp2f(x); }
@@ -23,7 +24,8 @@ struct Program {
   std::vector<std::byte> code;
 };
 
-// A kernel begins with what a test seeds: a barrier that half of a wave comes to, or an array that only memory can hold.
+// A kernel begins with the fault that a test seeds: a barrier that only half of a wave reaches, or
+// an array that only memory can hold.
 void seed(const std::string& fault, std::string& source) {
   const std::string body = "body(arguments);";
   const std::size_t at = source.find(body);
@@ -73,7 +75,8 @@ FULMEN_FAKE_EXPORT int hiprtcCompileProgram(Program* program, int count, const c
     const std::string option = options[n];
     if (option.starts_with("--offload-arch=")) request.arch = option.substr(std::strlen("--offload-arch="));
     standard = standard || option == "-std=c++20";
-    // In two options: hipRTC hands what follows an "-mllvm" to its second step, which makes the code.
+    // Two options: hipRTC passes the option after "-mllvm" to its second step, which makes the
+    // code.
     single_issue = single_issue || (option == "-amdgpu-enable-vopd=0" && n > 0 && std::strcmp(options[n - 1], "-mllvm") == 0);
   }
   if (request.arch.empty() || !standard) {

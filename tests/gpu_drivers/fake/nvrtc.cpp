@@ -1,4 +1,5 @@
-// libnvrtc.so.13 that compiles nothing: it checks how it is called, and notes the chip and the size of the kernel's arguments.
+// libnvrtc.so.13 that compiles nothing: it checks its calls, and records the chip and the size of
+// the kernel's arguments.
 #include <dlfcn.h>
 
 #include <algorithm>

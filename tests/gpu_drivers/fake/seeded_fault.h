@@ -1,4 +1,4 @@
-// What a test has a fake compiler do to some kernels.
+// The fault that a fake compiler puts into some kernels for a test.
 #pragma once
 
 #include <cstdlib>

@@ -36,7 +36,7 @@ def packed_chunks(
     lengths_q, lengths_k = cu_q.diff()[:, None], cu_k.diff()[:, None]
     ends_q = cu_q[:-1, None] + torch.minimum((ends - lengths_k + lengths_q).clamp(min=0), lengths_q)
     ends_k = cu_k[:-1, None] + torch.minimum(ends.clamp(min=0), lengths_k)
-    # Of a sequence that is longer than it may be the last part is, and is refused as such.
+    # If a sequence is longer than it may be, its last part is, too, and is refused.
     ends_q[:, -1], ends_k[:, -1] = cu_q[1:], cu_k[1:]
     cu_q, cu_k = (torch.cat((cu[:1], ends.flatten())).to(torch.int32) for cu, ends in ((cu_q, ends_q), (cu_k, ends_k)))
     return cu_q, cu_k, min(chunk, most_q), min(chunk, most_k)

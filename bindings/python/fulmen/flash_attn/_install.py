@@ -100,7 +100,8 @@ def uninstall(package: Package) -> None:
 
 
 def _admit_in_transformers(package: Package) -> Callable[[], None]:
-    """Makes transformers take this version of FlashAttention for available, also without a GPU; the result takes that back.
+    """Makes transformers believe that this version of FlashAttention is available, also without a
+    GPU; the result undoes that.
 
     transformers asks for a GPU before it imports the package, and remembers the answers of importlib.metadata.
     """

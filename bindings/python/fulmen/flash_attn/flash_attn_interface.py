@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-# What fulmen.attention and fulmen.append_kv call otherwise.
+# Names that differ from those of fulmen.attention and fulmen.append_kv.
 _NAMES = {
     "seqlens_k": "cache_seqlens",
     "leftpad_k": "cache_leftpad",
@@ -38,7 +38,7 @@ _NAMES = {
     "window_left": "window_size[0]",
     "window_right": "window_size[1]",
 }
-# What fulmen.attention calls the caches.
+# Names of the caches in fulmen.attention.
 CACHES = {"k": "k_cache", "v": "v_cache"}
 _ONE_LENGTH = {f"{name}_{one}": name for name in ("cu_seqlens", "max_seqlen") for one in "qk"}
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -239,7 +239,7 @@ def flash_attn_varlen_func(
     softmax = q.new_zeros(batch, int(max_seqlen_q), *rows.shape[1:])
     sequence = torch.bucketize(torch.arange(len(q), device=q.device), cu_seqlens_q[1:], right=True)
     softmax[sequence, _positions(cu_seqlens_q, q)] = rows
-    # Of these only shapes are read.
+    # Only the shapes of these are read.
     padded_q = q.new_empty(q.shape[-1]).expand(batch, int(max_seqlen_q), *q.shape[1:])
     padded_k = k.new_empty(k.shape[-1]).expand(batch, int(max_seqlen_k), *k.shape[1:])
     return out, lse, _signed(softmax.transpose(1, 2), padded_q, padded_k, settings)
@@ -317,22 +317,20 @@ def flash_attn_with_kvcache(
 ) -> Any:
     """Attention of q with a cache, to which k and v are appended first, in place. Without gradients.
 
-    Args:
-      q: [batch, seqlen_q, heads, head_dim].
-      k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a block_table pages, [num_pages, page_size, kv_heads, head_dim]
-        of any size.
-      k, v: [batch, seqlen_new, kv_heads, head_dim]: become the rows from cache_seqlens on.
-      rotary_cos, rotary_sin: [positions, rotary_dim / 2]: k and q are rotated before; k's row i is at position cache_seqlens + i,
-        and so is q's with causal or a window, else all of q is at cache_seqlens. q itself is not written.
-      cache_seqlens: how many rows of the cache are used before, int or [batch] of integers; None is all.
-      cache_batch_idx: [batch], int32: which sequence of the cache each of q's is. Not with a block_table.
-      cache_leftpad: [batch], int32: where a sequence's used rows begin.
-      block_table: [batch, max_pages], int32. It, cache_batch_idx, cache_seqlens and cache_leftpad are checked: those on a GPU
-        when they are new or were written by torch since the last check, for which the call waits, and not while a CUDA graph is
-        captured. What a table that nobody checked leads to is NaN where a page does not exist.
-      rotary_interleaved: pairs are elements 2 i and 2 i + 1, else i and i + rotary_dim / 2.
-      num_splits: ignored: plans cut the keys by the problem.
-      the others: see flash_attn_func.
+    Args: q: [batch, seqlen_q, heads, head_dim]. k_cache, v_cache: [batch, rows, kv_heads,
+    head_dim], or with a block_table pages, [num_pages, page_size, kv_heads, head_dim] of any size.
+    k, v: [batch, seqlen_new, kv_heads, head_dim]: become the rows from cache_seqlens on.
+    rotary_cos, rotary_sin: [positions, rotary_dim / 2]: k and q are rotated before; k's row i is at
+    position cache_seqlens + i, and so is q's with causal or a window, else all of q is at
+    cache_seqlens. q itself is not written. cache_seqlens: how many rows of the cache are used
+    before, int or [batch] of integers; None is all. cache_batch_idx: [batch], int32: which sequence
+    of the cache each of q's is. Not with a block_table. cache_leftpad: [batch], int32: where a
+    sequence's used rows begin. block_table: [batch, max_pages], int32. It, cache_batch_idx,
+    cache_seqlens and cache_leftpad are checked: those on a GPU when they are new or were written by
+    torch since the last check, for which the call waits, and not while a CUDA graph is captured.
+    With an unchecked table results are NaN where a page does not exist. rotary_interleaved: pairs
+    are elements 2 i and 2 i + 1, else i and i + rotary_dim / 2. num_splits: ignored: plans cut the
+    keys by the problem. the others: see flash_attn_func.
 
     Returns:
       out [batch, seqlen_q, heads, head_dim]; with return_softmax_lse (out, lse [batch, heads, seqlen_q]).
@@ -432,7 +430,7 @@ class _Written:
         self._version = table._version
 
     def __eq__(self, other: object) -> bool:
-        # Not by ==, which compares tensors.
+        # == would compare tensors.
         return isinstance(other, _Written) and self._table() is other._table() is not None and self._version == other._version
 
     __hash__ = None  # type: ignore[assignment]

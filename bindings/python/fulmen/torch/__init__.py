@@ -1,4 +1,4 @@
-"""What only PyTorch needs (2.4 and later).
+"""The parts that only PyTorch needs (2.4 and later).
 
 fulmen.attention() takes torch tensors by itself: on any device, with autograd, under torch.compile, torch.func and autocast. Here
 are its forms that PyTorch users know: a module, torch's own function, which can also be replaced by Fulmen's, and attention of a
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fulmen.torch.context_parallel import context_parallel_attention, context_parallel_explain
     from fulmen.torch.ring import ring_attention, ring_gather, ring_seqlens, ring_shard
 
-# Imported when they are asked for: the first call of attention() waits for this module.
+# Imported at their first use: the first call of attention() waits for the import of this module.
 _MODULES = {
     **dict.fromkeys(("FlashAttention",), "_module"),
     **dict.fromkeys(("disable_sdpa", "enable_sdpa", "scaled_dot_product_attention", "sdpa"), "_sdpa"),

@@ -1,4 +1,6 @@
-"""What the processes of a group send each other, on a stream of its own on a GPU, and how long they wait for it."""
+"""The messages between the processes of a group, on a GPU in a stream of their own, and their
+timeouts.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,9 @@ class Transfer:
 class Processes:
     """The processes of a group, seen from this one.
 
-    A GPU's transfers are ordered by a stream of their own: one starts when the kernel that has read its target is done, beside
-    whatever the current stream does then, and the current stream waits for its end only. gloo can't send a GPU's memory: it goes
-    through the host's.
+    A GPU's transfers are in a stream of their own. A transfer starts when the kernel that has read
+    its target is done, overlaps the work of the current stream, and the current stream waits only
+    for its end. gloo can't send a GPU's memory: the data go through the host's.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device, timeout: float | None) -> None:
@@ -62,7 +64,7 @@ class Processes:
             self.free = torch.cuda.current_stream(self.device).record_event()
 
     def pass_on(self, sent: torch.Tensor, received: torch.Tensor) -> Transfer:
-        """To the next process and from the previous one."""
+        """Sends to the next process and receives from the previous one."""
         target = torch.empty_like(received, device="cpu") if self.staged else received
         source = sent.cpu() if self.staged else sent
         send = dist.P2POp(dist.isend, source, self.next, self.group)

@@ -16,14 +16,14 @@ _COUNTER = "torch.utils.flop_counter"
 
 
 def _numbers(tensor: torch.Tensor | None) -> list[int] | None:
-    """None where there are none to read: of a fake tensor, of one on meta."""
+    """The values; None if there are none to read, as of a fake tensor or one on meta."""
     if tensor is None or tensor.is_meta or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
     return tensor.tolist()
 
 
 def _rows(tensor: torch.Tensor, cu: torch.Tensor | None, longest: int | None) -> list[int]:
-    """Of each sequence; of packed ones whose bounds can't be read the most that there may be."""
+    """The length of each sequence; the most possible for packed ones whose bounds can't be read."""
     if cu is None:
         return [tensor.shape[1]] * tensor.shape[0]
     bounds = _numbers(cu)
@@ -75,7 +75,7 @@ def register() -> None:
     if ops.attention not in counter.flop_registry:
         counter.flop_registry.update(formulas)
     for mode in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
-        # A mode keeps what was known when it was made.
+        # A mode keeps the formulas that were known when it was made.
         registry = getattr(getattr(mode, "counter", mode), "flop_registry", None)
         if registry is not None:
             for op, formula in formulas.items():

@@ -1,4 +1,6 @@
-"""Torch tensors for fulmen.attention: straight to the kernels where nothing else looks on, else through torch's dispatcher."""
+"""Torch tensors for fulmen.attention: straight to the kernels where nothing observes the call, else
+through torch's dispatcher.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ _OTHERS = 2  # what fulmen._core.torch_observers answers
 
 
 def _numbers(name: str, value: Any, like: torch.Tensor) -> Any:
-    """On a GPU without waiting for it, so that the values of int64 are not looked at: beyond int32 they become its ends."""
+    """Converts to int32, on a GPU without waiting.
+
+    So values of int64 are not checked: beyond int32 they become its limits.
+    """
     if isinstance(value, torch.Tensor):
         if value.dtype == torch.int32 or name not in INTEGERS:
             return value
@@ -38,12 +43,14 @@ def _numbers(name: str, value: Any, like: torch.Tensor) -> Any:
 
 
 def _seed() -> int:
-    """From torch's generator."""
+    """Draws from torch's generator."""
     return torch.empty((), dtype=torch.int64, device="cpu").random_().item()
 
 
 class _RefuseDoubleBackward(torch.autograd.Function):
-    """Makes gradients that were computed with create_graph=True say why they have none themselves."""
+    """Makes gradients that were computed with create_graph=True raise an error that says why they
+    have no gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -53,13 +60,14 @@ class _RefuseDoubleBackward(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
-    """Its passes are in C++: each line of Python would be a part of what a training step costs."""
+    """Its passes are in C++: each line of Python would add to the cost of a training step."""
 
     forward = staticmethod(_core.autograd_forward)
 
     @staticmethod
     def backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None = None) -> tuple[Any, ...]:
-        # In a line of Python: of anything else torch's compiled autograd warns that it can't look into it.
+        # One line of Python: for anything else torch's compiled autograd warns that it can't look
+        # into it.
         return _core.autograd_backward(ctx, dout, dlse)
 
 
@@ -69,7 +77,7 @@ def _refuse_double_backward(gradients: tuple[Any, ...], saved: tuple[Any, ...], 
 
 
 def _check_for_dispatcher(tensors: tuple[Any, ...]) -> None:
-    """What torch's dispatcher would refuse without the argument's name, or would forget."""
+    """Refuses what torch's dispatcher would refuse without the argument's name, or would ignore."""
     forward_mode = torch.autograd.forward_ad._current_level >= 0
     for name, tensor in zip(TENSOR_NAMES, tensors, strict=False):
         if tensor is None:
@@ -139,7 +147,8 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
         if seed is None:
             rng = torch.randint(0, 2**63 - 1, (2,), dtype=torch.int64, device="cpu")
         else:
-            # As the same 64 bits. Not by index() where it is needless: a compiler would take an integer for a constant.
+            # The same 64 bits. index() is called only where it is needed: a compiler would take an
+            # integer for a constant.
             integers = (n if isinstance(n, int) else operator.index(n) for n in (seed, offset))
             rng = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in integers], dtype=torch.int64, device="cpu")
     # The dispatcher knows Python's alone.
@@ -175,7 +184,7 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
 
 
 def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
-    """Tensors and scalars with those of LENGTHS and OF_LENGTHS, or both without."""
+    """Tensors and scalars, with those of LENGTHS and OF_LENGTHS if there are any."""
     if _is_compiling():
         return _dispatched(tensors, scalars, device, bhsd, want_lse)
     return _core.torch_forward(tensors, scalars, device, bhsd, want_lse)
@@ -210,7 +219,9 @@ FRAMEWORK = Framework(
 
 
 def _allocator(name: str) -> Any:
-    """What inductor's programs allocate by, in half of empty_strided's time; None where this torch has no such."""
+    """The allocator of inductor's programs, which takes half of empty_strided's time; None where
+    this torch has none.
+    """
     function = getattr(torch._C._dynamo.guards, name, None)
     try:
         torch._C._dynamo.guards._empty_strided_cpu((2,), (1,), torch.float32)
@@ -252,7 +263,7 @@ _TORCH = {
     "event": _event,
     "seed": _seed,
     "dispatched": _dispatched,
-    # Without the Python of Function.apply, which sees to transforms that are not there then, and unwraps.
+    # Skips the Python code of Function.apply, which handles transforms, absent here, and unwraps.
     "apply": super(torch.autograd.Function, _Attention).apply,
     "refuse_double_backward": _refuse_double_backward,
     "tensor": torch.Tensor,
@@ -263,7 +274,8 @@ _TORCH = {
     "written": _counts_changes(),
 }
 _core.set_torch(_TORCH)
-# Known before the first call: one that is compiled would be compiled again for what it has changed.
+# Registered before the first call: otherwise that call, if compiled, would be compiled again after
+# changing this state.
 for _type in _types:
     _frameworks[_type] = FRAMEWORK
 _functions.being_compiled = torch.compiler.is_dynamo_compiling

@@ -13,7 +13,7 @@ _Tensor = torch.Tensor
 
 
 def _sum(parts: list[_Tensor]) -> _Tensor:
-    """In float32, in the order of the processes: the same bits in every run."""
+    """The sum in float32, in the order of the processes: the same bits in every run."""
     total = parts[0].float()
     for part in parts[1:]:
         total = total + part
@@ -90,7 +90,7 @@ def _to_heads(tensors: list[_Tensor], heads: list[list[slice]], sharding: Shardi
 def _to_positions(
     tensors: list[_Tensor], heads: list[list[slice]], sharding: Sharding, processes: Processes
 ) -> list[list[_Tensor]]:
-    """The other way: of each tensor the parts that the processes have for this one's positions."""
+    """The inverse: for each tensor, the parts that the processes have for this one's positions."""
     sent = [[take(t, pieces) for t in tensors] for pieces in sharding.pieces]
     rows = sharding.rows(processes.rank)
     shapes = [

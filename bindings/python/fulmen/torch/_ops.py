@@ -1,4 +1,4 @@
-"""torch.ops.fulmen: what compilation, torch.func, autocast and export see.
+"""torch.ops.fulmen: the operators that compilation, torch.func, autocast and export see.
 
 attention and attention_varlen, which has sequences of different lengths, their backward passes, and append_kv. Tensors are
 [batch, seqlen, heads, head_dim], packed ones [total, heads, head_dim]. The options follow in the order of the schema; rng is an
@@ -33,7 +33,7 @@ _APPEND_KV = (
 _TENSORS, SHARED = 7, 20
 _DETERMINISTIC = 8  # in fulmen._core's tuple
 _TUNING = 8  # of the options behind rng
-# Of the shared arguments, those with a gradient, in the order of the bits of wanted.
+# The shared arguments that have a gradient, in the order of the bits of wanted.
 _DIFFERENTIABLE = (0, 1, 2, 3, 6)
 
 # Compiled graphs keep the strides that tensors have in eager mode: kernels read them as they are.
@@ -85,7 +85,7 @@ def core_backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], *rest: Any
 
 
 def _forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    _flops.register()  # for who calls the operator itself
+    _flops.register()  # for direct callers of the operator
     q, k, v, bias, keep_mask, alibi_slopes, sinks, rng, *options, device = args[:SHARED]
     lengths, need_lse = args[SHARED:-1], args[-1]
     tensors = with_lengths((q, k, v, None, bias, keep_mask, alibi_slopes, sinks), lengths[: len(LENGTHS)])

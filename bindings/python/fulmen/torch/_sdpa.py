@@ -55,7 +55,7 @@ def scaled_dot_product_attention(
         out = _straight(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         if out is not None:
             return out
-    except (TypeError, ValueError):  # what broadcasts, and strides that kernels do not take, is seen to below
+    except (TypeError, ValueError):  # handled below: broadcast dims, other strides
         pass
     try:
         return _checked(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -64,7 +64,7 @@ def scaled_dot_product_attention(
         raise
 
 
-# What fulmen.attention calls otherwise.
+# Names that differ from fulmen.attention's.
 _NAMES = {"q": "query", "k": "key", "v": "value", "bias": "attn_mask", "keep_mask": "attn_mask"}
 _NAMES |= {"dropout": "dropout_p", "softmax_scale": "scale"}
 
@@ -79,7 +79,7 @@ def _checked(
     scale: float | None,
     enable_gqa: bool,
 ) -> _Tensor:
-    """scaled_dot_product_attention of any shapes, by what fulmen.attention takes."""
+    """scaled_dot_product_attention of any shapes, by calls that fulmen.attention takes."""
     if is_causal and attn_mask is not None:
         raise ArgumentError("is_causal is True and attn_mask is given: one of the two is accepted")
     if not 0 <= dropout_p <= 1:
@@ -101,13 +101,13 @@ def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | Non
     return FRAMEWORK.forward((query, key, value, None, bias, keep_mask, None, None), options, None, True, False)
 
 
-# Kernels have one batch dim: what is the same along some leading dims, and not along others, is copied. Bytes, above which such
-# a call is made of several.
+# Kernels have one batch dim: a tensor that is the same along some leading dims, and not along
+# others, is copied. Above so many bytes such a call becomes several calls.
 _MOST_COPIED = 32 << 20
 
 
 def _bytes_copied(tensor: _Tensor, leading: tuple[int, ...]) -> int:
-    """What the leading dims as one would take beside the tensor, whose elements they repeat."""
+    """The additional bytes of the tensor with its leading dims as one, which repeats elements."""
     if tensor.dim() < 3:
         return 0
     expanded = tensor.expand(*leading, *tensor.shape[-3:])
@@ -119,7 +119,9 @@ def _bytes_copied(tensor: _Tensor, leading: tuple[int, ...]) -> int:
 
 
 def _slice(dim: int, start: int, step: int, *tensors: _Tensor | None) -> tuple[_Tensor | None, ...]:
-    """Of each tensor that has the dim, and is not the same along it, the elements start to start + step."""
+    """The elements start to start + step of each tensor that has the dim and is not the same along
+    it.
+    """
     return tuple(
         t if t is None or t.dim() < -dim or t.shape[dim] == 1 else t.narrow(dim, start, min(step, t.shape[dim] - start))
         for t in tensors
@@ -134,7 +136,7 @@ def _in_four_dims(
             raise TypeError(f"{name} is of type {type(tensor).__name__}: a torch tensor is needed")
         if tensor.dim() < 2:
             raise ArgumentError(f"{name} has {tensor.dim()} dims: 2 or more are accepted")
-    # Said here, as the core sees heads and positions exchanged.
+    # Checked here, as the core sees heads and positions exchanged.
     if key.shape[-1] != query.shape[-1]:
         raise ArgumentError(f"key has a head_dim of {key.shape[-1]}, query of {query.shape[-1]}: the same is accepted")
     if value.shape[-2] != key.shape[-2]:
@@ -244,7 +246,7 @@ def _routed(
 ) -> _Tensor:
     """scaled_dot_product_attention, by torch where Fulmen has no kernel."""
     given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    bias = sys.modules.get("torch.nn.attention.bias")  # imported by who has such a mask: it takes seconds
+    bias = sys.modules.get("torch.nn.attention.bias")  # a caller with such a mask has imported it
     if bias is not None and isinstance(attn_mask, bias.CausalBias):
         return _causal(*given)
     if not _is_compiling() and has_torch_function(given):

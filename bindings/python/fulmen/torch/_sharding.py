@@ -115,7 +115,7 @@ def checked_sharding(
 
 
 def _common(a: Piece, b: Piece, documents: list[int] | None) -> tuple[Piece, Piece] | None:
-    """What of two pieces is in one document; there is at most one that both have."""
+    """The parts of two pieces that are in one document; they share at most one document."""
     if documents is None:
         return a, b
     first, second = (a, b) if a.start < b.start else (b, a)
@@ -129,7 +129,7 @@ def _common(a: Piece, b: Piece, documents: list[int] | None) -> tuple[Piece, Pie
 
 
 def _joined(parts: list[Part], same: str, beside: str) -> list[Part]:
-    """Parts that lie beside each other as one."""
+    """Joins parts that lie beside each other."""
     result: list[Part] = []
     for part in sorted(parts, key=lambda p: (getattr(p, same).start, getattr(p, beside).start)):
         last = result[-1] if result else part
@@ -148,7 +148,10 @@ def _within(piece: Piece, documents: list[int]) -> list[int]:
 
 
 def ring_parts(sharding: Sharding, rank: int, owner: int) -> list[Part]:
-    """What the queries of one process and the keys of another need. For its own keys the first part has all rows."""
+    """The parts for the queries of one process and the keys of another.
+
+    For its own keys the first part has all rows.
+    """
     mine, theirs = sharding.pieces[rank], sharding.pieces[owner]
     everything = slice(0, sharding.rows(rank))
     own: list[Part] = []
@@ -171,7 +174,10 @@ def ring_parts(sharding: Sharding, rank: int, owner: int) -> list[Part]:
 
 
 def gathered_parts(sharding: Sharding, rank: int) -> list[Part]:
-    """What the queries of one process need of all keys in the order of the sequence. Each row is in one part."""
+    """The parts for the queries of one process and all keys in the order of the sequence.
+
+    Each row is in one part.
+    """
     if sharding.documents is None:
         if not sharding.causal:
             return [Part(slice(0, sharding.rows(rank)), slice(0, sharding.total))]
@@ -229,7 +235,7 @@ def backward_of(
 
 
 def place(whole: torch.Tensor, part: torch.Tensor, pieces: list[Piece], dim: int = 1) -> None:
-    """One process's rows, which are along dim, into the whole sequence."""
+    """Writes one process's rows, which are along dim, into the whole sequence."""
     for piece in pieces:
         length = piece.stop - piece.start
         whole.narrow(dim, piece.start, length).copy_(part.narrow(dim, piece.row, length))

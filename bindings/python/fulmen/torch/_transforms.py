@@ -14,7 +14,7 @@ _SUMMED = 0b11000  # of wanted: the gradients that may be sums over sequences, d
 
 
 def _mapped(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
-    """With the mapped dim first."""
+    """The tensor with the mapped dim first."""
     return tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
@@ -51,9 +51,11 @@ def _fold(size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[list
 
 
 def _one_by_one(op: Callable[..., tuple[torch.Tensor, ...]], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-    """For what one call can't tell apart: sinks of their own, a sum over a part of the sequences, packed sequences.
+    """Several calls, for what one call can't tell apart.
 
-    And for dropout, whose mask depends on the place of a sequence in its call: a mapped function gives what a loop of it gives.
+    These are separate sinks, a sum over a part of the sequences, and packed sequences. Also for
+    dropout, whose mask depends on the place of a sequence in its call: a mapped function gives what
+    a loop of it gives.
     """
     results = [op(*(a if d is None else a.select(d, n) for a, d in zip(args, dims, strict=True))) for n in range(size)]
     stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
@@ -81,7 +83,7 @@ def _map_backward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args
     for at in (out, lse, dout, dlse):
         if args[at] is not None:
             folded[at] = _mapped(args[at], dims[at], size).flatten(0, 1)
-    for at in (out, lse):  # even where they are read, each element has a place of its own
+    for at in (out, lse):  # inputs, too, need a place of their own for each element
         folded[at] = folded[at].contiguous()
     gradients = op(*folded)
     results = tuple(g.unflatten(0, (size, batch)) if bit < 3 and wanted >> bit & 1 else g for bit, g in enumerate(gradients))

@@ -1,4 +1,4 @@
-"""One function for a sequence that is spread over processes, which chooses how they exchange what they need."""
+"""One function for a sequence that is spread over processes; it chooses the method of exchange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ __all__ = ["context_parallel_attention", "context_parallel_explain"]
 # to 33,000 the all-gather takes 6 to 23 % less time, at 65,000 3 % less, from 131,000 on between 4 % more and 1 % less
 # (docs/performance/nvidia_ring.md). The ring then needs memory for two shards of keys only.
 _HIDING = 50_000
-# How much longer than an equal share of the work the ring may take before Ulysses, whose shares are equal, is taken.
+# If the ring takes longer than an equal share of the work by this factor, Ulysses is taken, whose
+# shares are equal.
 _UNEVEN = 1.25
 
 

@@ -117,7 +117,9 @@ class _Buffers:
 
 
 def _merge(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor) -> None:
-    """In place: out [batch, seqlen, heads, head_dim], lse [batch, heads, seqlen], both float32."""
+    """Merges in place: out [batch, seqlen, heads, head_dim], lse [batch, heads, seqlen], both
+    float32.
+    """
     merged = torch.logaddexp(lse, part_lse)
     # Rows without a key in either have no weight.
     ours, theirs = (torch.exp(one - merged).nan_to_num_(0.0).transpose(1, 2).unsqueeze(-1) for one in (lse, part_lse))
@@ -169,8 +171,8 @@ def _forward(
                 else:
                     _merge(out[:, part.rows], lse[:, :, part.rows], part_out, part_lse)
         finally:
-            # After an error, too, which all processes have alike: memory that is being received into has to live, and the next
-            # call's messages come behind these.
+            # Also after an error, which all processes have alike: memory that is being received
+            # into must live, and the next call's messages follow these.
             processes.finish(transfer)
         here = received
     return out.to(q.dtype), lse
@@ -192,7 +194,8 @@ def _backward(
     buffers, sums = _Buffers(k, v, sharding, k.dtype), _Buffers(k, v, sharding, torch.float32)
     here = torch.cat([k.reshape(-1), v.reshape(-1)])
     dq = None
-    # The gradients of the keys that are here, from the processes where they have been; they travel along, one step behind.
+    # Gradients of the current keys, summed by the processes that had these keys before; they follow
+    # the keys, one step behind.
     sums.flat[0].zero_()
     arriving: Transfer | None = None
     processes.mark()

@@ -10,7 +10,7 @@
 namespace fulmen::python {
 namespace {
 
-// What numpy.ndarray.__array_struct__ holds (NumPy's array interface, version 3).
+// The struct behind numpy.ndarray.__array_struct__ (NumPy's array interface, version 3).
 struct ArrayStruct {
   int two;
   int nd;
@@ -59,7 +59,7 @@ const DlExchangeApi* exchange_api(nb::handle type) {
 
 std::string module_of(nb::handle type) { return text_of(nb::getattr(type, "__module__", nb::str(""))); }
 
-// torch's own types, and those that somebody has derived from its tensors.
+// torch's own types, and user types derived from its tensors.
 bool is_of_torch(nb::handle type) {
   for (const nb::handle base : nb::getattr(type, "__mro__", nb::make_tuple())) {
     const std::string module = module_of(base);
@@ -78,7 +78,7 @@ KnownType examine(nb::handle type) {
   return {type, nb::hasattr(type, "__dlpack__") ? Access::dlpack : Access::none, false, nullptr};
 }
 
-// Few types are ever seen; each is asked once.
+// A process sees few types; each is examined once.
 std::vector<KnownType>& known_types() {
   static auto* known = new std::vector<KnownType>;  // lives as long as the process: no destructor after Python's end
   return *known;
@@ -107,7 +107,7 @@ KnownType known_type(nb::handle type) {
 
 bool is_keep_mask(std::string_view name) { return name == kTensors[kKeepMask].name; }
 
-// What the argument of that name takes.
+// The dtypes that the argument of that name takes.
 const char* accepted_dtypes(std::string_view name) {
   if (is_keep_mask(name)) return "bool or uint8, where not 0 attends, is accepted";
   for (const PlaceRow& row : kTensors) {
@@ -307,7 +307,8 @@ void set_plain_torch(nb::handle type) {
 
 namespace {
 
-// torch's zeros that have no memory (its derivatives make them) become some that have. Nobody would see what is written there.
+// Turns torch's zeros without memory (its derivatives make them) into zeros with memory. Writes to
+// them would have no effect elsewhere.
 void give_zeros_memory(nb::handle object, const char* name, Array& array) {
   if (array.data != nullptr || std::find(array.shape, array.shape + array.ndim, 0) != array.shape + array.ndim) return;
   if (!nb::cast<bool>(object.attr("_is_zerotensor")())) return;

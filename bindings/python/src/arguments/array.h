@@ -27,7 +27,7 @@ constexpr const char* kArrayNeeded = "a NumPy array, a torch tensor or another a
 
 enum class Framework : int { other, numpy, torch };
 
-// What an array is as memory.
+// An array as memory.
 struct View {
   void* data = nullptr;
   fulmen_dtype dtype = FULMEN_FP32;
@@ -50,10 +50,12 @@ struct Array : View {
 // Reads the array called name in messages. Up to 4 dims. Throws TypeError for what is no array or has a dtype that no argument
 // takes, ArgumentError for what has a layout that can't be described.
 Array read_array(nb::handle object, const char* name);
-// The same of an array that is only read. What memory alone does not say is copied: a NumPy array with a negative stride, a torch
-// tensor with the negative bit. Array::owner is the copy.
+// The same for an array that is only read. Arrays that a view of memory cannot describe are copied:
+// a NumPy array with a negative stride, a torch tensor with the negative bit. Array::owner is the
+// copy.
 Array read_input(nb::handle object, const char* name);
-// The same of an array that is written. Throws ArgumentError for a torch tensor with the negative bit.
+// The same for an array that is written. Throws ArgumentError for a torch tensor with the negative
+// bit.
 Array read_output(nb::handle object, const char* name);
 
 // NumPy's dtype of lengths.
@@ -64,7 +66,7 @@ bool on_host(const Array& array);
 // "cuda:1" or "hip:0": what the C ABI calls the place where the array is. Empty for a host array: the default device.
 std::string device_of(const Array& array, const char* name);
 
-// What kind of array a type's objects are, as far as the way of a call depends on it.
+// The kinds of arrays that a call's path depends on.
 enum class Kind : int {
   numpy,
   plain_torch,  // a tensor without a behaviour of its own

@@ -46,7 +46,7 @@ std::string numbers_text(const int64_t* numbers, int count) {
 
 bool is_key(Place place) { return kTensors[place].form == Form::keys; }
 bool is_sequence(Place place) { return kTensors[place].form == Form::queries || is_key(place); }
-// What fulmen_tensors_init and fulmen_options_init make, which is the same every time.
+// The results of fulmen_tensors_init and fulmen_options_init, which are always the same.
 const fulmen_tensors& no_tensors() {
   static const fulmen_tensors kNone = [] {
     fulmen_tensors none;
@@ -208,7 +208,7 @@ std::string Call::copies() const {
 
 namespace {
 
-// Which of the C ABI's four dims are the array's, in its order: what placed() does, the other way round.
+// Which of the C ABI's four dims are the array's, in its order: the inverse of placed().
 std::vector<int> own_dims(Place place, int ndim, const Layout& layout) {
   if (is_sequence(place) && ndim == 4 && layout.bhsd) return {0, 2, 1, 3};
   if (kTensors[place].form == Form::rows) return ndim == 2 ? std::vector{1, 2} : std::vector{0, 1, 2};

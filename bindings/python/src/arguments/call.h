@@ -59,9 +59,9 @@ constexpr bool of_heads(Form form) { return form == Form::heads || form == Form:
 // Few numbers, which people also give as a list.
 constexpr bool takes_lists(Form form) { return of_heads(form) || has_lengths(form); }
 
-// What each pass does with a tensor.
+// The role of a tensor in the passes.
 enum class Use {
-  input,     // of the forward pass, or of the backward pass alone
+  input,     // the forward pass reads it, or the backward pass alone
   result,    // the forward pass writes it, the backward pass reads it
   gradient,  // the backward pass writes it
 };
@@ -108,7 +108,7 @@ struct Arguments {
   bool same_heads = false;  // whether q and k must have as many, which the tuples do not say
 
   Arguments() = default;
-  // Of tuples, the second of which ends before max_seqlen_q, or behind validate.
+  // Reads tuples, the second of which ends before max_seqlen_q, or after validate.
   Arguments(nb::handle tensor_tuple, nb::handle scalar_tuple, nb::handle device, bool bhsd);
   // As the tuples of a forward pass; those of lengths only where one is given.
   nb::object tensor_tuple() const;
@@ -118,7 +118,7 @@ struct Arguments {
   bool have_lengths() const;
 };
 
-// Of an option what its type says, else TypeError, or ArgumentError outside of a range.
+// Reads an option as its type; throws TypeError, or ArgumentError outside of its range.
 bool flag(const char* name, nb::handle value);
 double number(const char* name, nb::handle value);
 int64_t integer(const char* name, nb::handle value, int64_t low, int64_t high);
@@ -128,7 +128,7 @@ int32_t thread_count(nb::handle num_threads);
 // Throws ArgumentError: name has that shape, what is accepted.
 [[noreturn]] void wrong_ndim(const char* name, const View& array, const char* accepted);
 
-// How a call's arrays lie.
+// The layout of a call's arrays.
 struct Layout {
   bool bhsd = false;      // dims 1 and 2 of q, k, v and what has their shape are exchanged
   bool packed_q = false;  // q and its kin are [total_q, head, head_dim], lse is [head, total_q]
@@ -169,7 +169,7 @@ struct Call {
 // Whether there is no sequence, or none with a query.
 bool is_without_queries(const fulmen_tensors& tensors);
 
-// Of its arguments all but the tensors. Throws TypeError and ArgumentError, which name the argument.
+// Reads all arguments but the tensors. Throws TypeError and ArgumentError, which name the argument.
 void read_options(const Arguments& arguments, Call& call);
 
 // Throws the Python exception of a status that is not FULMEN_OK, with the message of this thread's last call. Shapes and strides in

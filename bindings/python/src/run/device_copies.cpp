@@ -12,7 +12,7 @@ size_t size_of(int32_t dtype) {
   return dtype == FULMEN_FP32 || dtype == FULMEN_INT32 ? 4 : 2;
 }
 
-// From the first to the last element; 0 where there is none.
+// Bytes from the first to the last element; 0 if there is none.
 size_t bytes_of(const fulmen_tensor& t) {
   if (t.data == nullptr || std::find(t.shape, t.shape + 4, 0) != t.shape + 4) return 0;
   int64_t last = 0;
@@ -20,7 +20,7 @@ size_t bytes_of(const fulmen_tensor& t) {
   return static_cast<size_t>(last + 1) * size_of(t.dtype);
 }
 
-// What lies between the elements may be another tensor's.
+// Bytes between the elements may belong to another tensor.
 void copy_elements(const fulmen_tensor& to, const std::vector<char>& from) {
   const auto size = static_cast<int64_t>(size_of(to.dtype));
   for (int64_t a = 0; a < to.shape[0]; ++a) {

@@ -10,7 +10,7 @@
 
 namespace fulmen::python {
 
-// Whether that device is emulated; null or "": the default one.
+// Returns true if that device is emulated; null or "" is the default one.
 bool is_emulated(const char* device);
 
 // Copies of tensors in a device's memory, as long as this lives. Functions return a fulmen_status.

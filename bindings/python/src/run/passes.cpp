@@ -62,7 +62,8 @@ nb::object backward(const Arguments& arguments, int wanted) {
   }
   run(Pass::backward, call);
   zero_unused_rows(Pass::backward, call);
-  // The library writes nothing without queries. A bias that they share has a gradient all the same, the sum of none.
+  // The library writes nothing without queries. A bias that they share still has a gradient, the
+  // empty sum.
   if (nb::object& dbias = results[3]; !dbias.is_none() && is_without_queries(call.tensors)) {
     if (call.arrays[kQ].framework == Framework::torch) {
       dbias.attr("zero_")();

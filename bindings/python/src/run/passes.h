@@ -7,7 +7,8 @@
 
 namespace fulmen::python {
 
-// Of an absent tensor: in the C ABI, and as an array, which has no dims of size 1 where rows are packed.
+// Shapes of an absent tensor: in the C ABI, and as an array, which has no dims of size 1 where rows
+// are packed.
 struct Shape {
   int64_t dims[4];
   int first, ndim;

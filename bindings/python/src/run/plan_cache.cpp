@@ -15,7 +15,7 @@
 namespace fulmen::python {
 namespace {
 
-// What a plan is made of, without a place in memory that has to be asked for.
+// A plan's key, which allocates no memory.
 class Key {
  public:
   template <class T>
@@ -43,7 +43,7 @@ bool environment_says_verify() {
   return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
 }
 
-// All that planning reads: not where tensors are, nor the seed of the dropout.
+// Everything that planning reads: neither addresses of tensors nor dropout's seed.
 void read(Pass pass, const Call& call, Key& key) {
   key.append(pass);
   const fulmen_options& o = call.options;
@@ -72,7 +72,7 @@ Plans& kept_plans() {
   return *plans;
 }
 
-// fork() waits for the one who holds it: a child has no other thread to give it back.
+// fork() waits for its holder: a child has no other thread that could release it.
 constinit std::mutex plans_mutex;
 [[maybe_unused]] const int kForkWatch =
     ::pthread_atfork([] { plans_mutex.lock(); }, [] { plans_mutex.unlock(); }, [] { plans_mutex.unlock(); });

@@ -20,8 +20,9 @@ using Plan = std::unique_ptr<fulmen_plan, DestroyPlan>;
 
 const size_t kMostKept = std::min<size_t>(std::max(1U, std::thread::hardware_concurrency()), 64) << 20;  // of a workspace
 
-// Kept, as fresh memory costs a page fault for every 4 KiB of it. Not beyond the tiles of each thread: what a long backward pass
-// adds to them would stand beside all that a training step keeps. malloc has it ready for the next call, and for tensors meanwhile.
+// Scratch is kept, as fresh memory costs a page fault for every 4 KiB. The limit is the tiles of
+// each thread: the extra workspace of a long backward pass would add to all that a training step
+// keeps. malloc keeps that ready for the next call, and for tensors meanwhile.
 void* host_workspace(size_t bytes) {
   struct Free {
     void operator()(void* memory) const { std::free(memory); }

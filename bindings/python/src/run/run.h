@@ -19,7 +19,7 @@ int run_on_host(Pass pass, const fulmen_plan* plan, const fulmen_tensors& tensor
 // Sets rows of packed results that belong to no sequence to 0, of arrays of the host: what Python gets is defined everywhere.
 // Returns a fulmen_status.
 int zero_unused_rows_on_host(Pass pass, const fulmen_tensors& tensors, const fulmen_options& options);
-// The same of the call's, wherever they are.
+// The same for the call's tensors, wherever they are.
 void zero_unused_rows(Pass pass, const Call& call);
 
 }  // namespace fulmen::python

@@ -15,7 +15,8 @@ namespace fulmen::python {
 namespace {
 
 struct Torch {
-  // Without arguments; one that answers anything but None, False or 0 has found an observer.
+  // Functions without arguments; a result other than None, False or 0 means that an observer was
+  // found.
   std::vector<nb::object> questions;
   nb::object forward_ad;  // the module; its _current_level is 0 or more inside of forward-mode derivatives
   nb::object grad_enabled, inference_mode, deterministic;
@@ -55,7 +56,7 @@ nb::object checked(PyObject* result) {
 
 nb::object get(nb::handle object, const nb::object& name) { return checked(PyObject_GetAttr(object.ptr(), name.ptr())); }
 
-// For the module's functions that anybody may call at any time.
+// For the module's functions, which any code may call at any time.
 void need_torch() {
   if (!torch().tensor.is_valid()) throw std::runtime_error("fulmen.torch has not been imported");
 }
@@ -103,7 +104,8 @@ Observers observers(const nb::handle* tensors, int count) {
   return differentiable && answers_nothing(t.inference_mode) ? Observers::autograd : Observers::nobody;
 }
 
-// An event of torch.profiler for as long as it lives, where the profiler looks on: what the dispatcher does for its operators.
+// An event of torch.profiler during this object's lifetime, if the profiler is active, as the
+// dispatcher makes for its operators.
 class ProfilerEvent {
  public:
   ProfilerEvent(const char* op, const nb::handle* tensors, int count) {
@@ -173,7 +175,8 @@ nb::object straight(const Arguments& given, Observers seen, bool want_lse) {
   return seen == Observers::autograd ? with_autograd(a, want_lse) : forward(a, want_lse);
 }
 
-// What a backward pass reads besides dout and dlse, in the order in which it is saved.
+// The tensors that a backward pass reads besides dout and dlse, in the order in which they are
+// saved.
 constexpr Place kSaved[] = {kQ,           kK,          kV,          kOut,      kLse,      kBias,       kSinks,  kKeepMask,
                             kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK, kSeqlensK, kLeftpadK, kBlockTable, kKScale, kVScale};
 
@@ -204,8 +207,8 @@ PyObject* autograd_forward(PyObject* /*module*/, PyObject* const* given, Py_ssiz
   });
 }
 
-// torch's scaled_dot_product_attention, by its arguments in their order; None, or ArgumentError, where it is not for the straight
-// way.
+// torch's scaled_dot_product_attention, by its arguments in their order; None, or ArgumentError, if
+// it cannot take the direct path.
 PyObject* torch_sdpa(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {
   return for_python([&]() -> nb::object {
     enum { kMask = 3, kProbability, kIsCausal, kSoftmaxScale, kEnableGqa, kCount };

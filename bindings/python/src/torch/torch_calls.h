@@ -1,5 +1,6 @@
-// The way of torch tensors: straight to the kernels where nothing else has to see the call, else through autograd or torch's
-// dispatcher. All of it is asked and done here because every line of Python is a part of what a call costs.
+// The path of torch tensors: straight to the kernels if nothing observes the call, else through
+// autograd or torch's dispatcher. It is chosen here because every line of Python adds to the cost
+// of a call.
 #pragma once
 
 #include <nanobind/nanobind.h>

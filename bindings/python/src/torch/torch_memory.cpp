@@ -30,7 +30,7 @@ nb::object tuple_of(int ndim, const int64_t* values) {
   return tuple;
 }
 
-// What a tensor is made of, and that as torch's arguments.
+// A tensor's shape and dtype, also as torch's arguments.
 struct Made {
   int ndim = 0, dtype = 0;
   int64_t shape[4] = {}, strides[4] = {};
@@ -42,7 +42,7 @@ struct Made {
   }
 };
 
-// A model asks for the same few tensors over and over.
+// A model allocates the same few shapes again and again.
 nb::object arguments_of(Made made) {
   static auto* kept = new Made[64];
   uint64_t hash = static_cast<uint64_t>(made.dtype) * 8 + static_cast<uint64_t>(made.ndim);
@@ -57,7 +57,8 @@ nb::object arguments_of(Made made) {
   return place.arguments;
 }
 
-// Whether torch's current device is the one of that index. Another one is not touched: it may be full, or somebody else's.
+// Returns true if torch's current device has that index. Another device is not touched: it may be
+// full, or in use by others.
 bool is_current_gpu(int32_t id) {
   if (!functions().current_gpu.is_valid()) return false;
   const nb::object current = nb::steal(PyObject_CallNoArgs(functions().current_gpu.ptr()));
@@ -104,7 +105,7 @@ nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes) 
 nb::handle torch_int32() { return dtype_object(FULMEN_INT32); }
 
 void torch_is_written(nb::handle tensor) {
-  // Without fulmen.torch a call of other arrays has written a tensor.
+  // fulmen.torch was not imported: a call with other arrays has written a tensor.
   if (!functions().written.is_valid()) nb::module_::import_("fulmen.torch");
   nb::borrow(functions().written)(nb::make_tuple(tensor));
 }

@@ -8,9 +8,10 @@
 
 namespace fulmen::python {
 
-// Of these names functions of torch are taken, or None where it has no such: empty_cpu and empty_gpu, of (shape, strides, dtype), a
-// tensor on the CPU, and one on the current device of CUDA or ROCm; current_gpu, the index of that; written, of a tuple of tensors:
-// counts a change of each for autograd.
+// Functions of torch with these names are taken, or None where it lacks one: empty_cpu and
+// empty_gpu, of (shape, strides, dtype), a tensor on the CPU, and one on the current device of CUDA
+// or ROCm; current_gpu, the index of that; written, of a tuple of tensors: counts a change of each
+// for autograd.
 void set_torch_memory(nb::dict functions);
 
 // A tensor on the device of like, which object is, a torch tensor.
@@ -22,13 +23,15 @@ nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes);
 // torch's dtype of lengths.
 nb::handle torch_int32();
 
-// Says to autograd that the tensor is written: a backward pass for which it was saved must not go by the new contents.
+// Tells autograd that the tensor is written: a backward pass for which it was saved must not use
+// the new contents.
 void torch_is_written(nb::handle tensor);
 
 // Whether its elements are those of its memory with the other sign: torch._neg_view, the imaginary part of a conjugate.
 bool torch_is_negated(nb::handle tensor);
 
-// Of a tensor that transforms of torch.func have left behind, the one inside, which has memory; of others, itself.
+// Unwraps a tensor that transforms of torch.func have left behind: returns the inner one, which has
+// memory; other tensors are returned as they are.
 nb::object torch_without_wrappers(nb::handle tensor);
 
 }  // namespace fulmen::python

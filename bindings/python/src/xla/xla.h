@@ -12,8 +12,8 @@ namespace fulmen::python::xla {
 // of the C ABI by their names, "device" and "bhsd".
 Error* forward(CallFrame* frame);
 Error* backward(CallFrame* frame);
-// The same of the tensors of fulmen/kv_cache.h; results are the two caches, which take the place of the arguments, the lengths
-// and, with queries, these.
+// The same for the tensors of fulmen/kv_cache.h; results are the two caches, which alias the
+// arguments, the lengths and, with queries, these.
 Error* append_kv(CallFrame* frame);
 
 }  // namespace fulmen::python::xla

@@ -50,7 +50,7 @@ struct Api {
   // More functions follow.
 };
 
-// How XLA asks what a handler was written for, before it calls it.
+// XLA's query for the interface version of a handler, before it calls it.
 struct Metadata {
   size_t struct_size;
   Version version;

@@ -1,4 +1,5 @@
-// What the handlers of XLA's custom calls share: reading a call's frame, and the calls of a mapped dim.
+// Shared by the handlers of XLA's custom calls: reading a call's frame, and the calls of a mapped
+// dim.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ inline Error* fail(const CallFrame& frame, int status, const char* message) {
   return frame.api->create_error(&arguments);
 }
 
-// Whether XLA only asks what the handler was written for.
+// Whether XLA only asks for the handler's interface version.
 inline bool describe(const CallFrame& frame) {
   if (frame.extensions == nullptr || frame.extensions->type != MetadataExtension::kType) return false;
   Metadata& metadata = *reinterpret_cast<MetadataExtension*>(frame.extensions)->metadata;
@@ -87,7 +88,7 @@ struct Mapped {
   }
 };
 
-// The part of a buffer that is one call's, row-major, as views are.
+// The part of a buffer that belongs to one call, row-major, as views are.
 inline View view_of(const Buffer& buffer, int leading) {
   View view;
   view.data = buffer.data;
@@ -99,8 +100,8 @@ inline View view_of(const Buffer& buffer, int leading) {
   return view;
 }
 
-// XLA computes with denormal numbers taken for 0, which is a state of its thread. Attention does not; and a pool's threads, which a
-// call may start, keep for good what their creator had.
+// XLA computes with denormal numbers flushed to 0, which is a state of its thread. Attention does
+// not; and a pool's threads, which a call may start, keep the state of their creator.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {

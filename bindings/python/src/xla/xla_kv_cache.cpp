@@ -49,7 +49,8 @@ int append(const CallFrame& frame) {
   int64_t calls = 1;
   for (const int64_t size : sizes) calls *= size;
   for (const int at : {kCacheK, kCacheV}) {
-    // XLA has been told that the result takes the argument's place; where it has not done so, the rows are brought along.
+    // The result is declared to alias the argument; if XLA has not aliased them, the rows are
+    // copied.
     const Buffer &from = *arguments.buffers[at], &to = *results.buffers[at];
     if (from.data != to.data) std::memcpy(to.data, from.data, static_cast<size_t>(calls * Mapped(from, leading).bytes));
   }

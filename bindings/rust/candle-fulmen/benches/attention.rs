@@ -3,8 +3,8 @@
 //!
 //! `cargo bench -p candle-fulmen --bench attention`, or with a number of rounds: `... -- 20`.
 //!
-//! All are called in turn, so that a machine whose speed changes does so for all. Medians count.
-//! "Steps" is what candle-transformers' Llama does: to F32, `matmul`, scale, mask,
+//! The candidates alternate, so that changes of the machine's speed affect all of them. Medians
+//! count. "Steps" is what candle-transformers' Llama does: to F32, `matmul`, scale, mask,
 //! `softmax_last_dim`, `matmul`, and back. It gets its inputs as it likes them, `[batch, heads,
 //! seqlen, head_dim]` and contiguous, with K and V repeated for its heads; neither is timed. On the
 //! CPU candle-nn's own attention, which those models do not call, takes its turn where it takes the

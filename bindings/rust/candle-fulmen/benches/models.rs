@@ -4,7 +4,7 @@
 //!
 //! `cargo bench -p candle-fulmen --bench models`, or with a number of rounds: `... -- 5`.
 //!
-//! Both run in turn, and medians count. Results are compared, too.
+//! Both alternate, and medians count. Results are compared, too.
 
 use std::time::Instant;
 
@@ -248,7 +248,7 @@ fn main() -> Result<()> {
         4 * rounds,
         &device,
     )?;
-    // Of Llama 3.2 1B.
+    // The sizes of Llama 3.2 1B.
     let large = [2048, 32, 8, 8192, 1];
     for dtype in [DType::F32, DType::BF16] {
         llama(

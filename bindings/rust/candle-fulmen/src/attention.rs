@@ -113,7 +113,7 @@ impl Attention {
 
     /// A mask of at most four dims, `[batch, heads, seqlen_q, seqlen_k]` from the right, of which
     /// each but the last may be 1. F32, F16 and BF16 are added to the scores, and have a gradient.
-    /// Of U8, keys where it is not 0 are attended.
+    /// A mask of U8 has a key attended where it is not 0.
     pub fn mask(mut self, mask: &Tensor) -> Self {
         self.mask = Some(mask.clone());
         self

@@ -53,7 +53,7 @@ impl Lengths {
 
     /// k and v are pages, `[num_pages, page_size, kv_heads, head_dim]`: row `r` of sequence `n` is
     /// row `r % page_size` of page `table[n, r / page_size]`. `table` is `[batch, max_pages]` of
-    /// U32 or I32. Of `cu_seqlens_k` only the differences count then. There is no backward pass
+    /// U32 or I32. Only the differences of `cu_seqlens_k` count then. There is no backward pass
     /// over pages.
     pub fn block_table(mut self, table: &Tensor) -> Self {
         self.block_table = Some(table.clone());

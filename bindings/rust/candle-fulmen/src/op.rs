@@ -133,8 +133,8 @@ impl CustomOp3 for Operation {
 /// Adds the gradients by mask and sinks, for which an operation of candle's has no place beside q,
 /// k and v.
 ///
-/// Forward it is the identity on attention's result. Backward it comes before [`Operation`],
-/// computes all gradients at once, and hands those of q, k and v over to it.
+/// The forward pass is the identity on attention's result. The backward pass runs before that of
+/// [`Operation`], computes all gradients at once, and hands those of q, k and v over to it.
 struct ExtraGradients {
     shared: Arc<Shared>,
     inputs: [Tensor; 3],

@@ -191,7 +191,7 @@ where
     if zeros {
         return device.zeros_impl(&shape, dtype);
     }
-    // SAFETY: the library writes each element, or the call fails and nobody reads them.
+    // SAFETY: the library writes each element, or the call fails and they are never read.
     unsafe { device.alloc_uninit(&shape, dtype) }
 }
 

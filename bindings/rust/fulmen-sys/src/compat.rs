@@ -24,7 +24,8 @@
 //! assert_eq!((status, out), (0, [0x4000; 64])); // the mean of values that are all 2
 //! ```
 
-/// Of both calls; `usize` fields, `repr(C)`. A `softmax_scale` of 0 is `1 / sqrt(head_dim)`.
+/// The parameters of both calls; `usize` fields, `repr(C)`. A `softmax_scale` of 0 is `1 /
+/// sqrt(head_dim)`.
 pub use crate::bindings::FlashAttnParams;
 
 /// The gradients of [`flash_attn_forward`]; a null `dq`, `dk` or `dv` is not computed. Returns a
@@ -33,7 +34,7 @@ pub use crate::bindings::FlashAttnParams;
 /// # Safety
 ///
 /// Every pointer that is not null is memory of the device with as many fp16 elements as `params`
-/// says, and nobody else uses what is written.
+/// says, and no other code uses what is written.
 pub use crate::bindings::flash_attn_backward;
 
 /// Attention of q over k and v, into out. Returns a [`crate::fulmen_status`];
@@ -41,6 +42,6 @@ pub use crate::bindings::flash_attn_backward;
 ///
 /// # Safety
 ///
-/// Every pointer is memory of the device with as many fp16 elements as `params` says, and nobody
-/// else uses what is written.
+/// Every pointer is memory of the device with as many fp16 elements as `params` says, and no other
+/// code uses what is written.
 pub use crate::bindings::flash_attn_forward;

@@ -226,7 +226,7 @@ pub struct AttentionBuilder {
 impl AttentionBuilder {
     /// The factor of `q . k`; `1 / sqrt(head_dim)` without it.
     pub fn softmax_scale(mut self, scale: f32) -> Self {
-        // A NaN is the library's default, which nobody means who gives one.
+        // NaN means "the default" to the library, but a caller who passes one has made a mistake.
         if scale.is_nan() {
             self.bad = Some("softmax_scale is NaN; a finite number is accepted".into());
         }

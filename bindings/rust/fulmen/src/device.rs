@@ -170,7 +170,7 @@ pub fn set_log(log: impl Fn(&str) + Send + Sync + 'static) -> Result<()> {
             let line = CStr::from_ptr(line).to_string_lossy();
             (*context.cast::<Log>())(&line);
         };
-        // There is nobody to tell.
+        // No caller is left to report a panic to.
         let _ = catch_unwind(AssertUnwindSafe(write));
     }
     let log: Log = Box::new(log);

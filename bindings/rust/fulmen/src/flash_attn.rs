@@ -12,7 +12,7 @@
 //! have another `head_dim` than q and k.
 //!
 //! Views of a GPU's memory are made by [`Tensor::from_raw`] and [`TensorMut::from_raw`], streams by
-//! [`Stream::from_raw`]: there stands what their callers promise. Gradients are
+//! [`Stream::from_raw`]: their documentation says what callers must guarantee. Gradients are
 //! [`crate::Backward`]'s.
 //!
 //! # Errors
@@ -21,7 +21,7 @@
 //!
 //! - [`Error::InvalidArgument`](crate::Error::InvalidArgument): a shape, dtype, stride or number
 //!   that is not accepted. The message names the argument and its value. The values of lengths and
-//!   of a block table are checked on the CPU; on a GPU nobody reads them before the kernel does.
+//! of a block table are checked on the CPU; on a GPU only the kernel reads them.
 //! - [`Error::Unsupported`](crate::Error::Unsupported): no kernel of the device takes the call.
 //! - [`Error::Unavailable`](crate::Error::Unavailable): the device is not there.
 //!

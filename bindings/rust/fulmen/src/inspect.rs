@@ -28,8 +28,8 @@ pub struct Candidate {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Description {
-    /// Of shapes, strides, dtypes and the options that say what is computed; not of the device, a
-    /// kernel's name, tuning or threads.
+    /// A hash of shapes, strides, dtypes and the options that say what is computed; not of the
+    /// device, a kernel's name, tuning or threads.
     pub hash: u64,
     /// Useful floating-point operations: attended keys only, a multiply-add is 2.
     pub flops: f64,
@@ -77,13 +77,13 @@ pub struct GradientError {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Gradients {
-    /// Of q's shape.
+    /// Has q's shape.
     pub dq: Option<Vec<f64>>,
-    /// Of k's shape.
+    /// Has k's shape.
     pub dk: Option<Vec<f64>>,
-    /// Of v's shape.
+    /// Has v's shape.
     pub dv: Option<Vec<f64>>,
-    /// Of the shape that the call's dbias has: the sum over its dims of size 1.
+    /// Has the shape of the call's dbias: the sum over its dims of size 1.
     pub dbias: Option<Vec<f64>>,
     /// `[heads]`.
     pub dsinks: Option<Vec<f64>>,

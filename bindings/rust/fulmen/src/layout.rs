@@ -24,7 +24,7 @@ impl Layout {
         Self::new(shape, strides)
     }
 
-    /// Of [batch, seqlen, head, dim] in the memory order [batch, head, seqlen, dim].
+    /// The layout of [batch, seqlen, head, dim] in the memory order [batch, head, seqlen, dim].
     pub(crate) fn heads_first([batch, seqlen, heads, dim]: [usize; 4]) -> Result<Self> {
         let memory = Self::row_major([batch, heads, seqlen, dim])?;
         let swapped = |[a, b, c, d]: [i64; 4]| [a, c, b, d];

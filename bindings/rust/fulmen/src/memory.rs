@@ -25,9 +25,9 @@ impl Stream {
     ///
     /// The stream is of the device on which calls are put into it, and lives longer than this
     /// value. For every call put into it: until the stream has come to the call's end
-    /// ([`Stream::synchronize`]), the memory of its tensors and its workspace lives, nobody writes
-    /// an input, and nobody reads or writes an output or the workspace but in the order of the
-    /// stream. Borrows end when a call returns, which is before that.
+    /// ([`Stream::synchronize`]), the memory of its tensors and its workspace lives, no code writes
+    /// an input, and an output or the workspace is read or written only in the order of the stream.
+    /// Borrows end when a call returns, which is before that.
     ///
     /// ```no_run
     /// # let hip_stream = std::ptr::null_mut();

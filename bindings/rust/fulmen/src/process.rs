@@ -80,7 +80,7 @@ pub fn set_allocator<A: GlobalAlloc + Send + Sync + 'static>(allocator: A) -> Re
                 (*context.cast::<A>()).dealloc(memory.cast(), layout);
             }
         };
-        // There is nobody to tell.
+        // No caller is left to report a panic to.
         let _ = catch_unwind(AssertUnwindSafe(take));
     }
     let raw = sys::fulmen_allocator {

@@ -13,7 +13,8 @@ use crate::layout::Layout;
 /// A view that is read. Four logical dims, `[batch, seqlen, head, dim]` of q, k and v; strides, in
 /// elements, say how they lie, and the last one is 1.
 ///
-/// Its bounds are checked against the slice. It borrows the slice, so nobody writes what is read.
+/// Its bounds are checked against the slice. It borrows the slice, so the elements are not written
+/// meanwhile.
 ///
 /// ```
 /// use fulmen::Tensor;
@@ -228,11 +229,11 @@ impl<'a> Tensor<'a> {
     /// # Safety
     ///
     /// While the view, its copies and calls made of it live, `data` is the address of memory of the
-    /// device on which each such call runs (ordinary memory for `cpu`), the view lies inside it, its
-    /// elements are initialised, and nobody writes them. In a stream ([`crate::Stream`]) that is
-    /// until the stream has come to the end of the call. On the CPU, whatever the device of the
-    /// [`crate::Attention`], run its `verify`, `gradient_errors`, `reference`, `reference_gradients`
-    /// and `check_sequences`.
+    /// device on which each such call runs (ordinary memory for `cpu`), the view lies inside it,
+    /// its elements are initialised, and no code writes them. In a stream ([`crate::Stream`]) that
+    /// is until the stream has completed the call. On the CPU, whatever the device of the
+    /// [`crate::Attention`], run its `verify`, `gradient_errors`, `reference`,
+    /// `reference_gradients` and `check_sequences`.
     ///
     /// ```
     /// use fulmen::{DType, Tensor};
@@ -276,8 +277,8 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Safety
     ///
-    /// As for [`Tensor::from_raw`], but that nobody else reads or writes the elements, which need
-    /// not be initialised.
+    /// As for [`Tensor::from_raw`], but no other code reads or writes the elements, which need not
+    /// be initialised.
     ///
     /// ```
     /// use fulmen::{DType, TensorMut};

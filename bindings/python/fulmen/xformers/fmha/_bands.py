@@ -34,7 +34,10 @@ def added_matrix(attended: torch.Tensor, shape: Sequence[int], dtype: torch.dtyp
 
 
 class AttentionBias:
-    """What memory_efficient_attention takes as attn_bias. A class of one's own says materialize()."""
+    """A bias that memory_efficient_attention takes as attn_bias.
+
+    A user's class implements materialize().
+    """
 
     def materialize(self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Any = "cpu") -> torch.Tensor:
         """The matrix that is added to the scores, [..., seqlen_q, seqlen_k]: 0, or -inf where a key is not attended."""

@@ -13,7 +13,7 @@ from fulmen._core import ArgumentError
 
 
 def device_of(device: Any) -> torch.device:
-    """As in xformers, a GPU where there is one."""
+    """The default device, as in xformers: a GPU if there is one."""
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
 
 

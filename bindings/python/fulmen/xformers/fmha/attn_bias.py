@@ -67,7 +67,9 @@ __all__ = [
 
 
 def band_of(bias: Any) -> Band | None:
-    """Of a bias of this module, or of xformers' of the same name; None of others, which are materialized."""
+    """The class of this module for a bias of it, or of xformers' of the same name; None for others,
+    which are materialized.
+    """
     ours = globals().get(type(bias).__name__)
     known = isinstance(ours, type) and issubclass(ours, AttentionBias) and ours is not AttentionBias
     theirs = type(bias).__module__.split(".")[0] in ("xformers", "mslk")

@@ -257,7 +257,7 @@ fn wrong_tensors_are_refused_in_words() -> Result<()> {
     Ok(())
 }
 
-/// What candle computes before and after a call is in the order of its stream: nobody waits.
+/// What candle computes before and after a call is in the order of its stream, without waiting.
 #[test]
 fn calls_are_in_the_order_of_candles_stream() -> Result<()> {
     let (mut x, mut x_cpu) = both(13, &[1, 512, 8, 64], DType::F32)?;

@@ -144,8 +144,8 @@ pub fn flash_attn_alibi_windowed_softcap(
 /// [`flash_attn`] with a mask.
 ///
 /// `mask` is `[batch, heads, seqlen_q, seqlen_k]` ([`Tensor::bhqk`]); each dim but the last may be
-/// 1. `f32`, `f16` and `bf16` are added to the scores. Of `bool` and `u8`, keys where it is not 0
-/// are attended. `None` is [`flash_attn`].
+/// 1. `f32`, `f16` and `bf16` are added to the scores. A mask of `bool` or `u8` has a key attended
+/// where it is not 0. `None` is [`flash_attn`].
 ///
 /// # Errors
 ///

@@ -18,7 +18,7 @@ const KV: [usize; 4] = [2, 9, 2, 16];
 const SCALE: f32 = 0.3;
 static SLOPES: [f32; 4] = [0.5, 0.25, 0.125, 0.0625];
 static SINKS: [f32; 4] = [1., -1., 0.5, 2.];
-/// Of all rows.
+/// The keep-mask of all rows.
 static KEEP: [bool; 9] = [true, false, true, true, false, true, true, false, true];
 static BIAS: [f32; 9] = [0., 1., -1., 0.5, 2., -0.5, 0.25, 1.5, 0.];
 
