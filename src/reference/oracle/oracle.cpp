@@ -10,9 +10,9 @@
 #include "reference/oracle/decode_rows.h"
 #include "reference/oracle/huge_scores.h"
 #include "reference/oracle/oracle_rows.h"
-#include "reference/oracle/row_loops.h"
 #include "reference/oracle/row_positions.h"
 #include "reference/oracle/score_row.h"
+#include "reference/row_loops.h"
 #include "runtime/empty_tensors.h"
 #include "runtime/threading.h"
 
