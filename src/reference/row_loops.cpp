@@ -1,5 +1,5 @@
-// Clones of the loops in row_vectors.h for three x86 levels, one of which is chosen at run time: the
-// library is built for x86-64's first level, which would hold the baseline back.
+// Clones of the loops in row_vectors.h for three x86 levels, one of which is chosen at run time:
+// the library is built for x86-64's first level, which would hold the baseline back.
 #include "reference/row_loops.h"
 
 #include "reference/row_vectors.h"

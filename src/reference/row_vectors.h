@@ -1,5 +1,5 @@
-// The loops of row_loops.h over vectors of 64 bytes, which the compiler lowers to what the target of
-// the calling function has.
+// The loops of row_loops.h over vectors of 64 bytes, which the compiler lowers to what the target
+// of the calling function has.
 #pragma once
 
 #include <cstdint>

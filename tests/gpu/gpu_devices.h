@@ -34,8 +34,9 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   bool drawn(std::size_t of = 3) const;
   // Runs each kernel that supports the case, where it is drawn; how many there were, 1 where it is not drawn. shift: see Where.
   int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0);
-  // A query whose LSE is -inf has a dq of 0 from every kernel, whatever its dout holds; that may reach dk
-  // and dv alone. A causal mask makes such queries, more than 10 by the case's lengths, and the bias one.
+  // A query whose LSE is -inf has a dq of 0 from every kernel, whatever its dout holds; that may
+  // reach dk and dv alone. A causal mask makes such queries, more than 10 by the case's lengths,
+  // and the bias one.
   void expect_no_gradient_without_keys(CaseSpec spec, Random& random) const;
 
  private:
@@ -57,8 +58,8 @@ class HopperTest : public GpuTest {
   void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const;
   // Another kernel is chosen for it, and explain() has these words.
   void expect_reason(const CaseSpec& spec, const std::string& words, Random& random) const;
-  // Dropout in a window: blocks of random numbers lie on a grid, and bands begin anywhere. One of 64
-  // or 128 dims.
+  // Dropout in a window: blocks of random numbers lie on a grid, and bands begin anywhere. One of
+  // 64 or 128 dims.
   CaseSpec dropout_in_band(int64_t seqlen_q, int64_t seqlen_k, Random& random) const;
 
  private:

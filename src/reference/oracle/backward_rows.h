@@ -60,11 +60,11 @@ class BackwardHead {
   // dout . out with out rounded as the forward pass stores it.
   Real delta_of_stored_out(const AttendedKeys& keys) const noexcept;
 
-  // What roundings may do, in double alone: backward_bounds.cpp. Sets the norms of K's and V's rows.
+  // What roundings may do, in double alone (backward_bounds.cpp). Sets k_norms_ and v_norms_.
   void measure_head() noexcept;
   // The square of what rounding out may do to delta.
   Real stored_out_squares(const AttendedKeys& keys) const noexcept;
-  // Sets the squares of this row's gradients, whose dp dprobabilities_ holds; returns that of dsink.
+  // Sets the squares of this row's gradients, returns that of dsink. dprobabilities_ holds dp.
   Real add_roundings(int64_t h, int64_t i, const AttendedKeys& keys, const RowDropout& dropout, const Softmax& softmax,
                      Real delta) noexcept;
 

@@ -45,8 +45,8 @@ RowMaximum<Real> largest_score(const AttendedKeys& keys, const Real* scores) noe
   return max;
 }
 
-// Rounds the scores of a huge row and their maximum to fp32; exact keeps the scores. Returns whether
-// the row is huge.
+// Rounds the scores of a huge row and their maximum to fp32; exact keeps the scores. Returns
+// whether the row is huge.
 template <class Real>
 bool round_huge_row(const Problem& p, const AttendedKeys& keys, Real* scores, Real* exact, RowMaximum<Real>& max) noexcept {
   if (!is_huge_row(p, max.value)) return false;

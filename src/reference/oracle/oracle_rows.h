@@ -14,8 +14,8 @@ namespace fulmen::reference {
 
 class OracleHead {
  public:
-  // Allocates all it will need, so that the other functions can run inside parallel_tasks, which must
-  // not throw.
+  // Allocates all it will need, so that the other functions can run inside parallel_tasks, which
+  // must not throw.
   OracleHead(const Problem& problem, const AttentionTensors& tensors);
   // Decodes K and V of one KV head of a sequence; does nothing when it is the one already loaded.
   void load(int64_t batch, int64_t kv_head) noexcept;
@@ -27,8 +27,8 @@ class OracleHead {
     double magnitude = 0;  // sum_j w_j max_d |v_jd|: the size of the row's terms before they cancel
     double lse = 0;        // what rounding may do to the LSE
   };
-  // Bounds of the last row(), whose out it takes. rounding: [head_dim_v], R of docs/contract.md without
-  // the rounding of the output.
+  // Bounds of the last row(), whose out it takes. rounding: [head_dim_v], R of docs/contract.md
+  // without the rounding of the output.
   Bounds bounds(const double* out, double* rounding) noexcept;
 
  private:
@@ -40,8 +40,8 @@ class OracleHead {
   void measure_head() noexcept;
   // a_j of docs/contract.md.
   double score_error(int64_t j, double q_norm) const noexcept;
-  // Sets of_scores_ for weights of which only their range is known: the distance of the farthest value
-  // from the output.
+  // Sets of_scores_ for weights of which only their range is known: the distance of the farthest
+  // value from the output.
   void take_any_weights(const AttendedKeys& keys, const RowDropout& dropout, const double* out) noexcept;
 
   const Problem& all_;
