@@ -35,8 +35,9 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   bool drawn(std::size_t of = 3) const;
   // Runs each kernel that supports the case, where it is drawn; how many there were, 1 where it is not drawn. shift: see Where.
   int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0);
-  // A query whose LSE is -inf has a dq of 0 from every kernel, whatever its dout holds; that may reach dk and dv alone. Such
-  // queries there are by a causal mask, and one by its bias; the lengths are this function's.
+  // A query whose LSE is -inf has a dq of 0 from every kernel, whatever its dout holds; that may
+  // reach dk and dv alone. A causal mask makes such queries, more than 10 by the case's lengths,
+  // and the bias one.
   void expect_no_gradient_without_keys(CaseSpec spec, Random& random) const;
 
  private:
@@ -58,15 +59,16 @@ class HopperTest : public GpuTest {
   void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const;
   // Expects that another kernel is chosen, and that explain() has these words.
   void expect_reason(const CaseSpec& spec, const std::string& words, Random& random) const;
-  // Dropout in a window: blocks of random numbers lie on a grid, and bands begin anywhere.
-  CaseSpec dropout_in_band(Random& random) const;
+  // Dropout in a window: blocks of random numbers lie on a grid, and bands begin anywhere. One of
+  // 64 or 128 dims.
+  CaseSpec dropout_in_band(int64_t seqlen_q, int64_t seqlen_k, Random& random) const;
 
  private:
   const char* family_;
   bool backward_;
 };
 
-// A few rows, keys and heads: emulated chips take their time.
+// 1 to 90 queries, 1 to 160 keys, 1 to 6 heads: emulated chips take their time.
 CaseSpec small_spec(DType dtype, int64_t head_dim, Random& random);
 CaseSpec limited(CaseSpec spec);
 

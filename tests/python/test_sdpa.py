@@ -268,3 +268,16 @@ def test_process_wide(plans):
         fulmen.torch.disable_sdpa()
     assert F.scaled_dot_product_attention is TORCH_SDPA
     assert_close(out.detach(), expected.detach(), "fp32")
+
+
+def test_modes_see_torchs_function_after_the_switch():
+    """torch.compile asks modes about the functions of a list that torch makes once in a process."""
+    clear = torch.overrides._get_overridable_functions.cache_clear
+    clear()
+    fulmen.torch.enable_sdpa()
+    try:
+        seen = torch.overrides.get_overridable_functions()[torch.nn.functional]
+    finally:
+        fulmen.torch.disable_sdpa()
+        clear()
+    assert TORCH_SDPA in seen

@@ -107,6 +107,31 @@ def test_compile_trains_by_inductor():
         close(step(compiled, q, k, v, bias), expected)
 
 
+@pytest.mark.parametrize("way", ["dispatched", "compiled", "grad"])
+def test_gradients_are_computed_where_they_are_needed(way, monkeypatch):
+    """The kernels are asked for no gradient but of what requires it: autograd would drop the others."""
+    needed = []
+    backward = fulmen.torch._ops.core_backward
+    monkeypatch.setattr(fulmen.torch._ops, "core_backward", lambda *args: needed.append(args[-1]) or backward(*args))
+
+    def loss(q, k, v, bias, sinks):
+        return fulmen.attention(q, k, v, bias=bias, sinks=sinks, causal=True).sum()
+
+    tensors = (*qkv(), randn(2, 1, 7, 9), randn(2))
+    for wanted in ({0}, {1}, {2}, {3}, {4}, {0, 3}, {1, 2, 4}, set(range(5))):
+        if way == "grad":
+            grad(loss, tuple(wanted))(*tensors)
+        else:
+            torch._dynamo.reset()
+            function = torch.compile(loss, fullgraph=True, backend="aot_eager") if way == "compiled" else loss
+            leaves = [t.clone().requires_grad_(at in wanted) for at, t in enumerate(tensors)]
+            with torch.autocast("cpu", enabled=way == "dispatched", dtype=torch.bfloat16):
+                out = function(*leaves)
+            out.backward()
+        assert needed == [sum(1 << at for at in wanted)], (wanted, needed)
+        needed.clear()
+
+
 def test_compile_keeps_strides():
     def function(x, w):
         q, k, v = (x @ w).unflatten(-1, (3, 2, 8)).unbind(-3)

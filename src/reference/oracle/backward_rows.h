@@ -54,15 +54,19 @@ class BackwardHead {
   // Sets probabilities_; nothing: no key is attended.
   std::optional<Softmax> compute_probabilities(int64_t h, int64_t i, const AttendedKeys& keys) noexcept;
   // Sets dprobabilities_ and weights_, adds to dv_; returns delta = sum_j p_j dp_j, which is dout . out.
-  Real go_back_over_values(const AttendedKeys& keys, const RowDropout& dropout) noexcept;
-  // dout . out with out rounded as the forward pass stores it, and the square of what that rounding may do.
-  struct Delta {
-    Real value, squares;
-  };
-  Delta delta_of_stored_out(int64_t begin, int64_t end) const noexcept;
-  // What roundings may do to this row's gradients, which the row's vectors hold.
-  Real add_roundings(int64_t h, int64_t i, const AttendedKeys& keys, const RowDropout& dropout, Real max, Real sum, Real delta,
-                     Real sink_weight) noexcept;
+  Real value_gradients(const AttendedKeys& keys, const RowDropout& dropout) noexcept;
+  // Element d of out.
+  Real out(const AttendedKeys& keys, int64_t d) const noexcept;
+  // dout . out with out rounded as the forward pass stores it.
+  Real delta_of_stored_out(const AttendedKeys& keys) const noexcept;
+
+  // What roundings may do, in double alone (backward_bounds.cpp). Sets k_norms_ and v_norms_.
+  void measure_head() noexcept;
+  // The square of what rounding out may do to delta.
+  Real stored_out_squares(const AttendedKeys& keys) const noexcept;
+  // Sets the squares of this row's gradients, returns that of dsink. dprobabilities_ holds dp.
+  Real add_roundings(int64_t h, int64_t i, const AttendedKeys& keys, const RowDropout& dropout, const Softmax& softmax,
+                     Real delta) noexcept;
 
   const Problem& all_;
   const AttentionTensors& all_tensors_;
@@ -79,6 +83,13 @@ class BackwardHead {
   std::vector<Real> q_, dout_, dq_, dq_common_, dq_lse_, dq_squares_;                                   // of a row
 };
 
+template <>
+void BackwardHead<double>::measure_head() noexcept;
+template <>
+double BackwardHead<double>::stored_out_squares(const AttendedKeys& keys) const noexcept;
+template <>
+double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedKeys& keys, const RowDropout& dropout,
+                                           const Softmax& softmax, double delta) noexcept;
 extern template class BackwardHead<float>;
 extern template class BackwardHead<double>;
 

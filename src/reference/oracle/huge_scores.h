@@ -21,6 +21,41 @@ inline bool is_huge_row(const Problem& p, double max) noexcept {
   return has_wide_bias(p) && std::isfinite(max) && std::fabs(max) > kHugeScore;
 }
 
+// The maximum of a row's softmax.
+template <class Real>
+struct RowMaximum {
+  Real value = -HUGE_VAL;
+  bool nan = false;  // among the scores, where it is larger than none
+
+  bool attends_nothing() const noexcept { return value == -HUGE_VAL && !nan; }
+  void include_sink(Real sink) noexcept {
+    if (!(sink <= value)) value = sink;  // a NaN, too
+  }
+};
+
+// The largest of the scores that the row attends.
+template <class Real>
+RowMaximum<Real> largest_score(const AttendedKeys& keys, const Real* scores) noexcept {
+  RowMaximum<Real> max;
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    if (!keys.contains(j)) continue;
+    max.nan = max.nan || std::isnan(scores[j]);
+    if (scores[j] > max.value) max.value = scores[j];
+  }
+  return max;
+}
+
+// Rounds the scores of a huge row and their maximum to fp32; exact keeps the scores. Returns
+// whether the row is huge.
+template <class Real>
+bool round_huge_row(const Problem& p, const AttendedKeys& keys, Real* scores, Real* exact, RowMaximum<Real>& max) noexcept {
+  if (!is_huge_row(p, max.value)) return false;
+  std::copy(scores + keys.begin, scores + keys.end, exact + keys.begin);
+  for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = static_cast<float>(scores[j]);
+  max.value = static_cast<float>(max.value);
+  return true;
+}
+
 inline float stored_score(DType storage, float score) noexcept {
   return std::fabs(score) > kLargestStoredScore ? score : round_to(storage, score);
 }

@@ -9,8 +9,8 @@
 
 #include "reference/baseline_kernels.h"
 #include "reference/kernels.h"
-#include "reference/oracle/row_loops.h"
 #include "reference/oracle/score_row.h"
+#include "reference/row_loops.h"
 #include "reference/standard/blas.h"
 #include "reference/standard/steps.h"
 #include "runtime/fork_safe.h"

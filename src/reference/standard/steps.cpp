@@ -6,8 +6,8 @@
 #include "reference/oracle/decode_rows.h"
 #include "reference/oracle/huge_scores.h"
 #include "reference/oracle/oracle_rows.h"
-#include "reference/oracle/row_loops.h"
 #include "reference/oracle/score_row.h"
+#include "reference/row_loops.h"
 
 namespace fulmen::reference {
 namespace {

@@ -89,13 +89,14 @@ class Check {
 
  private:
   void row(int64_t b, int64_t h, int64_t i, const float* standard) noexcept {
-    const double lse = oracle_.row(h, i, expected_.data(), rounding_.data());
+    const double lse = oracle_.row(h, i, expected_.data());
+    const OracleHead::Bounds bounds = oracle_.bounds(expected_.data(), rounding_.data());
     const AttentionTensors& t = oracle_.sequence().tensors;
     const int64_t out_row = reference::offset_of(p_.out, b, i, h);
     double row_max = 0;
     for (const double expected : expected_) row_max = std::fmax(row_max, std::fabs(expected));
     const double absolute = kAbsolute * static_cast<double>(p_.dropout_scale());
-    const double of_row = std::fmax(kRelativeToRow * row_max, kRelativeToTerms * oracle_.magnitude());
+    const double of_row = std::fmax(kRelativeToRow * row_max, kRelativeToTerms * bounds.magnitude);
     const double extra = p_.softcap > 0 ? kSoftcapError : 0;
     const double slack = extra + (p_.dtype == DType::fp32 ? std::fmin(absolute, of_row) : absolute);
     for (int64_t d = 0; d < p_.head_dim_v; ++d) {
@@ -115,7 +116,7 @@ class Check {
     if (p_.lse.present) {
       const double value = static_cast<const float*>(t.lse.data)[reference::offset_of(p_.lse, b, h, i)];
       const double size = std::isfinite(lse) ? std::fmax(1, std::fabs(lse)) : 1;
-      const double lse_slack = std::fmax(kRelativeLse, finite_or_zero(oracle_.lse_rounding()) / size) + extra;
+      const double lse_slack = std::fmax(kRelativeLse, finite_or_zero(bounds.lse) / size) + extra;
       findings_.add_lse({error_of(value, lse) / size, lse_slack, 0, {b, h, i, 0}, value, lse});
     }
   }

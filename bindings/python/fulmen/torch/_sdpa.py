@@ -349,6 +349,9 @@ def enable_sdpa() -> None:
     It replaces the name in torch.nn.functional: modules that have imported the function itself before keep torch's. Scripts of
     torch.jit, and exports to ONNX, have torch's operator: they know no other.
     """
+    # Before the name is replaced: torch lists the functions that modes see once, by their names.
+    # For a function that the list lacks torch.compile ignores modes, sdpa() among them.
+    torch.overrides.get_overridable_functions()
     torch.jit._builtins._register_builtin(_routed, "aten::scaled_dot_product_attention")
     torch.nn.functional.scaled_dot_product_attention = _routed
 

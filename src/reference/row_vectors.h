@@ -1,25 +1,22 @@
-// The inner loops of standard attention and of the oracle, in vectors of 64 bytes that the compiler lowers to what each clone's
-// target has. They are compiled for three x86 levels and chosen at run time, so that the baseline is not held back by the library's
-// x86-64 build.
-#include "reference/oracle/row_loops.h"
+// The loops of row_loops.h over vectors of 64 bytes, which the compiler lowers to what the target
+// of the calling function has.
+#pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <limits>
-
-#include "runtime/fork_safe.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"  // no vector crosses a call that is not inlined
 #endif
 
 namespace fulmen::reference {
-namespace {
 
-constexpr int kLanes = 16;
+inline constexpr int kLanes = 16;
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Doubles = double __attribute__((vector_size(kLanes * sizeof(float))));
 using Bits = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // e^x for x <= 0 to about 1 ulp; 0 below -87.3, where the result would be subnormal; NaN stays NaN.
 [[gnu::always_inline]] inline void exp_in_place(Floats& x) noexcept {
@@ -38,6 +35,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
   x = x < -87.3F ? Floats{} : result;
 }
 
+// softmax_row() of one score or more.
 [[gnu::always_inline]] inline float softmax_body(float* scores, int64_t count, float sink) noexcept {
   const int64_t whole = count / kLanes * kLanes;
   const std::size_t rest = static_cast<std::size_t>(count - whole) * sizeof(float);
@@ -98,74 +96,6 @@ template <class Vector, class Real>
     std::memcpy(acc + j, &a, sizeof(a));
   }
   for (; j < count; ++j) acc[j] += factor * x[j];
-}
-
-struct Clones {
-  float (*softmax)(float*, int64_t, float) noexcept;
-  void (*add_scaled_floats)(float*, const float*, float, int64_t) noexcept;
-  void (*add_scaled_doubles)(double*, const double*, double, int64_t) noexcept;
-};
-
-float softmax_baseline(float* scores, int64_t count, float sink) noexcept { return softmax_body(scores, count, sink); }
-void add_floats_baseline(float* acc, const float* x, float factor, int64_t count) noexcept {
-  add_scaled_body<Floats>(acc, x, factor, count);
-}
-void add_doubles_baseline(double* acc, const double* x, double factor, int64_t count) noexcept {
-  add_scaled_body<Doubles>(acc, x, factor, count);
-}
-
-#if defined(__x86_64__)
-[[gnu::target("avx2,fma")]] float softmax_avx2(float* scores, int64_t count, float sink) noexcept {
-  return softmax_body(scores, count, sink);
-}
-[[gnu::target("avx2,fma")]] void add_floats_avx2(float* acc, const float* x, float factor, int64_t count) noexcept {
-  add_scaled_body<Floats>(acc, x, factor, count);
-}
-[[gnu::target("avx2,fma")]] void add_doubles_avx2(double* acc, const double* x, double factor, int64_t count) noexcept {
-  add_scaled_body<Doubles>(acc, x, factor, count);
-}
-[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] float softmax_avx512(float* scores, int64_t count, float sink) noexcept {
-  return softmax_body(scores, count, sink);
-}
-[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void add_floats_avx512(float* acc, const float* x, float factor,
-                                                                        int64_t count) noexcept {
-  add_scaled_body<Floats>(acc, x, factor, count);
-}
-[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void add_doubles_avx512(double* acc, const double* x, double factor,
-                                                                         int64_t count) noexcept {
-  add_scaled_body<Doubles>(acc, x, factor, count);
-}
-#endif
-
-Clones choose_clones() noexcept {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return {softmax_avx512, add_floats_avx512, add_doubles_avx512};
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {softmax_avx2, add_floats_avx2, add_doubles_avx2};
-#endif
-  return {softmax_baseline, add_floats_baseline, add_doubles_baseline};
-}
-
-const Clones& clones() noexcept {
-  constinit static MadeOnce<const Clones> chosen;
-  return chosen.get(choose_clones);
-}
-
-}  // namespace
-
-float softmax_row(float* scores, int64_t count, float sink) noexcept {
-  if (count == 0) return sink < kInfinity ? sink : __builtin_nanf("");  // scores may be null
-  return clones().softmax(scores, count, sink);
-}
-
-void add_scaled(float* acc, const float* x, float factor, int64_t count) noexcept {
-  clones().add_scaled_floats(acc, x, factor, count);
-}
-
-void add_scaled(double* acc, const double* x, double factor, int64_t count) noexcept {
-  clones().add_scaled_doubles(acc, x, factor, count);
 }
 
 }  // namespace fulmen::reference

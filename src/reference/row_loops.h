@@ -5,8 +5,8 @@
 
 namespace fulmen::reference {
 
-// Softmax of scores[0, count) in place, with one more logit (-inf: none) in the denominator. Returns the LSE. A row of nothing but
-// -inf becomes zeros with LSE = -inf.
+// Softmax of scores[0, count) in place, with one more logit (-inf: none) in the denominator.
+// Returns the LSE. A row of nothing but -inf becomes zeros with LSE = -inf.
 float softmax_row(float* scores, int64_t count, float sink) noexcept;
 
 // acc[0, count) += factor * x[0, count)
