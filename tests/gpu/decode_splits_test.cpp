@@ -19,11 +19,8 @@ class GpuDecodeSplits : public GpuTest {
  protected:
   // The TMA reads whole rows, sequences at multiples of one length, and pages of 16 rows or more.
   static bool takes_tma_layouts() { return device().starts_with("emulated:sm_90a"); }
-  // Kernels that several emulated chips have run on one of them, without matrix instructions on one of each wave size.
-  static bool runs_here(const std::string& kernel) {
-    if (!device().starts_with("emulated")) return true;
-    if (takes_tma_layouts()) return kernel.find(".decode_tma.") != std::string::npos;
-    return !kernel.ends_with(".portable") || device() == "emulated:gfx942" || device() == "emulated:sm_80";
+  static bool splits_here(const std::string& kernel) {
+    return runs_here(kernel) && (!takes_tma_layouts() || kernel.find(".decode_tma.") != std::string::npos);
   }
   void check(const std::vector<KeyLayout>& layouts, Random& random, int64_t head_dim = 64) const {
     CaseSpec s;
@@ -36,7 +33,7 @@ class GpuDecodeSplits : public GpuTest {
       s.seqlen_q = random.between(1, 3);
       s.seqlen_k = random.between(1060, 1200);
       s.sinks = random.chance(0.5);
-      expect_split_windows_verified(device(), layout, s, {4, 2, 4, 4}, runs_here, random);
+      expect_split_windows_verified(device(), layout, s, {4, 2, 4, 4}, splits_here, random);
     }
   }
 };

@@ -103,6 +103,7 @@ class GpuFarTensors : public GpuTest {
     }
     const std::vector<std::string> kernels = kernels_for(problem.value(), device());
     for (const std::string& kernel : kernels) {
+      if (!runs_here(kernel)) continue;
       AttentionOptions options = c.options;
       options.kernel = kernel;
       const Result<Plan> planned = plan(problem.value(), device(), options);

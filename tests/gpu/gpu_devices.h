@@ -33,7 +33,12 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   // the other targets take the others. Most of a case's time is its kernels' compilation. A long
   // run takes all, and so does a real GPU.
   bool drawn(std::size_t of = 3) const;
-  // Runs each kernel that supports the case, where it is drawn; how many there were, 1 where it is not drawn. shift: see Where.
+  // Returns false for kernels that several emulated chips have and another one of them runs: those of
+  // a target that this device's target extends, and portable ones but for one chip of each wave size.
+  // A long run takes all, and so does a real GPU.
+  static bool runs_here(const std::string& kernel);
+  // Runs each kernel that supports the case and runs_here(), where it is drawn; how many supported it,
+  // 1 where it is not drawn. shift: see Where.
   int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0);
   // A query whose LSE is -inf has a dq of 0 from every kernel, whatever its dout holds; that may
   // reach dk and dv alone. A causal mask makes such queries, more than 10 by the case's lengths,

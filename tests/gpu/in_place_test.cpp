@@ -60,7 +60,7 @@ TEST_P(InPlaceOnGpu, TheSameBitsByEveryKernel) {
     const Case c(spec, random);
     for (const std::string& kernel : kernels_for(c.problem(), device())) {
       ++runs;
-      if (drawn()) expect_same_bits(c, kernel, device());
+      if (runs_here(kernel) && drawn()) expect_same_bits(c, kernel, device());
     }
   }
   EXPECT_GE(runs, 6);
