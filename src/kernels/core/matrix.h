@@ -37,3 +37,18 @@
 
 #include "core/base.h"
 #include "targets/selected.h"
+
+namespace fulmen::kernels {
+
+// A wave's accumulators of a matrix of kRows x kColumns tiles: scores [query, key] or outputs
+// [query, dim].
+template <int kRows, int kColumns>
+struct Fragment {
+  float tile[kRows][kColumns][kElements];
+
+  using Row = float[kColumns][kElements];
+  FULMEN_DEVICE Row& operator[](int t) { return tile[t]; }
+  FULMEN_DEVICE const Row& operator[](int t) const { return tile[t]; }
+};
+
+}  // namespace fulmen::kernels

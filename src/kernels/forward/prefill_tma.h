@@ -26,8 +26,8 @@ namespace fulmen::kernels {
 
 // Dims in LDS: whole panels, zeros past the last one.
 constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
-constexpr TmaForwardLayout kLdsLayout =
-    TmaForwardLayout::of(kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM, kBlockN, kBuffers);
+constexpr TmaPrefillLayout kLdsLayout =
+    TmaPrefillLayout::of(kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM, kBlockN, kBuffers);
 static_assert(kLdsLayout.total == kLdsBytes, "prefill_tma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
 static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_tma: a warpgroup has 64 rows, one has none");

@@ -16,11 +16,11 @@
 
 namespace fulmen::kernels {
 
-constexpr WarpgroupForwardLayout kLdsLayout = WarpgroupForwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN);
-static_assert(kLdsLayout.total == kLdsBytes, "forward_wgmma: the host reserves the LDS that the tiles need");
+constexpr WarpgroupPrefillLayout kLdsLayout = WarpgroupPrefillLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN);
+static_assert(kLdsLayout.total == kLdsBytes, "prefill_wgmma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
-static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "forward_wgmma: a warpgroup has 64 rows, one has none");
-static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "forward_wgmma: tiles are whole panels");
+static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_wgmma: a warpgroup has 64 rows, one has none");
+static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "prefill_wgmma: tiles are whole panels");
 
 constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kCopyingRegisters);
 

@@ -1,0 +1,25 @@
+// AMD: one row tile after the other becomes probabilities, then all are multiplied.
+#pragma once
+
+#include "tile/drop.h"
+#include "tile/wave_rows.h"
+
+namespace fulmen::kernels {
+
+template <bool kMasked>
+FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile, ScoreFragment& score, WaveRows& rows) {
+  ProbabilityOperand p[kKeyTiles][kRowTiles];
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) {
+    modify_scores<kMasked>(map, wave_row + 16 * t, tile.first_key, score[t]);
+    exponentiate(rows.state[t], softmax_scale(map.arguments), score[t],
+                 [&](const float(&factor)[kRowsPerLane]) { rescale(rows, t, factor); });
+    if constexpr (kDropout) drop(map, wave_row + 16 * t, tile.first_key, score[t]);
+#pragma unroll
+    for (int f = 0; f < kKeyTiles; ++f) p[f][t] = to_operand<Element, true>(score[t][f]);
+  }
+#pragma unroll
+  for (int f = 0; f < kKeyTiles; ++f) multiply_values(rows, tile.buffer, f, p[f]);
+}
+
+}  // namespace fulmen::kernels
