@@ -9,6 +9,7 @@
 // the run.
 #include "backward/parts/short_bias.h"
 #include "tile/dropout_tile.h"
+#include "tile/modified_scores.h"
 #include "tile/outputs.h"
 #include "tile/softmax.h"
 #include "tile/transposed.h"

@@ -40,15 +40,17 @@
 
 namespace fulmen::kernels {
 
-// A wave's accumulators of a matrix of kRows x kColumns tiles: scores [query, key] or outputs
-// [query, dim].
+// A row of tiles in accumulators: a lane's elements of kColumns of them, [16, 16 * kColumns].
+template <int kColumns>
+using TileRow = float[kColumns][kElements];
+
+// A wave's accumulators of a matrix, scores [query, key] or outputs [query, dim]: rows of tiles.
 template <int kRows, int kColumns>
 struct Fragment {
-  float tile[kRows][kColumns][kElements];
+  TileRow<kColumns> row[kRows];
 
-  using Row = float[kColumns][kElements];
-  FULMEN_DEVICE Row& operator[](int t) { return tile[t]; }
-  FULMEN_DEVICE const Row& operator[](int t) const { return tile[t]; }
+  FULMEN_DEVICE TileRow<kColumns>& operator[](int r) { return row[r]; }
+  FULMEN_DEVICE const TileRow<kColumns>& operator[](int r) const { return row[r]; }
 };
 
 }  // namespace fulmen::kernels

@@ -6,6 +6,7 @@
 //   P = e^(scale (S - max))
 //   O = P V                       through the LDS of the wave's queries to memory, by 16 bytes a lane
 #include "forward/boards_layout.h"
+#include "tile/modified_scores.h"
 #include "tile/nvidia/swizzle.h"
 #include "tile/rows.h"
 #include "tile/softmax.h"
@@ -26,7 +27,7 @@ static_assert(kBoards.total == kLdsBytes, "boards: the host reserves the LDS tha
 
 using Rows = SwizzledRows<kHeadDim>;
 using BiasRows = SwizzledRows<kBlockN>;
-using Scores = float[kKeyTiles][kElements];
+using Scores = TileRow<kKeyTiles>;
 
 // Lanes that share a row when it moves, a piece each; those past its end have none.
 FULMEN_DEVICE constexpr int lanes_of_row(int dims) { return dims <= 32 ? 4 : dims <= 64 ? 8 : 16; }
@@ -180,7 +181,7 @@ FULMEN_DEVICE void multiply_keys(unsigned lane, int at, int row, Scores& score) 
   }
 }
 
-using Outputs = float[kDimTiles][kElements];
+using Outputs = TileRow<kDimTiles>;
 
 // Where a lane's pieces of its wave's outputs go.
 class OutputRows {

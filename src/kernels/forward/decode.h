@@ -69,7 +69,7 @@ struct SplitTask {
     const NearKeys near_keys(keys, first);
     const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
-    float score[kKeyTiles][kElements] = {};
+    TileRow<kKeyTiles> score = {};
     RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kMmaSteps : 1];
     DirectValues value[kTogether ? kKeyTiles : 1][kTogether ? kGroups : 1];
     if constexpr (kTogether) {

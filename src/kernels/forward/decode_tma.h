@@ -15,7 +15,7 @@
 // P kBlockN / 4, O d_v / 2; with two S and O twice.
 #include "forward/decode_tma_layout.h"
 #include "tile/nvidia/register_shares.h"
-#include "tile/nvidia/warpgroup_rows.h"
+#include "tile/nvidia/warpgroup_parts.h"
 #include "tile/rings.h"
 #include "tile/rows.h"
 
@@ -196,14 +196,15 @@ struct Consumer {
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(Int64 key) {
-    float score[kKeyTiles][kElements], factor[kRowsPerLane];
+    TileRow<kKeyTiles> score;
+    float factor[kRowsPerLane];
     const LdsMatrix queries = LdsMatrix::of(kLdsLayout.queries_at, kBlockM);
     const LdsMatrix keys = LdsMatrix::of(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, kBlockN);
     mbarrier_wait(kKeysFull + 8 * ring.buffer, ring.parity);
     wgmma_fence();
     begin_scores(queries, keys, score);
     if constexpr (kHeadsInRow > 1) {
-      float second[kKeyTiles][kElements];
+      TileRow<kKeyTiles> second;
       begin_scores(queries, keys.columns_further(kHeadDim, kBlockN), second);
       wgmma_wait<0>();
       wgmma_hold(second);
@@ -231,15 +232,14 @@ struct Consumer {
   FULMEN_DEVICE void release(int empty) const {
     if (lane_id() == 0) mbarrier_arrive(empty + 8 * ring.buffer);
   }
-  FULMEN_DEVICE static void choose(int head_in_row, const float (&second)[kKeyTiles][kElements],
-                                   float (&score)[kKeyTiles][kElements]) {
+  FULMEN_DEVICE static void choose(int head_in_row, const TileRow<kKeyTiles>& second, TileRow<kKeyTiles>& score) {
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) score[f][e] = head_in_row == 0 ? score[f][e] : second[f][e];
     }
   }
-  FULMEN_DEVICE static void clear(float (&score)[kKeyTiles][kElements]) {
+  FULMEN_DEVICE static void clear(TileRow<kKeyTiles>& score) {
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll

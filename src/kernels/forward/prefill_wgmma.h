@@ -133,7 +133,8 @@ struct PrefillTask {
     end(rows, n, late);
   }
   FULMEN_DEVICE void first(WaveRows& rows, Int64 first_key, bool late) const {
-    float score[kKeyTiles][kElements], factor[kRowsPerLane];
+    TileRow<kKeyTiles> score;
+    float factor[kRowsPerLane];
     wgmma_fence();
     begin_scores(own_queries(), LdsMatrix::of(keys_at(0), kBlockN), score);
     wgmma_wait<0>();
@@ -144,7 +145,7 @@ struct PrefillTask {
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int n, bool late) const {
-    float score[kKeyTiles][kElements];
+    TileRow<kKeyTiles> score;
     const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);  // in flight beside the products
     if (!late) meet();
     wgmma_fence();

@@ -63,7 +63,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     const NearKeys near_keys(keys, first);
     const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, 0);
-    float score[kKeyTiles][kElements] = {};
+    TileRow<kKeyTiles> score = {};
     DirectValues value[kEarlyValues ? kKeyTiles : 1][kEarlyValues ? kGroups : 1];
     if constexpr (kEarlyValues) {
 #pragma unroll

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile/kept_keys.h"
+#include "tile/modified_scores.h"
 #include "tile/register_pressure.h"
 #include "tile/row_buffer.h"
 #include "tile/rows.h"

@@ -1,6 +1,7 @@
 // Outputs of a wave's rows to memory: straight from registers, or through LDS (kStoresThroughLds).
 #pragma once
 
+#include "tile/modified_scores.h"
 #include "tile/wave_rows.h"
 
 #if defined(FULMEN_TARGET_SM80)

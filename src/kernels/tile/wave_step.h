@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tile/drop.h"
+#include "tile/modified_scores.h"
 #include "tile/wave_rows.h"
 
 #if defined(FULMEN_TARGET_SM80)

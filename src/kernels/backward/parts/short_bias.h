@@ -4,6 +4,7 @@
 #include "backward/parts/bias.h"
 #include "backward/parts/short_board.h"
 #include "tile/held_words.h"
+#include "tile/modified_scores.h"
 #include "tile/softmax.h"
 
 namespace fulmen::kernels {

@@ -1,6 +1,7 @@
 // AMD: a lane's outputs are neighbours and go to memory from its registers.
 #pragma once
 
+#include "tile/modified_scores.h"
 #include "tile/wave_rows.h"
 
 namespace fulmen::kernels {

@@ -3,6 +3,7 @@
 // own, 8 rows at a time.
 #pragma once
 
+#include "tile/modified_scores.h"
 #include "tile/wave_rows.h"
 
 namespace fulmen::kernels {

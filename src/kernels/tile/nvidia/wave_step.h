@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tile/drop.h"
+#include "tile/modified_scores.h"
 #include "tile/wave_rows.h"
 
 namespace fulmen::kernels {
