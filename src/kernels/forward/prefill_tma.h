@@ -54,7 +54,7 @@ struct Consumer {
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
     const RowMap map{arguments, t.batch, t.head, arguments.seqlen_q};
-    const Int64 group_row = t.row_begin + rows_of_group(group, query_ring), wave_row = group_row + wave_id() % 4 * 16;
+    const Int64 group_row = t.row_begin + rows_of_group(group, query_ring), wave_row = group_row + wave_id() % 4 * kScoreTile;
     const Int64 row_end = group_row + 64 < arguments.seqlen_q ? group_row + 64 : arguments.seqlen_q;
     const algorithm::KeyRange keys = band_of(arguments).any(group_row, row_end);
     bool any = group_row < row_end && keys.end > keys.begin;

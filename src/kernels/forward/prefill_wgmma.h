@@ -174,7 +174,7 @@ struct PrefillTask {
         float tile[kElements];
 #pragma unroll
         for (int e = 0; e < kElements; ++e) tile[e] = rows.out[g][d][e] * factor[row_slot(e)];
-        const int lane = lane_id(), dim = 16 * (g * kProductTiles + d) + lane / 16 * 8;
+        const int lane = lane_id(), dim = kScoreTile * (g * kProductTiles + d) + lane / 16 * 8;
         stmatrix_x4(kLdsLayout.queries_at + panel_place(first_row + lane % 16, dim, kBlockM), to_operand<Element>(tile).words);
       }
     }
@@ -182,7 +182,7 @@ struct PrefillTask {
     // In signed numbers: with others the compiler stores words.
     constexpr int kRow = kHeadDimV / 8;
 #pragma unroll
-    for (int n = 0; n < 16 * kRow; n += kWaveSize) {
+    for (int n = 0; n < kScoreTile * kRow; n += kWaveSize) {
       const int row = (n + lane_id()) / kRow, dim = (n + lane_id()) % kRow * 8;
       const auto piece = lds_load<Words<4> >(kLdsLayout.queries_at + panel_place(first_row + row, dim, kBlockM));
       if (wave_row + row < a.seqlen_q) store_piece(out_row(a, map.batch, map.first_head, wave_row + row), dim, a.head_dim_v, piece);
@@ -265,7 +265,7 @@ FULMEN_DEVICE void forward_wgmma(const ForwardArguments& call) {
   const algorithm::Band band = band_of(a);
   const algorithm::KeyRange keys = band.any(row_begin, row_end), whole = band.all(row_begin, row_end);
   const RowMap map{a, batch, head, a.seqlen_q};
-  const int kv_head = head / a.group_size, first_row = wave_id() * 16;
+  const int kv_head = head / a.group_size, first_row = wave_id() * kScoreTile;
   const StageSource source{
       a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
   const PanelStage stage(source);

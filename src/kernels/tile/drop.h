@@ -13,7 +13,7 @@ FULMEN_DEVICE void drop(const RowMap& map, Int64 first_row, Int64 first_key, Til
   const DropoutMask mask(map.arguments, map.batch, map.first_head);
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
-    const auto tile = DropoutTile<false>::of(mask, first_row, first_key + 16 * f);
+    const auto tile = DropoutTile<false>::of(mask, first_row, first_key + kScoreTile * f);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) probability[f][e] = tile.keeps(e) ? probability[f][e] : 0.0F;
   }

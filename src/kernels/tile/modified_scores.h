@@ -150,7 +150,7 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
                                  TileRow<kTiles>& score, const KeyEnd& key_end) {
   if constexpr (kPlainScale && !kMasked && !RowBits<kMasked>::kUsed) return;
   const ForwardArguments& a = kManyArguments ? again(map.arguments, first_key) : map.arguments;
-  const int left = at_most(key_end(a) - first_key, 16 * kTiles);
+  const int left = at_most(key_end(a) - first_key, kScoreTile * kTiles);
   const TileBand band = TileBand::of(a, map.query(first_row), first_key);
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -165,12 +165,14 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
     for (int f = 0; f < kTiles; ++f) {
       if constexpr (kManyArguments) schedule_fence();
       unsigned bias[kElements], keep[kElements];
-      if constexpr (kBias) load_columns<kMasked, kWholeBias>(modifiers.bias + first_key + 16 * f, left - 16 * f, slot, bias);
-      if constexpr (kMaskBytes) load_columns<kMasked, false>(modifiers.keep_mask + first_key + 16 * f, left - 16 * f, slot, keep);
+      if constexpr (kBias)
+        load_columns<kMasked, kWholeBias>(modifiers.bias + first_key + kScoreTile * f, left - kScoreTile * f, slot, bias);
+      if constexpr (kMaskBytes)
+        load_columns<kMasked, false>(modifiers.keep_mask + first_key + kScoreTile * f, left - kScoreTile * f, slot, keep);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
         if (row_slot(e) != slot) continue;
-        const int column = 16 * f + tile_column(e);
+        const int column = kScoreTile * f + tile_column(e);
         float& s = score[f][e];
         if constexpr (!kPlainScale)
           s = modifiers.finish(a, s, kBias ? kUnitsOfScore * of_bits<BiasElement>(bias[e]) : 0.0F, distance - column);

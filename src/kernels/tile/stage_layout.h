@@ -8,14 +8,16 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kRowTiles = kBlockM / (16 * kWaves);  // of a wave
-constexpr int kKeyTiles = kBlockN / 16;
+constexpr int kRowTiles = kBlockM / (kScoreTile * kWaves);  // of a wave
+constexpr int kKeyTiles = kBlockN / kScoreTile;
+constexpr int kValueSteps = kKeyTiles / kStepTiles;  // products of P V
 constexpr int kMmaSteps = kHeadDim / kTileMmaK;
-constexpr int kDimTiles = kHeadDimV / 16;
+constexpr int kDimTiles = kHeadDimV / kScoreTile;
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
-static_assert(kBlockM == kRowTiles * 16 * kWaves, "prefill: block_m is a multiple of 16 rows a wave");
-static_assert(kBlockN % 16 == 0 && kHeadDim % kTileMmaK == 0 && kHeadDimV % 16 == 0, "prefill: tiles are whole operands");
+static_assert(kBlockM == kRowTiles * kScoreTile * kWaves, "prefill: block_m is a multiple of 16 rows a wave");
+static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 && kHeadDimV % kScoreTile == 0,
+              "prefill: tiles are whole operands");
 
 constexpr PrefillLayout kLayout =
     PrefillLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds, kPersistent});

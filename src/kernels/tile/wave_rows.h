@@ -6,8 +6,8 @@
 
 namespace fulmen::kernels {
 
-using ScoreFragment = Fragment<kRowTiles, kKeyTiles>;   // [16 * kRowTiles, kBlockN]
-using OutputFragment = Fragment<kRowTiles, kDimTiles>;  // [16 * kRowTiles, kHeadDimV]
+using ScoreFragment = Fragment<kRowTiles, kKeyTiles>;   // [kScoreTile * kRowTiles, kBlockN]
+using OutputFragment = Fragment<kRowTiles, kDimTiles>;  // [kScoreTile * kRowTiles, kHeadDimV]
 
 struct WaveRows {
   RowState state[kRowTiles];
@@ -28,12 +28,12 @@ FULMEN_DEVICE void rescale(WaveRows& rows, int t, const float (&factor)[kRowsPer
   }
 }
 
-// O += P V for key tile f of a buffer.
-FULMEN_DEVICE void multiply_values(WaveRows& rows, int buffer, int f, const ProbabilityOperand (&p)[kRowTiles]) {
+// O += P V for kValueDepth keys of a buffer, the step-th ones.
+FULMEN_DEVICE void multiply_values(WaveRows& rows, int buffer, int step, const ProbabilityOperand (&p)[kRowTiles]) {
   const unsigned lane = operand_lane();
 #pragma unroll
   for (int d = 0; d < kDimTiles; ++d) {
-    const ValueOperand values = value_operand(buffer, f, d, lane);
+    const ValueOperand values = value_operand(buffer, step, d, lane);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.out[t][d], p[t], values);
     if (kTightRegisters && d % 2 == 1) schedule_fence();

@@ -16,7 +16,7 @@ FULMEN_DEVICE void store_row(const ForwardArguments& a, Element* row, const Outp
       float run[kOutputRun];
 #pragma unroll
       for (int n = 0; n < kOutputRun; ++n) run[n] = out[t][d][e + n] * factor;
-      store_run(row, 16 * d + output_column(e), a.head_dim_v, run);
+      store_run(row, kScoreTile * d + output_column(e), a.head_dim_v, run);
     }
   }
 }
@@ -31,15 +31,15 @@ FULMEN_DEVICE void finish(const PrefillTask& task, const WaveRows& rows) {
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const RowState& state = rows.state[t];
-      const Int64 i = task.wave_row + 16 * t + tile_row(slot);
+      const Int64 i = task.wave_row + kScoreTile * t + tile_row(slot);
       const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot), total(state.sum[slot]));
       if constexpr (kStoresThroughLds && kPersistent) {
         const int at = task.first_row / 2;
         leave_row(rows.out, t, slot, at, end.output_factor);
         wave_barrier();
-        store_rows<8>(a, map, at, task.wave_row + (16 * t + 8 * slot));
+        store_rows<8>(a, map, at, task.wave_row + (kScoreTile * t + 8 * slot));
       } else if constexpr (kStoresThroughLds) {
-        leave_row(rows.out, t, slot, task.first_row + 16 * t + 8 * slot, end.output_factor);
+        leave_row(rows.out, t, slot, task.first_row + kScoreTile * t + 8 * slot, end.output_factor);
       }
       if (i >= a.seqlen_q) continue;
       Element* row = out_row(a, map.batch, map.first_head, i);
@@ -50,7 +50,7 @@ FULMEN_DEVICE void finish(const PrefillTask& task, const WaveRows& rows) {
   }
   if constexpr (kStoresThroughLds && !kPersistent) {
     barrier();
-    store_rows<16 * kRowTiles>(a, map, task.first_row, task.wave_row);
+    store_rows<kScoreTile * kRowTiles>(a, map, task.first_row, task.wave_row);
   }
 }
 

@@ -27,7 +27,7 @@ struct LaterRows {
     const PrefillRows later = rows();
     if (later.order.count == 0) return;
     wave_barrier();  // all its lanes have read theirs
-    Stage::fetch_wave_queries<16 * kRowTiles>(later.queries(call), first_row_of_wave());
+    Stage::fetch_wave_queries<kScoreTile * kRowTiles>(later.queries(call), first_row_of_wave());
   }
 };
 

@@ -33,7 +33,7 @@ struct PrefillRows {
   }
 };
 
-FULMEN_DEVICE int first_row_of_wave() { return wave_id() * kRowTiles * 16; }
+FULMEN_DEVICE int first_row_of_wave() { return wave_id() * kRowTiles * kScoreTile; }
 
 // The tile is in LDS, for all lanes.
 FULMEN_DEVICE void publish(Stage& stage, int buffer) {

@@ -15,7 +15,7 @@ struct PrefillTask {
   // How many of a tile's first keys the wave computes: up to the last one that its rows attend, or
   // none.
   FULMEN_DEVICE int attended_keys(const algorithm::Band& band, Int64 row_end, Int64 first_key) const {
-    const Int64 end = wave_row + 16 * kRowTiles;
+    const Int64 end = wave_row + kScoreTile * kRowTiles;
     const algorithm::KeyRange keys = band.any(wave_row, end < row_end ? end : row_end);
     return first_key + kBlockN > keys.begin ? at_most(keys.end - first_key, kBlockN) : 0;
   }
@@ -23,12 +23,12 @@ struct PrefillTask {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
-      for (int d = 0; d < kQueryMmaSteps; ++d) rows.queries[t][d] = Stage::query_operand(source, first_row + 16 * t, d);
+      for (int d = 0; d < kQueryMmaSteps; ++d) rows.queries[t][d] = Stage::query_operand(source, first_row + kScoreTile * t, d);
     }
   }
   FULMEN_DEVICE QueryOperand queries(const WaveRows& rows, int t, int d, unsigned lane) const {
     if (d < kQueryMmaSteps) return rows.queries[t][d < kQueryMmaSteps ? d : 0];
-    return lds_queries(first_row + 16 * t, d, lane);
+    return lds_queries(first_row + kScoreTile * t, d, lane);
   }
 
   template <class Copies>

@@ -8,7 +8,7 @@
 namespace fulmen::kernels {
 
 constexpr bool kStoresByTma = kLdsLayout.output_bytes > 0;
-constexpr int kOutputPanelBytes = 16 * kPanelRowBytes;
+constexpr int kOutputPanelBytes = kScoreTile * kPanelRowBytes;
 
 // Through the wave's panels of 16 rows in LDS.
 template <class Consumer>
@@ -18,11 +18,11 @@ FULMEN_DEVICE void give_to_tma(const Consumer& consumer, const RowMap& map, Int6
   end_rows(map, wave_row, rows.state, factor);
   // A lane's address is that of a row of one of four matrices of 8 x 8.
   const int lane_row = lane_id() % 16, panels_at = kLdsLayout.outputs_at + wave_id() * kPanelsV * kOutputPanelBytes;
-  const int lane_at = panels_at + panel_place(lane_row, lane_id() / 16 * 8, 16);
+  const int lane_at = panels_at + panel_place(lane_row, lane_id() / 16 * 8, kScoreTile);
   if (lane_id() == 0) tma_wait_read();
   wave_barrier();
 #pragma unroll
-  for (int d = 0; d < kHeadDimV / 16; ++d) {
+  for (int d = 0; d < kHeadDimV / kScoreTile; ++d) {
     const auto& tile = rows.out[0][d];
     Words<4> words;
 #pragma unroll
@@ -61,7 +61,7 @@ FULMEN_DEVICE void store(const RowMap& map, Int64 wave_row, const WaveRows& rows
                         pack<Element>(high[2 * slot] * f, high[2 * slot + 1] * f),
                         pack<Element>(high[2 * slot + 4] * f, high[2 * slot + 5] * f)}};
         transpose_quads(piece.word);
-        const int part = lane_id() % 4, dim = 16 * (g * kProductTiles + d) + 8 * part;
+        const int part = lane_id() % 4, dim = kScoreTile * (g * kProductTiles + d) + 8 * part;
         if (i < a.seqlen_q && (two || part < 2)) store_piece(row, dim, a.head_dim_v, piece);
       }
     }

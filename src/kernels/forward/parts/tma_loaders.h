@@ -17,7 +17,8 @@ constexpr TmaPrefillLayout kLdsLayout =
 static_assert(kLdsLayout.total == kLdsBytes, "prefill_tma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
 static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_tma: a warpgroup has 64 rows, one has none");
-static_assert(kBlockN % 16 == 0 && kWholeRows, "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
+static_assert(kBlockN % kScoreTile == 0 && kWholeRows,
+              "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
 static_assert(!kVariable && kKeepMask == kMaskBits, "prefill_tma: a tile's rows are neighbours; the keep-mask comes as bits");
 static_assert(!kSplits || (!kBand && !kMaskBits && kLdsLayout.output_bytes > 0),
               "prefill_tma: splits are of as many keys, up to 128 dims");

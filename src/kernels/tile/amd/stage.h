@@ -21,7 +21,7 @@ constexpr bool kWideHeads = false;
 FULMEN_DEVICE unsigned operand_lane() { return lane_id(); }
 
 FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
-  return lds_row_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kTileMmaK * depth, kLayout.key_pitch);
+  return lds_row_operand(keys_at(buffer) + kScoreTile * tile * kLayout.key_pitch + 2 * kTileMmaK * depth, kLayout.key_pitch);
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
 FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned /*lane*/) {
@@ -122,7 +122,7 @@ class Stage {
   static constexpr int kValueRounds = (kValueGroups + kWorkgroup - 1) / kWorkgroup;
 
   // The key at a position of V^T's rows.
-  FULMEN_DEVICE static int key_at(int position) { return position / kValueKeys * kValueKeys + value_key(position % kValueKeys); }
+  FULMEN_DEVICE static int key_at(int position) { return position / kValueDepth * kValueDepth + value_key(position % kValueDepth); }
 
   // A tile's memory: whole rows as a buffer, whose hardware knows the end. kSkips: rows before the first are 0.
   template <class Rows, bool kSkips>

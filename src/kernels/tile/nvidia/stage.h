@@ -13,7 +13,7 @@ using KeyRows = SwizzledRows<kHeadDim>;     // of K and Q
 using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
 // lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in registers.
 FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned lane) {
-  return KeyRows::keys(lane, keys_at(buffer), 16 * tile, depth);
+  return KeyRows::keys(lane, keys_at(buffer), kScoreTile * tile, depth);
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
 FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned lane) {

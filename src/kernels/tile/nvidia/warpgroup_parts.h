@@ -16,7 +16,7 @@ FULMEN_DEVICE void for_each_pair(const ForwardArguments& a, int slot, int first,
 #pragma unroll
       for (int e = 0; e < kElements; e += 2) {
         if (row_slot(e) != slot) continue;
-        const int dim = 16 * (g * kProductTiles + d) + tile_column(e) - first;
+        const int dim = kScoreTile * (g * kProductTiles + d) + tile_column(e) - first;
         if (kExactDims || static_cast<unsigned>(dim) < static_cast<unsigned>(a.head_dim_v))
           visit(dim, rows.out[g][d][e], rows.out[g][d][e + 1]);
       }

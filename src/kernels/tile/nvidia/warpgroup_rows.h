@@ -8,11 +8,11 @@
 namespace fulmen::kernels {
 
 // By 16: of a tile's keys, of q's dims.
-constexpr int kKeyTiles = kBlockN / 16, kHeadDimTiles = kHeadDim / 16;
+constexpr int kKeyTiles = kBlockN / kScoreTile, kHeadDimTiles = kHeadDim / kWgmmaDepth;
 // A product of P V gives so many dims, by 16: up to 192 dims.
-constexpr int kProducts = kHeadDimV > 192 ? 2 : 1, kProductTiles = kHeadDimV / 16 / kProducts;
-static_assert(kHeadDim % 16 == 0 && kHeadDimV % 16 == 0, "dims are whole tiles of products");
-static_assert(kProducts == 1 || 16 * kProductTiles % kPanelColumns == 0, "an operand begins with a panel");
+constexpr int kProducts = kHeadDimV > 192 ? 2 : 1, kProductTiles = kHeadDimV / kScoreTile / kProducts;
+static_assert(kHeadDim % kScoreTile == 0 && kHeadDimV % kScoreTile == 0, "dims are whole tiles of products");
+static_assert(kProducts == 1 || kScoreTile * kProductTiles % kPanelColumns == 0, "an operand begins with a panel");
 
 struct WaveRows {
   RowState state;
@@ -24,7 +24,8 @@ struct WaveRows {
 FULMEN_DEVICE void begin_scores(const LdsMatrix& queries, const LdsMatrix& keys, TileRow<kKeyTiles>& score) {
 #pragma unroll
   for (int d = 0; d < kHeadDimTiles; ++d) {
-    wgmma<Element, false, false>(score, queries.columns_further(16 * d, kBlockM), keys.columns_further(16 * d, kBlockN), d > 0);
+    wgmma<Element, false, false>(score, queries.columns_further(kWgmmaDepth * d, kBlockM),
+                                 keys.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
   }
   wgmma_commit();
 }
@@ -35,7 +36,7 @@ FULMEN_DEVICE void begin_outputs(WaveRows& rows, const LdsMatrix& values) {
 #pragma unroll
     for (int g = 0; g < kProducts; ++g) {
       wgmma<Element, true>(rows.out[g], rows.p[f].words,
-                           values.rows_further(16 * f).columns_further(16 * kProductTiles * g, kBlockN), true);
+                           values.rows_further(kWgmmaDepth * f).columns_further(kScoreTile * kProductTiles * g, kBlockN), true);
     }
   }
   wgmma_commit();

@@ -26,7 +26,7 @@ FULMEN_DEVICE void leave_row(const OutputFragment& out, int t, int slot, int row
       if constexpr (kPersistent) {
         ValueRows::leave_half(lane_id(), kLayout.outputs_at + row * ValueRows::kPitch, 32 * d + 16 * (e / 4), two);
       } else {
-        lds_store(output_at(row, tile_row(0), 2 * (16 * d + output_column(e))), two);
+        lds_store(output_at(row, tile_row(0), 2 * (kScoreTile * d + output_column(e))), two);
       }
     }
   }

@@ -19,7 +19,7 @@ FULMEN_DEVICE void follow(const RowMap& map, Int64 wave_row, Int64 first_key, Sc
   bool moves = false;
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
-    modify_scores<kMasked>(map, wave_row + 16 * t, first_key, score[t]);
+    modify_scores<kMasked>(map, wave_row + kScoreTile * t, first_key, score[t]);
     const bool these = find_maxima(rows.state[t], scale, score[t], max[t]);
     moves = moves || these;
   }
@@ -39,6 +39,7 @@ FULMEN_DEVICE void exponentiate_keys(const RowMap& map, int f, ScoreFragment& sc
   for (int t = 0; t < kRowTiles; ++t) exponentiate_keys(rows.state[t], softmax_scale(map.arguments), score[t][f]);
 }
 
+static_assert(kStepTiles == 1, "wave_step: exponentials are one key tile ahead of the product");
 template <bool kMasked>
 FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile, ScoreFragment& score, WaveRows& rows) {
   follow<kMasked>(map, wave_row, tile.first_key, score, rows);
@@ -46,11 +47,11 @@ FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile
   for (int f = 0; f < (kSpreadsExponentials ? 1 : kKeyTiles); ++f) exponentiate_keys(map, f, score, rows);
   if constexpr (kDropout) {
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) drop(map, wave_row + 16 * t, tile.first_key, score[t]);
+    for (int t = 0; t < kRowTiles; ++t) drop(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
   }
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) {
-    if (kMasked && kWideHeads && kBand && 16 * f >= tile.attended) break;
+    if (kMasked && kWideHeads && kBand && kScoreTile * f >= tile.attended) break;
     if (kSpreadsExponentials && f + 1 < kKeyTiles) exponentiate_keys(map, f + 1, score, rows);
     ProbabilityOperand p[kRowTiles];
 #pragma unroll
