@@ -118,7 +118,7 @@ class Forward final : public Family {
     s.min_waves = shape.min_waves;
     s.min_workgroups = shape.min_workgroups;
     s.persistent = persistent;
-    s.lds_bytes = kernels::ForwardLayout::of({.transposed_values = target().transposed_values,
+    s.lds_bytes = kernels::PrefillLayout::of({.transposed_values = target().transposed_values,
                                               .head_dim = s.head_dim,
                                               .head_dim_v = s.head_dim_v,
                                               .block_m = s.block_m,

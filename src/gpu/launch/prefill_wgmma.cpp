@@ -20,7 +20,7 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.buffers = 2;
   s.queries_in_lds = true;
   s.min_workgroups = shape.min_workgroups;
-  s.lds_bytes = kernels::WarpgroupForwardLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n).total;
+  s.lds_bytes = kernels::WarpgroupPrefillLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n).total;
   specialise_for(p, s);
   read_mask_as_bits(p, s);
   return s;

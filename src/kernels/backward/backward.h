@@ -30,7 +30,7 @@ struct RowsTask : BackwardTask {
     const DropoutMask dropout(arguments, batch, head);
     TileScores tile[kRowTiles];
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_column);
+    for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_column);
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
       float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
@@ -41,9 +41,9 @@ struct RowsTask : BackwardTask {
           for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
         }
       }
-      multiply<kFirstMmaSteps>(rows.first, wave_first_at, at + 16 * f * kBackward.first_pitch, score);
+      multiply<kFirstMmaSteps>(rows.first, wave_first_at, at + kScoreTile * f * kBackward.first_pitch, score);
       if constexpr (kNeedsDout) {
-        multiply<kSecondMmaSteps>(rows.second, wave_second_at, at + kBackward.second_at + 16 * f * kBackward.second_pitch,
+        multiply<kSecondMmaSteps>(rows.second, wave_second_at, at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch,
                                   gradient);
       }
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
@@ -55,9 +55,9 @@ struct RowsTask : BackwardTask {
           rest[slot] = numbers[t][slot];
           if constexpr (kStartsAtDelta) rest[slot].delta = 0;
         }
-        const auto stays = staying(dropout, wave_row + 16 * t, first_column + 16 * f);
-        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, rest, score[t], gradient[t],
-                           bias[t][kGivesDbias ? f : 0]);
+        const auto stays = staying(dropout, wave_row + kScoreTile * t, first_column + kScoreTile * f);
+        gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f, stays, rest, score[t],
+                           gradient[t], bias[t][kGivesDbias ? f : 0]);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
       }
@@ -102,7 +102,7 @@ FULMEN_DEVICE void load_statistics(const BackwardArguments& a, Int64 batch, Int6
   for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      numbers[t][slot] = RowStatistics::of(a, batch, head, first_row + 16 * t + tile_row(slot));
+      numbers[t][slot] = RowStatistics::of(a, batch, head, first_row + kScoreTile * t + tile_row(slot));
     }
   }
 }
@@ -154,7 +154,7 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch,
   const Int64 column_end = any.end;
 
   const Side own = kRowsAreKeys ? Side::keys(a, batch, row_head) : Side::queries(a, batch, row_head);
-  const int wave = wave_id() * kRowTiles * 16;
+  const int wave = wave_id() * kRowTiles * kScoreTile;
   const RowsTask task{{a, batch, band, row_begin + wave, row_end, kBackward.first_rows_at + wave * kBackward.first_pitch,
                        kBackward.second_rows_at + wave * kBackward.second_pitch}};
   WaveRows rows = {};
@@ -212,7 +212,8 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch,
   }
   if constexpr (kGivesDq) {
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) finish_queries(task, row_head, task.wave_row + 16 * t, numbers[t], rows.first_sum[t]);
+    for (int t = 0; t < kRowTiles; ++t)
+      finish_queries(task, row_head, task.wave_row + kScoreTile * t, numbers[t], rows.first_sum[t]);
   }
   store_gradients(call, batch, row_head, row_begin, task, rows);
 }
@@ -236,7 +237,7 @@ FULMEN_DEVICE void backward(const BackwardArguments& call) {
       for (int f = 0; f < kColumnTiles; ++f) {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
-          const int row = (wave_id() * kRowTiles + t) * 16 + tile_row(row_slot(e)), j = 16 * f + tile_column(e);
+          const int row = (wave_id() * kRowTiles + t) * kScoreTile + tile_row(row_slot(e)), j = kScoreTile * f + tile_column(e);
           if (j < last.seqlen_k) stored.store(last, row, j, bias[t][f][e]);
         }
       }

@@ -19,7 +19,7 @@ static_assert(kAddsDq && kNeedsDout, "backward_atomic: dq alone, and dk and dv w
 static_assert(kColumnTiles % 2 == 0, "backward_atomic: dq takes 32 queries at a time");
 // A wave computes dq of 32 queries and of these dims, by 16, at a time.
 constexpr int kPassTiles = kDimGroups == 4 && kHeadDim % 64 == 0 && kColumnTiles / 2 * (kHeadDim / 64) % kWaves == 0 ? 4 : 2;
-constexpr int kPasses = kColumnTiles / 2 * (kHeadDim / 16 / kPassTiles);
+constexpr int kPasses = kColumnTiles / 2 * (kHeadDim / kScoreTile / kPassTiles);
 
 // The scores' gradients of a tile that dq has yet to get.
 struct Pending {
@@ -33,7 +33,7 @@ struct AtomicTask : BackwardTask {
 
   FULMEN_DEVICE static AtomicTask of(const BackwardArguments& a, Int64 batch, const algorithm::Band& band, Int64 row_begin,
                                      Int64 row_end, int wave) {
-    const int row = wave * kRowTiles * 16;
+    const int row = wave * kRowTiles * kScoreTile;
     return {{a, batch, band, row_begin + row, row_end, 0, 0}, row};
   }
   FULMEN_DEVICE void store_sums(Int64 kv_head, const WaveRows& rows) const {
@@ -54,8 +54,8 @@ struct AtomicTask : BackwardTask {
   // Both products of the scores, of the tile's f-th 16 queries: more sums at a time than either has alone.
   FULMEN_DEVICE static void multiply_both(const WaveRows& rows, int at, int f, unsigned lane, float (&score)[kRowTiles][kElements],
                                           float (&gradient)[kRowTiles][kElements]) {
-    const int first_at = at + 16 * f * kBackward.first_pitch,
-              second_at = at + kBackward.second_at + 16 * f * kBackward.second_pitch;
+    const int first_at = at + kScoreTile * f * kBackward.first_pitch,
+              second_at = at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch;
     constexpr int kMmaSteps = kFirstMmaSteps > kSecondMmaSteps ? kFirstMmaSteps : kSecondMmaSteps;
 #pragma unroll
     for (int d = 0; d < kMmaSteps; ++d) {
@@ -93,7 +93,7 @@ struct AtomicTask : BackwardTask {
     const DropoutMask dropout(arguments, batch, head);
     TileScores tile[kRowTiles];
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_query);
+    for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_query);
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
       float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
@@ -103,11 +103,12 @@ struct AtomicTask : BackwardTask {
       for (int t = 0; t < kRowTiles; ++t) {
         const RowStatistics none[kRowsPerLane] = {};
         float bias[kElements];
-        const auto stays = staying(dropout, wave_row + 16 * t, first_query + 16 * f);
-        gradients<kMasked>(tile[t], 16 * f, at + kBackward.numbers_at + 8 * 16 * f, stays, none, score[t], gradient[t], bias);
+        const auto stays = staying(dropout, wave_row + kScoreTile * t, first_query + kScoreTile * f);
+        gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f, stays, none, score[t],
+                           gradient[t], bias);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
-        ScoreRows::leave(lane, gradients_at + (row + 16 * t) * ScoreRows::kPitch, f, ds[t]);
+        ScoreRows::leave(lane, gradients_at + (row + kScoreTile * t) * ScoreRows::kPitch, f, ds[t]);
       }
       multiply_values(rows, at, f, lane, p, ds);
     }
@@ -135,11 +136,11 @@ FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
     const int gradients_at = pending.gradients_at + queries / ScoreRows::kTiles * kScorePartBytes,
               keys_at = kAtomic.keys_at + (kWholeLines ? 32 * dims : 0);
 #pragma unroll
-    for (int k = 0; k < kBlockM / 16; ++k) {
+    for (int k = 0; k < kBlockM / kScoreTile; ++k) {
       ProbabilityOperand ds[2];
 #pragma unroll
       for (int t = 0; t < 2; ++t)
-        ds[t] = ScoreRows::transposed(lane, gradients_at + 16 * k * ScoreRows::kPitch, queries % ScoreRows::kTiles + t);
+        ds[t] = ScoreRows::transposed(lane, gradients_at + kScoreTile * k * ScoreRows::kPitch, queries % ScoreRows::kTiles + t);
 #pragma unroll
       for (int d = 0; d < kPassTiles; ++d) {
         const ValueOperand keys = SwizzledRows<kHeadDim>::values(lane, keys_at, k, (kWholeLines ? 0 : dims) + d);
@@ -147,10 +148,10 @@ FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
         for (int t = 0; t < 2; ++t) multiply_output<Element>(sum[t][d], ds[t], keys);
       }
     }
-    const Int64 tile = pending.first_query / 16 + queries;
+    const Int64 tile = pending.first_query / kScoreTile + queries;
     float* const to = QuerySums::of_lane(pending.sums.tile(tile, dims), lane);
     if (tile < pending.sums.tiles) add_tiles<0>(to, sum[0]);
-    if (tile + 1 < pending.sums.tiles) add_tiles<kHeadDim / 16>(to, sum[1]);
+    if (tile + 1 < pending.sums.tiles) add_tiles<kHeadDim / kScoreTile>(to, sum[1]);
   }
 }
 
@@ -237,7 +238,7 @@ class Keys {
 #pragma unroll
     for (int t = 0; t < kHeld; ++t) {
 #pragma unroll
-      for (int d = 0; d < kMmaSteps; ++d) rows[t][d] = Rows::operand(at + 16 * t * Rows::kPitch, d);
+      for (int d = 0; d < kMmaSteps; ++d) rows[t][d] = Rows::operand(at + kScoreTile * t * Rows::kPitch, d);
     }
   }
 

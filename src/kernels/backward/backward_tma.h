@@ -39,13 +39,13 @@ class Consumer {
   FULMEN_DEVICE explicit Consumer(int wave)
       : warpgroup_(kWarpgroup == kAnyWarpgroup ? wave / 4 : kWarpgroup),
         wave_(wave % 4),
-        gradient_place_(panel_place(16 * wave + lane_id() % 16, lane_id() / 16 * 8, kBlockM)) {
+        gradient_place_(panel_place(kScoreTile * wave + lane_id() % 16, lane_id() / 16 * 8, kBlockM)) {
     if (kPingPong && warpgroup_ == 1) pass_turn();
   }
 
   FULMEN_DEVICE void run(const Work& work) {
     const BackwardArguments& a = work.arguments;
-    const BackwardTask task{a, work.batch, work.band, work.row_begin + 64 * warpgroup_ + 16 * wave_, work.row_end, 0, 0};
+    const BackwardTask task{a, work.batch, work.band, work.row_begin + 64 * warpgroup_ + kScoreTile * wave_, work.row_end, 0, 0};
     clear(dk_[0]);
     clear(dv_[0]);
     if (work.order.count > 0) over_tiles(work, task);
@@ -55,7 +55,7 @@ class Consumer {
 
  private:
   // The warpgroup's tiles of dQ, 16 dims each.
-  static constexpr int kOwnTiles = kWarpgroup == 1 ? kHeadDim / 16 - kSumTiles : kSumTiles;
+  static constexpr int kOwnTiles = kWarpgroup == 1 ? kHeadDim / kScoreTile - kSumTiles : kSumTiles;
   using Sums = float[kOwnTiles][kElements];
 
   FULMEN_DEVICE void over_tiles(const Work& work, const BackwardTask& task) {
@@ -185,7 +185,7 @@ class Consumer {
   FULMEN_DEVICE void load_values() {
 #pragma unroll
     for (int d = 0; d < kHeadDimVTiles; ++d) {
-      const int row = 64 * warpgroup_ + 16 * wave_ + lane_id() % 16, column = 16 * d + lane_id() / 16 * 8;
+      const int row = 64 * warpgroup_ + kScoreTile * wave_ + lane_id() % 16, column = kScoreTile * d + lane_id() / 16 * 8;
       values_[d].words = ldmatrix_x4(kLdsLayout.values_at + panel_place(row, column, kBlockM));
     }
   }
@@ -195,7 +195,7 @@ class Consumer {
       wgmma_fence();
 #pragma unroll
       for (int d = 0; d < kHeadDimVTiles; ++d) {
-        wgmma<Element, false>(product, values_[d].words, dout.columns_further(16 * d, kBlockN), d > 0);
+        wgmma<Element, false>(product, values_[d].words, dout.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
       }
       wgmma_commit();
     } else {
@@ -223,11 +223,11 @@ class Consumer {
     wgmma_fence();
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDv) wgmma<Element, true>(dv_[0], x.p[f].words, dout.rows_further(16 * f), true);
+      if constexpr (kGivesDv) wgmma<Element, true>(dv_[0], x.p[f].words, dout.rows_further(kWgmmaDepth * f), true);
     }
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDk) wgmma<Element, true>(dk_[0], x.ds[f].words, queries.rows_further(16 * f), true);
+      if constexpr (kGivesDk) wgmma<Element, true>(dk_[0], x.ds[f].words, queries.rows_further(kWgmmaDepth * f), true);
     }
     wgmma_commit();
   }
@@ -245,7 +245,7 @@ class Consumer {
   // To LDS as QuerySums has them in memory. is_empty: the buffer is known to be.
   FULMEN_DEVICE void store_queries(const Sums& dq, bool is_empty) {
     if (!is_empty) mbarrier_wait(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
-    const int first = wave_ * (kHeadDim / 16) + warpgroup_ * kSumTiles;
+    const int first = wave_ * (kHeadDim / kScoreTile) + warpgroup_ * kSumTiles;
     const int at = kLdsLayout.sums_at + sums_.buffer * kLdsLayout.sum_bytes + first * kSumBytes;
 #pragma unroll
     for (int d = 0; d < kOwnTiles; ++d) {

@@ -27,7 +27,7 @@ constexpr int kLoaderRegisters = 40;
 constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kLoaderRegisters);
 constexpr int kShareTiles = kColumnTiles / kWarpgroups;  // a warpgroup's of a tile's queries, by 16
 // A warpgroup's of the dims, by 16.
-constexpr int kKeyTiles = kHalfDims / 16 / kWarpgroups, kValueTiles = kHalfDimsV / 16 / kWarpgroups;
+constexpr int kKeyTiles = kHalfDims / kScoreTile / kWarpgroups, kValueTiles = kHalfDimsV / kScoreTile / kWarpgroups;
 
 // The nth of so many parts.
 template <int kN, int kOf>
@@ -44,7 +44,7 @@ class Consumer {
       : rank_(rank),
         warpgroup_(wave / 4),
         wave_(wave % 4),
-        gradient_place_(panel_place(16 * (wave % 4) + lane_id() % 16, 32 * (wave / 4) + lane_id() / 16 * 8, kBlockM)) {}
+        gradient_place_(panel_place(kScoreTile * (wave % 4) + lane_id() % 16, 32 * (wave / 4) + lane_id() / 16 * 8, kBlockM)) {}
 
   FULMEN_DEVICE void run(const Work& work) {
 #pragma unroll
@@ -63,7 +63,7 @@ class Consumer {
 
   // The wave's 16 of a workgroup's keys.
   FULMEN_DEVICE BackwardTask task_of(const Work& work, int rank) const {
-    return {work.arguments, work.batch, work.band, work.row_begin + kBlockM * rank + 16 * wave_, work.row_end, 0, 0};
+    return {work.arguments, work.batch, work.band, work.row_begin + kBlockM * rank + kScoreTile * wave_, work.row_end, 0, 0};
   }
   // Stores dK and dV of the own keys (kWhose = 0) or the peer's (1). A loop over both would index the sums and
   // so put them in memory.
@@ -168,7 +168,7 @@ class Consumer {
   }
 
   // The first of the warpgroup's queries in the tile.
-  FULMEN_DEVICE int first_row() const { return 16 * kShareTiles * warpgroup_; }
+  FULMEN_DEVICE int first_row() const { return kScoreTile * kShareTiles * warpgroup_; }
   // S^T of the tile in queries_ begins: over the own half of the dims, then over the other one, a group each.
   FULMEN_DEVICE Statistics<kShareTiles> begin_scores(Scores& score) {
     mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
@@ -193,13 +193,14 @@ class Consumer {
   FULMEN_DEVICE void multiply_half(Scores& product, int rows_at, int columns_at, const Between& between) const {
     const LdsMatrix rows = matrix_at(rows_at, kBlockM), columns = matrix_at(columns_at, kBlockN).rows_further(first_row());
     wgmma_fence();
-    multiply_from<kHalf * kDims / 16, (kHalf + 1) * kDims / 16, 2 * kDims / 16>(product, rows, columns, between);
+    multiply_from<kHalf * kDims / kScoreTile, (kHalf + 1) * kDims / kScoreTile, 2 * kDims / kScoreTile>(product, rows, columns,
+                                                                                                        between);
     wgmma_commit();
   }
   template <int kStep, int kEnd, int kAll, class Between>
   FULMEN_DEVICE static void multiply_from(Scores& product, const LdsMatrix& rows, const LdsMatrix& columns,
                                           const Between& between) {
-    constexpr int kColumn = 16 * kStep % (8 * kAll);
+    constexpr int kColumn = kScoreTile * kStep % (8 * kAll);
     wgmma<Element, false, false>(product, rows.columns_further(kColumn, kBlockM), columns.columns_further(kColumn, kBlockN),
                                  kStep > 0);
     between.after(Part<kStep, kAll>{});
@@ -232,8 +233,8 @@ class Consumer {
                                    half_of_dims<kHalfDims>(kLdsLayout.peer_keys_at, kBlockM, warpgroup_)};
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kPair * kBlockM / 16; ++k) {
-      const int n = k / (kBlockM / 16), row = 16 * k % kBlockM;
+    for (int k = 0; k < kPair * kBlockM / kScoreTile; ++k) {
+      const int n = k / (kBlockM / kScoreTile), row = kScoreTile * k % kBlockM;
       wgmma<Element, true, true>(dq, ds[n].rows_further(row), keys[n].rows_further(row), k > 0);
     }
     wgmma_commit();
@@ -289,7 +290,7 @@ class Consumer {
   // Waits until the ordering warp lets the wave add.
   FULMEN_DEVICE SumsOfLane wait_for_sums(const BackwardTask& task, int head, int tile, const Sums& dq) {
     const QuerySums sums = QuerySums::of(task.arguments, task.batch, head);
-    const Int64 rows = Int64{tile} * (kBlockN / 16) + wave_;
+    const Int64 rows = Int64{tile} * (kBlockN / kScoreTile) + wave_;
     float* const to = QuerySums::of_lane(sums.tile(rows, kKeyTiles * (kWarpgroups * rank_ + warpgroup_)), lane_id());
     mbarrier_wait(kSumsEmpty, sums_parity_);
     sums_parity_ ^= 1;

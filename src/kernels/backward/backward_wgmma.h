@@ -28,8 +28,8 @@ constexpr int kAhead = kOwnPace ? kBuffers - 2 : 1;  // tiles in flight while on
 // A product gives so many dims, by 16.
 FULMEN_DEVICE constexpr int product_tiles(int dims) { return dims % 128 == 0 ? 8 : 4; }
 constexpr int kFirstWidth = product_tiles(kHeadDim), kSecondWidth = product_tiles(kHeadDimV);
-constexpr int kFirstProducts = kGivesFirst ? kHeadDim / 16 / kFirstWidth : 0,
-              kSecondProducts = kGivesDv ? kHeadDimV / 16 / kSecondWidth : 0;
+constexpr int kFirstProducts = kGivesFirst ? kHeadDim / kScoreTile / kFirstWidth : 0,
+              kSecondProducts = kGivesDv ? kHeadDimV / kScoreTile / kSecondWidth : 0;
 // The gradient sums of a wave's rows.
 struct RowSums {
   float first[kFirstProducts > 0 ? kFirstProducts : 1][1][kFirstWidth][kElements];      // dq or dk
@@ -210,8 +210,8 @@ class WarpgroupWalk {
     for (int f = 0; f < kColumnTiles; ++f) {
 #pragma unroll
       for (int g = 0; g < kProducts; ++g) {
-        wgmma<Element, true>(sums[g][0], rows[f].words, columns.rows_further(16 * f).columns_further(16 * kTiles * g, kBlockN),
-                             true);
+        wgmma<Element, true>(sums[g][0], rows[f].words,
+                             columns.rows_further(kWgmmaDepth * f).columns_further(kScoreTile * kTiles * g, kBlockN), true);
       }
     }
   }
@@ -292,7 +292,7 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock&
   const algorithm::Band band = kBand ? column_band(a) : algorithm::Band{kRowsAreKeys ? a.seqlen_q : a.seqlen_k};
   const algorithm::KeyRange attended = band.any(row_begin, row_end);
   const TileOrder order = TileOrder::of(tile_range(attended), band.all(row_begin, row_end));
-  const BackwardTask task{a, block.batch, band, row_begin + 16 * wave_id(), row_end, 0, 0};
+  const BackwardTask task{a, block.batch, band, row_begin + kScoreTile * wave_id(), row_end, 0, 0};
   RowSums sums = {};
   if (order.count > 0) {
     RowStatistics numbers[kRowsPerLane] = {};

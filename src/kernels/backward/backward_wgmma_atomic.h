@@ -25,18 +25,18 @@ constexpr bool kSkewed = kOwnKeys && kHeadDim == 64;
 constexpr int kAhead = kBuffers - 1 - (kSkewed ? 1 : 0);  // tiles of queries in flight while one is computed
 static_assert(kWarpgroups == 2 && kHeadDim % (64 * kDimGroups) == 0 && kHeadDimV % (64 * kDimGroups) == 0,
               "backward_wgmma_atomic: a warpgroup has 64 keys and whole panels");
-constexpr int kShareTiles = kColumnTiles / kDimGroups;  // of a tile's queries, by 16
-constexpr int kSumTiles = kHeadDim / 16 / kWarpgroups;  // a warpgroup's of dq, by 16 dims
+constexpr int kShareTiles = kColumnTiles / kDimGroups;          // of a tile's queries, by 16
+constexpr int kSumTiles = kHeadDim / kScoreTile / kWarpgroups;  // a warpgroup's of dq, by 16 dims
 
 // A wave's tiles of 16 dims of dk and dv, and their sums over queries for its keys.
-constexpr int kKeyTiles = kHeadDim / 16 / kDimGroups, kValueTiles = kHeadDimV / 16 / kDimGroups;
+constexpr int kKeyTiles = kHeadDim / kScoreTile / kDimGroups, kValueTiles = kHeadDimV / kScoreTile / kDimGroups;
 struct KeySums {
   float dk[1][kKeyTiles][kElements];
   float dv[1][kValueTiles][kElements];
 };
 
 // The first of a wave's keys in the workgroup's.
-FULMEN_DEVICE int row_of(int wave) { return 16 * (kOwnKeys ? wave : wave % 4); }
+FULMEN_DEVICE int row_of(int wave) { return kScoreTile * (kOwnKeys ? wave : wave % 4); }
 
 // P^T and dS^T of 16 queries each as operands, between a wave's scores and its products.
 struct HeldScores {
@@ -59,7 +59,7 @@ class WarpgroupWalk {
         query_end_(query_end),
         warpgroup_(wave / 4),
         wave_(wave % 4),
-        attended_(kOwnKeys ? attended_by(task.wave_row - 16 * (wave % 4)) : algorithm::KeyRange{}),
+        attended_(kOwnKeys ? attended_by(task.wave_row - kScoreTile * (wave % 4)) : algorithm::KeyRange{}),
         next_head_(last_head_ - task.arguments.group_size) {
     if constexpr (kStaggered) {
       const Int64 row = task.wave_row - row_of(wave), rows = tiles_of(task.arguments.seqlen_k, kBlockM) * kBlockM;
@@ -180,7 +180,7 @@ class WarpgroupWalk {
     multiply_rows<kHeadDimTiles>(score, kLdsLayout.keys_at, queries_at);
     multiply_rows<kHeadDimVTiles>(gradient, kLdsLayout.values_at, queries_at + kLdsLayout.dout_at);
     fetch_next();
-    const int first = 16 * kShareTiles * share();
+    const int first = kScoreTile * kShareTiles * share();
     const RowStatistics none[kRowsPerLane] = {};
     wait_for_scores<kMasked, 0>(task_, head, first_query, first,
                                 kLdsLayout.numbers_at + buffer_ * kLdsLayout.number_bytes + 8 * first, none, score, gradient);
@@ -237,8 +237,8 @@ class WarpgroupWalk {
 
   // 16 queries of the wave's keys to panels of [key][query].
   FULMEN_DEVICE void store_transposed(int at, int n, const ProbabilityOperand& x) const {
-    const auto lane = static_cast<int>(lane_again()), row = (kOwnKeys ? 64 * warpgroup_ : 0) + 16 * wave_ + lane % 16;
-    stmatrix_x4(at + panel_place(row, 16 * (share() * kShareTiles + n) + lane / 16 * 8, kBlockM), x.words);
+    const auto lane = static_cast<int>(lane_again()), row = (kOwnKeys ? 64 * warpgroup_ : 0) + kScoreTile * wave_ + lane % 16;
+    stmatrix_x4(at + panel_place(row, kScoreTile * (share() * kShareTiles + n) + lane / 16 * 8, kBlockM), x.words);
   }
 
   // The warpgroup's part of what both share.
@@ -248,7 +248,7 @@ class WarpgroupWalk {
   template <int kMmaSteps>
   FULMEN_DEVICE void multiply_rows(float (&product)[kShareTiles][kElements], int rows_at, int columns_at) const {
     multiply_panels<kMmaSteps>(product, matrix_at(rows_at, kBlockM).rows_further(kOwnKeys ? 64 * warpgroup_ : 0),
-                               matrix_at(columns_at, kBlockN).rows_further(16 * kShareTiles * share()));
+                               matrix_at(columns_at, kBlockN).rows_further(kScoreTile * kShareTiles * share()));
   }
   // dv and dk of the warpgroup's keys.
   FULMEN_DEVICE void add_keys(KeySums& sums) const {
@@ -257,11 +257,11 @@ class WarpgroupWalk {
     wgmma_fence();
 #pragma unroll
     for (int f = 0; f < kShareTiles; ++f) {
-      if constexpr (kGivesDv) wgmma<Element, true>(sums.dv[0], held_.p[f].words, dout.rows_further(16 * f), true);
+      if constexpr (kGivesDv) wgmma<Element, true>(sums.dv[0], held_.p[f].words, dout.rows_further(kWgmmaDepth * f), true);
     }
 #pragma unroll
     for (int f = 0; f < kShareTiles; ++f) {
-      if constexpr (kGivesDk) wgmma<Element, true>(sums.dk[0], held_.ds[f].words, queries.rows_further(16 * f), true);
+      if constexpr (kGivesDk) wgmma<Element, true>(sums.dk[0], held_.ds[f].words, queries.rows_further(kWgmmaDepth * f), true);
     }
     wgmma_commit();
   }
@@ -280,7 +280,7 @@ class WarpgroupWalk {
   // The wave's 16 queries of a tile, and the warpgroup's half of the dims.
   FULMEN_DEVICE float* sums_of(Int64 head, Int64 first_query) const {
     const QuerySums sums = QuerySums::of(task_.arguments, task_.batch, head);
-    const Int64 tile = first_query / 16 + wave_;
+    const Int64 tile = first_query / kScoreTile + wave_;
     return tile < sums.tiles ? sums.tile(tile, kSumTiles * warpgroup_) : nullptr;
   }
   template <int kTile>

@@ -9,6 +9,7 @@
 // the run.
 #include "backward/parts/short_bias.h"
 #include "tile/dropout_tile.h"
+#include "tile/modified_scores.h"
 #include "tile/outputs.h"
 #include "tile/softmax.h"
 #include "tile/transposed.h"
@@ -25,7 +26,7 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
     const QueryOperand gradients = DoutTile::queries(lane, at + kShort.dout_at, row, d);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
-      multiply_scores<Element>(gradient[f], ValuesTile::keys(lane, at + kShort.v_at, 16 * f, d), gradients);
+      multiply_scores<Element>(gradient[f], ValuesTile::keys(lane, at + kShort.v_at, kScoreTile * f, d), gradients);
     }
     if constexpr (kReadsOut) {
       const Board rows = Board::of(a.out, batch, head);
@@ -44,7 +45,7 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
     const QueryOperand queries = QueriesTile::queries(lane, at + kShort.q_at, row, d);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
-      multiply_scores<Element>(weight[f], QueriesTile::keys(lane, at, 16 * f, d), queries);
+      multiply_scores<Element>(weight[f], QueriesTile::keys(lane, at, kScoreTile * f, d), queries);
     }
     schedule_fence();
   }
@@ -70,7 +71,7 @@ FULMEN_DEVICE void for_each_score(const BackwardArguments& a, int batch, int hea
   }
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
-    const int first = 16 * f;
+    const int first = kScoreTile * f;
     unsigned keep[kElements];
     if constexpr (kKeepMask) {
 #pragma unroll
@@ -185,7 +186,7 @@ constexpr bool kOutputsThroughLds = kPairsOutputs && kBuffers == 2;
 // A wave's share of a gradient: kRowTiles x 16 rows from `row` on.
 template <int kDims, int kRowTiles>
 struct GradientShare {
-  static constexpr int kDimTiles = kDims / 16;
+  static constexpr int kDimTiles = kDims / kScoreTile;
   int row;
   float sum[kRowTiles][kDimTiles][kElements] = {};
 
@@ -194,7 +195,7 @@ struct GradientShare {
   FULMEN_DEVICE void add(unsigned lane, int at, int values_at, int tile, const Factors& factors) {
     ProbabilityOperand factor[kRowTiles];
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) factor[t] = factors(row / 16 + t);
+    for (int t = 0; t < kRowTiles; ++t) factor[t] = factors(row / kScoreTile + t);
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
       const ValueOperand values = Tile::values(lane, at, values_at, tile, d);
@@ -213,7 +214,8 @@ struct GradientShare {
     for (int d = 0; d < kDimTiles; ++d) {
       if constexpr (kPairsOutputs) {
         const Words<2> words = paired_outputs<Element>(sum[t][d], slot, scale);
-        if (there && (kExactDims || 16 * d + first < dims)) global_store(reinterpret_cast<Words<2>*>(lane + 16 * d), words);
+        if (there && (kExactDims || kScoreTile * d + first < dims))
+          global_store(reinterpret_cast<Words<2>*>(lane + kScoreTile * d), words);
       } else {
 #pragma unroll
         for (int e = 0; e < kElements; e += kOutputRun) {
@@ -221,7 +223,7 @@ struct GradientShare {
           float run[kOutputRun];
 #pragma unroll
           for (int n = 0; n < kOutputRun; ++n) run[n] = sum[t][d][e + n] * scale;
-          store_run(lane, 16 * d + (output_column(e) - output_column(0)), dims - first, run);
+          store_run(lane, kScoreTile * d + (output_column(e) - output_column(0)), dims - first, run);
         }
       }
     }
@@ -232,7 +234,7 @@ struct GradientShare {
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        const int i = row + 16 * t + tile_row(slot);
+        const int i = row + kScoreTile * t + tile_row(slot);
         const bool there = kWholeTiles || i < end;
         auto* lane = const_cast<Element*>(board.first) + (i * static_cast<Distance>(board.stride) + first);
         store_row(t, slot, lane, there, first, dims, scale);
@@ -246,7 +248,7 @@ template <int kDims, int kRowTiles>
 FULMEN_DEVICE void give(const GradientShare<kDims, kRowTiles>& share, int free_at, const Board& board, Int64 end, int dims,
                         float scale) {
   if constexpr (kOutputsThroughLds) {
-    share.store_through(free_at + 16 * wave_id() * 2 * kDims, board, end, dims, scale);
+    share.store_through(free_at + kScoreTile * wave_id() * 2 * kDims, board, end, dims, scale);
   } else {
     share.store(board, end, dims, scale);
   }
@@ -257,7 +259,7 @@ template <int kDims, class Tile>
 FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned lane, int transposed_at, int at, int values_at,
                                  int free_at, const Board& board, int dims, float scale) {
   constexpr int kRowTiles = kTiles < 2 ? 1 : 2;
-  GradientShare<kDims, kRowTiles> share{16 * kRowTiles * wave};
+  GradientShare<kDims, kRowTiles> share{kScoreTile * kRowTiles * wave};
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
     share.template add<Tile>(lane, at, values_at, f,
@@ -332,7 +334,7 @@ class BoardRun {
     first_ = run_ * call.run_batches;
     last_ = call.run_batches < call.batch - first_ ? first_ + call.run_batches : call.batch;
     wave_ = wave_id();
-    row_ = 16 * wave_;
+    row_ = kScoreTile * wave_;
   }
   FULMEN_DEVICE void compute() {
     begin();

@@ -6,6 +6,7 @@
 //   P = e^(scale (S - max))
 //   O = P V                       through the LDS of the wave's queries to memory, by 16 bytes a lane
 #include "forward/boards_layout.h"
+#include "tile/modified_scores.h"
 #include "tile/nvidia/swizzle.h"
 #include "tile/rows.h"
 #include "tile/softmax.h"
@@ -13,8 +14,8 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kKeyTiles = kBlockN / 16, kMmaSteps = kHeadDim / kTileMmaK, kDimTiles = kHeadDim / 16;
-static_assert(kBlockM == 16 * kWaves && kBlockM == kBlockN, "boards: a wave has 16 rows");
+constexpr int kKeyTiles = kBlockN / kScoreTile, kMmaSteps = kHeadDim / kTileMmaK, kDimTiles = kHeadDim / kScoreTile;
+static_assert(kBlockM == kScoreTile * kWaves && kBlockM == kBlockN, "boards: a wave has 16 rows");
 static_assert(kHeadDim == kHeadDimV, "boards: outputs take the place of queries");
 
 // A bias that all boards of a workgroup share stays in registers; else it comes with the board.
@@ -26,7 +27,7 @@ static_assert(kBoards.total == kLdsBytes, "boards: the host reserves the LDS tha
 
 using Rows = SwizzledRows<kHeadDim>;
 using BiasRows = SwizzledRows<kBlockN>;
-using Scores = float[kKeyTiles][kElements];
+using Scores = TileRow<kKeyTiles>;
 
 // Lanes that share a row when it moves, a piece each; those past its end have none.
 FULMEN_DEVICE constexpr int lanes_of_row(int dims) { return dims <= 32 ? 4 : dims <= 64 ? 8 : 16; }
@@ -116,8 +117,8 @@ class ScoreBias {
         unsigned bits[kElements];
 #pragma unroll
         for (int slot = 0; slot < kRowsPerLane; ++slot) {
-          load_columns<false, kWholeBias>(at<BiasElement>(a.bias, batch, row + tile_row(slot), head) + 16 * f, kBlockN - 16 * f,
-                                          slot, bits);
+          load_columns<false, kWholeBias>(at<BiasElement>(a.bias, batch, row + tile_row(slot), head) + kScoreTile * f,
+                                          kBlockN - kScoreTile * f, slot, bits);
         }
 #pragma unroll
         for (int e = 0; e < kElements; ++e) held_[f][e] = unit_ * of_bits<BiasElement>(bits[e]);
@@ -175,12 +176,12 @@ FULMEN_DEVICE void multiply_keys(unsigned lane, int at, int row, Scores& score) 
     const QueryOperand queries = Rows::queries(lane, at, row, d);
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
-      multiply_scores<Element>(score[f], Rows::keys(lane, at + kBoards.k_at, 16 * f, d), queries);
+      multiply_scores<Element>(score[f], Rows::keys(lane, at + kBoards.k_at, kScoreTile * f, d), queries);
     }
   }
 }
 
-using Outputs = float[kDimTiles][kElements];
+using Outputs = TileRow<kDimTiles>;
 
 // Where a lane's pieces of its wave's outputs go.
 class OutputRows {
@@ -193,7 +194,7 @@ class OutputRows {
   FULMEN_DEVICE void store(int at, int row) {
     if (!kIdle || 8 * lane_piece() < kHeadDim) {
 #pragma unroll
-      for (int n = 0; n < 16 / kRows; ++n) {
+      for (int n = 0; n < kScoreTile / kRows; ++n) {
         const auto piece = lds_load<Words<4> >(at + Rows::place(row + n * kRows + lane_row(), 16 * lane_piece()));
         Element* to = to_ + n * rows_;
         if constexpr (kWholeRows) {
@@ -252,7 +253,7 @@ FULMEN_DEVICE void boards(const ForwardArguments& a) {
   const auto id = static_cast<unsigned>(workgroup_id()), heads = static_cast<unsigned>(a.num_heads);
   const unsigned head = own_number(id % heads), first = own_number(id / heads);
   const unsigned kv_head = a.group_size == 1 ? head : head / static_cast<unsigned>(a.group_size);  // the division takes long
-  const int row = 16 * wave_id();
+  const int row = kScoreTile * wave_id();
   BoardCopies copies(a, first, head, kv_head);
   // What is known without memory is computed before the wait; with 32 dims what follows it is the faster for less of that.
   const auto output_rows_of = [&] { return OutputRows(a, static_cast<int>(first), static_cast<int>(head), row); };

@@ -8,16 +8,16 @@ namespace fulmen::kernels {
 // kDimGroups neighbouring waves share their keys, of whose values each has a part of the dims: wide outputs fill the registers.
 constexpr int kDimGroups = kConfig.dim_groups;
 constexpr int kWaves = kWorkgroup / kWaveSize / kDimGroups;  // with keys of their own
-constexpr int kKeyTiles = kBlockN / 16;                      // of a wave's step
+constexpr int kKeyTiles = kBlockN / kScoreTile;              // of a wave's step
 constexpr int kMmaSteps = kHeadDim / kMmaK;
-static_assert(kBlockM == 16, "split_kv: a workgroup has 16 rows");
+static_assert(kBlockM == kScoreTile, "split_kv: a workgroup has 16 rows");
 
 // LDS, in floats: each wave's maxima and sums, then its outputs.
-constexpr int kMaximaAt = 0;                 // [kWaves][16]
-constexpr int kSumsAt = kWaves * 16;         // [kWaves][16]
-constexpr int kOutputsAt = 2 * kWaves * 16;  // [kWaves][16][kHeadDimV + 4]
+constexpr int kMaximaAt = 0;                         // [kWaves][16]
+constexpr int kSumsAt = kWaves * kScoreTile;         // [kWaves][16]
+constexpr int kOutputsAt = 2 * kWaves * kScoreTile;  // [kWaves][16][kHeadDimV + 4]
 constexpr int kOutputPitch = kHeadDimV + 4;
-static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * 16 * kOutputPitch),
+static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kScoreTile * kOutputPitch),
               "split_kv: the host reserves the LDS that waves merge in");
 
 // kTogether: a step's keys and values fit in registers at once, beside queries and outputs.
@@ -35,7 +35,7 @@ struct Place {
 
   FULMEN_DEVICE static Place of(const ForwardArguments& a) {
     const Int64 id = workgroup_id(), tile = id / a.num_splits;
-    return {static_cast<int>(id % a.num_splits), 16 * static_cast<int>(tile % a.row_tiles),
+    return {static_cast<int>(id % a.num_splits), kScoreTile * static_cast<int>(tile % a.row_tiles),
             static_cast<int>(tile / a.row_tiles % a.num_kv_heads), static_cast<int>(tile / a.row_tiles / a.num_kv_heads)};
   }
   FULMEN_DEVICE RowMap rows(const ForwardArguments& a) const {
@@ -69,7 +69,7 @@ struct SplitTask {
     const NearKeys near_keys(keys, first);
     const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
-    float score[kKeyTiles][kElements] = {};
+    TileRow<kKeyTiles> score = {};
     RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kMmaSteps : 1];
     DirectValues value[kTogether ? kKeyTiles : 1][kTogether ? kGroups : 1];
     if constexpr (kTogether) {
@@ -120,8 +120,8 @@ FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, f
     const int row = tile_row(slot);
     const float sum = total(rows.sum[slot]);
     if (tile_column(0) == 0 && first_dim == 0) {
-      lds_store(4 * (kMaximaAt + wave * 16 + row), row_maximum(rows, scale, slot));
-      lds_store(4 * (kSumsAt + wave * 16 + row), sum);
+      lds_store(4 * (kMaximaAt + wave * kScoreTile + row), row_maximum(rows, scale, slot));
+      lds_store(4 * (kSumsAt + wave * kScoreTile + row), sum);
     }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
@@ -130,7 +130,8 @@ FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, f
         if (row_slot(e) != slot) continue;
 #pragma unroll
         for (int t = 0; t < kWidth; ++t) {
-          lds_store(4 * (kOutputsAt + (wave * 16 + row) * kOutputPitch + first_dim + direct_dim(g, e) + t), out.value[g][t][e]);
+          lds_store(4 * (kOutputsAt + (wave * kScoreTile + row) * kOutputPitch + first_dim + direct_dim(g, e) + t),
+                    out.value[g][t][e]);
         }
       }
     }
@@ -145,7 +146,7 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   const ForwardArguments& a = sequence_of(call, place.batch);
   const RowMap map = place.rows(a);
   const int first_row = place.first_row, split = place.split;
-  constexpr int kLanesPerRow = kWorkgroup / 16;
+  constexpr int kLanesPerRow = kWorkgroup / kScoreTile;
   const int row = thread_id() / kLanesPerRow;
   const Int64 r = first_row + row;
   if (r >= map.end) return;
@@ -153,12 +154,12 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   const int head = map.head(r);
   float max = -kInfinity, sum = 0, weight[kWaves];
 #pragma unroll
-  for (int w = 0; w < kWaves; ++w) max = larger(max, lds_load<float>(4 * (kMaximaAt + w * 16 + row)));
+  for (int w = 0; w < kWaves; ++w) max = larger(max, lds_load<float>(4 * (kMaximaAt + w * kScoreTile + row)));
   const float offset = max == -kInfinity ? 0.0F : max;
 #pragma unroll
   for (int w = 0; w < kWaves; ++w) {
-    weight[w] = exp2(kLog2OfUnit * (lds_load<float>(4 * (kMaximaAt + w * 16 + row)) - offset));
-    sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * 16 + row));
+    weight[w] = exp2(kLog2OfUnit * (lds_load<float>(4 * (kMaximaAt + w * kScoreTile + row)) - offset));
+    sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * kScoreTile + row));
   }
   const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
   const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id;
@@ -167,7 +168,8 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   for (int d = thread_id() % kLanesPerRow; d < a.head_dim_v; d += kLanesPerRow) {
     float value = 0;
 #pragma unroll
-    for (int w = 0; w < kWaves; ++w) value += weight[w] * lds_load<float>(4 * (kOutputsAt + (w * 16 + row) * kOutputPitch + d));
+    for (int w = 0; w < kWaves; ++w)
+      value += weight[w] * lds_load<float>(4 * (kOutputsAt + (w * kScoreTile + row) * kOutputPitch + d));
     if constexpr (kSplits) {
       global_store(a.partial_out + part * a.head_dim_v + d, value);
     } else {
@@ -190,7 +192,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   const ForwardArguments& a = sequence_of(call, batch);
   const RowMap map = place.rows(a);
   if (kVariable && first_row >= map.end) return;
-  const int row_end = first_row + 16 < map.end ? first_row + 16 : static_cast<int>(map.end);
+  const int row_end = first_row + kScoreTile < map.end ? first_row + kScoreTile : static_cast<int>(map.end);
   const Int64 first_query = map.query(first_row), query_end = map.query(row_end - 1) + 1;
   const algorithm::Band band = band_of(a);
   const algorithm::KeyRange any = band.any(first_query, query_end), all = band.all(first_query, query_end);

@@ -15,7 +15,7 @@
 // P kBlockN / 4, O d_v / 2; with two S and O twice.
 #include "forward/decode_tma_layout.h"
 #include "tile/nvidia/register_shares.h"
-#include "tile/nvidia/warpgroup_rows.h"
+#include "tile/nvidia/warpgroup_parts.h"
 #include "tile/rings.h"
 #include "tile/rows.h"
 
@@ -30,7 +30,8 @@ static_assert(kLdsLayout.total == kLdsBytes, "decode_tma: the host reserves the 
 static_assert(kBlockM == 64 && kWorkgroup == 256 && kPackedRows, "decode_tma: a warpgroup has 64 rows, one has none");
 static_assert(kHeadsInRow == 1 || (kHeadsInRow == 2 && kHeadDim == kPanelColumns && kHeadDimV == 2 * kPanelColumns && !kExactDims),
               "decode_tma: two heads of a panel each, of which a wave stores the dims of one");
-static_assert(kBlockN % 16 == 0 && kWholeRows && !kKeepMask && !kDropout, "decode_tma: what the TMA can read, without holes");
+static_assert(kBlockN % kScoreTile == 0 && kWholeRows && !kKeepMask && !kDropout,
+              "decode_tma: what the TMA can read, without holes");
 // Pages of fewer rows than a tile come one by one.
 constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN;
 static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBoxRows % 8 == 0), "decode_tma: boxes lie in a page each");
@@ -177,8 +178,8 @@ struct Consumer {
   FULMEN_DEVICE void bring_queries() const {
     constexpr int kLanes = 8, kRows = kWaveSize / kLanes;
 #pragma unroll
-    for (int n = 0; n < 16; n += kRows) {
-      const int row = wave_id() * 16 + n + lane_id() / kLanes;
+    for (int n = 0; n < kScoreTile; n += kRows) {
+      const int row = wave_id() * kScoreTile + n + lane_id() / kLanes;
       const Int64 r = first_row + n + lane_id() / kLanes;
       const Element* const from = at<Element>(map.arguments.q, map.batch, map.query(map.clamp(r)), map.head(map.clamp(r)));
 #pragma unroll
@@ -196,14 +197,15 @@ struct Consumer {
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(Int64 key) {
-    float score[kKeyTiles][kElements], factor[kRowsPerLane];
+    TileRow<kKeyTiles> score;
+    float factor[kRowsPerLane];
     const LdsMatrix queries = LdsMatrix::of(kLdsLayout.queries_at, kBlockM);
     const LdsMatrix keys = LdsMatrix::of(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, kBlockN);
     mbarrier_wait(kKeysFull + 8 * ring.buffer, ring.parity);
     wgmma_fence();
     begin_scores(queries, keys, score);
     if constexpr (kHeadsInRow > 1) {
-      float second[kKeyTiles][kElements];
+      TileRow<kKeyTiles> second;
       begin_scores(queries, keys.columns_further(kHeadDim, kBlockN), second);
       wgmma_wait<0>();
       wgmma_hold(second);
@@ -231,15 +233,14 @@ struct Consumer {
   FULMEN_DEVICE void release(int empty) const {
     if (lane_id() == 0) mbarrier_arrive(empty + 8 * ring.buffer);
   }
-  FULMEN_DEVICE static void choose(int head_in_row, const float (&second)[kKeyTiles][kElements],
-                                   float (&score)[kKeyTiles][kElements]) {
+  FULMEN_DEVICE static void choose(int head_in_row, const TileRow<kKeyTiles>& second, TileRow<kKeyTiles>& score) {
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) score[f][e] = head_in_row == 0 ? score[f][e] : second[f][e];
     }
   }
-  FULMEN_DEVICE static void clear(float (&score)[kKeyTiles][kElements]) {
+  FULMEN_DEVICE static void clear(TileRow<kKeyTiles>& score) {
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
@@ -305,7 +306,7 @@ FULMEN_DEVICE void decode_tma(const TmaForwardArguments& call) {
     if (wave_id() == 4) Loader{call, a, place, split}.run();
   } else {
     if constexpr (kSharesRegisters) setmaxnreg_inc<kRegisters.consumer>();
-    Consumer consumer{map, head_in_row, place.first_row + 16 * (wave_id() % kWavesOfHead)};
+    Consumer consumer{map, head_in_row, place.first_row + kScoreTile * (wave_id() % kWavesOfHead)};
     consumer.run(split);
     store(call, map, place.split, consumer);
   }

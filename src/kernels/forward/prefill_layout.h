@@ -5,7 +5,7 @@
 
 namespace fulmen::kernels {
 
-struct ForwardShape {
+struct PrefillShape {
   bool transposed_values;  // V^T in LDS (AMD); NVIDIA's ldmatrix transposes while it reads
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;          // of K and V tiles
@@ -13,7 +13,7 @@ struct ForwardShape {
   bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight to theirs
 };
 
-struct ForwardLayout {
+struct PrefillLayout {
   int key_pitch;  // bytes from row to row, padded so that a column of 16-byte pieces lies in different banks; NVIDIA: swizzled
                   // instead
   int value_pitch;
@@ -22,8 +22,8 @@ struct ForwardLayout {
   int queries_at;              // K tiles first, then V tiles, then Q
   int outputs_at, total;       // NVIDIA: outputs before they are stored, in place of Q unless the kernel is persistent
 
-  FULMEN_ALGORITHM static ForwardLayout of(const ForwardShape& s) {
-    ForwardLayout l{};
+  FULMEN_ALGORITHM static PrefillLayout of(const PrefillShape& s) {
+    PrefillLayout l{};
     int query_bytes = 0;
     if (s.transposed_values) {
       // Eight rows' pieces in eight different groups of four banks.

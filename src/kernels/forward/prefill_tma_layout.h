@@ -8,7 +8,7 @@ namespace fulmen::kernels {
 
 // LDS of forward/prefill_tma.h: queries, `buffers` tiles of keys and as many of values, all in panels (targets/sm90/target.h); and
 // the mbarriers, of 8 bytes each.
-struct TmaForwardLayout {
+struct TmaPrefillLayout {
   static constexpr int kBarrierBytes = 8;
   int queries_at, query_bytes, query_buffers;  // wide heads leave room for one
   int keys_at, key_bytes;                      // a tile's
@@ -16,8 +16,8 @@ struct TmaForwardLayout {
   int outputs_at, output_bytes;  // none: wide heads leave no room, outputs go from registers to memory
   int barriers_at, next_at, total;
 
-  FULMEN_ALGORITHM static TmaForwardLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
-    TmaForwardLayout l{};
+  FULMEN_ALGORITHM static TmaPrefillLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
+    TmaPrefillLayout l{};
     l.query_bytes = block_m * 2 * head_dim;
     l.key_bytes = block_n * 2 * head_dim;
     l.value_bytes = block_n * 2 * head_dim_v;

@@ -16,11 +16,11 @@
 
 namespace fulmen::kernels {
 
-constexpr WarpgroupForwardLayout kLdsLayout = WarpgroupForwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN);
-static_assert(kLdsLayout.total == kLdsBytes, "forward_wgmma: the host reserves the LDS that the tiles need");
+constexpr WarpgroupPrefillLayout kLdsLayout = WarpgroupPrefillLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN);
+static_assert(kLdsLayout.total == kLdsBytes, "prefill_wgmma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
-static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "forward_wgmma: a warpgroup has 64 rows, one has none");
-static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "forward_wgmma: tiles are whole panels");
+static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_wgmma: a warpgroup has 64 rows, one has none");
+static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "prefill_wgmma: tiles are whole panels");
 
 constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kCopyingRegisters);
 
@@ -133,7 +133,8 @@ struct PrefillTask {
     end(rows, n, late);
   }
   FULMEN_DEVICE void first(WaveRows& rows, Int64 first_key, bool late) const {
-    float score[kKeyTiles][kElements], factor[kRowsPerLane];
+    TileRow<kKeyTiles> score;
+    float factor[kRowsPerLane];
     wgmma_fence();
     begin_scores(own_queries(), LdsMatrix::of(keys_at(0), kBlockN), score);
     wgmma_wait<0>();
@@ -144,7 +145,7 @@ struct PrefillTask {
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int n, bool late) const {
-    float score[kKeyTiles][kElements];
+    TileRow<kKeyTiles> score;
     const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);  // in flight beside the products
     if (!late) meet();
     wgmma_fence();
@@ -173,7 +174,7 @@ struct PrefillTask {
         float tile[kElements];
 #pragma unroll
         for (int e = 0; e < kElements; ++e) tile[e] = rows.out[g][d][e] * factor[row_slot(e)];
-        const int lane = lane_id(), dim = 16 * (g * kProductTiles + d) + lane / 16 * 8;
+        const int lane = lane_id(), dim = kScoreTile * (g * kProductTiles + d) + lane / 16 * 8;
         stmatrix_x4(kLdsLayout.queries_at + panel_place(first_row + lane % 16, dim, kBlockM), to_operand<Element>(tile).words);
       }
     }
@@ -181,7 +182,7 @@ struct PrefillTask {
     // In signed numbers: with others the compiler stores words.
     constexpr int kRow = kHeadDimV / 8;
 #pragma unroll
-    for (int n = 0; n < 16 * kRow; n += kWaveSize) {
+    for (int n = 0; n < kScoreTile * kRow; n += kWaveSize) {
       const int row = (n + lane_id()) / kRow, dim = (n + lane_id()) % kRow * 8;
       const auto piece = lds_load<Words<4> >(kLdsLayout.queries_at + panel_place(first_row + row, dim, kBlockM));
       if (wave_row + row < a.seqlen_q) store_piece(out_row(a, map.batch, map.first_head, wave_row + row), dim, a.head_dim_v, piece);
@@ -264,7 +265,7 @@ FULMEN_DEVICE void forward_wgmma(const ForwardArguments& call) {
   const algorithm::Band band = band_of(a);
   const algorithm::KeyRange keys = band.any(row_begin, row_end), whole = band.all(row_begin, row_end);
   const RowMap map{a, batch, head, a.seqlen_q};
-  const int kv_head = head / a.group_size, first_row = wave_id() * 16;
+  const int kv_head = head / a.group_size, first_row = wave_id() * kScoreTile;
   const StageSource source{
       a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
   const PanelStage stage(source);

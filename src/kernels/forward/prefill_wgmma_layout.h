@@ -8,13 +8,13 @@ namespace fulmen::kernels {
 
 // LDS of forward/prefill_wgmma.h, all in panels (targets/sm90/target.h): queries, and outputs before they are stored; two tiles of
 // keys, two of values.
-struct WarpgroupForwardLayout {
+struct WarpgroupPrefillLayout {
   int queries_at;
   int keys_at, key_bytes;  // a tile's
   int values_at, value_bytes, total;
 
-  FULMEN_ALGORITHM static WarpgroupForwardLayout of(int head_dim, int head_dim_v, int block_m, int block_n) {
-    WarpgroupForwardLayout l{};
+  FULMEN_ALGORITHM static WarpgroupPrefillLayout of(int head_dim, int head_dim_v, int block_m, int block_n) {
+    WarpgroupPrefillLayout l{};
     l.key_bytes = block_n * 2 * head_dim;
     l.value_bytes = block_n * 2 * head_dim_v;
     l.keys_at = block_m * 2 * (head_dim > head_dim_v ? head_dim : head_dim_v);

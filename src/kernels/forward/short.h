@@ -6,7 +6,7 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kKeyTiles = kBlockN / 16;
+constexpr int kKeyTiles = kBlockN / kScoreTile;
 constexpr int kMmaSteps = kHeadDim / kMmaK;
 // Where the operands of all dims would not fit beside outputs and scores, they are loaded as they are used.
 constexpr bool kTightRegisters = kMmaSteps * kPieces * 4 * (1 + kKeyTiles) > 160;
@@ -14,7 +14,7 @@ constexpr bool kTightRegisters = kMmaSteps * kPieces * 4 * (1 + kKeyTiles) > 160
 constexpr bool kEarlyValues = kEarlyLoads && !kTightRegisters;
 // Distances to keys that are the same in all lanes are scalars: not those of all tiles at once.
 constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kEarlyValues);
-static_assert(kBlockM == 16 * kWaves, "short_sequence: a wave has 16 rows");
+static_assert(kBlockM == kScoreTile * kWaves, "short_sequence: a wave has 16 rows");
 static_assert(kHeadDim % kMmaK == 0, "short_sequence: tiles are whole operands");
 
 FULMEN_DEVICE void store_rows(const ForwardArguments& a, int batch, int head, Int64 first_row, Int64 row_end, const RowState& rows,
@@ -45,10 +45,10 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
   const int head = static_cast<int>(id / call.row_tiles % call.num_heads);
   const int batch = static_cast<int>(id / call.row_tiles / call.num_heads);
   const ForwardArguments& a = sequence_of(call, batch);
-  const Int64 first_row = tile * kBlockM + 16 * wave_id();
+  const Int64 first_row = tile * kBlockM + kScoreTile * wave_id();
   if (first_row >= a.seqlen_q) return;
   const RowMap map{a, batch, head, a.seqlen_q};
-  const Int64 row_end = first_row + 16 < a.seqlen_q ? first_row + 16 : a.seqlen_q;
+  const Int64 row_end = first_row + kScoreTile < a.seqlen_q ? first_row + kScoreTile : a.seqlen_q;
   const int kv_head = head / a.group_size;
 
   RowState rows;
@@ -63,7 +63,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     const NearKeys near_keys(keys, first);
     const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, 0);
-    float score[kKeyTiles][kElements] = {};
+    TileRow<kKeyTiles> score = {};
     DirectValues value[kEarlyValues ? kKeyTiles : 1][kEarlyValues ? kGroups : 1];
     if constexpr (kEarlyValues) {
 #pragma unroll

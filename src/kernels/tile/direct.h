@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile/kept_keys.h"
+#include "tile/modified_scores.h"
 #include "tile/register_pressure.h"
 #include "tile/row_buffer.h"
 #include "tile/rows.h"
@@ -112,7 +113,7 @@ using NearValues = NearRows<true>;
 FULMEN_DEVICE RowOperand load_keys(const NearKeys& keys, int tile, int dim) {
   RowOperand operand;
 #pragma unroll
-  for (int p = 0; p < kPieces; ++p) operand.piece[p] = keys.load<false, 8>(piece_row(p), 16 * tile, dim + piece_dim(p));
+  for (int p = 0; p < kPieces; ++p) operand.piece[p] = keys.load<false, 8>(piece_row(p), kScoreTile * tile, dim + piece_dim(p));
   return operand;
 }
 
@@ -145,8 +146,8 @@ FULMEN_DEVICE DirectValues load_direct(const NearValues& values, const KeptKeys<
   const int dim = group * kGroupDims + direct_lane() * kWidth;
 #pragma unroll
   for (int m = 0; m < kDirectKeys; ++m) {
-    loaded.key[m] = values.load<kSameKeys, kWidth>(direct_key(0), 16 * tile + direct_key(m) - direct_key(0), dim);
-    if constexpr (kKeepMask) loaded.key[m] = kept.template or_zero<kSameKeys>(16 * tile + direct_key(m), loaded.key[m]);
+    loaded.key[m] = values.load<kSameKeys, kWidth>(direct_key(0), kScoreTile * tile + direct_key(m) - direct_key(0), dim);
+    if constexpr (kKeepMask) loaded.key[m] = kept.template or_zero<kSameKeys>(kScoreTile * tile + direct_key(m), loaded.key[m]);
     constexpr int kAtOnce = kWidth == 8 ? 2 : 4;  // addresses and masks of some keys at a time
     if constexpr (kManyArguments || (kSameKeys && !kBuffered)) {
       if (m % kAtOnce == kAtOnce - 1) schedule_fence();

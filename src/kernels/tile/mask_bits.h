@@ -6,7 +6,7 @@
 
 namespace fulmen::kernels {
 
-static_assert(!kMaskBits || kBlockN == 16 || kBlockN % 32 == 0, "mask_bits: a tile has 16 columns, or whole words of them");
+static_assert(!kMaskBits || kBlockN == kScoreTile || kBlockN % 32 == 0, "mask_bits: a tile has 16 columns, or whole words of them");
 
 FULMEN_DEVICE Int64 mask_plane(const ForwardArguments& a, Int64 batch, Int64 head) {
   return batch * a.mask_bits.batch_planes + head * a.mask_bits.head_planes;
@@ -74,7 +74,7 @@ struct TileBits {
     unsigned every = ~0U;
 #pragma unroll
     for (int w = 0; w < kCount; ++w) every &= word[w];
-    return every == (kBlockN == 16 ? 0xFFFFU : ~0U);
+    return every == (kBlockN == kScoreTile ? 0xFFFFU : ~0U);
   }
 };
 

@@ -1,4 +1,4 @@
-// Where tiles of K and V, queries and outputs lie in LDS.
+// How tiles are cut into a wave's products, and where K, V, queries and outputs lie in LDS.
 #pragma once
 
 #include "core/config.h"
@@ -7,9 +7,21 @@
 
 namespace fulmen::kernels {
 
-constexpr ForwardLayout kLayout =
-    ForwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds, kPersistent});
-static_assert(kLayout.total == kLdsBytes, "forward: the host reserves the LDS that the tiles need");
+constexpr int kWaves = kWorkgroup / kWaveSize;
+constexpr int kRowTiles = kBlockM / (kScoreTile * kWaves);  // of a wave
+constexpr int kKeyTiles = kBlockN / kScoreTile;
+constexpr int kValueSteps = kKeyTiles / kStepTiles;  // products of P V
+constexpr int kMmaSteps = kHeadDim / kTileMmaK;
+constexpr int kDimTiles = kHeadDimV / kScoreTile;
+// Outputs alone fill half the registers: operands must not be loaded long before their use.
+constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
+static_assert(kBlockM == kRowTiles * kScoreTile * kWaves, "prefill: block_m is a multiple of 16 rows a wave");
+static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 && kHeadDimV % kScoreTile == 0,
+              "prefill: tiles are whole operands");
+
+constexpr PrefillLayout kLayout =
+    PrefillLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds, kPersistent});
+static_assert(kLayout.total == kLdsBytes, "prefill: the host reserves the LDS that the tiles need");
 
 FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.key_bytes; }
 FULMEN_DEVICE int values_at(int buffer) { return kBuffers * kLayout.key_bytes + buffer * kLayout.value_bytes; }

@@ -18,6 +18,7 @@ struct Bf16 {
 
 // Lane maps. Lanes form blocks of kSize. Lane n of a block holds row n of A, column n of B and
 // column n of D. depth() gives the k of element e of A and B, result_row() D's row in register r.
+// They are independent of targets/*/emulated.h; tests/support/lane_maps.cpp checks both.
 
 // RDNA3, wave32: both blocks hold the same 16 elements.
 struct Gfx11 {

@@ -31,7 +31,7 @@ struct PaddedScores {
 // queries lie side by side, the next ones kPartBytes further.
 template <int kTilesOfARow>
 struct SwizzledScores {
-  using Rows = SwizzledRows<16 * kTilesOfARow>;
+  using Rows = SwizzledRows<kScoreTile * kTilesOfARow>;
   static constexpr int kTiles = kTilesOfARow;
   static constexpr int kPitch = Rows::kPitch;
   FULMEN_DEVICE static void leave(unsigned lane, int at, int tile, const ProbabilityOperand& p) {

@@ -58,13 +58,13 @@ FULMEN_DEVICE void store_rows(const BackwardTask& task, const View& view, Int64 
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        const Int64 i = task.wave_row + 16 * t + tile_row(slot);
+        const Int64 i = task.wave_row + kScoreTile * t + tile_row(slot);
         auto* row = const_cast<Element*>(at<Element>(view, task.batch, i < task.row_end ? i : task.row_end - 1, head));
 #pragma unroll
         for (int d = 0; d < kTiles; d += 2) {
           float run[kQuadRun];
           quad_run(sum[t][d], sum[t][d + 1], slot, factor, run);
-          if (i < task.row_end) store_run(row, 16 * (first_tile + d) + kQuadRun * (lane_id() % 4), dims, run);
+          if (i < task.row_end) store_run(row, kScoreTile * (first_tile + d) + kQuadRun * (lane_id() % 4), dims, run);
         }
       }
     }

@@ -7,22 +7,22 @@
 
 namespace fulmen::kernels {
 
-constexpr int kSumTile = 16 * 16;
+constexpr int kSumTile = kScoreTile * kScoreTile;
 
 struct QuerySums {
   float* head;  // of one head
   Int64 tiles;  // that the sequence has
 
   FULMEN_DEVICE static QuerySums of(const BackwardArguments& a, Int64 batch, Int64 head) {
-    const Int64 tiles = tiles_of(a.seqlen_q, 16);
+    const Int64 tiles = tiles_of(a.seqlen_q, kScoreTile);
     if constexpr (kVariable) {  // its own begin is in a.query_sums
-      const Int64 all = a.sequences.cu_seqlens_q != nullptr ? a.rows_q / 16 + a.batch : tiles_of(a.rows_q, 16);
-      return {a.query_sums + head * all * 16 * kHeadDim, tiles};
+      const Int64 all = a.sequences.cu_seqlens_q != nullptr ? a.rows_q / kScoreTile + a.batch : tiles_of(a.rows_q, kScoreTile);
+      return {a.query_sums + head * all * kScoreTile * kHeadDim, tiles};
     }
-    return {a.query_sums + (batch * a.num_heads + head) * tiles * 16 * kHeadDim, tiles};
+    return {a.query_sums + (batch * a.num_heads + head) * tiles * kScoreTile * kHeadDim, tiles};
   }
   // 16 dims of 16 queries.
-  FULMEN_DEVICE float* tile(Int64 queries, int dims) const { return head + (queries * (kHeadDim / 16) + dims) * kSumTile; }
+  FULMEN_DEVICE float* tile(Int64 queries, int dims) const { return head + (queries * (kHeadDim / kScoreTile) + dims) * kSumTile; }
   // Elements e to e + kAddWidth of a lane, from the tile's beginning.
   FULMEN_DEVICE static constexpr int place(int e) { return e * kWaveSize; }
   FULMEN_DEVICE static float* of_lane(float* tile, unsigned lane) { return tile + lane * kAddWidth; }

@@ -4,6 +4,7 @@
 #include "backward/parts/bias.h"
 #include "backward/parts/short_board.h"
 #include "tile/held_words.h"
+#include "tile/modified_scores.h"
 #include "tile/softmax.h"
 
 namespace fulmen::kernels {
@@ -51,7 +52,7 @@ class ScoreBias {
  private:
   using Held = HeldWords<kHoldsBias ? kTiles : 1, kShort.square_pitch>;
   FULMEN_DEVICE static void load(const BackwardArguments& a, int batch, int head, int row, int tile, unsigned (&bits)[kElements]) {
-    const int first = 16 * tile;
+    const int first = kScoreTile * tile;
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const Int64 asked = row + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
@@ -97,7 +98,7 @@ class BiasPart {
     for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        const int column = 16 * f + (tile_column(e) - tile_column(0));
+        const int column = kScoreTile * f + (tile_column(e) - tile_column(0));
         if (row_slot(e) != slot || !(kWholeTiles || tile_column(0) + column < seqlen_k)) continue;
         if constexpr (kAligned && kColumnRun > 1) {
           if (e % 2 == 0) {

@@ -8,7 +8,7 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kTiles = kBlockN / 16;  // of keys, and of queries
+constexpr int kTiles = kBlockN / kScoreTile;  // of keys, and of queries
 constexpr int kMmaSteps = kHeadDim / kTileMmaK, kMmaStepsV = kHeadDimV / kTileMmaK;
 static_assert(kBlockM == kBlockN && kWaves == kTiles, "short_backward: a wave has 16 queries");
 static_assert(kHeadDim % kTileMmaK == 0 && kHeadDimV % kTileMmaK == 0, "short_backward: tiles are whole operands");

@@ -16,10 +16,11 @@ namespace fulmen::kernels {
 constexpr int kWaves = kWorkgroup / kWaveSize - (kTensorMaps ? 4 : 0);  // that multiply
 constexpr int kDimGroups =
     kConfig.dim_groups;  // of neighbouring waves, which share their rows: each has a part of the dims of sums
-constexpr int kRowTiles = kBlockM * kDimGroups / (16 * kWaves);
-constexpr int kColumnTiles = kBlockN / 16;
+constexpr int kRowTiles = kBlockM * kDimGroups / (kScoreTile * kWaves);
+constexpr int kColumnTiles = kBlockN / kScoreTile;
 constexpr int kFirstMmaSteps = kHeadDim / kMmaK, kSecondMmaSteps = kHeadDimV / kMmaK;
-constexpr int kFirstTiles = kGivesFirst ? kHeadDim / 16 / kDimGroups : 1, kSecondTiles = kGivesDv ? kHeadDimV / 16 / kDimGroups : 1;
+constexpr int kFirstTiles = kGivesFirst ? kHeadDim / kScoreTile / kDimGroups : 1,
+              kSecondTiles = kGivesDv ? kHeadDimV / kScoreTile / kDimGroups : 1;
 constexpr bool kRowsInLds = kQueriesInLds;
 // A wave's sums alone fill half the registers.
 constexpr bool kTightRegisters = kRowTiles * ((kGivesFirst ? kFirstTiles : 0) + (kGivesDv ? kSecondTiles : 0)) * kElements >= 128;
@@ -29,9 +30,9 @@ constexpr bool kFullRegisters = kRowsAreKeys && kTightRegisters && !kRowsInLds &
 // themselves; or is fetched when it is needed, where registers are too few to hold it.
 constexpr bool kFetchLate = !kCopiesToLds && !kEarlyLoads;
 constexpr bool kFetchEarly = !kFetchLate && (kBuffers == 2 || !kCopiesToLds);
-static_assert(kBlockM * kDimGroups == kRowTiles * 16 * kWaves, "backward: block_m is a multiple of 16 rows a wave");
+static_assert(kBlockM * kDimGroups == kRowTiles * kScoreTile * kWaves, "backward: block_m is a multiple of 16 rows a wave");
 constexpr int kProductDims = kTensorMaps ? 16 : kMmaK;  // of a product: a warpgroup's, or of waves
-static_assert(kBlockN % 16 == 0 && kHeadDim % kProductDims == 0 && kHeadDimV % kProductDims == 0,
+static_assert(kBlockN % kScoreTile == 0 && kHeadDim % kProductDims == 0 && kHeadDimV % kProductDims == 0,
               "backward: tiles are whole operands");
 
 constexpr BackwardLayout kBackward =
@@ -135,7 +136,7 @@ struct TileScores {
   // Whether the keep-mask's bit lets element e of 16 columns, from the tile's first_column on, be attended.
   FULMEN_DEVICE bool keeps(int first_column, int e) const {
     if constexpr (!kMaskBits) return true;
-    return kept[kMaskBits ? row_slot(e) : 0].has(first_column / 16, e);
+    return kept[kMaskBits ? row_slot(e) : 0].has(first_column / kScoreTile, e);
   }
   FULMEN_DEVICE const float* share_of(int slot, int column) const { return share[slot] + (kRowsAreKeys ? column : 0); }
   FULMEN_DEVICE ScoreInputs score(int slot, int column) const {
@@ -163,7 +164,7 @@ struct BackwardTask {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
         const RowOperand row =
-            kRowsInLds ? Rows::operand(wave_at + 16 * t * Rows::kPitch, d) : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
+            kRowsInLds ? Rows::operand(wave_at + kScoreTile * t * Rows::kPitch, d) : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
         multiply_scores<Element>(product[t], column, row);
       }
       // Sums and rows fill the registers: operands must not be loaded long before their use.
@@ -310,7 +311,7 @@ struct BackwardTask {
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        const Int64 i = wave_row + 16 * t + tile_row(slot);
+        const Int64 i = wave_row + kScoreTile * t + tile_row(slot);
         if (i >= row_end) continue;
         auto* row = const_cast<Element*>(at<Element>(view, batch, i, head));
 #pragma unroll
@@ -321,7 +322,7 @@ struct BackwardTask {
             float run[kOutputRun];
 #pragma unroll
             for (int n = 0; n < kOutputRun; ++n) run[n] = sum[t][d][e + n] * factor;
-            store_run(row, 16 * (first_tile + d) + output_column(e), dims, run);
+            store_run(row, kScoreTile * (first_tile + d) + output_column(e), dims, run);
           }
         }
       }
@@ -373,13 +374,13 @@ FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int6
   using Rows = LdsRows<kMmaSteps * kMmaK>;
   rows_to_lds<kMmaSteps * kMmaK>(head, stride, dims, row_begin, row_end, at, alive);
   if constexpr (!kRowsInLds) {
-    const int wave = wave_id() * kRowTiles * 16;
+    const int wave = wave_id() * kRowTiles * kScoreTile;
     barrier();
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int d = 0; d < kMmaSteps; ++d) {
-        rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] = Rows::operand(at + (wave + 16 * t) * Rows::kPitch, d);
+        rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] = Rows::operand(at + (wave + kScoreTile * t) * Rows::kPitch, d);
       }
     }
     barrier();

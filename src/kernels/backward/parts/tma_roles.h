@@ -25,10 +25,11 @@ static_assert(kHeadDim >= kPanelColumns && kHeadDimV >= kPanelColumns, "backward
 // Narrow heads leave registers for the products of one tile beside the scores of the next.
 constexpr bool kPipelined = kLdsLayout.pipelined;
 static_assert(!kPipelined || kBuffers > 2, "backward_tma: one tile of queries is held, one is computed, one comes");
-constexpr int kSumTiles = kPanels * kPanelColumns / 16 / kWarpgroups;  // a warpgroup's of dQ, by 16 dims
+// A warpgroup's tiles of dQ.
+constexpr int kSumTiles = kPanels * kPanelColumns / kScoreTile / kWarpgroups;
 constexpr int kSumBytes = kSumTile * static_cast<int>(sizeof(float));
 // Parts of a tile of dQ, by queries, that blocks add one after the other: the next block adds one when the other is in flight.
-constexpr int kSumParts = kLdsLayout.sum_parts, kPartRows = kBlockN / 16 / kSumParts;
+constexpr int kSumParts = kLdsLayout.sum_parts, kPartRows = kBlockN / kScoreTile / kSumParts;
 constexpr int kAdders = kLdsLayout.sum_buffers;
 constexpr int kGradientBuffers = kLdsLayout.gradient_buffers;
 
@@ -234,8 +235,8 @@ class Adder {
     const bool is_awaited = a.adds_in_order != 0 || before == 0;
     if (!is_awaited) before = 1;
     const QuerySums sums = QuerySums::of(a, work.batch, head);
-    const Int64 first = Int64{tile} * (kBlockN / 16);
-    const int rows = at_most(sums.tiles - first, kBlockN / 16);  // by 16
+    const Int64 first = Int64{tile} * (kBlockN / kScoreTile);
+    const int rows = at_most(sums.tiles - first, kBlockN / kScoreTile);  // by 16
     int* const counters = order.counters<kSumParts>(head, tile);
     bring(before, counters, sums.tile(first, 0), 0, rows);
     const bool two = kSumParts > 1 && rows > kPartRows;
@@ -254,7 +255,7 @@ class Adder {
   }
   // Rows by 16 from `row` on, of so many. The first block of a tile stores.
   FULMEN_DEVICE void bring(int before, const int* counter, float* to, int row, int rows) const {
-    constexpr int kRowBytes = kHeadDim / 16 * kSumBytes;
+    constexpr int kRowBytes = kHeadDim / kScoreTile * kSumBytes;
     const int from = kLdsLayout.sums_at + buffer_ * kLdsLayout.sum_bytes + row * kRowBytes;
     const int bytes = (rows - row < kPartRows ? rows - row : kPartRows) * kRowBytes;
     if (before == 0) {

@@ -28,7 +28,7 @@ class Statistics {
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
-      for (int n = 0; n < 2; ++n) pairs[f][n] = lds_load<Words<2>>(from + 4 * (16 * f + tile_column(4 * n)));
+      for (int n = 0; n < 2; ++n) pairs[f][n] = lds_load<Words<2>>(from + 4 * (kScoreTile * f + tile_column(4 * n)));
     }
   }
 
@@ -48,7 +48,7 @@ FULMEN_DEVICE void wait_for_probabilities(const BackwardTask& task, int head, In
     statistics.load_deltas();
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
-      task.probabilities<kMasked>(tile, first + 16 * f, score[f], [&](int e) { return statistics.offset(f, e); });
+      task.probabilities<kMasked>(tile, first + kScoreTile * f, score[f], [&](int e) { return statistics.offset(f, e); });
     }
   }
 }

@@ -23,8 +23,8 @@ struct PairRows {
 // What a wave does of a pair, or of two.
 struct PairScores : BackwardTask {
   using Rows = SwizzledRows<kHeadDim>;
-  using OutRows = SwizzledRows<16 * kSumTiles>;
-  static_assert(!kPairs || kWaves * kRowTiles * 16 * OutRows::kPitch <= kBuffers * kBackward.buffer_bytes,
+  using OutRows = SwizzledRows<kScoreTile * kSumTiles>;
+  static_assert(!kPairs || kWaves * kRowTiles * kScoreTile * OutRows::kPitch <= kBuffers * kBackward.buffer_bytes,
                 "backward: outputs have room where queries were");
   bool second;
 
@@ -41,7 +41,7 @@ struct PairScores : BackwardTask {
   FULMEN_DEVICE void store_sums_to(const View& view, Int64 kv_head, int first_dim, int dims, float factor,
                                    const PairRows& rows) const {
     const unsigned lane = lane_again();
-    const int from = wave_id() * kRowTiles * 16 * OutRows::kPitch;
+    const int from = wave_id() * kRowTiles * kScoreTile * OutRows::kPitch;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -50,13 +50,13 @@ struct PairScores : BackwardTask {
 #pragma unroll
         for (int w = 0; w < 4; ++w)
           words.word[w] = pack<Element>(rows.sum[t][d][2 * w] * factor, rows.sum[t][d][2 * w + 1] * factor);
-        OutRows::leave(lane, from, 16 * t, d, words);
+        OutRows::leave(lane, from, kScoreTile * t, d, words);
       }
     }
     wave_barrier();
     constexpr int kPieces = 2 * kSumTiles;
 #pragma unroll
-    for (int n = 0; n < kRowTiles * 16 * kPieces / kWaveSize; ++n) {
+    for (int n = 0; n < kRowTiles * kScoreTile * kPieces / kWaveSize; ++n) {
       const unsigned index = lane + n * kWaveSize;
       const int row = static_cast<int>(index / kPieces), piece = static_cast<int>(index % kPieces);
       if (wave_row + row >= row_end) break;
@@ -69,7 +69,7 @@ struct PairScores : BackwardTask {
   FULMEN_DEVICE static void load_numbers(int at, int f, float (&number)[4]) {
 #pragma unroll
     for (int n = 0; n < 4; n += 2) {
-      const auto two = lds_load<Words<4>>(at + kBackward.numbers_at + 8 * (16 * f + tile_column(2 * n)));
+      const auto two = lds_load<Words<4>>(at + kBackward.numbers_at + 8 * (kScoreTile * f + tile_column(2 * n)));
       number[n] = bits_float(two.word[kSecond ? 1 : 0]);
       number[n + 1] = bits_float(two.word[kSecond ? 3 : 2]);
     }
@@ -107,7 +107,7 @@ struct PairScores : BackwardTask {
     float sent[kElements];
 #pragma unroll
     for (int e = 0; e < kElements; ++e)
-      first_element<kMasked>(tile, e, 16 * f, offset[e / 4 * 2 + e % 2], stays.keeps(e), score[e], sent[e]);
+      first_element<kMasked>(tile, e, kScoreTile * f, offset[e / 4 * 2 + e % 2], stays.keeps(e), score[e], sent[e]);
     to_second = to_operand<Element>(sent);
     if constexpr (kSoftcap || kDropout) return to_operand<Element>(score);
     return to_second;
@@ -137,9 +137,9 @@ struct PairTask : PairScores {
   FULMEN_DEVICE static PairTask of(const BackwardArguments& a, Int64 batch, const algorithm::Band& band, Int64 row_begin,
                                    Int64 row_end, int wave) {
     const int pair = wave % kCount;
-    return {{{a, batch, band, row_begin + pair * kRowTiles * 16, row_end, 0, 0}, wave < kCount}, pair};
+    return {{{a, batch, band, row_begin + pair * kRowTiles * kScoreTile, row_end, 0, 0}, wave < kCount}, pair};
   }
-  FULMEN_DEVICE int row() const { return pair * kRowTiles * 16; }
+  FULMEN_DEVICE int row() const { return pair * kRowTiles * kScoreTile; }
   FULMEN_DEVICE void store_sums(Int64 kv_head, const PairRows& rows) const { store_half(kv_head, 0, rows); }
 
   template <bool kMasked, bool kSecond>
@@ -153,7 +153,7 @@ struct PairTask : PairScores {
     TileScores tile[kRowTiles];
     if constexpr (!kSecond) {
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_query);
+      for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_query);
     }
     QueryOperand own[kRowTiles][kSteps];
 #pragma unroll
@@ -161,10 +161,10 @@ struct PairTask : PairScores {
       float score[kRowTiles][kElements] = {};
 #pragma unroll
       for (int d = 0; d < kSteps; ++d) {
-        const KeyOperand column = Rows::keys(lane, scores_from, 16 * f, d);
+        const KeyOperand column = Rows::keys(lane, scores_from, kScoreTile * f, d);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
-          if (f == 0) own[t][d] = Rows::queries(lane, own_at, 16 * t, d);
+          if (f == 0) own[t][d] = Rows::queries(lane, own_at, kScoreTile * t, d);
           multiply_scores<Element>(score[t], column, own[t][d]);
         }
       }
@@ -174,18 +174,18 @@ struct PairTask : PairScores {
       if constexpr (kSecond) {
         if (f % kHandedTiles == 0) named_barrier_sync(1 + 2 * pair + f / kHandedTiles);
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) handed[t] = ScoreRows::rows(lane, scores_at + 16 * t * ScoreRows::kPitch, f);
+        for (int t = 0; t < kRowTiles; ++t) handed[t] = ScoreRows::rows(lane, scores_at + kScoreTile * t * ScoreRows::kPitch, f);
         wave_barrier();  // dS^T takes its place
       }
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
         if constexpr (kSecond) {
           p[t] = second_tile<kMasked>(handed[t], number, score[t]);
-          ScoreRows::leave(lane, scores_at + 16 * t * ScoreRows::kPitch, f, p[t]);
+          ScoreRows::leave(lane, scores_at + kScoreTile * t * ScoreRows::kPitch, f, p[t]);
         } else {
-          const auto stays = staying(dropout, wave_row + 16 * t, first_query + 16 * f);
+          const auto stays = staying(dropout, wave_row + kScoreTile * t, first_query + kScoreTile * f);
           p[t] = first_tile<kMasked>(tile[t], f, number, stays, handed[t], score[t]);
-          ScoreRows::leave(lane, scores_at + 16 * t * ScoreRows::kPitch, f, handed[t]);
+          ScoreRows::leave(lane, scores_at + kScoreTile * t * ScoreRows::kPitch, f, handed[t]);
         }
       }
       if constexpr (!kSecond) {

@@ -16,10 +16,12 @@ struct QuadTask : PairScores {
   FULMEN_DEVICE static QuadTask of(const BackwardArguments& a, Int64 batch, const algorithm::Band& band, Int64 row_begin,
                                    Int64 row_end, int wave) {
     const int place = wave % (2 * kGroups), group = place / 2;
-    return {{{a, batch, band, row_begin + group * kRowTiles * 16, row_end, 0, 0}, wave < 2 * kGroups}, group, place % 2};
+    return {{{a, batch, band, row_begin + group * kRowTiles * kScoreTile, row_end, 0, 0}, wave < 2 * kGroups}, group, place % 2};
   }
-  FULMEN_DEVICE int row() const { return group * kRowTiles * 16; }
-  FULMEN_DEVICE void store_sums(Int64 kv_head, const PairRows& rows) const { store_half(kv_head, half * 16 * kSumTiles, rows); }
+  FULMEN_DEVICE int row() const { return group * kRowTiles * kScoreTile; }
+  FULMEN_DEVICE void store_sums(Int64 kv_head, const PairRows& rows) const {
+    store_half(kv_head, half * kScoreTile * kSumTiles, rows);
+  }
 
   template <bool kMasked, bool kSecond>
   FULMEN_DEVICE void step(PairRows& rows, Int64 head, Int64 first_query, int buffer, int gradients_at) const {
@@ -36,7 +38,7 @@ struct QuadTask : PairScores {
     TileScores tile[kRowTiles];
     if constexpr (!kSecond) {
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + 16 * t, first_query);
+      for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_query);
     }
     float score[kOwnTiles][kRowTiles][kElements] = {};
     multiply_own(lane, own_at, scores_from, score);
@@ -49,13 +51,13 @@ struct QuadTask : PairScores {
       load_numbers<kSecond>(at, f, number);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        const int from = 16 * t * ScoreRows::kPitch;
+        const int from = kScoreTile * t * ScoreRows::kPitch;
         if constexpr (kSecond) {
           p[n][t] = second_tile<kMasked>(ScoreRows::rows(lane, first_at + from, n), number, score[n][t]);
           ScoreRows::leave(lane, operands_at + from, n, p[n][t]);
         } else {
           ProbabilityOperand handed;
-          const auto stays = staying(dropout, wave_row + 16 * t, first_query + 16 * f);
+          const auto stays = staying(dropout, wave_row + kScoreTile * t, first_query + kScoreTile * f);
           p[n][t] = first_tile<kMasked>(tile[t], f, number, stays, handed, score[n][t]);
           ScoreRows::leave(lane, first_at + from, n, handed);
           if constexpr (kOtherWeights) ScoreRows::leave(lane, operands_at + from, n, p[n][t]);
@@ -72,7 +74,7 @@ struct QuadTask : PairScores {
     for (int n = 0; n < kOwnTiles; ++n) {
       const int f = (1 - half) * kOwnTiles + n;
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) p[0][t] = ScoreRows::rows(lane, others_at + 16 * t * ScoreRows::kPitch, n);
+      for (int t = 0; t < kRowTiles; ++t) p[0][t] = ScoreRows::rows(lane, others_at + kScoreTile * t * ScoreRows::kPitch, n);
       multiply_sums<kSecond>(rows, sums_from, f, lane, p[0]);
     }
   }
@@ -85,10 +87,10 @@ struct QuadTask : PairScores {
     for (int d = 0; d < kHeadDim / kTileMmaK; ++d) {
       QueryOperand own[kRowTiles];
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) own[t] = Rows::queries(lane, own_at, 16 * t, d);
+      for (int t = 0; t < kRowTiles; ++t) own[t] = Rows::queries(lane, own_at, kScoreTile * t, d);
 #pragma unroll
       for (int n = 0; n < kOwnTiles; ++n) {
-        const KeyOperand column = Rows::keys(lane, columns_at, 16 * (half * kOwnTiles + n), d);
+        const KeyOperand column = Rows::keys(lane, columns_at, kScoreTile * (half * kOwnTiles + n), d);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[n][t], column, own[t]);
       }

@@ -7,7 +7,7 @@
 namespace fulmen::kernels {
 
 constexpr int kWarpgroups = kWaves / 4;
-constexpr int kHeadDimTiles = kHeadDim / 16, kHeadDimVTiles = kHeadDimV / 16;  // of all dims, by 16
+constexpr int kHeadDimTiles = kHeadDim / kScoreTile, kHeadDimVTiles = kHeadDimV / kScoreTile;
 static_assert(kRowTiles == 1 && kBlockN == 64, "backward by wgmma: a wave has 16 rows, a tile one panel of scores");
 
 // kRows rows of a tensor to panels, zeros where there are none.
@@ -52,7 +52,8 @@ FULMEN_DEVICE void multiply_panels(float (&product)[kTiles][kElements], const Ld
   wgmma_fence();
 #pragma unroll
   for (int d = 0; d < kMmaSteps; ++d) {
-    wgmma<Element, false, false>(product, rows.columns_further(16 * d, kBlockM), columns.columns_further(16 * d, kBlockN), d > 0);
+    wgmma<Element, false, false>(product, rows.columns_further(kWgmmaDepth * d, kBlockM),
+                                 columns.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
   }
   wgmma_commit();
 }
@@ -80,8 +81,8 @@ FULMEN_DEVICE void begin_queries(float (&dq)[kTiles][kElements], int gradients_a
   const LdsMatrix ds = matrix_at(gradients_at, kBlockM), keys = half_of_dims<kHeadDim>(keys_at, kBlockM, warpgroup);
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < kBlockM / 16; ++k) {
-    wgmma<Element, true, true>(dq, ds.rows_further(16 * k), keys.rows_further(16 * k), k > 0);
+  for (int k = 0; k < kBlockM / kScoreTile; ++k) {
+    wgmma<Element, true, true>(dq, ds.rows_further(kWgmmaDepth * k), keys.rows_further(kWgmmaDepth * k), k > 0);
   }
   wgmma_commit();
 }
@@ -97,12 +98,13 @@ FULMEN_DEVICE void begin_shared_keys(float (&dk)[kKeyTiles][kElements], float (&
   wgmma_fence();
 #pragma unroll
   for (int f = 0; f < kColumnTiles; ++f) {
-    if constexpr (kGivesDv) wgmma<Element, false, true>(dv, p.columns_further(16 * f, kBlockM), dout.rows_further(16 * f), true);
+    if constexpr (kGivesDv)
+      wgmma<Element, false, true>(dv, p.columns_further(kWgmmaDepth * f, kBlockM), dout.rows_further(kWgmmaDepth * f), true);
   }
 #pragma unroll
   for (int f = 0; f < kColumnTiles; ++f) {
     if constexpr (kGivesDk)
-      wgmma<Element, false, true>(dk, ds.columns_further(16 * f, kBlockM), queries.rows_further(16 * f), true);
+      wgmma<Element, false, true>(dk, ds.columns_further(kWgmmaDepth * f, kBlockM), queries.rows_further(kWgmmaDepth * f), true);
   }
   wgmma_commit();
 }
@@ -120,14 +122,15 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
     const DropoutMask dropout(task.arguments, task.batch, head);
     DropoutTile<kRowsAreKeys> stays[kTiles];
 #pragma unroll
-    for (int f = 0; f < kTiles; ++f) stays[f] = task.staying(dropout, task.wave_row, first_column + first + 16 * f);
+    for (int f = 0; f < kTiles; ++f) stays[f] = task.staying(dropout, task.wave_row, first_column + first + kScoreTile * f);
     wgmma_wait<kLater>();
     wgmma_hold(score);
     wgmma_hold(gradient);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
       float bias[kElements];
-      task.gradients<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, stays[f], row_statistics, score[f], gradient[f], bias);
+      task.gradients<kMasked>(tile, first + kScoreTile * f, numbers_at + 8 * kScoreTile * f, stays[f], row_statistics, score[f],
+                              gradient[f], bias);
     }
   } else {
     // Exponentials while D is in flight.
@@ -135,13 +138,13 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
     wgmma_hold(score);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
-      task.probabilities<kMasked>(tile, first + 16 * f, numbers_at + 8 * 16 * f, row_statistics, score[f]);
+      task.probabilities<kMasked>(tile, first + kScoreTile * f, numbers_at + 8 * kScoreTile * f, row_statistics, score[f]);
     }
     if constexpr (!kNeedsDout) return;
     wgmma_wait<kLater>();
     wgmma_hold(gradient);
 #pragma unroll
-    for (int f = 0; f < kTiles; ++f) task.gradients_of(score[f], numbers_at + 8 * 16 * f, row_statistics, gradient[f]);
+    for (int f = 0; f < kTiles; ++f) task.gradients_of(score[f], numbers_at + 8 * kScoreTile * f, row_statistics, gradient[f]);
   }
 }
 

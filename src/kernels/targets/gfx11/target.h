@@ -16,6 +16,7 @@ namespace fulmen::kernels {
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
 constexpr bool kAnyAlignment = true;
+constexpr int kScoreTile = 16;
 constexpr int kRowsPerLane = 1;
 constexpr int kElements = 8;
 FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }
@@ -79,8 +80,9 @@ FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOpe
                        p.words);
 }
 
-// V^T in LDS, [dim][position]: of kValueKeys keys a lane reads 16-byte pieces from position value_piece(p) of row value_dim().
-constexpr int kValueKeys = 16;
+// V^T in LDS, [dim][position]: of kValueDepth keys a lane reads 16-byte pieces from position
+// value_piece(p) of row value_dim().
+constexpr int kValueDepth = 16;
 constexpr int kValuePieces = 2;
 FULMEN_DEVICE int value_dim() { return lane_id() % 2 * 8 + lane_id() % 16 / 2; }
 FULMEN_DEVICE int value_piece(int p) { return 8 * p; }

@@ -17,6 +17,7 @@ namespace fulmen::kernels {
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
 constexpr bool kAnyAlignment = true;
+constexpr int kScoreTile = 16;
 constexpr int kRowsPerLane = 1;
 constexpr int kElements = 8;
 FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }
@@ -64,7 +65,7 @@ FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOpe
 }
 
 // V^T in LDS, [dim][position].
-constexpr int kValueKeys = 16;
+constexpr int kValueDepth = 16;
 constexpr int kValuePieces = 1;
 FULMEN_DEVICE int value_dim() { return lane_id() % 16; }
 FULMEN_DEVICE int value_piece(int /*p*/) { return 8 * (lane_id() / 16); }

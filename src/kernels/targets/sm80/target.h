@@ -18,6 +18,7 @@ namespace fulmen::kernels {
 constexpr bool kCopiesToLds = true;
 constexpr bool kTransposedValues = false;
 constexpr bool kAnyAlignment = false;
+constexpr int kScoreTile = 16;
 constexpr int kRowsPerLane = 2;
 constexpr int kElements = 8;
 FULMEN_DEVICE constexpr int row_slot(int e) { return e / 2 % 2; }
@@ -105,6 +106,7 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const KeyOperand&
   multiply_half<T>(scores, 1, queries.words, keys.words.word[2], keys.words.word[3]);
 }
 
+constexpr int kValueDepth = 16;
 struct ProbabilityOperand {
   Words<4> words;
 };

@@ -5,6 +5,7 @@
 
 namespace fulmen::kernels {
 
+constexpr int kWgmmaDepth = 16;  // of a product of 16-bit elements
 constexpr int kPanelColumns = 64, kPanelRowBytes = 2 * kPanelColumns;
 
 // A 16-byte piece of a tile of `rows` rows that begins a panel.

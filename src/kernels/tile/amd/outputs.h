@@ -12,7 +12,7 @@ template <class T>
 FULMEN_DEVICE Words<2> paired_outputs(const float (&)[kElements], int, float);  // kPairsOutputs alone
 template <int kDims, int kRowTiles>
 FULMEN_DEVICE void store_tiles_through_lds(int /*at*/, const Element* /*board*/, Int64 /*board_stride*/, int /*row*/, Int64 /*end*/,
-                                           int /*dims*/, float /*scale*/, const float (&)[kRowTiles][kDims / 16][kElements]) {
-}  // kPairsOutputs alone
+                                           int /*dims*/, float /*scale*/,
+                                           const float (&)[kRowTiles][kDims / kScoreTile][kElements]) {}
 
 }  // namespace fulmen::kernels

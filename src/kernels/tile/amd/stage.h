@@ -1,4 +1,4 @@
-// AMD: tiles go to LDS through registers, V transposed there. Outputs do not go through LDS.
+// AMD: tiles go to LDS through registers, V transposed there.
 #pragma once
 
 #include "algorithm/transposed_rows.h"
@@ -11,17 +11,22 @@
 namespace fulmen::kernels {
 
 constexpr bool kSpreadsCopies = false;
+// The next tile is in flight while one is computed.
+constexpr bool kFetchesEarly = true;
+// Loops without a band have more vector instructions.
+constexpr bool kLoopsWantBand = true;
+// Operands of Q in registers.
+constexpr int kQueryMmaSteps = kQueriesInLds ? 0 : kMmaSteps;
+constexpr bool kWideHeads = false;
+FULMEN_DEVICE unsigned operand_lane() { return lane_id(); }
 
 FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
-  return lds_row_operand(keys_at(buffer) + 16 * tile * kLayout.key_pitch + 2 * kTileMmaK * depth, kLayout.key_pitch);
+  return lds_row_operand(keys_at(buffer) + kScoreTile * tile * kLayout.key_pitch + 2 * kTileMmaK * depth, kLayout.key_pitch);
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
 FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned /*lane*/) {
   return lds_row_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileMmaK * depth, kLayout.query_pitch);
 }
-// Outputs do not go through LDS here.
-FULMEN_DEVICE int output_at(int /*first*/, int /*row*/, int /*byte*/) { return 0; }
-FULMEN_DEVICE void leave_outputs(int /*first*/, int /*d*/, int /*e*/, unsigned /*outputs*/) {}
 
 // Global memory to registers early, registers to LDS a tile later, V transposed on the way: a lane takes kGroup neighbouring
 // positions of V^T's rows and 8 dims.
@@ -33,6 +38,7 @@ class Stage {
   FULMEN_DEVICE static void fetch_queries(const QuerySource& /*source*/) {}
   template <int kRows>
   FULMEN_DEVICE static void fetch_wave_queries(const QuerySource& /*source*/, int /*first*/) {}
+  FULMEN_DEVICE static bool brings_queries(int /*tiles*/) { return true; }
   FULMEN_DEVICE static void publish_queries(const QuerySource& source) {
     if constexpr (!kQueriesInLds) return;
     for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
@@ -85,6 +91,7 @@ class Stage {
     }
   }
   FULMEN_DEVICE void publish(int buffer) {
+    if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
 #pragma unroll
     for (int n = 0; n < kKeyRounds; ++n) {
       const unsigned index = thread_id() + n * kWorkgroup;
@@ -115,7 +122,7 @@ class Stage {
   static constexpr int kValueRounds = (kValueGroups + kWorkgroup - 1) / kWorkgroup;
 
   // The key at a position of V^T's rows.
-  FULMEN_DEVICE static int key_at(int position) { return position / kValueKeys * kValueKeys + value_key(position % kValueKeys); }
+  FULMEN_DEVICE static int key_at(int position) { return position / kValueDepth * kValueDepth + value_key(position % kValueDepth); }
 
   // A tile's memory: whole rows as a buffer, whose hardware knows the end. kSkips: rows before the first are 0.
   template <class Rows, bool kSkips>

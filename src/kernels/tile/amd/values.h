@@ -12,7 +12,7 @@ template <int kPitch>
 FULMEN_DEVICE ValueOperand lds_value_operand(int at, int tile, int dims) {
   ValueOperand operand;
   static_assert(kPitch == algorithm::transposed_pitch(kBlockN));
-  const int row = at + algorithm::transposed_row(16 * dims, kBlockN) + value_dim() * kPitch + 2 * 16 * tile;
+  const int row = at + algorithm::transposed_row(kScoreTile * dims, kBlockN) + value_dim() * kPitch + 2 * kValueDepth * tile;
 #pragma unroll
   for (int p = 0; p < kValuePieces; ++p) {
     if constexpr (kPitch % sizeof(operand.piece[0]) == 0) {
@@ -31,6 +31,6 @@ FULMEN_DEVICE ValueOperand lds_value_operand(int at, int tile, int dims) {
 }
 
 // The row at a position of the transposed tile.
-FULMEN_DEVICE int row_at(int position) { return position / kValueKeys * kValueKeys + value_key(position % kValueKeys); }
+FULMEN_DEVICE int row_at(int position) { return position / kValueDepth * kValueDepth + value_key(position % kValueDepth); }
 
 }  // namespace fulmen::kernels

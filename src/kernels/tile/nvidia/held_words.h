@@ -20,10 +20,10 @@ class HeldWords {
   }
   // A tile of the wave's 16 rows from `row` on.
   FULMEN_DEVICE void keep(int at, int row, int tile, const unsigned (&words)[kWords]) {
-    store_words<kPitch>(lane_id(), at, row / 16, tile, {{words[0], words[1], words[2], words[3]}});
+    store_words<kPitch>(lane_id(), at, row / kScoreTile, tile, {{words[0], words[1], words[2], words[3]}});
   }
   FULMEN_DEVICE void read(unsigned lane, int at, int row, int tile, unsigned (&words)[kWords]) const {
-    const Words<4> held = stored_operand<kPitch>(lane, at, row / 16, tile).words;
+    const Words<4> held = stored_operand<kPitch>(lane, at, row / kScoreTile, tile).words;
 #pragma unroll
     for (int w = 0; w < kWords; ++w) words[w] = held.word[w];
   }

@@ -13,7 +13,7 @@ using KeyRows = SwizzledRows<kHeadDim>;     // of K and Q
 using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
 // lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in registers.
 FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned lane) {
-  return KeyRows::keys(lane, keys_at(buffer), 16 * tile, depth);
+  return KeyRows::keys(lane, keys_at(buffer), kScoreTile * tile, depth);
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
 FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned lane) {
@@ -22,14 +22,23 @@ FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned lane) {
 FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims, unsigned lane) {
   return ValueRows::values(lane, values_at(buffer), tile, dims);
 }
-// Byte `byte` of row `first` + `row` of the outputs' room, where `first` is a multiple of 8.
-FULMEN_DEVICE int output_at(int first, int row, int byte) {
-  return kLayout.outputs_at + first * ValueRows::kPitch + ValueRows::place(row, byte);
-}
-// Two neighbouring outputs, element e and the next of the tile of 16 dims d, to the lane's row of 8 from `first` on.
-FULMEN_DEVICE void leave_outputs(int first, int d, int e, unsigned outputs) {
-  ValueRows::leave_half(lane_id(), kLayout.outputs_at + first * ValueRows::kPitch, 32 * d + 16 * (e / 4), outputs);
-}
+
+// Outputs of 16 rows fill half of the registers. 32 rows a wave, of smaller heads, are slower with
+// what follows from this.
+constexpr bool kWideHeads = kRowTiles == 1 && kHeadDimV > 128;
+FULMEN_DEVICE unsigned operand_lane() { return kWideHeads ? recompute(lane_id()) : lane_id(); }
+
+// Operands of Q in registers, of the first dims: all, or, where Q stays in LDS, as many as outputs
+// and scores of 16 rows leave room for: each is a read of LDS less in every step.
+constexpr int kSpareRegisters = 200 - (kDimTiles + kKeyTiles) * kElements;
+constexpr bool kKeepsSomeQueries = kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout;
+constexpr int kKeptMmaSteps = !kQueriesInLds || kSpareRegisters / 4 >= kMmaSteps ? kMmaSteps : kSpareRegisters / 4;
+constexpr int kQueryMmaSteps = kQueriesInLds && !kKeepsSomeQueries ? 0 : kKeptMmaSteps;
+
+// The next tile is in flight while one is computed: not with a single buffer, which asynchronous
+// copies write to.
+constexpr bool kFetchesEarly = kBuffers == 2;
+constexpr bool kLoopsWantBand = false;  // without one the compilers need not compute it
 
 // True if a tile's copies are spread over the step before it: many at once hold up that step's own reads of LDS. (With head_dim 64
 // under a causal mask the H200 is slower for it.)
@@ -133,6 +142,8 @@ class Stage {
     }
     copy_commit();
   }
+  // True if Q arrives for a wave to read into registers: with the first tile of keys.
+  FULMEN_DEVICE static bool brings_queries(int tiles) { return kQueryMmaSteps > 0 && tiles > 0; }
   // Copies the wave's own query rows alone, `first` to `first` + kRows of the workgroup's.
   template <int kRows>
   FULMEN_DEVICE static void fetch_wave_queries(const QuerySource& source, int first) {

@@ -36,7 +36,7 @@ struct SwizzledRows {
   }
   // 16 rows from 16 * tile on as keys of values, and 16 dims.
   FULMEN_DEVICE static ValueOperand values(unsigned lane, int at, int tile, int dims) {
-    return {ldmatrix_x4_trans(at + 16 * tile * kPitch + shifted(lane % 16, lane / 16, 32 * dims))};
+    return {ldmatrix_x4_trans(at + kValueDepth * tile * kPitch + shifted(lane % 16, lane / 16, 32 * dims))};
   }
 
   // A tile of outputs, packed as scores are, to 16 rows from `row` on and 16 dims.

@@ -8,7 +8,7 @@ namespace fulmen::kernels {
 // lane: lane_id().
 template <int kPitch>
 FULMEN_DEVICE void store_words(unsigned lane, int at, int row_tile, int column_tile, const Words<4>& words) {
-  const int from = at + 16 * row_tile * kPitch + 32 * column_tile + static_cast<int>(lane / 4 * kPitch + lane % 4 * 4);
+  const int from = at + kScoreTile * row_tile * kPitch + 32 * column_tile + static_cast<int>(lane / 4 * kPitch + lane % 4 * 4);
   lds_store(from, words.word[0]);
   lds_store(from + 8 * kPitch, words.word[1]);
   lds_store(from + 16, words.word[2]);
@@ -21,11 +21,12 @@ FULMEN_DEVICE void store_transposed(unsigned lane, int at, int row_tile, int col
 template <int kPitch>
 FULMEN_DEVICE ProbabilityOperand transposed_operand(unsigned lane, int at, int row_tile, int column_tile) {
   const auto from = static_cast<int>((lane % 8 + lane / 16 * 8) * kPitch + lane / 8 % 2 * 16);
-  return {ldmatrix_x4_trans(at + 16 * row_tile * kPitch + 32 * column_tile + from)};
+  return {ldmatrix_x4_trans(at + kScoreTile * row_tile * kPitch + 32 * column_tile + from)};
 }
 template <int kPitch>
 FULMEN_DEVICE ProbabilityOperand stored_operand(unsigned lane, int at, int row_tile, int column_tile) {
-  return {ldmatrix_x4(at + 16 * row_tile * kPitch + 32 * column_tile + static_cast<int>(lane % 16 * kPitch + lane / 16 * 16))};
+  return {
+      ldmatrix_x4(at + kScoreTile * row_tile * kPitch + 32 * column_tile + static_cast<int>(lane % 16 * kPitch + lane / 16 * 16))};
 }
 
 }  // namespace fulmen::kernels

@@ -2,28 +2,30 @@
 #pragma once
 
 #include "tile/drop.h"
+#include "tile/modified_scores.h"
 #include "tile/softmax.h"
 
 namespace fulmen::kernels {
 
 // By 16: of a tile's keys, of q's dims.
-constexpr int kKeyTiles = kBlockN / 16, kHeadDimTiles = kHeadDim / 16;
+constexpr int kKeyTiles = kBlockN / kScoreTile, kHeadDimTiles = kHeadDim / kWgmmaDepth;
 // A product of P V gives so many dims, by 16: up to 192 dims.
-constexpr int kProducts = kHeadDimV > 192 ? 2 : 1, kProductTiles = kHeadDimV / 16 / kProducts;
-static_assert(kHeadDim % 16 == 0 && kHeadDimV % 16 == 0, "dims are whole tiles of products");
-static_assert(kProducts == 1 || 16 * kProductTiles % kPanelColumns == 0, "an operand begins with a panel");
+constexpr int kProducts = kHeadDimV > 192 ? 2 : 1, kProductTiles = kHeadDimV / kScoreTile / kProducts;
+static_assert(kHeadDim % kScoreTile == 0 && kHeadDimV % kScoreTile == 0, "dims are whole tiles of products");
+static_assert(kProducts == 1 || kScoreTile * kProductTiles % kPanelColumns == 0, "an operand begins with a panel");
 
 struct WaveRows {
   RowState state;
   ProbabilityOperand p[kKeyTiles];
-  float out[kProducts][kProductTiles][kElements];
+  Fragment<kProducts, kProductTiles> out;  // [16, kHeadDimV]
 };
 
 // S = Q K^T begins, of a warpgroup's 64 queries among kBlockM rows.
-FULMEN_DEVICE void begin_scores(const LdsMatrix& queries, const LdsMatrix& keys, float (&score)[kKeyTiles][kElements]) {
+FULMEN_DEVICE void begin_scores(const LdsMatrix& queries, const LdsMatrix& keys, TileRow<kKeyTiles>& score) {
 #pragma unroll
   for (int d = 0; d < kHeadDimTiles; ++d) {
-    wgmma<Element, false, false>(score, queries.columns_further(16 * d, kBlockM), keys.columns_further(16 * d, kBlockN), d > 0);
+    wgmma<Element, false, false>(score, queries.columns_further(kWgmmaDepth * d, kBlockM),
+                                 keys.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
   }
   wgmma_commit();
 }
@@ -34,7 +36,7 @@ FULMEN_DEVICE void begin_outputs(WaveRows& rows, const LdsMatrix& values) {
 #pragma unroll
     for (int g = 0; g < kProducts; ++g) {
       wgmma<Element, true>(rows.out[g], rows.p[f].words,
-                           values.rows_further(16 * f).columns_further(16 * kProductTiles * g, kBlockN), true);
+                           values.rows_further(kWgmmaDepth * f).columns_further(kScoreTile * kProductTiles * g, kBlockN), true);
     }
   }
   wgmma_commit();
@@ -48,8 +50,7 @@ FULMEN_DEVICE void end_outputs(WaveRows& rows) {
 // Scores become probabilities. Returns true if O must be rescaled by `factor`.
 template <bool kMasked>
 FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState& state, Int64 first_key,
-                                     const RowBits<kMasked>& row_bits, float (&score)[kKeyTiles][kElements],
-                                     float (&factor)[kRowsPerLane]) {
+                                     const RowBits<kMasked>& row_bits, TileRow<kKeyTiles>& score, float (&factor)[kRowsPerLane]) {
   const float scale = softmax_scale(map.arguments);
   modify_scores<kMasked>(map, wave_row, first_key, row_bits, score);
   float max[kRowsPerLane];
@@ -73,7 +74,7 @@ FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) 
 // Computes exponentials while the product P V is in flight, then waits for it and rescales O if the maxima moved.
 template <bool kMasked>
 FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key,
-                                                const RowBits<kMasked>& row_bits, float (&score)[kKeyTiles][kElements]) {
+                                                const RowBits<kMasked>& row_bits, TileRow<kKeyTiles>& score) {
   float factor[kRowsPerLane] = {1, 1};
   const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits, score, factor);
   // A wait each: with one before the branch the compiler puts the exponentials after it.
@@ -85,38 +86,9 @@ FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_ro
   }
 }
 // P, as the operand of the next product.
-FULMEN_DEVICE void keep_probabilities(WaveRows& rows, const float (&score)[kKeyTiles][kElements]) {
+FULMEN_DEVICE void keep_probabilities(WaveRows& rows, const TileRow<kKeyTiles>& score) {
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) rows.p[f] = to_operand<Element, true>(score[f]);
-}
-
-// A lane's outputs of a row, by two neighbours: visit(dim, low, high). first: the column of rows.out that is dim 0.
-template <class Visit>
-FULMEN_DEVICE void for_each_pair(const ForwardArguments& a, int slot, int first, const WaveRows& rows, const Visit& visit) {
-#pragma unroll
-  for (int g = 0; g < kProducts; ++g) {
-#pragma unroll
-    for (int d = 0; d < kProductTiles; ++d) {
-#pragma unroll
-      for (int e = 0; e < kElements; e += 2) {
-        if (row_slot(e) != slot) continue;
-        const int dim = 16 * (g * kProductTiles + d) + tile_column(e) - first;
-        if (kExactDims || static_cast<unsigned>(dim) < static_cast<unsigned>(a.head_dim_v))
-          visit(dim, rows.out[g][d][e], rows.out[g][d][e + 1]);
-      }
-    }
-  }
-}
-// What a split gives of a lane's row, `part` of all splits and rows, to forward/decode_combine.h: outputs that nothing was divided
-// by, their maximum, and their sum over all lanes of the row.
-FULMEN_DEVICE void store_part(const ForwardArguments& a, Int64 part, int slot, int first, const WaveRows& rows, float sum) {
-  for_each_pair(a, slot, first, rows, [&](int dim, float low, float high) {
-    global_store(reinterpret_cast<Words<2>*>(a.partial_out + part * a.head_dim_v + dim),
-                 Words<2>{{float_bits(low), float_bits(high)}});
-  });
-  if (tile_column(0) != 0) return;
-  global_store(a.partial_max + part, row_maximum(rows.state, softmax_scale(a), slot));
-  global_store(a.partial_sum + part, sum);
 }
 
 // A row's end: what outputs are multiplied with. One of the lanes that share the row stores its log-sum-exp.

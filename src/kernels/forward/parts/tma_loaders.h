@@ -1,0 +1,162 @@
+// The loaders of prefill_tma.h: two waves ask the TMA for tiles of Q, K and V, into rings of
+// buffers that mbarriers hand over.
+#pragma once
+
+#include "forward/parts/query_tiles.h"
+#include "forward/parts/tma_masks.h"
+#include "forward/prefill_tma_layout.h"
+#include "tile/nvidia/register_shares.h"
+#include "tile/rings.h"
+
+namespace fulmen::kernels {
+
+// Dims in LDS: whole panels, zeros past the last one.
+constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
+constexpr TmaPrefillLayout kLdsLayout =
+    TmaPrefillLayout::of(kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM, kBlockN, kBuffers);
+static_assert(kLdsLayout.total == kLdsBytes, "prefill_tma: the host reserves the LDS that the tiles need");
+constexpr int kWarpgroups = kBlockM / 64;  // that multiply
+static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_tma: a warpgroup has 64 rows, one has none");
+static_assert(kBlockN % kScoreTile == 0 && kWholeRows,
+              "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
+static_assert(!kVariable && kKeepMask == kMaskBits, "prefill_tma: a tile's rows are neighbours; the keep-mask comes as bits");
+static_assert(!kSplits || (!kBand && !kMaskBits && kLdsLayout.output_bytes > 0),
+              "prefill_tma: splits are of as many keys, up to 128 dims");
+
+constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaRegisters);
+
+// mbarriers: of each buffer, of the queries those of each warpgroup.
+constexpr int kQueryBuffers = kLdsLayout.query_buffers;
+constexpr int kQueriesFull = kLdsLayout.barriers_at, kQueriesEmpty = kQueriesFull + 8 * kQueryBuffers * kWarpgroups;
+constexpr int kKeysFull = kQueriesEmpty + 8 * kQueryBuffers * kWarpgroups, kKeysEmpty = kKeysFull + 8 * kBuffers;
+constexpr int kValuesFull = kKeysEmpty + 8 * kBuffers, kValuesEmpty = kValuesFull + 8 * kBuffers;
+constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kNextFull = kPatch + 8, kNextEmpty = kNextFull + 8;
+
+using QueryRing = Ring<kQueryBuffers>;
+using TileRing = Ring<kBuffers>;
+
+// Dynamic scheduler: the warp that loads keys takes the next tile when it has requested all of this
+// one, and tells the other warps.
+struct NextTile {
+  int parity = 0;
+
+  FULMEN_DEVICE unsigned take(const ForwardArguments& a) {
+    const auto nth = static_cast<unsigned>(a.step_tile + counter_fetch_add(a.tile_counter));
+    mbarrier_wait(kNextEmpty, parity ^ 1);
+    if (lane_id() == 0) {
+      lds_store(kLdsLayout.next_at, nth);
+      mbarrier_arrive(kNextFull);
+    }
+    parity ^= 1;
+    return nth;
+  }
+  FULMEN_DEVICE unsigned told() {
+    mbarrier_wait(kNextFull, parity);
+    const auto nth = static_cast<unsigned>(broadcast(static_cast<int>(lds_load<unsigned>(kLdsLayout.next_at))));
+    wave_barrier();
+    if (lane_id() == 0) mbarrier_arrive(kNextEmpty);
+    parity ^= 1;
+    return nth;
+  }
+};
+
+// Which 64 of a tile's rows a warpgroup takes. With a band the first ones often have fewer keys
+// than the last: warpgroups change ends from tile to tile.
+FULMEN_DEVICE int rows_of_group(int group, const QueryRing& ring) {
+  const bool odd = (kQueryBuffers == 1 ? ring.parity : ring.buffer) != 0;
+  return 64 * (kBand && odd ? kWarpgroups - 1 - group : group);
+}
+// A warpgroup's mbarrier of the buffer that is next; and where the buffer lies.
+FULMEN_DEVICE int queries_barrier(int first, const QueryRing& ring, int group) {
+  return first + 8 * (ring.buffer * kWarpgroups + group);
+}
+FULMEN_DEVICE int queries_at(const QueryRing& ring) { return kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes; }
+
+// One lane asks the TMA for kRows rows of kCount panels, which lie kPanelRows rows apart in LDS.
+template <int kCount, int kRows, int kPanelRows>
+FULMEN_DEVICE void load(int to, const TensorMap& map, Int64 row, int head, int batch, int barrier, L2Policy policy) {
+#pragma unroll
+  for (int p = 0; p < kCount; ++p) {
+    tma_load(to + p * kPanelRows * kPanelRowBytes, &map, p * kPanelColumns, row, head, batch, barrier, policy);
+  }
+}
+
+// The wave that brings Q: 64 rows for each warpgroup, as soon as that one has begun its last
+// product with those before.
+struct QueryLoader {
+  const TmaForwardArguments& arguments;
+  L2Policy once = L2Policy::evict_first();
+  QueryRing ring;
+
+  FULMEN_DEVICE void tile(const QueryTile& t) {
+#pragma unroll 1
+    for (int group = 0; group < kWarpgroups; ++group) {
+      mbarrier_wait(queries_barrier(kQueriesEmpty, ring, group), ring.parity ^ 1);
+      if (lane_id() == 0) {
+        const int full = queries_barrier(kQueriesFull, ring, group), to = queries_at(ring) + group * 64 * kPanelRowBytes;
+        mbarrier_arrive_expect(full, kLdsLayout.query_bytes / kWarpgroups);
+        load<kPanels, 64, kBlockM>(to, arguments.q_map, t.row_begin + rows_of_group(group, ring), t.head, t.batch, full, once);
+      }
+    }
+    ring.advance();
+  }
+};
+
+// The wave that brings keys and values.
+struct KeyLoader {
+  const TmaForwardArguments& arguments;
+  L2Policy again = L2Policy::evict_last();
+  TileRing key_ring, value_ring;
+  int patch_parity = 0;
+
+  FULMEN_DEVICE void tile(const QueryTile& t) {
+    const int kv_head = t.head / arguments.group_size;
+    if constexpr (kMaskBits) {
+      load_kept_tiles(*this, t, kv_head);
+      return;
+    }
+    keys(t, t.order.first_key(0), kv_head);
+#pragma unroll 1
+    for (int n = 1; n < t.order.count; ++n) {
+      keys(t, t.order.first_key(n), kv_head);
+      values(t, t.order.first_key(n - 1), kv_head);
+    }
+    values(t, t.order.first_key(t.order.count - 1), kv_head);
+  }
+
+  FULMEN_DEVICE void keys(const QueryTile& t, Int64 first_key, int kv_head) {
+    mbarrier_wait(kKeysEmpty + 8 * key_ring.buffer, key_ring.parity ^ 1);
+    if (lane_id() == 0) {
+      const int full = kKeysFull + 8 * key_ring.buffer;
+      mbarrier_arrive_expect(full, kLdsLayout.key_bytes);
+      load<kPanels, kBlockN, kBlockN>(kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes, arguments.k_map, first_key,
+                                      kv_head, t.batch, full, again);
+    }
+    key_ring.advance();
+  }
+  // hidden: kMaskBits, some keys of the tile are attended by no row.
+  FULMEN_DEVICE void values(const QueryTile& t, Int64 first_key, int kv_head, bool hidden = false) {
+    const int to = kLdsLayout.values_at + value_ring.buffer * kLdsLayout.value_bytes, full = kValuesFull + 8 * value_ring.buffer;
+    mbarrier_wait(kValuesEmpty + 8 * value_ring.buffer, value_ring.parity ^ 1);
+    // Past the last key are zeros.
+    const bool before = first_key < t.keys.begin, after = t.keys.end < arguments.seqlen_k && first_key + kBlockN > t.keys.end;
+    const bool patched = kMaskBits ? hidden : before || after;
+    if (lane_id() == 0) {
+      const int arrives = patched ? kPatch : full;
+      mbarrier_arrive_expect(arrives, kLdsLayout.value_bytes);
+      load<kPanelsV, kBlockN, kBlockN>(to, arguments.v_map, first_key, kv_head, t.batch, arrives, again);
+    }
+    if (patched) {
+      mbarrier_wait(kPatch, patch_parity);
+      patch_parity ^= 1;
+      wave_barrier();
+      clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after);
+      lds_fence_for_matrices();
+      wave_barrier();
+      if (lane_id() == 0) mbarrier_arrive(full);
+    }
+    value_ring.advance();
+  }
+};
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,26 @@
+// AMD: one row tile after the other becomes probabilities, then all are multiplied.
+#pragma once
+
+#include "tile/drop.h"
+#include "tile/modified_scores.h"
+#include "tile/wave_rows.h"
+
+namespace fulmen::kernels {
+
+template <bool kMasked>
+FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile, ScoreFragment& score, WaveRows& rows) {
+  ProbabilityOperand p[kValueSteps][kRowTiles];
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) {
+    modify_scores<kMasked>(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
+    exponentiate(rows.state[t], softmax_scale(map.arguments), score[t],
+                 [&](const float(&factor)[kRowsPerLane]) { rescale(rows, t, factor); });
+    if constexpr (kDropout) drop(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
+#pragma unroll
+    for (int step = 0; step < kValueSteps; ++step) p[step][t] = step_operand<Element, true>(score[t], step);
+  }
+#pragma unroll
+  for (int step = 0; step < kValueSteps; ++step) multiply_values(rows, tile.buffer, step, p[step]);
+}
+
+}  // namespace fulmen::kernels

@@ -1,0 +1,50 @@
+// A wave's query rows in registers: S = Q K^T, the state of their softmax, O += P V.
+#pragma once
+
+#include "tile/softmax.h"
+#include "tile/stage.h"
+
+namespace fulmen::kernels {
+
+using ScoreFragment = Fragment<kRowTiles, kKeyTiles>;   // [kScoreTile * kRowTiles, kBlockN]
+using OutputFragment = Fragment<kRowTiles, kDimTiles>;  // [kScoreTile * kRowTiles, kHeadDimV]
+
+struct WaveRows {
+  RowState state[kRowTiles];
+  OutputFragment out;
+  QueryOperand queries[kRowTiles][kQueryMmaSteps > 0 ? kQueryMmaSteps : 1];
+};
+
+FULMEN_DEVICE void clear(WaveRows& rows) {
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
+}
+
+FULMEN_DEVICE void rescale(WaveRows& rows, int t, const float (&factor)[kRowsPerLane]) {
+#pragma unroll
+  for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) rows.out[t][d][e] *= factor[row_slot(e)];
+  }
+}
+
+// O += P V for kValueDepth keys of a buffer, the step-th ones.
+FULMEN_DEVICE void multiply_values(WaveRows& rows, int buffer, int step, const ProbabilityOperand (&p)[kRowTiles]) {
+  const unsigned lane = operand_lane();
+#pragma unroll
+  for (int d = 0; d < kDimTiles; ++d) {
+    const ValueOperand values = value_operand(buffer, step, d, lane);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.out[t][d], p[t], values);
+    if (kTightRegisters && d % 2 == 1) schedule_fence();
+  }
+}
+
+// A tile of keys that a step takes.
+struct KeyTile {
+  Int64 first_key;
+  int buffer;
+  int attended = kBlockN;  // where masked, values from this key on may be left out
+};
+
+}  // namespace fulmen::kernels

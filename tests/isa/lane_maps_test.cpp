@@ -1,0 +1,114 @@
+// The machine-code emulator's matrix instructions against plain products, by the documents' lane maps.
+#include "support/lane_maps.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpu/compile/toolchains/compiler.h"
+#include "gpu/drivers/isa/driver.h"
+#include "isa/machine.h"
+#include "runtime/float_formats.h"
+#include "support/test_chips.h"
+
+namespace fulmen::testing {
+namespace {
+
+std::vector<LaneMap> amd_maps() {
+  std::vector<LaneMap> maps;
+  for (const LaneMap& map : lane_maps()) {
+    if (map.machine_code != nullptr) maps.push_back(map);
+  }
+  return maps;
+}
+
+std::string chip_of(const LaneMap& map) {
+  for (const gpu::Target* target : gpu::targets()) {
+    if (target->name == map.target) return std::string(target->test_chips.front());
+  }
+  return {};
+}
+
+// "v[4:7]".
+std::string vector_registers(int first, int count) {
+  return "v[" + std::to_string(first) + ":" + std::to_string(first + count - 1) + "]";
+}
+
+// Two elements of 16 bits a register.
+void put_half(Machine& m, DType dtype, int first, const LanePlace& place, float x) {
+  uint16_t bits = 0;
+  reference::store_float(&bits, dtype, 0, x);
+  uint32_t& word = m.vector(first + place.element / 2, place.lane);
+  const int shift = 16 * (place.element % 2);
+  word = (word & ~(0xFFFFU << shift)) | static_cast<uint32_t>(bits) << shift;
+}
+
+TEST(MachineCodeLaneMaps, AreOfEveryAmdTarget) {
+  const std::vector<LaneMap> maps = amd_maps();
+  for (const gpu::Target* target : gpu::targets()) {
+    if (!is_amd(*target) || !extends_none(*target)) continue;
+    EXPECT_TRUE(std::any_of(maps.begin(), maps.end(), [&](const LaneMap& map) { return target->name == map.target; }))
+        << target->name;
+  }
+}
+
+class MachineCodeLaneMap : public ::testing::TestWithParam<std::tuple<std::size_t, DType>> {};
+
+TEST_P(MachineCodeLaneMap, IsTheProduct) {
+  if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
+  if (const auto clang = gpu::offline_clang_compiler(); !clang.ok()) GTEST_SKIP() << clang.status().message();
+  const LaneMap map = amd_maps()[std::get<0>(GetParam())];
+  const DType dtype = std::get<1>(GetParam());
+  const int a_at = map.d_elements, b_at = a_at + map.a_elements / 2;
+  const std::string d = vector_registers(0, map.d_elements);
+  const auto assembled =
+      assemble({std::string(map.machine_code) + (dtype == DType::fp16 ? "_f16 " : "_bf16 ") + d + ", " +
+                vector_registers(a_at, map.a_elements / 2) + ", " + vector_registers(b_at, map.b_elements / 2) + ", " + d},
+               chip_of(map));
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  ASSERT_EQ(m.size(), map.lanes);
+  m.wave().scalars[gpu::kExecLow] = 0xFFFFFFFFU;
+  m.wave().scalars[gpu::kExecLow + 1] = m.size() == 64 ? 0xFFFFFFFFU : 0;
+
+  const MatrixProblem problem(map, dtype, 8200 + std::get<0>(GetParam()));
+  const auto size = [](int x) { return static_cast<std::size_t>(x); };
+  for (int k = 0; k < map.k; ++k) {
+    for (int i = 0; i < map.m; ++i) {
+      for (const LanePlace& place : map.a(i, k)) put_half(m, dtype, a_at, place, problem.a[size(i * map.k + k)]);
+    }
+    for (int j = 0; j < map.n; ++j) {
+      for (const LanePlace& place : map.b(k, j)) put_half(m, dtype, b_at, place, problem.b[size(k * map.n + j)]);
+    }
+  }
+  for (int i = 0; i < map.m; ++i) {
+    for (int j = 0; j < map.n; ++j) {
+      const LanePlace place = map.d(i, j);
+      m.vector(place.element, place.lane) = std::bit_cast<uint32_t>(problem.c[size(i * map.n + j)]);
+    }
+  }
+  ASSERT_EQ(m.run(assembled->code[0]), "");
+  for (int i = 0; i < map.m; ++i) {
+    for (int j = 0; j < map.n; ++j) {
+      const LanePlace place = map.d(i, j);
+      const double expected = problem.expected(map, i, j);
+      EXPECT_NEAR(std::bit_cast<float>(m.vector(place.element, place.lane)), expected, 1e-5 * (1 + std::fabs(expected)))
+          << map.name << " " << i << " " << j;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MachineCodeLaneMap,
+                         ::testing::Combine(::testing::Range<std::size_t>(0, amd_maps().size()),
+                                            ::testing::Values(DType::fp16, DType::bf16)),
+                         [](const auto& info) {
+                           return std::string(amd_maps()[std::get<0>(info.param)].name) + "_" + to_string(std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace fulmen::testing

@@ -1,0 +1,43 @@
+// One lane map a matrix instruction, as data, in the words of the documents: AMD's matrix
+// instruction calculator (lane and register of each A[i][k], B[k][j], D[i][j]) and the PTX manual
+// (row and column of each register of mma.m16n8k16). The source emulator (targets/*/emulated.h) and
+// the machine-code emulator (instructions/matrix.cpp) have maps of their own, so that neither
+// repeats the other's mistake. Both are compared with these.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "fulmen/tensor.h"
+
+namespace fulmen::testing {
+
+struct LanePlace {
+  int lane, element;
+};
+
+struct LaneMap {
+  const char* name;
+  const char* target;
+  const char* call;          // in the source: of float d[...], Words<> a, b
+  const char* machine_code;  // AMD's name without the dtype; null: nothing executes it
+  int m, n, k;
+  int lanes, a_elements, b_elements, d_elements;
+  // All places that hold the element: gfx11 has each operand twice.
+  std::function<std::vector<LanePlace>(int i, int k)> a;
+  std::function<std::vector<LanePlace>(int k, int j)> b;
+  std::function<LanePlace(int i, int j)> d;
+};
+
+const std::vector<LaneMap>& lane_maps();
+
+// Numbers for D = A B + C, of A and B such as the dtype holds.
+struct MatrixProblem {
+  std::vector<float> a, b, c;  // [m, k], [k, n], [m, n]
+
+  MatrixProblem(const LaneMap& map, DType dtype, uint64_t seed);
+  double expected(const LaneMap& map, int i, int j) const;
+};
+
+}  // namespace fulmen::testing
