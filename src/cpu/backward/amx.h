@@ -89,13 +89,14 @@ FULMEN_INLINE AmxBackwardScratch amx_backward_scratch(const Problem& p, int grou
 }
 
 template <class Isa, class T>
-class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
-  using Base = BackwardUnitTask<Isa, T>;
+class AmxBackwardTask : private BackwardUnitTask<Isa> {
+  using Base = BackwardUnitTask<Isa>;
   using Tiles = typename Isa::TileInstructions;
 
  public:
   AmxBackwardTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch)
-      : Base(call, unit, sums, scratch), layout_(amx_backward_scratch(problem_, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
+      : Base(call, unit, sums, scratch, sizeof(T)),
+        layout_(amx_backward_scratch(problem_, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
 
   // As BackwardTask::run.
   void run(bool first_of_sums, const BackwardUnit* next) {
@@ -103,7 +104,7 @@ class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
       this->add_unit(*next, ahead_);
       ahead_.spread(kUnitsPerTile * (problem_.seqlen_k / 4 + 1));
     }
-    this->clear_what_stays_empty(first_of_sums);
+    this->template clear_what_stays_empty<T>(first_of_sums);
     Tiles::configure();
     this->for_blocks([&] { load_keys(); },
                      [&] {
@@ -201,7 +202,7 @@ class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
   void load_rows(int tile) {
     const auto& rows = pass_[tile].rows;
     uint8_t alive[kBlockM];
-    this->load_lse(rows, numbers(tile), alive);
+    this->template load_lse<T>(rows, numbers(tile), alive);
     const int unit = tile * kUnitsPerTile;
     const StridedRows<T> q{element<const T>(tensors_.q, problem_.q, unit_.batch, rows.first, head_), problem_.q.strides[1]};
     pack_query_tiles<Isa>(q, rows.count, problem_.head_dim, alive, queries(unit),

@@ -50,19 +50,6 @@ FULMEN_INLINE void clear_rows(BiasT* out, int64_t rows, int64_t stride, int64_t 
   }
 }
 
-// Body(pointer of the storage type) for the bias gradient's dtype.
-template <class Body>
-FULMEN_INLINE void with_bias_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::fp16:
-      return body(static_cast<Fp16*>(nullptr));
-    case DType::bf16:
-      return body(static_cast<Bf16*>(nullptr));
-    default:
-      return body(static_cast<float*>(nullptr));
-  }
-}
-
 FULMEN_INLINE float* bias_sum(const BackwardCall& call, int64_t part, int64_t batch, int64_t head, int64_t row, int64_t key) {
   const BiasSums& s = call.bias_sums;
   return s.data + part * s.part + batch * s.batch + head * s.head + row * s.row + key;

@@ -16,7 +16,8 @@
 
 namespace fulmen::cpu {
 
-template <class Isa, class T>
+// Compiled once for an instruction set: what needs the tensors' dtype is a template of its own.
+template <class Isa>
 class BackwardUnitTask {
  protected:
   static constexpr float kMinusInfinity = -__builtin_inff();
@@ -34,10 +35,12 @@ class BackwardUnitTask {
     algorithm::KeyRange held;  // of those attended by any, the held ones
   };
 
-  BackwardUnitTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch)
+  // element_bytes: of all tensors but the bias's and statistics.
+  BackwardUnitTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch, int64_t element_bytes)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
+        element_bytes_(element_bytes),
         unit_(unit),
         scratch_(scratch),
         sums_(sums),
@@ -101,7 +104,9 @@ class BackwardUnitTask {
   }
   float* delta_sums(int64_t row) const { return sums_ + sums_layout_.delta + group_head_ * sums_layout_.rows + row; }
 
-  // dQ of rows without any key, and dbias. first_of_sums: nothing was added to the unit's sums of dbias yet.
+  // Clears dQ, of type T, of rows without any key, and dbias. first_of_sums: nothing was added to the
+  // unit's sums of dbias yet.
+  template <class T>
   void clear_what_stays_empty(bool first_of_sums) {
     const int64_t group = problem_.group_size();
     for (int64_t g = 0; g < group; ++g) {
@@ -129,13 +134,14 @@ class BackwardUnitTask {
       const int64_t head = unit_.kv_head * problem_.group_size() + g;
       const uint8_t* keep = masked ? element<const uint8_t>(tensors_.keep_mask, problem_.keep_mask, unit_.batch, head, 0) : nullptr;
       uint8_t one[kMaxHeldKeys];
-      find_alive_keys(call_.band, keep, problem_.keep_mask.strides[2], 0, problem_.seqlen_q, held_.first, count, one);
+      find_alive_keys<Isa>(call_.band, keep, problem_.keep_mask.strides[2], 0, problem_.seqlen_q, held_.first, count, one);
       for (int i = 0; i < count; ++i) alive[i] |= one[i];
     }
     return alive;
   }
 
   // numbers: LseNumbers. A row with an LSE of -inf has no gradient, whatever it holds: not alive.
+  template <class T>
   void load_lse(const Rows& rows, float* numbers, uint8_t* alive) const {
     const float* lse = element<const float>(tensors_.lse, problem_.lse, unit_.batch, head_, rows.first);
     for (int i = 0; i < kBlockM; ++i) {
@@ -148,11 +154,12 @@ class BackwardUnitTask {
       numbers[kMinusLog2Sum * kBlockM + i] = 0.0F;
     }
     if (call_.scale.units == algorithm::ScoreUnits::natural) {
-      load_bases(rows, lse, alive, numbers + kMinusMax * kBlockM, numbers + kMinusLog2Sum * kBlockM);
+      load_bases<T>(rows, lse, alive, numbers + kMinusMax * kBlockM, numbers + kMinusLog2Sum * kBlockM);
     }
   }
 
   // Computed once a row, like delta.
+  template <class T>
   void load_bases(const Rows& rows, const float* lse, const uint8_t* alive, float* minus_max, float* minus_log2_sum) const {
     float* kept = one_block() ? nullptr : sums_ + sums_layout_.bases + 2 * group_head_ * sums_layout_.rows + rows.first;
     float* kept_sums = kept == nullptr ? kept : kept + sums_layout_.rows;
@@ -257,7 +264,9 @@ class BackwardUnitTask {
   }
 
   // Whether rows may go past the caches.
-  bool streams(const T* out, int64_t stride, int64_t dim) const { return call_.stream_output && rows_are_lines(out, stride, dim); }
+  bool streams(const void* out, int64_t stride, int64_t dim) const {
+    return call_.stream_output && rows_are_lines(out, stride * element_bytes_, dim * element_bytes_);
+  }
 
   // What a unit reads and writes of a tensor: its heads for each KV head, the elements of a row of one, and rows.
   struct Share {
@@ -281,10 +290,10 @@ class BackwardUnitTask {
     if (problem_.dk.present) add(tensors_.dk, problem_.dk, keys);
     if (problem_.dq.present) add(tensors_.dq, problem_.dq, queries);
   }
-  static RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t batch, int64_t first, int64_t head, int64_t dim,
-                             int64_t rows) {
-    constexpr int64_t kSize = sizeof(T);
-    return fetch_rows(element<const T>(tensor, spec, batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
+  RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t batch, int64_t first, int64_t head, int64_t dim,
+                      int64_t rows) const {
+    const int64_t bytes = element_bytes_;
+    return fetch_rows(element_address(tensor, spec, bytes, batch, first, head), spec.strides[1] * bytes, dim * bytes, rows);
   }
 
   bool short_unit() const { return problem_.seqlen_q <= kBlockM && problem_.seqlen_k <= kMaxBlockN; }
@@ -292,6 +301,7 @@ class BackwardUnitTask {
   const BackwardCall& call_;
   const Problem& problem_;
   const AttentionTensors& tensors_;
+  int64_t element_bytes_;
   BackwardUnit unit_;
   float* scratch_;
   float* sums_;  // the unit's slot of QuerySums, where one is needed

@@ -25,18 +25,18 @@ struct PackedElement<true, T> {
 };
 
 template <class Isa, class T>
-class BackwardTask : private BackwardUnitTask<Isa, T> {
-  using Base = BackwardUnitTask<Isa, T>;
+class BackwardTask : private BackwardUnitTask<Isa> {
+  using Base = BackwardUnitTask<Isa>;
 
  public:
   BackwardTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch)
-      : Base(call, unit, sums, scratch),
+      : Base(call, unit, sums, scratch, sizeof(T)),
         layout_(backward_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
 
   // first_of_sums: nothing was added to the unit's sums of dbias yet. next: what the same worker does afterwards, or null.
   void run(bool first_of_sums, const BackwardUnit* next) {
     if (this->short_unit()) fetch_ahead(next);
-    this->clear_what_stays_empty(first_of_sums);
+    this->template clear_what_stays_empty<T>(first_of_sums);
     this->for_blocks([&] { load_keys(); },
                      [&] {
                        for (int64_t row = 0; row < problem_.seqlen_q; row += kBlockM) attend_rows(row);
@@ -116,7 +116,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   // Q, dO, their transposes, and the rows' numbers.
   void load_rows() {
     uint8_t alive[kBlockM];
-    this->load_lse(rows_, numbers(), alive);
+    this->template load_lse<T>(rows_, numbers(), alive);
     const T* q = element<const T>(tensors_.q, problem_.q, unit_.batch, rows_.first, head_);
     load_operand(q, problem_.q.strides[1], problem_.head_dim, alive, at(layout_.query_rows), layout_.key_words,
                  at(layout_.query_pairs), layout_.key_stride, at(layout_.queries));
@@ -268,7 +268,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   // The rows of the head's next query tile, over the products of this one.
   void fetch_next_rows(int64_t row) {
     if (row >= problem_.seqlen_q) return;
-    ahead_ = StepPrefetch(call_.fetch_into_l2);
+    ahead_ = StepPrefetch<Isa>(call_.fetch_into_l2);
     this->add_query_rows(row, this->rows_from(row), this->first_block(rows_), ahead_);
     ahead_.spread(score_steps_of(rows_.count, static_cast<int>(rows_.held.end - rows_.held.begin)));
   }
@@ -299,7 +299,7 @@ class BackwardTask : private BackwardUnitTask<Isa, T> {
   typename Base::Rows rows_;  // the query tile at hand
   float* dq_ = nullptr;       // [count][key_stride], of that
   bool dq_started_ = false;
-  StepPrefetch ahead_{call_.fetch_into_l2};
+  StepPrefetch<Isa> ahead_{call_.fetch_into_l2};
 };
 
 }  // namespace fulmen::cpu

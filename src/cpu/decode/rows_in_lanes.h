@@ -13,16 +13,60 @@
 
 namespace fulmen::cpu {
 
+// Epilogue of S^T = K Q^T: raw [keys][kBlockM].
+template <class Isa, class Ahead>
+struct RawScores {
+  static constexpr bool kNarrowTiles = true;
+  float* raw;
+  int lines;
+  Ahead* ahead;
+
+  template <int kVecs>
+  struct Block {
+    static constexpr int kStepWords = kFetchWords;
+    FULMEN_INLINE Block(const RawScores& tile, int at) : tile_(tile), at_(at) {}
+    FULMEN_INLINE void step() { tile_.ahead->template lines<Isa>(tile_.lines); }
+    FULMEN_INLINE void row(const typename Isa::Vec (&sum)[kVecs], int key) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) Isa::store(tile_.raw + key * kBlockM + at_ + v * Isa::kLanes, sum[v]);
+    }
+    FULMEN_INLINE void end() {}
+    const RawScores& tile_;
+    int at_;
+  };
+};
+
+// How P lies in memory (output_product.h).
+struct SlotRows {
+  static constexpr int kRowStride = kDecodeRow;
+  static constexpr int kWordStride = 1;
+};
+// output += P V.
+template <class Isa, class Ahead>
+struct AddedOutput {
+  using Vec = typename Isa::Vec;
+  static constexpr int kStepWords = kFetchWords;
+  float* out;
+  int64_t stride;
+  int lines;
+  Ahead* ahead;
+
+  FULMEN_INLINE void step() const { ahead->template lines<Isa>(lines); }
+  FULMEN_INLINE Vec start(int row, int column) const { return Isa::load(out + row * stride + column); }
+  FULMEN_INLINE bool writes(int /*row*/) const { return true; }
+  FULMEN_INLINE void end(int row, int column, Vec sum, bool /*whole*/) const { Isa::store(out + row * stride + column, sum); }
+};
+
 template <class Isa, class T>
-class DecodeTileTask : private DecodeRows<Isa, T> {
-  using Base = DecodeRows<Isa, T>;
+class DecodeTileTask : private DecodeRows<Isa> {
+  using Base = DecodeRows<Isa>;
   using Base::kLanes, Base::kGroup;
   using typename Base::Vec;
   static constexpr bool kWholeWords = sizeof(T) * kGroup == sizeof(float);  // the products' words are what is stored
 
  public:
   DecodeTileTask(const ForwardCall& call, const DecodeTask& task, float* scratch)
-      : Base(call, task, scratch), words_(words_of<Isa>(problem_.head_dim)), paged_(call.pages.pages != nullptr) {
+      : Base(call, task, scratch, sizeof(T)), words_(words_of<Isa>(problem_.head_dim)), paged_(call.pages.pages != nullptr) {
     const DecodeTileScratch s = decode_tile_scratch(call, kLanes, kGroup);
     transposed_queries_ = scratch + s.queries;
     raw_ = scratch + s.scores;
@@ -30,7 +74,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
   }
 
   void run() {
-    this->begin();
+    this->template begin<T>();
     if (slots_ == 0 || begin_ >= end_) return;
     transpose_queries();
     const int block = layout_.block_keys < kTileDecodeKeys ? layout_.block_keys : kTileDecodeKeys;
@@ -92,29 +136,6 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
     return static_cast<int>((bytes * count / 64 + steps * task_.kv_heads - 1) / (steps * task_.kv_heads));
   }
 
-  // Epilogue of S^T = K Q^T: raw [keys][kBlockM].
-  template <class Ahead>
-  struct RawScores {
-    static constexpr bool kNarrowTiles = true;
-    float* raw;
-    int lines;
-    Ahead* ahead;
-
-    template <int kVecs>
-    struct Block {
-      static constexpr int kStepWords = kFetchWords;
-      FULMEN_INLINE Block(const RawScores& tile, int at) : tile_(tile), at_(at) {}
-      FULMEN_INLINE void step() { tile_.ahead->template lines<Isa>(tile_.lines); }
-      FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
-#pragma GCC unroll 8
-        for (int v = 0; v < kVecs; ++v) Isa::store(tile_.raw + key * kBlockM + at_ + v * kLanes, sum[v]);
-      }
-      FULMEN_INLINE void end() {}
-      const RawScores& tile_;
-      int at_;
-    };
-  };
-
   template <class Rows, class Ahead>
   FULMEN_INLINE void score(Rows rows, int count, int head, int lines, Ahead& ahead) {
     const float* keys = packed_;
@@ -129,7 +150,7 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
     }
     if (!in_place) pack_keys<Isa>(rows, count, problem_.head_dim, packed_, stride);
     score_tile<Isa>(transposed_queries_ + head * head_slots_, head_slots_, keys, stride, words_, count,
-                    RawScores<Ahead>{raw_, lines, &ahead});
+                    RawScores<Isa, Ahead>{raw_, lines, &ahead});
   }
 
   // raw_ -> scores_ from `slot` on; keys up to a whole vector, of which the softmax masks what is not there.
@@ -146,25 +167,6 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
       }
     }
   }
-
-  // How P lies in memory (output_product.h).
-  struct SlotRows {
-    static constexpr int kRowStride = kDecodeRow;
-    static constexpr int kWordStride = 1;
-  };
-  // output += P V.
-  template <class Ahead>
-  struct AddedOutput {
-    static constexpr int kStepWords = kFetchWords;
-    float* out;
-    int64_t stride;
-    int lines;
-    Ahead* ahead;
-
-    FULMEN_INLINE void step() const { ahead->template lines<Isa>(lines); }
-    FULMEN_INLINE Vec start(int row, int column) const { return Isa::load(out + row * stride + column); }
-    FULMEN_INLINE void end(int row, int column, Vec sum) const { Isa::store(out + row * stride + column, sum); }
-  };
 
   template <class Rows, class Ahead>
   FULMEN_INLINE void multiply_values(Rows rows, int count, int head, bool masked, int lines, Ahead& ahead) {
@@ -184,8 +186,8 @@ class DecodeTileTask : private DecodeRows<Isa, T> {
       if (masked) find_attended(head * head_slots_, p, count, alive);
       pack_values<Isa>(rows, count, problem_.head_dim_v, packed_, stride, masked ? alive : nullptr);
     }
-    const AddedOutput<Ahead> to{output_ + static_cast<int64_t>(head) * head_slots_ * layout_.value_stride, layout_.value_stride,
-                                lines, &ahead};
+    const AddedOutput<Isa, Ahead> to{output_ + static_cast<int64_t>(head) * head_slots_ * layout_.value_stride,
+                                     layout_.value_stride, lines, &ahead};
     output_tile<Isa, SlotRows>(p, values, stride, layout_.value_stride, words_of<Isa>(count), head_slots_, to);
   }
 

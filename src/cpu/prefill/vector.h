@@ -85,7 +85,7 @@ class PrefillTask {
   void load_values(Rows v, int64_t first, int count) {
     uint8_t alive[kMaxBlockN];
     pack_values<Isa>(v, count, problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
-                     alive_keys(call_, task_, first, count, alive));
+                     alive_keys<Isa>(call_, task_, first, count, alive));
   }
   // load(k, v) with the rows of at most kMaxBlockN keys.
   template <class Load>

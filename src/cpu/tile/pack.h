@@ -109,8 +109,9 @@ __attribute__((noinline)) void pack_values(Rows v, int keys, int64_t dim, float*
 
 // alive[i]: whether any of the rows [row_begin, row_end) of a head may attend key first + i. keep: the mask at row 0 and key 0, or
 // null.
-FULMEN_INLINE void find_alive_keys(const algorithm::Band& band, const uint8_t* keep, int64_t keep_stride, int64_t row_begin,
-                                   int64_t row_end, int64_t first, int keys, uint8_t* alive) {
+template <class Isa>
+__attribute__((noinline)) void find_alive_keys(const algorithm::Band& band, const uint8_t* keep, int64_t keep_stride,
+                                               int64_t row_begin, int64_t row_end, int64_t first, int keys, uint8_t* alive) {
   const auto range = band.any(row_begin, row_end);
   if (keep == nullptr) {
     for (int i = 0; i < keys; ++i) alive[i] = 1;
