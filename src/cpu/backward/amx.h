@@ -95,7 +95,7 @@ class AmxBackwardTask : private BackwardUnitTask<Isa> {
 
  public:
   AmxBackwardTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch)
-      : Base(call, unit, sums, scratch, sizeof(T)),
+      : Base(call, unit, sums, scratch, sizeof(T), row_products<Isa, T>),
         layout_(amx_backward_scratch(problem_, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
 
   // As BackwardTask::run.
@@ -104,7 +104,7 @@ class AmxBackwardTask : private BackwardUnitTask<Isa> {
       this->add_unit(*next, ahead_);
       ahead_.spread(kUnitsPerTile * (problem_.seqlen_k / 4 + 1));
     }
-    this->template clear_what_stays_empty<T>(first_of_sums);
+    this->clear_what_stays_empty(first_of_sums);
     Tiles::configure();
     this->for_blocks([&] { load_keys(); },
                      [&] {
@@ -202,7 +202,7 @@ class AmxBackwardTask : private BackwardUnitTask<Isa> {
   void load_rows(int tile) {
     const auto& rows = pass_[tile].rows;
     uint8_t alive[kBlockM];
-    this->template load_lse<T>(rows, numbers(tile), alive);
+    this->load_lse(rows, numbers(tile), alive);
     const int unit = tile * kUnitsPerTile;
     const StridedRows<T> q{element<const T>(tensors_.q, problem_.q, unit_.batch, rows.first, head_), problem_.q.strides[1]};
     pack_query_tiles<Isa>(q, rows.count, problem_.head_dim, alive, queries(unit),

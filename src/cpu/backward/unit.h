@@ -16,7 +16,7 @@
 
 namespace fulmen::cpu {
 
-// Compiled once for an instruction set: what needs the tensors' dtype is a template of its own.
+// Compiled once for an instruction set, not once a dtype.
 template <class Isa>
 class BackwardUnitTask {
  protected:
@@ -35,12 +35,14 @@ class BackwardUnitTask {
     algorithm::KeyRange held;  // of those attended by any, the held ones
   };
 
-  // element_bytes: of all tensors but the bias's and statistics.
-  BackwardUnitTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch, int64_t element_bytes)
+  // element_bytes: of all tensors but biases and statistics. row_products: of their type.
+  __attribute__((noinline)) BackwardUnitTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch,
+                                             int64_t element_bytes, RowProducts row_products)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
         element_bytes_(element_bytes),
+        row_products_(row_products),
         unit_(unit),
         scratch_(scratch),
         sums_(sums),
@@ -104,10 +106,8 @@ class BackwardUnitTask {
   }
   float* delta_sums(int64_t row) const { return sums_ + sums_layout_.delta + group_head_ * sums_layout_.rows + row; }
 
-  // Clears dQ, of type T, of rows without any key, and dbias. first_of_sums: nothing was added to the
-  // unit's sums of dbias yet.
-  template <class T>
-  void clear_what_stays_empty(bool first_of_sums) {
+  // dQ of rows without any key, and dbias. first_of_sums: nothing was added to the unit's sums of dbias yet.
+  __attribute__((noinline)) void clear_what_stays_empty(bool first_of_sums) {
     const int64_t group = problem_.group_size();
     for (int64_t g = 0; g < group; ++g) {
       select_head(g);
@@ -118,14 +118,14 @@ class BackwardUnitTask {
       for (int64_t row = 0; row < problem_.seqlen_q; row += kBlockM) {
         const algorithm::KeyRange range = split_keys_of(row, rows_from(row));
         if (range.begin < range.end) continue;
-        T* dq = element<T>(tensors_.dq, problem_.dq, unit_.batch, row, head_);
-        clear_rows<Isa>(dq, rows_from(row), problem_.dq.strides[1], problem_.head_dim);
+        clear_rows(element_address(tensors_.dq, problem_.dq, element_bytes_, unit_.batch, row, head_), rows_from(row),
+                   problem_.dq.strides[1] * element_bytes_, problem_.head_dim * element_bytes_);
       }
     }
   }
 
   // Which keys some query of the group attends, or null for all: what the others hold, a NaN even, must not reach a gradient.
-  const uint8_t* alive_keys_of_group(uint8_t* alive) const {
+  __attribute__((noinline)) const uint8_t* alive_keys_of_group(uint8_t* alive) const {
     const bool masked = problem_.keep_mask.present;
     if (!masked && call_.band.left < 0 && call_.band.right < 0) return nullptr;
     const int count = static_cast<int>(held_.count);
@@ -141,8 +141,7 @@ class BackwardUnitTask {
   }
 
   // numbers: LseNumbers. A row with an LSE of -inf has no gradient, whatever it holds: not alive.
-  template <class T>
-  void load_lse(const Rows& rows, float* numbers, uint8_t* alive) const {
+  __attribute__((noinline)) void load_lse(const Rows& rows, float* numbers, uint8_t* alive) const {
     const float* lse = element<const float>(tensors_.lse, problem_.lse, unit_.batch, head_, rows.first);
     for (int i = 0; i < kBlockM; ++i) {
       const float x = i < rows.count ? lse[i * problem_.lse.strides[2]] : kMinusInfinity;
@@ -154,12 +153,11 @@ class BackwardUnitTask {
       numbers[kMinusLog2Sum * kBlockM + i] = 0.0F;
     }
     if (call_.scale.units == algorithm::ScoreUnits::natural) {
-      load_bases<T>(rows, lse, alive, numbers + kMinusMax * kBlockM, numbers + kMinusLog2Sum * kBlockM);
+      load_bases(rows, lse, alive, numbers + kMinusMax * kBlockM, numbers + kMinusLog2Sum * kBlockM);
     }
   }
 
   // Computed once a row, like delta.
-  template <class T>
   void load_bases(const Rows& rows, const float* lse, const uint8_t* alive, float* minus_max, float* minus_log2_sum) const {
     float* kept = one_block() ? nullptr : sums_ + sums_layout_.bases + 2 * group_head_ * sums_layout_.rows + rows.first;
     float* kept_sums = kept == nullptr ? kept : kept + sums_layout_.rows;
@@ -170,8 +168,8 @@ class BackwardUnitTask {
         minus_log2_sum[i] = kept_sums[i];
         continue;
       }
-      const RowBase base =
-          row_base<Isa, T>(call_, unit_.batch, head_, rows.first + i, lse[static_cast<int64_t>(i) * problem_.lse.strides[2]]);
+      const RowBase base = row_base<Isa>(call_, unit_.batch, head_, rows.first + i,
+                                         lse[static_cast<int64_t>(i) * problem_.lse.strides[2]], row_products_);
       minus_max[i] = -base.max;
       minus_log2_sum[i] = -base.log2_sum;
       if (kept != nullptr) {
@@ -302,6 +300,7 @@ class BackwardUnitTask {
   const Problem& problem_;
   const AttentionTensors& tensors_;
   int64_t element_bytes_;
+  RowProducts row_products_;
   BackwardUnit unit_;
   float* scratch_;
   float* sums_;  // the unit's slot of QuerySums, where one is needed

@@ -37,7 +37,7 @@ class DecodeRows {
   static constexpr int kQuad = 4;                    // query rows of a register block
 
   // element_bytes: of Q, K and V.
-  DecodeRows(const ForwardCall& call, const DecodeTask& task, float* scratch, int64_t element_bytes)
+  __attribute__((noinline)) DecodeRows(const ForwardCall& call, const DecodeTask& task, float* scratch, int64_t element_bytes)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
@@ -61,7 +61,7 @@ class DecodeRows {
     load_queries<T>();
     clear_state();
   }
-  void clear_state() {
+  __attribute__((noinline)) void clear_state() {
     for (int64_t i = 0; i < layout_.state_stride; i += kLanes) {
       Isa::store(max_ + i, Isa::set1(-__builtin_inff()));
       Isa::store(sum_ + i, Isa::zero());
@@ -86,7 +86,7 @@ class DecodeRows {
   }
 
   template <class T>
-  void load_queries() {
+  __attribute__((noinline)) void load_queries() {
     for (int slot = 0; slot < slots_; ++slot) {
       const Row row = row_of(slot);
       const T* q = element<const T>(tensors_.q, problem_.q, task_.batch, row.query, row.head);
@@ -108,7 +108,8 @@ class DecodeRows {
   }
   // As many rows, as far as they are the task's, StreamPrefetch::kAheadBytes behind [first, first + count).
   template <class Walk>
-  StreamAhead<Walk> rows_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
+  __attribute__((noinline)) StreamAhead<Walk> rows_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first,
+                                                         int count) const {
     const int64_t bytes = row_bytes(spec, dim);
     const int64_t from = first + round_up((StreamPrefetch<Walk>::kAheadBytes + bytes - 1) / bytes, kQuad);
     const int64_t rows = end_ - from < count ? end_ - from : count;
@@ -116,7 +117,7 @@ class DecodeRows {
   }
   // The block from `first` on, as far as it is the task's.
   template <class Walk>
-  BlockPrefetch<Walk> block_ahead(int64_t first, int block) const {
+  __attribute__((noinline)) BlockPrefetch<Walk> block_ahead(int64_t first, int block) const {
     const int64_t rows = end_ - first < block ? end_ - first : block, half = (rows + 1) / 2;
     const int64_t from = rows > 0 ? first : end_ - 1, middle = rows > 0 ? first + rows - half : from;
     const Walk walks[] = {walk_from<Walk>(tensors_.k, problem_.k, from), walk_from<Walk>(tensors_.v, problem_.v, from),

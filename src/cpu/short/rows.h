@@ -25,7 +25,8 @@ class ShortRows {
   static constexpr int kQuad = 4;  // rows whose reductions across lanes are done together
 
   // element_bytes: of Q, K, V and O.
-  ShortRows(const ForwardCall& call, const PrefillRows& task, float* scratch, const ShortScratch& layout, int64_t element_bytes)
+  __attribute__((noinline)) ShortRows(const ForwardCall& call, const PrefillRows& task, float* scratch, const ShortScratch& layout,
+                                      int64_t element_bytes)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
@@ -58,7 +59,8 @@ class ShortRows {
 
   // The products with a plane's packed keys: scores(plane)[row][key] and lane_max(plane)[row][lane];
   // with the problem's bias if add_bias, and -inf up to a whole vector.
-  void multiply_keys(int plane, bool add_bias, const float* queries, int64_t query_stride, StepPrefetch<Isa>& ahead) {
+  __attribute__((noinline)) void multiply_keys(int plane, bool add_bias, const float* queries, int64_t query_stride,
+                                               StepPrefetch<Isa>& ahead) {
     ahead.spread(score_steps<Isa, false, kShortStepWords>(plane_keys(plane), words_of<Isa>(problem_.head_dim), rows_));
     with_bias_type(problem_.bias.dtype, [&](auto* type) __attribute__((always_inline)) {
       using BiasT = std::remove_pointer_t<decltype(type)>;
@@ -199,7 +201,7 @@ class ShortRows {
   }
 
   // What is fetched over the product with a plane's keys.
-  StepPrefetch<Isa> ahead_of_scores(int plane) const {
+  __attribute__((noinline)) StepPrefetch<Isa> ahead_of_scores(int plane) const {
     StepPrefetch<Isa> ahead(call_.fetch_batches && call_.fetch_into_l2);
     if (call_.fetch_batches) {
       add_next_batch(ahead, plane);
@@ -211,7 +213,7 @@ class ShortRows {
     return ahead;
   }
   // Over the product with the values, of one plane.
-  StepPrefetch<Isa> ahead_of_output() const {
+  __attribute__((noinline)) StepPrefetch<Isa> ahead_of_output() const {
     StepPrefetch<Isa> ahead(call_.fetch_batches && call_.fetch_into_l2);
     if (call_.fetch_batches) {
       add_next_batch(ahead, 1);

@@ -68,12 +68,10 @@ class ShortTask : private ShortRows<Isa> {
     if (planes_ == 1) {
       StepPrefetch<Isa> ahead = this->ahead_of_output();
       const int dim = static_cast<int>(problem_.head_dim_v);
-      if (streams_) {
-        multiply_values(0, FinalOutput<Isa, T, true>{out, out_stride, factor, rows_, dim, &ahead});
-      } else {
-        multiply_values(0, FinalOutput<Isa, T, false>{out, out_stride, factor, rows_, dim, &ahead});
-      }
-      if (call_.stream_output && task_.next == nullptr) Isa::end_streams();  // it waits until all have reached memory
+      with_streams<Isa>(streams_, [&](auto streams) __attribute__((always_inline)) {
+        multiply_values(0, FinalOutput<Isa, T, decltype(streams)::value>{out, out_stride, factor, rows_, dim, &ahead});
+      });
+      if (call_.stream_output && task_.next == nullptr) end_streams<Isa>();
       return;
     }
     float* tile = scratch_ + layout_.output;

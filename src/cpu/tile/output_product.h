@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/tile/step_prefetch.h"
 #include "cpu/tile/tile.h"
@@ -45,6 +46,22 @@ struct ScratchOutput {
     Isa::store(out + row * stride + column, sum);
   }
 };
+
+// Body(a type whose value says whether stores go past the caches): never where the instruction set has
+// no such stores.
+template <class Isa, class Body>
+FULMEN_INLINE void with_streams(bool streams, const Body& body) {
+  if constexpr (requires { Isa::end_streams(); }) {
+    if (streams) return body(std::true_type{});
+  }
+  body(std::false_type{});
+}
+
+// Waits until all that went past the caches has reached memory.
+template <class Isa>
+FULMEN_INLINE void end_streams() {
+  if constexpr (requires { Isa::end_streams(); }) Isa::end_streams();
+}
 
 // Normalised and rounded, straight into the caller's tensor, for rows whose keys all lie in this tile. kStreams: past the caches;
 // then every row begins and ends at a cache line.
