@@ -258,17 +258,17 @@ TEST(Prefetch, DecodeFetchesAShorterBlock) {
   }
 }
 
-std::vector<int64_t> fetched_in_steps(StepPrefetch prefetch, int steps) {
+std::vector<int64_t> fetched_in_steps(StepPrefetch<Recorder> prefetch, int steps) {
   Recorder::lines.clear();
   Recorder::into_l1 = Recorder::into_l2 = 0;
-  for (int i = 0; i < steps; ++i) prefetch.step<Recorder>();
+  for (int i = 0; i < steps; ++i) prefetch.step();
   return Recorder::lines;
 }
 
 TEST(Prefetch, StepsShareTheLinesEvenly) {
   constexpr int64_t kRows = 6, kStride = 10;
   for (const bool into_l2 : {false, true}) {
-    StepPrefetch prefetch(into_l2);
+    StepPrefetch<Recorder> prefetch(into_l2);
     prefetch.add(fetch_rows(at(1000), kStride * 64, kRow, kRows));
     prefetch.add({});  // nothing
     prefetch.add(fetch_rows(at(2000), kStride * 64, kRow, kRows));
@@ -293,7 +293,7 @@ TEST(Prefetch, StepsOfShares) {
   for (const int steps : {1, 2, 3, 6, 100}) {
     std::vector<int64_t> lines;
     for (int64_t part = 0; part < kParts; ++part) {
-      StepPrefetch prefetch(false);
+      StepPrefetch<Recorder> prefetch(false);
       prefetch.add(fetch_rows(at(1000), kStride * 64, kRow, kRows), part, kParts);
       prefetch.spread(steps);
       const auto count = kRows * kLinesOfRow * (part + 1) / kParts - kRows * kLinesOfRow * part / kParts;

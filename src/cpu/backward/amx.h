@@ -89,13 +89,14 @@ FULMEN_INLINE AmxBackwardScratch amx_backward_scratch(const Problem& p, int grou
 }
 
 template <class Isa, class T>
-class AmxBackwardTask : private BackwardUnitTask<Isa, T> {
-  using Base = BackwardUnitTask<Isa, T>;
+class AmxBackwardTask : private BackwardUnitTask<Isa> {
+  using Base = BackwardUnitTask<Isa>;
   using Tiles = typename Isa::TileInstructions;
 
  public:
   AmxBackwardTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch)
-      : Base(call, unit, sums, scratch), layout_(amx_backward_scratch(problem_, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
+      : Base(call, unit, sums, scratch, sizeof(T), row_products<Isa, T>),
+        layout_(amx_backward_scratch(problem_, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
 
   // As BackwardTask::run.
   void run(bool first_of_sums, const BackwardUnit* next) {

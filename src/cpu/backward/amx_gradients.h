@@ -134,7 +134,7 @@ template <class Isa, class T, bool kStreams>
 __attribute__((noinline)) void store_key_sums(const float* sums, int64_t dim_unit, const FinalGradient<Isa, T, kStreams>& to) {
   for (int row = 0; row < to.rows; ++row) {
     for (int d = 0; d < to.dim; d += kTile) {
-      to.end(row, d, Isa::load(sums + unit_row(row) + d / kUnitRows * dim_unit + d % kUnitRows / kTile * kTileFloats));
+      to.end(row, d, Isa::load(sums + unit_row(row) + d / kUnitRows * dim_unit + d % kUnitRows / kTile * kTileFloats), false);
     }
   }
 }
@@ -143,7 +143,7 @@ __attribute__((noinline)) void store_key_sums(const float* sums, int64_t dim_uni
 template <class Isa, class T, bool kStreams>
 __attribute__((noinline)) void store_query_rows(const float* from, int64_t stride, const FinalGradient<Isa, T, kStreams>& to) {
   for (int row = 0; row < to.rows; ++row) {
-    for (int d = 0; d < to.dim; d += kTile) to.end(row, d, Isa::load(from + row * stride + d));
+    for (int d = 0; d < to.dim; d += kTile) to.end(row, d, Isa::load(from + row * stride + d), false);
   }
 }
 

@@ -1,7 +1,9 @@
 // The bias's gradient: tiles of dS^T transposed and stored, or added to sums in fp32.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/backward/call.h"
 #include "cpu/tile/finish_rows.h"
@@ -43,24 +45,10 @@ __attribute__((noinline)) void add_row_sums(const float* tile, int rows, int key
   }
 }
 
-template <class Isa, class BiasT>
-FULMEN_INLINE void clear_rows(BiasT* out, int64_t rows, int64_t stride, int64_t keys) {
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t key = 0; key < keys; key += Isa::kLanes) store_row_part<Isa>(out + row * stride + key, Isa::zero(), keys - key);
-  }
-}
-
-// Body(pointer of the storage type) for the bias gradient's dtype.
-template <class Body>
-FULMEN_INLINE void with_bias_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::fp16:
-      return body(static_cast<Fp16*>(nullptr));
-    case DType::bf16:
-      return body(static_cast<Bf16*>(nullptr));
-    default:
-      return body(static_cast<float*>(nullptr));
-  }
+// Zeros of any dtype in rows of so many bytes, `stride` bytes apart.
+FULMEN_INLINE void clear_rows(void* out, int64_t rows, int64_t stride, int64_t bytes) {
+  for (int64_t row = 0; row < rows; ++row)
+    __builtin_memset(static_cast<char*>(out) + row * stride, 0, static_cast<std::size_t>(bytes));
 }
 
 FULMEN_INLINE float* bias_sum(const BackwardCall& call, int64_t part, int64_t batch, int64_t head, int64_t row, int64_t key) {
@@ -73,14 +61,13 @@ template <class Isa>
 void clear_bias_gradient(const BackwardCall& call, const BackwardUnit& unit, int64_t head, int64_t first, int64_t keys) {
   const Problem& p = *call.problem;
   if (call.bias_sums.data != nullptr) {
-    clear_rows<Isa>(bias_sum(call, unit.part, unit.batch, head, 0, first), call.cut.sums_queries ? 1 : p.seqlen_q,
-                    call.bias_sums.row, keys);
+    constexpr int64_t kBytes = sizeof(float);
+    clear_rows(bias_sum(call, unit.part, unit.batch, head, 0, first), call.cut.sums_queries ? 1 : p.seqlen_q,
+               call.bias_sums.row * kBytes, keys * kBytes);
   } else if (call.band.left >= 0 || call.band.right >= 0) {
-    with_bias_type(p.dbias.dtype, [&](auto* type) __attribute__((always_inline)) {
-      using BiasT = std::remove_pointer_t<decltype(type)>;
-      clear_rows<Isa>(element<BiasT>(call.tensors->dbias, p.dbias, unit.batch, head, 0, first), p.seqlen_q, p.dbias.strides[2],
-                      keys);
-    });
+    const int64_t bytes = p.dbias.dtype == DType::fp32 ? 4 : 2;
+    char* rows = element_address(call.tensors->dbias, p.dbias, bytes, unit.batch, head, 0);
+    clear_rows(rows + first * p.dbias.strides[3] * bytes, p.seqlen_q, p.dbias.strides[2] * bytes, keys * bytes);
   }
 }
 

@@ -25,21 +25,32 @@ constexpr float kLseBeyondProducts = 0x1p60F;
 // all parts, what these keys give is less: then the LSE is all there is.
 constexpr float kLseRounding = 0x1p-21F;
 
-template <class Isa, class T, class BiasT>
-__attribute__((noinline)) RowBase row_base_of(const BackwardCall& call, int64_t batch, int64_t head, int64_t row, float lse) {
+// raw[i] = the row's q.k with key first + i, for keys before `end` and a vector of them at most.
+using RowProducts = void (*)(const BackwardCall& call, int64_t batch, int64_t head, int64_t row, int64_t first, int64_t end,
+                             float* raw);
+template <class Isa, class T>
+__attribute__((noinline)) void row_products(const BackwardCall& call, int64_t batch, int64_t head, int64_t row, int64_t first,
+                                            int64_t end, float* raw) {
+  const Problem& p = *call.problem;
+  const T* q = element<const T>(call.tensors->q, p.q, batch, row, head);
+  for (int64_t key = first; key < end && key < first + Isa::kLanes; ++key) {
+    raw[key - first] = row_product<Isa>(q, element<const T>(call.tensors->k, p.k, batch, key, head / p.group_size()), p.head_dim);
+  }
+}
+
+template <class Isa, class BiasT>
+__attribute__((noinline)) RowBase row_base_of(const BackwardCall& call, int64_t batch, int64_t head, int64_t row, float lse,
+                                              RowProducts row_products) {
   using Vec = typename Isa::Vec;
   const Problem& p = *call.problem;
   const AttentionTensors& tensors = *call.tensors;
   const RowScores<BiasT> rule(call, batch, head, row);
-  const T* q = element<const T>(tensors.q, p.q, batch, row, head);
   const bool products = lse < kLseBeyondProducts && lse > -kLseBeyondProducts;
   const auto weight = [](Vec difference) { return Isa::template exp2<5>(Isa::mul(difference, Isa::set1(algorithm::kLog2E))); };
   Vec max = Isa::set1(-__builtin_inff()), sum = Isa::zero();
   for (int64_t key = rule.first; key < rule.end; key += Isa::kLanes) {
     alignas(64) float raw[Isa::kLanes] = {};
-    for (int64_t i = key; products && i < rule.end && i < key + Isa::kLanes; ++i) {
-      raw[i - key] = row_product<Isa>(q, element<const T>(tensors.k, p.k, batch, i, head / p.group_size()), p.head_dim);
-    }
+    if (products) row_products(call, batch, head, row, key, rule.end, raw);
     const Vec score = rule.template scores<Isa>(call, Isa::load(raw), key, rule.end);
     const Vec top = Isa::max(max, score), offset = Isa::replace_minus_infinity(top, Isa::zero());
     sum = Isa::add(Isa::mul(sum, weight(Isa::sub(max, offset))), weight(Isa::sub(score, offset)));
@@ -52,13 +63,14 @@ __attribute__((noinline)) RowBase row_base_of(const BackwardCall& call, int64_t 
   return {top, log2_sum};
 }
 
-template <class Isa, class T>
-FULMEN_INLINE RowBase row_base(const BackwardCall& call, int64_t batch, int64_t head, int64_t row, float lse) {
+template <class Isa>
+FULMEN_INLINE RowBase row_base(const BackwardCall& call, int64_t batch, int64_t head, int64_t row, float lse,
+                               RowProducts row_products) {
   const float size = __builtin_fabsf(lse);
   if (call.scale.units != algorithm::ScoreUnits::natural || !(size > kRoundedLse) || size == __builtin_inff()) return {lse, 0.0F};
   // Natural units are those of a bias of fp32 or bf16.
-  if (call.problem->bias.dtype == DType::bf16) return row_base_of<Isa, T, Bf16>(call, batch, head, row, lse);
-  return row_base_of<Isa, T, float>(call, batch, head, row, lse);
+  if (call.problem->bias.dtype == DType::bf16) return row_base_of<Isa, Bf16>(call, batch, head, row, lse, row_products);
+  return row_base_of<Isa, float>(call, batch, head, row, lse, row_products);
 }
 
 }  // namespace fulmen::cpu

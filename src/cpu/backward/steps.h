@@ -34,7 +34,7 @@ void attend_units(const BackwardCall& call, int64_t task, int worker, float* scr
     float* sums = call.sums == nullptr ? nullptr : call.sums + (call.unit_slots > 0 ? number : worker) * call.slot_floats;
     Task(call, unit, sums, scratch).run(run || index == begin, index + 1 < end ? &next : nullptr);
   }
-  if (call.stream_output) Isa::end_streams();  // not after each gradient: it waits until they have reached memory
+  if (call.stream_output) end_streams<Isa>();  // not after each gradient: it waits for all of them
 }
 
 // A query tile of dQ from the sums of the splits, in order. Tiles are counted within a sequence, then its heads, then sequences.
@@ -79,7 +79,7 @@ void sum_sinks(const BackwardCall& call, int64_t head) {
     for (int64_t row = 0; row < p.seqlen_q; ++row) {
       const float lse = *element<const float>(tensors.lse, p.lse, batch, head, row);
       if (lse == kMinusInfinity) continue;
-      const RowBase base = row_base<Isa, T>(call, batch, head, row, lse);
+      const RowBase base = row_base<Isa>(call, batch, head, row, lse, row_products<Isa, T>);
       const float weight = __builtin_exp2f((sink - base.max) * algorithm::kLog2E - base.log2_sum);
       sum -= static_cast<double>(weight) * static_cast<double>(row_delta<Isa, T>(p, tensors, batch, head, row));
     }

@@ -47,14 +47,14 @@ struct Probabilities {
   const float* numbers;   // LseNumbers
   float* out;             // [keys][kBlockM]
   float* slope;           // [keys][kBlockM], for kind softcap
-  StepPrefetch* ahead;
+  StepPrefetch<Isa>* ahead;
 
   template <int kVecs>
   struct Block {
     static constexpr int kStepWords = kBackwardStepWords<Isa>;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const Probabilities& tile, int at) : tile_(tile), at_(at) {}
-    FULMEN_INLINE void step() { tile_.ahead->template step<Isa>(); }
+    FULMEN_INLINE void step() { tile_.ahead->step(); }
     FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
       const int to = key * kBlockM + at_;
       Vec p[kVecs];
@@ -96,14 +96,14 @@ struct ScoreGradients {
   float* p;              // [keys][kBlockM]
   float* dscores;
   float* dbias;  // [keys][kBlockM], or null: the gradients as fp32, before the softcap's slope
-  StepPrefetch* ahead;
+  StepPrefetch<Isa>* ahead;
 
   template <int kVecs>
   struct Block {
     static constexpr int kStepWords = kBackwardStepWords<Isa>;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const ScoreGradients& tile, int at) : tile_(tile), at_(at) {}
-    FULMEN_INLINE void step() { tile_.ahead->template step<Isa>(); }
+    FULMEN_INLINE void step() { tile_.ahead->step(); }
     FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
       const int to = key * kBlockM + at_;
       Vec p[kVecs], ds[kVecs];
@@ -176,18 +176,18 @@ struct FinalGradient {
   float factor;
   int rows;  // rows from here on are padding and not written
   int dim;   // columns likewise
-  StepPrefetch* ahead;
+  StepPrefetch<Isa>* ahead;
 
-  FULMEN_INLINE void step() const { ahead->template step<Isa>(); }
+  FULMEN_INLINE void step() const { ahead->step(); }
   FULMEN_INLINE typename Isa::Vec start(int /*row*/, int /*column*/) const { return Isa::zero(); }
-  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const {
-    if (row >= rows) return;
+  FULMEN_INLINE bool writes(int row) const { return row < rows; }
+  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum, bool whole) const {
     const auto x = Isa::mul(sum, Isa::set1(factor));
     T* to = out + row * stride + column;
     if constexpr (kStreams) {
       Isa::stream_from_float(to, x);
     } else {
-      store_row_part<Isa>(to, x, dim - column);
+      store_row_part<Isa>(to, x, whole ? Isa::kLanes : dim - column);
     }
   }
 };

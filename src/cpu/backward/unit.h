@@ -16,7 +16,8 @@
 
 namespace fulmen::cpu {
 
-template <class Isa, class T>
+// Compiled once for an instruction set, not once a dtype.
+template <class Isa>
 class BackwardUnitTask {
  protected:
   static constexpr float kMinusInfinity = -__builtin_inff();
@@ -34,10 +35,14 @@ class BackwardUnitTask {
     algorithm::KeyRange held;  // of those attended by any, the held ones
   };
 
-  BackwardUnitTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch)
+  // element_bytes: of all tensors but biases and statistics. row_products: of their type.
+  __attribute__((noinline)) BackwardUnitTask(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch,
+                                             int64_t element_bytes, RowProducts row_products)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
+        element_bytes_(element_bytes),
+        row_products_(row_products),
         unit_(unit),
         scratch_(scratch),
         sums_(sums),
@@ -102,7 +107,7 @@ class BackwardUnitTask {
   float* delta_sums(int64_t row) const { return sums_ + sums_layout_.delta + group_head_ * sums_layout_.rows + row; }
 
   // dQ of rows without any key, and dbias. first_of_sums: nothing was added to the unit's sums of dbias yet.
-  void clear_what_stays_empty(bool first_of_sums) {
+  __attribute__((noinline)) void clear_what_stays_empty(bool first_of_sums) {
     const int64_t group = problem_.group_size();
     for (int64_t g = 0; g < group; ++g) {
       select_head(g);
@@ -113,14 +118,14 @@ class BackwardUnitTask {
       for (int64_t row = 0; row < problem_.seqlen_q; row += kBlockM) {
         const algorithm::KeyRange range = split_keys_of(row, rows_from(row));
         if (range.begin < range.end) continue;
-        T* dq = element<T>(tensors_.dq, problem_.dq, unit_.batch, row, head_);
-        clear_rows<Isa>(dq, rows_from(row), problem_.dq.strides[1], problem_.head_dim);
+        clear_rows(element_address(tensors_.dq, problem_.dq, element_bytes_, unit_.batch, row, head_), rows_from(row),
+                   problem_.dq.strides[1] * element_bytes_, problem_.head_dim * element_bytes_);
       }
     }
   }
 
   // Which keys some query of the group attends, or null for all: what the others hold, a NaN even, must not reach a gradient.
-  const uint8_t* alive_keys_of_group(uint8_t* alive) const {
+  __attribute__((noinline)) const uint8_t* alive_keys_of_group(uint8_t* alive) const {
     const bool masked = problem_.keep_mask.present;
     if (!masked && call_.band.left < 0 && call_.band.right < 0) return nullptr;
     const int count = static_cast<int>(held_.count);
@@ -129,14 +134,14 @@ class BackwardUnitTask {
       const int64_t head = unit_.kv_head * problem_.group_size() + g;
       const uint8_t* keep = masked ? element<const uint8_t>(tensors_.keep_mask, problem_.keep_mask, unit_.batch, head, 0) : nullptr;
       uint8_t one[kMaxHeldKeys];
-      find_alive_keys(call_.band, keep, problem_.keep_mask.strides[2], 0, problem_.seqlen_q, held_.first, count, one);
+      find_alive_keys<Isa>(call_.band, keep, problem_.keep_mask.strides[2], 0, problem_.seqlen_q, held_.first, count, one);
       for (int i = 0; i < count; ++i) alive[i] |= one[i];
     }
     return alive;
   }
 
   // numbers: LseNumbers. A row with an LSE of -inf has no gradient, whatever it holds: not alive.
-  void load_lse(const Rows& rows, float* numbers, uint8_t* alive) const {
+  __attribute__((noinline)) void load_lse(const Rows& rows, float* numbers, uint8_t* alive) const {
     const float* lse = element<const float>(tensors_.lse, problem_.lse, unit_.batch, head_, rows.first);
     for (int i = 0; i < kBlockM; ++i) {
       const float x = i < rows.count ? lse[i * problem_.lse.strides[2]] : kMinusInfinity;
@@ -163,8 +168,8 @@ class BackwardUnitTask {
         minus_log2_sum[i] = kept_sums[i];
         continue;
       }
-      const RowBase base =
-          row_base<Isa, T>(call_, unit_.batch, head_, rows.first + i, lse[static_cast<int64_t>(i) * problem_.lse.strides[2]]);
+      const RowBase base = row_base<Isa>(call_, unit_.batch, head_, rows.first + i,
+                                         lse[static_cast<int64_t>(i) * problem_.lse.strides[2]], row_products_);
       minus_max[i] = -base.max;
       minus_log2_sum[i] = -base.log2_sum;
       if (kept != nullptr) {
@@ -257,7 +262,9 @@ class BackwardUnitTask {
   }
 
   // Whether rows may go past the caches.
-  bool streams(const T* out, int64_t stride, int64_t dim) const { return call_.stream_output && rows_are_lines(out, stride, dim); }
+  bool streams(const void* out, int64_t stride, int64_t dim) const {
+    return call_.stream_output && rows_are_lines(out, stride * element_bytes_, dim * element_bytes_);
+  }
 
   // What a unit reads and writes of a tensor: its heads for each KV head, the elements of a row of one, and rows.
   struct Share {
@@ -281,10 +288,10 @@ class BackwardUnitTask {
     if (problem_.dk.present) add(tensors_.dk, problem_.dk, keys);
     if (problem_.dq.present) add(tensors_.dq, problem_.dq, queries);
   }
-  static RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t batch, int64_t first, int64_t head, int64_t dim,
-                             int64_t rows) {
-    constexpr int64_t kSize = sizeof(T);
-    return fetch_rows(element<const T>(tensor, spec, batch, first, head), spec.strides[1] * kSize, dim * kSize, rows);
+  RowPrefetch rows_of(const Tensor& tensor, const TensorSpec& spec, int64_t batch, int64_t first, int64_t head, int64_t dim,
+                      int64_t rows) const {
+    const int64_t bytes = element_bytes_;
+    return fetch_rows(element_address(tensor, spec, bytes, batch, first, head), spec.strides[1] * bytes, dim * bytes, rows);
   }
 
   bool short_unit() const { return problem_.seqlen_q <= kBlockM && problem_.seqlen_k <= kMaxBlockN; }
@@ -292,6 +299,8 @@ class BackwardUnitTask {
   const BackwardCall& call_;
   const Problem& problem_;
   const AttentionTensors& tensors_;
+  int64_t element_bytes_;
+  RowProducts row_products_;
   BackwardUnit unit_;
   float* scratch_;
   float* sums_;  // the unit's slot of QuerySums, where one is needed

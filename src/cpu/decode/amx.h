@@ -37,8 +37,8 @@ FULMEN_INLINE AmxDecodeScratch amx_decode_scratch(const ForwardCall& call, int l
 }
 
 template <class Isa, class T>
-class AmxDecodeTask : private DecodeRows<Isa, T> {
-  using Base = DecodeRows<Isa, T>;
+class AmxDecodeTask : private DecodeRows<Isa> {
+  using Base = DecodeRows<Isa>;
   using Tiles = typename Isa::TileInstructions;
   using Base::kElements;
   using typename Base::Vec;
@@ -46,7 +46,7 @@ class AmxDecodeTask : private DecodeRows<Isa, T> {
 
  public:
   AmxDecodeTask(const ForwardCall& call, const DecodeTask& task, float* scratch)
-      : Base(call, task, scratch),
+      : Base(call, task, scratch, sizeof(T)),
         word_tiles_(tiles_of(layout_.query_stride)),
         query_tiles_(tiles_of(head_slots_)),
         tile_rows_(head_slots_ < kTile ? head_slots_ : kTile) {
@@ -58,7 +58,7 @@ class AmxDecodeTask : private DecodeRows<Isa, T> {
   }
 
   void run() {
-    this->begin();
+    this->template begin<T>();
     if (head_slots_ == 0 || begin_ >= end_) return;
     transpose_queries();
     Tiles::configure(tile_rows_);

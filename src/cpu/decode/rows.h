@@ -26,7 +26,8 @@
 
 namespace fulmen::cpu {
 
-template <class Isa, class T>
+// Compiled once for an instruction set: what needs the tensors' dtype is a template of its own.
+template <class Isa>
 class DecodeRows {
  public:
   using Vec = typename Isa::Vec;
@@ -35,11 +36,13 @@ class DecodeRows {
   static constexpr int kElements = kLanes * kGroup;  // of a vector of words
   static constexpr int kQuad = 4;                    // query rows of a register block
 
-  DecodeRows(const ForwardCall& call, const DecodeTask& task, float* scratch)
+  // element_bytes: of Q, K and V.
+  __attribute__((noinline)) DecodeRows(const ForwardCall& call, const DecodeTask& task, float* scratch, int64_t element_bytes)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
         task_(task),
+        element_bytes_(element_bytes),
         layout_(decode_scratch(call, kLanes, kGroup)),
         rows_(decode_rows(problem_)),
         head_slots_(decode_slots(problem_)),
@@ -52,9 +55,13 @@ class DecodeRows {
         rescale_(sum_ + layout_.state_stride) {}
 
  protected:
-  // Queries, an empty state, and the split's keys [begin_, end_).
-  void begin() {
-    load_queries();
+  // Queries, of type T, an empty state, and the split's keys [begin_, end_).
+  template <class T>
+  FULMEN_INLINE void begin() {
+    load_queries<T>();
+    clear_state();
+  }
+  __attribute__((noinline)) void clear_state() {
     for (int64_t i = 0; i < layout_.state_stride; i += kLanes) {
       Isa::store(max_ + i, Isa::set1(-__builtin_inff()));
       Isa::store(sum_ + i, Isa::zero());
@@ -78,7 +85,8 @@ class DecodeRows {
     return {(task_.kv_head + slot / head_slots_) * problem_.group_size() + row / problem_.seqlen_q, row % problem_.seqlen_q};
   }
 
-  void load_queries() {
+  template <class T>
+  __attribute__((noinline)) void load_queries() {
     for (int slot = 0; slot < slots_; ++slot) {
       const Row row = row_of(slot);
       const T* q = element<const T>(tensors_.q, problem_.q, task_.batch, row.query, row.head);
@@ -88,20 +96,20 @@ class DecodeRows {
 
   // Bytes of all the task's heads in a row of K or V.
   int64_t row_bytes(const TensorSpec& spec, int64_t dim) const {
-    return (dim + (task_.kv_heads - 1) * (task_.kv_heads > 1 ? spec.strides[2] : 0)) * static_cast<int64_t>(sizeof(T));
+    return (dim + (task_.kv_heads - 1) * (task_.kv_heads > 1 ? spec.strides[2] : 0)) * element_bytes_;
   }
   template <class Walk>
   Walk walk_from(const Tensor& tensor, const TensorSpec& spec, int64_t key) const {
-    constexpr int64_t kSize = sizeof(T);
     if constexpr (Walk::kPaged) {
-      return {head_of(tensor, spec), kSize, PageWalk(call_.pages, spec, key)};
+      return {element_address(tensor, spec, element_bytes_, 0, 0, task_.kv_head), element_bytes_, PageWalk(call_.pages, spec, key)};
     } else {
-      return {element<const T>(tensor, spec, task_.batch, key, task_.kv_head), spec.strides[1] * kSize};
+      return {element_address(tensor, spec, element_bytes_, task_.batch, key, task_.kv_head), spec.strides[1] * element_bytes_};
     }
   }
   // As many rows, as far as they are the task's, StreamPrefetch::kAheadBytes behind [first, first + count).
   template <class Walk>
-  StreamAhead<Walk> rows_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first, int count) const {
+  __attribute__((noinline)) StreamAhead<Walk> rows_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first,
+                                                         int count) const {
     const int64_t bytes = row_bytes(spec, dim);
     const int64_t from = first + round_up((StreamPrefetch<Walk>::kAheadBytes + bytes - 1) / bytes, kQuad);
     const int64_t rows = end_ - from < count ? end_ - from : count;
@@ -109,7 +117,7 @@ class DecodeRows {
   }
   // The block from `first` on, as far as it is the task's.
   template <class Walk>
-  BlockPrefetch<Walk> block_ahead(int64_t first, int block) const {
+  __attribute__((noinline)) BlockPrefetch<Walk> block_ahead(int64_t first, int block) const {
     const int64_t rows = end_ - first < block ? end_ - first : block, half = (rows + 1) / 2;
     const int64_t from = rows > 0 ? first : end_ - 1, middle = rows > 0 ? first + rows - half : from;
     const Walk walks[] = {walk_from<Walk>(tensors_.k, problem_.k, from), walk_from<Walk>(tensors_.v, problem_.v, from),
@@ -137,16 +145,13 @@ class DecodeRows {
   // Rows [first, first + count) of the task's first KV head, count > 0; those of pages are listed in offsets.
   template <class Rows>
   FULMEN_INLINE Rows rows_at(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count, int64_t* offsets) const {
+    using T = typename Rows::Element;
     if constexpr (std::is_same_v<Rows, ListedRows<T>>) {
       list_rows(call_.pages, spec, first, count, offsets);
-      return {head_of(tensor, spec), offsets};
+      return {element<const T>(tensor, spec, 0, 0, task_.kv_head), offsets};
     } else {
       return {element<const T>(tensor, spec, task_.batch, first, task_.kv_head), spec.strides[1]};
     }
-  }
-  // Where the pages' rows of the task's first KV head are counted from.
-  const T* head_of(const Tensor& tensor, const TensorSpec& spec) const {
-    return element<const T>(tensor, spec, 0, 0, task_.kv_head);
   }
 
   // Slots that go through a softmax together; their scores are the first rows of scores_.
@@ -154,23 +159,16 @@ class DecodeRows {
     int begin;
     int end;
   };
-  void softmax(Slots slots, int64_t first, int count) {
-    switch (problem_.bias.dtype) {
-      case DType::fp16:
-        return softmax_of<Fp16>(slots, first, count);
-      case DType::bf16:
-        return softmax_of<Bf16>(slots, first, count);
-      default:
-        return softmax_of<float>(slots, first, count);
-    }
-  }
   // Scores -> probabilities in place, as words, and the state. The maxima of all rows come first: their latency is what would be
   // waited for.
-  template <class BiasT>
-  __attribute__((noinline)) void softmax_of(Slots slots, int64_t first, int count) {
+  __attribute__((noinline)) void softmax(Slots slots, int64_t first, int count) {
     const bool general =
         count % kLanes != 0 || problem_.bias.present || needs_row_scores(call_, 0, problem_.seqlen_q, first, first + count);
-    if (general) adjust<BiasT>(slots, first, count);
+    if (general) {
+      with_bias_type(problem_.bias.dtype, [&](auto* type) __attribute__((always_inline)) {
+        adjust<std::remove_pointer_t<decltype(type)>>(slots, first, count);
+      });
+    }
     const float factor = general ? algorithm::kLog2E : call_.scale.log2_scale;
     using algorithm::ScoreUnits;
     if (call_.scale.units == ScoreUnits::natural) {
@@ -272,6 +270,7 @@ class DecodeRows {
   const Problem& problem_;
   const AttentionTensors& tensors_;
   const DecodeTask& task_;
+  int64_t element_bytes_;
   DecodeScratch layout_;
   int rows_;
   int head_slots_;

@@ -74,6 +74,7 @@ template <class Walk>
 class BlockPrefetch {
  public:
   static constexpr int kStreams = 4;  // keys, values, keys, values
+  static constexpr bool kPaged = Walk::kPaged;
 
   // Bytes of keys' rows and of values', and rows of a half.
   FULMEN_INLINE BlockPrefetch(const Walk (&walks)[kStreams], int64_t key_bytes, int64_t value_bytes, int64_t rows)
@@ -87,7 +88,7 @@ class BlockPrefetch {
 
   // A first block, which has none before it.
   template <class Isa>
-  FULMEN_INLINE void all() {
+  __attribute__((noinline)) void all() {
     lines<Isa>(INT_MAX);
   }
   template <class Isa>

@@ -11,8 +11,8 @@ namespace fulmen::cpu {
 
 // kBlocks: a block of keys and values is fetched during the one before it (BlockAhead), else as it is read (StreamAhead).
 template <class Isa, class T, bool kBlocks>
-class DecodeTaskRunner : private DecodeRows<Isa, T> {
-  using Base = DecodeRows<Isa, T>;
+class DecodeTaskRunner : private DecodeRows<Isa> {
+  using Base = DecodeRows<Isa>;
   using Base::kLanes, Base::kGroup, Base::kElements, Base::kQuad;
   using typename Base::Vec;
   // Keys of a block of scores, and keys for which the output stays in registers. Short rows need several to be worth the sums and
@@ -26,10 +26,10 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
   static constexpr int kStepVecs = kBlocks && kVecBytes < 64 ? 64 / kVecBytes : 1;  // between one fetch of lines and the next
 
  public:
-  using Base::Base;
+  DecodeTaskRunner(const ForwardCall& call, const DecodeTask& task, float* scratch) : Base(call, task, scratch, sizeof(T)) {}
 
   void run() {
-    this->begin();
+    this->template begin<T>();
     if (call_.pages.pages != nullptr) {
       attend<PagedWalk>();
     } else {
@@ -244,13 +244,15 @@ class DecodeTaskRunner : private DecodeRows<Isa, T> {
     }
   }
 
-  // kVecs vectors of columns from `column` on, of which `left` elements are there; kFull: all.
+  // kVecs vectors of columns from `column` on, of which `left` elements are there: all (kFull), or
+  // all but some of the last load's.
   template <int kWords, int kVecs, bool kWhole, bool kFull, class Rows, class Ahead>
   FULMEN_INLINE static void value_block(Rows v, int first, unsigned alive, const float* p, float* out, int64_t value_stride,
                                         int64_t column, int64_t left, Ahead& ahead) {
     const auto load = [&](int key, int64_t at) __attribute__((always_inline)) {
       if (!kWhole && (alive >> key & 1U) == 0) return Isa::zero();
-      return load_row_words<Isa>(v[key] + column + at, kFull ? kElements : left - at);
+      const bool last = at + kElements == kVecs * kLanes;
+      return load_row_words<Isa>(v[key] + column + at, kFull || !last ? kElements : left - at);
     };
     out += column;
     Vec sum[kQuad][kVecs];

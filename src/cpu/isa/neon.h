@@ -133,13 +133,6 @@ struct Neon {
   static Vec load_quad(const float* p) { return load(p); }
   static void store_quad(float* p, Vec x) { store(p, x); }
 
-  // No way past the caches here.
-  template <class T>
-  static void stream_from_float(T* p, Vec x) {
-    store_from_float(p, x);
-  }
-  static void end_streams() {}
-
   // An instruction of its own: g++ takes a function that only prefetches for one without effect, and drops the call.
   static void prefetch(const void* p) { asm volatile("prfm pldl1keep, %0" : : "Q"(*static_cast<const char*>(p))); }
 

@@ -133,13 +133,6 @@ struct Scalar {
   static Vec load_quad(const float* p) { return load(p); }
   static void store_quad(float* p, Vec x) { store(p, x); }
 
-  // No way past the caches here.
-  template <class T>
-  static void stream_from_float(T* p, Vec x) {
-    store_from_float(p, x);
-  }
-  static void end_streams() {}
-
   // The empty statement: g++ takes a function that only prefetches for one without effect, and drops the call.
   static void prefetch(const void* p) {
     __builtin_prefetch(p);

@@ -16,38 +16,24 @@
 
 namespace fulmen::cpu {
 
-// One task, whose state lives in the worker's scratch.
-template <class Isa, class T>
-class PrefillTask {
- public:
-  PrefillTask(const ForwardCall& call, const PrefillRows& task, float* scratch, const TileScratch& layout)
+// A task's tiles, as far as they do not depend on the dtype of Q, K, V and O: compiled once for an
+// instruction set. Their state lives in the worker's scratch.
+template <class Isa>
+class PrefillTiles {
+ protected:
+  __attribute__((noinline)) PrefillTiles(const ForwardCall& call, const PrefillRows& task, float* scratch,
+                                         const TileScratch& layout, int64_t element_bytes)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
         task_(task),
+        element_bytes_(element_bytes),
         kv_head_(task.head / problem_.group_size()),
         layout_(layout),
         scratch_(scratch),
         tiles_(static_cast<int>((task.row_end - task.row_begin + kBlockM - 1) / kBlockM)),
         alibi_slope_(alibi_slope_of(problem_, tensors_, task.batch, task.head)) {}
 
-  void run() {
-    load_queries();
-    const auto keys = call_.band.any(task_.row_begin, task_.row_end);
-    // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows share its task.
-    for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end; first += call_.block_n) {
-      const int count = static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
-      load_keys_and_values(first, count);
-      fetch_ahead(first + call_.block_n, keys.end, call_.block_n, tiles_ * (call_.block_n / Isa::kQkKeys));
-      for (int tile = 0; tile < tiles_; ++tile) attend(tile, first, count);
-    }
-    for (int tile = 0; tile < tiles_; ++tile) {
-      clear_unless_started(tile);
-      store(tile, output(tile));
-    }
-  }
-
- protected:
   static constexpr float kMinusInfinity = -__builtin_inff();
 
   int64_t tile_row(int tile) const { return task_.row_begin + static_cast<int64_t>(tile) * kBlockM; }
@@ -62,63 +48,32 @@ class PrefillTask {
   float* queries(int tile) { return scratch_ + layout_.queries + tile * layout_.query_tile; }
   float* output(int tile) { return scratch_ + layout_.output + tile * layout_.output_tile; }
 
-  template <class Place = WordRows>
-  void load_queries(Place place = {}) {
-    for (int tile = 0; tile < tiles_; ++tile) {
-      pack_queries<Isa>(element<T>(tensors_.q, problem_.q, task_.batch, tile_row(tile), task_.head), problem_.q.strides[1],
-                        tile_rows(tile), problem_.head_dim, queries(tile), place);
-      for (int row = 0; row < kBlockM; row += Isa::kLanes) {
-        Isa::store(state(tile).max + row, Isa::set1(kMinusInfinity));
-        Isa::store(state(tile).sum + row, Isa::zero());
-      }
-      started_ &= ~(1U << tile);
+  __attribute__((noinline)) void clear_state(int tile) {
+    for (int row = 0; row < kBlockM; row += Isa::kLanes) {
+      Isa::store(state(tile).max + row, Isa::set1(kMinusInfinity));
+      Isa::store(state(tile).sum + row, Isa::zero());
     }
+    started_ &= ~(1U << tile);
   }
-
-  void load_keys_and_values(int64_t first, int count) {
-    with_rows(first, count, [&](auto k, auto v) {
-      pack_keys<Isa>(k, count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
-      load_values(v, first, count);
-    });
-  }
-  template <class Rows>
-  void load_values(Rows v, int64_t first, int count) {
-    uint8_t alive[kMaxBlockN];
-    pack_values<Isa>(v, count, problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
-                     alive_keys(call_, task_, first, count, alive));
-  }
-  // load(k, v) with the rows of at most kMaxBlockN keys.
-  template <class Load>
-  void with_rows(int64_t first, int count, Load load) {
-    if (call_.pages.pages != nullptr) {
-      int64_t k_rows[kMaxBlockN], v_rows[kMaxBlockN];
-      list_rows(call_.pages, problem_.k, first, count, k_rows);
-      list_rows(call_.pages, problem_.v, first, count, v_rows);
-      return load(ListedRows<T>{head_of(tensors_.k, problem_.k), k_rows}, ListedRows<T>{head_of(tensors_.v, problem_.v), v_rows});
-    }
-    load(StridedRows<T>{element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_), problem_.k.strides[1]},
-         StridedRows<T>{element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1]});
-  }
-  const T* head_of(const Tensor& tensor, const TensorSpec& spec) const { return element<const T>(tensor, spec, 0, 0, kv_head_); }
 
   // The next tile's keys and values, `most` of them, a row or two in each of `times` steps of this one's products.
-  void fetch_ahead(int64_t first, int64_t end, int64_t most, int times) {
+  __attribute__((noinline)) void fetch_ahead(int64_t first, int64_t end, int64_t most, int times) {
     ahead_[0] = ahead_[1] = {};
     if (first >= end) return;
     int64_t count = end - first < most ? end - first : most;
-    constexpr int64_t kSize = sizeof(T);
-    const T *k = nullptr, *v = nullptr;
+    const int64_t size = element_bytes_;
+    const char *k = nullptr, *v = nullptr;
     if (call_.pages.pages != nullptr) {  // of small pages the first one of the tile
       const PageWalk k_walk(call_.pages, problem_.k, first), v_walk(call_.pages, problem_.v, first);
-      k = head_of(tensors_.k, problem_.k) + k_walk.offset();
-      v = head_of(tensors_.v, problem_.v) + v_walk.offset();
+      k = element_address(tensors_.k, problem_.k, size, 0, 0, kv_head_) + size * k_walk.offset();
+      v = element_address(tensors_.v, problem_.v, size, 0, 0, kv_head_) + size * v_walk.offset();
       count = k_walk.left_in_page() < count ? k_walk.left_in_page() : count;
     } else {
-      k = element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_);
-      v = element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_);
+      k = element_address(tensors_.k, problem_.k, size, task_.batch, first, kv_head_);
+      v = element_address(tensors_.v, problem_.v, size, task_.batch, first, kv_head_);
     }
-    ahead_[0] = fetch_rows(k, problem_.k.strides[1] * kSize, problem_.head_dim * kSize, count);
-    ahead_[1] = fetch_rows(v, problem_.v.strides[1] * kSize, problem_.head_dim_v * kSize, count);
+    ahead_[0] = fetch_rows(k, problem_.k.strides[1] * size, problem_.head_dim * size, count);
+    ahead_[1] = fetch_rows(v, problem_.v.strides[1] * size, problem_.head_dim_v * size, count);
     ahead_rows_ = static_cast<int>((2 * most + times - 1) / times);
   }
 
@@ -143,7 +98,7 @@ class PrefillTask {
     return {tile, row, rows, count, first, partial, additive};
   }
 
-  void attend(int tile, int64_t first, int loaded) {
+  __attribute__((noinline)) void attend(int tile, int64_t first, int loaded) {
     const Piece p = piece(tile, first, loaded);
     if (p.count == 0) return;
     if (p.additive) add(p);
@@ -221,21 +176,19 @@ class PrefillTask {
     for (int64_t i = 0; i < layout_.output_tile; i += Isa::kLanes) Isa::store(output(tile) + i, Isa::zero());
   }
 
-  // o: the tile's output, [rows][value_stride].
-  void store(int tile, const float* o) {
-    const int64_t row = tile_row(tile);
-    const int rows = tile_rows(tile);
+  // The rows' factors: what normalises their output. Writes their LSE.
+  __attribute__((noinline)) const float* finish(int tile) {
     SoftmaxState& softmax = state(tile);
-    float* factor = softmax.rescale;
-    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, row, rows, softmax.max, softmax.sum, call_.scale.units, factor);
-    store_output<Isa>(o, layout_.value_stride, factor, rows, problem_.head_dim_v,
-                      element<T>(tensors_.out, problem_.out, task_.batch, row, task_.head), problem_.out.strides[1]);
+    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, tile_row(tile), tile_rows(tile), softmax.max, softmax.sum,
+                     call_.scale.units, softmax.rescale);
+    return softmax.rescale;
   }
 
   const ForwardCall& call_;
   const Problem& problem_;
   const AttentionTensors& tensors_;
   const PrefillRows& task_;
+  int64_t element_bytes_;
   int64_t kv_head_;
   TileScratch layout_;
   float* scratch_;
@@ -244,6 +197,76 @@ class PrefillTask {
   RowPrefetch ahead_[2];
   int ahead_rows_ = 0;
   unsigned started_ = 0;  // bit per tile: its output holds something
+};
+
+template <class Isa, class T>
+class PrefillTask : protected PrefillTiles<Isa> {
+  using Base = PrefillTiles<Isa>;
+
+ public:
+  PrefillTask(const ForwardCall& call, const PrefillRows& task, float* scratch, const TileScratch& layout)
+      : Base(call, task, scratch, layout, sizeof(T)) {}
+
+  void run() {
+    load_queries();
+    const auto keys = call_.band.any(task_.row_begin, task_.row_end);
+    // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows share its task.
+    for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end; first += call_.block_n) {
+      const int count = static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
+      load_keys_and_values(first, count);
+      this->fetch_ahead(first + call_.block_n, keys.end, call_.block_n, tiles_ * (call_.block_n / Isa::kQkKeys));
+      for (int tile = 0; tile < tiles_; ++tile) this->attend(tile, first, count);
+    }
+    for (int tile = 0; tile < tiles_; ++tile) {
+      this->clear_unless_started(tile);
+      store(tile, this->output(tile));
+    }
+  }
+
+ protected:
+  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::kv_head_, Base::layout_, Base::scratch_, Base::tiles_;
+
+  template <class Place = WordRows>
+  void load_queries(Place place = {}) {
+    for (int tile = 0; tile < tiles_; ++tile) {
+      pack_queries<Isa>(element<T>(tensors_.q, problem_.q, task_.batch, this->tile_row(tile), task_.head), problem_.q.strides[1],
+                        this->tile_rows(tile), problem_.head_dim, this->queries(tile), place);
+      this->clear_state(tile);
+    }
+  }
+
+  void load_keys_and_values(int64_t first, int count) {
+    with_rows(first, count, [&](auto k, auto v) {
+      pack_keys<Isa>(k, count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
+      load_values(v, first, count);
+    });
+  }
+  template <class Rows>
+  void load_values(Rows v, int64_t first, int count) {
+    uint8_t alive[kMaxBlockN];
+    pack_values<Isa>(v, count, problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
+                     alive_keys<Isa>(call_, task_, first, count, alive));
+  }
+  // load(k, v) with the rows of at most kMaxBlockN keys.
+  template <class Load>
+  void with_rows(int64_t first, int count, Load load) {
+    if (call_.pages.pages != nullptr) {
+      int64_t k_rows[kMaxBlockN], v_rows[kMaxBlockN];
+      list_rows(call_.pages, problem_.k, first, count, k_rows);
+      list_rows(call_.pages, problem_.v, first, count, v_rows);
+      return load(ListedRows<T>{head_of(tensors_.k, problem_.k), k_rows}, ListedRows<T>{head_of(tensors_.v, problem_.v), v_rows});
+    }
+    load(StridedRows<T>{element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_), problem_.k.strides[1]},
+         StridedRows<T>{element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1]});
+  }
+  const T* head_of(const Tensor& tensor, const TensorSpec& spec) const { return element<const T>(tensor, spec, 0, 0, kv_head_); }
+
+  // o: the tile's output, [rows][value_stride].
+  void store(int tile, const float* o) {
+    store_output<Isa>(o, layout_.value_stride, this->finish(tile), this->tile_rows(tile), problem_.head_dim_v,
+                      element<T>(tensors_.out, problem_.out, task_.batch, this->tile_row(tile), task_.head),
+                      problem_.out.strides[1]);
+  }
 };
 
 template <class Isa, class T>

@@ -7,41 +7,31 @@
 
 #include "cpu/amx/operands.h"
 #include "cpu/amx/product.h"
-#include "cpu/short/vector.h"
+#include "cpu/short/rows.h"
+#include "cpu/tile/finish_rows.h"
 
 namespace fulmen::cpu {
 
 template <class Isa, class T>
-class AmxShortTask : private ShortTask<Isa, T> {
-  using Base = ShortTask<Isa, T>;
+class AmxShortTask : private ShortRows<Isa> {
+  using Base = ShortRows<Isa>;
   using Tiles = typename Isa::TileInstructions;
   using Vec = typename Isa::Vec;
   static constexpr int kLanes = Isa::kLanes;
 
  public:
   AmxShortTask(const ForwardCall& call, const PrefillRows& task, float* scratch, const ShortScratch& layout)
-      : Base(call, task, scratch, layout), word_tiles_(tiles_of(words_of<Isa>(problem_.head_dim))) {}
+      : Base(call, task, scratch, layout, sizeof(T)), word_tiles_(tiles_of(words_of<Isa>(problem_.head_dim))) {}
 
   void run() {
     Tiles::configure();
-    switch (problem_.bias.dtype) {
-      case DType::fp16:
-        units<Fp16>();
-        break;
-      case DType::bf16:
-        units<Bf16>();
-        break;
-      default:
-        units<float>();
-        break;
-    }
+    units();
     Tiles::release();
   }
 
  private:
   using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::scratch_, Base::rows_, Base::planes_;
 
-  template <class BiasT>
   void units() {
     fetch_next_rows();
     for (int plane = 0; plane < planes_; ++plane) pack(plane);
@@ -50,27 +40,16 @@ class AmxShortTask : private ShortTask<Isa, T> {
       task_.row_begin = row;
       task_.row_end = whole.row_end - row < kUnitRows ? whole.row_end : row + kUnitRows;
       rows_ = static_cast<int>(task_.row_end - row);
-      unit<BiasT>();
+      unit();
     }
     if (call_.stream_output && task_.next == nullptr) Isa::end_streams();  // it waits until all have reached memory
   }
 
-  template <class BiasT>
   void unit() {
     multiply_keys();
-    const BiasT* bias = nullptr;
-    if (problem_.bias.present) {
-      bias = element<const BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, task_.row_begin);
-    }
-    const bool general = needs_row_scores(call_, task_.row_begin, task_.row_end, 0, this->keys_);
-    for (int plane = 0; !general && plane < planes_; ++plane) {
-      if (this->plane_keys(plane) == kBlockM) {
-        finish_scores<kBlockM>(plane, bias == nullptr ? bias : bias + plane * kBlockM);
-      } else {
-        finish_scores<0>(plane, bias == nullptr ? bias : bias + plane * kBlockM);
-      }
-    }
-    this->template softmax<BiasT>(general, general || bias != nullptr, [this] { fetch_parts(2); });
+    const bool general = this->general();
+    for (int plane = 0; !general && plane < planes_; ++plane) finish_scores(plane);
+    this->softmax(general, [this] { fetch_parts(2); });
     multiply_values();
     if (planes_ == 0) clear_rows();
     store();
@@ -94,7 +73,7 @@ class AmxShortTask : private ShortTask<Isa, T> {
     uint8_t alive[kBlockM];
     const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, first, this->kv_head_);
     pack_values<Isa>(StridedRows<T>{v, problem_.v.strides[1]}, count, problem_.head_dim_v, values(plane), layout_.value_stride,
-                     alive_keys(call_, task_, first, count, alive));
+                     alive_keys<Isa>(call_, task_, first, count, alive));
     for (int word = words_of<Isa>(count); word % kTile != 0; ++word) {
       for (int64_t d = 0; d < layout_.value_stride; d += kLanes)
         Isa::store(values(plane) + word * layout_.value_stride + d, Isa::zero());
@@ -137,7 +116,22 @@ class AmxShortTask : private ShortTask<Isa, T> {
     }
   }
 
-  // Raw products -> with a bias scores, -inf up to a whole vector, and their lanes' maxima. kKeys: the plane's where known, else 0.
+  // Raw products -> with a bias scores, -inf up to a whole vector, and their lanes' maxima.
+  void finish_scores(int plane) {
+    with_bias_type(problem_.bias.dtype, [&](auto* type) __attribute__((always_inline)) {
+      using BiasT = std::remove_pointer_t<decltype(type)>;
+      const BiasT* bias = nullptr;
+      if (problem_.bias.present) {
+        bias = element<const BiasT>(tensors_.bias, problem_.bias, task_.batch, task_.head, task_.row_begin) + plane * kBlockM;
+      }
+      if (this->plane_keys(plane) == kBlockM) {
+        finish_scores<kBlockM>(plane, bias);
+      } else {
+        finish_scores<0>(plane, bias);
+      }
+    });
+  }
+  // kKeys: the plane's where known, else 0.
   template <int kKeys, class BiasT>
   __attribute__((noinline)) void finish_scores(int plane, const BiasT* bias) {
     const int count = kKeys > 0 ? kKeys : this->plane_keys(plane);
@@ -217,7 +211,7 @@ class AmxShortTask : private ShortTask<Isa, T> {
     }
     const auto rows = [&](const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t head, int64_t first, int64_t count) {
       const int64_t begin = count * part / heads, end = count * (part + 1) / heads;
-      return this->template rows_of<T>(tensor, spec, dim * heads, from, head, first + begin, end - begin);
+      return this->rows_of(tensor, spec, dim * heads, from, head, first + begin, end - begin);
     };
     const int64_t kv_head = from.head / problem_.group_size();
     next_[0] = rows(tensors_.q, problem_.q, problem_.head_dim, from.head, from.row_begin, from.row_end - from.row_begin);

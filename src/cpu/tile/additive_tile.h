@@ -38,11 +38,7 @@ FULMEN_INLINE void additive_tile_of(const Problem& problem, const AttentionTenso
     tile.keep = {element<uint8_t>(tensors.keep_mask, problem.keep_mask, at.batch, at.head, at.row, at.key),
                  problem.keep_mask.strides[2]};
   }
-  tile.alibi_slope = alibi_slope;
-  tile.masked_range = at.partial;
-  tile.band = band;
-  tile.first_row = at.row;
-  tile.first_key = at.key;
+  tile.place = {alibi_slope, at.partial, band, at.row, at.key};
   build_additive<Isa>(tile, at.rows, at.keys, out);
 }
 

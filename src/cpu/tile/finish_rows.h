@@ -38,8 +38,9 @@ FULMEN_INLINE float sink_of(const Problem& problem, const AttentionTensors& tens
 
 // factor[rows] from the rows' maxima and sums; writes the LSE where the problem wants it.
 template <class Isa>
-FULMEN_INLINE void finish_rows(const Problem& problem, const AttentionTensors& tensors, int64_t batch, int64_t head, int64_t row,
-                               int rows, const float* max, const float* sum, algorithm::ScoreUnits units, float* factor) {
+__attribute__((noinline)) void finish_rows(const Problem& problem, const AttentionTensors& tensors, int64_t batch, int64_t head,
+                                           int64_t row, int rows, const float* max, const float* sum, algorithm::ScoreUnits units,
+                                           float* factor) {
   if (problem.sinks.present || problem.lse.present) {
     const float sink = sink_of(problem, tensors, head);
     float* lse = problem.lse.present ? element<float>(tensors.lse, problem.lse, batch, head, row) : nullptr;

@@ -10,6 +10,7 @@ namespace fulmen::cpu {
 
 template <class T>
 struct StridedRows {
+  using Element = T;
   const T* first = nullptr;
   int64_t stride = 0;  // elements
   FULMEN_INLINE const T* operator[](int row) const { return first + row * stride; }
@@ -19,6 +20,7 @@ struct StridedRows {
 
 template <class T>
 struct ListedRows {
+  using Element = T;
   const T* base = nullptr;
   const int64_t* offsets = nullptr;  // elements from the base, a row each
   FULMEN_INLINE const T* operator[](int row) const { return base + offsets[row]; }

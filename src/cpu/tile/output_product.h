@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/tile/step_prefetch.h"
 #include "cpu/tile/tile.h"
@@ -40,8 +41,27 @@ struct ScratchOutput {
     if constexpr (kKind == OutputKind::rescale) return Isa::mul(old, Isa::broadcast(rescale + row));
     return old;
   }
-  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const { Isa::store(out + row * stride + column, sum); }
+  FULMEN_INLINE bool writes(int /*row*/) const { return true; }
+  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum, bool /*whole*/) const {
+    Isa::store(out + row * stride + column, sum);
+  }
 };
+
+// Body(a type whose value says whether stores go past the caches): never where the instruction set has
+// no such stores.
+template <class Isa, class Body>
+FULMEN_INLINE void with_streams(bool streams, const Body& body) {
+  if constexpr (requires { Isa::end_streams(); }) {
+    if (streams) return body(std::true_type{});
+  }
+  body(std::false_type{});
+}
+
+// Waits until all that went past the caches has reached memory.
+template <class Isa>
+FULMEN_INLINE void end_streams() {
+  if constexpr (requires { Isa::end_streams(); }) Isa::end_streams();
+}
 
 // Normalised and rounded, straight into the caller's tensor, for rows whose keys all lie in this tile. kStreams: past the caches;
 // then every row begins and ends at a cache line.
@@ -53,16 +73,16 @@ struct FinalOutput {
   const float* factor;  // [rows]
   int rows;             // rows from here on are padding and not written
   int dim;              // columns likewise
-  StepPrefetch* ahead;
+  StepPrefetch<Isa>* ahead;
 
-  FULMEN_INLINE void step() const { ahead->template step<Isa>(); }
+  FULMEN_INLINE void step() const { ahead->step(); }
   FULMEN_INLINE typename Isa::Vec start(int /*row*/, int /*column*/) const { return Isa::zero(); }
-  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum) const {
-    if (row >= rows) return;
+  FULMEN_INLINE bool writes(int row) const { return row < rows; }
+  FULMEN_INLINE void end(int row, int column, typename Isa::Vec sum, bool whole) const {
     const auto x = Isa::mul(sum, Isa::broadcast(factor + row));
     if constexpr (kStreams) {
       Isa::stream_from_float(out + row * stride + column, x);
-    } else if (column + Isa::kLanes <= dim) {
+    } else if (whole || column + Isa::kLanes <= dim) {
       Isa::store_from_float(out + row * stride + column, x);
     } else {
       Isa::store_from_float(out + row * stride + column, x, dim - column);
@@ -70,7 +90,8 @@ struct FinalOutput {
   }
 };
 
-// One register block of O: kRows query rows x kVecs vectors of V's head_dim. step() as in score_block.
+// One register block of O: kRows query rows x kVecs vectors of V's head_dim. Only the last vector may
+// reach beyond the last column. step() as in score_block.
 template <class Isa, class P, int kVecs, int kRows, class Output>
 FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
                                 const float* v,  // [words][v_stride], at the first of the columns
@@ -100,8 +121,9 @@ FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
   } while (w < words);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+    if (!output.writes(row + r)) continue;
 #pragma GCC unroll 8
-    for (int c = 0; c < kVecs; ++c) output.end(row + r, column + c * Isa::kLanes, sum[r][c]);
+    for (int c = 0; c < kVecs; ++c) output.end(row + r, column + c * Isa::kLanes, sum[r][c], c + 1 < kVecs);
   }
 }
 

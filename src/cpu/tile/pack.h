@@ -109,8 +109,9 @@ __attribute__((noinline)) void pack_values(Rows v, int keys, int64_t dim, float*
 
 // alive[i]: whether any of the rows [row_begin, row_end) of a head may attend key first + i. keep: the mask at row 0 and key 0, or
 // null.
-FULMEN_INLINE void find_alive_keys(const algorithm::Band& band, const uint8_t* keep, int64_t keep_stride, int64_t row_begin,
-                                   int64_t row_end, int64_t first, int keys, uint8_t* alive) {
+template <class Isa>
+__attribute__((noinline)) void find_alive_keys(const algorithm::Band& band, const uint8_t* keep, int64_t keep_stride,
+                                               int64_t row_begin, int64_t row_end, int64_t first, int keys, uint8_t* alive) {
   const auto range = band.any(row_begin, row_end);
   if (keep == nullptr) {
     for (int i = 0; i < keys; ++i) alive[i] = 1;
@@ -137,16 +138,21 @@ struct ScoreOperand {
   int64_t row_stride = 0;  // 0: the same for every query
 };
 
-// What is added to a tile's scores, in natural units, built as [keys][kBlockM].
-template <class BiasT>
-struct AdditiveTile {
-  ScoreOperand<BiasT> bias;
-  ScoreOperand<uint8_t> keep;
+// What a tile's place adds to its scores.
+struct AdditivePlace {
   float alibi_slope = 0;      // of this head; 0: none
   bool masked_range = false;  // the tile is only partly inside the band
   algorithm::Band band;
   int64_t first_row = 0;  // of the tile in the sequence
   int64_t first_key = 0;
+};
+
+// What is added to a tile's scores, in natural units, built as [keys][kBlockM].
+template <class BiasT>
+struct AdditiveTile {
+  ScoreOperand<BiasT> bias;
+  ScoreOperand<uint8_t> keep;
+  AdditivePlace place;
 };
 
 // One vector of a row's bias and mask: the bias, -inf where the mask is false.
@@ -159,6 +165,33 @@ FULMEN_INLINE typename Isa::Vec load_additive(const BiasT* bias, const uint8_t* 
     x = Isa::select_less(Isa::zero(), kept, x, Isa::set1(-__builtin_inff()));
   }
   return x;
+}
+
+// Adds ALiBi to a tile [keys][kBlockM], and -inf outside the band.
+template <class Isa>
+__attribute__((noinline)) void add_place(const AdditivePlace& place, int rows, int keys, float* out) {
+  using Vec = typename Isa::Vec;
+  // Distances are taken relative to the tile so that they are exact in fp32 at any sequence length.
+  const int64_t origin = place.first_key - place.first_row - place.band.diagonal;  // j - (i + diagonal) at the tile's corner
+  const auto near = [](int64_t x) { return static_cast<float>(algorithm::Band::clamp(x, -(1 << 22), 1 << 22)); };
+  const bool left = place.band.left >= 0 && place.masked_range, right = place.band.right >= 0 && place.masked_range;
+  const Vec minus_infinity = Isa::set1(-__builtin_inff());
+  for (int row = 0; row < rows; row += Isa::kLanes) {
+    const Vec lane_row = Isa::add(Isa::iota(), Isa::set1(static_cast<float>(row)));
+    for (int key = 0; key < keys; ++key) {
+      float* at = out + key * kBlockM + row;
+      Vec x = Isa::load(at);
+      const Vec key_minus_row = Isa::sub(Isa::set1(static_cast<float>(key)), lane_row);  // within the tile
+      if (place.alibi_slope != 0.0F) {
+        const Vec distance = Isa::abs(Isa::add(key_minus_row, Isa::set1(static_cast<float>(origin))));
+        x = Isa::fused(distance, Isa::set1(-place.alibi_slope), x);
+      }
+      // Attended: -left <= origin + key_minus_row <= right.
+      if (left) x = Isa::select_less(key_minus_row, Isa::set1(near(-place.band.left - origin)), minus_infinity, x);
+      if (right) x = Isa::select_less(Isa::set1(near(place.band.right - origin)), key_minus_row, minus_infinity, x);
+      Isa::store(at, x);
+    }
+  }
 }
 
 template <class Isa, class BiasT>
@@ -203,29 +236,7 @@ __attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, i
       }
     }
   }
-  if (tile.alibi_slope == 0.0F && !tile.masked_range) return;
-
-  // Distances are taken relative to the tile so that they are exact in fp32 at any sequence length.
-  const int64_t origin = tile.first_key - tile.first_row - tile.band.diagonal;  // j - (i + diagonal) at the tile's corner
-  const auto near = [](int64_t x) { return static_cast<float>(algorithm::Band::clamp(x, -(1 << 22), 1 << 22)); };
-  const bool left = tile.band.left >= 0 && tile.masked_range, right = tile.band.right >= 0 && tile.masked_range;
-  const Vec minus_infinity = Isa::set1(-__builtin_inff());
-  for (int row = 0; row < padded_rows; row += kLanes) {
-    const Vec lane_row = Isa::add(Isa::iota(), Isa::set1(static_cast<float>(row)));
-    for (int key = 0; key < keys; ++key) {
-      float* at = out + key * kBlockM + row;
-      Vec x = Isa::load(at);
-      const Vec key_minus_row = Isa::sub(Isa::set1(static_cast<float>(key)), lane_row);  // within the tile
-      if (tile.alibi_slope != 0.0F) {
-        const Vec distance = Isa::abs(Isa::add(key_minus_row, Isa::set1(static_cast<float>(origin))));
-        x = Isa::fused(distance, Isa::set1(-tile.alibi_slope), x);
-      }
-      // Attended: -left <= origin + key_minus_row <= right.
-      if (left) x = Isa::select_less(key_minus_row, Isa::set1(near(-tile.band.left - origin)), minus_infinity, x);
-      if (right) x = Isa::select_less(Isa::set1(near(tile.band.right - origin)), key_minus_row, minus_infinity, x);
-      Isa::store(at, x);
-    }
-  }
+  if (tile.place.alibi_slope != 0.0F || tile.place.masked_range) add_place<Isa>(tile.place, rows, keys, out);
 }
 
 // x -> up to kLanes elements of a row of which `left` are there.

@@ -11,13 +11,14 @@ namespace fulmen::cpu {
 
 // Which keys of a tile some row of the task may attend, or null where all may be touched: what the others hold, a NaN even, must
 // not reach the output. Fills alive[keys].
+template <class Isa>
 FULMEN_INLINE const uint8_t* alive_keys(const ForwardCall& call, const PrefillRows& task, int64_t first, int keys, uint8_t* alive) {
   const Problem& problem = *call.problem;
   const bool masked = problem.keep_mask.present;
   if (!masked && call.band.left < 0 && call.band.right < 0) return nullptr;
   const uint8_t* keep =
       masked ? element<const uint8_t>(call.tensors->keep_mask, problem.keep_mask, task.batch, task.head, 0) : nullptr;
-  find_alive_keys(call.band, keep, problem.keep_mask.strides[2], task.row_begin, task.row_end, first, keys, alive);
+  find_alive_keys<Isa>(call.band, keep, problem.keep_mask.strides[2], task.row_begin, task.row_end, first, keys, alive);
   return alive;
 }
 

@@ -154,14 +154,14 @@ struct KeyLaneScores {
   int64_t bias_stride;
   float* scores;    // [rows][kBlockM]
   float* lane_max;  // [rows][kLanes]
-  StepPrefetch* ahead;
+  StepPrefetch<Isa>* ahead;
 
   template <int kVecs>
   struct Block {
     static constexpr int kStepWords = kShortStepWords;
     using Vec = typename Isa::Vec;
     FULMEN_INLINE Block(const KeyLaneScores& tile, int at) : tile_(tile), at_(at) {}
-    FULMEN_INLINE void step() { tile_.ahead->template step<Isa>(); }
+    FULMEN_INLINE void step() { tile_.ahead->step(); }
     FULMEN_INLINE void row(Vec (&score)[kVecs], int row) {
       float* to = tile_.scores + row * kBlockM + at_;
       if (tile_.bias != nullptr) {
@@ -169,7 +169,7 @@ struct KeyLaneScores {
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) {
           const int left = tile_.keys - at_ - v * Isa::kLanes;
-          const bool part = kRagged && left < Isa::kLanes;
+          const bool part = kRagged && v + 1 == kVecs && left < Isa::kLanes;
           score[v] =
               Isa::fused(score[v], Isa::set1(tile_.scale),
                          part ? Isa::load_as_float(bias + v * Isa::kLanes, left) : Isa::load_as_float(bias + v * Isa::kLanes));

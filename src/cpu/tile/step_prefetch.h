@@ -10,27 +10,25 @@ namespace fulmen::cpu {
 // A few lines at each step, by turns of the tensors: a processor drops prefetches that come in bursts, or waits for them, and its
 // memory is the busier the more streams it has (docs/lab/cpu_xeon.md). The same number at each turn until
 // the longest tensor has ended, with the others up to a line a turn behind their ends: branches that are foreseen wrongly cost more
-// than these.
+// than these. Only step() is inlined: the rest runs once a task, from many places.
+template <class Isa>
 class StepPrefetch {
  public:
   // into_l2: not into L1, where the instruction set tells them apart.
   FULMEN_INLINE explicit StepPrefetch(bool into_l2) : into_l2_(into_l2) {}
 
-  // Adds the part-th of `parts` equal shares of all lines of these rows; nothing where there are no rows.
-  FULMEN_INLINE void add(const RowPrefetch& rows, int64_t part = 0, int64_t parts = 1) {
+  // Adds these rows; nothing where there are none.
+  __attribute__((noinline)) void add(const RowPrefetch& rows) {
+    add_lines(rows, 0, 0, static_cast<int64_t>(rows.lines) * rows.rows);
+  }
+  // Adds the part-th of `parts` equal shares of all lines of these rows.
+  __attribute__((noinline)) void add(const RowPrefetch& rows, int64_t part, int64_t parts) {
     const int64_t lines = static_cast<int64_t>(rows.lines) * rows.rows;
     const int64_t begin = lines * part / parts, count = lines * (part + 1) / parts - begin;
-    if (count <= 0 || streams_ == kStreams) return;
-    const int64_t row = begin / rows.lines, at = begin % rows.lines;
-    stream_[streams_++] = {rows.next + row * rows.stride + at * 64,
-                           rows.stride - (static_cast<int64_t>(rows.lines) - 1) * 64,
-                           rows.lines,
-                           static_cast<int>(at),
-                           static_cast<int>(count),
-                           0};
+    if (count > 0) add_lines(rows, begin / rows.lines, begin % rows.lines, count);
   }
   // Spreads all of it over so many steps, or over as many as there are tensors.
-  FULMEN_INLINE void spread(int64_t steps) {
+  __attribute__((noinline)) void spread(int64_t steps) {
     const auto most = static_cast<int>(streams_ > 0 && steps > streams_ ? steps / streams_ : 1);
     int shortest = most;
     for (int i = 0; i < streams_; ++i) shortest = stream_[i].lines < shortest ? stream_[i].lines : shortest;
@@ -46,7 +44,6 @@ class StepPrefetch {
     steps_left_ = longest * streams_;
   }
 
-  template <class Isa>
   FULMEN_INLINE void step() {
     if (steps_left_ == 0) return;
     --steps_left_;
@@ -55,7 +52,7 @@ class StepPrefetch {
     const char* next = s.next;
     int at = s.at;
     for (int i = 0; i < s.a_turn; ++i) {
-      fetch<Isa>(next);
+      fetch(next);
       const bool ends = ++at == s.row_lines;
       next += ends ? s.to_next_row : 64;
       at = ends ? 0 : at;
@@ -75,7 +72,16 @@ class StepPrefetch {
     int a_turn = 0;
   };
 
-  template <class Isa>
+  // `count` lines from a row's at-th on.
+  FULMEN_INLINE void add_lines(const RowPrefetch& rows, int64_t row, int64_t at, int64_t count) {
+    if (count <= 0 || streams_ == kStreams) return;
+    stream_[streams_++] = {rows.next + row * rows.stride + at * 64,
+                           rows.stride - (static_cast<int64_t>(rows.lines) - 1) * 64,
+                           rows.lines,
+                           static_cast<int>(at),
+                           static_cast<int>(count),
+                           0};
+  }
   FULMEN_INLINE void fetch(const void* p) const {
     if (into_l2_) return prefetch_into_l2<Isa>(p);
     Isa::prefetch(p);

@@ -27,12 +27,29 @@ FULMEN_INLINE bool side_by_side(const TensorSpec& spec, int64_t dim) {
   return spec.strides[2] < spec.strides[1] && spec.strides[2] < 2 * dim;
 }
 
-// Whether rows of `dim` elements, `stride` elements apart, are whole cache lines: only those may go past the caches, which are
-// slow for parts of lines.
-template <class T>
-FULMEN_INLINE bool rows_are_lines(const T* first, int64_t stride, int64_t dim) {
-  constexpr int64_t kSize = sizeof(T);
-  return reinterpret_cast<uintptr_t>(first) % 64 == 0 && stride * kSize % 64 == 0 && dim * kSize % 64 == 0;
+// The same for code that is compiled once for all types: elements of so many bytes.
+FULMEN_INLINE char* element_address(const Tensor& tensor, const TensorSpec& spec, int64_t bytes, int64_t i0, int64_t i1,
+                                    int64_t i2) {
+  return static_cast<char*>(tensor.data) + bytes * (i0 * spec.strides[0] + i1 * spec.strides[1] + i2 * spec.strides[2]);
+}
+
+// Body(null pointer of the storage type) for a bias's dtype.
+template <class Body>
+FULMEN_INLINE void with_bias_type(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::fp16:
+      return body(static_cast<Fp16*>(nullptr));
+    case DType::bf16:
+      return body(static_cast<Bf16*>(nullptr));
+    default:
+      return body(static_cast<float*>(nullptr));
+  }
+}
+
+// Whether rows of so many bytes, `stride` bytes apart, are whole cache lines: only those may go past
+// the caches, which are slow for parts of lines.
+FULMEN_INLINE bool rows_are_lines(const void* first, int64_t stride, int64_t row) {
+  return reinterpret_cast<uintptr_t>(first) % 64 == 0 && stride % 64 == 0 && row % 64 == 0;
 }
 
 }  // namespace fulmen::cpu

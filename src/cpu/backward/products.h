@@ -1,0 +1,168 @@
+// The products of a backward task over vectors, as far as they do not depend on the tensors' dtype:
+// scores, their gradients, sums in the scratch, and what is fetched meanwhile. Compiled once for an
+// instruction set, not once a dtype.
+#pragma once
+
+#include "cpu/backward/unit.h"
+#include "cpu/tile/output_product.h"
+#include "cpu/tile/score_product.h"
+
+namespace fulmen::cpu {
+
+template <class Isa>
+class BackwardProducts : protected BackwardUnitTask<Isa> {
+  using Base = BackwardUnitTask<Isa>;
+
+ protected:
+  __attribute__((noinline)) BackwardProducts(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch,
+                                             int64_t element_bytes, RowProducts row_products)
+      : Base(call, unit, sums, scratch, element_bytes, row_products),
+        layout_(backward_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
+
+  using Base::at, Base::clear;
+  using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_, Base::head_;
+
+  float* numbers() const { return at(layout_.rows); }
+  float* delta() const { return at(layout_.rows) + kLseNumbers * kBlockM; }
+
+  // Sums of dK and dV of the held keys.
+  __attribute__((noinline)) void clear_key_sums() {
+    const int64_t padded = round_up(held_.count, kBlockM);  // products run over whole register blocks of keys
+    clear(at(layout_.dk), problem_.dk.present ? padded * layout_.key_stride : 0);
+    clear(at(layout_.dv), problem_.dv.present ? padded * layout_.value_stride : 0);
+  }
+
+  // dout . out of each row, transposed both, added up in the order of the product that gives dP, so
+  // that a row which attends one key alone has dP - delta = 0 exactly.
+  __attribute__((noinline)) void sum_products() {
+    const int words = words_of<Isa>(problem_.head_dim_v);
+    constexpr int kVecs = 4;  // at a time: each waits for its own sums alone; rows past the last give numbers that nobody uses
+    for (int row = 0; row < rows_.count; row += kVecs * Isa::kLanes) {
+      typename Isa::Vec sum[kVecs];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) sum[v] = Isa::zero();
+      const float *dout = at(layout_.douts) + row, *values = at(layout_.outs) + row;
+      for (int w = 0; w < words; ++w, dout += kBlockM, values += kBlockM) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) {
+          sum[v] = Isa::dot(sum[v], Isa::load(dout + v * Isa::kLanes), Isa::load(values + v * Isa::kLanes));
+        }
+      }
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) Isa::store(delta() + row + v * Isa::kLanes, sum[v]);
+    }
+  }
+
+  // A tile of keys: P and dS.
+  __attribute__((noinline)) void attend_scores(int64_t key, int count) {
+    const int64_t held_key = key - held_.first;
+    const bool additive = this->build_tiles(rows_, key, count, false, at(layout_.additive), at(layout_.dropout));
+    if (problem_.softcap > 0.0F) {
+      score<ScoreKind::softcap>(held_key, count);
+      problem_.dropout > 0 ? score_gradients<true, true>(held_key, count) : score_gradients<true, false>(held_key, count);
+    } else {
+      additive ? score<ScoreKind::additive>(held_key, count) : score<ScoreKind::plain>(held_key, count);
+      problem_.dropout > 0 ? score_gradients<false, true>(held_key, count) : score_gradients<false, false>(held_key, count);
+    }
+    if (problem_.dbias.present) {
+      add_bias_gradient<Isa>(call_, unit_, head_, rows_.first, rows_.count, key, count,
+                             layout_.dbias == 0 ? at(layout_.dscores) : at(layout_.dbias));
+    }
+    // Keys up to a whole register block, to whose sums these rows would be added.
+    const auto padded = static_cast<int>(round_up(count, 8));
+    clear_tile_rows<Isa>(at(layout_.probabilities), count, padded);
+    if constexpr (Isa::kGroup == 1) clear_tile_rows<Isa>(at(layout_.dscores), count, padded);
+  }
+
+  template <ScoreKind kKind>
+  void score(int64_t held_key, int count) {
+    const Probabilities<Isa, kKind> epilogue{
+        call_.scale, at(layout_.additive), numbers(), at(layout_.probabilities), at(layout_.slope), &ahead_};
+    score_tile<Isa>(at(layout_.queries), rows_.count, at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
+                    words_of<Isa>(problem_.head_dim), count, epilogue);
+  }
+
+  template <bool kSoftcap, bool kDropout>
+  void score_gradients(int64_t held_key, int count) {
+    const ScoreGradients<Isa, kSoftcap, kDropout> epilogue{delta(),
+                                                           at(layout_.slope),
+                                                           at(layout_.dropout),
+                                                           at(layout_.probabilities),
+                                                           at(layout_.dscores),
+                                                           layout_.dbias != 0 ? at(layout_.dbias) : nullptr,
+                                                           &ahead_};
+    // Where dV alone is wanted the product is left out, but not its epilogue, which prepares P.
+    const int product_words = call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0;
+    score_tile<Isa>(at(layout_.douts), rows_.count, at(layout_.values) + held_key * layout_.value_words, layout_.value_words,
+                    product_words, count, epilogue);
+  }
+
+  // One of the products that give dV and dK: [keys] = words of queries by rows of dO or Q.
+  struct KeyProduct {
+    const float* words;
+    const float* rows;
+    int64_t stride;  // of the rows and of the sums
+    int64_t held_key;
+    int count;
+  };
+  template <class Output>
+  void multiply_keys(const KeyProduct& p, const Output& output) {
+    output_tile<Isa, KeysInLanes>(p.words, p.rows, p.stride, p.stride, words_of<Isa>(rows_.count), p.count, output);
+  }
+  void add_keys(const KeyProduct& p, float* sums) {
+    multiply_keys(p, ScratchOutput<Isa, OutputKind::accumulate>{sums + p.held_key * p.stride, p.stride, nullptr});
+  }
+
+  // dQ: [queries] = dS by K.
+  template <class Output>
+  void multiply_queries(int64_t held_key, int count, const Output& output) {
+    output_tile<Isa, QueriesInLanes>(at(layout_.dscores), at(layout_.key_pairs) + held_key / Isa::kGroup * layout_.key_stride,
+                                     layout_.key_stride, layout_.key_stride, words_of<Isa>(count), rows_.count, output);
+  }
+  void add_queries(int64_t held_key, int count) {
+    if (dq_started_) {
+      multiply_queries(held_key, count, ScratchOutput<Isa, OutputKind::accumulate>{dq_, layout_.key_stride, nullptr});
+    } else {
+      multiply_queries(held_key, count, ScratchOutput<Isa, OutputKind::first>{dq_, layout_.key_stride, nullptr});
+    }
+    dq_started_ = true;
+  }
+
+  // The rows of the head's next query tile, over the products of this one.
+  __attribute__((noinline)) void fetch_next_rows(int64_t row) {
+    if (row >= problem_.seqlen_q) return;
+    ahead_ = StepPrefetch<Isa>(call_.fetch_into_l2);
+    this->add_query_rows(row, this->rows_from(row), this->first_block(rows_), ahead_);
+    ahead_.spread(score_steps_of(rows_.count, static_cast<int>(rows_.held.end - rows_.held.begin)));
+  }
+
+  __attribute__((noinline)) void fetch_ahead(const BackwardUnit* next) {
+    const auto rows = static_cast<int>(problem_.seqlen_q), keys = static_cast<int>(problem_.seqlen_k);
+    int64_t steps = problem_.group_size() * score_steps_of(rows, keys);
+    if (call_.direct_keys) {
+      if (problem_.dv.present) steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.value_stride, words_of<Isa>(rows), keys);
+      if (problem_.dk.present) steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(rows), keys);
+    }
+    if (call_.direct_queries && problem_.dq.present)
+      steps += problem_.group_size() * output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(keys), rows);
+    if (call_.fetch_heads > 0) {
+      this->add_share(next, ahead_);
+    } else if (next != nullptr) {
+      this->add_unit(*next, ahead_);
+    }
+    ahead_.spread(steps);
+  }
+  // Steps of the two products from which scores' gradients are computed: Q K^T and dO V^T.
+  int64_t score_steps_of(int rows, int keys) const {
+    return score_steps<Isa, false, kBackwardStepWords<Isa>>(rows, words_of<Isa>(problem_.head_dim), keys) +
+           score_steps<Isa, false, kBackwardStepWords<Isa>>(rows, call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0, keys);
+  }
+
+  BackwardScratch layout_;
+  typename Base::Rows rows_;  // the query tile at hand
+  float* dq_ = nullptr;       // [count][key_stride], of that
+  bool dq_started_ = false;
+  StepPrefetch<Isa> ahead_{call_.fetch_into_l2};
+};
+
+}  // namespace fulmen::cpu
