@@ -46,8 +46,8 @@ class FirstUse : public ::testing::TestWithParam<std::string> {
     }
   }
   // Expects that few problems have no small one: on NVIDIA milliseconds do not suffice for a bias's
-  // gradient over many heads, and the like.
-  void expect_few_without() const { EXPECT_LE(missing_, asked_ / 50); }
+  // gradient over many heads, and the like. Of many seeds 1 to 3 % have none.
+  void expect_few_without() const { EXPECT_LE(missing_, asked_ / 20); }
   int asked_ = 0, missing_ = 0;
 
  private:

@@ -30,7 +30,7 @@ const std::vector<KernelFault> kFaults{
     {"CausalOneKeyLess", "prefill", "s/near(diagonal + a.window_right + 1)/near(diagonal + a.window_right)/",
      [](CaseSpec& s) { s.causal = Causal::bottom_right; }},
     {"KeysBehindTheEnd", "prefill",
-     "s/const int left = at_most(key_end(a) - first_key, 16 \\* kTiles);/const int left = 16 * kTiles;/", [](CaseSpec&) {}},
+     "s/const int left = at_most(key_end(a) - first_key, kScoreTile \\* kTiles);/const int left = kScoreTile * kTiles;/", [](CaseSpec&) {}},
     {"SoftcapWithoutTanh", "prefill", "s/score = a.softcap \\* tanh_by_exp2(score)/score = a.softcap * score/",
      [](CaseSpec& s) { s.softcap = 2; }},
     {"BiasOfTheWrongSign", "prefill", "s/score += scaled_bias;/score -= scaled_bias;/", [](CaseSpec& s) { s.bias = true; }},

@@ -38,10 +38,14 @@ bool rows_are_keys(const Specialisation& s) { return (s.outputs & (kGivesDk | kG
 
 void read_mask_as_bits(const Problem& p, Specialisation& s) {
   if (s.keep_mask == 0) return;
-  // A mask of one row for all queries has few bytes, and a band makes blocks of it that differ.
+  // A mask of one row for all queries has few bytes, and a band makes blocks of it that differ: with
+  // one a head they would take far more memory. What kernels AMD's chips run may not depend on a
+  // problem's size here: a small problem checks their first use.
   constexpr int64_t kMostWords = int64_t{64} << 20;
   const kernels::MaskBits bits = bits_of(p);
-  if (p.keep_mask.strides[2] == 0 && 2 * planes(p, bits) * bits.blocks * bits.words > kMostWords) return;
+  const bool one_row = p.keep_mask.strides[2] == 0, band = p.window_left >= 0 || p.window_right >= 0;
+  const bool large = 2 * planes(p, bits) * bits.blocks * bits.words > kMostWords;
+  if (one_row && (s.target->vendor == Vendor::amd ? band && bits.head_planes != 0 : large)) return;
   // Register pressure on AMD: beside a bias and ALiBi no registers are left for the addresses of the bits.
   const bool under_pressure = s.target->vendor == Vendor::amd && s.bias >= 0 && s.alibi != 0;
   if (under_pressure && p.pass == Pass::forward) return;
