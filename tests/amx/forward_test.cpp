@@ -20,9 +20,10 @@ const Where kWhere{"amx_emulated"};
 
 class EmulatedAmxForward : public EmulatedAmx {
  protected:
-  // Runs every kernel of the backend that takes the case, at least one. change: edits the case's
-  // inputs.
-  static void check(CaseSpec spec, Random& random, const std::function<void(Case&)>& change = {}) {
+  // Runs every kernel of the backend that takes the case, at least one, where it is drawn. change:
+  // edits the case's inputs.
+  void check(CaseSpec spec, Random& random, const std::function<void(Case&)>& change = {}) {
+    if (!drawn()) return;
     spec.dtype = random.chance(0.5) ? DType::bf16 : DType::fp16;
     Case c(spec, random);
     if (change) change(c);

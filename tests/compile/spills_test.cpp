@@ -89,7 +89,7 @@ TEST_P(Spills, NoShippedKernelHasAny) {
   // A kernel takes most of a second to compile and to read. A change of the kernels' source shows in more than one of them.
   testing::Random random(std::hash<std::string>{}(GetParam()));
   SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
-  expect_none(chip, random.sample(kernels, (kernels.size() + 4) / 5));
+  expect_none(chip, random.sample(kernels, (kernels.size() + 7) / 8));
 }
 
 // The second kernels of plans, which serve pointers that are no multiples of 16.
@@ -103,7 +103,7 @@ TEST_P(Spills, NoMainKernelForAnyPointerHasAny) {
   for (gpu::Specialisation& s : kernels) s.whole_rows = s.whole_bias = false;
   testing::Random random(1 + std::hash<std::string>{}(GetParam()));
   SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
-  expect_none(chip, random.sample(kernels, (kernels.size() + 4) / 5));
+  expect_none(chip, random.sample(kernels, (kernels.size() + 7) / 8));
 }
 
 // A backward pass with a mask, alone or beside another feature: its addresses take registers beside dk's and dv's sums.

@@ -14,7 +14,7 @@ class GpuBackwardTma : public HopperTest {
   GpuBackwardTma() : HopperTest("backward_tma", true) {}
   // Sums in order, or as blocks come.
   void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const {
-    if (!drawn(2)) return;
+    if (!drawn(3)) return;
     Case c(spec, random);
     c.options.deterministic = random.chance(0.5);
     EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec) << ", deterministic " << c.options.deterministic;

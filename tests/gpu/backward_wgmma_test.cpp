@@ -16,7 +16,7 @@ class GpuBackwardWgmma : public HopperTest {
   GpuBackwardWgmma() : HopperTest("backward_wgmma", true) {}
   // Runs the kernel with atomics, too, where it takes the case.
   void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const {
-    if (!drawn(2)) return;
+    if (!drawn(3)) return;
     Case c(spec, random);
     const std::vector<std::string> kernels = kernels_for(c.problem(), device());
     EXPECT_NE(std::find(kernels.begin(), kernels.end(), kernel()), kernels.end()) << to_string(spec);

@@ -90,7 +90,7 @@ TEST_P(GpuDecodeTma, Caches) {
 TEST_P(GpuDecodeTma, NeighbouringHeads) {
   Random random(9050);
   const auto check_two = [&](const CaseSpec& spec, int splits, std::size_t shift = 0) {
-    if (!drawn(2)) return;
+    if (!drawn(3)) return;
     Case c(spec, random);
     c.options.tuning = "heads_in_row=2,num_splits=" + std::to_string(splits);
     EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec);

@@ -152,7 +152,7 @@ CaseSpec HopperTest::dropout_in_band(int64_t seqlen_q, int64_t seqlen_k, Random&
 }
 
 void HopperTest::check(const CaseSpec& spec, Random& random, std::size_t shift) const {
-  if (!drawn(2)) return;
+  if (!drawn(3)) return;
   Case c(spec, random);
   EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec);
 }
